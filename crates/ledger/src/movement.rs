@@ -1,0 +1,73 @@
+//! What policies ask for and movers answer: [`Move`] and [`Outcome`].
+//! In: nothing. Out: plain data. Knows nothing of who decides or who copies.
+
+use serde::Serialize;
+use tiercel_machine::NodeId;
+
+/// A wish to have a range of one process's memory on another node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Move {
+    /// Process whose memory it is.
+    pub pid: u32,
+    /// First byte; a multiple of the OS page size.
+    pub addr: u64,
+    /// Bytes; a multiple of the OS page size.
+    pub bytes: u64,
+    /// Where most of it is believed to be; `None` when nobody has looked.
+    pub from: Option<NodeId>,
+    /// Where it should be.
+    pub to: NodeId,
+    /// Why.
+    pub reason: Reason,
+    /// Stall time the move is expected to save per second, nanoseconds.
+    pub gain_ns_per_s: f64,
+    /// What executing it is expected to cost once, nanoseconds.
+    pub cost_ns: f64,
+}
+
+/// Why a move was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Makes room in a better tier.
+    Demote,
+    /// Deserves a better tier.
+    Promote,
+    /// A user or a plan asked.
+    Asked,
+}
+
+/// What became of a move. Byte counts are by residency after the fact, never by a call's return.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The wish.
+    pub asked: Move,
+    /// Bytes that were elsewhere before and are on `asked.to` now.
+    pub moved_bytes: u64,
+    /// Bytes on `asked.to` now, moved or there before.
+    pub resident_bytes: u64,
+    /// Bytes with no physical memory behind them (never touched).
+    pub absent_bytes: u64,
+    /// Bytes that stayed elsewhere, and why, most frequent reason first.
+    pub failed: Vec<(Failure, u64)>,
+    /// Time the mover took, nanoseconds.
+    pub took_ns: u64,
+}
+
+/// Why bytes did not move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// The OS page is pinned, locked or shared just now (EBUSY).
+    Busy,
+    /// No room on the target (ENOMEM).
+    NoMemory,
+    /// Not ours to move (EACCES, EPERM).
+    Permission,
+    /// The process is gone (ESRCH).
+    Vanished,
+    /// The kernel reported success and the OS page is still elsewhere.
+    Misplaced,
+    /// Anything else the kernel said.
+    Other,
+}

@@ -1,0 +1,35 @@
+//! Rust mirror of `include/tiercel_wire.h`: every byte that crosses a process boundary.
+//! In: a mapped session, a datagram. Out: [`Record`]s, sites, modules, snapshots of the object table.
+//! Knows nothing of heat, policies or the kernel's memory management.
+
+/// One observed access to memory, as every sampler reports it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Milliseconds since the daemon's clock began.
+    pub time_ms: u64,
+    /// Process (thread group) that accessed, in the daemon's pid namespace.
+    pub pid: u32,
+    /// Thread, 0 where the sampler cannot tell.
+    pub tid: u32,
+    /// Virtual address, bytes.
+    pub addr: u64,
+    /// What the access did, where known.
+    pub kind: AccessKind,
+    /// Load-to-use latency where the source measures it.
+    pub latency_ns: Option<u32>,
+    /// Kernel number of the node that served it, where the source tells.
+    pub node: Option<u16>,
+    /// Accesses this sample stands for (the sampling period, or bytes / line size for a probe).
+    pub weight: u32,
+}
+
+/// Read, write, or not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// The source does not tell.
+    Unknown,
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * tiercel_wire.h: every byte that crosses a process boundary.
+ * In: nothing. Out: the layout of a session (one memfd per hosted process) and of the greeting.
+ * Knows nothing of allocators, policies or the kernel. crates/wire mirrors this file; both sides
+ * assert every size and offset.
+ *
+ *   hosted process (runtime)                          daemon
+ *   ------------------------                          ------
+ *   creates a memfd, seals it against shrinking
+ *   connects, sends tcl_hello + the memfd   ------->  checks seals, size, peer credentials; maps it
+ *   closes memfd and socket                 <-------  tcl_welcome
+ *   writes records, sites, objects          =======>  polls, drains, rescans after a loss
+ *   reads the control page                  <=======  writes clock, arenas, budgets
+ *
+ * Neither side trusts the other: the runtime keeps its own allocator metadata in private memory and
+ * only ever *writes* what lies here (the control page excepted, whose values it clamps); the daemon
+ * copies what it reads before it looks at it, and bounds every index.
+ *
+ * A session, at fixed offsets (sparse: untouched parts cost nothing):
+ *
+ *   TCL_HEADER_AT    tcl_header     who, which version, counters
+ *   TCL_CONTROL_AT   tcl_control    daemon -> runtime
+ *   TCL_MODULES_AT   tcl_module  [TCL_MODULES_MAX]   loaded objects by build-id
+ *   TCL_SITES_AT     tcl_site    [TCL_SITES_MAX]     allocation sites, append only
+ *   TCL_MAPS_AT      tcl_map     [TCL_MAPS_MAX]      live mmap objects, one slot each
+ *   TCL_RINGS_AT     tcl_ring    [TCL_RINGS_MAX]     one per thread
+ *   TCL_RUNS_AT      tcl_run     [header.range_pages] live objects and blocks of the reserved range,
+ *                                                    by OS page number of their first byte
+ *
+ * Maps and runs together are the *object table*: what the daemon rescans when a ring overflowed.
+ */
+#ifndef TIERCEL_WIRE_H
+#define TIERCEL_WIRE_H
+
+#include <stdint.h>
+
+#define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
+#define TCL_WIRE_VERSION 1u
+
+#define TCL_PAGE 4096u
+
+/* ---- Records ----------------------------------------------------------------------------- */
+
+enum tcl_record_kind {
+    TCL_NONE = 0,     /* an unwritten slot; a reader that meets one stops there */
+    TCL_BORN = 1,     /* addr, size, site; the object lives */
+    TCL_DIED = 2,     /* addr; the object is gone */
+    TCL_RESIZED = 3,  /* addr, size = new size; same address */
+    TCL_CUT = 4,      /* addr, size: this range left whatever objects it overlapped (munmap) */
+    TCL_PHASE = 5,    /* addr = phase number */
+    TCL_EXEC = 6,     /* the process is about to exec; its objects are gone if it succeeds */
+    TCL_EXIT = 7      /* the process leaves in an orderly way */
+};
+
+enum tcl_record_flags {
+    TCL_BLOCK = 1u << 0,     /* a block of small slots, not one allocation */
+    TCL_MAPPED = 1u << 1,    /* made by mmap, served by the kernel: lives outside the range */
+    TCL_CONTINUED = 1u << 2  /* a realloc that moved; its old address dies in the next record */
+};
+
+/* Records of different threads are drained in any order, so each carries a version that totally
+ * orders all uses of one address: `carve` counts changes of shape (a run split, coalesced, mapped;
+ * taken from one process-wide counter under a lock that is held anyway), `generation` counts
+ * reuses of an unchanged run. (carve, generation) compare as a pair, with wrap-around:
+ *  - two live records over the same bytes: the one with the higher version is true;
+ *  - DIED names the version it ends, and may arrive before its BORN. */
+struct tcl_record {
+    uint64_t addr;       /* bytes */
+    uint64_t size;       /* bytes, a multiple of TCL_PAGE; BORN: | arena << TCL_SIZE_BITS */
+    uint32_t site;       /* index into the site table, 0 = unknown */
+    uint32_t carve;
+    uint32_t time_ms;    /* control.clock_ms, truncated, when written */
+    uint16_t generation;
+    uint8_t kind;        /* enum tcl_record_kind */
+    uint8_t flags_low;   /* TCL_BLOCK | TCL_MAPPED | TCL_CONTINUED */
+};
+/* The arena an object was born in rides in the top byte of `size` (sizes stay below 2^56). */
+#define TCL_SIZE_BITS 56
+#define TCL_ARENA_UNKNOWN 0xffu /* placement is the kernel's affair */
+
+/* ---- Ring: single producer (the owning thread), single consumer (the daemon) --------------- */
+
+#define TCL_RING_RECORDS 4096u /* a power of two; 128 KiB a ring */
+#define TCL_RINGS_MAX 1024u    /* threads beyond that lose their records, counted in the header */
+
+enum tcl_ring_state { TCL_RING_FREE = 0, TCL_RING_OWNED = 1 };
+
+struct tcl_ring {
+    /* Producer's line. `head` counts records ever written; a record's slot is head % RECORDS.
+     * Stored with release after the record; pairs with the consumer's acquire load. */
+    uint64_t head;
+    uint64_t lost; /* records not written because the ring was full; only grows */
+    uint32_t state; /* enum tcl_ring_state, by compare-exchange; a freed ring keeps its records */
+    uint32_t tid;
+    uint8_t pad0[40];
+    /* Consumer's line. `tail` counts records ever read; release, pairs with the producer's acquire. */
+    uint64_t tail;
+    uint8_t pad1[4096 - 72];
+    struct tcl_record records[TCL_RING_RECORDS];
+};
+
+/* ---- Modules and sites --------------------------------------------------------------------- */
+
+#define TCL_MODULES_MAX 4096u
+#define TCL_BUILD_ID_MAX 20u
+#define TCL_PATH_MAX 224u
+
+struct tcl_module {
+    uint64_t base;      /* load address: an absolute address minus this is the ELF virtual address */
+    uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
+    uint8_t build_id_bytes; /* 0: the module has none, then the path stands for it */
+    uint8_t build_id[TCL_BUILD_ID_MAX];
+    uint8_t path_bytes; /* the last TCL_PATH_MAX bytes of a longer one */
+    uint8_t pad[6];
+    char path[TCL_PATH_MAX];
+    uint8_t pad2[248];
+};
+
+#define TCL_SITES_MAX 65536u
+#define TCL_SITE_FRAMES 30u
+
+struct tcl_site {
+    uint64_t hash; /* FNV-1a over (build-id, offset) of every frame: stable under ASLR and reruns */
+    uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
+    uint16_t frame_count;
+    uint16_t flags; /* 0 */
+    /* Innermost first, allocator and wrappers left out. module << 48 | ELF virtual address of the
+     * return address. Module 0xffff: not in any module (generated code), then the low 48 bits of
+     * the address itself. */
+    uint64_t frames[TCL_SITE_FRAMES];
+};
+
+/* ---- Object table -------------------------------------------------------------------------- */
+
+/* One entry per OS page of the reserved range; only the entry of an object's first page is used.
+ * Two 8-byte stores; `shape` last with release. A reader takes shape, identity, shape again and
+ * retries when they differ. */
+struct tcl_run {
+    uint64_t shape;    /* 0: nothing starts here. Else pages << 32 | carve */
+    uint64_t identity; /* site << 32 | generation << 16 | arena << 8 | flags_low */
+};
+
+#define TCL_MAPS_MAX 65536u
+
+struct tcl_map {
+    uint64_t addr; /* 0: free slot. Stored last with release */
+    uint64_t size;
+    uint32_t site;
+    uint32_t carve;
+    uint16_t generation;
+    uint8_t flags_low;
+    uint8_t arena;
+    uint8_t pad[4];
+};
+
+/* ---- Header and control -------------------------------------------------------------------- */
+
+struct tcl_header {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t total_bytes; /* of the memfd */
+    uint64_t range_base;  /* reserved range of the allocator; 0 when there is none */
+    uint64_t range_pages;
+    uint32_t pid;
+    uint32_t module_count; /* slots handed out; entries may not be published yet */
+    uint32_t site_count;
+    uint32_t site_overflows;  /* first sights that found the table full */
+    uint32_t ring_high_water; /* rings ever used: scan no further */
+    uint32_t map_high_water;
+    uint64_t run_high_water;  /* no object starts at or above this page number of the range */
+    uint64_t lost_without_ring; /* records of threads that got no ring */
+    uint64_t map_overflows;     /* mmap objects that found no slot */
+    uint64_t detached;          /* 1: the runtime stepped aside; `reason` says why */
+    char reason[128];
+};
+
+#define TCL_ARENAS_MAX 8u
+
+/* Written by the daemon only. Arena k is memory of node arena_node[k]; k = 0 is the best tier. */
+struct tcl_control {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t clock_ms;     /* milliseconds since the session began; coarse */
+    uint32_t arena_count;  /* 0: placement is the kernel's affair */
+    uint32_t small_arena;  /* where new blocks of small slots are born */
+    int32_t arena_node[TCL_ARENAS_MAX];
+    /* Bytes that may still be born in each arena until the daemon looks again. The runtime takes
+     * from arena 0 first; when an arena's figure is used up it goes to the next; the last arena
+     * is never refused. Signed and atomic: both sides add and subtract. */
+    int64_t birth_bytes_left[TCL_ARENAS_MAX];
+    uint32_t phase;
+    uint32_t detach; /* 1: daemon leaves in an orderly way; the runtime writes nothing more */
+    uint8_t pad[4096 - 128];
+};
+
+#define TCL_HEADER_AT 0ull
+#define TCL_CONTROL_AT 4096ull
+#define TCL_MODULES_AT 65536ull
+#define TCL_SITES_AT (TCL_MODULES_AT + TCL_MODULES_MAX * 512ull)
+#define TCL_MAPS_AT (TCL_SITES_AT + TCL_SITES_MAX * 256ull)
+#define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 32ull)
+#define TCL_RUNS_AT (TCL_RINGS_AT + TCL_RINGS_MAX * (4096ull + TCL_RING_RECORDS * 32ull))
+
+/* ---- Greeting: SOCK_SEQPACKET, one message each way ---------------------------------------- */
+
+struct tcl_hello { /* carries the session's memfd by SCM_RIGHTS */
+    uint32_t magic;
+    uint32_t version;
+    uint32_t pid;
+    uint32_t parent_session; /* session number of the process that forked us, 0 = none */
+    uint64_t total_bytes;
+};
+
+enum tcl_status {
+    TCL_OK = 0,
+    TCL_REFUSED_VERSION = 1,
+    TCL_REFUSED_USER = 2,
+    TCL_REFUSED_FULL = 3,
+    TCL_REFUSED_MEMFD = 4
+};
+
+struct tcl_welcome {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t status;  /* enum tcl_status */
+    uint32_t session; /* from 1 */
+};
+
+/* The one environment variable: path of the daemon's socket. Absent: the allocator runs alone. */
+#define TCL_SOCKET_ENV "TIERCEL_SOCKET"
+
+/* ---- Layout assertions; crates/wire repeats them ------------------------------------------- */
+
+#if defined(__cplusplus)
+#define TCL_ASSERT static_assert
+#else
+#define TCL_ASSERT _Static_assert
+#endif
+TCL_ASSERT(sizeof(struct tcl_record) == 32, "record");
+TCL_ASSERT(sizeof(struct tcl_ring) == 4096 + TCL_RING_RECORDS * 32, "ring");
+TCL_ASSERT(sizeof(struct tcl_module) == 512, "module");
+TCL_ASSERT(sizeof(struct tcl_site) == 256, "site");
+TCL_ASSERT(sizeof(struct tcl_run) == 16, "run");
+TCL_ASSERT(sizeof(struct tcl_map) == 32, "map");
+TCL_ASSERT(sizeof(struct tcl_header) <= 4096, "header");
+TCL_ASSERT(sizeof(struct tcl_control) == 4096, "control");
+TCL_ASSERT(sizeof(struct tcl_hello) == 24, "hello");
+TCL_ASSERT(sizeof(struct tcl_welcome) == 16, "welcome");
+
+#endif
