@@ -4,6 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+mod finding;
+
+pub use finding::{Finding, Standing};
+
 use serde::{Deserialize, Serialize};
 
 /// The kernel's number of a node (or an emulated pool's number after them).
