@@ -1,3 +1,234 @@
 //! Edge in: observes accesses of tracked processes by whatever this machine offers.
 //! In: process ids, address ranges to watch. Out: [`tiercel_wire::Sample`]s, counters, losses.
 //! Knows nothing of objects or heat: it never interprets what it sees.
+//!
+//! Four ways to see, one trait. [`open`] makes one of them; [`support`] says which work here.
+//!
+//! ```text
+//! Kind::Perf    precise memory events of the CPU   -> every miss has an address, period 4096
+//! Kind::Bpf     the same events through one BPF program, machine-wide, root only
+//! Kind::Probe   page-table bits                    -> no counters, no root, which OS pages were used
+//! Kind::Auto    the best of them, in that order
+//! ```
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tiercel_wire::Sample;
+
+mod error;
+
+pub use error::SamplerError;
+
+/// Observes accesses. One sampler serves many processes; the daemon's one thread calls it.
+pub trait Sampler: Send {
+    /// Which sampler this is.
+    fn kind(&self) -> Kind;
+
+    /// Its name as the user types it: `perf`, `bpf`, `probe`.
+    fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+
+    /// Begins to observe a process and all its threads, present and to come (not processes it
+    /// forks: those are attached by themselves). Attaching twice is the same as once.
+    ///
+    /// # Errors
+    /// [`SamplerError::Vanished`] when the process is gone, [`SamplerError::Permission`] and
+    /// [`SamplerError::Limit`] as they say; nothing stays half attached.
+    fn attach(&mut self, pid: u32) -> Result<(), SamplerError>;
+
+    /// Hands over what the hosted process contributed to being observed. Samplers that have no use
+    /// for it close it.
+    fn lend(&mut self, pid: u32, help: Help) {
+        let _ = (pid, help);
+    }
+
+    /// Ceases to observe a process; unknown ones are ignored.
+    fn detach(&mut self, pid: u32);
+
+    /// Which addresses of a process matter from now on, replacing what was said before. Samplers
+    /// that look at ranges look only there; those that are told addresses by the hardware ignore it.
+    /// Ranges are in bytes, aligned to OS pages; best one per extent, in ascending order.
+    fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
+
+    /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples
+    /// are dated. Never blocks; bounded by [`Config::drain_max`] samples.
+    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained;
+
+    /// Counts since the last call over all attached processes; `None` where nothing counts them.
+    fn counters(&mut self) -> Option<Counters>;
+
+    /// What this sampler can see, as opened on this machine.
+    fn sees(&self) -> Sees;
+
+    /// What sampling cost so far.
+    fn cost(&self) -> Cost;
+}
+
+/// Opens a sampler.
+///
+/// # Errors
+/// Says why this kind does not work here; for [`Kind::Auto`], why none does.
+pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
+    let _ = config;
+    Err(SamplerError::Unavailable { kind, why: "not built yet".to_owned(), remedy: String::new() })
+}
+
+/// What may be asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The best that works here.
+    Auto,
+    /// CPU performance counters with data addresses.
+    Perf,
+    /// The same, filtered in the kernel by a BPF program.
+    Bpf,
+    /// Page-table bits.
+    Probe,
+}
+
+impl Kind {
+    /// As the user types it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Auto => "auto",
+            Kind::Perf => "perf",
+            Kind::Bpf => "bpf",
+            Kind::Probe => "probe",
+        }
+    }
+}
+
+/// Something a hosted process gives so that it can be observed better.
+#[derive(Debug)]
+pub enum Help {
+    /// A userfaultfd it opened (before or after UFFDIO_API), for write tracking from outside.
+    Userfaultfd(OwnedFd),
+}
+
+/// What one call of [`Sampler::drain`] met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Samples appended.
+    pub samples: u64,
+    /// Samples the kernel or we had to drop since the last call.
+    pub lost: u64,
+    /// Times the kernel slowed the source down since the last call.
+    pub throttled: u64,
+}
+
+/// Counts of user-mode events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Loads that missed the last-level cache.
+    pub llc_misses: u64,
+    /// Instructions retired.
+    pub instructions: u64,
+}
+
+/// What a sampler can see and what not.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Sees {
+    /// Loads.
+    pub reads: Sight,
+    /// Stores.
+    pub writes: Sight,
+    /// Whether samples carry a load-to-use latency.
+    pub latency: bool,
+    /// Whether samples say which node served them.
+    pub node: bool,
+    /// Whether [`Sampler::counters`] answers.
+    pub counters: bool,
+    /// The source in use: an event's name, or the kernel interface.
+    pub source: String,
+    /// One or two sentences for the user: what is not seen.
+    pub text: String,
+}
+
+/// How well one kind of access is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sight {
+    /// Each sampled access has its address.
+    Exact,
+    /// Which OS pages were accessed between two looks, not how often.
+    PerOsPage,
+    /// How many bytes of a mapping (or of a watched extent that is one) were accessed between two
+    /// looks, not which and not how often.
+    PerMapping,
+    /// Only the first access of an OS page after it was mapped or moved.
+    FirstTouch,
+    /// Not seen.
+    Blind,
+}
+
+/// What sampling cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// CPU time of the daemon in this sampler.
+    pub ours: Duration,
+    /// Estimated CPU time taken from hosted programs by the kernel on our account.
+    pub theirs: Duration,
+    /// Samples delivered.
+    pub samples: u64,
+    /// Passes over page tables (probe) or ring drains.
+    pub passes: u64,
+}
+
+/// How to sample. [`Config::default`] holds the documented defaults.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Events per sample to begin with (MAT 4.5.1).
+    pub period: u64,
+    /// Share of one CPU that sampling may cost; period and probe interval adapt to it.
+    pub cpu_budget: f64,
+    /// Which events `perf` and `bpf` use.
+    pub source: Source,
+    /// Bytes of one ring: perf has one per CPU, bpf one in all. Rounded up to a power of two.
+    pub ring_bytes: usize,
+    /// Most samples one drain may append.
+    pub drain_max: usize,
+    /// Also report first touches and releases of OS pages (MAT 3.3.1 saw up to 10% cost).
+    pub page_events: bool,
+    /// Probe: extents looked at per pass.
+    pub probe_extents: usize,
+    /// Probe: shortest time between two passes, milliseconds.
+    pub probe_interval_ms: u64,
+    /// Probe: seed of the random choice of extents.
+    pub seed: u64,
+}
+
+/// Where `perf` and `bpf` take their addresses from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The CPU's precise memory events; refuse when there are none.
+    Hardware,
+    /// The kernel's page-fault event: first touches only, works on any machine.
+    PageFaults,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            period: 4096,
+            cpu_budget: 0.01,
+            source: Source::Hardware,
+            ring_bytes: 256 << 10,
+            drain_max: 1 << 16,
+            page_events: false,
+            probe_extents: 256,
+            probe_interval_ms: 200,
+            seed: 1,
+        }
+    }
+}
+
+/// What works here, for `tiercel doctor`: one finding per kind, with what to do about it.
+pub fn support() -> Vec<tiercel_machine::Finding> {
+    Vec::new()
+}
