@@ -1,0 +1,19 @@
+#!/bin/sh
+# Runs the named tests of OUT/tests, each under the preload unless its name ends in _alone.
+# In: OUT, names. Out: one line a test, exit status 1 if any failed. Each has a minute.
+out=$(cd "$1" && pwd)
+shift
+failed=0
+for name in "$@"; do
+    case $name in
+    *_alone) preload= ;;
+    *) preload=$out/libtiercel.so ;;
+    esac
+    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/libtiercel.so" "$out/tests/$name"; then
+        echo "ok   $name"
+    else
+        echo "FAIL $name (status $?)"
+        failed=1
+    fi
+done
+exit $failed
