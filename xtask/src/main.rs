@@ -1,7 +1,69 @@
-//! All chores: `cargo xtask <verb>`.
-//! In: arguments. Out: built artefacts, test and bench results.
-//! Knows nothing of how Tiercel works inside.
+//! All chores: `cargo xtask <verb>`, or `./x <verb>`, which installs what is missing first.
+//! In: a verb and its arguments. Out: built artefacts, test and bench results, generated files.
+//! Knows nothing of how Tiercel works inside: it runs programs and reads what they print.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod bench;
+mod build;
+mod exec;
+mod fuzz;
+mod licences;
+mod metadata;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "xtask", about = "All chores of this repository")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Build libtiercel.so into target/runtime
+    Runtime {
+        /// Goals for the runtime's Makefile, `all` when none
+        goals: Vec<String>,
+    },
+    /// Build everything a user runs: the binary (release), the runtime, the workloads
+    Build,
+    /// Everything CI checks; goes on after a failing step and lists the failures
+    Test(test::Options),
+    /// Check what no compiler checks: layers, absences, sizes, words, documents against the tree
+    Tidy,
+    /// Check every dependency's licence against deny.toml
+    Licences,
+    /// Run one fuzzer
+    Fuzz(fuzz::Options),
+    /// Ratios against peers, measured in one run
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Runtime { goals } => build::runtime(&goals),
+        Verb::Build => build::everything(),
+        Verb::Test(options) => test::main(&options),
+        Verb::Tidy => tidy::main(),
+        Verb::Licences => licences::main(),
+        Verb::Fuzz(options) => fuzz::main(&options),
+        Verb::Bench(options) => bench::main(&options),
+    }
+}

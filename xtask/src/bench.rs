@@ -1,0 +1,258 @@
+//! The benches' one contract. In: rows as JSON lines from bench programs. Out: a table, the same
+//! lines again (`--json`), or a list of the rows that miss their limit (`--check`). Knows nothing
+//! of what is measured.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::exec;
+
+/// What `--quick` may take after the build.
+const QUICK_LIMIT: Duration = Duration::from_secs(40);
+/// What any bench may take: a hung one must not hold CI for ever.
+const FULL_LIMIT: Duration = Duration::from_secs(3600);
+
+#[derive(Args, Clone)]
+pub struct Options {
+    /// Which bench
+    #[arg(value_parser = names())]
+    name: String,
+    /// A shorter run: at most 40 s after the build
+    #[arg(long)]
+    pub quick: bool,
+    /// Print the rows as JSON lines
+    #[arg(long)]
+    json: bool,
+    /// Fail when a row misses its limit, and list those rows
+    #[arg(long)]
+    check: bool,
+}
+
+/// One line of a bench: our figure against a named peer's, measured in the same run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// Our figure, in `unit`.
+    pub ours: f64,
+    /// The peer's figure, in `unit`; `None` when the limit is absolute.
+    pub peer: Option<f64>,
+    /// Who the peer is.
+    pub peer_name: Option<String>,
+    /// Ours over the peer's; lower is better.
+    pub ratio: Option<f64>,
+    /// What the ratio (or, without a peer, our figure) must not exceed; `None` when only reported.
+    pub limit: Option<f64>,
+    /// Whether it does not.
+    pub holds: bool,
+    /// Distance of the quartiles of the paired ratios, over their median.
+    pub spread: Option<f64>,
+    /// Of `ours` and `peer`.
+    pub unit: String,
+}
+
+/// How a bench is run.
+#[derive(Clone, Copy)]
+enum Program {
+    /// The examples named `bench*` of a crate, built in release mode; they print rows on stdout.
+    Examples(&'static str),
+    /// A function of xtask.
+    #[expect(dead_code, reason = "the first such bench is on its way")]
+    Function(fn(quick: bool) -> Result<Vec<Row>>),
+}
+
+/// Every bench: its name and what it runs.
+const BENCHES: &[(&str, &[Program])] = &[
+    ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
+    ("mover", &[Program::Examples("mover")]),
+    ("sampler", &[Program::Examples("sampler")]),
+];
+
+fn names() -> Vec<&'static str> {
+    BENCHES.iter().map(|(name, _)| *name).collect()
+}
+
+pub fn main(options: &Options) -> Result<()> {
+    let rows = measure(&options.name, options.quick)?;
+    if options.json {
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+    } else {
+        print!("{}", table(&rows));
+    }
+    let missed: Vec<&Row> = rows.iter().filter(|row| !row.holds).collect();
+    if options.check && !missed.is_empty() {
+        for row in &missed {
+            eprintln!("misses its limit: {}", line(row));
+        }
+        bail!("{} of {} rows of bench {} miss their limit", missed.len(), rows.len(), options.name);
+    }
+    Ok(())
+}
+
+fn measure(name: &str, quick: bool) -> Result<Vec<Row>> {
+    let (_, programs) = BENCHES.iter().find(|(one, _)| *one == name).context("no such bench")?;
+    let mut rows = Vec::new();
+    for program in *programs {
+        rows.extend(match program {
+            Program::Examples(of) => run_examples(of, quick)?,
+            Program::Function(function) => function(quick)?,
+        });
+    }
+    Ok(rows)
+}
+
+fn run_examples(of: &str, quick: bool) -> Result<Vec<Row>> {
+    let folder = exec::root().join("crates").join(of).join("examples");
+    let mut rows = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let example = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if !example.starts_with("bench") {
+            continue;
+        }
+        let which = ["--quiet", "--release", "--package", &format!("tiercel-{of}"), "--example"];
+        exec::run(exec::cargo().arg("build").args(which).arg(&example))?;
+        let built = exec::target().join("release/examples").join(&example);
+        let mut command = exec::command(&built.display().to_string());
+        command.args(quick.then_some("--quick"));
+        rows.extend(run_program(&mut command, quick)?);
+    }
+    Ok(rows)
+}
+
+/// Runs a bench program within its time and reads its rows.
+pub fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<Row>> {
+    let log = tempfile::NamedTempFile::new()?;
+    command.stdout(log.reopen()?);
+    let limit = if quick { QUICK_LIMIT } else { FULL_LIMIT };
+    let status = exec::run_limited(command, limit)?;
+    if !status.success() {
+        bail!("{} ended with {status}", exec::shown(command));
+    }
+    parse(&std::fs::read_to_string(log.path())?)
+        .with_context(|| format!("what {} printed", exec::shown(command)))
+}
+
+/// Reads rows, one JSON object a line; other lines are refused, so that nothing is lost silently.
+fn parse(text: &str) -> Result<Vec<Row>> {
+    let rows: Vec<Row> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).with_context(|| format!("no row: {line}")))
+        .collect::<Result<_>>()?;
+    if rows.is_empty() {
+        bail!("no rows");
+    }
+    Ok(rows)
+}
+
+fn table(rows: &[Row]) -> String {
+    let name_width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);
+    let mut text = format!(
+        "{:name_width$}  {:>12}  {:>12}  {:10}  {:12}  {:>7}  {:>7}  {:>6}  holds\n",
+        "name", "ours", "peer's", "unit", "peer", "ratio", "limit", "spread"
+    );
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "{:name_width$}  {:>12}  {:>12}  {:10}  {:12}  {:>7}  {:>7}  {:>6}  {}",
+            row.name,
+            figure(Some(row.ours)),
+            figure(row.peer),
+            row.unit,
+            row.peer_name.as_deref().unwrap_or("-"),
+            ratio(row.ratio),
+            ratio(row.limit),
+            row.spread.map_or("-".into(), |spread| format!("{:.1}%", spread * 100.0)),
+            if row.holds { "yes" } else { "NO" },
+        );
+    }
+    text
+}
+
+fn line(row: &Row) -> String {
+    let figure = row.ratio.unwrap_or(row.ours);
+    format!("{}: {} against a limit of {}", row.name, ratio(Some(figure)), ratio(row.limit))
+}
+
+fn figure(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.3}"),
+    }
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.3}"))
+}
+
+/// The middle of `values`; 0 when there are none.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// Distance of the quartiles over the median; 0 when there are fewer than two values.
+pub fn spread(values: &[f64]) -> f64 {
+    let middle = median(values);
+    if values.len() < 2 || middle == 0.0 {
+        return 0.0;
+    }
+    (quantile(values, 0.75) - quantile(values, 0.25)) / middle
+}
+
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let at = share * last as f64;
+    let (low, high) = (at.floor() as usize, at.ceil() as usize);
+    sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quartiles() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(spread(&[1.0, 2.0, 3.0, 4.0, 5.0]), 2.0 / 3.0);
+        assert_eq!(spread(&[1.0]), 0.0);
+    }
+
+    #[test]
+    fn rows_are_read_and_other_lines_refused() {
+        let good = r#"{"name":"tick","ours":80.0,"peer":null,"peer_name":null,"ratio":null,
+            "limit":100.0,"holds":true,"spread":0.01,"unit":"ms"}"#
+            .replace('\n', "");
+        assert_eq!(parse(&good).unwrap()[0].name, "tick");
+        assert!(parse("a word").is_err());
+        assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn a_row_that_misses_is_marked() {
+        let row = Row {
+            name: "small".into(),
+            ours: 9.0,
+            peer: Some(10.0),
+            peer_name: Some("glibc".into()),
+            ratio: Some(0.9),
+            limit: Some(0.75),
+            holds: false,
+            spread: Some(0.02),
+            unit: "ns".into(),
+        };
+        let drawn = table(std::slice::from_ref(&row));
+        assert!(drawn.ends_with("  NO\n"), "{drawn}");
+        assert_eq!(line(&row), "small: 0.900 against a limit of 0.750");
+    }
+}

@@ -1,0 +1,52 @@
+//! Builds what a user runs. In: nothing. Out: `target/runtime/libtiercel.so`,
+//! `target/release/tiercel`, `target/workloads/*`. Knows nothing of what the parts do: each has its
+//! own Makefile or manifest.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{exec, metadata};
+
+/// `make -C runtime GOALS...`, with the path of mimalloc's sources.
+pub fn runtime(goals: &[String]) -> Result<()> {
+    exec::run(&mut runtime_make(goals)?)
+}
+
+/// The command [`runtime`] runs, for those who want its output elsewhere.
+pub fn runtime_make(goals: &[String]) -> Result<Command> {
+    let mut make = make("runtime");
+    make.arg(format!("MIMALLOC={}", metadata::mimalloc_sources()?.display()));
+    make.arg(format!("OUT={}", exec::target().join("runtime").display()));
+    make.args(goals);
+    Ok(make)
+}
+
+/// Builds the workloads and returns the folder they are in.
+pub fn workloads() -> Result<PathBuf> {
+    let out = exec::target().join("workloads");
+    exec::run(make("workloads").arg(format!("OUT={}", out.display())))?;
+    Ok(out)
+}
+
+/// Builds the binary in release mode and returns where it is.
+pub fn tiercel() -> Result<PathBuf> {
+    exec::run(exec::cargo().args(["build", "--release", "--quiet", "--package", "tiercel"]))?;
+    Ok(exec::target().join("release/tiercel"))
+}
+
+/// Everything `./x demo` and the benches need.
+pub fn everything() -> Result<()> {
+    runtime(&[])?;
+    workloads()?;
+    tiercel()?;
+    Ok(())
+}
+
+fn make(folder: &str) -> Command {
+    let mut make = exec::command("make");
+    let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
+    make.args(["--no-print-directory", "-C", folder, &format!("-j{jobs}")]);
+    make
+}

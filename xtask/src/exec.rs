@@ -1,0 +1,117 @@
+//! Runs programs. In: a `Command`. Out: whether it did what it should, what it printed, how long it
+//! took; a message that names the command when it did not. Knows nothing of what is run.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How often a running child is looked at while its time limit counts.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The repository's top folder.
+pub fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().expect("xtask lies in the repository").to_path_buf()
+}
+
+/// Where built and fetched things go: `target` or `CARGO_TARGET_DIR`.
+pub fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// A command that runs in the repository's top folder.
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// The cargo that started us, or the one on `PATH`.
+pub fn cargo() -> Command {
+    command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+}
+
+/// Runs to the end with our own input and output; an unsuccessful status is an error.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {}", shown(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs to the end and returns what it printed on stdout; an unsuccessful status is an error that
+/// carries the end of what it printed on stderr.
+pub fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("cannot run {}", shown(command)))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        bail!("{} ended with {}: {}", shown(command), out.status, said.trim_end());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Runs to the end with all output in the file `log`, for at most `limit`; then the whole process
+/// group is killed and the answer is an error.
+pub fn run_logged(command: &mut Command, log: &Path, limit: Duration) -> Result<()> {
+    if let Some(parent) = log.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    command.stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
+    let status = run_limited(command, limit)?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs to the end, in a process group of its own, for at most `limit`.
+pub fn run_limited(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0);
+    let child = command.spawn().with_context(|| format!("cannot run {}", shown(command)))?;
+    wait_limited(child, limit).with_context(|| shown(command))
+}
+
+/// Waits for a child that leads a process group; kills the group once `limit` has passed.
+pub fn wait_limited(mut child: Child, limit: Duration) -> Result<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if start.elapsed() > limit {
+            kill_group(&child);
+            child.wait()?;
+            bail!("stopped after {} s, its time limit", limit.as_secs());
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Kills the process group a child leads. A group that is gone already is no error.
+pub fn kill_group(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+}
+
+/// The command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|arg| arg.to_string_lossy().into_owned()));
+    words.join(" ")
+}
+
+/// Where `program` is on `PATH`.
+pub fn which(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+}

@@ -1,0 +1,207 @@
+//! `./x test`: every check there is, as a list of steps. In: how long to fuzz. Out: a line a step
+//! while it runs, a table at the end, the closing line `N passed, N failed`, and a log file a step.
+//! Knows nothing of what the steps check.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::{build, exec, fuzz};
+
+/// What one step may take unless it says otherwise; a hung one must not hold up the others.
+const STEP_LIMIT: Duration = Duration::from_secs(900);
+/// How much of a failed step's output is shown; the rest is in its log.
+const TAIL_LINES: usize = 60;
+/// Each fuzzer's time: in CI, and at a developer's desk.
+const FUZZ_CI_SECONDS: u64 = 60;
+const FUZZ_DESK_SECONDS: u64 = 5;
+
+#[derive(Args)]
+pub struct Options {
+    /// Only the steps whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// How long each fuzzer runs; a minute where CI is set, 5 s elsewhere
+    #[arg(long)]
+    fuzz_seconds: Option<u64>,
+}
+
+/// One step: a command, its name and its time limit.
+struct Step {
+    name: String,
+    command: Command,
+    limit: Duration,
+}
+
+/// What became of a step.
+struct Outcome {
+    name: String,
+    took: Duration,
+    counts: Counts,
+    error: Option<anyhow::Error>,
+}
+
+/// Tests of one step by result. A step that counts none is one test itself.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+}
+
+pub fn main(options: &Options) -> Result<()> {
+    let mut steps = steps(options)?;
+    if let Some(part) = &options.only {
+        steps.retain(|step| step.name.contains(part.as_str()));
+    }
+    if steps.is_empty() {
+        bail!("no step has that in its name");
+    }
+    let start = Instant::now();
+    let outcomes: Vec<Outcome> = steps.into_iter().map(run).collect();
+    let total = summary(&outcomes, start.elapsed());
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.failed > 0 {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn steps(options: &Options) -> Result<Vec<Step>> {
+    let in_ci = std::env::var_os("CI").is_some_and(|value| value != "false");
+    let fuzz_seconds = if in_ci { FUZZ_CI_SECONDS } else { FUZZ_DESK_SECONDS };
+    let fuzz_seconds = options.fuzz_seconds.unwrap_or(fuzz_seconds);
+    let mut steps = vec![
+        step("format", cargo(&["fmt", "--all", "--check"])),
+        step("tidy", xtask(&["tidy"])?),
+        step("licences", xtask(&["licences"])?),
+        step("runtime build", build::runtime_make(&["all".into()])?),
+        step("clippy", cargo(&CLIPPY)),
+        step("cargo test", cargo(&["test", "--workspace", "--no-fail-fast"])),
+        step("runtime test", build::runtime_make(&["test".into()])?),
+        step("runtime sanitizers", build::runtime_make(&["sanitize".into()])?),
+    ];
+    for name in fuzz::names()? {
+        let command = xtask(&["fuzz", &name, "--seconds", &fuzz_seconds.to_string()])?;
+        let name = format!("fuzz {name}");
+        steps.push(Step { name, command, limit: fuzz::limit(fuzz_seconds) });
+    }
+    Ok(steps)
+}
+
+const CLIPPY: [&str; 6] = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+
+fn step(name: &str, command: Command) -> Step {
+    Step { name: name.into(), command, limit: STEP_LIMIT }
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut cargo = exec::cargo();
+    cargo.args(args);
+    cargo
+}
+
+/// Another verb of this program, as a process of its own so that it gets a log and a time limit.
+fn xtask(args: &[&str]) -> Result<Command> {
+    let mut command = exec::command(&std::env::current_exe()?.display().to_string());
+    command.args(args);
+    Ok(command)
+}
+
+fn run(mut step: Step) -> Outcome {
+    eprintln!("--- {}: {}", step.name, exec::shown(&step.command));
+    let log = log_path(&step.name);
+    let start = Instant::now();
+    let error = exec::run_logged(&mut step.command, &log, step.limit).err();
+    let took = start.elapsed();
+    let said = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
+    if let Some(error) = &error {
+        eprintln!("{}", tail(&said));
+        eprintln!("!!! {} failed: {error:#} (all of it: {})", step.name, log.display());
+    }
+    let counts = counts(&said, error.is_none());
+    Outcome { name: step.name, took, counts, error }
+}
+
+fn log_path(name: &str) -> PathBuf {
+    exec::target().join("test-logs").join(Path::new(&name.replace(' ', "-")).with_extension("log"))
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// Adds up what a step says of its tests: cargo's `test result: ok. N passed; M failed`, or a line
+/// `N passed, M failed`. The exit status has the last word.
+fn counts(said: &str, succeeded: bool) -> Counts {
+    let mut sum = Counts::default();
+    for line in said.lines() {
+        if let Some(one) = counts_of_line(line) {
+            sum.passed += one.passed;
+            sum.failed += one.failed;
+        }
+    }
+    if succeeded && sum == Counts::default() {
+        sum.passed = 1;
+    }
+    if !succeeded && sum.failed == 0 {
+        sum.failed = 1;
+    }
+    sum
+}
+
+fn counts_of_line(line: &str) -> Option<Counts> {
+    let line = line
+        .strip_prefix("test result: ")
+        .map_or(line, |rest| rest.trim_start_matches("ok. ").trim_start_matches("FAILED. "));
+    let mut words = line.split([' ', ',', ';']).filter(|word| !word.is_empty());
+    let passed = words.next()?.parse().ok()?;
+    if words.next()? != "passed" {
+        return None;
+    }
+    let failed = words.next()?.parse().ok()?;
+    (words.next()? == "failed").then_some(Counts { passed, failed })
+}
+
+fn summary(outcomes: &[Outcome], took: Duration) -> Counts {
+    let width = outcomes.iter().map(|one| one.name.len()).max().unwrap_or(0);
+    let mut total = Counts::default();
+    println!();
+    for one in outcomes {
+        let verdict = if one.error.is_none() { "ok" } else { "FAILED" };
+        let seconds = one.took.as_secs_f64();
+        println!(
+            "{:width$}  {verdict:6}  {seconds:7.1} s  {} passed, {} failed in it",
+            one.name, one.counts.passed, one.counts.failed
+        );
+        total.passed += one.counts.passed;
+        total.failed += one.counts.failed;
+    }
+    println!("{:width$}  {:6}  {:7.1} s", "all", "", took.as_secs_f64());
+    for one in outcomes {
+        if let Some(error) = &one.error {
+            println!("failed: {}: {error:#}", one.name);
+        }
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steps_say_is_counted() {
+        let cargo = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
+                     test result: FAILED. 1 passed; 2 failed; 0 ignored\n";
+        assert_eq!(counts(cargo, false), Counts { passed: 4, failed: 2 });
+        assert_eq!(counts("7 passed, 0 failed\n", true), Counts { passed: 7, failed: 0 });
+        assert_eq!(counts("7 passed, 0 failed\n", false), Counts { passed: 7, failed: 1 });
+        assert_eq!(counts("", true), Counts { passed: 1, failed: 0 });
+        assert_eq!(counts("error", false), Counts { passed: 0, failed: 1 });
+        assert_eq!(counts("3 passed the gate, 4 failed\n", true), Counts { passed: 1, failed: 0 });
+    }
+}

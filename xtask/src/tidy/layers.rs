@@ -1,0 +1,107 @@
+//! Layer direction. In: cargo's metadata. Out: edges between crates that the table does not have,
+//! and dependencies a crate may not use. Knows nothing of the code behind an edge.
+
+use std::path::Path;
+
+use super::Problem;
+use crate::metadata::Package;
+
+/// Who may use whom, in data-flow order. A new edge is a design decision: argue it in the commit
+/// and draw it in ARCHITECTURE.md.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("machine", &[]),
+    ("ledger", &["wire", "machine"]),
+    ("policy", &["ledger", "machine"]),
+    ("sampler", &["wire", "machine"]),
+    ("mover", &["ledger", "machine"]),
+    ("daemon", &["wire", "machine", "ledger", "policy", "sampler", "mover"]),
+    ("lab", &["machine"]),
+    ("tiercel", &["wire", "machine", "ledger", "policy", "sampler", "mover", "daemon", "lab"]),
+    ("xtask", &["machine", "lab"]),
+];
+
+/// Packages from outside that only the named crates may use.
+const RESERVED: &[(&[&str], &[&str])] = &[
+    // What leaves as JSON leaves through the control socket or the terminal.
+    (&["serde_json"], &["daemon", "tiercel", "lab", "xtask"]),
+    (&["anyhow"], &["tiercel", "lab", "xtask"]),
+    (
+        &["libc", "rustix", "nix"],
+        &["wire", "sampler", "mover", "daemon", "tiercel", "lab", "xtask"],
+    ),
+    (&["clap", "ratatui", "crossterm"], &["tiercel", "xtask"]),
+];
+
+pub fn check(packages: &[Package], root: &Path) -> Vec<Problem> {
+    let ours = packages.iter().filter(|package| package.source.is_none());
+    ours.flat_map(|package| check_package(package, root)).collect()
+}
+
+fn check_package(package: &Package, root: &Path) -> Vec<Problem> {
+    let path = package.manifest_path.strip_prefix(root).unwrap_or(&package.manifest_path);
+    let problem = |what: String| Problem { path: path.display().to_string(), line: 0, what };
+    let name = short(&package.name);
+    let Some((_, allowed)) = LAYERS.iter().find(|(one, _)| *one == name) else {
+        return vec![problem(format!("`{name}` is not in the table of layers"))];
+    };
+    let mut problems = Vec::new();
+    for dependency in &package.dependencies {
+        let used = short(&dependency.name);
+        let is_ours = dependency.name.starts_with("tiercel");
+        if is_ours && !allowed.contains(&used) {
+            problems.push(problem(format!("`{name}` may not use `{used}`")));
+        }
+        let shipped = dependency.kind.as_deref() != Some("dev");
+        let reserved = RESERVED.iter().find(|(these, _)| these.contains(&used));
+        if let Some((_, may)) = reserved.filter(|_| shipped && !is_ours)
+            && !may.contains(&name)
+        {
+            problems.push(problem(format!("`{name}` may not use `{used}`: {may:?} may")));
+        }
+    }
+    problems
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("tiercel-").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Dependency;
+
+    fn whats(name: &str, used: &str, kind: Option<&str>) -> Vec<String> {
+        let dependency = Dependency { name: used.into(), kind: kind.map(String::from) };
+        let package = Package {
+            name: name.into(),
+            version: String::new(),
+            license: None,
+            source: None,
+            manifest_path: "/top/crates/a/Cargo.toml".into(),
+            dependencies: vec![dependency],
+        };
+        let problems = check(&[package], Path::new("/top"));
+        problems.into_iter().map(|problem| problem.what).collect()
+    }
+
+    #[test]
+    fn an_edge_upwards() {
+        assert_eq!(whats("tiercel-ledger", "tiercel-policy", None).len(), 1);
+        assert_eq!(whats("tiercel-ledger", "tiercel-policy", Some("dev")).len(), 1);
+        assert!(whats("tiercel-policy", "tiercel-ledger", None).is_empty());
+    }
+
+    #[test]
+    fn a_reserved_package() {
+        assert_eq!(whats("tiercel-ledger", "libc", None).len(), 1);
+        assert!(whats("tiercel-ledger", "libc", Some("dev")).is_empty());
+        assert!(whats("tiercel-mover", "libc", None).is_empty());
+    }
+
+    #[test]
+    fn a_crate_nobody_placed() {
+        assert_eq!(whats("tiercel-extra", "serde", None).len(), 1);
+    }
+}

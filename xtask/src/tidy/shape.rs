@@ -1,0 +1,182 @@
+//! Lengths and headers. In: files. Out: lines, functions and files that are too long, files too big
+//! or not text, and C files and crates without their header. Knows nothing of contents.
+
+use super::source::{File, blank_comments_and_strings};
+use super::{Problem, problem};
+
+/// Lines a file may have, unless its first comment says why it is long.
+const FILE_LINES_MAX: usize = 600;
+/// Columns a line may have.
+const COLUMNS_MAX: usize = 100;
+/// Lines a C function may have; clippy.toml has the same number for Rust.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Bytes a file may have: what is bigger is data, and belongs in a recipe that makes it.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// How far into a file its header may reach.
+const HEADER_LINES_MAX: usize = 60;
+
+pub fn check(files: &[File]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for file in files {
+        if file.text.is_none() {
+            problems.push(problem(file, 0, "not text; keep a recipe that makes it instead"));
+        }
+        if file.bytes > FILE_BYTES_MAX {
+            problems.push(problem(file, 0, format!("{} bytes, over 1 MiB", file.bytes)));
+        }
+        if !is_source(file) || file.is_generated() {
+            continue;
+        }
+        problems.extend(long_lines(file));
+        problems.extend(long_file(file));
+        problems.extend(header(file));
+        if file.is_c() {
+            problems.extend(long_functions(file));
+        }
+    }
+    problems
+}
+
+fn is_source(file: &File) -> bool {
+    matches!(file.extension(), "rs" | "c" | "h" | "sh" | "py" | "cpp" | "hpp") || file.path == "x"
+}
+
+fn long_lines(file: &File) -> Vec<Problem> {
+    let lines = file.text().lines().enumerate();
+    lines
+        .filter(|(_, line)| line.chars().count() > COLUMNS_MAX)
+        .map(|(n, line)| problem(file, n + 1, format!("{} columns", line.chars().count())))
+        .collect()
+}
+
+fn long_file(file: &File) -> Option<Problem> {
+    let count = file.text().lines().count();
+    let excused = first_comment(file.text()).to_lowercase().contains("long");
+    (count >= FILE_LINES_MAX && !excused).then(|| {
+        problem(file, 0, format!("{count} lines and no word in its header why it is long"))
+    })
+}
+
+/// A crate's root and every C file says what it is, what goes in, what comes out and what it knows
+/// nothing of. Test programs in C only say what they are.
+fn header(file: &File) -> Option<Problem> {
+    let name = file.path.rsplit('/').next().unwrap_or("");
+    let is_root = file.path.contains("/src/") && matches!(name, "lib.rs" | "main.rs");
+    let is_root = is_root && file.path.matches('/').count() <= 3;
+    if !is_root && !file.is_c() {
+        return None;
+    }
+    let header = first_comment(file.text());
+    if header.is_empty() {
+        return Some(problem(file, 1, "no header comment"));
+    }
+    if file.path.contains("/tests/") {
+        return None;
+    }
+    let missing: Vec<&str> =
+        ["In:", "Out:", "nothing"].into_iter().filter(|part| !header.contains(part)).collect();
+    (!missing.is_empty()).then(|| {
+        problem(file, 1, format!("its header lacks {}; see style, Comments", missing.join(", ")))
+    })
+}
+
+/// The comment a file begins with, a licence line included; empty when it begins with code.
+fn first_comment(text: &str) -> String {
+    let mut comment = String::new();
+    let mut inside = false;
+    for line in text.lines().take(HEADER_LINES_MAX) {
+        let line = line.trim();
+        let begins = ["//", "#", "/*"].iter().any(|mark| line.starts_with(mark));
+        if !inside && !begins {
+            break;
+        }
+        inside |= line.starts_with("/*");
+        comment.push_str(line);
+        comment.push('\n');
+        inside &= !line.ends_with("*/");
+    }
+    comment
+}
+
+/// A function's body begins with a line that ends in `{` and has its name at the first column, or
+/// with `{` alone there, and ends with `}` at the first column: clang-format sees to that.
+fn long_functions(file: &File) -> Vec<Problem> {
+    let code = blank_comments_and_strings(file.text());
+    let mut problems = Vec::new();
+    let mut begin: Option<(usize, String)> = None;
+    let mut last_at_margin = String::new();
+    for (n, line) in code.lines().enumerate() {
+        let at_margin = line.starts_with(|c: char| !c.is_whitespace() && c != '#');
+        if let Some((first, name)) = &begin {
+            let length = n - first;
+            if line.starts_with('}') {
+                if length > FUNCTION_LINES_MAX {
+                    problems.push(problem(file, first + 1, format!("{name}: {length} lines")));
+                }
+                begin = None;
+            }
+        } else if line.trim_end().ends_with('{')
+            && (last_at_margin.contains('(') || line.contains('('))
+        {
+            let name =
+                if line.starts_with('{') { last_at_margin.clone() } else { line.to_string() };
+            let is_function = !name.starts_with(['}', ' ']) || last_at_margin.contains('(');
+            if is_function && !name.contains("extern") {
+                begin = Some((n, name.trim_end_matches(['{', ' ']).to_string()));
+            }
+        }
+        if at_margin {
+            last_at_margin = line.to_string();
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whats(file: File) -> Vec<String> {
+        check(&[file]).into_iter().map(|problem| problem.what).collect()
+    }
+
+    const HEADER: &str = "/* a.c: a.\n * In: a. Out: b.\n * Knows nothing of c. */\n";
+
+    #[test]
+    fn a_long_line() {
+        let text = format!("{HEADER}int a; /* {} */\n", "x".repeat(100));
+        assert_eq!(whats(File::new("runtime/a.c", &text)), ["113 columns"]);
+    }
+
+    #[test]
+    fn a_long_file_needs_a_reason() {
+        let body = "int a;\n".repeat(600);
+        assert_eq!(whats(File::new("runtime/a.c", &format!("{HEADER}{body}"))).len(), 1);
+        let excused = HEADER.replace("of c.", "of c. Long, because the table is.");
+        assert!(whats(File::new("runtime/a.c", &format!("{excused}{body}"))).is_empty());
+    }
+
+    #[test]
+    fn a_long_function() {
+        for begin in ["int a(int b) {\n", "int a(int b)\n{\n", "int a(int b,\n      int c) {\n"] {
+            let good = format!("{HEADER}{begin}{}}}\n", "    b++;\n".repeat(69));
+            assert!(whats(File::new("runtime/a.c", &good)).is_empty(), "{begin}");
+            let bad = format!("{HEADER}{begin}{}}}\n", "    b++;\n".repeat(71));
+            assert_eq!(whats(File::new("runtime/a.c", &bad)).len(), 1, "{begin}");
+        }
+    }
+
+    #[test]
+    fn a_missing_header() {
+        assert_eq!(whats(File::new("runtime/a.c", "int a;\n")), ["no header comment"]);
+        assert_eq!(whats(File::new("crates/a/src/lib.rs", "//! A crate.\n")).len(), 1);
+        assert!(whats(File::new("crates/a/src/b.rs", "fn b() {}\n")).is_empty());
+        assert!(whats(File::new("runtime/tests/a.c", "/* forks */\n")).is_empty());
+    }
+
+    #[test]
+    fn data_and_binaries() {
+        let binary = File { path: "a.bin".into(), bytes: 2 << 20, text: None };
+        assert_eq!(whats(binary).len(), 2);
+    }
+}
