@@ -120,13 +120,15 @@ struct tcl_module {
 #define TCL_SITES_MAX 65536u
 #define TCL_SITE_FRAMES 30u
 
+#define TCL_NO_MODULE 0xffffu /* module of a frame that lies in none: generated code */
+
 struct tcl_site {
     uint64_t hash; /* FNV-1a over (build-id, offset) of every frame: stable under ASLR and reruns */
     uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
     uint16_t frame_count;
     uint16_t flags; /* 0 */
     /* Innermost first, allocator and wrappers left out. module << 48 | ELF virtual address of the
-     * return address. Module 0xffff: not in any module (generated code), then the low 48 bits of
+     * return address. TCL_NO_MODULE: not in any module (generated code), then the low 48 bits of
      * the address itself. */
     uint64_t frames[TCL_SITE_FRAMES];
 };
@@ -134,12 +136,15 @@ struct tcl_site {
 /* ---- Object table -------------------------------------------------------------------------- */
 
 /* One entry per OS page of the reserved range; only the entry of an object's first page is used.
- * Two 8-byte stores; `shape` last with release. A reader takes shape, identity, shape again and
- * retries when they differ. */
+ * A writer clears `shape`, stores `identity`, then stores `shape` with release (in a reuse of the
+ * same shape, `identity` alone changes). A reader copies the entry twice and believes it when both
+ * copies agree; an entry that keeps changing has said the same in a ring. */
 struct tcl_run {
     uint64_t shape;    /* 0: nothing starts here. Else pages << 32 | carve */
     uint64_t identity; /* site << 32 | generation << 16 | arena << 8 | flags_low */
 };
+
+#define TCL_RANGE_PAGES_MAX (1ull << 28) /* 1 TiB; the run table is then 4 GiB, sparse */
 
 #define TCL_MAPS_MAX 65536u
 

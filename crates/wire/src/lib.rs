@@ -1,6 +1,27 @@
 //! Rust mirror of `include/tiercel_wire.h`: every byte that crosses a process boundary.
-//! In: a mapped session, a datagram. Out: [`Record`]s, sites, modules, snapshots of the object table.
+//! In: a session's memfd, a datagram. Out: [`Record`]s, sites, modules, snapshots of the object table.
 //! Knows nothing of heat, policies or the kernel's memory management.
+//!
+//! The client at the other end is not trusted: [`Session`] copies before it looks, bounds every
+//! index, and does bounded work per call, whatever stands in the shared memory.
+
+#![warn(unreachable_pub)]
+
+pub mod client;
+mod greeting;
+pub mod layout;
+mod mapping;
+mod record;
+pub mod ring;
+mod session;
+mod site;
+mod snapshot;
+
+pub use greeting::{GreetingError, Hello, Status, Welcome};
+pub use record::{Flags, RawRecord, Record, Version};
+pub use session::{Drained, Header, Session, SessionError};
+pub use site::{Frame, Module, Site};
+pub use snapshot::{ObjectSnapshot, Snapshot};
 
 /// One observed access to memory, as every sampler reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]

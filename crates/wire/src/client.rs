@@ -1,0 +1,275 @@
+//! The hosted process's side of a session, in Rust: for tests, benches and fuzzers.
+//! In: what a runtime would note. Out: a memfd as `libtiercel.so` makes it, or a spoilt one.
+//! Knows nothing of a real process.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::layout::{
+    ARENAS_MAX, BUILD_ID_MAX, CONTROL_AT, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT, MAPS_MAX,
+    MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
+    MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, PATH_MAX,
+    RING_BYTES, RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX,
+    RUN_BYTES, RUNS_AT, SITE_BYTES, SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED,
+    SITES_AT, SITES_MAX, WIRE_VERSION, control, header, session_bytes,
+};
+use crate::mapping::Mapping;
+use crate::record::Record;
+use crate::ring::{Words, push};
+use crate::site::{Module, Site};
+use crate::snapshot::ObjectSnapshot;
+
+/// Makes a [`ClientSession`].
+#[derive(Clone, Copy, Debug)]
+pub struct SessionBuilder {
+    range_base: u64,
+    range_pages: u64,
+    pid: u32,
+    is_sealed: bool,
+}
+
+/// A session as its hosted process holds it.
+pub struct ClientSession {
+    fd: OwnedFd,
+    front: Mapping,
+    rings: Mapping,
+    range_base: u64,
+}
+
+/// The producer of one ring. One per thread.
+pub struct RingWriter<'a> {
+    words: Words<'a, AtomicU64>,
+}
+
+impl Default for SessionBuilder {
+    fn default() -> Self {
+        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        SessionBuilder { range_base: 1 << 40, range_pages: 1 << 16, pid, is_sealed: true }
+    }
+}
+
+impl SessionBuilder {
+    /// A session of this process with a reserved range of 256 MiB at 1 TiB.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Another reserved range: first byte and OS pages.
+    #[must_use]
+    pub fn range(mut self, base: u64, pages: u64) -> Self {
+        (self.range_base, self.range_pages) = (base, pages);
+        self
+    }
+
+    /// Another process id.
+    #[must_use]
+    pub fn pid(mut self, pid: u32) -> Self {
+        self.pid = pid;
+        self
+    }
+
+    /// Leaves the memfd unsealed, which no daemon may accept.
+    #[must_use]
+    pub fn unsealed(mut self) -> Self {
+        self.is_sealed = false;
+        self
+    }
+
+    /// Makes the memfd and its header.
+    pub fn build(self) -> io::Result<ClientSession> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("tiercel-session", flags)?;
+        let bytes = session_bytes(self.range_pages);
+        rustix::fs::ftruncate(&fd, bytes)?;
+        if self.is_sealed {
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+            rustix::fs::fcntl_add_seals(&fd, seals)?;
+        }
+        let front = Mapping::new(&fd, HEADER_AT, FRONT_BYTES as usize)?;
+        let rings = Mapping::new(&fd, RINGS_AT, RINGS_MAX * RING_BYTES)?;
+        let session = ClientSession { fd, front, rings, range_base: self.range_base };
+        session.header_half(header::MAGIC, MAGIC);
+        session.header_half(header::VERSION, WIRE_VERSION);
+        session.header_word(header::TOTAL_BYTES, bytes);
+        session.header_word(header::RANGE_BASE, self.range_base);
+        session.header_word(header::RANGE_PAGES, self.range_pages);
+        session.header_half(header::PID, self.pid);
+        Ok(session)
+    }
+}
+
+impl ClientSession {
+    /// Another descriptor of the memfd, to hand to the daemon.
+    pub fn fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// Bytes of the memfd, as a hello tells them.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.front.word(header::TOTAL_BYTES).load(Ordering::Relaxed)
+    }
+
+    /// The producer of ring `index`, below [`RINGS_MAX`].
+    #[must_use]
+    pub fn ring(&self, index: usize) -> RingWriter<'_> {
+        assert!(index < RINGS_MAX, "ring {index}, at most {RINGS_MAX}");
+        self.front.half(header::RING_HIGH_WATER).fetch_max(index as u32 + 1, Ordering::Release);
+        let at = index * RING_BYTES;
+        RingWriter {
+            words: Words {
+                head: self.rings.word(at + RING_HEAD),
+                lost: self.rings.word(at + RING_LOST),
+                tail: self.rings.word(at + RING_TAIL),
+                slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
+            },
+        }
+    }
+
+    /// Enters an object of the reserved range into the object table.
+    pub fn put_run(&self, object: &ObjectSnapshot) -> io::Result<()> {
+        let page = (object.addr - self.range_base) / OS_PAGE_BYTES;
+        let shape = object.bytes / OS_PAGE_BYTES << 32 | u64::from(object.version.carve);
+        let identity = u64::from(object.site) << 32
+            | u64::from(object.version.generation) << 16
+            | u64::from(object.arena.unwrap_or(crate::layout::ARENA_UNKNOWN)) << 8
+            | u64::from(object.flags.0);
+        let mut entry = [0; RUN_BYTES];
+        entry[..8].copy_from_slice(&shape.to_le_bytes());
+        entry[8..].copy_from_slice(&identity.to_le_bytes());
+        self.front.word(header::RUN_HIGH_WATER).fetch_max(page + 1, Ordering::Relaxed);
+        self.write_at(RUNS_AT + page * RUN_BYTES as u64, &entry)
+    }
+
+    /// Takes the object at `addr` out of the object table.
+    pub fn clear_run(&self, addr: u64) -> io::Result<()> {
+        let page = (addr - self.range_base) / OS_PAGE_BYTES;
+        self.write_at(RUNS_AT + page * RUN_BYTES as u64, &[0; 8])
+    }
+
+    /// Enters a mapped object into slot `slot` of the object table; `None` empties it.
+    pub fn put_map(&self, slot: usize, object: Option<&ObjectSnapshot>) -> io::Result<()> {
+        assert!(slot < MAPS_MAX, "map slot {slot}, at most {MAPS_MAX}");
+        let mut entry = [0; MAP_BYTES];
+        if let Some(object) = object {
+            entry[..8].copy_from_slice(&object.addr.to_le_bytes());
+            entry[8..16].copy_from_slice(&object.bytes.to_le_bytes());
+            entry[16..20].copy_from_slice(&object.site.to_le_bytes());
+            entry[20..24].copy_from_slice(&object.version.carve.to_le_bytes());
+            entry[24..26].copy_from_slice(&object.version.generation.to_le_bytes());
+            entry[26] = object.flags.0;
+            entry[27] = object.arena.unwrap_or(crate::layout::ARENA_UNKNOWN);
+        }
+        self.front.half(header::MAP_HIGH_WATER).fetch_max(slot as u32 + 1, Ordering::Relaxed);
+        self.write_at(MAPS_AT + (slot * MAP_BYTES) as u64, &entry)
+    }
+
+    /// Publishes a site under number `id`; frames beyond the table's are cut off.
+    pub fn put_site(&self, id: u32, site: &Site) -> io::Result<()> {
+        assert!((id as usize) < SITES_MAX, "site {id}, at most {SITES_MAX}");
+        let frames = &site.frames[..site.frames.len().min(SITE_FRAMES)];
+        let mut entry = [0; SITE_BYTES];
+        entry[..8].copy_from_slice(&site.hash.to_le_bytes());
+        entry[SITE_PUBLISHED] = 1;
+        entry[SITE_FRAME_COUNT] = frames.len() as u8;
+        for (i, frame) in frames.iter().enumerate() {
+            let at = SITE_FRAMES_AT + i * 8;
+            entry[at..at + 8].copy_from_slice(&frame.encode().to_le_bytes());
+        }
+        self.front.half(header::SITE_COUNT).fetch_max(id + 1, Ordering::Relaxed);
+        self.write_at(SITES_AT + u64::from(id) * SITE_BYTES as u64, &entry)
+    }
+
+    /// Publishes a module under number `id`; a long path keeps its tail.
+    pub fn put_module(&self, id: u16, module: &Module) -> io::Result<()> {
+        assert!(usize::from(id) < MODULES_MAX, "module {id}, at most {MODULES_MAX}");
+        let path = module.path.as_os_str().as_bytes();
+        let path = &path[path.len().saturating_sub(PATH_MAX)..];
+        let build_id = &module.build_id[..module.build_id.len().min(BUILD_ID_MAX)];
+        let mut entry = [0; MODULE_BYTES];
+        entry[..8].copy_from_slice(&module.base.to_le_bytes());
+        entry[MODULE_PUBLISHED] = 1;
+        entry[MODULE_BUILD_ID_BYTES] = build_id.len() as u8;
+        entry[MODULE_BUILD_ID..MODULE_BUILD_ID + build_id.len()].copy_from_slice(build_id);
+        entry[MODULE_PATH_BYTES] = path.len() as u8;
+        entry[MODULE_PATH..MODULE_PATH + path.len()].copy_from_slice(path);
+        self.front.half(header::MODULE_COUNT).fetch_max(u32::from(id) + 1, Ordering::Relaxed);
+        self.write_at(MODULES_AT + u64::from(id) * MODULE_BYTES as u64, &entry)
+    }
+
+    /// Overwrites any bytes of the session, as a hostile client might.
+    pub fn write_at(&self, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let wrote = rustix::io::pwrite(&self.fd, bytes, at)?;
+            (at, bytes) = (at + wrote as u64, &bytes[wrote..]);
+        }
+        Ok(())
+    }
+
+    /// Counts records of threads without a ring.
+    pub fn lose_without_ring(&self, records: u64) {
+        self.front.word(header::LOST_WITHOUT_RING).fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// The daemon's clock, milliseconds.
+    #[must_use]
+    pub fn clock_ms(&self) -> u64 {
+        self.control_word(control::CLOCK_MS).load(Ordering::Relaxed)
+    }
+
+    /// The nodes of the arenas the daemon named.
+    #[must_use]
+    pub fn arenas(&self) -> Vec<i32> {
+        let count = self.control_half(control::ARENA_COUNT) as usize;
+        (0..count.min(ARENAS_MAX))
+            .map(|arena| self.control_half(control::ARENA_NODE + arena * 4).cast_signed())
+            .collect()
+    }
+
+    /// Takes `bytes` from the birth budget of `arena`; what is left then.
+    pub fn take_birth_bytes(&self, arena: usize, bytes: i64) -> i64 {
+        assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
+        let word = self.control_word(control::BIRTH_BYTES_LEFT + arena * 8);
+        word.fetch_sub(bytes.cast_unsigned(), Ordering::Relaxed).cast_signed() - bytes
+    }
+
+    /// The arena of new blocks of small slots.
+    #[must_use]
+    pub fn small_arena(&self) -> u32 {
+        self.control_half(control::SMALL_ARENA)
+    }
+
+    /// True when the daemon told the client to stop.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.control_half(control::DETACH) != 0
+    }
+
+    fn header_half(&self, at: usize, value: u32) {
+        self.front.half(at).store(value, Ordering::Relaxed);
+    }
+
+    fn header_word(&self, at: usize, value: u64) {
+        self.front.word(at).store(value, Ordering::Relaxed);
+    }
+
+    fn control_word(&self, at: usize) -> &AtomicU64 {
+        self.front.word(CONTROL_AT as usize + at)
+    }
+
+    fn control_half(&self, at: usize) -> u32 {
+        self.front.half(CONTROL_AT as usize + at).load(Ordering::Acquire)
+    }
+}
+
+impl RingWriter<'_> {
+    /// Appends a record; false when the ring was full and the loss was counted.
+    pub fn push(&self, record: &Record) -> bool {
+        push(&self.words, &record.encode())
+    }
+}

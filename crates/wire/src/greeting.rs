@@ -1,0 +1,175 @@
+//! The greeting: one datagram each way over a `SOCK_SEQPACKET` socket.
+//! In: bytes. Out: [`Hello`], [`Welcome`], or why not.
+//! Knows nothing of sockets, nor of the memfd that rides beside a hello.
+
+use crate::layout::{MAGIC, WIRE_VERSION};
+
+/// What a hosted process says first; its memfd comes beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Process id, as the process sees it. The daemon believes the socket's credentials instead.
+    pub pid: u32,
+    /// Session number of the process that forked it, 0 = none.
+    pub parent_session: u32,
+    /// Bytes of the memfd.
+    pub total_bytes: u64,
+}
+
+/// The daemon's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Whether the session stands.
+    pub status: Status,
+    /// Number of the session, from 1; 0 when refused.
+    pub session: u32,
+}
+
+/// Whether a session stands, or why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    /// It stands.
+    Ok = 0,
+    /// The runtime speaks another version.
+    RefusedVersion = 1,
+    /// Another user's process.
+    RefusedUser = 2,
+    /// Too many sessions.
+    RefusedFull = 3,
+    /// No memfd, or not sealed, or of the wrong shape.
+    RefusedMemfd = 4,
+}
+
+/// Why a datagram is no greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GreetingError {
+    /// Too short or too long.
+    #[error("the greeting has {got} bytes, not {want}; is the peer a Tiercel process?")]
+    Size {
+        /// Bytes received.
+        got: usize,
+        /// Bytes of a greeting.
+        want: usize,
+    },
+    /// Not ours.
+    #[error("the greeting does not begin with Tiercel's magic; is the peer a Tiercel process?")]
+    Magic,
+    /// Of another version.
+    #[error("the peer speaks wire version {0}, not {WIRE_VERSION}; install matching versions")]
+    Version(u32),
+    /// A status we do not know.
+    #[error("the welcome carries unknown status {0}")]
+    Status(u32),
+}
+
+impl Hello {
+    /// Bytes of a hello.
+    pub const BYTES: usize = 24;
+
+    /// As it goes over the socket.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        put(&mut out, 0, MAGIC);
+        put(&mut out, 4, WIRE_VERSION);
+        put(&mut out, 8, self.pid);
+        put(&mut out, 12, self.parent_session);
+        out[16..].copy_from_slice(&self.total_bytes.to_le_bytes());
+        out
+    }
+
+    /// From the socket.
+    pub fn decode(bytes: &[u8]) -> Result<Hello, GreetingError> {
+        check(bytes, Self::BYTES)?;
+        let total_bytes = u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32;
+        Ok(Hello { pid: get(bytes, 8), parent_session: get(bytes, 12), total_bytes })
+    }
+}
+
+impl Welcome {
+    /// Bytes of a welcome.
+    pub const BYTES: usize = 16;
+
+    /// As it goes over the socket.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        put(&mut out, 0, MAGIC);
+        put(&mut out, 4, WIRE_VERSION);
+        put(&mut out, 8, self.status as u32);
+        put(&mut out, 12, self.session);
+        out
+    }
+
+    /// From the socket.
+    pub fn decode(bytes: &[u8]) -> Result<Welcome, GreetingError> {
+        check(bytes, Self::BYTES)?;
+        let status = match get(bytes, 8) {
+            0 => Status::Ok,
+            1 => Status::RefusedVersion,
+            2 => Status::RefusedUser,
+            3 => Status::RefusedFull,
+            4 => Status::RefusedMemfd,
+            other => return Err(GreetingError::Status(other)),
+        };
+        Ok(Welcome { status, session: get(bytes, 12) })
+    }
+}
+
+fn check(bytes: &[u8], want: usize) -> Result<(), GreetingError> {
+    if bytes.len() != want {
+        return Err(GreetingError::Size { got: bytes.len(), want });
+    }
+    if get(bytes, 0) != MAGIC {
+        return Err(GreetingError::Magic);
+    }
+    match get(bytes, 4) {
+        WIRE_VERSION => Ok(()),
+        other => Err(GreetingError::Version(other)),
+    }
+}
+
+fn put(out: &mut [u8], at: usize, value: u32) {
+    out[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn get(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn foreign_greetings_are_told_apart() {
+        let good = Hello { pid: 1, parent_session: 2, total_bytes: 3 }.encode();
+        assert_eq!(Hello::decode(&good[1..]), Err(GreetingError::Size { got: 23, want: 24 }));
+        let mut bad = good;
+        bad[0] ^= 1;
+        assert_eq!(Hello::decode(&bad), Err(GreetingError::Magic));
+        let mut bad = good;
+        bad[4] = 9;
+        assert_eq!(Hello::decode(&bad), Err(GreetingError::Version(9)));
+        let mut bad = Welcome { status: Status::Ok, session: 1 }.encode();
+        bad[8] = 77;
+        assert_eq!(Welcome::decode(&bad), Err(GreetingError::Status(77)));
+    }
+
+    proptest! {
+        #[test]
+        fn hello_and_welcome_survive_the_socket(pid: u32, parent_session: u32, total_bytes: u64) {
+            let hello = Hello { pid, parent_session, total_bytes };
+            prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+            let welcome = Welcome { status: Status::RefusedFull, session: pid };
+            prop_assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Hello::decode(&bytes);
+            let _ = Welcome::decode(&bytes);
+        }
+    }
+}

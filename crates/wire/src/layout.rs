@@ -1,0 +1,137 @@
+//! Constants and offsets of `include/tiercel_wire.h`, byte for byte.
+//! In: nothing. Out: numbers. `tests/layout.rs` compiles the C header and compares every one.
+//! Knows nothing of what the fields mean.
+
+/// "TRCL", little endian: first word of a session, of the control page and of the greeting.
+pub const MAGIC: u32 = 0x4c43_5254;
+/// Version of the layout; both sides must agree exactly.
+pub const WIRE_VERSION: u32 = 1;
+/// Bytes of an OS page, the unit of the object table.
+pub const OS_PAGE_BYTES: u64 = 4096;
+
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 32;
+/// Records a ring holds, a power of two.
+pub const RING_RECORDS: usize = 4096;
+/// Rings of a session.
+pub const RINGS_MAX: usize = 1024;
+/// Bytes of a ring: one OS page of counters, then the records.
+pub const RING_BYTES: usize = 4096 + RING_RECORDS * RECORD_BYTES;
+/// Offset of the producer's count of records written, in a ring.
+pub const RING_HEAD: usize = 0;
+/// Offset of the producer's count of records that found the ring full, in a ring.
+pub const RING_LOST: usize = 8;
+/// Offset of the ownership word, in a ring.
+pub const RING_STATE: usize = 16;
+/// Offset of the owner's thread id, in a ring.
+pub const RING_TID: usize = 20;
+/// Offset of the consumer's count of records read, in a ring.
+pub const RING_TAIL: usize = 64;
+/// Offset of the first record, in a ring.
+pub const RING_SLOTS: usize = 4096;
+
+/// Modules of a session.
+pub const MODULES_MAX: usize = 4096;
+/// Bytes of a module entry.
+pub const MODULE_BYTES: usize = 512;
+/// Longest build-id kept, bytes.
+pub const BUILD_ID_MAX: usize = 20;
+/// Longest path kept, bytes; the tail of a longer one.
+pub const PATH_MAX: usize = 224;
+/// Offset of `published` in a module entry.
+pub const MODULE_PUBLISHED: usize = 8;
+/// Offset of `build_id_bytes` in a module entry.
+pub const MODULE_BUILD_ID_BYTES: usize = 12;
+/// Offset of `build_id` in a module entry.
+pub const MODULE_BUILD_ID: usize = 13;
+/// Offset of `path_bytes` in a module entry.
+pub const MODULE_PATH_BYTES: usize = 33;
+/// Offset of `path` in a module entry.
+pub const MODULE_PATH: usize = 40;
+
+/// Sites of a session.
+pub const SITES_MAX: usize = 65536;
+/// Bytes of a site entry.
+pub const SITE_BYTES: usize = 256;
+/// Frames of a site.
+pub const SITE_FRAMES: usize = 30;
+/// Offset of `published` in a site entry.
+pub const SITE_PUBLISHED: usize = 8;
+/// Offset of `frame_count` in a site entry.
+pub const SITE_FRAME_COUNT: usize = 12;
+/// Offset of `frames` in a site entry.
+pub const SITE_FRAMES_AT: usize = 16;
+/// Module number of a frame that lies in no module.
+pub const NO_MODULE: u16 = 0xffff;
+
+/// Live mmap objects of a session.
+pub const MAPS_MAX: usize = 65536;
+/// Bytes of an entry of the map table.
+pub const MAP_BYTES: usize = 32;
+/// Bytes of an entry of the run table.
+pub const RUN_BYTES: usize = 16;
+/// OS pages a reserved range may have: 1 TiB.
+pub const RANGE_PAGES_MAX: u64 = 1 << 28;
+/// Arenas of the control page.
+pub const ARENAS_MAX: usize = 8;
+/// Arena of an object whose placement is the kernel's affair.
+pub const ARENA_UNKNOWN: u8 = 0xff;
+/// Bits of `size` in a record; the arena rides above them.
+pub const SIZE_BITS: u32 = 56;
+
+/// Offset of the header.
+pub const HEADER_AT: u64 = 0;
+/// Offset of the control page.
+pub const CONTROL_AT: u64 = 4096;
+/// Offset of the module table.
+pub const MODULES_AT: u64 = 65536;
+/// Offset of the site table.
+pub const SITES_AT: u64 = MODULES_AT + (MODULES_MAX * MODULE_BYTES) as u64;
+/// Offset of the map table.
+pub const MAPS_AT: u64 = SITES_AT + (SITES_MAX * SITE_BYTES) as u64;
+/// Offset of the rings.
+pub const RINGS_AT: u64 = MAPS_AT + (MAPS_MAX * MAP_BYTES) as u64;
+/// Offset of the run table.
+pub const RUNS_AT: u64 = RINGS_AT + (RINGS_MAX * RING_BYTES) as u64;
+
+/// Offsets in the header.
+pub mod header {
+    #![allow(missing_docs)] // The names are the C fields'.
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 4;
+    pub const TOTAL_BYTES: usize = 8;
+    pub const RANGE_BASE: usize = 16;
+    pub const RANGE_PAGES: usize = 24;
+    pub const PID: usize = 32;
+    pub const MODULE_COUNT: usize = 36;
+    pub const SITE_COUNT: usize = 40;
+    pub const SITE_OVERFLOWS: usize = 44;
+    pub const RING_HIGH_WATER: usize = 48;
+    pub const MAP_HIGH_WATER: usize = 52;
+    pub const RUN_HIGH_WATER: usize = 56;
+    pub const LOST_WITHOUT_RING: usize = 64;
+    pub const MAP_OVERFLOWS: usize = 72;
+    pub const DETACHED: usize = 80;
+    pub const REASON: usize = 88;
+    pub const REASON_BYTES: usize = 128;
+}
+
+/// Offsets in the control page.
+pub mod control {
+    #![allow(missing_docs)] // The names are the C fields'.
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 4;
+    pub const CLOCK_MS: usize = 8;
+    pub const ARENA_COUNT: usize = 16;
+    pub const SMALL_ARENA: usize = 20;
+    pub const ARENA_NODE: usize = 24;
+    pub const BIRTH_BYTES_LEFT: usize = 56;
+    pub const PHASE: usize = 120;
+    pub const DETACH: usize = 124;
+}
+
+/// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.
+#[must_use]
+pub fn session_bytes(range_pages: u64) -> u64 {
+    (RUNS_AT + range_pages * RUN_BYTES as u64).next_multiple_of(OS_PAGE_BYTES)
+}

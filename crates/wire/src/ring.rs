@@ -1,0 +1,202 @@
+//! The ring's protocol: one producer, one consumer, loss counted and never waited for.
+//! In: words of shared memory. Out: records, whole and in order, and how many were lost.
+//! Knows nothing of what a record means. Generic over the word so that loom can check this code;
+//! `runtime/ring.c` is its twin in C.
+//!
+//! ```text
+//! producer                                   consumer
+//! head - tail(acquire) == N ? lost += 1      head(acquire) - own tail = n records to copy
+//! else slot[head % N] = record               copy slots
+//!      head = head + 1 (release)             tail = own tail (release)
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::record::RawRecord;
+
+/// A word of shared memory.
+pub trait Word {
+    /// Atomic load.
+    fn load(&self, order: Ordering) -> u64;
+    /// Atomic store.
+    fn store(&self, value: u64, order: Ordering);
+}
+
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        AtomicU64::store(self, value, order);
+    }
+}
+
+/// Borrowed words of one ring. `slots` holds four words a record, a power of two of records.
+pub struct Words<'a, W> {
+    /// Records ever written.
+    pub head: &'a W,
+    /// Records ever lost.
+    pub lost: &'a W,
+    /// Records ever read.
+    pub tail: &'a W,
+    /// The records.
+    pub slots: &'a [W],
+}
+
+impl<'a, W: Word> Words<'a, W> {
+    fn capacity(&self) -> u64 {
+        (self.slots.len() / 4) as u64
+    }
+
+    fn slot(&self, count: u64) -> &'a [W] {
+        let records = self.slots.len() / 4;
+        let index = (count % records as u64) as usize;
+        &self.slots[index * 4..index * 4 + 4]
+    }
+}
+
+/// Appends a record; false when the ring was full and the record is counted as lost. Only the
+/// ring's owner may call it.
+pub fn push<W: Word>(words: &Words<'_, W>, record: &RawRecord) -> bool {
+    let head = words.head.load(Ordering::Relaxed);
+    // Pairs with the release in `pull`: the slot about to be overwritten has been copied.
+    if head.wrapping_sub(words.tail.load(Ordering::Acquire)) >= words.capacity() {
+        words.lost.store(words.lost.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        return false;
+    }
+    for (slot, word) in words.slot(head).iter().zip(record) {
+        slot.store(*word, Ordering::Relaxed);
+    }
+    words.head.store(head.wrapping_add(1), Ordering::Release);
+    true
+}
+
+/// The consumer's own memory of a ring; what the producer could falsify is kept here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    tail: u64,
+    lost: u64,
+}
+
+/// What one [`pull`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulled {
+    /// Records handed out.
+    pub records: usize,
+    /// Records known lost since the last call.
+    pub lost: u64,
+    /// Records still waiting when the call ended.
+    pub left: u64,
+}
+
+/// Hands at most `max` records to `each`. A `head` that no honest producer could have written
+/// empties the ring and counts its records as lost.
+pub fn pull<W: Word>(
+    words: &Words<'_, W>,
+    cursor: &mut Cursor,
+    max: usize,
+    mut each: impl FnMut(RawRecord),
+) -> Pulled {
+    // Read before `head`: a loss counted here is then reported no later than the records after it.
+    let lost_now = words.lost.load(Ordering::Relaxed);
+    // Pairs with the release in `push`: the records below `head` are whole.
+    let head = words.head.load(Ordering::Acquire);
+    let mut pulled = Pulled::default();
+    pulled.lost = lost_now.wrapping_sub(cursor.lost).min(u64::from(u32::MAX));
+    cursor.lost = lost_now;
+    let waiting = head.wrapping_sub(cursor.tail);
+    if waiting > words.capacity() {
+        pulled.lost = pulled.lost.saturating_add(words.capacity());
+        cursor.tail = head;
+    } else {
+        let take = waiting.min(max as u64);
+        for count in 0..take {
+            let slot = words.slot(cursor.tail.wrapping_add(count));
+            each(std::array::from_fn(|i| slot[i].load(Ordering::Relaxed)));
+        }
+        cursor.tail = cursor.tail.wrapping_add(take);
+        pulled.records = take as usize;
+        pulled.left = waiting - take;
+    }
+    if waiting > 0 {
+        // Pairs with the acquire in `push`.
+        words.tail.store(cursor.tail, Ordering::Release);
+    }
+    pulled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    struct Plain {
+        head: AtomicU64,
+        lost: AtomicU64,
+        tail: AtomicU64,
+        slots: Vec<AtomicU64>,
+    }
+
+    impl Plain {
+        fn new(records: usize) -> Plain {
+            let zero = || AtomicU64::new(0);
+            let slots = (0..records * 4).map(|_| zero()).collect();
+            Plain { head: zero(), lost: zero(), tail: zero(), slots }
+        }
+        fn words(&self) -> Words<'_, AtomicU64> {
+            Words { head: &self.head, lost: &self.lost, tail: &self.tail, slots: &self.slots }
+        }
+    }
+
+    #[test]
+    fn an_impossible_head_is_a_loss_and_heals() {
+        let ring = Plain::new(4);
+        let mut cursor = Cursor::default();
+        ring.head.store(1 << 40, Ordering::Release);
+        let pulled = pull(&ring.words(), &mut cursor, 10, |_| panic!("no record is whole"));
+        assert_eq!(pulled.lost, 4);
+        assert!(push(&ring.words(), &[7; 4]));
+        let mut seen = vec![];
+        let pulled = pull(&ring.words(), &mut cursor, 10, |r| seen.push(r));
+        assert_eq!((seen, pulled.lost), (vec![[7; 4]], 0));
+    }
+
+    #[test]
+    fn a_falsified_tail_does_not_move_the_consumer() {
+        let ring = Plain::new(4);
+        let mut cursor = Cursor::default();
+        assert!(push(&ring.words(), &[1; 4]));
+        ring.tail.store(77, Ordering::Relaxed);
+        let mut seen = 0;
+        pull(&ring.words(), &mut cursor, 10, |_| seen += 1);
+        assert_eq!((seen, ring.tail.load(Ordering::Relaxed)), (1, 1));
+    }
+
+    proptest! {
+        /// Against a queue that cannot be wrong.
+        #[test]
+        fn behaves_as_a_bounded_queue(steps in proptest::collection::vec(0usize..6, 0..200)) {
+            let ring = Plain::new(4);
+            let mut cursor = Cursor::default();
+            let (mut queue, mut next, mut lost) = (VecDeque::new(), 0u64, 0u64);
+            for step in steps {
+                if step < 4 {
+                    next += 1;
+                    let fits = queue.len() < 4;
+                    prop_assert_eq!(push(&ring.words(), &[next; 4]), fits);
+                    if fits { queue.push_back([next; 4]) } else { lost += 1 }
+                } else {
+                    let mut got = vec![];
+                    let pulled = pull(&ring.words(), &mut cursor, step - 3, |r| got.push(r));
+                    let want: Vec<_> = queue.drain(..queue.len().min(step - 3)).collect();
+                    prop_assert_eq!(&got, &want);
+                    prop_assert_eq!(pulled.lost, lost);
+                    prop_assert_eq!(pulled.left, queue.len() as u64);
+                    lost = 0;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A session seen from the daemon: drains rings, reads tables, writes the control page.
+//! In: a memfd from an untrusted client. Out: [`Record`]s, snapshots, sites, modules, counters.
+//! Knows nothing of sockets, nor of what records are good for.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+
+use crate::layout::{
+    self, ARENAS_MAX, CONTROL_AT, HEADER_AT, MAGIC, MODULE_BYTES, MODULES_AT,
+    MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, RANGE_PAGES_MAX, RING_BYTES, RING_HEAD,
+    RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, SITE_BYTES, SITES_AT,
+    SITES_MAX, WIRE_VERSION, control, header,
+};
+use crate::mapping::Mapping;
+use crate::record::{ADDR_END, Record};
+use crate::ring::{Cursor, Words, pull};
+use crate::site::{Module, Site};
+use crate::snapshot::Snapshot;
+
+/// One hosted process's shared memory.
+///
+/// Whatever the client writes there, or does to the memfd, every method returns in bounded time
+/// and none panics: seals keep the file from shrinking, indices are bounded by constants, and the
+/// consumer's counters are kept here, not in the shared memory.
+pub struct Session {
+    fd: OwnedFd,
+    /// Header and control page.
+    front: Mapping,
+    rings: Mapping,
+    cursors: Vec<Cursor>,
+    next_ring: usize,
+    lost_without_ring: u64,
+    range_base: u64,
+    range_pages: u64,
+    clock_ms: u64,
+}
+
+/// What one [`Session::drain`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Records appended.
+    pub records: usize,
+    /// Records known lost since the last call, malformed ones included. When it is not 0, the
+    /// caller's picture of the process is incomplete until it takes a snapshot.
+    pub lost: u64,
+    /// Records that made no sense, counted in `lost` too.
+    pub malformed: u64,
+    /// True when records were left for the next call.
+    pub more: bool,
+}
+
+/// A copy of a session's header. Counters are the client's claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Process id as the client sees it.
+    pub pid: u32,
+    /// First byte of the allocator's reserved range; 0 when there is none.
+    pub range_base: u64,
+    /// OS pages of the reserved range.
+    pub range_pages: u64,
+    /// Module slots handed out, at most [`MODULES_MAX`].
+    pub module_count: u32,
+    /// Site slots handed out, at most [`SITES_MAX`].
+    pub site_count: u32,
+    /// First sights of a site that found the table full.
+    pub site_overflows: u32,
+    /// Rings ever used.
+    pub ring_high_water: u32,
+    /// Records of threads that got no ring.
+    pub lost_without_ring: u64,
+    /// mmap objects that found no slot in the object table.
+    pub map_overflows: u64,
+    /// Why the runtime stepped aside; `None` while it is there.
+    pub detached: Option<String>,
+}
+
+/// Why a memfd is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// Not a memfd, or one of huge pages.
+    #[error("the descriptor is no memfd of ordinary memory ({0})")]
+    NotMemfd(Errno),
+    /// It could shrink under us.
+    #[error("the memfd is not sealed against shrinking")]
+    NotSealed,
+    /// Wrong length.
+    #[error("the memfd has {got} bytes, a session of {pages} OS pages has {want}")]
+    Size {
+        /// Its length, bytes.
+        got: u64,
+        /// The length it should have, bytes.
+        want: u64,
+        /// OS pages of its reserved range.
+        pages: u64,
+    },
+    /// Not ours.
+    #[error("the memfd does not begin with Tiercel's magic")]
+    Magic,
+    /// Another version's.
+    #[error("the memfd has wire version {0}, not {WIRE_VERSION}; install matching versions")]
+    Version(u32),
+    /// The reserved range is impossible.
+    #[error("the memfd claims a reserved range of {pages} OS pages at {base:#x}")]
+    Range {
+        /// First byte.
+        base: u64,
+        /// OS pages.
+        pages: u64,
+    },
+    /// The kernel would not map it.
+    #[error("the memfd cannot be mapped ({0})")]
+    Map(Errno),
+}
+
+impl Session {
+    /// Checks the memfd, maps it, and stamps the control page so that the client may begin.
+    pub fn open(fd: OwnedFd) -> Result<Session, SessionError> {
+        let size = check_memfd(&fd)?;
+        if size < layout::session_bytes(0) {
+            return Err(SessionError::Size { got: size, want: layout::session_bytes(0), pages: 0 });
+        }
+        let front =
+            Mapping::new(&fd, HEADER_AT, FRONT_BYTES as usize).map_err(SessionError::Map)?;
+        let (range_base, range_pages) = check_header(&front, size)?;
+        let rings =
+            Mapping::new(&fd, RINGS_AT, RINGS_MAX * RING_BYTES).map_err(SessionError::Map)?;
+        let session = Session {
+            fd,
+            front,
+            rings,
+            cursors: Vec::new(),
+            next_ring: 0,
+            lost_without_ring: 0,
+            range_base,
+            range_pages,
+            clock_ms: 0,
+        };
+        session.control_half(control::MAGIC).store(MAGIC, Ordering::Relaxed);
+        session.control_half(control::VERSION).store(WIRE_VERSION, Ordering::Release);
+        Ok(session)
+    }
+
+    /// Appends at most `max` records to `out`, taking the rings in turn so that a busy thread
+    /// cannot starve the others.
+    pub fn drain(&mut self, out: &mut Vec<Record>, max: usize) -> Drained {
+        let mut drained = Drained::default();
+        let count = (self.ring_high_water() as usize).min(RINGS_MAX);
+        if self.cursors.len() < count {
+            self.cursors.resize(count, Cursor::default());
+        }
+        let first = if self.next_ring < count { self.next_ring } else { 0 };
+        for ring in (first..count).chain(0..first) {
+            let room = max - drained.records;
+            self.drain_ring(ring, room, out, &mut drained);
+            if drained.records == max {
+                self.next_ring = ring + 1;
+                drained.more = true;
+                break;
+            }
+        }
+        let without_ring = self.header_word(header::LOST_WITHOUT_RING);
+        let more_lost = without_ring.wrapping_sub(self.lost_without_ring).min(u64::from(u32::MAX));
+        self.lost_without_ring = without_ring;
+        drained.lost = drained.lost.saturating_add(more_lost);
+        drained
+    }
+
+    fn drain_ring(&mut self, ring: usize, max: usize, out: &mut Vec<Record>, sum: &mut Drained) {
+        let at = ring * RING_BYTES;
+        let words: Words<'_, AtomicU64> = Words {
+            head: self.rings.word(at + RING_HEAD),
+            lost: self.rings.word(at + RING_LOST),
+            tail: self.rings.word(at + RING_TAIL),
+            slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
+        };
+        let clock_ms = self.clock_ms;
+        let mut malformed = 0;
+        let pulled = pull(&words, &mut self.cursors[ring], max, |raw| {
+            match Record::decode(&raw, clock_ms) {
+                Some(record) => out.push(record),
+                None => malformed += 1,
+            }
+        });
+        // Malformed records use up `max` too: the work of a call stays bounded.
+        sum.records += pulled.records;
+        sum.malformed += malformed;
+        sum.lost = sum.lost.saturating_add(pulled.lost).saturating_add(malformed);
+        sum.more |= pulled.left > 0;
+    }
+
+    /// Walks the object table: every object that lived during the whole walk is seen once. Lazy;
+    /// objects born or gone meanwhile may or may not be seen, their records tell.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        let runs = self.header_word(header::RUN_HIGH_WATER).min(self.range_pages);
+        let maps = self.header_half(header::MAP_HIGH_WATER);
+        Snapshot::new(self.fd.as_fd(), self.range_base, self.range_pages, runs, maps)
+    }
+
+    /// A site, once the client has published it.
+    #[must_use]
+    pub fn site(&self, id: u32) -> Option<Site> {
+        let id = usize::try_from(id).ok().filter(|id| *id < SITES_MAX)?;
+        Site::decode(&self.read_entry::<SITE_BYTES>(SITES_AT + (id * SITE_BYTES) as u64)?)
+    }
+
+    /// A module, once the client has published it.
+    #[must_use]
+    pub fn module(&self, id: u16) -> Option<Module> {
+        let id = Some(usize::from(id)).filter(|id| *id < MODULES_MAX)?;
+        Module::decode(&self.read_entry::<MODULE_BYTES>(MODULES_AT + (id * MODULE_BYTES) as u64)?)
+    }
+
+    /// A copy of the header.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        Header {
+            pid: self.header_half(header::PID),
+            range_base: self.range_base,
+            range_pages: self.range_pages,
+            module_count: self.header_half(header::MODULE_COUNT).min(MODULES_MAX as u32),
+            site_count: self.header_half(header::SITE_COUNT).min(SITES_MAX as u32),
+            site_overflows: self.header_half(header::SITE_OVERFLOWS),
+            ring_high_water: self.ring_high_water().min(RINGS_MAX as u32),
+            lost_without_ring: self.header_word(header::LOST_WITHOUT_RING),
+            map_overflows: self.header_word(header::MAP_OVERFLOWS),
+            detached: (self.header_word(header::DETACHED) != 0).then(|| self.reason()),
+        }
+    }
+
+    /// Tells the client the time, milliseconds since the session began; records carry it.
+    pub fn set_clock_ms(&mut self, clock_ms: u64) {
+        self.clock_ms = clock_ms;
+        self.control_word(control::CLOCK_MS).store(clock_ms, Ordering::Relaxed);
+    }
+
+    /// Names the kernel's node number of each arena, best tier first; empty: placement is the
+    /// kernel's affair. At most [`ARENAS_MAX`].
+    pub fn set_arenas(&self, nodes: &[i32]) {
+        assert!(nodes.len() <= ARENAS_MAX, "{} arenas, at most {ARENAS_MAX}", nodes.len());
+        for (arena, node) in nodes.iter().enumerate() {
+            let at = control::ARENA_NODE + arena * 4;
+            self.control_half(at).store(node.cast_unsigned(), Ordering::Relaxed);
+        }
+        // Pairs with the runtime's acquire load of the count.
+        self.control_half(control::ARENA_COUNT).store(nodes.len() as u32, Ordering::Release);
+    }
+
+    /// Sets the bytes that may still be born in `arena` until the next call.
+    pub fn set_birth_budget(&self, arena: usize, bytes: i64) {
+        assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
+        let at = control::BIRTH_BYTES_LEFT + arena * 8;
+        self.control_word(at).store(bytes.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Bytes that may still be born in `arena`; the client subtracts from it.
+    #[must_use]
+    pub fn birth_budget(&self, arena: usize) -> i64 {
+        assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
+        let at = control::BIRTH_BYTES_LEFT + arena * 8;
+        self.control_word(at).load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Names the arena that new blocks of small slots are born in.
+    pub fn set_small_arena(&self, arena: usize) {
+        assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
+        self.control_half(control::SMALL_ARENA).store(arena as u32, Ordering::Relaxed);
+    }
+
+    /// Tells the client which phase the program is in.
+    pub fn set_phase(&self, phase: u32) {
+        self.control_half(control::PHASE).store(phase, Ordering::Relaxed);
+    }
+
+    /// Tells the client to write nothing more: the daemon leaves in an orderly way.
+    pub fn detach(&self) {
+        self.control_half(control::DETACH).store(1, Ordering::Release);
+    }
+
+    fn reason(&self) -> String {
+        let words = self.front.words(header::REASON, header::REASON_BYTES / 8);
+        let bytes = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes());
+        let text: Vec<u8> = bytes.take_while(|b| *b != 0).collect();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn read_entry<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let mut entry = [0; N];
+        // `pread` copies, and does not fill holes as touching a mapping would.
+        let got = rustix::io::pread(&self.fd, &mut entry, at).ok()?;
+        (got == N).then_some(entry)
+    }
+
+    fn ring_high_water(&self) -> u32 {
+        self.front.half(header::RING_HIGH_WATER).load(Ordering::Acquire)
+    }
+
+    fn header_word(&self, at: usize) -> u64 {
+        self.front.word(at).load(Ordering::Relaxed)
+    }
+
+    fn header_half(&self, at: usize) -> u32 {
+        self.front.half(at).load(Ordering::Relaxed)
+    }
+
+    fn control_word(&self, at: usize) -> &AtomicU64 {
+        self.front.word(CONTROL_AT as usize + at)
+    }
+
+    fn control_half(&self, at: usize) -> &std::sync::atomic::AtomicU32 {
+        self.front.half(CONTROL_AT as usize + at)
+    }
+}
+
+/// The memfd's length, when it is one that cannot shrink.
+fn check_memfd(fd: &OwnedFd) -> Result<u64, SessionError> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(SessionError::NotMemfd)?;
+    let system = rustix::fs::fstatfs(fd).map_err(SessionError::NotMemfd)?;
+    if i64::from(system.f_type) != TMPFS_MAGIC {
+        return Err(SessionError::NotMemfd(Errno::INVAL));
+    }
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(SessionError::NotSealed);
+    }
+    let stat = rustix::fs::fstat(fd).map_err(SessionError::NotMemfd)?;
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// The reserved range, when the header is sane and fits the memfd's length.
+fn check_header(front: &Mapping, size: u64) -> Result<(u64, u64), SessionError> {
+    if front.half(header::MAGIC).load(Ordering::Relaxed) != MAGIC {
+        return Err(SessionError::Magic);
+    }
+    let version = front.half(header::VERSION).load(Ordering::Relaxed);
+    if version != WIRE_VERSION {
+        return Err(SessionError::Version(version));
+    }
+    let base = front.word(header::RANGE_BASE).load(Ordering::Relaxed);
+    let pages = front.word(header::RANGE_PAGES).load(Ordering::Relaxed);
+    let sane = pages <= RANGE_PAGES_MAX
+        && base.is_multiple_of(OS_PAGE_BYTES)
+        && base <= ADDR_END - pages * OS_PAGE_BYTES
+        && (base != 0 || pages == 0);
+    if !sane {
+        return Err(SessionError::Range { base, pages });
+    }
+    let want = layout::session_bytes(pages);
+    if size != want {
+        return Err(SessionError::Size { got: size, want, pages });
+    }
+    Ok((base, pages))
+}

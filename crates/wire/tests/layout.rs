@@ -1,0 +1,138 @@
+//! The C header, compiled, against this crate's numbers.
+
+use std::io::Write;
+use std::process::Command;
+
+use tiercel_wire::layout::{self, control, header};
+
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/tiercel_wire.h");
+
+/// (C expression, our number).
+fn numbers() -> Vec<(&'static str, u64)> {
+    let mut all = constants();
+    all.extend(ring_and_tables());
+    all.extend(header_and_control());
+    all
+}
+
+fn constants() -> Vec<(&'static str, u64)> {
+    vec![
+        ("TCL_MAGIC", layout::MAGIC.into()),
+        ("TCL_WIRE_VERSION", layout::WIRE_VERSION.into()),
+        ("TCL_PAGE", layout::OS_PAGE_BYTES),
+        ("TCL_RING_RECORDS", layout::RING_RECORDS as u64),
+        ("TCL_RINGS_MAX", layout::RINGS_MAX as u64),
+        ("TCL_MODULES_MAX", layout::MODULES_MAX as u64),
+        ("TCL_BUILD_ID_MAX", layout::BUILD_ID_MAX as u64),
+        ("TCL_PATH_MAX", layout::PATH_MAX as u64),
+        ("TCL_SITES_MAX", layout::SITES_MAX as u64),
+        ("TCL_SITE_FRAMES", layout::SITE_FRAMES as u64),
+        ("TCL_NO_MODULE", layout::NO_MODULE.into()),
+        ("TCL_MAPS_MAX", layout::MAPS_MAX as u64),
+        ("TCL_RANGE_PAGES_MAX", layout::RANGE_PAGES_MAX),
+        ("TCL_ARENAS_MAX", layout::ARENAS_MAX as u64),
+        ("TCL_ARENA_UNKNOWN", layout::ARENA_UNKNOWN.into()),
+        ("TCL_SIZE_BITS", layout::SIZE_BITS.into()),
+        ("TCL_HEADER_AT", layout::HEADER_AT),
+        ("TCL_CONTROL_AT", layout::CONTROL_AT),
+        ("TCL_MODULES_AT", layout::MODULES_AT),
+        ("TCL_SITES_AT", layout::SITES_AT),
+        ("TCL_MAPS_AT", layout::MAPS_AT),
+        ("TCL_RINGS_AT", layout::RINGS_AT),
+        ("TCL_RUNS_AT", layout::RUNS_AT),
+        ("sizeof(struct tcl_hello)", tiercel_wire::Hello::BYTES as u64),
+        ("sizeof(struct tcl_welcome)", tiercel_wire::Welcome::BYTES as u64),
+    ]
+}
+
+fn ring_and_tables() -> Vec<(&'static str, u64)> {
+    vec![
+        ("sizeof(struct tcl_record)", layout::RECORD_BYTES as u64),
+        ("offsetof(struct tcl_record, size)", 8),
+        ("offsetof(struct tcl_record, site)", 16),
+        ("offsetof(struct tcl_record, carve)", 20),
+        ("offsetof(struct tcl_record, time_ms)", 24),
+        ("offsetof(struct tcl_record, generation)", 28),
+        ("offsetof(struct tcl_record, kind)", 30),
+        ("offsetof(struct tcl_record, flags_low)", 31),
+        ("sizeof(struct tcl_ring)", layout::RING_BYTES as u64),
+        ("offsetof(struct tcl_ring, head)", layout::RING_HEAD as u64),
+        ("offsetof(struct tcl_ring, lost)", layout::RING_LOST as u64),
+        ("offsetof(struct tcl_ring, state)", layout::RING_STATE as u64),
+        ("offsetof(struct tcl_ring, tid)", layout::RING_TID as u64),
+        ("offsetof(struct tcl_ring, tail)", layout::RING_TAIL as u64),
+        ("offsetof(struct tcl_ring, records)", layout::RING_SLOTS as u64),
+        ("sizeof(struct tcl_module)", layout::MODULE_BYTES as u64),
+        ("offsetof(struct tcl_module, published)", layout::MODULE_PUBLISHED as u64),
+        ("offsetof(struct tcl_module, build_id_bytes)", layout::MODULE_BUILD_ID_BYTES as u64),
+        ("offsetof(struct tcl_module, build_id)", layout::MODULE_BUILD_ID as u64),
+        ("offsetof(struct tcl_module, path_bytes)", layout::MODULE_PATH_BYTES as u64),
+        ("offsetof(struct tcl_module, path)", layout::MODULE_PATH as u64),
+        ("sizeof(struct tcl_site)", layout::SITE_BYTES as u64),
+        ("offsetof(struct tcl_site, published)", layout::SITE_PUBLISHED as u64),
+        ("offsetof(struct tcl_site, frame_count)", layout::SITE_FRAME_COUNT as u64),
+        ("offsetof(struct tcl_site, frames)", layout::SITE_FRAMES_AT as u64),
+        ("sizeof(struct tcl_run)", layout::RUN_BYTES as u64),
+        ("offsetof(struct tcl_run, identity)", 8),
+        ("sizeof(struct tcl_map)", layout::MAP_BYTES as u64),
+        ("offsetof(struct tcl_map, size)", 8),
+        ("offsetof(struct tcl_map, site)", 16),
+        ("offsetof(struct tcl_map, carve)", 20),
+        ("offsetof(struct tcl_map, generation)", 24),
+        ("offsetof(struct tcl_map, flags_low)", 26),
+        ("offsetof(struct tcl_map, arena)", 27),
+    ]
+}
+
+fn header_and_control() -> Vec<(&'static str, u64)> {
+    vec![
+        ("offsetof(struct tcl_header, magic)", header::MAGIC as u64),
+        ("offsetof(struct tcl_header, version)", header::VERSION as u64),
+        ("offsetof(struct tcl_header, total_bytes)", header::TOTAL_BYTES as u64),
+        ("offsetof(struct tcl_header, range_base)", header::RANGE_BASE as u64),
+        ("offsetof(struct tcl_header, range_pages)", header::RANGE_PAGES as u64),
+        ("offsetof(struct tcl_header, pid)", header::PID as u64),
+        ("offsetof(struct tcl_header, module_count)", header::MODULE_COUNT as u64),
+        ("offsetof(struct tcl_header, site_count)", header::SITE_COUNT as u64),
+        ("offsetof(struct tcl_header, site_overflows)", header::SITE_OVERFLOWS as u64),
+        ("offsetof(struct tcl_header, ring_high_water)", header::RING_HIGH_WATER as u64),
+        ("offsetof(struct tcl_header, map_high_water)", header::MAP_HIGH_WATER as u64),
+        ("offsetof(struct tcl_header, run_high_water)", header::RUN_HIGH_WATER as u64),
+        ("offsetof(struct tcl_header, lost_without_ring)", header::LOST_WITHOUT_RING as u64),
+        ("offsetof(struct tcl_header, map_overflows)", header::MAP_OVERFLOWS as u64),
+        ("offsetof(struct tcl_header, detached)", header::DETACHED as u64),
+        ("offsetof(struct tcl_header, reason)", header::REASON as u64),
+        ("sizeof(((struct tcl_header *)0)->reason)", header::REASON_BYTES as u64),
+        ("offsetof(struct tcl_control, magic)", control::MAGIC as u64),
+        ("offsetof(struct tcl_control, version)", control::VERSION as u64),
+        ("offsetof(struct tcl_control, clock_ms)", control::CLOCK_MS as u64),
+        ("offsetof(struct tcl_control, arena_count)", control::ARENA_COUNT as u64),
+        ("offsetof(struct tcl_control, small_arena)", control::SMALL_ARENA as u64),
+        ("offsetof(struct tcl_control, arena_node)", control::ARENA_NODE as u64),
+        ("offsetof(struct tcl_control, birth_bytes_left)", control::BIRTH_BYTES_LEFT as u64),
+        ("offsetof(struct tcl_control, phase)", control::PHASE as u64),
+        ("offsetof(struct tcl_control, detach)", control::DETACH as u64),
+    ]
+}
+
+#[test]
+fn every_number_is_the_c_headers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
+    let mut text = format!("#include \"{HEADER}\"\n#include <stddef.h>\n#include <stdio.h>\n");
+    text += "int main(void) {\n";
+    for (expression, _) in numbers() {
+        text += &format!("printf(\"%llu\\n\", (unsigned long long)({expression}));\n");
+    }
+    text += "}\n";
+    std::fs::File::create(&source).and_then(|mut f| f.write_all(text.as_bytes())).expect("write");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c17", "-Werror", "-o"]).arg(&program).arg(&source);
+    assert!(compiler.status().expect("a C compiler named cc").success());
+    let output = Command::new(&program).output().expect("runs").stdout;
+    let printed = String::from_utf8(output).expect("digits");
+    assert_eq!(printed.lines().count(), numbers().len());
+    for ((expression, ours), theirs) in numbers().into_iter().zip(printed.lines()) {
+        assert_eq!(ours.to_string(), theirs, "{expression}");
+    }
+}

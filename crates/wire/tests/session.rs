@@ -1,0 +1,216 @@
+//! A client and a daemon over one memfd: what is put in comes out, and nothing hostile harms.
+
+use std::os::fd::OwnedFd;
+
+use proptest::prelude::*;
+use tiercel_wire::client::{ClientSession, SessionBuilder};
+use tiercel_wire::layout::{
+    self, CONTROL_AT, HEADER_AT, RING_BYTES, RING_RECORDS, RINGS_AT, header,
+};
+use tiercel_wire::{
+    Flags, Frame, Module, ObjectSnapshot, Record, Session, SessionError, Site, Version,
+};
+
+const BASE: u64 = 1 << 40;
+
+fn pair() -> (ClientSession, Session) {
+    let client = SessionBuilder::new().build().expect("memfd");
+    let session = Session::open(client.fd().expect("fd")).expect("opens");
+    (client, session)
+}
+
+fn born(page: u64, generation: u16) -> Record {
+    Record::Born {
+        addr: BASE + page * 4096,
+        bytes: 8192,
+        site: 3,
+        version: Version { carve: 1, generation },
+        arena: Some(1),
+        flags: Flags::BLOCK,
+        time_ms: 0,
+    }
+}
+
+fn object(page: u64, pages: u64) -> ObjectSnapshot {
+    ObjectSnapshot {
+        addr: BASE + page * 4096,
+        bytes: pages * 4096,
+        site: 9,
+        version: Version { carve: 77, generation: 5 },
+        arena: None,
+        flags: Flags::default(),
+    }
+}
+
+#[test]
+fn records_arrive_whole_and_losses_are_counted() {
+    let (client, mut session) = pair();
+    let ring = client.ring(2);
+    let sent: Vec<_> = (0..RING_RECORDS as u64).map(|page| born(page, 1)).collect();
+    assert!(sent.iter().all(|record| ring.push(record)));
+    assert!(!ring.push(&born(0, 2)), "the ring is full");
+    client.lose_without_ring(3);
+    let mut out = vec![];
+    let drained = session.drain(&mut out, usize::MAX);
+    assert_eq!((drained.records, drained.lost, drained.more), (RING_RECORDS, 4, false));
+    assert_eq!(out, sent);
+    assert!(ring.push(&born(0, 2)), "the ring has room again");
+    assert_eq!(session.drain(&mut out, 10).lost, 0, "a loss is told once");
+}
+
+#[test]
+fn a_busy_ring_does_not_starve_the_others() {
+    let (client, mut session) = pair();
+    let (busy, quiet) = (client.ring(0), client.ring(1));
+    for generation in 0..100 {
+        busy.push(&born(0, generation));
+    }
+    quiet.push(&born(7, 0));
+    let mut out = vec![];
+    assert!(session.drain(&mut out, 10).more);
+    assert!(!out.contains(&born(7, 0)));
+    session.drain(&mut out, 10);
+    assert!(out.contains(&born(7, 0)));
+}
+
+#[test]
+fn a_malformed_record_is_a_counted_loss() {
+    let (client, mut session) = pair();
+    client.ring(0).push(&born(0, 0));
+    client.write_at(RINGS_AT + layout::RING_SLOTS as u64 + 30, &[0xee]).expect("writes");
+    let mut out = vec![];
+    let drained = session.drain(&mut out, 10);
+    assert_eq!((out.len(), drained.malformed, drained.lost), (0, 1, 1));
+}
+
+#[test]
+fn the_snapshot_hops_holes_and_live_objects() {
+    let pages = layout::RANGE_PAGES_MAX;
+    let client = SessionBuilder::new().range(BASE, pages).build().expect("memfd");
+    let session = Session::open(client.fd().expect("fd")).expect("opens");
+    let runs = [object(0, 1), object(1, 5000), object(9000, 3), object(pages - 4, 4)];
+    let inside_another = object(2, 1);
+    let beyond_the_range = object(pages - 5, 6);
+    for run in runs.iter().chain([&inside_another, &beyond_the_range]) {
+        client.put_run(run).expect("writes");
+    }
+    let map = ObjectSnapshot { addr: 4096, flags: Flags::MAPPED, arena: Some(0), ..object(0, 2) };
+    client.put_map(5, Some(&map)).expect("writes");
+    let all: Vec<_> = session.snapshot().collect();
+    assert_eq!(all[..4], runs);
+    assert_eq!(all[4..], [map]);
+    client.clear_run(runs[2].addr).expect("writes");
+    client.put_map(5, None).expect("writes");
+    let all: Vec<_> = session.snapshot().collect();
+    assert_eq!(all, [runs[0], runs[1], runs[3]]);
+}
+
+#[test]
+fn sites_and_modules_come_out_as_put_in() {
+    let (client, session) = pair();
+    let site = Site {
+        hash: 0xfeed,
+        frames: vec![
+            Frame { module: Some(2), offset: 0x1234 },
+            Frame { module: None, offset: 0x7f00_0000_0000 },
+        ],
+    };
+    let module = Module { base: 4096, build_id: vec![1, 2, 3], path: "/usr/lib/libx.so".into() };
+    client.put_site(7, &site).expect("writes");
+    client.put_module(2, &module).expect("writes");
+    assert_eq!(session.site(7), Some(site));
+    assert_eq!(session.module(2), Some(module));
+    assert_eq!((session.site(8), session.module(3)), (None, None));
+    assert_eq!((session.site(u32::MAX), session.module(u16::MAX)), (None, None));
+    assert_eq!((session.header().site_count, session.header().module_count), (8, 3));
+}
+
+#[test]
+fn the_control_page_reaches_the_client() {
+    let (client, mut session) = pair();
+    session.set_clock_ms(12345);
+    session.set_arenas(&[2, 0]);
+    session.set_birth_budget(1, 1 << 20);
+    session.set_small_arena(1);
+    assert_eq!((client.clock_ms(), client.arenas()), (12345, vec![2, 0]));
+    assert_eq!(client.take_birth_bytes(1, 4096), (1 << 20) - 4096);
+    assert_eq!(session.birth_budget(1), (1 << 20) - 4096);
+    assert_eq!((client.small_arena(), client.is_detached()), (1, false));
+    session.detach();
+    assert!(client.is_detached());
+}
+
+#[test]
+fn a_runtime_that_stepped_aside_says_why() {
+    let (client, session) = pair();
+    assert_eq!(session.header().detached, None);
+    client.write_at(HEADER_AT + header::REASON as u64, b"out of memory\0").expect("writes");
+    client.write_at(HEADER_AT + header::DETACHED as u64, &[1]).expect("writes");
+    assert_eq!(session.header().detached.as_deref(), Some("out of memory"));
+}
+
+fn refusal(fd: OwnedFd) -> SessionError {
+    Session::open(fd).err().expect("refused")
+}
+
+#[test]
+fn unfit_memfds_are_refused_by_name() {
+    let file: OwnedFd = tempfile::tempfile().expect("file").into();
+    assert!(matches!(refusal(file), SessionError::NotMemfd(_)));
+    let open = SessionBuilder::new().unsealed().build().expect("memfd");
+    assert!(matches!(refusal(open.fd().expect("fd")), SessionError::NotSealed));
+    let spoil = |at: usize, bytes: &[u8]| {
+        let client = SessionBuilder::new().build().expect("memfd");
+        client.write_at(HEADER_AT + at as u64, bytes).expect("writes");
+        refusal(client.fd().expect("fd"))
+    };
+    assert!(matches!(spoil(header::MAGIC, &[0]), SessionError::Magic));
+    assert!(matches!(spoil(header::VERSION, &[9]), SessionError::Version(9)));
+    assert!(matches!(spoil(header::RANGE_PAGES, &[1]), SessionError::Size { .. }));
+    assert!(matches!(spoil(header::RANGE_PAGES + 7, &[0xff]), SessionError::Range { .. }));
+    assert!(matches!(spoil(header::RANGE_BASE, &[1]), SessionError::Range { .. }));
+}
+
+#[test]
+fn a_memfd_whose_parts_are_punched_out_is_only_empty() {
+    let (client, mut session) = pair();
+    client.ring(0).push(&born(0, 0));
+    client.put_run(&object(0, 1)).expect("writes");
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    let fd = client.fd().expect("fd");
+    rustix::fs::fallocate(&fd, flags, 0, client.total_bytes()).expect("punches");
+    let mut out = vec![];
+    session.drain(&mut out, 10);
+    assert_eq!((out.len(), session.snapshot().count()), (0, 0));
+    assert_eq!(session.header().pid, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a client scribbles, every call returns and what comes out is bounded and sane.
+    #[test]
+    fn scribbles_are_survived(
+        scribbles in proptest::collection::vec(
+            (0usize..6, 0u64..8192, proptest::collection::vec(any::<u8>(), 1..256)), 1..32),
+    ) {
+        let (client, mut session) = pair();
+        client.ring(3).push(&born(1, 1));
+        let areas = [
+            HEADER_AT, CONTROL_AT, RINGS_AT, RINGS_AT + RING_BYTES as u64, layout::MAPS_AT,
+            layout::RUNS_AT,
+        ];
+        let mut out = vec![];
+        for (area, at, bytes) in scribbles {
+            client.write_at(areas[area] + at, &bytes).expect("writes");
+            let drained = session.drain(&mut out, 5000);
+            prop_assert!(drained.records <= 5000);
+            out.clear();
+            for object in session.snapshot() {
+                prop_assert!(object.bytes > 0 && object.addr % 4096 == 0);
+            }
+            let header = session.header();
+            prop_assert!(header.ring_high_water as usize <= layout::RINGS_MAX);
+        }
+    }
+}
