@@ -19,7 +19,7 @@ use crate::layout::{
 };
 use crate::mapping::Mapping;
 use crate::record::Record;
-use crate::ring::{Words, push};
+use crate::ring::{Pen, Words, push};
 use crate::site::{Module, Site};
 use crate::snapshot::ObjectSnapshot;
 
@@ -43,6 +43,7 @@ pub struct ClientSession {
 /// The producer of one ring. One per thread.
 pub struct RingWriter<'a> {
     words: Words<'a, AtomicU64>,
+    pen: Pen,
 }
 
 impl Default for SessionBuilder {
@@ -121,20 +122,19 @@ impl ClientSession {
         assert!(index < RINGS_MAX, "ring {index}, at most {RINGS_MAX}");
         self.front.half(header::RING_HIGH_WATER).fetch_max(index as u32 + 1, Ordering::Release);
         let at = index * RING_BYTES;
-        RingWriter {
-            words: Words {
-                head: self.rings.word(at + RING_HEAD),
-                lost: self.rings.word(at + RING_LOST),
-                tail: self.rings.word(at + RING_TAIL),
-                slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
-            },
-        }
+        let words = Words {
+            head: self.rings.word(at + RING_HEAD),
+            lost: self.rings.word(at + RING_LOST),
+            tail: self.rings.word(at + RING_TAIL),
+            slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
+        };
+        RingWriter { pen: Pen::take(&words), words }
     }
 
     /// Enters an object of the reserved range into the object table.
     pub fn put_run(&self, object: &ObjectSnapshot) -> io::Result<()> {
         let page = (object.addr - self.range_base) / OS_PAGE_BYTES;
-        let shape = object.bytes / OS_PAGE_BYTES << 32 | u64::from(object.version.carve);
+        let shape = ((object.bytes / OS_PAGE_BYTES) << 32) | u64::from(object.version.carve);
         let identity = u64::from(object.site) << 32
             | u64::from(object.version.generation) << 16
             | u64::from(object.arena.unwrap_or(crate::layout::ARENA_UNKNOWN)) << 8
@@ -269,7 +269,7 @@ impl ClientSession {
 
 impl RingWriter<'_> {
     /// Appends a record; false when the ring was full and the loss was counted.
-    pub fn push(&self, record: &Record) -> bool {
-        push(&self.words, &record.encode())
+    pub fn push(&mut self, record: &Record) -> bool {
+        push(&self.words, &mut self.pen, &record.encode())
     }
 }

@@ -5,9 +5,11 @@
 //!
 //! ```text
 //! producer                                   consumer
-//! head - tail(acquire) == N ? lost += 1      head(acquire) - own tail = n records to copy
-//! else slot[head % N] = record               copy slots
-//!      head = head + 1 (release)             tail = own tail (release)
+//! own head - tail seen == N ?                head(acquire) - own tail = n records to copy
+//!   tail seen = tail(acquire), still N ?     copy slots
+//!     lost = own lost + 1                    tail = own tail + n (release)
+//! else slot[own head % N] = record
+//!   head = own head + 1 (release)
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,19 +57,41 @@ impl<'a, W: Word> Words<'a, W> {
     }
 }
 
+/// The producer's own memory of a ring. Nothing the producer wrote is read back, and the consumer's
+/// line is touched only when the ring looks full.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pen {
+    head: u64,
+    lost: u64,
+    tail_seen: u64,
+}
+
+impl Pen {
+    /// Takes over a ring where its last owner left it.
+    pub fn take<W: Word>(words: &Words<'_, W>) -> Pen {
+        let tail_seen = words.tail.load(Ordering::Acquire);
+        let lost = words.lost.load(Ordering::Relaxed);
+        Pen { head: words.head.load(Ordering::Relaxed), lost, tail_seen }
+    }
+}
+
 /// Appends a record; false when the ring was full and the record is counted as lost. Only the
 /// ring's owner may call it.
-pub fn push<W: Word>(words: &Words<'_, W>, record: &RawRecord) -> bool {
-    let head = words.head.load(Ordering::Relaxed);
-    // Pairs with the release in `pull`: the slot about to be overwritten has been copied.
-    if head.wrapping_sub(words.tail.load(Ordering::Acquire)) >= words.capacity() {
-        words.lost.store(words.lost.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        return false;
+pub fn push<W: Word>(words: &Words<'_, W>, pen: &mut Pen, record: &RawRecord) -> bool {
+    if pen.head.wrapping_sub(pen.tail_seen) >= words.capacity() {
+        // Pairs with the release in `pull`: the slot about to be overwritten has been copied.
+        pen.tail_seen = words.tail.load(Ordering::Acquire);
+        if pen.head.wrapping_sub(pen.tail_seen) >= words.capacity() {
+            pen.lost = pen.lost.wrapping_add(1);
+            words.lost.store(pen.lost, Ordering::Relaxed);
+            return false;
+        }
     }
-    for (slot, word) in words.slot(head).iter().zip(record) {
+    for (slot, word) in words.slot(pen.head).iter().zip(record) {
         slot.store(*word, Ordering::Relaxed);
     }
-    words.head.store(head.wrapping_add(1), Ordering::Release);
+    pen.head = pen.head.wrapping_add(1);
+    words.head.store(pen.head, Ordering::Release);
     true
 }
 
@@ -101,8 +125,8 @@ pub fn pull<W: Word>(
     let lost_now = words.lost.load(Ordering::Relaxed);
     // Pairs with the release in `push`: the records below `head` are whole.
     let head = words.head.load(Ordering::Acquire);
-    let mut pulled = Pulled::default();
-    pulled.lost = lost_now.wrapping_sub(cursor.lost).min(u64::from(u32::MAX));
+    let lost = lost_now.wrapping_sub(cursor.lost).min(u64::from(u32::MAX));
+    let mut pulled = Pulled { lost, ..Pulled::default() };
     cursor.lost = lost_now;
     let waiting = head.wrapping_sub(cursor.tail);
     if waiting > words.capacity() {
@@ -157,7 +181,8 @@ mod tests {
         ring.head.store(1 << 40, Ordering::Release);
         let pulled = pull(&ring.words(), &mut cursor, 10, |_| panic!("no record is whole"));
         assert_eq!(pulled.lost, 4);
-        assert!(push(&ring.words(), &[7; 4]));
+        let mut pen = Pen::take(&ring.words());
+        assert!(push(&ring.words(), &mut pen, &[7; 4]));
         let mut seen = vec![];
         let pulled = pull(&ring.words(), &mut cursor, 10, |r| seen.push(r));
         assert_eq!((seen, pulled.lost), (vec![[7; 4]], 0));
@@ -166,8 +191,8 @@ mod tests {
     #[test]
     fn a_falsified_tail_does_not_move_the_consumer() {
         let ring = Plain::new(4);
-        let mut cursor = Cursor::default();
-        assert!(push(&ring.words(), &[1; 4]));
+        let (mut cursor, mut pen) = (Cursor::default(), Pen::default());
+        assert!(push(&ring.words(), &mut pen, &[1; 4]));
         ring.tail.store(77, Ordering::Relaxed);
         let mut seen = 0;
         pull(&ring.words(), &mut cursor, 10, |_| seen += 1);
@@ -179,13 +204,13 @@ mod tests {
         #[test]
         fn behaves_as_a_bounded_queue(steps in proptest::collection::vec(0usize..6, 0..200)) {
             let ring = Plain::new(4);
-            let mut cursor = Cursor::default();
+            let (mut cursor, mut pen) = (Cursor::default(), Pen::default());
             let (mut queue, mut next, mut lost) = (VecDeque::new(), 0u64, 0u64);
             for step in steps {
                 if step < 4 {
                     next += 1;
                     let fits = queue.len() < 4;
-                    prop_assert_eq!(push(&ring.words(), &[next; 4]), fits);
+                    prop_assert_eq!(push(&ring.words(), &mut pen, &[next; 4]), fits);
                     if fits { queue.push_back([next; 4]) } else { lost += 1 }
                 } else {
                     let mut got = vec![];

@@ -317,10 +317,10 @@ impl Session {
 
 /// The memfd's length, when it is one that cannot shrink.
 fn check_memfd(fd: &OwnedFd) -> Result<u64, SessionError> {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(SessionError::NotMemfd)?;
     let system = rustix::fs::fstatfs(fd).map_err(SessionError::NotMemfd)?;
-    if i64::from(system.f_type) != TMPFS_MAGIC {
+    if system.f_type != TMPFS_MAGIC {
         return Err(SessionError::NotMemfd(Errno::INVAL));
     }
     if !seals.contains(SealFlags::SHRINK) {

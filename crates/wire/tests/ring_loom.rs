@@ -1,11 +1,13 @@
 //! Every interleaving and every weak-memory outcome of the ring protocol, by loom, over the very
 //! code that the daemon runs: records arrive whole, in order, once; what did not fit is counted.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
-use tiercel_wire::ring::{Cursor, Word, Words, pull, push};
+use tiercel_wire::ring::{Cursor, Pen, Word, Words, pull, push};
 
 struct LoomWord(AtomicU64);
 
@@ -36,7 +38,10 @@ impl Ring {
     }
 }
 
-fn explore(capacity: usize, sends: u64, pulls: usize) {
+/// Runs every case; which records were accepted, over all of them.
+fn explore(capacity: usize, sends: u64, pulls: usize) -> BTreeSet<Vec<u64>> {
+    let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+    let cases = seen.clone();
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -44,7 +49,8 @@ fn explore(capacity: usize, sends: u64, pulls: usize) {
         let producer = {
             let ring = ring.clone();
             loom::thread::spawn(move || {
-                (1..=sends).filter(|n| push(&ring.words(), &[*n; 4])).collect::<Vec<_>>()
+                let mut pen = Pen::default();
+                (1..=sends).filter(|n| push(&ring.words(), &mut pen, &[*n; 4])).collect::<Vec<_>>()
             })
         };
         let (mut cursor, mut got, mut lost) = (Cursor::default(), vec![], 0);
@@ -54,18 +60,21 @@ fn explore(capacity: usize, sends: u64, pulls: usize) {
         }
         let sent = producer.join().expect("the producer ends");
         lost += pull(&ring.words(), &mut cursor, capacity, |record| got.push(record)).lost;
+        cases.lock().expect("no panic yet").insert(sent.clone());
         let whole: Vec<_> = sent.iter().map(|n| [*n; 4]).collect();
         assert_eq!(got, whole, "whole, in order, once");
         assert_eq!(sent.len() as u64 + lost, sends, "every loss is counted");
     });
+    seen.lock().expect("no panic").clone()
 }
 
 #[test]
 fn a_ring_of_one_record() {
-    explore(1, 2, 1);
+    // Both outcomes of the race for the only slot were explored.
+    assert_eq!(explore(1, 2, 1), [vec![1], vec![1, 2]].into());
 }
 
 #[test]
 fn a_ring_of_two_records_that_wraps() {
-    explore(2, 3, 1);
+    assert_eq!(explore(2, 4, 1).len(), 4, "1 2, 1 2 3, 1 2 4, 1 2 3 4");
 }

@@ -45,7 +45,7 @@ fn object(page: u64, pages: u64) -> ObjectSnapshot {
 #[test]
 fn records_arrive_whole_and_losses_are_counted() {
     let (client, mut session) = pair();
-    let ring = client.ring(2);
+    let mut ring = client.ring(2);
     let sent: Vec<_> = (0..RING_RECORDS as u64).map(|page| born(page, 1)).collect();
     assert!(sent.iter().all(|record| ring.push(record)));
     assert!(!ring.push(&born(0, 2)), "the ring is full");
@@ -61,7 +61,7 @@ fn records_arrive_whole_and_losses_are_counted() {
 #[test]
 fn a_busy_ring_does_not_starve_the_others() {
     let (client, mut session) = pair();
-    let (busy, quiet) = (client.ring(0), client.ring(1));
+    let (mut busy, mut quiet) = (client.ring(0), client.ring(1));
     for generation in 0..100 {
         busy.push(&born(0, generation));
     }
