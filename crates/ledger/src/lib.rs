@@ -1,7 +1,30 @@
 //! Folds records and samples into objects, extents, heat and cost.
 //! In: [`tiercel_wire::Record`]s, [`tiercel_wire::Sample`]s, outcomes of moves, the time. Out: [`Extent`]s.
 //! Knows nothing of files, clocks, processes or how anything is moved.
+//!
+//! An object is a run of *rows*, one per extent, in one slab; each process has an index from address
+//! to row. Averages are kept so that closing an interval touches no row: a tick costs what was born
+//! in it, however many extents there are.
 
 #![forbid(unsafe_code)]
 
+mod config;
+mod counts;
+mod extent;
+mod index;
+mod ledger;
 pub mod movement;
+mod objects;
+mod placement;
+mod process;
+mod records;
+mod resync;
+mod row;
+mod samples;
+
+pub use config::{Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX};
+pub use counts::{Characteristics, Counts, TickSummary};
+pub use extent::{Extent, ExtentId, Range, Residency};
+pub use ledger::{Ledger, LedgerError, PROCESSES_MAX};
+pub use placement::UNLOCATED_MAX;
+pub use process::{CUTS_MAX, TOMBSTONES_MAX};

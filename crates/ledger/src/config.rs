@@ -1,0 +1,92 @@
+//! What a ledger can be told: extent size, aggregation, limits.
+//! In: numbers. Out: a checked [`Config`]. Knows nothing of where they were written down.
+
+use tiercel_wire::layout::OS_PAGE_BYTES;
+
+/// Largest extent: a row counts its OS pages per node in 22 bits.
+pub const EXTENT_BYTES_MAX: u64 = 8 << 30;
+
+/// Most extents one object is cut into. An object too large for that gets larger extents
+/// (64 MiB x 65,536 = 4 TiB), so that no client can fill the ledger with one record.
+pub const OBJECT_EXTENTS_MAX: u64 = 65_536;
+
+/// Largest object that is believed: `EXTENT_BYTES_MAX` x `OBJECT_EXTENTS_MAX` = 512 TiB.
+pub const OBJECT_BYTES_MAX: u64 = EXTENT_BYTES_MAX * OBJECT_EXTENTS_MAX;
+
+/// How a ledger works. The defaults are MAT's where MAT has a word on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Objects larger than this are tiered in pieces of this size, bytes (MAT 4.5.1).
+    pub extent_bytes: u64,
+    /// Weight of the newest interval in the average, 0 < alpha <= 1 (MAT Eq. 1, 4.5.1).
+    pub alpha: f32,
+    /// Nominal time between two ticks, milliseconds (MAT 4.5.1). Rates are per this interval;
+    /// a tick that comes late by several intervals closes several.
+    pub tick_ms: u64,
+    /// Misses a core keeps in flight at a time: latency is divided by it to get stall time. 4 lies
+    /// between a pointer chase (1) and a stream (10 line-fill buffers and more).
+    pub parallelism: f32,
+    /// Latency taken for samples that carry none, nanoseconds. About one local DRAM access, so that
+    /// cost keeps the order of accesses where nobody measures latency.
+    pub assumed_latency_ns: f32,
+    /// Most extents of one process; births beyond are refused and counted.
+    pub process_extents_max: u32,
+    /// Most extents altogether; births beyond are refused and counted.
+    pub extents_max: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            extent_bytes: 64 << 20,
+            alpha: 0.1,
+            tick_ms: 2000,
+            parallelism: 4.0,
+            assumed_latency_ns: 100.0,
+            process_extents_max: 4 << 20,
+            extents_max: 32 << 20,
+        }
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{name} = {value}: {want}")]
+pub struct ConfigError {
+    /// The setting.
+    pub name: &'static str,
+    /// What it was set to.
+    pub value: String,
+    /// What it must be.
+    pub want: &'static str,
+}
+
+impl Config {
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let err = |name, value: String, want| Err(ConfigError { name, value, want });
+        let extent = self.extent_bytes;
+        if extent == 0 || !extent.is_multiple_of(OS_PAGE_BYTES) || extent > EXTENT_BYTES_MAX {
+            let want = "must be a multiple of 4096 from 4096 to 8 GiB";
+            return err("extent_bytes", extent.to_string(), want);
+        }
+        if !(self.alpha > 0.0 && self.alpha <= 1.0) {
+            return err("alpha", self.alpha.to_string(), "must be above 0 and at most 1");
+        }
+        if self.tick_ms == 0 {
+            return err("tick_ms", "0".into(), "must be at least 1");
+        }
+        if !(self.parallelism >= 1.0 && self.parallelism.is_finite()) {
+            return err("parallelism", self.parallelism.to_string(), "must be at least 1");
+        }
+        if !(self.assumed_latency_ns > 0.0 && self.assumed_latency_ns.is_finite()) {
+            let want = "must be above 0";
+            return err("assumed_latency_ns", self.assumed_latency_ns.to_string(), want);
+        }
+        if self.extents_max >= 1 << 31 || self.process_extents_max > self.extents_max {
+            let want = "must be at least process_extents_max and below 2^31";
+            return err("extents_max", self.extents_max.to_string(), want);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What readers of the ledger see: [`Extent`], [`Residency`], [`Range`].
+//! In: nothing. Out: plain data. Knows nothing of how the ledger keeps it.
+
+use tiercel_machine::NodeId;
+use tiercel_wire::Version;
+
+/// One piece of an object, tiered on its own. A copy: it does not change with the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extent<'a> {
+    /// Names the extent while it lives; reused after its death.
+    pub id: ExtentId,
+    /// Process whose memory it is.
+    pub pid: u32,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes, a multiple of the OS page size.
+    pub bytes: u64,
+    /// Index into the process's site table, 0 = unknown.
+    pub site: u32,
+    /// The use of the address that lives.
+    pub version: Version,
+    /// First extent of its object.
+    pub is_head: bool,
+    /// Last extent of its object.
+    pub is_last: bool,
+    /// A block of small slots, not one allocation.
+    pub is_block: bool,
+    /// Made by mmap, served by the kernel.
+    pub is_mapped: bool,
+    /// Arena it was born in; `None` where placement is the kernel's affair.
+    pub arena: Option<u8>,
+    /// When the object was born, daemon's clock.
+    pub born_ms: u64,
+    /// When an access was last observed, daemon's clock; `None`: never.
+    pub last_access_ms: Option<u64>,
+    /// Weighted average of reads per second (MAT Eq. 1); accesses of unknown kind are reads.
+    pub reads_per_s: f32,
+    /// Weighted average of writes per second.
+    pub writes_per_s: f32,
+    /// Weighted average of stall time, nanoseconds per second: accesses x latency / parallelism.
+    pub cost_ns_per_s: f32,
+    /// Rates hold as of this time (the end of the last closed interval), daemon's clock.
+    pub as_of_ms: u64,
+    /// Where it lies.
+    pub residency: Residency<'a>,
+}
+
+impl Extent<'_> {
+    /// Reads and writes per second.
+    pub fn accesses_per_s(&self) -> f32 {
+        self.reads_per_s + self.writes_per_s
+    }
+
+    /// Bytes it takes in memory: what was seen resident where somebody looked, else its size
+    /// (MAT 3.3.1 finds the size a good estimate).
+    pub fn footprint_bytes(&self) -> u64 {
+        if self.residency.as_of_ms.is_some() { self.residency.total_bytes() } else { self.bytes }
+    }
+}
+
+/// Names an extent while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExtentId(pub u32);
+
+/// A range of one process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Range {
+    /// Process.
+    pub pid: u32,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Where the memory of an extent lies, as far as somebody looked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Residency<'a> {
+    /// When somebody looked, daemon's clock; `None`: nobody did.
+    pub as_of_ms: Option<u64>,
+    pub(crate) first: [(NodeId, u64); 2],
+    pub(crate) more: &'a [(NodeId, u64)],
+}
+
+impl<'a> Residency<'a> {
+    /// Nodes with bytes on them, in no order of merit.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, u64)> + use<'a> {
+        let all = self.first.into_iter().chain(self.more.iter().copied());
+        all.filter(|&(_, bytes)| bytes > 0)
+    }
+
+    /// Bytes on one node.
+    pub fn bytes_on(&self, node: NodeId) -> u64 {
+        self.iter().filter(|(n, _)| *n == node).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Bytes with physical memory behind them.
+    pub fn total_bytes(&self) -> u64 {
+        self.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The node with most of it; the lower number where two have as much.
+    pub fn main_node(&self) -> Option<NodeId> {
+        self.iter().max_by_key(|&(node, bytes)| (bytes, std::cmp::Reverse(node))).map(|(n, _)| n)
+    }
+}

@@ -1,0 +1,334 @@
+//! The [`Ledger`]: processes, time, and what readers see.
+//! In: processes that come and go, the time. Out: extents, summaries, characteristics.
+//! Knows nothing of records and samples; those are applied in `records` and `samples`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tiercel_machine::NodeId;
+
+use crate::config::{Config, ConfigError};
+use crate::counts::{Characteristics, Counts, TickSummary};
+use crate::extent::{Extent, ExtentId, Residency};
+use crate::process::Process;
+use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp};
+
+/// Most processes at a time; a row names its process in 16 bits.
+pub const PROCESSES_MAX: usize = 65_535;
+
+/// Powers of 1 - alpha kept at hand. With alpha = 0.1 the last is 2e-12: nothing is left.
+const DECAYS: usize = 256;
+
+/// Why the ledger refused.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum LedgerError {
+    /// A setting makes no sense.
+    #[error("ledger: {0}")]
+    Config(#[from] ConfigError),
+    /// The process is known already.
+    #[error("process {0} is tracked already")]
+    ProcessKnown(u32),
+    /// More than [`PROCESSES_MAX`].
+    #[error("process {0} is not tracked: {PROCESSES_MAX} processes are tracked already")]
+    TooManyProcesses(u32),
+}
+
+/// Folds records and samples into extents. All times are on one clock, the daemon's, in milliseconds.
+pub struct Ledger {
+    pub(crate) config: Config,
+    pub(crate) rows: Rows,
+    /// A free place is `None`; rows name processes by place.
+    pub(crate) processes: Vec<Option<Process>>,
+    pids: BTreeMap<u32, u16>,
+    /// The process looked up last: records and samples come in bunches.
+    latest: Option<(u32, u16)>,
+    /// The open interval.
+    pub(crate) interval: u32,
+    pub(crate) now_ms: u64,
+    pub(crate) tick_began_ms: u64,
+    start_ms: u64,
+    /// `decays[k]` = (1 - alpha)^k.
+    decays: [f32; DECAYS],
+    /// Rows born in the open interval; `row.clock` is the position here.
+    pub(crate) fresh: Vec<u32>,
+    /// Bytes per node of rows on more than two nodes, the third node on.
+    pub(crate) spill: BTreeMap<u32, Vec<(NodeId, u64)>>,
+    /// Rows whose residency nobody looked up; address and number must still agree.
+    pub(crate) unlocated: VecDeque<(u32, u64)>,
+    /// Node of each arena.
+    pub(crate) arenas: Vec<Option<NodeId>>,
+    pub(crate) counts: Counts,
+    totals: Counts,
+    pub(crate) live: Live,
+}
+
+/// Sums over the extents that are records.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Live {
+    pub(crate) extents: u64,
+    pub(crate) bytes: u64,
+    pub(crate) born_ms: u64,
+    pub(crate) peak_extents: u64,
+}
+
+impl Ledger {
+    /// An empty ledger whose clock stands at `now_ms`.
+    pub fn new(config: Config, now_ms: u64) -> Result<Ledger, LedgerError> {
+        config.check()?;
+        let keep = 1.0 - config.alpha;
+        Ok(Ledger {
+            decays: std::array::from_fn(|k| keep.powi(k as i32)),
+            config,
+            rows: Rows::new(),
+            processes: Vec::new(),
+            pids: BTreeMap::new(),
+            latest: None,
+            interval: 0,
+            now_ms,
+            tick_began_ms: now_ms,
+            start_ms: now_ms,
+            fresh: Vec::new(),
+            spill: BTreeMap::new(),
+            unlocated: VecDeque::new(),
+            arenas: Vec::new(),
+            counts: Counts::default(),
+            totals: Counts::default(),
+            live: Live::default(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The clock, as last told.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// A process whose records will follow. Its objects come from records and [`Ledger::resync`].
+    pub fn process_born(&mut self, pid: u32) -> Result<(), LedgerError> {
+        if self.pids.contains_key(&pid) {
+            return Err(LedgerError::ProcessKnown(pid));
+        }
+        let free = self.processes.iter().position(Option::is_none);
+        let slot = match free {
+            Some(slot) => slot,
+            None if self.processes.len() >= PROCESSES_MAX => {
+                return Err(LedgerError::TooManyProcesses(pid));
+            }
+            None => {
+                self.processes.push(None);
+                self.processes.len() - 1
+            }
+        };
+        self.processes[slot] = Some(Process::new(pid));
+        self.pids.insert(pid, slot as u16);
+        Ok(())
+    }
+
+    /// A process that a tracked one forked. It starts empty: what it shares with its parent becomes
+    /// its own in the object table it brings when it attaches, and the parent's heat says nothing about
+    /// what the child will touch. A parent that is not known is no error.
+    pub fn process_forked(&mut self, parent: u32, child: u32) -> Result<(), LedgerError> {
+        self.process_born(child)?;
+        if let (Some(from), Some(to)) = (self.slot(parent), self.slot(child)) {
+            self.process_mut(to).phase = self.process(from).phase;
+        }
+        Ok(())
+    }
+
+    /// The process runs another program: its objects are gone, it stays tracked.
+    pub fn process_exec(&mut self, pid: u32) {
+        if let Some(slot) = self.slot(pid) {
+            self.clear(slot);
+            self.processes[usize::from(slot)] = Some(Process::new(pid));
+        }
+    }
+
+    /// The process is gone, and its objects with it.
+    pub fn process_exited(&mut self, pid: u32) {
+        if let Some(slot) = self.slot(pid) {
+            self.clear(slot);
+            self.processes[usize::from(slot)] = None;
+            self.pids.remove(&pid);
+            self.latest = None;
+        }
+    }
+
+    /// Tracked processes, ascending.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.pids.keys().copied()
+    }
+
+    /// Bytes of live objects of a process, the ephemeral ones included: (now, most ever).
+    pub fn tracked_bytes(&self, pid: u32) -> Option<(u64, u64)> {
+        let slot = *self.pids.get(&pid)?;
+        let process = self.process(slot);
+        Some((process.live_bytes, process.peak_bytes))
+    }
+
+    /// The phase a process said it is in.
+    pub fn phase(&self, pid: u32) -> Option<u64> {
+        self.pids.get(&pid).map(|slot| self.process(*slot).phase)
+    }
+
+    /// Sets the clock between two ticks; it never goes back.
+    pub fn advance(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    /// Closes the interval: what was born in it and still lives becomes records.
+    pub fn tick(&mut self, now_ms: u64) -> TickSummary {
+        self.advance(now_ms);
+        self.record_fresh();
+        for process in self.processes.iter_mut().flatten() {
+            process.tombstones.age();
+            process.cuts.age();
+        }
+        self.live.peak_extents = self.live.peak_extents.max(self.live.extents);
+        let elapsed_ms = self.now_ms - self.tick_began_ms;
+        let summary = TickSummary {
+            interval: self.interval,
+            now_ms: self.now_ms,
+            elapsed_ms,
+            counts: self.counts,
+            extents: self.live.extents,
+            extent_bytes: self.live.bytes,
+        };
+        self.totals += &self.counts;
+        self.counts = Counts::default();
+        let nominal = self.config.tick_ms;
+        let intervals = ((elapsed_ms + nominal / 2) / nominal).clamp(1, DECAYS as u64);
+        self.interval = self.interval.saturating_add(intervals as u32);
+        self.tick_began_ms = self.now_ms;
+        summary
+    }
+
+    /// Everything counted up to the last tick.
+    pub fn totals(&self) -> &Counts {
+        &self.totals
+    }
+
+    /// The columns of MAT table 3, from the start to the last tick.
+    pub fn characteristics(&self) -> Characteristics {
+        let seconds = (self.tick_began_ms - self.start_ms) as f64 / 1e3;
+        let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        let totals = &self.totals;
+        let ages_ms = self.live.extents * self.tick_began_ms - self.live.born_ms;
+        let lives = totals.extents_recorded.max(1) as f64;
+        let share = totals.samples_attributed as f64 / totals.samples as f64;
+        Characteristics {
+            peak_extents: self.live.peak_extents,
+            extents_per_s: rate(totals.extents_recorded),
+            mb_per_s: rate(totals.recorded_bytes) / 1e6,
+            lifetime_mean_s: (totals.lifetime_ms + ages_ms) as f64 / 1e3 / lives,
+            attributed_share: (totals.samples > 0).then_some(share),
+        }
+    }
+
+    /// All extents that are records, in no order that means anything; the same for the same history.
+    pub fn extents(&self) -> impl Iterator<Item = Extent<'_>> {
+        let rows = self.rows.iter().filter(|(_, row)| !row.has(FRESH));
+        rows.map(|(number, row)| self.view(number, row))
+    }
+
+    /// The extents of one process by address.
+    pub fn extents_of(&self, pid: u32) -> impl Iterator<Item = Extent<'_>> {
+        let slot = self.pids.get(&pid).copied();
+        let numbers = slot.into_iter().flat_map(|slot| self.process(slot).index.iter());
+        let rows = numbers.map(|number| (number, &self.rows[number]));
+        rows.filter(|(_, row)| !row.has(FRESH)).map(|(number, row)| self.view(number, row))
+    }
+
+    /// How many extents are records, and their bytes.
+    pub fn extent_totals(&self) -> (u64, u64) {
+        (self.live.extents, self.live.bytes)
+    }
+
+    /// The extent that holds an address, if it is a record.
+    pub fn find(&self, pid: u32, addr: u64) -> Option<Extent<'_>> {
+        let slot = *self.pids.get(&pid)?;
+        let number = self.process(slot).index.at_or_below(addr)?;
+        let row = &self.rows[number];
+        (addr < row.end() && !row.has(FRESH)).then(|| self.view(number, row))
+    }
+
+    /// The extent of this number, while it lives.
+    pub fn extent(&self, id: ExtentId) -> Option<Extent<'_>> {
+        let row = self.rows.get(id.0).filter(|row| !row.has(FRESH))?;
+        Some(self.view(id.0, row))
+    }
+
+    /// Memory held for extents: (slab, indexes), bytes.
+    pub fn bytes_held(&self) -> (usize, usize) {
+        let indexes = self.processes.iter().flatten().map(|p| p.index.bytes_held()).sum();
+        (self.rows.bytes_held(), indexes)
+    }
+
+    pub(crate) fn slot(&mut self, pid: u32) -> Option<u16> {
+        if let Some((latest, slot)) = self.latest
+            && latest == pid
+        {
+            return Some(slot);
+        }
+        let slot = *self.pids.get(&pid)?;
+        self.latest = Some((pid, slot));
+        Some(slot)
+    }
+
+    pub(crate) fn process(&self, slot: u16) -> &Process {
+        self.processes[usize::from(slot)].as_ref().expect("rows and pids name live processes")
+    }
+
+    pub(crate) fn process_mut(&mut self, slot: u16) -> &mut Process {
+        self.processes[usize::from(slot)].as_mut().expect("rows and pids name live processes")
+    }
+
+    pub(crate) fn decay(&self, intervals: u32) -> f32 {
+        self.decays.get(intervals as usize).copied().unwrap_or(0.0)
+    }
+
+    fn clear(&mut self, slot: u16) {
+        let numbers: Vec<u32> = self.process(slot).index.iter().collect();
+        for number in numbers {
+            self.remove_row(number);
+        }
+    }
+
+    fn view(&self, number: u32, row: &Row) -> Extent<'_> {
+        let closed = self.interval.saturating_sub(1);
+        let decay = self.decay(closed.saturating_sub(row.clock));
+        let per_s = decay * 1e3 / self.config.tick_ms as f32;
+        let more = if row.has(SPILLED) { self.spill[&number].as_slice() } else { &[] };
+        Extent {
+            id: ExtentId(number),
+            pid: self.process(row.process).pid,
+            addr: row.addr,
+            bytes: row.bytes(),
+            site: row.site,
+            version: row.version(),
+            is_head: row.has(HEAD),
+            is_last: row.has(LAST),
+            is_block: row.has(BLOCK),
+            is_mapped: row.has(MAPPED),
+            arena: (row.arena != NO_ARENA).then_some(row.arena),
+            born_ms: row.born.ms().unwrap_or(0),
+            last_access_ms: row.last_access.ms(),
+            reads_per_s: row.reads * per_s,
+            writes_per_s: row.writes * per_s,
+            cost_ns_per_s: row.stall_ns * per_s,
+            as_of_ms: self.tick_began_ms,
+            residency: Residency {
+                as_of_ms: row.homes_as_of.ms(),
+                first: row.homes.map(crate::row::Home::get),
+                more,
+            },
+        }
+    }
+
+    /// When an event happened: its own time, if it lies in the open interval.
+    pub(crate) fn event_stamp(&self, time_ms: u64) -> Stamp {
+        Stamp::at(time_ms.clamp(self.tick_began_ms, self.now_ms.max(self.tick_began_ms)))
+    }
+}

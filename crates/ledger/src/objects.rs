@@ -1,0 +1,341 @@
+//! Objects as runs of rows: placing, removing, cutting, growing, splitting into extents.
+//! In: ranges with versions. Out: rows in the slab and the index that keep `Row`'s invariants.
+//! Knows nothing of the order records arrive in, beyond comparing versions.
+
+use tiercel_wire::Version;
+
+use crate::config::OBJECT_EXTENTS_MAX;
+use crate::ledger::Ledger;
+use crate::row::{FRESH, HEAD, LAST, MAPPED, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
+
+impl Ledger {
+    /// The uppermost row that overlaps a range.
+    pub(crate) fn overlapping(&self, slot: u16, addr: u64, end: u64) -> Option<u32> {
+        let number = self.process(slot).index.at_or_below(end - 1)?;
+        (self.rows[number].end() > addr).then_some(number)
+    }
+
+    /// Whether anything of a version newer than `version` overlaps the range; its lowest address.
+    pub(crate) fn newer_within(
+        &self,
+        slot: u16,
+        addr: u64,
+        end: u64,
+        version: Version,
+    ) -> Option<u64> {
+        let mut lowest = None;
+        let mut below = end;
+        while below > addr {
+            let Some(number) = self.overlapping(slot, addr, below) else { break };
+            let row = &self.rows[number];
+            if row.version().is_newer_than(version) {
+                lowest = Some(row.addr);
+            }
+            below = row.addr;
+        }
+        lowest
+    }
+
+    /// Removes every object that overlaps the range, whole.
+    pub(crate) fn remove_overlapping(&mut self, slot: u16, addr: u64, end: u64) {
+        while let Some(number) = self.overlapping(slot, addr, end) {
+            let head = self.head_of(number);
+            self.remove_object(head);
+        }
+    }
+
+    pub(crate) fn head_of(&self, mut number: u32) -> u32 {
+        while !self.rows[number].has(HEAD) {
+            let row = &self.rows[number];
+            let below = self.process(row.process).index.at_or_below(row.addr - 1);
+            number = below.expect("a row that is no head follows another");
+        }
+        number
+    }
+
+    /// The next row of the same object.
+    pub(crate) fn next_of(&self, number: u32) -> Option<u32> {
+        let row = &self.rows[number];
+        if row.has(LAST) {
+            return None;
+        }
+        let above = self.process(row.process).index.above(row.addr);
+        Some(above.expect("a row that is not the last precedes another"))
+    }
+
+    /// End of the object whose head this is, and its last row.
+    pub(crate) fn last_of(&self, head: u32) -> u32 {
+        let mut last = head;
+        while let Some(next) = self.next_of(last) {
+            last = next;
+        }
+        last
+    }
+
+    pub(crate) fn remove_object(&mut self, head: u32) {
+        let row = &self.rows[head];
+        debug_assert!(row.has(HEAD));
+        if row.has(FRESH) {
+            self.counts.objects_ephemeral += 1;
+        } else {
+            self.counts.objects_died += 1;
+        }
+        let mut number = Some(head);
+        while let Some(this) = number {
+            number = self.next_of(this);
+            self.remove_row(this);
+        }
+    }
+
+    /// Takes a row out of slab, index, sums and lists.
+    pub(crate) fn remove_row(&mut self, number: u32) {
+        let row = self.rows[number];
+        let bytes = row.bytes();
+        if row.has(FRESH) {
+            self.forget_fresh(row.clock);
+            self.counts.ephemeral_bytes += bytes;
+            self.counts.samples_ephemeral += u64::from(row.hits);
+        } else {
+            let born_ms = row.born.ms().unwrap_or(0);
+            self.counts.extents_died += 1;
+            self.counts.lifetime_ms += self.now_ms.saturating_sub(born_ms);
+            self.live.extents -= 1;
+            self.live.bytes -= bytes;
+            self.live.born_ms -= born_ms;
+        }
+        if row.has(SPILLED) {
+            self.spill.remove(&number);
+        }
+        let process = self.process_mut(row.process);
+        process.live_bytes -= bytes;
+        process.index.remove(row.addr);
+        self.rows.remove(number);
+    }
+
+    /// Puts a row into slab, index, sums and lists. `row.flags` says whether it is fresh.
+    pub(crate) fn insert_row(&mut self, mut row: Row) -> u32 {
+        let bytes = row.bytes();
+        let is_fresh = row.has(FRESH);
+        if is_fresh {
+            row.clock = self.fresh.len() as u32;
+        }
+        let number = self.rows.insert(row);
+        if is_fresh {
+            self.fresh.push(number);
+        } else {
+            self.note_record(&row);
+        }
+        let process = self.process_mut(row.process);
+        process.grow(bytes);
+        process.index.insert(row.addr, number);
+        number
+    }
+
+    /// Whether there is room for `more` rows of this process.
+    pub(crate) fn has_room(&self, slot: u16, more: u64) -> bool {
+        let of_process = self.process(slot).index.len() as u64 + more;
+        let of_all = u64::from(self.rows.live()) + more;
+        of_process <= u64::from(self.config.process_extents_max)
+            && of_all <= u64::from(self.config.extents_max)
+    }
+
+    /// OS pages per extent of an object of this many.
+    pub(crate) fn extent_pages(&self, object_pages: u64) -> u32 {
+        let mut pages = self.config.extent_bytes >> PAGE_SHIFT;
+        while object_pages > pages * OBJECT_EXTENTS_MAX {
+            pages *= 2;
+        }
+        pages as u32
+    }
+
+    /// Splits a row into extents of the configured size (MAT 3.2.2); what it has seen stays with the
+    /// first. Without room it stays whole. Returns the last row.
+    pub(crate) fn split(&mut self, number: u32) -> u32 {
+        let row = self.rows[number];
+        let extent_pages = self.extent_pages(u64::from(row.pages));
+        let pieces = u64::from(row.pages.div_ceil(extent_pages));
+        if pieces == 1 || !self.has_room(row.process, pieces - 1) {
+            return number;
+        }
+        self.shrink_row(number, extent_pages);
+        self.rows[number].flags &= !LAST;
+        let mut last = number;
+        let mut at = extent_pages;
+        while at < row.pages {
+            let pages = extent_pages.min(row.pages - at);
+            let mut piece = Row { pages, ..Self::untouched(&row) };
+            piece.addr = row.addr + (u64::from(at) << PAGE_SHIFT);
+            piece.flags &= !(HEAD | LAST);
+            last = self.insert_row(piece);
+            at += pages;
+        }
+        self.rows[last].flags |= row.flags & LAST;
+        last
+    }
+
+    /// Takes a range out of the objects it overlaps: all of them, or the mapped ones of versions
+    /// up to `version`. What is left above the range is an object of its own.
+    pub(crate) fn cut(&mut self, slot: u16, addr: u64, end: u64, version: Option<Version>) {
+        let mut below = end;
+        while below > addr {
+            let Some(number) = self.overlapping(slot, addr, below) else { break };
+            let row = self.rows[number];
+            below = row.addr;
+            let spared =
+                version.is_some_and(|cut| !row.has(MAPPED) || row.version().is_newer_than(cut));
+            if !spared {
+                self.cut_row(slot, number, row.addr.max(addr), row.end().min(end));
+            }
+        }
+    }
+
+    fn cut_row(&mut self, slot: u16, number: u32, lo: u64, hi: u64) {
+        let row = self.rows[number];
+        if hi == row.end() && !row.has(LAST) {
+            // The row above, if it is this object's: another object's first row is a head already.
+            let above = self.process(slot).index.above(row.addr);
+            if let Some(above) = above {
+                self.rows[above].flags |= HEAD;
+            }
+        }
+        if lo == row.addr && !row.has(HEAD) {
+            let below = self.process(slot).index.at_or_below(row.addr - 1);
+            let below = below.expect("a row that is no head follows another");
+            self.rows[below].flags |= LAST;
+        }
+        if lo > row.addr {
+            self.shrink_row(number, ((lo - row.addr) >> PAGE_SHIFT) as u32);
+            self.rows[number].flags |= LAST;
+        } else {
+            if row.has(HEAD) && row.has(LAST) && hi == row.end() {
+                let fresh = row.has(FRESH);
+                self.counts.objects_ephemeral += u64::from(fresh);
+                self.counts.objects_died += u64::from(!fresh);
+            }
+            self.remove_row(number);
+        }
+        if hi < row.end() {
+            self.keep_above(slot, &row, hi);
+        }
+    }
+
+    /// What is left of a row above a cut, unless it is known to be dead.
+    fn keep_above(&mut self, slot: u16, row: &Row, addr: u64) {
+        let pages = ((row.end() - addr) >> PAGE_SHIFT) as u32;
+        let share = pages as f32 / row.pages as f32;
+        let mut rest = Row { addr, pages, ..Self::untouched(row) };
+        rest.flags |= HEAD;
+        rest.reads = row.reads * share;
+        rest.writes = row.writes * share;
+        rest.stall_ns = row.stall_ns * share;
+        rest.last_access = row.last_access;
+        let number = self.insert_row(rest);
+        if self.process(slot).tombstones.covers(addr, row.version()) {
+            self.remove_object(number);
+        }
+    }
+
+    /// Takes pages off the end of a row; heat goes with them in proportion.
+    fn shrink_row(&mut self, number: u32, pages: u32) {
+        let row = &mut self.rows[number];
+        let gone = u64::from(row.pages - pages) << PAGE_SHIFT;
+        if !row.has(FRESH) || row.hits > 0 {
+            let share = pages as f32 / row.pages as f32;
+            row.reads *= share;
+            row.writes *= share;
+            row.stall_ns *= share;
+        }
+        row.pages = pages;
+        let (slot, is_fresh) = (row.process, row.has(FRESH));
+        self.process_mut(slot).live_bytes -= gone;
+        if !is_fresh {
+            self.live.bytes -= gone;
+        }
+        self.lose_sight(number);
+    }
+
+    /// Adds OS pages at the end of the object with this last row; they are free.
+    pub(crate) fn extend(&mut self, last: u32, mut pages: u32, object_pages: u64) {
+        let row = self.rows[last];
+        let slot = row.process;
+        let is_whole = row.has(FRESH) && row.has(HEAD);
+        let room = self.extent_pages(object_pages).saturating_sub(row.pages);
+        let first = if is_whole { pages } else { room.min(pages) };
+        self.rows[last].pages += first;
+        let grown = u64::from(first) << PAGE_SHIFT;
+        self.process_mut(slot).grow(grown);
+        if !row.has(FRESH) {
+            self.live.bytes += grown;
+        }
+        pages -= first;
+        if pages == 0 {
+            return;
+        }
+        if !self.has_room(slot, 1) {
+            self.counts.births_refused += 1;
+            self.counts.births_refused_bytes += u64::from(pages) << PAGE_SHIFT;
+            return;
+        }
+        self.rows[last].flags &= !LAST;
+        let addr = self.rows[last].end();
+        let mut rest = Row { addr, pages, ..Self::untouched(&row) };
+        rest.flags = rest.flags & !HEAD | LAST;
+        let number = self.insert_row(rest);
+        self.split(number);
+    }
+
+    /// A row of the same object about which nothing is known yet.
+    fn untouched(row: &Row) -> Row {
+        Row {
+            flags: row.flags & !(SPILLED | QUEUED),
+            hits: 0,
+            reads: 0.0,
+            writes: 0.0,
+            stall_ns: 0.0,
+            last_access: Stamp::NEVER,
+            homes: Default::default(),
+            homes_as_of: Stamp::NEVER,
+            ..*row
+        }
+    }
+
+    fn forget_fresh(&mut self, position: u32) {
+        self.fresh.swap_remove(position as usize);
+        if let Some(&moved) = self.fresh.get(position as usize) {
+            self.rows[moved].clock = position;
+        }
+    }
+
+    fn note_record(&mut self, row: &Row) {
+        self.counts.extents_recorded += 1;
+        self.counts.recorded_bytes += row.bytes();
+        self.live.extents += 1;
+        self.live.bytes += row.bytes();
+        self.live.born_ms += row.born.ms().unwrap_or(0);
+    }
+
+    /// Turns a fresh row into a record, in extents.
+    pub(crate) fn record_row(&mut self, number: u32) {
+        debug_assert!(self.rows[number].has(FRESH));
+        self.forget_fresh(self.rows[number].clock);
+        let row = &mut self.rows[number];
+        row.flags &= !FRESH;
+        row.clock = self.interval;
+        self.counts.samples_attributed += u64::from(row.hits);
+        row.hits = 0;
+        let row = *row;
+        self.note_record(&row);
+        // The pieces count themselves as records, and the first one shrinks by them.
+        let recorded_bytes = self.counts.recorded_bytes;
+        let last = self.split(number);
+        self.counts.recorded_bytes = recorded_bytes;
+        self.locate_born(number, last);
+    }
+
+    /// Turns every fresh row into a record.
+    pub(crate) fn record_fresh(&mut self) {
+        while let Some(&number) = self.fresh.last() {
+            self.record_row(number);
+        }
+    }
+}

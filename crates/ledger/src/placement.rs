@@ -1,0 +1,145 @@
+//! Where extents lie: what was looked up, what movers report, and what is believed at birth.
+//! In: residency by node, [`Outcome`]s, nodes of arenas. Out: residency per extent, and the extents
+//! nobody has located. Knows nothing of how one looks.
+
+use tiercel_machine::NodeId;
+
+use crate::extent::Range;
+use crate::ledger::Ledger;
+use crate::movement::{Failure, Outcome};
+use crate::row::{FRESH, Home, NO_ARENA, QUEUED, SPILLED, Stamp};
+
+/// Most extents that wait to be located; more are counted and come up again when something else
+/// happens to them.
+pub const UNLOCATED_MAX: usize = 1 << 20;
+
+impl Ledger {
+    /// Says which node each arena is memory of. Objects born in a known arena are believed to lie there
+    /// wholly until somebody looks.
+    pub fn set_arenas(&mut self, nodes: &[Option<NodeId>]) {
+        self.arenas = nodes.to_vec();
+    }
+
+    /// Up to `max` extents whose residency nobody looked up since it became unknown, oldest first.
+    /// Each comes once; answer with [`Ledger::set_residency`].
+    pub fn take_unlocated(&mut self, max: usize) -> Vec<Range> {
+        let mut ranges = Vec::new();
+        while ranges.len() < max {
+            let Some((number, addr)) = self.unlocated.pop_front() else { break };
+            let known = self.rows.get(number).filter(|row| row.addr == addr);
+            let Some(&row) = known.filter(|row| row.has(QUEUED)) else { continue };
+            self.rows[number].flags &= !QUEUED;
+            let pid = self.process(row.process).pid;
+            ranges.push(Range { pid, addr, bytes: row.bytes() });
+        }
+        ranges
+    }
+
+    /// Somebody looked: `on` has the bytes of this range per node. A range over several extents is
+    /// shared out by size. An unknown process or a range without extents is no error.
+    pub fn set_residency(&mut self, range: Range, on: &[(NodeId, u64)], as_of_ms: u64) {
+        let Some(slot) = self.slot(range.pid) else { return };
+        let end = range.addr.saturating_add(range.bytes);
+        let mut below = end;
+        while below > range.addr {
+            let Some(number) = self.overlapping(slot, range.addr, below) else { break };
+            let row = &self.rows[number];
+            let bytes = row.end().min(end) - row.addr.max(range.addr);
+            below = row.addr;
+            let is_whole = row.addr >= range.addr && row.end() <= end;
+            if row.has(FRESH) || !is_whole {
+                continue;
+            }
+            let share = |total: u64| {
+                (u128::from(total) * u128::from(bytes) / u128::from(range.bytes)) as u64
+            };
+            let homes: Vec<_> = on.iter().map(|&(node, total)| (node, share(total))).collect();
+            self.settle(number, homes, Stamp::at(as_of_ms));
+        }
+    }
+
+    /// What became of a move.
+    pub fn outcome(&mut self, outcome: &Outcome) {
+        self.counts.moved_bytes += outcome.moved_bytes;
+        let asked = &outcome.asked;
+        if outcome.failed.iter().any(|(failure, _)| *failure == Failure::Vanished) {
+            return;
+        }
+        let range = Range { pid: asked.pid, addr: asked.addr, bytes: asked.bytes };
+        let present = asked.bytes.saturating_sub(outcome.absent_bytes);
+        let elsewhere = present.saturating_sub(outcome.resident_bytes);
+        let mut on = vec![(asked.to, outcome.resident_bytes)];
+        if elsewhere > 0 {
+            // What stayed, stayed where it was; without a word on that, it is nowhere we know.
+            let was = self.find(asked.pid, asked.addr).map(|extent| extent.residency);
+            let main = was.and_then(|was| {
+                let others = was.iter().filter(|(node, _)| *node != asked.to);
+                others.max_by_key(|(_, bytes)| *bytes).map(|(node, _)| node)
+            });
+            if let Some(node) = main.or(asked.from).filter(|node| *node != asked.to) {
+                on.push((node, elsewhere));
+            }
+        }
+        self.set_residency(range, &on, self.now_ms);
+    }
+
+    /// A row of unknown residency waits to be looked up.
+    pub(crate) fn lose_sight(&mut self, number: u32) {
+        let row = &mut self.rows[number];
+        row.homes = Default::default();
+        row.homes_as_of = Stamp::NEVER;
+        if row.has(SPILLED) {
+            row.flags &= !SPILLED;
+            self.spill.remove(&number);
+        }
+        let row = &mut self.rows[number];
+        if row.has(FRESH) || row.has(QUEUED) {
+            return;
+        }
+        if self.unlocated.len() >= UNLOCATED_MAX {
+            self.counts.unlocated_forgotten += 1;
+            return;
+        }
+        row.flags |= QUEUED;
+        self.unlocated.push_back((number, row.addr));
+    }
+
+    /// The extents from `first` to `last` became records: they lie where their arena is, if it is known.
+    pub(crate) fn locate_born(&mut self, first: u32, last: u32) {
+        let mut number = first;
+        loop {
+            let row = &self.rows[number];
+            let node =
+                if row.arena == NO_ARENA { None } else { self.arenas.get(usize::from(row.arena)) };
+            match node.copied().flatten() {
+                Some(node) => {
+                    self.settle(number, vec![(node, row.bytes())], Stamp::at(self.now_ms))
+                }
+                None => self.lose_sight(number),
+            }
+            if number == last {
+                return;
+            }
+            number = self.next_of(number).expect("`last` follows `first` in one object");
+        }
+    }
+
+    fn settle(&mut self, number: u32, mut homes: Vec<(NodeId, u64)>, as_of: Stamp) {
+        homes.retain(|(_, bytes)| *bytes > 0);
+        homes.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));
+        let row = &mut self.rows[number];
+        row.homes_as_of = as_of;
+        row.homes = Default::default();
+        for (home, (node, bytes)) in row.homes.iter_mut().zip(&homes) {
+            *home = Home::new(*node, *bytes);
+        }
+        row.flags &= !QUEUED;
+        if homes.len() > row.homes.len() {
+            row.flags |= SPILLED;
+            self.spill.insert(number, homes.split_off(2));
+        } else if row.has(SPILLED) {
+            row.flags &= !SPILLED;
+            self.spill.remove(&number);
+        }
+    }
+}

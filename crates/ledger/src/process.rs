@@ -1,0 +1,135 @@
+//! What the ledger keeps per process: its rows by address, and what arrived before its time.
+//! In: deaths and cuts without their birth. Out: whether a late birth is dead already.
+//! Knows nothing of rows.
+//!
+//! Rings of different threads are drained in any order, so a death may come before its birth. The
+//! daemon drains all rings between two ticks: what came before a tick has its partner before the next
+//! but one, and two generations of memory suffice.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tiercel_wire::Version;
+
+use crate::index::Index;
+
+/// Early deaths remembered per process and generation; more are dropped and counted. A dropped one
+/// can leave a dead object in the books until something newer lies there or a resync.
+pub const TOMBSTONES_MAX: usize = 65_536;
+
+/// Cuts remembered per process. Births of mapped objects look at all of them, so they are few.
+pub const CUTS_MAX: usize = 512;
+
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) index: Index,
+    pub(crate) tombstones: Tombstones,
+    pub(crate) cuts: Cuts,
+    /// Bytes of its live objects, records and fresh ones.
+    pub(crate) live_bytes: u64,
+    pub(crate) peak_bytes: u64,
+    pub(crate) phase: u64,
+    /// Where a realloc moved to, if that was the last record.
+    pub(crate) continued: Option<u64>,
+}
+
+impl Process {
+    pub(crate) fn new(pid: u32) -> Process {
+        Process {
+            pid,
+            index: Index::default(),
+            tombstones: Tombstones::default(),
+            cuts: Cuts::default(),
+            live_bytes: 0,
+            peak_bytes: 0,
+            phase: 0,
+            continued: None,
+        }
+    }
+
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.live_bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+}
+
+/// Up to which version the uses of an address are over.
+#[derive(Default)]
+pub(crate) struct Tombstones {
+    young: BTreeMap<u64, Version>,
+    old: BTreeMap<u64, Version>,
+}
+
+impl Tombstones {
+    /// False when there was no room.
+    pub(crate) fn bury(&mut self, addr: u64, version: Version) -> bool {
+        if self.young.len() >= TOMBSTONES_MAX && !self.young.contains_key(&addr) {
+            return false;
+        }
+        let latest = self.young.entry(addr).or_insert(version);
+        if version.is_newer_than(*latest) {
+            *latest = version;
+        }
+        true
+    }
+
+    /// Whether this use of the address is known to be over.
+    pub(crate) fn covers(&self, addr: u64, version: Version) -> bool {
+        let over = |map: &BTreeMap<u64, Version>| {
+            map.get(&addr).is_some_and(|dead| !version.is_newer_than(*dead))
+        };
+        (!self.young.is_empty() && over(&self.young)) || (!self.old.is_empty() && over(&self.old))
+    }
+
+    pub(crate) fn age(&mut self) {
+        self.old = std::mem::take(&mut self.young);
+    }
+}
+
+/// A range that left the mapped objects of older versions.
+#[derive(Clone, Copy)]
+struct Cut {
+    addr: u64,
+    end: u64,
+    version: Version,
+    young: bool,
+}
+
+/// The latest cuts.
+#[derive(Default)]
+pub(crate) struct Cuts {
+    cuts: VecDeque<Cut>,
+}
+
+impl Cuts {
+    /// False when an older one had to go before its time.
+    pub(crate) fn add(&mut self, addr: u64, end: u64, version: Version) -> bool {
+        let full = self.cuts.len() >= CUTS_MAX;
+        if full {
+            self.cuts.pop_front();
+        }
+        self.cuts.push_back(Cut { addr, end, version, young: true });
+        !full
+    }
+
+    /// What is left of a range of this version, ascending.
+    pub(crate) fn remains(&self, addr: u64, end: u64, version: Version) -> Vec<(u64, u64)> {
+        let mut pieces = vec![(addr, end)];
+        for cut in self.cuts.iter().filter(|cut| cut.version.is_newer_than(version)) {
+            pieces = pieces
+                .into_iter()
+                .flat_map(|(lo, hi)| [(lo, hi.min(cut.addr)), (lo.max(cut.end), hi)])
+                .filter(|(lo, hi)| lo < hi)
+                .collect();
+        }
+        pieces
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cuts.is_empty()
+    }
+
+    pub(crate) fn age(&mut self) {
+        self.cuts.retain(|cut| cut.young);
+        self.cuts.iter_mut().for_each(|cut| cut.young = false);
+    }
+}

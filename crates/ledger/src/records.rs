@@ -1,0 +1,208 @@
+//! Records applied in whatever order the rings gave them.
+//! In: [`Record`]s of one process. Out: objects that live exactly when the program has them.
+//! Knows nothing of rings.
+//!
+//! The rules, from `tiercel_wire.h`: every use of an address has a version; of two live records over
+//! the same bytes the newer is true; a death names the use it ends and may come before its birth.
+
+use tiercel_wire::{Flags, Record, Version};
+
+use crate::config::OBJECT_BYTES_MAX;
+use crate::ledger::Ledger;
+use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, PAGE_SHIFT, Row, Stamp};
+
+/// A birth, from a record or an object table.
+#[derive(Clone, Copy)]
+pub(crate) struct Birth {
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    pub(crate) site: u32,
+    pub(crate) version: Version,
+    pub(crate) arena: Option<u8>,
+    pub(crate) flags: Flags,
+    pub(crate) born: Stamp,
+}
+
+impl Birth {
+    fn end(&self) -> u64 {
+        self.addr + self.bytes
+    }
+}
+
+impl Ledger {
+    /// Applies one record of one process.
+    pub fn apply(&mut self, pid: u32, record: &Record) {
+        let Some(slot) = self.slot(pid) else {
+            self.counts.records_of_unknown_processes += 1;
+            return;
+        };
+        self.counts.records += 1;
+        let continued = self.process_mut(slot).continued.take();
+        match *record {
+            Record::Born { addr, bytes, site, version, arena, flags, time_ms } => {
+                let born = self.event_stamp(time_ms);
+                self.born(slot, Birth { addr, bytes, site, version, arena, flags, born });
+                if flags.has(Flags::CONTINUED) {
+                    self.process_mut(slot).continued = Some(addr);
+                }
+            }
+            Record::Died { addr, version, .. } => {
+                if let Some(heir) = continued {
+                    self.inherit(slot, addr, version, heir);
+                }
+                self.died(slot, addr, version);
+            }
+            Record::Resized { addr, bytes, site, version, arena, flags, time_ms } => {
+                let born = self.event_stamp(time_ms);
+                self.resized(slot, Birth { addr, bytes, site, version, arena, flags, born });
+            }
+            Record::Cut { addr, bytes, version, .. } => {
+                self.cut(slot, addr, addr + bytes, Some(version));
+                if !self.process_mut(slot).cuts.add(addr, addr + bytes, version) {
+                    self.counts.early_forgotten += 1;
+                }
+            }
+            Record::Phase { number, .. } => self.process_mut(slot).phase = number,
+            // The daemon sees what really became of the process.
+            Record::Exec { .. } | Record::Exit { .. } => {}
+        }
+    }
+
+    pub(crate) fn born(&mut self, slot: u16, birth: Birth) {
+        if birth.bytes > OBJECT_BYTES_MAX || !self.has_room(slot, 1) {
+            self.counts.births_refused += 1;
+            self.counts.births_refused_bytes += birth.bytes;
+            return;
+        }
+        self.counts.objects_born += 1;
+        self.counts.born_bytes += birth.bytes;
+        let process = self.process(slot);
+        if !birth.flags.has(Flags::MAPPED) || process.cuts.is_empty() {
+            self.place(slot, birth);
+            return;
+        }
+        for (addr, end) in process.cuts.remains(birth.addr, birth.end(), birth.version) {
+            self.place(slot, Birth { addr, bytes: end - addr, ..birth });
+        }
+    }
+
+    /// Puts a birth into the books unless it is known to be over.
+    fn place(&mut self, slot: u16, birth: Birth) {
+        if let Some(number) = self.overlapping(slot, birth.addr, birth.end()) {
+            let row = &self.rows[number];
+            let is_known = row.addr == birth.addr && row.version() == birth.version;
+            let overtaken =
+                self.newer_within(slot, birth.addr, birth.end(), birth.version).is_some();
+            if overtaken || is_known {
+                self.counts.births_overtaken += 1;
+                return;
+            }
+        }
+        if self.process(slot).tombstones.covers(birth.addr, birth.version) {
+            self.counts.births_overtaken += 1;
+            return;
+        }
+        self.remove_overlapping(slot, birth.addr, birth.end());
+        let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
+        self.insert_row(Row {
+            addr: birth.addr,
+            pages: (birth.bytes >> PAGE_SHIFT) as u32,
+            site: birth.site,
+            carve: birth.version.carve,
+            generation: birth.version.generation,
+            process: slot,
+            flags: HEAD | LAST | FRESH | flag(Flags::BLOCK, BLOCK) | flag(Flags::MAPPED, MAPPED),
+            arena: birth.arena.unwrap_or(NO_ARENA),
+            hits: 0,
+            born: birth.born,
+            last_access: Stamp::NEVER,
+            reads: 0.0,
+            writes: 0.0,
+            stall_ns: 0.0,
+            clock: 0,
+            homes: Default::default(),
+            homes_as_of: Stamp::NEVER,
+        });
+    }
+
+    pub(crate) fn died(&mut self, slot: u16, addr: u64, version: Version) {
+        let head = self.head_at(slot, addr).filter(|n| !self.is_newer(*n, version));
+        let is_exact = head.is_some_and(|number| self.rows[number].version() == version);
+        if let Some(number) = head {
+            self.remove_object(number);
+        }
+        if !is_exact {
+            self.counts.deaths_early += 1;
+            if !self.process_mut(slot).tombstones.bury(addr, version) {
+                self.counts.early_forgotten += 1;
+            }
+        }
+    }
+
+    pub(crate) fn resized(&mut self, slot: u16, new: Birth) {
+        let Some(head) = self.head_at(slot, new.addr) else {
+            // Its birth is late, or was lost; this record says as much.
+            self.born(slot, new);
+            return;
+        };
+        let dead = self.process(slot).tombstones.covers(new.addr, new.version);
+        if dead || self.is_newer(head, new.version) || new.bytes > OBJECT_BYTES_MAX {
+            self.counts.births_overtaken += 1;
+            return;
+        }
+        let last = self.last_of(head);
+        let old_end = self.rows[last].end();
+        if new.end() < old_end {
+            self.cut(slot, new.end(), old_end, None);
+        } else if new.end() > old_end {
+            let newer = self.newer_within(slot, old_end, new.end(), new.version);
+            let end = newer.unwrap_or(new.end());
+            if end > old_end {
+                self.remove_overlapping(slot, old_end, end);
+                let pages = ((end - old_end) >> PAGE_SHIFT) as u32;
+                self.extend(last, pages, new.bytes >> PAGE_SHIFT);
+            }
+        }
+        let mut number = Some(head);
+        while let Some(this) = number {
+            let row = &mut self.rows[this];
+            (row.carve, row.generation) = (new.version.carve, new.version.generation);
+            number = self.next_of(this);
+        }
+    }
+
+    /// A realloc moved: the new object takes over what is known of the old one, extent by extent.
+    fn inherit(&mut self, slot: u16, old: u64, version: Version, new: u64) {
+        let (Some(old), Some(new)) = (self.head_at(slot, old), self.head_at(slot, new)) else {
+            return;
+        };
+        let (from, to) = (&self.rows[old], &self.rows[new]);
+        if from.version() != version || from.has(FRESH) || !to.has(FRESH) || !to.has(LAST) {
+            return;
+        }
+        self.record_row(new);
+        let (mut from, mut to) = (Some(old), Some(new));
+        while let (Some(a), Some(b)) = (from, to) {
+            let old = self.rows[a];
+            let row = &mut self.rows[b];
+            row.reads = old.reads;
+            row.writes = old.writes;
+            row.stall_ns = old.stall_ns;
+            row.clock = old.clock;
+            row.last_access = old.last_access;
+            self.live.born_ms -= row.born.ms().unwrap_or(0);
+            row.born = old.born;
+            self.live.born_ms += row.born.ms().unwrap_or(0);
+            (from, to) = (self.next_of(a), self.next_of(b));
+        }
+    }
+
+    pub(crate) fn head_at(&self, slot: u16, addr: u64) -> Option<u32> {
+        let number = self.process(slot).index.get(addr)?;
+        self.rows[number].has(HEAD).then_some(number)
+    }
+
+    fn is_newer(&self, number: u32, version: Version) -> bool {
+        self.rows[number].version().is_newer_than(version)
+    }
+}

@@ -1,0 +1,66 @@
+//! Samples folded into extents.
+//! In: [`Sample`]s. Out: averages per extent (MAT Eq. 1), and counts of what hit nothing.
+//! Knows nothing of where samples come from.
+
+use tiercel_wire::{AccessKind, Sample};
+
+use crate::ledger::Ledger;
+use crate::row::{FRESH, Stamp};
+
+impl Ledger {
+    /// Adds one observed access to the extent it hit. It counts in the open interval whatever its own
+    /// time says: a sampler's buffer is drained at every tick.
+    pub fn sample(&mut self, sample: &Sample) {
+        self.counts.samples += 1;
+        self.counts.samples_with_latency += u64::from(sample.latency_ns.is_some());
+        let Some(slot) = self.slot(sample.pid) else {
+            self.counts.samples_of_unknown_processes += 1;
+            return;
+        };
+        let found = self.process(slot).index.at_or_below(sample.addr);
+        let Some(mut number) = found.filter(|n| sample.addr < self.rows[*n].end()) else {
+            self.counts.samples_outside += 1;
+            return;
+        };
+        if self.rows[number].has(FRESH) {
+            number = self.hit_fresh(slot, number, sample.addr);
+        } else {
+            self.counts.samples_attributed += 1;
+        }
+        self.add(number, sample);
+    }
+
+    /// A fresh object is one row: a large one is split now, so that its extents differ from the start.
+    fn hit_fresh(&mut self, slot: u16, number: u32, addr: u64) -> u32 {
+        self.split(number);
+        let found = self.process(slot).index.at_or_below(addr);
+        let number = found.expect("a split row's extents cover what it covered");
+        let row = &mut self.rows[number];
+        if row.hits == u16::MAX {
+            self.counts.samples_attributed += 1;
+        } else {
+            row.hits += 1;
+        }
+        number
+    }
+
+    fn add(&mut self, number: u32, sample: &Sample) {
+        let latency_ns = sample.latency_ns.map_or(self.config.assumed_latency_ns, |ns| ns as f32);
+        let share = self.config.alpha * sample.weight as f32;
+        let is_fresh = self.rows[number].has(FRESH);
+        let interval = self.interval;
+        let decay = if is_fresh { 1.0 } else { self.decay(interval - self.rows[number].clock) };
+        let row = &mut self.rows[number];
+        if !is_fresh {
+            row.clock = interval;
+        }
+        row.reads *= decay;
+        row.writes *= decay;
+        row.stall_ns = row.stall_ns * decay + share * latency_ns / self.config.parallelism;
+        match sample.kind {
+            AccessKind::Write => row.writes += share,
+            AccessKind::Read | AccessKind::Unknown => row.reads += share,
+        }
+        row.last_access = row.last_access.max(Stamp::at(sample.time_ms.min(self.now_ms)));
+    }
+}
