@@ -3,3 +3,28 @@
 //! Knows nothing of policies; the guest runs the same binaries as any machine.
 
 #![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod suite;
+
+mod cache;
+mod closure;
+mod cpio;
+mod fetch;
+mod guest;
+mod image;
+mod kvm;
+mod qemu;
+mod sources;
+mod topology;
+
+pub use cache::Cache;
+pub use fetch::Packages;
+pub use guest::{Guest, Outcome, Request, Streams};
+pub use image::Payload;
+pub use qemu::Acceleration;
+pub use topology::{Size, Topology};
+
+/// Takes lines for people: what a step that lasts longer than two seconds is doing.
+/// The caller decides where they go; this crate prints nothing.
+pub type Progress<'a> = dyn FnMut(&str) + 'a;

@@ -1,0 +1,211 @@
+//! One boot of the guest: a command in, its output, files and exit status out.
+//! In: [`Guest`] (what stays the same from run to run) and [`Request`]. Out: [`Outcome`].
+//! Knows nothing of what the command is.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::Progress;
+use crate::cache::Cache;
+use crate::fetch::Packages;
+use crate::image::{self, Payload};
+use crate::kvm;
+use crate::qemu::{Acceleration, Qemu, Setup};
+use crate::topology::Topology;
+
+/// The ports' names in the guest; `guest/init` knows them too.
+const PORTS: [&str; 3] = ["tiercel.out", "tiercel.err", "tiercel.result"];
+
+/// A port is read in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Packages, base image and acceleration, ready to boot any number of times.
+pub struct Guest {
+    packages: Packages,
+    acceleration: Acceleration,
+    base: Vec<u8>,
+}
+
+/// What one boot shall do.
+pub struct Request<'a> {
+    /// Nodes of the guest.
+    pub topology: &'a Topology,
+    /// Files for the guest.
+    pub payload: Payload,
+    /// Lines for the guest's shell.
+    pub command: &'a str,
+    /// What the command finds set.
+    pub environment: &'a [(String, String)],
+    /// When the guest counts as hung, from its start.
+    pub timeout: Duration,
+    /// Where the files of the guest's `/out` go; made when missing.
+    pub out: Option<&'a Path>,
+}
+
+/// Where the command's output goes while it runs.
+pub struct Streams<'a> {
+    /// Its standard output.
+    pub stdout: &'a mut (dyn Write + Send),
+    /// Its standard error.
+    pub stderr: &'a mut (dyn Write + Send),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The command's exit status, as its shell reports it.
+    pub status: i32,
+    /// From the start of QEMU to its end.
+    pub elapsed: Duration,
+    /// Files the command left in `/out`.
+    pub files: usize,
+}
+
+impl Guest {
+    /// Fetches what is missing, decides on the acceleration and makes the base image.
+    pub fn prepare(
+        cache: &Cache,
+        acceleration: Acceleration,
+        progress: &mut Progress<'_>,
+    ) -> Result<Guest> {
+        let packages = Packages::ensure(cache, progress)?;
+        let acceleration = match acceleration {
+            Acceleration::Auto if kvm::works(cache, &packages, progress) => Acceleration::Kvm,
+            Acceleration::Auto => Acceleration::Tcg,
+            chosen => chosen,
+        };
+        let base = image::base(&packages)?;
+        Ok(Guest { packages, acceleration, base })
+    }
+
+    /// What runs the guest's instructions.
+    pub fn acceleration(&self) -> Acceleration {
+        self.acceleration
+    }
+
+    /// Boots, runs the command, powers off. A guest that passes the time limit is killed;
+    /// the error then carries the console's last lines.
+    pub fn run(&self, request: Request<'_>, streams: Streams<'_>) -> Result<Outcome> {
+        let Request { topology, mut payload, command, environment, timeout, out } = request;
+        payload.text("lab/command", 0o644, command);
+        let image = self.image(payload, topology, environment);
+        let started = Instant::now();
+        let setup = self.setup(topology, &image, &PORTS, false);
+        let (mut qemu, ports) = Qemu::start(&setup)?;
+        let [stdout, stderr, result] =
+            <[UnixStream; 3]>::try_from(ports).expect("one stream per port");
+        let archive = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+        let mut archive_file = archive.reopen().context("cannot open a temporary file")?;
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(move || copy(stdout, streams.stdout));
+            scope.spawn(move || copy(stderr, streams.stderr));
+            scope.spawn(move || copy(result, &mut archive_file));
+            let ended = qemu.wait_until(Some(started + timeout));
+            // Ends the ports too, and with them the threads.
+            qemu.kill();
+            ended
+        })?;
+        let elapsed = started.elapsed();
+        if ended.is_none() {
+            bail!(
+                "the guest did not finish in {} s and was killed; its console's last lines:\n{}",
+                timeout.as_secs(),
+                qemu.last_words()
+            );
+        }
+        let Some(status) = status(archive.path()) else {
+            bail!(
+                "the guest stopped before its command ended, after {:.1} s; its console's last \
+                 lines:\n{}",
+                elapsed.as_secs_f64(),
+                qemu.last_words()
+            );
+        };
+        let files = out.map_or(Ok(0), |out| unpack(archive.path(), out))?;
+        Ok(Outcome { status, elapsed, files })
+    }
+
+    /// Boots into a shell on the caller's terminal.
+    pub fn shell(
+        &self,
+        topology: &Topology,
+        payload: Payload,
+        environment: &[(String, String)],
+    ) -> Result<()> {
+        let mut environment = environment.to_vec();
+        environment.push(("LAB_SHELL".to_owned(), "1".to_owned()));
+        let image = self.image(payload, topology, &environment);
+        let (mut qemu, _) = Qemu::start(&self.setup(topology, &image, &[], true))?;
+        let ended = qemu.wait_until(None)?.expect("there is no deadline");
+        ensure!(ended.success(), "QEMU ended with {ended}\n{}", qemu.last_words());
+        Ok(())
+    }
+
+    fn image(
+        &self,
+        payload: Payload,
+        topology: &Topology,
+        environment: &[(String, String)],
+    ) -> Vec<u8> {
+        let mut environment = environment.to_vec();
+        environment.push(("LAB_MACHINE".to_owned(), topology.machine.clone()));
+        let mut image = self.base.clone();
+        image.extend(payload.finish(&environment));
+        image
+    }
+
+    fn setup<'a>(
+        &'a self,
+        topology: &'a Topology,
+        image: &'a [u8],
+        ports: &'a [&'a str],
+        interactive: bool,
+    ) -> Setup<'a> {
+        let Guest { packages, acceleration, .. } = self;
+        Setup { packages, topology, acceleration: *acceleration, image, ports, interactive }
+    }
+}
+
+/// Copies a port until it closes. A sink that fails loses the rest: the guest must not be
+/// stopped by its reader.
+fn copy(mut port: UnixStream, sink: &mut (dyn Write + Send)) {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut open = true;
+    while let Ok(count @ 1..) = port.read(&mut piece) {
+        open = open && sink.write_all(&piece[..count]).and_then(|()| sink.flush()).is_ok();
+    }
+}
+
+fn status(archive: &Path) -> Option<i32> {
+    let output = Command::new("tar").arg("-xOf").arg(archive).arg("lab/status").output().ok()?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+}
+
+/// Unpacks the guest's `/out` and counts its files.
+fn unpack(archive: &Path, out: &Path) -> Result<usize> {
+    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let errors = File::options().write(true).open("/dev/null").context("cannot open /dev/null")?;
+    let listing = Command::new("tar")
+        .args(["--no-same-owner", "--strip-components=1", "-xvf"])
+        .arg(archive)
+        .arg("-C")
+        .arg(out)
+        .arg("out")
+        .stderr(errors)
+        .output()
+        .context("cannot start tar")?;
+    ensure!(
+        listing.status.success(),
+        "cannot unpack the guest's files into {}: {}",
+        out.display(),
+        listing.status
+    );
+    let names = String::from_utf8_lossy(&listing.stdout).into_owned();
+    Ok(names.lines().filter(|name| !name.ends_with('/')).map(PathBuf::from).count())
+}
