@@ -55,13 +55,17 @@ pub struct Outcome {
 }
 
 /// Why bytes did not move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
-    /// The OS page is pinned, locked or shared just now (EBUSY).
+    /// The OS page is pinned or locked just now (EBUSY).
     Busy,
+    /// Another process maps the OS page too, as after a fork (EACCES for that OS page).
+    Shared,
     /// No room on the target (ENOMEM).
     NoMemory,
+    /// The target node does not exist or is offline (ENODEV).
+    NoNode,
     /// Not ours to move (EACCES, EPERM).
     Permission,
     /// The process is gone (ESRCH).
