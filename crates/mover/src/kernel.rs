@@ -1,0 +1,392 @@
+//! The kernel mover: `move_pages` in large batches, believed only by residency.
+//! In: moves. Out: outcomes counted from where the OS pages are afterwards.
+//! Knows nothing of system call numbers (see `syscall`) and of why a move was asked for.
+//!
+//! A batch is a run of OS pages with one process and one target:
+//!
+//! ```text
+//!   ask where all are --> there | absent | elsewhere
+//!        elsewhere --> move (whole batch) --> ask again --> there | absent | elsewhere + last failure
+//!             ^                                                        |
+//!             '------ busy only: again, in pieces an eighth as long ---'
+//! ```
+//!
+//! Why pieces: after an OS page that cannot be migrated, the kernel may leave the rest of the call alone
+//! (a short move); shorter calls confine that to its neighbours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use tiercel_ledger::movement::{Failure, Move, Outcome};
+use tiercel_machine::NodeId;
+
+use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
+use crate::{Mover, Range, Residency, ResidencyError};
+
+/// OS pages per call. From 512 on the cost of the call itself is below 1% of what it does per OS page
+/// (`cargo run --release -p tiercel-mover --example bench_mover`); 4096 holds eight huge ones and keeps the
+/// program's memory map locked for milliseconds only.
+pub const BATCH_OS_PAGES: usize = 4096;
+/// Rounds per batch: pieces of 4096, 512, 64 and 8 OS pages.
+const ROUNDS: u32 = 4;
+/// Each round's pieces are this many powers of two shorter.
+const ROUND_SHIFT: u32 = 3;
+/// OS pages of one range that a residency question looks at; one extent of 64 MiB is exact.
+pub const MAX_QUERIED_OS_PAGES: u64 = 16384;
+/// Longest move; all of the runtime's address range. A longer one is somebody's error and fails as such.
+pub const MAX_MOVE_BYTES: u64 = 1 << 40;
+/// Bytes the kernel moves at once when transparent huge pages are in use (x86-64, and arm64 with 4 KiB).
+const HUGE_BYTES: u64 = 2 << 20;
+
+/// Moves memory of any process that the kernel lets us move: our own user's, or anybody's with privilege.
+#[derive(Debug)]
+pub struct KernelMover<K = Linux> {
+    kernel: K,
+    os_page_bytes: u64,
+    /// Whether the last head of a huge piece brought its tail along.
+    huge_expected: bool,
+    /// Targets that ran out of memory during this `execute`.
+    full: BTreeSet<NodeId>,
+}
+
+/// One OS page on its way.
+#[derive(Clone, Copy, Debug)]
+struct OsPage {
+    addr: u64,
+    /// Index of the move it belongs to.
+    owner: usize,
+    place: Place,
+    /// What the last attempt said about it.
+    said: Option<Failure>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// On the target all along.
+    There,
+    /// On the target now.
+    Moved,
+    /// On another node.
+    Elsewhere(NodeId),
+    /// Nowhere.
+    Absent,
+    /// Not known, and given up.
+    Lost(Failure),
+}
+
+impl KernelMover<Linux> {
+    /// A mover on the running kernel.
+    pub fn new() -> KernelMover<Linux> {
+        KernelMover::with_kernel(Linux::default())
+    }
+}
+
+impl Default for KernelMover<Linux> {
+    fn default() -> Self {
+        KernelMover::new()
+    }
+}
+
+impl<K: Kernel> KernelMover<K> {
+    /// A mover on any kernel, a failing one for example.
+    pub fn with_kernel(kernel: K) -> KernelMover<K> {
+        let os_page_bytes = kernel.os_page_bytes();
+        assert!(os_page_bytes.is_power_of_two());
+        KernelMover { kernel, os_page_bytes, huge_expected: false, full: BTreeSet::new() }
+    }
+
+    /// Settles a batch and adds it up into the outcomes of its moves.
+    fn flush(&mut self, batch: &mut Vec<OsPage>, outcomes: &mut [Outcome]) {
+        let Some(first) = batch.first() else { return };
+        let (pid, to) = (outcomes[first.owner].asked.pid, outcomes[first.owner].asked.to);
+        let started = Instant::now();
+        self.settle(pid, to, batch);
+        let took_ns = started.elapsed().as_nanos() as u64;
+        let (length, bytes) = (batch.len() as u64, self.os_page_bytes);
+        for run in batch.chunk_by(|a, b| a.owner == b.owner) {
+            let outcome = &mut outcomes[run[0].owner];
+            outcome.took_ns += took_ns * run.len() as u64 / length;
+            run.iter().for_each(|os_page| count(outcome, os_page, bytes));
+        }
+        batch.clear();
+    }
+
+    /// Brings every OS page of the batch to its final place.
+    fn settle(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) {
+        let all: Vec<usize> = (0..batch.len()).collect();
+        self.locate(pid, to, batch, &all);
+        for round in 0..ROUNDS {
+            let waiting: Vec<usize> = all.iter().copied().filter(|&i| batch[i].waits()).collect();
+            if waiting.is_empty() {
+                return;
+            }
+            if self.full.contains(&to) {
+                waiting.iter().for_each(|&i| batch[i].said = Some(Failure::NoMemory));
+                return;
+            }
+            let (attempt, heads) = self.heads_first(round, batch, &waiting);
+            for piece in attempt.chunks(BATCH_OS_PAGES >> (ROUND_SHIFT * round)) {
+                self.attempt(pid, to, batch, piece);
+            }
+            let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
+            self.locate(pid, to, batch, &waiting);
+            self.note_room_left(batch, &waiting, &before);
+            if let Some(&head) = heads.last() {
+                self.huge_expected = batch[head + 1].place == Place::Moved;
+            }
+        }
+    }
+
+    /// Asks where the OS pages at these indices are.
+    fn locate(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage], indices: &[usize]) {
+        let addrs: Vec<u64> = indices.iter().map(|&i| batch[i].addr).collect();
+        let mut status = vec![STATUS_UNTOUCHED; addrs.len()];
+        let answer = self.kernel.move_pages(pid, &addrs, None, &mut status);
+        for (&index, status) in indices.iter().zip(status) {
+            let os_page = &mut batch[index];
+            os_page.place = match (answer, status) {
+                (Err(errno), _) => Place::Lost(failure_of_call(errno)),
+                (Ok(_), status) => match place_of(status) {
+                    Ok(Some(node)) if node == to => match os_page.place {
+                        Place::Elsewhere(_) => Place::Moved,
+                        _ => Place::There,
+                    },
+                    Ok(Some(node)) => Place::Elsewhere(node),
+                    Ok(None) => Place::Absent,
+                    Err(failure) => Place::Lost(failure),
+                },
+            };
+        }
+    }
+
+    /// What to attempt in this round: of each whole huge piece only its head where the memory seems to be
+    /// huge (it takes the other 511 along), and one such head otherwise, to find out. Later rounds attempt
+    /// all that waits. Also returns the heads.
+    fn heads_first(
+        &self,
+        round: u32,
+        batch: &[OsPage],
+        waiting: &[usize],
+    ) -> (Vec<usize>, Vec<usize>) {
+        let length = (HUGE_BYTES / self.os_page_bytes) as usize;
+        let is_head = |at: usize| {
+            let whole = waiting.get(at + length - 1).is_some_and(|&last| {
+                let first = waiting[at];
+                last == first + length - 1
+                    && batch[last].addr == batch[first].addr + HUGE_BYTES - self.os_page_bytes
+            });
+            whole && batch[waiting[at]].addr.is_multiple_of(HUGE_BYTES)
+        };
+        let (mut attempt, mut heads) = (Vec::with_capacity(waiting.len()), Vec::new());
+        let mut at = 0;
+        while at < waiting.len() {
+            attempt.push(waiting[at]);
+            let look = round == 0 && length > 1 && (self.huge_expected || heads.is_empty());
+            if look && is_head(at) {
+                heads.push(waiting[at]);
+                at += length;
+            } else {
+                at += 1;
+            }
+        }
+        (attempt, heads)
+    }
+
+    /// One call that moves, and what it said about each OS page.
+    fn attempt(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage], indices: &[usize]) {
+        let addrs: Vec<u64> = indices.iter().map(|&i| batch[i].addr).collect();
+        let mut status = vec![STATUS_UNTOUCHED; addrs.len()];
+        let answer = self.kernel.move_pages(pid, &addrs, Some(to), &mut status);
+        for (&index, status) in indices.iter().zip(status) {
+            batch[index].said = Some(match answer {
+                Err(errno) => failure_of_call(errno),
+                Ok(short) => failure_of_status(status, short > 0),
+            });
+            if batch[index].said == Some(Failure::NoMemory) {
+                self.full.insert(to);
+            }
+        }
+    }
+
+    /// A node that OS pages have left has room again.
+    fn note_room_left(&mut self, batch: &[OsPage], indices: &[usize], before: &[Place]) {
+        for (&index, before) in indices.iter().zip(before) {
+            if let (Place::Elsewhere(from), Place::Moved) = (before, batch[index].place) {
+                self.full.remove(from);
+            }
+        }
+    }
+
+    fn residency_of(&mut self, pid: u32, range: Range) -> Result<Residency, ResidencyError> {
+        let total = range.bytes / self.os_page_bytes;
+        let asked = total.min(MAX_QUERIED_OS_PAGES);
+        let addrs: Vec<u64> =
+            (0..asked).map(|i| range.addr + spread(i, asked, total) * self.os_page_bytes).collect();
+        let (mut nodes, mut absent) = (BTreeMap::<NodeId, u64>::new(), 0);
+        let mut status = [STATUS_UNTOUCHED; BATCH_OS_PAGES];
+        for addrs in addrs.chunks(BATCH_OS_PAGES) {
+            let status = &mut status[..addrs.len()];
+            self.kernel.move_pages(pid, addrs, None, status).map_err(|errno| match errno.0 {
+                libc::EPERM | libc::EACCES => ResidencyError::Permission,
+                libc::ESRCH => ResidencyError::Vanished,
+                _ => ResidencyError::Kernel(errno),
+            })?;
+            for &status in status.iter() {
+                match place_of(status) {
+                    Ok(Some(node)) => *nodes.entry(node).or_default() += 1,
+                    _ => absent += 1,
+                }
+            }
+        }
+        Ok(self.scale(range, asked, nodes, absent))
+    }
+
+    /// Counts of a sample as bytes of the range; the rounding goes to the largest share.
+    fn scale(
+        &self,
+        range: Range,
+        asked: u64,
+        counts: BTreeMap<NodeId, u64>,
+        absent: u64,
+    ) -> Residency {
+        let bytes_of = |count: u64| {
+            let bytes = u128::from(range.bytes) * u128::from(count) / u128::from(asked.max(1));
+            bytes as u64 / self.os_page_bytes * self.os_page_bytes
+        };
+        let mut nodes: Vec<(NodeId, u64)> =
+            counts.into_iter().map(|(node, count)| (node, bytes_of(count))).collect();
+        let mut absent_bytes = bytes_of(absent);
+        let rest = range.bytes - absent_bytes - nodes.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        match nodes.iter_mut().max_by_key(|(_, bytes)| *bytes) {
+            Some((_, bytes)) if *bytes >= absent_bytes => *bytes += rest,
+            _ => absent_bytes += rest,
+        }
+        nodes.retain(|(_, bytes)| *bytes > 0);
+        Residency { nodes, absent_bytes, queried_bytes: asked * self.os_page_bytes }
+    }
+}
+
+impl<K: Kernel> Mover for KernelMover<K> {
+    fn execute(&mut self, moves: &[Move]) -> Vec<Outcome> {
+        self.full.clear();
+        let mut outcomes: Vec<Outcome> = moves.iter().map(blank).collect();
+        let mut batch: Vec<OsPage> = Vec::with_capacity(BATCH_OS_PAGES);
+        for (owner, asked) in moves.iter().enumerate() {
+            let key = |owner: usize| (moves[owner].pid, moves[owner].to);
+            if batch.first().is_some_and(|first| key(first.owner) != key(owner)) {
+                self.flush(&mut batch, &mut outcomes);
+            }
+            if asked.bytes > MAX_MOVE_BYTES {
+                outcomes[owner].failed.push((Failure::Other, asked.bytes));
+                continue;
+            }
+            for index in 0..asked.bytes / self.os_page_bytes {
+                let addr = asked.addr.saturating_add(index * self.os_page_bytes);
+                batch.push(OsPage { addr, owner, place: Place::Absent, said: None });
+                if batch.len() == BATCH_OS_PAGES {
+                    self.flush(&mut batch, &mut outcomes);
+                }
+            }
+        }
+        self.flush(&mut batch, &mut outcomes);
+        for outcome in &mut outcomes {
+            outcome.failed.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        }
+        outcomes
+    }
+
+    fn residency(&mut self, pid: u32, ranges: &[Range]) -> Vec<Result<Residency, ResidencyError>> {
+        ranges.iter().map(|&range| self.residency_of(pid, range)).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn is_modelled(&self) -> bool {
+        false
+    }
+}
+
+impl OsPage {
+    /// Whether another attempt may help: not yet attempted, or busy when it was.
+    fn waits(&self) -> bool {
+        matches!(self.place, Place::Elsewhere(_)) && matches!(self.said, None | Some(Failure::Busy))
+    }
+}
+
+fn blank(asked: &Move) -> Outcome {
+    Outcome {
+        asked: asked.clone(),
+        moved_bytes: 0,
+        resident_bytes: 0,
+        absent_bytes: 0,
+        failed: Vec::new(),
+        took_ns: 0,
+    }
+}
+
+/// Adds one OS page to the outcome of its move.
+fn count(outcome: &mut Outcome, os_page: &OsPage, bytes: u64) {
+    let failure = match os_page.place {
+        Place::There => return outcome.resident_bytes += bytes,
+        Place::Absent => return outcome.absent_bytes += bytes,
+        Place::Moved => {
+            outcome.resident_bytes += bytes;
+            return outcome.moved_bytes += bytes;
+        }
+        Place::Lost(failure) => failure,
+        Place::Elsewhere(_) => os_page.said.unwrap_or(Failure::Other),
+    };
+    match outcome.failed.iter_mut().find(|(known, _)| *known == failure) {
+        Some((_, sum)) => *sum += bytes,
+        None => outcome.failed.push((failure, bytes)),
+    }
+}
+
+/// What an errno of the whole call means.
+fn failure_of_call(errno: Errno) -> Failure {
+    match errno.0 {
+        // EACCES: the target is outside the process's cpuset.
+        libc::EPERM | libc::EACCES => Failure::Permission,
+        libc::ESRCH => Failure::Vanished,
+        libc::ENOMEM => Failure::NoMemory,
+        libc::ENODEV => Failure::NoNode,
+        _ => Failure::Other,
+    }
+}
+
+/// What the status of an attempt means, should the OS page turn out to be elsewhere still. `short`: the
+/// kernel says that it did not get to all OS pages.
+fn failure_of_status(status: i32, short: bool) -> Failure {
+    match status {
+        STATUS_UNTOUCHED if short => Failure::Busy,
+        STATUS_UNTOUCHED | 0.. => Failure::Misplaced,
+        _ => match -status {
+            libc::EBUSY | libc::EAGAIN => Failure::Busy,
+            libc::EACCES => Failure::Shared,
+            libc::EPERM => Failure::Permission,
+            libc::ENOMEM => Failure::NoMemory,
+            _ => Failure::Other,
+        },
+    }
+}
+
+/// What the status of a question means: a node, or nowhere. EFAULT is the kernel's word for the shared zero
+/// page and for addresses that are not mapped at all: neither has memory that could move.
+fn place_of(status: i32) -> Result<Option<NodeId>, Failure> {
+    match u16::try_from(status) {
+        Ok(node) => Ok(Some(NodeId(node))),
+        Err(_) if status == -libc::ENOENT || status == -libc::EFAULT => Ok(None),
+        Err(_) => Err(Failure::Other),
+    }
+}
+
+/// The i-th of `asked` indices below `total`: all of them, or one anywhere in each of `asked` equal strips, so
+/// that memory interleaved in a regular pattern is not always hit at the same phase.
+fn spread(i: u64, asked: u64, total: u64) -> u64 {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    let strip = total / asked;
+    let start = (u128::from(i) * u128::from(total) / u128::from(asked)) as u64;
+    start + (i.wrapping_mul(GOLDEN) >> 32) % strip
+}
