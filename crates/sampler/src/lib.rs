@@ -17,9 +17,15 @@ use std::time::Duration;
 
 use tiercel_wire::Sample;
 
+mod clock;
 mod error;
+mod perf;
+mod support;
+#[cfg(test)]
+mod testing;
 
 pub use error::SamplerError;
+pub use support::{open, support};
 
 /// Observes accesses. One sampler serves many processes; the daemon's one thread calls it.
 pub trait Sampler: Send {
@@ -65,15 +71,6 @@ pub trait Sampler: Send {
 
     /// What sampling cost so far.
     fn cost(&self) -> Cost;
-}
-
-/// Opens a sampler.
-///
-/// # Errors
-/// Says why this kind does not work here; for [`Kind::Auto`], why none does.
-pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
-    let _ = config;
-    Err(SamplerError::Unavailable { kind, why: "not built yet".to_owned(), remedy: String::new() })
 }
 
 /// What may be asked for by name.
@@ -188,6 +185,8 @@ pub struct Config {
     pub cpu_budget: f64,
     /// Which events `perf` and `bpf` use.
     pub source: Source,
+    /// Names of events to use instead of the processor's own set; empty: that set.
+    pub events: Vec<String>,
     /// Bytes of one ring: perf has one per CPU, bpf one in all. Rounded up to a power of two.
     pub ring_bytes: usize,
     /// Most samples one drain may append.
@@ -218,6 +217,7 @@ impl Default for Config {
             period: 4096,
             cpu_budget: 0.01,
             source: Source::Hardware,
+            events: Vec::new(),
             ring_bytes: 256 << 10,
             drain_max: 1 << 16,
             page_events: false,
@@ -226,9 +226,4 @@ impl Default for Config {
             seed: 1,
         }
     }
-}
-
-/// What works here, for `tiercel doctor`: one finding per kind, with what to do about it.
-pub fn support() -> Vec<tiercel_machine::Finding> {
-    Vec::new()
 }

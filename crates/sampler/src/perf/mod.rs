@@ -1,0 +1,407 @@
+//! The `perf` sampler: the CPU's precise memory events, by process, without root where the kernel
+//! allows it. In: processes. Out: samples with data addresses.
+//! Knows nothing of which addresses matter.
+//!
+//! ```text
+//!   thread A ---- event on cpu 0 --+--> ring of cpu 0 --+
+//!           \---- event on cpu 1 --|-+                  +--> drain
+//!   thread B ---- event on cpu 0 --+ +> ring of cpu 1 --+
+//! ```
+//!
+//! An event that new threads inherit may not have a ring of its own unless it is bound to one CPU.
+//! So each thread found at attach gets one event per CPU, all of one CPU write into one ring, and
+//! the ring belongs to a silent event of our own that outlives every process. Threads started later
+//! inherit; forked processes do not (`inherit_thread`): they are attached by themselves.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tiercel_wire::Sample;
+
+use crate::clock;
+use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight, Source};
+
+mod attr;
+pub mod choose;
+mod count;
+mod decode;
+mod events;
+mod pace;
+mod record;
+mod ring;
+mod spe;
+mod tasks;
+
+use attr::{Attr, flag};
+use choose::{Choice, choose};
+use events::{Decode, PAGE_FAULTS};
+use pace::Pace;
+use record::{AuxChunk, RawSample, Record};
+use ring::Ring;
+
+/// Most events of one process: threads x CPUs x events. Each is a descriptor of ours and memory of
+/// the kernel's (about 1 KiB); a process beyond it is better seen by the bpf sampler.
+const EVENTS_MAX: usize = 8192;
+/// Looks at the thread list at attach: threads that start meanwhile are found by the next look.
+const TASK_LOOKS: usize = 4;
+/// AUX area per CPU where the PMU writes packets: 1 MiB holds 16,000 SPE records of 64 bytes.
+const AUX_BYTES: usize = 1 << 20;
+/// Addresses from here on are the kernel's.
+const USER_END: u64 = 1 << 63;
+
+/// See the module.
+pub struct PerfSampler {
+    config: Config,
+    choice: Choice,
+    rings: Vec<(i32, Ring)>,
+    processes: HashMap<u32, Process>,
+    /// Index into `choice.events` by the kernel's id.
+    kinds: HashMap<u64, usize>,
+    pace: Pace,
+    cost: Cost,
+    cycles_per_ns: Option<f64>,
+    counting: bool,
+    last_drain_ns: u64,
+    aux_scratch: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Process {
+    events: Vec<(u64, OwnedFd)>,
+    counts: Vec<count::Pair>,
+}
+
+impl PerfSampler {
+    /// Opens the rings.
+    ///
+    /// # Errors
+    /// As [`choose`], or [`SamplerError::Limit`] when the rings take too much locked memory.
+    pub fn open(config: &Config) -> Result<PerfSampler, SamplerError> {
+        let choice = choose(config)?;
+        let mut rings = Vec::new();
+        for cpu in tasks::online_cpus() {
+            rings.push((cpu, open_ring(config, &choice, cpu)?));
+        }
+        Ok(PerfSampler {
+            config: config.clone(),
+            pace: Pace::new(config.cpu_budget),
+            cycles_per_ns: tasks::cycles_per_ns(),
+            counting: count::works(),
+            last_drain_ns: clock::monotonic_ns(),
+            choice,
+            rings,
+            processes: HashMap::new(),
+            kinds: HashMap::new(),
+            cost: Cost::default(),
+            aux_scratch: Vec::new(),
+        })
+    }
+
+    /// Events per sample of an event now.
+    fn period(&self, kind: usize) -> u64 {
+        let event = self.choice.events[kind].event;
+        let base = if self.config.source == Source::PageFaults { 1 } else { self.config.period };
+        base.saturating_mul(event.period_factor).saturating_mul(self.pace.factor())
+    }
+
+    /// Opens all events of a process at the present period.
+    fn open_events(&mut self, pid: u32) -> Result<Vec<(u64, OwnedFd)>, SamplerError> {
+        let mut opened = Vec::new();
+        let mut known: Vec<i32> = Vec::new();
+        for _ in 0..TASK_LOOKS {
+            let fresh: Vec<i32> =
+                tasks::threads(pid).into_iter().filter(|tid| !known.contains(tid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for tid in fresh {
+                self.open_thread(pid, tid, &mut opened)?;
+                known.push(tid);
+            }
+        }
+        if opened.is_empty() { Err(SamplerError::Vanished { pid }) } else { Ok(opened) }
+    }
+
+    fn open_thread(
+        &mut self,
+        pid: u32,
+        tid: i32,
+        opened: &mut Vec<(u64, OwnedFd)>,
+    ) -> Result<(), SamplerError> {
+        for kind in 0..self.choice.events.len() {
+            let attr = Attr { period: self.period(kind), ..self.choice.events[kind].attr };
+            for (cpu, ring) in &self.rings {
+                if opened.len() == EVENTS_MAX {
+                    return Err(too_many(pid));
+                }
+                let made = attr::open(&attr, tid, *cpu).and_then(|event| {
+                    attr::redirect(&event, ring.owner())?;
+                    Ok((attr::id(&event)?, event))
+                });
+                match made {
+                    Ok((id, event)) => {
+                        self.kinds.insert(id, kind);
+                        opened.push((id, event));
+                    }
+                    // The thread ended, or the CPU went off line since we looked.
+                    Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
+                    Err(error) => return Err(self.attach_error(pid, kind, error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn attach_error(&self, pid: u32, kind: usize, error: io::Error) -> SamplerError {
+        let event = self.choice.events[kind].event;
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => SamplerError::Permission {
+                what: format!("perf event {} on process {pid}", event.name),
+                remedy: "it must be yours and not setuid; as root the daemon sees all".into(),
+            },
+            Some(libc::EMFILE | libc::ENFILE) => too_many(pid),
+            _ => SamplerError::Io {
+                what: format!("perf event {} on process {pid}", event.name),
+                source: error,
+            },
+        }
+    }
+
+    /// Opens everything anew at the present period. The kernel's own way, PERF_EVENT_IOC_PERIOD,
+    /// leaves the threads that have inherited an event at the old one (measured).
+    fn reopen(&mut self) {
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            self.close_events(pid);
+            // One that cannot be opened now is seen again, or found gone, at the next change.
+            let events = self.open_events(pid).unwrap_or_default();
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.events = events;
+            }
+        }
+    }
+
+    fn close_events(&mut self, pid: u32) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        for (id, _event) in process.events.drain(..) {
+            self.kinds.remove(&id);
+        }
+    }
+}
+
+impl Sampler for PerfSampler {
+    fn kind(&self) -> Kind {
+        Kind::Perf
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
+        if self.processes.contains_key(&pid) {
+            return Ok(());
+        }
+        let events = self.open_events(pid)?;
+        let counts = if self.counting {
+            tasks::threads(pid).into_iter().filter_map(count::Pair::open).collect()
+        } else {
+            Vec::new()
+        };
+        self.processes.insert(pid, Process { events, counts });
+        Ok(())
+    }
+
+    fn detach(&mut self, pid: u32) {
+        self.close_events(pid);
+        self.processes.remove(&pid);
+    }
+
+    fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
+
+    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+        let began = clock::thread_cpu();
+        let now_ns = clock::monotonic_ns();
+        let mut pass = Pass { out, now_ms, now_ns, met: Drained::default(), records: 0 };
+        for index in 0..self.rings.len() {
+            self.drain_ring(index, &mut pass);
+        }
+        let (met, records) = (pass.met, pass.records);
+        let ours = clock::thread_cpu() - began;
+        let theirs = pace::SAMPLE_COST * u32::try_from(records).unwrap_or(u32::MAX);
+        self.cost.ours += ours;
+        self.cost.theirs += theirs;
+        self.cost.samples += met.samples;
+        self.cost.passes += 1;
+        let elapsed = Duration::from_nanos(now_ns - self.last_drain_ns);
+        self.last_drain_ns = now_ns;
+        if self.pace.look(elapsed, ours + theirs, met.throttled) {
+            self.reopen();
+        }
+        met
+    }
+
+    fn counters(&mut self) -> Option<Counters> {
+        let mut sum = Counters::default();
+        self.processes.values_mut().flat_map(|p| &mut p.counts).for_each(|c| c.add_to(&mut sum));
+        self.counting.then_some(sum)
+    }
+
+    fn sees(&self) -> Sees {
+        let has = |decode| self.choice.events.iter().any(|chosen| chosen.event.decode == decode);
+        let sight = |sees: bool| match (has(Decode::Fault), sees) {
+            (true, _) => Sight::FirstTouch,
+            (false, true) => Sight::Exact,
+            (false, false) => Sight::Blind,
+        };
+        let all = has(Decode::Ibs) || has(Decode::Spe);
+        let names: Vec<&str> = self.choice.events.iter().map(|chosen| chosen.event.name).collect();
+        Sees {
+            reads: sight(has(Decode::LoadMiss) || all),
+            writes: sight(has(Decode::Store) || all),
+            latency: !has(Decode::Fault) && self.cycles_per_ns.is_some(),
+            node: false,
+            counters: self.counting,
+            source: names.join(", "),
+            text: if has(Decode::Fault) {
+                "Only the first access of an OS page after it was mapped or moved; no heat.".into()
+            } else {
+                "Accesses that hardware prefetchers served in time, and those of the kernel on \
+                 the program's behalf, are not seen."
+                    .into()
+            },
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
+/// What one drain carries from ring to ring.
+struct Pass<'a> {
+    out: &'a mut Vec<Sample>,
+    now_ms: u64,
+    now_ns: u64,
+    met: Drained,
+    records: u64,
+}
+
+impl Pass<'_> {
+    /// The daemon's clock when the kernel's showed `time_ns`.
+    fn time_ms(&self, time_ns: u64) -> u64 {
+        self.now_ms.saturating_sub(self.now_ns.saturating_sub(time_ns) / 1_000_000)
+    }
+
+    fn push(&mut self, sample: Sample) {
+        self.met.samples += 1;
+        self.out.push(sample);
+    }
+}
+
+impl PerfSampler {
+    fn drain_ring(&mut self, index: usize, pass: &mut Pass<'_>) {
+        let share = (self.config.drain_max / self.rings.len()).max(1);
+        let mut records = Vec::new();
+        pass.met.lost += self.rings[index].1.drain(share, |record| records.push(record));
+        for record in records {
+            pass.records += 1;
+            match record {
+                Record::Sample(raw) => self.take_sample(&raw, pass),
+                Record::Lost(count) => pass.met.lost += count,
+                Record::Throttle => pass.met.throttled += 1,
+                Record::Aux(chunk) => self.take_aux(index, &chunk, pass),
+                Record::Other => {}
+            }
+        }
+    }
+
+    fn take_sample(&self, raw: &RawSample, pass: &mut Pass<'_>) {
+        // A record of an event closed meanwhile has no kind any more; its address is still true.
+        let kind = self.kinds.get(&raw.id).copied().unwrap_or(0);
+        let Some(access) = decode::access(self.choice.events[kind].event.decode, raw) else {
+            return;
+        };
+        if access.addr >= USER_END || !self.processes.contains_key(&raw.pid) {
+            return;
+        }
+        let period = if raw.period == 0 { self.period(kind) } else { raw.period };
+        let sample = self.sample(&access, raw.pid, raw.tid, pass.time_ms(raw.time_ns), period);
+        pass.push(sample);
+    }
+
+    fn take_aux(&mut self, index: usize, chunk: &AuxChunk, pass: &mut Pass<'_>) {
+        let ring = &self.rings[index].1;
+        let whole = ring.copy_aux(chunk.offset, chunk.bytes, &mut self.aux_scratch);
+        ring.release_aux(chunk.offset.saturating_add(chunk.bytes));
+        pass.met.lost += u64::from(chunk.truncated) + u64::from(!whole);
+        if !whole || !self.processes.contains_key(&chunk.pid) {
+            return;
+        }
+        let mut accesses = Vec::new();
+        pass.met.lost += spe::decode(&self.aux_scratch, &mut accesses) as u64;
+        let (time_ms, period) = (pass.time_ms(chunk.time_ns), self.period(0));
+        pass.records += accesses.len() as u64;
+        for access in accesses.iter().filter(|access| access.addr < USER_END) {
+            pass.push(self.sample(access, chunk.pid, chunk.tid, time_ms, period));
+        }
+    }
+
+    fn sample(
+        &self,
+        access: &decode::Access,
+        pid: u32,
+        tid: u32,
+        time_ms: u64,
+        period: u64,
+    ) -> Sample {
+        let latency_ns = self
+            .cycles_per_ns
+            .filter(|_| access.latency_cycles > 0)
+            .map(|cycles| (access.latency_cycles as f64 / cycles) as u32);
+        Sample {
+            time_ms,
+            pid,
+            tid,
+            addr: access.addr,
+            kind: access.kind,
+            latency_ns,
+            node: None,
+            weight: u32::try_from(period).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+fn too_many(pid: u32) -> SamplerError {
+    SamplerError::Limit {
+        what: format!("perf needs too many events for process {pid} (threads x CPUs)"),
+        remedy: "raise `ulimit -n`, attach earlier (tiercel run), or use the bpf sampler as root"
+            .into(),
+    }
+}
+
+/// The ring of one CPU, owned by an event of our own that never fires.
+fn open_ring(config: &Config, choice: &Choice, cpu: i32) -> Result<Ring, SamplerError> {
+    let data_bytes = config.ring_bytes.clamp(1 << 12, 1 << 26).next_power_of_two();
+    let aux_bytes = if choice.aux { AUX_BYTES } else { 0 };
+    // AUX areas belong to the PMU that writes them, so there the owner is one of its events.
+    let owner = if choice.aux {
+        let attr = choice.events[0].attr;
+        Attr { flags: attr.flags | flag::DISABLED, period: 1 << 30, ..attr }
+    } else {
+        Attr {
+            sample_type: choice.sample_type,
+            ..Attr::user_mode(attr::TYPE_SOFTWARE, attr::SW_DUMMY)
+        }
+    };
+    let opened = attr::open(&owner, 0, cpu)
+        .and_then(|event| Ring::map(event, data_bytes, aux_bytes, choice.sample_type));
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::ENOMEM) => SamplerError::Limit {
+            what: format!("a perf ring of {data_bytes} bytes on CPU {cpu} does not fit"),
+            remedy: "lower sampler.ring-bytes or raise kernel.perf_event_mlock_kb".into(),
+        },
+        _ => choose::refusal(&PAGE_FAULTS, error),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! A process to observe: a forked child that touches the OS pages it is told to.
+//! In: commands through a pipe. Out: their completion. Knows nothing of samplers.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Bytes of an OS page here.
+pub const OS_PAGE: u64 = 4096;
+
+/// A child with a buffer of private anonymous memory; killed and reaped when dropped.
+pub struct Child {
+    /// Process id.
+    pub pid: u32,
+    /// Its buffer, bytes.
+    pub buffer: Range<u64>,
+    /// The userfaultfd it opened, as the runtime would.
+    pub uffd: Option<OwnedFd>,
+    commands: File,
+    answers: File,
+}
+
+impl Child {
+    /// Forks a child with `os_pages` of untouched memory.
+    pub fn new(os_pages: u64) -> Child {
+        let (their_commands, commands) = pipe();
+        let (answers, their_answers) = pipe();
+        let bytes = os_pages * OS_PAGE;
+        // SAFETY: after fork the child makes system calls and touches its own mapping only, as a
+        // child of a threaded process must.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "fork");
+        if pid == 0 {
+            serve(their_commands.as_raw_fd(), their_answers.as_raw_fd(), bytes);
+        }
+        drop((their_commands, their_answers));
+        let mut child = Child { pid: pid as u32, buffer: 0..0, uffd: None, commands, answers };
+        let base = child.answer();
+        child.buffer = base..base + bytes;
+        let number = child.answer();
+        child.uffd = fetch(child.pid, number as i32);
+        child
+    }
+
+    /// Writes one byte into each of the OS pages.
+    pub fn write(&mut self, os_pages: Range<u64>) {
+        self.command(0, os_pages);
+    }
+
+    /// Reads one byte of each of the OS pages.
+    pub fn read(&mut self, os_pages: Range<u64>) {
+        self.command(1, os_pages);
+    }
+
+    /// Lets it end and reaps it.
+    pub fn exit(&mut self) {
+        let _ = self.commands.write_all(&encode(2, 0..0));
+        // SAFETY: our own child; the status is not wanted.
+        unsafe { libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0) };
+    }
+
+    fn command(&mut self, what: u64, os_pages: Range<u64>) {
+        self.commands.write_all(&encode(what, os_pages)).expect("the child listens");
+        assert_eq!(self.answer(), 0);
+    }
+
+    fn answer(&mut self) -> u64 {
+        let mut answer = [0u8; 8];
+        self.answers.read_exact(&mut answer).expect("the child answers");
+        u64::from_ne_bytes(answer)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child; signals and waits cannot harm us.
+        unsafe {
+            libc::kill(self.pid as i32, libc::SIGKILL);
+            libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+fn encode(what: u64, os_pages: Range<u64>) -> [u8; 24] {
+    let mut out = [0u8; 24];
+    for (slot, value) in out.chunks_exact_mut(8).zip([what, os_pages.start, os_pages.end]) {
+        slot.copy_from_slice(&value.to_ne_bytes());
+    }
+    out
+}
+
+/// Duplicates a descriptor of the child; stands in for SCM_RIGHTS.
+fn fetch(pid: u32, number: i32) -> Option<OwnedFd> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: plain system calls; descriptors they answer are ours.
+    unsafe {
+        let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        assert!(pidfd >= 0, "pidfd_open");
+        let pidfd = OwnedFd::from_raw_fd(pidfd as i32);
+        let fd = libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+fn pipe() -> (File, File) {
+    let mut ends = [0i32; 2];
+    // SAFETY: two fresh descriptors, ours from here on.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
+    }
+}
+
+/// The child's life. Only system calls and its own buffer: no allocation, no lock, no panic.
+fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
+    const USER_MODE_ONLY: libc::c_int = 1;
+    // SAFETY: see above; the buffer is ours alone, and every touched OS page lies in it.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let base = libc::mmap(std::ptr::null_mut(), bytes as usize, prot, flags, -1, 0);
+        libc::madvise(base, bytes as usize, libc::MADV_NOHUGEPAGE);
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        let uffd = libc::syscall(libc::SYS_userfaultfd, flags);
+        let say = |value: u64| libc::write(answers, (&raw const value).cast(), 8);
+        say(base as u64);
+        say(uffd as u64);
+        let mut command = [0u64; 3];
+        while libc::read(commands, command.as_mut_ptr().cast(), 24) == 24 {
+            let [what, first, end] = command;
+            for os_page in first..end.min(bytes / OS_PAGE) {
+                let at = base.cast::<u8>().add((os_page * OS_PAGE) as usize);
+                match what {
+                    0 => at.write_volatile(1),
+                    _ => {
+                        at.read_volatile();
+                    }
+                }
+            }
+            if what == 2 {
+                libc::_exit(0);
+            }
+            say(0);
+        }
+        libc::_exit(0);
+    }
+}
