@@ -182,22 +182,26 @@ struct tcl_header {
 
 #define TCL_ARENAS_MAX 8u
 
-/* Written by the daemon only. Arena k is memory of node arena_node[k]; k = 0 is the best tier. */
+/* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
+ * second is written at births: they are kept apart. Arena k is memory of node arena_node[k]; k = 0
+ * is the best tier. The runtime clamps whatever it finds here. */
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
-    uint64_t clock_ms;     /* milliseconds since the session began; coarse */
-    uint32_t arena_count;  /* 0: placement is the kernel's affair */
-    uint32_t small_arena;  /* where new blocks of small slots are born */
+    uint64_t clock_ms;    /* milliseconds since the session began; coarse */
+    uint32_t arena_count; /* 0: placement is the kernel's affair */
+    uint32_t small_arena; /* where new blocks of small slots are born */
     int32_t arena_node[TCL_ARENAS_MAX];
+    uint32_t phase;
+    uint32_t detach; /* 1: the daemon leaves for good; the runtime writes nothing more */
     /* Bytes that may still be born in each arena until the daemon looks again. The runtime takes
      * from arena 0 first; when an arena's figure is used up it goes to the next; the last arena
-     * is never refused. Signed and atomic: both sides add and subtract. */
+     * is never refused. Signed and atomic: both sides add and subtract. A thread takes up to
+     * TCL_BIRTH_CREDIT bytes ahead. */
     int64_t birth_bytes_left[TCL_ARENAS_MAX];
-    uint32_t phase;
-    uint32_t detach; /* 1: daemon leaves in an orderly way; the runtime writes nothing more */
     uint8_t pad[4096 - 128];
 };
+#define TCL_BIRTH_CREDIT (256 << 10)
 
 #define TCL_HEADER_AT 0ull
 #define TCL_CONTROL_AT 4096ull

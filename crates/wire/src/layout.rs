@@ -125,9 +125,9 @@ pub mod control {
     pub const ARENA_COUNT: usize = 16;
     pub const SMALL_ARENA: usize = 20;
     pub const ARENA_NODE: usize = 24;
-    pub const BIRTH_BYTES_LEFT: usize = 56;
-    pub const PHASE: usize = 120;
-    pub const DETACH: usize = 124;
+    pub const PHASE: usize = 56;
+    pub const DETACH: usize = 60;
+    pub const BIRTH_BYTES_LEFT: usize = 64;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.
