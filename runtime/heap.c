@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap.c: the page heap, which cuts a reserved range of addresses into runs and coalesces them again.
+ * In: wishes for runs of so many OS pages in arena k. Out: runs, with a fresh carve number each.
+ * Knows nothing of threads' caches, objects, sites or small slots.
+ *
+ * Free runs lie in bins by size, clean (zero, not resident) and dirty (resident) ones apart, and
+ * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first: that is what
+ * keeps the resident size down. Dirty runs turn clean by a purge, which happens late (PURGE_DELAY_MS),
+ * outside the lock, biggest runs first, and in proportion to what lives: a synchronous cap costs
+ * 40 to 170 us an operation.
+ */
+#include "heap.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define UNIT_SHIFT 26 /* 64 MiB: what an arena gets of the range at a time */
+#define UNIT ((size_t)1 << UNIT_SHIFT)
+#define UNITS_MAX (TCL_RANGE_MAX >> UNIT_SHIFT)
+#define CHUNK_MAX ((size_t)1 << 30)
+/* Memory is opened (made accessible) in steps of an eighth of what is open, within these. */
+#define OPEN_MIN ((size_t)1 << 20)
+#define OPEN_MAX UNIT
+
+#define EXACT 64   /* bins of one size each; above, eight bins a doubling */
+#define BINS 248
+#define BIN_SEARCH 8 /* runs looked at in a bin whose runs may be too small */
+
+#define PURGE_DELAY_MS 250
+#define PURGE_BATCH 16
+#define PURGE_ROUNDS 64
+/* Dirty OS pages that may stay: an eighth of the live ones after the delay, half of them ever. */
+#define SOFT_MIN ((size_t)(8 << 20) / TCL_PAGE)
+#define HARD_MIN ((size_t)(64 << 20) / TCL_PAGE)
+
+struct bins {
+    uint64_t map[(BINS + 63) / 64]; /* bit set: bin not empty */
+    uint32_t head[BINS];
+};
+
+/* A piece of the range that belongs to one arena: runs fill [start, opened) without a gap. */
+struct chunk {
+    uintptr_t start, opened, end;
+};
+
+struct arena {
+    struct bins clean, dirty;
+    struct chunk *chunk; /* the latest */
+    int node;            /* bound to it, -1 none */
+};
+
+struct range tcl_heap_range;
+pthread_mutex_t tcl_heap_lock = PTHREAD_MUTEX_INITIALIZER;
+_Atomic bool tcl_purge_due;
+
+static struct chunk chunks[UNITS_MAX / 2], no_chunk;
+static size_t chunk_count;
+static struct arena arenas[TCL_ARENAS_MAX] = {
+    [0 ... TCL_ARENAS_MAX - 1] = {.chunk = &no_chunk, .node = -1},
+};
+static uint8_t unit_arena[UNITS_MAX]; /* arena + 1, by 64 MiB of the range */
+static uintptr_t next_small, next_runs;
+static size_t pages_open, pages_dirty, pages_clean;
+static uint64_t purge_allowed_ms;
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+unsigned tcl_arena_of_page(size_t number) {
+    return unit_arena[number >> (UNIT_SHIFT - PAGE_SHIFT)] - 1u;
+}
+
+/* ---- Bins ------------------------------------------------------------------------------------ */
+
+static unsigned bin_of(size_t total) {
+    if (total <= EXACT)
+        return (unsigned)total - 1;
+    unsigned log = 63u - (unsigned)__builtin_clzll(total);
+    return EXACT + (log - 6) * 8 + ((unsigned)(total >> (log - 3)) & 7);
+}
+
+static void link_free(struct bins *bins, struct run *run) {
+    unsigned bin = bin_of(run->total);
+    uint32_t number = (uint32_t)number_of(run), head = bins->head[bin];
+    run->prev = 0;
+    run->next = head;
+    if (head)
+        run_at(head)->prev = number;
+    bins->head[bin] = number;
+    bins->map[bin / 64] |= 1ull << (bin % 64);
+}
+
+static struct bins *bins_of(struct run *run) {
+    struct arena *arena = &arenas[tcl_arena_of_page(number_of(run))];
+    return run->state == RUN_DIRTY ? &arena->dirty : &arena->clean;
+}
+
+static void unlink_free(struct run *run) {
+    struct bins *bins = bins_of(run);
+    unsigned bin = bin_of(run->total);
+    if (run->next)
+        run_at(run->next)->prev = run->prev;
+    if (run->prev)
+        run_at(run->prev)->next = run->next;
+    else if (!(bins->head[bin] = run->next))
+        bins->map[bin / 64] &= ~(1ull << (bin % 64));
+    *(run->state == RUN_DIRTY ? &pages_dirty : &pages_clean) -= run->total;
+}
+
+/* Makes [number, number + total) a free run, joined with free neighbours of the same state. */
+static void insert_free(size_t number, size_t total, enum run_state state) {
+    unsigned arena = tcl_arena_of_page(number);
+    if (number > page_number(tcl_heap_range.runs)) {
+        struct run *tail = run_at(number - 1);
+        if (tail->state == state && tcl_arena_of_page(number - 1) == arena) {
+            struct run *before = run_at(number - tail->total);
+            unlink_free(before);
+            number -= before->total;
+            total += before->total;
+        }
+    }
+    size_t end = number + total;
+    if (page_address(end) < next_runs) {
+        struct run *after = run_at(end);
+        if (after->state == state && tcl_arena_of_page(end) == arena) {
+            unlink_free(after);
+            total += after->total;
+        }
+    }
+    struct run *run = run_at(number), *tail = run_at(number + total - 1);
+    run->total = tail->total = (uint32_t)total;
+    run->state = tail->state = (uint8_t)state;
+    link_free(state == RUN_DIRTY ? &arenas[arena].dirty : &arenas[arena].clean, run);
+    *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
+}
+
+/* A run of at least `total` OS pages out of the bins, still linked; NULL when there is none. */
+static struct run *find_free(const struct bins *bins, size_t total) {
+    unsigned bin = bin_of(total);
+    if (total <= EXACT) {
+        if (bins->head[bin])
+            return run_at(bins->head[bin]);
+    } else {
+        uint32_t number = bins->head[bin];
+        for (int i = 0; number && i < BIN_SEARCH; i++, number = run_at(number)->next)
+            if (run_at(number)->total >= total)
+                return run_at(number);
+    }
+    for (unsigned first = ++bin / 64, i = first; i < sizeof(bins->map) / 8; i++) {
+        uint64_t word = i == first ? bins->map[i] & ~0ull << (bin % 64) : bins->map[i];
+        if (word)
+            return run_at(bins->head[i * 64 + (unsigned)__builtin_ctzll(word)]);
+    }
+    return NULL;
+}
+
+/* ---- Range and chunks ---------------------------------------------------------------------------------- */
+
+static void init_once(void) {
+    struct range range = {0};
+    if (tcl_range_reserve(&range, 2 * UNIT, UNIT)) {
+        tcl_heap_range = range;
+        next_small = range.base;
+        next_runs = range.runs;
+    }
+}
+
+void tcl_heap_init(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init_once);
+}
+
+static void bind_chunk(uintptr_t start, size_t bytes, int node) {
+    unsigned long mask[16] = {0};
+    if (node < 0 || (size_t)node >= sizeof(mask) * 8)
+        return;
+    mask[node / 64] = 1ul << (node % 64);
+    int saved = errno;
+    /* MPOL_PREFERRED: a full node is no reason to fail. The kernel takes one bit less than told. */
+    syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0);
+    errno = saved;
+}
+
+uint8_t tcl_arena_bind(unsigned k) {
+    int node = tcl_arena_node(k);
+    if (tcl_likely(node == __atomic_load_n(&arenas[k].node, __ATOMIC_RELAXED)))
+        return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
+    tcl_lock(&tcl_heap_lock);
+    if (arenas[k].node != node) {
+        __atomic_store_n(&arenas[k].node, node, __ATOMIC_RELAXED);
+        for (size_t unit = 0; node >= 0 && unit < UNITS_MAX; unit++)
+            if (unit_arena[unit] == k + 1)
+                bind_chunk(tcl_heap_range.base + (unit << UNIT_SHIFT), UNIT, node);
+    }
+    tcl_unlock(&tcl_heap_lock);
+    return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
+}
+
+/* Takes units [*next, *next + bytes) of the range for arena k, with their part of the table. */
+static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_t bytes) {
+    if (bytes > limit - *next)
+        return 0;
+    struct run *first = run_at(page_number(*next)), *last = first + (bytes >> PAGE_SHIFT);
+    uintptr_t table = (uintptr_t)first & ~(PAGE - 1);
+    uintptr_t table_end = ((uintptr_t)last + PAGE - 1) & ~(PAGE - 1);
+    if (mprotect((void *)table, table_end - table, PROT_READ | PROT_WRITE) != 0)
+        return 0;
+    for (size_t i = 0; i < bytes >> UNIT_SHIFT; i++)
+        unit_arena[((*next - tcl_heap_range.base) >> UNIT_SHIFT) + i] = (uint8_t)(k + 1);
+    bind_chunk(*next, bytes, arenas[k].node);
+    uintptr_t start = *next;
+    *next += bytes;
+    return start;
+}
+
+/* Opens memory at the top of arena k's current chunk so that a clean run of `total` OS pages aligned
+ * to `align` is there, or in a new chunk. */
+static bool open_more(unsigned k, size_t total, size_t align) {
+    struct chunk *chunk = arenas[k].chunk;
+    size_t need = (total + align - 1) << PAGE_SHIFT;
+    if (chunk->end - chunk->opened < need) {
+        size_t bytes = (pages_open << PAGE_SHIFT) & ~(UNIT - 1);
+        bytes = bytes > CHUNK_MAX ? CHUNK_MAX : bytes;
+        bytes = bytes < need ? (need + UNIT - 1) & ~(UNIT - 1) : bytes;
+        uintptr_t start = claim_units(&next_runs, tcl_heap_range.end, k, bytes);
+        if (!start)
+            return false;
+        chunk = arenas[k].chunk = &chunks[chunk_count++];
+        *chunk = (struct chunk){start, start, start + bytes};
+    }
+    size_t step = (pages_open << PAGE_SHIFT) / 8;
+    step = step < OPEN_MIN ? OPEN_MIN : step > OPEN_MAX ? OPEN_MAX : step & ~(OPEN_MIN - 1);
+    step = step < need ? need : step;
+    step = step > chunk->end - chunk->opened ? chunk->end - chunk->opened : step;
+    if (mprotect((void *)chunk->opened, step, PROT_READ | PROT_WRITE) != 0) {
+        step = need;
+        if (mprotect((void *)chunk->opened, step, PROT_READ | PROT_WRITE) != 0)
+            return false;
+    }
+    size_t number = page_number(chunk->opened);
+    chunk->opened += step;
+    pages_open += step >> PAGE_SHIFT;
+    insert_free(number, step >> PAGE_SHIFT, RUN_CLEAN);
+    return true;
+}
+
+void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
+    tcl_heap_init();
+    bytes = (bytes + UNIT - 1) & ~(UNIT - 1);
+    tcl_lock(&tcl_heap_lock);
+    uintptr_t start = claim_units(&next_small, tcl_heap_range.runs, k, bytes);
+    tcl_unlock(&tcl_heap_lock);
+    if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
+        return NULL; /* the units stay claimed: address space only */
+    return (void *)start;
+}
+
+size_t tcl_small_top(void) {
+    return page_number(__atomic_load_n(&next_small, __ATOMIC_RELAXED));
+}
+
+/* ---- Taking and giving ------------------------------------------------------------------------ */
+
+static void mark_used(struct run *run, size_t total) {
+    run->total = (uint32_t)total;
+    run->state = RUN_CACHED;
+    run->carve = tcl_next_carve();
+    run->generation = 0;
+    if (total > 1)
+        run_at(number_of(run) + total - 1)->state = RUN_NONE;
+}
+
+/* Cuts `total` OS pages aligned to `align` out of a free run that is unlinked. */
+static struct run *cut(struct run *free, size_t total, size_t align) {
+    enum run_state state = free->state;
+    size_t number = number_of(free), have = free->total;
+    size_t start = (page_address(number) >> PAGE_SHIFT) + align - 1;
+    start = (start & ~(align - 1)) - (tcl_heap_range.base >> PAGE_SHIFT);
+    size_t front = start - number;
+    struct run *run = run_at(start);
+    /* Before its neighbours are inserted, or they would join with it. */
+    mark_used(run, total);
+    run->touched = state == RUN_DIRTY ? (uint32_t)total : 0;
+    if (front)
+        insert_free(number, front, state);
+    if (have > front + total)
+        insert_free(start + total, have - front - total, state);
+    return run;
+}
+
+/* A dirty run too small, with enough clean room right behind it: saves touching fresh memory. */
+static struct run *take_joined(struct arena *arena, size_t total) {
+    unsigned bin = bin_of(total);
+    for (int word = (int)bin / 64, tries = 0; word >= 0 && tries < BIN_SEARCH; word--) {
+        uint64_t map = arena->dirty.map[word];
+        if (word == (int)bin / 64)
+            map &= ~0ull >> (63 - bin % 64);
+        for (; map && tries < BIN_SEARCH; tries++) {
+            unsigned top = 63u - (unsigned)__builtin_clzll(map);
+            map &= ~(1ull << top);
+            struct run *run = run_at(arena->dirty.head[(unsigned)word * 64 + top]);
+            size_t end = number_of(run) + run->total;
+            if (run->total * 2 < total || page_address(end) >= next_runs)
+                continue;
+            struct run *after = run_at(end);
+            if (after->state != RUN_CLEAN || run->total + after->total < total ||
+                tcl_arena_of_page(end) != tcl_arena_of_page(end - 1))
+                continue;
+            unlink_free(run);
+            unlink_free(after);
+            size_t dirty = run->total, rest = run->total + after->total - total;
+            mark_used(run, total);
+            run->touched = (uint32_t)dirty;
+            if (rest)
+                insert_free(number_of(run) + total, rest, RUN_CLEAN);
+            return run;
+        }
+    }
+    return NULL;
+}
+
+struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take) {
+    struct arena *arena = &arenas[k];
+    struct run *free = NULL;
+    if (take == TAKE_ANY && arena->dirty.map[0] + arena->dirty.map[1] + arena->dirty.map[2] +
+                                    arena->dirty.map[3] !=
+                                0) {
+        free = find_free(&arena->dirty, total + align - 1);
+        if (!free && align == 1 && total > 16) {
+            struct run *run = take_joined(arena, total);
+            if (run)
+                return run;
+        }
+    }
+    if (!free)
+        free = find_free(&arena->clean, total + align - 1);
+    if (!free) {
+        if (!tcl_heap_range.base || !open_more(k, total, align))
+            return NULL;
+        free = find_free(&arena->clean, total + align - 1);
+    }
+    if (!free)
+        return NULL;
+    unlink_free(free);
+    return cut(free, total, align);
+}
+
+static void note_dirt(void) {
+    size_t live = pages_open - pages_dirty - pages_clean;
+    size_t soft = live / 8 > SOFT_MIN ? live / 8 : SOFT_MIN;
+    if (tcl_likely(pages_dirty <= soft))
+        return;
+    size_t hard = live / 2 > HARD_MIN ? live / 2 : HARD_MIN;
+    if (pages_dirty > hard || now_ms() >= purge_allowed_ms)
+        tcl_purge_due = true;
+}
+
+void tcl_pages_give(struct run *run) {
+    size_t number = number_of(run), total = run->total, dirty = run->touched;
+    if (dirty < total)
+        insert_free(number + dirty, total - dirty, RUN_CLEAN);
+    if (dirty)
+        insert_free(number, dirty, RUN_DIRTY);
+    note_dirt();
+}
+
+bool tcl_pages_extend(struct run *run, size_t least, size_t most) {
+    size_t number = number_of(run), end = number + run->total;
+    unsigned k = tcl_arena_of_page(number);
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (page_address(end) < next_runs && tcl_arena_of_page(end) == k) {
+            struct run *after = run_at(end);
+            bool clean = after->state == RUN_CLEAN;
+            if ((clean || after->state == RUN_DIRTY) && run->total + after->total >= least) {
+                size_t want = clean ? most : least; /* hold no dirt in reserve */
+                size_t have = run->total + after->total, total = have < want ? have : want;
+                enum run_state state = after->state;
+                unlink_free(after);
+                if (!clean)
+                    run->touched = (uint32_t)total; /* a prefix: the clean part counts too */
+                run->total = (uint32_t)total;
+                run->carve = tcl_next_carve();
+                run->generation = 0;
+                run_at(number + total - 1)->state = RUN_NONE;
+                if (have > total)
+                    insert_free(number + total, have - total, state);
+                return true;
+            }
+        }
+        /* At the very top of the chunk there may be more to open. */
+        struct chunk *chunk = arenas[k].chunk;
+        if (page_address(end) != chunk->opened ||
+            (least - run->total) << PAGE_SHIFT > chunk->end - chunk->opened ||
+            !open_more(k, least - run->total, 1))
+            break;
+    }
+    return false;
+}
+
+void tcl_pages_trim(struct run *run, size_t total) {
+    size_t number = number_of(run), old = run->total;
+    size_t dirty = run->touched < total ? total : run->touched;
+    run->total = (uint32_t)total;
+    run->carve = tcl_next_carve();
+    run->generation = 0;
+    if (run->touched > total)
+        run->touched = (uint32_t)total;
+    if (total > 1)
+        run_at(number + total - 1)->state = RUN_NONE;
+    if (dirty < old)
+        insert_free(number + dirty, old - dirty, RUN_CLEAN);
+    if (dirty > total)
+        insert_free(number + total, dirty - total, RUN_DIRTY);
+    note_dirt();
+}
+
+/* ---- Purge ------------------------------------------------------------------------------------ */
+
+/* Unlinks the biggest dirty run of any arena as RUN_PURGING. */
+static struct run *pick_dirty(void) {
+    struct run *best = NULL;
+    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+        for (int word = (BINS - 1) / 64; word >= 0; word--)
+            if (arenas[k].dirty.map[word]) {
+                unsigned top = 63u - (unsigned)__builtin_clzll(arenas[k].dirty.map[word]);
+                struct run *run = run_at(arenas[k].dirty.head[(unsigned)word * 64 + top]);
+                if (!best || run->total > best->total)
+                    best = run;
+                break;
+            }
+    if (best) {
+        unlink_free(best);
+        best->state = RUN_PURGING;
+        if (best->total > 1)
+            run_at(number_of(best) + best->total - 1)->state = RUN_NONE;
+    }
+    return best;
+}
+
+void tcl_pages_purge(bool all) {
+    int saved = errno;
+    tcl_purge_due = false;
+    tcl_lock(&tcl_heap_lock);
+    size_t live = pages_open - pages_dirty - pages_clean;
+    size_t keep = live / 16 > SOFT_MIN / 2 ? live / 16 : SOFT_MIN / 2;
+    purge_allowed_ms = now_ms() + PURGE_DELAY_MS;
+    for (int round = 0; round < PURGE_ROUNDS || all; round++) {
+        struct run *batch[PURGE_BATCH];
+        int count = 0;
+        while (count < PURGE_BATCH && pages_dirty > (all ? 0 : keep) &&
+               (batch[count] = pick_dirty()) != NULL)
+            count++;
+        if (count == 0)
+            break;
+        tcl_unlock(&tcl_heap_lock);
+        bool clean[PURGE_BATCH];
+        for (int i = 0; i < count; i++)
+            clean[i] = madvise((void *)page_address(number_of(batch[i])),
+                               (size_t)batch[i]->total << PAGE_SHIFT, MADV_DONTNEED) == 0;
+        tcl_lock(&tcl_heap_lock);
+        bool failed = false;
+        for (int i = 0; i < count; i++) {
+            insert_free(number_of(batch[i]), batch[i]->total, clean[i] ? RUN_CLEAN : RUN_DIRTY);
+            failed |= !clean[i]; /* locked memory: it stays dirty */
+        }
+        if (failed)
+            break;
+    }
+    tcl_unlock(&tcl_heap_lock);
+    errno = saved;
+}
+
+void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
+    for (size_t i = 0; i < chunk_count; i++) {
+        size_t end = page_number(chunks[i].opened);
+        for (size_t number = page_number(chunks[i].start); number < end;
+             number += run_at(number)->total)
+            visit(run_at(number), context);
+    }
+}
+
+struct heap_figures tcl_heap_figures(void) {
+    tcl_lock(&tcl_heap_lock);
+    struct heap_figures figures = {pages_open, pages_open - pages_dirty - pages_clean, pages_dirty,
+                                   pages_clean};
+    tcl_unlock(&tcl_heap_lock);
+    return figures;
+}

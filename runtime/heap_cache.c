@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap_cache.c: objects from 4 KiB up: thread caches over the page heap, in-place growth, zeroing.
+ * In: the requests of malloc.c. Out: OS-page-aligned objects, and a note of each birth, death and
+ * resize while somebody tracks.
+ * Knows nothing of how records travel or where arenas lie.
+ *
+ *   <= 64 OS pages   thread cache, by arena and size class  --batches-->  page heap (heap.c)
+ *   above            page heap
+ *
+ * The cache of a thread lies outside of its TLS block (one pointer there), in a pool that outlives
+ * threads: a thread that exits gives its runs back and leaves the cache to the next one.
+ */
+#include "heap.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define CLASS_PAGES_MAX 64
+#define CLASSES 32
+#define CLASS_KEEP 128   /* OS pages a class may hold in a thread's cache, or CLASS_KEEP_MIN runs */
+#define CLASS_KEEP_MIN 4
+#define THREAD_KEEP 512  /* OS pages all classes together may hold: 2 MiB */
+#define BATCH 32         /* OS pages fetched at a time, at most BATCH_RUNS runs */
+#define BATCH_RUNS 16
+
+/* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_SMALL times
+ * their size below GROW_FROM, GROW_LARGE times above, up to GROW_MAX; from there GROW_SMALL again. */
+#define GROW_SMALL 4
+#define GROW_LARGE 64
+#define GROW_FROM 32                                  /* OS pages */
+#define GROW_MAX ((size_t)(256u << 20) >> PAGE_SHIFT) /* 1 TiB has room for thousands of these */
+
+/* calloc of at least this many dirty OS pages lets the kernel zero them, as they are touched. */
+#define ZERO_BY_KERNEL 32
+#define HUGE_PAGES 512 /* OS pages of a 2 MiB one */
+
+struct slot {
+    uint32_t head; /* OS page number of a cached run, 0 none */
+    uint32_t count;
+};
+
+struct cache {
+    struct slot slots[TCL_ARENAS_MAX][CLASSES];
+    size_t pages;
+    struct cache *next; /* in the pool */
+};
+
+/* The size classes: every size up to 16 OS pages, then every 2nd up to 32, every 4th up to 64. */
+static const uint8_t class_pages[CLASSES] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                             12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28,
+                                             30, 32, 36, 40, 44, 48, 52, 56, 60, 64};
+
+static __thread struct cache *cache;
+static __thread bool cache_closed; /* this thread is exiting */
+
+static struct cache *pool;
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t exit_key;
+static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
+
+static inline unsigned class_of(size_t pages) {
+    if (pages <= 16)
+        return (unsigned)pages - 1;
+    return pages <= 32 ? (unsigned)(pages + 1) / 2 + 7 : (unsigned)(pages + 3) / 4 + 15;
+}
+
+static inline unsigned keep_of(unsigned class) {
+    unsigned runs = CLASS_KEEP / class_pages[class];
+    return runs < CLASS_KEEP_MIN ? CLASS_KEEP_MIN : runs;
+}
+
+/* ---- Notes ------------------------------------------------------------------------------------ */
+
+static struct tcl_use use_of(const struct run *run, uint8_t flags) {
+    return (struct tcl_use){.addr = page_address(number_of(run)),
+                            .bytes = (size_t)run->pages << PAGE_SHIFT,
+                            .site = run->site,
+                            .carve = run->carve,
+                            .generation = run->generation,
+                            .arena = run->arena,
+                            .flags = flags};
+}
+
+/* Makes a cached run the program's. */
+static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
+                             uint8_t flags) {
+    run->pages = (uint32_t)pages;
+    if (run->touched < pages)
+        run->touched = (uint32_t)pages;
+    run->arena = arena;
+    run->site = site;
+    run->generation++;
+    atomic_store_explicit(&run->state, RUN_LIVE, memory_order_relaxed);
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run, flags);
+        tcl_note_born(&use);
+    }
+    return (void *)page_address(number_of(run));
+}
+
+/* ---- Thread caches ----------------------------------------------------------------------------- */
+
+static void split_batch(struct run *first, struct cache *to, unsigned k, unsigned class,
+                        unsigned count) {
+    size_t pages = class_pages[class], number = number_of(first);
+    struct slot *slot = &to->slots[k][class];
+    uint32_t touched = first->touched;
+    /* Highest first, so that they are handed out in the order of addresses. */
+    for (unsigned i = count; i-- > 0;) {
+        struct run *run = run_at(number + i * pages);
+        run->total = (uint32_t)pages;
+        run->carve = i ? tcl_next_carve() : first->carve;
+        run->generation = 0;
+        run->touched = touched <= i * pages ? 0 : touched - (uint32_t)(i * pages);
+        if (run->touched > pages)
+            run->touched = (uint32_t)pages;
+        run->next = slot->head;
+        slot->head = (uint32_t)number_of(run);
+        if (pages > 1)
+            run_at(number + (i + 1) * pages - 1)->state = RUN_NONE;
+        run->state = RUN_CACHED;
+    }
+    slot->count += count;
+    to->pages += count * pages;
+}
+
+static struct run *refill(struct cache *to, unsigned k, unsigned class) {
+    size_t pages = class_pages[class];
+    unsigned count = (unsigned)(BATCH / pages);
+    count = count < 1 ? 1 : count > BATCH_RUNS ? BATCH_RUNS : count;
+    tcl_lock(&tcl_heap_lock);
+    struct run *run = tcl_pages_take(k, pages * count, 1, TAKE_ANY);
+    if (!run && count > 1)
+        run = tcl_pages_take(k, pages * (count = 1), 1, TAKE_ANY);
+    if (run)
+        split_batch(run, to, k, class, count);
+    tcl_unlock(&tcl_heap_lock);
+    return run;
+}
+
+/* Gives all but `keep` runs of a slot back. Under the lock. */
+static void drain(struct cache *from, struct slot *slot, unsigned keep) {
+    while (slot->count > keep) {
+        struct run *run = run_at(slot->head);
+        slot->head = run->next;
+        slot->count--;
+        from->pages -= run->total;
+        tcl_pages_give(run);
+    }
+}
+
+static void drain_all(struct cache *from, unsigned divisor) {
+    tcl_lock(&tcl_heap_lock);
+    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+        for (unsigned class = 0; class < CLASSES; class ++)
+            if (from->slots[k][class].count)
+                drain(from, &from->slots[k][class],
+                      divisor ? from->slots[k][class].count / divisor : 0);
+    tcl_unlock(&tcl_heap_lock);
+}
+
+static void thread_exits(void *value) {
+    struct cache *mine = value;
+    cache_closed = true;
+    cache = NULL;
+    drain_all(mine, 0);
+    tcl_lock(&pool_lock);
+    mine->next = pool;
+    pool = mine;
+    tcl_unlock(&pool_lock);
+}
+
+static void make_exit_key(void) { pthread_key_create(&exit_key, thread_exits); }
+
+static struct cache *open_cache(void) {
+    if (cache_closed || !tcl_heap_range.base)
+        return NULL;
+    int saved = errno;
+    tcl_lock(&pool_lock);
+    if (!pool) {
+        const size_t bytes = 64 << 10;
+        struct cache *fresh = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t i = 0; fresh != MAP_FAILED && i < bytes / sizeof(struct cache); i++) {
+            fresh[i].next = pool;
+            pool = &fresh[i];
+        }
+    }
+    struct cache *mine = pool;
+    if (mine)
+        pool = mine->next;
+    tcl_unlock(&pool_lock);
+    if (mine) {
+        cache = mine; /* before setspecific, which may allocate */
+        pthread_once(&exit_key_once, make_exit_key);
+        pthread_setspecific(exit_key, mine);
+    }
+    errno = saved;
+    return mine;
+}
+
+void tcl_cache_flush(void) {
+    if (cache)
+        drain_all(cache, 0);
+}
+
+/* ---- Allocation -------------------------------------------------------------------------------- */
+
+/* A run fresh from the page heap, past the caches. */
+static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
+    tcl_lock(&tcl_heap_lock);
+    struct run *run = tcl_pages_take(k, total, align, take);
+    tcl_unlock(&tcl_heap_lock);
+    if (tcl_unlikely(tcl_purge_due))
+        tcl_pages_purge(false);
+    return run;
+}
+
+static struct run *take_cached(unsigned k, unsigned class) {
+    struct cache *mine = cache;
+    if (tcl_unlikely(!mine) && !(mine = open_cache()))
+        return take_direct(k, class_pages[class], 1, TAKE_ANY);
+    struct slot *slot = &mine->slots[k][class];
+    if (tcl_unlikely(!slot->head)) {
+        if (!refill(mine, k, class))
+            return NULL;
+        if (tcl_unlikely(tcl_purge_due))
+            tcl_pages_purge(false);
+    }
+    struct run *run = run_at(slot->head);
+    slot->head = run->next;
+    slot->count--;
+    mine->pages -= class_pages[class];
+    return run;
+}
+
+static void zero_dirt(void *p, size_t dirty, size_t pages) {
+    dirty = dirty < pages ? dirty : pages;
+    if (dirty < ZERO_BY_KERNEL || madvise(p, dirty << PAGE_SHIFT, MADV_DONTNEED) != 0)
+        memset(p, 0, dirty << PAGE_SHIFT);
+}
+
+void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller) {
+    size_t pages = PAGES_OF(bytes), aligned = align <= PAGE ? 1 : align >> PAGE_SHIFT;
+    unsigned k = 0;
+    uint8_t arena = TCL_ARENA_UNKNOWN;
+    uint32_t site = 0;
+    if (tcl_unlikely(tcl_tracking())) {
+        k = tcl_birth_arena(bytes);
+        arena = tcl_arena_bind(k);
+        site = tcl_site_here(caller.return_address, caller.frame_address);
+    }
+    struct run *run = NULL;
+    if (tcl_unlikely(pages + aligned > (tcl_heap_range.end - tcl_heap_range.runs) >> PAGE_SHIFT))
+        run = NULL; /* before the range is there, without one, or bigger than it */
+    else if (tcl_likely(pages <= CLASS_PAGES_MAX && aligned == 1))
+        run = take_cached(k, class_of(pages));
+    else
+        run = take_direct(k, pages, pages >= HUGE_PAGES && aligned < HUGE_PAGES ? HUGE_PAGES : aligned,
+                          TAKE_ANY);
+    if (tcl_unlikely(!run)) {
+        if (!tcl_heap_range.base) {
+            tcl_heap_init();
+            if (tcl_heap_range.base)
+                return tcl_run_alloc(bytes, align, zero, caller);
+        }
+        return tcl_far_alloc(bytes, align);
+    }
+    size_t dirty = run->touched;
+    void *p = give_out(run, pages, arena, site, 0);
+    if (zero && dirty)
+        zero_dirt(p, dirty, pages);
+    return p;
+}
+
+static void fail_free(void) __attribute__((noreturn, cold));
+
+/* What glibc does with a pointer it can tell is wrong. */
+static void fail_free(void) {
+    static const char text[] = "free(): double free or invalid pointer\n";
+    tcl_complain(text, sizeof(text) - 1);
+}
+
+void tcl_run_free(void *p) {
+    size_t number = page_number((uintptr_t)p);
+    struct run *run = run_at(number);
+    /* Opened memory only: an address above never came from us. */
+    if (tcl_unlikely(((uintptr_t)p & (PAGE - 1)) || run->state != RUN_LIVE))
+        fail_free();
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run, 0);
+        tcl_note_died(&use);
+    }
+    atomic_store_explicit(&run->state, RUN_CACHED, memory_order_relaxed);
+    size_t total = run->total;
+    struct cache *mine = cache;
+    unsigned class;
+    if (total <= CLASS_PAGES_MAX && class_pages[class = class_of(total)] == total &&
+        (tcl_likely(mine != NULL) || (mine = open_cache()))) {
+        struct slot *slot = &mine->slots[tcl_arena_of_page(number)][class];
+        run->next = slot->head;
+        slot->head = (uint32_t)number;
+        slot->count++;
+        mine->pages += total;
+        if (tcl_unlikely(slot->count > keep_of(class))) {
+            tcl_lock(&tcl_heap_lock);
+            drain(mine, slot, slot->count / 2);
+            tcl_unlock(&tcl_heap_lock);
+        } else if (tcl_unlikely(mine->pages > THREAD_KEEP)) {
+            drain_all(mine, 2);
+        }
+        return;
+    }
+    tcl_lock(&tcl_heap_lock);
+    tcl_pages_give(run);
+    tcl_unlock(&tcl_heap_lock);
+}
+
+size_t tcl_run_usable(const void *p) {
+    return (size_t)run_at(page_number((uintptr_t)p))->pages << PAGE_SHIFT;
+}
+
+/* ---- Resizing ---------------------------------------------------------------------------------- */
+
+/* OS pages of address space for an object of `pages` that has begun to grow. */
+static size_t room_to_grow(size_t pages) {
+    if (tcl_frugal)
+        return pages;
+    if (pages >= GROW_MAX)
+        return pages * GROW_SMALL;
+    return pages * GROW_LARGE > GROW_MAX ? GROW_MAX : pages * GROW_LARGE;
+}
+
+static void note_resized(struct run *run, size_t pages) {
+    run->pages = (uint32_t)pages;
+    if (run->touched < pages)
+        run->touched = (uint32_t)pages;
+    run->generation++;
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run, 0);
+        tcl_note_resized(&use);
+    }
+}
+
+static bool resize_in_place(struct run *run, size_t pages) {
+    size_t total = run->total;
+    if (pages <= total) {
+        /* Give a tail back only when it is worth a lock: a quarter of the run and 64 KiB. */
+        if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
+            tcl_lock(&tcl_heap_lock);
+            tcl_pages_trim(run, pages);
+            tcl_unlock(&tcl_heap_lock);
+        }
+    } else {
+        if (pages < GROW_FROM)
+            return false; /* copying is cheaper than spoiling the classes */
+        tcl_lock(&tcl_heap_lock);
+        bool grown = tcl_pages_extend(run, pages, room_to_grow(pages));
+        tcl_unlock(&tcl_heap_lock);
+        if (!grown)
+            return false;
+    }
+    if (pages != run->pages)
+        note_resized(run, pages);
+    return true;
+}
+
+/* A new home for a growing object, with room behind it. */
+static struct run *take_growing(unsigned k, size_t pages) {
+    if (pages < GROW_FROM)
+        return take_cached(k, class_of(pages + pages / 4));
+    struct run *run = take_direct(k, room_to_grow(pages), 1, TAKE_CLEAN);
+    return run ? run : take_direct(k, pages, 1, TAKE_ANY);
+}
+
+void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
+    size_t pages = PAGES_OF(bytes);
+    struct run *run = run_at(page_number((uintptr_t)p));
+    if (tcl_unlikely(((uintptr_t)p & (PAGE - 1)) || run->state != RUN_LIVE))
+        fail_free();
+    if (pages == run->pages || resize_in_place(run, pages))
+        return p;
+    unsigned k = tcl_arena_of_page(number_of(run));
+    uint8_t arena = run->arena;
+    if (tcl_unlikely(tcl_tracking())) {
+        k = tcl_birth_arena(bytes);
+        arena = tcl_arena_bind(k);
+    }
+    size_t old = (size_t)run->pages << PAGE_SHIFT;
+    struct run *home = NULL;
+    if (pages <= (tcl_heap_range.end - tcl_heap_range.runs) >> PAGE_SHIFT)
+        home = take_growing(k, pages);
+    void *to = home ? give_out(home, pages, arena, run->site, TCL_CONTINUED)
+                    : tcl_run_alloc(bytes, 1, false, caller);
+    if (!to)
+        return NULL;
+    memcpy(to, p, old < bytes ? old : bytes);
+    tcl_run_free(p);
+    return to;
+}
+
+/* ---- What is live, and fork -------------------------------------------------------------------- */
+
+void tcl_range(uintptr_t *base, size_t *pages) {
+    tcl_heap_init();
+    *base = tcl_heap_range.base;
+    *pages = (tcl_heap_range.end - tcl_heap_range.base) >> PAGE_SHIFT;
+}
+
+struct visitor {
+    void (*visit)(const struct tcl_use *, void *);
+    void *context;
+};
+
+static void visit_run(struct run *run, void *context) {
+    struct visitor *visitor = context;
+    if (atomic_load_explicit(&run->state, memory_order_relaxed) != RUN_LIVE)
+        return;
+    struct tcl_use use = use_of(run, 0);
+    visitor->visit(&use, visitor->context);
+    /* Freed meanwhile, by a thread that needs no lock for it: its note may have come too early. */
+    if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_LIVE)
+        tcl_note_died(&use);
+}
+
+void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context) {
+    struct visitor visitor = {visit, context};
+    tcl_lock(&tcl_heap_lock);
+    tcl_pages_each(visit_run, &visitor);
+    tcl_unlock(&tcl_heap_lock);
+    tcl_small_each(visit, context);
+}
+
+void tcl_heap_before_fork(void) {
+    tcl_small_before_fork();
+    tcl_lock(&pool_lock);
+    tcl_lock(&tcl_heap_lock);
+    tcl_far_before_fork();
+}
+
+void tcl_heap_after_fork_parent(void) {
+    tcl_far_after_fork();
+    tcl_unlock(&tcl_heap_lock);
+    tcl_unlock(&pool_lock);
+    tcl_small_after_fork();
+}
+
+void tcl_heap_after_fork_child(void) { tcl_heap_after_fork_parent(); }

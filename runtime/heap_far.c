@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap_far.c: objects that found no place in the reserved range, one mapping each.
+ * In: sizes. Out: OS-page-aligned objects. Rare: no range could be reserved, or it is used up.
+ * Knows nothing of runs; these objects are not tracked.
+ *
+ * Which addresses are ours stands in a hash table beside the objects, so that any pointer may be
+ * asked about without touching what it points to.
+ */
+#include "heap.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct far {
+    uintptr_t addr; /* 0 free, 1 deleted */
+    size_t bytes;
+};
+
+static struct far *table;
+static size_t table_slots, table_used; /* a power of two; used counts deleted slots too */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define FIRST_SLOTS 256
+#define DELETED 1
+
+static struct far *slot_of(uintptr_t addr) {
+    size_t i = (addr >> PAGE_SHIFT) * 0x9e3779b97f4a7c15ull;
+    for (i &= table_slots - 1; table_slots && table[i].addr; i = (i + 1) & (table_slots - 1))
+        if (table[i].addr == addr)
+            return &table[i];
+    return NULL;
+}
+
+static void put(struct far entry) {
+    size_t i = (entry.addr >> PAGE_SHIFT) * 0x9e3779b97f4a7c15ull;
+    for (i &= table_slots - 1; table[i].addr > DELETED; i = (i + 1) & (table_slots - 1)) {
+    }
+    table_used += table[i].addr == 0;
+    table[i] = entry;
+}
+
+static void *map(size_t bytes) {
+    void *p = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* Doubles the table, leaving deleted slots behind, when it is half full. */
+static bool make_room(void) {
+    if (table_used * 2 < table_slots)
+        return true;
+    size_t old_slots = table_slots, slots = old_slots ? old_slots * 2 : FIRST_SLOTS;
+    struct far *old = table, *fresh = map(slots * sizeof(struct far));
+    if (!fresh)
+        return false;
+    table = fresh;
+    table_slots = slots;
+    table_used = 0;
+    for (size_t i = 0; i < old_slots; i++)
+        if (old[i].addr > DELETED)
+            put(old[i]);
+    if (old)
+        tcl_os_munmap(old, old_slots * sizeof(struct far));
+    return true;
+}
+
+void *tcl_far_alloc(size_t bytes, size_t align) {
+    size_t size = PAGES_OF(bytes) << PAGE_SHIFT;
+    size_t slack = align > PAGE ? align - PAGE : 0;
+    if (size > PTRDIFF_MAX - slack) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    int saved = errno;
+    char *base = map(size + slack);
+    if (base) {
+        char *p = (char *)(((uintptr_t)base + slack) & ~(uintptr_t)(slack ? align - 1 : 0));
+        if (p > base)
+            tcl_os_munmap(base, (size_t)(p - base));
+        if (p + size < base + size + slack)
+            tcl_os_munmap(p + size, (size_t)(base + slack - p));
+        tcl_lock(&lock);
+        bool room = make_room();
+        if (room)
+            put((struct far){(uintptr_t)p, size});
+        tcl_unlock(&lock);
+        if (room) {
+            errno = saved;
+            return p;
+        }
+        tcl_os_munmap(p, size);
+    }
+    errno = ENOMEM;
+    return NULL;
+}
+
+/* Removes p; 0 when it is not there. */
+static size_t forget(const void *p) {
+    tcl_lock(&lock);
+    struct far *far = slot_of((uintptr_t)p);
+    size_t bytes = far ? far->bytes : 0;
+    if (far)
+        far->addr = DELETED;
+    tcl_unlock(&lock);
+    return bytes;
+}
+
+bool tcl_far_free(void *p) {
+    if (__atomic_load_n(&table_used, __ATOMIC_RELAXED) == 0)
+        return false;
+    size_t bytes = forget(p);
+    if (bytes) {
+        int saved = errno;
+        tcl_os_munmap(p, bytes);
+        errno = saved;
+    }
+    return bytes != 0;
+}
+
+size_t tcl_far_usable(const void *p) {
+    if (__atomic_load_n(&table_used, __ATOMIC_RELAXED) == 0)
+        return 0;
+    tcl_lock(&lock);
+    struct far *far = slot_of((uintptr_t)p);
+    size_t bytes = far ? far->bytes : 0;
+    tcl_unlock(&lock);
+    return bytes;
+}
+
+void *tcl_far_realloc(void *p, size_t bytes) {
+    size_t size = PAGES_OF(bytes) << PAGE_SHIFT, old = forget(p);
+    int saved = errno;
+    void *to = tcl_os_mremap(p, old, size, MREMAP_MAYMOVE, NULL);
+    tcl_lock(&lock);
+    put(to == MAP_FAILED ? (struct far){(uintptr_t)p, old} : (struct far){(uintptr_t)to, size});
+    tcl_unlock(&lock);
+    errno = to == MAP_FAILED ? ENOMEM : saved;
+    return to == MAP_FAILED ? NULL : to;
+}
+
+void tcl_far_before_fork(void) { tcl_lock(&lock); }
+void tcl_far_after_fork(void) { tcl_unlock(&lock); }

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * init.c: start-up of the runtime, and its fork handlers.
+ * In: the loader's call. Out: a heap that works and, if asked for, a session.
+ * Knows nothing of how either is done.
+ *
+ * The heap works from the first malloc on, which may come long before this constructor; what needs
+ * a complete C library (keys, handlers, the session) waits for it.
+ */
+#include "heap.h"
+
+__thread bool tcl_in_fork;
+
+static void before_fork(void) {
+    tcl_heap_before_fork();
+    tcl_in_fork = true;
+}
+
+static void after_fork_parent(void) {
+    tcl_in_fork = false;
+    tcl_heap_after_fork_parent();
+}
+
+static void after_fork_child(void) {
+    tcl_in_fork = false;
+    tcl_heap_after_fork_child();
+    tcl_session_after_fork_child();
+}
+
+__attribute__((constructor(101))) static void start(void) {
+    tcl_heap_init();
+    tcl_small_start();
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    tcl_session_start();
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * malloc.c: the malloc family, as glibc specifies it.
+ * In: calls of the hosted program. Out: memory from the small layer, the run layer or, for
+ * pointers that are neither's, whoever made them.
+ * Knows nothing of arenas, caches or records.
+ *
+ *   size < 4 KiB, alignment <= 1 KiB   small.c
+ *   else                               heap_cache.c
+ *   pointer in the range               one compare tells the layer
+ *   pointer elsewhere                  heap_far.c, then mimalloc (no range), then glibc
+ */
+#include "heap.h"
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SMALL_ALIGN_MAX 1024
+
+/* The address above the return address: a stack depth that needs no frame pointer. */
+#define CALLER ((struct caller){__builtin_return_address(0), __builtin_dwarf_cfa()})
+
+/* What was allocated before us, by libc itself. */
+extern void __libc_free(void *p) __attribute__((weak));
+extern void *__libc_realloc(void *p, size_t bytes) __attribute__((weak));
+
+static void *fail(void) __attribute__((cold, noinline));
+static void *fail(void) {
+    errno = ENOMEM;
+    return NULL;
+}
+
+static inline bool multiply(size_t count, size_t each, size_t *bytes) {
+    return !__builtin_mul_overflow(count, each, bytes);
+}
+
+static inline void *allocate(size_t bytes, bool zero, struct caller caller) {
+    if (tcl_likely(bytes < SMALL_LIMIT)) {
+        void *p = zero ? tcl_small_zalloc(bytes) : tcl_small_alloc(bytes);
+        return tcl_likely(p != NULL) ? p : fail();
+    }
+    if (tcl_unlikely(bytes > PTRDIFF_MAX))
+        return fail();
+    return tcl_run_alloc(bytes, 1, zero, caller);
+}
+
+static inline void *allocate_aligned(size_t bytes, size_t align, struct caller caller) {
+    if (align <= 16)
+        return allocate(bytes, false, caller);
+    if (bytes < SMALL_LIMIT && align <= SMALL_ALIGN_MAX) {
+        void *p = tcl_small_aligned(bytes, align, false);
+        return p ? p : fail();
+    }
+    if (bytes > PTRDIFF_MAX || align > PTRDIFF_MAX / 2 + 1)
+        return fail();
+    return tcl_run_alloc(bytes < SMALL_LIMIT ? SMALL_LIMIT : bytes, align, false, caller);
+}
+
+static void free_elsewhere(void *p) __attribute__((cold, noinline));
+static void free_elsewhere(void *p) {
+    if (p == NULL || tcl_far_free(p))
+        return;
+    if (tcl_small_owns(p))
+        tcl_small_free(p);
+    else if (__libc_free)
+        __libc_free(p);
+}
+
+static size_t usable_elsewhere(const void *p) __attribute__((cold, noinline));
+static size_t usable_elsewhere(const void *p) {
+    size_t bytes = tcl_far_usable(p);
+    if (bytes || p == NULL)
+        return bytes;
+    if (tcl_small_owns(p))
+        return tcl_small_usable(p);
+    /* glibc's chunk: size and flags stand before the object; a mapped one (flag 2) has two words. */
+    size_t head = ((const size_t *)p)[-1];
+    return (head & ~(size_t)7) - (head & 2 ? 2 : 1) * sizeof(size_t);
+}
+
+TCL_EXPORT void *malloc(size_t bytes) { return allocate(bytes, false, CALLER); }
+
+TCL_EXPORT void free(void *p) {
+    if (tcl_likely(is_small(p)))
+        tcl_small_free(p);
+    else if (tcl_likely(is_run(p)))
+        tcl_run_free(p);
+    else
+        free_elsewhere(p);
+}
+
+TCL_EXPORT void cfree(void *p);
+TCL_EXPORT void cfree(void *p) { free(p); }
+
+TCL_EXPORT void *calloc(size_t count, size_t each) {
+    size_t bytes;
+    if (tcl_unlikely(!multiply(count, each, &bytes)))
+        return fail();
+    return allocate(bytes, true, CALLER);
+}
+
+TCL_EXPORT size_t malloc_usable_size(void *p) {
+    return is_small(p) ? tcl_small_usable(p) : is_run(p) ? tcl_run_usable(p) : usable_elsewhere(p);
+}
+
+static void *resize(void *p, size_t bytes, struct caller caller) {
+    if (p == NULL)
+        return allocate(bytes, false, caller);
+    if (bytes == 0) {
+        free(p);
+        return NULL;
+    }
+    if (tcl_unlikely(bytes > PTRDIFF_MAX))
+        return fail();
+    if (is_run(p)) {
+        if (bytes >= SMALL_LIMIT)
+            return tcl_run_realloc(p, bytes, caller);
+    } else if (!is_small(p) && !tcl_small_owns(p)) {
+        if (!tcl_far_usable(p))
+            return __libc_realloc ? __libc_realloc(p, bytes) : fail();
+        if (bytes >= SMALL_LIMIT)
+            return tcl_far_realloc(p, bytes);
+    }
+    size_t old = malloc_usable_size(p);
+    if (bytes < SMALL_LIMIT && bytes <= old && bytes >= old / 2)
+        return p;
+    void *to = allocate(bytes, false, caller);
+    if (tcl_likely(to != NULL)) {
+        memcpy(to, p, old < bytes ? old : bytes);
+        free(p);
+    }
+    return to;
+}
+
+TCL_EXPORT void *realloc(void *p, size_t bytes) { return resize(p, bytes, CALLER); }
+
+TCL_EXPORT void *reallocarray(void *p, size_t count, size_t each) {
+    size_t bytes;
+    if (tcl_unlikely(!multiply(count, each, &bytes)))
+        return fail();
+    return resize(p, bytes, CALLER);
+}
+
+/* ---- Aligned ---------------------------------------------------------------------------------- */
+
+static inline bool power_of_two(size_t n) { return n != 0 && (n & (n - 1)) == 0; }
+
+TCL_EXPORT int posix_memalign(void **to, size_t align, size_t bytes) {
+    if (!power_of_two(align) || align % sizeof(void *) != 0)
+        return EINVAL;
+    int saved = errno;
+    void *p = allocate_aligned(bytes, align, CALLER);
+    errno = saved;
+    if (!p)
+        return ENOMEM;
+    *to = p;
+    return 0;
+}
+
+TCL_EXPORT void *aligned_alloc(size_t align, size_t bytes) {
+    if (!power_of_two(align)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    return allocate_aligned(bytes, align, CALLER);
+}
+
+/* glibc rounds a bad alignment up to the next power of two. */
+TCL_EXPORT void *memalign(size_t align, size_t bytes) {
+    if (align > PTRDIFF_MAX / 2 + 1) {
+        errno = EINVAL;
+        return NULL;
+    }
+    if (!power_of_two(align))
+        align = align < 16 ? 16 : (size_t)1 << (64 - __builtin_clzll(align));
+    return allocate_aligned(bytes, align, CALLER);
+}
+
+TCL_EXPORT void *valloc(size_t bytes) { return allocate_aligned(bytes, PAGE, CALLER); }
+
+TCL_EXPORT void *pvalloc(size_t bytes) {
+    if (bytes > PTRDIFF_MAX)
+        return fail();
+    bytes = bytes ? PAGES_OF(bytes) << PAGE_SHIFT : PAGE;
+    return allocate_aligned(bytes, PAGE, CALLER);
+}
+
+void *tcl_allocate(size_t bytes, size_t align, struct caller caller) {
+    return allocate_aligned(bytes, align, caller);
+}
+
+void tcl_complain(const char *text, size_t bytes) {
+    syscall(SYS_write, STDERR_FILENO, text, bytes);
+    abort();
+}

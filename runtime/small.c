@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * small.c: small slots, by mimalloc v3 compiled into this file.
+ * In: requests below 4 KiB. Out: slots, and a note of each block (mimalloc page) born and died.
+ * Knows nothing of runs; its memory comes from tcl_small_chunk.
+ *
+ * mimalloc's sources are included, not copied, and bent at these points by macros:
+ *   its arenas     come from our range (small_chunk), tagged with a "NUMA node" = our arena number;
+ *                  the node a thread prefers is the arena new blocks should be born in
+ *   its blocks     are seen where arena.c enters and removes a page in the page map
+ *   its options    cannot be set from the environment
+ *   its mmap       goes past our interposed one
+ *   its life       is started from our constructor; it never cleans up at exit
+ */
+#include "heap.h"
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define MI_USE_PTHREADS 1
+#define MI_PRIM_HAS_PROCESS_ATTACH 1
+#define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB; grows eightfold every eight arenas */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#define pthread_mutex_lock tcl_lock
+#define pthread_mutex_unlock tcl_unlock
+#include <mimalloc.h>
+#include <mimalloc/internal.h>
+#include <mimalloc/prim.h>
+
+static bool block_born(mi_page_t *page);
+static void block_dies(mi_page_t *page);
+static mi_heap_t *preferring_heap(const mi_theap_t *theap);
+static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_memid_t *id);
+
+#undef pthread_mutex_lock
+#undef pthread_mutex_unlock
+
+#include <src/alloc.c>
+#include <src/alloc-aligned.c>
+#include <src/alloc-posix.c>
+
+#define _mi_page_map_register block_born
+#define _mi_page_map_unregister block_dies
+#define _mi_theap_heap preferring_heap
+#define _mi_os_alloc_aligned small_chunk
+#define _mi_os_numa_node() ((int)tcl_small_arena())
+#define _mi_preloading() false
+#include <src/arena.c>
+#undef _mi_page_map_register
+#undef _mi_page_map_unregister
+#undef _mi_theap_heap
+#undef _mi_os_alloc_aligned
+#undef _mi_preloading
+
+#include <src/arena-meta.c>
+#include <src/bitmap.c>
+#include <src/heap.c>
+#include <src/init.c>
+#undef _mi_os_numa_node
+#include <src/libc.c>
+#define _mi_getenv(name, result, bytes) false
+#include <src/options.c>
+#undef _mi_getenv
+#include <src/os.c>
+#include <src/page-map.c>
+#include <src/page.c>
+#define mmap tcl_os_mmap
+#define munmap tcl_os_munmap
+#include <src/prim/prim.c>
+#undef mmap
+#undef munmap
+#include <src/random.c>
+#include <src/stats.c>
+#include <src/theap.c>
+#include <src/threadlocal.c>
+#pragma GCC diagnostic pop
+
+/* ---- What arena.c calls ----------------------------------------------------------------------- */
+
+/* An arena of mimalloc's wants `bytes`; anything smaller is a block that found no arena. */
+static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_memid_t *id) {
+    mi_option_set(mi_option_arena_is_numa_local, 1);
+    void *chunk = NULL;
+    if (bytes >= MI_ARENA_MIN_SIZE) {
+        open = open && !tcl_frugal;
+        chunk = tcl_small_chunk(tcl_small_arena(), bytes, open);
+    }
+    if (!chunk)
+        return _mi_os_alloc_aligned(bytes, align, open, large, id);
+    *id = _mi_memid_create(MI_MEM_EXTERNAL); /* never unmapped */
+    id->mem.os.base = chunk;
+    id->mem.os.size = bytes;
+    id->initially_committed = open;
+    id->initially_zero = true;
+    return chunk;
+}
+
+static mi_heap_t *preferring_heap(const mi_theap_t *theap) {
+    mi_heap_t *heap = _mi_theap_heap(theap);
+    int arena = (int)tcl_small_arena();
+    if (tcl_unlikely(heap == &heap_main &&
+                     __atomic_load_n(&heap_main.numa_node, __ATOMIC_RELAXED) != arena))
+        __atomic_store_n(&heap_main.numa_node, arena, __ATOMIC_RELAXED);
+    return heap;
+}
+
+static struct tcl_use use_of(const struct run *run) {
+    return (struct tcl_use){.addr = page_address(number_of(run)),
+                            .bytes = (size_t)run->total << PAGE_SHIFT,
+                            .carve = run->carve,
+                            .arena = run->arena,
+                            .flags = TCL_BLOCK};
+}
+
+static bool block_born(mi_page_t *page) {
+    if (!_mi_page_map_register(page))
+        return false;
+    uint8_t *start = mi_page_slice_start(page);
+    if (tcl_unlikely(!is_small(start)))
+        return true;
+    struct run *run = run_at(page_number((uintptr_t)start));
+    unsigned k = tcl_arena_of_page(number_of(run)), wanted = tcl_small_arena();
+    run->total = (uint32_t)(mi_page_full_size(page) >> PAGE_SHIFT);
+    run->carve = tcl_next_carve();
+    run->arena = tcl_arena_bind(k);
+    atomic_store_explicit(&run->state, RUN_BLOCK, memory_order_release);
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run);
+        tcl_note_born(&use);
+    }
+    /* mimalloc takes any arena rather than make a new one. Make it, for the next block. */
+    mi_subproc_t *subproc = _mi_subproc();
+    if (tcl_unlikely(k != wanted && mi_arenas_get_count(subproc) < MI_MAX_ARENAS / 2))
+        mi_reserve_os_memory_ex2(subproc, (size_t)1 << 26, true, false, false, NULL);
+    return true;
+}
+
+static void block_dies(mi_page_t *page) {
+    uint8_t *start = mi_page_slice_start(page);
+    if (tcl_likely(is_small(start))) {
+        struct run *run = run_at(page_number((uintptr_t)start));
+        if (tcl_unlikely(tcl_tracking())) {
+            struct tcl_use use = use_of(run);
+            tcl_note_died(&use);
+        }
+        atomic_store_explicit(&run->state, RUN_NONE, memory_order_release);
+    }
+    _mi_page_map_unregister(page);
+}
+
+/* ---- What malloc.c calls ----------------------------------------------------------------------- */
+
+/* mimalloc aligns slots of 8 bytes to 8; glibc aligns everything to 16. */
+static inline size_t at_least_16(size_t bytes) { return bytes < 16 ? 16 : bytes; }
+
+void *tcl_small_alloc(size_t bytes) { return mi_malloc(at_least_16(bytes)); }
+void *tcl_small_zalloc(size_t bytes) { return mi_zalloc(at_least_16(bytes)); }
+
+void *tcl_small_aligned(size_t bytes, size_t align, bool zero) {
+    bytes = at_least_16(bytes);
+    return zero ? mi_zalloc_aligned(bytes, align) : mi_malloc_aligned(bytes, align);
+}
+
+void tcl_small_free(void *p) { mi_free(p); }
+size_t tcl_small_usable(const void *p) { return mi_usable_size(p); }
+bool tcl_small_owns(const void *p) { return _mi_page_map && _mi_safe_ptr_page(p) != NULL; }
+void tcl_small_trim(void) { mi_collect(true); }
+void tcl_small_start(void) { _mi_auto_process_init(); }
+
+void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context) {
+    size_t first = 0, end = tcl_small_top();
+    for (size_t number = first; number < end; number += MI_ARENA_SLICE_SIZE >> PAGE_SHIFT) {
+        struct run *run = run_at(number);
+        if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_BLOCK)
+            continue;
+        struct tcl_use use = use_of(run);
+        visit(&use, context);
+        if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_BLOCK)
+            tcl_note_died(&use); /* it died meanwhile, and its note may have come too early */
+    }
+}
+
+/* ---- Fork: no lock may be held by a thread that the child will not have ------------------------- */
+
+void tcl_small_before_fork(void) {
+    mi_lock_acquire(&heap_main.theaps_lock);
+    mi_lock_acquire(&subproc_main.heaps_lock);
+    mi_lock_acquire(&subproc_main.arena_reserve_lock);
+    mi_lock_acquire(&heap_main.arena_pages_lock);
+    mi_lock_acquire(&heap_main.os_abandoned_pages_lock);
+    mi_lock_acquire(&mi_page_map_lock);
+}
+
+void tcl_small_after_fork(void) {
+    mi_lock_release(&mi_page_map_lock);
+    mi_lock_release(&heap_main.os_abandoned_pages_lock);
+    mi_lock_release(&heap_main.arena_pages_lock);
+    mi_lock_release(&subproc_main.arena_reserve_lock);
+    mi_lock_release(&subproc_main.heaps_lock);
+    mi_lock_release(&heap_main.theaps_lock);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track.h: the tracking half of the runtime, as its own files see it.
+ * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c, ring.c, site.c,
+ *   unwind.c, map.c.
+ * Knows nothing of heaps.
+ *
+ *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
+ *   |header|control|modules|sites|maps|rings|runs ...                     written, never believed
+ *
+ *   tcl_life -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked child,
+ *                                   so the child has no session, and holds no lock, until it attaches
+ *
+ * A thread belongs to a session when its own epoch equals tcl_life->epoch. That one comparison tells
+ * apart: attached; forked (0); stepped aside (0); attached anew (another number).
+ */
+#ifndef TCL_TRACK_H
+#define TCL_TRACK_H
+
+#include "tcl.h"
+#include <stdatomic.h>
+
+struct tcl_life {
+    _Atomic uint32_t epoch; /* 0: no session */
+    _Atomic uint32_t attach_lock, map_lock, site_lock;
+};
+TCL_HIDDEN extern struct tcl_life *tcl_life;
+
+enum tcl_mode {
+    TCL_MODE_EARLY = 0, /* the constructor has not run: mmap objects are remembered, nothing is told */
+    TCL_MODE_ALONE,     /* nobody to tell, ever */
+    TCL_MODE_TRACKED    /* there is a session, or there was one in the process that forked us */
+};
+TCL_HIDDEN extern _Atomic uint32_t tcl_mode;
+
+/* Where the session is mapped. Valid once an epoch other than 0 was seen. */
+TCL_HIDDEN extern char *tcl_shared;
+
+static inline struct tcl_header *tcl_header(void) {
+    return (struct tcl_header *)(tcl_shared + TCL_HEADER_AT);
+}
+static inline struct tcl_control *tcl_control(void) {
+    return (struct tcl_control *)(tcl_shared + TCL_CONTROL_AT);
+}
+static inline struct tcl_module *tcl_modules(void) {
+    return (struct tcl_module *)(tcl_shared + TCL_MODULES_AT);
+}
+static inline struct tcl_site *tcl_sites(void) {
+    return (struct tcl_site *)(tcl_shared + TCL_SITES_AT);
+}
+static inline struct tcl_map *tcl_maps(void) {
+    return (struct tcl_map *)(tcl_shared + TCL_MAPS_AT);
+}
+static inline struct tcl_ring *tcl_rings(void) {
+    return (struct tcl_ring *)(tcl_shared + TCL_RINGS_AT);
+}
+static inline struct tcl_run *tcl_runs(void) {
+    return (struct tcl_run *)(tcl_shared + TCL_RUNS_AT);
+}
+
+/* True while this process, and not its parent, has a session. */
+static inline bool tcl_attached(void) {
+    return atomic_load_explicit(&tcl_life->epoch, memory_order_acquire) != 0;
+}
+
+/* ---- session.c ------------------------------------------------------------------------------- */
+
+/* In a forked child whose parent had a session: attaches anew. Call with no lock held. */
+TCL_HIDDEN void tcl_session_poll(void);
+
+/* The daemon has not read for long: looks for another one, seldom. Call with no lock held. */
+TCL_HIDDEN void tcl_session_lost_reader(void);
+
+/* Steps aside for good; the first reason is kept. */
+TCL_HIDDEN void tcl_session_leave(const char *reason);
+
+/* Makes the kernel provide shared memory now, where a failure is a return value and not a SIGBUS.
+ * False: there is none, and the session has been left. */
+TCL_HIDDEN bool tcl_provide(const void *start, size_t bytes);
+
+/* The same, as a test of a lock word in tcl_life that gives up after a while: what it protects is
+ * worth less than a deadlock. */
+TCL_HIDDEN bool tcl_lock(_Atomic uint32_t *word);
+static inline void tcl_unlock(_Atomic uint32_t *word) {
+    atomic_store_explicit(word, 0, memory_order_release);
+}
+
+/* Milliseconds of a monotonic clock, a few ns. */
+TCL_HIDDEN uint64_t tcl_now_ms(void);
+
+/* ---- ring.c ---------------------------------------------------------------------------------- */
+
+TCL_HIDDEN void tcl_ring_start(void);  /* once, in the constructor */
+TCL_HIDDEN void tcl_ring_anew(void);   /* no ring is owned, the object table is empty */
+TCL_HIDDEN bool tcl_ring_fill(void);   /* enters every live object into the table; false: no memory */
+TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
+
+/* ---- map.c ----------------------------------------------------------------------------------- */
+
+TCL_HIDDEN void tcl_map_start(void); /* once, in the constructor */
+/* Gives the mmap objects slots in the object table of a new session, and enters them. */
+TCL_HIDDEN bool tcl_map_fill(void);
+
+/* ---- site.c, unwind.c ------------------------------------------------------------------------ */
+
+/* Publishes again every site and module known, in a new session. */
+TCL_HIDDEN bool tcl_site_republish(void);
+/* Forgets the keys, because code was unloaded. */
+TCL_HIDDEN void tcl_site_forget(void);
+
+/* Return addresses from the caller's frame outwards, at most `max`; never reads memory that is not
+ * there. */
+TCL_HIDDEN unsigned tcl_unwind(uintptr_t *frames, unsigned max);
+
+#endif
