@@ -126,7 +126,9 @@ impl<K: Kernel> KernelMover<K> {
             }
             let (attempt, heads) = self.heads_first(round, batch, &waiting);
             for piece in attempt.chunks(BATCH_OS_PAGES >> (ROUND_SHIFT * round)) {
-                self.attempt(pid, to, batch, piece);
+                if !self.full.contains(&to) {
+                    self.attempt(pid, to, batch, piece);
+                }
             }
             let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
             self.locate(pid, to, batch, &waiting);

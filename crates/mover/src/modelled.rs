@@ -167,7 +167,11 @@ impl ModelledMover {
         let mut failed = BTreeMap::<Failure, u64>::new();
         let mut took_ns = 0.0;
         for (piece, node) in self.pieces(asked.pid, Range::of(asked)) {
-            let node = node.unwrap_or_else(|| self.first_fit(piece.bytes));
+            let node = node.unwrap_or_else(|| {
+                let node = self.first_fit(piece.bytes);
+                self.write(asked.pid, piece, node);
+                node
+            });
             let room = self.capacity_bytes(asked.to).saturating_sub(self.used_bytes(asked.to));
             if node == asked.to {
                 outcome.resident_bytes += piece.bytes;
