@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod exec;
 mod fuzz;
+mod lab;
 mod licences;
 mod metadata;
 mod test;
@@ -44,6 +45,8 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Ratios against peers, measured in one run
     Bench(bench::Options),
+    /// Tests in a guest with several memory nodes
+    Lab(lab::Options),
 }
 
 fn main() -> ExitCode {
@@ -65,5 +68,6 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Licences => licences::main(),
         Verb::Fuzz(options) => fuzz::main(&options),
         Verb::Bench(options) => bench::main(&options),
+        Verb::Lab(options) => lab::main(&options),
     }
 }

@@ -1,0 +1,66 @@
+# What guest tests may call. Read before each of them; `#` lines at their top are for the host.
+
+# ok WHAT; not_ok WHAT WHY
+ok() { echo "ok $1"; }
+not_ok() { echo "not ok $1: $2"; }
+
+# equal WHAT EXPECTED ACTUAL
+equal() {
+    if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "expected '$2', found '$3'"; fi
+}
+
+# at_least WHAT LEAST ACTUAL; at_most WHAT MOST ACTUAL (whole numbers)
+at_least() {
+    if [ "${3:-0}" -ge "$2" ]; then ok "$1"; else not_ok "$1" "expected at least $2, found '$3'"; fi
+}
+at_most() {
+    if [ "${3:-1000000000}" -le "$2" ]; then ok "$1"; else not_ok "$1" "expected at most $2, found '$3'"; fi
+}
+
+# succeeds WHAT COMMAND...; its output is shown when it fails
+succeeds() {
+    what=$1
+    shift
+    if "$@" > /tmp/.succeeds 2>&1; then
+        ok "$what"
+    else
+        status=$?
+        cat /tmp/.succeeds
+        not_ok "$what" "status $status from: $*"
+    fi
+}
+
+# contains WHAT TEXT FILE
+contains() {
+    if grep -q -e "$2" "$3"; then
+        ok "$1"
+    else
+        cat "$3"
+        not_ok "$1" "'$2' is not in $3"
+    fi
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds; fails when it never does
+wait_for() {
+    tries=$(($1 * 20))
+    shift
+    while [ "$tries" -gt 0 ]; do
+        if "$@" > /dev/null 2>&1; then return 0; fi
+        usleep 50000
+        tries=$((tries - 1))
+    done
+    return 1
+}
+
+# tier_of NODE: the kernel's memory tier of a node; smaller is faster
+tier_of() {
+    for tier in /sys/devices/virtual/memory_tiering/memory_tier[0-9]*; do
+        number=${tier##*memory_tier}
+        for range in $(tr ',' ' ' < "$tier/nodelist"); do
+            if [ "$1" -ge "${range%-*}" ] && [ "$1" -le "${range#*-}" ]; then echo "$number"; fi
+        done
+    done
+}
+
+# node_free_kib NODE
+node_free_kib() { awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$1/meminfo"; }

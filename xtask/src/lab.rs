@@ -1,0 +1,187 @@
+//! `cargo xtask lab test`: the tests that need a kernel with several memory nodes, in a guest.
+//! In: which tests. Out: a line a check, a table, the closing line `N passed, N failed`.
+//! Knows nothing of what the tests check; they are scripts below `lab/tests`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use tiercel_lab::suite::{self, Case, Test};
+use tiercel_lab::{Acceleration, Cache, Guest, Payload, Request, Size, Streams, Topology, cli};
+
+use crate::{build, exec};
+
+/// A guest that hangs on purpose is given this long.
+const HANG_LIMIT: Duration = Duration::from_secs(12);
+
+#[derive(Args)]
+pub struct Options {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the guest tests
+    Test(TestOptions),
+}
+
+#[derive(Args)]
+struct TestOptions {
+    /// Only what is marked short, under two minutes
+    #[arg(long)]
+    short: bool,
+    /// Only tests whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// Only on this machine
+    #[arg(long)]
+    machine: Option<String>,
+    /// Translate even where KVM works
+    #[arg(long)]
+    tcg: bool,
+}
+
+/// Counts by (machine, test).
+type Table = BTreeMap<(String, String), (usize, usize)>;
+
+pub fn main(options: &Options) -> Result<()> {
+    let Verb::Test(options) = &options.verb;
+    let tests = chosen(options)?;
+    let started = Instant::now();
+    let programs = programs(&tests)?;
+    let acceleration = if options.tcg { Acceleration::Tcg } else { Acceleration::Auto };
+    let mut progress = |line: &str| eprintln!("{line}");
+    let guest = Guest::prepare(&Cache::of_user()?, acceleration, &mut progress)?;
+    let mut table = Table::new();
+    let mut note = |case: Case| {
+        show(&case);
+        let counts = table.entry((case.machine, case.test)).or_default();
+        *(if case.failure.is_none() { &mut counts.0 } else { &mut counts.1 }) += 1;
+    };
+    let machines: BTreeSet<&String> = tests.iter().flat_map(|test| &test.machines).collect();
+    for machine in machines {
+        if options.machine.as_ref().is_some_and(|only| only != machine) {
+            continue;
+        }
+        let topology = topology(machine)?;
+        let here = |test: &&Test| test.machines.contains(machine);
+        let tests: Vec<Test> = tests.iter().filter(here).cloned().collect();
+        suite::run(&guest, &topology, &tests, &programs, &mut note)?;
+    }
+    if !options.short && options.only.is_none() && options.machine.is_none() {
+        misbehaving_guests(&guest, &mut note)?;
+    }
+    summary(&table, started.elapsed())
+}
+
+fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
+    let mut tests = suite::load(&exec::root().join("lab/tests"))?;
+    tests.retain(|test| {
+        let named = options.only.as_ref().is_none_or(|part| test.name.contains(part.as_str()));
+        named && (test.short || !options.short)
+    });
+    ensure!(!tests.is_empty(), "no test has that in its name");
+    Ok(tests)
+}
+
+fn topology(machine: &str) -> Result<Topology> {
+    let machine = cli::find_machine(machine, &[&exec::root().join("lab/machines")])?;
+    Topology::of(&machine, Size::default())
+}
+
+/// Builds what the tests name: the binary, the runtime, C programs beside the tests, workloads.
+fn programs(tests: &[Test]) -> Result<BTreeMap<String, PathBuf>> {
+    let names: BTreeSet<&String> = tests.iter().flat_map(|test| &test.programs).collect();
+    let mut programs = BTreeMap::new();
+    for name in names {
+        programs.insert(name.clone(), program(name).with_context(|| name.clone())?);
+    }
+    Ok(programs)
+}
+
+fn program(name: &str) -> Result<PathBuf> {
+    let source = exec::root().join(format!("lab/tests/{name}.c"));
+    match name {
+        "tiercel" => build::tiercel(),
+        "libtiercel.so" => {
+            build::runtime(&[])?;
+            Ok(exec::target().join("runtime/libtiercel.so"))
+        }
+        _ if source.exists() => compile(name, &source),
+        _ => {
+            let path = build::workloads()?.join(name);
+            ensure!(path.exists(), "neither lab/tests nor workloads has it");
+            Ok(path)
+        }
+    }
+}
+
+fn compile(name: &str, source: &Path) -> Result<PathBuf> {
+    let out = exec::target().join("lab");
+    std::fs::create_dir_all(&out)?;
+    let binary = out.join(name);
+    let flags = ["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"];
+    exec::run(exec::command("cc").args(flags).arg(&binary).arg(source))?;
+    Ok(binary)
+}
+
+/// The lab itself: a guest that hangs and one that crashes must both be told apart from success.
+fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
+    let topology = topology("spr-cxl")?;
+    let hang = "echo stuck > /dev/console; sleep 1000\n";
+    let crash = "echo c > /proc/sysrq-trigger\n";
+    let expectations = [
+        ("a hung guest is killed", hang, "was killed", "stuck"),
+        ("a crashed guest is noticed", crash, "stopped before", "sysrq_handle_crash"),
+    ];
+    for (what, command, said, console) in expectations {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let request = Request {
+            topology: &topology,
+            payload: Payload::default(),
+            command,
+            environment: &[],
+            timeout: HANG_LIMIT,
+            out: None,
+        };
+        let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
+        let failure = match guest.run(request, streams) {
+            Ok(outcome) => Some(format!("it counted as a success: {outcome:?}")),
+            Err(error) => {
+                let text = format!("{error:#}");
+                (!text.contains(said) || !text.contains(console)).then_some(text)
+            }
+        };
+        let (machine, test) = (topology.machine.clone(), "misbehaving-guests".to_owned());
+        note(Case { machine, test, what: what.to_owned(), failure });
+    }
+    Ok(())
+}
+
+fn show(case: &Case) {
+    let Case { machine, test, what, failure } = case;
+    match failure {
+        None => println!("ok      {machine} {test}: {what}"),
+        Some(why) => println!("FAILED  {machine} {test}: {what}: {why}"),
+    }
+}
+
+fn summary(table: &Table, elapsed: Duration) -> Result<()> {
+    println!();
+    println!("{:<24} {:<24} {:>6} {:>6}", "machine", "test", "passed", "failed");
+    let (mut passed, mut failed) = (0, 0);
+    for ((machine, test), counts) in table {
+        println!("{machine:<24} {test:<24} {:>6} {:>6}", counts.0, counts.1);
+        passed += counts.0;
+        failed += counts.1;
+    }
+    println!("in {:.0} s", elapsed.as_secs_f64());
+    println!("{passed} passed, {failed} failed");
+    if passed == 0 || failed > 0 {
+        bail!("guest tests failed");
+    }
+    Ok(())
+}
