@@ -192,14 +192,14 @@ uint8_t tcl_arena_bind(unsigned k) {
     int node = tcl_arena_node(k);
     if (tcl_likely(node == __atomic_load_n(&arenas[k].node, __ATOMIC_RELAXED)))
         return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     if (arenas[k].node != node) {
         __atomic_store_n(&arenas[k].node, node, __ATOMIC_RELAXED);
         for (size_t unit = 0; node >= 0 && unit < UNITS_MAX; unit++)
             if (unit_arena[unit] == k + 1)
                 bind_chunk(tcl_heap_range.base + (unit << UNIT_SHIFT), UNIT, node);
     }
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
 }
 
@@ -254,9 +254,9 @@ static bool open_more(unsigned k, size_t total, size_t align) {
 void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     tcl_heap_init();
     bytes = (bytes + UNIT - 1) & ~(UNIT - 1);
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     uintptr_t start = claim_units(&next_small, tcl_heap_range.runs, k, bytes);
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
         return NULL; /* the units stay claimed: address space only */
     return (void *)start;
@@ -447,7 +447,7 @@ static struct run *pick_dirty(void) {
 void tcl_pages_purge(bool all) {
     int saved = errno;
     tcl_purge_due = false;
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     size_t live = pages_open - pages_dirty - pages_clean;
     size_t keep = live / 16 > SOFT_MIN / 2 ? live / 16 : SOFT_MIN / 2;
     purge_allowed_ms = now_ms() + PURGE_DELAY_MS;
@@ -459,12 +459,12 @@ void tcl_pages_purge(bool all) {
             count++;
         if (count == 0)
             break;
-        tcl_unlock(&tcl_heap_lock);
+        heap_unlock(&tcl_heap_lock);
         bool clean[PURGE_BATCH];
         for (int i = 0; i < count; i++)
             clean[i] = madvise((void *)page_address(number_of(batch[i])),
                                (size_t)batch[i]->total << PAGE_SHIFT, MADV_DONTNEED) == 0;
-        tcl_lock(&tcl_heap_lock);
+        heap_lock(&tcl_heap_lock);
         bool failed = false;
         for (int i = 0; i < count; i++) {
             insert_free(number_of(batch[i]), batch[i]->total, clean[i] ? RUN_CLEAN : RUN_DIRTY);
@@ -473,7 +473,7 @@ void tcl_pages_purge(bool all) {
         if (failed)
             break;
     }
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     errno = saved;
 }
 
@@ -487,9 +487,9 @@ void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
 }
 
 struct heap_figures tcl_heap_figures(void) {
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     struct heap_figures figures = {pages_open, pages_open - pages_dirty - pages_clean, pages_dirty,
                                    pages_clean};
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     return figures;
 }

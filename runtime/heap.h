@@ -36,10 +36,10 @@
  * other libraries that run after ours may allocate. */
 TCL_HIDDEN extern __thread bool tcl_in_fork;
 
-static inline int tcl_lock(pthread_mutex_t *mutex) {
+static inline int heap_lock(pthread_mutex_t *mutex) {
     return tcl_unlikely(tcl_in_fork) ? 0 : pthread_mutex_lock(mutex);
 }
-static inline int tcl_unlock(pthread_mutex_t *mutex) {
+static inline int heap_unlock(pthread_mutex_t *mutex) {
     return tcl_unlikely(tcl_in_fork) ? 0 : pthread_mutex_unlock(mutex);
 }
 
@@ -190,7 +190,7 @@ TCL_HIDDEN void tcl_complain(const char *text, size_t bytes) __attribute__((nore
 
 TCL_HIDDEN void *tcl_small_alloc(size_t bytes);
 TCL_HIDDEN void *tcl_small_zalloc(size_t bytes);
-TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align, bool zero);
+TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align);
 TCL_HIDDEN void tcl_small_free(void *p);
 TCL_HIDDEN size_t tcl_small_usable(const void *p);
 /* True when mimalloc knows p, wherever it lies. */

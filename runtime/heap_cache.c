@@ -129,13 +129,13 @@ static struct run *refill(struct cache *to, unsigned k, unsigned class) {
     size_t pages = class_pages[class];
     unsigned count = (unsigned)(BATCH / pages);
     count = count < 1 ? 1 : count > BATCH_RUNS ? BATCH_RUNS : count;
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     struct run *run = tcl_pages_take(k, pages * count, 1, TAKE_ANY);
     if (!run && count > 1)
         run = tcl_pages_take(k, pages * (count = 1), 1, TAKE_ANY);
     if (run)
         split_batch(run, to, k, class, count);
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     return run;
 }
 
@@ -151,13 +151,13 @@ static void drain(struct cache *from, struct slot *slot, unsigned keep) {
 }
 
 static void drain_all(struct cache *from, unsigned divisor) {
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
         for (unsigned class = 0; class < CLASSES; class ++)
             if (from->slots[k][class].count)
                 drain(from, &from->slots[k][class],
                       divisor ? from->slots[k][class].count / divisor : 0);
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
 }
 
 static void thread_exits(void *value) {
@@ -165,10 +165,10 @@ static void thread_exits(void *value) {
     cache_closed = true;
     cache = NULL;
     drain_all(mine, 0);
-    tcl_lock(&pool_lock);
+    heap_lock(&pool_lock);
     mine->next = pool;
     pool = mine;
-    tcl_unlock(&pool_lock);
+    heap_unlock(&pool_lock);
 }
 
 static void make_exit_key(void) { pthread_key_create(&exit_key, thread_exits); }
@@ -177,7 +177,7 @@ static struct cache *open_cache(void) {
     if (cache_closed || !tcl_heap_range.base)
         return NULL;
     int saved = errno;
-    tcl_lock(&pool_lock);
+    heap_lock(&pool_lock);
     if (!pool) {
         const size_t bytes = 64 << 10;
         struct cache *fresh = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -190,7 +190,7 @@ static struct cache *open_cache(void) {
     struct cache *mine = pool;
     if (mine)
         pool = mine->next;
-    tcl_unlock(&pool_lock);
+    heap_unlock(&pool_lock);
     if (mine) {
         cache = mine; /* before setspecific, which may allocate */
         pthread_once(&exit_key_once, make_exit_key);
@@ -209,9 +209,9 @@ void tcl_cache_flush(void) {
 
 /* A run fresh from the page heap, past the caches. */
 static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     struct run *run = tcl_pages_take(k, total, align, take);
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     if (tcl_unlikely(tcl_purge_due))
         tcl_pages_purge(false);
     return run;
@@ -304,17 +304,17 @@ void tcl_run_free(void *p) {
         slot->count++;
         mine->pages += total;
         if (tcl_unlikely(slot->count > keep_of(class))) {
-            tcl_lock(&tcl_heap_lock);
+            heap_lock(&tcl_heap_lock);
             drain(mine, slot, slot->count / 2);
-            tcl_unlock(&tcl_heap_lock);
+            heap_unlock(&tcl_heap_lock);
         } else if (tcl_unlikely(mine->pages > THREAD_KEEP)) {
             drain_all(mine, 2);
         }
         return;
     }
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     tcl_pages_give(run);
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
 }
 
 size_t tcl_run_usable(const void *p) {
@@ -348,16 +348,16 @@ static bool resize_in_place(struct run *run, size_t pages) {
     if (pages <= total) {
         /* Give a tail back only when it is worth a lock: a quarter of the run and 64 KiB. */
         if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
-            tcl_lock(&tcl_heap_lock);
+            heap_lock(&tcl_heap_lock);
             tcl_pages_trim(run, pages);
-            tcl_unlock(&tcl_heap_lock);
+            heap_unlock(&tcl_heap_lock);
         }
     } else {
         if (pages < GROW_FROM)
             return false; /* copying is cheaper than spoiling the classes */
-        tcl_lock(&tcl_heap_lock);
+        heap_lock(&tcl_heap_lock);
         bool grown = tcl_pages_extend(run, pages, room_to_grow(pages));
-        tcl_unlock(&tcl_heap_lock);
+        heap_unlock(&tcl_heap_lock);
         if (!grown)
             return false;
     }
@@ -426,23 +426,23 @@ static void visit_run(struct run *run, void *context) {
 
 void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context) {
     struct visitor visitor = {visit, context};
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&tcl_heap_lock);
     tcl_pages_each(visit_run, &visitor);
-    tcl_unlock(&tcl_heap_lock);
+    heap_unlock(&tcl_heap_lock);
     tcl_small_each(visit, context);
 }
 
 void tcl_heap_before_fork(void) {
     tcl_small_before_fork();
-    tcl_lock(&pool_lock);
-    tcl_lock(&tcl_heap_lock);
+    heap_lock(&pool_lock);
+    heap_lock(&tcl_heap_lock);
     tcl_far_before_fork();
 }
 
 void tcl_heap_after_fork_parent(void) {
     tcl_far_after_fork();
-    tcl_unlock(&tcl_heap_lock);
-    tcl_unlock(&pool_lock);
+    heap_unlock(&tcl_heap_lock);
+    heap_unlock(&pool_lock);
     tcl_small_after_fork();
 }
 

@@ -79,11 +79,11 @@ void *tcl_far_alloc(size_t bytes, size_t align) {
             tcl_os_munmap(base, (size_t)(p - base));
         if (p + size < base + size + slack)
             tcl_os_munmap(p + size, (size_t)(base + slack - p));
-        tcl_lock(&lock);
+        heap_lock(&lock);
         bool room = make_room();
         if (room)
             put((struct far){(uintptr_t)p, size});
-        tcl_unlock(&lock);
+        heap_unlock(&lock);
         if (room) {
             errno = saved;
             return p;
@@ -96,12 +96,12 @@ void *tcl_far_alloc(size_t bytes, size_t align) {
 
 /* Removes p; 0 when it is not there. */
 static size_t forget(const void *p) {
-    tcl_lock(&lock);
+    heap_lock(&lock);
     struct far *far = slot_of((uintptr_t)p);
     size_t bytes = far ? far->bytes : 0;
     if (far)
         far->addr = DELETED;
-    tcl_unlock(&lock);
+    heap_unlock(&lock);
     return bytes;
 }
 
@@ -120,10 +120,10 @@ bool tcl_far_free(void *p) {
 size_t tcl_far_usable(const void *p) {
     if (__atomic_load_n(&table_used, __ATOMIC_RELAXED) == 0)
         return 0;
-    tcl_lock(&lock);
+    heap_lock(&lock);
     struct far *far = slot_of((uintptr_t)p);
     size_t bytes = far ? far->bytes : 0;
-    tcl_unlock(&lock);
+    heap_unlock(&lock);
     return bytes;
 }
 
@@ -131,12 +131,12 @@ void *tcl_far_realloc(void *p, size_t bytes) {
     size_t size = PAGES_OF(bytes) << PAGE_SHIFT, old = forget(p);
     int saved = errno;
     void *to = tcl_os_mremap(p, old, size, MREMAP_MAYMOVE, NULL);
-    tcl_lock(&lock);
+    heap_lock(&lock);
     put(to == MAP_FAILED ? (struct far){(uintptr_t)p, old} : (struct far){(uintptr_t)to, size});
-    tcl_unlock(&lock);
+    heap_unlock(&lock);
     errno = to == MAP_FAILED ? ENOMEM : saved;
     return to == MAP_FAILED ? NULL : to;
 }
 
-void tcl_far_before_fork(void) { tcl_lock(&lock); }
-void tcl_far_after_fork(void) { tcl_unlock(&lock); }
+void tcl_far_before_fork(void) { heap_lock(&lock); }
+void tcl_far_after_fork(void) { heap_unlock(&lock); }

@@ -38,10 +38,8 @@ static inline bool multiply(size_t count, size_t each, size_t *bytes) {
 }
 
 static inline void *allocate(size_t bytes, bool zero, struct caller caller) {
-    if (tcl_likely(bytes < SMALL_LIMIT)) {
-        void *p = zero ? tcl_small_zalloc(bytes) : tcl_small_alloc(bytes);
-        return tcl_likely(p != NULL) ? p : fail();
-    }
+    if (tcl_likely(bytes < SMALL_LIMIT))
+        return zero ? tcl_small_zalloc(bytes) : tcl_small_alloc(bytes);
     if (tcl_unlikely(bytes > PTRDIFF_MAX))
         return fail();
     return tcl_run_alloc(bytes, 1, zero, caller);
@@ -50,10 +48,8 @@ static inline void *allocate(size_t bytes, bool zero, struct caller caller) {
 static inline void *allocate_aligned(size_t bytes, size_t align, struct caller caller) {
     if (align <= 16)
         return allocate(bytes, false, caller);
-    if (bytes < SMALL_LIMIT && align <= SMALL_ALIGN_MAX) {
-        void *p = tcl_small_aligned(bytes, align, false);
-        return p ? p : fail();
-    }
+    if (bytes < SMALL_LIMIT && align <= SMALL_ALIGN_MAX)
+        return tcl_small_aligned(bytes, align);
     if (bytes > PTRDIFF_MAX || align > PTRDIFF_MAX / 2 + 1)
         return fail();
     return tcl_run_alloc(bytes < SMALL_LIMIT ? SMALL_LIMIT : bytes, align, false, caller);

@@ -23,12 +23,13 @@
 #define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB; grows eightfold every eight arenas */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
-#define pthread_mutex_lock tcl_lock
-#define pthread_mutex_unlock tcl_unlock
+#define pthread_mutex_lock heap_lock
+#define pthread_mutex_unlock heap_unlock
 #include <mimalloc.h>
 #include <mimalloc/internal.h>
 #include <mimalloc/prim.h>
 
+static void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero, size_t *usable);
 static bool block_born(mi_page_t *page);
 static void block_dies(mi_page_t *page);
 static mi_heap_t *preferring_heap(const mi_theap_t *theap);
@@ -37,7 +38,9 @@ static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_m
 #undef pthread_mutex_lock
 #undef pthread_mutex_unlock
 
+#define _mi_malloc_generic malloc_generic
 #include <src/alloc.c>
+#undef _mi_malloc_generic
 #include <src/alloc-aligned.c>
 #include <src/alloc-posix.c>
 
@@ -152,15 +155,23 @@ static void block_dies(mi_page_t *page) {
 
 /* ---- What malloc.c calls ----------------------------------------------------------------------- */
 
+/* Where mimalloc's fast path ends. It may leave any errno behind, or none. */
+static __attribute__((noinline)) void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero,
+                                                      size_t *usable) {
+    int saved = errno;
+    void *p = _mi_malloc_generic(theap, bytes, zero, usable);
+    errno = p ? saved : ENOMEM;
+    return p;
+}
+
 /* mimalloc aligns slots of 8 bytes to 8; glibc aligns everything to 16. */
 static inline size_t at_least_16(size_t bytes) { return bytes < 16 ? 16 : bytes; }
 
 void *tcl_small_alloc(size_t bytes) { return mi_malloc(at_least_16(bytes)); }
 void *tcl_small_zalloc(size_t bytes) { return mi_zalloc(at_least_16(bytes)); }
 
-void *tcl_small_aligned(size_t bytes, size_t align, bool zero) {
-    bytes = at_least_16(bytes);
-    return zero ? mi_zalloc_aligned(bytes, align) : mi_malloc_aligned(bytes, align);
+void *tcl_small_aligned(size_t bytes, size_t align) {
+    return mi_malloc_aligned(at_least_16(bytes), align);
 }
 
 void tcl_small_free(void *p) { mi_free(p); }
