@@ -20,6 +20,7 @@ use tiercel_wire::Sample;
 mod clock;
 mod error;
 mod perf;
+mod probe;
 mod support;
 #[cfg(test)]
 mod testing;
@@ -56,7 +57,9 @@ pub trait Sampler: Send {
 
     /// Which addresses of a process matter from now on, replacing what was said before. Samplers
     /// that look at ranges look only there; those that are told addresses by the hardware ignore it.
-    /// Ranges are in bytes, aligned to OS pages; best one per extent, in ascending order.
+    /// Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent. The
+    /// probe sampler may split mappings at their borders, so give memory that the program may
+    /// `mremap` by itself as one range or not at all.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
     /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples
@@ -115,6 +118,8 @@ pub struct Drained {
     pub lost: u64,
     /// Times the kernel slowed the source down since the last call.
     pub throttled: u64,
+    /// Processes that were due for a look and are too large for one (probe).
+    pub blind: u64,
 }
 
 /// Counts of user-mode events.

@@ -4,10 +4,10 @@
 
 use tiercel_machine::Finding;
 
-use crate::{Config, Kind, Sampler, SamplerError, Source, perf};
+use crate::{Config, Kind, Sampler, SamplerError, Source, perf, probe};
 
 /// What [`Kind::Auto`] tries, best first. See docs/samplers.md for why.
-const ORDER: [Kind; 1] = [Kind::Perf];
+const ORDER: [Kind; 2] = [Kind::Perf, Kind::Probe];
 
 /// Opens a sampler.
 ///
@@ -17,7 +17,8 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
     match kind {
         Kind::Auto => open_best(config),
         Kind::Perf => Ok(Box::new(perf::PerfSampler::open(config)?)),
-        Kind::Bpf | Kind::Probe => Err(SamplerError::Unavailable {
+        Kind::Probe => Ok(Box::new(probe::ProbeSampler::open(config)?)),
+        Kind::Bpf => Err(SamplerError::Unavailable {
             kind,
             why: "not built yet".to_owned(),
             remedy: String::new(),
@@ -27,21 +28,38 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
 
 /// What works here, for `tiercel doctor`: one finding per kind, with what to do about it.
 pub fn support() -> Vec<Finding> {
-    let perf = match perf::PerfSampler::open(&Config::default()) {
-        Ok(sampler) => Finding::ok("sampler-perf", sampler.sees().source),
-        Err(error) => {
-            let faults = Config { source: Source::PageFaults, ..Config::default() };
-            match perf::PerfSampler::open(&faults) {
-                Ok(_) => Finding::degraded(
-                    "sampler-perf",
-                    format!("page faults only: {error}"),
-                    "sampler.source = \"page-faults\" sees first touches; heat comes from probe",
-                ),
-                Err(_) => Finding::absent("sampler-perf", error.to_string(), "use probe"),
-            }
-        }
+    vec![perf_support(), probe_support()]
+}
+
+fn perf_support() -> Finding {
+    let error = match perf::PerfSampler::open(&Config::default()) {
+        Ok(sampler) => return Finding::ok("sampler-perf", sampler.sees().source),
+        Err(error) => error.to_string(),
     };
-    vec![perf]
+    let faults = Config { source: Source::PageFaults, ..Config::default() };
+    match perf::PerfSampler::open(&faults) {
+        Ok(_) => Finding::degraded(
+            "sampler-perf",
+            format!("first touches only: {error}"),
+            "heat comes from the probe sampler; sampler.source = \"page-faults\" sees first touches",
+        ),
+        Err(_) => Finding::absent("sampler-perf", error, "the probe sampler works without"),
+    }
+}
+
+fn probe_support() -> Finding {
+    const NAME: &str = "sampler-probe";
+    match (probe::ProbeSampler::open(&Config::default()), probe::write_tracking()) {
+        (Err(error), _) => Finding::absent(NAME, error.to_string(), "mount /proc without hidepid"),
+        (Ok(_), Ok(())) => {
+            Finding::ok(NAME, "writes by OS page (userfaultfd), reads by mapping (clear_refs)")
+        }
+        (Ok(_), Err(error)) => Finding::degraded(
+            NAME,
+            format!("writes and reads by mapping only: userfaultfd: {error}"),
+            "Linux 6.7 is needed; containers must allow userfaultfd in their seccomp profile",
+        ),
+    }
 }
 
 fn open_best(config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
@@ -57,4 +75,27 @@ fn open_best(config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
         why: reasons.join("; "),
         remedy: "placement without heat still works".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_opens_something_and_every_kind_is_reported_on() {
+        let sampler = open(Kind::Auto, &Config::default()).expect("probe works wherever /proc is");
+        assert!(ORDER.contains(&sampler.kind()));
+        let names: Vec<_> = support().into_iter().map(|finding| finding.name).collect();
+        for kind in ORDER {
+            assert!(names.contains(&format!("sampler-{}", kind.name())), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_work_has_a_remedy() {
+        for finding in support() {
+            let fine = finding.standing == tiercel_machine::Standing::Ok;
+            assert!(fine || !finding.remedy.is_empty(), "{finding:?}");
+        }
+    }
 }

@@ -15,8 +15,8 @@ pub struct Child {
     pub pid: u32,
     /// Its buffer, bytes.
     pub buffer: Range<u64>,
-    /// The userfaultfd it opened, as the runtime would.
-    pub uffd: Option<OwnedFd>,
+    /// The userfaultfds it opened, as the runtime would.
+    pub uffds: Vec<OwnedFd>,
     commands: File,
     answers: File,
 }
@@ -35,11 +35,14 @@ impl Child {
             serve(their_commands.as_raw_fd(), their_answers.as_raw_fd(), bytes);
         }
         drop((their_commands, their_answers));
-        let mut child = Child { pid: pid as u32, buffer: 0..0, uffd: None, commands, answers };
+        let mut child =
+            Child { pid: pid as u32, buffer: 0..0, uffds: Vec::new(), commands, answers };
         let base = child.answer();
         child.buffer = base..base + bytes;
-        let number = child.answer();
-        child.uffd = fetch(child.pid, number as i32);
+        for _ in 0..2 {
+            let number = child.answer();
+            child.uffds.extend(fetch(child.pid, number as i32));
+        }
         child
     }
 
@@ -125,10 +128,10 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
         let base = libc::mmap(std::ptr::null_mut(), bytes as usize, prot, flags, -1, 0);
         libc::madvise(base, bytes as usize, libc::MADV_NOHUGEPAGE);
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        let uffd = libc::syscall(libc::SYS_userfaultfd, flags);
         let say = |value: u64| libc::write(answers, (&raw const value).cast(), 8);
         say(base as u64);
-        say(uffd as u64);
+        say(libc::syscall(libc::SYS_userfaultfd, flags) as u64);
+        say(libc::syscall(libc::SYS_userfaultfd, flags) as u64);
         let mut command = [0u64; 3];
         while libc::read(commands, command.as_mut_ptr().cast(), 24) == 24 {
             let [what, first, end] = command;

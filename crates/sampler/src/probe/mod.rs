@@ -1,0 +1,254 @@
+//! The `probe` sampler: page-table bits, without counters and without root.
+//! In: processes, ranges to watch, the userfaultfds they lend. Out: samples of written OS pages and
+//! of referenced mappings. Knows nothing of objects.
+//!
+//! Two sights, each with its own pace, each per process:
+//!
+//! ```text
+//! writes  arm: PAGEMAP_SCAN protects the OS pages of a random few windows, asynchronously
+//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per run of OS pages
+//! any     arm: "1" to /proc/PID/clear_refs drops all referenced bits
+//!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
+//! ```
+//!
+//! Windows that touch are registered with different userfaultfds; that keeps them separate mappings,
+//! and so the second sight, which is by mapping, becomes one by window. Nothing here can make the
+//! program wait for us: protection is resolved in the kernel, and closing the descriptors undoes it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tiercel_wire::{AccessKind, Sample};
+
+use crate::clock;
+use crate::{Config, Cost, Counters, Drained, Help, Kind, Sampler, SamplerError, Sees, Sight};
+
+mod process;
+mod smaps;
+mod sys;
+mod windows;
+
+use process::Process;
+use windows::Random;
+
+/// Bytes one sample of weight 1 stands for: a cache line.
+const LINE_BYTES: u64 = 64;
+/// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
+const WRITE_FAULT: Duration = Duration::from_nanos(1150);
+/// One drain ends when it has used this much CPU time; the next goes on where it stopped.
+const DRAIN_CPU: Duration = Duration::from_millis(50);
+/// No pace is slower than this: beyond it heat would be older than it is useful.
+const INTERVAL_MAX_MS: u64 = 30_000;
+/// A look counts for at most this many intervals that nobody looked in.
+const CATCH_UP_MAX: u64 = 100;
+
+/// See the module.
+pub struct ProbeSampler {
+    config: Config,
+    processes: BTreeMap<u32, Process>,
+    /// Where the next drain begins.
+    next_pid: u32,
+    random: Random,
+    cost: Cost,
+}
+
+impl ProbeSampler {
+    /// Checks on this very process that the kernel has what is needed.
+    ///
+    /// # Errors
+    /// [`SamplerError::Unavailable`] without /proc/PID/clear_refs or smaps.
+    pub fn open(config: &Config) -> Result<ProbeSampler, SamplerError> {
+        let ourselves = Process::open(std::process::id());
+        ourselves.map_err(|error| SamplerError::Unavailable {
+            kind: Kind::Probe,
+            why: format!("/proc does not show page-table bits: {error}"),
+            remedy: "a kernel with CONFIG_PROC_PAGE_MONITOR is needed".to_owned(),
+        })?;
+        Ok(ProbeSampler {
+            config: config.clone(),
+            processes: BTreeMap::new(),
+            next_pid: 0,
+            random: Random(config.seed),
+            cost: Cost::default(),
+        })
+    }
+
+    /// The interval after a step that cost `spent`, so that all processes stay in budget together.
+    fn interval_ms(&self, spent: Duration) -> u64 {
+        let sights = 2.0 * self.processes.len().max(1) as f64;
+        let earned = spent.as_secs_f64() * 1e3 * sights / self.config.cpu_budget;
+        (earned as u64).clamp(self.config.probe_interval_ms.max(1), INTERVAL_MAX_MS)
+    }
+
+    /// Attached processes, beginning with the one whose turn it is.
+    fn turn(&self) -> Vec<u32> {
+        let later = self.processes.range(self.next_pid..);
+        let earlier = self.processes.range(..self.next_pid);
+        later.chain(earlier).map(|(pid, _)| *pid).collect()
+    }
+
+    /// Whatever is due for one process.
+    fn step(&mut self, pid: u32, now_ms: u64, pass: &mut Pass<'_>) {
+        let Some(mut process) = self.processes.remove(&pid) else { return };
+        if process.writes.due(now_ms) {
+            let spent = self.timed(|sampler| {
+                process.step_writes(now_ms, &sampler.config, &mut sampler.random, pass)
+            });
+            process.writes.pace(now_ms, self.interval_ms(spent));
+        }
+        if process.touches.due(now_ms) {
+            let spent = self.timed(|sampler| process.step_touches(now_ms, &sampler.config, pass));
+            process.touches.pace(now_ms, self.interval_ms(spent));
+        }
+        self.processes.insert(pid, process);
+    }
+
+    /// Runs a step that answers what it cost the program; answers what it cost in all.
+    fn timed(&mut self, step: impl FnOnce(&mut ProbeSampler) -> Duration) -> Duration {
+        let began = clock::thread_cpu();
+        let theirs = step(self);
+        let ours = clock::thread_cpu() - began;
+        self.cost.ours += ours;
+        self.cost.theirs += theirs;
+        self.cost.passes += 1;
+        ours + theirs
+    }
+}
+
+impl Sampler for ProbeSampler {
+    fn kind(&self) -> Kind {
+        Kind::Probe
+    }
+
+    /// A process that exec'ed is attached anew; so is one attached twice.
+    fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
+        let process = Process::open(pid).map_err(|error| attach_error(pid, error))?;
+        self.processes.insert(pid, process);
+        Ok(())
+    }
+
+    fn lend(&mut self, pid: u32, help: Help) {
+        let Help::Userfaultfd(uffd) = help;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.lend(uffd);
+        }
+    }
+
+    fn detach(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+
+    fn watch(&mut self, pid: u32, ranges: &[Range<u64>]) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.watch(ranges);
+        }
+    }
+
+    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+        let began = clock::thread_cpu();
+        let room = self.config.drain_max;
+        let mut pass = Pass { out, now_ms, room, met: Drained::default() };
+        for pid in self.turn() {
+            if clock::thread_cpu() - began > DRAIN_CPU || pass.room == 0 {
+                self.next_pid = pid;
+                break;
+            }
+            self.step(pid, now_ms, &mut pass);
+        }
+        let met = pass.met;
+        self.cost.samples += met.samples;
+        met
+    }
+
+    fn counters(&mut self) -> Option<Counters> {
+        None
+    }
+
+    fn sees(&self) -> Sees {
+        let lent = self.processes.values().any(Process::tracks_writes);
+        let (writes, source) = if lent {
+            (Sight::PerOsPage, "userfaultfd write protection, clear_refs and smaps")
+        } else {
+            (Sight::PerMapping, "clear_refs and smaps")
+        };
+        Sees {
+            reads: Sight::PerMapping,
+            writes,
+            latency: false,
+            node: false,
+            counters: false,
+            source: source.to_owned(),
+            text: "Whether an OS page was used between two looks, not how often; reads by mapping \
+                   only, and an OS page whose translation stays in the TLB may look unused."
+                .to_owned(),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
+/// What one drain carries from process to process.
+struct Pass<'a> {
+    out: &'a mut Vec<Sample>,
+    now_ms: u64,
+    /// Samples that may still be appended.
+    room: usize,
+    met: Drained,
+}
+
+impl Pass<'_> {
+    /// `intervals`: how many the bytes stand for, when not every one was looked in.
+    fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, bytes: u64, intervals: u64) {
+        if self.room == 0 {
+            self.met.lost += 1;
+            return;
+        }
+        let lines = (bytes / LINE_BYTES).saturating_mul(intervals.clamp(1, CATCH_UP_MAX));
+        self.room -= 1;
+        self.met.samples += 1;
+        self.out.push(Sample {
+            time_ms: self.now_ms,
+            pid,
+            tid: 0,
+            addr,
+            kind,
+            latency_ns: None,
+            node: None,
+            weight: u32::try_from(lines).unwrap_or(u32::MAX),
+        });
+    }
+}
+
+fn attach_error(pid: u32, error: io::Error) -> SamplerError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => SamplerError::Vanished { pid },
+        Some(libc::EACCES | libc::EPERM) => SamplerError::Permission {
+            what: format!("reading the page tables of process {pid}"),
+            remedy: "it must be yours and not setuid; as root the daemon sees all".to_owned(),
+        },
+        _ => SamplerError::Io { what: format!("/proc/{pid}"), source: error },
+    }
+}
+
+/// Whether processes here can lend a userfaultfd, tried on this very process.
+pub fn write_tracking() -> io::Result<()> {
+    const USER_MODE_ONLY: libc::c_int = 1;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    // SAFETY: a plain system call; a descriptor it answers is ours.
+    let uffd = unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, flags);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32)
+    };
+    sys::take_up(&uffd)
+}
+
+#[cfg(test)]
+mod tests;

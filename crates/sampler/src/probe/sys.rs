@@ -1,0 +1,168 @@
+//! The kernel's side of probing: userfaultfd registration from outside, PAGEMAP_SCAN, clear_refs.
+//! In: descriptors, ranges. Out: ranges of written OS pages. Knows nothing of schedules or extents.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Most regions one PAGEMAP_SCAN answers; more are fetched by going on where it stopped.
+const REGIONS: usize = 1024;
+
+/// `_IOWR(type, number, bytes)`.
+const fn iowr(class: u32, number: u32, bytes: usize) -> libc::c_ulong {
+    (3 << 30 | (bytes as u32) << 16 | class << 8 | number) as libc::c_ulong
+}
+
+#[repr(C)]
+struct UffdApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct UffdRange {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct UffdRegister {
+    range: UffdRange,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// Takes up a userfaultfd that a process opened on itself: asynchronous write protection, resolved
+/// in the kernel, so nobody ever waits for us.
+///
+/// # Errors
+/// EINVAL: the kernel is older than 6.7, or somebody has taken it up before. ENOTTY: it is none.
+pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
+    const API: u64 = 0xaa;
+    const WP_UNPOPULATED: u64 = 1 << 13;
+    const WP_ASYNC: u64 = 1 << 15;
+    let mut arg = UffdApi { api: API, features: WP_UNPOPULATED | WP_ASYNC, ioctls: 0 };
+    // SAFETY: UFFDIO_API reads and writes `arg`, which is live and of its size.
+    check(unsafe {
+        libc::ioctl(uffd.as_raw_fd(), iowr(0xaa, 0x3f, size_of::<UffdApi>()), &mut arg)
+    })
+}
+
+/// Has the kernel keep written bits for a range of the process that opened `uffd`. Where the range
+/// begins or ends within a mapping, the mapping is split there.
+///
+/// # Errors
+/// What the kernel said; EBUSY when the program tracks it itself.
+pub fn register(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
+    const MODE_WP: u64 = 2;
+    let mut arg = UffdRegister { range: uffd_range(range), mode: MODE_WP, ioctls: 0 };
+    let request = iowr(0xaa, 0x00, size_of::<UffdRegister>());
+    // SAFETY: UFFDIO_REGISTER reads and writes `arg`, which is live and of its size. Asynchronous
+    // mode never blocks the program on the range.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), request, &mut arg) })
+}
+
+/// Ends [`register`]; the mappings merge again.
+///
+/// # Errors
+/// What the kernel said; the range may be unmapped by now.
+pub fn unregister(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
+    const UNREGISTER: libc::c_ulong = 0x8010_aa01; // _IOR(0xaa, 1, struct uffdio_range)
+    let arg = uffd_range(range);
+    // SAFETY: UFFDIO_UNREGISTER reads `arg`, which is live and of its size.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), UNREGISTER, &arg) })
+}
+
+/// Whether written bits are reported, armed anew, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// Reports what was written since it was armed.
+    Look,
+    /// Reports and arms anew, atomically for each OS page: no write between is missed.
+    LookAndArm,
+    /// Arms anew, reports nothing.
+    Arm,
+}
+
+/// Walks `range` of the process behind `pagemap`, handing ranges of written OS pages to `visit`.
+/// Parts that nobody registered are passed over.
+///
+/// # Errors
+/// What the kernel said; ENOTTY before Linux 6.7, ESRCH when the process is gone.
+pub fn scan(
+    pagemap: &File,
+    range: &Range<u64>,
+    what: Scan,
+    mut visit: impl FnMut(Range<u64>),
+) -> io::Result<()> {
+    const WP_MATCHING: u64 = 1;
+    const WPALLOWED: u64 = 1;
+    const WRITTEN: u64 = 2;
+    const PRESENT: u64 = 8;
+    let mut regions = [Region::default(); REGIONS];
+    let mut from = range.start;
+    while from < range.end {
+        let reports = what != Scan::Arm;
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: if what == Scan::Look { 0 } else { WP_MATCHING },
+            start: from,
+            end: range.end,
+            vec: if reports { regions.as_mut_ptr() as u64 } else { 0 },
+            vec_len: if reports { REGIONS as u64 } else { 0 },
+            category_mask: WPALLOWED | WRITTEN | PRESENT,
+            return_mask: if reports { WRITTEN } else { 0 },
+            ..ScanArg::default()
+        };
+        let request = iowr(u32::from(b'f'), 16, size_of::<ScanArg>());
+        // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most `vec_len` regions; both are
+        // live for the call.
+        let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &mut arg) };
+        if found < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        regions[..(found as usize).min(REGIONS)].iter().for_each(|r| visit(r.start..r.end));
+        if arg.walk_end <= from {
+            break; // The kernel always goes on; never loop if it should not.
+        }
+        from = arg.walk_end;
+    }
+    Ok(())
+}
+
+fn uffd_range(range: &Range<u64>) -> UffdRange {
+    UffdRange { start: range.start, len: range.end - range.start }
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,177 @@
+//! The `probe` sampler against real processes: which part of a buffer do they use?
+
+use super::*;
+use crate::testing::{Child, OS_PAGE};
+
+const INTERVAL_MS: u64 = 100;
+
+fn sampler() -> ProbeSampler {
+    let config = Config { probe_interval_ms: INTERVAL_MS, cpu_budget: 100.0, ..Config::default() };
+    ProbeSampler::open(&config).expect("/proc is there")
+}
+
+/// A child whose buffer is all present, watched in pieces of `piece` OS pages.
+fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
+    let mut child = Child::new(os_pages);
+    child.write(0..os_pages);
+    sampler.attach(child.pid).expect("our own child");
+    for uffd in child.uffds.drain(..) {
+        sampler.lend(child.pid, Help::Userfaultfd(uffd));
+    }
+    let pieces = child.buffer.clone().step_by((piece * OS_PAGE) as usize);
+    let ranges: Vec<_> =
+        pieces.map(|at| at..(at + piece * OS_PAGE).min(child.buffer.end)).collect();
+    sampler.watch(child.pid, &ranges);
+    child
+}
+
+fn drained(sampler: &mut ProbeSampler, now_ms: u64) -> (Vec<Sample>, Drained) {
+    let mut out = Vec::new();
+    let met = sampler.drain(now_ms, &mut out);
+    (out, met)
+}
+
+/// Lines seen of each piece of the buffer.
+fn lines_by_piece(child: &Child, piece: u64, samples: &[Sample], kind: AccessKind) -> Vec<u64> {
+    let pieces = (child.buffer.end - child.buffer.start).div_ceil(piece * OS_PAGE);
+    let mut lines = vec![0; pieces as usize];
+    for sample in samples.iter().filter(|sample| sample.kind == kind) {
+        assert_eq!(sample.pid, child.pid);
+        lines[((sample.addr - child.buffer.start) / (piece * OS_PAGE)) as usize] +=
+            u64::from(sample.weight);
+    }
+    lines
+}
+
+const LINES: u64 = OS_PAGE / LINE_BYTES;
+
+#[test]
+fn written_os_pages_are_seen_exactly() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 1024, &mut sampler);
+    assert!(sampler.sees().writes == Sight::PerOsPage, "needs Linux 6.7 and userfaultfd");
+    drained(&mut sampler, 1000);
+    child.write(10..20);
+    child.write(2048..3072);
+    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(lines, [10 * LINES, 0, 1024 * LINES, 0]);
+    let first = samples.iter().find(|sample| sample.kind == AccessKind::Write).expect("some");
+    assert_eq!(first.addr, child.buffer.start + 10 * OS_PAGE);
+    let (samples, _) = drained(&mut sampler, 1000 + 2 * INTERVAL_MS);
+    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(lines, [0; 4], "armed anew, and nothing was written since");
+}
+
+#[test]
+fn reads_are_seen_by_window_where_windows_are_registered() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 1024, &mut sampler);
+    drained(&mut sampler, 1000); // registers and clears
+    child.read(1024..2048);
+    child.read(3072..3072 + 256);
+    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Unknown);
+    assert_eq!(lines, [0, 1024 * LINES, 0, 256 * LINES]);
+    assert_eq!(lines_by_piece(&child, 1024, &samples, AccessKind::Write), [0; 4]);
+}
+
+#[test]
+fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
+    let mut sampler = sampler();
+    let mut child = Child::new(4096);
+    child.write(0..4096);
+    sampler.attach(child.pid).expect("our own child");
+    let half = child.buffer.start + 2048 * OS_PAGE;
+    sampler.watch(child.pid, &[child.buffer.start..half, half..child.buffer.end]);
+    assert_eq!(sampler.sees().writes, Sight::PerMapping);
+    drained(&mut sampler, 1000);
+    child.read(0..1024);
+    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let lines = lines_by_piece(&child, 2048, &samples, AccessKind::Unknown);
+    // What it cannot see, shown: the quarter that was read lies in the first half alone. The
+    // mapping may have merged with a neighbour, so the shares are only about even.
+    let (least, most) = (lines[0].min(lines[1]), lines[0].max(lines[1]));
+    assert!(least > 0 && most <= least * 11 / 10 + 1, "{lines:?}");
+}
+
+#[test]
+fn windows_nobody_looked_in_weigh_more_when_looked_at() {
+    let mut sampler = sampler();
+    sampler.config.probe_extents = 1;
+    let mut child = watched(4096, 1024, &mut sampler);
+    let mut lines = [0u64; 4];
+    for turn in 0..200 {
+        let (samples, _) = drained(&mut sampler, 1000 + turn * INTERVAL_MS);
+        let seen = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
+        lines.iter_mut().zip(seen).for_each(|(sum, seen)| *sum += seen);
+        child.write(0..4);
+        child.write(2048..2052);
+    }
+    assert_eq!((lines[1], lines[3]), (0, 0));
+    // Each is looked at in a quarter of 200 intervals and weighs for about all of them.
+    for hot in [lines[0], lines[2]] {
+        assert!((hot / (4 * LINES)).abs_diff(200) < 60, "{lines:?}");
+    }
+}
+
+#[test]
+fn the_pace_follows_the_budget() {
+    let mut sampler = sampler();
+    sampler.config.cpu_budget = 1e-6;
+    let mut child = watched(4096, 1024, &mut sampler);
+    drained(&mut sampler, 1000);
+    child.write(0..4096);
+    assert_eq!(drained(&mut sampler, 1000 + INTERVAL_MS).0, [], "not due yet");
+    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MAX_MS);
+    assert!(!samples.is_empty(), "due at the latest now");
+    assert!(sampler.cost().passes >= 4 && sampler.cost().theirs > Duration::ZERO);
+}
+
+#[test]
+fn a_drain_is_bounded_and_says_what_it_left_out() {
+    let mut sampler = sampler();
+    sampler.config.drain_max = 3;
+    let mut child = watched(4096, 1024, &mut sampler);
+    drained(&mut sampler, 1000);
+    (0..20).for_each(|i| child.write(i * 10..i * 10 + 1));
+    let (samples, met) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    assert_eq!((samples.len(), met.samples), (3, 3));
+    assert!(met.lost >= 17, "{met:?}");
+}
+
+#[test]
+fn a_vanished_process_harms_nobody() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 1024, &mut sampler);
+    drained(&mut sampler, 1000);
+    child.exit();
+    assert_eq!(drained(&mut sampler, 1000 + INTERVAL_MS).0, []);
+    sampler.watch(child.pid, &[]);
+    sampler.detach(child.pid);
+    let error = sampler.attach(child.pid).expect_err("it is gone");
+    assert!(matches!(error, SamplerError::Vanished { .. }), "{error}");
+}
+
+#[test]
+fn a_descriptor_that_is_no_userfaultfd_is_closed_and_reads_still_work() {
+    let mut sampler = sampler();
+    let child = Child::new(16);
+    sampler.attach(child.pid).expect("our own child");
+    let null = std::fs::File::open("/dev/null").expect("/dev/null");
+    sampler.lend(child.pid, Help::Userfaultfd(null.into()));
+    assert_eq!(sampler.sees().writes, Sight::PerMapping);
+}
+
+#[test]
+fn ranges_that_are_not_mapped_are_passed_over() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 1024, &mut sampler);
+    let beyond = 1 << 46;
+    sampler.watch(child.pid, &[child.buffer.clone(), beyond..beyond + (4 << 20)]);
+    drained(&mut sampler, 1000);
+    child.write(0..8);
+    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let lines = lines_by_piece(&child, 4096, &samples, AccessKind::Write);
+    assert_eq!(lines, [8 * LINES]);
+}

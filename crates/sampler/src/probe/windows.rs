@@ -1,0 +1,160 @@
+//! Cuts what is to be watched into windows, picks the windows of a pass, spreads what was seen.
+//! In: ranges in ascending order, random numbers. Out: [`Window`]s, shares. Pure.
+//!
+//! A window is what is registered and looked at as one. A range of 2 MiB and more is a window by
+//! itself; smaller ones near one another share a window, so that mappings are not splintered
+//! (huge OS pages cannot cross a border, and a process may have 65,530 mappings in all).
+
+use std::ops::Range;
+
+/// Ranges from here on are a window of their own: a huge OS page still fits.
+const OWN_WINDOW_BYTES: u64 = 2 << 20;
+/// A shared window is at most this long (one extent, MAT 4.5.1).
+const SHARED_BYTES: u64 = 64 << 20;
+/// Most windows of a process; ranges beyond are not watched. A sixteenth of the mappings it may have.
+pub const WINDOWS_MAX: usize = 4096;
+
+/// Ranges that are looked at together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// From the first byte of the first range to the last of the last.
+    pub span: Range<u64>,
+    /// What is watched in it, ascending, never empty.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Cuts ascending ranges into windows. Empty, overlapping and disordered ranges are left out.
+pub fn cut(ranges: &[Range<u64>]) -> Vec<Window> {
+    let mut out: Vec<Window> = Vec::new();
+    let mut end = 0;
+    for range in ranges.iter().filter(|range| !range.is_empty()) {
+        if range.start < end {
+            continue;
+        }
+        end = range.end;
+        let small = |bytes: &Range<u64>| bytes.end - bytes.start < OWN_WINDOW_BYTES;
+        let full = out.len() == WINDOWS_MAX;
+        match out.last_mut() {
+            Some(last)
+                if small(range)
+                    && small(&last.ranges[0])
+                    && range.end - last.span.start <= SHARED_BYTES =>
+            {
+                last.span.end = range.end;
+                last.ranges.push(range.clone());
+            }
+            _ if full => break,
+            _ => out.push(Window { span: range.clone(), ranges: vec![range.clone()] }),
+        }
+    }
+    out
+}
+
+/// Picks `count` of `total` at random, ascending; all when there are no more.
+pub fn pick(total: usize, count: usize, random: &mut Random) -> Vec<usize> {
+    let mut left = count.min(total);
+    let mut out = Vec::with_capacity(left);
+    for index in 0..total {
+        // Knuth, TAOCP 3.4.2 S: each of the rest with probability left / rest.
+        if random.below((total - index) as u64) < left as u64 {
+            out.push(index);
+            left -= 1;
+        }
+    }
+    out
+}
+
+/// Shares `bytes` seen somewhere in `seen` out over the ranges that overlap it, in proportion.
+/// `visit` gets the index of the range and its share in bytes.
+pub fn spread(
+    ranges: &[Range<u64>],
+    seen: &Range<u64>,
+    bytes: u64,
+    mut visit: impl FnMut(usize, u64),
+) {
+    let whole = u128::from(seen.end.saturating_sub(seen.start)).max(1);
+    let first = ranges.partition_point(|range| range.end <= seen.start);
+    for (index, range) in ranges.iter().enumerate().skip(first) {
+        if range.start >= seen.end {
+            break;
+        }
+        let overlap = range.end.min(seen.end) - range.start.max(seen.start);
+        let share = u128::from(bytes) * u128::from(overlap) / whole;
+        if share > 0 {
+            visit(index, share as u64);
+        }
+    }
+}
+
+/// SplitMix64: small, seeded, good enough for picking windows.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn spans(ranges: &[Range<u64>]) -> Vec<(Range<u64>, usize)> {
+        cut(ranges).into_iter().map(|w| (w.span, w.ranges.len())).collect()
+    }
+
+    #[test]
+    fn small_ranges_share_and_large_ones_do_not() {
+        let ranges = [0..4096, 8192..MIB, MIB..3 * MIB, 3 * MIB..4 * MIB, 70 * MIB..71 * MIB];
+        let expect =
+            [(0..MIB, 2), (MIB..3 * MIB, 1), (3 * MIB..4 * MIB, 1), (70 * MIB..71 * MIB, 1)];
+        assert_eq!(spans(&ranges), expect);
+    }
+
+    #[test]
+    fn nonsense_is_left_out_and_the_number_bounded() {
+        assert_eq!(spans(&[10..10, 5..9, 3..7, 20..30]), [(5..30, 2)]);
+        let many: Vec<_> = (0..5000).map(|i| i * 2 * MIB..(i + 1) * 2 * MIB).collect();
+        assert_eq!(cut(&many).len(), WINDOWS_MAX);
+    }
+
+    #[test]
+    fn a_pick_is_fair() {
+        let mut random = Random(7);
+        let mut hits = [0u32; 10];
+        for _ in 0..1000 {
+            let picked = pick(10, 3, &mut random);
+            assert_eq!(picked.len(), 3);
+            picked.into_iter().for_each(|index| hits[index] += 1);
+        }
+        assert!(hits.iter().all(|hit| (240..360).contains(hit)), "{hits:?}");
+        assert_eq!(pick(2, 5, &mut random), [0, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_never_exceed_the_whole(
+            cuts in prop::collection::btree_set(0u64..1000, 2..20),
+            from in 0u64..900,
+            long in 1u64..100,
+            bytes in 0u64..1 << 40,
+        ) {
+            let cuts: Vec<_> = cuts.into_iter().collect();
+            let ranges: Vec<_> = cuts.windows(2).map(|w| w[0]..w[1]).collect();
+            let (mut sum, seen) = (0, from..from + long);
+            spread(&ranges, &seen, bytes, |index, share| {
+                assert!(ranges[index].start < seen.end && seen.start < ranges[index].end);
+                sum += share;
+            });
+            prop_assert!(sum <= bytes);
+        }
+    }
+}
