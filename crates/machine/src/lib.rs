@@ -23,7 +23,7 @@ pub use machine::{Basis, Energy, Figures, Kind, Link, Machine, Node, NodeId};
 pub use text::{NodeOverride, Overrides};
 pub use tier::{Space, Tier};
 pub use topo::{Topo, TopoNode, TopoSpace, TopoTier};
-pub use units::{CpuList, UnitError, format_bytes, parse_bytes};
+pub use units::{CpuList, UnitError, bytes, format_bytes, parse_bytes};
 
 /// Something odd that was seen and worked around: the machine is usable, the user should know.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

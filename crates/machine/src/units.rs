@@ -152,10 +152,12 @@ pub mod bytes {
         Text(String),
     }
 
+    /// As text with a unit, exact.
     pub fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format_bytes(*bytes))
     }
 
+    /// From text with a unit, or a number of bytes.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         match Form::deserialize(deserializer)? {
             Form::Bytes(bytes) => Ok(bytes),
