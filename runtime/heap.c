@@ -114,7 +114,8 @@ static void unlink_free(struct run *run) {
     *(run->state == RUN_DIRTY ? &pages_dirty : &pages_clean) -= run->total;
 }
 
-/* Makes [number, number + total) a free run, joined with free neighbours of the same state. */
+/* Makes [number, number + total) a free run, joined with free neighbours of the same state. The
+ * entries on both sides must tell the truth: see `fence`. */
 static void insert_free(size_t number, size_t total, enum run_state state) {
     unsigned arena = tcl_arena_of_page(number);
     if (number > page_number(tcl_heap_range.runs)) {
@@ -139,6 +140,13 @@ static void insert_free(size_t number, size_t total, enum run_state state) {
     run->state = tail->state = (uint8_t)state;
     link_free(state == RUN_DIRTY ? &arenas[arena].dirty : &arenas[arena].clean, run);
     *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
+}
+
+/* Before the second half of a run becomes free on its own: the entry in front of it was inside of the
+ * run until now and may hold anything. */
+static void fence(const struct run *run, size_t second) {
+    if (second > number_of(run) + 1)
+        run_at(second - 1)->state = RUN_NONE;
 }
 
 /* A run of at least `total` OS pages out of the bins, still linked; NULL when there is none. */
@@ -364,8 +372,10 @@ static void note_dirt(void) {
 
 void tcl_pages_give(struct run *run) {
     size_t number = number_of(run), total = run->total, dirty = run->touched;
-    if (dirty < total)
+    if (dirty < total) {
+        fence(run, number + dirty);
         insert_free(number + dirty, total - dirty, RUN_CLEAN);
+    }
     if (dirty)
         insert_free(number, dirty, RUN_DIRTY);
     note_dirt();
@@ -414,8 +424,10 @@ void tcl_pages_trim(struct run *run, size_t total) {
         run->touched = (uint32_t)total;
     if (total > 1)
         run_at(number + total - 1)->state = RUN_NONE;
-    if (dirty < old)
+    if (dirty < old) {
+        fence(run, number + dirty);
         insert_free(number + dirty, old - dirty, RUN_CLEAN);
+    }
     if (dirty > total)
         insert_free(number + total, dirty - total, RUN_DIRTY);
     note_dirt();
