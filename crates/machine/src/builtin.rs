@@ -14,7 +14,21 @@ macro_rules! builtin {
     };
 }
 
-builtin!("spr-cxl");
+builtin!(
+    "cascadelake-optane",
+    "emr-two-socket",
+    "four-cxl",
+    "grace",
+    "icelake-optane",
+    "optane-oam",
+    "pcm",
+    "spr-cxl",
+    "spr-vmem",
+    "two-socket-optane",
+    "xeonmax-9462",
+    "xeonmax-9480",
+    "xeonmax-hbm",
+);
 
 impl Machine {
     /// A machine that comes with Tiercel; `None` for a name that is not in [`BUILTIN_NAMES`].

@@ -66,7 +66,10 @@ impl Machine {
     pub fn space(&self, space: Space, from: Option<NodeId>) -> Vec<NodeId> {
         let tiers = self.tiers();
         let best = tiers.iter().min_by(|a, b| {
-            self.unfitness(space, a).total_cmp(&self.unfitness(space, b)).then(a.rank.cmp(&b.rank))
+            let fitter = self.unfitness(space, a).total_cmp(&self.unfitness(space, b));
+            // Where capacities are equal, what is large should leave the better tier to others.
+            let by_rank = a.rank.cmp(&b.rank);
+            fitter.then(if space == Space::LargeCapacity { by_rank.reverse() } else { by_rank })
         });
         let mut nodes = best.map_or(Vec::new(), |tier| tier.nodes.clone());
         if let Some(from) = from {
