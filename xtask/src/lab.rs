@@ -110,6 +110,7 @@ fn program(name: &str) -> Result<PathBuf> {
             build::runtime(&[])?;
             Ok(exec::target().join("runtime/libtiercel.so"))
         }
+        "move_range" => example("tiercel-mover", name),
         _ if source.exists() => compile(name, &source),
         _ => {
             let path = build::workloads()?.join(name);
@@ -117,6 +118,11 @@ fn program(name: &str) -> Result<PathBuf> {
             Ok(path)
         }
     }
+}
+
+fn example(package: &str, name: &str) -> Result<PathBuf> {
+    exec::run(exec::cargo().args(["build", "--quiet", "-p", package, "--example", name]))?;
+    Ok(exec::target().join("debug/examples").join(name))
 }
 
 fn compile(name: &str, source: &Path) -> Result<PathBuf> {

@@ -1,0 +1,42 @@
+#!/bin/sh
+# what: the kernel mover moves a running program's memory between all nodes, and tells the truth when it cannot
+# machines: two-socket-optane
+# programs: hotcold residency hog move_range
+# limit: 60
+# short: yes
+
+hotcold 2 1 32768 100 > log &
+program=$!
+wait_for 10 grep -q ready log || not_ok "the program starts" "$(cat log)"
+pid=$(pidof hotcold)
+set -- $(grep ' hot$' log)
+address=$3
+bytes=$4
+
+# on NODE: OS pages of the hot object there, by the witness
+on() { residency "$pid" "$address" "$bytes" | awk -v node="$1" '$1 == "node" && $2 == node { print $3 }'; }
+
+for node in 3 1 2 0 2; do
+    move_range "$pid" "$address" "$bytes" "$node" > told
+    equal "to node $node: the mover says all is there" "resident 33550336" "$(grep resident told)"
+    at_least "to node $node: the witness agrees" 8191 "$(on "$node")"
+done
+
+move_range "$pid" "$address" "$bytes" 9 > told
+contains "a node that does not exist is named as the reason" "failed NoNode" told
+at_least "and nothing has moved" 8191 "$(on 2)"
+
+hog 1 20480 > hog.log &
+wait_for 30 grep -q full hog.log || not_ok "node 1 fills up" "$(cat hog.log)"
+move_range "$pid" "$address" "$bytes" 1 > told
+contains "a full node is named as the reason" "failed NoMemory" told
+moved=$(awk '$1 == "moved" { print $2 / 4096 }' told)
+at_most "what did move is what the witness sees" "$(($(on 1) + 0))" "$moved"
+kill -KILL "$(pidof hog)"
+
+kill "$pid"
+wait "$program"
+equal "the program ends well" 0 $?
+contains "and its data are intact" intact log
+move_range "$pid" "$address" "$bytes" 0 > told
+contains "a process that is gone is named as the reason" "failed Vanished" told
