@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * chase: independent chains of dependent loads, each through one object in random order. The price
+ * of one access is the memory's latency, divided by the number of chains.
+ * In: size, chains. Out: one line; right when every chain comes back to where it began.
+ * Knows nothing of tiers.
+ */
+#include "workload.h"
+
+enum { KIB, CHAINS, LAPS, SHOW };
+
+static struct option options[] = {
+    [KIB] = {"kib", 65536, "KiB of each chain's object"},
+    [CHAINS] = {"chains", 1, "how many chains, 16 at most"},
+    [LAPS] = {"laps", 4, "how often each chain is walked"},
+    [SHOW] = {"show", 0, "1: print the ranges of the objects"},
+};
+
+#define CHAINS_MAX 16
+#define LINE_BYTES 64
+
+/* One cache line; only its first word is read. */
+struct link {
+    struct link *next;
+    char padding[LINE_BYTES - sizeof(struct link *)];
+};
+
+/* A single cycle through all links, by Sattolo's shuffle of their order. */
+static struct link *make_chain(uint64_t links, uint64_t *state) {
+    struct link *chain = must_alloc(links * sizeof *chain);
+    uint32_t *order = must_alloc(links * sizeof *order);
+    for (uint64_t i = 0; i < links; i++) {
+        order[i] = (uint32_t)i;
+    }
+    for (uint64_t i = links - 1; i > 0; i--) {
+        uint64_t j = random_below(state, i);
+        uint32_t kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+    for (uint64_t i = 0; i < links; i++) {
+        chain[order[i]].next = &chain[order[(i + 1) % links]];
+    }
+    free(order);
+    return chain;
+}
+
+int main(int argc, char **argv) {
+    read_options(argc, argv, options, sizeof options / sizeof *options);
+    uint64_t links = (options[KIB].value << 10) / LINE_BYTES, chains = options[CHAINS].value;
+    if (links < 2 || links > UINT32_MAX || chains == 0 || chains > CHAINS_MAX) {
+        usage(argv[0], options, sizeof options / sizeof *options);
+    }
+    struct link *begin[CHAINS_MAX], *at[CHAINS_MAX];
+    uint64_t state = 42;
+    for (uint64_t c = 0; c < chains; c++) {
+        at[c] = begin[c] = make_chain(links, &state);
+        if (options[SHOW].value) {
+            show_range("chain", begin[c], links * LINE_BYTES);
+        }
+    }
+    uint64_t steps = links * options[LAPS].value, start = now_ns();
+    for (uint64_t n = 0; n < steps; n++) {
+        for (uint64_t c = 0; c < chains; c++) {
+            at[c] = at[c]->next;
+        }
+    }
+    uint64_t took = now_ns() - start;
+    bool right = true;
+    for (uint64_t c = 0; c < chains; c++) {
+        right &= at[c] == begin[c];
+        free(begin[c]);
+    }
+    return finish("chase", right, steps * chains, took);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * hotcold: a few hot objects among many cold ones, born in turns from two places.
+ * In: sizes, shares. Out: one line; right when every access is found again in the objects.
+ * Knows nothing of tiers: what it needs is that hot objects can be told from cold by their site.
+ */
+#include "workload.h"
+
+enum { OBJECTS, OBJECT_KIB, HOT_OBJECTS, HOT_SHARE, ACCESSES, SECONDS, SHOW };
+
+static struct option options[] = {
+    [OBJECTS] = {"objects", 64, "how many objects"},
+    [OBJECT_KIB] = {"kib", 4096, "KiB of each"},
+    [HOT_OBJECTS] = {"hot", 8, "how many of them are hot"},
+    [HOT_SHARE] = {"share", 90, "percent of the accesses that go to hot objects"},
+    [ACCESSES] = {"accesses", 50000000, "how many accesses a round"},
+    [SECONDS] = {"seconds", 0, "rounds go on for so long; 0: one round"},
+    [SHOW] = {"show", 0, "1: print the ranges of the hot objects"},
+};
+
+__attribute__((noinline)) static uint64_t *make_hot(size_t bytes) {
+    return memset(must_alloc(bytes), 0, bytes);
+}
+
+__attribute__((noinline)) static uint64_t *make_cold(size_t bytes) {
+    return memset(must_alloc(bytes), 0, bytes);
+}
+
+/* Makes the objects, hot ones spread evenly among the cold; hot ones come first in `objects`. */
+static void make_objects(uint64_t **objects, uint64_t count, uint64_t hot, size_t bytes) {
+    uint64_t hot_made = 0, cold_made = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (hot_made * count < (i + 1) * hot && hot_made < hot) {
+            objects[hot_made] = make_hot(bytes);
+            if (options[SHOW].value) {
+                show_range("hot", objects[hot_made], bytes);
+            }
+            hot_made++;
+        } else {
+            objects[hot + cold_made++] = make_cold(bytes);
+        }
+    }
+}
+
+/* One round: adds 1 to a random word of a random object, hot or cold by the given share. */
+static void touch(uint64_t **objects, uint64_t count, uint64_t hot, uint64_t words,
+                  uint64_t *state) {
+    uint64_t share = hot == count ? 100 : hot == 0 ? 0 : options[HOT_SHARE].value;
+    for (uint64_t n = 0; n < options[ACCESSES].value; n++) {
+        bool to_hot = random_below(state, 100) < share;
+        uint64_t which =
+            to_hot ? random_below(state, hot) : hot + random_below(state, count - hot);
+        objects[which][random_below(state, words)]++;
+    }
+}
+
+static uint64_t sum(uint64_t **objects, uint64_t count, uint64_t words) {
+    uint64_t total = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        for (uint64_t w = 0; w < words; w++) {
+            total += objects[i][w];
+        }
+    }
+    return total;
+}
+
+int main(int argc, char **argv) {
+    read_options(argc, argv, options, sizeof options / sizeof *options);
+    uint64_t count = options[OBJECTS].value, hot = options[HOT_OBJECTS].value;
+    size_t bytes = options[OBJECT_KIB].value << 10;
+    if (count == 0 || hot > count || bytes == 0) {
+        usage(argv[0], options, sizeof options / sizeof *options);
+    }
+    uint64_t **objects = must_alloc(count * sizeof *objects);
+    make_objects(objects, count, hot, bytes);
+    uint64_t state = 42, rounds = 0, start = now_ns();
+    do {
+        touch(objects, count, hot, bytes / sizeof(uint64_t), &state);
+        rounds++;
+    } while (now_ns() - start < options[SECONDS].value * 1000000000);
+    uint64_t took = now_ns() - start;
+    uint64_t accesses = rounds * options[ACCESSES].value;
+    bool right = sum(objects, count, bytes / sizeof(uint64_t)) == accesses;
+    for (uint64_t i = 0; i < count; i++) {
+        free(objects[i]);
+    }
+    free(objects);
+    return finish("hotcold", right, accesses, took);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * moving: one big object, and a hot window that wanders through it: what extents are for.
+ * In: sizes, steps. Out: one line; right when every access is found again in the object.
+ * Knows nothing of tiers.
+ */
+#include "workload.h"
+
+enum { TOTAL_MIB, WINDOW_MIB, STEPS, ACCESSES, SHOW };
+
+static struct option options[] = {
+    [TOTAL_MIB] = {"mib", 512, "MiB of the object"},
+    [WINDOW_MIB] = {"window", 64, "MiB of the hot window"},
+    [STEPS] = {"steps", 8, "how often the window moves on by its own length"},
+    [ACCESSES] = {"accesses", 20000000, "accesses a step; every tenth goes anywhere"},
+    [SHOW] = {"show", 0, "1: print the window when it has moved"},
+};
+
+int main(int argc, char **argv) {
+    read_options(argc, argv, options, sizeof options / sizeof *options);
+    uint64_t words = options[TOTAL_MIB].value * MIB / 8;
+    uint64_t window = options[WINDOW_MIB].value * MIB / 8;
+    if (window == 0 || window > words || words > UINT32_MAX) {
+        usage(argv[0], options, sizeof options / sizeof *options);
+    }
+    uint64_t *object = memset(must_alloc(words * 8), 0, words * 8);
+    uint64_t state = 42, start = now_ns();
+    for (uint64_t s = 0; s < options[STEPS].value; s++) {
+        uint64_t first = s * window % (words - window + 1);
+        if (options[SHOW].value) {
+            show_range("hot", object + first, window * 8);
+        }
+        for (uint64_t n = 0; n < options[ACCESSES].value; n++) {
+            uint64_t at = n % 10 == 0 ? random_below(&state, words)
+                                      : first + random_below(&state, window);
+            object[at]++;
+        }
+    }
+    uint64_t took = now_ns() - start, total = 0;
+    for (uint64_t w = 0; w < words; w++) {
+        total += object[w];
+    }
+    free(object);
+    uint64_t accesses = options[STEPS].value * options[ACCESSES].value;
+    return finish("moving", total == accesses, accesses, took);
+}

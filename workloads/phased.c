@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * phased: groups of objects take turns at being hot; what was right for one phase is wrong for the
+ * next.
+ * In: sizes, phases. Out: one line; right when every access is found again in the objects.
+ * Knows nothing of tiers.
+ */
+#include "workload.h"
+
+enum { GROUPS, OBJECTS, OBJECT_KIB, PHASES, ACCESSES, SHOW };
+
+static struct option options[] = {
+    [GROUPS] = {"groups", 4, "how many groups take turns"},
+    [OBJECTS] = {"objects", 8, "objects a group"},
+    [OBJECT_KIB] = {"kib", 4096, "KiB of each"},
+    [PHASES] = {"phases", 8, "how many phases; phase p heats group p mod groups"},
+    [ACCESSES] = {"accesses", 20000000, "accesses a phase; every tenth goes to any group"},
+    [SHOW] = {"show", 0, "1: print each phase's hot ranges when it begins"},
+};
+
+static void phase(uint64_t **objects, uint64_t group, uint64_t *state) {
+    uint64_t each = options[OBJECTS].value, words = (options[OBJECT_KIB].value << 10) / 8;
+    for (uint64_t n = 0; n < options[ACCESSES].value; n++) {
+        uint64_t which = n % 10 == 0 ? random_below(state, each * options[GROUPS].value)
+                                     : group * each + random_below(state, each);
+        objects[which][random_below(state, words)]++;
+    }
+}
+
+int main(int argc, char **argv) {
+    read_options(argc, argv, options, sizeof options / sizeof *options);
+    uint64_t groups = options[GROUPS].value, each = options[OBJECTS].value;
+    size_t bytes = options[OBJECT_KIB].value << 10;
+    if (groups == 0 || each == 0 || bytes == 0) {
+        usage(argv[0], options, sizeof options / sizeof *options);
+    }
+    uint64_t **objects = must_alloc(groups * each * sizeof *objects);
+    for (uint64_t i = 0; i < groups * each; i++) {
+        objects[i] = memset(must_alloc(bytes), 0, bytes);
+    }
+    uint64_t state = 42, start = now_ns();
+    for (uint64_t p = 0; p < options[PHASES].value; p++) {
+        for (uint64_t i = 0; options[SHOW].value && i < each; i++) {
+            show_range("hot", objects[p % groups * each + i], bytes);
+        }
+        phase(objects, p % groups, &state);
+    }
+    uint64_t took = now_ns() - start, total = 0;
+    for (uint64_t i = 0; i < groups * each; i++) {
+        for (size_t w = 0; w < bytes / 8; w++) {
+            total += objects[i][w];
+        }
+        free(objects[i]);
+    }
+    free(objects);
+    uint64_t accesses = options[PHASES].value * options[ACCESSES].value;
+    return finish("phased", total == accesses, accesses, took);
+}
