@@ -83,8 +83,8 @@ impl Config {
             let want = "must be above 0";
             return err("assumed_latency_ns", self.assumed_latency_ns.to_string(), want);
         }
-        if self.extents_max >= 1 << 31 || self.process_extents_max > self.extents_max {
-            let want = "must be at least process_extents_max and below 2^31";
+        if self.extents_max >= 1 << 30 || self.process_extents_max > self.extents_max {
+            let want = "must be at least process_extents_max and below 2^30";
             return err("extents_max", self.extents_max.to_string(), want);
         }
         Ok(())

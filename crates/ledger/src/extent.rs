@@ -11,6 +11,8 @@ pub struct Extent<'a> {
     pub id: ExtentId,
     /// Process whose memory it is.
     pub pid: u32,
+    /// The process's place in [`crate::Ledger::places`]: a small number for tables.
+    pub place: u16,
     /// First byte.
     pub addr: u64,
     /// Bytes, a multiple of the OS page size.
@@ -39,6 +41,8 @@ pub struct Extent<'a> {
     pub writes_per_s: f32,
     /// Weighted average of stall time, nanoseconds per second: accesses x latency / parallelism.
     pub cost_ns_per_s: f32,
+    /// Mean latency of its accesses, as sampled or assumed, nanoseconds; 0 without accesses.
+    pub latency_ns: f32,
     /// Rates hold as of this time (the end of the last closed interval), daemon's clock.
     pub as_of_ms: u64,
     /// Where it lies.

@@ -168,6 +168,23 @@ impl Ledger {
         Some((process.live_bytes, process.peak_bytes))
     }
 
+    /// Bytes of objects of a process born in the last closed interval, the ephemeral ones included.
+    pub fn born_bytes(&self, pid: u32) -> Option<u64> {
+        let slot = *self.pids.get(&pid)?;
+        Some(self.process(slot).born_bytes.1)
+    }
+
+    /// Bytes of a process's extents on each node, ascending, as far as somebody looked.
+    pub fn resident_bytes(&self, pid: u32) -> impl Iterator<Item = (NodeId, u64)> {
+        let slot = self.pids.get(&pid).copied();
+        slot.into_iter().flat_map(|slot| self.process(slot).on_nodes.iter().map(|(n, b)| (*n, *b)))
+    }
+
+    /// The process at each place; places of processes that are gone are used again.
+    pub fn places(&self) -> impl Iterator<Item = Option<u32>> {
+        self.processes.iter().map(|process| process.as_ref().map(|process| process.pid))
+    }
+
     /// The phase a process said it is in.
     pub fn phase(&self, pid: u32) -> Option<u64> {
         self.pids.get(&pid).map(|slot| self.process(*slot).phase)
@@ -185,6 +202,7 @@ impl Ledger {
         for process in self.processes.iter_mut().flatten() {
             process.tombstones.age();
             process.cuts.age();
+            process.born_bytes = (0, process.born_bytes.0);
         }
         self.live.peak_extents = self.live.peak_extents.max(self.live.extents);
         let elapsed_ms = self.now_ms - self.tick_began_ms;
@@ -254,6 +272,13 @@ impl Ledger {
         (addr < row.end() && !row.has(FRESH)).then(|| self.view(number, row))
     }
 
+    /// The site of the object that holds an address, one born in the open interval included.
+    pub fn site_at(&self, pid: u32, addr: u64) -> Option<u32> {
+        let slot = *self.pids.get(&pid)?;
+        let row = &self.rows[self.process(slot).index.at_or_below(addr)?];
+        (addr < row.end()).then_some(row.site)
+    }
+
     /// The extent of this number, while it lives.
     pub fn extent(&self, id: ExtentId) -> Option<Extent<'_>> {
         let row = self.rows.get(id.0).filter(|row| !row.has(FRESH))?;
@@ -300,10 +325,13 @@ impl Ledger {
         let closed = self.interval.saturating_sub(1);
         let decay = self.decay(closed.saturating_sub(row.clock));
         let per_s = decay * 1e3 / self.config.tick_ms as f32;
+        let accesses = row.reads + row.writes;
+        let stall_ns = row.stall_ns * self.config.parallelism;
         let more = if row.has(SPILLED) { self.spill[&number].as_slice() } else { &[] };
         Extent {
             id: ExtentId(number),
             pid: self.process(row.process).pid,
+            place: row.process,
             addr: row.addr,
             bytes: row.bytes(),
             site: row.site,
@@ -318,6 +346,7 @@ impl Ledger {
             reads_per_s: row.reads * per_s,
             writes_per_s: row.writes * per_s,
             cost_ns_per_s: row.stall_ns * per_s,
+            latency_ns: if accesses > 0.0 { stall_ns / accesses } else { 0.0 },
             as_of_ms: self.tick_began_ms,
             residency: Residency {
                 as_of_ms: row.homes_as_of.ms(),

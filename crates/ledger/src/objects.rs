@@ -103,9 +103,7 @@ impl Ledger {
             self.live.bytes -= bytes;
             self.live.born_ms -= born_ms;
         }
-        if row.has(SPILLED) {
-            self.spill.remove(&number);
-        }
+        self.unsettle(number);
         let process = self.process_mut(row.process);
         process.live_bytes -= bytes;
         process.index.remove(row.addr);

@@ -83,15 +83,29 @@ impl Ledger {
         self.set_residency(range, &on, self.now_ms);
     }
 
-    /// A row of unknown residency waits to be looked up.
-    pub(crate) fn lose_sight(&mut self, number: u32) {
+    /// Takes what is known of a row's residency out of the books.
+    pub(crate) fn unsettle(&mut self, number: u32) {
+        let row = self.rows[number];
+        if row.homes_as_of == Stamp::NEVER {
+            return;
+        }
+        let more = if row.has(SPILLED) { self.spill.remove(&number) } else { None };
+        let on_nodes = &mut self.process_mut(row.process).on_nodes;
+        for (node, bytes) in row.homes.map(Home::get).into_iter().chain(more.into_iter().flatten())
+        {
+            if let Some(sum) = on_nodes.get_mut(&node).filter(|_| bytes > 0) {
+                *sum -= bytes;
+            }
+        }
         let row = &mut self.rows[number];
         row.homes = Default::default();
         row.homes_as_of = Stamp::NEVER;
-        if row.has(SPILLED) {
-            row.flags &= !SPILLED;
-            self.spill.remove(&number);
-        }
+        row.flags &= !SPILLED;
+    }
+
+    /// A row of unknown residency waits to be looked up.
+    pub(crate) fn lose_sight(&mut self, number: u32) {
+        self.unsettle(number);
         let row = &mut self.rows[number];
         if row.has(FRESH) || row.has(QUEUED) {
             return;
@@ -125,21 +139,26 @@ impl Ledger {
     }
 
     fn settle(&mut self, number: u32, mut homes: Vec<(NodeId, u64)>, as_of: Stamp) {
+        self.unsettle(number);
         homes.retain(|(_, bytes)| *bytes > 0);
         homes.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));
         let row = &mut self.rows[number];
         row.homes_as_of = as_of;
-        row.homes = Default::default();
         for (home, (node, bytes)) in row.homes.iter_mut().zip(&homes) {
             *home = Home::new(*node, *bytes);
         }
         row.flags &= !QUEUED;
-        if homes.len() > row.homes.len() {
+        let (slot, kept) = (row.process, row.homes.map(Home::get));
+        if homes.len() > kept.len() {
             row.flags |= SPILLED;
-            self.spill.insert(number, homes.split_off(2));
-        } else if row.has(SPILLED) {
-            row.flags &= !SPILLED;
-            self.spill.remove(&number);
+        }
+        let more = homes.split_off(homes.len().min(kept.len()));
+        let on_nodes = &mut self.process_mut(slot).on_nodes;
+        for &(node, bytes) in kept.iter().chain(&more).filter(|(_, bytes)| *bytes > 0) {
+            *on_nodes.entry(node).or_default() += bytes;
+        }
+        if !more.is_empty() {
+            self.spill.insert(number, more);
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tiercel_machine::NodeId;
 use tiercel_wire::Version;
 
 use crate::index::Index;
@@ -27,6 +28,10 @@ pub(crate) struct Process {
     /// Bytes of its live objects, records and fresh ones.
     pub(crate) live_bytes: u64,
     pub(crate) peak_bytes: u64,
+    /// Bytes born in the open interval, and in the last closed one.
+    pub(crate) born_bytes: (u64, u64),
+    /// Bytes of its extents on each node, as far as somebody looked.
+    pub(crate) on_nodes: BTreeMap<NodeId, u64>,
     pub(crate) phase: u64,
     /// Where a realloc moved to, if that was the last record.
     pub(crate) continued: Option<u64>,
@@ -41,6 +46,8 @@ impl Process {
             cuts: Cuts::default(),
             live_bytes: 0,
             peak_bytes: 0,
+            born_bytes: (0, 0),
+            on_nodes: BTreeMap::new(),
             phase: 0,
             continued: None,
         }

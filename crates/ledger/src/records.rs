@@ -76,6 +76,7 @@ impl Ledger {
         }
         self.counts.objects_born += 1;
         self.counts.born_bytes += birth.bytes;
+        self.process_mut(slot).born_bytes.0 += birth.bytes;
         let process = self.process(slot);
         if !birth.flags.has(Flags::MAPPED) || process.cuts.is_empty() {
             self.place(slot, birth);

@@ -1,5 +1,33 @@
 //! Decides which extents belong in which tier, and when.
 //! In: the ledger, the machine, budgets, the interval's counters, the time. Out: moves and problems.
 //! Knows nothing of files, clocks or how anything is moved; it never calls a mover.
+//!
+//! MAT's four routines (3.4), each an enum chosen on its own: [`Aggregate`] runs inside the ledger,
+//! [`Prioritise`] orders extents, [`Trigger`] says when, [`Enforce`] assigns tiers. A [`Gate`] stands in
+//! front of the mover: a move that does not pay is not asked for.
 
 #![forbid(unsafe_code)]
+
+mod assign;
+mod budget;
+mod config;
+mod decision;
+mod expression;
+mod movement;
+mod policy;
+mod prioritise;
+mod routine;
+mod tiers;
+mod trigger;
+
+pub use assign::FILL_TAIL;
+pub use budget::{Budgets, Group, Limit, LimitError, Members};
+pub use config::{Config, ConfigError};
+pub use decision::{BirthPlan, Decision, Problem, Refused, Summary, WhyNot};
+pub use expression::{Expression, ExpressionError, VARIABLES};
+pub use movement::{MOVES_MAX, RECENT_MAX};
+pub use policy::{Interval, Policy};
+pub use routine::{
+    Aggregate, Allocation, Benefit, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError,
+    Time, Trigger,
+};

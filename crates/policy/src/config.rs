@@ -1,0 +1,112 @@
+//! A policy as chosen by the user: the `[policy]` table of a configuration, or the command line.
+//! In: TOML. Out: a checked [`Config`]. Knows nothing of how a routine works.
+
+use serde::{Deserialize, Serialize};
+
+use crate::routine::{Aggregate, Enforce, Gate, Prioritise, Trigger};
+
+/// A policy. The defaults are MAT's constants, with cost per byte and a gate in front.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Time between two ticks, milliseconds; 2000 by default (MAT 4.5.1).
+    pub tick_ms: u64,
+    /// How an interval's accesses join those before.
+    pub aggregate: Aggregate,
+    /// Which extents deserve the best tier.
+    pub prioritise: Prioritise,
+    /// When tiers are assigned anew.
+    pub trigger: Trigger,
+    /// How priorities become tiers.
+    pub enforce: Enforce,
+    /// What a move must promise.
+    pub gate: Gate,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            tick_ms: 2000,
+            aggregate: Aggregate::default(),
+            prioritise: Prioritise::default(),
+            trigger: Trigger::default(),
+            enforce: Enforce::default(),
+            gate: Gate::default(),
+        }
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("policy: {name} = {value}: {want}")]
+pub struct ConfigError {
+    /// The setting, as a path.
+    pub name: &'static str,
+    /// What it was set to.
+    pub value: String,
+    /// What it must be.
+    pub want: &'static str,
+}
+
+impl Config {
+    /// MAT as published: accesses per byte, every assignment enforced (MAT 3.4, 4.5.1, 5.3.1).
+    pub fn mat() -> Config {
+        Config { prioritise: Prioritise::Apb, gate: Gate::None, ..Config::default() }
+    }
+
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Aggregate::Ewma(ewma) = &self.aggregate;
+        let Enforce::Fill(fill) = &self.enforce;
+        let alpha = f64::from(ewma.alpha);
+        ensure("tick_ms", self.tick_ms as f64, self.tick_ms >= 1, "must be at least 1")?;
+        let want = "must be above 0 and at most 1";
+        ensure("aggregate.ewma.alpha", alpha, alpha > 0.0 && alpha <= 1.0, want)?;
+        let ok = (1..=100).contains(&fill.percent);
+        ensure("enforce.fill.percent", f64::from(fill.percent), ok, "must be from 1 to 100")?;
+        match &self.trigger {
+            Trigger::Time(time) => {
+                let want = "must be at least 1";
+                ensure("trigger.time.ticks", f64::from(time.ticks), time.ticks >= 1, want)?;
+            }
+            Trigger::Llcmpi(llcmpi) => {
+                let (threshold, intervals) = (llcmpi.threshold, llcmpi.intervals);
+                ensure("trigger.llcmpi.threshold", threshold, threshold > 0.0, "must be above 0")?;
+                let ok = (1..=1000).contains(&intervals);
+                let want = "must be from 1 to 1000";
+                ensure("trigger.llcmpi.intervals", f64::from(intervals), ok, want)?;
+            }
+            Trigger::Allocation(_) | Trigger::Never => {}
+        }
+        if let Gate::Benefit(gate) = &self.gate {
+            let positive = |x: f64| x > 0.0 && x.is_finite();
+            let (horizon, cost) = (gate.horizon_s, gate.move_ns_per_byte);
+            ensure("gate.benefit.horizon_s", horizon, positive(horizon), "must be above 0")?;
+            ensure("gate.benefit.move_ns_per_byte", cost, positive(cost), "must be above 0")?;
+            for (name, value) in [
+                ("gate.benefit.margin", gate.margin),
+                ("gate.benefit.settle_s", gate.settle_s),
+                ("gate.benefit.assumed_gap_ns", gate.assumed_gap_ns),
+            ] {
+                ensure(name, value, value >= 0.0 && value.is_finite(), "must be at least 0")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the ledger must do for this policy.
+    pub fn configure(&self, ledger: &mut tiercel_ledger::Config) {
+        let Aggregate::Ewma(ewma) = &self.aggregate;
+        ledger.alpha = ewma.alpha;
+        ledger.tick_ms = self.tick_ms;
+    }
+}
+
+fn ensure(
+    name: &'static str,
+    value: f64,
+    holds: bool,
+    want: &'static str,
+) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError { name, value: value.to_string(), want }) }
+}

@@ -1,0 +1,365 @@
+//! From tiers to moves: demote first, then promote (MAT 3.4.4), through the gate.
+//! In: candidates with the tier they should be in. Out: moves, and what was refused and why.
+//! Knows nothing of how the tiers were assigned.
+
+use std::collections::BTreeMap;
+
+use tiercel_ledger::movement::{Move, Outcome, Reason};
+use tiercel_ledger::{Extent, Ledger};
+
+use crate::assign::Candidate;
+use crate::decision::{Refused, Summary, WhyNot};
+use crate::routine::{Benefit, Gate};
+use crate::tiers::Tiers;
+
+/// Most moves of one decision; what is beyond waits for the next.
+pub const MOVES_MAX: usize = 65_536;
+
+/// Most moves remembered for the ping-pong detector; the oldest go first.
+pub const RECENT_MAX: usize = 131_072;
+
+/// After so many promotions in a row that do not pay, those of still lower priority are not looked at.
+const REFUSED_IN_A_ROW_MAX: u32 = 1024;
+
+/// Weight of the newest outcome in the cost of a byte, per 64 MiB moved.
+const COST_ALPHA: f64 = 0.1;
+const COST_UNIT_BYTES: f64 = (64u64 << 20) as f64;
+
+/// A group's tiers, what may lie in them and what does. `room` is the share of `limits` that an
+/// assignment fills; bytes.
+pub(crate) struct Books {
+    pub(crate) tiers: Tiers,
+    pub(crate) limits: Vec<u64>,
+    pub(crate) room: Vec<u64>,
+    pub(crate) used: Vec<u64>,
+}
+
+impl Books {
+    /// Whether a tier takes so many bytes more. The last one always does.
+    fn fits(&self, rank: u8, bytes: u64) -> bool {
+        let at = usize::from(rank);
+        rank == self.tiers.last() || self.used[at] + bytes <= self.room[at]
+    }
+}
+
+/// What moving a byte costs.
+#[derive(Debug)]
+pub(crate) struct MoveCost {
+    ns_per_byte: f64,
+}
+
+impl MoveCost {
+    pub(crate) fn new(ns_per_byte: f64) -> MoveCost {
+        MoveCost { ns_per_byte }
+    }
+
+    pub(crate) fn ns_per_byte(&self) -> f64 {
+        self.ns_per_byte
+    }
+
+    /// Moves that moved nothing say nothing about bytes. Movers that take no time (modelled ones) do not
+    /// make moving free.
+    pub(crate) fn learn(&mut self, outcome: &Outcome) {
+        if outcome.moved_bytes == 0 || outcome.took_ns == 0 {
+            return;
+        }
+        let bytes = outcome.moved_bytes as f64;
+        let weight = 1.0 - (1.0 - COST_ALPHA).powf(bytes / COST_UNIT_BYTES);
+        self.ns_per_byte += weight * (outcome.took_ns as f64 / bytes - self.ns_per_byte);
+    }
+}
+
+/// When extents moved last, for as long as they may not move again.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    moved_ms: BTreeMap<(u32, u64), u64>,
+}
+
+impl Recent {
+    pub(crate) fn forget(&mut self, now_ms: u64, settle_s: f64) {
+        let settle_ms = (settle_s * 1e3) as u64;
+        self.moved_ms.retain(|_, moved_ms| *moved_ms + settle_ms > now_ms);
+    }
+
+    fn has(&self, extent: &Extent) -> bool {
+        self.moved_ms.contains_key(&(extent.pid, extent.addr))
+    }
+
+    fn note(&mut self, asked: &Move, now_ms: u64) {
+        if self.moved_ms.len() >= RECENT_MAX {
+            let oldest = self.moved_ms.iter().min_by_key(|(_, ms)| **ms).map(|(key, _)| *key);
+            oldest.map(|key| self.moved_ms.remove(&key));
+        }
+        self.moved_ms.insert((asked.pid, asked.addr), now_ms);
+    }
+}
+
+/// An extent in the wrong tier.
+#[derive(Clone, Copy)]
+struct Misplaced {
+    candidate: Candidate,
+    to: u8,
+}
+
+/// One move, weighed.
+struct Weighed {
+    asked: Move,
+    to: u8,
+    /// Bytes the move adds to `to`.
+    adds: u64,
+    /// Bytes the move takes off each tier it leaves.
+    leaves: Vec<(u8, u64)>,
+}
+
+impl Weighed {
+    fn frees(&self, rank: u8) -> u64 {
+        self.leaves.iter().filter(|(from, _)| *from == rank).map(|(_, bytes)| bytes).sum()
+    }
+}
+
+pub(crate) struct Planner<'a> {
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) gate: &'a Gate,
+    pub(crate) books: &'a mut Books,
+    pub(crate) summary: &'a mut Summary,
+    pub(crate) moves: &'a mut Vec<Move>,
+    pub(crate) recent: &'a mut Recent,
+    pub(crate) ns_per_byte: f64,
+    pub(crate) bytes_left: u64,
+}
+
+impl Planner<'_> {
+    /// `ends[k]` is the end of the run of candidates that belong in tier k.
+    pub(crate) fn plan(&mut self, candidates: &[Candidate], ends: &[usize]) {
+        let (mut demotions, mut promotions) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        for (to, &end) in ends.iter().enumerate() {
+            let to = to as u8;
+            for candidate in &candidates[start..end] {
+                self.summary.extents += 1;
+                self.summary.bytes += candidate.bytes();
+                let misplaced = Misplaced { candidate: *candidate, to };
+                match candidate.rank.cmp(&to) {
+                    std::cmp::Ordering::Less => demotions.push(misplaced),
+                    std::cmp::Ordering::Greater => promotions.push(misplaced),
+                    std::cmp::Ordering::Equal => self.summary.in_place_bytes += candidate.bytes(),
+                }
+            }
+            start = end;
+        }
+        demotions.sort_unstable_by_key(|m| std::cmp::Reverse(m.candidate.first()));
+        promotions.sort_unstable_by_key(|m| m.candidate.first());
+        match self.gate {
+            Gate::None => self.plan_all(&demotions, &promotions),
+            Gate::Benefit(benefit) => self.plan_gated(benefit, &demotions, &promotions),
+        }
+    }
+
+    fn plan_all(&mut self, demotions: &[Misplaced], promotions: &[Misplaced]) {
+        // Worse tiers make room first, so that better ones find it.
+        for from in (0..self.books.tiers.last()).rev() {
+            for demotion in demotions.iter().filter(|m| m.candidate.rank == from) {
+                let weighed = self.weigh(demotion);
+                self.ask(weighed, &demotion.candidate);
+            }
+        }
+        for to in 0..self.books.tiers.last() {
+            for promotion in promotions.iter().filter(|m| m.to == to) {
+                let weighed = self.weigh(promotion);
+                if self.books.fits(to, weighed.adds) {
+                    self.ask(weighed, &promotion.candidate);
+                } else {
+                    self.refuse(WhyNot::NoRoom, &promotion.candidate);
+                }
+            }
+        }
+    }
+
+    fn plan_gated(&mut self, gate: &Benefit, demotions: &[Misplaced], promotions: &[Misplaced]) {
+        let last = self.books.tiers.last();
+        let mut victims: Vec<Vec<Misplaced>> = vec![Vec::new(); usize::from(last)];
+        // Popped from the end: the least deserving first.
+        for demotion in demotions.iter().rev() {
+            victims[usize::from(demotion.candidate.rank)].push(*demotion);
+        }
+        for from in (0..last).rev() {
+            self.make_room(from, &mut victims[usize::from(from)]);
+        }
+        for to in 0..last {
+            let victims = &mut victims[usize::from(to)];
+            let lately = victims.extract_if(.., |victim| !self.has_settled(victim));
+            let lately: Vec<_> = lately.collect();
+            lately.iter().for_each(|victim| self.refuse(WhyNot::MovedLately, &victim.candidate));
+            let wanting = promotions.iter().filter(|m| m.to == to);
+            self.promote(gate, wanting, victims);
+        }
+        for victim in victims.iter().flatten() {
+            self.refuse(WhyNot::NotNeeded, &victim.candidate);
+        }
+    }
+
+    /// Demotes until a tier holds no more than it may: births between assignments go beyond. The budget
+    /// counts for more than whether it pays.
+    fn make_room(&mut self, from: u8, victims: &mut Vec<Misplaced>) {
+        let at = usize::from(from);
+        while self.books.used[at] > self.books.room[at] {
+            let Some(victim) = victims.pop() else { return };
+            let weighed = self.weigh(&victim);
+            if weighed.adds > self.bytes_left {
+                self.refuse(WhyNot::RateLimit, &victim.candidate);
+                self.bytes_left = 0;
+                return;
+            }
+            self.ask(weighed, &victim.candidate);
+        }
+    }
+
+    /// Promotes what pays for itself and for those who must give way.
+    fn promote<'m>(
+        &mut self,
+        gate: &Benefit,
+        wanting: impl Iterator<Item = &'m Misplaced>,
+        victims: &mut Vec<Misplaced>,
+    ) {
+        let mut refused_in_a_row = 0;
+        for misplaced in wanting {
+            if refused_in_a_row > REFUSED_IN_A_ROW_MAX {
+                self.refuse(WhyNot::DoesNotPay, &misplaced.candidate);
+                continue;
+            }
+            match self.try_promote(gate, misplaced, victims) {
+                Ok(()) => refused_in_a_row = 0,
+                Err(why) => {
+                    refused_in_a_row += u32::from(why == WhyNot::DoesNotPay);
+                    self.refuse(why, &misplaced.candidate);
+                }
+            }
+        }
+    }
+
+    fn try_promote(
+        &mut self,
+        gate: &Benefit,
+        misplaced: &Misplaced,
+        victims: &mut Vec<Misplaced>,
+    ) -> Result<(), WhyNot> {
+        if !self.has_settled(misplaced) {
+            return Err(WhyNot::MovedLately);
+        }
+        let at = usize::from(misplaced.to);
+        let promotion = self.weigh(misplaced);
+        let mut gain = promotion.asked.gain_ns_per_s;
+        let mut cost = promotion.asked.cost_ns;
+        let mut bytes = promotion.adds;
+        let mut used = self.books.used[at] + promotion.adds;
+        let mut leaving = Vec::new();
+        for victim in victims.iter().rev() {
+            if used <= self.books.room[at] || gain <= 0.0 {
+                break;
+            }
+            let weighed = self.weigh(victim);
+            gain += weighed.asked.gain_ns_per_s;
+            cost += weighed.asked.cost_ns;
+            bytes += weighed.adds;
+            used = used.saturating_sub(weighed.frees(misplaced.to));
+            leaving.push(weighed);
+        }
+        if gain * gate.horizon_s <= cost * gate.margin {
+            return Err(WhyNot::DoesNotPay);
+        }
+        if used > self.books.room[at] {
+            return Err(WhyNot::NoRoom);
+        }
+        if bytes > self.bytes_left {
+            return Err(WhyNot::RateLimit);
+        }
+        if self.moves.len() + leaving.len() >= MOVES_MAX {
+            return Err(WhyNot::TooManyMoves);
+        }
+        let left = victims.split_off(victims.len() - leaving.len());
+        for (victim, weighed) in left.iter().rev().zip(leaving) {
+            self.ask(weighed, &victim.candidate);
+        }
+        self.ask(promotion, &misplaced.candidate);
+        Ok(())
+    }
+
+    fn has_settled(&self, misplaced: &Misplaced) -> bool {
+        !self.recent.has(&self.extent(&misplaced.candidate))
+    }
+
+    fn extent(&self, candidate: &Candidate) -> Extent<'_> {
+        self.ledger.extent(candidate.id()).expect("candidates come from this ledger at this tick")
+    }
+
+    fn weigh(&self, misplaced: &Misplaced) -> Weighed {
+        let extent = self.extent(&misplaced.candidate);
+        let from = misplaced.candidate.rank;
+        let books = &*self.books;
+        // A demotion that finds its tier full goes on down.
+        let to = if misplaced.to > from {
+            let mut lower = misplaced.to..books.tiers.last();
+            lower
+                .find(|to| books.fits(*to, misplaced.candidate.bytes()))
+                .unwrap_or(books.tiers.last())
+        } else {
+            misplaced.to
+        };
+        let mut leaves = Vec::new();
+        let mut there = 0;
+        for (node, bytes) in extent.residency.iter() {
+            match books.tiers.rank(node) {
+                rank if rank == to => there += bytes,
+                rank => leaves.push((rank, bytes)),
+            }
+        }
+        let parallelism = f64::from(self.ledger.config().parallelism);
+        let adds = extent.footprint_bytes().saturating_sub(there);
+        let asked = Move {
+            pid: extent.pid,
+            addr: extent.addr,
+            bytes: extent.bytes,
+            from: extent.residency.main_node(),
+            // Chosen when the move is asked for.
+            to: books.tiers.tiers[usize::from(to)].nodes[0],
+            reason: if to > from { Reason::Demote } else { Reason::Promote },
+            gain_ns_per_s: books.tiers.gain_ns_per_s(&extent, from, to, parallelism),
+            cost_ns: adds as f64 * self.ns_per_byte,
+        };
+        Weighed { asked, to, adds, leaves }
+    }
+
+    /// Asks for a move, and books it as done.
+    fn ask(&mut self, weighed: Weighed, candidate: &Candidate) {
+        if self.moves.len() >= MOVES_MAX {
+            self.refuse(WhyNot::TooManyMoves, candidate);
+            return;
+        }
+        let Weighed { mut asked, to, adds, leaves } = weighed;
+        asked.to = self.books.tiers.take_node(to, adds);
+        self.bytes_left = self.bytes_left.saturating_sub(adds);
+        let used = &mut self.books.used;
+        for (rank, bytes) in leaves {
+            used[usize::from(rank)] = used[usize::from(rank)].saturating_sub(bytes);
+        }
+        used[usize::from(to)] += adds;
+        self.summary.gain_ns_per_s += asked.gain_ns_per_s;
+        self.summary.cost_ns += asked.cost_ns;
+        match asked.reason {
+            Reason::Demote => self.summary.demoted_bytes += adds,
+            _ => self.summary.promoted_bytes += adds,
+        }
+        self.recent.note(&asked, self.ledger.now_ms());
+        self.moves.push(asked);
+    }
+
+    fn refuse(&mut self, why: WhyNot, candidate: &Candidate) {
+        let refused = &mut self.summary.refused;
+        let at = refused.iter().position(|refused| refused.why == why).unwrap_or_else(|| {
+            refused.push(Refused { why, extents: 0, bytes: 0 });
+            refused.len() - 1
+        });
+        refused[at].extents += 1;
+        refused[at].bytes += candidate.bytes();
+    }
+}

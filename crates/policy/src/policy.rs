@@ -1,0 +1,335 @@
+//! The policy: at every tick, trigger, prioritise, assign, gate.
+//! In: ledger, machine, budgets, the interval's counters. Out: a [`Decision`].
+//! Knows nothing of clocks (the ledger carries the time) or of how anything is moved.
+
+use std::collections::BTreeMap;
+
+use tiercel_ledger::movement::Outcome;
+use tiercel_ledger::{Ledger, TickSummary};
+use tiercel_machine::Machine;
+
+use crate::assign::{Candidate, assign};
+use crate::budget::{Budgets, Group};
+use crate::config::{Config, ConfigError};
+use crate::decision::{BirthPlan, Decision, Problem, Summary};
+use crate::movement::{Books, MoveCost, Planner, Recent};
+use crate::prioritise;
+use crate::routine::{Benefit, Enforce, Gate, Prioritise};
+use crate::tiers::Tiers;
+use crate::trigger::TriggerState;
+
+/// What an interval brought, beside what is in the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Interval {
+    /// How long it was.
+    pub elapsed_ms: u64,
+    /// Bytes of objects that became records in it. Ephemeral objects do not count: a program that
+    /// allocates and frees in a loop does not change what should lie where.
+    pub allocated_bytes: u64,
+    /// Last-level cache misses of the tracked processes; `None` where nobody counts.
+    pub llc_misses: Option<u64>,
+    /// Instructions of the tracked processes; `None` where nobody counts.
+    pub instructions: Option<u64>,
+}
+
+impl Interval {
+    /// An interval of which the ledger told, without counters.
+    pub fn of(summary: &TickSummary) -> Interval {
+        Interval {
+            elapsed_ms: summary.elapsed_ms,
+            allocated_bytes: summary.counts.recorded_bytes,
+            llc_misses: None,
+            instructions: None,
+        }
+    }
+}
+
+/// A policy and what it remembers.
+#[derive(Debug)]
+pub struct Policy {
+    config: Config,
+    trigger: TriggerState,
+    /// Most bytes each group's objects had at a tick.
+    peaks: BTreeMap<String, u64>,
+    cost: MoveCost,
+    recent: Recent,
+    /// Time since the last assignment.
+    since_ms: u64,
+}
+
+impl Policy {
+    /// A policy that has seen nothing yet.
+    pub fn new(config: Config) -> Result<Policy, ConfigError> {
+        config.check()?;
+        let cost = match &config.gate {
+            Gate::Benefit(benefit) => benefit.move_ns_per_byte,
+            Gate::None => Benefit::default().move_ns_per_byte,
+        };
+        Ok(Policy {
+            config,
+            trigger: TriggerState::default(),
+            peaks: BTreeMap::new(),
+            cost: MoveCost::new(cost),
+            recent: Recent::default(),
+            since_ms: 0,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Learns what moves really cost.
+    pub fn outcome(&mut self, outcome: &Outcome) {
+        self.cost.learn(outcome);
+    }
+
+    /// Cost of moving a byte, as far as learned, nanoseconds.
+    pub fn move_ns_per_byte(&self) -> f64 {
+        self.cost.ns_per_byte()
+    }
+
+    /// Decides after the ledger's tick. Deterministic: the same history gives the same decision.
+    pub fn tick(
+        &mut self,
+        ledger: &Ledger,
+        machine: &Machine,
+        budgets: &Budgets,
+        interval: &Interval,
+    ) -> Decision {
+        self.since_ms += interval.elapsed_ms;
+        self.note_peaks(ledger, budgets);
+        let mut decision = Decision::default();
+        let verdict = self.trigger.tick(&self.config.trigger, interval);
+        decision.trigger = verdict.why;
+        decision.problems.extend(verdict.problem);
+        let one_tier = machine.tiers().len() < 2;
+        if one_tier {
+            decision.problems.push(Problem::OneTier);
+        }
+        let members = members(ledger, budgets);
+        let mut books = self.books(ledger, machine, budgets, &members);
+        if verdict.fires && !one_tier {
+            self.enforce(ledger, budgets, &members, &mut books, &mut decision);
+            self.since_ms = 0;
+        }
+        for (books, pids) in books.iter().zip(&members) {
+            decision.births.extend(births(ledger, books, pids));
+        }
+        decision
+    }
+
+    fn note_peaks(&mut self, ledger: &Ledger, budgets: &Budgets) {
+        for (group, pids) in budgets.groups.iter().zip(members(ledger, budgets)) {
+            let live = pids.iter().filter_map(|pid| ledger.tracked_bytes(*pid));
+            let bytes = live.map(|(now, _)| now).sum::<u64>();
+            let peak = self.peaks.entry(group.name.clone()).or_default();
+            *peak = bytes.max(*peak);
+        }
+    }
+
+    /// Per group: its tiers, what it may hold and what it holds.
+    fn books(
+        &self,
+        ledger: &Ledger,
+        machine: &Machine,
+        budgets: &Budgets,
+        members: &[Vec<u32>],
+    ) -> Vec<Books> {
+        let Enforce::Fill(fill) = &self.config.enforce;
+        let gap_ns = self.benefit().map_or(Benefit::default().assumed_gap_ns, |b| b.assumed_gap_ns);
+        let groups = budgets.groups.iter().zip(members);
+        groups
+            .map(|(group, pids)| {
+                let tiers = Tiers::new(machine, group.home, gap_ns);
+                let limits = self.limits(group, &tiers);
+                let room =
+                    limits.iter().map(|b| (u128::from(*b) * u128::from(fill.percent) / 100) as u64);
+                let room = room.collect();
+                let used = usage(ledger, &tiers, pids);
+                Books { tiers, limits, room, used }
+            })
+            .collect()
+    }
+
+    fn limits(&self, group: &Group, tiers: &Tiers) -> Vec<u64> {
+        let peak = self.peaks.get(&group.name).copied().unwrap_or(0);
+        let all = tiers.tiers.iter().enumerate();
+        all.map(|(rank, tier)| group.bytes_in(rank, peak, tier.capacity_bytes)).collect()
+    }
+
+    fn enforce(
+        &mut self,
+        ledger: &Ledger,
+        budgets: &Budgets,
+        members: &[Vec<u32>],
+        books: &mut [Books],
+        decision: &mut Decision,
+    ) {
+        let mut seen = Seen::default();
+        let mut lists = self.candidates(ledger, members, books, &mut seen);
+        self.report(ledger, seen, decision);
+        self.recent.forget(ledger.now_ms(), self.benefit().map_or(0.0, |benefit| benefit.settle_s));
+        let mut summary = Summary::default();
+        let mut moves = Vec::new();
+        for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
+            self.report_group(group, books, decision);
+            let ends = assign(list, &books.room);
+            let mut planner = Planner {
+                ledger,
+                gate: &self.config.gate,
+                books,
+                summary: &mut summary,
+                moves: &mut moves,
+                recent: &mut self.recent,
+                ns_per_byte: self.cost.ns_per_byte(),
+                bytes_left: allowance(&self.config.gate, self.since_ms),
+            };
+            planner.plan(list, &ends);
+        }
+        moves.sort_by_key(|m: &tiercel_ledger::movement::Move| {
+            m.reason != tiercel_ledger::movement::Reason::Demote
+        });
+        decision.moves = moves;
+        summary.refused.sort_by_key(|refused| refused.why);
+        decision.summary = Some(summary);
+    }
+
+    /// Every extent of every group, with its priority and the tier it lies in.
+    fn candidates(
+        &self,
+        ledger: &Ledger,
+        members: &[Vec<u32>],
+        books: &[Books],
+        seen: &mut Seen,
+    ) -> Vec<Vec<Candidate>> {
+        let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
+        let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
+        let mut lists = vec![Vec::new(); books.len()];
+        let now_ms = ledger.now_ms();
+        for extent in ledger.extents() {
+            let Some(group) = groups[usize::from(extent.place)] else { continue };
+            let bytes = extent.footprint_bytes();
+            if bytes == 0 {
+                continue;
+            }
+            let tiers = &books[group].tiers;
+            let rank = extent.residency.main_node().map(|node| tiers.rank(node));
+            if rank.is_none() {
+                seen.unlocated += 1;
+                seen.unlocated_bytes += bytes;
+            }
+            let rank = rank.unwrap_or(tiers.last());
+            let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, now_ms);
+            seen.not_a_number += u64::from(key.is_none());
+            lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
+        }
+        lists
+    }
+
+    fn report(&self, ledger: &Ledger, seen: Seen, decision: &mut Decision) {
+        let problems = &mut decision.problems;
+        if seen.unlocated > 0 {
+            let (extents, bytes) = (seen.unlocated, seen.unlocated_bytes);
+            problems.push(Problem::Unlocated { extents, bytes });
+        }
+        if let Prioritise::Expression(expression) = &self.config.prioritise
+            && seen.not_a_number > 0
+        {
+            let (expression, extents) = (expression.to_string(), seen.not_a_number);
+            problems.push(Problem::NotANumber { expression, extents });
+        }
+        if ledger.totals().samples_attributed == 0 && self.config.prioritise.needs_accesses() {
+            problems.push(Problem::NoAccesses);
+        }
+    }
+
+    fn report_group(&self, group: &Group, books: &Books, decision: &mut Decision) {
+        if books.room[0] == 0 {
+            let outside_bytes = group.outside_bytes.first().copied().unwrap_or(0);
+            let limit_bytes = books.limits[0] + outside_bytes;
+            let group = group.name.clone();
+            decision.problems.push(Problem::NoBudget { group, limit_bytes, outside_bytes });
+        }
+        if let Some(benefit) = self.benefit()
+            && !books.tiers.latencies_known
+        {
+            let problem = Problem::LatenciesUnknown { assumed_gap_ns: benefit.assumed_gap_ns };
+            if !decision.problems.contains(&problem) {
+                decision.problems.push(problem);
+            }
+        }
+    }
+
+    fn benefit(&self) -> Option<&Benefit> {
+        match &self.config.gate {
+            Gate::Benefit(benefit) => Some(benefit),
+            Gate::None => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    unlocated: u64,
+    unlocated_bytes: u64,
+    not_a_number: u64,
+}
+
+/// Tracked processes of each group, ascending; each in the first group that has it.
+fn members(ledger: &Ledger, budgets: &Budgets) -> Vec<Vec<u32>> {
+    let mut members = vec![Vec::new(); budgets.groups.len()];
+    for pid in ledger.pids() {
+        if let Some(group) = budgets.groups.iter().position(|group| group.has(pid)) {
+            members[group].push(pid);
+        }
+    }
+    members
+}
+
+/// Bytes the objects of some processes hold per tier. What nobody located is taken to lie in the last.
+fn usage(ledger: &Ledger, tiers: &Tiers, pids: &[u32]) -> Vec<u64> {
+    let mut used = vec![0; tiers.len()];
+    for &pid in pids {
+        for (node, bytes) in ledger.resident_bytes(pid) {
+            used[usize::from(tiers.rank(node))] += bytes;
+        }
+    }
+    used
+}
+
+/// Bytes the gate lets through at this assignment.
+fn allowance(gate: &Gate, since_ms: u64) -> u64 {
+    match gate {
+        Gate::Benefit(benefit) if benefit.bytes_per_s > 0 => {
+            benefit.bytes_per_s.saturating_mul(since_ms) / 1000
+        }
+        _ => u64::MAX,
+    }
+}
+
+/// What is free in each tier, shared out among the members: half evenly, half by what each gave birth to
+/// in the last interval.
+fn births(ledger: &Ledger, books: &Books, pids: &[u32]) -> Vec<BirthPlan> {
+    let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
+    let all_born = born.iter().sum::<u64>().max(1) as f64;
+    let last = books.tiers.len().saturating_sub(1);
+    let free: Vec<u64> = books
+        .limits
+        .iter()
+        .zip(&books.used)
+        .map(|(limit, used)| limit.saturating_sub(*used))
+        .collect();
+    let small_tier = free.iter().take(last).position(|bytes| *bytes > 0).unwrap_or(last);
+    let plan = |(pid, born): (&u32, &u64)| {
+        let share = 0.5 / pids.len() as f64 + 0.5 * *born as f64 / all_born;
+        let tiers = books.tiers.tiers.iter().zip(&free).enumerate();
+        let tiers = tiers.map(|(rank, (tier, free))| {
+            let bytes = if rank == last { *free } else { (*free as f64 * share) as u64 };
+            (tier.nodes.clone(), bytes)
+        });
+        BirthPlan { pid: *pid, tiers: tiers.collect(), small_tier }
+    };
+    pids.iter().zip(&born).map(plan).collect()
+}

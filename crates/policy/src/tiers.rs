@@ -1,0 +1,102 @@
+//! Tiers as a group of processes sees them: rank of each node, latency of each rank.
+//! In: a [`Machine`], the group's home. Out: [`Tiers`]. Knows nothing of extents and budgets.
+
+use tiercel_ledger::Extent;
+use tiercel_machine::{Machine, NodeId, Tier};
+
+/// Latency the best tier is given where the machine knows none. Only ratios to it are used.
+const ASSUMED_BEST_NS: f64 = 100.0;
+
+pub(crate) struct Tiers {
+    pub(crate) tiers: Vec<Tier>,
+    /// Mean (read, write) latency of each tier, nanoseconds.
+    latency_ns: Vec<(f64, f64)>,
+    /// Rank by node number; of nodes in no tier, the last.
+    ranks: Vec<u8>,
+    /// False when a latency had to be assumed.
+    pub(crate) latencies_known: bool,
+    /// Bytes believed free per tier and node, as moves are planned.
+    free: Vec<Vec<(NodeId, i64)>>,
+}
+
+impl Tiers {
+    pub(crate) fn new(machine: &Machine, home: Option<NodeId>, assumed_gap_ns: f64) -> Tiers {
+        let tiers = home.map_or_else(|| machine.tiers(), |home| machine.tiers_from(home));
+        let mut latencies_known = true;
+        let mut latency_ns: Vec<(f64, f64)> = Vec::new();
+        for tier in &tiers {
+            let better = latency_ns
+                .last()
+                .map(|(read, write)| (read + assumed_gap_ns, write + assumed_gap_ns));
+            let (read, write) = mean_latency(machine, home, tier);
+            latencies_known &= read.is_some();
+            let read_ns = read.or(better.map(|b| b.0)).unwrap_or(ASSUMED_BEST_NS);
+            latency_ns.push((read_ns, write.or(read).unwrap_or(better.map_or(read_ns, |b| b.1))));
+        }
+        let nodes = tiers.iter().flat_map(|tier| &tier.nodes).map(|node| usize::from(node.0) + 1);
+        let mut ranks = vec![tiers.len().saturating_sub(1) as u8; nodes.max().unwrap_or(0)];
+        for (rank, tier) in tiers.iter().enumerate() {
+            tier.nodes.iter().for_each(|node| ranks[usize::from(node.0)] = rank as u8);
+        }
+        let free_of = |id: NodeId| {
+            let node = machine.node(id);
+            node.map_or(0, |node| node.free_bytes.unwrap_or(node.capacity_bytes)) as i64
+        };
+        let free =
+            tiers.iter().map(|t| t.nodes.iter().map(|n| (*n, free_of(*n))).collect()).collect();
+        Tiers { tiers, latency_ns, ranks, latencies_known, free }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tiers.len()
+    }
+
+    pub(crate) fn last(&self) -> u8 {
+        (self.len() - 1) as u8
+    }
+
+    pub(crate) fn rank(&self, node: NodeId) -> u8 {
+        self.ranks.get(usize::from(node.0)).copied().unwrap_or(self.last())
+    }
+
+    /// Stall time saved per second by serving an extent from tier `to` instead of `from`.
+    pub(crate) fn gain_ns_per_s(&self, extent: &Extent, from: u8, to: u8, parallelism: f64) -> f64 {
+        let (from, to) = (self.latency_ns[usize::from(from)], self.latency_ns[usize::from(to)]);
+        let reads = f64::from(extent.reads_per_s) * (from.0 - to.0);
+        let writes = f64::from(extent.writes_per_s) * (from.1 - to.1);
+        (reads + writes) / parallelism
+    }
+
+    /// Read latency of the last tier over that of `rank`: what turns a stall seen there into the stall it
+    /// would be in the last tier. 1 where latencies are not known.
+    pub(crate) fn slowdown(&self, rank: u8) -> f32 {
+        if !self.latencies_known {
+            return 1.0;
+        }
+        let last = self.latency_ns[usize::from(self.last())].0;
+        (last / self.latency_ns[usize::from(rank)].0) as f32
+    }
+
+    /// The node of a tier with most room, which then has less.
+    pub(crate) fn take_node(&mut self, rank: u8, bytes: u64) -> NodeId {
+        let nodes = &mut self.free[usize::from(rank)];
+        let most = nodes.iter_mut().max_by_key(|(node, free)| (*free, std::cmp::Reverse(*node)));
+        let (node, free) = most.expect("a tier has nodes");
+        *free -= bytes as i64;
+        *node
+    }
+}
+
+fn mean_latency(
+    machine: &Machine,
+    home: Option<NodeId>,
+    tier: &Tier,
+) -> (Option<f64>, Option<f64>) {
+    let figures: Vec<_> = tier.nodes.iter().map(|node| machine.figures(home, *node)).collect();
+    let mean = |known: Vec<f64>| {
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    };
+    let reads = figures.iter().filter_map(|figures| figures.read_latency_ns).collect();
+    let writes = figures.iter().filter_map(|figures| figures.write_latency_ns).collect();
+    (mean(reads), mean(writes))
+}
