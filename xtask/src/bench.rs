@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::exec;
+use crate::{bench_overhead, exec};
 
 /// What `--quick` may take after the build.
 const QUICK_LIMIT: Duration = Duration::from_secs(40);
@@ -61,13 +61,13 @@ enum Program {
     /// The examples named `bench*` of a crate, built in release mode; they print rows on stdout.
     Examples(&'static str),
     /// A function of xtask.
-    #[expect(dead_code, reason = "the first such bench is on its way")]
     Function(fn(quick: bool) -> Result<Vec<Row>>),
 }
 
 /// Every bench: its name and what it runs.
 const BENCHES: &[(&str, &[Program])] = &[
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
+    ("overhead", &[Program::Function(bench_overhead::rows)]),
     ("mover", &[Program::Examples("mover")]),
     ("sampler", &[Program::Examples("sampler")]),
 ];

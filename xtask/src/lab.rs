@@ -16,6 +16,9 @@ use crate::{build, exec};
 /// A guest that hangs on purpose is given this long.
 const HANG_LIMIT: Duration = Duration::from_secs(12);
 
+/// A test that names this machine runs on all of them.
+const EVERY: &str = "every";
+
 #[derive(Args)]
 pub struct Options {
     #[command(subcommand)]
@@ -61,13 +64,12 @@ pub fn main(options: &Options) -> Result<()> {
         let counts = table.entry((case.machine, case.test)).or_default();
         *(if case.failure.is_none() { &mut counts.0 } else { &mut counts.1 }) += 1;
     };
-    let machines: BTreeSet<&String> = tests.iter().flat_map(|test| &test.machines).collect();
-    for machine in machines {
+    for machine in &machines(&tests)? {
         if options.machine.as_ref().is_some_and(|only| only != machine) {
             continue;
         }
         let topology = topology(machine)?;
-        let here = |test: &&Test| test.machines.contains(machine);
+        let here = |test: &&Test| test.machines.iter().any(|name| name == machine || name == EVERY);
         let tests: Vec<Test> = tests.iter().filter(here).cloned().collect();
         suite::run(&guest, &topology, &tests, &programs, &mut note)?;
     }
@@ -85,6 +87,21 @@ fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
     });
     ensure!(!tests.is_empty(), "no test has that in its name");
     Ok(tests)
+}
+
+/// The machines that tests name; those for every machine stand for all of `lab/machines`.
+fn machines(tests: &[Test]) -> Result<BTreeSet<String>> {
+    let mut machines: BTreeSet<String> =
+        tests.iter().flat_map(|test| test.machines.iter().cloned()).collect();
+    if machines.remove(EVERY) {
+        for entry in std::fs::read_dir(exec::root().join("lab/machines"))? {
+            let path = entry?.path();
+            let is_toml = path.extension().is_some_and(|e| e == "toml");
+            machines
+                .extend(path.file_stem().filter(|_| is_toml).map(|s| s.to_string_lossy().into()));
+        }
+    }
+    Ok(machines)
 }
 
 fn topology(machine: &str) -> Result<Topology> {

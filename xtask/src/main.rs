@@ -5,12 +5,16 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bench_overhead;
 mod build;
 mod exec;
 mod fuzz;
 mod lab;
 mod licences;
+mod measure;
 mod metadata;
+mod programs;
+mod real_programs;
 mod test;
 mod tidy;
 
@@ -45,6 +49,11 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Ratios against peers, measured in one run
     Bench(bench::Options),
+    /// Run real programs plainly and hosted, and compare; writes docs/real-programs.md
+    RealPrograms(real_programs::Options),
+    /// Run one command and note what it cost
+    #[command(hide = true)]
+    Measure(measure::Options),
     /// Tests in a guest with several memory nodes
     Lab(lab::Options),
 }
@@ -68,6 +77,8 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Licences => licences::main(),
         Verb::Fuzz(options) => fuzz::main(&options),
         Verb::Bench(options) => bench::main(&options),
+        Verb::RealPrograms(options) => real_programs::main(&options),
+        Verb::Measure(options) => measure::main(&options),
         Verb::Lab(options) => lab::main(&options),
     }
 }

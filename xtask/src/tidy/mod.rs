@@ -25,11 +25,13 @@ pub struct Problem {
     pub what: String,
 }
 
+/// A kind of rule.
+type Rule = fn(&[File]) -> Vec<Problem>;
+
 pub fn main() -> Result<()> {
     let files = source::read(&exec::root())?;
     let packages = metadata::packages()?;
-    let rules: [fn(&[File]) -> Vec<Problem>; 4] =
-        [shape::check, absence::check, words::check, documents::check];
+    let rules: [Rule; 4] = [shape::check, absence::check, words::check, documents::check];
     let mut problems: Vec<Problem> = rules.iter().flat_map(|rule| rule(&files)).collect();
     problems.extend(layers::check(&packages, &exec::root()));
     for problem in &problems {

@@ -1,0 +1,86 @@
+//! `cargo xtask measure`: runs one command and notes what it cost. In: a command. Out: a line of
+//! JSON in a file, and the command's own exit status. Knows nothing of what it runs.
+//!
+//! The cost is that of all processes waited for below this one, so that the daemon inside
+//! `tiercel run` counts like the program it hosts.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::{Deserialize, Serialize};
+
+/// Added to the number of the signal that ended the command, as shells do.
+const SIGNAL_STATUS: i32 = 128;
+/// The status for a command that could not be run, as shells have it.
+const NOT_RUN_STATUS: i32 = 127;
+
+#[derive(Args)]
+pub struct Options {
+    /// Where to append the cost
+    #[arg(long)]
+    report: PathBuf,
+    /// A library to preload into the command
+    #[arg(long)]
+    preload: Option<PathBuf>,
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// What a command cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// User and system time of it and of all below it, seconds.
+    pub cpu_s: f64,
+    /// From its start to its end, seconds.
+    pub wall_s: f64,
+}
+
+/// Runs the command and ends this process as the command ended.
+pub fn main(options: &Options) -> Result<()> {
+    let (program, arguments) = options.command.split_first().context("no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if let Some(library) = &options.preload {
+        command.env("LD_PRELOAD", library);
+    }
+    let start = Instant::now();
+    let status = match command.status() {
+        Ok(status) => status.code().unwrap_or(SIGNAL_STATUS + status.signal().unwrap_or(0)),
+        Err(error) => {
+            eprintln!("xtask measure: {program}: {error}");
+            NOT_RUN_STATUS
+        }
+    };
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let cpu = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    let cpu_s = Duration::from_micros(u64::try_from(cpu)?).as_secs_f64();
+    let cost = Cost { cpu_s, wall_s: start.elapsed().as_secs_f64() };
+    let mut report = OpenOptions::new().append(true).create(true).open(&options.report)?;
+    // One write a line, so that reports of commands that run side by side do not mix.
+    report.write_all(format!("{}\n", serde_json::to_string(&cost)?).as_bytes())?;
+    std::process::exit(status);
+}
+
+/// The sum of all costs in a report; nothing when no command was run.
+pub fn read(report: &Path) -> Result<Cost> {
+    let text = match std::fs::read_to_string(report) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Cost::default()),
+        other => other?,
+    };
+    let mut sum = Cost::default();
+    for line in text.lines() {
+        let cost: Cost = serde_json::from_str(line)?;
+        sum.cpu_s += cost.cpu_s;
+        sum.wall_s += cost.wall_s;
+    }
+    Ok(sum)
+}

@@ -1,0 +1,149 @@
+//! Runs real programs, plainly or hosted. In: a script of workloads/programs and what goes before
+//! the hosted command. Out: what it printed and what its hosted commands cost. Knows nothing of the
+//! programs: the scripts do.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::{build, exec, measure};
+
+/// What one script may take.
+const LIMIT: Duration = Duration::from_secs(180);
+/// The status by which a script says that a program it needs is not installed.
+const MISSING: i32 = 77;
+
+/// A script that runs a real program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The script's name without its ending.
+    pub name: String,
+    /// Its first comment: what is run.
+    pub what: String,
+    script: PathBuf,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Ran {
+    /// What it printed on stdout, with the statuses of the hosted commands in it.
+    pub stdout: String,
+    /// What it printed on stderr; that of Tiercel is among it.
+    pub stderr: String,
+    /// How the script ended; 77 when a program is not installed.
+    pub status: Option<i32>,
+    /// What the hosted commands cost, added up.
+    pub cost: measure::Cost,
+}
+
+impl Ran {
+    /// Whether a program the script needs is not installed; stderr says which.
+    pub fn is_missing(&self) -> bool {
+        self.status == Some(MISSING)
+    }
+}
+
+/// How the command is hosted.
+#[derive(Clone, Debug)]
+pub enum Host {
+    /// Not at all.
+    Plain,
+    /// The runtime is preloaded; there is no daemon, so nothing is tracked.
+    Runtime,
+    /// `tiercel run` with these arguments.
+    Tiercel(Vec<&'static str>),
+}
+
+/// The built parts a hosted run needs.
+pub struct Parts {
+    tiercel: PathBuf,
+    runtime: PathBuf,
+}
+
+impl Parts {
+    /// Builds them.
+    pub fn build() -> Result<Parts> {
+        build::everything()?;
+        let target = exec::target();
+        Ok(Parts {
+            tiercel: target.join("release/tiercel"),
+            runtime: target.join("runtime/libtiercel.so"),
+        })
+    }
+
+    /// The words that go before the hosted command.
+    fn words(&self, host: &Host) -> Vec<String> {
+        match host {
+            Host::Plain => vec!["--".into()],
+            Host::Runtime => {
+                vec![format!("--preload={}", self.runtime.display()), "--".into()]
+            }
+            Host::Tiercel(arguments) => {
+                let mut words = vec!["--".into(), self.tiercel.display().to_string(), "run".into()];
+                words.extend(arguments.iter().map(|word| word.to_string()));
+                words.push("--".into());
+                words
+            }
+        }
+    }
+}
+
+/// Every script, sorted by name.
+pub fn all() -> Result<Vec<Program>> {
+    let folder = exec::root().join("workloads/programs");
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let script = entry?.path();
+        let name = script.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if name == "lib" {
+            continue;
+        }
+        let text = std::fs::read_to_string(&script)?;
+        let what = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let what = what.with_context(|| format!("{}: no first comment", script.display()))?;
+        programs.push(Program { name, what: what.into(), script: script.clone() });
+    }
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(programs)
+}
+
+/// The script of that name.
+pub fn named(name: &str) -> Result<Program> {
+    let found = all()?.into_iter().find(|program| program.name == name);
+    found.with_context(|| format!("no script workloads/programs/{name}.sh"))
+}
+
+/// Runs a script in an empty folder of its own, which is removed afterwards.
+pub fn run(program: &Program, parts: &Parts, host: &Host, size: u32) -> Result<Ran> {
+    let folder = tempfile::Builder::new().prefix("tiercel-program-").tempdir()?;
+    let report = folder.path().join("cost");
+    let work = folder.path().join("work");
+    std::fs::create_dir(&work)?;
+    let (stdout, stderr) = (folder.path().join("stdout"), folder.path().join("stderr"));
+    let mut command = exec::command("bash");
+    command.arg(&program.script).current_dir(&work);
+    command.env("HOST", hosting(parts, host, &report)?).env("SIZE", size.to_string());
+    command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+    let status = exec::run_limited(&mut command, LIMIT)?;
+    Ok(Ran {
+        stdout: text_of(&stdout)?,
+        stderr: text_of(&stderr)?,
+        status: status.code(),
+        cost: measure::read(&report)?,
+    })
+}
+
+/// The value of HOST: this program's `measure`, then what hosts the command.
+fn hosting(parts: &Parts, host: &Host, report: &Path) -> Result<String> {
+    let mut words = vec![std::env::current_exe()?.display().to_string(), "measure".into()];
+    words.push(format!("--report={}", report.display()));
+    words.extend(parts.words(host));
+    Ok(words.join(" "))
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
+}
