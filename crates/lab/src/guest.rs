@@ -17,7 +17,7 @@ use crate::fetch::Packages;
 use crate::image::{self, Payload};
 use crate::kvm;
 use crate::qemu::{Acceleration, Qemu, Setup};
-use crate::topology::Topology;
+use crate::topology::{GuestNode, Topology};
 
 /// The ports' names in the guest; `guest/init` knows them too.
 const PORTS: [&str; 3] = ["tiercel.out", "tiercel.err", "tiercel.result"];
@@ -154,7 +154,12 @@ impl Guest {
         environment: &[(String, String)],
     ) -> Vec<u8> {
         let mut environment = environment.to_vec();
+        let nodes = |with: fn(&GuestNode) -> bool| {
+            list(topology.nodes.iter().enumerate().filter(|(_, n)| with(n)).map(|(i, _)| i))
+        };
         environment.push(("LAB_MACHINE".to_owned(), topology.machine.clone()));
+        environment.push(("LAB_MEMORY_NODES".to_owned(), nodes(|node| node.memory_bytes > 0)));
+        environment.push(("LAB_CPU_NODES".to_owned(), nodes(|node| node.cpus > 0)));
         let mut image = self.base.clone();
         image.extend(payload.finish(&environment));
         image
@@ -170,6 +175,22 @@ impl Guest {
         let Guest { packages, acceleration, .. } = self;
         Setup { packages, topology, acceleration: *acceleration, image, ports, interactive }
     }
+}
+
+/// Ascending numbers in the kernel's list form: `0-3,8`.
+fn list(numbers: impl Iterator<Item = usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let text = |(first, last): (usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.into_iter().map(text).collect::<Vec<_>>().join(",")
 }
 
 /// Copies a port until it closes. A sink that fails loses the rest: the guest must not be
@@ -208,4 +229,15 @@ fn unpack(archive: &Path, out: &Path) -> Result<usize> {
     );
     let names = String::from_utf8_lossy(&listing.stdout).into_owned();
     Ok(names.lines().filter(|name| !name.ends_with('/')).map(PathBuf::from).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::list;
+
+    #[test]
+    fn lists_read_like_the_kernels() {
+        assert_eq!(list([0, 1, 2, 5, 7, 8].into_iter()), "0-2,5,7-8");
+        assert_eq!(list([].into_iter()), "");
+    }
 }
