@@ -67,7 +67,11 @@ impl Tree<'_> {
         if let Some(online) = self.list(&format!("{NODE_DIR}/online")) {
             ids.retain(|&id| online.contains(u32::from(id)));
         }
-        ids.into_iter().map(|id| self.read_node(NodeId(id))).collect()
+        let mut nodes: Vec<Node> = ids.into_iter().map(|id| self.read_node(NodeId(id))).collect();
+        let with_cpus: Vec<NodeId> =
+            nodes.iter().filter(|node| node.has_cpus()).map(|node| node.id).collect();
+        nodes.iter_mut().for_each(|node| self.read_access(node, &with_cpus));
+        nodes
     }
 
     fn read_node(&mut self, id: NodeId) -> Node {
@@ -84,15 +88,21 @@ impl Tree<'_> {
         let mut node = Node::new(id, capacity.unwrap_or(0));
         node.free_bytes = meminfo.as_deref().and_then(|text| meminfo_bytes(text, "MemFree:"));
         node.cpus = self.list(&format!("{dir}/cpulist")).unwrap_or_default();
-        for class in ACCESS_CLASSES {
-            let initiators = format!("{dir}/{class}/initiators");
-            if node.initiators.is_empty() {
-                let ids = self.numbered(&initiators, "node");
-                node.initiators = ids.into_iter().map(NodeId).collect();
-            }
-            node.figures = node.figures.or(self.figures(&initiators));
-        }
         node
+    }
+
+    /// Initiators and figures of the first access class that has initiators with CPUs: what accelerators
+    /// see is not what a program sees.
+    fn read_access(&mut self, node: &mut Node, with_cpus: &[NodeId]) {
+        for class in ACCESS_CLASSES {
+            let dir = format!("{NODE_DIR}/node{}/{class}/initiators", node.id);
+            node.initiators = self.numbered(&dir, "node").into_iter().map(NodeId).collect();
+            node.initiators.retain(|id| with_cpus.contains(id));
+            if !node.initiators.is_empty() {
+                node.figures = self.figures(&dir);
+                return;
+            }
+        }
     }
 
     /// Figures of one access class; 0 and nonsense count as unknown.
