@@ -1,5 +1,39 @@
 //! One loop over a closed `enum Event`: clients, records, samples, ticks, moves, requests.
 //! In: a configuration, a listening socket. Out: moves executed, a summary, a control socket.
 //! Knows nothing of terminals; it prints nothing.
+//!
+//! One thread owns all state ([`Daemon`]); the mover's thread fills a bounded queue.
 
 #![forbid(unsafe_code)]
+
+mod answer;
+mod client;
+pub mod config;
+pub mod control;
+mod daemon;
+mod decide;
+mod desk;
+mod event;
+mod greet;
+mod hands;
+mod metrics;
+mod moves;
+pub mod place;
+mod poller;
+mod sites;
+mod status;
+mod summary;
+pub mod symbols;
+mod tick;
+pub mod units;
+mod wrappers;
+
+pub use answer::Objects;
+pub use config::{ConfigError, DaemonConfig, Settings};
+pub use daemon::{Daemon, DaemonError, Handle, Parts};
+pub use moves::{LoggedMove, MoveTotals};
+pub use sites::{SITES_MAX, SiteRow, Use};
+pub use summary::{
+    BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent, Summary,
+};
+pub use wrappers::is_wrapper;

@@ -1,0 +1,115 @@
+//! One hosted process as the daemon holds it: its session, its death notice, its counters.
+//! In: an [`Arrival`]. Out: records, resyncs when records were lost. Knows nothing of policies.
+
+use crate::greet::Arrival;
+use crate::sites::ClientUses;
+use std::os::fd::OwnedFd;
+use tiercel_ledger::Ledger;
+use tiercel_wire::{Drained, Flags, Record, Session};
+
+/// Records taken from one client before the next has its turn: 16 full rings, 2 MiB.
+pub const RECORDS_PER_TURN: usize = 65_536;
+
+/// Turns a dead client's rings are drained for at most: all its rings once.
+pub const LAST_TURNS_MAX: usize = 64;
+
+/// Shortest time between two resyncs of one client, milliseconds: a resync reads the whole object
+/// table, and a client that loses records all the time must not make us do that all the time.
+pub const RESYNC_MS_MIN: u64 = 200;
+
+/// A hosted process.
+pub struct Client {
+    /// Process id in our namespace.
+    pub pid: u32,
+    /// Name of its program, from `/proc/PID/comm` at attach.
+    pub program: String,
+    /// Its shared memory.
+    pub session: Session,
+    /// Readable when it died. Held to stay in the poller.
+    _pidfd: OwnedFd,
+    /// What its sites did.
+    pub uses: ClientUses,
+    /// Records drained.
+    pub records: u64,
+    /// Records lost.
+    pub lost: u64,
+    /// Times its object table was read after a loss.
+    pub resyncs: u64,
+    /// Its table must be read anew; no sooner than this time.
+    resync_due_ms: Option<u64>,
+    last_resync_ms: u64,
+}
+
+impl Client {
+    /// A client from its greeting; `process_born` has been told.
+    pub fn new(arrival: Arrival) -> Client {
+        Client {
+            pid: arrival.pid,
+            program: program_name(arrival.pid),
+            session: arrival.session,
+            _pidfd: arrival.pidfd,
+            uses: ClientUses::default(),
+            records: 0,
+            lost: 0,
+            resyncs: 0,
+            resync_due_ms: None,
+            last_resync_ms: 0,
+        }
+    }
+
+    /// Reads the object table for the first time: what lived before the client attached.
+    pub fn first_look(&mut self, ledger: &mut Ledger) {
+        let uses = &mut self.uses;
+        let objects = self.session.snapshot().inspect(|object| {
+            uses.born(object.site, object.bytes, object.flags.has(Flags::BLOCK));
+        });
+        ledger.resync(self.pid, objects);
+    }
+
+    /// Takes at most [`RECORDS_PER_TURN`] records into the ledger. `died` hears of ranges that ended.
+    pub fn drain(
+        &mut self,
+        ledger: &mut Ledger,
+        buffer: &mut Vec<Record>,
+        now_ms: u64,
+        mut died: impl FnMut(u32, u64, u64),
+    ) -> Drained {
+        buffer.clear();
+        let drained = self.session.drain(buffer, RECORDS_PER_TURN);
+        for record in buffer.iter() {
+            match *record {
+                Record::Born { site, bytes, flags, .. } => {
+                    self.uses.born(site, bytes, flags.has(Flags::BLOCK));
+                }
+                Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
+                    died(self.pid, addr, bytes);
+                }
+                _ => {}
+            }
+            ledger.apply(self.pid, record);
+        }
+        self.records += drained.records as u64;
+        self.lost = self.lost.saturating_add(drained.lost);
+        if drained.lost > 0 && self.resync_due_ms.is_none() {
+            self.resync_due_ms = Some(now_ms.max(self.last_resync_ms + RESYNC_MS_MIN));
+        }
+        drained
+    }
+
+    /// Reads the object table anew when records were lost and it is time; the rings are drained.
+    pub fn heal(&mut self, ledger: &mut Ledger, now_ms: u64) {
+        if self.resync_due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
+            ledger.resync(self.pid, self.session.snapshot());
+            self.resyncs += 1;
+            self.resync_due_ms = None;
+            self.last_resync_ms = now_ms;
+        }
+    }
+}
+
+/// At most 15 bytes by the kernel's own bound; unprintable ones are replaced.
+fn program_name(pid: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&bytes);
+    name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

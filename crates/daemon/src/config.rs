@@ -1,0 +1,268 @@
+//! What a daemon can be told: the TOML file, and the checked settings it becomes.
+//! In: text. Out: [`Settings`], [`DaemonConfig`]. Knows nothing of command lines; reads no file itself.
+//!
+//! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
+//! worse than none.
+
+use crate::place::{Access, DAEMON_NAME, usual_directory};
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+use tiercel_policy::Limit;
+
+/// Longest configuration file, bytes.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// A configuration file. Every key may be left out; [`Settings::default`] holds the defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Budget of the best tier for all tracked processes: `"25%"` of their peak, `"8 GiB"`, `"all"`.
+    pub fast: Limit,
+    /// Which sampler.
+    pub sampler: tiercel_sampler::Kind,
+    /// A machine description to model moves on: a file, or a built-in name. Empty: this machine.
+    pub machine: String,
+    /// The policy's four routines and its gate.
+    pub policy: tiercel_policy::Config,
+    /// How samples are taken.
+    pub sampling: tiercel_sampler::Config,
+    /// What is kept of objects.
+    pub objects: Objects,
+    /// The daemon itself.
+    pub daemon: Limits,
+}
+
+/// What is kept of objects.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Objects {
+    /// Larger objects are tiered in pieces of this size (MAT 3.2.2); a number or `"64 MiB"`.
+    #[serde(with = "tiercel_machine::bytes")]
+    pub extent: u64,
+    /// Most extents of one process.
+    pub per_process_max: u32,
+    /// Most extents altogether.
+    pub max: u32,
+}
+
+/// Limits and pace of the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Most processes at once.
+    pub clients_max: usize,
+    /// Rings are drained at least this often apart when they fill.
+    pub poll_min: Span,
+    /// And at most this often apart when they do not.
+    pub poll_max: Span,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            fast: Limit::default(),
+            sampler: tiercel_sampler::Kind::Auto,
+            machine: String::new(),
+            policy: tiercel_policy::Config::default(),
+            sampling: tiercel_sampler::Config::default(),
+            objects: Objects::default(),
+            daemon: Limits::default(),
+        }
+    }
+}
+
+impl Default for Objects {
+    fn default() -> Objects {
+        let ledger = tiercel_ledger::Config::default();
+        Objects {
+            extent: ledger.extent_bytes,
+            per_process_max: ledger.process_extents_max,
+            max: ledger.extents_max,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let ms = |ms| Span(Duration::from_millis(ms));
+        // A ring of 4096 records fills in 10 ms at 400,000 objects a second and thread; 100 ms are
+        // ten wake-ups a second, a few microseconds each.
+        Limits { clients_max: 4096, poll_min: ms(10), poll_max: ms(100) }
+    }
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not TOML, an unknown key, or a wrong value; the text shows line and column.
+    #[error("{0}")]
+    Text(#[from] toml::de::Error),
+    /// Too long to be a configuration.
+    #[error("{0} bytes are too many for a configuration; at most {TEXT_BYTES_MAX} are read")]
+    TooLong(usize),
+    /// The policy's word.
+    #[error("{0}")]
+    Policy(#[from] tiercel_policy::ConfigError),
+    /// The ledger's word.
+    #[error("objects: {0}")]
+    Ledger(#[from] tiercel_ledger::ConfigError),
+    /// A setting of the daemon.
+    #[error("{name} = {value}: {want}")]
+    Value {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        want: &'static str,
+    },
+}
+
+impl Settings {
+    /// Reads a configuration file's text. Never panics, whatever the text.
+    pub fn from_toml(text: &str) -> Result<Settings, ConfigError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(ConfigError::TooLong(text.len()));
+        }
+        let settings: Settings = toml::from_str(text)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// The file that says the same.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("settings are plain data that TOML can express")
+    }
+
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.policy.check()?;
+        self.ledger().check()?;
+        let wrong = |name, value: String, want| Err(ConfigError::Value { name, value, want });
+        let Limits { clients_max, poll_min, poll_max } = &self.daemon;
+        if !(1..=tiercel_ledger::PROCESSES_MAX).contains(clients_max) {
+            let want = "must be from 1 to 65535";
+            return wrong("daemon.clients_max", clients_max.to_string(), want);
+        }
+        if poll_min.0 < Duration::from_millis(1) || poll_min > poll_max {
+            let want = "must be at least 1ms and at most poll_max";
+            return wrong("daemon.poll_min", poll_min.to_string(), want);
+        }
+        if poll_max.0 > Duration::from_secs(10) {
+            return wrong("daemon.poll_max", poll_max.to_string(), "must be at most 10s");
+        }
+        if !(100..=3_600_000).contains(&self.policy.tick_ms) {
+            let want = "must be from 100 ms to an hour";
+            return wrong("policy.tick_ms", self.policy.tick_ms.to_string(), want);
+        }
+        Ok(())
+    }
+
+    /// What the ledger is told.
+    fn ledger(&self) -> tiercel_ledger::Config {
+        let mut ledger = tiercel_ledger::Config {
+            extent_bytes: self.objects.extent,
+            process_extents_max: self.objects.per_process_max,
+            extents_max: self.objects.max,
+            ..tiercel_ledger::Config::default()
+        };
+        self.policy.configure(&mut ledger);
+        ledger
+    }
+}
+
+/// Everything a [`crate::Daemon`] is told.
+#[derive(Clone, Debug)]
+pub struct DaemonConfig {
+    /// Folder of its sockets.
+    pub directory: PathBuf,
+    /// Name of its place in the folder.
+    pub name: String,
+    /// Whose processes may attach.
+    pub access: Access,
+    /// Budget of the best tier.
+    pub fast: Limit,
+    /// Time between ticks, milliseconds.
+    pub tick_ms: u64,
+    /// Most processes at once.
+    pub clients_max: usize,
+    /// Shortest time between two drains, milliseconds.
+    pub poll_min_ms: u64,
+    /// Longest time between two drains, milliseconds.
+    pub poll_max_ms: u64,
+    /// The ledger's settings.
+    pub ledger: tiercel_ledger::Config,
+    /// The policy's settings.
+    pub policy: tiercel_policy::Config,
+}
+
+impl DaemonConfig {
+    /// The checked settings, at the usual machine-wide place.
+    pub fn new(settings: &Settings) -> Result<DaemonConfig, ConfigError> {
+        settings.check()?;
+        Ok(DaemonConfig {
+            directory: usual_directory(),
+            name: DAEMON_NAME.to_owned(),
+            access: Access::Owner,
+            fast: settings.fast,
+            tick_ms: settings.policy.tick_ms,
+            clients_max: settings.daemon.clients_max,
+            poll_min_ms: settings.daemon.poll_min.0.as_millis() as u64,
+            poll_max_ms: settings.daemon.poll_max.0.as_millis() as u64,
+            ledger: settings.ledger(),
+            policy: settings.policy.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, expect: &str) {
+        let got = match Settings::from_toml(text) {
+            Ok(_) => "accepted".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert!(got.contains(expect), "{text}\n got: {got}\n expect: {expect}");
+    }
+
+    #[test]
+    fn files_that_are_accepted() {
+        check("", "accepted");
+        check("fast = \"25%\"\nsampler = \"probe\"\n", "accepted");
+        check("[policy]\nprioritise = \"lru\"\ntrigger = \"allocation:bytes=1GiB\"\n", "accepted");
+        check("[policy]\ntick_ms = 500\n[objects]\nextent = \"2 MiB\"\n", "accepted");
+        check("[daemon]\npoll_min = \"5ms\"\npoll_max = \"50ms\"\n", "accepted");
+    }
+
+    #[test]
+    fn refusals_name_the_place() {
+        check("fats = \"25%\"", "line 1, column 1");
+        check("fast = \"25%\"\n[policy]\nprioritize = \"lru\"\n", "line 3, column 1");
+        check("[daemon]\npoll_min = \"5 parsecs\"\n", "line 2, column 12");
+        check("fast = \"125%\"", "want bytes");
+        check("sampler = \"psychic\"", "unknown variant");
+        check("[daemon]\nclients_max = 0", "daemon.clients_max = 0");
+        check("[daemon]\npoll_min = \"1s\"", "at most poll_max");
+        check("[objects]\nextent = 5", "extent_bytes");
+        check("[policy]\ntick_ms = 0", "tick_ms");
+        check(&" ".repeat(TEXT_BYTES_MAX + 1), "too many");
+    }
+
+    #[test]
+    fn defaults_are_a_file_that_is_read_back() {
+        let settings = Settings::default();
+        assert_eq!(Settings::from_toml(&settings.to_toml()).unwrap(), settings);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(text in "\\PC{0,200}") {
+            let _ = Settings::from_toml(&text);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What is said over the control socket: one JSON document a line, one answer a line.
+//! In: a line of bytes from anybody. Out: a [`Request`], or an error that says what is wrong with it.
+//! Knows nothing of sockets, and nothing of how a request is answered.
+//!
+//! ```text
+//! -> {"version":1,"request":"status"}
+//! <- {"version":1,"answer":{"status":{...}}}
+//! -> {"version":1,"request":{"objects":{"by":"heat","limit":20}}}
+//! -> {"version":1,"request":{"budget":{"fast":"25%"}}}
+//! -> {"version":1,"request":"nonsense"}
+//! <- {"version":1,"error":"unknown variant `nonsense`, ..."}
+//! ```
+
+use serde::{Deserialize, Serialize};
+use tiercel_policy::Limit;
+
+/// Version of the protocol; a request of another version is refused by name.
+pub const VERSION: u32 = 1;
+
+/// Longest request, bytes, without its newline. The longest valid one has under 100.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+
+/// Most rows one answer carries.
+pub const ROWS_MAX: usize = 1000;
+
+/// Rows where the request names no limit.
+pub const ROWS_USUAL: usize = 20;
+
+/// What can be asked of a running daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Everything that is one figure: clients, records, samples, moves, budget, time spent.
+    Status,
+    /// The objects, grouped by site, first `limit` of the order.
+    Objects {
+        /// The order.
+        #[serde(default)]
+        by: Order,
+        /// Rows, at most [`ROWS_MAX`].
+        #[serde(default = "rows_usual")]
+        limit: usize,
+    },
+    /// The last moves and why they were made, newest first.
+    Moves {
+        /// Rows, at most [`ROWS_MAX`].
+        #[serde(default = "rows_usual")]
+        limit: usize,
+    },
+    /// Changes the budget of the best tier from the next tick on.
+    Budget {
+        /// Bytes or share of peak.
+        fast: Limit,
+    },
+    /// The figures of `status` as Prometheus text.
+    Metrics,
+    /// Leaves in an orderly way; programs go on without.
+    Stop,
+}
+
+/// Orders of the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Hottest first.
+    #[default]
+    Heat,
+    /// Largest first.
+    Size,
+    /// By function and line.
+    Site,
+    /// By node, then hottest first.
+    Node,
+}
+
+/// Why a line is no request.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// More bytes than any request has.
+    #[error("the request is longer than {REQUEST_BYTES_MAX} bytes")]
+    TooLong,
+    /// Not JSON, or JSON that is no request.
+    #[error("not a request: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A version nobody here speaks.
+    #[error("version {0} is not spoken here; this is version {VERSION}")]
+    Version(u32),
+    /// More rows than an answer carries.
+    #[error("limit {0} is above {ROWS_MAX}")]
+    Limit(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope {
+    version: u32,
+    request: Request,
+}
+
+/// Reads one line (without its newline). Never panics, whatever the bytes.
+pub fn parse_request(line: &[u8]) -> Result<Request, ControlError> {
+    if line.len() > REQUEST_BYTES_MAX {
+        return Err(ControlError::TooLong);
+    }
+    let envelope: Envelope = serde_json::from_slice(line)?;
+    if envelope.version != VERSION {
+        return Err(ControlError::Version(envelope.version));
+    }
+    match envelope.request {
+        Request::Objects { limit, .. } | Request::Moves { limit } if limit > ROWS_MAX => {
+            Err(ControlError::Limit(limit))
+        }
+        request => Ok(request),
+    }
+}
+
+/// The line that asks `request`, with its newline.
+pub fn request_line(request: &Request) -> Vec<u8> {
+    line(&Envelope { version: VERSION, request: request.clone() })
+}
+
+/// The line that answers with `answer`, with its newline.
+pub fn answer_line<T: Serialize>(answer: &T) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Answer<'a, T> {
+        version: u32,
+        answer: &'a T,
+    }
+    line(&Answer { version: VERSION, answer })
+}
+
+/// The line that refuses, with its newline.
+pub fn error_line(error: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Refusal<'a> {
+        version: u32,
+        error: &'a str,
+    }
+    line(&Refusal { version: VERSION, error })
+}
+
+fn rows_usual() -> usize {
+    ROWS_USUAL
+}
+
+fn line<T: Serialize>(value: &T) -> Vec<u8> {
+    // Plain structs with string keys always serialise.
+    let mut bytes = serde_json::to_vec(value).expect("plain data serialises");
+    bytes.push(b'\n');
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(input: &str, expect: &str) {
+        let got = match parse_request(input.as_bytes()) {
+            Ok(request) => format!("{request:?}"),
+            Err(error) => format!("error: {error}"),
+        };
+        assert!(got.starts_with(expect), "{input}\n got    {got}\n expect {expect}");
+    }
+
+    #[test]
+    fn requests() {
+        check(r#"{"version":1,"request":"status"}"#, "Status");
+        check(r#"{"version":1,"request":{"objects":{}}}"#, "Objects { by: Heat, limit: 20 }");
+        check(
+            r#"{"version":1,"request":{"objects":{"by":"node","limit":3}}}"#,
+            "Objects { by: Node, limit: 3 }",
+        );
+        check(
+            r#"{"version":1,"request":{"budget":{"fast":"25%"}}}"#,
+            "Budget { fast: ShareOfPeak(0.25)",
+        );
+        check(r#"{"version":1,"request":"stop"}"#, "Stop");
+    }
+
+    #[test]
+    fn what_is_no_request_says_why() {
+        check("", "error: not a request: EOF");
+        check("{", "error: not a request: EOF");
+        check("[]", "error: not a request");
+        check(r#"{"version":2,"request":"status"}"#, "error: version 2 is not spoken here");
+        check(r#"{"version":1,"request":"reboot"}"#, "error: not a request: unknown variant");
+        check(r#"{"version":1,"request":"status","x":1}"#, "error: not a request: unknown field");
+        check(r#"{"version":1,"request":{"moves":{"limit":1001}}}"#, "error: limit 1001 is above");
+        check(r#"{"version":1,"request":{"moves":{"limit":-1}}}"#, "error: not a request");
+        check(
+            r#"{"version":1,"request":{"budget":{"fast":"x"}}}"#,
+            "error: not a request: limit `x`",
+        );
+        check(&"[".repeat(REQUEST_BYTES_MAX), "error: not a request");
+        check(&"[".repeat(REQUEST_BYTES_MAX + 1), "error: the request is longer");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_asked_arrives(by in 0..4usize, limit in 0..=ROWS_MAX, share in 0..100u32) {
+            let order = [Order::Heat, Order::Size, Order::Site, Order::Node][by];
+            for request in [
+                Request::Objects { by: order, limit },
+                Request::Moves { limit },
+                Request::Budget { fast: Limit::ShareOfPeak(f64::from(share) / 100.0) },
+            ] {
+                let line = request_line(&request);
+                prop_assert_eq!(parse_request(&line[..line.len() - 1]).unwrap(), request);
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse_request(&bytes);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The daemon: one thread, one loop, all state.
+//! In: a [`DaemonConfig`] and its [`Parts`]. Out: a [`Farewell`]. Prints nothing.
+//!
+//! ```text
+//! sockets, pidfds, eventfds --> Poller --> Event --> dispatch() --> ledger, policy, hands, desk
+//!                                clock --^             (tick.rs: drain, tick, decide; answer.rs: requests)
+//! ```
+
+use crate::client::Client;
+use crate::config::DaemonConfig;
+use crate::desk::Desk;
+use crate::event::Event;
+use crate::greet::{Arrival, Greeter, Guests};
+use crate::hands::Hands;
+use crate::moves::MoveLog;
+use crate::place::{Access, Place, PlaceError};
+use crate::poller::{Interest, Poller, Token};
+use crate::sites::Sites;
+use crate::summary::{Farewell, Summary};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tiercel_ledger::Ledger;
+use tiercel_machine::{Machine, NodeId};
+use tiercel_mover::Mover;
+use tiercel_policy::{Interval, Policy};
+use tiercel_sampler::Sampler;
+use tiercel_wire::{Record, Sample};
+
+/// Longest the loop sleeps when there is nothing to do, milliseconds.
+const IDLE_MS: u64 = 500;
+
+/// The parts a daemon works with; tests bring their own.
+pub struct Parts {
+    /// The machine, real or on paper.
+    pub machine: Machine,
+    /// What sees accesses; `None`: nothing works here, objects are still tracked.
+    pub sampler: Option<Box<dyn Sampler>>,
+    /// What executes moves.
+    pub mover: Box<dyn Mover + Send>,
+}
+
+/// Why a daemon did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// No place for its sockets.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The ledger refuses its settings.
+    #[error(transparent)]
+    Ledger(#[from] tiercel_ledger::LedgerError),
+    /// The policy refuses its settings.
+    #[error("policy: {0}")]
+    Policy(String),
+    /// The machine has no memory to place anything in.
+    #[error("the machine {0} has no tier with memory; check it with `tiercel topo`")]
+    NoTier(String),
+    /// The kernel refused something elementary.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+}
+
+/// Ends a running daemon from another thread.
+#[derive(Clone)]
+pub struct Handle {
+    stop: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    /// Asks the daemon to end: it drains once more and leaves in an orderly way.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        // Fails only when the counter is full, and then it is readable.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// A daemon that is ready to run.
+pub struct Daemon {
+    pub(crate) config: DaemonConfig,
+    pub(crate) machine: Machine,
+    /// Nodes of the best tier.
+    pub(crate) fast: Vec<NodeId>,
+    /// Nodes of the arenas that programs allocate in, best tier first; empty: one kind of memory.
+    pub(crate) arenas: Vec<NodeId>,
+    pub(crate) ledger: Ledger,
+    pub(crate) policy: Policy,
+    pub(crate) hands: Hands,
+    pub(crate) sampler: Option<Box<dyn Sampler>>,
+    pub(crate) clients: BTreeMap<u32, Client>,
+    pub(crate) sites: Sites,
+    pub(crate) moves: MoveLog,
+    pub(crate) summary: Summary,
+    pub(crate) poller: Poller,
+    pub(crate) greeter: Greeter,
+    pub(crate) desk: Desk,
+    pub(crate) pace: Pace,
+    pub(crate) records: Vec<Record>,
+    pub(crate) samples: Vec<Sample>,
+    handle: Handle,
+    next_number: u32,
+    began: Instant,
+    // Last: its files go away after everything else is closed.
+    place: Place,
+}
+
+/// When things are due, milliseconds on the daemon's clock.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    pub(crate) drain_due_ms: u64,
+    pub(crate) drain_every_ms: u64,
+    pub(crate) tick_due_ms: u64,
+    /// What lives is counted again no sooner than this: counting may cost 1% of the time.
+    pub(crate) look_due_ms: u64,
+    pub(crate) sample_due_ms: u64,
+    /// What passed since the last decision.
+    pub(crate) undecided: Interval,
+    pub(crate) stopping: bool,
+}
+
+impl Daemon {
+    /// Takes its place and opens everything it needs; nobody is served before [`Daemon::run`].
+    pub fn new(config: DaemonConfig, parts: Parts) -> Result<Daemon, DaemonError> {
+        let io = |what| move |error| DaemonError::Io { what, error };
+        let place = Place::take(&config.directory, &config.name, config.access)?;
+        let poller = Poller::new().map_err(io("cannot make an epoll instance"))?;
+        let uid = rustix::process::geteuid().as_raw();
+        let guests = match config.access {
+            Access::Owner => Guests::User(uid),
+            Access::Everybody => Guests::Everybody,
+        };
+        let dup = |fd: &OwnedFd| fd.try_clone().map_err(io("cannot duplicate a socket"));
+        let greeter = Greeter::new(dup(&place.clients)?, guests, &poller)
+            .map_err(io("cannot wait for clients"))?;
+        let desk = Desk::new(dup(&place.control)?, uid, &poller)
+            .map_err(io("cannot wait for requests"))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(|e| io("cannot make an eventfd")(e.into()))?);
+        poller.add(&*wake, Token::Wake, Interest::Read).map_err(io("cannot wait for a wake-up"))?;
+        let (modelled, mover_note) = (parts.mover.is_modelled(), parts.mover.note());
+        let hands = Hands::new(parts.mover).map_err(io("cannot start the mover's thread"))?;
+        if let Some(fd) = hands.wake() {
+            poller.add(fd, Token::Wake, Interest::Read).map_err(io("cannot wait for the mover"))?;
+        }
+        let tiers = parts.machine.tiers();
+        let no_tier = || DaemonError::NoTier(parts.machine.name.clone());
+        let fast = tiers.first().ok_or_else(no_tier)?.nodes.clone();
+        let arenas = arenas(&tiers);
+        let mut ledger = Ledger::new(config.ledger.clone(), 0)?;
+        if !hands.keeps_books() {
+            // Books hear of births one by one; else what is born in an arena is believed to be there.
+            ledger.set_arenas(&arenas.iter().copied().map(Some).collect::<Vec<_>>());
+        }
+        let policy = Policy::new(config.policy.clone())
+            .map_err(|error| DaemonError::Policy(error.to_string()))?;
+        let mut daemon = Daemon {
+            machine: parts.machine,
+            fast,
+            arenas,
+            ledger,
+            policy,
+            hands,
+            sampler: parts.sampler,
+            clients: BTreeMap::new(),
+            sites: Sites::default(),
+            moves: MoveLog::default(),
+            summary: Summary { modelled, mover_note, ..Summary::default() },
+            poller,
+            greeter,
+            desk,
+            pace: Pace::default(),
+            records: Vec::new(),
+            samples: Vec::new(),
+            handle: Handle { stop: Arc::new(AtomicBool::new(false)), wake },
+            next_number: 1,
+            began: Instant::now(),
+            place,
+            config,
+        };
+        daemon.introduce();
+        Ok(daemon)
+    }
+
+    /// A way to end it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// What TIERCEL_SOCKET must hold for a program to attach.
+    pub fn clients_path(&self) -> &Path {
+        self.place.clients_path()
+    }
+
+    /// Where requests go.
+    pub fn control_path(&self) -> PathBuf {
+        self.place.control_path().to_owned()
+    }
+
+    /// Serves until it is asked to end; then says what happened.
+    pub fn run(mut self) -> Result<Farewell, DaemonError> {
+        self.pace.drain_every_ms = self.config.poll_max_ms;
+        self.pace.tick_due_ms = self.config.tick_ms;
+        while !self.pace.stopping {
+            let tokens = self
+                .poller
+                .wait(self.patience())
+                .map_err(|error| DaemonError::Io { what: "cannot wait for events", error })?;
+            self.summary.spent.wakeups += 1;
+            for token in tokens {
+                self.sense(token);
+            }
+            self.sense_time();
+        }
+        Ok(self.leave())
+    }
+
+    /// Milliseconds since the daemon began.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// How long there is nothing to do unless something happens.
+    fn patience(&self) -> Duration {
+        let now = self.now_ms();
+        let mut due = self.pace.tick_due_ms.min(now + IDLE_MS);
+        if !self.clients.is_empty() {
+            due = due.min(self.pace.drain_due_ms);
+        }
+        Duration::from_millis(due.saturating_sub(now))
+    }
+
+    /// What a ready descriptor means.
+    fn sense(&mut self, token: Token) {
+        let now = self.now_ms();
+        match token {
+            Token::Clients => self.greeter.accept(&self.poller, now),
+            Token::Control => self.desk.accept(&self.poller, now),
+            Token::Greeting(id) => {
+                if let Some(arrival) = self.greeter.read(id) {
+                    self.dispatch(Event::ClientHello(Box::new(arrival)));
+                }
+            }
+            Token::Client(number) => self.dispatch(Event::ClientGone(number)),
+            Token::Peer(id) => {
+                self.desk.settle(id, &self.poller);
+                for request in self.desk.read(id, &self.poller, now) {
+                    self.dispatch(Event::Request(id, request));
+                }
+            }
+            Token::Wake => {
+                let _ = rustix::io::read(&*self.handle.wake, &mut [0u8; 8]);
+                if self.handle.stop.load(Ordering::Acquire) {
+                    self.dispatch(Event::Shutdown);
+                }
+                self.collect();
+            }
+        }
+    }
+
+    /// What the time means.
+    fn sense_time(&mut self) {
+        let now = self.now_ms();
+        if !self.clients.is_empty() && now >= self.pace.drain_due_ms {
+            self.dispatch(Event::Drain);
+        }
+        if now >= self.pace.tick_due_ms {
+            self.dispatch(Event::Tick);
+        }
+        self.greeter.drop_silent(now);
+        self.desk.drop_idle(now);
+    }
+
+    /// Hands what the mover finished to the loop.
+    pub(crate) fn collect(&mut self) {
+        for done in self.hands.collect() {
+            self.dispatch(Event::MoverDone(done));
+        }
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::ClientHello(arrival) => self.client_hello(*arrival),
+            Event::ClientGone(number) => self.client_gone(number),
+            Event::Drain => self.drain(),
+            Event::Tick => self.tick(),
+            Event::MoverDone(done) => self.mover_done(done),
+            Event::Request(peer, request) => {
+                let line = self.answer(&request);
+                self.desk.send(peer, &line, &self.poller);
+            }
+            Event::Shutdown => self.pace.stopping = true,
+        }
+    }
+
+    fn client_hello(&mut self, arrival: Arrival) {
+        if let Some(old) = self.number_of(arrival.pid) {
+            // The same process again: it ran another program, or attached anew after a silence.
+            self.forget(old);
+            self.summary.clients.replaced += 1;
+        }
+        if self.clients.len() >= self.config.clients_max {
+            self.greeter.refused.full += 1;
+            arrival.refuse_full();
+            return;
+        }
+        let (number, pid) = (self.next_number, arrival.pid);
+        let parent = self.clients.get(&arrival.parent_session).map(|parent| parent.pid);
+        let born = match parent {
+            Some(parent) => self.ledger.process_forked(parent, pid),
+            None => self.ledger.process_born(pid),
+        };
+        let watched = self.poller.add(&arrival.pidfd, Token::Client(number), Interest::Read);
+        if let Err(error) = born.map_err(|e| e.to_string()).and(watched.map_err(|e| e.to_string()))
+        {
+            self.summary.problem(error);
+            self.ledger.process_exited(pid);
+            arrival.refuse_full();
+            return;
+        }
+        self.next_number = self.next_number.checked_add(1).unwrap_or(1);
+        self.watch_accesses(pid);
+        arrival.welcome(number);
+        let mut client = Client::new(arrival);
+        let now = self.now_ms();
+        client.session.set_clock_ms(now);
+        self.ledger.advance(now);
+        client.first_look(&mut self.ledger);
+        self.clients.insert(number, client);
+        self.summary.clients.attached += 1;
+        self.pace.drain_due_ms = self.pace.drain_due_ms.min(now + self.config.poll_min_ms);
+        self.give_arenas(number);
+    }
+
+    fn watch_accesses(&mut self, pid: u32) {
+        if let Some(sampler) = &mut self.sampler
+            && let Err(error) = sampler.attach(pid)
+        {
+            let text = error.to_string().replace(&pid.to_string(), "N");
+            self.summary.problem(format!("not sampled: {text}"));
+        }
+    }
+
+    fn client_gone(&mut self, number: u32) {
+        if self.clients.contains_key(&number) {
+            self.drain_samples();
+            self.forget(number);
+        }
+    }
+
+    /// Takes what a client left in its rings, keeps what its sites did, and lets it go.
+    pub(crate) fn forget(&mut self, number: u32) {
+        self.drain_last(number);
+        let Some(mut client) = self.clients.remove(&number) else { return };
+        let peak = self.ledger.tracked_bytes(client.pid).map_or(0, |(_, peak)| peak);
+        self.look_at(&mut client);
+        self.summary.records.drained += client.records;
+        self.summary.records.lost += client.lost;
+        self.summary.records.resyncs += client.resyncs;
+        let header = client.session.header();
+        if let Some(reason) = header.detached {
+            self.stepped_aside(reason);
+        }
+        self.sites.keep(&client.program, &client.session, &mut client.uses, peak);
+        if let Some(sampler) = &mut self.sampler {
+            sampler.detach(client.pid);
+        }
+        self.ledger.process_exited(client.pid);
+        self.hands.gone(client.pid);
+    }
+
+    fn stepped_aside(&mut self, reason: String) {
+        /// Different reasons kept; a client chooses the text.
+        const REASONS_MAX: usize = 32;
+        let reasons = &mut self.summary.clients.stepped_aside;
+        if reasons.len() < REASONS_MAX || reasons.contains_key(&reason) {
+            *reasons.entry(reason).or_default() += 1;
+        }
+    }
+
+    fn number_of(&self, pid: u32) -> Option<u32> {
+        self.clients.iter().find(|(_, client)| client.pid == pid).map(|(number, _)| *number)
+    }
+
+    /// Drains once more, tells clients that nobody listens any longer, and sums up.
+    fn leave(mut self) -> Farewell {
+        self.drain_samples();
+        let numbers: Vec<u32> = self.clients.keys().copied().collect();
+        for number in numbers {
+            if let Some(client) = self.clients.get(&number) {
+                client.session.detach();
+            }
+            self.forget(number);
+        }
+        let now = self.now_ms();
+        self.ledger.tick(now);
+        let summary = self.status();
+        let sites = self.sites.rows(std::iter::empty(), summary.budget.fast_bytes);
+        Farewell { summary, sites }
+    }
+}
+
+/// One arena per node, best tier first; none where there is one kind of memory.
+fn arenas(tiers: &[tiercel_machine::Tier]) -> Vec<NodeId> {
+    if tiers.len() < 2 {
+        return Vec::new();
+    }
+    let nodes = tiers.iter().flat_map(|tier| tier.nodes.iter().copied());
+    nodes.take(tiercel_wire::layout::ARENAS_MAX).collect()
+}

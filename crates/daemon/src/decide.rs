@@ -1,0 +1,101 @@
+//! Deciding, and what follows from it: moves for the mover, birth budgets for the clients.
+//! In: the ledger after a look. Out: [`Job::Execute`], figures in control pages.
+//! Knows nothing of how a decision is made or a move executed.
+
+use crate::daemon::Daemon;
+use crate::hands::Job;
+use std::time::Instant;
+use tiercel_machine::NodeId;
+use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
+
+/// Birth budget of tiers that have no budget, bytes: never used up between two ticks.
+const UNLIMITED_BYTES: u64 = 1 << 56;
+
+impl Daemon {
+    /// Asks the policy, hands the moves to the mover and the birth plans to the clients.
+    pub(crate) fn decide(&mut self) {
+        let began = Instant::now();
+        let counters = self.sampler.as_mut().and_then(|sampler| sampler.counters());
+        let interval = Interval {
+            llc_misses: counters.map(|c| c.llc_misses),
+            instructions: counters.map(|c| c.instructions),
+            ..std::mem::take(&mut self.pace.undecided)
+        };
+        let budgets = Budgets::fast(self.config.fast);
+        let decision = self.policy.tick(&self.ledger, &self.machine, &budgets, &interval);
+        self.summary.spent.policy_ns += began.elapsed().as_nanos() as u64;
+        self.carry_out(decision);
+    }
+
+    fn carry_out(&mut self, decision: Decision) {
+        for problem in &decision.problems {
+            self.summary.problem(problem.to_string());
+        }
+        for refused in decision.summary.iter().flat_map(|summary| &summary.refused) {
+            let why = crate::moves::kebab(&refused.why);
+            *self.summary.left_bytes.entry(why).or_default() += refused.bytes;
+        }
+        self.summary.decisions += u64::from(decision.summary.is_some());
+        self.summary.trigger = decision.trigger;
+        for plan in &decision.births {
+            self.plan_births(plan);
+        }
+        if !decision.moves.is_empty() && self.hands.give(Job::Execute(decision.moves)).is_err() {
+            self.summary.spent.ticks_busy += 1;
+        }
+    }
+
+    /// Tells a new client where its arenas are, and lets it give birth until the first decision.
+    pub(crate) fn give_arenas(&mut self, number: u32) {
+        let Some(client) = self.clients.get(&number) else { return };
+        if self.arenas.is_empty() {
+            return;
+        }
+        // On paper nothing may be bound: the arenas keep their places and lose their nodes.
+        let node = |id: &NodeId| if self.hands.keeps_books() { -1 } else { i32::from(id.0) };
+        let left = self.fast_budget_bytes().saturating_sub(self.fast_used_bytes());
+        let share = left / self.clients.len().max(1) as u64 / self.fast.len().max(1) as u64;
+        for (arena, id) in self.arenas.iter().enumerate() {
+            let bytes = if self.fast.contains(id) { share } else { UNLIMITED_BYTES };
+            client.session.set_birth_budget(arena, bytes.min(UNLIMITED_BYTES).cast_signed());
+        }
+        client.session.set_small_arena(0);
+        client.session.set_arenas(&self.arenas.iter().map(node).collect::<Vec<_>>());
+    }
+
+    fn plan_births(&self, plan: &BirthPlan) {
+        let Some(client) = self.clients.values().find(|client| client.pid == plan.pid) else {
+            return;
+        };
+        for (nodes, bytes) in &plan.tiers {
+            let share = bytes / nodes.len().max(1) as u64;
+            for (arena, _) in self.arenas.iter().enumerate().filter(|(_, id)| nodes.contains(id)) {
+                let bytes = share.min(UNLIMITED_BYTES).cast_signed();
+                client.session.set_birth_budget(arena, bytes);
+            }
+        }
+        let small = plan.tiers.get(plan.small_tier).and_then(|(nodes, _)| nodes.first());
+        if let Some(arena) = small.and_then(|node| self.arenas.iter().position(|id| id == node)) {
+            client.session.set_small_arena(arena);
+        }
+    }
+
+    /// Bytes of live objects in the best tier, as far as somebody looked.
+    pub(crate) fn fast_used_bytes(&self) -> u64 {
+        let resident = self.clients.values().flat_map(|c| self.ledger.resident_bytes(c.pid));
+        resident.filter(|(node, _)| self.fast.contains(node)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The best tier's budget now, bytes.
+    pub(crate) fn fast_budget_bytes(&self) -> u64 {
+        let nodes = self.fast.iter().filter_map(|id| self.machine.node(*id));
+        let capacity: u64 = nodes.map(|node| node.capacity_bytes).sum();
+        match self.config.fast {
+            Limit::Capacity => capacity,
+            Limit::Bytes(bytes) => bytes.min(capacity),
+            Limit::ShareOfPeak(share) => {
+                ((self.summary.objects.peak_bytes as f64 * share) as u64).min(capacity)
+            }
+        }
+    }
+}

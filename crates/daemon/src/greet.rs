@@ -1,0 +1,249 @@
+//! The greeting: takes connections, hellos and memfds, and answers; hostile or slow peers are bounded.
+//! In: the client socket, readiness. Out: [`Arrival`]s, each with a checked session and a pidfd.
+//! Knows nothing of what a session is used for.
+//!
+//! ```text
+//! accept -> uid checked -> waits for its hello (bounded in number and time) -> memfd checked -> Arrival
+//!                 |                     |                                            |
+//!              refused               dropped                                      refused
+//! ```
+
+use crate::poller::{Interest, Poller, Token};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, sockopt,
+};
+use rustix::process::PidfdFlags;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use tiercel_wire::{GreetingError, Hello, Session, Status, Welcome};
+
+/// Connections that may owe their hello at once. A runtime sends its hello right after connecting.
+pub const GREETINGS_MAX: usize = 64;
+
+/// A connection that owes its hello for longer is closed, milliseconds.
+pub const GREETING_MS_MAX: u64 = 2_000;
+
+/// Connections accepted for one readiness, so that a flood cannot keep the loop.
+const ACCEPTS_PER_TURN: usize = 32;
+
+/// Descriptors taken from one hello; the kernel closes what does not fit.
+const FDS_MAX: usize = 1;
+
+/// Whose processes are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guests {
+    /// This user's.
+    User(u32),
+    /// Everybody's.
+    Everybody,
+}
+
+/// A process that greeted well. It waits for [`Arrival::welcome`].
+pub struct Arrival {
+    /// Its process id in our namespace, by the kernel's word.
+    pub pid: u32,
+    /// Session number of the process that forked it, by its own word; 0 = none.
+    pub parent_session: u32,
+    /// Its checked shared memory.
+    pub session: Session,
+    /// Becomes readable when it dies.
+    pub pidfd: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Arrival {
+    /// Lets it go on, as session `number`.
+    pub fn welcome(&self, number: u32) {
+        answer(self.socket.as_fd(), Status::Ok, number);
+    }
+
+    /// Turns it away: there are too many already.
+    pub fn refuse_full(self) {
+        answer(self.socket.as_fd(), Status::RefusedFull, 0);
+    }
+}
+
+/// Peers turned away so far, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    /// Another user's.
+    pub user: u64,
+    /// Another version's.
+    pub version: u64,
+    /// Not a hello at all.
+    pub garbage: u64,
+    /// No memfd, not sealed, wrong shape.
+    pub memfd: u64,
+    /// Said nothing in time.
+    pub silent: u64,
+    /// Too many at once.
+    pub full: u64,
+}
+
+struct Waiting {
+    socket: OwnedFd,
+    pid: u32,
+    since_ms: u64,
+}
+
+/// All connections that owe their hello.
+pub struct Greeter {
+    listener: OwnedFd,
+    guests: Guests,
+    waiting: BTreeMap<u32, Waiting>,
+    next: u32,
+    /// Counts of those turned away.
+    pub refused: Refused,
+    /// Why the last one was, for the user.
+    pub last_refusal: Option<String>,
+}
+
+impl Greeter {
+    /// Greets on `listener`.
+    pub fn new(listener: OwnedFd, guests: Guests, poller: &Poller) -> std::io::Result<Greeter> {
+        poller.add(&listener, Token::Clients, Interest::Read)?;
+        let (waiting, refused) = (BTreeMap::new(), Refused::default());
+        Ok(Greeter { listener, guests, waiting, next: 1, refused, last_refusal: None })
+    }
+
+    /// Takes what waits on the listening socket.
+    pub fn accept(&mut self, poller: &Poller, now_ms: u64) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
+            let Ok(peer) = sockopt::socket_peercred(&socket) else { continue };
+            let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
+            if !self.is_guest(uid) {
+                self.refused.user += 1;
+                answer(socket.as_fd(), Status::RefusedUser, 0);
+            } else if self.waiting.len() >= GREETINGS_MAX {
+                self.refused.full += 1;
+                answer(socket.as_fd(), Status::RefusedFull, 0);
+            } else if poller.add(&socket, Token::Greeting(self.next), Interest::Read).is_ok() {
+                self.waiting.insert(self.next, Waiting { socket, pid, since_ms: now_ms });
+                self.next = self.next.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Reads the hello of connection `id`.
+    pub fn read(&mut self, id: u32) -> Option<Arrival> {
+        let waiting = self.waiting.remove(&id)?;
+        let (hello, memfd) = match receive(waiting.socket.as_fd()) {
+            Ok(received) => received,
+            // A peer that left without a word needs no answer; neither does a spurious wake-up.
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                self.waiting.insert(id, waiting);
+                return None;
+            }
+            Err(_) => return None,
+        };
+        match arrival(waiting, hello, memfd) {
+            Ok(arrival) => Some(arrival),
+            Err((socket, refusal)) => {
+                self.refuse(socket.as_fd(), &refusal);
+                None
+            }
+        }
+    }
+
+    /// Closes connections that owe their hello for too long.
+    pub fn drop_silent(&mut self, now_ms: u64) {
+        let before = self.waiting.len();
+        self.waiting.retain(|_, w| now_ms.saturating_sub(w.since_ms) < GREETING_MS_MAX);
+        self.refused.silent += (before - self.waiting.len()) as u64;
+    }
+
+    fn is_guest(&self, uid: u32) -> bool {
+        match self.guests {
+            Guests::Everybody => true,
+            Guests::User(user) => uid == user || uid == 0,
+        }
+    }
+
+    fn refuse(&mut self, socket: BorrowedFd<'_>, refusal: &Refusal) {
+        let status = match refusal {
+            Refusal::Greeting(GreetingError::Version(_)) => {
+                self.refused.version += 1;
+                Status::RefusedVersion
+            }
+            Refusal::Greeting(_) => {
+                self.refused.garbage += 1;
+                Status::RefusedMemfd
+            }
+            Refusal::NoMemfd | Refusal::Session(_) => {
+                self.refused.memfd += 1;
+                Status::RefusedMemfd
+            }
+            Refusal::Process(_) => Status::RefusedMemfd,
+        };
+        self.last_refusal = Some(refusal.to_string());
+        answer(socket, status, 0);
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    Greeting(#[from] GreetingError),
+    #[error("the hello came without a memfd")]
+    NoMemfd,
+    #[error("{0}")]
+    Session(#[from] tiercel_wire::SessionError),
+    #[error("the process cannot be watched: {0}")]
+    Process(rustix::io::Errno),
+}
+
+/// One datagram with at most one descriptor. A longer datagram fails the hello's length check.
+fn receive(
+    socket: BorrowedFd<'_>,
+) -> Result<(Result<Hello, GreetingError>, Option<OwnedFd>), rustix::io::Errno> {
+    let mut bytes = [0u8; Hello::BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+    let memfd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    if got.bytes == 0 && memfd.is_none() {
+        return Err(rustix::io::Errno::NOTCONN);
+    }
+    Ok((Hello::decode(&bytes[..got.bytes]), memfd))
+}
+
+fn arrival(
+    waiting: Waiting,
+    hello: Result<Hello, GreetingError>,
+    memfd: Option<OwnedFd>,
+) -> Result<Arrival, (OwnedFd, Refusal)> {
+    let Waiting { socket, pid, .. } = waiting;
+    let checked = || -> Result<(Hello, Session, OwnedFd), Refusal> {
+        let hello = hello?;
+        let session = Session::open(memfd.ok_or(Refusal::NoMemfd)?)?;
+        let raw = rustix::process::Pid::from_raw(pid.cast_signed())
+            .ok_or(Refusal::Process(rustix::io::Errno::SRCH))?;
+        // Not a reused number: the peer waits on its open connection for our answer.
+        let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty());
+        Ok((hello, session, pidfd.map_err(Refusal::Process)?))
+    };
+    match checked() {
+        Ok((hello, session, pidfd)) => {
+            let parent_session = hello.parent_session;
+            Ok(Arrival { pid, parent_session, session, pidfd, socket })
+        }
+        Err(refusal) => Err((socket, refusal)),
+    }
+}
+
+/// One datagram; a peer that does not take it has left or never read, which is its affair.
+fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
+    let welcome = Welcome { status, session }.encode();
+    let _ = rustix::net::send(socket, &welcome, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}

@@ -1,0 +1,90 @@
+//! A summary as Prometheus text.
+//! In: a [`Summary`]. Out: text in the exposition format. Knows nothing of how it is fetched.
+
+use crate::summary::Summary;
+use std::fmt::Write;
+
+/// All figures, one metric each.
+pub fn prometheus(summary: &Summary) -> String {
+    let s = summary;
+    let mut out = String::new();
+    let plain = [
+        ("clients", "gauge", "Hosted processes", s.clients.now),
+        ("clients_attached_total", "counter", "Processes that attached", s.clients.attached),
+        ("records_total", "counter", "Records drained", s.records.drained),
+        ("records_lost_total", "counter", "Records lost", s.records.lost),
+        ("resyncs_total", "counter", "Object tables read after a loss", s.records.resyncs),
+        ("samples_total", "counter", "Samples seen", s.samples.seen),
+        ("samples_attributed_total", "counter", "Samples that hit an object", s.samples.attributed),
+        ("samples_lost_total", "counter", "Samples dropped", s.samples.lost),
+        ("objects_born_total", "counter", "Objects born", s.objects.born),
+        ("extents", "gauge", "Live extents", s.objects.extents),
+        ("live_bytes", "gauge", "Bytes of live objects", s.objects.live_bytes),
+        ("peak_bytes", "gauge", "Most bytes of live objects", s.objects.peak_bytes),
+        ("budget_bytes", "gauge", "Budget of the best tier", s.budget.fast_bytes),
+        ("budget_used_bytes", "gauge", "Bytes in the best tier", s.budget.used_bytes),
+        ("moves_total", "counter", "Moves asked for", s.moves.asked),
+        ("moves_modelled", "gauge", "1 when moves are on paper only", u64::from(s.modelled)),
+        ("ticks_total", "counter", "Ticks", s.spent.ticks),
+        ("wakeups_total", "counter", "Wake-ups of the loop", s.spent.wakeups),
+    ];
+    for (name, kind, help, value) in plain {
+        header(&mut out, name, kind, help);
+        let _ = writeln!(out, "tiercel_{name} {value}");
+    }
+    let labelled = [
+        ("moved_bytes_total", "Bytes moved", "reason", &s.moves.moved_bytes),
+        ("failed_bytes_total", "Bytes that did not move", "failure", &s.moves.failed_bytes),
+        ("refused_total", "Connections turned away", "reason", &s.clients.refused),
+        ("problems_total", "What did not work", "problem", &s.problems),
+    ];
+    for (name, help, label, values) in labelled {
+        header(&mut out, name, "counter", help);
+        for (key, value) in values {
+            let _ = writeln!(out, "tiercel_{name}{{{label}=\"{}\"}} {value}", escaped(key));
+        }
+    }
+    header(&mut out, "spent_seconds_total", "counter", "Time spent by the daemon");
+    let parts = [
+        ("cpu", s.spent.cpu_ns),
+        ("records", s.spent.records_ns),
+        ("samples", s.spent.samples_ns),
+        ("ledger", s.spent.ledger_ns),
+        ("policy", s.spent.policy_ns),
+        ("mover", s.spent.mover_ns),
+        ("sampling_of_programs", s.spent.theirs_ns),
+    ];
+    for (part, ns) in parts {
+        let seconds = ns as f64 / 1e9;
+        let _ = writeln!(out, "tiercel_spent_seconds_total{{part=\"{part}\"}} {seconds}");
+    }
+    out
+}
+
+fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP tiercel_{name} {help}\n# TYPE tiercel_{name} {kind}");
+}
+
+/// Label values: backslash, quote and newline are escaped.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_comment_or_a_metric() {
+        let mut summary = Summary::default();
+        summary.problem("quote \" and\nnewline".into());
+        summary.moves.moved_bytes.insert("demote".into(), 4096);
+        let text = prometheus(&summary);
+        for line in text.lines() {
+            let metric = line.starts_with("tiercel_") && line.split(' ').count() >= 2;
+            assert!(line.starts_with("# ") || metric, "{line}");
+        }
+        assert!(text.contains("tiercel_moved_bytes_total{reason=\"demote\"} 4096"));
+        assert!(text.contains(r#"{problem="quote \" and\nnewline"} 1"#));
+    }
+}

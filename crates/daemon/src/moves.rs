@@ -1,0 +1,137 @@
+//! What was moved and why: totals since the start, and the last moves one by one.
+//! In: outcomes. Out: [`MoveTotals`], [`LoggedMove`]s. Knows nothing of who moved it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use tiercel_ledger::movement::{Outcome, Reason};
+
+/// Moves kept one by one, 200 bytes each.
+pub const LOG_MAX: usize = 4096;
+
+/// Sums over all moves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MoveTotals {
+    /// Moves asked for.
+    pub asked: u64,
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Bytes moved, by reason: `promote`, `demote`, `asked`.
+    pub moved_bytes: BTreeMap<String, u64>,
+    /// Bytes that did not move, by failure.
+    pub failed_bytes: BTreeMap<String, u64>,
+    /// Bytes that had no physical memory behind them.
+    pub absent_bytes: u64,
+    /// Time movers took, nanoseconds; modelled when moves are.
+    pub took_ns: u64,
+}
+
+impl MoveTotals {
+    /// Bytes moved for any reason.
+    pub fn moved_bytes_all(&self) -> u64 {
+        self.moved_bytes.values().sum()
+    }
+}
+
+/// One move that was tried.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoggedMove {
+    /// When, daemon's clock, milliseconds.
+    pub time_ms: u64,
+    /// Hash of the object's site, 0 where it has none or is gone.
+    pub site: u64,
+    /// What was asked, why, and what became of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Totals and the last moves.
+#[derive(Debug, Default)]
+pub struct MoveLog {
+    /// Sums since the start.
+    pub totals: MoveTotals,
+    last: VecDeque<LoggedMove>,
+}
+
+impl MoveLog {
+    /// Notes a move of an object from `site`.
+    pub fn note(&mut self, time_ms: u64, site: u64, outcome: Outcome) {
+        let totals = &mut self.totals;
+        totals.asked += 1;
+        totals.asked_bytes += outcome.asked.bytes;
+        totals.absent_bytes += outcome.absent_bytes;
+        totals.took_ns += outcome.took_ns;
+        let reason = reason_name(outcome.asked.reason).to_owned();
+        *totals.moved_bytes.entry(reason).or_default() += outcome.moved_bytes;
+        for (failure, bytes) in &outcome.failed {
+            *totals.failed_bytes.entry(kebab(failure)).or_default() += bytes;
+        }
+        if self.last.len() == LOG_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(LoggedMove { time_ms, site, outcome });
+    }
+
+    /// The last `limit` moves, newest first.
+    pub fn last(&self, limit: usize) -> Vec<LoggedMove> {
+        self.last.iter().rev().take(limit).cloned().collect()
+    }
+}
+
+fn reason_name(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Demote => "demote",
+        Reason::Promote => "promote",
+        Reason::Asked => "asked",
+    }
+}
+
+/// A fieldless variant's name as it is serialised.
+pub(crate) fn kebab<T: Serialize>(variant: &T) -> String {
+    match serde_json::to_value(variant) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => "other".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_ledger::movement::{Failure, Move};
+    use tiercel_machine::NodeId;
+
+    fn outcome(addr: u64) -> Outcome {
+        let asked = Move {
+            pid: 1,
+            addr,
+            bytes: 8192,
+            from: None,
+            to: NodeId(1),
+            reason: Reason::Demote,
+            gain_ns_per_s: 0.0,
+            cost_ns: 0.0,
+        };
+        Outcome {
+            asked,
+            moved_bytes: 4096,
+            resident_bytes: 4096,
+            absent_bytes: 0,
+            failed: vec![(Failure::NoMemory, 4096)],
+            took_ns: 5,
+        }
+    }
+
+    #[test]
+    fn totals_and_a_bounded_tail() {
+        let mut log = MoveLog::default();
+        for i in 0..LOG_MAX as u64 + 10 {
+            log.note(i, 7, outcome(i * 4096));
+        }
+        assert_eq!(log.totals.asked, LOG_MAX as u64 + 10);
+        assert_eq!(log.totals.moved_bytes["demote"], log.totals.asked * 4096);
+        assert_eq!(log.totals.failed_bytes["no-memory"], log.totals.asked * 4096);
+        let last = log.last(usize::MAX);
+        assert_eq!(last.len(), LOG_MAX);
+        assert_eq!(last[0].time_ms, LOG_MAX as u64 + 9);
+        assert_eq!(log.last(3).len(), 3);
+    }
+}

@@ -1,0 +1,272 @@
+//! Where sockets live, and how a daemon takes its place: one live daemon per place, stale files replaced.
+//! In: a directory and a name. Out: [`Place`], holding the lock for as long as it lives.
+//! Knows nothing of what is said over the sockets.
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Connections that may wait for accept. A burst beyond it waits in connect, it is not refused.
+const BACKLOG: i32 = 128;
+
+/// Name of a machine-wide daemon's place.
+pub const DAEMON_NAME: &str = "daemon";
+
+/// Why no place was to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// A system call on a path failed.
+    #[error("cannot {what} {path}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// Somebody else's directory, or one that others may write to.
+    #[error(
+        "{path} belongs to user {owner} with mode {mode:o}; it must be yours with mode 0700. Remove it or set XDG_RUNTIME_DIR"
+    )]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A daemon lives there.
+    #[error(
+        "another tiercel daemon holds {path}; stop it with `tiercel daemon --stop`, or choose another --dir"
+    )]
+    Taken {
+        /// Its lock file.
+        path: PathBuf,
+    },
+    /// The path does not fit a socket address.
+    #[error(
+        "the socket path {path} is too long ({bytes} bytes; 107 fit): choose a shorter --dir or XDG_RUNTIME_DIR"
+    )]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+/// Who may connect to the client socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Processes of the daemon's user: directory 0700, socket 0600.
+    Owner,
+    /// Processes of any user: directory 0755, client socket 0666. The control socket stays 0600.
+    Everybody,
+}
+
+/// A daemon's place: its lock and its two listening sockets. Dropping it removes the files.
+#[derive(Debug)]
+pub struct Place {
+    /// Where clients connect (SOCK_SEQPACKET).
+    pub clients: OwnedFd,
+    /// Where requests come in (SOCK_STREAM).
+    pub control: OwnedFd,
+    clients_path: PathBuf,
+    control_path: PathBuf,
+    lock_path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Place {
+    /// Takes the place `name` in `directory`, which is made when missing.
+    pub fn take(directory: &Path, name: &str, access: Access) -> Result<Place, PlaceError> {
+        make_directory(directory, access)?;
+        let lock_path = directory.join(format!("{name}.lock"));
+        let lock = lock(&lock_path)?;
+        let clients_path = clients_path(directory, name);
+        let control_path = control_path(directory, name);
+        let mode = if access == Access::Everybody { 0o666 } else { 0o600 };
+        let clients = listen(&clients_path, SocketType::SEQPACKET, mode)?;
+        let control = listen(&control_path, SocketType::STREAM, 0o600)?;
+        Ok(Place { clients, control, clients_path, control_path, lock_path, _lock: lock })
+    }
+
+    /// What TIERCEL_SOCKET must hold for a program to attach here.
+    pub fn clients_path(&self) -> &Path {
+        &self.clients_path
+    }
+
+    /// Where `tiercel top` and friends connect.
+    pub fn control_path(&self) -> &Path {
+        &self.control_path
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The lock is held until after this: nobody else's files are removed. A file that is gone
+        // already is what was wanted.
+        for path in [&self.clients_path, &self.control_path, &self.lock_path] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Path of the client socket of the place `name`.
+pub fn clients_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.sock"))
+}
+
+/// Path of the control socket of the place `name`.
+pub fn control_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.control"))
+}
+
+/// The usual directory: `/run/tiercel` for root, `$XDG_RUNTIME_DIR/tiercel`, else `/tmp/tiercel-UID`.
+pub fn usual_directory() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from("/run/tiercel");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() => Path::new(&dir).join("tiercel"),
+        _ => PathBuf::from(format!("/tmp/tiercel-{}", uid.as_raw())),
+    }
+}
+
+fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PlaceError {
+    let path = path.to_owned();
+    move |error| PlaceError::Io { what, path, error }
+}
+
+/// Makes the directory, or checks one that is there: ours, and nobody else may write to it.
+fn make_directory(directory: &Path, access: Access) -> Result<(), PlaceError> {
+    let wanted = if access == Access::Everybody { 0o755 } else { 0o700 };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(wanted).create(directory);
+    made.map_err(io("make", directory))?;
+    let meta = std::fs::symlink_metadata(directory).map_err(io("look at", directory))?;
+    let mode = meta.mode() & 0o7777;
+    let uid = rustix::process::geteuid().as_raw();
+    if !meta.is_dir() || meta.uid() != uid || mode & 0o022 != 0 {
+        let path = directory.to_owned();
+        return Err(PlaceError::Unsafe { path, owner: meta.uid(), mode });
+    }
+    // Widens for other users only; an Owner's place in a directory that all may enter keeps its
+    // protection by the sockets' own mode, and a daemon for everybody may share it.
+    if mode & wanted != wanted {
+        let widened = std::fs::Permissions::from_mode(mode | wanted);
+        std::fs::set_permissions(directory, widened).map_err(io("set the mode of", directory))?;
+    }
+    Ok(())
+}
+
+/// Opens and locks the lock file. The file may be removed by a leaving daemon between our open and
+/// our lock, so the locked file must still be the one at the path; a few tries settle that.
+fn lock(path: &Path) -> Result<OwnedFd, PlaceError> {
+    const TRIES: usize = 16;
+    for _ in 0..TRIES {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
+            .map_err(|e| io("open", path)(e.into()))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => break,
+            Err(e) => return Err(io("lock", path)(e.into())),
+        }
+        let ours = rustix::fs::fstat(&file).map_err(|e| io("look at", path)(e.into()))?;
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if meta.ino() == ours.st_ino => return Ok(file),
+            _ => continue,
+        }
+    }
+    Err(PlaceError::Taken { path: path.to_owned() })
+}
+
+/// A listening socket at `path`. The lock is held: whatever lies there is stale.
+fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, PlaceError> {
+    let bytes = path.as_os_str().len();
+    let address = SocketAddrUnix::new(path)
+        .map_err(|_| PlaceError::TooLong { path: path.to_owned(), bytes })?;
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            return Err(io("remove the stale", path)(e));
+        }
+        _ => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+        .map_err(|e| io("make a socket for", path)(e.into()))?;
+    rustix::net::bind(&socket, &address).map_err(|e| io("bind", path)(e.into()))?;
+    // Nobody can connect before `listen`, so there is no moment with a wider mode.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(io("set the mode of", path))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(|e| io("listen on", path)(e.into()))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn sockets_are_private_and_go_away() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("t");
+        let place = Place::take(&dir, "x", Access::Owner).unwrap();
+        assert_eq!(mode(&dir), 0o700);
+        assert_eq!(mode(place.clients_path()), 0o600);
+        assert_eq!(mode(place.control_path()), 0o600);
+        drop(place);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_second_daemon_is_refused_until_the_first_leaves() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("t");
+        let first = Place::take(&dir, "x", Access::Owner).unwrap();
+        let second = Place::take(&dir, "x", Access::Owner);
+        assert!(matches!(second, Err(PlaceError::Taken { .. })), "{second:?}");
+        assert!(first.clients_path().exists(), "the refused one must not remove our socket");
+        drop(first);
+        Place::take(&dir, "x", Access::Owner).unwrap();
+    }
+
+    #[test]
+    fn stale_files_of_a_killed_daemon_are_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("t");
+        std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        for name in ["x.sock", "x.control", "x.lock"] {
+            std::fs::write(dir.join(name), "stale").unwrap();
+        }
+        let place = Place::take(&dir, "x", Access::Owner).unwrap();
+        std::os::unix::net::UnixStream::connect(place.control_path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_others_may_write_to_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("t");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let place = Place::take(&dir, "x", Access::Owner);
+        assert!(matches!(place, Err(PlaceError::Unsafe { .. })), "{place:?}");
+    }
+
+    #[test]
+    fn a_long_path_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("d".repeat(120));
+        let place = Place::take(&dir, "x", Access::Owner);
+        assert!(matches!(place, Err(PlaceError::TooLong { .. })), "{place:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Waits for readiness of descriptors: epoll with tokens that name what became ready.
+//! In: descriptors, a token each, a time limit. Out: tokens. Knows nothing of what is behind them.
+
+use crate::desk::PeerId;
+use rustix::event::{Timespec, epoll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Most events taken at once; what is left comes with the next wait.
+const EVENTS_MAX: usize = 64;
+
+/// What became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// Somebody connects to the client socket.
+    Clients,
+    /// Somebody connects to the control socket.
+    Control,
+    /// Another thread has something for the loop.
+    Wake,
+    /// A connection that owes its hello.
+    Greeting(u32),
+    /// The pidfd of a client: it died.
+    Client(u32),
+    /// A control connection.
+    Peer(PeerId),
+}
+
+/// What to wait for on a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to read.
+    Read,
+    /// Room to write.
+    Write,
+}
+
+/// An epoll instance. A descriptor that is closed leaves by itself.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// A poller that waits for nothing yet.
+    pub fn new() -> std::io::Result<Poller> {
+        Ok(Poller { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Begins to wait for `fd`.
+    pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> std::io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, data(token), flags(interest))?)
+    }
+
+    /// Waits for something else on `fd`.
+    pub fn change(&self, fd: impl AsFd, token: Token, interest: Interest) -> std::io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd, data(token), flags(interest))?)
+    }
+
+    /// Tokens that are ready within `limit`; none when time is up or a signal came.
+    pub fn wait(&self, limit: Duration) -> std::io::Result<Vec<Token>> {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(events.iter().filter_map(|event| token(event.data.u64())).collect())
+    }
+}
+
+fn flags(interest: Interest) -> epoll::EventFlags {
+    match interest {
+        Interest::Read => epoll::EventFlags::IN,
+        Interest::Write => epoll::EventFlags::OUT,
+    }
+}
+
+/// A token as epoll carries it: kind in the high half, number in the low half.
+fn data(token: Token) -> epoll::EventData {
+    let (kind, number) = match token {
+        Token::Clients => (0u64, 0),
+        Token::Control => (1, 0),
+        Token::Wake => (2, 0),
+        Token::Greeting(number) => (3, number),
+        Token::Client(number) => (4, number),
+        Token::Peer(number) => (5, number),
+    };
+    epoll::EventData::new_u64(kind << 32 | u64::from(number))
+}
+
+fn token(data: u64) -> Option<Token> {
+    let number = data as u32;
+    Some(match data >> 32 {
+        0 => Token::Clients,
+        1 => Token::Control,
+        2 => Token::Wake,
+        3 => Token::Greeting(number),
+        4 => Token::Client(number),
+        5 => Token::Peer(number),
+        _ => return None,
+    })
+}

@@ -1,0 +1,279 @@
+//! What became of the objects of each site, dead ones included, over all processes.
+//! In: births, samples, live extents by (client, site); sites when a client leaves. Out: [`SiteRow`]s.
+//! Knows nothing of names: rows carry frames.
+
+use crate::control::Order;
+use crate::symbols::SiteFrame;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use tiercel_machine::NodeId;
+use tiercel_wire::{AccessKind, Sample, Session};
+
+/// Sites kept over all programs; uses of further ones are counted in one row of unknown site. A row
+/// has about 1.5 KiB with its frames.
+pub const SITES_MAX: usize = 1 << 16;
+
+/// Hash of the row for objects without a site.
+pub const UNKNOWN_SITE: u64 = 0;
+
+/// What the objects of one site did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Use {
+    /// Objects (or blocks of small slots) born.
+    pub births: u64,
+    /// Bytes born.
+    pub born_bytes: u64,
+    /// Bytes that lived when somebody last looked.
+    pub live_bytes: u64,
+    /// Most bytes that lived when somebody looked.
+    pub peak_bytes: u64,
+    /// Accesses that samples stand for, by kind; kind unknown counts as read.
+    pub reads: u64,
+    /// Writes likewise.
+    pub writes: u64,
+    /// Samples they came from.
+    pub samples: u64,
+    /// Heat of what lives, accesses per second.
+    pub heat: f64,
+    /// Bytes per node of what lives, where somebody looked.
+    pub nodes: BTreeMap<NodeId, u64>,
+    /// Some of its objects are blocks of small slots.
+    pub blocks: bool,
+}
+
+impl Use {
+    /// Accesses per byte of the peak, the order in which sites deserve fast memory.
+    pub fn density(&self) -> f64 {
+        (self.reads + self.writes) as f64 / self.peak_bytes.max(4096) as f64
+    }
+
+    /// Folds in the use of the same site by another process, or by one that has left.
+    fn absorb(&mut self, other: &Use) {
+        self.births += other.births;
+        self.born_bytes += other.born_bytes;
+        self.live_bytes += other.live_bytes;
+        self.peak_bytes += other.peak_bytes;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.samples += other.samples;
+        self.heat += other.heat;
+        self.blocks |= other.blocks;
+        for (node, bytes) in &other.nodes {
+            *self.nodes.entry(*node).or_default() += bytes;
+        }
+    }
+}
+
+/// The uses of one client, by its own site numbers.
+#[derive(Debug, Default)]
+pub struct ClientUses {
+    uses: HashMap<u32, Use>,
+}
+
+impl ClientUses {
+    /// The use of `site`. Numbers are bounded by the client's site table; wild ones become unknown.
+    pub fn of(&mut self, site: u32) -> &mut Use {
+        let known = (site as usize) < tiercel_wire::layout::SITES_MAX;
+        self.uses.entry(if known { site } else { 0 }).or_default()
+    }
+
+    /// An object was born.
+    pub fn born(&mut self, site: u32, bytes: u64, is_block: bool) {
+        let used = self.of(site);
+        used.births += 1;
+        used.born_bytes = used.born_bytes.saturating_add(bytes);
+        used.blocks |= is_block;
+    }
+
+    /// A sample hit an object of `site`.
+    pub fn sampled(&mut self, site: u32, sample: &Sample) {
+        let used = self.of(site);
+        used.samples += 1;
+        match sample.kind {
+            AccessKind::Write => used.writes += u64::from(sample.weight),
+            AccessKind::Read | AccessKind::Unknown => used.reads += u64::from(sample.weight),
+        }
+    }
+
+    /// Forgets what lived; the look that follows says it anew.
+    pub fn begin_look(&mut self) {
+        for used in self.uses.values_mut() {
+            used.live_bytes = 0;
+            used.heat = 0.0;
+            used.nodes.clear();
+        }
+    }
+
+    /// The look is complete.
+    pub fn end_look(&mut self) {
+        for used in self.uses.values_mut() {
+            used.peak_bytes = used.peak_bytes.max(used.live_bytes);
+        }
+    }
+}
+
+/// One site over all processes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SiteRow {
+    /// Stable from run to run.
+    pub hash: u64,
+    /// Name of a program that allocated there.
+    pub program: String,
+    /// The stack, innermost first.
+    pub frames: Vec<SiteFrame>,
+    /// What its objects did.
+    #[serde(flatten)]
+    pub used: Use,
+    /// Among the sites that fill the fast budget best.
+    pub deserves_fast: bool,
+}
+
+/// All sites of clients that have left, and rows over all of them and those that are here.
+#[derive(Debug, Default)]
+pub struct Sites {
+    left: HashMap<u64, SiteRow>,
+}
+
+impl Sites {
+    /// Keeps what a leaving client used. Its objects live no more.
+    /// What nobody looked at while it lived had at most what was born, and at most the peak of the
+    /// process, `peak_bytes`.
+    pub fn keep(
+        &mut self,
+        program: &str,
+        session: &Session,
+        uses: &mut ClientUses,
+        peak_bytes: u64,
+    ) {
+        for used in uses.uses.values_mut() {
+            if used.peak_bytes == 0 {
+                used.peak_bytes = used.born_bytes.min(peak_bytes);
+            }
+            used.live_bytes = 0;
+            used.heat = 0.0;
+            used.nodes.clear();
+        }
+        add(&mut self.left, program, session, uses);
+        uses.uses.clear();
+    }
+
+    /// All sites; those that deserve `fast_bytes` most are marked.
+    pub fn rows<'a>(
+        &self,
+        present: impl Iterator<Item = (&'a str, &'a Session, &'a ClientUses)>,
+        fast_bytes: u64,
+    ) -> Vec<SiteRow> {
+        let mut rows = self.left.clone();
+        for (program, session, uses) in present {
+            add(&mut rows, program, session, uses);
+        }
+        let mut rows: Vec<SiteRow> = rows.into_values().collect();
+        mark_deserving(&mut rows, fast_bytes);
+        rows
+    }
+}
+
+/// Sorts rows for people. Ties go by hash, so that a screen does not flicker.
+pub fn sort(rows: &mut [SiteRow], by: Order) {
+    let accesses = |row: &SiteRow| row.used.reads + row.used.writes;
+    let node = |row: &SiteRow| row.used.nodes.iter().max_by_key(|(_, b)| **b).map(|(n, _)| *n);
+    rows.sort_by(|a, b| {
+        let heat =
+            || b.used.heat.total_cmp(&a.used.heat).then_with(|| accesses(b).cmp(&accesses(a)));
+        let size = || b.used.peak_bytes.cmp(&a.used.peak_bytes);
+        let order = match by {
+            Order::Heat => heat().then_with(size),
+            Order::Size => b.used.live_bytes.cmp(&a.used.live_bytes).then_with(size),
+            Order::Site => a.frames.first().map(key).cmp(&b.frames.first().map(key)),
+            Order::Node => node(a).cmp(&node(b)).then_with(heat),
+        };
+        order.then_with(|| a.hash.cmp(&b.hash))
+    });
+}
+
+/// Greedy by accesses per byte: the best a budget can do where pieces are small against it.
+fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
+    rows.sort_by(|a, b| {
+        b.used.density().total_cmp(&a.used.density()).then_with(|| a.hash.cmp(&b.hash))
+    });
+    let mut left = fast_bytes;
+    for row in rows.iter_mut().filter(|row| row.used.samples > 0) {
+        if row.used.peak_bytes <= left {
+            left -= row.used.peak_bytes;
+            row.deserves_fast = true;
+        } else if left > 0 && row.used.peak_bytes > fast_bytes / 2 {
+            // Larger than what is left, and tiered by extent: a part of it fits.
+            row.deserves_fast = true;
+            left = 0;
+        }
+    }
+}
+
+fn key(frame: &SiteFrame) -> (&std::path::Path, u64) {
+    (&frame.path, frame.addr)
+}
+
+fn add(rows: &mut HashMap<u64, SiteRow>, program: &str, session: &Session, uses: &ClientUses) {
+    for (number, used) in &uses.uses {
+        let site = (*number != 0).then(|| session.site(*number)).flatten();
+        let mut hash = site.as_ref().map_or(UNKNOWN_SITE, |site| site.hash);
+        if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
+            hash = UNKNOWN_SITE;
+        }
+        let row = rows.entry(hash).or_insert_with(|| SiteRow {
+            hash,
+            program: program.to_owned(),
+            frames: site.map(|site| frames(&site, session)).unwrap_or_default(),
+            used: Use::default(),
+            deserves_fast: false,
+        });
+        row.used.absorb(used);
+    }
+}
+
+/// The frames in a form that outlives the session.
+fn frames(site: &tiercel_wire::Site, session: &Session) -> Vec<SiteFrame> {
+    let frame = |frame: &tiercel_wire::Frame| {
+        let module = frame.module.and_then(|number| session.module(number));
+        let (path, build_id) = module.map(|m| (m.path, m.build_id)).unwrap_or_default();
+        SiteFrame { path, build_id, addr: frame.offset }
+    };
+    site.frames.iter().map(frame).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(hash: u64, peak_bytes: u64, reads: u64) -> SiteRow {
+        let used = Use { peak_bytes, reads, samples: reads.min(1), ..Use::default() };
+        SiteRow { hash, program: "p".into(), frames: vec![], used, deserves_fast: false }
+    }
+
+    /// Hashes of those that deserve `fast` MiB; rows are (hash, MiB, accesses).
+    fn check(fast: u64, rows: &[(u64, u64, u64)], expect: &[u64]) {
+        let mut rows: Vec<_> = rows.iter().map(|&(h, mib, a)| row(h, mib << 20, a)).collect();
+        mark_deserving(&mut rows, fast << 20);
+        let got: Vec<u64> = rows.iter().filter(|r| r.deserves_fast).map(|r| r.hash).collect();
+        assert_eq!(got, expect);
+    }
+
+    #[test]
+    fn the_densest_sites_deserve_the_budget() {
+        check(10, &[(1, 8, 10), (2, 4, 100), (3, 4, 50)], &[2, 3]);
+        check(10, &[(1, 40, 1000), (2, 1, 1)], &[1]);
+        check(10, &[(1, 4, 0)], &[]);
+        check(0, &[(1, 4, 9)], &[]);
+    }
+
+    #[test]
+    fn orders() {
+        let mut rows = vec![row(1, 5, 1), row(2, 9, 7), row(3, 7, 7)];
+        sort(&mut rows, Order::Heat);
+        assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [2, 3, 1]);
+        sort(&mut rows, Order::Size);
+        assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [2, 3, 1]);
+        sort(&mut rows, Order::Site);
+        assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+}

@@ -1,0 +1,59 @@
+//! The figures of a running daemon, put together when somebody asks.
+//! In: the daemon's state. Out: a [`Summary`]. Knows nothing of who asked.
+
+use crate::daemon::Daemon;
+use crate::summary::{BudgetState, Summary};
+
+impl Daemon {
+    /// Says who works here; constant for the daemon's life.
+    pub(crate) fn introduce(&mut self) {
+        let summary = &mut self.summary;
+        summary.machine = self.machine.name.clone();
+        summary.nodes = self.machine.nodes.iter().map(|n| (n.id.0, n.label())).collect();
+        match &self.sampler {
+            Some(sampler) => {
+                summary.sampler = sampler.name().to_owned();
+                summary.sampler_note = sampler.sees().text;
+            }
+            None => summary.sampler = "none".to_owned(),
+        }
+    }
+
+    /// All figures now.
+    pub(crate) fn status(&mut self) -> Summary {
+        let mut summary = self.summary.clone();
+        let totals = self.ledger.totals();
+        summary.elapsed_ms = self.now_ms();
+        summary.clients.now = self.clients.len() as u64;
+        summary.clients.refused = crate::summary::refused(&self.greeter.refused, self.desk.refused);
+        for client in self.clients.values() {
+            summary.records.drained += client.records;
+            summary.records.lost += client.lost;
+            summary.records.resyncs += client.resyncs;
+        }
+        summary.samples.seen = totals.samples;
+        summary.samples.attributed = totals.samples_attributed;
+        summary.samples.ephemeral = totals.samples_ephemeral;
+        summary.samples.outside = totals.samples_outside;
+        summary.objects.born = totals.objects_born;
+        summary.objects.born_bytes = totals.born_bytes;
+        summary.objects.ephemeral = totals.objects_ephemeral;
+        summary.objects.extents = self.ledger.extent_totals().0;
+        summary.moves = self.moves.totals.clone();
+        summary.budget = BudgetState {
+            fast: self.config.fast.to_string(),
+            fast_bytes: self.fast_budget_bytes(),
+            used_bytes: self.fast_used_bytes(),
+        };
+        summary.spent.cpu_ns = thread_cpu_ns();
+        if let Some(sampler) = &self.sampler {
+            summary.spent.theirs_ns = sampler.cost().theirs.as_nanos() as u64;
+        }
+        summary
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}

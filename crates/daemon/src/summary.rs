@@ -1,0 +1,183 @@
+//! Everything a daemon can say of itself in figures: while it runs (`status`) and when it ends.
+//! In: counters. Out: [`Summary`], plain data. Knows nothing of how it is shown.
+
+use crate::greet::Refused;
+use crate::moves::MoveTotals;
+use crate::sites::SiteRow;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Kinds of problems kept; each is counted.
+pub const PROBLEMS_MAX: usize = 64;
+
+/// What happened so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Time since the daemon began, milliseconds.
+    pub elapsed_ms: u64,
+    /// Name of the machine, real or on paper.
+    pub machine: String,
+    /// Labels of the machine's nodes, by number.
+    pub nodes: BTreeMap<u16, String>,
+    /// Moves are kept in books only; nothing was moved.
+    pub modelled: bool,
+    /// What the mover wants said about itself; empty when there is nothing.
+    pub mover_note: String,
+    /// Sampler in use.
+    pub sampler: String,
+    /// What it cannot see.
+    pub sampler_note: String,
+    /// Hosted processes.
+    pub clients: ClientCounts,
+    /// Records and their losses.
+    pub records: RecordCounts,
+    /// Samples by what they hit.
+    pub samples: SampleCounts,
+    /// Objects by their lives.
+    pub objects: ObjectCounts,
+    /// Moves.
+    pub moves: MoveTotals,
+    /// Assignments of tiers made.
+    pub decisions: u64,
+    /// Why the last tick assigned tiers or did not.
+    pub trigger: String,
+    /// Bytes left in the wrong tier, by reason, summed over the assignments.
+    pub left_bytes: BTreeMap<String, u64>,
+    /// Budget and use of the best tier, bytes.
+    pub budget: BudgetState,
+    /// Time spent by us.
+    pub spent: Spent,
+    /// What did not work, or could not be done, and how often.
+    pub problems: BTreeMap<String, u64>,
+}
+
+/// Hosted processes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientCounts {
+    /// Here now.
+    pub now: u64,
+    /// Ever attached.
+    pub attached: u64,
+    /// Replaced by themselves: exec, or attached anew.
+    pub replaced: u64,
+    /// Turned away.
+    pub refused: RefusedCounts,
+    /// Reasons of runtimes that stepped aside, and how many did.
+    pub stepped_aside: BTreeMap<String, u64>,
+}
+
+/// [`Refused`] as data.
+pub type RefusedCounts = BTreeMap<String, u64>;
+
+/// Records and their losses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordCounts {
+    /// Drained.
+    pub drained: u64,
+    /// Lost by full rings, or malformed.
+    pub lost: u64,
+    /// Object tables read again because of it.
+    pub resyncs: u64,
+}
+
+/// Samples by what they hit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SampleCounts {
+    /// Seen.
+    pub seen: u64,
+    /// Hit an object.
+    pub attributed: u64,
+    /// Hit an object that was gone within its interval.
+    pub ephemeral: u64,
+    /// Stacks, globals, freed memory.
+    pub outside: u64,
+    /// Dropped by the kernel or by us.
+    pub lost: u64,
+}
+
+/// Objects by their lives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ObjectCounts {
+    /// Born.
+    pub born: u64,
+    /// Bytes born.
+    pub born_bytes: u64,
+    /// Born and dead within one tick (MAT 3.2.1).
+    pub ephemeral: u64,
+    /// Extents that live.
+    pub extents: u64,
+    /// Bytes of live objects.
+    pub live_bytes: u64,
+    /// Most bytes of live objects over all processes.
+    pub peak_bytes: u64,
+}
+
+/// Budget and use of the best tier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BudgetState {
+    /// As the user gave it.
+    pub fast: String,
+    /// In bytes now.
+    pub fast_bytes: u64,
+    /// Bytes of live objects there.
+    pub used_bytes: u64,
+}
+
+/// Time spent by the daemon, nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spent {
+    /// CPU time of the daemon's thread.
+    pub cpu_ns: u64,
+    /// Draining rings into the ledger.
+    pub records_ns: u64,
+    /// Draining samples into the ledger.
+    pub samples_ns: u64,
+    /// Closing intervals and counting what lives.
+    pub ledger_ns: u64,
+    /// Deciding.
+    pub policy_ns: u64,
+    /// Looking where memory is, and moving it (on a thread of its own where moves are real).
+    pub mover_ns: u64,
+    /// CPU time that sampling took from programs, estimated.
+    pub theirs_ns: u64,
+    /// Ticks.
+    pub ticks: u64,
+    /// Ticks that decided nothing because moves were still under way.
+    pub ticks_busy: u64,
+    /// Wake-ups of the loop.
+    pub wakeups: u64,
+}
+
+/// What a daemon leaves behind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Farewell {
+    /// All figures.
+    pub summary: Summary,
+    /// All sites, those that deserve fast memory most first.
+    pub sites: Vec<SiteRow>,
+}
+
+impl Summary {
+    /// Counts a problem. Texts are bounded in number: numbers in them are not wanted.
+    pub fn problem(&mut self, text: String) {
+        if self.problems.len() < PROBLEMS_MAX || self.problems.contains_key(&text) {
+            *self.problems.entry(text).or_default() += 1;
+        } else {
+            *self.problems.entry("further problems".to_owned()).or_default() += 1;
+        }
+    }
+}
+
+/// Those turned away for any reason that happened.
+pub(crate) fn refused(refused: &Refused, control: u64) -> RefusedCounts {
+    let all = [
+        ("another user", refused.user),
+        ("another version", refused.version),
+        ("not a greeting", refused.garbage),
+        ("no usable memfd", refused.memfd),
+        ("silent", refused.silent),
+        ("too many", refused.full),
+        ("control connection", control),
+    ];
+    all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()
+}

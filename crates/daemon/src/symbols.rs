@@ -1,0 +1,246 @@
+//! Names for sites: function, file and line of the frame that deserves an object.
+//! In: frames as (path, build-id, ELF virtual address). Out: [`Named`], cached by (module, address).
+//! Knows nothing of objects. Runs in whoever shows names (the command, a run's end), never in the
+//! loop and never in the program: parsing debug information takes time, and a file may be hostile.
+//!
+//! Debug files are found by build-id below `/usr/lib/debug` and `/lib/debug`.
+
+use crate::wrappers::is_wrapper;
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+
+/// Names kept; when full, the cache begins anew. 100 bytes each.
+const NAMES_MAX: usize = 100_000;
+
+/// Largest file that is parsed, bytes: debug files of browsers have 4 GiB.
+const FILE_BYTES_MAX: u64 = 8 << 30;
+
+/// One return address, innermost first in a stack, in a form that outlives its process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SiteFrame {
+    /// File of the module; empty for generated code.
+    pub path: PathBuf,
+    /// GNU build-id, empty when there is none.
+    #[serde(with = "hex")]
+    pub build_id: Vec<u8>,
+    /// ELF virtual address of the return address; absolute where there is no module.
+    pub addr: u64,
+}
+
+/// A frame with its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Demangled; empty when no symbol covers the address.
+    pub function: String,
+    /// Source file and line, where debug information tells.
+    pub line: Option<(PathBuf, u32)>,
+    /// `module+0xaddress`, always.
+    pub place: String,
+}
+
+impl Named {
+    /// `function file.c:12`, `function (module+0x12)` or `module+0x12`.
+    pub fn short(&self) -> String {
+        match (&self.line, self.function.is_empty()) {
+            (Some((file, line)), false) => {
+                let file = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+                format!("{} {file}:{line}", self.function)
+            }
+            (None, false) => format!("{} ({})", self.function, self.place),
+            (_, true) => self.place.clone(),
+        }
+    }
+}
+
+/// Finds names and remembers them.
+pub struct Symbols {
+    symbolizer: Symbolizer,
+    usable: HashMap<(PathBuf, Vec<u8>), bool>,
+    names: HashMap<SiteFrame, Vec<Named>>,
+}
+
+impl Default for Symbols {
+    fn default() -> Symbols {
+        Symbols::new()
+    }
+}
+
+impl Symbols {
+    /// Nothing is read before the first question.
+    pub fn new() -> Symbols {
+        let symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
+        Symbols { symbolizer, usable: HashMap::new(), names: HashMap::new() }
+    }
+
+    /// The stack with inlined functions as frames of their own, innermost first.
+    pub fn stack(&mut self, frames: &[SiteFrame]) -> Vec<Named> {
+        frames.iter().flat_map(|frame| self.frame(frame)).collect()
+    }
+
+    /// The innermost frame that is no allocation wrapper; the outermost when all are.
+    pub fn deserving(&mut self, frames: &[SiteFrame]) -> Option<Named> {
+        for frame in frames {
+            let named = self.frame(frame);
+            if let Some(found) = named.into_iter().find(|n| !is_wrapper(&n.function)) {
+                return Some(found);
+            }
+        }
+        frames.last().and_then(|frame| self.frame(frame).pop())
+    }
+
+    /// A frame and what was inlined into it, innermost first; never empty.
+    fn frame(&mut self, frame: &SiteFrame) -> Vec<Named> {
+        if let Some(known) = self.names.get(frame) {
+            return known.clone();
+        }
+        let named = self
+            .look_up(frame)
+            .unwrap_or_else(|| vec![Named { place: place(frame), ..Named::default() }]);
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        self.names.insert(frame.clone(), named.clone());
+        named
+    }
+
+    fn look_up(&mut self, frame: &SiteFrame) -> Option<Vec<Named>> {
+        let key = (frame.path.clone(), frame.build_id.clone());
+        let usable = *self.usable.entry(key).or_insert_with(|| is_usable(frame));
+        if !usable {
+            return None;
+        }
+        // A return address lies behind its call; the byte before it belongs to the call.
+        let source = Source::Elf(Elf::new(&frame.path));
+        let input = Input::VirtOffset(frame.addr.saturating_sub(1));
+        let symbolizer = &self.symbolizer;
+        // The parser is well tested, the file may be anything: one bad module costs its names only.
+        let found = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            match symbolizer.symbolize_single(&source, input) {
+                Ok(Symbolized::Sym(sym)) => Some(names(&sym, frame)),
+                _ => None,
+            }
+        }));
+        found.unwrap_or(None)
+    }
+}
+
+/// The symbol's inlined functions, innermost first, then the symbol itself.
+fn names(sym: &Sym<'_>, frame: &SiteFrame) -> Vec<Named> {
+    let line = |info: Option<&blazesym::symbolize::CodeInfo<'_>>| {
+        info.and_then(|info| Some((info.to_path().into_owned(), info.line?)))
+    };
+    let mut named = Vec::with_capacity(sym.inlined.len() + 1);
+    named.push(Named {
+        function: sym.name.to_string(),
+        line: line(sym.code_info.as_deref()),
+        place: place(frame),
+    });
+    for inlined in &sym.inlined {
+        named.push(Named {
+            function: inlined.name.to_string(),
+            line: line(inlined.code_info.as_ref()),
+            place: place(frame),
+        });
+    }
+    named.reverse();
+    named
+}
+
+/// `libfoo.so+0x1234`.
+fn place(frame: &SiteFrame) -> String {
+    match frame.path.file_name() {
+        Some(name) => format!("{}+{:#x}", name.to_string_lossy(), frame.addr),
+        None => format!("{:#x}", frame.addr),
+    }
+}
+
+/// Whether the file at the path is still the one that was loaded.
+fn is_usable(frame: &SiteFrame) -> bool {
+    // A regular file: opening a FIFO or a device that a client named must not block us.
+    let regular = std::fs::metadata(&frame.path)
+        .is_ok_and(|meta| meta.is_file() && meta.len() <= FILE_BYTES_MAX);
+    regular && frame.path.is_absolute() && (frame.build_id.is_empty() || same_build(frame))
+}
+
+fn same_build(frame: &SiteFrame) -> bool {
+    let path: &Path = &frame.path;
+    let read = std::panic::catch_unwind(|| blazesym::helper::read_elf_build_id(path));
+    matches!(read, Ok(Ok(Some(id))) if *id == *frame.build_id)
+}
+
+/// Bytes as hexadecimal text.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], out: S) -> Result<S::Ok, S::Error> {
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        let bad = || de::Error::custom("hexadecimal digits in pairs expected");
+        if !text.is_ascii() || text.len() % 2 != 0 {
+            return Err(bad());
+        }
+        (0..text.len() / 2)
+            .map(|i| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).map_err(|_| bad()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Compiles a program with known lines; returns its path and the address just behind the call
+    /// of `malloc` in `deep`, found by `nm` as an offset into the function.
+    fn program(dir: &Path) -> (PathBuf, u64) {
+        let source = dir.join("p.c");
+        let text = "#include <stdlib.h>\nvoid *volatile keep;\n\
+                    __attribute__((noinline)) void deep(void)\n{\n    keep = malloc(9);\n}\n\
+                    int main(void) { deep(); return 0; }\n";
+        std::fs::write(&source, text).unwrap();
+        let out = dir.join("p");
+        let mut cc = Command::new("cc");
+        cc.args(["-g", "-O1", "-Wl,--build-id", "-o"]).arg(&out).arg(&source);
+        assert!(cc.status().unwrap().success());
+        let nm = Command::new("nm").arg(&out).output().unwrap();
+        let table = String::from_utf8(nm.stdout).unwrap();
+        let row = table.lines().find(|line| line.ends_with(" T deep")).unwrap();
+        (out, u64::from_str_radix(&row[..16], 16).unwrap())
+    }
+
+    #[test]
+    fn function_and_line_and_stale_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, deep) = program(dir.path());
+        let build_id = blazesym::helper::read_elf_build_id(&path).unwrap().unwrap().to_vec();
+        let mut symbols = Symbols::new();
+        let frame = SiteFrame { path: path.clone(), build_id, addr: deep + 8 };
+        let named = symbols.deserving(std::slice::from_ref(&frame)).unwrap();
+        assert_eq!(named.function, "deep");
+        let (file, line) = named.line.unwrap();
+        assert!(file.ends_with("p.c") && (4..=6).contains(&line), "{file:?}:{line}");
+
+        let stale = SiteFrame { build_id: vec![1; 20], ..frame };
+        let named = symbols.deserving(&[stale]).unwrap();
+        assert_eq!(named.short(), format!("p+{:#x}", deep + 8));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_place() {
+        let mut symbols = Symbols::new();
+        for path in ["", "/dev/tty", "/nowhere/x", "relative"] {
+            let frame = SiteFrame { path: path.into(), build_id: vec![], addr: 0x10 };
+            let named = symbols.deserving(&[frame]).unwrap();
+            assert!(named.function.is_empty() && named.short().ends_with("0x10"), "{named:?}");
+        }
+        assert_eq!(symbols.deserving(&[]), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! What the daemon does as time goes by: drain, close the interval, look, decide, move.
+//! In: the daemon's state, the time. Out: a changed state, jobs for the mover, birth budgets.
+//!
+//! ```text
+//! Drain (10..100 ms)  rings -> ledger; samples -> ledger; clock -> clients; resync after a loss
+//! Tick  (2 s)         drain; ledger.tick; count what lives; Job::Look at what nobody knows
+//!   Looked            residency -> ledger; policy.tick; Job::Execute
+//!   Executed          outcomes -> ledger, log; birth budgets -> clients
+//! ```
+
+use crate::client::{Client, LAST_TURNS_MAX};
+use crate::daemon::Daemon;
+use crate::hands::{Done, Job};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tiercel_ledger::Range;
+use tiercel_ledger::movement::{Move, Outcome};
+use tiercel_mover as mover;
+use tiercel_policy::Interval;
+use tiercel_sampler::Kind;
+use tiercel_wire::layout::RING_RECORDS;
+
+/// Extents looked up in one tick. The kernel's answer costs 0.1 to 0.3 us an OS page.
+const LOOKS_MAX: usize = 4096;
+
+/// The same for a mover that keeps books: half a microsecond each.
+const BOOKED_MAX: usize = 1 << 18;
+
+/// Extents whose residency is refreshed in one tick although something is known of it.
+const REFRESHES_MAX: usize = 256;
+
+/// Age at which it is, in ticks: memory is touched after its birth, and the kernel moves it too.
+const REFRESH_TICKS: u64 = 5;
+
+/// Extents of one process that a sampler is told to watch.
+const WATCHED_MAX: usize = 65_536;
+
+/// Shortest time between two drains of the sampler, milliseconds.
+const SAMPLE_MS: u64 = 50;
+
+impl Daemon {
+    /// Drains all rings and the sampler, and heals what lost records.
+    pub(crate) fn drain(&mut self) {
+        let now = self.now_ms();
+        self.ledger.advance(now);
+        let began = Instant::now();
+        let (mut most, mut more) = (0, false);
+        let hands = &mut self.hands;
+        for client in self.clients.values_mut() {
+            client.session.set_clock_ms(now);
+            let died = |pid, addr, bytes| hands.died(pid, mover::Range { addr, bytes });
+            let drained = client.drain(&mut self.ledger, &mut self.records, now, died);
+            most = most.max(drained.records);
+            more |= drained.more;
+            if !drained.more {
+                client.heal(&mut self.ledger, now);
+            }
+        }
+        self.summary.spent.records_ns += ns(began);
+        self.note_peak();
+        if now >= self.pace.sample_due_ms {
+            self.drain_samples();
+            self.pace.sample_due_ms = now + SAMPLE_MS;
+        }
+        self.set_pace(most, more, now);
+    }
+
+    /// Faster when rings fill, slower when they do not: a ring must not fill between two drains, and
+    /// an idle daemon must cost nothing that can be measured.
+    fn set_pace(&mut self, most: usize, more: bool, now_ms: u64) {
+        let (shortest, longest) = (self.config.poll_min_ms, self.config.poll_max_ms);
+        let every = &mut self.pace.drain_every_ms;
+        if most > RING_RECORDS / 4 {
+            *every = (*every / 2).max(shortest);
+        } else if most < RING_RECORDS / 16 {
+            *every = (*every + *every / 4 + 1).min(longest);
+        }
+        self.pace.drain_due_ms = if more { now_ms } else { now_ms + *every };
+    }
+
+    /// Takes everything a leaving client left, bounded.
+    pub(crate) fn drain_last(&mut self, number: u32) {
+        let now = self.now_ms();
+        self.ledger.advance(now);
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let hands = &mut self.hands;
+        for _ in 0..LAST_TURNS_MAX {
+            let died = |pid, addr, bytes| hands.died(pid, mover::Range { addr, bytes });
+            if !client.drain(&mut self.ledger, &mut self.records, now, died).more {
+                break;
+            }
+        }
+        self.note_peak();
+    }
+
+    /// Takes what the sampler saw into the ledger.
+    pub(crate) fn drain_samples(&mut self) {
+        let now = self.now_ms();
+        let Some(sampler) = &mut self.sampler else { return };
+        let began = Instant::now();
+        self.samples.clear();
+        let drained = sampler.drain(now, &mut self.samples);
+        self.summary.samples.lost += drained.lost;
+        for sample in &self.samples {
+            let site = self.ledger.site_at(sample.pid, sample.addr);
+            self.ledger.sample(sample);
+            if let Some(site) = site
+                && let Some(client) = self.clients.values_mut().find(|c| c.pid == sample.pid)
+            {
+                client.uses.sampled(site, sample);
+            }
+        }
+        self.summary.spent.samples_ns += ns(began);
+    }
+
+    /// Closes the interval; a decision follows when the mover has looked.
+    pub(crate) fn tick(&mut self) {
+        self.drain();
+        self.drain_samples();
+        let now = self.now_ms();
+        let began = Instant::now();
+        let closed = Interval::of(&self.ledger.tick(now));
+        self.pace.undecided.elapsed_ms += closed.elapsed_ms;
+        self.pace.undecided.allocated_bytes += closed.allocated_bytes;
+        self.summary.spent.ticks += 1;
+        let stale = self.look_at_all(now);
+        self.summary.spent.ledger_ns += ns(began);
+        // A late tick does not make the next ones early.
+        self.pace.tick_due_ms = now.max(self.pace.tick_due_ms) + self.config.tick_ms;
+        self.tell_sampler();
+        if self.hands.is_busy() {
+            self.summary.spent.ticks_busy += 1;
+            return;
+        }
+        let limit = if self.hands.keeps_books() { BOOKED_MAX } else { LOOKS_MAX };
+        let mut wanted = self.ledger.take_unlocated(limit);
+        self.book_births(&wanted);
+        wanted.extend(stale);
+        if wanted.is_empty() || self.hands.give(Job::Look(by_process(wanted))).is_err() {
+            self.decide();
+        }
+        self.collect();
+    }
+
+    /// What the mover found or did.
+    pub(crate) fn mover_done(&mut self, done: Done) {
+        match done {
+            Done::Looked { answers, took_ns } => {
+                self.summary.spent.mover_ns += took_ns;
+                let now = self.now_ms();
+                for (pid, range, found) in answers {
+                    match found {
+                        Ok(at) => {
+                            let range = Range { pid, addr: range.addr, bytes: range.bytes };
+                            self.ledger.set_residency(range, &at.nodes, now);
+                        }
+                        Err(mover::ResidencyError::Vanished) => {}
+                        Err(error) => self.summary.problem(format!("cannot look: {error}")),
+                    }
+                }
+                self.decide();
+                self.collect();
+            }
+            Done::Executed { outcomes, took_ns } => {
+                self.summary.spent.mover_ns += took_ns;
+                for outcome in outcomes {
+                    self.note_outcome(outcome);
+                }
+            }
+        }
+    }
+
+    fn note_outcome(&mut self, outcome: Outcome) {
+        self.ledger.outcome(&outcome);
+        self.policy.outcome(&outcome);
+        let Move { pid, addr, .. } = outcome.asked;
+        let site = self.ledger.site_at(pid, addr).filter(|site| *site != 0);
+        let client = self.clients.values().find(|client| client.pid == pid);
+        let site = client.zip(site).and_then(|(client, site)| client.session.site(site));
+        self.moves.note(self.now_ms(), site.map_or(0, |site| site.hash), outcome);
+    }
+
+    /// Counts what lives, by site, and finds extents whose residency is stale.
+    fn look_at_all(&mut self, now_ms: u64) -> Vec<Range> {
+        if now_ms < self.pace.look_due_ms {
+            return Vec::new();
+        }
+        let began = Instant::now();
+        let numbers: Vec<u32> = self.clients.keys().copied().collect();
+        let mut stale = Vec::new();
+        let old_ms = now_ms.saturating_sub(self.config.tick_ms * REFRESH_TICKS);
+        for number in numbers {
+            let Some(mut client) = self.clients.remove(&number) else { continue };
+            self.look_at(&mut client);
+            for extent in self.ledger.extents_of(client.pid) {
+                let as_of = extent.residency.as_of_ms;
+                if stale.len() < REFRESHES_MAX && as_of.is_some_and(|at| at <= old_ms) {
+                    stale.push(Range { pid: extent.pid, addr: extent.addr, bytes: extent.bytes });
+                }
+            }
+            self.clients.insert(number, client);
+        }
+        self.pace.look_due_ms = now_ms + began.elapsed().as_millis() as u64 * 100;
+        stale
+    }
+
+    /// Counts what lives of one client, by site.
+    pub(crate) fn look_at(&self, client: &mut Client) {
+        client.uses.begin_look();
+        for extent in self.ledger.extents_of(client.pid) {
+            let used = client.uses.of(extent.site);
+            used.live_bytes += extent.bytes;
+            used.heat += f64::from(extent.accesses_per_s());
+            for (node, bytes) in extent.residency.iter() {
+                *used.nodes.entry(node).or_default() += bytes;
+            }
+        }
+        client.uses.end_look();
+    }
+
+    /// A mover that keeps books hears of the objects that became records.
+    fn book_births(&mut self, born: &[Range]) {
+        for &Range { pid, addr, bytes } in born {
+            let arena = self.ledger.find(pid, addr).and_then(|extent| extent.arena);
+            let node = arena.and_then(|arena| self.arenas.get(usize::from(arena)));
+            self.hands.born(pid, mover::Range { addr, bytes }, node.copied());
+        }
+    }
+
+    fn tell_sampler(&mut self) {
+        let Some(sampler) = self.sampler.as_mut().filter(|s| s.kind() == Kind::Probe) else {
+            return;
+        };
+        for client in self.clients.values() {
+            let extents = self.ledger.extents_of(client.pid).take(WATCHED_MAX);
+            let ranges: Vec<_> = extents.map(|e| e.addr..e.addr + e.bytes).collect();
+            sampler.watch(client.pid, &ranges);
+        }
+    }
+
+    fn note_peak(&mut self) {
+        let tracked = |client: &Client| self.ledger.tracked_bytes(client.pid).map_or(0, |b| b.0);
+        let live: u64 = self.clients.values().map(tracked).sum();
+        let objects = &mut self.summary.objects;
+        objects.live_bytes = live;
+        objects.peak_bytes = objects.peak_bytes.max(live);
+    }
+}
+
+/// Ranges grouped by process, as movers want them.
+fn by_process(ranges: Vec<Range>) -> Vec<(u32, Vec<mover::Range>)> {
+    let mut grouped: BTreeMap<u32, Vec<mover::Range>> = BTreeMap::new();
+    for Range { pid, addr, bytes } in ranges {
+        grouped.entry(pid).or_default().push(mover::Range { addr, bytes });
+    }
+    grouped.into_iter().collect()
+}
+
+fn ns(began: Instant) -> u64 {
+    began.elapsed().as_nanos() as u64
+}

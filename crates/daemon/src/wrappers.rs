@@ -1,0 +1,196 @@
+//! Names of functions that allocate on behalf of somebody: the frame that deserves the name is further out.
+//! In: a demangled function name. Out: whether it is such a wrapper.
+//! Knows nothing of stacks.
+
+/// Whole names.
+const NAMES: &[&str] = &[
+    // C and POSIX
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "aligned_alloc",
+    "memalign",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "strdup",
+    "__strdup",
+    "strndup",
+    "__strndup",
+    "asprintf",
+    "vasprintf",
+    "mmap",
+    "mmap64",
+    "mremap",
+    // Conventional wrappers
+    "xmalloc",
+    "xcalloc",
+    "xrealloc",
+    "xreallocarray",
+    "xnmalloc",
+    "x2realloc",
+    "x2nrealloc",
+    "xpalloc",
+    "xzalloc",
+    "xcharalloc",
+    "xmemdup",
+    "xstrdup",
+    "ximalloc",
+    "xicalloc",
+    "xirealloc",
+    "safe_malloc",
+    "safe_calloc",
+    "safe_realloc",
+    "checked_malloc",
+    "emalloc",
+    "ecalloc",
+    "erealloc",
+    "my_malloc",
+    "my_realloc",
+    "do_xmalloc",
+    // Redis, memcached
+    "zmalloc",
+    "zcalloc",
+    "zrealloc",
+    "zmalloc_usable",
+    "zcalloc_usable",
+    "zrealloc_usable",
+    "ztrymalloc",
+    "ztrycalloc",
+    "ztryrealloc",
+    "ztrymalloc_usable",
+    "ztrycalloc_usable",
+    "ztryrealloc_usable",
+    "ztrymalloc_usable_internal",
+    "ztrycalloc_usable_internal",
+    "ztryrealloc_usable_internal",
+    "zcalloc_num",
+    // SQLite
+    "sqlite3MemMalloc",
+    "sqlite3MemRealloc",
+    "sqlite3Malloc",
+    "sqlite3MallocZero",
+    "sqlite3Realloc",
+    "sqlite3_malloc",
+    "sqlite3_malloc64",
+    "sqlite3_realloc",
+    "sqlite3_realloc64",
+    "mallocWithAlarm",
+    // GLib
+    "g_malloc",
+    "g_malloc0",
+    "g_malloc_n",
+    "g_malloc0_n",
+    "g_realloc",
+    "g_realloc_n",
+    "g_try_malloc",
+    "g_try_malloc_n",
+    "g_try_realloc",
+    "g_slice_alloc",
+    "g_slice_alloc0",
+    "g_strdup",
+    // CRuntime of others
+    "av_malloc",
+    "av_mallocz",
+    "av_realloc",
+    "CRYPTO_malloc",
+    "CRYPTO_zalloc",
+    "CRYPTO_realloc",
+    "ggc_internal_alloc",
+    "alloc_page",
+    // NumPy
+    "PyDataMem_UserNEW",
+    "PyDataMem_UserNEW_ZEROED",
+    "PyDataMem_UserRENEW",
+    "PyDataMem_NEW",
+    "PyDataMem_NEW_ZEROED",
+    "default_malloc",
+    "default_calloc",
+    "default_realloc",
+    "_npy_alloc_cache",
+    "npy_alloc_cache",
+    "npy_alloc_cache_zero",
+    // Rust
+    "__rust_alloc",
+    "__rust_alloc_zeroed",
+    "__rust_realloc",
+    "__rdl_alloc",
+    "__rdl_alloc_zeroed",
+    "__rdl_realloc",
+];
+
+/// Beginnings of names.
+const PREFIXES: &[&str] = &[
+    "operator new",
+    "__gnu_cxx::new_allocator",
+    "__gnu_cxx::__alloc",
+    "std::allocator",
+    "std::__new_allocator",
+    "std::__detail::_Hashtable_alloc",
+    "std::_Vector_base",
+    "std::_Deque_base",
+    "std::__cxx11::basic_string",
+    "std::vector<",
+    "std::deque<",
+    "std::make_unique",
+    "std::make_shared",
+    "std::__shared_count",
+    "std::__shared_ptr",
+    "std::__uninitialized",
+    "std::__allocate_guarded",
+    "void std::vector<",
+    "alloc::alloc::",
+    "alloc::raw_vec::",
+    "alloc::vec::",
+    "<alloc::",
+    "std::sys::alloc",
+    "std::alloc::",
+    "PyMem_",
+    "PyObject_Malloc",
+    "PyObject_Calloc",
+    "PyObject_Realloc",
+    "_PyMem_",
+    "_PyObject_Malloc",
+    "_PyObject_Calloc",
+    "_PyObject_Realloc",
+    "pymalloc_",
+    "xmalloc",
+    "xrealloc",
+    "xcalloc",
+];
+
+/// True when `function` only passes memory on. Template arguments and parameters do not matter.
+pub fn is_wrapper(function: &str) -> bool {
+    let bare = function.split('(').next().unwrap_or(function);
+    // Compilers append `.constprop.0`, `.isra.0`, `.part.0`, `.cold` to what they cloned.
+    let name = bare.split('.').next().unwrap_or(bare);
+    NAMES.contains(&name)
+        || PREFIXES.iter().any(|prefix| bare.starts_with(prefix))
+        || bare.contains("::allocate") && bare.contains("lloc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_wrapper;
+
+    #[test]
+    fn wrappers_and_others() {
+        for name in [
+            "malloc",
+            "operator new(unsigned long)",
+            "operator new[](unsigned long)",
+            "xmalloc",
+            "zmalloc.constprop.0",
+            "std::allocator_traits<std::allocator<int>>::allocate(std::allocator<int>&, unsigned long)",
+            "std::vector<double, std::allocator<double> >::reserve(unsigned long)",
+            "PyMem_RawMalloc",
+            "alloc::raw_vec::RawVecInner<A>::try_allocate_in",
+        ] {
+            assert!(is_wrapper(name), "{name}");
+        }
+        for name in ["main", "read_problem", "PyList_Append", "mallocate_all", "Table::grow(int)"] {
+            assert!(!is_wrapper(name), "{name}");
+        }
+    }
+}
