@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use tiercel_wire::Sample;
 
+#[cfg(feature = "bpf")]
+mod bpf;
 mod clock;
 mod error;
 mod perf;

@@ -7,7 +7,7 @@ use tiercel_machine::Finding;
 use crate::{Config, Kind, Sampler, SamplerError, Source, perf, probe};
 
 /// What [`Kind::Auto`] tries, best first. See docs/samplers.md for why.
-const ORDER: [Kind; 2] = [Kind::Perf, Kind::Probe];
+const ORDER: [Kind; 3] = [Kind::Perf, Kind::Bpf, Kind::Probe];
 
 /// Opens a sampler.
 ///
@@ -18,17 +18,13 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
         Kind::Auto => open_best(config),
         Kind::Perf => Ok(Box::new(perf::PerfSampler::open(config)?)),
         Kind::Probe => Ok(Box::new(probe::ProbeSampler::open(config)?)),
-        Kind::Bpf => Err(SamplerError::Unavailable {
-            kind,
-            why: "not built yet".to_owned(),
-            remedy: String::new(),
-        }),
+        Kind::Bpf => open_bpf(config),
     }
 }
 
 /// What works here, for `tiercel doctor`: one finding per kind, with what to do about it.
 pub fn support() -> Vec<Finding> {
-    vec![perf_support(), probe_support()]
+    vec![perf_support(), bpf_support(), probe_support()]
 }
 
 fn perf_support() -> Finding {
@@ -44,6 +40,36 @@ fn perf_support() -> Finding {
             "heat comes from the probe sampler; sampler.source = \"page-faults\" sees first touches",
         ),
         Err(_) => Finding::absent("sampler-perf", error, "the probe sampler works without"),
+    }
+}
+
+#[cfg(feature = "bpf")]
+fn open_bpf(config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
+    Ok(Box::new(crate::bpf::BpfSampler::open(config)?))
+}
+
+#[cfg(not(feature = "bpf"))]
+fn open_bpf(_config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
+    Err(SamplerError::Unavailable {
+        kind: Kind::Bpf,
+        why: "this binary was built without BPF".to_owned(),
+        remedy: "build with --features bpf (needs clang, libelf-dev, zlib1g-dev)".to_owned(),
+    })
+}
+
+fn bpf_support() -> Finding {
+    const NAME: &str = "sampler-bpf";
+    let faults = Config { source: Source::PageFaults, ..Config::default() };
+    match (open_bpf(&Config::default()), open_bpf(&faults)) {
+        (Ok(sampler), _) => Finding::ok(NAME, sampler.sees().source),
+        (Err(error), Ok(_)) => Finding::degraded(
+            NAME,
+            format!("first touches only: {error}"),
+            "heat comes from the probe sampler",
+        ),
+        (Err(_), Err(error)) => {
+            Finding::absent(NAME, error.to_string(), "perf and probe do without")
+        }
     }
 }
 

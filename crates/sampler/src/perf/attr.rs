@@ -135,6 +135,17 @@ pub fn redirect(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT as _, owner.as_raw_fd()) })
 }
 
+/// Changes the period of an event. Threads that have inherited it keep theirs.
+///
+/// # Errors
+/// What the kernel said.
+#[cfg(feature = "bpf")]
+pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+    const PERIOD: libc::c_ulong = 0x4008_2404;
+    // SAFETY: `period` is a live u64 for the kernel to read.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), PERIOD as _, &period) })
+}
+
 /// The id by which records name an event; threads that inherit it have the same.
 ///
 /// # Errors

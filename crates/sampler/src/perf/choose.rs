@@ -52,6 +52,12 @@ pub fn choose(config: &Config) -> Result<Choice, SamplerError> {
     }
 }
 
+/// Events per sample of an event, slowed down by `factor`. Each page fault counts by itself.
+pub fn period(config: &Config, event: &Event, factor: u64) -> u64 {
+    let base = if event.decode == Decode::Fault { 1 } else { config.period };
+    base.saturating_mul(event.period_factor).saturating_mul(factor)
+}
+
 /// `kernel.perf_event_paranoid`; `None` without perf events in the kernel.
 pub fn paranoid() -> Option<i32> {
     fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()

@@ -25,6 +25,7 @@ pub fn access(decode: Decode, sample: &RawSample) -> Option<Access> {
         Decode::LoadMiss => some_address(by_kernel(AccessKind::Read)),
         Decode::Store if hit_first_level(sample.data_src) => None,
         Decode::Store => some_address(Access { latency_cycles: 0, ..by_kernel(AccessKind::Write) }),
+        Decode::Ibs if sample.raw.is_empty() => ibs_by_kernel(sample),
         Decode::Ibs => ibs(&sample.raw),
         Decode::Fault => {
             some_address(Access { latency_cycles: 0, ..by_kernel(AccessKind::Unknown) })
@@ -44,6 +45,32 @@ fn hit_first_level(data_src: u64) -> bool {
     const L1: u64 = 0x08;
     let level = data_src >> LEVEL_SHIFT & 0x3fff;
     level & (HIT | L1) == HIT | L1
+}
+
+/// IBS where the raw part is out of reach (BPF): by the data source the kernel makes of it.
+fn ibs_by_kernel(sample: &RawSample) -> Option<Access> {
+    const LOAD: u64 = 0x02;
+    const STORE: u64 = 0x04;
+    const LEVEL_SHIFT: u32 = 5;
+    /// PERF_MEM_LVL_LOC_RAM, REM_RAM1, REM_RAM2.
+    const RAM: u64 = 0x80 | 0x100 | 0x200;
+    const HIT: u64 = 0x02;
+    const LEVEL_NUMBER_SHIFT: u32 = 33;
+    /// PERF_MEM_LVLNUM_CXL, RAM, PMEM.
+    const MEMORY: [u64; 3] = [0x9, 0xd, 0xe];
+    let level = sample.data_src >> LEVEL_SHIFT & 0x3fff;
+    let number = sample.data_src >> LEVEL_NUMBER_SHIFT & 0xf;
+    let (kind, reached_memory) = if sample.data_src & STORE != 0 {
+        (AccessKind::Write, level & HIT == 0)
+    } else if sample.data_src & LOAD != 0 {
+        (AccessKind::Read, level & RAM != 0 || MEMORY.contains(&number))
+    } else {
+        return None;
+    };
+    let latency_cycles = if kind == AccessKind::Read { sample.weight } else { 0 };
+    reached_memory
+        .then_some(Access { addr: sample.addr, kind, latency_cycles })
+        .and_then(some_address)
 }
 
 /// Reads the IBS op registers themselves: kernels before 6.2 fill neither address nor data source.
@@ -114,6 +141,21 @@ mod tests {
         check_ibs(3, 1, None); // no valid address
         check_ibs(3, valid, None); // neither load nor store
         check_ibs(3, valid | 1 << 20 | 3, Some((AccessKind::Write, 0))); // locked
+    }
+
+    #[test]
+    fn ibs_without_registers_goes_by_the_data_source() {
+        let check = |data_src, expect: Option<AccessKind>| {
+            let sample = RawSample { addr: 64, weight: 9, data_src, ..RawSample::default() };
+            assert_eq!(access(Decode::Ibs, &sample).map(|a| a.kind), expect, "{data_src:#x}");
+        };
+        let (load, store, hit) = (0x02, 0x04, 0x02 << 5);
+        check(load | 0x80 << 5 | hit, Some(AccessKind::Read)); // local RAM
+        check(load | 0x9 << 33 | hit, Some(AccessKind::Read)); // CXL
+        check(load | 0x08 << 5 | hit, None); // first level
+        check(store | 0x08 << 5 | hit, None);
+        check(store, Some(AccessKind::Write));
+        check(0x01, None); // neither
     }
 
     #[test]

@@ -21,18 +21,18 @@ use std::time::Duration;
 use tiercel_wire::Sample;
 
 use crate::clock;
-use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight, Source};
+use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
 
-mod attr;
+pub mod attr;
 pub mod choose;
 mod count;
-mod decode;
-mod events;
-mod pace;
-mod record;
+pub mod decode;
+pub mod events;
+pub mod pace;
+pub mod record;
 mod ring;
 mod spe;
-mod tasks;
+pub mod tasks;
 
 use attr::{Attr, flag};
 use choose::{Choice, choose};
@@ -49,7 +49,7 @@ const TASK_LOOKS: usize = 4;
 /// AUX area per CPU where the PMU writes packets: 1 MiB holds 16,000 SPE records of 64 bytes.
 const AUX_BYTES: usize = 1 << 20;
 /// Addresses from here on are the kernel's.
-const USER_END: u64 = 1 << 63;
+pub const USER_END: u64 = 1 << 63;
 
 /// See the module.
 pub struct PerfSampler {
@@ -101,9 +101,7 @@ impl PerfSampler {
 
     /// Events per sample of an event now.
     fn period(&self, kind: usize) -> u64 {
-        let event = self.choice.events[kind].event;
-        let base = if self.config.source == Source::PageFaults { 1 } else { self.config.period };
-        base.saturating_mul(event.period_factor).saturating_mul(self.pace.factor())
+        choose::period(&self.config, self.choice.events[kind].event, self.pace.factor())
     }
 
     /// Opens all events of a process at the present period.
@@ -246,33 +244,60 @@ impl Sampler for PerfSampler {
     }
 
     fn sees(&self) -> Sees {
-        let has = |decode| self.choice.events.iter().any(|chosen| chosen.event.decode == decode);
-        let sight = |sees: bool| match (has(Decode::Fault), sees) {
-            (true, _) => Sight::FirstTouch,
-            (false, true) => Sight::Exact,
-            (false, false) => Sight::Blind,
-        };
-        let all = has(Decode::Ibs) || has(Decode::Spe);
-        let names: Vec<&str> = self.choice.events.iter().map(|chosen| chosen.event.name).collect();
-        Sees {
-            reads: sight(has(Decode::LoadMiss) || all),
-            writes: sight(has(Decode::Store) || all),
-            latency: !has(Decode::Fault) && self.cycles_per_ns.is_some(),
-            node: false,
-            counters: self.counting,
-            source: names.join(", "),
-            text: if has(Decode::Fault) {
-                "Only the first access of an OS page after it was mapped or moved; no heat.".into()
-            } else {
-                "Accesses that hardware prefetchers served in time, and those of the kernel on \
-                 the program's behalf, are not seen."
-                    .into()
-            },
-        }
+        Sees { counters: self.counting, ..sees_of(&self.choice, self.cycles_per_ns.is_some()) }
     }
 
     fn cost(&self) -> Cost {
         self.cost
+    }
+}
+
+/// What a set of events shows, counters apart.
+pub fn sees_of(choice: &Choice, latency: bool) -> Sees {
+    let has = |decode| choice.events.iter().any(|chosen| chosen.event.decode == decode);
+    let first_touch = choice.events.iter().all(|chosen| chosen.event.decode == Decode::Fault);
+    let sight = |sees: bool| match (first_touch, sees) {
+        (true, _) => Sight::FirstTouch,
+        (false, true) => Sight::Exact,
+        (false, false) => Sight::Blind,
+    };
+    let all = has(Decode::Ibs) || has(Decode::Spe);
+    let names: Vec<&str> = choice.events.iter().map(|chosen| chosen.event.name).collect();
+    let text = if first_touch {
+        "Only the first access of an OS page after it was mapped or moved; no heat."
+    } else {
+        "Accesses that hardware prefetchers served in time, and those of the kernel on the \
+         program's behalf, are not seen."
+    };
+    Sees {
+        reads: sight(has(Decode::LoadMiss) || all),
+        writes: sight(has(Decode::Store) || all),
+        latency: !first_touch && latency,
+        node: false,
+        counters: false,
+        source: names.join(", "),
+        text: text.to_owned(),
+    }
+}
+
+/// An access as every sampler reports it. `task` is process and thread.
+pub fn to_sample(
+    access: &decode::Access,
+    task: (u32, u32),
+    time_ms: u64,
+    period: u64,
+    cycles_per_ns: Option<f64>,
+) -> Sample {
+    let cycles = access.latency_cycles as f64;
+    Sample {
+        time_ms,
+        pid: task.0,
+        tid: task.1,
+        addr: access.addr,
+        kind: access.kind,
+        latency_ns: cycles_per_ns.filter(|_| cycles > 0.0).map(|per_ns| (cycles / per_ns) as u32),
+        node: None,
+        weight: u32::try_from(period).unwrap_or(u32::MAX),
     }
 }
 
@@ -324,7 +349,10 @@ impl PerfSampler {
             return;
         }
         let period = if raw.period == 0 { self.period(kind) } else { raw.period };
-        let sample = self.sample(&access, raw.pid, raw.tid, pass.time_ms(raw.time_ns), period);
+        let sample = {
+            let task = (raw.pid, raw.tid);
+            to_sample(&access, task, pass.time_ms(raw.time_ns), period, self.cycles_per_ns)
+        };
         pass.push(sample);
     }
 
@@ -341,31 +369,8 @@ impl PerfSampler {
         let (time_ms, period) = (pass.time_ms(chunk.time_ns), self.period(0));
         pass.records += accesses.len() as u64;
         for access in accesses.iter().filter(|access| access.addr < USER_END) {
-            pass.push(self.sample(access, chunk.pid, chunk.tid, time_ms, period));
-        }
-    }
-
-    fn sample(
-        &self,
-        access: &decode::Access,
-        pid: u32,
-        tid: u32,
-        time_ms: u64,
-        period: u64,
-    ) -> Sample {
-        let latency_ns = self
-            .cycles_per_ns
-            .filter(|_| access.latency_cycles > 0)
-            .map(|cycles| (access.latency_cycles as f64 / cycles) as u32);
-        Sample {
-            time_ms,
-            pid,
-            tid,
-            addr: access.addr,
-            kind: access.kind,
-            latency_ns,
-            node: None,
-            weight: u32::try_from(period).unwrap_or(u32::MAX),
+            let task = (chunk.pid, chunk.tid);
+            pass.push(to_sample(access, task, time_ms, period, self.cycles_per_ns));
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::Source;
 use crate::testing::{Child, OS_PAGE};
 
 fn sampler(config: Config) -> PerfSampler {

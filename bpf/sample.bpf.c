@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/* sample.bpf.c: hands sampled memory accesses of tracked processes to the daemon (MAT 3.3).
+ * In: perf events of any kind, machine-wide; the map of tracked processes. Out: a BPF ring buffer.
+ * Knows nothing of objects, periods or what an event means: the cookie says which one it was.
+ *
+ *   PMU overflow -> on_event -> tracked? -> ring buffer -> crates/sampler/src/bpf
+ *
+ * Self-contained: the handful of helpers it calls are declared here by their stable numbers, so
+ * neither vmlinux.h nor libbpf's headers are needed to compile it. The licence line offers the GPL
+ * because the kernel lends kfuncs to nobody else.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#define SEC(name) __attribute__((section(name), used))
+#define RELOCATED __attribute__((preserve_access_index))
+
+static void *(*const map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static __u64 (*const current_pid_tgid)(void) = (void *)BPF_FUNC_get_current_pid_tgid;
+static __u64 (*const attach_cookie)(void *ctx) = (void *)BPF_FUNC_get_attach_cookie;
+static __u64 (*const monotonic_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static void *(*const ring_reserve)(void *ring, __u64 bytes, __u64 flags) =
+    (void *)BPF_FUNC_ringbuf_reserve;
+static void (*const ring_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
+
+/* Mirrored by `Event` in crates/sampler/src/bpf/mod.rs. */
+struct event {
+    __u64 time_ns; /* CLOCK_MONOTONIC */
+    __u64 addr;
+    __u64 data_src; /* 0 where the kernel does not show it */
+    __u64 weight;   /* cycles, likewise */
+    __u32 pid;
+    __u32 tid;
+    __u64 cookie; /* which event */
+};
+_Static_assert(sizeof(struct event) == 48, "event");
+
+#define TRACKED_MAX 65536 /* processes; MAT has one daemon for a whole machine */
+#define RING_BYTES (1 << 20) /* the loader sets the configured size */
+
+struct {
+    int (*type)[BPF_MAP_TYPE_HASH];
+    int (*max_entries)[TRACKED_MAX];
+    __u32 *key;
+    __u8 *value;
+} tracked SEC(".maps");
+
+struct {
+    int (*type)[BPF_MAP_TYPE_RINGBUF];
+    int (*max_entries)[RING_BYTES];
+} events SEC(".maps");
+
+/* Element 0: events of tracked processes that found the ring full. */
+struct {
+    int (*type)[BPF_MAP_TYPE_ARRAY];
+    int (*max_entries)[1];
+    __u32 *key;
+    __u64 *value;
+} lost SEC(".maps");
+
+/* What the kernel keeps behind the context; laid out anew for each kernel by relocation. */
+union perf_sample_weight {
+    __u64 full;
+} RELOCATED;
+
+union perf_mem_data_src {
+    __u64 val;
+} RELOCATED;
+
+struct perf_sample_data {
+    union perf_sample_weight weight;
+    union perf_mem_data_src data_src;
+} RELOCATED;
+
+struct bpf_perf_event_data_kern {
+    struct perf_sample_data *data;
+} RELOCATED;
+
+/* Linux 6.2; absent before, and then there is no latency and no data source. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms"), weak));
+
+/* struct bpf_perf_event_data begins with the registers, whose size differs between processors. */
+#if defined(__TARGET_ARCH_x86)
+#define REGISTERS_BYTES 168
+#elif defined(__TARGET_ARCH_arm64)
+#define REGISTERS_BYTES 272
+#else
+#error "no layout of struct bpf_perf_event_data for this processor"
+#endif
+struct context {
+    __u8 registers[REGISTERS_BYTES];
+    __u64 period;
+    __u64 addr;
+};
+
+SEC("perf_event")
+int on_event(struct context *ctx)
+{
+    __u64 task = current_pid_tgid();
+    __u32 pid = task >> 32;
+    if (!map_lookup(&tracked, &pid))
+        return 0;
+    struct event *event = ring_reserve(&events, sizeof(*event), 0);
+    if (!event) {
+        __u32 zero = 0;
+        __u64 *count = map_lookup(&lost, &zero);
+        if (count)
+            __sync_fetch_and_add(count, 1);
+        return 0;
+    }
+    event->time_ns = monotonic_ns();
+    event->addr = ctx->addr;
+    event->pid = pid;
+    event->tid = (__u32)task;
+    event->cookie = attach_cookie(ctx);
+    event->data_src = 0;
+    event->weight = 0;
+    if (bpf_cast_to_kern_ctx) {
+        struct bpf_perf_event_data_kern *kernel = bpf_cast_to_kern_ctx(ctx);
+        event->data_src = kernel->data->data_src.val;
+        event->weight = kernel->data->weight.full;
+    }
+    ring_submit(event, BPF_RB_NO_WAKEUP);
+    return 0;
+}
+
+char licence[] SEC("license") = "Dual MIT/GPL";
