@@ -4,4 +4,49 @@
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod engine;
+mod host;
+mod library;
+mod link;
+mod program;
+mod run;
+mod show;
+mod table;
+mod verbs;
+
+use args::{Args, Verb};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let verb = match Args::try_parse() {
+        Ok(args) => args.verb,
+        Err(error) => {
+            // Help and version are no errors; a bad command line never ends with status 0, and for
+            // `run` never with a status that the program might have had.
+            let _ = error.print();
+            let refused = if error.use_stderr() { host::EXIT_REFUSED } else { 0 };
+            return ExitCode::from(refused);
+        }
+    };
+    let done = match &verb {
+        Verb::Run(args) => return run::run(args),
+        Verb::Daemon(args) => verbs::daemon(args),
+        Verb::Top(args) => verbs::top(args),
+        Verb::Why(args) => verbs::why(args),
+        Verb::Status(args) => verbs::status(args),
+        Verb::Topo(args) => verbs::topo(args),
+        Verb::Doctor(args) => verbs::doctor(args),
+        Verb::Config(args) => verbs::config(args),
+        Verb::Completions { shell } => verbs::completions(*shell),
+        Verb::Man { verb } => verbs::man(verb.as_deref()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tiercel: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What can be said on the command line.
+//! In: arguments. Out: [`Args`]. Knows nothing of what is done about them.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tiercel_daemon::units::Span;
+use tiercel_policy::{Enforce, Gate, Limit, Prioritise, Trigger};
+
+/// Keeps the data that costs a program the most time in its fastest memory, while it runs.
+#[derive(Parser, Debug)]
+#[command(name = "tiercel", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(after_help = "Example: tiercel run --fast 25% -- redis-server --port 7777")]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Run a program, track its objects and move them between memories
+    #[command(after_help = "Examples:
+  tiercel run -- ./app
+  tiercel run --fast 25% --prioritise lru --trigger allocation=1GiB -- ./app data.bin
+  tiercel run --machine spr-cxl --json -- python3 script.py")]
+    Run(RunArgs),
+    /// Serve all programs that are started with its socket
+    #[command(after_help = "Examples:
+  tiercel daemon --fast 8GiB
+  tiercel daemon --env      # variables that make a program attach
+  tiercel daemon --stop")]
+    Daemon(DaemonArgs),
+    /// Show objects of running programs by heat, size, site or node
+    #[command(after_help = "Examples:
+  tiercel top
+  tiercel top --once --by size --limit 10")]
+    Top(TopArgs),
+    /// Show what moved lately and why
+    #[command(after_help = "Example: tiercel why --limit 10")]
+    Why(WhyArgs),
+    /// Show the figures of a running daemon, or change its budget
+    #[command(after_help = "Examples:
+  tiercel status --json
+  tiercel status --set-fast 4GiB
+  tiercel status --metrics")]
+    Status(StatusArgs),
+    /// Show this machine's memories, their tiers and figures
+    #[command(after_help = "Examples:
+  tiercel topo
+  tiercel topo --machine spr-cxl --json")]
+    Topo(TopoArgs),
+    /// Say what works here, and what to do about what does not
+    #[command(after_help = "Example: tiercel doctor")]
+    Doctor(DoctorArgs),
+    /// Check a configuration file, or print the defaults
+    #[command(after_help = "Examples:
+  tiercel config > tiercel.toml
+  tiercel config --check tiercel.toml")]
+    Config(ConfigArgs),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Example: tiercel completions bash > ~/.local/share/bash-completion/completions/tiercel"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print a manual page
+    #[command(after_help = "Example: tiercel man run | man -l -")]
+    Man {
+        /// The verb; without one, the page of tiercel itself
+        verb: Option<String>,
+    },
+}
+
+/// What `run` and `daemon` share. Each overrides the configuration file.
+#[derive(ClapArgs, Debug, Default)]
+pub struct EngineArgs {
+    /// Budget of the fastest memory: a share of the programs' peak (25%), a size (8GiB), or all
+    #[arg(long, value_name = "SHARE|SIZE")]
+    pub fast: Option<Limit>,
+    /// Which objects deserve it: fifo, lru, apb, cpb, first-come, or expression:TEXT
+    #[arg(long, value_name = "ROUTINE")]
+    pub prioritise: Option<Prioritise>,
+    /// When to decide: time=TICKS, llcmpi=CHANGE, allocation=SIZE, or never
+    #[arg(long, value_name = "ROUTINE", value_parser = trigger)]
+    pub trigger: Option<Trigger>,
+    /// How tiers are filled: fill=PERCENT
+    #[arg(long, value_name = "ROUTINE", value_parser = enforce)]
+    pub enforce: Option<Enforce>,
+    /// What a move must promise: benefit, or none
+    #[arg(long, value_name = "ROUTINE")]
+    pub gate: Option<Gate>,
+    /// Time between two ticks
+    #[arg(long, value_name = "TIME")]
+    pub tick: Option<Span>,
+    /// What observes accesses
+    #[arg(long, value_name = "KIND")]
+    pub sampler: Option<SamplerArg>,
+    /// Model moves on this machine instead: a description's file, or a built-in name
+    #[arg(long, value_name = "FILE|NAME")]
+    pub machine: Option<String>,
+    /// Configuration file; --help of `config` shows how to make one
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Samplers by name.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum SamplerArg {
+    /// The best that works here
+    Auto,
+    /// CPU performance counters with data addresses
+    Perf,
+    /// The same through BPF, machine-wide
+    Bpf,
+    /// Page-table bits; needs neither counters nor root
+    Probe,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Rows of the summary's table
+    #[arg(long, value_name = "ROWS", default_value_t = 10)]
+    pub rows: usize,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the summary to this file instead of standard error
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print no summary
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct DaemonArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Folder of the sockets
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
+    /// Serve programs of all users (as root)
+    #[arg(long)]
+    pub all_users: bool,
+    /// Stop the daemon that runs
+    #[arg(long, conflicts_with_all = ["env", "all_users"])]
+    pub stop: bool,
+    /// Print the variables that make a program attach
+    #[arg(long)]
+    pub env: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which daemon is meant.
+#[derive(ClapArgs, Debug, Default)]
+pub struct PeerArgs {
+    /// Control socket; without one, that of the only daemon or run that is found
+    #[arg(long, value_name = "SOCKET")]
+    pub socket: Option<PathBuf>,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub peer: PeerArgs,
+    /// Order
+    #[arg(long, value_enum, default_value_t = OrderArg::Heat)]
+    pub by: OrderArg,
+    /// Rows
+    #[arg(long, default_value_t = 20)]
+    pub limit: usize,
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print as JSON and end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Orders of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderArg {
+    /// Hottest first
+    Heat,
+    /// Largest first
+    Size,
+    /// By site
+    Site,
+    /// By node
+    Node,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct WhyArgs {
+    #[command(flatten)]
+    pub peer: PeerArgs,
+    /// Rows
+    #[arg(long, default_value_t = 20)]
+    pub limit: usize,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub peer: PeerArgs,
+    /// Change the budget of the fastest memory from the next tick on
+    #[arg(long, value_name = "SHARE|SIZE")]
+    pub set_fast: Option<Limit>,
+    /// Print as Prometheus text
+    #[arg(long, conflicts_with = "json")]
+    pub metrics: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct TopoArgs {
+    /// Describe this machine instead: a description's file, or a built-in name
+    #[arg(long, value_name = "FILE|NAME")]
+    pub machine: Option<String>,
+    /// Read /sys and /proc below this folder
+    #[arg(long, value_name = "FOLDER", default_value = "/", conflicts_with = "machine")]
+    pub root: PathBuf,
+    /// Print a machine description to start from
+    #[arg(long, conflicts_with = "json")]
+    pub toml: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct DoctorArgs {
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct ConfigArgs {
+    /// Check this file instead of printing the defaults
+    #[arg(long, value_name = "FILE")]
+    pub check: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl From<SamplerArg> for tiercel_sampler::Kind {
+    fn from(arg: SamplerArg) -> tiercel_sampler::Kind {
+        match arg {
+            SamplerArg::Auto => tiercel_sampler::Kind::Auto,
+            SamplerArg::Perf => tiercel_sampler::Kind::Perf,
+            SamplerArg::Bpf => tiercel_sampler::Kind::Bpf,
+            SamplerArg::Probe => tiercel_sampler::Kind::Probe,
+        }
+    }
+}
+
+impl From<OrderArg> for tiercel_daemon::control::Order {
+    fn from(arg: OrderArg) -> tiercel_daemon::control::Order {
+        use tiercel_daemon::control::Order;
+        match arg {
+            OrderArg::Heat => Order::Heat,
+            OrderArg::Size => Order::Size,
+            OrderArg::Site => Order::Site,
+            OrderArg::Node => Order::Node,
+        }
+    }
+}
+
+/// `allocation=1GiB` is short for `allocation:bytes=1GiB`, and so on.
+fn trigger(text: &str) -> Result<Trigger, tiercel_policy::RoutineError> {
+    main_option(text, &[("time", "ticks"), ("llcmpi", "threshold"), ("allocation", "bytes")])
+        .parse()
+}
+
+/// `fill=90` is short for `fill:percent=90`.
+fn enforce(text: &str) -> Result<Enforce, tiercel_policy::RoutineError> {
+    main_option(text, &[("fill", "percent")]).parse()
+}
+
+fn main_option(text: &str, options: &[(&str, &str)]) -> String {
+    if let Some((name, value)) = text.split_once('=')
+        && let Some((_, option)) = options.iter().find(|(known, _)| *known == name)
+    {
+        return format!("{name}:{option}={value}");
+    }
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_an_example() {
+        for verb in Args::command().get_subcommands() {
+            let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let name = verb.get_name();
+            assert!(after.contains(&format!("tiercel {name}")), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn short_forms_of_routines() {
+        assert_eq!(trigger("allocation=1GiB").unwrap(), trigger("allocation").unwrap());
+        assert_eq!(trigger("time=5").unwrap(), Trigger::default());
+        assert!(trigger("time=x").is_err());
+        assert_eq!(enforce("fill=90").unwrap(), Enforce::default());
+    }
+
+    #[test]
+    fn the_program_keeps_its_options() {
+        let args = ["tiercel", "run", "--fast", "25%", "ls", "--fast", "-l", "--", "x"];
+        let Verb::Run(run) = Args::parse_from(args).verb else { panic!("not a run") };
+        assert_eq!(run.program, ["ls", "--fast", "-l", "--", "x"]);
+        assert_eq!(run.engine.fast, Some(Limit::ShareOfPeak(0.25)));
+    }
+}

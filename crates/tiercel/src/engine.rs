@@ -1,0 +1,125 @@
+//! Puts an engine together from the command line and the configuration file.
+//! In: [`EngineArgs`]. Out: [`DaemonConfig`] and [`Parts`]. Knows nothing of programs.
+
+use crate::args::EngineArgs;
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use tiercel_daemon::{DaemonConfig, Parts, Settings};
+use tiercel_machine::{BUILTIN_NAMES, Machine};
+use tiercel_mover::{KernelMover, ModelledMover, Mover};
+use tiercel_policy::Limit;
+
+/// The machine on paper where this one has one kind of memory and the user names none.
+const USUAL_MODEL: &str = BUILTIN_NAMES[0];
+
+/// What an engine is made of, with remarks for the user.
+pub struct Engine {
+    /// The checked settings.
+    pub config: DaemonConfig,
+    /// Machine, sampler, mover.
+    pub parts: Parts,
+    /// What does not work as asked for, to be shown.
+    pub remarks: Vec<String>,
+}
+
+/// The settings: the file, with what the command line says on top.
+pub fn settings(args: &EngineArgs) -> Result<Settings> {
+    let mut settings = match &args.config {
+        None => Settings::default(),
+        Some(path) => read_settings(path)?,
+    };
+    if let Some(fast) = args.fast {
+        settings.fast = fast;
+    }
+    if let Some(sampler) = args.sampler {
+        settings.sampler = sampler.into();
+    }
+    if let Some(machine) = &args.machine {
+        settings.machine = machine.clone();
+    }
+    let policy = &mut settings.policy;
+    policy.prioritise = args.prioritise.clone().unwrap_or(policy.prioritise.clone());
+    policy.trigger = args.trigger.clone().unwrap_or(policy.trigger.clone());
+    policy.enforce = args.enforce.clone().unwrap_or(policy.enforce.clone());
+    policy.gate = args.gate.clone().unwrap_or(policy.gate.clone());
+    if let Some(tick) = args.tick {
+        policy.tick_ms = tick.0.as_millis() as u64;
+    }
+    settings.check()?;
+    Ok(settings)
+}
+
+/// Reads a configuration file; errors name it, the line and the column.
+pub fn read_settings(path: &Path) -> Result<Settings> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+    Settings::from_toml(&text).with_context(|| format!("in the configuration {}", path.display()))
+}
+
+/// Opens everything the settings ask for.
+pub fn engine(settings: &Settings) -> Result<Engine> {
+    let config = DaemonConfig::new(settings)?;
+    let mut remarks = Vec::new();
+    let here = here(&mut remarks)?;
+    let real = settings.machine.is_empty() && here.tiers().len() > 1;
+    let machine = match settings.machine.as_str() {
+        "" if real => here,
+        "" => here.modelled(&described(USUAL_MODEL)?),
+        name => described(name)?,
+    };
+    let mover: Box<dyn Mover + Send> = if real {
+        Box::new(KernelMover::new())
+    } else {
+        Box::new(ModelledMover::new(machine.clone(), first_touch(&machine, settings.fast)))
+    };
+    let sampler = match tiercel_sampler::open(settings.sampler, &settings.sampling) {
+        Ok(sampler) => Some(sampler),
+        // Asked for by name and not to be had: refuse. The best of none: track without.
+        Err(error) if settings.sampler != tiercel_sampler::Kind::Auto => return Err(error.into()),
+        Err(error) => {
+            remarks.push(format!("accesses are not observed: {error}"));
+            None
+        }
+    };
+    Ok(Engine { config, parts: Parts { machine, sampler, mover }, remarks })
+}
+
+/// This machine as the kernel describes it.
+fn here(remarks: &mut Vec<String>) -> Result<Machine> {
+    let (machine, problems) = Machine::discover(Path::new("/"))?;
+    remarks
+        .extend(problems.into_iter().map(|problem| format!("{}: {}", problem.place, problem.what)));
+    Ok(machine)
+}
+
+/// A machine from a file, or a built-in one.
+pub fn described(name: &str) -> Result<Machine> {
+    if let Some(machine) = Machine::builtin(name) {
+        return Ok(machine?);
+    }
+    let text = match std::fs::read_to_string(name) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+            "there is no machine description {name}; built in are {}",
+            BUILTIN_NAMES.join(", ")
+        ),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read the machine {name}"));
+        }
+    };
+    Machine::from_toml(&text).with_context(|| format!("in the machine {name}"))
+}
+
+/// First touch on paper: the best tier up to the budget, then the next ones.
+fn first_touch(machine: &Machine, fast: Limit) -> Vec<(tiercel_machine::NodeId, u64)> {
+    let limit = |rank: usize, capacity: u64| match fast {
+        Limit::Bytes(bytes) if rank == 0 => bytes.min(capacity),
+        _ => capacity,
+    };
+    let tiers = machine.tiers();
+    let nodes = tiers.iter().enumerate().flat_map(|(rank, tier)| {
+        let nodes = tier.nodes.iter().filter_map(|id| machine.node(*id));
+        nodes.map(move |node| (node.id, limit(rank, node.capacity_bytes)))
+    });
+    nodes.collect()
+}

@@ -1,0 +1,188 @@
+//! Starts the program, stays out of its way, and ends the way it ended.
+//! In: a command line, variables to add. Out: how it ended. Knows nothing of memory.
+//!
+//! The program shares our terminal, process group and standard streams. What the terminal sends
+//! (^C, ^\, ^Z) reaches it directly, so we must neither die of it nor repeat it; what somebody sends
+//! to us alone (`kill`) is passed on. Signals we inherited as ignored stay ignored.
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::exfiltrator::origin::Origin;
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+/// Exit status when we refuse before the program starts (as `timeout`, `env` and `nohup` do).
+pub const EXIT_REFUSED: u8 = 125;
+/// Exit status when the program was found and cannot be executed.
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// Exit status when the program was not found.
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+/// Signals that are caught, to be passed on or let pass.
+const PASSED_ON: [i32; 6] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this status.
+    Exited(u8),
+    /// By this signal.
+    Killed(i32),
+}
+
+impl Ending {
+    /// As a shell would show it.
+    pub fn shell_status(self) -> i32 {
+        match self {
+            Ending::Exited(status) => i32::from(status),
+            Ending::Killed(signal) => 128 + signal,
+        }
+    }
+}
+
+/// A running program.
+pub struct Hosted {
+    pid: Pid,
+    signals: SignalsInfo<WithOrigin>,
+}
+
+/// Why a program did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The program cannot be executed; carries the exit status that says so.
+    #[error("cannot run {program}: {error}")]
+    Program {
+        /// As the user wrote it.
+        program: String,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// We cannot host anything.
+    #[error("cannot catch signals: {0}")]
+    Signals(std::io::Error),
+}
+
+impl StartError {
+    /// The exit status shells and wrappers use for it.
+    pub fn status(&self) -> u8 {
+        match self {
+            StartError::Program { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                EXIT_NOT_FOUND
+            }
+            StartError::Program { .. } => EXIT_NOT_EXECUTABLE,
+            StartError::Signals(_) => EXIT_REFUSED,
+        }
+    }
+}
+
+impl Hosted {
+    /// Starts `program` with the variables `added`.
+    pub fn start(
+        program: &[OsString],
+        added: &[(&str, OsString)],
+    ) -> std::result::Result<Hosted, StartError> {
+        let ignored = ignored_signals();
+        let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        // Before the program starts: its death must not be missed. Handlers end at exec, so the
+        // program begins with default ones; what was ignored is not caught and stays ignored.
+        let signals =
+            SignalsInfo::<WithOrigin>::new(caught.chain([SIGCHLD])).map_err(StartError::Signals)?;
+        let (name, args) = program.split_first().expect("clap requires a program");
+        let child = Command::new(name).args(args).envs(added.iter().map(|(k, v)| (k, v))).spawn();
+        let child = child.map_err(|error| StartError::Program {
+            program: name.to_string_lossy().into_owned(),
+            error,
+        })?;
+        Ok(Hosted { pid: Pid::from_child(&child), signals })
+    }
+
+    /// Process id of the program.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits for the program's end; passes signals on and stops together with it meanwhile.
+    pub fn wait(&mut self) -> Result<Ending> {
+        loop {
+            if let Some(ending) = self.look()? {
+                return Ok(ending);
+            }
+            let pending: Vec<Origin> = self.signals.wait().collect();
+            for origin in pending {
+                self.pass_on(&origin);
+            }
+        }
+    }
+
+    /// The ending, when there is one.
+    fn look(&self) -> Result<Option<Ending>> {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        loop {
+            let changed = match rustix::process::waitpid(Some(self.pid), options) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.context("cannot wait for the program")?,
+            };
+            let Some((_, status)) = changed else { return Ok(None) };
+            if let Some(ending) = ending(status) {
+                return Ok(Some(ending));
+            }
+            self.stop_along();
+        }
+    }
+
+    /// The program was stopped: so are we, that the shell gets its terminal back. Continued, we
+    /// continue it. Off a terminal nobody waits for us to stop, and nobody would continue us.
+    fn stop_along(&self) {
+        if rustix::termios::tcgetpgrp(std::io::stdin()).is_err() {
+            return;
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+        let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+    }
+
+    fn pass_on(&self, origin: &Origin) {
+        // Without a sending process it came from the terminal's driver: the program has it too. And
+        // what the program itself sends to its group, it did not mean us to send back.
+        let sender = origin.process.map(|process| process.pid);
+        let theirs = sender.is_none_or(|pid| pid == self.pid.as_raw_nonzero().get());
+        if origin.signal == SIGCHLD || theirs {
+            return;
+        }
+        if let Some(signal) = Signal::from_named_raw(origin.signal) {
+            // Fails only when the program is gone, which `look` finds out.
+            let _ = rustix::process::kill_process(self.pid, signal);
+        }
+    }
+}
+
+/// Ends this process the way the program ended.
+pub fn end_like(ending: Ending) -> ExitCode {
+    match ending {
+        Ending::Exited(status) => ExitCode::from(status),
+        Ending::Killed(signal) => {
+            // The program left its core, if any; ours would overwrite it.
+            let limit = Rlimit { current: Some(0), ..rustix::process::getrlimit(Resource::Core) };
+            let _ = rustix::process::setrlimit(Resource::Core, limit);
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            // Reached for signals without a name (real-time ones).
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+        }
+    }
+}
+
+fn ending(status: WaitStatus) -> Option<Ending> {
+    if let Some(code) = status.exit_status() {
+        return Some(Ending::Exited(code as u8));
+    }
+    status.terminating_signal().map(Ending::Killed)
+}
+
+/// Bit s - 1 is set when signal s was ignored by whoever started us (nohup).
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,95 @@
+//! Talks to a running daemon over its control socket.
+//! In: a request. Out: its answer as JSON. Knows nothing of what answers mean.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tiercel_daemon::control::{Request, VERSION, request_line};
+use tiercel_daemon::place::{DAEMON_NAME, control_path, usual_directory};
+
+/// A daemon answers within milliseconds; one that does not within this time is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest answer that is read, bytes: ROWS_MAX rows of 4 KiB.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
+
+/// A connection to a daemon.
+pub struct Link {
+    stream: BufReader<UnixStream>,
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    version: u32,
+    answer: Option<Value>,
+    error: Option<String>,
+}
+
+impl Link {
+    /// Connects to `socket`, or to the only daemon or run that is there.
+    pub fn open(socket: Option<&Path>) -> Result<Link> {
+        let path = match socket {
+            Some(path) => path.to_owned(),
+            None => find(&usual_directory())?,
+        };
+        let stream = UnixStream::connect(&path)
+            .with_context(|| format!("no daemon answers at {}", path.display()))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Link { stream: BufReader::new(stream) })
+    }
+
+    /// Asks; `name` is the name of the answer that belongs to the request.
+    pub fn ask(&mut self, request: &Request, name: &str) -> Result<Value> {
+        self.stream.get_mut().write_all(&request_line(request)).context("the daemon is gone")?;
+        let mut line = String::new();
+        let read = self.stream.by_ref().take(ANSWER_BYTES_MAX).read_line(&mut line);
+        if read.context("the daemon does not answer")? == 0 {
+            bail!("the daemon closed the connection");
+        }
+        let reply: Reply =
+            serde_json::from_str(&line).context("the daemon's answer makes no sense")?;
+        if reply.version != VERSION {
+            bail!("the daemon speaks version {}, this is {VERSION}", reply.version);
+        }
+        if let Some(error) = reply.error {
+            bail!("the daemon refused: {error}");
+        }
+        // A request without figures is answered by its name alone.
+        let answer = reply.answer.unwrap_or(Value::Null);
+        Ok(answer.get(name).cloned().unwrap_or(Value::Null))
+    }
+}
+
+/// The machine-wide daemon's control socket, or that of the only run.
+fn find(directory: &Path) -> Result<PathBuf> {
+    let daemon = control_path(directory, DAEMON_NAME);
+    if UnixStream::connect(&daemon).is_ok() {
+        return Ok(daemon);
+    }
+    let mut runs: Vec<PathBuf> = std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "control"))
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .collect();
+    runs.sort();
+    match runs.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => bail!(
+            "no daemon or run was found in {}; start one with `tiercel run` or `tiercel daemon`, \
+             or name its control socket with --socket",
+            directory.display()
+        ),
+        several => bail!(
+            "several runs are under way; choose one with --socket: {}",
+            several.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+        ),
+    }
+}

@@ -1,0 +1,248 @@
+//! What a run or a daemon says at its end, as text for people.
+//! In: a [`Farewell`]. Out: lines. Knows nothing of where they go.
+
+use crate::table::{Align, Table, printable};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+use tiercel_daemon::symbols::Symbols;
+use tiercel_daemon::units::short_bytes;
+use tiercel_daemon::{Farewell, SiteRow, Summary};
+
+/// The summary: a table of the `rows` sites that deserve fast memory most, then the figures.
+pub fn farewell(farewell: &Farewell, symbols: &mut Symbols, rows: usize) -> String {
+    let mut out = String::new();
+    let seen = farewell.sites.iter().any(|row| row.used.samples > 0);
+    if !farewell.sites.is_empty() {
+        out.push_str(if seen {
+            "objects that deserve fast memory, best first (* fits the budget):\n"
+        } else {
+            "largest objects (no access to them was observed):\n"
+        });
+        let mut sites: Vec<&SiteRow> = farewell.sites.iter().collect();
+        if !seen {
+            sites.sort_by_key(|row| std::cmp::Reverse(row.used.peak_bytes));
+        }
+        out.push_str(&objects(&sites[..sites.len().min(rows)], &farewell.summary, symbols));
+        if sites.len() > rows {
+            let _ = writeln!(out, "... and {} more sites", sites.len() - rows);
+        }
+    }
+    out.push_str(&figures(&farewell.summary));
+    out
+}
+
+/// A table of sites.
+pub fn objects(sites: &[&SiteRow], summary: &Summary, symbols: &mut Symbols) -> String {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("", Left),
+        ("size", Right),
+        ("objects", Right),
+        ("accesses", Right),
+        ("per KiB", Right),
+        ("heat/s", Right),
+        ("node", Left),
+        ("where", Left),
+    ]);
+    for row in sites {
+        let used = &row.used;
+        let accesses = used.reads + used.writes;
+        table.row(vec![
+            if row.deserves_fast { "*" } else { "" }.to_owned(),
+            short_bytes(used.peak_bytes.max(used.live_bytes)),
+            used.births.to_string(),
+            short_count(accesses),
+            short_count((used.density() * 1024.0) as u64),
+            short_count(used.heat as u64),
+            nodes(row, &summary.nodes),
+            name(row, symbols),
+        ]);
+    }
+    table.text()
+}
+
+/// Function and line of a site, its program in front.
+pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
+    let place = match symbols.deserving(&row.frames) {
+        Some(named) => named.short(),
+        None if row.used.blocks => "small objects".to_owned(),
+        None => "unknown site".to_owned(),
+    };
+    let blocks = if row.used.blocks && !row.frames.is_empty() { " (small objects)" } else { "" };
+    printable(&format!("{}: {place}{blocks}", row.program))
+}
+
+/// Where a site's objects are: `fast 80% slow 20%`.
+fn nodes(row: &SiteRow, labels: &BTreeMap<u16, String>) -> String {
+    let total: u64 = row.used.nodes.values().sum();
+    if total == 0 {
+        return "-".to_owned();
+    }
+    let shares = row.used.nodes.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, bytes)| {
+        let label = labels.get(&node.0).cloned().unwrap_or_else(|| format!("node{}", node.0));
+        let percent = *bytes * 100 / total;
+        if percent == 100 { label } else { format!("{label} {percent}%") }
+    });
+    shares.collect::<Vec<_>>().join(" ")
+}
+
+/// Everything that is a figure, a line each.
+pub fn figures(s: &Summary) -> String {
+    let mut out = String::new();
+    let objects = &s.objects;
+    let _ = writeln!(
+        out,
+        "objects    {} born ({}), {} of them ephemeral; at most {} at a time, in {} processes",
+        objects.born,
+        short_bytes(objects.born_bytes),
+        objects.ephemeral,
+        short_bytes(objects.peak_bytes),
+        s.clients.attached,
+    );
+    let _ = writeln!(
+        out,
+        "records    {} drained, {} lost, {} resyncs",
+        s.records.drained, s.records.lost, s.records.resyncs
+    );
+    let samples = &s.samples;
+    let _ = writeln!(
+        out,
+        "samples    {} by {}: {} hit objects, {} ephemeral ones, {} others; {} lost",
+        samples.seen,
+        s.sampler,
+        samples.attributed,
+        samples.ephemeral,
+        samples.outside,
+        samples.lost
+    );
+    moves(&mut out, s);
+    spent(&mut out, s);
+    for (problem, count) in &s.problems {
+        let _ = writeln!(out, "problem    {}{}", printable(problem), times(*count));
+    }
+    for (why, bytes) in s.left_bytes.iter().filter(|(_, bytes)| **bytes > 0) {
+        let _ = writeln!(out, "left alone {} in the wrong tier: {why}", short_bytes(*bytes));
+    }
+    for (reason, count) in &s.clients.stepped_aside {
+        let reason = printable(reason);
+        let _ = writeln!(out, "not hosted {count} processes stepped aside: {reason}");
+    }
+    for (reason, count) in &s.clients.refused {
+        let _ = writeln!(out, "refused    {count} connections: {reason}");
+    }
+    if s.modelled {
+        let _ = writeln!(
+            out,
+            "MODELLED   nothing was moved: {}",
+            if s.mover_note.is_empty() { "moves are on paper only" } else { &s.mover_note }
+        );
+    }
+    out
+}
+
+fn moves(out: &mut String, s: &Summary) {
+    let verb = if s.modelled { "would have moved" } else { "moved" };
+    let by_reason: Vec<String> = s
+        .moves
+        .moved_bytes
+        .iter()
+        .map(|(reason, bytes)| format!("{reason} {}", short_bytes(*bytes)))
+        .collect();
+    let failed: Vec<String> = s
+        .moves
+        .failed_bytes
+        .iter()
+        .map(|(failure, bytes)| format!("{failure} {}", short_bytes(*bytes)))
+        .collect();
+    let list = |parts: Vec<String>| {
+        if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+    };
+    let _ = writeln!(
+        out,
+        "moves      {} asked for in {} assignments; {verb} {}{}; failed {}{}",
+        s.moves.asked,
+        s.decisions,
+        short_bytes(s.moves.moved_bytes_all()),
+        list(by_reason),
+        short_bytes(s.moves.failed_bytes.values().sum()),
+        list(failed),
+    );
+    let _ = writeln!(
+        out,
+        "budget     {} of fast memory ({}), {} used at the end; machine {}",
+        short_bytes(s.budget.fast_bytes),
+        s.budget.fast,
+        short_bytes(s.budget.used_bytes),
+        s.machine,
+    );
+}
+
+fn spent(out: &mut String, s: &Summary) {
+    let share = s.spent.cpu_ns as f64 / (s.elapsed_ms.max(1) as f64 * 1e6) * 100.0;
+    let ms = |ns: u64| format!("{:.1?}", Duration::from_nanos(ns));
+    let _ = writeln!(
+        out,
+        "spent      {} CPU in {:.1?} ({share:.2}%): records {}, samples {}, ledger {}, policy {}, \
+         mover {}; {} ticks",
+        ms(s.spent.cpu_ns),
+        Duration::from_millis(s.elapsed_ms),
+        ms(s.spent.records_ns),
+        ms(s.spent.samples_ns),
+        ms(s.spent.ledger_ns),
+        ms(s.spent.policy_ns),
+        ms(s.spent.mover_ns),
+        s.spent.ticks,
+    );
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { String::new() } else { format!(" ({count} times)") }
+}
+
+/// Three significant digits and a decimal unit: `12.3k`.
+fn short_count(count: u64) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
+        _ => format!("{:.1}G", count as f64 / 1e9),
+    }
+}
+
+/// Text as JSON would carry it, with names beside the frames.
+pub fn named_json(farewell: &Farewell, symbols: &mut Symbols) -> serde_json::Value {
+    let mut value = serde_json::to_value(farewell).expect("plain data serialises");
+    let rows = value.get_mut("sites").and_then(|sites| sites.as_array_mut());
+    for (row, site) in rows.into_iter().flatten().zip(&farewell.sites) {
+        row["name"] = name(site, symbols).into();
+        row["stack"] = serde_json::to_value(symbols.stack(&site.frames)).unwrap_or_default();
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_daemon::Use;
+
+    #[test]
+    fn one_node_says_that_nothing_moved() {
+        let mut end = Farewell::default();
+        end.summary.modelled = true;
+        end.summary.problems.insert("x\ny".into(), 2);
+        let used = Use { peak_bytes: 1 << 20, samples: 1, reads: 5000, ..Use::default() };
+        end.sites.push(SiteRow {
+            hash: 1,
+            program: "p\x1b".into(),
+            frames: vec![],
+            used,
+            deserves_fast: true,
+        });
+        let text = farewell(&end, &mut Symbols::new(), 10);
+        assert!(text.contains("MODELLED   nothing was moved"), "{text}");
+        assert!(text.contains("problem    x?y (2 times)"), "{text}");
+        assert!(text.contains("*  1MiB"), "{text}");
+        assert!(text.contains("p?: unknown site"), "{text}");
+    }
+}

@@ -1,0 +1,143 @@
+//! The verbs beside `run`.
+//! In: their arguments. Out: text or JSON on standard output. Knows nothing of how figures come about.
+
+mod daemon;
+mod doctor;
+mod top;
+mod topo;
+
+pub use daemon::daemon;
+pub use doctor::doctor;
+pub use top::top;
+pub use topo::topo;
+
+use crate::args::{Args, ConfigArgs, StatusArgs, WhyArgs};
+use crate::engine::read_settings;
+use crate::link::Link;
+use crate::show;
+use crate::table::{Align, Table};
+use anyhow::{Context, Result, bail};
+use clap::CommandFactory;
+use serde_json::Value;
+use std::io::Write;
+use tiercel_daemon::control::Request;
+use tiercel_daemon::units::short_bytes;
+use tiercel_daemon::{Settings, Summary};
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+pub fn say(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// `tiercel why`.
+pub fn why(args: &WhyArgs) -> Result<()> {
+    let limit = args.limit.min(tiercel_daemon::control::ROWS_MAX);
+    let request = Request::Moves { limit };
+    let moves = Link::open(args.peer.socket.as_deref())?.ask(&request, "moves")?;
+    if args.json {
+        return say(&format!("{moves}\n"));
+    }
+    let rows = moves.as_array().cloned().unwrap_or_default();
+    if rows.is_empty() {
+        return say("nothing was moved yet\n");
+    }
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("time", Right),
+        ("process", Right),
+        ("reason", Left),
+        ("size", Right),
+        ("moved", Right),
+        ("from", Left),
+        ("to", Left),
+        ("expected gain", Right),
+        ("expected cost", Right),
+        ("failed", Left),
+    ]);
+    for row in &rows {
+        table.row(move_row(row));
+    }
+    say(&table.text())
+}
+
+/// `tiercel status`.
+pub fn status(args: &StatusArgs) -> Result<()> {
+    let mut link = Link::open(args.peer.socket.as_deref())?;
+    if let Some(fast) = args.set_fast {
+        let set = link.ask(&Request::Budget { fast }, "budget")?;
+        return say(&format!("budget of the fastest memory: {}\n", set.as_str().unwrap_or("?")));
+    }
+    if args.metrics {
+        let text = link.ask(&Request::Metrics, "metrics")?;
+        return say(text.as_str().context("the daemon's metrics are no text")?);
+    }
+    let status = link.ask(&Request::Status, "status")?;
+    if args.json {
+        return say(&format!("{status}\n"));
+    }
+    let summary: Summary = serde_json::from_value(status).context("the daemon's status")?;
+    say(&show::figures(&summary))
+}
+
+/// `tiercel config`.
+pub fn config(args: &ConfigArgs) -> Result<()> {
+    let settings = match &args.check {
+        Some(path) => read_settings(path)?,
+        None => Settings::default(),
+    };
+    if args.json {
+        return say(&format!("{}\n", serde_json::to_string(&settings)?));
+    }
+    match &args.check {
+        Some(path) => say(&format!("{} is a valid configuration\n", path.display())),
+        None => say(&settings.to_toml()),
+    }
+}
+
+/// `tiercel completions`.
+pub fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "tiercel", &mut script);
+    say(&String::from_utf8(script).context("completions are text")?)
+}
+
+/// `tiercel man`.
+pub fn man(verb: Option<&str>) -> Result<()> {
+    let mut command = Args::command();
+    command.build();
+    let command = match verb {
+        None => command,
+        Some(verb) => match command.find_subcommand(verb) {
+            Some(found) => found.clone().display_name(format!("tiercel-{verb}")),
+            None => bail!("there is no verb {verb}; `tiercel -h` lists them"),
+        },
+    };
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page)?;
+    say(&String::from_utf8(page).context("manual pages are text")?)
+}
+
+fn move_row(row: &Value) -> Vec<String> {
+    let asked = &row["asked"];
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let node = |value: &Value| value.as_u64().map_or("-".to_owned(), |n| format!("node{n}"));
+    let failed = row["failed"].as_array().cloned().unwrap_or_default();
+    let failed = failed.iter().map(|pair| {
+        format!("{} {}", pair[0].as_str().unwrap_or("?"), short_bytes(number(&pair[1])))
+    });
+    vec![
+        format!("{:.1}s", number(&row["time_ms"]) as f64 / 1e3),
+        number(&asked["pid"]).to_string(),
+        asked["reason"].as_str().unwrap_or("?").to_owned(),
+        short_bytes(number(&asked["bytes"])),
+        short_bytes(number(&row["moved_bytes"])),
+        node(&asked["from"]),
+        node(&asked["to"]),
+        format!("{:.2}ms/s", asked["gain_ns_per_s"].as_f64().unwrap_or(0.0) / 1e6),
+        format!("{:.2}ms", asked["cost_ns"].as_f64().unwrap_or(0.0) / 1e6),
+        failed.collect::<Vec<_>>().join(", "),
+    ]
+}

@@ -1,0 +1,84 @@
+//! `tiercel daemon`: serves until it is told to stop, or talks to the one that serves.
+//! In: [`DaemonArgs`]. Out: a summary at the end. Knows nothing of how anything is decided.
+
+use super::say;
+use crate::args::DaemonArgs;
+use crate::engine::{Engine, engine, settings};
+use crate::link::Link;
+use crate::{library, show};
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use tiercel_daemon::Daemon;
+use tiercel_daemon::control::Request;
+use tiercel_daemon::place::{Access, DAEMON_NAME, clients_path, control_path, usual_directory};
+use tiercel_daemon::symbols::Symbols;
+
+/// `tiercel daemon`.
+pub fn daemon(args: &DaemonArgs) -> Result<()> {
+    let directory = args.dir.clone().unwrap_or_else(usual_directory);
+    if args.stop {
+        let mut link = Link::open(Some(&control_path(&directory, DAEMON_NAME)))?;
+        link.ask(&Request::Stop, "stop")?;
+        return Ok(());
+    }
+    if args.env {
+        return environment(args, &directory);
+    }
+    if args.all_users && !rustix::process::geteuid().is_root() {
+        bail!("--all-users needs root: other users' memory cannot be moved without");
+    }
+    let Engine { mut config, parts, remarks } = engine(&settings(&args.engine)?)?;
+    config.directory = directory;
+    config.access = if args.all_users { Access::Everybody } else { Access::Owner };
+    let daemon = Daemon::new(config, parts)?;
+    for remark in remarks {
+        eprintln!("tiercel: {remark}");
+    }
+    let handle = daemon.handle();
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            handle.stop();
+        }
+    });
+    eprintln!("tiercel: serving programs started with `eval $(tiercel daemon --env)`");
+    tell_service_manager("READY=1");
+    let farewell = daemon.run()?;
+    let mut symbols = Symbols::new();
+    if args.json {
+        return say(&format!("{}\n", show::named_json(&farewell, &mut symbols)));
+    }
+    say(&show::farewell(&farewell, &mut symbols, 10))
+}
+
+/// The variables that make a program attach.
+fn environment(args: &DaemonArgs, directory: &std::path::Path) -> Result<()> {
+    let library = library::find()?;
+    let socket: PathBuf = clients_path(directory, DAEMON_NAME);
+    if args.json {
+        let value = serde_json::json!({ "LD_PRELOAD": library, "TIERCEL_SOCKET": socket });
+        return say(&format!("{value}\n"));
+    }
+    say(&format!(
+        "export LD_PRELOAD='{}'\nexport TIERCEL_SOCKET='{}'\n",
+        library.display(),
+        socket.display()
+    ))
+}
+
+/// systemd's readiness protocol: one datagram to the socket it names. Without one, nothing.
+fn tell_service_manager(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_encoded_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&path),
+    };
+    // A service manager that does not listen is its own affair.
+    if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
+        let _ = socket.send_to_addr(state.as_bytes(), &address);
+    }
+}
