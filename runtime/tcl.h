@@ -37,8 +37,8 @@ struct tcl_use {
 
 /* ---- Tracking, called by the allocator and by map.c (session.c, ring.c, site.c) -------------- */
 
-/* True once a session is attached and not forked away from; one load. When false, the calls below
- * return at once, and callers skip tcl_site_here. */
+/* True once a session was attached, here or in the process that forked us; one load. When false, the
+ * calls below return at once, and callers skip tcl_site_here. */
 TCL_HIDDEN bool tcl_tracking(void);
 
 TCL_HIDDEN void tcl_note_born(const struct tcl_use *use);
@@ -50,7 +50,8 @@ TCL_HIDDEN void tcl_note_resized(const struct tcl_use *use); /* same address, us
 TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);
 
 /* Arena a new object of `bytes` should be born in, taking from its birth budget; and where new
- * blocks of small slots go. 0 when nothing is attached. */
+ * blocks of small slots go. 0 when nothing is attached. In a forked child tcl_birth_arena and
+ * tcl_site_here are where it attaches anew, which visits the heap: hold no heap lock. */
 TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes);
 TCL_HIDDEN unsigned tcl_small_arena(void);
 
@@ -68,9 +69,6 @@ TCL_HIDDEN void tcl_range(uintptr_t *base, size_t *pages);
 /* Calls `visit` for every live object and block of the heap (not mmap objects). Takes heap locks;
  * used to fill the object table of a new session (attach, fork child). `visit` must not allocate. */
 TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *context), void *context);
-
-/* The same for mmap objects (map.c). */
-TCL_HIDDEN void tcl_map_each(void (*visit)(const struct tcl_use *use, void *context), void *context);
 
 /* ---- Fork: handlers registered once by init.c, in this order --------------------------------- */
 

@@ -23,6 +23,8 @@
 struct tcl_life {
     _Atomic uint32_t epoch; /* 0: no session */
     _Atomic uint32_t attach_lock, map_lock, site_lock;
+    uint64_t next_try_ms; /* under attach_lock: no attach before */
+    uint32_t tries;       /* under attach_lock: failures in a row */
 };
 TCL_HIDDEN extern struct tcl_life *tcl_life;
 
@@ -103,13 +105,16 @@ TCL_HIDDEN bool tcl_map_fill(void);
 
 /* ---- site.c, unwind.c ------------------------------------------------------------------------ */
 
-/* Publishes again every site and module known, in a new session. */
+/* Publishes again every site and module known, in a new session; the first call makes the tables. */
 TCL_HIDDEN bool tcl_site_republish(void);
-/* Forgets the keys, because code was unloaded. */
-TCL_HIDDEN void tcl_site_forget(void);
 
-/* Return addresses from the caller's frame outwards, at most `max`; never reads memory that is not
- * there. */
-TCL_HIDDEN unsigned tcl_unwind(uintptr_t *frames, unsigned max);
+/* Called for each frame of a walk, innermost first, with its return address and the distance in
+ * bytes from the place of the inner frame's return address to the place of this one's; 0 where that
+ * is not the same every time. Returns false to end the walk. */
+typedef bool tcl_frame_seen(uintptr_t return_address, size_t distance, void *context);
+
+/* Walks the caller's stack outwards, at most `most` frames; never touches memory that is not there,
+ * takes no lock and makes no call that allocates. */
+TCL_HIDDEN void tcl_unwind(unsigned most, tcl_frame_seen *seen, void *context);
 
 #endif

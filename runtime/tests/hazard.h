@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * hazard.h: a small daemon for tests, and the program it serves, in one executable.
+ * In: a function that does something hazardous. Out: its exit status, and what the daemon saw of it.
+ * Knows nothing of heat or placement.
+ *
+ * A test starts itself again as the hosted program, with TIERCEL_SOCKET set; the first process serves it.
+ * The books are kept twice: from records by version, and from the object table. They must agree.
+ */
+#ifndef HAZARD_H
+#define HAZARD_H
+
+#include "tiercel_wire.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SESSIONS_MAX 64
+#define BOOK_SIZE (1u << 17)
+#define POLL_MS 5
+
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                        \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fprintf(stderr, "\n");                                                                 \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* The last thing known of an address. */
+struct page_of_book {
+    uint64_t addr, bytes;
+    uint32_t carve, site;
+    uint16_t generation;
+    bool alive;
+};
+
+struct session {
+    struct tcl_hello hello;
+    pid_t pid;
+    char *base;
+    size_t bytes;
+    uint64_t tail[TCL_RINGS_MAX], lost, records, kinds[8], without_ring;
+    uint64_t ring_lost[TCL_RINGS_MAX];
+    struct page_of_book *book;
+};
+
+struct daemon {
+    int listener;
+    char folder[64], path[108], errors[108];
+    struct session *session[SESSIONS_MAX];
+    int sessions;
+    /* What is wrong with this daemon. */
+    bool is_mute, answers_garbage, never_drains, fills_control_with_garbage;
+    uint32_t status; /* of its welcomes */
+};
+
+__attribute__((unused)) static volatile void *hazard_sink;
+
+static inline struct tcl_header *header_of(struct session *s) { return (void *)s->base; }
+static inline struct tcl_control *control_of(struct session *s) {
+    return (void *)(s->base + TCL_CONTROL_AT);
+}
+
+static struct page_of_book *look_up(struct session *s, uint64_t addr) {
+    uint32_t at = (uint32_t)(addr >> 12) * 2654435761u % BOOK_SIZE;
+    while (s->book[at].addr && s->book[at].addr != addr)
+        at = (at + 1) % BOOK_SIZE;
+    s->book[at].addr = addr;
+    return &s->book[at];
+}
+
+static bool is_newer(uint32_t carve, uint16_t generation, const struct page_of_book *page) {
+    int32_t d = (int32_t)(carve - page->carve);
+    return d > 0 || (d == 0 && (int16_t)(generation - page->generation) > 0);
+}
+
+static void apply(struct session *s, const struct tcl_record *r) {
+    s->records++;
+    s->kinds[r->kind & 7]++;
+    if (r->kind < TCL_BORN || r->kind > TCL_RESIZED)
+        return;
+    struct page_of_book *page = look_up(s, r->addr);
+    bool newer = is_newer(r->carve, r->generation, page);
+    bool same = r->carve == page->carve && r->generation == page->generation;
+    if (newer || (same && r->kind == TCL_DIED))
+        *page = (struct page_of_book){r->addr, r->size & ((1ull << TCL_SIZE_BITS) - 1), r->carve,
+                                      r->site, r->generation, r->kind != TCL_DIED};
+}
+
+static void drain(struct session *s) {
+    uint32_t rings = __atomic_load_n(&header_of(s)->ring_high_water, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < rings && i < TCL_RINGS_MAX; i++) {
+        struct tcl_ring *ring = (void *)(s->base + TCL_RINGS_AT + i * sizeof(struct tcl_ring));
+        s->lost += ring->lost - s->ring_lost[i];
+        s->ring_lost[i] = ring->lost;
+        uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
+        CHECK(head - s->tail[i] <= TCL_RING_RECORDS, "ring %u: head %lu, tail %lu", i, head, s->tail[i]);
+        for (; s->tail[i] < head; s->tail[i]++)
+            apply(s, &ring->records[s->tail[i] % TCL_RING_RECORDS]);
+        __atomic_store_n(&ring->tail, s->tail[i], __ATOMIC_RELEASE);
+    }
+    s->without_ring = header_of(s)->lost_without_ring;
+}
+
+/* Calls `each` for the live objects of the table. */
+static void walk_table(struct session *s, void (*each)(struct session *, const struct page_of_book *)) {
+    struct tcl_run *runs = (void *)(s->base + TCL_RUNS_AT);
+    struct tcl_map *maps = (void *)(s->base + TCL_MAPS_AT);
+    for (uint64_t i = 0; i < header_of(s)->run_high_water; i++) {
+        if (i % 256 == 0) { /* hop over what was never written: reading would fill it */
+            unsigned char there = 0;
+            mincore((void *)((uintptr_t)&runs[i] & -4096ul), 4096, &there);
+            if (!there) {
+                i += 255 - i % 256;
+                continue;
+            }
+        }
+        if (runs[i].shape)
+            each(s, &(struct page_of_book){header_of(s)->range_base + i * 4096,
+                                           (runs[i].shape >> 32) * 4096, (uint32_t)runs[i].shape,
+                                           (uint32_t)(runs[i].identity >> 32),
+                                           (uint16_t)(runs[i].identity >> 16), true});
+    }
+    for (uint32_t i = 0; i < header_of(s)->map_high_water; i++)
+        if (maps[i].addr)
+            each(s, &(struct page_of_book){maps[i].addr, maps[i].size, maps[i].carve, maps[i].site,
+                                           maps[i].generation, true});
+}
+
+static void believe(struct session *s, const struct page_of_book *found) {
+    struct page_of_book *page = look_up(s, found->addr);
+    if (!page->alive || is_newer(found->carve, found->generation, page))
+        *page = *found;
+}
+
+static uint64_t in_table;
+static void compare(struct session *s, const struct page_of_book *found) {
+    struct page_of_book *page = look_up(s, found->addr);
+    in_table++;
+    CHECK(page->alive && page->bytes == found->bytes && page->carve == found->carve &&
+              page->generation == found->generation && page->site == found->site,
+          "%lx: table %lu bytes v%u.%u site %u, records %s %lu bytes v%u.%u site %u", found->addr,
+          found->bytes, found->carve, found->generation, found->site,
+          page->alive ? "alive" : "dead", page->bytes, page->carve, page->generation, page->site);
+}
+
+static uint64_t live_in_book(struct session *s) {
+    uint64_t live = 0;
+    for (uint32_t i = 0; i < BOOK_SIZE; i++)
+        live += s->book[i].alive;
+    return live;
+}
+
+/* After a process ended: do records and table tell the same? */
+__attribute__((unused)) static void check_books(struct session *s) {
+    drain(s);
+    if (s->lost + s->without_ring)
+        return; /* then only the table is true */
+    in_table = 0;
+    walk_table(s, compare);
+    CHECK(in_table == live_in_book(s), "table %lu, records %lu", in_table, live_in_book(s));
+}
+
+static void welcome(struct daemon *d, int socket) {
+    struct tcl_welcome answer = {TCL_MAGIC, TCL_WIRE_VERSION, d->status, (uint32_t)d->sessions};
+    if (d->answers_garbage)
+        memset(&answer, 0xa5, sizeof(answer));
+    send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+}
+
+static void accept_session(struct daemon *d) {
+    int socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (socket < 0)
+        return;
+    struct session *s = calloc(1, sizeof(*s));
+    char rights[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {&s->hello, sizeof(s->hello)};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = rights,
+                             .msg_controllen = sizeof(rights)};
+    struct ucred peer;
+    socklen_t length = sizeof(peer);
+    ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    if (d->is_mute || got != sizeof(s->hello) || !control) {
+        if (!d->is_mute)
+            close(socket); /* a process that stepped aside half way; a mute daemon keeps it open */
+        free(s);
+        return;
+    }
+    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    s->pid = peer.pid;
+    int memfd = *(int *)CMSG_DATA(control);
+    int seals = fcntl(memfd, F_GET_SEALS);
+    CHECK((seals & F_SEAL_SHRINK) && (seals & F_SEAL_GROW), "seals %x", seals);
+    s->bytes = s->hello.total_bytes;
+    s->base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd, 0);
+    CHECK(s->base != MAP_FAILED, "%s", strerror(errno));
+    s->book = calloc(BOOK_SIZE, sizeof(*s->book));
+    close(memfd);
+    if (d->fills_control_with_garbage)
+        memset(control_of(s), 0xa5, sizeof(struct tcl_control)), control_of(s)->detach = 0;
+    walk_table(s, believe);
+    CHECK(d->sessions < SESSIONS_MAX, "sessions");
+    d->session[d->sessions++] = s;
+    welcome(d, socket);
+    close(socket);
+}
+
+__attribute__((unused)) static void open_daemon(struct daemon *d) {
+    strcpy(d->folder, "/tmp/tiercel-test-XXXXXX");
+    CHECK(mkdtemp(d->folder), "%s", strerror(errno));
+    snprintf(d->path, sizeof(d->path), "%s/socket", d->folder);
+    snprintf(d->errors, sizeof(d->errors), "%s/stderr", d->folder);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, d->path);
+    d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK(!bind(d->listener, (void *)&address, sizeof(address)), "%s", strerror(errno));
+    CHECK(!listen(d->listener, 64), "%s", strerror(errno));
+}
+
+__attribute__((unused)) static void close_daemon(struct daemon *d) {
+    close(d->listener);
+    unlink(d->path);
+    unlink(d->errors);
+    rmdir(d->folder);
+}
+
+/* Starts this program again as the hosted one: argv[1] = part. Its stderr goes to d->errors. */
+__attribute__((unused)) static pid_t start_hosted(struct daemon *d, const char *part) {
+    setenv(TCL_SOCKET_ENV, d->path, 1);
+    pid_t pid;
+    char *argv[] = {"/proc/self/exe", (char *)part, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 2, d->errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int error = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, environ);
+    CHECK(!error, "%s", strerror(error));
+    posix_spawn_file_actions_destroy(&actions);
+    unsetenv(TCL_SOCKET_ENV);
+    return pid;
+}
+
+/* Serves until the process is gone; its wait status. */
+__attribute__((unused)) static int serve(struct daemon *d, pid_t pid) {
+    int status, pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    bool gone = false;
+    while (!gone) {
+        struct pollfd wait[2] = {{pidfd, POLLIN, 0}, {d->listener, POLLIN, 0}};
+        poll(wait, 2, POLL_MS);
+        gone = wait[0].revents & POLLIN;
+        if (wait[1].revents & POLLIN)
+            accept_session(d);
+        for (int i = 0; i < d->sessions && !d->never_drains; i++)
+            drain(d->session[i]);
+    }
+    waitpid(pid, &status, 0);
+    close(pidfd);
+    return status;
+}
+
+/* What the hosted program said on stderr. */
+__attribute__((unused)) static const char *errors_of(struct daemon *d) {
+    static char text[4096];
+    int fd = open(d->errors, O_RDONLY);
+    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+    text[got > 0 ? got : 0] = 0;
+    close(fd);
+    return text;
+}
+
+/* The whole of a usual test: runs the part under a good daemon, checks status, silence, books. */
+__attribute__((unused)) static void host(struct daemon *d, const char *part) {
+    open_daemon(d);
+    int status = serve(d, start_hosted(d, part));
+    CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(d));
+    CHECK(!*errors_of(d), "said: %s", errors_of(d));
+    CHECK(d->sessions > 0, "no session");
+    for (int i = 0; i < d->sessions; i++)
+        check_books(d->session[i]);
+    close_daemon(d);
+}
+
+/* Something to track: allocations of many sizes from many depths, half of them kept. */
+__attribute__((unused, noinline)) static void churn(unsigned rounds, unsigned seed) {
+    void *slot[64] = {0};
+    for (unsigned i = 0; i < rounds; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        unsigned at = seed >> 26;
+        free(slot[at]);
+        size_t bytes = 16 + (seed >> 8) % 200000;
+        slot[at] = malloc(bytes);
+        CHECK(slot[at], "no memory");
+        memset(slot[at], (int)i, bytes < 64 ? bytes : 64);
+        if (i % 7 == 0)
+            slot[at] = realloc(slot[at], bytes * 2);
+    }
+    for (int i = 0; i < 64; i += 2)
+        free(slot[i]);
+    hazard_sink = slot[1];
+}
+
+#endif
