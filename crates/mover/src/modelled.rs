@@ -30,6 +30,7 @@ pub struct ModelledMover {
     books: BTreeMap<u32, Ranges>,
     used: BTreeMap<NodeId, u64>,
     intervals: usize,
+    max_intervals: usize,
     unbooked: u64,
 }
 
@@ -47,6 +48,7 @@ impl ModelledMover {
             books: BTreeMap::new(),
             used: BTreeMap::new(),
             intervals: 0,
+            max_intervals: MAX_INTERVALS,
             unbooked: 0,
         }
     }
@@ -124,7 +126,7 @@ impl ModelledMover {
         if range.bytes == 0 {
             return true;
         }
-        if self.intervals + 2 > MAX_INTERVALS {
+        if self.intervals + 2 > self.max_intervals {
             self.unbooked += 1;
             return false;
         }
@@ -265,4 +267,23 @@ fn overlap(ranges: &Ranges, range: Range) -> impl Iterator<Item = (u64, (u64, No
         ranges.range(..range.addr).next_back().filter(move |(_, (stop, _))| *stop > range.addr);
     let inside = ranges.range(range.addr..end);
     before.into_iter().chain(inside).map(|(start, interval)| (*start, *interval))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_books_refuse_and_count() {
+        let machine = Machine::builtin("spr-cxl").unwrap().unwrap();
+        let mut mover = ModelledMover::new(machine, vec![(NodeId(0), 1 << 30)]);
+        mover.max_intervals = 4;
+        for index in 0..5 {
+            mover.born(1, Range { addr: index * 8192, bytes: 4096 }, Some(NodeId(0)));
+        }
+        assert_eq!((mover.unbooked(), mover.used_bytes(NodeId(0))), (2, 3 * 4096));
+        mover.gone(1);
+        mover.born(1, Range { addr: 0, bytes: 4096 }, None);
+        assert_eq!((mover.unbooked(), mover.intervals), (2, 1), "room again");
+    }
 }
