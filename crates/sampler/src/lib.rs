@@ -57,11 +57,17 @@ pub trait Sampler: Send {
     /// Ceases to observe a process; unknown ones are ignored.
     fn detach(&mut self, pid: u32);
 
+    /// Where the probe sampler may split mappings of a process at the borders of watched ranges: the
+    /// reserved range of the runtime's heap. Elsewhere the program may `mremap`, which refuses split
+    /// mappings, so there ranges that touch are watched as one. Others ignore it.
+    fn may_split(&mut self, pid: u32, within: Range<u64>) {
+        let _ = (pid, within);
+    }
+
     /// Which addresses of a process matter from now on, replacing what was said before. Samplers
     /// that look at ranges look only there; those that are told addresses by the hardware ignore it.
-    /// Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent. The
-    /// probe sampler may split mappings at their borders, so give memory that the program may
-    /// `mremap` by itself as one range or not at all.
+    /// Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent. Outside
+    /// [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
     /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples

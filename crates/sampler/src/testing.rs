@@ -56,6 +56,12 @@ impl Child {
         self.command(1, os_pages);
     }
 
+    /// Whether its buffer can be `mremap`ped as one; it may be longer afterwards.
+    pub fn moves_whole(&mut self) -> bool {
+        self.commands.write_all(&encode(3, 0..0)).expect("the child listens");
+        self.answer() == 0
+    }
+
     /// Lets it end and reaps it.
     pub fn exit(&mut self) {
         let _ = self.commands.write_all(&encode(2, 0..0));
@@ -147,7 +153,14 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
             if what == 2 {
                 libc::_exit(0);
             }
-            say(0);
+            let mut answer = 0;
+            if what == 3 {
+                // Growing, as realloc does: EFAULT says that this is more than one mapping.
+                let grown = libc::mremap(base, bytes as usize, bytes as usize * 2, 0);
+                let split = *libc::__errno_location() == libc::EFAULT;
+                answer = u64::from(grown == libc::MAP_FAILED && split);
+            }
+            say(answer);
         }
         libc::_exit(0);
     }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! writes  arm: PAGEMAP_SCAN protects the OS pages of a random few windows, asynchronously
-//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per run of OS pages
+//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per 2 MiB and range
 //! any     arm: "1" to /proc/PID/clear_refs drops all referenced bits
 //!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
 //! ```
@@ -139,6 +139,12 @@ impl Sampler for ProbeSampler {
 
     fn detach(&mut self, pid: u32) {
         self.processes.remove(&pid);
+    }
+
+    fn may_split(&mut self, pid: u32, within: Range<u64>) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.may_split(within);
+        }
     }
 
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]) {

@@ -18,6 +18,7 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     for uffd in child.uffds.drain(..) {
         sampler.lend(child.pid, Help::Userfaultfd(uffd));
     }
+    sampler.may_split(child.pid, child.buffer.clone());
     let pieces = child.buffer.clone().step_by((piece * OS_PAGE) as usize);
     let ranges: Vec<_> =
         pieces.map(|at| at..(at + piece * OS_PAGE).min(child.buffer.end)).collect();
@@ -83,6 +84,7 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
     child.write(0..4096);
     sampler.attach(child.pid).expect("our own child");
     let half = child.buffer.start + 2048 * OS_PAGE;
+    sampler.may_split(child.pid, child.buffer.clone());
     sampler.watch(child.pid, &[child.buffer.start..half, half..child.buffer.end]);
     assert_eq!(sampler.sees().writes, Sight::PerMapping);
     drained(&mut sampler, 1000);
@@ -132,12 +134,48 @@ fn the_pace_follows_the_budget() {
 fn a_drain_is_bounded_and_says_what_it_left_out() {
     let mut sampler = sampler();
     sampler.config.drain_max = 3;
-    let mut child = watched(4096, 1024, &mut sampler);
+    let mut child = watched(8192, 1024, &mut sampler);
     drained(&mut sampler, 1000);
-    (0..20).for_each(|i| child.write(i * 10..i * 10 + 1));
+    (0..8).for_each(|i| child.write(i * 1024..i * 1024 + 1));
     let (samples, met) = drained(&mut sampler, 1000 + INTERVAL_MS);
     assert_eq!((samples.len(), met.samples), (3, 3));
-    assert!(met.lost >= 17, "{met:?}");
+    assert!(met.lost >= 5, "{met:?}");
+}
+
+#[test]
+fn outside_the_heap_mappings_stay_whole() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 1024, &mut sampler);
+    sampler.may_split(child.pid, 0..0);
+    let middle = child.buffer.start + 2048 * OS_PAGE;
+    sampler.watch(child.pid, &[child.buffer.start..middle, middle..child.buffer.end]);
+    drained(&mut sampler, 1000);
+    assert!(child.moves_whole(), "mremap of the buffer as one works");
+    sampler.may_split(child.pid, child.buffer.clone());
+    sampler.watch(child.pid, &[child.buffer.start..middle, middle..child.buffer.end]);
+    drained(&mut sampler, 1000 + INTERVAL_MS);
+    assert!(!child.moves_whole(), "why it matters: a split mapping does not");
+}
+
+#[test]
+fn a_window_with_a_new_outline_keeps_what_was_seen() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 2048, &mut sampler);
+    drained(&mut sampler, 1000);
+    child.write(0..100);
+    let at = |os_page| child.buffer.start + os_page * OS_PAGE;
+    sampler.watch(child.pid, &[at(0)..at(1024), at(3072)..at(4096)]);
+    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(lines, [100 * LINES, 0, 0, 0], "shrunk: still armed");
+    sampler.watch(child.pid, std::slice::from_ref(&(at(0)..at(2048))));
+    let (samples, _) = drained(&mut sampler, 1000 + 2 * INTERVAL_MS);
+    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(lines, [0; 4], "grown: armed anew, what was not armed is not taken for written");
+    child.write(1500..1600);
+    let (samples, _) = drained(&mut sampler, 1000 + 3 * INTERVAL_MS);
+    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(lines, [0, 200 * LINES, 0, 0], "for two intervals, in one of which nobody looked");
 }
 
 #[test]

@@ -50,6 +50,35 @@ pub fn cut(ranges: &[Range<u64>]) -> Vec<Window> {
     out
 }
 
+/// Joins ranges that touch, unless they lie in `splittable`: elsewhere a border between them could
+/// fall inside a mapping that the program moves as one (`mremap` refuses a range of two mappings).
+pub fn unsplit(ranges: &[Range<u64>], splittable: &Range<u64>) -> Vec<Range<u64>> {
+    let inside = |r: &Range<u64>| splittable.start <= r.start && r.end <= splittable.end;
+    let mut out: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if last.end == range.start && !(inside(last) && inside(range)) => {
+                last.end = range.end;
+            }
+            _ => out.push(range.clone()),
+        }
+    }
+    out
+}
+
+/// Cuts a range every `bytes` from its start.
+pub fn pieces(range: &Range<u64>, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let end = range.end;
+    range.clone().step_by(bytes as usize).map(move |at| at..end.min(at + bytes))
+}
+
+/// Cuts a range at the multiples of `bytes`.
+pub fn pieces_aligned(range: &Range<u64>, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, end) = (range.start, range.end);
+    let first = start / bytes * bytes;
+    (first..end).step_by(bytes as usize).map(move |at| at.max(start)..end.min(at + bytes))
+}
+
 /// Picks `count` of `total` at random, ascending; all when there are no more.
 pub fn pick(total: usize, count: usize, random: &mut Random) -> Vec<usize> {
     let mut left = count.min(total);
@@ -124,6 +153,22 @@ mod tests {
         assert_eq!(spans(&[10..10, 5..9, 3..7, 20..30]), [(5..30, 2)]);
         let many: Vec<_> = (0..5000).map(|i| i * 2 * MIB..(i + 1) * 2 * MIB).collect();
         assert_eq!(cut(&many).len(), WINDOWS_MAX);
+    }
+
+    #[test]
+    fn ranges_that_touch_stay_together_outside_the_heap() {
+        let ranges = [0..10, 10..20, 30..40, 40..50, 50..60];
+        assert_eq!(unsplit(&ranges, &(0..0)), [0..20, 30..60]);
+        assert_eq!(unsplit(&ranges, &(30..50)), [0..20, 30..40, 40..60]);
+        assert_eq!(unsplit(&ranges, &(0..100)), ranges);
+    }
+
+    #[test]
+    fn pieces_cover_the_range() {
+        let list = |pieces: &mut dyn Iterator<Item = Range<u64>>| pieces.collect::<Vec<_>>();
+        assert_eq!(list(&mut pieces(&(3..15), 5)), [3..8, 8..13, 13..15]);
+        assert_eq!(list(&mut pieces_aligned(&(3..15), 5)), [3..5, 5..10, 10..15]);
+        assert_eq!(list(&mut pieces_aligned(&(5..10), 5)), [5..10; 1]);
     }
 
     #[test]
