@@ -56,7 +56,7 @@ impl Daemon {
     }
 
     fn objects(&self, by: Order, limit: usize) -> Objects {
-        let present = self.clients.values().map(|c| (c.program.as_str(), &c.session, &c.uses));
+        let present = self.clients.values().map(|client| client.present(&self.ledger));
         let mut rows = self.sites.rows(present, self.fast_budget_bytes());
         sort(&mut rows, by);
         let sites = rows.len();

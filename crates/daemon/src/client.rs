@@ -2,7 +2,7 @@
 //! In: an [`Arrival`]. Out: records, resyncs when records were lost. Knows nothing of policies.
 
 use crate::greet::Arrival;
-use crate::sites::ClientUses;
+use crate::sites::{ClientUses, Present};
 use std::os::fd::OwnedFd;
 use tiercel_ledger::Ledger;
 use tiercel_wire::{Drained, Flags, Record, Session};
@@ -55,6 +55,12 @@ impl Client {
             resync_due_ms: None,
             last_resync_ms: 0,
         }
+    }
+
+    /// What its sites did, for tables.
+    pub fn present(&self, ledger: &Ledger) -> Present<'_> {
+        let peak_bytes = ledger.tracked_bytes(self.pid).map_or(0, |(_, peak)| peak);
+        Present { program: &self.program, session: &self.session, uses: &self.uses, peak_bytes }
     }
 
     /// Reads the object table for the first time: what lived before the client attached.

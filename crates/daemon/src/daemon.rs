@@ -361,7 +361,6 @@ impl Daemon {
     pub(crate) fn forget(&mut self, number: u32) {
         self.drain_last(number);
         let Some(mut client) = self.clients.remove(&number) else { return };
-        let peak = self.ledger.tracked_bytes(client.pid).map_or(0, |(_, peak)| peak);
         self.look_at(&mut client);
         self.summary.records.drained += client.records;
         self.summary.records.lost += client.lost;
@@ -370,7 +369,7 @@ impl Daemon {
         if let Some(reason) = header.detached {
             self.stepped_aside(reason);
         }
-        self.sites.keep(&client.program, &client.session, &mut client.uses, peak);
+        self.sites.keep(&client.present(&self.ledger));
         if let Some(sampler) = &mut self.sampler {
             sampler.detach(client.pid);
         }

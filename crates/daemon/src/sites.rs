@@ -37,6 +37,10 @@ pub struct Use {
     pub heat: f64,
     /// Bytes per node of what lives, where somebody looked.
     pub nodes: BTreeMap<NodeId, u64>,
+    /// Most heat that was seen at a look.
+    pub heat_max: f64,
+    /// Bytes per node at the last look that found any.
+    pub last_nodes: BTreeMap<NodeId, u64>,
     /// Some of its objects are blocks of small slots.
     pub blocks: bool,
 }
@@ -48,7 +52,7 @@ impl Use {
     }
 
     /// Folds in the use of the same site by another process, or by one that has left.
-    fn absorb(&mut self, other: &Use) {
+    pub fn absorb(&mut self, other: &Use) {
         self.births += other.births;
         self.born_bytes += other.born_bytes;
         self.live_bytes += other.live_bytes;
@@ -57,15 +61,20 @@ impl Use {
         self.writes += other.writes;
         self.samples += other.samples;
         self.heat += other.heat;
+        self.heat_max += other.heat_max;
         self.blocks |= other.blocks;
-        for (node, bytes) in &other.nodes {
-            *self.nodes.entry(*node).or_default() += bytes;
+        for (into, from) in
+            [(&mut self.nodes, &other.nodes), (&mut self.last_nodes, &other.last_nodes)]
+        {
+            for (node, bytes) in from {
+                *into.entry(*node).or_default() += bytes;
+            }
         }
     }
 }
 
 /// The uses of one client, by its own site numbers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ClientUses {
     uses: HashMap<u32, Use>,
 }
@@ -108,6 +117,10 @@ impl ClientUses {
     pub fn end_look(&mut self) {
         for used in self.uses.values_mut() {
             used.peak_bytes = used.peak_bytes.max(used.live_bytes);
+            used.heat_max = used.heat_max.max(used.heat);
+            if !used.nodes.is_empty() {
+                used.last_nodes.clone_from(&used.nodes);
+            }
         }
     }
 }
@@ -128,6 +141,19 @@ pub struct SiteRow {
     pub deserves_fast: bool,
 }
 
+/// A client and what it used.
+#[derive(Clone, Copy)]
+pub struct Present<'a> {
+    /// Name of its program.
+    pub program: &'a str,
+    /// Where its sites are described.
+    pub session: &'a Session,
+    /// What its sites did.
+    pub uses: &'a ClientUses,
+    /// Most bytes all its objects had at a time.
+    pub peak_bytes: u64,
+}
+
 /// All sites of clients that have left, and rows over all of them and those that are here.
 #[derive(Debug, Default)]
 pub struct Sites {
@@ -136,36 +162,21 @@ pub struct Sites {
 
 impl Sites {
     /// Keeps what a leaving client used. Its objects live no more.
-    /// What nobody looked at while it lived had at most what was born, and at most the peak of the
-    /// process, `peak_bytes`.
-    pub fn keep(
-        &mut self,
-        program: &str,
-        session: &Session,
-        uses: &mut ClientUses,
-        peak_bytes: u64,
-    ) {
-        for used in uses.uses.values_mut() {
-            if used.peak_bytes == 0 {
-                used.peak_bytes = used.born_bytes.min(peak_bytes);
-            }
-            used.live_bytes = 0;
-            used.heat = 0.0;
-            used.nodes.clear();
-        }
-        add(&mut self.left, program, session, uses);
-        uses.uses.clear();
+    pub fn keep(&mut self, who: &Present<'_>) {
+        let mut uses = who.uses.clone();
+        uses.begin_look();
+        add(&mut self.left, &Present { uses: &uses, ..*who });
     }
 
     /// All sites; those that deserve `fast_bytes` most are marked.
     pub fn rows<'a>(
         &self,
-        present: impl Iterator<Item = (&'a str, &'a Session, &'a ClientUses)>,
+        present: impl Iterator<Item = Present<'a>>,
         fast_bytes: u64,
     ) -> Vec<SiteRow> {
         let mut rows = self.left.clone();
-        for (program, session, uses) in present {
-            add(&mut rows, program, session, uses);
+        for who in present {
+            add(&mut rows, &who);
         }
         let mut rows: Vec<SiteRow> = rows.into_values().collect();
         mark_deserving(&mut rows, fast_bytes);
@@ -213,21 +224,25 @@ fn key(frame: &SiteFrame) -> (&std::path::Path, u64) {
     (&frame.path, frame.addr)
 }
 
-fn add(rows: &mut HashMap<u64, SiteRow>, program: &str, session: &Session, uses: &ClientUses) {
-    for (number, used) in &uses.uses {
-        let site = (*number != 0).then(|| session.site(*number)).flatten();
+fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
+    for (number, used) in &who.uses.uses {
+        let site = (*number != 0).then(|| who.session.site(*number)).flatten();
         let mut hash = site.as_ref().map_or(UNKNOWN_SITE, |site| site.hash);
         if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
             hash = UNKNOWN_SITE;
         }
         let row = rows.entry(hash).or_insert_with(|| SiteRow {
             hash,
-            program: program.to_owned(),
-            frames: site.map(|site| frames(&site, session)).unwrap_or_default(),
+            program: who.program.to_owned(),
+            frames: site.map(|site| frames(&site, who.session)).unwrap_or_default(),
             used: Use::default(),
             deserves_fast: false,
         });
         row.used.absorb(used);
+        if used.peak_bytes == 0 {
+            // Nobody looked while it lived: at most what was born, at most all the process had.
+            row.used.peak_bytes += used.born_bytes.min(who.peak_bytes);
+        }
     }
 }
 

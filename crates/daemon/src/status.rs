@@ -43,7 +43,7 @@ impl Daemon {
         summary.budget = BudgetState {
             fast: self.config.fast.to_string(),
             fast_bytes: self.fast_budget_bytes(),
-            used_bytes: self.fast_used_bytes(),
+            used_bytes: summary.budget.used_bytes,
         };
         summary.spent.cpu_ns = thread_cpu_ns();
         if let Some(sampler) = &self.sampler {

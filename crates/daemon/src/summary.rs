@@ -119,7 +119,7 @@ pub struct BudgetState {
     pub fast: String,
     /// In bytes now.
     pub fast_bytes: u64,
-    /// Bytes of live objects there.
+    /// Bytes of live objects there at the last tick with programs.
     pub used_bytes: u64,
 }
 

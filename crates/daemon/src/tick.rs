@@ -123,6 +123,9 @@ impl Daemon {
         self.pace.undecided.elapsed_ms += closed.elapsed_ms;
         self.pace.undecided.allocated_bytes += closed.allocated_bytes;
         self.summary.spent.ticks += 1;
+        if !self.clients.is_empty() {
+            self.summary.budget.used_bytes = self.fast_used_bytes();
+        }
         let stale = self.look_at_all(now);
         self.summary.spent.ledger_ns += ns(began);
         // A late tick does not make the next ones early.

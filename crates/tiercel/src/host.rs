@@ -99,11 +99,6 @@ impl Hosted {
         Ok(Hosted { pid: Pid::from_child(&child), signals })
     }
 
-    /// Process id of the program.
-    pub fn pid(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
-    }
-
     /// Waits for the program's end; passes signals on and stops together with it meanwhile.
     pub fn wait(&mut self) -> Result<Ending> {
         loop {

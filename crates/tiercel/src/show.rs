@@ -8,8 +8,12 @@ use std::time::Duration;
 use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::units::short_bytes;
 use tiercel_daemon::{Farewell, SiteRow, Summary};
+use tiercel_machine::NodeId;
 
-/// The summary: a table of the `rows` sites that deserve fast memory most, then the figures.
+/// Sites that are named and merged for a table; naming costs up to a millisecond each.
+const NAMED_MAX: usize = 500;
+
+/// The summary: a table of the `rows` places that deserve fast memory most, then the figures.
 pub fn farewell(farewell: &Farewell, symbols: &mut Symbols, rows: usize) -> String {
     let mut out = String::new();
     let seen = farewell.sites.iter().any(|row| row.used.samples > 0);
@@ -19,21 +23,46 @@ pub fn farewell(farewell: &Farewell, symbols: &mut Symbols, rows: usize) -> Stri
         } else {
             "largest objects (no access to them was observed):\n"
         });
-        let mut sites: Vec<&SiteRow> = farewell.sites.iter().collect();
+        let mut sites = farewell.sites.clone();
         if !seen {
             sites.sort_by_key(|row| std::cmp::Reverse(row.used.peak_bytes));
         }
-        out.push_str(&objects(&sites[..sites.len().min(rows)], &farewell.summary, symbols));
-        if sites.len() > rows {
-            let _ = writeln!(out, "... and {} more sites", sites.len() - rows);
+        sites.truncate(NAMED_MAX);
+        let mut places = merge(&sites, symbols);
+        let rest = places.len().saturating_sub(rows);
+        places.truncate(rows);
+        out.push_str(&table(&places, &farewell.summary));
+        if rest > 0 {
+            let _ = writeln!(out, "... and {rest} more; --rows shows them, --json all");
         }
     }
     out.push_str(&figures(&farewell.summary));
     out
 }
 
-/// A table of sites.
-pub fn objects(sites: &[&SiteRow], summary: &Summary, symbols: &mut Symbols) -> String {
+/// A table of sites in the order given, those of one place together.
+pub fn objects(sites: &[SiteRow], summary: &Summary, symbols: &mut Symbols) -> String {
+    table(&merge(sites, symbols), summary)
+}
+
+/// Sites under the name of the place people know them by, in order of the first of each: one line
+/// of a program is reached over many stacks.
+fn merge(sites: &[SiteRow], symbols: &mut Symbols) -> Vec<(String, SiteRow)> {
+    let mut places: Vec<(String, SiteRow)> = Vec::new();
+    for site in sites {
+        let name = name(site, symbols);
+        match places.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, row)) => {
+                row.used.absorb(&site.used);
+                row.deserves_fast |= site.deserves_fast;
+            }
+            None => places.push((name, site.clone())),
+        }
+    }
+    places
+}
+
+fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("", Left),
@@ -45,18 +74,18 @@ pub fn objects(sites: &[&SiteRow], summary: &Summary, symbols: &mut Symbols) -> 
         ("node", Left),
         ("where", Left),
     ]);
-    for row in sites {
+    for (name, row) in places {
         let used = &row.used;
-        let accesses = used.reads + used.writes;
+        let lives = used.live_bytes > 0;
         table.row(vec![
             if row.deserves_fast { "*" } else { "" }.to_owned(),
-            short_bytes(used.peak_bytes.max(used.live_bytes)),
+            short_bytes(if lives { used.live_bytes } else { used.peak_bytes }),
             used.births.to_string(),
-            short_count(accesses),
+            short_count(used.reads + used.writes),
             short_count((used.density() * 1024.0) as u64),
-            short_count(used.heat as u64),
-            nodes(row, &summary.nodes),
-            name(row, symbols),
+            short_count(if lives { used.heat } else { used.heat_max } as u64),
+            nodes(if lives { &used.nodes } else { &used.last_nodes }, &summary.nodes),
+            name.clone(),
         ]);
     }
     table.text()
@@ -73,18 +102,16 @@ pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
     printable(&format!("{}: {place}{blocks}", row.program))
 }
 
-/// Where a site's objects are: `fast 80% slow 20%`.
-fn nodes(row: &SiteRow, labels: &BTreeMap<u16, String>) -> String {
-    let total: u64 = row.used.nodes.values().sum();
-    if total == 0 {
-        return "-".to_owned();
-    }
-    let shares = row.used.nodes.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, bytes)| {
+/// Where objects are: `fast 80% slow 20%`.
+fn nodes(nodes: &BTreeMap<NodeId, u64>, labels: &BTreeMap<u16, String>) -> String {
+    let total: u64 = nodes.values().sum();
+    let shares = nodes.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, bytes)| {
         let label = labels.get(&node.0).cloned().unwrap_or_else(|| format!("node{}", node.0));
         let percent = *bytes * 100 / total;
         if percent == 100 { label } else { format!("{label} {percent}%") }
     });
-    shares.collect::<Vec<_>>().join(" ")
+    let shares: Vec<String> = shares.collect();
+    if shares.is_empty() { "-".to_owned() } else { shares.join(" ") }
 }
 
 /// Everything that is a figure, a line each.
@@ -170,7 +197,7 @@ fn moves(out: &mut String, s: &Summary) {
     );
     let _ = writeln!(
         out,
-        "budget     {} of fast memory ({}), {} used at the end; machine {}",
+        "budget     {} of fast memory ({}), {} used at the last tick; machine {}",
         short_bytes(s.budget.fast_bytes),
         s.budget.fast,
         short_bytes(s.budget.used_bytes),

@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use tiercel_daemon::control::{Order, ROWS_MAX, Request};
 use tiercel_daemon::symbols::Symbols;
-use tiercel_daemon::{Objects, SiteRow, Summary};
+use tiercel_daemon::{Objects, Summary};
 
 /// Time between two looks.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -84,8 +84,7 @@ impl View {
     }
 
     fn table(&mut self) -> String {
-        let rows: Vec<&SiteRow> = self.objects.rows.iter().collect();
-        show::objects(&rows, &self.summary, &mut self.symbols)
+        show::objects(&self.objects.rows, &self.summary, &mut self.symbols)
     }
 
     fn live(&mut self, mut terminal: DefaultTerminal) -> Result<()> {
