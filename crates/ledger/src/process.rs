@@ -62,28 +62,49 @@ impl Process {
 /// Up to which version the uses of an address are over.
 #[derive(Default)]
 pub(crate) struct Tombstones {
-    young: BTreeMap<u64, Version>,
-    old: BTreeMap<u64, Version>,
+    young: BTreeMap<u64, End>,
+    old: BTreeMap<u64, End>,
+}
+
+/// The first version that may live; or the last that may not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Before(Version),
+    With(Version),
+}
+
+impl End {
+    fn covers(self, version: Version) -> bool {
+        match self {
+            End::Before(first) => first.is_newer_than(version),
+            End::With(last) => !version.is_newer_than(last),
+        }
+    }
+
+    fn version(self) -> Version {
+        match self {
+            End::Before(version) | End::With(version) => version,
+        }
+    }
 }
 
 impl Tombstones {
     /// False when there was no room.
-    pub(crate) fn bury(&mut self, addr: u64, version: Version) -> bool {
+    pub(crate) fn bury(&mut self, addr: u64, end: End) -> bool {
         if self.young.len() >= TOMBSTONES_MAX && !self.young.contains_key(&addr) {
             return false;
         }
-        let latest = self.young.entry(addr).or_insert(version);
-        if version.is_newer_than(*latest) {
-            *latest = version;
+        let latest = self.young.entry(addr).or_insert(end);
+        let is_later = end.version().is_newer_than(latest.version());
+        if is_later || end == End::With(latest.version()) {
+            *latest = end;
         }
         true
     }
 
     /// Whether this use of the address is known to be over.
     pub(crate) fn covers(&self, addr: u64, version: Version) -> bool {
-        let over = |map: &BTreeMap<u64, Version>| {
-            map.get(&addr).is_some_and(|dead| !version.is_newer_than(*dead))
-        };
+        let over = |map: &BTreeMap<u64, End>| map.get(&addr).is_some_and(|e| e.covers(version));
         (!self.young.is_empty() && over(&self.young)) || (!self.old.is_empty() && over(&self.old))
     }
 
@@ -92,12 +113,12 @@ impl Tombstones {
     }
 }
 
-/// A range that left the mapped objects of older versions.
+/// A range that left the mapped objects of some versions.
 #[derive(Clone, Copy)]
 struct Cut {
     addr: u64,
     end: u64,
-    version: Version,
+    over: End,
     young: bool,
 }
 
@@ -109,34 +130,38 @@ pub(crate) struct Cuts {
 
 impl Cuts {
     /// False when an older one had to go before its time.
-    pub(crate) fn add(&mut self, addr: u64, end: u64, version: Version) -> bool {
+    pub(crate) fn add(&mut self, addr: u64, end: u64, over: End) -> bool {
         let full = self.cuts.len() >= CUTS_MAX;
         if full {
             self.cuts.pop_front();
         }
-        self.cuts.push_back(Cut { addr, end, version, young: true });
+        self.cuts.push_back(Cut { addr, end, over, young: true });
         !full
     }
 
     /// What is left of a range of this version, ascending.
     pub(crate) fn remains(&self, addr: u64, end: u64, version: Version) -> Vec<(u64, u64)> {
         let mut pieces = vec![(addr, end)];
-        for cut in self.cuts.iter().filter(|cut| cut.version.is_newer_than(version)) {
-            pieces = pieces
-                .into_iter()
-                .flat_map(|(lo, hi)| [(lo, hi.min(cut.addr)), (lo.max(cut.end), hi)])
-                .filter(|(lo, hi)| lo < hi)
-                .collect();
+        for cut in self.cuts.iter().filter(|cut| cut.over.covers(version)) {
+            pieces = without(&pieces, cut.addr, cut.end);
         }
         pieces
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cuts.is_empty()
+    /// Whether any cut takes something off a range of this version.
+    pub(crate) fn hit(&self, addr: u64, end: u64, version: Version) -> bool {
+        let takes = |cut: &Cut| cut.addr < end && addr < cut.end && cut.over.covers(version);
+        self.cuts.iter().any(takes)
     }
 
     pub(crate) fn age(&mut self) {
         self.cuts.retain(|cut| cut.young);
         self.cuts.iter_mut().for_each(|cut| cut.young = false);
     }
+}
+
+/// Ranges without the part of them that lies in another.
+pub(crate) fn without(ranges: &[(u64, u64)], addr: u64, end: u64) -> Vec<(u64, u64)> {
+    let split = |&(lo, hi): &(u64, u64)| [(lo, hi.min(addr)), (lo.max(end), hi)];
+    ranges.iter().flat_map(split).filter(|(lo, hi)| lo < hi).collect()
 }

@@ -9,6 +9,7 @@ use tiercel_wire::{Flags, Record, Version};
 
 use crate::config::OBJECT_BYTES_MAX;
 use crate::ledger::Ledger;
+use crate::process::{End, without};
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, PAGE_SHIFT, Row, Stamp};
 
 /// A birth, from a record or an object table.
@@ -46,21 +47,22 @@ impl Ledger {
                     self.process_mut(slot).continued = Some(addr);
                 }
             }
-            Record::Died { addr, version, .. } => {
+            Record::Died { addr, bytes, version, flags, .. } => {
                 if let Some(heir) = continued {
                     self.inherit(slot, addr, version, heir);
                 }
-                self.died(slot, addr, version);
+                if flags.has(Flags::MAPPED) {
+                    self.unmapped(slot, addr, bytes, version);
+                } else {
+                    self.died(slot, addr, version);
+                }
             }
             Record::Resized { addr, bytes, site, version, arena, flags, time_ms } => {
                 let born = self.event_stamp(time_ms);
                 self.resized(slot, Birth { addr, bytes, site, version, arena, flags, born });
             }
             Record::Cut { addr, bytes, version, .. } => {
-                self.cut(slot, addr, addr + bytes, Some(version));
-                if !self.process_mut(slot).cuts.add(addr, addr + bytes, version) {
-                    self.counts.early_forgotten += 1;
-                }
+                self.cut_mapped(slot, addr, bytes, version);
             }
             Record::Phase { number, .. } => self.process_mut(slot).phase = number,
             // The daemon sees what really became of the process.
@@ -77,33 +79,59 @@ impl Ledger {
         self.counts.objects_born += 1;
         self.counts.born_bytes += birth.bytes;
         self.process_mut(slot).born_bytes.0 += birth.bytes;
-        let process = self.process(slot);
-        if !birth.flags.has(Flags::MAPPED) || process.cuts.is_empty() {
+        if birth.flags.has(Flags::MAPPED) {
+            self.place_mapped(slot, birth);
+        } else {
             self.place(slot, birth);
-            return;
-        }
-        for (addr, end) in process.cuts.remains(birth.addr, birth.end(), birth.version) {
-            self.place(slot, Birth { addr, bytes: end - addr, ..birth });
         }
     }
 
-    /// Puts a birth into the books unless it is known to be over.
+    /// Puts an object of the heap into the books unless it is known to be over. What it overlaps is dead:
+    /// the heap gives no byte out twice.
     fn place(&mut self, slot: u16, birth: Birth) {
-        if let Some(number) = self.overlapping(slot, birth.addr, birth.end()) {
-            let row = &self.rows[number];
-            let is_known = row.addr == birth.addr && row.version() == birth.version;
-            let overtaken =
-                self.newer_within(slot, birth.addr, birth.end(), birth.version).is_some();
-            if overtaken || is_known {
-                self.counts.births_overtaken += 1;
-                return;
-            }
-        }
-        if self.process(slot).tombstones.covers(birth.addr, birth.version) {
+        let known = self.head_at(slot, birth.addr);
+        let is_known = known.is_some_and(|head| self.rows[head].version() == birth.version);
+        if is_known
+            || self.process(slot).tombstones.covers(birth.addr, birth.version)
+            || self.newer_within(slot, birth.addr, birth.end(), birth.version).is_some()
+        {
             self.counts.births_overtaken += 1;
             return;
         }
         self.remove_overlapping(slot, birth.addr, birth.end());
+        self.insert_fresh(slot, &birth);
+    }
+
+    /// Puts a mapping into the books, as far as neither cuts nor newer mappings have taken it. It takes what
+    /// it overlaps from older ones: the rest of those may live.
+    fn place_mapped(&mut self, slot: u16, birth: Birth) {
+        let mut pieces = vec![(birth.addr, birth.end())];
+        if self.process(slot).cuts.hit(birth.addr, birth.end(), birth.version) {
+            pieces = self.process(slot).cuts.remains(birth.addr, birth.end(), birth.version);
+        }
+        let mut below = birth.end();
+        while let Some(number) = self.overlapping(slot, birth.addr, below) {
+            let row = &self.rows[number];
+            if !birth.version.is_newer_than(row.version()) {
+                pieces = without(&pieces, row.addr, row.end());
+            }
+            below = row.addr;
+            if below <= birth.addr {
+                break;
+            }
+        }
+        if pieces != [(birth.addr, birth.end())] {
+            self.counts.births_overtaken += 1;
+        }
+        for (addr, end) in pieces {
+            self.cut(slot, addr, end, Some(birth.version));
+            // Heap is never under a mapping, whatever a client says.
+            self.remove_overlapping(slot, addr, end);
+            self.insert_fresh(slot, &Birth { addr, bytes: end - addr, ..birth });
+        }
+    }
+
+    fn insert_fresh(&mut self, slot: u16, birth: &Birth) {
         let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
         self.insert_row(Row {
             addr: birth.addr,
@@ -126,6 +154,28 @@ impl Ledger {
         });
     }
 
+    /// A mapped object died. What a cut left of one goes by the version of the whole, so the death speaks
+    /// of its range only.
+    fn unmapped(&mut self, slot: u16, addr: u64, bytes: u64, version: Version) {
+        if let Some(head) = self.head_at(slot, addr)
+            && self.rows[head].version() == version
+            && self.rows[self.last_of(head)].end() == addr + bytes
+        {
+            self.remove_object(head);
+            return;
+        }
+        self.counts.deaths_early += 1;
+        self.cut_mapped(slot, addr, bytes, version);
+    }
+
+    /// A range leaves the mapped objects of versions up to `version`, born or still to come.
+    fn cut_mapped(&mut self, slot: u16, addr: u64, bytes: u64, version: Version) {
+        self.cut(slot, addr, addr + bytes, Some(version));
+        if !self.process_mut(slot).cuts.add(addr, addr + bytes, End::With(version)) {
+            self.counts.early_forgotten += 1;
+        }
+    }
+
     pub(crate) fn died(&mut self, slot: u16, addr: u64, version: Version) {
         let head = self.head_at(slot, addr).filter(|n| !self.is_newer(*n, version));
         let is_exact = head.is_some_and(|number| self.rows[number].version() == version);
@@ -134,23 +184,48 @@ impl Ledger {
         }
         if !is_exact {
             self.counts.deaths_early += 1;
-            if !self.process_mut(slot).tombstones.bury(addr, version) {
-                self.counts.early_forgotten += 1;
-            }
+            self.bury(slot, addr, End::With(version));
+        }
+    }
+
+    /// Remembers that the uses of an address up to `end` are over.
+    fn bury(&mut self, slot: u16, addr: u64, end: End) {
+        if !self.process_mut(slot).tombstones.bury(addr, end) {
+            self.counts.early_forgotten += 1;
         }
     }
 
     pub(crate) fn resized(&mut self, slot: u16, new: Birth) {
-        let Some(head) = self.head_at(slot, new.addr) else {
-            // Its birth is late, or was lost; this record says as much.
-            self.born(slot, new);
-            return;
-        };
-        let dead = self.process(slot).tombstones.covers(new.addr, new.version);
-        if dead || self.is_newer(head, new.version) || new.bytes > OBJECT_BYTES_MAX {
+        let head = self.head_at(slot, new.addr);
+        let is_mapped = new.flags.has(Flags::MAPPED);
+        let is_cut = is_mapped
+            && (self.process(slot).cuts.hit(new.addr, new.end(), new.version)
+                || self.newer_within(slot, new.addr, new.end(), new.version).is_some());
+        let is_over = self.process(slot).tombstones.covers(new.addr, new.version)
+            || head.is_some_and(|head| self.is_newer(head, new.version))
+            || new.bytes > OBJECT_BYTES_MAX;
+        if is_over && !is_cut {
             self.counts.births_overtaken += 1;
             return;
         }
+        match head {
+            Some(head) if !is_cut => self.resize(slot, head, &new),
+            // Its birth is late, or was lost, or a later cut came first: this record says as much.
+            _ => {
+                self.cut(slot, new.addr, new.end(), Some(new.version));
+                self.born(slot, new);
+            }
+        }
+        // Uses older than this one may still be reported as born.
+        let over = End::Before(new.version);
+        if !is_mapped {
+            self.bury(slot, new.addr, over);
+        } else if !self.process_mut(slot).cuts.add(new.addr, new.end(), over) {
+            self.counts.early_forgotten += 1;
+        }
+    }
+
+    fn resize(&mut self, slot: u16, head: u32, new: &Birth) {
         let last = self.last_of(head);
         let old_end = self.rows[last].end();
         if new.end() < old_end {
@@ -159,6 +234,9 @@ impl Ledger {
             let newer = self.newer_within(slot, old_end, new.end(), new.version);
             let end = newer.unwrap_or(new.end());
             if end > old_end {
+                if new.flags.has(Flags::MAPPED) {
+                    self.cut(slot, old_end, end, Some(new.version));
+                }
                 self.remove_overlapping(slot, old_end, end);
                 let pages = ((end - old_end) >> PAGE_SHIFT) as u32;
                 self.extend(last, pages, new.bytes >> PAGE_SHIFT);
