@@ -66,7 +66,6 @@ pub fn fuzzer(name: &str, seconds: u64) -> std::process::Command {
         "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
         "-Cllvm-args=-sanitizer-coverage-pc-table",
         "-Cllvm-args=-sanitizer-coverage-trace-compares",
-        "-Ccodegen-units=1",
         "-Cdebug-assertions=on",
         "--cfg=fuzzing",
     ];
