@@ -15,6 +15,7 @@
  * or socket; one that refuses them (EPERM, ENOSYS) is an ordinary failure.
  */
 #include "track.h"
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -60,7 +61,9 @@ static bool fork_holds_maps, fork_holds_sites;
 
 static const char *attach(void);
 static bool prepare(void);
+static bool is_our_malloc(void);
 static void say(const char *what);
+static void say_line(const char *what);
 
 void tcl_session_start(void) {
     int saved = errno;
@@ -76,6 +79,8 @@ void tcl_session_start(void) {
             const char *failure = prepare() ? attach() : "the session's memory";
             if (failure)
                 say(failure);
+            else if (!is_our_malloc())
+                say_line("this program brings its own malloc; only what it maps is tracked");
             if (failure && errno == EAGAIN) /* it is there, and busy: it is asked again later */
                 atomic_store(&tcl_mode, TCL_MODE_TRACKED);
         }
@@ -157,20 +162,37 @@ uint64_t tcl_now_ms(void) {
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* One line on stderr, and no other output ever: without stdio, without malloc, errno kept. */
-static void say(const char *what) {
+/* A program that exports malloc itself, or whose own preload comes first, wins over us. */
+static bool is_our_malloc(void) {
+    Dl_info theirs, ours;
+    void *found = dlsym(RTLD_DEFAULT, "malloc");
+    return !found || !dladdr(found, &theirs) || !dladdr((void *)&tcl_session_start, &ours) ||
+           theirs.dli_fbase == ours.dli_fbase;
+}
+
+/* On stderr, in one write, without stdio or malloc; there is no other output, ever. */
+static void say_parts(const char *const *parts, size_t count) {
     char line[256];
-    int saved = errno;
-    const char *why = strerrordesc_np(saved);
-    const char *parts[] = {"tiercel: ", what, ": ", why ? why : "unknown error",
-                           "; this program runs without tiering\n"};
     size_t used = 0;
-    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+    for (size_t i = 0; i < count; i++) {
         size_t bytes = strnlen(parts[i], sizeof(line) - used);
         memcpy(line + used, parts[i], bytes);
         used += bytes;
     }
     syscall(SYS_write, STDERR_FILENO, line, used);
+}
+
+static void say_line(const char *what) {
+    say_parts((const char *[]){"tiercel: ", what, "\n"}, 3);
+}
+
+/* What failed, and errno. */
+static void say(const char *what) {
+    int saved = errno;
+    const char *why = strerrordesc_np(saved);
+    say_parts((const char *[]){"tiercel: ", what, ": ", why ? why : "unknown error",
+                               "; this program runs without tiering\n"},
+              5);
     errno = saved;
 }
 
@@ -365,11 +387,10 @@ static const char *attach(void) {
     if (mapped)
         failure = begin(socket, memfd);
     int error = errno;
-    if (failure && mapped) {
+    if (failure && mapped && error == EAGAIN)
         atomic_store(&tcl_life->epoch, 0);
-        if (error != EAGAIN)
-            tcl_session_leave(failure);
-    }
+    else if (failure && mapped)
+        tcl_session_leave(failure);
     if (memfd >= 0)
         syscall(SYS_close, memfd);
     syscall(SYS_close, socket);

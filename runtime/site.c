@@ -60,7 +60,7 @@ static const char own_code;               /* an address in this module */
 
 static uint64_t mix(uint64_t a, uint64_t b) {
     uint64_t x = (a ^ b) * 0x9e3779b97f4a7c15ull;
-    return x ^ x >> 29;
+    return x ^ x >> 32;
 }
 
 /* ---- Publishing ------------------------------------------------------------------------------ */
@@ -294,7 +294,11 @@ static void describe(const struct first_sight *sight, struct tcl_site *site) {
 
 /* Number of the site, old or new; 0 when the table is full. Under site_lock. */
 static uint32_t intern(const struct tcl_site *site) {
-    size_t at = site->hash % INDEX;
+    /* Not by site->hash: frames of generated code do not count there, here they tell sites apart. */
+    uint64_t place = 0;
+    for (unsigned i = 0; i < site->frame_count; i++)
+        place = mix(place, site->frames[i]);
+    size_t at = place % INDEX;
     for (;; at = (at + 1) % INDEX) { /* never full: twice as many places as sites */
         uint32_t id = tables->index[at];
         if (!id)

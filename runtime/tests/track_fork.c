@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track_fork.c: forked children, of threaded parents too, get sessions of their own and free what
+ * they inherited; a raw clone is noticed without any handler having run.
+ */
+#include "hazard.h"
+
+static _Atomic bool stop;
+
+static void *busy(void *seed) {
+    while (!stop)
+        churn(200, (unsigned)(uintptr_t)seed);
+    return NULL;
+}
+
+static int child_of(void *inherited[16]) {
+    for (int i = 0; i < 16; i++)
+        free(inherited[i]);
+    churn(500, 7);
+    return 3;
+}
+
+static void check_child(pid_t pid) {
+    int status;
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid, "no child");
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3, "child: status %x", status);
+}
+
+static int hosted(void) {
+    void *objects[16];
+    pthread_t thread[2];
+    for (int i = 0; i < 16; i++)
+        objects[i] = malloc(50000);
+    for (uintptr_t i = 0; i < 2; i++)
+        pthread_create(&thread[i], NULL, busy, (void *)i);
+    for (int i = 0; i < 10; i++) {
+        pid_t pid = fork();
+        if (!pid)
+            _exit(child_of(objects));
+        check_child(pid);
+    }
+    stop = true;
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (!pid)
+        _exit(child_of(objects));
+    check_child(pid);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        return hosted();
+    (void)argv;
+    struct daemon d = {0};
+    host(&d, "hosted");
+    CHECK(d.sessions == 12, "%d sessions", d.sessions);
+    for (int i = 1; i < d.sessions; i++)
+        CHECK(d.session[i]->hello.parent_session == 1, "parent %u",
+              d.session[i]->hello.parent_session);
+    printf("track_fork: %d sessions, parent of all children known\n", d.sessions);
+    return 0;
+}
