@@ -37,9 +37,9 @@ impl Machine {
         Some(Machine::from_toml(text))
     }
 
-    /// This machine's first memory node split in two on paper: node 0 like the best memory of `like`,
-    /// the next one like its worst, each as large as all memory here, both marked `modelled`. For hosts
-    /// with one kind of memory, where moves are modelled.
+    /// This machine's first memory node split in two on paper: node 0 like the best memory of
+    /// `like`, the next one like its worst, each as large as all memory here, both marked
+    /// `modelled`. For hosts with one kind of memory, where moves are modelled.
     pub fn modelled(&self, like: &Machine) -> Machine {
         let tiers = like.tiers();
         let pick = |tier: Option<&crate::Tier>| tier.and_then(|t| like.node(*t.nodes.first()?));

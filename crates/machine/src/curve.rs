@@ -16,10 +16,10 @@ pub struct CurvePoint {
     pub latency_ns: f64,
 }
 
-/// Read latency at `gb_s` of traffic of which `read_share` are reads, nanoseconds; `None` for an empty
-/// curve. Linear between the points of one read share, then linear between the two nearest read shares;
-/// left of the first point and right of the last one it stays what it was there (more than the peak
-/// cannot flow, see [`peak_gb_s`]). `curve` ascends by (read share, bandwidth).
+/// Read latency at `gb_s` of traffic of which `read_share` are reads, nanoseconds; `None` for an
+/// empty curve. Linear between the points of one read share, then linear between the two nearest
+/// read shares; left of the first point and right of the last one it stays what it was there (more
+/// than the peak cannot flow, see [`peak_gb_s`]). `curve` ascends by (read share, bandwidth).
 pub fn loaded_latency_ns(curve: &[CurvePoint], read_share: f64, gb_s: f64) -> Option<f64> {
     between_shares(curve, read_share, |line| latency_on(line, gb_s))
 }

@@ -1,7 +1,7 @@
 //! Finds out what machine this is by reading /sys and /proc below a root.
-//! In: a directory that looks like the root of a Linux file system. Out: a [`Machine`] and what was odd.
-//! Knows nothing of privileges: it reads only files that everybody may read, and a missing, cut or
-//! garbled file costs one figure and one [`Problem`], never the machine.
+//! In: a directory that looks like the root of a Linux file system. Out: a [`Machine`] and what was
+//! odd. Knows nothing of privileges: it reads only files that everybody may read, and a missing,
+//! cut or garbled file costs one figure and one [`Problem`], never the machine.
 
 use std::fs;
 use std::io::Read;
@@ -12,8 +12,8 @@ use crate::machine::{Figures, MAX_NODES, Machine, Node, NodeId};
 use crate::units::CpuList;
 use crate::{MachineError, Problem};
 
-/// Most bytes read of one file; the largest (cpuinfo of 1000 CPUs, of which the first is enough) is far
-/// above any of the others.
+/// Most bytes read of one file; the largest (cpuinfo of 1000 CPUs, of which the first is enough) is
+/// far above any of the others.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// Most entries looked at in one directory: node directories hold one entry per memory block.
 const MAX_DIR_ENTRIES: usize = 1 << 20;
@@ -28,8 +28,8 @@ const TIER_DIR: &str = "sys/devices/virtual/memory_tiering";
 const DAX_DIR: &str = "sys/bus/dax/devices";
 
 impl Machine {
-    /// Reads the machine below `root` (`/` for this one). Problems are oddities that were worked around.
-    /// Fails only where no memory at all can be found.
+    /// Reads the machine below `root` (`/` for this one). Problems are oddities that were worked
+    /// around. Fails only where no memory at all can be found.
     pub fn discover(root: &Path) -> Result<(Machine, Vec<Problem>), MachineError> {
         let mut tree = Tree { root, problems: Vec::new() };
         let mut machine = Machine { name: "this-machine".to_owned(), ..Machine::default() };
@@ -91,8 +91,8 @@ impl Tree<'_> {
         node
     }
 
-    /// Initiators and figures of the first access class that has initiators with CPUs: what accelerators
-    /// see is not what a program sees.
+    /// Initiators and figures of the first access class that has initiators with CPUs: what
+    /// accelerators see is not what a program sees.
     fn read_access(&mut self, node: &mut Node, with_cpus: &[NodeId]) {
         for class in ACCESS_CLASSES {
             let dir = format!("{NODE_DIR}/node{}/{class}/initiators", node.id);
@@ -127,7 +127,8 @@ impl Tree<'_> {
         }
     }
 
-    /// No node with memory: one node (the first with CPUs, or a new one) gets all memory of the machine.
+    /// No node with memory: one node (the first with CPUs, or a new one) gets all memory of the
+    /// machine.
     fn place_all_memory(&mut self, machine: &mut Machine) -> Result<(), MachineError> {
         let text = self.text("proc/meminfo").unwrap_or_default();
         let Some(total) = meminfo_bytes(&text, "MemTotal:").filter(|bytes| *bytes > 0) else {
@@ -220,7 +221,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Where a link of /sys/bus leads: the path tells the bus. The link itself where it leads nowhere.
+    /// Where a link of /sys/bus leads: the path tells the bus. The link itself where it leads
+    /// nowhere.
     fn device_path(&self, path: &str) -> String {
         let link = self.root.join(path);
         let target = fs::canonicalize(&link).or_else(|_| fs::read_link(&link));

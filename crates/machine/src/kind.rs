@@ -21,15 +21,16 @@ const HBM_PROCESSORS: [&str; 2] = ["Xeon(R) CPU Max", "Xeon Phi"];
 /// Parts of a device path that give the bus away.
 const BUSES: [(&str, Kind); 4] =
     [("/ndbus", Kind::Nvm), ("/ACPI0017", Kind::Cxl), ("/decoder", Kind::Cxl), ("/cxl", Kind::Cxl)];
-/// Bandwidth over the DRAM's from which memory is stacked. The least of the known: HBM2e on Xeon Max at
-/// 1.57 (425 against 271 GB/s, reads limited by the cores); DRAM nodes of one machine are within 1.2.
+/// Bandwidth over the DRAM's from which memory is stacked. The least of the known: HBM2e on Xeon
+/// Max at 1.57 (425 against 271 GB/s, reads limited by the cores); DRAM nodes of one machine are
+/// within 1.2.
 const HBM_BANDWIDTH_RATIO: f64 = 1.4;
-/// Read over write bandwidth from which memory is persistent: Optane 2.8 (39.4 against 13.9 GB/s), CXL and
-/// DRAM at most 1.3.
+/// Read over write bandwidth from which memory is persistent: Optane 2.8 (39.4 against 13.9 GB/s),
+/// CXL and DRAM at most 1.3.
 const NVM_READ_WRITE_RATIO: f64 = 2.0;
 
-/// Sets kind and basis of every node that has memory. A memory-only node that stays unknown is reported,
-/// with what its shape suggests.
+/// Sets kind and basis of every node that has memory. A memory-only node that stays unknown is
+/// reported, with what its shape suggests.
 pub fn tell_kinds(nodes: &mut [Node], evidence: &Evidence) -> Vec<Problem> {
     let mut problems = Vec::new();
     for index in 0..nodes.len() {
@@ -45,7 +46,8 @@ pub fn tell_kinds(nodes: &mut [Node], evidence: &Evidence) -> Vec<Problem> {
     problems
 }
 
-/// The node with CPUs and memory that `nodes[index]` is compared with: its initiator, else the first.
+/// The node with CPUs and memory that `nodes[index]` is compared with: its initiator, else the
+/// first.
 fn reference(nodes: &[Node], index: usize) -> Option<&Node> {
     let comparable = || nodes.iter().filter(|n| n.has_cpus() && n.has_memory());
     comparable().find(|n| nodes[index].initiators.contains(&n.id)).or_else(|| comparable().next())
@@ -87,7 +89,7 @@ fn ask(nodes: &[Node], index: usize, distance: Option<u16>) -> Problem {
     let guess = match (ranked, smaller) {
         (true, _) => "its figures rank it",
         (false, true) => {
-            "it is smaller than the memory beside the CPUs, as HBM is, but ranks below that until you say so"
+            "smaller than the memory beside the CPUs, as HBM is; it ranks below until you say so"
         }
         (false, false) => "it ranks below the memory beside the CPUs",
     };

@@ -23,9 +23,9 @@ impl std::fmt::Display for NodeId {
 
 /// Nodes, their CPUs and how far they are from one another.
 ///
-/// Invariants (kept by `discover` and `from_toml`): nodes ascend by id without doubles; no CPU belongs
-/// to two nodes; `distances` is empty or square with one row and column per node in node order; links
-/// name existing nodes, ascend by (from, to) without doubles.
+/// Invariants (kept by `discover` and `from_toml`): nodes ascend by id without doubles; no CPU
+/// belongs to two nodes; `distances` is empty or square with one row and column per node in node
+/// order; links name existing nodes, ascend by (from, to) without doubles.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -34,7 +34,8 @@ pub struct Machine {
     /// One line for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Firmware distances (10 = local), `distances[i][j]` from the i-th node to the j-th. Empty: unknown.
+    /// Firmware distances (10 = local), `distances[i][j]` from the i-th node to the j-th. Empty:
+    /// unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distances: Vec<Vec<u16>>,
     /// Ascending by id; ids may have holes.
@@ -77,7 +78,8 @@ pub struct Node {
     /// The socket (physical package) it hangs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<u16>,
-    /// Nodes whose CPUs reach it best; `figures` are as these see it. Contains itself when it has CPUs.
+    /// Nodes whose CPUs reach it best; `figures` are as these see it. Contains itself when it has
+    /// CPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initiators: Vec<NodeId>,
     /// The kernel's memory tier number (lower is faster), where the kernel has tiers.

@@ -1,6 +1,7 @@
-//! The order of nodes: tiers (access tier first, locality second: AutoTiering 2.2) and spaces (H2M).
-//! In: a [`Machine`]. Out: [`Tier`]s best first, and the nodes that answer a [`Space`].
-//! Knows nothing of who uses the nodes.
+//! The order of nodes: tiers (access tier first, locality second: AutoTiering 2.2) and spaces
+//! (H2M).
+//! In: a [`Machine`]. Out: [`Tier`]s best first, and the nodes that answer a [`Space`]. Knows
+//! nothing of who uses the nodes.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,8 @@ use crate::machine::{Basis, Figures, Kind, Machine, Node, NodeId};
 pub struct Tier {
     /// 0 is the best; ascends by one.
     pub rank: u16,
-    /// Access tier (what the memory is), 0 is the best. Several ranks share one when locality splits it.
+    /// Access tier (what the memory is), 0 is the best. Several ranks share one when locality
+    /// splits it.
     pub access: u16,
     /// Distance from the viewpoint; `None` seen globally or where the firmware gives none.
     pub distance: Option<u16>,
@@ -38,31 +40,32 @@ impl Space {
     pub const ALL: [Space; 3] = [Space::HighBandwidth, Space::LowLatency, Space::LargeCapacity];
 }
 
-/// Nodes whose slowness differs by less than this factor have equal rank. The kernel's memory tiers are
-/// as wide: MEMTIER_CHUNK_SIZE / MEMTIER_ADISTANCE_DRAM = 128 / 576, so 22% of DRAM.
+/// Nodes whose slowness differs by less than this factor have equal rank. The kernel's memory tiers
+/// are as wide: MEMTIER_CHUNK_SIZE / MEMTIER_ADISTANCE_DRAM = 128 / 576, so 22% of DRAM.
 const EQUAL_RANK_FACTOR: f64 = 1.25;
 
-/// Slowness by kind alone, where a figure is missing. Only their order matters, and that they are more
-/// than [`EQUAL_RANK_FACTOR`] apart; they are never shown.
+/// Slowness by kind alone, where a figure is missing. Only their order matters, and that they are
+/// more than [`EQUAL_RANK_FACTOR`] apart; they are never shown.
 const SLOWNESS_HBM: f64 = 0.5;
 const SLOWNESS_DRAM: f64 = 1.0;
 const SLOWNESS_CXL: f64 = 3.0;
 const SLOWNESS_NVM: f64 = 10.0;
 
 impl Machine {
-    /// All nodes with memory, best tier first, as the machine as a whole sees them: one tier for each access
-    /// tier, local and remote together.
+    /// All nodes with memory, best tier first, as the machine as a whole sees them: one tier for
+    /// each access tier, local and remote together.
     pub fn tiers(&self) -> Vec<Tier> {
         self.split(None)
     }
 
-    /// The same as seen from the CPUs of one node: within an access tier, the nearer nodes first. On two
-    /// sockets with DRAM and NVM: local DRAM, remote DRAM, local NVM, remote NVM.
+    /// The same as seen from the CPUs of one node: within an access tier, the nearer nodes first.
+    /// On two sockets with DRAM and NVM: local DRAM, remote DRAM, local NVM, remote NVM.
     pub fn tiers_from(&self, from: NodeId) -> Vec<Tier> {
         self.split(Some(from))
     }
 
-    /// Nodes that answer a space, all of the best access tier for it; with a viewpoint the nearest first.
+    /// Nodes that answer a space, all of the best access tier for it; with a viewpoint the nearest
+    /// first.
     pub fn space(&self, space: Space, from: Option<NodeId>) -> Vec<NodeId> {
         let tiers = self.tiers();
         let best = tiers.iter().min_by(|a, b| {
@@ -78,8 +81,8 @@ impl Machine {
         nodes
     }
 
-    /// How far `node` is from `from` on a scale that works without firmware distances: the distance, else
-    /// whether it is near, else whether the socket is the same.
+    /// How far `node` is from `from` on a scale that works without firmware distances: the
+    /// distance, else whether it is near, else whether the socket is the same.
     fn locality(&self, from: NodeId, to: NodeId) -> (u16, bool, bool) {
         if let Some(distance) = self.distance(from, to) {
             return (distance, false, false);
@@ -135,8 +138,8 @@ impl Machine {
         tiers
     }
 
-    /// The node the others are compared with: DRAM with CPUs, before anything else with CPUs, before
-    /// anything else; with figures before without; the lowest number.
+    /// The node the others are compared with: DRAM with CPUs, before anything else with CPUs,
+    /// before anything else; with figures before without; the lowest number.
     fn reference(&self) -> Option<&Node> {
         self.memory_nodes().min_by_key(|node| {
             let known = product(&node.figures).is_some();
@@ -170,9 +173,9 @@ impl Machine {
     }
 }
 
-/// How many times slower than the reference: latency ratio times inverse bandwidth ratio, as the kernel
-/// computes its abstract distance (mm/memory-tiers.c, mt_perf_to_adistance); by kind where a figure is
-/// missing, by the kernel's own tier or the absence of CPUs where the kind is.
+/// How many times slower than the reference: latency ratio times inverse bandwidth ratio, as the
+/// kernel computes its abstract distance (mm/memory-tiers.c, mt_perf_to_adistance); by kind where a
+/// figure is missing, by the kernel's own tier or the absence of CPUs where the kind is.
 fn slowness(node: &Node, reference: Option<&Node>) -> f64 {
     let Some(reference) = reference else { return SLOWNESS_DRAM };
     if let (Some(own), Some(its)) = (product(&node.figures), product(&reference.figures)) {

@@ -6,8 +6,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Longest range that is expanded. Linux's largest NR_CPUS is 8192, MAX_NUMNODES 1024; eight times that
-/// leaves room and keeps garbage like `0-4294967295` from eating memory.
+/// Longest range that is expanded. Linux's largest NR_CPUS is 8192, MAX_NUMNODES 1024; eight times
+/// that leaves room and keeps garbage like `0-4294967295` from eating memory.
 pub const MAX_LIST_ENTRIES: usize = 65536;
 
 const SUFFIXES: [(&str, u32); 6] =
@@ -27,8 +27,8 @@ pub enum UnitError {
     Long(String),
 }
 
-/// Reads `"16 GiB"`, `"64MiB"`, `"1.5 TiB"`, `"4096"`, `"4096 B"`. The single letters `K M G T P` mean
-/// the same binary units. Bytes.
+/// Reads `"16 GiB"`, `"64MiB"`, `"1.5 TiB"`, `"4096"`, `"4096 B"`. The single letters `K M G T P`
+/// mean the same binary units. Bytes.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     let bad = || UnitError::Size(text.to_owned());
     let text_trimmed = text.trim();

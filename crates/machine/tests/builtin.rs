@@ -1,4 +1,5 @@
-//! Every description in lab/machines: it parses, reads back as itself, and ranks its memory as expected.
+//! Every description in lab/machines: it parses, reads back as itself, and ranks its memory as
+//! expected.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! Discovery on recorded and invented machines: one table per fixture.
-//! The expected tables lie beside the trees; `UPDATE_EXPECT=1 cargo test -p tiercel-machine` writes them anew.
+//! Discovery on recorded and invented machines: one table per fixture. The expected tables lie
+//! beside the trees; `UPDATE_EXPECT=1 cargo test -p tiercel-machine` writes them anew.
 
 mod tree;
 
@@ -11,7 +11,7 @@ use expect_test::expect_file;
 use proptest::prelude::*;
 use tiercel_machine::{Machine, MachineError, NodeId, Space, Tier, format_bytes};
 
-const TREES: [&str; 12] = [
+const TREES: [&str; 13] = [
     "container-partial",
     "container-without-nodes",
     "cxl-expander",
@@ -19,6 +19,7 @@ const TREES: [&str; 12] = [
     "grace-hopper",
     "hbm-or-what",
     "holes",
+    "lab-two-socket-optane",
     "one-node-vm",
     "two-socket-dram",
     "two-socket-optane",

@@ -1,4 +1,5 @@
-//! Descriptions and overrides: what is refused and how the message reads, and what an override changes.
+//! Descriptions and overrides: what is refused and how the message reads, and what an override
+//! changes.
 
 use expect_test::{Expect, expect};
 use tiercel_machine::{Kind, Machine, NodeId, Overrides};
@@ -60,17 +61,17 @@ fn unknown_keys_and_wrong_types_are_refused_with_the_place() {
 
     "#]],
     );
-    let figures = "figures = { read_latency = 80.0 }";
+    let energy = "energy = { read = 80.0 }";
     refused(
-        &format!("{}{figures}\n", machine_text("")),
+        &format!("{}{energy}\n", machine_text("")),
         &expect![[r#"
-        machine description: TOML parse error at line 12, column 13
-           |
-        12 | figures = { read_latency = 80.0 }
-           |             ^^^^^^^^^^^^
-        unknown field `read_latency`, expected one of `read_latency_ns`, `write_latency_ns`, `read_gb_s`, `write_gb_s`
+            machine description: TOML parse error at line 12, column 12
+               |
+            12 | energy = { read = 80.0 }
+               |            ^^^^
+            unknown field `read`, expected one of `read_pj_per_bit`, `write_pj_per_bit`, `static_w`
 
-    "#]],
+        "#]],
     );
 }
 
@@ -98,14 +99,14 @@ fn impossible_nodes_are_refused_by_name() {
     refused(
         &with("figures = { read_gb_s = 0.0 }"),
         &expect![[r#"
-        machine description: node 1: every latency and bandwidth must be above 0 (leave unknown ones out)
-    "#]],
+            machine description: node 1: latency and bandwidth must be above 0; leave unknown ones out
+        "#]],
     );
     refused(
         &with("figures = { read_latency_ns = nan }"),
         &expect![[r#"
-        machine description: node 1: every latency and bandwidth must be above 0 (leave unknown ones out)
-    "#]],
+            machine description: node 1: latency and bandwidth must be above 0; leave unknown ones out
+        "#]],
     );
     refused(
         &with("energy = { static_w = -1.0 }"),
@@ -138,8 +139,8 @@ fn impossible_relations_and_curves_are_refused_by_name() {
     refused(
         &with("curve = [{ read_share = 2.0, gb_s = 0.0, latency_ns = 1.0 }]"),
         &expect![[r#"
-        machine description: node 1: curve: read_share is 0 to 1, gb_s at least 0, latency_ns above 0
-    "#]],
+            machine description: node 1: curve: read_share 0 to 1, gb_s at least 0, latency_ns above 0
+        "#]],
     );
     let point = "{ read_share = 1.0, gb_s = 5.0, latency_ns = 1.0 }";
     refused(

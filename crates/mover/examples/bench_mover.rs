@@ -47,7 +47,8 @@ struct Work {
 }
 
 impl Work {
-    /// Time of `move_pages` over the whole range with so many OS pages per call, nanoseconds per OS page.
+    /// Time of `move_pages` over the whole range with so many OS pages per call, nanoseconds per OS
+    /// page.
     fn call(&self, batch: usize, target: Option<NodeId>) -> f64 {
         let count = self.range.bytes / self.os_page;
         let addrs: Vec<u64> = (0..count).map(|i| self.range.addr + i * self.os_page).collect();

@@ -6,13 +6,13 @@
 //!
 //! ```text
 //!   ask where all are --> there | absent | elsewhere
-//!        elsewhere --> move (whole batch) --> ask again --> there | absent | elsewhere + last failure
-//!             ^                                                        |
-//!             '------ busy only: again, in pieces an eighth as long ---'
+//!        elsewhere --> move (all at once) --> ask again --> there | absent | elsewhere + failure
+//!             ^                                                                    |
+//!             '------ if busy: once more, in pieces an eighth as long -------------'
 //! ```
 //!
-//! Why pieces: after an OS page that cannot be migrated, the kernel may leave the rest of the call alone
-//! (a short move); shorter calls confine that to its neighbours.
+//! Why pieces: after an OS page that cannot be migrated, the kernel may leave the rest of the call
+//! alone (a short move); shorter calls confine that to its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -23,10 +23,10 @@ use tiercel_machine::NodeId;
 use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 use crate::{Mover, Range, Residency, ResidencyError};
 
-/// OS pages per call. Asking costs 0.24 us an OS page from 64 a call on, 1.25 us one by one; a call that moves
-/// costs 61 us before it moves anything (it drains the lists of every CPU), 15 ns an OS page at 4096 (2-core VM,
-/// kernel 6.18, `./x bench mover`). 4096 holds eight huge ones and keeps the program's memory map locked for
-/// milliseconds only.
+/// OS pages per call. Asking costs 0.24 us an OS page from 64 a call on, 1.25 us one by one; a call
+/// that moves costs 61 us before it moves anything (it drains the lists of every CPU), 15 ns an OS
+/// page at 4096 (2-core VM, kernel 6.18, `./x bench mover`). 4096 holds eight huge ones and keeps
+/// the program's memory map locked for milliseconds only.
 pub const BATCH_OS_PAGES: usize = 4096;
 /// Rounds per batch: pieces of 4096, 512, 64 and 8 OS pages.
 const ROUNDS: u32 = 4;
@@ -34,12 +34,15 @@ const ROUNDS: u32 = 4;
 const ROUND_SHIFT: u32 = 3;
 /// OS pages of one range that a residency question looks at; one extent of 64 MiB is exact.
 pub const MAX_QUERIED_OS_PAGES: u64 = 16384;
-/// Longest move; all of the runtime's address range. A longer one is somebody's error and fails as such.
+/// Longest move; all of the runtime's address range. A longer one is somebody's error and fails as
+/// such.
 pub const MAX_MOVE_BYTES: u64 = 1 << 40;
-/// Bytes the kernel moves at once when transparent huge pages are in use (x86-64, and arm64 with 4 KiB).
+/// Bytes the kernel moves at once when transparent huge pages are in use (x86-64, and arm64 with 4
+/// KiB).
 const HUGE_BYTES: u64 = 2 << 20;
 
-/// Moves memory of any process that the kernel lets us move: our own user's, or anybody's with privilege.
+/// Moves memory of any process that the kernel lets us move: our own user's, or anybody's with
+/// privilege.
 #[derive(Debug)]
 pub struct KernelMover<K = Linux> {
     kernel: K,
@@ -162,9 +165,9 @@ impl<K: Kernel> KernelMover<K> {
         }
     }
 
-    /// What to attempt in this round: of each whole huge piece only its head where the memory seems to be
-    /// huge (it takes the other 511 along), and one such head otherwise, to find out. Later rounds attempt
-    /// all that waits. Also returns the heads.
+    /// What to attempt in this round: of each whole huge piece only its head where the memory seems
+    /// to be huge (it takes the other 511 along), and one such head otherwise, to find out. Later
+    /// rounds attempt all that waits. Also returns the heads.
     fn heads_first(
         &self,
         round: u32,
@@ -359,8 +362,8 @@ fn failure_of_call(errno: Errno) -> Failure {
     }
 }
 
-/// What the status of an attempt means, should the OS page turn out to be elsewhere still. `short`: the
-/// kernel says that it did not get to all OS pages.
+/// What the status of an attempt means, should the OS page turn out to be elsewhere still. `short`:
+/// the kernel says that it did not get to all OS pages.
 fn failure_of_status(status: i32, short: bool) -> Failure {
     match status {
         STATUS_UNTOUCHED if short => Failure::Busy,
@@ -375,8 +378,9 @@ fn failure_of_status(status: i32, short: bool) -> Failure {
     }
 }
 
-/// What the status of a question means: a node, or nowhere. EFAULT is the kernel's word for the shared zero
-/// page and for addresses that are not mapped at all: neither has memory that could move.
+/// What the status of a question means: a node, or nowhere. EFAULT is the kernel's word for the
+/// shared zero page and for addresses that are not mapped at all: neither has memory that could
+/// move.
 fn place_of(status: i32) -> Result<Option<NodeId>, Failure> {
     match u16::try_from(status) {
         Ok(node) => Ok(Some(NodeId(node))),
@@ -385,8 +389,8 @@ fn place_of(status: i32) -> Result<Option<NodeId>, Failure> {
     }
 }
 
-/// The i-th of `asked` indices below `total`: all of them, or one anywhere in each of `asked` equal strips, so
-/// that memory interleaved in a regular pattern is not always hit at the same phase.
+/// The i-th of `asked` indices below `total`: all of them, or one anywhere in each of `asked` equal
+/// strips, so that memory interleaved in a regular pattern is not always hit at the same phase.
 fn spread(i: u64, asked: u64, total: u64) -> u64 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     let strip = total / asked;

@@ -1,7 +1,7 @@
 //! Edge out: executes moves and reports what really happened.
-//! In: [`tiercel_ledger::movement::Move`]s. Out: [`tiercel_ledger::movement::Outcome`]s by residency.
-//! Knows nothing of why a move was asked for. Memory that is not there yet cannot be steered from
-//! here: `mbind` works only inside the process, so birth placement is the runtime's.
+//! In: [`tiercel_ledger::movement::Move`]s. Out: [`tiercel_ledger::movement::Outcome`]s by
+//! residency. Knows nothing of why a move was asked for. Memory that is not there yet cannot be
+//! steered from here: `mbind` works only inside the process, so birth placement is the runtime's.
 
 mod kernel;
 mod modelled;
@@ -18,8 +18,8 @@ use tiercel_machine::NodeId;
 
 /// What executes moves. Owned by one thread; calls block for as long as the copying takes.
 pub trait Mover {
-    /// Executes `moves` in order (so demotions that make room come first) and returns one outcome for
-    /// each, in the same order. Never fails as a whole: what went wrong is in the outcomes.
+    /// Executes `moves` in order (so demotions that make room come first) and returns one outcome
+    /// for each, in the same order. Never fails as a whole: what went wrong is in the outcomes.
     fn execute(&mut self, moves: &[Move]) -> Vec<Outcome>;
 
     /// Where the memory of `ranges` of one process is now; one answer per range, in order.
@@ -60,10 +60,11 @@ pub struct Range {
 pub struct Residency {
     /// Bytes per node, ascending by node, no zeros.
     pub nodes: Vec<(NodeId, u64)>,
-    /// Bytes with no physical memory behind them (never touched, swapped out, the shared zero page).
+    /// Bytes with no physical memory behind them (never touched, swapped out, the shared zero
+    /// page).
     pub absent_bytes: u64,
-    /// Bytes that were looked at. Less than the range when it was sampled: then the other figures are
-    /// the shares of the sample scaled to the range.
+    /// Bytes that were looked at. Less than the range when it was sampled: then the other figures
+    /// are the shares of the sample scaled to the range.
     pub queried_bytes: u64,
 }
 

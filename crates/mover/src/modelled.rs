@@ -9,12 +9,13 @@ use tiercel_machine::{Machine, NodeId};
 
 use crate::{Mover, Range, Residency, ResidencyError};
 
-/// Most intervals in the books, about 64 bytes each, so half a gibibyte. Neighbours on the same node are one
-/// interval; beyond the limit a birth or a move is not booked and counted in [`ModelledMover::unbooked`].
+/// Most intervals in the books, about 64 bytes each, so half a gibibyte. Neighbours on the same
+/// node are one interval; beyond the limit a birth or a move is not booked and counted in
+/// [`ModelledMover::unbooked`].
 pub const MAX_INTERVALS: usize = 8 << 20;
 
-/// What the kernel spends per OS page beside copying, nanoseconds: `move_pages` took 2.4 to 4.5 us an OS page
-/// in a guest with several nodes, less 4 KiB at 10 GB/s.
+/// What the kernel spends per OS page beside copying, nanoseconds: `move_pages` took 2.4 to 4.5 us
+/// an OS page in a guest with several nodes, less 4 KiB at 10 GB/s.
 const OVERHEAD_NS_PER_OS_PAGE: f64 = 2000.0;
 /// Bytes of an OS page for that overhead. The modelled machine is x86-64's.
 const OS_PAGE_BYTES: u64 = 4096;
@@ -38,8 +39,8 @@ pub struct ModelledMover {
 type Ranges = BTreeMap<u64, (u64, NodeId)>;
 
 impl ModelledMover {
-    /// Books for `machine`. Objects without an arena go to the first node of `first_touch` that still has
-    /// room within its bytes (and its capacity), the last one taking what is left over.
+    /// Books for `machine`. Objects without an arena go to the first node of `first_touch` that
+    /// still has room within its bytes (and its capacity), the last one taking what is left over.
     pub fn new(machine: Machine, first_touch: Vec<(NodeId, u64)>) -> ModelledMover {
         assert!(!first_touch.is_empty(), "objects must be born somewhere");
         ModelledMover {
@@ -121,7 +122,8 @@ impl ModelledMover {
         }
     }
 
-    /// Puts `range` on `node` in the books, whatever was there before. False when the books are full.
+    /// Puts `range` on `node` in the books, whatever was there before. False when the books are
+    /// full.
     fn write(&mut self, pid: u32, range: Range, node: NodeId) -> bool {
         if range.bytes == 0 {
             return true;
@@ -222,8 +224,8 @@ impl Mover for ModelledMover {
 
     fn note(&self) -> String {
         format!(
-            "moves are MODELLED: this machine has one kind of memory, so no byte moves and nothing gets \
-             faster; places, bytes and times are those of {}",
+            "moves are MODELLED: this machine has one kind of memory, so no byte moves and nothing \
+             gets faster; places, bytes and times are those of {}",
             self.machine.name
         )
     }

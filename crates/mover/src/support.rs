@@ -67,14 +67,15 @@ fn move_pages(kernel: &mut dyn Kernel) -> Finding {
         ),
         Err(errno) => Finding::absent(
             NAME,
-            format!("refused: {errno}; a container's seccomp filter usually does that"),
+            format!("refused: {errno}, perhaps by seccomp"),
             "allow the system call move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)",
         ),
     }
 }
 
-/// The kernel lets us move memory of processes that we may read as a debugger may: same user and not
-/// set-user-id, or CAP_SYS_PTRACE. Yama's ptrace_scope restricts attaching only, which this is not.
+/// The kernel lets us move memory of processes that we may read as a debugger may: same user and
+/// not set-user-id, or CAP_SYS_PTRACE. Yama's ptrace_scope restricts attaching only, which this is
+/// not.
 fn other_processes(status: &str) -> Finding {
     const NAME: &str = "other-processes";
     let mask = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
@@ -108,7 +109,7 @@ fn numa_balancing(setting: Option<&str>) -> Finding {
         Some("0") => Finding::ok(NAME, "off"),
         Some(mode) => Finding::degraded(
             NAME,
-            format!("on (mode {mode}): the kernel moves OS pages on its own and undoes our moves"),
+            format!("on (mode {mode}): the kernel moves OS pages too and undoes our moves"),
             "sysctl kernel.numa_balancing=0 while tiercel runs",
         ),
     }
@@ -119,7 +120,7 @@ fn demotion(setting: Option<&str>) -> Finding {
     match setting.map(str::trim) {
         Some("true" | "1") => Finding::degraded(
             NAME,
-            "on: under memory pressure the kernel demotes OS pages that we placed",
+            "on: under pressure the kernel demotes OS pages that we placed",
             "echo 0 > /sys/kernel/mm/numa/demotion_enabled, or leave free room in the fast tier",
         ),
         _ => Finding::ok(NAME, "off"),

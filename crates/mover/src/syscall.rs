@@ -11,16 +11,17 @@ pub struct Errno(pub i32);
 /// What a status is before the kernel writes it: an address the kernel never got to keeps it.
 pub const STATUS_UNTOUCHED: i32 = i32::MIN;
 
-/// linux/mempolicy.h: move only OS pages that this process alone maps. (MPOL_MF_MOVE_ALL needs CAP_SYS_NICE and
-/// would move memory that others use too.)
+/// linux/mempolicy.h: move only OS pages that this process alone maps. (MPOL_MF_MOVE_ALL needs
+/// CAP_SYS_NICE and would move memory that others use too.)
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 
 /// The system calls a mover needs.
 pub trait Kernel {
-    /// `move_pages(2)` for OS pages that belong to `pid`, with MPOL_MF_MOVE (only OS pages that no other
-    /// process maps). With a target: moves there; without: asks where they are. Each status becomes a node
-    /// number or a negated errno, or stays as it was where the kernel stopped early. Returns how many OS
-    /// pages the kernel says it did not move. `addrs` and `status` have the same length.
+    /// `move_pages(2)` for OS pages that belong to `pid`, with MPOL_MF_MOVE (only OS pages that no
+    /// other process maps). With a target: moves there; without: asks where they are. Each status
+    /// becomes a node number or a negated errno, or stays as it was where the kernel stopped early.
+    /// Returns how many OS pages the kernel says it did not move. `addrs` and `status` have the
+    /// same length.
     fn move_pages(
         &mut self,
         pid: u32,
@@ -36,7 +37,8 @@ pub trait Kernel {
 /// The running kernel.
 #[derive(Debug, Default)]
 pub struct Linux {
-    /// The same target for every address, as the call wants it; kept to save an allocation per call.
+    /// The same target for every address, as the call wants it; kept to save an allocation per
+    /// call.
     targets: Vec<libc::c_int>,
 }
 
@@ -57,10 +59,10 @@ impl Kernel for Linux {
             }
             None => std::ptr::null(),
         };
-        // SAFETY: the kernel reads `addrs.len()` addresses (u64 has the size of a pointer on the 64-bit
-        // systems this builds for, checked below) and as many targets unless null, and writes as many
-        // statuses; all three live and are long enough, as asserted. The addresses are the other process's
-        // and are only looked up, never dereferenced here.
+        // SAFETY: the kernel reads `addrs.len()` addresses (u64 has the size of a pointer on the
+        // 64-bit systems this builds for, checked below) and as many targets unless null, and
+        // writes as many statuses; all three live and are long enough, as asserted. The addresses
+        // are the other process's and are only looked up, never dereferenced here.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,

@@ -1,5 +1,6 @@
 //! The kernel mover on a kernel that fails in every way a kernel can.
-//! In: OS pages as words, one each. Out: outcomes as text. Each edge to the kernel has its failing twin here.
+//! In: OS pages as words, one each. Out: outcomes as text. Each edge to the kernel has its failing
+//! twin here.
 
 use std::fmt::Write;
 
@@ -125,8 +126,8 @@ impl Faulty {
                 }
                 Page::Busy(left) => {
                     self.pages[index] = Page::Busy(left - 1);
-                    // As the kernel: an OS page that cannot be isolated flushes the queue, and a queue
-                    // with a pinned OS page in it ends the call.
+                    // As the kernel: an OS page that cannot be isolated flushes the queue, and a
+                    // queue with a pinned OS page in it ends the call.
                     if pinned {
                         return Ok((addrs.len() - at) as u64);
                     }
@@ -461,10 +462,13 @@ fn a_large_range_is_sampled_and_scaled() {
 }
 
 proptest! {
-    /// Against the obvious model: what can move is on the target afterwards, nothing else is, and the
-    /// outcome says exactly that. Cut into moves anywhere.
+    /// Against the obvious model: what can move is on the target afterwards, nothing else is, and
+    /// the outcome says exactly that. Cut into moves anywhere.
     #[test]
-    fn outcomes_tell_the_truth(pages in proptest::collection::vec(any_page(), 1..700), cut in 0usize..700) {
+    fn outcomes_tell_the_truth(
+        pages in proptest::collection::vec(any_page(), 1..700),
+        cut in 0usize..700,
+    ) {
         let cut = cut.min(pages.len()) as u64;
         let count = pages.len() as u64;
         let mut kernel = Faulty { pages: pages.clone(), ..Faulty::default() };

@@ -1,5 +1,5 @@
-//! The kernel mover on the running kernel. Works on any machine with `move_pages`; every move goes to the
-//! node where the memory is already, so nothing depends on how many nodes there are.
+//! The kernel mover on the running kernel. Works on any machine with `move_pages`; every move goes
+//! to the node where the memory is already, so nothing depends on how many nodes there are.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 
@@ -33,8 +33,8 @@ impl Child {
         let range = Range { addr: memory as u64, bytes };
         let (mut leash, kept) = std::io::pipe().unwrap();
         let (mut ready, tell) = std::io::pipe().unwrap();
-        // SAFETY: the child calls only write to its memory, close, read, write and _exit: all safe after
-        // fork in a process with threads.
+        // SAFETY: the child calls only write to its memory, close, read, write and _exit: all safe
+        // after fork in a process with threads.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
@@ -143,7 +143,8 @@ fn a_vanished_process() {
     assert_eq!(answer, Err(ResidencyError::Vanished));
 }
 
-/// As another user in a thread of its own: the raw system call changes the credentials of one thread only.
+/// As another user in a thread of its own: the raw system call changes the credentials of one
+/// thread only.
 #[test]
 fn another_users_process() {
     // SAFETY: reads a number.
@@ -155,7 +156,8 @@ fn another_users_process() {
     let asked = child.wish(child.home());
     let as_nobody = std::thread::spawn(move || {
         const NOBODY: libc::c_long = 65534;
-        // SAFETY: three numbers; glibc's wrapper would change every thread, the system call does not.
+        // SAFETY: three numbers; glibc's wrapper would change every thread, the system call does
+        // not.
         let done = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
         assert_eq!(done, 0);
         let answer = KernelMover::new().residency(asked.pid, &[Range::of(&asked)]).remove(0);

@@ -53,37 +53,48 @@ const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
 fn a_good_machine() {
     let status = "Name:\tx\nCapEff:\t000001ffffffffff\nMems_allowed_list:\t0-3\n";
     let files = [(NODES, "0-3\n"), (STATUS, status), (BALANCING, "0\n"), (DEMOTION, "false\n")];
-    check(&files, Ok(2), &expect![[r#"
+    check(
+        &files,
+        Ok(2),
+        &expect![[r#"
         memory-nodes Ok: 4 nodes with memory (0-3)
         move-pages Ok: works on our own memory (node 2)
         other-processes Ok: memory of every user's processes can be moved
         mems-allowed Ok: all nodes with memory are allowed (0-3)
         numa-balancing Ok: off
         kernel-demotion Ok: off
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn everything_in_the_way() {
     let status = "CapEff:\t0000000000000000\nMems_allowed_list:\t0\n";
     let files = [(NODES, "0-1\n"), (STATUS, status), (BALANCING, "2\n"), (DEMOTION, "true\n")];
-    check(&files, Err(libc::EPERM), &expect![[r#"
-        memory-nodes Ok: 2 nodes with memory (0-1)
-        move-pages Absent: refused: Operation not permitted (os error 1); a container's seccomp filter usually does that
-          do: allow the system call move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)
-        other-processes Ok: this user's processes only, and no set-user-id program
-        mems-allowed Degraded: nodes 1 have memory but this cpuset forbids them
-          do: add them to cpuset.mems of the control group (docker: --cpuset-mems)
-        numa-balancing Degraded: on (mode 2): the kernel moves OS pages on its own and undoes our moves
-          do: sysctl kernel.numa_balancing=0 while tiercel runs
-        kernel-demotion Degraded: on: under memory pressure the kernel demotes OS pages that we placed
-          do: echo 0 > /sys/kernel/mm/numa/demotion_enabled, or leave free room in the fast tier
-    "#]]);
+    check(
+        &files,
+        Err(libc::EPERM),
+        &expect![[r#"
+            memory-nodes Ok: 2 nodes with memory (0-1)
+            move-pages Absent: refused: Operation not permitted (os error 1), perhaps by seccomp
+              do: allow the system call move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)
+            other-processes Ok: this user's processes only, and no set-user-id program
+            mems-allowed Degraded: nodes 1 have memory but this cpuset forbids them
+              do: add them to cpuset.mems of the control group (docker: --cpuset-mems)
+            numa-balancing Degraded: on (mode 2): the kernel moves OS pages too and undoes our moves
+              do: sysctl kernel.numa_balancing=0 while tiercel runs
+            kernel-demotion Degraded: on: under pressure the kernel demotes OS pages that we placed
+              do: echo 0 > /sys/kernel/mm/numa/demotion_enabled, or leave free room in the fast tier
+        "#]],
+    );
 }
 
 #[test]
 fn a_bare_root_and_an_old_kernel() {
-    check(&[], Err(libc::ENOSYS), &expect![[r#"
+    check(
+        &[],
+        Err(libc::ENOSYS),
+        &expect![[r#"
         memory-nodes Degraded: one node with memory: there is nowhere to move to, moves are modelled
           do: run on a machine with several kinds of memory, or in the lab: tiercel lab
         move-pages Absent: the kernel has no move_pages
@@ -92,12 +103,16 @@ fn a_bare_root_and_an_old_kernel() {
         mems-allowed Ok: the kernel restricts no node
         numa-balancing Ok: this kernel has no NUMA balancing to fight with
         kernel-demotion Ok: off
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_kernel_that_talks_nonsense() {
-    check(&[(NODES, "0-banana\n"), (STATUS, "CapEff:\tzz\n")], Ok(-5), &expect![[r#"
+    check(
+        &[(NODES, "0-banana\n"), (STATUS, "CapEff:\tzz\n")],
+        Ok(-5),
+        &expect![[r#"
         memory-nodes Degraded: one node with memory: there is nowhere to move to, moves are modelled
           do: run on a machine with several kinds of memory, or in the lab: tiercel lab
         move-pages Degraded: answers -5 for memory that is there
@@ -106,5 +121,6 @@ fn a_kernel_that_talks_nonsense() {
         mems-allowed Ok: the kernel restricts no node
         numa-balancing Ok: this kernel has no NUMA balancing to fight with
         kernel-demotion Ok: off
-    "#]]);
+    "#]],
+    );
 }

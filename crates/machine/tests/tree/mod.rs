@@ -1,6 +1,7 @@
 //! Recorded sysfs trees as text: one line per entry of fixtures/machines/*.tree.
-//! In: `path: content` (`\n`, `\\` and `\xff` escaped, a final line end added as the kernel does), `path -> target` for a
-//! link, `path/` for a directory, `#` for a comment. Out: the tree in a temporary directory.
+//! In: `path: content` (`\n`, `\\` and `\xff` escaped, a final line end added as the kernel does),
+//! `path -> target` for a link, `path/` for a directory, `#` for a comment. Out: the tree in a
+//! temporary directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
