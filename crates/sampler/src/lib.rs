@@ -206,8 +206,8 @@ pub struct Config {
     pub drain_max: usize,
     /// Also report first touches and releases of OS pages (MAT 3.3.1 saw up to 10% cost).
     pub page_events: bool,
-    /// Probe: extents looked at per pass.
-    pub probe_extents: usize,
+    /// Probe: pieces of 2 MiB watched for writes at once, at most; as few as the budget demands.
+    pub probe_pieces: usize,
     /// Probe: shortest time between two passes, milliseconds.
     pub probe_interval_ms: u64,
     /// Probe: seed of the random choice of extents.
@@ -228,13 +228,13 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             period: 4096,
-            cpu_budget: 0.01,
+            cpu_budget: 0.005,
             source: Source::Hardware,
             events: Vec::new(),
             ring_bytes: 256 << 10,
             drain_max: 1 << 16,
             page_events: false,
-            probe_extents: 256,
+            probe_pieces: 1024,
             probe_interval_ms: 200,
             seed: 1,
         }

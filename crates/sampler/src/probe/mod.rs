@@ -5,8 +5,8 @@
 //! Two sights, each with its own pace, each per process:
 //!
 //! ```text
-//! writes  arm: PAGEMAP_SCAN protects the OS pages of a random few windows, asynchronously
-//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per 2 MiB and range
+//! writes  arm: PAGEMAP_SCAN protects a random few pieces of 2 MiB, asynchronously
+//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per piece and range
 //! any     arm: "1" to /proc/PID/clear_refs drops all referenced bits
 //!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
 //! ```
@@ -30,20 +30,21 @@ mod process;
 mod smaps;
 mod sys;
 mod windows;
+mod writes;
 
 use process::Process;
 use windows::Random;
 
 /// Bytes one sample of weight 1 stands for: a cache line.
 const LINE_BYTES: u64 = 64;
-/// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
-const WRITE_FAULT: Duration = Duration::from_nanos(1150);
+/// Bytes of an OS page.
+const OS_PAGE: u64 = 4096;
 /// One drain ends when it has used this much CPU time; the next goes on where it stopped.
 const DRAIN_CPU: Duration = Duration::from_millis(50);
 /// No pace is slower than this: beyond it heat would be older than it is useful.
 const INTERVAL_MAX_MS: u64 = 30_000;
-/// A look counts for at most this many intervals that nobody looked in.
-const CATCH_UP_MAX: u64 = 100;
+/// Of a process's share of the budget, each of the two sights gets one half.
+const SIGHTS: f64 = 2.0;
 
 /// See the module.
 pub struct ProbeSampler {
@@ -76,11 +77,13 @@ impl ProbeSampler {
         })
     }
 
-    /// The interval after a step that cost `spent`, so that all processes stay in budget together.
-    fn interval_ms(&self, spent: Duration) -> u64 {
-        let sights = 2.0 * self.processes.len().max(1) as f64;
-        let earned = spent.as_secs_f64() * 1e3 * sights / self.config.cpu_budget;
-        (earned as u64).clamp(self.config.probe_interval_ms.max(1), INTERVAL_MAX_MS)
+    /// What each sight of each process may do now.
+    fn terms(&self) -> Terms {
+        Terms {
+            interval_ms: self.config.probe_interval_ms.max(1),
+            cpu_share: self.config.cpu_budget / SIGHTS / self.processes.len().max(1) as f64,
+            pieces_max: self.config.probe_pieces,
+        }
     }
 
     /// Attached processes, beginning with the one whose turn it is.
@@ -91,30 +94,42 @@ impl ProbeSampler {
     }
 
     /// Whatever is due for one process.
-    fn step(&mut self, pid: u32, now_ms: u64, pass: &mut Pass<'_>) {
-        let Some(mut process) = self.processes.remove(&pid) else { return };
-        if process.writes.due(now_ms) {
-            let spent = self.timed(|sampler| {
-                process.step_writes(now_ms, &sampler.config, &mut sampler.random, pass)
-            });
-            process.writes.pace(now_ms, self.interval_ms(spent));
+    fn step(&mut self, pid: u32, terms: &Terms, pass: &mut Pass<'_>) {
+        let now_ms = pass.now_ms;
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        if now_ms >= process.writes_due_ms {
+            let began = clock::thread_cpu();
+            let theirs = process.step_writes(terms, &mut self.random, pass);
+            let ours = clock::thread_cpu() - began;
+            process.writes_due_ms = now_ms + terms.earned_ms(ours + theirs);
+            self.cost.theirs += theirs;
+            self.cost.passes += 1;
         }
-        if process.touches.due(now_ms) {
-            let spent = self.timed(|sampler| process.step_touches(now_ms, &sampler.config, pass));
-            process.touches.pace(now_ms, self.interval_ms(spent));
+        if now_ms >= process.touches_due_ms {
+            let began = clock::thread_cpu();
+            process.step_touches(terms, pass);
+            let ours = clock::thread_cpu() - began;
+            process.touches_due_ms = now_ms + terms.earned_ms(ours);
+            self.cost.passes += 1;
         }
-        self.processes.insert(pid, process);
     }
+}
 
-    /// Runs a step that answers what it cost the program; answers what it cost in all.
-    fn timed(&mut self, step: impl FnOnce(&mut ProbeSampler) -> Duration) -> Duration {
-        let began = clock::thread_cpu();
-        let theirs = step(self);
-        let ours = clock::thread_cpu() - began;
-        self.cost.ours += ours;
-        self.cost.theirs += theirs;
-        self.cost.passes += 1;
-        ours + theirs
+/// What one sight of one process may do.
+struct Terms {
+    /// Shortest time between two looks.
+    interval_ms: u64,
+    /// Share of one CPU.
+    cpu_share: f64,
+    /// Pieces armed at once.
+    pieces_max: usize,
+}
+
+impl Terms {
+    /// How long it takes to earn what a step spent.
+    fn earned_ms(&self, spent: Duration) -> u64 {
+        let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
+        (earned as u64).clamp(self.interval_ms, INTERVAL_MAX_MS.max(self.interval_ms))
     }
 }
 
@@ -157,14 +172,16 @@ impl Sampler for ProbeSampler {
         let began = clock::thread_cpu();
         let room = self.config.drain_max;
         let mut pass = Pass { out, now_ms, room, met: Drained::default() };
+        let terms = self.terms();
         for pid in self.turn() {
             if clock::thread_cpu() - began > DRAIN_CPU || pass.room == 0 {
                 self.next_pid = pid;
                 break;
             }
-            self.step(pid, now_ms, &mut pass);
+            self.step(pid, &terms, &mut pass);
         }
         let met = pass.met;
+        self.cost.ours += clock::thread_cpu() - began;
         self.cost.samples += met.samples;
         met
     }
@@ -208,13 +225,12 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// `intervals`: how many the bytes stand for, when not every one was looked in.
-    fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, bytes: u64, intervals: u64) {
+    /// A sample of `bytes`, as many cache lines.
+    fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, bytes: u64) {
         if self.room == 0 {
             self.met.lost += 1;
             return;
         }
-        let lines = (bytes / LINE_BYTES).saturating_mul(intervals.clamp(1, CATCH_UP_MAX));
         self.room -= 1;
         self.met.samples += 1;
         self.out.push(Sample {
@@ -225,7 +241,7 @@ impl Pass<'_> {
             kind,
             latency_ns: None,
             node: None,
-            weight: u32::try_from(lines).unwrap_or(u32::MAX),
+            weight: u32::try_from(bytes / LINE_BYTES).unwrap_or(u32::MAX),
         });
     }
 }

@@ -102,13 +102,11 @@ pub fn unregister(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), UNREGISTER, &arg) })
 }
 
-/// Whether written bits are reported, armed anew, or both.
+/// Whether written bits are reported or armed anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
     /// Reports what was written since it was armed.
     Look,
-    /// Reports and arms anew, atomically for each OS page: no write between is missed.
-    LookAndArm,
     /// Arms anew, reports nothing.
     Arm,
 }
@@ -131,10 +129,10 @@ pub fn scan(
     let mut regions = [Region::default(); REGIONS];
     let mut from = range.start;
     while from < range.end {
-        let reports = what != Scan::Arm;
+        let reports = what == Scan::Look;
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
-            flags: if what == Scan::Look { 0 } else { WP_MATCHING },
+            flags: if reports { 0 } else { WP_MATCHING },
             start: from,
             end: range.end,
             vec: if reports { regions.as_mut_ptr() as u64 } else { 0 },

@@ -26,6 +26,13 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     child
 }
 
+/// Lets the number of armed pieces grow until all are, ending at 1000.
+fn warm(sampler: &mut ProbeSampler) {
+    for turn in (0..8).rev() {
+        drained(sampler, 1000 - turn * INTERVAL_MS);
+    }
+}
+
 fn drained(sampler: &mut ProbeSampler, now_ms: u64) -> (Vec<Sample>, Drained) {
     let mut out = Vec::new();
     let met = sampler.drain(now_ms, &mut out);
@@ -51,7 +58,7 @@ fn written_os_pages_are_seen_exactly() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);
     assert!(sampler.sees().writes == Sight::PerOsPage, "needs Linux 6.7 and userfaultfd");
-    drained(&mut sampler, 1000);
+    warm(&mut sampler);
     child.write(10..20);
     child.write(2048..3072);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
@@ -98,12 +105,12 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
 }
 
 #[test]
-fn windows_nobody_looked_in_weigh_more_when_looked_at() {
+fn a_random_few_pieces_stand_for_all() {
     let mut sampler = sampler();
-    sampler.config.probe_extents = 1;
-    let mut child = watched(4096, 1024, &mut sampler);
+    sampler.config.probe_pieces = 2;
+    let mut child = watched(4096, 1024, &mut sampler); // 8 or 9 pieces
     let mut lines = [0u64; 4];
-    for turn in 0..200 {
+    for turn in 0..400 {
         let (samples, _) = drained(&mut sampler, 1000 + turn * INTERVAL_MS);
         let seen = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
         lines.iter_mut().zip(seen).for_each(|(sum, seen)| *sum += seen);
@@ -111,10 +118,38 @@ fn windows_nobody_looked_in_weigh_more_when_looked_at() {
         child.write(2048..2052);
     }
     assert_eq!((lines[1], lines[3]), (0, 0));
-    // Each is looked at in a quarter of 200 intervals and weighs for about all of them.
+    // 4 OS pages in each of 400 intervals, of which a quarter is looked at, for four times as much.
     for hot in [lines[0], lines[2]] {
-        assert!((hot / (4 * LINES)).abs_diff(200) < 60, "{lines:?}");
+        assert!((hot / (4 * LINES)).abs_diff(400) < 120, "{lines:?}");
     }
+}
+
+#[test]
+fn pieces_grow_while_cheap_and_shrink_when_dear() {
+    let mut sampler = sampler();
+    let mut child = watched(8192, 8192, &mut sampler); // 16 or 17 pieces
+    let seen = |sampler: &mut ProbeSampler, now_ms| {
+        let (samples, _) = drained(sampler, now_ms);
+        samples.iter().filter(|sample| sample.kind == AccessKind::Write).count()
+    };
+    seen(&mut sampler, 1000);
+    let cheap: Vec<usize> = (1..8)
+        .map(|turn| {
+            child.write(0..8192);
+            seen(&mut sampler, 1000 + turn * INTERVAL_MS)
+        })
+        .collect();
+    assert!(cheap[0] == 1 && cheap[6] >= 16, "{cheap:?}");
+    sampler.config.cpu_budget = 1e-4;
+    let mut now_ms = 2000;
+    let dear: Vec<usize> = (1..8)
+        .map(|_| {
+            child.write(0..8192);
+            now_ms += INTERVAL_MAX_MS;
+            seen(&mut sampler, now_ms)
+        })
+        .collect();
+    assert!(dear[6] <= 4, "{dear:?}");
 }
 
 #[test]
@@ -122,12 +157,12 @@ fn the_pace_follows_the_budget() {
     let mut sampler = sampler();
     sampler.config.cpu_budget = 1e-6;
     let mut child = watched(4096, 1024, &mut sampler);
-    drained(&mut sampler, 1000);
+    warm(&mut sampler);
     child.write(0..4096);
     assert_eq!(drained(&mut sampler, 1000 + INTERVAL_MS).0, [], "not due yet");
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MAX_MS);
     assert!(!samples.is_empty(), "due at the latest now");
-    assert!(sampler.cost().passes >= 4 && sampler.cost().theirs > Duration::ZERO);
+    assert!(sampler.cost().passes >= 4 && sampler.cost().ours > Duration::ZERO);
 }
 
 #[test]
@@ -135,7 +170,7 @@ fn a_drain_is_bounded_and_says_what_it_left_out() {
     let mut sampler = sampler();
     sampler.config.drain_max = 3;
     let mut child = watched(8192, 1024, &mut sampler);
-    drained(&mut sampler, 1000);
+    warm(&mut sampler);
     (0..8).for_each(|i| child.write(i * 1024..i * 1024 + 1));
     let (samples, met) = drained(&mut sampler, 1000 + INTERVAL_MS);
     assert_eq!((samples.len(), met.samples), (3, 3));
@@ -161,7 +196,7 @@ fn outside_the_heap_mappings_stay_whole() {
 fn a_window_with_a_new_outline_keeps_what_was_seen() {
     let mut sampler = sampler();
     let mut child = watched(4096, 2048, &mut sampler);
-    drained(&mut sampler, 1000);
+    warm(&mut sampler);
     child.write(0..100);
     let at = |os_page| child.buffer.start + os_page * OS_PAGE;
     sampler.watch(child.pid, &[at(0)..at(1024), at(3072)..at(4096)]);
@@ -175,7 +210,7 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
     child.write(1500..1600);
     let (samples, _) = drained(&mut sampler, 1000 + 3 * INTERVAL_MS);
     let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(lines, [0, 200 * LINES, 0, 0], "for two intervals, in one of which nobody looked");
+    assert_eq!(lines, [0, 100 * LINES, 0, 0]);
 }
 
 #[test]
@@ -207,7 +242,7 @@ fn ranges_that_are_not_mapped_are_passed_over() {
     let mut child = watched(4096, 1024, &mut sampler);
     let beyond = 1 << 46;
     sampler.watch(child.pid, &[child.buffer.clone(), beyond..beyond + (4 << 20)]);
-    drained(&mut sampler, 1000);
+    warm(&mut sampler);
     child.write(0..8);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
     let lines = lines_by_piece(&child, 4096, &samples, AccessKind::Write);

@@ -79,17 +79,20 @@ pub fn pieces_aligned(range: &Range<u64>, bytes: u64) -> impl Iterator<Item = Ra
     (first..end).step_by(bytes as usize).map(move |at| at.max(start)..end.min(at + bytes))
 }
 
-/// Picks `count` of `total` at random, ascending; all when there are no more.
-pub fn pick(total: usize, count: usize, random: &mut Random) -> Vec<usize> {
-    let mut left = count.min(total);
-    let mut out = Vec::with_capacity(left);
-    for index in 0..total {
-        // Knuth, TAOCP 3.4.2 S: each of the rest with probability left / rest.
-        if random.below((total - index) as u64) < left as u64 {
-            out.push(index);
-            left -= 1;
-        }
+/// How many pieces [`pieces_aligned`] cuts a range into.
+pub fn piece_count(range: &Range<u64>, bytes: u64) -> u64 {
+    if range.is_empty() { 0 } else { range.end.div_ceil(bytes) - range.start / bytes }
+}
+
+/// Picks about `count` of `total` at random, ascending: doubles fall away, and all are taken when
+/// there are no more. `total` is not 0.
+pub fn pick(total: u64, count: usize, random: &mut Random) -> Vec<u64> {
+    if total <= count as u64 {
+        return (0..total).collect();
     }
+    let mut out: Vec<u64> = (0..count).map(|_| random.below(total)).collect();
+    out.sort_unstable();
+    out.dedup();
     out
 }
 
@@ -169,6 +172,7 @@ mod tests {
         assert_eq!(list(&mut pieces(&(3..15), 5)), [3..8, 8..13, 13..15]);
         assert_eq!(list(&mut pieces_aligned(&(3..15), 5)), [3..5, 5..10, 10..15]);
         assert_eq!(list(&mut pieces_aligned(&(5..10), 5)), [5..10; 1]);
+        assert_eq!([3..15, 5..10, 4..5, 4..6, 7..7].map(|r| piece_count(&r, 5)), [3, 1, 1, 2, 0]);
     }
 
     #[test]
@@ -177,10 +181,11 @@ mod tests {
         let mut hits = [0u32; 10];
         for _ in 0..1000 {
             let picked = pick(10, 3, &mut random);
-            assert_eq!(picked.len(), 3);
-            picked.into_iter().for_each(|index| hits[index] += 1);
+            assert!((1..=3).contains(&picked.len()) && picked.is_sorted());
+            picked.into_iter().for_each(|index| hits[index as usize] += 1);
         }
-        assert!(hits.iter().all(|hit| (240..360).contains(hit)), "{hits:?}");
+        // 1 - (9/10)^3 = 0.271.
+        assert!(hits.iter().all(|hit| (220..330).contains(hit)), "{hits:?}");
         assert_eq!(pick(2, 5, &mut random), [0, 1]);
     }
 
