@@ -20,6 +20,9 @@ pub const VERSION: u32 = 1;
 /// Longest request, bytes, without its newline. The longest valid one has under 100.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 
+/// Connections at once; one more is closed at once.
+pub const PEERS_MAX: usize = 32;
+
 /// Most rows one answer carries.
 pub const ROWS_MAX: usize = 1000;
 

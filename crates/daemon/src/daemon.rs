@@ -302,7 +302,7 @@ impl Daemon {
         }
     }
 
-    fn client_hello(&mut self, arrival: Arrival) {
+    fn client_hello(&mut self, mut arrival: Arrival) {
         if let Some(old) = self.number_of(arrival.pid) {
             // The same process again: it ran another program, or attached anew after a silence.
             self.forget(old);
@@ -329,16 +329,17 @@ impl Daemon {
         }
         self.next_number = self.next_number.checked_add(1).unwrap_or(1);
         self.watch_accesses(pid);
+        // Everything it reads in its control page, before it goes on.
+        let now = self.now_ms();
+        arrival.session.set_clock_ms(now);
+        self.give_arenas(&arrival.session);
         arrival.welcome(number);
         let mut client = Client::new(arrival);
-        let now = self.now_ms();
-        client.session.set_clock_ms(now);
         self.ledger.advance(now);
         client.first_look(&mut self.ledger);
         self.clients.insert(number, client);
         self.summary.clients.attached += 1;
         self.pace.drain_due_ms = self.pace.drain_due_ms.min(now + self.config.poll_min_ms);
-        self.give_arenas(number);
     }
 
     fn watch_accesses(&mut self, pid: u32) {

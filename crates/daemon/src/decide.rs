@@ -7,9 +7,13 @@ use crate::hands::Job;
 use std::time::Instant;
 use tiercel_machine::NodeId;
 use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
+use tiercel_wire::Session;
 
 /// Birth budget of tiers that have no budget, bytes: never used up between two ticks.
 const UNLIMITED_BYTES: u64 = 1 << 56;
+
+/// What a new client may give birth to in the best tier until the first decision: one extent.
+const FIRST_GRANT_BYTES: u64 = 64 << 20;
 
 impl Daemon {
     /// Asks the policy, hands the moves to the mover and the birth plans to the clients.
@@ -46,21 +50,23 @@ impl Daemon {
     }
 
     /// Tells a new client where its arenas are, and lets it give birth until the first decision.
-    pub(crate) fn give_arenas(&mut self, number: u32) {
-        let Some(client) = self.clients.get(&number) else { return };
+    pub(crate) fn give_arenas(&self, session: &Session) {
         if self.arenas.is_empty() {
             return;
         }
         // On paper nothing may be bound: the arenas keep their places and lose their nodes.
         let node = |id: &NodeId| if self.hands.keeps_books() { -1 } else { i32::from(id.0) };
         let left = self.fast_budget_bytes().saturating_sub(self.fast_used_bytes());
-        let share = left / self.clients.len().max(1) as u64 / self.fast.len().max(1) as u64;
+        let share = left / (self.clients.len() as u64 + 1) / self.fast.len().max(1) as u64;
+        // A share of a peak that nobody has seen yet is nothing: begin with something.
+        let is_share = matches!(self.config.fast, Limit::ShareOfPeak(_));
+        let share = if is_share { share.max(FIRST_GRANT_BYTES) } else { share };
         for (arena, id) in self.arenas.iter().enumerate() {
             let bytes = if self.fast.contains(id) { share } else { UNLIMITED_BYTES };
-            client.session.set_birth_budget(arena, bytes.min(UNLIMITED_BYTES).cast_signed());
+            session.set_birth_budget(arena, bytes.min(UNLIMITED_BYTES).cast_signed());
         }
-        client.session.set_small_arena(0);
-        client.session.set_arenas(&self.arenas.iter().map(node).collect::<Vec<_>>());
+        session.set_small_arena(0);
+        session.set_arenas(&self.arenas.iter().map(node).collect::<Vec<_>>());
     }
 
     fn plan_births(&self, plan: &BirthPlan) {

@@ -2,15 +2,13 @@
 //! In: a listening socket, readiness. Out: parsed requests with the peer that asked.
 //! Knows nothing of what a request means.
 
-use crate::control::Request;
-use crate::control::{ControlError, REQUEST_BYTES_MAX, error_line, parse_request};
+use crate::control::{
+    ControlError, PEERS_MAX, REQUEST_BYTES_MAX, Request, error_line, parse_request,
+};
 use crate::poller::{Interest, Poller, Token};
 use rustix::net::{SocketFlags, sockopt};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-
-/// Connections at once; one more is closed at once.
-pub const PEERS_MAX: usize = 32;
 
 /// Answer bytes that may wait for a slow reader before it is dropped. An answer of ROWS_MAX rows of
 /// about 1 KiB fits four times.

@@ -161,7 +161,7 @@ impl Greeter {
     fn is_guest(&self, uid: u32) -> bool {
         match self.guests {
             Guests::Everybody => true,
-            Guests::User(user) => uid == user || uid == 0,
+            Guests::User(user) => uid == user,
         }
     }
 
@@ -246,4 +246,86 @@ fn arrival(
 fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
     let welcome = Welcome { status, session }.encode();
     let _ = rustix::net::send(socket, &welcome, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::{Access, Place};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    use std::path::Path;
+
+    fn connect(path: &Path) -> OwnedFd {
+        let kind = SocketType::SEQPACKET;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let socket = socket.unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        socket
+    }
+
+    fn answered(socket: &OwnedFd) -> Status {
+        let mut bytes = [0u8; 64];
+        let (_, got) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty()).unwrap();
+        Welcome::decode(&bytes[..got]).unwrap().status
+    }
+
+    fn greeter(guests: Guests) -> (tempfile::TempDir, Place, Poller, Greeter) {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::take(&root.path().join("t"), "x", Access::Owner).unwrap();
+        let poller = Poller::new().unwrap();
+        let greeter = Greeter::new(place.clients.try_clone().unwrap(), guests, &poller).unwrap();
+        (root, place, poller, greeter)
+    }
+
+    #[test]
+    fn another_user_is_turned_away_before_it_says_a_word() {
+        let stranger = rustix::process::geteuid().as_raw() + 1;
+        let (_root, place, poller, mut greeter) = greeter(Guests::User(stranger));
+        let socket = connect(place.clients_path());
+        greeter.accept(&poller, 0);
+        assert_eq!(answered(&socket), Status::RefusedUser);
+        assert_eq!(greeter.refused, Refused { user: 1, ..Refused::default() });
+    }
+
+    #[test]
+    fn the_silent_and_the_many_are_bounded() {
+        let (_root, place, poller, mut greeter) = greeter(Guests::Everybody);
+        let mut sockets = Vec::new();
+        for _ in 0..GREETINGS_MAX + 1 {
+            sockets.push(connect(place.clients_path()));
+            greeter.accept(&poller, 0);
+        }
+        assert_eq!(answered(&sockets[GREETINGS_MAX]), Status::RefusedFull);
+        greeter.drop_silent(GREETING_MS_MAX - 1);
+        assert_eq!(greeter.waiting.len(), GREETINGS_MAX);
+        greeter.drop_silent(GREETING_MS_MAX);
+        assert!(greeter.waiting.is_empty());
+        let expect = Refused { full: 1, silent: GREETINGS_MAX as u64, ..Refused::default() };
+        assert_eq!(greeter.refused, expect);
+    }
+
+    #[test]
+    fn what_is_no_greeting_is_named() {
+        let (_root, place, poller, mut greeter) = greeter(Guests::Everybody);
+        let good = Hello { pid: 1, parent_session: 0, total_bytes: 0 }.encode();
+        let mut foreign = good;
+        foreign[4] = 99;
+        let long = [0u8; 4096];
+        for (bytes, status) in [
+            (&good[..], Status::RefusedMemfd),
+            (&foreign[..], Status::RefusedVersion),
+            (&good[..7], Status::RefusedMemfd),
+            (&long[..], Status::RefusedMemfd),
+        ] {
+            let socket = connect(place.clients_path());
+            rustix::net::send(&socket, bytes, SendFlags::empty()).unwrap();
+            greeter.accept(&poller, 0);
+            let id = greeter.next - 1;
+            assert!(greeter.read(id).is_none());
+            assert_eq!(answered(&socket), status, "{} bytes", bytes.len());
+        }
+        let expect = Refused { memfd: 1, version: 1, garbage: 2, ..Refused::default() };
+        assert_eq!(greeter.refused, expect);
+    }
 }

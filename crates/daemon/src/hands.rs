@@ -7,7 +7,7 @@
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::Instant;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::NodeId;
@@ -66,6 +66,8 @@ pub enum Hands {
         wake: Arc<OwnedFd>,
         /// Jobs given and not collected.
         pending: usize,
+        /// The thread is gone: it panicked.
+        failed: bool,
     },
 }
 
@@ -89,7 +91,7 @@ impl Hands {
                 let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
             }
         })?;
-        Ok(Hands::Thread { jobs, done, wake, pending: 0 })
+        Ok(Hands::Thread { jobs, done, wake, pending: 0, failed: false })
     }
 
     /// Gives a job; hands it back when there is no room.
@@ -113,13 +115,28 @@ impl Hands {
     pub fn collect(&mut self) -> Vec<Done> {
         match self {
             Hands::Inline { done, .. } => std::mem::take(done),
-            Hands::Thread { done, wake, pending, .. } => {
+            Hands::Thread { done, wake, pending, failed, .. } => {
                 let _ = rustix::io::read(&**wake, &mut [0u8; 8]);
-                let results: Vec<Done> = done.try_iter().collect();
+                let mut results = Vec::new();
+                loop {
+                    match done.try_recv() {
+                        Ok(result) => results.push(result),
+                        Err(TryRecvError::Empty) => break,
+                        Err(TryRecvError::Disconnected) => {
+                            *failed = true;
+                            break;
+                        }
+                    }
+                }
                 *pending -= results.len();
                 results
             }
         }
+    }
+
+    /// True when the mover's thread is gone; nothing moves any longer.
+    pub fn has_failed(&self) -> bool {
+        matches!(self, Hands::Thread { failed: true, .. })
     }
 
     /// True while a job is under way.

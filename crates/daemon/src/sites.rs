@@ -212,8 +212,8 @@ fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
         if row.used.peak_bytes <= left {
             left -= row.used.peak_bytes;
             row.deserves_fast = true;
-        } else if left > 0 && row.used.peak_bytes > fast_bytes / 2 {
-            // Larger than what is left, and tiered by extent: a part of it fits.
+        } else if left * 2 >= row.used.peak_bytes.min(fast_bytes) && left > 0 {
+            // It is tiered by extent: a good part of it fits.
             row.deserves_fast = true;
             left = 0;
         }

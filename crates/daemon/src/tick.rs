@@ -131,6 +131,11 @@ impl Daemon {
         // A late tick does not make the next ones early.
         self.pace.tick_due_ms = now.max(self.pace.tick_due_ms) + self.config.tick_ms;
         self.tell_sampler();
+        self.collect();
+        if self.hands.has_failed() {
+            self.summary.problem("the mover failed: nothing moves any longer".to_owned());
+            return;
+        }
         if self.hands.is_busy() {
             self.summary.spent.ticks_busy += 1;
             return;

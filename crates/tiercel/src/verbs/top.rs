@@ -13,7 +13,7 @@ use ratatui::text::Text;
 use ratatui::widgets::Paragraph;
 use ratatui::{DefaultTerminal, Frame};
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tiercel_daemon::control::{Order, ROWS_MAX, Request};
 use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::{Objects, Summary};
@@ -92,15 +92,12 @@ impl View {
             let table = self.table();
             let heading = self.heading();
             terminal.draw(|frame| draw(frame, &heading, &table))?;
-            let due = Instant::now() + REFRESH;
-            while let Some(left) = due.checked_duration_since(Instant::now()) {
-                if !event::poll(left)? {
-                    break;
-                }
-                match event::read()? {
-                    Event::Key(key) if !self.key(key) => return Ok(()),
-                    _ => break,
-                }
+            // A key shows its effect at once; without one the screen is as old as REFRESH.
+            if event::poll(REFRESH)?
+                && let Event::Key(key) = event::read()?
+                && !self.key(key)
+            {
+                return Ok(());
             }
             self.look()?;
         }

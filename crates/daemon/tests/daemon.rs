@@ -1,0 +1,203 @@
+//! The daemon in a thread, with clients of this process, a sampler and a mover of our own.
+//! In: sessions as a runtime makes them. Out: what the daemon says over its control socket.
+//! Knows nothing of libtiercel.so: crates/tiercel/tests has the real programs.
+
+mod stage;
+
+use stage::{MIB, Stage, born, died, object};
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use tiercel_daemon::Summary;
+use tiercel_daemon::control::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
+use tiercel_policy::Limit;
+use tiercel_wire::Status;
+use tiercel_wire::client::SessionBuilder;
+use tiercel_wire::layout::{MAPS_AT, RING_RECORDS, RINGS_AT, RUNS_AT};
+
+#[test]
+fn a_client_is_hosted_and_its_objects_are_seen() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    session.put_run(&object(1 << 40, 2 * MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let mut ring = session.ring(0);
+    assert!(ring.push(&born((1 << 40) + 4 * MIB, MIB, 2)));
+    stage.until("three MiB live", |s: &Summary| s.objects.live_bytes == 3 * MIB);
+    assert!(ring.push(&died((1 << 40) + 4 * MIB, MIB, 2)));
+    stage.until("two MiB live", |s| s.objects.live_bytes == 2 * MIB);
+    stage.until("the clock runs", |_| session.clock_ms() > 0);
+    assert!(!session.is_detached());
+    let farewell = stage.stop();
+    assert!(session.is_detached(), "a daemon that leaves says so");
+    assert_eq!(farewell.summary.objects.peak_bytes, 3 * MIB);
+    assert_eq!(farewell.summary.clients.attached, 1);
+    assert_eq!(farewell.sites.iter().map(|row| row.used.births).sum::<u64>(), 2);
+}
+
+#[test]
+fn the_same_process_again_replaces_itself() {
+    let stage = Stage::new();
+    let first = SessionBuilder::new().build().unwrap();
+    first.put_run(&object(1 << 40, MIB)).unwrap();
+    assert_eq!(stage.attach(&first).status, Status::Ok);
+    let second = SessionBuilder::new().build().unwrap();
+    second.put_run(&object(1 << 40, 5 * MIB)).unwrap();
+    assert_eq!(stage.attach(&second).status, Status::Ok);
+    stage.until("only the second lives", |s| {
+        s.clients.now == 1 && s.clients.replaced == 1 && s.objects.live_bytes == 5 * MIB
+    });
+}
+
+#[test]
+fn a_full_ring_heals() {
+    let stage = Stage::with(|config| config.poll_max_ms = 100);
+    let session = SessionBuilder::new().build().unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let mut ring = session.ring(0);
+    let mut lost = 0;
+    // More than a ring holds at once: whatever the daemon's pace, most of a burst is lost.
+    for i in 0..20 * RING_RECORDS as u64 {
+        let addr = (1 << 40) + (i % 1024) * MIB / 4;
+        let version = (i / 1024) as u32 * 2 + 1;
+        lost += u64::from(!ring.push(&born(addr, MIB / 4, version)));
+    }
+    assert!(lost > 0, "the burst fitted: this test tests nothing");
+    for i in 0..3 {
+        session.put_run(&object((1 << 40) + i * 16 * MIB, 16 * MIB)).unwrap();
+    }
+    stage.until("the table is the truth again", |s| {
+        s.records.lost == lost && s.records.resyncs > 0 && s.objects.live_bytes == 48 * MIB
+    });
+}
+
+#[test]
+fn a_corrupted_session_hurts_nobody() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let mut seed = 1u64;
+    let mut garbage = || {
+        let next = |_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 56) as u8
+        };
+        (0..65_536).map(next).collect::<Vec<u8>>()
+    };
+    for at in [0, 65_536, MAPS_AT, RINGS_AT, RINGS_AT + (4 << 20), RUNS_AT] {
+        session.write_at(at, &garbage()).unwrap();
+    }
+    let ticks = stage.status().spent.ticks;
+    stage.until("it ticks on", |s| s.spent.ticks > ticks + 2);
+    assert_eq!(stage.attach(&SessionBuilder::new().build().unwrap()).status, Status::Ok);
+}
+
+#[test]
+fn a_memfd_that_could_shrink_is_refused() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().unsealed().build().unwrap();
+    assert_eq!(stage.attach(&session).status, Status::RefusedMemfd);
+    let refused = stage.status().clients.refused;
+    assert_eq!(refused.get("no usable memfd"), Some(&1), "{refused:?}");
+}
+
+#[test]
+fn garbage_on_the_control_socket_gets_an_error() {
+    let stage = Stage::new();
+    let mut peer = stage.peer();
+    for line in [&b"{}"[..], b"nonsense", b"\xff\xfe\x00", b"[[[[", b"{\"version\":9}"] {
+        peer.get_mut().write_all(line).unwrap();
+        peer.get_mut().write_all(b"\n").unwrap();
+        let answer = stage::line(&mut peer);
+        assert!(answer.contains("\"error\""), "{answer}");
+    }
+    let long = vec![b'x'; 3 * REQUEST_BYTES_MAX];
+    // The daemon may close before all of it is written: that is an answer too.
+    let _ = peer.get_mut().write_all(&long);
+    assert!(stage::line(&mut peer).contains("longer than"));
+    assert_eq!(stage::line(&mut peer), "", "the connection ends");
+    stage.status();
+}
+
+#[test]
+fn control_connections_are_bounded_and_the_rest_goes_on() {
+    let stage = Stage::new();
+    let mut peers: Vec<_> = (0..PEERS_MAX).map(|_| stage.peer()).collect();
+    for peer in &mut peers {
+        peer.get_mut().write_all(&tiercel_daemon::control::request_line(&Request::Status)).unwrap();
+        assert!(stage::line(peer).contains("\"status\""));
+    }
+    let mut beyond = stage.peer();
+    assert_eq!(stage::line(&mut beyond), "");
+    // One that asks and never reads is dropped, and costs the others nothing.
+    let ask = tiercel_daemon::control::request_line(&Request::Metrics);
+    for _ in 0..100_000 {
+        if peers[0].get_mut().write_all(&ask).is_err() {
+            break;
+        }
+    }
+    peers[1].get_mut().write_all(&ask).unwrap();
+    assert!(stage::line(&mut peers[1]).contains("tiercel_clients"));
+    drop(peers);
+    stage.until("there is room again", |_| true);
+}
+
+#[test]
+fn what_is_hot_and_slow_is_promoted_and_the_log_says_why() {
+    let stage = Stage::with(|config| config.fast = Limit::Bytes(8 * MIB));
+    let session = SessionBuilder::new().build().unwrap();
+    let (cold, hot) = (1 << 40, (1 << 40) + 16 * MIB);
+    session.put_run(&object(cold, 8 * MIB)).unwrap();
+    session.put_run(&object(hot, 4 * MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.feed(hot, 4 * MIB);
+    let moved = stage.until("the hot one moves", |s| s.moves.moved_bytes.contains_key("promote"));
+    assert!(moved.modelled && !moved.mover_note.is_empty());
+    assert!(moved.moves.moved_bytes["promote"] >= 4 * MIB);
+    let log = stage.ask(&Request::Moves { limit: 100 }, "moves");
+    let log = log.as_array().unwrap();
+    let promoted = log.iter().find(|row| row["asked"]["reason"] == "promote").unwrap();
+    assert_eq!(promoted["asked"]["addr"], hot);
+    assert!(promoted["asked"]["gain_ns_per_s"].as_f64().unwrap() > 0.0);
+    let objects = stage.ask(&Request::Objects { by: Order::Heat, limit: 5 }, "objects");
+    assert!(objects["rows"][0]["samples"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn births_are_budgeted() {
+    let stage = Stage::with(|config| config.fast = Limit::Bytes(3 * MIB));
+    let session = SessionBuilder::new().build().unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    assert_eq!(session.arenas(), [-1, -1], "on paper arenas have no nodes");
+    assert_eq!(session.take_birth_bytes(0, 0), 3 * MIB as i64);
+    let set = stage.ask(&Request::Budget { fast: Limit::Bytes(MIB) }, "budget");
+    assert_eq!(set, "1 MiB");
+    stage.until("the next tick says so", |_| session.take_birth_bytes(0, 0) <= MIB as i64);
+}
+
+#[test]
+fn a_slow_mover_does_not_stop_the_draining() {
+    let (stage, gate) = Stage::with_slow_mover();
+    let session = SessionBuilder::new().build().unwrap();
+    session.put_run(&object(1 << 40, MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.until("the mover is stuck", |s| s.spent.ticks_busy > 0);
+    let mut ring = session.ring(0);
+    assert!(ring.push(&born((1 << 40) + 4 * MIB, MIB, 2)));
+    stage.until("records are drained meanwhile", |s| s.objects.live_bytes == 2 * MIB);
+    gate.open.store(true, Ordering::Release);
+    gate.thread.unpark();
+    let busy = stage.status().spent.ticks_busy;
+    stage.until("it goes on", |s| s.spent.ticks > busy + 5 && s.spent.mover_ns > 0);
+}
+
+#[test]
+fn a_mover_that_panics_is_a_problem_not_an_end() {
+    let stage = Stage::with_failing_mover();
+    let session = SessionBuilder::new().build().unwrap();
+    session.put_run(&object(1 << 40, MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let failed = |s: &Summary| s.problems.keys().any(|text| text.contains("mover failed"));
+    stage.until("it is said", failed);
+    assert!(session.ring(0).push(&born((1 << 40) + 4 * MIB, MIB, 2)));
+    stage.until("records are drained on", |s| s.objects.live_bytes == 2 * MIB);
+}

@@ -1,0 +1,341 @@
+//! A daemon on a thread, with parts of our own, and everything a test wants to do to it.
+//! In: settings to change. Out: [`Stage`]. Knows nothing of what is tested.
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::io::{BufRead, BufReader, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+use tiercel_daemon::control::{Request, request_line};
+use tiercel_daemon::{
+    Daemon, DaemonConfig, DaemonError, Farewell, Handle, Parts, Settings, Summary,
+};
+use tiercel_ledger::movement::{Move, Outcome};
+use tiercel_machine::{Machine, Node, NodeId};
+use tiercel_mover::{ModelledMover, Mover, Residency, ResidencyError};
+use tiercel_sampler::{Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
+use tiercel_wire::client::ClientSession;
+use tiercel_wire::{AccessKind, Flags, Hello, ObjectSnapshot, Record, Sample, Version, Welcome};
+
+pub const MIB: u64 = 1 << 20;
+
+/// Nothing here takes a tenth of it, on any machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+type Samples = Arc<Mutex<Vec<(Range<u64>, u32)>>>;
+
+pub struct Stage {
+    directory: tempfile::TempDir,
+    clients_path: PathBuf,
+    control_path: PathBuf,
+    handle: Handle,
+    thread: Option<JoinHandle<Result<Farewell, DaemonError>>>,
+    samples: Samples,
+}
+
+/// Lets a [`Stage::with_slow_mover`] go on.
+pub struct Gate {
+    pub open: Arc<AtomicBool>,
+    pub thread: Thread,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        Stage::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut DaemonConfig)) -> Stage {
+        let machine = machine();
+        let first_touch = vec![(NodeId(1), u64::MAX)];
+        let mover = ModelledMover::new(machine.clone(), first_touch);
+        Stage::start(change, Box::new(mover))
+    }
+
+    /// The mover's first call lasts until the gate is opened.
+    pub fn with_slow_mover() -> (Stage, Gate) {
+        let open = Arc::new(AtomicBool::new(false));
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let mover = SlowMover { open: Arc::clone(&open), sender };
+        let stage = Stage::start(|_| {}, Box::new(mover));
+        // The thread names itself at its first call, which the first objects bring about.
+        let session = tiercel_wire::client::SessionBuilder::new().build().unwrap();
+        session.put_run(&object(1 << 40, MIB)).unwrap();
+        stage.attach(&session);
+        let thread = receiver.recv_timeout(DEADLINE).unwrap();
+        (stage, Gate { open, thread })
+    }
+
+    pub fn with_failing_mover() -> Stage {
+        Stage::start(|_| {}, Box::new(FailingMover))
+    }
+
+    fn start(change: impl FnOnce(&mut DaemonConfig), mover: Box<dyn Mover + Send>) -> Stage {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = DaemonConfig::new(&Settings::default()).unwrap();
+        config.directory = directory.path().join("t");
+        config.tick_ms = 50;
+        config.ledger.tick_ms = 50;
+        config.policy.tick_ms = 50;
+        config.poll_min_ms = 1;
+        config.poll_max_ms = 10;
+        config.policy.trigger = "time:ticks=1".parse().unwrap();
+        config.policy.gate = "none".parse().unwrap();
+        change(&mut config);
+        let samples = Samples::default();
+        let sampler = Box::new(FedSampler { samples: Arc::clone(&samples) });
+        let parts = Parts { machine: machine(), sampler: Some(sampler), mover };
+        let daemon = Daemon::new(config, parts).unwrap();
+        let handle = daemon.handle();
+        let clients_path = daemon.clients_path().to_owned();
+        let control_path = daemon.control_path();
+        let thread = Some(std::thread::spawn(move || daemon.run()));
+        Stage { directory, clients_path, control_path, handle, thread, samples }
+    }
+
+    /// Greets as a runtime does.
+    pub fn attach(&self, session: &ClientSession) -> Welcome {
+        let kind = SocketType::SEQPACKET;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let socket = socket.unwrap();
+        let address = SocketAddrUnix::new(&self.clients_path).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        let hello = Hello { pid: 1, parent_session: 0, total_bytes: session.total_bytes() };
+        let memfd = session.fd().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds = [memfd.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = hello.encode();
+        let flags = SendFlags::empty();
+        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).unwrap();
+        let mut answer = [0u8; 64];
+        let (_, got) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
+        Welcome::decode(&answer[..got]).unwrap()
+    }
+
+    /// From now on every drain brings a sample in every OS page of the range.
+    pub fn feed(&self, addr: u64, bytes: u64) {
+        let pid = std::process::id();
+        self.samples.lock().unwrap().push((addr..addr + bytes, pid));
+    }
+
+    /// A control connection.
+    pub fn peer(&self) -> BufReader<UnixStream> {
+        let stream = UnixStream::connect(&self.control_path).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        BufReader::new(stream)
+    }
+
+    pub fn ask(&self, request: &Request, name: &str) -> serde_json::Value {
+        let mut peer = self.peer();
+        peer.get_mut().write_all(&request_line(request)).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&line(&mut peer)).unwrap();
+        value["answer"][name].clone()
+    }
+
+    pub fn status(&self) -> Summary {
+        serde_json::from_value(self.ask(&Request::Status, "status")).unwrap()
+    }
+
+    /// Asks until `holds`; the status it held for.
+    pub fn until(&self, what: &str, mut holds: impl FnMut(&Summary) -> bool) -> Summary {
+        let end = Instant::now() + DEADLINE;
+        let mut peer = self.peer();
+        loop {
+            peer.get_mut().write_all(&request_line(&Request::Status)).unwrap();
+            let value: serde_json::Value = serde_json::from_str(&line(&mut peer)).unwrap();
+            let status = serde_json::from_value(value["answer"]["status"].clone()).unwrap();
+            if holds(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not so: {what}; {status:#?}");
+            // The daemon's next turn, not a nap: it answers when it has drained and ticked.
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    pub fn stop(mut self) -> Farewell {
+        self.handle.stop();
+        let farewell = self.thread.take().unwrap().join().unwrap().unwrap();
+        let left = std::fs::read_dir(self.directory.path().join("t")).unwrap().count();
+        assert_eq!(left, 0, "the daemon leaves no files");
+        farewell
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take()
+            && !std::thread::panicking()
+        {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+/// A line, empty when the connection ended.
+pub fn line(peer: &mut BufReader<UnixStream>) -> String {
+    let mut line = String::new();
+    match peer.read_line(&mut line) {
+        Ok(_) => line,
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => String::new(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub fn object(addr: u64, bytes: u64) -> ObjectSnapshot {
+    let version = Version { carve: 1_000_000, generation: 0 };
+    ObjectSnapshot { addr, bytes, site: 0, version, arena: Some(1), flags: Flags::default() }
+}
+
+pub fn born(addr: u64, bytes: u64, carve: u32) -> Record {
+    let version = Version { carve, generation: 0 };
+    let (site, arena, flags, time_ms) = (0, Some(1), Flags::default(), 0);
+    Record::Born { addr, bytes, site, version, arena, flags, time_ms }
+}
+
+pub fn died(addr: u64, bytes: u64, carve: u32) -> Record {
+    let version = Version { carve, generation: 0 };
+    Record::Died { addr, bytes, version, flags: Flags::default(), time_ms: 0 }
+}
+
+/// Two tiers of 1 GiB.
+fn machine() -> Machine {
+    let mut fast = Node::new(NodeId(0), 1 << 30);
+    let mut slow = Node::new(NodeId(1), 1 << 30);
+    (fast.tier, slow.tier) = (Some(0), Some(1));
+    (fast.figures.read_latency_ns, slow.figures.read_latency_ns) = (Some(80.0), Some(300.0));
+    Machine {
+        name: "test".into(),
+        description: String::new(),
+        distances: vec![vec![10, 20], vec![20, 10]],
+        nodes: vec![fast, slow],
+        links: Vec::new(),
+    }
+}
+
+/// Sees what it is fed.
+struct FedSampler {
+    samples: Samples,
+}
+
+impl Sampler for FedSampler {
+    fn kind(&self) -> Kind {
+        Kind::Perf
+    }
+
+    fn attach(&mut self, _pid: u32) -> Result<(), SamplerError> {
+        Ok(())
+    }
+
+    fn detach(&mut self, _pid: u32) {}
+
+    fn watch(&mut self, _pid: u32, _ranges: &[Range<u64>]) {}
+
+    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+        let before = out.len();
+        for (range, pid) in self.samples.lock().unwrap().iter() {
+            out.extend(range.clone().step_by(4096).map(|addr| Sample {
+                time_ms: now_ms,
+                pid: *pid,
+                tid: *pid,
+                addr,
+                kind: AccessKind::Read,
+                latency_ns: None,
+                node: None,
+                weight: 64,
+            }));
+        }
+        Drained { samples: (out.len() - before) as u64, ..Drained::default() }
+    }
+
+    fn counters(&mut self) -> Option<Counters> {
+        None
+    }
+
+    fn sees(&self) -> Sees {
+        Sees {
+            reads: Sight::Exact,
+            writes: Sight::Blind,
+            latency: false,
+            node: false,
+            counters: false,
+            source: "fed".into(),
+            text: "sees what it is fed".into(),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::default()
+    }
+}
+
+/// A real mover, as far as the daemon can tell, whose first look takes long.
+struct SlowMover {
+    open: Arc<AtomicBool>,
+    sender: std::sync::mpsc::SyncSender<Thread>,
+}
+
+impl Mover for SlowMover {
+    fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
+        Vec::new()
+    }
+
+    fn residency(
+        &mut self,
+        _pid: u32,
+        ranges: &[tiercel_mover::Range],
+    ) -> Vec<Result<Residency, ResidencyError>> {
+        // Nobody listens from the second call on.
+        let _ = self.sender.try_send(std::thread::current());
+        while !self.open.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+        ranges.iter().map(|_| Err(ResidencyError::Vanished)).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn is_modelled(&self) -> bool {
+        false
+    }
+}
+
+/// A mover with a defect.
+struct FailingMover;
+
+impl Mover for FailingMover {
+    fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
+        Vec::new()
+    }
+
+    fn residency(
+        &mut self,
+        _pid: u32,
+        _ranges: &[tiercel_mover::Range],
+    ) -> Vec<Result<Residency, ResidencyError>> {
+        panic!("a defect");
+    }
+
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn is_modelled(&self) -> bool {
+        false
+    }
+}
