@@ -237,7 +237,7 @@ fn validate_figures(place: &str, figures: &Figures) -> Result<(), MachineError> 
     if all.into_iter().flatten().all(|value| value.is_finite() && value > 0.0) {
         return Ok(());
     }
-    invalid(place, "latency and bandwidth must be above 0; leave unknown ones out")
+    invalid(place, "latency and bandwidth must exceed 0; leave unknown ones out")
 }
 
 fn validate_curve(place: &str, curve: &[CurvePoint]) -> Result<(), MachineError> {
@@ -252,7 +252,7 @@ fn validate_curve(place: &str, curve: &[CurvePoint]) -> Result<(), MachineError>
         (pair[0].read_share, pair[0].gb_s) < (pair[1].read_share, pair[1].gb_s)
     };
     if !curve.iter().all(sane) {
-        return invalid(place, "curve: read_share 0 to 1, gb_s at least 0, latency_ns above 0");
+        return invalid(place, "curve: read_share 0 to 1, gb_s from 0, latency_ns above 0");
     }
     if !curve.windows(2).all(ascends) {
         return invalid(place, "curve: points must ascend by read_share, then by gb_s");

@@ -99,13 +99,13 @@ fn impossible_nodes_are_refused_by_name() {
     refused(
         &with("figures = { read_gb_s = 0.0 }"),
         &expect![[r#"
-            machine description: node 1: latency and bandwidth must be above 0; leave unknown ones out
+            machine description: node 1: latency and bandwidth must exceed 0; leave unknown ones out
         "#]],
     );
     refused(
         &with("figures = { read_latency_ns = nan }"),
         &expect![[r#"
-            machine description: node 1: latency and bandwidth must be above 0; leave unknown ones out
+            machine description: node 1: latency and bandwidth must exceed 0; leave unknown ones out
         "#]],
     );
     refused(
@@ -139,7 +139,7 @@ fn impossible_relations_and_curves_are_refused_by_name() {
     refused(
         &with("curve = [{ read_share = 2.0, gb_s = 0.0, latency_ns = 1.0 }]"),
         &expect![[r#"
-            machine description: node 1: curve: read_share 0 to 1, gb_s at least 0, latency_ns above 0
+            machine description: node 1: curve: read_share 0 to 1, gb_s from 0, latency_ns above 0
         "#]],
     );
     let point = "{ read_share = 1.0, gb_s = 5.0, latency_ns = 1.0 }";

@@ -12,17 +12,19 @@ use tiercel_mover::{Kernel, KernelMover, Linux, Mover, Range};
 
 /// One extent.
 const BYTES: u64 = 64 << 20;
+/// What moves one by one: a sixteenth, or it takes minutes.
+const BYTES_PLAIN: u64 = BYTES / 16;
 const ROUNDS: usize = 21;
 const ROUNDS_QUICK: usize = 7;
+/// A huge page.
+const HUGE_BYTES: u64 = 2 << 20;
 /// Batches that are compared; the mover's own is 4096.
 const BATCHES: [usize; 4] = [64, 512, 4096, 16384];
 
 fn main() {
     let rounds = if std::env::args().any(|arg| arg == "--quick") { ROUNDS_QUICK } else { ROUNDS };
-    let mut memory = vec![1u8; BYTES as usize + (4 << 20)];
-    let os_page = Linux::default().os_page_bytes();
-    let addr = (memory.as_mut_ptr() as u64).next_multiple_of(2 << 20);
-    let work = Work { pid: std::process::id(), range: Range { addr, bytes: BYTES }, os_page };
+    let work = Work::new(BYTES);
+    let plain_work = Work::new(BYTES_PLAIN);
     for batch in BATCHES {
         let name = format!("locate-in-batches-of-{batch}");
         row(&name, None, rounds, || work.call(batch, None), || work.call(1, None));
@@ -36,7 +38,10 @@ fn main() {
     let mut execute = || work.execute(next());
     let name = if nodes.len() > 1 { "move-between-nodes" } else { "move-in-place" };
     let mut plain_turn = nodes.iter().cycle();
-    let mut plain = || work.call(1, Some(*plain_turn.next().expect("a machine has memory")));
+    let mut plain = || {
+        let next = *plain_turn.next().expect("a machine has memory");
+        plain_work.call(1, Some(next))
+    };
     row(name, Some(0.5), rounds, &mut execute, &mut plain);
 }
 
@@ -47,6 +52,14 @@ struct Work {
 }
 
 impl Work {
+    /// Memory of this process, touched and never freed.
+    fn new(bytes: u64) -> Work {
+        let memory = vec![1u8; bytes as usize + HUGE_BYTES as usize].leak();
+        let addr = (memory.as_ptr() as u64).next_multiple_of(HUGE_BYTES);
+        let os_page = Linux::default().os_page_bytes();
+        Work { pid: std::process::id(), range: Range { addr, bytes }, os_page }
+    }
+
     /// Time of `move_pages` over the whole range with so many OS pages per call, nanoseconds per OS
     /// page.
     fn call(&self, batch: usize, target: Option<NodeId>) -> f64 {
