@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track_sites.c: more sites than the table holds, all in generated code without unwind tables; stacks
+ * deeper than a site; and frames of random size, which must not cost a walk each time.
+ */
+#include "hazard.h"
+#include <time.h>
+
+#define CALLS (TCL_SITES_MAX + 3000)
+#define CODE_BYTES 32
+#define DEEP 200
+#define RANDOM_FRAMES 300000
+
+/* sub rsp,8; mov rax,malloc; call rax; add rsp,8; ret -- with rdi as given. */
+static void generated(void) {
+    uint8_t *code = mmap(NULL, (size_t)CALLS * CODE_BYTES, PROT_READ | PROT_WRITE | PROT_EXEC,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(code != MAP_FAILED, "%s", strerror(errno));
+    void *target = malloc;
+    for (uint32_t i = 0; i < CALLS; i++) {
+        uint8_t call[] = {0x48, 0x83, 0xec, 8,    0x48, 0xb8, 0, 0, 0, 0,    0,
+                          0,    0,    0,    0xff, 0xd0, 0x48, 0x83, 0xc4, 8, 0xc3};
+        memcpy(call + 6, &target, 8);
+        memcpy(code + i * CODE_BYTES, call, sizeof(call));
+    }
+    for (uint32_t i = 0; i < CALLS; i++) {
+        void *(*function)(size_t) = (void *(*)(size_t))(code + i * CODE_BYTES);
+        free(function(8192));
+    }
+}
+
+__attribute__((noinline)) static void *deep(int depth) {
+    void *p = depth ? deep(depth - 1) : malloc(20 * 4096);
+    hazard_sink = p;
+    return p;
+}
+
+__attribute__((noinline)) static void random_frame(size_t bytes) {
+    char *room = __builtin_alloca(bytes);
+    hazard_sink = room;
+    free(malloc(8192));
+}
+
+static int hosted(void) {
+    for (int i = 0; i < DEEP; i++)
+        free(deep(i));
+    unsigned seed = 1;
+    for (int i = 0; i < RANDOM_FRAMES; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        random_frame(16 + (seed >> 12) % 60000);
+    }
+    generated();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        return hosted();
+    (void)argv;
+    struct daemon d = {0};
+    host(&d, "hosted");
+    struct tcl_header *header = header_of(d.session[0]);
+    CHECK(header->site_count == TCL_SITES_MAX, "%u sites", header->site_count);
+    CHECK(header->site_overflows > 1000, "%u overflows", header->site_overflows);
+    struct tcl_site *sites = (void *)(d.session[0]->base + TCL_SITES_AT);
+    int longest = 0;
+    for (uint32_t i = 1; i < 400; i++)
+        longest = sites[i].frame_count > longest ? sites[i].frame_count : longest;
+    CHECK(longest == TCL_SITE_FRAMES, "%d frames", longest);
+    printf("track_sites: %u sites, %u refused and counted\n", header->site_count,
+           header->site_overflows);
+    return 0;
+}
