@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// Bytes of an OS page here.
 pub const OS_PAGE: u64 = 4096;
@@ -15,12 +16,13 @@ pub struct Child {
     pub pid: u32,
     /// Its buffer, bytes.
     pub buffer: Range<u64>,
-    /// The userfaultfds it opened, as the runtime would.
-    pub uffds: Vec<OwnedFd>,
+    /// Its numbers of the userfaultfds it opened, as the runtime would.
+    uffds: [i32; 2],
     commands: File,
     answers: File,
 }
 
+#[allow(dead_code)] // Tests and bench each use their part.
 impl Child {
     /// Forks a child with `os_pages` of untouched memory.
     pub fn new(os_pages: u64) -> Child {
@@ -35,15 +37,16 @@ impl Child {
             serve(their_commands.as_raw_fd(), their_answers.as_raw_fd(), bytes);
         }
         drop((their_commands, their_answers));
-        let mut child =
-            Child { pid: pid as u32, buffer: 0..0, uffds: Vec::new(), commands, answers };
+        let mut child = Child { pid: pid as u32, buffer: 0..0, uffds: [-1; 2], commands, answers };
         let base = child.answer();
         child.buffer = base..base + bytes;
-        for _ in 0..2 {
-            let number = child.answer();
-            child.uffds.extend(fetch(child.pid, number as i32));
-        }
+        child.uffds = [child.answer() as i32, child.answer() as i32];
         child
+    }
+
+    /// Duplicates of its userfaultfds; stands in for SCM_RIGHTS.
+    pub fn userfaultfds(&self) -> Vec<OwnedFd> {
+        self.uffds.iter().filter_map(|number| fetch(self.pid, *number)).collect()
     }
 
     /// Writes one byte into each of the OS pages.
@@ -60,6 +63,15 @@ impl Child {
     pub fn moves_whole(&mut self) -> bool {
         self.commands.write_all(&encode(3, 0..0)).expect("the child listens");
         self.answer() == 0
+    }
+
+    /// CPU time it has used.
+    pub fn cpu(&self) -> Duration {
+        let clock = (!(self.pid as i32) << 3) | 2; // CPUCLOCK_SCHED of a process
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is a valid timespec for the call to fill.
+        assert_eq!(unsafe { libc::clock_gettime(clock, &mut time) }, 0, "a child's CPU clock");
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
     /// Lets it end and reaps it.
@@ -99,7 +111,7 @@ fn encode(what: u64, os_pages: Range<u64>) -> [u8; 24] {
     out
 }
 
-/// Duplicates a descriptor of the child; stands in for SCM_RIGHTS.
+/// Duplicates a descriptor of the child.
 fn fetch(pid: u32, number: i32) -> Option<OwnedFd> {
     if number < 0 {
         return None;

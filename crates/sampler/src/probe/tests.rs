@@ -15,7 +15,7 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     let mut child = Child::new(os_pages);
     child.write(0..os_pages);
     sampler.attach(child.pid).expect("our own child");
-    for uffd in child.uffds.drain(..) {
+    for uffd in child.userfaultfds() {
         sampler.lend(child.pid, Help::Userfaultfd(uffd));
     }
     sampler.may_split(child.pid, child.buffer.clone());
