@@ -56,3 +56,24 @@ fn tiers_and_spaces() {
     }
     expect_file!["../../../fixtures/machines/builtin.txt"].assert_eq(&text);
 }
+
+#[test]
+fn topo_has_a_row_per_node_and_agrees_with_the_tiers() {
+    let topo = Machine::builtin("two-socket-optane").unwrap().unwrap().topo();
+    let rows: Vec<String> = topo
+        .nodes
+        .iter()
+        .map(|row| format!("{} {} {:?} {:?}", row.label, row.kind, row.tier, row.distances))
+        .collect();
+    expect_test::expect![[r#"
+        [
+            "ddr0 dram Some(0) [10, 20, 17, 28]",
+            "ddr1 dram Some(0) [20, 10, 28, 17]",
+            "optane0 nvm Some(1) [17, 28, 10, 28]",
+            "optane1 nvm Some(1) [28, 17, 28, 10]",
+        ]
+    "#]]
+    .assert_debug_eq(&rows);
+    assert_eq!((topo.tiers.len(), topo.seen_from.len(), topo.spaces.len()), (2, 2, 3));
+    assert_eq!(topo.seen_from[1].tiers[0].nodes, [NodeId(1)]);
+}

@@ -68,7 +68,7 @@ fn move_pages(kernel: &mut dyn Kernel) -> Finding {
         Err(errno) => Finding::absent(
             NAME,
             format!("refused: {errno} (by seccomp?)"),
-            "allow the system call move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)",
+            "allow move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)",
         ),
     }
 }

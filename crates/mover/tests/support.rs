@@ -77,7 +77,7 @@ fn everything_in_the_way() {
         &expect![[r#"
             memory-nodes Ok: 2 nodes with memory (0-1)
             move-pages Absent: refused: Operation not permitted (os error 1) (by seccomp?)
-              do: allow the system call move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)
+              do: allow move_pages (docker: --cap-add SYS_NICE, or a seccomp profile)
             other-processes Ok: this user's processes only, and no set-user-id program
             mems-allowed Degraded: nodes 1 have memory but this cpuset forbids them
               do: add them to cpuset.mems of the control group (docker: --cpuset-mems)
