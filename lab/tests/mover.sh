@@ -1,14 +1,14 @@
 #!/bin/sh
 # what: the kernel mover moves a running program's memory between all nodes, and tells the truth when it cannot
 # machines: two-socket-optane
-# programs: hotcold residency hog move_range
+# programs: hotset residency hog move_range
 # limit: 60
 # short: yes
 
-hotcold 2 1 32768 100 > log &
+hotset 2 1 32768 100 > log &
 program=$!
 wait_for 10 grep -q ready log || not_ok "the program starts" "$(cat log)"
-pid=$(pidof hotcold)
+pid=$(pidof hotset)
 set -- $(grep ' hot$' log)
 address=$3
 bytes=$4

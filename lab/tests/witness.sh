@@ -1,13 +1,13 @@
 #!/bin/sh
 # what: the witness sees what numactl did, and numa_maps agrees
 # machines: two-socket-optane
-# programs: hotcold residency
+# programs: hotset residency
 # short: yes
 
-numactl --membind=2 hotcold 4 1 1024 60 > log &
+numactl --membind=2 hotset 4 1 1024 60 > log &
 program=$!
 wait_for 10 grep -q ready log || not_ok "the program starts" "$(cat log)"
-pid=$(pidof hotcold)
+pid=$(pidof hotset)
 set -- $(grep ' hot$' log)
 residency "$pid" "$3" "$4" > seen
 equal "all OS pages of the hot object are on node 2" "node 2 257 absent 0" "$(echo $(cat seen))"

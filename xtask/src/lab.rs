@@ -42,6 +42,9 @@ struct TestOptions {
     /// Only on this machine
     #[arg(long)]
     machine: Option<String>,
+    /// Take the binary and the runtime as they were built last
+    #[arg(long)]
+    built: bool,
     /// Translate even where KVM works
     #[arg(long)]
     tcg: bool,
@@ -54,7 +57,7 @@ pub fn main(options: &Options) -> Result<()> {
     let Verb::Test(options) = &options.verb;
     let tests = chosen(options)?;
     let started = Instant::now();
-    let programs = programs(&tests)?;
+    let programs = programs(&tests, options.built)?;
     let acceleration = if options.tcg { Acceleration::Tcg } else { Acceleration::Auto };
     let mut progress = |line: &str| eprintln!("{line}");
     let guest = Guest::prepare(&Cache::of_user()?, acceleration, &mut progress)?;
@@ -110,19 +113,21 @@ fn topology(machine: &str) -> Result<Topology> {
 }
 
 /// Builds what the tests name: the binary, the runtime, C programs beside the tests, workloads.
-fn programs(tests: &[Test]) -> Result<BTreeMap<String, PathBuf>> {
+fn programs(tests: &[Test], built: bool) -> Result<BTreeMap<String, PathBuf>> {
     let names: BTreeSet<&String> = tests.iter().flat_map(|test| &test.programs).collect();
     let mut programs = BTreeMap::new();
     for name in names {
-        programs.insert(name.clone(), program(name).with_context(|| name.clone())?);
+        programs.insert(name.clone(), program(name, built).with_context(|| name.clone())?);
     }
     Ok(programs)
 }
 
-fn program(name: &str) -> Result<PathBuf> {
+fn program(name: &str, built: bool) -> Result<PathBuf> {
     let source = exec::root().join(format!("lab/tests/{name}.c"));
     match name {
-        "tiercel" => build::tiercel(),
+        "tiercel" if built => stripped(&exec::target().join("release/tiercel")),
+        "libtiercel.so" if built => Ok(exec::target().join("runtime/libtiercel.so")),
+        "tiercel" => stripped(&build::tiercel()?),
         "libtiercel.so" => {
             build::runtime(&[])?;
             Ok(exec::target().join("runtime/libtiercel.so"))
@@ -137,15 +142,26 @@ fn program(name: &str) -> Result<PathBuf> {
     }
 }
 
+fn out_dir() -> Result<PathBuf> {
+    let out = exec::target().join("lab");
+    std::fs::create_dir_all(&out)?;
+    Ok(out)
+}
+
+/// A copy without debug information: the guest unpacks it into memory.
+fn stripped(binary: &Path) -> Result<PathBuf> {
+    let copy = out_dir()?.join(binary.file_name().context("a program has a name")?);
+    exec::run(exec::command("strip").arg("-o").arg(&copy).arg(binary))?;
+    Ok(copy)
+}
+
 fn example(package: &str, name: &str) -> Result<PathBuf> {
     exec::run(exec::cargo().args(["build", "--quiet", "-p", package, "--example", name]))?;
     Ok(exec::target().join("debug/examples").join(name))
 }
 
 fn compile(name: &str, source: &Path) -> Result<PathBuf> {
-    let out = exec::target().join("lab");
-    std::fs::create_dir_all(&out)?;
-    let binary = out.join(name);
+    let binary = out_dir()?.join(name);
     let flags = ["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"];
     exec::run(exec::command("cc").args(flags).arg(&binary).arg(source))?;
     Ok(binary)

@@ -4,6 +4,9 @@
 ok() { echo "ok $1"; }
 not_ok() { echo "not ok $1: $2"; }
 
+# show FILE: indented, so that nothing in it reads as a verdict
+show() { sed 's/^/  /' "$1"; }
+
 # equal WHAT EXPECTED ACTUAL
 equal() {
     if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "expected '$2', found '$3'"; fi
@@ -25,7 +28,7 @@ succeeds() {
         ok "$what"
     else
         status=$?
-        cat /tmp/.succeeds
+        show /tmp/.succeeds
         not_ok "$what" "status $status from: $*"
     fi
 }
@@ -35,21 +38,19 @@ contains() {
     if grep -q -e "$2" "$3"; then
         ok "$1"
     else
-        cat "$3"
+        show "$3"
         not_ok "$1" "'$2' is not in $3"
     fi
 }
 
 # wait_for SECONDS COMMAND...: until the command succeeds; fails when it never does
 wait_for() {
-    tries=$(($1 * 20))
+    deadline=$(($(date +%s) + $1))
     shift
-    while [ "$tries" -gt 0 ]; do
-        if "$@" > /dev/null 2>&1; then return 0; fi
+    until "$@" > /dev/null 2>&1; do
+        [ "$(date +%s)" -lt "$deadline" ] || return 1
         usleep 50000
-        tries=$((tries - 1))
     done
-    return 1
 }
 
 # tier_of NODE: the kernel's memory tier of a node; smaller is faster

@@ -21,7 +21,7 @@ const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Lines of a test's own output that a failure shows.
-const SHOWN_LINES: usize = 20;
+const SHOWN_LINES: usize = 60;
 
 /// Functions for the scripts: `ok`, `not_ok`, `equal`, ...
 const PRELUDE: &str = include_str!("../guest/prelude.sh");

@@ -30,7 +30,7 @@ static uint64_t content(size_t object, size_t word) {
 static uint64_t *allocate(size_t object, size_t bytes, int hot) {
     uint64_t *words = malloc(bytes);
     if (words == NULL) {
-        fprintf(stderr, "hotcold: no memory for object %zu\n", object);
+        fprintf(stderr, "hotset: no memory for object %zu\n", object);
         exit(1);
     }
     for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
@@ -59,13 +59,13 @@ static void work(uint64_t **objects, size_t first_hot, size_t count, size_t byte
 
 int main(int argc, char **argv) {
     if (argc != 5) {
-        fprintf(stderr, "usage: hotcold OBJECTS HOT KIB_PER_OBJECT SECONDS\n");
+        fprintf(stderr, "usage: hotset OBJECTS HOT KIB_PER_OBJECT SECONDS\n");
         return 2;
     }
     const size_t count = strtoul(argv[1], NULL, 0), hot = strtoul(argv[2], NULL, 0);
     const size_t bytes = strtoul(argv[3], NULL, 0) << 10;
     if (hot == 0 || hot > count || bytes < 4096) {
-        fprintf(stderr, "hotcold: at least one hot object and 4 KiB are needed\n");
+        fprintf(stderr, "hotset: at least one hot object and 4 KiB are needed\n");
         return 2;
     }
     signal(SIGTERM, stop);
