@@ -89,17 +89,21 @@ impl Ledger {
     /// Puts an object of the heap into the books unless it is known to be over. What it overlaps is dead:
     /// the heap gives no byte out twice.
     fn place(&mut self, slot: u16, birth: Birth) {
-        let known = self.head_at(slot, birth.addr);
-        let is_known = known.is_some_and(|head| self.rows[head].version() == birth.version);
-        if is_known
-            || self.process(slot).tombstones.covers(birth.addr, birth.version)
-            || self.newer_within(slot, birth.addr, birth.end(), birth.version).is_some()
-        {
-            self.counts.births_overtaken += 1;
-            return;
+        let mut is_over = self.process(slot).tombstones.covers(birth.addr, birth.version);
+        if let Some(number) = self.overlapping(slot, birth.addr, birth.end()) {
+            let row = &self.rows[number];
+            let is_known = row.addr == birth.addr && row.version() == birth.version;
+            let newer = self.newer_within(slot, birth.addr, birth.end(), birth.version);
+            is_over |= is_known || newer.is_some();
+            if !is_over {
+                self.remove_overlapping(slot, birth.addr, birth.end());
+            }
         }
-        self.remove_overlapping(slot, birth.addr, birth.end());
-        self.insert_fresh(slot, &birth);
+        if is_over {
+            self.counts.births_overtaken += 1;
+        } else {
+            self.insert_fresh(slot, &birth);
+        }
     }
 
     /// Puts a mapping into the books, as far as neither cuts nor newer mappings have taken it. It takes what

@@ -343,7 +343,7 @@ proptest! {
         for ([a, b, c, d], kind, page, pages) in records {
             // Addresses collide, everything else is random.
             let kind = u64::from(kind) << 48 | d & !(0xff << 48);
-            let raw = [page * OS_PAGE, pages * OS_PAGE | a << 56, b ^ c, kind];
+            let raw = [page * OS_PAGE, (pages * OS_PAGE) | (a << 56), b ^ c, kind];
             if let Some(record) = Record::decode(&raw, 0) {
                 ledger.apply(PID, &record);
             }

@@ -182,6 +182,7 @@ impl Planner<'_> {
         for demotion in demotions.iter().rev() {
             victims[usize::from(demotion.candidate.rank)].push(*demotion);
         }
+        let mut stuck = Vec::new();
         for from in (0..last).rev() {
             self.make_room(from, &mut victims[usize::from(from)]);
         }
@@ -191,10 +192,27 @@ impl Planner<'_> {
             let lately: Vec<_> = lately.collect();
             lately.iter().for_each(|victim| self.refuse(WhyNot::MovedLately, &victim.candidate));
             let wanting = promotions.iter().filter(|m| m.to == to);
-            self.promote(gate, wanting, victims);
+            stuck.extend(self.promote(gate, wanting, victims));
         }
         for victim in victims.iter().flatten() {
             self.refuse(WhyNot::NotNeeded, &victim.candidate);
+        }
+        self.settle_stuck(&stuck);
+    }
+
+    /// What is not promoted stays, unless its tier is too full for that: a middle tier was assigned to
+    /// others. The least deserving go down.
+    fn settle_stuck(&mut self, stuck: &[(Misplaced, WhyNot)]) {
+        for (misplaced, why) in stuck.iter().rev() {
+            let candidate = &misplaced.candidate;
+            let from = candidate.rank;
+            let is_full = self.books.used[usize::from(from)] > self.books.room[usize::from(from)];
+            if from < self.books.tiers.last() && is_full {
+                let weighed = self.weigh(&Misplaced { to: from + 1, ..*misplaced });
+                self.ask(weighed, candidate);
+            } else {
+                self.refuse(*why, candidate);
+            }
         }
     }
 
@@ -214,27 +232,30 @@ impl Planner<'_> {
         }
     }
 
-    /// Promotes what pays for itself and for those who must give way.
+    /// Promotes what pays for itself and for those who must give way. Returns what does not.
     fn promote<'m>(
         &mut self,
         gate: &Benefit,
         wanting: impl Iterator<Item = &'m Misplaced>,
         victims: &mut Vec<Misplaced>,
-    ) {
+    ) -> Vec<(Misplaced, WhyNot)> {
         let mut refused_in_a_row = 0;
+        let mut stuck = Vec::new();
         for misplaced in wanting {
-            if refused_in_a_row > REFUSED_IN_A_ROW_MAX {
-                self.refuse(WhyNot::DoesNotPay, &misplaced.candidate);
-                continue;
-            }
-            match self.try_promote(gate, misplaced, victims) {
+            let tried = if refused_in_a_row > REFUSED_IN_A_ROW_MAX {
+                Err(WhyNot::DoesNotPay)
+            } else {
+                self.try_promote(gate, misplaced, victims)
+            };
+            match tried {
                 Ok(()) => refused_in_a_row = 0,
                 Err(why) => {
                     refused_in_a_row += u32::from(why == WhyNot::DoesNotPay);
-                    self.refuse(why, &misplaced.candidate);
+                    stuck.push((*misplaced, why));
                 }
             }
         }
+        stuck
     }
 
     fn try_promote(

@@ -313,7 +313,8 @@ fn allowance(gate: &Gate, since_ms: u64) -> u64 {
 /// in the last interval.
 fn births(ledger: &Ledger, books: &Books, pids: &[u32]) -> Vec<BirthPlan> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
-    let all_born = born.iter().sum::<u64>().max(1) as f64;
+    let all_born = born.iter().sum::<u64>() as f64;
+    let evenly = 1.0 / pids.len() as f64;
     let last = books.tiers.len().saturating_sub(1);
     let free: Vec<u64> = books
         .limits
@@ -323,7 +324,8 @@ fn births(ledger: &Ledger, books: &Books, pids: &[u32]) -> Vec<BirthPlan> {
         .collect();
     let small_tier = free.iter().take(last).position(|bytes| *bytes > 0).unwrap_or(last);
     let plan = |(pid, born): (&u32, &u64)| {
-        let share = 0.5 / pids.len() as f64 + 0.5 * *born as f64 / all_born;
+        let by_births = if all_born > 0.0 { *born as f64 / all_born } else { evenly };
+        let share = 0.5 * evenly + 0.5 * by_births;
         let tiers = books.tiers.tiers.iter().zip(&free).enumerate();
         let tiers = tiers.map(|(rank, (tier, free))| {
             let bytes = if rank == last { *free } else { (*free as f64 * share) as u64 };
