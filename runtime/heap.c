@@ -6,8 +6,8 @@
  *
  * Free runs lie in bins by size, clean (zero, not resident) and dirty (resident) ones apart, and
  * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first: that is what
- * keeps the resident size down. Dirty runs turn clean by a purge, which happens late (PURGE_DELAY_MS),
- * outside the lock, biggest runs first, and in proportion to what lives: a synchronous cap costs
+ * keeps the resident size down. Dirty runs turn clean by a purge, which happens outside the lock,
+ * biggest runs first, and only for as many OS pages as lay idle for a while: a synchronous cap costs
  * 40 to 170 us an operation.
  */
 #include "heap.h"
@@ -21,6 +21,8 @@
 #define UNIT_SHIFT 26 /* 64 MiB: what an arena gets of the range at a time */
 #define UNIT ((size_t)1 << UNIT_SHIFT)
 #define UNITS_MAX (TCL_RANGE_MAX >> UNIT_SHIFT)
+_Static_assert((UNIT >> PAGE_SHIFT) * sizeof(struct run) % TCL_PAGE == 0, "opened by units");
+_Static_assert((UNIT >> SLICE_SHIFT) * sizeof(void *) % TCL_PAGE == 0, "opened by units");
 #define CHUNK_MAX ((size_t)1 << 30)
 /* Memory is opened (made accessible) in steps of an eighth of what is open, within these. */
 #define OPEN_MIN ((size_t)1 << 20)
@@ -30,12 +32,13 @@
 #define BINS 248
 #define BIN_SEARCH 8 /* runs looked at in a bin whose runs may be too small */
 
-#define PURGE_DELAY_MS 250
+#define HUGE_PAGES 512 /* OS pages of a 2 MiB one */
+
+/* The purge looks back over a window: what was dirty all the time was not needed, and goes. */
+#define PURGE_WINDOW_MS 500
 #define PURGE_BATCH 16
 #define PURGE_ROUNDS 64
-/* Dirty OS pages that may stay: an eighth of the live ones after the delay, half of them ever. */
-#define SOFT_MIN ((size_t)(8 << 20) / TCL_PAGE)
-#define HARD_MIN ((size_t)(64 << 20) / TCL_PAGE)
+#define DIRT_FREE ((size_t)(4 << 20) / TCL_PAGE) /* this much dirt is not worth a thought */
 
 struct bins {
     uint64_t map[(BINS + 63) / 64]; /* bit set: bin not empty */
@@ -65,7 +68,8 @@ static struct arena arenas[TCL_ARENAS_MAX] = {
 static uint8_t unit_arena[UNITS_MAX]; /* arena + 1, by 64 MiB of the range */
 static uintptr_t next_small, next_runs;
 static size_t pages_open, pages_dirty, pages_clean;
-static uint64_t purge_allowed_ms;
+static size_t pages_dirty_low; /* the least pages_dirty of this window */
+static uint64_t window_end_ms;
 
 static uint64_t now_ms(void) {
     struct timespec now;
@@ -111,14 +115,20 @@ static void unlink_free(struct run *run) {
         run_at(run->prev)->next = run->next;
     else if (!(bins->head[bin] = run->next))
         bins->map[bin / 64] &= ~(1ull << (bin % 64));
-    *(run->state == RUN_DIRTY ? &pages_dirty : &pages_clean) -= run->total;
+    if (run->state == RUN_CLEAN) {
+        pages_clean -= run->total;
+        return;
+    }
+    pages_dirty -= run->total;
+    if (pages_dirty_low > pages_dirty)
+        pages_dirty_low = pages_dirty;
 }
 
 /* Makes [number, number + total) a free run, joined with free neighbours of the same state. The
  * entries on both sides must tell the truth: see `fence`. */
 static void insert_free(size_t number, size_t total, enum run_state state) {
     unsigned arena = tcl_arena_of_page(number);
-    if (number > page_number(tcl_heap_range.runs)) {
+    if (number > page_number(range_runs())) {
         struct run *tail = run_at(number - 1);
         if (tail->state == state && tcl_arena_of_page(number - 1) == arena) {
             struct run *before = run_at(number - tail->total);
@@ -176,7 +186,7 @@ static void init_once(void) {
     if (tcl_range_reserve(&range, 2 * UNIT, UNIT)) {
         tcl_heap_range = range;
         next_small = range.base;
-        next_runs = range.runs;
+        next_runs = range_runs();
     }
 }
 
@@ -211,14 +221,16 @@ uint8_t tcl_arena_bind(unsigned k) {
     return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
 }
 
-/* Takes units [*next, *next + bytes) of the range for arena k, with their part of the table. */
+/* Takes units [*next, *next + bytes) of the range for arena k, with their part of what describes them. */
 static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_t bytes) {
     if (bytes > limit - *next)
         return 0;
-    struct run *first = run_at(page_number(*next)), *last = first + (bytes >> PAGE_SHIFT);
-    uintptr_t table = (uintptr_t)first & ~(PAGE - 1);
-    uintptr_t table_end = ((uintptr_t)last + PAGE - 1) & ~(PAGE - 1);
-    if (mprotect((void *)table, table_end - table, PROT_READ | PROT_WRITE) != 0)
+    struct run *first = run_at(page_number(*next));
+    void **slices = &tcl_heap_range.slices[(*next - tcl_heap_range.base) >> SLICE_SHIFT];
+    if (mprotect(first, (bytes >> PAGE_SHIFT) * sizeof *first, PROT_READ | PROT_WRITE) != 0)
+        return 0;
+    if (next == &next_small &&
+        mprotect(slices, (bytes >> SLICE_SHIFT) * sizeof *slices, PROT_READ | PROT_WRITE) != 0)
         return 0;
     for (size_t i = 0; i < bytes >> UNIT_SHIFT; i++)
         unit_arena[((*next - tcl_heap_range.base) >> UNIT_SHIFT) + i] = (uint8_t)(k + 1);
@@ -237,7 +249,7 @@ static bool open_more(unsigned k, size_t total, size_t align) {
         size_t bytes = (pages_open << PAGE_SHIFT) & ~(UNIT - 1);
         bytes = bytes > CHUNK_MAX ? CHUNK_MAX : bytes;
         bytes = bytes < need ? (need + UNIT - 1) & ~(UNIT - 1) : bytes;
-        uintptr_t start = claim_units(&next_runs, tcl_heap_range.end, k, bytes);
+        uintptr_t start = claim_units(&next_runs, range_end(), k, bytes);
         if (!start)
             return false;
         chunk = arenas[k].chunk = &chunks[chunk_count++];
@@ -263,7 +275,7 @@ void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     tcl_heap_init();
     bytes = (bytes + UNIT - 1) & ~(UNIT - 1);
     heap_lock(&tcl_heap_lock);
-    uintptr_t start = claim_units(&next_small, tcl_heap_range.runs, k, bytes);
+    uintptr_t start = claim_units(&next_small, range_runs(), k, bytes);
     heap_unlock(&tcl_heap_lock);
     if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
         return NULL; /* the units stay claimed: address space only */
@@ -334,12 +346,34 @@ static struct run *take_joined(struct arena *arena, size_t total) {
     return NULL;
 }
 
+static bool has_runs(const struct bins *bins) {
+    return (bins->map[0] | bins->map[1] | bins->map[2] | bins->map[3]) != 0;
+}
+
+/* The biggest dirty run, for what is going to grow into it. */
+static struct run *find_biggest(const struct bins *bins) {
+    for (int word = (BINS - 1) / 64; word >= 0; word--)
+        if (bins->map[word])
+            return run_at(
+                bins->head[(unsigned)word * 64 + 63u - (unsigned)__builtin_clzll(bins->map[word])]);
+    return NULL;
+}
+
+struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
+    struct run *biggest = find_biggest(&arenas[k].dirty);
+    if (biggest && biggest->total >= pages * 2) {
+        size_t total = biggest->total < pages * 4 ? biggest->total : pages * 4;
+        unlink_free(biggest);
+        return cut(biggest, total < most ? total : most, 1);
+    }
+    struct run *run = tcl_pages_take(k, most, 1, TAKE_CLEAN);
+    return run ? run : tcl_pages_take(k, pages, 1, TAKE_ANY);
+}
+
 struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take) {
     struct arena *arena = &arenas[k];
     struct run *free = NULL;
-    if (take == TAKE_ANY && arena->dirty.map[0] + arena->dirty.map[1] + arena->dirty.map[2] +
-                                    arena->dirty.map[3] !=
-                                0) {
+    if (take == TAKE_ANY && has_runs(&arena->dirty)) {
         free = find_free(&arena->dirty, total + align - 1);
         if (!free && align == 1 && total > 16) {
             struct run *run = take_joined(arena, total);
@@ -347,6 +381,9 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
                 return run;
         }
     }
+    /* Only memory that is yet to be touched gains by lying where a huge OS page could. */
+    if (!free && align == 1 && total >= HUGE_PAGES)
+        align = HUGE_PAGES;
     if (!free)
         free = find_free(&arena->clean, total + align - 1);
     if (!free) {
@@ -361,12 +398,8 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
 }
 
 static void note_dirt(void) {
-    size_t live = pages_open - pages_dirty - pages_clean;
-    size_t soft = live / 8 > SOFT_MIN ? live / 8 : SOFT_MIN;
-    if (tcl_likely(pages_dirty <= soft))
-        return;
-    size_t hard = live / 2 > HARD_MIN ? live / 2 : HARD_MIN;
-    if (pages_dirty > hard || now_ms() >= purge_allowed_ms)
+    static unsigned calls;
+    if (pages_dirty > DIRT_FREE && ++calls % 16 == 0 && now_ms() >= window_end_ms)
         tcl_purge_due = true;
 }
 
@@ -437,16 +470,10 @@ void tcl_pages_trim(struct run *run, size_t total) {
 
 /* Unlinks the biggest dirty run of any arena as RUN_PURGING. */
 static struct run *pick_dirty(void) {
-    struct run *best = NULL;
+    struct run *best = NULL, *run;
     for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
-        for (int word = (BINS - 1) / 64; word >= 0; word--)
-            if (arenas[k].dirty.map[word]) {
-                unsigned top = 63u - (unsigned)__builtin_clzll(arenas[k].dirty.map[word]);
-                struct run *run = run_at(arenas[k].dirty.head[(unsigned)word * 64 + top]);
-                if (!best || run->total > best->total)
-                    best = run;
-                break;
-            }
+        if ((run = find_biggest(&arenas[k].dirty)) && (!best || run->total > best->total))
+            best = run;
     if (best) {
         unlink_free(best);
         best->state = RUN_PURGING;
@@ -460,13 +487,13 @@ void tcl_pages_purge(bool all) {
     int saved = errno;
     tcl_purge_due = false;
     heap_lock(&tcl_heap_lock);
-    size_t live = pages_open - pages_dirty - pages_clean;
-    size_t keep = live / 16 > SOFT_MIN / 2 ? live / 16 : SOFT_MIN / 2;
-    purge_allowed_ms = now_ms() + PURGE_DELAY_MS;
+    size_t idle = all ? pages_dirty : pages_dirty_low, keep = pages_dirty - idle;
+    if (!all && keep < DIRT_FREE)
+        keep = DIRT_FREE;
     for (int round = 0; round < PURGE_ROUNDS || all; round++) {
         struct run *batch[PURGE_BATCH];
         int count = 0;
-        while (count < PURGE_BATCH && pages_dirty > (all ? 0 : keep) &&
+        while (count < PURGE_BATCH && pages_dirty > keep &&
                (batch[count] = pick_dirty()) != NULL)
             count++;
         if (count == 0)
@@ -485,15 +512,18 @@ void tcl_pages_purge(bool all) {
         if (failed)
             break;
     }
+    pages_dirty_low = pages_dirty;
+    window_end_ms = now_ms() + PURGE_WINDOW_MS;
     heap_unlock(&tcl_heap_lock);
     errno = saved;
 }
 
 void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
+    size_t number = 0;
     for (size_t i = 0; i < chunk_count; i++) {
-        size_t end = page_number(chunks[i].opened);
-        for (size_t number = page_number(chunks[i].start); number < end;
-             number += run_at(number)->total)
+        size_t start = page_number(chunks[i].start), end = page_number(chunks[i].opened);
+        /* A free run may reach over from the chunk before. */
+        for (number = number < start ? start : number; number < end; number += run_at(number)->total)
             visit(run_at(number), context);
     }
 }

@@ -4,7 +4,7 @@
  * In: nothing. Out: struct tcl_run_info, the range, and the functions of heap*.c and small.c.
  * Knows nothing of records, sites or sessions.
  *
- *   range.base                 range.runs                                   range.end
+ *   base                       base + small_bytes                           base + bytes
  *   |  arenas of small slots   |  chunk | chunk | chunk | ... not yet used   |
  *   |  (mimalloc, small.c)     |  run run run ...                            |
  *
@@ -69,9 +69,13 @@ struct run {
 _Static_assert(sizeof(struct run) == 32, "two runs a cache line");
 
 struct range {
-    uintptr_t base, runs, end; /* all 0 when nothing could be reserved */
-    struct run *table;         /* by OS page number from base */
+    uintptr_t base;           /* all 0 when nothing could be reserved */
+    size_t small_bytes;       /* from base: arenas of small slots */
+    size_t bytes;             /* from base: those, then runs */
+    struct run *table;        /* by OS page number from base */
+    void **slices;            /* mimalloc's page of each SLICE of the small part, small.c's affair */
 };
+#define SLICE_SHIFT 16
 TCL_HIDDEN extern struct range tcl_heap_range;
 
 #define TCL_RANGE_MAX ((size_t)1 << 40)
@@ -90,16 +94,21 @@ static inline size_t number_of(const struct run *run) {
     return (size_t)(run - tcl_heap_range.table);
 }
 static inline bool is_small(const void *p) {
-    return (uintptr_t)p - tcl_heap_range.base < tcl_heap_range.runs - tcl_heap_range.base;
+    return (uintptr_t)p - tcl_heap_range.base < tcl_heap_range.small_bytes;
 }
+/* Of a pointer that is not small. */
 static inline bool is_run(const void *p) {
-    return (uintptr_t)p - tcl_heap_range.runs < tcl_heap_range.end - tcl_heap_range.runs;
+    return (uintptr_t)p - tcl_heap_range.base < tcl_heap_range.bytes;
 }
+static inline uintptr_t range_runs(void) {
+    return tcl_heap_range.base + tcl_heap_range.small_bytes;
+}
+static inline uintptr_t range_end(void) { return tcl_heap_range.base + tcl_heap_range.bytes; }
 
 /* ---- heap_range.c ----------------------------------------------------------------------------- */
 
-/* Reserves at most TCL_RANGE_MAX bytes and its table, halving down to `least` while that fails;
- * base and runs are multiples of `align`. Without access rights: nothing is committed. */
+/* Reserves at most TCL_RANGE_MAX bytes and what describes them, halving down to `least` while that fails;
+ * both parts are multiples of `align`. Without access rights: nothing is committed. */
 TCL_HIDDEN bool tcl_range_reserve(struct range *range, size_t least, size_t align);
 
 /* True when memory is accounted when opened (RLIMIT_AS, RLIMIT_DATA, overcommit 2): then nothing is
@@ -116,6 +125,9 @@ enum take { TAKE_ANY = 0, TAKE_CLEAN = 1 };
  * of two), with touched = its dirty leading pages. State is RUN_CACHED, carve fresh, generation 0.
  * NULL when the range is used up. Under the lock. */
 TCL_HIDDEN struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take);
+
+/* The same for an object of `pages` that has begun to grow: up to `most` OS pages, at least `pages`. */
+TCL_HIDDEN struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most);
 
 /* Gives a run (live or cached) back. Under the lock. */
 TCL_HIDDEN void tcl_pages_give(struct run *run);
@@ -162,8 +174,9 @@ struct caller {
 };
 
 /* `bytes` from SMALL_LIMIT up to PTRDIFF_MAX; `align` in bytes, a power of two. NULL, ENOMEM. */
-TCL_HIDDEN void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller);
-TCL_HIDDEN void tcl_run_free(void *p);
+TCL_HIDDEN __attribute__((noinline)) void *tcl_run_alloc(size_t bytes, size_t align, bool zero,
+                                                         struct caller caller);
+TCL_HIDDEN __attribute__((noinline)) void tcl_run_free(void *p);
 TCL_HIDDEN size_t tcl_run_usable(const void *p);
 /* Resizes in place or by moving within the run layer; bytes >= SMALL_LIMIT. NULL, ENOMEM, p lives. */
 TCL_HIDDEN void *tcl_run_realloc(void *p, size_t bytes, struct caller caller);
@@ -191,7 +204,8 @@ TCL_HIDDEN void tcl_complain(const char *text, size_t bytes) __attribute__((nore
 TCL_HIDDEN void *tcl_small_alloc(size_t bytes);
 TCL_HIDDEN void *tcl_small_zalloc(size_t bytes);
 TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align);
-TCL_HIDDEN void tcl_small_free(void *p);
+TCL_HIDDEN void tcl_small_free(void *p);     /* is_small(p) */
+TCL_HIDDEN void tcl_small_free_far(void *p); /* tcl_small_owns(p), outside the range */
 TCL_HIDDEN size_t tcl_small_usable(const void *p);
 /* True when mimalloc knows p, wherever it lies. */
 TCL_HIDDEN bool tcl_small_owns(const void *p);

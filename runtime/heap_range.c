@@ -45,16 +45,19 @@ bool tcl_range_reserve(struct range *range, size_t least, size_t align) {
         bytes /= 2;
     for (; bytes >= least; bytes /= 2) {
         size_t table = (bytes >> PAGE_SHIFT) * sizeof(struct run);
-        char *base = reserve(bytes + align), *entries = base ? reserve(table) : NULL;
-        if (!entries) {
+        size_t slices = (bytes / 2 >> SLICE_SHIFT) * sizeof(void *);
+        char *base = reserve(bytes + align);
+        char *beside = base ? reserve(table + slices) : NULL;
+        if (!beside) {
             if (base)
                 tcl_os_munmap(base, bytes + align);
             continue;
         }
         range->base = ((uintptr_t)base + align - 1) & ~(align - 1);
-        range->runs = range->base + bytes / 2;
-        range->end = range->base + bytes;
-        range->table = (struct run *)entries;
+        range->small_bytes = bytes / 2;
+        range->bytes = bytes;
+        range->table = (struct run *)beside;
+        range->slices = (void **)(beside + table);
         break;
     }
     errno = saved;

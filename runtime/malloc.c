@@ -60,7 +60,7 @@ static void free_elsewhere(void *p) {
     if (p == NULL || tcl_far_free(p))
         return;
     if (tcl_small_owns(p))
-        tcl_small_free(p);
+        tcl_small_free_far(p);
     else if (__libc_free)
         __libc_free(p);
 }

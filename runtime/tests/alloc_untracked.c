@@ -28,9 +28,6 @@ int tcl_arena_node(unsigned arena) {
     return -1;
 }
 uint32_t tcl_next_carve(void) { return ++carve; }
-void tcl_map_each(void (*visit)(const struct tcl_use *use, void *context), void *context) {
-    (void)visit, (void)context;
-}
 void tcl_session_after_fork_child(void) {}
 void tcl_session_start(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
