@@ -135,7 +135,6 @@ pub struct SiteRow {
     /// The stack, innermost first.
     pub frames: Vec<SiteFrame>,
     /// What its objects did.
-    #[serde(flatten)]
     pub used: Use,
     /// Among the sites that fill the fast budget best.
     pub deserves_fast: bool,

@@ -159,7 +159,7 @@ fn what_is_hot_and_slow_is_promoted_and_the_log_says_why() {
     assert_eq!(promoted["asked"]["addr"], hot);
     assert!(promoted["asked"]["gain_ns_per_s"].as_f64().unwrap() > 0.0);
     let objects = stage.ask(&Request::Objects { by: Order::Heat, limit: 5 }, "objects");
-    assert!(objects["rows"][0]["samples"].as_u64().unwrap() > 0);
+    assert!(objects["rows"][0]["used"]["samples"].as_u64().unwrap() > 0);
 }
 
 #[test]

@@ -118,6 +118,8 @@ pub enum SamplerArg {
     Bpf,
     /// Page-table bits; needs neither counters nor root
     Probe,
+    /// Nothing: objects are tracked, accesses are not
+    None,
 }
 
 #[derive(ClapArgs, Debug)]
@@ -268,6 +270,7 @@ impl From<SamplerArg> for tiercel_sampler::Kind {
             SamplerArg::Perf => tiercel_sampler::Kind::Perf,
             SamplerArg::Bpf => tiercel_sampler::Kind::Bpf,
             SamplerArg::Probe => tiercel_sampler::Kind::Probe,
+            SamplerArg::None => tiercel_sampler::Kind::None,
         }
     }
 }

@@ -8,6 +8,7 @@ use tiercel_daemon::{DaemonConfig, Parts, Settings};
 use tiercel_machine::{BUILTIN_NAMES, Machine};
 use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::Limit;
+use tiercel_sampler::Kind;
 
 /// The machine on paper where this one has one kind of memory and the user names none.
 const USUAL_MODEL: &str = BUILTIN_NAMES[0];
@@ -74,12 +75,12 @@ pub fn engine(settings: &Settings) -> Result<Engine> {
     };
     let sampler = match tiercel_sampler::open(settings.sampler, &settings.sampling) {
         Ok(sampler) => Some(sampler),
-        // Asked for by name and not to be had: refuse. The best of none: track without.
-        Err(error) if settings.sampler != tiercel_sampler::Kind::Auto => return Err(error.into()),
-        Err(error) => {
+        // The best of none, or none asked for: track without. Asked for by name: refuse.
+        Err(error) if matches!(settings.sampler, Kind::Auto | Kind::None) => {
             remarks.push(format!("accesses are not observed: {error}"));
             None
         }
+        Err(error) => return Err(error.into()),
     };
     Ok(Engine { config, parts: Parts { machine, sampler, mover }, remarks })
 }

@@ -1,0 +1,77 @@
+//! The verbs that need no program: what they print is what others read.
+
+mod common;
+
+use common::{stderr, stdout, tiercel};
+
+fn ok(args: &[&str]) -> String {
+    let output = tiercel().args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn the_default_configuration_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tiercel.toml");
+    std::fs::write(&file, ok(&["config"])).unwrap();
+    assert!(ok(&["config", "--check", file.to_str().unwrap()]).contains("valid"));
+    let json: serde_json::Value = serde_json::from_str(&ok(&["config", "--json"])).unwrap();
+    assert_eq!(json["policy"]["tick_ms"], 2000);
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tiercel.toml");
+    std::fs::write(&file, "# mine\nfsat = \"25%\"\n").unwrap();
+    let output = tiercel().args(["config", "--check"]).arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("line 2, column 1") && text.contains("fsat"), "{text}");
+}
+
+#[test]
+fn completions_and_pages_for_every_verb() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(ok(&["completions", shell]).contains("doctor"), "{shell}");
+    }
+    assert!(ok(&["man"]).contains(".TH tiercel"));
+    for verb in ["run", "daemon", "top", "why", "status", "topo", "doctor", "config"] {
+        assert!(ok(&["man", verb]).contains(&format!("tiercel\\-{verb}")), "{verb}");
+    }
+    assert!(!tiercel().args(["man", "nothing"]).output().unwrap().status.success());
+}
+
+#[test]
+fn this_machine_and_others() {
+    let here: serde_json::Value = serde_json::from_str(&ok(&["topo", "--json"])).unwrap();
+    assert!(!here["nodes"].as_array().unwrap().is_empty());
+    assert!(ok(&["topo"]).contains("tier 0"));
+    let there = ok(&["topo", "--machine", "spr-cxl"]);
+    assert!(there.contains("tier 1"), "{there}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.toml");
+    std::fs::write(&file, ok(&["topo", "--machine", "spr-cxl", "--toml"])).unwrap();
+    assert_eq!(ok(&["topo", "--machine", file.to_str().unwrap()]), there);
+}
+
+#[test]
+fn the_doctor_finds_the_runtime() {
+    let findings: serde_json::Value = serde_json::from_str(&ok(&["doctor", "--json"])).unwrap();
+    let findings = findings.as_array().unwrap();
+    let runtime = findings.iter().find(|f| f["name"] == "runtime").unwrap();
+    assert_eq!(runtime["standing"], "ok", "{runtime}");
+    for name in ["sockets", "tiers"] {
+        assert!(findings.iter().any(|f| f["name"] == name), "{name}");
+    }
+}
+
+#[test]
+fn without_a_daemon_there_is_a_hint() {
+    for verb in ["top", "status", "why"] {
+        let output = tiercel().args([verb, "--socket", "/nowhere/x.control"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{verb}");
+        assert!(stderr(&output).contains("/nowhere/x.control"), "{}", stderr(&output));
+    }
+}

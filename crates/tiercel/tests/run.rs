@@ -1,0 +1,204 @@
+//! `tiercel run` with real programs: they must not notice, and the user must be told.
+
+mod common;
+
+use common::{Process, compile, run, stderr, stdout, tiercel};
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const TABLES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+__attribute__((noinline)) char *make_table(size_t bytes) { return malloc(bytes); }
+int main(void) {
+    char *table = make_table(8 << 20);
+    memset(table, 1, 8 << 20);
+    printf("%d\n", table[4096]);
+    return 3;
+}
+"#;
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    for status in [0, 1, 7, 124, 125, 255] {
+        let output = run(&["--quiet", "--", "sh", "-c", &format!("exit {status}")]);
+        assert_eq!(output.status.code(), Some(status));
+        assert_eq!(stderr(&output), "");
+    }
+}
+
+#[test]
+fn death_by_a_signal_is_passed_on() {
+    for signal in [Signal::TERM, Signal::KILL, Signal::SEGV, Signal::INT, Signal::PIPE] {
+        let number = signal.as_raw();
+        let output = run(&["--quiet", "--", "sh", "-c", &format!("kill -{number} $$")]);
+        assert_eq!(output.status.signal(), Some(number), "{:?}", output.status);
+    }
+}
+
+#[test]
+fn programs_that_cannot_start_are_named() {
+    let output = run(&["--", "no-such-program-anywhere"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(stderr(&output).contains("no-such-program-anywhere"), "{}", stderr(&output));
+    let output = run(&["--", "/etc/passwd"]);
+    assert_eq!(output.status.code(), Some(126));
+}
+
+#[test]
+fn a_bad_configuration_stops_before_the_program_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("bad.toml");
+    std::fs::write(&config, "fast = \"25%\"\n[policy]\nprioritize = \"lru\"\n").unwrap();
+    let config = config.to_str().unwrap();
+    let mark = folder.path().join("started");
+    for (args, said) in [
+        (vec!["--config", config], "line 3, column 1"),
+        (vec!["--config", "/nowhere/x.toml"], "/nowhere/x.toml"),
+        (vec!["--fast", "125%"], "125%"),
+        (vec!["--prioritise", "luck"], "luck"),
+        (vec!["--trigger", "time=0"], "trigger.time.ticks"),
+        (vec!["--tick", "1ns"], "1ns"),
+        (vec!["--machine", "no-such-machine"], "no-such-machine"),
+        (vec!["--no-such-option"], "--no-such-option"),
+    ] {
+        let mut command = tiercel();
+        command.arg("run").args(&args).args(["--", "touch"]).arg(&mark);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{args:?}");
+        assert!(stderr(&output).contains(said), "{args:?}: {}", stderr(&output));
+        assert!(!mark.exists(), "{args:?}: the program was started");
+    }
+}
+
+#[test]
+fn streams_are_the_programs_own() {
+    let mut command = tiercel();
+    command.args(["run", "--", "cat"]).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"hello\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stdout(&output), "hello\n", "nothing of ours on standard output");
+    assert!(stderr(&output).contains("nothing was moved"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_signal_to_us_reaches_the_program() {
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::USR1, "USR1")] {
+        let script = format!("trap 'exit 42' {name}; echo ready; while :; do read x; done");
+        let mut command = tiercel();
+        command.args(["run", "--quiet", "--", "sh", "-c", &script]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::start(&mut command);
+        assert_eq!(process.line(), "ready\n");
+        process.signal(signal);
+        let held = process.child.stdin.take();
+        assert_eq!(process.end().code(), Some(42), "{name}");
+        drop(held);
+    }
+}
+
+#[test]
+fn what_was_ignored_stays_ignored() {
+    let script = "trap '' HUP; exec \"$0\" run --quiet -- sh -c 'kill -HUP $$ $PPID; exit 3'";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(tiercel().get_program());
+    assert_eq!(command.status().unwrap().code(), Some(3));
+}
+
+#[test]
+fn the_table_names_function_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "tables", TABLES, &[]);
+    let output = run(&["--fast", "25%", "--", program.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(stdout(&output), "1\n");
+    let text = stderr(&output);
+    let row = text.lines().find(|line| line.contains("make_table")).expect(&text);
+    assert!(row.contains("tables.c:5") && row.contains("8MiB"), "{row}");
+    assert!(text.contains("nothing was moved"), "{text}");
+}
+
+#[test]
+fn json_goes_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "tables", TABLES, &[]);
+    let file = folder.path().join("summary.json");
+    let mut command = tiercel();
+    command.args(["run", "--json", "--output"]).arg(&file).arg("--").arg(&program);
+    let output = command.output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(3), ""));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["exit_status"], 3);
+    assert_eq!(value["summary"]["clients"]["attached"], 1);
+    assert_eq!(value["summary"]["modelled"], true);
+    assert!(value["summary"]["objects"]["peak_bytes"].as_u64().unwrap() >= 8 << 20);
+    let sites = value["sites"].as_array().unwrap();
+    assert!(sites.iter().any(|site| site["name"].as_str().unwrap().contains("make_table")));
+}
+
+#[test]
+fn programs_that_take_no_runtime_run_and_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "fixed", TABLES, &["-static"]);
+    let output = run(&["--", program.to_str().unwrap()]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "1\n"));
+    let text = stderr(&output);
+    assert!(text.contains("statically linked") && text.contains("no process attached"), "{text}");
+}
+
+#[test]
+fn the_users_preload_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "__attribute__((constructor)) static void here(void) {}\n";
+    let users = compile(folder.path(), "users.so", source, &["-shared", "-fPIC"]);
+    let mut command = tiercel();
+    command.args(["run", "--quiet", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let output = command.env("LD_PRELOAD", &users).output().unwrap();
+    let value = stdout(&output);
+    assert!(value.trim_end().ends_with(&format!("libtiercel.so:{}", users.display())), "{value}");
+}
+
+#[test]
+fn forked_and_executed_processes_are_hosted_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("summary.json");
+    let script = "/bin/ls / >/dev/null & /bin/ls / >/dev/null; wait; exec /bin/ls / >/dev/null";
+    let mut command = tiercel();
+    command.args(["run", "--json", "--output"]).arg(&file).args(["--", "sh", "-c", script]);
+    assert!(command.status().unwrap().success());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let clients = &value["summary"]["clients"];
+    assert!(clients["attached"].as_u64().unwrap() >= 4, "{clients}");
+    assert!(clients["replaced"].as_u64().unwrap() >= 1, "{clients}");
+}
+
+#[test]
+fn two_runs_live_side_by_side() {
+    let start = || {
+        let mut command = tiercel();
+        command.args(["run", "--quiet", "--", "sh", "-c", "echo ready; read x; exit 5"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Process::start(&mut command)
+    };
+    let (mut one, mut other) = (start(), start());
+    assert_eq!((one.line(), other.line()), ("ready\n".into(), "ready\n".into()));
+    assert_eq!((one.end().code(), other.end().code()), (Some(5), Some(5)));
+}
+
+#[test]
+fn a_run_leaves_no_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("where");
+    let script = format!("echo $TIERCEL_SOCKET > {}", mark.display());
+    assert!(run(&["--quiet", "--", "sh", "-c", &script]).status.success());
+    let socket = std::fs::read_to_string(&mark).unwrap();
+    assert!(socket.contains("run-"), "{socket}");
+    assert!(!Path::new(socket.trim()).exists());
+}
