@@ -96,6 +96,8 @@ pub enum Kind {
     Bpf,
     /// Page-table bits.
     Probe,
+    /// Nothing is observed; objects are tracked all the same. To tell what tracking alone costs.
+    None,
 }
 
 impl Kind {
@@ -106,6 +108,7 @@ impl Kind {
             Kind::Perf => "perf",
             Kind::Bpf => "bpf",
             Kind::Probe => "probe",
+            Kind::None => "none",
         }
     }
 }

@@ -19,6 +19,11 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
         Kind::Perf => Ok(Box::new(perf::PerfSampler::open(config)?)),
         Kind::Probe => Ok(Box::new(probe::ProbeSampler::open(config)?)),
         Kind::Bpf => open_bpf(config),
+        Kind::None => Err(SamplerError::Unavailable {
+            kind,
+            why: "none was asked for".to_owned(),
+            remedy: String::new(),
+        }),
     }
 }
 

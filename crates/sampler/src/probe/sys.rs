@@ -65,8 +65,13 @@ struct Region {
 /// in the kernel, so nobody ever waits for us.
 ///
 /// # Errors
-/// EINVAL: the kernel is older than 6.7, or somebody has taken it up before. ENOTTY: it is none.
+/// EINVAL: the kernel is older than 6.7, or somebody has taken it up before. ENOTTY: it is none; a
+/// stranger's descriptor may be anything, so no ioctl is tried on what is not one by name.
 pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", uffd.as_raw_fd()))?;
+    if name.as_os_str() != "anon_inode:[userfaultfd]" {
+        return Err(io::Error::from_raw_os_error(libc::ENOTTY));
+    }
     const API: u64 = 0xaa;
     const WP_UNPOPULATED: u64 = 1 << 13;
     const WP_ASYNC: u64 = 1 << 15;
