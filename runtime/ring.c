@@ -12,7 +12,6 @@
 #include "track.h"
 #include <errno.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,7 +26,9 @@
 /* Keys below this live in the thread descriptor: pthread_setspecific does not allocate for them. */
 #define INLINE_KEYS 32
 /* Rounds of key destructors a thread's ring outlives, so that the others' frees are still told. */
+#ifndef EXIT_ROUNDS
 #define EXIT_ROUNDS 3
+#endif
 
 enum pen_state { PEN_NEW = 0, PEN_READY, PEN_RETIRED };
 
@@ -45,9 +46,10 @@ struct pen {
 static _Thread_local struct pen pen = {.epoch = UINT32_MAX};
 
 /* Private twins of the shared counters: what lies in shared memory is never believed. */
-static _Atomic uint64_t rings_owned[TCL_RINGS_MAX / 64];
-static struct {
-    uint64_t head, lost;
+static _Atomic uint32_t ring_owner[TCL_RINGS_MAX]; /* epoch of the owner; another epoch's, or 0: free */
+static struct { /* where the last owner left it, in that epoch */
+    _Atomic uint32_t epoch;
+    _Atomic uint64_t head, lost;
 } ring_left[TCL_RINGS_MAX];
 static _Atomic uint8_t runs_provided[TCL_RANGE_PAGES_MAX >> PROVIDE_SHIFT];
 static uintptr_t range_base;
@@ -64,9 +66,6 @@ void tcl_ring_start(void) {
 }
 
 void tcl_ring_anew(void) {
-    for (size_t i = 0; i < TCL_RINGS_MAX / 64; i++)
-        atomic_store(&rings_owned[i], 0);
-    memset(ring_left, 0, sizeof(ring_left));
     for (size_t i = 0; i < sizeof(runs_provided); i++)
         if (atomic_load_explicit(&runs_provided[i], memory_order_relaxed))
             atomic_store_explicit(&runs_provided[i], 0, memory_order_relaxed);
@@ -90,14 +89,11 @@ static void raise_water(uint32_t *word, uint32_t to) {
 }
 
 /* The lowest free ring, so that the daemon has few to look at; -1 when all are taken. */
-static int own_ring(void) {
-    for (unsigned i = 0; i < TCL_RINGS_MAX / 64; i++) {
-        uint64_t owned = atomic_load(&rings_owned[i]);
-        while (~owned) {
-            unsigned bit = (unsigned)__builtin_ctzll(~owned);
-            if (atomic_compare_exchange_weak(&rings_owned[i], &owned, owned | 1ull << bit))
-                return (int)(i * 64 + bit);
-        }
+static int own_ring(uint32_t epoch) {
+    for (int i = 0; i < (int)TCL_RINGS_MAX; i++) {
+        uint32_t owner = atomic_load_explicit(&ring_owner[i], memory_order_relaxed);
+        if (owner != epoch && atomic_compare_exchange_strong(&ring_owner[i], &owner, epoch))
+            return i;
     }
     return -1;
 }
@@ -106,15 +102,18 @@ static int own_ring(void) {
 static bool claim(struct pen *mine, uint32_t epoch) {
     if (mine->state == PEN_RETIRED)
         return false;
-    int index = own_ring();
+    int index = own_ring(epoch);
     if (index < 0)
         return false;
     struct tcl_ring *ring = &tcl_rings()[index];
     if (!tcl_provide(ring, sizeof(struct tcl_ring) - sizeof(ring->records)))
         return false;
     *mine = (struct pen){.epoch = epoch, .state = PEN_READY, .ring = ring, .is_busy = 1,
-                         .exit_rounds = mine->exit_rounds, .index = (uint32_t)index,
-                         .head = ring_left[index].head, .lost = ring_left[index].lost};
+                         .exit_rounds = mine->exit_rounds, .index = (uint32_t)index};
+    if (atomic_load_explicit(&ring_left[index].epoch, memory_order_relaxed) == epoch) {
+        mine->head = atomic_load_explicit(&ring_left[index].head, memory_order_relaxed);
+        mine->lost = atomic_load_explicit(&ring_left[index].lost, memory_order_relaxed);
+    }
     mine->limit = mine->head; /* the slow path finds the true one */
     __atomic_store_n(&ring->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELAXED);
     __atomic_store_n(&ring->state, TCL_RING_OWNED, __ATOMIC_RELAXED);
@@ -132,15 +131,18 @@ static void thread_exits(void *unused) {
         pthread_setspecific(exit_key, mine);
         return;
     }
-    bool held = mine->state == PEN_READY && mine->epoch == atomic_load(&tcl_life->epoch);
+    uint32_t epoch = mine->epoch, index = mine->index;
+    bool held = mine->state == PEN_READY && atomic_load(&ring_owner[index]) == epoch;
     mine->state = PEN_RETIRED;
     mine->epoch = UINT32_MAX;
-    if (!held)
+    if (!held || epoch != atomic_load(&tcl_life->epoch))
         return;
-    ring_left[mine->index].head = mine->head;
-    ring_left[mine->index].lost = mine->lost;
+    atomic_store_explicit(&ring_left[index].head, mine->head, memory_order_relaxed);
+    atomic_store_explicit(&ring_left[index].lost, mine->lost, memory_order_relaxed);
+    atomic_store_explicit(&ring_left[index].epoch, epoch, memory_order_relaxed);
     __atomic_store_n(&mine->ring->state, TCL_RING_FREE, __ATOMIC_RELAXED);
-    atomic_fetch_and(&rings_owned[mine->index / 64], ~(1ull << (mine->index % 64)));
+    /* Should the session have changed just now, the ring is somebody else's, and stays so. */
+    atomic_compare_exchange_strong(&ring_owner[index], &epoch, 0);
 }
 
 static void full(struct pen *mine) {
@@ -204,19 +206,29 @@ static inline struct pen *take_pen(void) {
     return mine;
 }
 
+_Static_assert(offsetof(struct tcl_record, size) == 8 && offsetof(struct tcl_record, site) == 16 &&
+                   offsetof(struct tcl_record, carve) == 20 &&
+                   offsetof(struct tcl_record, time_ms) == 24 &&
+                   offsetof(struct tcl_record, generation) == 28 &&
+                   offsetof(struct tcl_record, kind) == 30 &&
+                   offsetof(struct tcl_record, flags_low) == 31,
+               "write_record packs these");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "write_record packs little endian");
+
 static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_t kind) {
     struct pen *mine = take_pen();
     if (!mine)
         return;
-    struct tcl_record *slot = &mine->ring->records[mine->head % TCL_RING_RECORDS];
-    slot->addr = use->addr;
-    slot->size = size;
-    slot->site = use->site;
-    slot->carve = use->carve;
-    slot->time_ms = (uint32_t)__atomic_load_n(&tcl_control()->clock_ms, __ATOMIC_RELAXED);
-    slot->generation = use->generation;
-    slot->kind = kind;
-    slot->flags_low = use->flags;
+    uint64_t *slot = (uint64_t *)&mine->ring->records[mine->head % TCL_RING_RECORDS];
+    uint32_t time_ms = (uint32_t)__atomic_load_n(&tcl_control()->clock_ms, __ATOMIC_RELAXED);
+    /* Whole words: little endian, as the assertions above have it. */
+    __atomic_store_n(&slot[0], use->addr, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[1], size, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[2], use->site | (uint64_t)use->carve << 32, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[3],
+                     time_ms | (uint64_t)use->generation << 32 | (uint64_t)kind << 48 |
+                         (uint64_t)use->flags << 56,
+                     __ATOMIC_RELAXED);
     mine->head++;
     __atomic_store_n(&mine->ring->head, mine->head, __ATOMIC_RELEASE);
     atomic_signal_fence(memory_order_seq_cst);

@@ -301,7 +301,8 @@ static bool map_shared(int memfd) {
     if (at == MAP_FAILED)
         return false;
     syscall(SYS_madvise, at, total_bytes, MADV_DONTDUMP);
-    tcl_shared = at;
+    if (!tcl_shared)
+        tcl_shared = at;
     return true;
 }
 

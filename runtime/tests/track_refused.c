@@ -37,6 +37,7 @@ static int hosted(void) {
 
 /* A first process of the daemon's: restricts itself, then becomes the program. */
 static int restricted(const char *how, char *self) {
+    setenv(TCL_SOCKET_ENV, getenv("SOCKET_LATER"), 1);
     if (!strcmp(how, "memfd"))
         refuse(SYS_memfd_create, EPERM, -1);
     else if (!strcmp(how, "memfd-old"))
@@ -53,7 +54,6 @@ static int restricted(const char *how, char *self) {
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, 1 << 20});
     else
         setrlimit(RLIMIT_AS, &(struct rlimit){1 << 30, 1 << 30});
-    setenv(TCL_SOCKET_ENV, getenv("SOCKET_LATER"), 1);
     execv("/proc/self/exe", (char *[]){self, "hosted", NULL});
     return 1;
 }

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track_stress_alone.c: the tracking half itself, under ThreadSanitizer, with a heap of paper: threads
+ * note births and deaths, come and go, fork, while a daemon drains, dies and is replaced.
+ */
+// build: -fsanitize=thread -Wno-tsan -fno-omit-frame-pointer -ldl
+#define EXIT_ROUNDS 1 /* the sanitizer leaves a thread before its last destructors */
+#include "../ring.c"
+#define make_room site_make_room
+#include "../session.c"
+#include "../site.c"
+#include "../unwind.c"
+#undef make_room
+#include "hazard.h"
+
+#define THREADS 6
+#define GENERATIONS 12
+#define NOTES 4000
+#define BASE 0x600000000000ull
+#define PAGES (1u << 16)
+
+void tcl_range(uintptr_t *base, size_t *pages) {
+    *base = BASE;
+    *pages = PAGES;
+}
+void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context) {
+    (void)visit, (void)context;
+}
+bool tcl_map_fill(void) { return true; }
+void tcl_map_start(void) {}
+void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
+    /* Past the sanitizer, to which mapping over memory in use would look like a race. */
+    return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
+}
+int tcl_os_munmap(void *addr, size_t bytes) { return munmap(addr, bytes); }
+
+/* Every thread owns every THREADS-th OS page; a page's carve never changes, its generation does. */
+static uint16_t generation[PAGES];
+
+__attribute__((noinline)) static void note(uint32_t page, bool born) {
+    struct tcl_use use = {.addr = BASE + (uint64_t)page * TCL_PAGE,
+                          .bytes = TCL_PAGE,
+                          .carve = 1,
+                          .generation = generation[page],
+                          .arena = (uint8_t)tcl_birth_arena(TCL_PAGE)};
+    use.site = tcl_site_here(__builtin_return_address(0), __builtin_frame_address(0));
+    if (born)
+        tcl_note_born(&use);
+    else
+        tcl_note_died(&use);
+}
+
+static void *life(void *number) {
+    uint32_t seed = (uint32_t)(uintptr_t)number, mine = seed % THREADS;
+    for (int i = 0; i < NOTES; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        uint32_t page = (seed >> 8) % (PAGES / THREADS) * THREADS + mine;
+        generation[page]++;
+        note(page, true);
+        if (seed & 3)
+            note(page, false);
+    }
+    return NULL;
+}
+
+static _Atomic bool done;
+static void *daemon_life(void *context) {
+    struct daemon *d = context;
+    while (!done) {
+        struct pollfd wait = {d->listener, POLLIN, 0};
+        poll(&wait, 1, POLL_MS);
+        if (wait.revents & POLLIN)
+            accept_session(d);
+        for (int i = 0; i < d->sessions; i++)
+            drain(d->session[i]);
+    }
+    return NULL;
+}
+
+int main(void) {
+    struct daemon d = {0};
+    open_daemon(&d);
+    setenv(TCL_SOCKET_ENV, d.path, 1);
+    pthread_t server, thread[THREADS];
+    pthread_create(&server, NULL, daemon_life, &d);
+    tcl_session_start();
+    CHECK(tcl_tracking(), "not attached");
+    for (uintptr_t g = 0; g < GENERATIONS; g++) {
+        for (uintptr_t i = 0; i < THREADS; i++)
+            pthread_create(&thread[i], NULL, life, (void *)(g * THREADS + i));
+        if (g == GENERATIONS / 2) {
+            tcl_life->next_try_ms = 0;
+            tcl_session_lost_reader(); /* a new session under the threads' hands */
+        }
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(thread[i], NULL);
+    }
+    done = true;
+    pthread_join(server, NULL);
+    struct session *s = d.session[d.sessions - 1];
+    drain(s);
+    CHECK(d.sessions == 2, "%d sessions", d.sessions);
+    printf("stress: %lu + %lu records, %lu lost and counted\n", d.session[0]->records,
+           s->records, s->lost + s->without_ring);
+    close_daemon(&d);
+    return 0;
+}
