@@ -28,7 +28,7 @@ use tiercel_ledger::Ledger;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_mover::Mover;
 use tiercel_policy::{Interval, Policy};
-use tiercel_sampler::Sampler;
+use tiercel_sampler::{Help, Sampler};
 use tiercel_wire::{Record, Sample};
 
 /// Longest the loop sleeps when there is nothing to do, milliseconds.
@@ -328,7 +328,7 @@ impl Daemon {
             return;
         }
         self.next_number = self.next_number.checked_add(1).unwrap_or(1);
-        self.watch_accesses(pid);
+        self.watch_accesses(&mut arrival);
         // Everything it reads in its control page, before it goes on.
         let now = self.now_ms();
         arrival.session.set_clock_ms(now);
@@ -342,13 +342,18 @@ impl Daemon {
         self.pace.drain_due_ms = self.pace.drain_due_ms.min(now + self.config.poll_min_ms);
     }
 
-    fn watch_accesses(&mut self, pid: u32) {
-        if let Some(sampler) = &mut self.sampler
-            && let Err(error) = sampler.attach(pid)
-        {
+    fn watch_accesses(&mut self, arrival: &mut Arrival) {
+        let Some(sampler) = &mut self.sampler else { return };
+        let pid = arrival.pid;
+        if let Err(error) = sampler.attach(pid) {
             let text = error.to_string().replace(&pid.to_string(), "N");
             self.summary.problem(format!("not sampled: {text}"));
+            return;
         }
+        arrival.lent.drain(..).for_each(|fd| sampler.lend(pid, Help::Userfaultfd(fd)));
+        let header = arrival.session.header();
+        let bytes = header.range_pages.saturating_mul(tiercel_wire::layout::OS_PAGE_BYTES);
+        sampler.may_split(pid, header.range_base..header.range_base.saturating_add(bytes));
     }
 
     fn client_gone(&mut self, number: u32) {

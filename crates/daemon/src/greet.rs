@@ -30,8 +30,9 @@ pub const GREETING_MS_MAX: u64 = 2_000;
 /// Connections accepted for one readiness, so that a flood cannot keep the loop.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// Descriptors taken from one hello; the kernel closes what does not fit.
-const FDS_MAX: usize = 1;
+/// Descriptors taken from one hello, the memfd and two userfaultfds; the kernel closes what does not
+/// fit.
+const FDS_MAX: usize = 3;
 
 /// Whose processes are let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Arrival {
     pub session: Session,
     /// Becomes readable when it dies.
     pub pidfd: OwnedFd,
+    /// Userfaultfds by which it lets its writes be tracked; unchecked, may be anything.
+    pub lent: Vec<OwnedFd>,
     socket: OwnedFd,
 }
 
@@ -133,7 +136,7 @@ impl Greeter {
     /// Reads the hello of connection `id`.
     pub fn read(&mut self, id: u32) -> Option<Arrival> {
         let waiting = self.waiting.remove(&id)?;
-        let (hello, memfd) = match receive(waiting.socket.as_fd()) {
+        let (hello, fds) = match receive(waiting.socket.as_fd()) {
             Ok(received) => received,
             // A peer that left without a word needs no answer; neither does a spurious wake-up.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
@@ -142,7 +145,7 @@ impl Greeter {
             }
             Err(_) => return None,
         };
-        match arrival(waiting, hello, memfd) {
+        match arrival(waiting, hello, fds) {
             Ok(arrival) => Some(arrival),
             Err((socket, refusal)) => {
                 self.refuse(socket.as_fd(), &refusal);
@@ -198,32 +201,39 @@ enum Refusal {
     Process(rustix::io::Errno),
 }
 
-/// One datagram with at most one descriptor. A longer datagram fails the hello's length check.
+/// One datagram with at most [`FDS_MAX`] descriptors. A longer datagram fails the hello's length
+/// check.
 fn receive(
     socket: BorrowedFd<'_>,
-) -> Result<(Result<Hello, GreetingError>, Option<OwnedFd>), rustix::io::Errno> {
+) -> Result<(Result<Hello, GreetingError>, Vec<OwnedFd>), rustix::io::Errno> {
     let mut bytes = [0u8; Hello::BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got =
         rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
-    let memfd = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    if got.bytes == 0 && memfd.is_none() {
+    let fds: Vec<OwnedFd> = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if got.bytes == 0 && fds.is_empty() {
         return Err(rustix::io::Errno::NOTCONN);
     }
-    Ok((Hello::decode(&bytes[..got.bytes]), memfd))
+    Ok((Hello::decode(&bytes[..got.bytes]), fds))
 }
 
 fn arrival(
     waiting: Waiting,
     hello: Result<Hello, GreetingError>,
-    memfd: Option<OwnedFd>,
+    fds: Vec<OwnedFd>,
 ) -> Result<Arrival, (OwnedFd, Refusal)> {
     let Waiting { socket, pid, .. } = waiting;
+    let mut fds = fds.into_iter();
+    let memfd = fds.next();
     let checked = || -> Result<(Hello, Session, OwnedFd), Refusal> {
         let hello = hello?;
         let session = Session::open(memfd.ok_or(Refusal::NoMemfd)?)?;
@@ -236,7 +246,7 @@ fn arrival(
     match checked() {
         Ok((hello, session, pidfd)) => {
             let parent_session = hello.parent_session;
-            Ok(Arrival { pid, parent_session, session, pidfd, socket })
+            Ok(Arrival { pid, parent_session, session, pidfd, lent: fds.collect(), socket })
         }
         Err(refusal) => Err((socket, refusal)),
     }
