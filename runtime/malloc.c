@@ -111,14 +111,16 @@ static void *resize(void *p, size_t bytes, struct caller caller) {
     }
     if (tcl_unlikely(bytes > PTRDIFF_MAX))
         return fail();
-    if (is_run(p)) {
-        if (bytes >= SMALL_LIMIT)
-            return tcl_run_realloc(p, bytes, caller);
-    } else if (!is_small(p) && !tcl_small_owns(p)) {
-        if (!tcl_far_usable(p))
+    if (!is_small(p)) {
+        if (is_run(p)) {
+            if (bytes >= SMALL_LIMIT)
+                return tcl_run_realloc(p, bytes, caller);
+        } else if (tcl_far_usable(p)) {
+            if (bytes >= SMALL_LIMIT)
+                return tcl_far_realloc(p, bytes);
+        } else if (!tcl_small_owns(p)) {
             return __libc_realloc ? __libc_realloc(p, bytes) : fail();
-        if (bytes >= SMALL_LIMIT)
-            return tcl_far_realloc(p, bytes);
+        }
     }
     size_t old = malloc_usable_size(p);
     if (bytes < SMALL_LIMIT && bytes <= old && bytes >= old / 2)
