@@ -235,6 +235,13 @@ __attribute__((unused)) static void open_daemon(struct daemon *d) {
 }
 
 __attribute__((unused)) static void close_daemon(struct daemon *d) {
+    for (; d->sessions; d->sessions--) {
+        struct session *s = d->session[d->sessions - 1];
+        close(s->memfd);
+        munmap(s->base, s->bytes);
+        free(s->book);
+        free(s);
+    }
     close(d->listener);
     unlink(d->path);
     unlink(d->errors);
@@ -284,7 +291,8 @@ __attribute__((unused)) static const char *errors_of(struct daemon *d) {
     return text;
 }
 
-/* The whole of a usual test: runs the part under a good daemon, checks status, silence, books. */
+/* The whole of a usual test: runs the part under a good daemon, checks status, silence, books. The
+ * caller looks at the sessions, and closes the daemon. */
 __attribute__((unused)) static void host(struct daemon *d, const char *part) {
     open_daemon(d);
     int status = serve(d, start_hosted(d, part));
@@ -293,7 +301,6 @@ __attribute__((unused)) static void host(struct daemon *d, const char *part) {
     CHECK(d->sessions > 0, "no session");
     for (int i = 0; i < d->sessions; i++)
         check_books(d->session[i]);
-    close_daemon(d);
 }
 
 /* Something to track: allocations of many sizes from many depths, half of them kept. */

@@ -77,5 +77,6 @@ int main(int argc, char **argv) {
     CHECK(strstr(module->path, "track_basic"), "%s", module->path);
     printf("track_basic: %lu records, %u sites, %u modules, depth %d\n", s->records,
            header_of(s)->site_count, header_of(s)->module_count, site->frame_count);
+    close_daemon(&d);
     return 0;
 }

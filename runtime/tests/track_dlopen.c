@@ -63,5 +63,6 @@ int main(int argc, char **argv) {
         unlink(path[i]);
     rmdir(folder);
     printf("track_dlopen: objects of unloaded libraries keep the right sites\n");
+    close_daemon(&d);
     return 0;
 }

@@ -42,5 +42,6 @@ int main(int argc, char **argv) {
     CHECK(late_in_table == 1, "the object from after main");
     CHECK(s->kinds[TCL_DIED] > 0, "the early object died");
     printf("track_early: known from before the constructor, until after main\n");
+    close_daemon(&d);
     return 0;
 }

@@ -58,5 +58,6 @@ int main(int argc, char **argv) {
     CHECK(first->pid == last->pid && first != last, "the exec kept its pid and changed its session");
     CHECK(first->kinds[TCL_BORN] > 100 && last->kinds[TCL_BORN] > 100, "records on both sides");
     printf("track_exec: %d sessions, first and last of one pid\n", d.sessions);
+    close_daemon(&d);
     return 0;
 }

@@ -27,5 +27,6 @@ int main(int argc, char **argv) {
     host(&d, "hosted");
     CHECK(d.session[0]->records > 1000, "%lu records", d.session[0]->records);
     printf("track_fds: none kept, %lu records after closing all\n", d.session[0]->records);
+    close_daemon(&d);
     return 0;
 }

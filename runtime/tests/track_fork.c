@@ -60,5 +60,6 @@ int main(int argc, char **argv) {
         CHECK(d.session[i]->hello.parent_session == 1, "parent %u",
               d.session[i]->hello.parent_session);
     printf("track_fork: %d sessions, parent of all children known\n", d.sessions);
+    close_daemon(&d);
     return 0;
 }

@@ -44,5 +44,6 @@ int main(int argc, char **argv) {
     host(&d, "hosted");
     struct session *s = d.session[0];
     printf("track_signals: %lu records, %lu lost and counted\n", s->records, s->lost + s->without_ring);
+    close_daemon(&d);
     return 0;
 }

@@ -69,5 +69,6 @@ int main(int argc, char **argv) {
     CHECK(longest == TCL_SITE_FRAMES, "%d frames", longest);
     printf("track_sites: %u sites, %u refused and counted\n", header->site_count,
            header->site_overflows);
+    close_daemon(&d);
     return 0;
 }
