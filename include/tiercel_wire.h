@@ -213,7 +213,12 @@ struct tcl_control {
 
 /* ---- Greeting: SOCK_SEQPACKET, one message each way ---------------------------------------- */
 
-struct tcl_hello { /* carries the session's memfd by SCM_RIGHTS */
+/* A hello carries by SCM_RIGHTS the session's memfd, and after it up to TCL_LENT_MAX userfaultfds
+ * that the process opened on itself and did not touch, with UFFD_USER_MODE_ONLY. The daemon may track
+ * writes by them, asynchronously only; it splits mappings inside the reserved range alone. */
+#define TCL_LENT_MAX 2u
+
+struct tcl_hello {
     uint32_t magic;
     uint32_t version;
     uint32_t pid;
