@@ -58,7 +58,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let Aggregate::Ewma(ewma) = &self.aggregate;
         let Enforce::Fill(fill) = &self.enforce;
-        let alpha = f64::from(ewma.alpha);
+        let alpha = ewma.alpha;
         ensure("tick_ms", self.tick_ms as f64, self.tick_ms >= 1, "must be at least 1")?;
         let want = "must be above 0 and at most 1";
         ensure("aggregate.ewma.alpha", alpha, alpha > 0.0 && alpha <= 1.0, want)?;
@@ -97,7 +97,7 @@ impl Config {
     /// What the ledger must do for this policy.
     pub fn configure(&self, ledger: &mut tiercel_ledger::Config) {
         let Aggregate::Ewma(ewma) = &self.aggregate;
-        ledger.alpha = ewma.alpha;
+        ledger.alpha = ewma.alpha as f32;
         ledger.tick_ms = self.tick_ms;
     }
 }

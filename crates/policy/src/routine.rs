@@ -37,7 +37,7 @@ pub enum Aggregate {
 #[serde(default, deny_unknown_fields)]
 pub struct Ewma {
     /// 0 < alpha <= 1; 0.1 by default (MAT 4.5.1).
-    pub alpha: f32,
+    pub alpha: f64,
 }
 
 /// Which extents deserve the best tier (MAT 3.4.2).

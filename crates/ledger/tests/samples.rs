@@ -1,0 +1,379 @@
+//! Heat, cost and statistics, with numbers worked out by hand.
+//! In: a script of births, deaths, samples and ticks. Out: what the ledger shows.
+//! Knows nothing of the ledger's insides.
+
+use expect_test::{Expect, expect};
+use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
+use tiercel_ledger::{Config, Ledger, Range};
+use tiercel_machine::NodeId;
+use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
+
+const PID: u32 = 1;
+const OS_PAGE: u64 = 4096;
+
+/// A ledger and the versions of what was born in it.
+struct World {
+    ledger: Ledger,
+    carve: u32,
+    now_ms: u64,
+}
+
+impl World {
+    fn new(config: Config) -> World {
+        let mut ledger = Ledger::new(config, 0).expect("good");
+        ledger.process_born(PID).expect("new");
+        World { ledger, carve: 0, now_ms: 0 }
+    }
+
+    fn born(&mut self, page: u64, pages: u64, flags: Flags) -> Version {
+        self.carve += 1;
+        let version = Version { carve: self.carve, generation: 0 };
+        let (addr, bytes) = (page * OS_PAGE, pages * OS_PAGE);
+        let arena = None;
+        let time_ms = self.now_ms;
+        self.ledger
+            .apply(PID, &Record::Born { addr, bytes, site: 3, version, arena, flags, time_ms });
+        version
+    }
+
+    fn died(&mut self, page: u64, pages: u64, version: Version) {
+        let (addr, bytes, flags) = (page * OS_PAGE, pages * OS_PAGE, Flags(0));
+        self.ledger.apply(PID, &Record::Died { addr, bytes, version, flags, time_ms: 0 });
+    }
+
+    fn sample(&mut self, page: u64, weight: u32, kind: AccessKind, latency_ns: Option<u32>) {
+        let (addr, time_ms) = (page * OS_PAGE + 8, self.now_ms);
+        let sample =
+            Sample { time_ms, pid: PID, tid: 0, addr, kind, latency_ns, node: None, weight };
+        self.ledger.sample(&sample);
+    }
+
+    fn tick(&mut self) -> tiercel_ledger::TickSummary {
+        self.now_ms += 2000;
+        self.ledger.tick(self.now_ms)
+    }
+
+    /// `page+pages reads/writes cost` per extent; rates per interval of 2 s, as Eq. 1 has them.
+    fn shown(&self) -> String {
+        let line = |extent: tiercel_ledger::Extent| {
+            let (page, pages) = (extent.addr / OS_PAGE, extent.bytes / OS_PAGE);
+            let (reads, writes) = (extent.reads_per_s * 2.0, extent.writes_per_s * 2.0);
+            let cost = extent.cost_ns_per_s * 2.0;
+            format!("{page}+{pages} {reads:.3}/{writes:.3} {cost:.1}")
+        };
+        self.ledger.extents_of(PID).map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn small() -> Config {
+    Config { extent_bytes: 4 * OS_PAGE, ..Config::default() }
+}
+
+/// Samples per interval of one object, one word each. Shows the average after each tick.
+fn check_average(alpha: f32, samples: &str, want: Expect) {
+    let mut world = World::new(Config { alpha, ..small() });
+    world.born(16, 1, Flags(0));
+    world.tick();
+    let averages = samples.split_whitespace().map(|accesses| {
+        if let Ok(weight @ 1..) = accesses.parse::<u32>() {
+            world.sample(16, weight, AccessKind::Read, None);
+        }
+        world.tick();
+        world.shown().split([' ', '/']).nth(1).expect("reads").to_owned()
+    });
+    want.assert_eq(&averages.collect::<Vec<_>>().join(" "));
+}
+
+#[test]
+fn averages_follow_mat_equation_1() {
+    // 0.1 x 1000; 0.9 x 100; 0.9 x 90 + 0.1 x 500; 0.9 x 131; 0.9 x 117.9.
+    let want = expect!["100.000 90.000 131.000 117.900 106.110"];
+    check_average(0.1, "1000 0 500 0 0", want);
+    check_average(1.0, "1000 0 500", expect!["1000.000 0.000 500.000"]);
+    check_average(0.5, "8 8 8 0", expect!["4.000 6.000 7.000 3.500"]);
+}
+
+#[test]
+fn an_average_between_two_ticks_holds_as_of_the_last() {
+    let mut world = World::new(small());
+    world.born(16, 1, Flags(0));
+    world.tick();
+    world.sample(16, 1000, AccessKind::Read, None);
+    world.tick();
+    let before = world.ledger.find(PID, 16 * OS_PAGE).expect("lives").as_of_ms;
+    assert_eq!(before, 4000);
+    assert_eq!(world.ledger.find(PID, 16 * OS_PAGE).expect("lives").last_access_ms, Some(2000));
+}
+
+#[test]
+fn a_late_tick_closes_several_intervals() {
+    let mut world = World::new(small());
+    world.born(16, 1, Flags(0));
+    world.tick();
+    world.sample(16, 1000, AccessKind::Read, None);
+    world.now_ms += 4000;
+    // 6 s are three intervals: 100, then twice x 0.9.
+    world.tick();
+    assert_eq!(world.shown(), "16+1 81.000/0.000 2025.0");
+}
+
+#[test]
+fn reads_and_writes_are_kept_apart_and_cost_is_stall_time() {
+    let mut world = World::new(small());
+    world.born(16, 1, Flags(0));
+    world.tick();
+    world.sample(16, 100, AccessKind::Read, Some(400));
+    world.sample(16, 10, AccessKind::Write, None);
+    world.sample(16, 10, AccessKind::Unknown, Some(100));
+    world.tick();
+    // alpha x (100 x 400 + 10 x 100 (assumed) + 10 x 100) ns / parallelism 4.
+    assert_eq!(world.shown(), "16+1 11.000/1.000 1050.0");
+    // (100 x 400 + 20 x 100) / 120.
+    let latency_ns = world.ledger.find(PID, 16 * OS_PAGE).expect("lives").latency_ns;
+    assert!((latency_ns - 350.0).abs() < 0.01, "{latency_ns}");
+}
+
+#[test]
+fn large_objects_are_split_and_small_ones_are_not() {
+    let mut world = World::new(small());
+    world.born(16, 10, Flags(0));
+    world.born(40, 4, Flags(0));
+    assert_eq!(world.shown(), "", "no record before the tick");
+    let summary = world.tick();
+    assert_eq!(
+        world.shown(),
+        "16+4 0.000/0.000 0.0\n20+4 0.000/0.000 0.0\n24+2 0.000/0.000 0.0\n40+4 0.000/0.000 0.0"
+    );
+    assert_eq!((summary.extents, summary.extent_bytes), (4, 14 * OS_PAGE));
+    assert_eq!(summary.counts.recorded_bytes, 14 * OS_PAGE);
+    assert_eq!(summary.counts.extents_recorded, 4);
+}
+
+#[test]
+fn a_sample_on_a_new_large_object_finds_its_extent() {
+    let mut world = World::new(small());
+    world.born(16, 10, Flags(0));
+    world.sample(25, 1000, AccessKind::Read, None);
+    let summary = world.tick();
+    assert_eq!(
+        world.shown(),
+        "16+4 0.000/0.000 0.0\n20+4 0.000/0.000 0.0\n24+2 100.000/0.000 2500.0"
+    );
+    assert_eq!(summary.counts.samples_attributed, 1);
+    assert_eq!(summary.counts.extents_recorded, 3);
+}
+
+#[test]
+fn ephemeral_objects_never_become_records() {
+    let mut world = World::new(small());
+    let brief = world.born(16, 10, Flags(0));
+    world.sample(20, 1, AccessKind::Read, None);
+    world.died(16, 10, brief);
+    world.sample(20, 1, AccessKind::Read, None);
+    let outside = world.ledger.find(PID, 16 * OS_PAGE);
+    assert_eq!(outside, None);
+    let counts = world.tick().counts;
+    assert_eq!((counts.objects_born, counts.objects_ephemeral), (1, 1));
+    assert_eq!((counts.extents_recorded, counts.objects_died), (0, 0));
+    assert_eq!((counts.samples_ephemeral, counts.samples_outside), (1, 1));
+    assert_eq!(counts.ephemeral_bytes, 10 * OS_PAGE);
+    assert_eq!(world.ledger.characteristics().attributed_share, Some(0.0));
+}
+
+#[test]
+fn samples_are_accounted_for_to_the_last() {
+    let mut world = World::new(small());
+    world.born(16, 4, Flags(0));
+    world.tick();
+    for page in [16, 19, 20, 15] {
+        world.sample(page, 1, AccessKind::Read, None);
+    }
+    let stranger = Sample {
+        time_ms: 0,
+        pid: 99,
+        tid: 0,
+        addr: 16 * OS_PAGE,
+        kind: AccessKind::Read,
+        latency_ns: None,
+        node: None,
+        weight: 1,
+    };
+    world.ledger.sample(&stranger);
+    let counts = world.tick().counts;
+    assert_eq!(counts.samples, 5);
+    assert_eq!(counts.samples_attributed, 2);
+    assert_eq!(counts.samples_outside, 2);
+    assert_eq!(counts.samples_of_unknown_processes, 1);
+}
+
+#[test]
+fn characteristics_are_those_of_mat_table_3() {
+    let mut world = World::new(small());
+    let a = world.born(16, 4, Flags(0));
+    world.born(40, 8, Flags(0));
+    world.tick();
+    world.tick();
+    world.died(16, 4, a);
+    world.tick();
+    let shown = world.ledger.characteristics();
+    assert_eq!(shown.peak_extents, 3);
+    // Three records and 12 x 4096 bytes in 6 s.
+    assert!((shown.extents_per_s - 0.5).abs() < 1e-9);
+    assert!((shown.mb_per_s - 0.008_192).abs() < 1e-9);
+    // One lived 4 s, two are 6 s old; times are kept in steps of 16 ms.
+    assert!((shown.lifetime_mean_s - 16.0 / 3.0).abs() < 0.05, "{}", shown.lifetime_mean_s);
+    assert_eq!(shown.attributed_share, None);
+}
+
+#[test]
+fn a_realloc_that_moves_takes_its_heat_along() {
+    let mut world = World::new(small());
+    let old = world.born(16, 6, Flags(0));
+    world.tick();
+    world.sample(21, 1000, AccessKind::Read, None);
+    world.tick();
+    world.born(40, 12, Flags::CONTINUED);
+    world.died(16, 6, old);
+    assert_eq!(
+        world.shown(),
+        "40+4 0.000/0.000 0.0\n44+4 100.000/0.000 2500.0\n48+4 0.000/0.000 0.0"
+    );
+    assert_eq!(
+        world.ledger.find(PID, 40 * OS_PAGE).expect("lives").born_ms,
+        16,
+        "as old as it was"
+    );
+}
+
+#[test]
+fn a_resync_keeps_the_heat_of_what_is_the_same() {
+    let mut world = World::new(small());
+    let a = world.born(16, 4, Flags(0));
+    let b = world.born(40, 4, Flags(0));
+    world.tick();
+    world.sample(16, 1000, AccessKind::Read, None);
+    world.sample(40, 1000, AccessKind::Read, None);
+    world.tick();
+    let object = |page: u64, version: Version| tiercel_wire::ObjectSnapshot {
+        addr: page * OS_PAGE,
+        bytes: 4 * OS_PAGE,
+        site: 3,
+        version,
+        arena: None,
+        flags: Flags(0),
+    };
+    let reused = Version { generation: b.generation + 1, ..b };
+    world.ledger.resync(PID, [object(16, a), object(40, reused), object(60, b)]);
+    let counts = world.tick().counts;
+    assert_eq!((counts.healed_deaths, counts.healed_births), (1, 2));
+    assert_eq!(
+        world.shown(),
+        "16+4 90.000/0.000 2250.0\n40+4 0.000/0.000 0.0\n60+4 0.000/0.000 0.0"
+    );
+}
+
+#[test]
+fn residency_follows_looks_and_outcomes() {
+    let mut world = World::new(small());
+    world.born(16, 8, Flags(0));
+    world.tick();
+    let ranges = world.ledger.take_unlocated(10);
+    assert_eq!(ranges.len(), 2, "both extents are to be located");
+    assert_eq!(world.ledger.take_unlocated(10), [], "each once");
+    let whole = Range { pid: PID, addr: 16 * OS_PAGE, bytes: 8 * OS_PAGE };
+    let on = [(NodeId(2), 4 * OS_PAGE), (NodeId(0), 2 * OS_PAGE), (NodeId(1), 2 * OS_PAGE)];
+    world.ledger.set_residency(whole, &on, 2000);
+    let nodes = |world: &World| {
+        let extent = world.ledger.find(PID, 16 * OS_PAGE).expect("lives");
+        let pages = extent.residency.iter().map(|(node, bytes)| (node.0, bytes / OS_PAGE));
+        (extent.residency.main_node(), pages.collect::<Vec<_>>())
+    };
+    assert_eq!(nodes(&world), (Some(NodeId(2)), vec![(2, 2), (0, 1), (1, 1)]), "half of each");
+    let asked = Move {
+        pid: PID,
+        addr: 16 * OS_PAGE,
+        bytes: 4 * OS_PAGE,
+        from: Some(NodeId(2)),
+        to: NodeId(0),
+        reason: Reason::Promote,
+        gain_ns_per_s: 0.0,
+        cost_ns: 0.0,
+    };
+    let outcome = Outcome {
+        asked,
+        moved_bytes: OS_PAGE,
+        resident_bytes: 2 * OS_PAGE,
+        absent_bytes: OS_PAGE,
+        failed: vec![(Failure::Busy, OS_PAGE)],
+        took_ns: 1,
+    };
+    world.ledger.outcome(&outcome);
+    assert_eq!(nodes(&world), (Some(NodeId(0)), vec![(0, 2), (2, 1)]));
+    let sums: Vec<_> = world.ledger.resident_bytes(PID).filter(|(_, bytes)| *bytes > 0).collect();
+    assert_eq!(sums, [(NodeId(0), 3 * OS_PAGE), (NodeId(1), OS_PAGE), (NodeId(2), 3 * OS_PAGE)]);
+    world.ledger.process_exec(PID);
+    assert_eq!(world.ledger.resident_bytes(PID).count(), 0);
+}
+
+#[test]
+fn births_in_a_known_arena_are_located() {
+    let mut world = World::new(small());
+    world.ledger.set_arenas(&[Some(NodeId(0)), Some(NodeId(4))]);
+    let version = Version { carve: 1, generation: 0 };
+    let (addr, bytes, flags) = (16 * OS_PAGE, 6 * OS_PAGE, Flags(0));
+    let born = Record::Born { addr, bytes, site: 0, version, arena: Some(1), flags, time_ms: 0 };
+    world.ledger.apply(PID, &born);
+    world.tick();
+    let sums: Vec<_> = world.ledger.resident_bytes(PID).collect();
+    assert_eq!(sums, [(NodeId(4), 6 * OS_PAGE)]);
+    assert_eq!(world.ledger.take_unlocated(10), []);
+}
+
+#[test]
+fn a_full_ledger_refuses_and_says_so() {
+    let limits = Config { process_extents_max: 3, extents_max: 3, ..small() };
+    let mut world = World::new(limits);
+    world.born(16, 8, Flags(0));
+    world.born(40, 4, Flags(0));
+    world.born(60, 4, Flags(0));
+    world.born(80, 4, Flags(0));
+    let counts = world.tick().counts;
+    assert_eq!(counts.births_refused, 1);
+    assert_eq!(counts.births_refused_bytes, 4 * OS_PAGE);
+    // No room to split the first: it stays whole rather than half known.
+    assert_eq!(world.ledger.extent_totals().0, 3);
+    assert_eq!(world.ledger.extents_of(PID).next().expect("lives").bytes, 8 * OS_PAGE);
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let refused = |config: Config| match Ledger::new(config, 0) {
+        Ok(_) => "accepted".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    expect!["ledger: alpha = 0: must be above 0 and at most 1"]
+        .assert_eq(&refused(Config { alpha: 0.0, ..small() }));
+    expect!["ledger: extent_bytes = 5000: must be a multiple of 4096 from 4096 to 8 GiB"]
+        .assert_eq(&refused(Config { extent_bytes: 5000, ..small() }));
+    expect!["ledger: tick_ms = 0: must be at least 1"]
+        .assert_eq(&refused(Config { tick_ms: 0, ..small() }));
+}
+
+#[test]
+fn processes_come_fork_exec_and_go() {
+    let mut world = World::new(small());
+    world.born(16, 4, Flags(0));
+    world.tick();
+    assert!(world.ledger.process_born(PID).is_err(), "known already");
+    world.ledger.process_forked(PID, 2).expect("new");
+    assert_eq!(world.ledger.pids().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(world.ledger.tracked_bytes(2), Some((0, 0)));
+    world.ledger.process_exited(PID);
+    assert_eq!(world.ledger.extent_totals(), (0, 0));
+    assert_eq!(world.ledger.tracked_bytes(PID), None);
+    let counts = world.tick().counts;
+    assert_eq!(counts.extents_died, 1);
+    // Its place is used again, and its number may be too.
+    world.ledger.process_born(PID).expect("new again");
+    assert_eq!(world.ledger.places().count(), 2);
+}
