@@ -54,6 +54,9 @@ pub enum Verb {
     /// Say what works here, and what to do about what does not
     #[command(after_help = "Example: tiercel doctor")]
     Doctor(DoctorArgs),
+    /// Run programs on machines that are not here, in a guest with their memory nodes
+    #[command(after_help = "Example: tiercel lab run --machine spr-cxl -- numactl -H")]
+    Lab(crate::lab::LabArgs),
     /// Check a configuration file, or print the defaults
     #[command(after_help = "Examples:
   tiercel config > tiercel.toml

@@ -7,6 +7,7 @@
 mod args;
 mod engine;
 mod host;
+mod lab;
 mod library;
 mod link;
 mod program;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Topo(args) => verbs::topo(args),
         Verb::Doctor(args) => verbs::doctor(args),
         Verb::Config(args) => verbs::config(args),
+        Verb::Lab(args) => return lab::lab(args),
         Verb::Completions { shell } => verbs::completions(*shell),
         Verb::Man { verb } => verbs::man(verb.as_deref()),
     };

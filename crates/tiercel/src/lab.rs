@@ -1,0 +1,156 @@
+//! `tiercel lab`: programs on machines that are not here.
+//! In: [`LabArgs`]. Out: the guest's output and the exit status of what ran in it.
+//! Knows nothing of how a guest is made.
+
+use crate::host::EXIT_REFUSED;
+use anyhow::{Context, Result};
+use clap::{Args as ClapArgs, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tiercel_daemon::units::Span;
+use tiercel_lab::cli::{self, GuestOptions, RunOptions};
+use tiercel_lab::{Acceleration, Size, Streams};
+
+#[derive(ClapArgs, Debug)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    verb: LabVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum LabVerb {
+    /// Run a program in a guest that has a machine's memory nodes
+    #[command(after_help = "Examples:
+  tiercel lab run --machine spr-cxl -- numactl -H
+  tiercel lab run --machine two-socket-optane -- tiercel run --fast 25% -- ./app
+  tiercel lab run --file data:/root/data --out results -- ./app data")]
+    Run(LabRunArgs),
+    /// Open a shell in such a guest
+    #[command(after_help = "Example: tiercel lab shell --machine two-socket-optane")]
+    Shell(GuestArgs),
+}
+
+#[derive(ClapArgs, Debug)]
+struct GuestArgs {
+    /// The machine: a description's file, a name in lab/machines, or a built-in name
+    #[arg(long, value_name = "FILE|NAME", default_value = "spr-cxl")]
+    machine: String,
+    /// Memory of the guest, shared out among the nodes as on the machine
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = tiercel_machine::parse_bytes)]
+    memory: u64,
+    /// Virtual CPUs, shared out likewise
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: u32,
+    /// Take a file or folder into the guest; THERE is its path there, the same path without
+    #[arg(long = "file", value_name = "HERE[:THERE]")]
+    files: Vec<String>,
+    /// Set a variable in the guest
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    environment: Vec<(String, String)>,
+    /// Translate even where KVM works
+    #[arg(long)]
+    tcg: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+struct LabRunArgs {
+    #[command(flatten)]
+    guest: GuestArgs,
+    /// When the guest counts as hung and is killed
+    #[arg(long, value_name = "TIME", default_value = "600s")]
+    timeout: Span,
+    /// Bring what the program writes to /out back into this folder
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+/// Ends with the status of what ran in the guest.
+pub fn lab(args: &LabArgs) -> ExitCode {
+    let done = match &args.verb {
+        LabVerb::Run(args) => run(args),
+        LabVerb::Shell(args) => shell(args),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("tiercel: {error:#}");
+        ExitCode::from(EXIT_REFUSED)
+    })
+}
+
+fn run(args: &LabRunArgs) -> Result<ExitCode> {
+    let options = RunOptions {
+        guest: options(&args.guest)?,
+        command: args.program.clone(),
+        timeout: args.timeout.0,
+        out: args.out.clone(),
+    };
+    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
+    let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
+    let outcome = cli::run(&options, streams, &mut |line| eprintln!("{line}"))?;
+    if let Some(out) = &args.out {
+        eprintln!("lab: {} files from /out are in {}", outcome.files, out.display());
+    }
+    Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(u8::MAX)))
+}
+
+fn shell(args: &GuestArgs) -> Result<ExitCode> {
+    cli::shell(&options(args)?, &mut |line| eprintln!("{line}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: &GuestArgs) -> Result<GuestOptions> {
+    let acceleration = if args.tcg { Acceleration::Tcg } else { Acceleration::Auto };
+    Ok(GuestOptions {
+        machine: args.machine.clone(),
+        size: Size { memory_bytes: args.memory, cpus: args.cpus },
+        acceleration,
+        files: args.files.iter().map(|text| file(text)).collect::<Result<_>>()?,
+        environment: args.environment.clone(),
+    })
+}
+
+/// `HERE:THERE`, or one path that is the same in both.
+fn file(text: &str) -> Result<(PathBuf, String)> {
+    let (here, there) = match text.split_once(':') {
+        Some((here, there)) => (PathBuf::from(here), there.to_owned()),
+        None => {
+            let path = std::path::absolute(Path::new(text)).context("no current directory")?;
+            let there = path.to_string_lossy().into_owned();
+            (path, there)
+        }
+    };
+    anyhow::ensure!(here.exists(), "--file {text}: there is no {} here", here.display());
+    Ok((here, there))
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit())
+    {
+        return Err(format!("{name:?} is not a variable's name"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_keep_their_path_or_get_another() {
+        assert_eq!(file("/proc:/x/y").expect("exists"), ("/proc".into(), "/x/y".to_owned()));
+        assert_eq!(file("/proc").expect("exists"), ("/proc".into(), "/proc".to_owned()));
+        assert!(file("/nowhere/at/all:/x").is_err());
+    }
+
+    #[test]
+    fn variables_have_names_the_shell_knows() {
+        assert_eq!(variable("A_1=b=c"), Ok(("A_1".to_owned(), "b=c".to_owned())));
+        for bad in ["A", "=x", "1A=x", "A B=x", "A;B=x"] {
+            assert!(variable(bad).is_err(), "{bad}");
+        }
+    }
+}
