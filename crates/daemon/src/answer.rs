@@ -55,9 +55,10 @@ impl Daemon {
         })
     }
 
-    fn objects(&self, by: Order, limit: usize) -> Objects {
-        let present = self.clients.values().map(|client| client.present(&self.ledger));
-        let mut rows = self.sites.rows(present, self.fast_budget_bytes());
+    fn objects(&mut self, by: Order, limit: usize) -> Objects {
+        let fast_bytes = self.fast_budget_bytes();
+        let present = self.clients.values_mut().map(|client| client.present(&self.ledger));
+        let mut rows = self.sites.rows(present, fast_bytes);
         sort(&mut rows, by);
         let sites = rows.len();
         rows.truncate(limit);

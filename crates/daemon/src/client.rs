@@ -4,6 +4,7 @@
 use crate::greet::Arrival;
 use crate::sites::{ClientUses, Present};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use tiercel_ledger::Ledger;
 use tiercel_wire::{Drained, Flags, Record, Session};
 
@@ -35,6 +36,8 @@ pub struct Client {
     pub lost: u64,
     /// Times its object table was read after a loss.
     pub resyncs: u64,
+    /// It said that it is about to run another program, and this was its file then.
+    exec_from: Option<(u64, u64)>,
     /// Its table must be read anew; no sooner than this time.
     resync_due_ms: Option<u64>,
     last_resync_ms: u64,
@@ -52,15 +55,17 @@ impl Client {
             records: 0,
             lost: 0,
             resyncs: 0,
+            exec_from: None,
             resync_due_ms: None,
             last_resync_ms: 0,
         }
     }
 
     /// What its sites did, for tables.
-    pub fn present(&self, ledger: &Ledger) -> Present<'_> {
+    pub fn present(&mut self, ledger: &Ledger) -> Present<'_> {
+        self.uses.learn(&self.session);
         let peak_bytes = ledger.tracked_bytes(self.pid).map_or(0, |(_, peak)| peak);
-        Present { program: &self.program, session: &self.session, uses: &self.uses, peak_bytes }
+        Present { program: &self.program, uses: &self.uses, peak_bytes }
     }
 
     /// Reads the object table for the first time: what lived before the client attached.
@@ -90,6 +95,7 @@ impl Client {
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
                 }
+                Record::Exec { .. } => self.exec_from = executable(self.pid),
                 _ => {}
             }
             ledger.apply(self.pid, record);
@@ -102,6 +108,12 @@ impl Client {
         drained
     }
 
+    /// True when it runs another program that has not attached: its objects are gone. A failed exec
+    /// changes nothing, and one that attaches anew replaces this client.
+    pub fn has_exec_ed(&self) -> bool {
+        self.exec_from.is_some_and(|before| executable(self.pid).is_some_and(|now| now != before))
+    }
+
     /// Reads the object table anew when records were lost and it is time; the rings are drained.
     pub fn heal(&mut self, ledger: &mut Ledger, now_ms: u64) {
         if self.resync_due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
@@ -111,6 +123,12 @@ impl Client {
             self.last_resync_ms = now_ms;
         }
     }
+}
+
+/// Which file the process runs: device and inode.
+fn executable(pid: u32) -> Option<(u64, u64)> {
+    let meta = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some((meta.dev(), meta.ino()))
 }
 
 /// At most 15 bytes by the kernel's own bound; unprintable ones are replaced.

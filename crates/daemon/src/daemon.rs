@@ -18,7 +18,7 @@ use crate::poller::{Interest, Poller, Token};
 use crate::sites::Sites;
 use crate::summary::{Farewell, Summary};
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -97,7 +97,10 @@ pub struct Daemon {
     pub(crate) policy: Policy,
     pub(crate) hands: Hands,
     pub(crate) sampler: Option<Box<dyn Sampler>>,
+    /// By session number.
     pub(crate) clients: BTreeMap<u32, Client>,
+    /// Session number of each process.
+    pub(crate) numbers: HashMap<u32, u32>,
     pub(crate) sites: Sites,
     pub(crate) moves: MoveLog,
     pub(crate) summary: Summary,
@@ -172,6 +175,7 @@ impl Daemon {
             hands,
             sampler: parts.sampler,
             clients: BTreeMap::new(),
+            numbers: HashMap::new(),
             sites: Sites::default(),
             moves: MoveLog::default(),
             summary: Summary { modelled, mover_note, ..Summary::default() },
@@ -303,7 +307,7 @@ impl Daemon {
     }
 
     fn client_hello(&mut self, mut arrival: Arrival) {
-        if let Some(old) = self.number_of(arrival.pid) {
+        if let Some(&old) = self.numbers.get(&arrival.pid) {
             // The same process again: it ran another program, or attached anew after a silence.
             self.forget(old);
             self.summary.clients.replaced += 1;
@@ -338,6 +342,7 @@ impl Daemon {
         self.ledger.advance(now);
         client.first_look(&mut self.ledger);
         self.clients.insert(number, client);
+        self.numbers.insert(pid, number);
         self.summary.clients.attached += 1;
         self.pace.drain_due_ms = self.pace.drain_due_ms.min(now + self.config.poll_min_ms);
     }
@@ -367,6 +372,7 @@ impl Daemon {
     pub(crate) fn forget(&mut self, number: u32) {
         self.drain_last(number);
         let Some(mut client) = self.clients.remove(&number) else { return };
+        self.numbers.remove(&client.pid);
         self.look_at(&mut client);
         self.summary.records.drained += client.records;
         self.summary.records.lost += client.lost;
@@ -390,10 +396,6 @@ impl Daemon {
         if reasons.len() < REASONS_MAX || reasons.contains_key(&reason) {
             *reasons.entry(reason).or_default() += 1;
         }
-    }
-
-    fn number_of(&self, pid: u32) -> Option<u32> {
-        self.clients.iter().find(|(_, client)| client.pid == pid).map(|(number, _)| *number)
     }
 
     /// Drains once more, tells clients that nobody listens any longer, and sums up.

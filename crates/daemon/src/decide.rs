@@ -70,9 +70,8 @@ impl Daemon {
     }
 
     fn plan_births(&self, plan: &BirthPlan) {
-        let Some(client) = self.clients.values().find(|client| client.pid == plan.pid) else {
-            return;
-        };
+        let number = self.numbers.get(&plan.pid);
+        let Some(client) = number.and_then(|number| self.clients.get(number)) else { return };
         for (nodes, bytes) in &plan.tiers {
             let share = bytes / nodes.len().max(1) as u64;
             for (arena, _) in self.arenas.iter().enumerate().filter(|(_, id)| nodes.contains(id)) {

@@ -6,12 +6,14 @@ use crate::control::Order;
 use crate::symbols::SiteFrame;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
 use tiercel_machine::NodeId;
 use tiercel_wire::{AccessKind, Sample, Session};
 
 /// Sites kept over all programs; uses of further ones are counted in one row of unknown site. A row
-/// has about 1.5 KiB with its frames.
-pub const SITES_MAX: usize = 1 << 16;
+/// has 0.6 KiB, and as much again for the frames of a deep stack.
+pub const SITES_MAX: usize = 1 << 15;
 
 /// Hash of the row for objects without a site.
 pub const UNKNOWN_SITE: u64 = 0;
@@ -77,6 +79,16 @@ impl Use {
 #[derive(Clone, Debug, Default)]
 pub struct ClientUses {
     uses: HashMap<u32, Use>,
+    /// Sites that were read from the session: they are written once.
+    known: HashMap<u32, Known>,
+    modules: HashMap<u16, (Arc<Path>, Arc<[u8]>)>,
+}
+
+/// A site as its session describes it.
+#[derive(Clone, Debug)]
+struct Known {
+    hash: u64,
+    frames: Arc<[SiteFrame]>,
 }
 
 impl ClientUses {
@@ -101,6 +113,27 @@ impl ClientUses {
         match sample.kind {
             AccessKind::Write => used.writes += u64::from(sample.weight),
             AccessKind::Read | AccessKind::Unknown => used.reads += u64::from(sample.weight),
+        }
+    }
+
+    /// Reads the sites that are used and not known yet.
+    pub fn learn(&mut self, session: &Session) {
+        let ClientUses { uses, known, modules } = self;
+        let unknown = uses.keys().filter(|number| **number != 0);
+        let unknown: Vec<u32> = unknown.filter(|n| !known.contains_key(n)).copied().collect();
+        for number in unknown {
+            // Not published yet: unknown until the next time.
+            let Some(site) = session.site(number) else { continue };
+            let frames = site.frames.iter().map(|frame| {
+                let module = frame.module.map(|module| {
+                    let read =
+                        || session.module(module).map(|m| (m.path.into(), m.build_id.into()));
+                    modules.entry(module).or_insert_with(|| read().unwrap_or_else(no_module))
+                });
+                let (path, build_id) = module.cloned().unwrap_or_else(no_module);
+                SiteFrame { path, build_id, addr: frame.offset }
+            });
+            known.insert(number, Known { hash: site.hash, frames: frames.collect() });
         }
     }
 
@@ -133,7 +166,7 @@ pub struct SiteRow {
     /// Name of a program that allocated there.
     pub program: String,
     /// The stack, innermost first.
-    pub frames: Vec<SiteFrame>,
+    pub frames: Arc<[SiteFrame]>,
     /// What its objects did.
     pub used: Use,
     /// Among the sites that fill the fast budget best.
@@ -145,9 +178,7 @@ pub struct SiteRow {
 pub struct Present<'a> {
     /// Name of its program.
     pub program: &'a str,
-    /// Where its sites are described.
-    pub session: &'a Session,
-    /// What its sites did.
+    /// What its sites did; [`ClientUses::learn`] has been called.
     pub uses: &'a ClientUses,
     /// Most bytes all its objects had at a time.
     pub peak_bytes: u64,
@@ -162,9 +193,12 @@ pub struct Sites {
 impl Sites {
     /// Keeps what a leaving client used. Its objects live no more.
     pub fn keep(&mut self, who: &Present<'_>) {
-        let mut uses = who.uses.clone();
-        uses.begin_look();
-        add(&mut self.left, &Present { uses: &uses, ..*who });
+        add(&mut self.left, who, |used| Use {
+            live_bytes: 0,
+            heat: 0.0,
+            nodes: BTreeMap::new(),
+            ..used.clone()
+        });
     }
 
     /// All sites; those that deserve `fast_bytes` most are marked.
@@ -175,7 +209,7 @@ impl Sites {
     ) -> Vec<SiteRow> {
         let mut rows = self.left.clone();
         for who in present {
-            add(&mut rows, &who);
+            add(&mut rows, &who, Use::clone);
         }
         let mut rows: Vec<SiteRow> = rows.into_values().collect();
         mark_deserving(&mut rows, fast_bytes);
@@ -219,25 +253,25 @@ fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
     }
 }
 
-fn key(frame: &SiteFrame) -> (&std::path::Path, u64) {
+fn key(frame: &SiteFrame) -> (&Path, u64) {
     (&frame.path, frame.addr)
 }
 
-fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
+fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>, now: impl Fn(&Use) -> Use) {
     for (number, used) in &who.uses.uses {
-        let site = (*number != 0).then(|| who.session.site(*number)).flatten();
-        let mut hash = site.as_ref().map_or(UNKNOWN_SITE, |site| site.hash);
+        let known = who.uses.known.get(number);
+        let mut hash = known.map_or(UNKNOWN_SITE, |known| known.hash);
         if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
             hash = UNKNOWN_SITE;
         }
         let row = rows.entry(hash).or_insert_with(|| SiteRow {
             hash,
             program: who.program.to_owned(),
-            frames: site.map(|site| frames(&site, who.session)).unwrap_or_default(),
+            frames: known.map(|known| Arc::clone(&known.frames)).unwrap_or_default(),
             used: Use::default(),
             deserves_fast: false,
         });
-        row.used.absorb(used);
+        row.used.absorb(&now(used));
         if used.peak_bytes == 0 {
             // Nobody looked while it lived: at most what was born, at most all the process had.
             row.used.peak_bytes += used.born_bytes.min(who.peak_bytes);
@@ -245,14 +279,9 @@ fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
     }
 }
 
-/// The frames in a form that outlives the session.
-fn frames(site: &tiercel_wire::Site, session: &Session) -> Vec<SiteFrame> {
-    let frame = |frame: &tiercel_wire::Frame| {
-        let module = frame.module.and_then(|number| session.module(number));
-        let (path, build_id) = module.map(|m| (m.path, m.build_id)).unwrap_or_default();
-        SiteFrame { path, build_id, addr: frame.offset }
-    };
-    site.frames.iter().map(frame).collect()
+/// Of a frame in generated code, or in a module that is not described.
+fn no_module() -> (Arc<Path>, Arc<[u8]>) {
+    (Path::new("").into(), [].into())
 }
 
 #[cfg(test)]
@@ -261,7 +290,7 @@ mod tests {
 
     fn row(hash: u64, peak_bytes: u64, reads: u64) -> SiteRow {
         let used = Use { peak_bytes, reads, samples: reads.min(1), ..Use::default() };
-        SiteRow { hash, program: "p".into(), frames: vec![], used, deserves_fast: false }
+        SiteRow { hash, program: "p".into(), frames: [].into(), used, deserves_fast: false }
     }
 
     /// Hashes of those that deserve `fast` MiB; rows are (hash, MiB, accesses).

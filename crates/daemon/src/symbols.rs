@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Names kept; when full, the cache begins anew. 100 bytes each.
 const NAMES_MAX: usize = 100_000;
@@ -23,10 +24,10 @@ const FILE_BYTES_MAX: u64 = 8 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SiteFrame {
     /// File of the module; empty for generated code.
-    pub path: PathBuf,
+    pub path: Arc<Path>,
     /// GNU build-id, empty when there is none.
     #[serde(with = "hex")]
-    pub build_id: Vec<u8>,
+    pub build_id: Arc<[u8]>,
     /// ELF virtual address of the return address; absolute where there is no module.
     pub addr: u64,
 }
@@ -59,7 +60,7 @@ impl Named {
 /// Finds names and remembers them.
 pub struct Symbols {
     symbolizer: Symbolizer,
-    usable: HashMap<(PathBuf, Vec<u8>), bool>,
+    usable: HashMap<(Arc<Path>, Arc<[u8]>), bool>,
     names: HashMap<SiteFrame, Vec<Named>>,
 }
 
@@ -114,7 +115,7 @@ impl Symbols {
             return None;
         }
         // A return address lies behind its call; the byte before it belongs to the call.
-        let source = Source::Elf(Elf::new(&frame.path));
+        let source = Source::Elf(Elf::new(&*frame.path));
         let input = Input::VirtOffset(frame.addr.saturating_sub(1));
         let symbolizer = &self.symbolizer;
         // The parser is well tested, the file may be anything: one bad module costs its names only.
@@ -161,7 +162,7 @@ fn place(frame: &SiteFrame) -> String {
 /// Whether the file at the path is still the one that was loaded.
 fn is_usable(frame: &SiteFrame) -> bool {
     // A regular file: opening a FIFO or a device that a client named must not block us.
-    let regular = std::fs::metadata(&frame.path)
+    let regular = std::fs::metadata(&*frame.path)
         .is_ok_and(|meta| meta.is_file() && meta.len() <= FILE_BYTES_MAX);
     regular && frame.path.is_absolute() && (frame.build_id.is_empty() || same_build(frame))
 }
@@ -175,13 +176,14 @@ fn same_build(frame: &SiteFrame) -> bool {
 /// Bytes as hexadecimal text.
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
+    use std::sync::Arc;
 
     pub fn serialize<S: Serializer>(bytes: &[u8], out: S) -> Result<S::Ok, S::Error> {
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         out.serialize_str(&text)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<[u8]>, D::Error> {
         let text = String::deserialize(from)?;
         let bad = || de::Error::custom("hexadecimal digits in pairs expected");
         if !text.is_ascii() || text.len() % 2 != 0 {
@@ -222,13 +224,13 @@ mod tests {
         let (path, deep) = program(dir.path());
         let build_id = blazesym::helper::read_elf_build_id(&path).unwrap().unwrap().to_vec();
         let mut symbols = Symbols::new();
-        let frame = SiteFrame { path: path.clone(), build_id, addr: deep + 8 };
+        let frame = SiteFrame { path: path.into(), build_id: build_id.into(), addr: deep + 8 };
         let named = symbols.deserving(std::slice::from_ref(&frame)).unwrap();
         assert_eq!(named.function, "deep");
         let (file, line) = named.line.unwrap();
         assert!(file.ends_with("p.c") && (4..=6).contains(&line), "{file:?}:{line}");
 
-        let stale = SiteFrame { build_id: vec![1; 20], ..frame };
+        let stale = SiteFrame { build_id: vec![1; 20].into(), ..frame };
         let named = symbols.deserving(&[stale]).unwrap();
         assert_eq!(named.short(), format!("p+{:#x}", deep + 8));
     }
@@ -237,7 +239,7 @@ mod tests {
     fn what_cannot_be_read_is_a_place() {
         let mut symbols = Symbols::new();
         for path in ["", "/dev/tty", "/nowhere/x", "relative"] {
-            let frame = SiteFrame { path: path.into(), build_id: vec![], addr: 0x10 };
+            let frame = SiteFrame { path: Path::new(path).into(), build_id: [].into(), addr: 0x10 };
             let named = symbols.deserving(&[frame]).unwrap();
             assert!(named.function.is_empty() && named.short().ends_with("0x10"), "{named:?}");
         }

@@ -105,7 +105,8 @@ impl Daemon {
             let site = self.ledger.site_at(sample.pid, sample.addr);
             self.ledger.sample(sample);
             if let Some(site) = site
-                && let Some(client) = self.clients.values_mut().find(|c| c.pid == sample.pid)
+                && let Some(number) = self.numbers.get(&sample.pid)
+                && let Some(client) = self.clients.get_mut(number)
             {
                 client.uses.sampled(site, sample);
             }
@@ -126,6 +127,7 @@ impl Daemon {
         if !self.clients.is_empty() {
             self.summary.budget.used_bytes = self.fast_used_bytes();
         }
+        self.forget_those_elsewhere();
         let stale = self.look_at_all(now);
         self.summary.spent.ledger_ns += ns(began);
         // A late tick does not make the next ones early.
@@ -148,6 +150,15 @@ impl Daemon {
             self.decide();
         }
         self.collect();
+    }
+
+    /// Lets go of clients that run another program, one without the runtime.
+    fn forget_those_elsewhere(&mut self) {
+        let gone = self.clients.iter().filter(|(_, client)| client.has_exec_ed());
+        let gone: Vec<u32> = gone.map(|(number, _)| *number).collect();
+        for number in gone {
+            self.forget(number);
+        }
     }
 
     /// What the mover found or did.
@@ -183,7 +194,7 @@ impl Daemon {
         self.policy.outcome(&outcome);
         let Move { pid, addr, .. } = outcome.asked;
         let site = self.ledger.site_at(pid, addr).filter(|site| *site != 0);
-        let client = self.clients.values().find(|client| client.pid == pid);
+        let client = self.numbers.get(&pid).and_then(|number| self.clients.get(number));
         let site = client.zip(site).and_then(|(client, site)| client.session.site(site));
         self.moves.note(self.now_ms(), site.map_or(0, |site| site.hash), outcome);
     }

@@ -237,11 +237,11 @@ fn short_count(count: u64) -> String {
     }
 }
 
-/// Text as JSON would carry it, with names beside the frames.
+/// As JSON, with names beside the frames of the first sites.
 pub fn named_json(farewell: &Farewell, symbols: &mut Symbols) -> serde_json::Value {
     let mut value = serde_json::to_value(farewell).expect("plain data serialises");
     let rows = value.get_mut("sites").and_then(|sites| sites.as_array_mut());
-    for (row, site) in rows.into_iter().flatten().zip(&farewell.sites) {
+    for (row, site) in rows.into_iter().flatten().zip(&farewell.sites).take(NAMED_MAX) {
         row["name"] = name(site, symbols).into();
         row["stack"] = serde_json::to_value(symbols.stack(&site.frames)).unwrap_or_default();
     }
@@ -262,7 +262,7 @@ mod tests {
         end.sites.push(SiteRow {
             hash: 1,
             program: "p\x1b".into(),
-            frames: vec![],
+            frames: [].into(),
             used,
             deserves_fast: true,
         });
