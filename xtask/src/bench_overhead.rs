@@ -44,7 +44,12 @@ struct Way {
 const WAYS: &[Way] = &[
     Way { name: "runtime", host: || Host::Runtime, limited: false, quick: false },
     Way { name: "tracking", host: || tiercel(&["--sampler", "none"]), limited: true, quick: true },
-    Way { name: "sampling", host: || tiercel(&["--dry-run"]), limited: true, quick: false },
+    Way {
+        name: "sampling",
+        host: || tiercel(&["--trigger", "never"]),
+        limited: true,
+        quick: false,
+    },
     Way { name: "everything", host: || tiercel(&[]), limited: true, quick: true },
 ];
 

@@ -47,6 +47,6 @@ pub fn everything() -> Result<()> {
 fn make(folder: &str) -> Command {
     let mut make = exec::command("make");
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
-    make.args(["--no-print-directory", "-C", folder, &format!("-j{jobs}")]);
+    make.args(["--no-print-directory", "-s", "-C", folder, &format!("-j{jobs}")]);
     make
 }

@@ -7,6 +7,7 @@
 mod bench;
 mod bench_overhead;
 mod build;
+mod demo;
 mod exec;
 mod fuzz;
 mod lab;
@@ -49,6 +50,8 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Ratios against peers, measured in one run
     Bench(bench::Options),
+    /// Show what Tiercel finds out about a real program
+    Demo,
     /// Run real programs plainly and hosted, and compare; writes docs/real-programs.md
     RealPrograms(real_programs::Options),
     /// Run one command and note what it cost
@@ -77,6 +80,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Licences => licences::main(),
         Verb::Fuzz(options) => fuzz::main(&options),
         Verb::Bench(options) => bench::main(&options),
+        Verb::Demo => demo::main(),
         Verb::RealPrograms(options) => real_programs::main(&options),
         Verb::Measure(options) => measure::main(&options),
         Verb::Lab(options) => lab::main(&options),

@@ -1,0 +1,202 @@
+//! `./x demo`: Tiercel on a real program, start to end. In: nothing. Out: which of liblinear's
+//! objects deserve fast memory, by function and line. Knows nothing of how Tiercel finds out: it
+//! prints what `tiercel run` says.
+//!
+//! liblinear is the distribution's: its source package, compiled here with -g because packaged
+//! binaries carry no line numbers, or, where source packages cannot be had, its packaged binary.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{build, exec};
+
+/// The budget the demo runs under.
+const FAST: &str = "25%";
+/// Generated examples, features of each and features in all: 150 MiB of nodes, 15 to 20 s of training.
+const EXAMPLES: u64 = 100_000;
+const FEATURES_EACH: u64 = 100;
+const FEATURES: u64 = 40_000;
+
+pub fn main() -> Result<()> {
+    say("building Tiercel");
+    build::everything()?;
+    let folder = exec::target().join("demo");
+    std::fs::create_dir_all(&folder)?;
+    let train = match from_source(&folder) {
+        Ok(train) => train,
+        Err(error) => {
+            say(&format!("no source package, so functions but no lines: {error:#}"));
+            packaged()?
+        }
+    };
+    let data = folder.join("data");
+    if !data.exists() {
+        say(&format!("writing {EXAMPLES} examples to {}", data.display()));
+        // Under another name first: an interrupted demo must not leave half a file behind.
+        std::fs::write(data.with_extension("part"), examples())?;
+        std::fs::rename(data.with_extension("part"), &data)?;
+    }
+    let tiercel = exec::target().join("release/tiercel");
+    let mut run = Command::new(&tiercel);
+    run.args(["run", "--fast", FAST, "--"]).arg(train);
+    run.args(["-q", "-s", "0", "-c", "2000", "-e", "0.000001"])
+        .arg(&data)
+        .arg(folder.join("model"));
+    say(&format!("running {}", exec::shown(&run)));
+    exec::run(&mut run)
+}
+
+fn say(text: &str) {
+    eprintln!("demo: {text}");
+}
+
+/// Compiles liblinear from its source package, once.
+fn from_source(folder: &Path) -> Result<PathBuf> {
+    let train = folder.join("liblinear-train");
+    if train.exists() {
+        return Ok(train);
+    }
+    say("fetching liblinear's source package");
+    let archive = fetch(folder, "liblinear")?;
+    let source = folder.join("liblinear");
+    std::fs::create_dir_all(&source)?;
+    let mut tar = Command::new("tar");
+    tar.args(["-x", "--strip-components=1", "-C"]).arg(&source).arg("-f").arg(&archive);
+    exec::run(&mut tar)?;
+    say("compiling it with -g");
+    let mut compile = Command::new("g++");
+    compile.current_dir(&source).args(["-O2", "-g", "-w", "-o"]).arg(&train);
+    compile.args(["train.c", "linear.cpp", "tron.cpp", "-lblas"]);
+    exec::run(&mut compile)?;
+    Ok(train)
+}
+
+fn packaged() -> Result<PathBuf> {
+    let path = PathBuf::from("/usr/bin/liblinear-train");
+    ensure!(path.exists(), "package liblinear-tools is not installed");
+    Ok(path)
+}
+
+/// Downloads the original archive of a source package with the system's own mirrors, from lists of
+/// its own in `folder`: the system's configuration and state stay as they are.
+fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
+    let apt = folder.join("apt");
+    for part in ["lists/partial", "cache/archives/partial", "sources.list.d"] {
+        std::fs::create_dir_all(apt.join(part))?;
+    }
+    source_lists(&apt)?;
+    // An error here may concern a mirror we need nothing of; the next command tells.
+    let update = apt_get(&apt).args(["update"]).output().context("apt-get")?;
+    let fetched = apt_get(&apt).args(["source", "--tar-only", package]).output()?;
+    let archive = std::fs::read_dir(&apt)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.to_string_lossy().contains(".orig.tar"));
+    let said = [update.stderr, fetched.stderr].concat();
+    archive.with_context(|| String::from_utf8_lossy(&said).trim().to_string())
+}
+
+fn apt_get(apt: &Path) -> Command {
+    let mut command = Command::new("apt-get");
+    let at = apt.display();
+    for setting in [
+        "-qq".to_string(),
+        format!("-oDir::Etc::sourcelist={at}/sources.list"),
+        format!("-oDir::Etc::sourceparts={at}/sources.list.d"),
+        format!("-oDir::State::lists={at}/lists"),
+        format!("-oDir::Cache={at}/cache"),
+        "-oDebug::NoLocking=1".to_string(),
+        // The sandbox user could not write below a home folder.
+        "-oAPT::Sandbox::User=root".to_string(),
+    ] {
+        command.arg(setting);
+    }
+    command.current_dir(apt).stdin(Stdio::null());
+    command
+}
+
+/// Copies the system's lists with `deb` turned into `deb-src`.
+fn source_lists(apt: &Path) -> Result<()> {
+    let etc = Path::new("/etc/apt");
+    let mut lists = vec![etc.join("sources.list")];
+    if let Ok(folder) = std::fs::read_dir(etc.join("sources.list.d")) {
+        lists.extend(folder.filter_map(|entry| Some(entry.ok()?.path())));
+    }
+    let mut any = false;
+    for list in lists {
+        let Ok(text) = std::fs::read_to_string(&list) else { continue };
+        let copy = apt.join(list.strip_prefix(etc)?);
+        std::fs::write(copy, as_source(&text))?;
+        any = true;
+    }
+    if !any {
+        bail!("no apt sources below {}", etc.display());
+    }
+    Ok(())
+}
+
+fn as_source(text: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("deb ") {
+        Some(rest) => format!("deb-src {rest}\n"),
+        None if line.starts_with("Types:") => "Types: deb-src\n".to_string(),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// Examples in liblinear's format; some features are far more frequent than others, as words are.
+fn examples() -> String {
+    let mut state = 42_u64;
+    let mut random = move |bound: u64| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound >> 32
+    };
+    let mut text = String::new();
+    for _ in 0..EXAMPLES {
+        let mut features: Vec<u64> = (0..FEATURES_EACH)
+            .map(|_| {
+                let near = random(FEATURES) + 1;
+                random(near) + 1
+            })
+            .collect();
+        features.sort_unstable();
+        features.dedup();
+        let votes = features.iter().filter(|feature| *feature % 3 == 0).count();
+        let label = if 3 * votes > features.len() { "+1" } else { "-1" };
+        text.push_str(label);
+        for feature in features {
+            let _ = write!(text, " {feature}:0.{}", random(9) + 1);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_become_lists_of_sources() {
+        assert_eq!(as_source("deb http://a b c\n# d\n"), "deb-src http://a b c\n# d\n");
+        assert_eq!(as_source("Types: deb\nURIs: a\n"), "Types: deb-src\nURIs: a\n");
+    }
+
+    #[test]
+    fn examples_are_in_order_and_of_two_kinds() {
+        let text = examples();
+        assert!(text.lines().any(|line| line.starts_with("+1")));
+        assert!(text.lines().any(|line| line.starts_with("-1")));
+        let first = text.lines().next().unwrap_or_default();
+        let features: Vec<u64> = first
+            .split(' ')
+            .skip(1)
+            .map(|pair| pair.split(':').next().unwrap_or_default().parse().unwrap())
+            .collect();
+        assert!(features.is_sorted() && features.len() > 50, "{first}");
+    }
+}
