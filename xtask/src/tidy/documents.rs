@@ -9,7 +9,7 @@ use super::source::File;
 /// Top-level folders that need no line in README.md.
 const UNNAMED: &[&str] = &[".cargo", ".ci", ".github"];
 /// The groups setup/packages.txt may use.
-const GROUPS: &[&str] = &["build", "test", "lab", "bench", "demo", "rust"];
+const GROUPS: &[&str] = &["build", "test", "bench", "demo", "rust"];
 
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = architecture(files);

@@ -12,12 +12,17 @@ const REFUSED: &[&str] =
 const REFUSED_WORDS: &[&str] =
     &[concat!("cla", "ude"), concat!("anth", "ropic"), concat!("chat", "gpt"), concat!("l", "lm")];
 /// Crate and file names that say nothing about what is inside.
-const EMPTY_NAMES: &[&str] = &["common", "core", "util", "utils", "misc", "helpers"];
+const EMPTY_NAMES: &[&str] = &["common", "util", "utils", "misc", "helpers"];
+/// A crate that says nothing; as a file it may be about a CPU's core.
+const EMPTY_CRATE: &str = "core";
 
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in files {
-        if let Some(name) = file.path.split(['/', '.']).find(|part| EMPTY_NAMES.contains(part)) {
+        let mut parts = file.path.split(['/', '.']);
+        let empty = parts.find(|part| EMPTY_NAMES.contains(part));
+        let crate_name = Some(file.crate_name()).filter(|name| *name == EMPTY_CRATE);
+        if let Some(name) = empty.or(crate_name) {
             let recorded = file.path.starts_with("fixtures/");
             if !recorded {
                 problems.push(problem(file, 0, format!("`{name}` says nothing; name its role")));
@@ -57,6 +62,8 @@ mod tests {
     fn a_name_that_says_nothing() {
         assert_eq!(check(&[File::new("crates/util/src/lib.rs", "")]).len(), 1);
         assert_eq!(check(&[File::new("crates/daemon/src/misc.rs", "")]).len(), 1);
+        assert_eq!(check(&[File::new("crates/core/src/lib.rs", "")]).len(), 1);
+        assert!(check(&[File::new("crates/memsim/src/core.rs", "")]).is_empty());
         assert!(check(&[File::new("crates/daemon/src/socket.rs", "")]).is_empty());
     }
 }
