@@ -3,16 +3,20 @@
 
 use crate::greet::Arrival;
 use crate::sites::{ClientUses, Present};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use tiercel_ledger::Ledger;
-use tiercel_wire::{Drained, Flags, Record, Session};
+use tiercel_wire::{Drained, Flags, Record, Session, Version};
 
 /// Records taken from one client before the next has its turn: 16 full rings, 2 MiB.
 pub const RECORDS_PER_TURN: usize = 65_536;
 
 /// Turns a dead client's rings are drained for at most: all its rings once.
 pub const LAST_TURNS_MAX: usize = 64;
+
+/// Objects of the first look that are remembered: some may count twice beyond.
+const LOOKED_MAX: usize = 1 << 16;
 
 /// Shortest time between two resyncs of one client, milliseconds: a resync reads the whole object
 /// table, and a client that loses records all the time must not make us do that all the time.
@@ -30,6 +34,9 @@ pub struct Client {
     _pidfd: OwnedFd,
     /// What its sites did.
     pub uses: ClientUses,
+    /// Objects of the first look whose births may still come as records, by address and version:
+    /// they count once. Forgotten at the next tick.
+    looked: HashSet<(u64, Version)>,
     /// Records drained.
     pub records: u64,
     /// Records lost.
@@ -52,6 +59,7 @@ impl Client {
             session: arrival.session,
             _pidfd: arrival.pidfd,
             uses: ClientUses::default(),
+            looked: HashSet::new(),
             records: 0,
             lost: 0,
             resyncs: 0,
@@ -70,9 +78,12 @@ impl Client {
 
     /// Reads the object table for the first time: what lived before the client attached.
     pub fn first_look(&mut self, ledger: &mut Ledger) {
-        let uses = &mut self.uses;
+        let Client { uses, looked, .. } = self;
         let objects = self.session.snapshot().inspect(|object| {
             uses.born(object.site, object.bytes, object.flags.has(Flags::BLOCK));
+            if looked.len() < LOOKED_MAX {
+                looked.insert((object.addr, object.version));
+            }
         });
         ledger.resync(self.pid, objects);
     }
@@ -89,8 +100,10 @@ impl Client {
         let drained = self.session.drain(buffer, RECORDS_PER_TURN);
         for record in buffer.iter() {
             match *record {
-                Record::Born { site, bytes, flags, .. } => {
-                    self.uses.born(site, bytes, flags.has(Flags::BLOCK));
+                Record::Born { addr, site, bytes, flags, version, .. } => {
+                    if self.looked.is_empty() || !self.looked.remove(&(addr, version)) {
+                        self.uses.born(site, bytes, flags.has(Flags::BLOCK));
+                    }
                 }
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
@@ -106,6 +119,11 @@ impl Client {
             self.resync_due_ms = Some(now_ms.max(self.last_resync_ms + RESYNC_MS_MIN));
         }
         drained
+    }
+
+    /// A tick has passed: what was written around the first look is drained.
+    pub fn end_first_look(&mut self) {
+        self.looked = HashSet::new();
     }
 
     /// True when it runs another program that has not attached: its objects are gone. A failed exec

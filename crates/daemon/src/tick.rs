@@ -210,6 +210,7 @@ impl Daemon {
         let old_ms = now_ms.saturating_sub(self.config.tick_ms * REFRESH_TICKS);
         for number in numbers {
             let Some(mut client) = self.clients.remove(&number) else { continue };
+            client.end_first_look();
             self.look_at(&mut client);
             for extent in self.ledger.extents_of(client.pid) {
                 let as_of = extent.residency.as_of_ms;
