@@ -68,9 +68,14 @@ enum Program {
 const BENCHES: &[(&str, &[Program])] = &[
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(bench_overhead::rows)]),
+    ("policy", &[Program::Examples("policy")]),
     ("mover", &[Program::Examples("mover")]),
     ("sampler", &[Program::Examples("sampler")]),
 ];
+
+/// Those `./x test` runs shortly, to see that they run: their figures are not judged there, where
+/// other work shares the machine.
+pub const SMOKE: &[&str] = &["ledger", "mover"];
 
 fn names() -> Vec<&'static str> {
     BENCHES.iter().map(|(name, _)| *name).collect()

@@ -25,9 +25,15 @@ pub fn runtime_make(goals: &[String]) -> Result<Command> {
 
 /// Builds the workloads and returns the folder they are in.
 pub fn workloads() -> Result<PathBuf> {
-    let out = exec::target().join("workloads");
-    exec::run(make("workloads").arg(format!("OUT={}", out.display())))?;
-    Ok(out)
+    exec::run(&mut workloads_make(&[]))?;
+    Ok(exec::target().join("workloads"))
+}
+
+/// The command [`workloads`] runs, with other goals.
+pub fn workloads_make(goals: &[&str]) -> Command {
+    let mut make = make("workloads");
+    make.arg(format!("OUT={}", exec::target().join("workloads").display())).args(goals);
+    make
 }
 
 /// Builds the binary in release mode and returns where it is.

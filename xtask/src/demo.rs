@@ -153,7 +153,7 @@ fn examples() -> String {
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;
-        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound >> 32
+        ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
     };
     let mut text = String::new();
     for _ in 0..EXAMPLES {

@@ -8,6 +8,7 @@ mod bench;
 mod bench_overhead;
 mod build;
 mod demo;
+mod docs;
 mod exec;
 mod fuzz;
 mod lab;
@@ -50,6 +51,8 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Ratios against peers, measured in one run
     Bench(bench::Options),
+    /// Write the documents that are generated
+    Docs(docs::Options),
     /// Show what Tiercel finds out about a real program
     Demo,
     /// Run real programs plainly and hosted, and compare; writes docs/real-programs.md
@@ -80,6 +83,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Licences => licences::main(),
         Verb::Fuzz(options) => fuzz::main(&options),
         Verb::Bench(options) => bench::main(&options),
+        Verb::Docs(options) => docs::main(&options),
         Verb::Demo => demo::main(),
         Verb::RealPrograms(options) => real_programs::main(&options),
         Verb::Measure(options) => measure::main(&options),

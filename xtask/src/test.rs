@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, exec, fuzz};
+use crate::{bench, build, exec, fuzz};
 
 /// What one step may take unless it says otherwise; a hung one must not hold up the others.
 const STEP_LIMIT: Duration = Duration::from_secs(900);
@@ -80,6 +80,9 @@ fn steps(options: &Options) -> Result<Vec<Step>> {
         step("runtime build", build::runtime_make(&["all".into()])?),
         step("clippy", cargo(&CLIPPY)),
         step("cargo test", cargo(&["test", "--workspace", "--no-fail-fast"])),
+        step("cargo test bpf", cargo(&["test", "-p", "tiercel-sampler", "--features", "bpf"])),
+        step("documents", xtask(&["docs", "--check"])?),
+        step("workloads", build::workloads_make(&["test"])),
         step("runtime test", build::runtime_make(&["test".into()])?),
         step("runtime sanitizers", build::runtime_make(&["sanitize".into()])?),
     ];
@@ -87,6 +90,11 @@ fn steps(options: &Options) -> Result<Vec<Step>> {
         let command = xtask(&["fuzz", &name, "--seconds", &fuzz_seconds.to_string()])?;
         let name = format!("fuzz {name}");
         steps.push(Step { name, command, limit: fuzz::limit(fuzz_seconds) });
+    }
+    steps.push(step("lab", xtask(&["lab", "test", "--short"])?));
+    steps.push(step("real programs", xtask(&["real-programs", "--check"])?));
+    for name in bench::SMOKE {
+        steps.push(step(&format!("bench {name}"), xtask(&["bench", name, "--quick"])?));
     }
     Ok(steps)
 }
