@@ -71,7 +71,8 @@ pub trait Sampler: Send {
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
     /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples
-    /// are dated. Never blocks; bounded by [`Config::drain_max`] samples.
+    /// are dated. Bounded by [`Config::drain_max`] samples; takes no longer than
+    /// some milliseconds, of which the probe sampler may sleep two.
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained;
 
     /// Counts since the last call over all attached processes; `None` where nothing counts them.

@@ -143,7 +143,10 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let base = libc::mmap(std::ptr::null_mut(), bytes as usize, prot, flags, -1, 0);
+        // Aligned to huge OS pages, so that pieces fall where tests expect them.
+        let align = 2usize << 20;
+        let room = libc::mmap(std::ptr::null_mut(), bytes as usize + align, prot, flags, -1, 0);
+        let base = room.byte_add(align - room.addr() % align);
         libc::madvise(base, bytes as usize, libc::MADV_NOHUGEPAGE);
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         let say = |value: u64| libc::write(answers, (&raw const value).cast(), 8);

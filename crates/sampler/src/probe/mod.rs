@@ -2,7 +2,8 @@
 //! In: processes, ranges to watch, the userfaultfds they lend. Out: samples of written OS pages and
 //! of referenced mappings. Knows nothing of objects.
 //!
-//! Two sights, each with its own pace, each per process:
+//! Two sights, each with its own pace, each per process; how many accesses they stand for is judged
+//! in `rate`, for which both also look a moment after arming:
 //!
 //! ```text
 //! writes  arm: PAGEMAP_SCAN protects a random few pieces of 2 MiB, asynchronously
@@ -27,6 +28,7 @@ use crate::clock;
 use crate::{Config, Cost, Counters, Drained, Help, Kind, Sampler, SamplerError, Sees, Sight};
 
 mod process;
+mod rate;
 mod smaps;
 mod sys;
 mod windows;
@@ -35,14 +37,16 @@ mod writes;
 use process::Process;
 use windows::Random;
 
-/// Bytes one sample of weight 1 stands for: a cache line.
-const LINE_BYTES: u64 = 64;
 /// Bytes of an OS page.
 const OS_PAGE: u64 = 4096;
 /// One drain ends when it has used this much CPU time; the next goes on where it stopped.
 const DRAIN_CPU: Duration = Duration::from_millis(50);
 /// No pace is slower than this: beyond it heat would be older than it is useful.
 const INTERVAL_MAX_MS: u64 = 30_000;
+/// From arming to the short look. A program that uses all its OS pages in every interval shows only
+/// in such a moment which of them it uses most; a ring of records (10 ms at the utmost rate) does
+/// not fill meanwhile.
+const NAP: Duration = Duration::from_millis(2);
 /// Of a process's share of the budget, each of the two sights gets one half.
 const SIGHTS: f64 = 2.0;
 
@@ -93,25 +97,69 @@ impl ProbeSampler {
         later.chain(earlier).map(|(pid, _)| *pid).collect()
     }
 
-    /// Whatever is due for one process.
-    fn step(&mut self, pid: u32, terms: &Terms, pass: &mut Pass<'_>) {
+    /// Whatever is due for one process; its costs are settled in [`ProbeSampler::settle`].
+    fn step(&mut self, pid: u32, terms: &Terms, pass: &mut Pass<'_>) -> Option<Spent> {
         let now_ms = pass.now_ms;
-        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let process = self.processes.get_mut(&pid)?;
+        let (began, mut spent) = (clock::thread_cpu(), Spent::default());
         if now_ms >= process.writes_due_ms {
-            let began = clock::thread_cpu();
             let theirs = process.step_writes(terms, &mut self.random, pass);
-            let ours = clock::thread_cpu() - began;
-            process.writes_due_ms = now_ms + terms.earned_ms(ours + theirs);
+            spent.writes = Some(clock::thread_cpu() - began + theirs);
             self.cost.theirs += theirs;
-            self.cost.passes += 1;
         }
         if now_ms >= process.touches_due_ms {
             let began = clock::thread_cpu();
             process.step_touches(terms, pass);
-            let ours = clock::thread_cpu() - began;
-            process.touches_due_ms = now_ms + terms.earned_ms(ours);
-            self.cost.passes += 1;
+            spent.touches = Some(clock::thread_cpu() - began);
         }
+        spent.any().then_some(spent)
+    }
+
+    /// The short looks of this drain, all after one nap.
+    fn look_soon(&mut self, stepped: &mut [(u32, Spent)], terms: &Terms, pass: &mut Pass<'_>) {
+        let looks = |process: Option<&Process>| process.is_some_and(Process::looks_soon);
+        if !stepped.iter().any(|(pid, _)| looks(self.processes.get(pid))) {
+            return;
+        }
+        std::thread::sleep(NAP);
+        for (pid, spent) in stepped {
+            let Some(process) = self.processes.get_mut(pid) else { continue };
+            let began = clock::thread_cpu();
+            process.look_soon(terms, pass);
+            let looked = clock::thread_cpu() - began;
+            let half = spent.touches.as_mut().or(spent.writes.as_mut());
+            if let Some(half) = half {
+                *half += looked;
+            }
+        }
+    }
+
+    /// Says when the next steps are due, by what these cost.
+    fn settle(&mut self, stepped: &[(u32, Spent)], terms: &Terms, now_ms: u64) {
+        for (pid, spent) in stepped {
+            let Some(process) = self.processes.get_mut(pid) else { continue };
+            if let Some(spent) = spent.writes {
+                process.writes_due_ms = now_ms + terms.earned_ms(spent);
+                self.cost.passes += 1;
+            }
+            if let Some(spent) = spent.touches {
+                process.touches_due_ms = now_ms + terms.earned_ms(spent);
+                self.cost.passes += 1;
+            }
+        }
+    }
+}
+
+/// CPU time the steps of one process took, ours and the program's; `None`: not due.
+#[derive(Default)]
+struct Spent {
+    writes: Option<Duration>,
+    touches: Option<Duration>,
+}
+
+impl Spent {
+    fn any(&self) -> bool {
+        self.writes.is_some() || self.touches.is_some()
     }
 }
 
@@ -126,6 +174,11 @@ struct Terms {
 }
 
 impl Terms {
+    /// The window that samples' weights are accesses in.
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms)
+    }
+
     /// How long it takes to earn what a step spent.
     fn earned_ms(&self, spent: Duration) -> u64 {
         let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
@@ -173,13 +226,16 @@ impl Sampler for ProbeSampler {
         let room = self.config.drain_max;
         let mut pass = Pass { out, now_ms, room, met: Drained::default() };
         let terms = self.terms();
+        let mut stepped = Vec::new();
         for pid in self.turn() {
             if clock::thread_cpu() - began > DRAIN_CPU || pass.room == 0 {
                 self.next_pid = pid;
                 break;
             }
-            self.step(pid, &terms, &mut pass);
+            stepped.extend(self.step(pid, &terms, &mut pass).map(|spent| (pid, spent)));
         }
+        self.look_soon(&mut stepped, &terms, &mut pass);
+        self.settle(&stepped, &terms, now_ms);
         let met = pass.met;
         self.cost.ours += clock::thread_cpu() - began;
         self.cost.samples += met.samples;
@@ -204,9 +260,10 @@ impl Sampler for ProbeSampler {
             node: false,
             counters: false,
             source: source.to_owned(),
-            text: "Whether an OS page was used between two looks, not how often; reads by mapping \
+            text:
+                "How often is judged by how many OS pages were used in a moment; reads by mapping \
                    only, and an OS page whose translation stays in the TLB may look unused."
-                .to_owned(),
+                    .to_owned(),
         }
     }
 
@@ -225,8 +282,12 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// A sample of `bytes`, as many cache lines.
-    fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, bytes: u64) {
+    /// A sample that stands for `accesses`; nothing when they round to none.
+    fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, accesses: f64) {
+        let weight = accesses.round() as u32; // Saturates.
+        if weight == 0 {
+            return;
+        }
         if self.room == 0 {
             self.met.lost += 1;
             return;
@@ -241,7 +302,7 @@ impl Pass<'_> {
             kind,
             latency_ns: None,
             node: None,
-            weight: u32::try_from(bytes / LINE_BYTES).unwrap_or(u32::MAX),
+            weight,
         });
     }
 }

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use tiercel_wire::AccessKind;
 
+use super::rate::{self, Seen};
 use super::windows::{self, Random};
 use super::writes::Writes;
-use super::{Pass, Terms, smaps};
+use super::{OS_PAGE, Pass, Terms, smaps};
+use crate::clock;
 
 /// Walking one OS page in clear_refs and in smaps together (measured: 0.9 + 1.1 ms for 16,384).
 const WALK_NS: u64 = 125;
@@ -21,8 +23,10 @@ const WALK_NS: u64 = 125;
 const WALK_MAX: Duration = Duration::from_millis(250);
 /// Touches of a longer range are shared out over pieces of one extent (MAT 4.5.1).
 const TOUCH_PIECE_BYTES: u64 = 64 << 20;
-/// Touches of one look stand for at most this many intervals.
-const INTERVALS_MAX: u64 = 100;
+/// Fewer touched than this share of what is watched: the window may be longer.
+const EMPTY: f64 = 0.01;
+/// Accesses are shared out in this many parts each.
+const PARTS: f64 = 1024.0;
 /// Bytes of smaps read at once.
 const SMAPS_CHUNK: usize = 64 << 10;
 
@@ -38,11 +42,18 @@ pub struct Process {
     splittable: Range<u64>,
     /// All watched ranges, ascending.
     ranges: Vec<Range<u64>>,
-    cleared_at_ms: Option<u64>,
+    cleared: Option<Cleared>,
+    /// Referenced bits are looked at a moment after they were cleared, not at the next step.
+    short_touches: bool,
     /// When write tracking is due, milliseconds of the daemon's clock.
     pub writes_due_ms: u64,
     /// When referenced bits are due.
     pub touches_due_ms: u64,
+}
+
+struct Cleared {
+    at_ms: u64,
+    at_ns: u64,
 }
 
 impl Process {
@@ -61,7 +72,8 @@ impl Process {
             writes: Writes::default(),
             splittable: 0..0,
             ranges: Vec::new(),
-            cleared_at_ms: None,
+            cleared: None,
+            short_touches: false,
             writes_due_ms: 0,
             touches_due_ms: 0,
         })
@@ -99,38 +111,71 @@ impl Process {
         self.writes.step((self.pid, &self.pagemap), &self.ranges, terms, random, pass)
     }
 
-    /// Reads referenced bytes since they were cleared, clears them.
+    /// Reads referenced bits since they were cleared, clears them. In short windows the look comes
+    /// in [`Process::look_soon`].
     pub fn step_touches(&mut self, terms: &Terms, pass: &mut Pass<'_>) {
         let predicted = Duration::from_nanos(self.resident_os_pages() * WALK_NS);
         if predicted > WALK_MAX || self.ranges.is_empty() {
-            self.cleared_at_ms = None;
+            self.cleared = None;
             pass.met.blind += u64::from(predicted > WALK_MAX);
             return;
         }
-        if let Some(cleared_at_ms) = self.cleared_at_ms {
-            let intervals = pass.now_ms.saturating_sub(cleared_at_ms) / terms.interval_ms;
-            self.look_at_touches(intervals.clamp(1, INTERVALS_MAX), pass);
+        if let Some(cleared) = self.cleared.take() {
+            let elapsed = Duration::from_millis(pass.now_ms.saturating_sub(cleared.at_ms));
+            self.look_at_touches(elapsed, terms, pass);
         }
-        let cleared = self.clear_refs.write_all(b"1").is_ok();
-        self.cleared_at_ms = cleared.then_some(pass.now_ms);
+        if self.clear_refs.write_all(b"1").is_ok() {
+            let at_ns = clock::monotonic_ns();
+            self.cleared = Some(Cleared { at_ms: pass.now_ms, at_ns });
+        }
     }
 
-    fn look_at_touches(&mut self, intervals: u64, pass: &mut Pass<'_>) {
+    /// Whether [`Process::look_soon`] has anything to look at.
+    pub fn looks_soon(&self) -> bool {
+        self.writes.is_armed() || (self.short_touches && self.cleared.is_some())
+    }
+
+    /// The short look, a moment after the steps.
+    pub fn look_soon(&mut self, terms: &Terms, pass: &mut Pass<'_>) {
+        self.writes.look_soon(&self.pagemap);
+        if let Some(cleared) = self.cleared.take_if(|_| self.short_touches) {
+            let elapsed = clock::monotonic_ns().saturating_sub(cleared.at_ns);
+            self.look_at_touches(Duration::from_nanos(elapsed), terms, pass);
+        }
+    }
+
+    fn look_at_touches(&mut self, elapsed: Duration, terms: &Terms, pass: &mut Pass<'_>) {
         if self.smaps.rewind().is_err() {
             return;
         }
-        let mut bytes_by_range = vec![0u64; self.ranges.len()];
+        let mut accesses_by_range = vec![0u64; self.ranges.len()];
+        let mut all = Seen { elapsed, ..Seen::default() };
         for mapping in smaps::read(BufReader::with_capacity(SMAPS_CHUNK, &self.smaps)) {
-            let add = |index: usize, share| bytes_by_range[index] += share;
-            windows::spread(&self.ranges, &mapping.range, mapping.referenced_bytes, add);
+            let (used, total) =
+                (mapping.referenced_bytes / OS_PAGE, mapping.resident_bytes / OS_PAGE);
+            let accesses = Seen { used, total, elapsed }.accesses(terms.interval());
+            // In 1/1024, so that many small ranges of one mapping do not all round to nothing.
+            let parts = (accesses * PARTS) as u64;
+            let add = |index: usize, share| accesses_by_range[index] += share;
+            windows::spread(&self.ranges, &mapping.range, parts, add);
+            let watched = self.ranges.partition_point(|range| range.end <= mapping.range.start);
+            if self.ranges.get(watched).is_some_and(|range| range.start < mapping.range.end) {
+                (all.used, all.total) = (all.used + used, all.total + total);
+            }
         }
-        for (range, bytes) in self.ranges.iter().zip(bytes_by_range) {
+        for (range, parts) in self.ranges.iter().zip(accesses_by_range) {
             let pieces: Vec<_> = windows::pieces(range, TOUCH_PIECE_BYTES).collect();
-            windows::spread(&pieces, range, bytes, |index, share| {
-                let bytes = share.saturating_mul(intervals);
-                pass.push(self.pid, pieces[index].start, AccessKind::Unknown, bytes);
+            windows::spread(&pieces, range, parts, |index, share| {
+                let (addr, accesses) = (pieces[index].start, share as f64 / PARTS);
+                pass.push(self.pid, addr, AccessKind::Unknown, accesses);
             });
         }
+        // Full windows tell nothing apart, empty ones nothing at all.
+        self.short_touches = match all.share() {
+            share if share > rate::FULL => true,
+            share if share < EMPTY => false,
+            _ => self.short_touches,
+        };
     }
 
     fn resident_os_pages(&mut self) -> u64 {

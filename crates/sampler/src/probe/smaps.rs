@@ -4,23 +4,26 @@
 use std::io::BufRead;
 use std::ops::Range;
 
-/// A mapping with something in it that was accessed.
+/// A mapping with something in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Its addresses, bytes.
     pub range: Range<u64>,
-    /// Bytes with a referenced bit.
+    /// Bytes present.
+    pub resident_bytes: u64,
+    /// Of them, bytes with a referenced bit.
     pub referenced_bytes: u64,
 }
 
 /// Most mappings looked at; the kernel's own limit is 65,530 unless raised.
 const MAPPINGS_MAX: usize = 1 << 17;
 
-/// Reads the mappings with referenced bytes, in ascending order. Lines that make no sense are
+/// Reads the mappings with resident bytes, in ascending order. Lines that make no sense are
 /// passed over; an unreadable file ends the list.
 pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
     let mut out = Vec::new();
     let mut range = 0..0;
+    let mut resident_bytes = 0;
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -31,11 +34,14 @@ pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
         // Headers begin with a lower-case hexadecimal address, values with a capital.
         if !line.first().is_some_and(u8::is_ascii_uppercase) {
             range = header(&line).unwrap_or(0..0);
+        } else if let Some(kib) = line.strip_prefix(b"Rss:") {
+            resident_bytes = number(kib).saturating_mul(1024);
         } else if let Some(kib) = line.strip_prefix(b"Referenced:") {
             let referenced_bytes = number(kib).saturating_mul(1024);
-            if referenced_bytes > 0 && !range.is_empty() {
-                out.push(Mapping { range: range.clone(), referenced_bytes });
+            if resident_bytes > 0 && !range.is_empty() {
+                out.push(Mapping { range: range.clone(), resident_bytes, referenced_bytes });
             }
+            resident_bytes = 0;
             if out.len() == MAPPINGS_MAX {
                 return out;
             }
@@ -68,24 +74,29 @@ Rss:                 128 kB
 Referenced:           64 kB
 VmFlags: rd wr mr mw me ac
 7f0000000000-7f0004000000 rw-p 00000000 00:00 0
+Rss:                   0 kB
 Referenced:            0 kB
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+Rss:                   8 kB
 Referenced:            4 kB
 ";
 
     #[test]
-    fn mappings_with_referenced_bytes_are_read() {
+    fn mappings_with_something_in_them_are_read() {
         let seen: Vec<_> = read(TEXT.as_bytes())
             .into_iter()
-            .map(|m| (m.range.start, m.referenced_bytes))
+            .map(|m| (m.range.start, m.resident_bytes, m.referenced_bytes))
             .collect();
-        assert_eq!(seen, [(0x55d0_c000_0000, 65536), (0xffff_ffff_ff60_0000, 4096)]);
+        assert_eq!(
+            seen,
+            [(0x55d0_c000_0000, 131_072, 65_536), (0xffff_ffff_ff60_0000, 8192, 4096)]
+        );
     }
 
     proptest! {
         #[test]
         fn any_text_is_safe(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let text = [b"10-20 r\nReferenced: 4 kB\n".as_slice(), &bytes].concat();
+            let text = [b"10-20 r\nRss: 4 kB\nReferenced: 4 kB\n".as_slice(), &bytes].concat();
             prop_assert!(!read(text.as_slice()).is_empty());
         }
     }

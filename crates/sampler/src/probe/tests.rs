@@ -39,19 +39,26 @@ fn drained(sampler: &mut ProbeSampler, now_ms: u64) -> (Vec<Sample>, Drained) {
     (out, met)
 }
 
-/// Lines seen of each piece of the buffer.
-fn lines_by_piece(child: &Child, piece: u64, samples: &[Sample], kind: AccessKind) -> Vec<u64> {
+/// Accesses seen of each piece of the buffer.
+fn by_piece(child: &Child, piece: u64, samples: &[Sample], kind: AccessKind) -> Vec<u64> {
     let pieces = (child.buffer.end - child.buffer.start).div_ceil(piece * OS_PAGE);
-    let mut lines = vec![0; pieces as usize];
+    let mut sums = vec![0; pieces as usize];
     for sample in samples.iter().filter(|sample| sample.kind == kind) {
         assert_eq!(sample.pid, child.pid);
-        lines[((sample.addr - child.buffer.start) / (piece * OS_PAGE)) as usize] +=
+        sums[((sample.addr - child.buffer.start) / (piece * OS_PAGE)) as usize] +=
             u64::from(sample.weight);
     }
-    lines
+    sums
 }
 
-const LINES: u64 = OS_PAGE / LINE_BYTES;
+/// What `used` OS pages of `total` are taken for.
+fn accesses(used: u64, total: u64) -> u64 {
+    let total = total as f64;
+    (total * (total / (total - used as f64).max(0.5)).ln()).round() as u64
+}
+
+/// OS pages of a piece.
+const PIECE: u64 = 512;
 
 #[test]
 fn written_os_pages_are_seen_exactly() {
@@ -62,13 +69,13 @@ fn written_os_pages_are_seen_exactly() {
     child.write(10..20);
     child.write(2048..3072);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
-    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(lines, [10 * LINES, 0, 1024 * LINES, 0]);
+    let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(seen, [accesses(10, PIECE), 0, 2 * accesses(PIECE, PIECE), 0]);
     let first = samples.iter().find(|sample| sample.kind == AccessKind::Write).expect("some");
     assert_eq!(first.addr, child.buffer.start + 10 * OS_PAGE);
     let (samples, _) = drained(&mut sampler, 1000 + 2 * INTERVAL_MS);
-    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(lines, [0; 4], "armed anew, and nothing was written since");
+    let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(seen, [0; 4], "armed anew, and nothing was written since");
 }
 
 #[test]
@@ -79,9 +86,9 @@ fn reads_are_seen_by_window_where_windows_are_registered() {
     child.read(1024..2048);
     child.read(3072..3072 + 256);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
-    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Unknown);
-    assert_eq!(lines, [0, 1024 * LINES, 0, 256 * LINES]);
-    assert_eq!(lines_by_piece(&child, 1024, &samples, AccessKind::Write), [0; 4]);
+    let seen = by_piece(&child, 1024, &samples, AccessKind::Unknown);
+    assert_eq!(seen, [0, accesses(1024, 1024), 0, accesses(256, 1024)]);
+    assert_eq!(by_piece(&child, 1024, &samples, AccessKind::Write), [0; 4]);
 }
 
 #[test]
@@ -97,11 +104,11 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
     drained(&mut sampler, 1000);
     child.read(0..1024);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
-    let lines = lines_by_piece(&child, 2048, &samples, AccessKind::Unknown);
+    let seen = by_piece(&child, 2048, &samples, AccessKind::Unknown);
     // What it cannot see, shown: the quarter that was read lies in the first half alone. The
     // mapping may have merged with a neighbour, so the shares are only about even.
-    let (least, most) = (lines[0].min(lines[1]), lines[0].max(lines[1]));
-    assert!(least > 0 && most <= least * 11 / 10 + 1, "{lines:?}");
+    let (least, most) = (seen[0].min(seen[1]), seen[0].max(seen[1]));
+    assert!(least > 0 && most <= least * 11 / 10 + 1, "{seen:?}");
 }
 
 #[test]
@@ -109,18 +116,18 @@ fn a_random_few_pieces_stand_for_all() {
     let mut sampler = sampler();
     sampler.config.probe_pieces = 2;
     let mut child = watched(4096, 1024, &mut sampler); // 8 or 9 pieces
-    let mut lines = [0u64; 4];
+    let mut sums = [0u64; 4];
     for turn in 0..400 {
         let (samples, _) = drained(&mut sampler, 1000 + turn * INTERVAL_MS);
-        let seen = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-        lines.iter_mut().zip(seen).for_each(|(sum, seen)| *sum += seen);
+        let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
+        sums.iter_mut().zip(seen).for_each(|(sum, seen)| *sum += seen);
         child.write(0..4);
         child.write(2048..2052);
     }
-    assert_eq!((lines[1], lines[3]), (0, 0));
+    assert_eq!((sums[1], sums[3]), (0, 0));
     // 4 OS pages in each of 400 intervals, of which a quarter is looked at, for four times as much.
-    for hot in [lines[0], lines[2]] {
-        assert!((hot / (4 * LINES)).abs_diff(400) < 120, "{lines:?}");
+    for hot in [sums[0], sums[2]] {
+        assert!((hot / 4).abs_diff(400) < 120, "{sums:?}");
     }
 }
 
@@ -201,16 +208,17 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
     let at = |os_page| child.buffer.start + os_page * OS_PAGE;
     sampler.watch(child.pid, &[at(0)..at(1024), at(3072)..at(4096)]);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
-    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(lines, [100 * LINES, 0, 0, 0], "shrunk: still armed");
+    let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(seen, [accesses(100, PIECE), 0, 0, 0], "shrunk: still armed");
     sampler.watch(child.pid, std::slice::from_ref(&(at(0)..at(2048))));
     let (samples, _) = drained(&mut sampler, 1000 + 2 * INTERVAL_MS);
-    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(lines, [0; 4], "grown: armed anew, what was not armed is not taken for written");
+    let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
+    assert_eq!(seen, [0; 4], "grown: armed anew, what was not armed is not taken for written");
     child.write(1500..1600);
     let (samples, _) = drained(&mut sampler, 1000 + 3 * INTERVAL_MS);
-    let lines = lines_by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(lines, [0, 100 * LINES, 0, 0]);
+    let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
+    let pieces = accesses(36, PIECE) + accesses(64, PIECE); // 1500..1536..1600
+    assert_eq!(seen, [0, pieces, 0, 0]);
 }
 
 #[test]
@@ -245,6 +253,6 @@ fn ranges_that_are_not_mapped_are_passed_over() {
     warm(&mut sampler);
     child.write(0..8);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
-    let lines = lines_by_piece(&child, 4096, &samples, AccessKind::Write);
-    assert_eq!(lines, [8 * LINES]);
+    let seen = by_piece(&child, 4096, &samples, AccessKind::Write);
+    assert_eq!(seen, [accesses(8, PIECE)]);
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tiercel_wire::AccessKind;
 
+use super::rate::{self, Seen};
 use super::sys::{self, Scan};
 use super::windows::{self, Random, Window};
 use super::{OS_PAGE, Pass, Terms};
@@ -33,8 +34,6 @@ const PIECE_BYTES: u64 = 2 << 20;
 const UFFDS_MAX: usize = 2;
 /// Windows registered in one step; the others follow in the next (5 us each).
 const REGISTERED_PER_STEP: usize = 64;
-/// One sample stands for at most this many times what was seen.
-const FACTOR_MAX: u128 = 1 << 20;
 
 /// See the module.
 #[derive(Default)]
@@ -43,14 +42,23 @@ pub struct Writes {
     windows: Vec<Watched>,
     /// Pieces in windows `0..=i`.
     pieces_to: Vec<u64>,
-    armed: Vec<Range<u64>>,
+    armed: Vec<Armed>,
     armed_at_ms: u64,
+    armed_at_ns: u64,
+    /// From arming to the short look.
+    short: Duration,
     /// How many pieces the armed ones were picked from.
     armed_of: u64,
     /// Pieces to arm at a time.
     count: usize,
     /// Windows from here on have not been tried since they came.
     untried: usize,
+}
+
+struct Armed {
+    piece: Range<u64>,
+    /// OS pages written at the short look.
+    written_soon: u64,
 }
 
 struct Watched {
@@ -114,32 +122,46 @@ impl Writes {
             return Duration::ZERO;
         }
         let began = clock::thread_cpu();
-        let elapsed_ms = pass.now_ms.saturating_sub(self.armed_at_ms);
-        let (armed, mut written) = (std::mem::take(&mut self.armed), 0);
-        let seen = u128::from(terms.interval_ms) * armed.len() as u128;
-        let stands_for = u128::from(elapsed_ms) * u128::from(self.armed_of);
-        for piece in &armed {
-            let mut runs = Vec::new();
-            // A piece that was unmapped since shows nothing; a process that is gone neither.
-            let _ = sys::scan(pagemap, piece, Scan::Look, |run| runs.push(run));
-            written += runs.iter().map(|run| (run.end - run.start) / OS_PAGE).sum::<u64>();
-            let scale = |bytes: u64| {
-                let factor_of = stands_for.min(seen * FACTOR_MAX).max(seen);
-                u64::try_from(u128::from(bytes) * factor_of / seen).unwrap_or(u64::MAX)
+        let elapsed = Duration::from_millis(pass.now_ms.saturating_sub(self.armed_at_ms));
+        let armed = std::mem::take(&mut self.armed);
+        let stands_for = self.armed_of as f64 / armed.len().max(1) as f64;
+        let mut written = 0;
+        for Armed { piece, written_soon } in &armed {
+            let runs = written_runs(pagemap, piece);
+            let seen = |used, elapsed| {
+                let total = (piece.end - piece.start) / OS_PAGE;
+                Seen { used, total, elapsed }
             };
+            let used = os_pages(&runs);
+            written += used;
+            let (long, short) = (seen(used, elapsed), seen(*written_soon, self.short));
+            let accesses = rate::accesses(&long, &short, terms.interval()) * stands_for;
             report(ranges, &runs, |addr, bytes| {
-                pass.push(pid, addr, AccessKind::Write, scale(bytes));
+                let share = bytes as f64 / (used * OS_PAGE) as f64;
+                pass.push(pid, addr, AccessKind::Write, accesses * share);
             });
         }
         let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX);
         if !armed.is_empty() {
             let spent = clock::thread_cpu() - began + theirs;
-            let allowed = Duration::from_millis(elapsed_ms).mul_f64(terms.cpu_share);
-            self.adapt(spent, allowed, terms.pieces_max);
+            self.adapt(spent, elapsed.mul_f64(terms.cpu_share), terms.pieces_max);
         }
         self.register_some();
         self.arm(pagemap, random, pass.now_ms);
         theirs
+    }
+
+    /// Whether a short look would see anything.
+    pub fn is_armed(&self) -> bool {
+        !self.armed.is_empty()
+    }
+
+    /// Looks at the pieces armed a moment ago: the busiest show now how busy they are.
+    pub fn look_soon(&mut self, pagemap: &File) {
+        for armed in &mut self.armed {
+            armed.written_soon = os_pages(&written_runs(pagemap, &armed.piece));
+        }
+        self.short = Duration::from_nanos(clock::monotonic_ns().saturating_sub(self.armed_at_ns));
     }
 
     /// More pieces while it is cheap, fewer when it was too dear.
@@ -161,10 +183,11 @@ impl Writes {
             let mut pieces = windows::pieces_aligned(&window.span, PIECE_BYTES);
             let piece = pieces.nth((number - before) as usize).expect("counted in watch");
             if uffd.is_some() && sys::scan(pagemap, &piece, Scan::Arm, |_| ()).is_ok() {
-                self.armed.push(piece);
+                self.armed.push(Armed { piece, written_soon: 0 });
             }
         }
         (self.armed_at_ms, self.armed_of) = (now_ms, total);
+        (self.armed_at_ns, self.short) = (clock::monotonic_ns(), Duration::ZERO);
     }
 
     fn register_some(&mut self) {
@@ -208,12 +231,25 @@ impl Writes {
     fn forget(&mut self, watched: &Watched, part: &Range<u64>) {
         let Some(uffd) = watched.uffd.filter(|_| part.start < part.end) else { return };
         let before = self.armed.len() as u64;
-        self.armed.retain(|piece| piece.end <= part.start || part.end <= piece.start);
+        let apart = |piece: &Range<u64>| piece.end <= part.start || part.end <= piece.start;
+        self.armed.retain(|armed| apart(&armed.piece));
         // The pieces that are left stand for as many others as before.
         self.armed_of = self.armed_of * self.armed.len() as u64 / before.max(1);
         // It may be unmapped by now, and then there is nothing to undo.
         let _ = sys::unregister(&self.uffds[uffd], part);
     }
+}
+
+/// What was written of a piece. One that was unmapped since shows nothing, and neither does a
+/// process that is gone.
+fn written_runs(pagemap: &File, piece: &Range<u64>) -> Vec<Range<u64>> {
+    let mut runs = Vec::new();
+    let _ = sys::scan(pagemap, piece, Scan::Look, |run| runs.push(run));
+    runs
+}
+
+fn os_pages(runs: &[Range<u64>]) -> u64 {
+    runs.iter().map(|run| (run.end - run.start) / OS_PAGE).sum()
 }
 
 /// Hands to `visit`, for each watched range and piece in which something was written, the first
