@@ -254,6 +254,8 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     struct run *run = NULL;
     if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >> PAGE_SHIFT))
         run = NULL; /* before the range is there, without one, or bigger than it */
+    else if (tcl_unlikely(tcl_frugal) && pages > CLASS_PAGES_MAX)
+        run = NULL; /* what is big goes back to the kernel at once where memory is accounted */
     else if (tcl_likely(pages <= CLASS_PAGES_MAX && aligned == 1))
         run = take_cached(k, class_of(pages));
     else
