@@ -59,6 +59,13 @@ impl Child {
         self.command(1, os_pages);
     }
 
+    /// Sets it to work until it is dropped: random writes (or reads) all over the buffer, `ratio` in
+    /// its first half for each in its second.
+    pub fn hammer(&mut self, writes: bool, ratio: u64) {
+        let what = if writes { 4 } else { 5 };
+        self.commands.write_all(&encode(what, 0..ratio)).expect("the child listens");
+    }
+
     /// Whether its buffer can be `mremap`ped as one; it may be longer afterwards.
     pub fn moves_whole(&mut self) -> bool {
         self.commands.write_all(&encode(3, 0..0)).expect("the child listens");
@@ -156,6 +163,9 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
         let mut command = [0u64; 3];
         while libc::read(commands, command.as_mut_ptr().cast(), 24) == 24 {
             let [what, first, end] = command;
+            if what >= 4 {
+                hammer(base.cast(), bytes, what == 4, end);
+            }
             for os_page in first..end.min(bytes / OS_PAGE) {
                 let at = base.cast::<u8>().add((os_page * OS_PAGE) as usize);
                 match what {
@@ -178,5 +188,27 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
             say(answer);
         }
         libc::_exit(0);
+    }
+}
+
+/// # Safety
+/// `base..base + bytes` is ours alone, `bytes` a power of two.
+unsafe fn hammer(base: *mut u8, bytes: u64, writes: bool, ratio: u64) -> ! {
+    let (half, mut state) = (bytes / 2, 1u64);
+    loop {
+        // xorshift64; the upper half decides where, the lower which half of the buffer.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let second = (state & 0xffff_ffff) % (ratio + 1) == 0;
+        let at = (state >> 32) % half + if second { half } else { 0 };
+        // SAFETY: `at` is below `bytes`.
+        unsafe {
+            if writes {
+                base.add(at as usize).write_volatile(1);
+            } else {
+                base.add(at as usize).read_volatile();
+            }
+        }
     }
 }

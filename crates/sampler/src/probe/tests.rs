@@ -256,3 +256,31 @@ fn ranges_that_are_not_mapped_are_passed_over() {
     let seen = by_piece(&child, 4096, &samples, AccessKind::Write);
     assert_eq!(seen, [accesses(8, PIECE)]);
 }
+
+/// A program that uses all its memory in every interval: 128 MiB, half of it 20 times as hot.
+fn hot_and_warm(writes: bool, kind: AccessKind) -> (u64, u64) {
+    const HALF: u64 = 16_384;
+    let mut sampler = sampler();
+    let mut child = watched(2 * HALF, HALF, &mut sampler);
+    warm(&mut sampler);
+    child.hammer(writes, 20);
+    let mut sums = (0, 0);
+    for turn in 1..30 {
+        let (samples, _) = drained(&mut sampler, 1000 + turn * INTERVAL_MS);
+        let seen = by_piece(&child, HALF, &samples, kind);
+        sums = (sums.0 + seen[0], sums.1 + seen[1]);
+    }
+    sums
+}
+
+#[test]
+fn busy_memory_is_told_apart_by_writes() {
+    let (hot, warm) = hot_and_warm(true, AccessKind::Write);
+    assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
+}
+
+#[test]
+fn busy_memory_is_told_apart_by_reads() {
+    let (hot, warm) = hot_and_warm(false, AccessKind::Unknown);
+    assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
+}
