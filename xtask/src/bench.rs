@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{bench_overhead, exec};
+use crate::{bench_alloc, bench_overhead, exec};
 
 /// What `--quick` may take after the build.
 const QUICK_LIMIT: Duration = Duration::from_secs(40);
@@ -66,6 +66,7 @@ enum Program {
 
 /// Every bench: its name and what it runs.
 const BENCHES: &[(&str, &[Program])] = &[
+    ("alloc", &[Program::Function(bench_alloc::rows)]),
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(bench_overhead::rows)]),
     ("policy", &[Program::Examples("policy")]),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bench_alloc;
 mod bench_overhead;
 mod build;
 mod demo;

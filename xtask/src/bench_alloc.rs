@@ -1,0 +1,202 @@
+//! `./x bench alloc`: the runtime's allocator against glibc, mimalloc, jemalloc and tcmalloc. In:
+//! patterns of `workloads/bench-alloc`, each run in a process of its own under each allocator, all
+//! in turns. Out: rows of CPU time and of peak memory. Knows nothing of how any of them works.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::{self, Row};
+use crate::{build, exec};
+
+/// Rounds of a full run; each runs every pattern under every allocator once.
+const ROUNDS: usize = 15;
+/// No further round begins after this in a quick run, which must end within 40 s.
+const QUICK: Duration = Duration::from_secs(22);
+/// Fewer rounds have no median.
+const ROUNDS_MIN: usize = 2;
+
+/// Design 4: small objects, as a geometric mean over their patterns.
+const SMALL_LIMIT_GLIBC: f64 = 0.75;
+const SMALL_LIMIT_MIMALLOC: f64 = 1.05;
+/// No pattern may be slower than this against glibc.
+const WORST_LIMIT: f64 = 1.1;
+/// Peak memory against mimalloc.
+const MEMORY_LIMIT: f64 = 1.05;
+
+/// The patterns and their rounds: 20 to 250 ms each.
+const PATTERNS: &[(&str, u32)] = &[
+    ("small-zipf", 3_000_000),
+    ("small-fixed", 4_000_000),
+    ("small-lists", 3_000_000),
+    ("small-threads", 5_000_000),
+    ("small-larson", 3_000_000),
+    ("medium", 300_000),
+    ("large", 2_000),
+    ("cross", 1_000_000),
+    ("cross-medium", 100_000),
+    ("grow", 8),
+    ("grow-many", 5),
+    ("calloc-large", 500),
+    ("memory", 400_000),
+];
+const MEMORY: &str = "memory";
+
+/// Ours first. A peer's library and the package that has it; glibc is what runs without a preload.
+const PEERS: &[(&str, &str, &str)] = &[
+    ("glibc", "", ""),
+    ("mimalloc", "libmimalloc.so.2.0", "libmimalloc2.0"),
+    ("jemalloc", "libjemalloc.so.2", "libjemalloc2"),
+    ("tcmalloc", "libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+];
+const OURS: &str = "ours";
+
+/// What one run of a pattern cost.
+#[derive(Clone, Copy)]
+struct Cost {
+    cpu_ms: f64,
+    peak_mib: f64,
+}
+
+/// By pattern and allocator, one cost a round.
+type Costs = BTreeMap<(&'static str, &'static str), Vec<Cost>>;
+
+/// Measures and returns the rows of the bench.
+pub fn rows(quick: bool) -> Result<Vec<Row>> {
+    build::runtime(&[])?;
+    let program = build_program()?;
+    let mut allocators = vec![(OURS, Some(exec::target().join("runtime/libtiercel.so")))];
+    for &(name, library, package) in PEERS {
+        allocators.push((name, find(library, package)?));
+    }
+    let mut costs = Costs::new();
+    let start = Instant::now();
+    for round in 0..ROUNDS {
+        if quick && round >= ROUNDS_MIN && start.elapsed() > QUICK {
+            break;
+        }
+        for &(pattern, count) in PATTERNS {
+            for (name, library) in &allocators {
+                let cost = run(&program, pattern, count, library.as_deref())
+                    .with_context(|| format!("{pattern} under {name}"))?;
+                costs.entry((pattern, name)).or_default().push(cost);
+            }
+        }
+    }
+    Ok(PEERS.iter().flat_map(|(peer, ..)| rows_against(peer, &costs)).collect())
+}
+
+fn build_program() -> Result<PathBuf> {
+    let out = exec::target().join("bench-alloc");
+    let mut gcc = exec::command("gcc");
+    gcc.args(["-std=gnu17", "-O2", "-fno-builtin", "-Wall", "-Wextra", "-pthread", "-o"]);
+    gcc.arg(&out).arg("workloads/bench-alloc/bench-alloc.c");
+    std::fs::create_dir_all(exec::target())?;
+    exec::run(&mut gcc)?;
+    Ok(out)
+}
+
+/// Where the loader would find a peer's library; `None` for glibc.
+fn find(library: &str, package: &str) -> Result<Option<PathBuf>> {
+    if library.is_empty() {
+        return Ok(None);
+    }
+    let folders = [format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH), "/usr/lib64".into()];
+    let found = folders.iter().map(|folder| Path::new(folder).join(library)).find(|p| p.exists());
+    match found {
+        Some(path) => Ok(Some(path)),
+        None => bail!("{library} is not installed: apt-get install {package}"),
+    }
+}
+
+fn run(program: &Path, pattern: &str, count: u32, library: Option<&Path>) -> Result<Cost> {
+    let mut command = exec::command(&program.display().to_string());
+    command.arg(pattern).arg(count.to_string()).env_remove("LD_PRELOAD");
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library);
+    }
+    let said = exec::output(&mut command)?;
+    let mut figures = said.split_whitespace().map(str::parse::<f64>);
+    match (figures.next(), figures.next()) {
+        (Some(Ok(cpu_ns)), Some(Ok(peak_kib))) => {
+            Ok(Cost { cpu_ms: cpu_ns / 1e6, peak_mib: peak_kib / 1024.0 })
+        }
+        _ => bail!("bench-alloc printed {said:?}"),
+    }
+}
+
+fn rows_against(peer: &'static str, costs: &Costs) -> Vec<Row> {
+    let mut rows = vec![small_row(peer, costs)];
+    for &(pattern, _) in PATTERNS {
+        if pattern == MEMORY {
+            let limit = (peer == "mimalloc").then_some(MEMORY_LIMIT);
+            rows.push(row("peak memory", pattern, peer, costs, limit, |cost| cost.peak_mib, "MiB"));
+        }
+        let limit = (peer == "glibc").then_some(WORST_LIMIT);
+        rows.push(row(pattern, pattern, peer, costs, limit, |cost| cost.cpu_ms, "ms CPU"));
+    }
+    rows
+}
+
+fn row(
+    name: &str,
+    pattern: &'static str,
+    peer: &'static str,
+    costs: &Costs,
+    limit: Option<f64>,
+    figure: fn(&Cost) -> f64,
+    unit: &str,
+) -> Row {
+    let ours: Vec<f64> = costs[&(pattern, OURS)].iter().map(figure).collect();
+    let peers: Vec<f64> = costs[&(pattern, peer)].iter().map(figure).collect();
+    let ratios: Vec<f64> = ours.iter().zip(&peers).map(|(one, other)| one / other).collect();
+    finish(name, peer, bench::median(&ours), bench::median(&peers), &ratios, limit, unit)
+}
+
+/// All small patterns as one: the geometric mean, round by round.
+fn small_row(peer: &'static str, costs: &Costs) -> Row {
+    let small: Vec<&'static str> =
+        PATTERNS.iter().map(|(name, _)| *name).filter(|name| name.starts_with("small")).collect();
+    let of = |who: &'static str| -> Vec<f64> {
+        let rounds = costs[&(small[0], who)].len();
+        let mean = |round: usize| {
+            small.iter().map(|name| costs[&(*name, who)][round].cpu_ms.ln()).sum::<f64>()
+                / small.len() as f64
+        };
+        (0..rounds).map(|round| mean(round).exp()).collect()
+    };
+    let (ours, peers) = (of(OURS), of(peer));
+    let ratios: Vec<f64> = ours.iter().zip(&peers).map(|(one, other)| one / other).collect();
+    let limit = match peer {
+        "glibc" => Some(SMALL_LIMIT_GLIBC),
+        "mimalloc" => Some(SMALL_LIMIT_MIMALLOC),
+        _ => None,
+    };
+    let name = "small (geometric mean)";
+    finish(name, peer, bench::median(&ours), bench::median(&peers), &ratios, limit, "ms CPU")
+}
+
+fn finish(
+    name: &str,
+    peer: &str,
+    ours: f64,
+    peers: f64,
+    ratios: &[f64],
+    limit: Option<f64>,
+    unit: &str,
+) -> Row {
+    let ratio = bench::median(ratios);
+    Row {
+        name: name.into(),
+        ours,
+        peer: Some(peers),
+        peer_name: Some(peer.into()),
+        ratio: Some(ratio),
+        limit,
+        holds: limit.is_none_or(|limit| ratio <= limit),
+        spread: Some(bench::spread(ratios)),
+        unit: unit.into(),
+    }
+}
