@@ -11,6 +11,7 @@ use crate::metadata::Package;
 const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("machine", &[]),
+    ("memsim", &["machine"]),
     ("ledger", &["wire", "machine"]),
     ("policy", &["ledger", "machine"]),
     ("sampler", &["wire", "machine"]),

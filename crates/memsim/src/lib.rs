@@ -1,0 +1,55 @@
+//! Modelled hardware: caches, a miss window, memories with loaded latency, energy and wear.
+//! In: a machine description and a stream of memory accesses. Out: when each is served, by what.
+//! Knows nothing of programs, objects or policies; time is what the accesses make it.
+//!
+//! ```text
+//!   access --> Hierarchy --hit--> level's latency
+//!                  |
+//!                  '--miss--> Window (may it go out yet?) --> Memory (how long does it take now?)
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod core;
+mod hierarchy;
+mod memory;
+mod window;
+
+pub use crate::core::{Access, Simulator, SimulatorShape};
+pub use cache::{Cache, CacheShape, Evicted, Outcome};
+pub use hierarchy::{Hierarchy, HierarchyShape, Lines, MAX_LEVELS, Served};
+pub use memory::{Memory, NodeUse};
+pub use window::{Miss, Window, WindowShape};
+
+/// Bytes of a cache line; the unit of all traffic.
+pub const LINE_BYTES: u64 = 64;
+
+/// Picoseconds of a nanosecond. Time is whole picoseconds, so that runs repeat bit for bit.
+pub const PS_PER_NS: f64 = 1000.0;
+
+/// Why a model cannot be built.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    /// A cache whose size is not ways x line x a whole number of sets, or with too many ways.
+    #[error("cache of {bytes} bytes in {ways} ways: {what}")]
+    Cache {
+        /// Its size.
+        bytes: u64,
+        /// Its ways.
+        ways: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// More cache levels than there can be, or no core.
+    #[error("{0}")]
+    Shape(&'static str),
+    /// A node without the figures that timing needs.
+    #[error("node {node}: {figure} is unknown; give it in the machine description")]
+    Unknown {
+        /// Which node.
+        node: tiercel_machine::NodeId,
+        /// Which figure.
+        figure: &'static str,
+    },
+}
