@@ -51,12 +51,14 @@ pub struct Extent<'a> {
 
 impl Extent<'_> {
     /// Reads and writes per second.
+    #[inline]
     pub fn accesses_per_s(&self) -> f32 {
         self.reads_per_s + self.writes_per_s
     }
 
     /// Bytes it takes in memory: what was seen resident where somebody looked, else its size
     /// (MAT 3.3.1 finds the size a good estimate).
+    #[inline]
     pub fn footprint_bytes(&self) -> u64 {
         if self.residency.as_of_ms.is_some() { self.residency.total_bytes() } else { self.bytes }
     }
@@ -82,6 +84,7 @@ pub struct Range {
 pub struct Residency<'a> {
     /// When somebody looked, daemon's clock; `None`: nobody did.
     pub as_of_ms: Option<u64>,
+    /// Most bytes first.
     pub(crate) first: [(NodeId, u64); 2],
     pub(crate) more: &'a [(NodeId, u64)],
 }
@@ -99,12 +102,18 @@ impl<'a> Residency<'a> {
     }
 
     /// Bytes with physical memory behind them.
+    #[inline]
     pub fn total_bytes(&self) -> u64 {
-        self.iter().map(|(_, bytes)| bytes).sum()
+        let [(_, most), (_, second)] = self.first;
+        most + second + self.more.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// The node with most of it; the lower number where two have as much.
+    /// The node with most of it; the lower number where two have as much. `None`: nobody looked, or nothing
+    /// is there.
+    #[inline]
     pub fn main_node(&self) -> Option<NodeId> {
-        self.iter().max_by_key(|&(node, bytes)| (bytes, std::cmp::Reverse(node))).map(|(n, _)| n)
+        // They are kept with most bytes first.
+        let [(node, bytes), _] = self.first;
+        (bytes > 0).then_some(node)
     }
 }

@@ -302,6 +302,7 @@ impl Ledger {
         Some(slot)
     }
 
+    #[inline]
     pub(crate) fn process(&self, slot: u16) -> &Process {
         self.processes[usize::from(slot)].as_ref().expect("rows and pids name live processes")
     }
@@ -310,6 +311,7 @@ impl Ledger {
         self.processes[usize::from(slot)].as_mut().expect("rows and pids name live processes")
     }
 
+    #[inline]
     pub(crate) fn decay(&self, intervals: u32) -> f32 {
         self.decays.get(intervals as usize).copied().unwrap_or(0.0)
     }
@@ -321,6 +323,7 @@ impl Ledger {
         }
     }
 
+    #[inline]
     fn view(&self, number: u32, row: &Row) -> Extent<'_> {
         let closed = self.interval.saturating_sub(1);
         let decay = self.decay(closed.saturating_sub(row.clock));

@@ -2,38 +2,15 @@
 //! In: ranges with versions. Out: rows in the slab and the index that keep `Row`'s invariants.
 //! Knows nothing of the order records arrive in, beyond comparing versions.
 
-use tiercel_wire::Version;
-
 use crate::config::OBJECT_EXTENTS_MAX;
 use crate::ledger::Ledger;
-use crate::row::{FRESH, HEAD, LAST, MAPPED, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
+use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
 
 impl Ledger {
     /// The uppermost row that overlaps a range.
     pub(crate) fn overlapping(&self, slot: u16, addr: u64, end: u64) -> Option<u32> {
         let number = self.process(slot).index.at_or_below(end - 1)?;
         (self.rows[number].end() > addr).then_some(number)
-    }
-
-    /// Whether anything of a version newer than `version` overlaps the range; its lowest address.
-    pub(crate) fn newer_within(
-        &self,
-        slot: u16,
-        addr: u64,
-        end: u64,
-        version: Version,
-    ) -> Option<u64> {
-        let mut lowest = None;
-        let mut below = end;
-        while below > addr {
-            let Some(number) = self.overlapping(slot, addr, below) else { break };
-            let row = &self.rows[number];
-            if row.version().is_newer_than(version) {
-                lowest = Some(row.addr);
-            }
-            below = row.addr;
-        }
-        lowest
     }
 
     /// Removes every object that overlaps the range, whole.
@@ -171,17 +148,15 @@ impl Ledger {
         last
     }
 
-    /// Takes a range out of the objects it overlaps: all of them, or the mapped ones of versions
-    /// up to `version`. What is left above the range is an object of its own.
-    pub(crate) fn cut(&mut self, slot: u16, addr: u64, end: u64, version: Option<Version>) {
+    /// Takes a range out of some of the objects it overlaps. What is left above the range is an object of
+    /// its own.
+    pub(crate) fn cut(&mut self, slot: u16, addr: u64, end: u64, which: impl Fn(&Row) -> bool) {
         let mut below = end;
         while below > addr {
             let Some(number) = self.overlapping(slot, addr, below) else { break };
             let row = self.rows[number];
             below = row.addr;
-            let spared =
-                version.is_some_and(|cut| !row.has(MAPPED) || row.version().is_newer_than(cut));
-            if !spared {
+            if which(&row) {
                 self.cut_row(slot, number, row.addr.max(addr), row.end().min(end));
             }
         }

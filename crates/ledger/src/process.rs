@@ -113,12 +113,13 @@ impl Tombstones {
     }
 }
 
-/// A range that left the mapped objects of some versions.
+/// A range that left the mapped objects it overlapped.
 #[derive(Clone, Copy)]
 struct Cut {
     addr: u64,
     end: u64,
-    over: End,
+    /// Objects of this version and older ones lost the range.
+    version: Version,
     young: bool,
 }
 
@@ -130,19 +131,19 @@ pub(crate) struct Cuts {
 
 impl Cuts {
     /// False when an older one had to go before its time.
-    pub(crate) fn add(&mut self, addr: u64, end: u64, over: End) -> bool {
+    pub(crate) fn add(&mut self, addr: u64, end: u64, version: Version) -> bool {
         let full = self.cuts.len() >= CUTS_MAX;
         if full {
             self.cuts.pop_front();
         }
-        self.cuts.push_back(Cut { addr, end, over, young: true });
+        self.cuts.push_back(Cut { addr, end, version, young: true });
         !full
     }
 
     /// What is left of a range of this version, ascending.
     pub(crate) fn remains(&self, addr: u64, end: u64, version: Version) -> Vec<(u64, u64)> {
         let mut pieces = vec![(addr, end)];
-        for cut in self.cuts.iter().filter(|cut| cut.over.covers(version)) {
+        for cut in self.cuts.iter().filter(|cut| !version.is_newer_than(cut.version)) {
             pieces = without(&pieces, cut.addr, cut.end);
         }
         pieces
@@ -150,7 +151,8 @@ impl Cuts {
 
     /// Whether any cut takes something off a range of this version.
     pub(crate) fn hit(&self, addr: u64, end: u64, version: Version) -> bool {
-        let takes = |cut: &Cut| cut.addr < end && addr < cut.end && cut.over.covers(version);
+        let takes =
+            |cut: &Cut| cut.addr < end && addr < cut.end && !version.is_newer_than(cut.version);
         self.cuts.iter().any(takes)
     }
 
@@ -161,7 +163,7 @@ impl Cuts {
 }
 
 /// Ranges without the part of them that lies in another.
-pub(crate) fn without(ranges: &[(u64, u64)], addr: u64, end: u64) -> Vec<(u64, u64)> {
+fn without(ranges: &[(u64, u64)], addr: u64, end: u64) -> Vec<(u64, u64)> {
     let split = |&(lo, hi): &(u64, u64)| [(lo, hi.min(addr)), (lo.max(end), hi)];
     ranges.iter().flat_map(split).filter(|(lo, hi)| lo < hi).collect()
 }

@@ -9,7 +9,7 @@ use tiercel_wire::{Flags, Record, Version};
 
 use crate::config::OBJECT_BYTES_MAX;
 use crate::ledger::Ledger;
-use crate::process::{End, without};
+use crate::process::End;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, PAGE_SHIFT, Row, Stamp};
 
 /// A birth, from a record or an object table.
@@ -51,10 +51,10 @@ impl Ledger {
                 if let Some(heir) = continued {
                     self.inherit(slot, addr, version, heir);
                 }
+                self.died(slot, addr, version);
                 if flags.has(Flags::MAPPED) {
-                    self.unmapped(slot, addr, bytes, version);
-                } else {
-                    self.died(slot, addr, version);
+                    // What a cut left of it goes by the same version and is not found by its address.
+                    self.cut(slot, addr, addr + bytes, |row| row.version() == version);
                 }
             }
             Record::Resized { addr, bytes, site, version, arena, flags, time_ms } => {
@@ -79,22 +79,26 @@ impl Ledger {
         self.counts.objects_born += 1;
         self.counts.born_bytes += birth.bytes;
         self.process_mut(slot).born_bytes.0 += birth.bytes;
-        if birth.flags.has(Flags::MAPPED) {
-            self.place_mapped(slot, birth);
-        } else {
+        let (addr, end, version) = (birth.addr, birth.end(), birth.version);
+        let cuts = &self.process(slot).cuts;
+        if !birth.flags.has(Flags::MAPPED) || !cuts.hit(addr, end, version) {
             self.place(slot, birth);
+            return;
+        }
+        for (addr, end) in cuts.remains(addr, end, version) {
+            self.place(slot, Birth { addr, bytes: end - addr, ..birth });
         }
     }
 
-    /// Puts an object of the heap into the books unless it is known to be over. What it overlaps is dead:
-    /// the heap gives no byte out twice.
+    /// Puts a birth into the books unless it is known to be over. What it overlaps and is older is dead, or
+    /// no longer what it was: no byte is given out twice, and what is left of an object that gave some
+    /// away is reported again.
     fn place(&mut self, slot: u16, birth: Birth) {
         let mut is_over = self.process(slot).tombstones.covers(birth.addr, birth.version);
         if let Some(number) = self.overlapping(slot, birth.addr, birth.end()) {
             let row = &self.rows[number];
             let is_known = row.addr == birth.addr && row.version() == birth.version;
-            let newer = self.newer_within(slot, birth.addr, birth.end(), birth.version);
-            is_over |= is_known || newer.is_some();
+            is_over |= is_known || self.is_newer_within(slot, &birth);
             if !is_over {
                 self.remove_overlapping(slot, birth.addr, birth.end());
             }
@@ -103,35 +107,6 @@ impl Ledger {
             self.counts.births_overtaken += 1;
         } else {
             self.insert_fresh(slot, &birth);
-        }
-    }
-
-    /// Puts a mapping into the books, as far as neither cuts nor newer mappings have taken it. It takes what
-    /// it overlaps from older ones: the rest of those may live.
-    fn place_mapped(&mut self, slot: u16, birth: Birth) {
-        let mut pieces = vec![(birth.addr, birth.end())];
-        if self.process(slot).cuts.hit(birth.addr, birth.end(), birth.version) {
-            pieces = self.process(slot).cuts.remains(birth.addr, birth.end(), birth.version);
-        }
-        let mut below = birth.end();
-        while let Some(number) = self.overlapping(slot, birth.addr, below) {
-            let row = &self.rows[number];
-            if !birth.version.is_newer_than(row.version()) {
-                pieces = without(&pieces, row.addr, row.end());
-            }
-            below = row.addr;
-            if below <= birth.addr {
-                break;
-            }
-        }
-        if pieces != [(birth.addr, birth.end())] {
-            self.counts.births_overtaken += 1;
-        }
-        for (addr, end) in pieces {
-            self.cut(slot, addr, end, Some(birth.version));
-            // Heap is never under a mapping, whatever a client says.
-            self.remove_overlapping(slot, addr, end);
-            self.insert_fresh(slot, &Birth { addr, bytes: end - addr, ..birth });
         }
     }
 
@@ -158,24 +133,11 @@ impl Ledger {
         });
     }
 
-    /// A mapped object died. What a cut left of one goes by the version of the whole, so the death speaks
-    /// of its range only.
-    fn unmapped(&mut self, slot: u16, addr: u64, bytes: u64, version: Version) {
-        if let Some(head) = self.head_at(slot, addr)
-            && self.rows[head].version() == version
-            && self.rows[self.last_of(head)].end() == addr + bytes
-        {
-            self.remove_object(head);
-            return;
-        }
-        self.counts.deaths_early += 1;
-        self.cut_mapped(slot, addr, bytes, version);
-    }
-
     /// A range leaves the mapped objects of versions up to `version`, born or still to come.
     fn cut_mapped(&mut self, slot: u16, addr: u64, bytes: u64, version: Version) {
-        self.cut(slot, addr, addr + bytes, Some(version));
-        if !self.process_mut(slot).cuts.add(addr, addr + bytes, End::With(version)) {
+        let is_older = |row: &Row| row.has(MAPPED) && !row.version().is_newer_than(version);
+        self.cut(slot, addr, addr + bytes, is_older);
+        if !self.process_mut(slot).cuts.add(addr, addr + bytes, version) {
             self.counts.early_forgotten += 1;
         }
     }
@@ -201,50 +163,36 @@ impl Ledger {
 
     pub(crate) fn resized(&mut self, slot: u16, new: Birth) {
         let head = self.head_at(slot, new.addr);
-        let is_mapped = new.flags.has(Flags::MAPPED);
-        let is_cut = is_mapped
-            && (self.process(slot).cuts.hit(new.addr, new.end(), new.version)
-                || self.newer_within(slot, new.addr, new.end(), new.version).is_some());
         let is_over = self.process(slot).tombstones.covers(new.addr, new.version)
             || head.is_some_and(|head| self.is_newer(head, new.version))
             || new.bytes > OBJECT_BYTES_MAX;
-        if is_over && !is_cut {
+        if is_over {
             self.counts.births_overtaken += 1;
             return;
         }
         match head {
-            Some(head) if !is_cut => self.resize(slot, head, &new),
-            // Its birth is late, or was lost, or a later cut came first: this record says as much.
-            _ => {
-                self.cut(slot, new.addr, new.end(), Some(new.version));
-                self.born(slot, new);
-            }
+            Some(head) => self.resize(slot, head, &new),
+            // Its birth is late, or was lost: this record says as much.
+            None => self.born(slot, new),
         }
-        // Uses older than this one may still be reported as born.
-        let over = End::Before(new.version);
-        if !is_mapped {
-            self.bury(slot, new.addr, over);
-        } else if !self.process_mut(slot).cuts.add(new.addr, new.end(), over) {
-            self.counts.early_forgotten += 1;
-        }
+        // Uses between the one we knew and this one may still be reported as born.
+        self.bury(slot, new.addr, End::Before(new.version));
     }
 
     fn resize(&mut self, slot: u16, head: u32, new: &Birth) {
         let last = self.last_of(head);
         let old_end = self.rows[last].end();
         if new.end() < old_end {
-            self.cut(slot, new.end(), old_end, None);
+            self.cut(slot, new.end(), old_end, |_| true);
         } else if new.end() > old_end {
-            let newer = self.newer_within(slot, old_end, new.end(), new.version);
-            let end = newer.unwrap_or(new.end());
-            if end > old_end {
-                if new.flags.has(Flags::MAPPED) {
-                    self.cut(slot, old_end, end, Some(new.version));
-                }
-                self.remove_overlapping(slot, old_end, end);
-                let pages = ((end - old_end) >> PAGE_SHIFT) as u32;
-                self.extend(last, pages, new.bytes >> PAGE_SHIFT);
+            let bytes = new.end() - old_end;
+            let more = Birth { addr: old_end, bytes, ..*new };
+            if self.is_newer_within(slot, &more) {
+                // It has shrunk again since, and that record is late.
+                return;
             }
+            self.remove_overlapping(slot, old_end, new.end());
+            self.extend(last, (bytes >> PAGE_SHIFT) as u32, new.bytes >> PAGE_SHIFT);
         }
         let mut number = Some(head);
         while let Some(this) = number {
@@ -283,6 +231,18 @@ impl Ledger {
     pub(crate) fn head_at(&self, slot: u16, addr: u64) -> Option<u32> {
         let number = self.process(slot).index.get(addr)?;
         self.rows[number].has(HEAD).then_some(number)
+    }
+
+    fn is_newer_within(&self, slot: u16, birth: &Birth) -> bool {
+        let mut below = birth.end();
+        while below > birth.addr {
+            let Some(number) = self.overlapping(slot, birth.addr, below) else { return false };
+            if self.is_newer(number, birth.version) {
+                return true;
+            }
+            below = self.rows[number].addr;
+        }
+        false
     }
 
     fn is_newer(&self, number: u32, version: Version) -> bool {

@@ -25,8 +25,6 @@ struct Object {
     pages: u64,
     version: Version,
     is_mapped: bool,
-    /// What a cut left is not resized: no program has a way to do that to our kind of memory.
-    is_cut: bool,
 }
 
 /// The program: what is live, and what each thread has written and nobody has read.
@@ -83,7 +81,7 @@ impl Program {
             _ => self.carve(),
         };
         self.reshape(page, pages, version);
-        self.born(thread, page, Object { pages, version, is_mapped: false, is_cut: false });
+        self.born(thread, page, Object { pages, version, is_mapped: false });
     }
 
     /// Runs that overlap a new one are no more.
@@ -113,7 +111,12 @@ impl Program {
     }
 
     fn free(&mut self, thread: usize, number: u64, is_mapped: bool) {
-        let Some((page, object)) = self.pick(number, is_mapped) else { return };
+        if let Some((page, object)) = self.pick(number, is_mapped) {
+            self.died(thread, page, object);
+        }
+    }
+
+    fn died(&mut self, thread: usize, page: u64, object: Object) {
         self.live.remove(&page);
         self.rings[thread].push_back(Record::Died {
             addr: page * OS_PAGE,
@@ -149,39 +152,44 @@ impl Program {
         });
     }
 
+    /// Mappings replace what they overlap, as with MAP_FIXED.
     fn map(&mut self, thread: usize, page: u64, pages: u64) {
-        if self.is_free(page, pages, BASE + HEAP + MAPS) {
-            let version = self.carve();
-            self.born(thread, page, Object { pages, version, is_mapped: true, is_cut: false });
-        }
+        let pages = pages.min(BASE + HEAP + MAPS - page);
+        self.cut(thread, page, pages);
+        let version = self.carve();
+        self.born(thread, page, Object { pages, version, is_mapped: true });
     }
 
     fn grow_map(&mut self, thread: usize, number: u64, more: u64) {
         let Some((page, object)) = self.pick(number, true) else { return };
-        let end = page + object.pages;
-        if !object.is_cut && self.is_free(end, more, BASE + HEAP + MAPS) {
+        if self.is_free(page + object.pages, more, BASE + HEAP + MAPS) {
             let version = self.carve();
             self.resized(thread, page, Object { pages: object.pages + more, version, ..object });
         }
     }
 
+    /// munmap of any range: a head keeps its version's carve, a tail is a new object.
     fn cut(&mut self, thread: usize, page: u64, pages: u64) {
         let end = (page + pages).min(BASE + HEAP + MAPS);
-        let version = self.carve();
         let hit: Vec<_> = self.live.range(..end).filter(|(at, o)| **at + o.pages > page).collect();
         let hit: Vec<(u64, Object)> = hit.into_iter().map(|(at, o)| (*at, *o)).collect();
         for (at, object) in hit {
-            self.live.remove(&at);
-            let mut keep = |lo: u64, hi: u64| {
-                if lo < hi {
-                    self.live.insert(lo, Object { pages: hi - lo, is_cut: true, ..object });
-                }
-            };
-            keep(at, page.max(at));
-            keep(end, at + object.pages);
+            if at < page {
+                let generation = object.version.generation.wrapping_add(1);
+                let version = Version { generation, ..object.version };
+                self.resized(thread, at, Object { pages: page - at, version, ..object });
+            } else {
+                self.died(thread, at, object);
+            }
+            if at + object.pages > end {
+                let version = self.carve();
+                self.born(
+                    thread,
+                    end,
+                    Object { pages: at + object.pages - end, version, ..object },
+                );
+            }
         }
-        let (addr, bytes) = (page * OS_PAGE, (end - page) * OS_PAGE);
-        self.rings[thread].push_back(Record::Cut { addr, bytes, version, time_ms: 0 });
     }
 
     fn snapshot(&self) -> Vec<ObjectSnapshot> {

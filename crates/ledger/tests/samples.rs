@@ -377,3 +377,48 @@ fn processes_come_fork_exec_and_go() {
     world.ledger.process_born(PID).expect("new again");
     assert_eq!(world.ledger.places().count(), 2);
 }
+
+fn cut(world: &mut World, page: u64, pages: u64) {
+    world.carve += 1;
+    let version = Version { carve: world.carve, generation: 0 };
+    let (addr, bytes) = (page * OS_PAGE, pages * OS_PAGE);
+    world.ledger.apply(PID, &Record::Cut { addr, bytes, version, time_ms: 0 });
+}
+
+#[test]
+fn a_cut_takes_its_range_from_mapped_objects() {
+    let mut world = World::new(small());
+    world.born(16, 10, Flags::MAPPED);
+    let heap = world.born(40, 4, Flags(0));
+    world.tick();
+    world.sample(18, 1000, AccessKind::Read, None);
+    world.tick();
+    cut(&mut world, 19, 2);
+    cut(&mut world, 30, 20);
+    // Three quarters of the first extent's heat stay with what is left of it.
+    let want = "16+3 75.000/0.000 1875.0\n21+3 0.000/0.000 0.0\n24+2 0.000/0.000 0.0\n40+4 0.000/0.000 0.0";
+    assert_eq!(world.shown(), want);
+    let heads = |world: &World| {
+        world.ledger.extents_of(PID).map(|e| (e.is_head, e.is_last)).collect::<Vec<_>>()
+    };
+    assert_eq!(heads(&world), [(true, true), (true, false), (false, true), (true, true)]);
+    world.died(40, 4, heap);
+    assert_eq!(world.ledger.extent_totals(), (3, 8 * OS_PAGE));
+}
+
+#[test]
+fn a_cut_that_comes_first_takes_its_range_from_the_late_birth() {
+    let mut world = World::new(small());
+    world.carve = 5;
+    cut(&mut world, 18, 2);
+    world.carve = 3;
+    let late = world.born(16, 6, Flags::MAPPED);
+    world.carve = 8;
+    world.born(18, 1, Flags::MAPPED);
+    world.tick();
+    assert_eq!(world.shown(), "16+2 0.000/0.000 0.0\n18+1 0.000/0.000 0.0\n20+2 0.000/0.000 0.0");
+    // The death of the whole takes both pieces, and not what was mapped between them.
+    let (addr, bytes, flags) = (16 * OS_PAGE, 6 * OS_PAGE, Flags::MAPPED);
+    world.ledger.apply(PID, &Record::Died { addr, bytes, version: late, flags, time_ms: 0 });
+    assert_eq!(world.shown(), "18+1 0.000/0.000 0.0");
+}

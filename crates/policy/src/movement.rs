@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
-use tiercel_ledger::{Extent, Ledger};
+use tiercel_ledger::{Extent, ExtentId, Ledger};
 
 use crate::assign::Candidate;
 use crate::decision::{Refused, Summary, WhyNot};
@@ -69,28 +69,30 @@ impl MoveCost {
     }
 }
 
-/// When extents moved last, for as long as they may not move again.
+/// When extents moved last, for as long as they may not move again: (process, address, time) by number.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    moved_ms: BTreeMap<(u32, u64), u64>,
+    moved: BTreeMap<ExtentId, (u32, u64, u64)>,
 }
 
 impl Recent {
     pub(crate) fn forget(&mut self, now_ms: u64, settle_s: f64) {
         let settle_ms = (settle_s * 1e3) as u64;
-        self.moved_ms.retain(|_, moved_ms| *moved_ms + settle_ms > now_ms);
+        self.moved.retain(|_, (_, _, moved_ms)| *moved_ms + settle_ms > now_ms);
     }
 
-    fn has(&self, extent: &Extent) -> bool {
-        self.moved_ms.contains_key(&(extent.pid, extent.addr))
+    /// Numbers are used again, so a hit is looked at twice.
+    fn has(&self, id: ExtentId, ledger: &Ledger) -> bool {
+        let Some((pid, addr, _)) = self.moved.get(&id) else { return false };
+        ledger.extent(id).is_some_and(|extent| (extent.pid, extent.addr) == (*pid, *addr))
     }
 
-    fn note(&mut self, asked: &Move, now_ms: u64) {
-        if self.moved_ms.len() >= RECENT_MAX {
-            let oldest = self.moved_ms.iter().min_by_key(|(_, ms)| **ms).map(|(key, _)| *key);
-            oldest.map(|key| self.moved_ms.remove(&key));
+    fn note(&mut self, id: ExtentId, asked: &Move, now_ms: u64) {
+        if self.moved.len() >= RECENT_MAX {
+            let oldest = self.moved.iter().min_by_key(|(_, (.., ms))| *ms).map(|(id, _)| *id);
+            oldest.map(|id| self.moved.remove(&id));
         }
-        self.moved_ms.insert((asked.pid, asked.addr), now_ms);
+        self.moved.insert(id, (asked.pid, asked.addr, now_ms));
     }
 }
 
@@ -306,7 +308,7 @@ impl Planner<'_> {
     }
 
     fn has_settled(&self, misplaced: &Misplaced) -> bool {
-        !self.recent.has(&self.extent(&misplaced.candidate))
+        !self.recent.has(misplaced.candidate.id(), self.ledger)
     }
 
     fn extent(&self, candidate: &Candidate) -> Extent<'_> {
@@ -370,7 +372,7 @@ impl Planner<'_> {
             Reason::Demote => self.summary.demoted_bytes += adds,
             _ => self.summary.promoted_bytes += adds,
         }
-        self.recent.note(&asked, self.ledger.now_ms());
+        self.recent.note(candidate.id(), &asked, self.ledger.now_ms());
         self.moves.push(asked);
     }
 

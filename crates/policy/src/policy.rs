@@ -207,6 +207,9 @@ impl Policy {
         let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
         let mut lists = vec![Vec::new(); books.len()];
+        if let [only] = lists.as_mut_slice() {
+            only.reserve(ledger.extent_totals().0 as usize);
+        }
         let now_ms = ledger.now_ms();
         for extent in ledger.extents() {
             let Some(group) = groups[usize::from(extent.place)] else { continue };

@@ -13,6 +13,7 @@ pub(crate) type Key = u32;
 const TIME_STEP_MS: u64 = 16;
 
 /// The priority of an extent that lies in tier `rank`; `None` when an expression gives no number.
+#[inline]
 pub(crate) fn key(
     prioritise: &Prioritise,
     extent: &Extent,
