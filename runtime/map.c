@@ -289,6 +289,8 @@ static void put_down(struct entry entry, uintptr_t addr, size_t bytes) {
         memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
         live_count++;
         live[at] = entry;
+        if (bytes > old.bytes)
+            live[at].carve = tcl_next_carve(); /* newer than what lay where it grows */
         if (bytes != old.bytes)
             tell_resized(&live[at]);
     }
