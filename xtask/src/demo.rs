@@ -15,8 +15,8 @@ use crate::{build, exec};
 
 /// The budget the demo runs under.
 const FAST: &str = "25%";
-/// Generated examples, features of each and features in all: 150 MiB of nodes, 15 to 20 s of training.
-const EXAMPLES: u64 = 100_000;
+/// Generated examples, features of each and features in all: 90 MiB of nodes, 10 to 20 s of training.
+const EXAMPLES: u64 = 60_000;
 const FEATURES_EACH: u64 = 100;
 const FEATURES: u64 = 40_000;
 
@@ -45,7 +45,8 @@ pub fn main() -> Result<()> {
     run.args(["-q", "-s", "0", "-c", "2000", "-e", "0.000001"])
         .arg(&data)
         .arg(folder.join("model"));
-    say(&format!("running {}", exec::shown(&run)));
+    let top = format!("{}/", exec::root().display());
+    say(&format!("running {}", exec::shown(&run).replace(&top, "")));
     exec::run(&mut run)
 }
 
