@@ -72,7 +72,7 @@ fn ledger(extents: u64) -> Ledger {
         random ^= random >> 27;
         // As after some assignments: nine accesses of ten go to what is fast already.
         let nth = (random >> 20) % (extents / PROCESSES);
-        let nth = if random % 10 == 0 { nth } else { nth / 5 * 5 };
+        let nth = if random.is_multiple_of(10) { nth } else { nth / 5 * 5 };
         let sample = Sample {
             time_ms: 2000,
             pid: (random % PROCESSES) as u32,
