@@ -1,0 +1,156 @@
+//! Bench: ring throughput with eight producers, and whether every record is read or counted as lost.
+//! In: `--quick`. Out: rows of `./x bench ledger`, one JSON object a line.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tiercel_wire::client::SessionBuilder;
+use tiercel_wire::{Flags, ObjectSnapshot, Record, Session, Version};
+
+const PRODUCERS: usize = 8;
+const BASE: u64 = 1 << 40;
+/// Most records one drain may take: what the daemon's loop uses between looks at other things.
+const DRAIN_MAX: usize = 1 << 16;
+
+fn record(thread: usize, count: u64) -> Record {
+    Record::Born {
+        addr: BASE + (thread as u64) * 4096,
+        bytes: 4096,
+        site: thread as u32,
+        version: Version { carve: count as u32, generation: thread as u16 },
+        arena: None,
+        flags: Flags::default(),
+        time_ms: 0,
+    }
+}
+
+/// Records read, records counted as lost, seconds, and whether each thread's came in order.
+struct Run {
+    read: u64,
+    lost: u64,
+    seconds: f64,
+    in_order: bool,
+}
+
+fn run(each: u64) -> Run {
+    let client = SessionBuilder::new().build().expect("a memfd");
+    let mut session = Session::open(client.fd().expect("a descriptor")).expect("a session");
+    let done = AtomicBool::new(false);
+    let began = Instant::now();
+    let mut run = Run { read: 0, lost: 0, seconds: 0.0, in_order: true };
+    std::thread::scope(|scope| {
+        let producers: Vec<_> = (0..PRODUCERS)
+            .map(|thread| {
+                let mut ring = client.ring(thread);
+                scope.spawn(move || {
+                    for count in 1..=each {
+                        ring.push(&record(thread, count));
+                    }
+                })
+            })
+            .collect();
+        let done = &done;
+        scope.spawn(move || {
+            for producer in producers {
+                producer.join().expect("a producer ends");
+            }
+            done.store(true, Ordering::Release);
+        });
+        let (mut out, mut last) = (Vec::with_capacity(DRAIN_MAX), [0; PRODUCERS]);
+        loop {
+            let ended = done.load(Ordering::Acquire);
+            out.clear();
+            let drained = session.drain(&mut out, DRAIN_MAX);
+            run.lost += drained.lost;
+            run.read += drained.records as u64;
+            for record in &out {
+                let Record::Born { version, .. } = record else { continue };
+                let last = &mut last[usize::from(version.generation)];
+                run.in_order &= version.carve > *last;
+                *last = version.carve;
+            }
+            if ended && drained.records == 0 {
+                break;
+            }
+        }
+    });
+    run.seconds = began.elapsed().as_secs_f64();
+    run
+}
+
+/// Nanoseconds of one push into a ring that is read in time, one thread.
+fn push_ns(records: u64) -> f64 {
+    let client = SessionBuilder::new().build().expect("a memfd");
+    let mut session = Session::open(client.fd().expect("a descriptor")).expect("a session");
+    let mut ring = client.ring(0);
+    let (mut out, mut spent) = (Vec::new(), 0.0);
+    for batch in 0..records / 4096 {
+        let began = Instant::now();
+        for count in 0..4096 {
+            assert!(ring.push(&record(0, batch * 4096 + count)), "read in time");
+        }
+        spent += began.elapsed().as_secs_f64();
+        out.clear();
+        session.drain(&mut out, 4096);
+    }
+    spent * 1e9 / (records / 4096 * 4096) as f64
+}
+
+/// Milliseconds of a snapshot over `objects` live objects, every second OS page one.
+fn snapshot_ms(objects: u64) -> f64 {
+    let client = SessionBuilder::new().range(BASE, objects * 2).build().expect("a memfd");
+    for index in 0..objects {
+        let object = ObjectSnapshot {
+            addr: BASE + index * 8192,
+            bytes: 4096,
+            site: 1,
+            version: Version { carve: 1, generation: 1 },
+            arena: None,
+            flags: Flags::default(),
+        };
+        client.put_run(&object).expect("writes");
+    }
+    let session = Session::open(client.fd().expect("a descriptor")).expect("a session");
+    let began = Instant::now();
+    assert_eq!(session.snapshot().count() as u64, objects);
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+fn row(name: &str, ours: f64, limit: Option<f64>, unit: &str) {
+    let holds = limit.is_none_or(|limit| ours <= limit);
+    let limit = limit.map_or("null".into(), |limit| limit.to_string());
+    println!(
+        "{{\"name\":\"{name}\",\"ours\":{ours:.3},\"peer\":null,\"peer_name\":null,\"ratio\":null,\
+         \"limit\":{limit},\"holds\":{holds},\"spread\":null,\"unit\":\"{unit}\"}}"
+    );
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn main() {
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let (runs, each) = if quick { (3, 500_000) } else { (7, 3_000_000) };
+    let all: Vec<Run> = (0..runs).map(|_| run(each)).collect();
+    let sent = each * PRODUCERS as u64;
+    let undetected: u64 = all.iter().map(|run| sent.abs_diff(run.read + run.lost)).sum();
+    let disorders = all.iter().filter(|run| !run.in_order).count();
+    let rate = median(all.iter().map(|run| run.read as f64 / run.seconds / 1e6).collect());
+    let share = median(all.iter().map(|run| run.lost as f64 / sent as f64).collect());
+    row(
+        "ring, 8 producers: records neither read nor counted lost",
+        undetected as f64,
+        Some(0.0),
+        "",
+    );
+    row("ring, 8 producers: runs with records out of order", disorders as f64, Some(0.0), "");
+    row("ring, 8 producers at full rate: records read", rate, None, "M/s");
+    row("ring, 8 producers at full rate: share counted lost", share, None, "");
+    let push = median((0..runs).map(|_| push_ns(each)).collect());
+    row("ring, one push read in time", push, Some(10.0), "ns");
+    let snapshot =
+        median((0..runs).map(|_| snapshot_ms(if quick { 1 << 17 } else { 1 << 20 })).collect());
+    row("object table, snapshot", snapshot, None, "ms");
+}
