@@ -6,7 +6,9 @@ use expect_test::{Expect, expect};
 use tiercel_ledger::movement::{Outcome, Reason};
 use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
-use tiercel_policy::{Budgets, Config, Decision, Gate, Interval, Limit, Policy, Trigger};
+use tiercel_policy::{
+    Budgets, Config, Decision, Gate, Group, Interval, Limit, Members, Policy, Trigger,
+};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
 const MIB: u64 = 1 << 20;
@@ -407,4 +409,80 @@ mod properties {
             }
         }
     }
+}
+
+#[test]
+fn moves_cost_what_they_have_cost() {
+    let mut policy = policy("apb", "benefit");
+    assert_eq!(policy.move_ns_per_byte(), 0.7);
+    let outcome = |moved_bytes: u64, took_ns: u64| Outcome {
+        asked: tiercel_ledger::movement::Move {
+            pid: PID,
+            addr: 0,
+            bytes: 64 * MIB,
+            from: None,
+            to: NodeId(0),
+            reason: Reason::Promote,
+            gain_ns_per_s: 0.0,
+            cost_ns: 0.0,
+        },
+        moved_bytes,
+        resident_bytes: moved_bytes,
+        absent_bytes: 0,
+        failed: Vec::new(),
+        took_ns,
+    };
+    // 64 MiB at 1.7 ns a byte weigh a tenth: 0.7 + 0.1 x 1.
+    policy.outcome(&outcome(64 * MIB, (64 * MIB) * 17 / 10));
+    assert!((policy.move_ns_per_byte() - 0.8).abs() < 1e-6, "{}", policy.move_ns_per_byte());
+    // What moved nothing, and movers that only keep books, teach nothing.
+    policy.outcome(&outcome(0, 1_000_000));
+    policy.outcome(&outcome(64 * MIB, 0));
+    assert!((policy.move_ns_per_byte() - 0.8).abs() < 1e-6);
+}
+
+#[test]
+fn groups_have_their_own_budgets() {
+    let mut world = World::new("a:4@1:9 b:2@1:8");
+    // A second process with the same objects, much hotter.
+    world.ledger.process_born(2).expect("new");
+    let (addr, bytes) = (world.addr("a"), 4 * MIB);
+    let version = Version { carve: 1, generation: 0 };
+    let (site, arena, flags, time_ms) = (0, None, Flags(0), 0);
+    world.ledger.apply(2, &Record::Born { addr, bytes, site, version, arena, flags, time_ms });
+    world.tick();
+    world.ledger.set_residency(Range { pid: 2, addr, bytes }, &[(NodeId(1), bytes)], 0);
+    let group = |name: &str, pid, mib| Group {
+        name: name.to_owned(),
+        members: Members::Pids(vec![pid]),
+        home: None,
+        limits: vec![Limit::Bytes(mib * MIB)],
+        outside_bytes: vec![MIB],
+    };
+    let budgets = Budgets { groups: vec![group("first", PID, 4), group("second", 2, 9)] };
+    let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
+    let decision = policy("apb", "none").tick(&world.ledger, &machine, &budgets, &world.last);
+    // 90% of 4 - 1 MiB hold b; 90% of 9 - 1 hold all of the second's.
+    let moved: Vec<_> = decision.moves.iter().map(|m| (m.pid, m.bytes / MIB)).collect();
+    assert_eq!(moved, [(PID, 2), (2, 4)]);
+    let left: Vec<_> =
+        decision.births.iter().map(|plan| (plan.pid, plan.tiers[0].1 / MIB)).collect();
+    assert_eq!(left, [(PID, 1), (2, 4)]);
+}
+
+#[test]
+fn a_home_ranks_near_memory_before_far() {
+    let mut machine = machine(&[(1000, 100.0), (1000, 100.0), (1000, 300.0)]);
+    machine.nodes[1].tier = Some(0);
+    machine.nodes[2].tier = Some(1);
+    machine.distances = vec![vec![10, 20, 30], vec![20, 10, 30], vec![30, 30, 10]];
+    let world = World::new("a:4@0:90 b:4@0:50 c:4@1:9");
+    let mut budgets = Budgets::fast(Limit::Bytes(5 * MIB));
+    budgets.groups[0].home = Some(NodeId(1));
+    let decision = policy("apb", "none").tick(&world.ledger, &machine, &budgets, &world.last);
+    // Seen from node 1 its own memory comes first, then node 0's.
+    expect![[r#"
+        demote c 1 -> 0
+        promote a 0 -> 1"#]]
+    .assert_eq(&world.shown(&decision));
 }
