@@ -373,7 +373,7 @@ struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
 struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take) {
     struct arena *arena = &arenas[k];
     struct run *free = NULL;
-    if (take == TAKE_ANY && has_runs(&arena->dirty)) {
+    if (take != TAKE_CLEAN && has_runs(&arena->dirty)) {
         free = find_free(&arena->dirty, total + align - 1);
         if (!free && align == 1 && total > 16) {
             struct run *run = take_joined(arena, total);
@@ -381,6 +381,8 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
                 return run;
         }
     }
+    if (!free && take == TAKE_DIRTY)
+        return NULL;
     /* Only memory that is yet to be touched gains by lying where a huge OS page could. */
     if (!free && align == 1 && total >= HUGE_PAGES)
         align = HUGE_PAGES;

@@ -119,7 +119,7 @@ TCL_HIDDEN extern bool tcl_frugal;
 
 TCL_HIDDEN extern pthread_mutex_t tcl_heap_lock;
 
-enum take { TAKE_ANY = 0, TAKE_CLEAN = 1 };
+enum take { TAKE_ANY, TAKE_CLEAN, TAKE_DIRTY };
 
 /* A run of exactly `total` OS pages of arena k, its address a multiple of `align` OS pages (a power
  * of two), with touched = its dirty leading pages. State is RUN_CACHED, carve fresh, generation 0.

@@ -20,7 +20,7 @@
 #define CLASSES 32
 #define CLASS_KEEP 128   /* OS pages a class may hold in a thread's cache, or CLASS_KEEP_MIN runs */
 #define CLASS_KEEP_MIN 4
-#define THREAD_KEEP 512  /* OS pages all classes together may hold: 2 MiB */
+#define THREAD_KEEP 1024 /* OS pages all classes together may hold: 4 MiB */
 #define BATCH 32         /* OS pages fetched at a time, at most BATCH_RUNS runs */
 #define BATCH_RUNS 16
 
@@ -101,42 +101,46 @@ static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint3
 
 /* ---- Thread caches ----------------------------------------------------------------------------- */
 
-static void split_batch(struct run *first, struct cache *to, unsigned k, unsigned class,
-                        unsigned count) {
-    size_t pages = class_pages[class], number = number_of(first);
-    struct slot *slot = &to->slots[k][class];
-    uint32_t touched = first->touched;
-    /* Highest first, so that they are handed out in the order of addresses. */
+static inline void push(struct cache *to, struct slot *slot, struct run *run) {
+    run->next = slot->head;
+    slot->head = (uint32_t)number_of(run);
+    slot->count++;
+    to->pages += run->total;
+}
+
+/* Cuts a clean run into `count` runs of a class, the first to be handed out first. */
+static void push_batch(struct cache *to, struct slot *slot, struct run *first, size_t pages,
+                       unsigned count) {
+    size_t number = number_of(first);
     for (unsigned i = count; i-- > 0;) {
         struct run *run = run_at(number + i * pages);
         run->total = (uint32_t)pages;
+        run->touched = 0;
         run->carve = i ? tcl_next_carve() : first->carve;
         run->generation = 0;
-        run->touched = touched <= i * pages ? 0 : touched - (uint32_t)(i * pages);
-        if (run->touched > pages)
-            run->touched = (uint32_t)pages;
-        run->next = slot->head;
-        slot->head = (uint32_t)number_of(run);
         if (pages > 1)
             run_at(number + (i + 1) * pages - 1)->state = RUN_NONE;
         run->state = RUN_CACHED;
+        push(to, slot, run);
     }
-    slot->count += count;
-    to->pages += count * pages;
 }
 
-static struct run *refill(struct cache *to, unsigned k, unsigned class) {
+static bool refill(struct cache *to, unsigned k, unsigned class) {
+    struct slot *slot = &to->slots[k][class];
     size_t pages = class_pages[class];
     unsigned count = (unsigned)(BATCH / pages);
     count = count < 1 ? 1 : count > BATCH_RUNS ? BATCH_RUNS : count;
     heap_lock(&tcl_heap_lock);
-    struct run *run = tcl_pages_take(k, pages * count, 1, TAKE_ANY);
-    if (!run && count > 1)
-        run = tcl_pages_take(k, pages * (count = 1), 1, TAKE_ANY);
-    if (run)
-        split_batch(run, to, k, class, count);
+    struct run *run;
+    /* What is resident first, in single pieces; only then memory that is yet to be touched. */
+    while (slot->count < count && (run = tcl_pages_take(k, pages, 1, TAKE_DIRTY)) != NULL)
+        push(to, slot, run);
+    if (!slot->count && (run = tcl_pages_take(k, pages * count, 1, TAKE_CLEAN)) != NULL)
+        push_batch(to, slot, run, pages, count);
+    if (!slot->count && (run = tcl_pages_take(k, pages, 1, TAKE_ANY)) != NULL)
+        push(to, slot, run);
     heap_unlock(&tcl_heap_lock);
-    return run;
+    return slot->count != 0;
 }
 
 /* Gives all but `keep` runs of a slot back. Under the lock. */
