@@ -10,7 +10,8 @@ public class Main {
     static long work(int seed) {
         Map<Integer, List<String>> table = new HashMap<>();
         for (int n = 0; n < 60000; n++) {
-            table.computeIfAbsent((n * 7919 + seed) % 5003, k -> new ArrayList<>()).add("value" + n);
+            table.computeIfAbsent((n * 7919 + seed) % 5003, k -> new ArrayList<>())
+                .add("value" + n);
         }
         ByteBuffer buffer = ByteBuffer.allocateDirect(1 << 20);
         for (int n = 0; n < 1 << 18; n++) buffer.putInt(n * 4, n ^ seed);

@@ -39,7 +39,8 @@ wait_until() {
 
 # N lines of words and numbers, the same every time.
 text() {
-    awk -v lines="$1" 'BEGIN { for (i = 0; i < lines; i++) { x = (x * 1103515245 + 12345) % 2147483648
+    awk -v lines="$1" 'BEGIN { for (i = 0; i < lines; i++) {
+        x = (x * 1103515245 + 12345) % 2147483648
         print i, x % 1000, "word" x % 977, x } }'
 }
 

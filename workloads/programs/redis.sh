@@ -1,4 +1,4 @@
-# redis-server under redis-benchmark, with BGSAVE (fork) while it writes, and a restart from the dump
+# redis-server under redis-benchmark, with BGSAVE (fork) while it writes, and a restart
 . "${0%/*}/lib.sh"
 need redis-server redis-cli redis-benchmark
 answers() { [ "$(redis-cli -s socket ping 2>/dev/null)" = PONG ]; }

@@ -14,7 +14,7 @@ use crate::{build, exec};
 /// Rounds of a full run; each runs every pattern under every allocator once.
 const ROUNDS: usize = 15;
 /// No further round begins after this in a quick run, which must end within 40 s.
-const QUICK: Duration = Duration::from_secs(22);
+const QUICK: Duration = Duration::from_secs(25);
 /// Fewer rounds have no median.
 const ROUNDS_MIN: usize = 2;
 
@@ -26,20 +26,20 @@ const WORST_LIMIT: f64 = 1.1;
 /// Peak memory against mimalloc.
 const MEMORY_LIMIT: f64 = 1.05;
 
-/// The patterns and their rounds: 20 to 250 ms each.
+/// The patterns and their rounds: 20 to 150 ms each.
 const PATTERNS: &[(&str, u32)] = &[
-    ("small-zipf", 3_000_000),
-    ("small-fixed", 4_000_000),
-    ("small-lists", 3_000_000),
-    ("small-threads", 5_000_000),
-    ("small-larson", 3_000_000),
+    ("small-zipf", 1_500_000),
+    ("small-fixed", 2_000_000),
+    ("small-lists", 1_500_000),
+    ("small-threads", 2_500_000),
+    ("small-larson", 1_500_000),
     ("medium", 300_000),
-    ("large", 2_000),
-    ("cross", 1_000_000),
-    ("cross-medium", 100_000),
+    ("large", 1_000),
+    ("cross", 500_000),
+    ("cross-medium", 50_000),
     ("grow", 8),
     ("grow-many", 5),
-    ("calloc-large", 500),
+    ("calloc-large", 250),
     ("memory", 400_000),
 ];
 const MEMORY: &str = "memory";

@@ -15,7 +15,8 @@ use crate::{build, exec};
 
 /// The budget the demo runs under.
 const FAST: &str = "25%";
-/// Generated examples, features of each and features in all: 90 MiB of nodes, 10 to 20 s of training.
+/// Generated examples, features of each and features in all: 90 MiB of nodes, and 10 to 20 s of
+/// training.
 const EXAMPLES: u64 = 60_000;
 const FEATURES_EACH: u64 = 100;
 const FEATURES: u64 = 40_000;

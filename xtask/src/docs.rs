@@ -1,5 +1,5 @@
 //! `cargo xtask docs`: documents that are generated. In: what the command says of itself. Out:
-//! docs/commands.md, or an error when the one that is committed is stale. Knows nothing of the verbs.
+//! docs/commands.md, or an error when the committed one is stale. Knows nothing of the verbs.
 
 use anyhow::{Result, bail};
 use clap::Args;

@@ -1,6 +1,6 @@
 //! What must stay absent. In: files. Out: `unsafe` outside the crates that may, printing outside
-//! the binary, files, clocks, threads and processes in pure crates, tests that are switched off. Knows
-//! nothing of which crate depends on which.
+//! the binary, files, clocks, threads and processes in pure crates, tests that are switched off.
+//! Knows nothing of which crate depends on which.
 
 use super::source::File;
 use super::{Problem, problem};

@@ -7,7 +7,7 @@ use super::{Problem, problem};
 /// Text that has no place in the tree: folders of somebody's machine, and notes to oneself (write
 /// an issue, or a test that asserts today's answer). Split here so that this file passes.
 const REFUSED: &[&str] =
-    &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("TO", "DO"), concat!("FIX", "ME")];
+    &[concat!("/wo", "rk/"), concat!("/ro", "ot/."), concat!("TO", "DO"), concat!("FIX", "ME")];
 /// Words of those who write programs, not of the program; whole words, in any case.
 const REFUSED_WORDS: &[&str] =
     &[concat!("cla", "ude"), concat!("anth", "ropic"), concat!("chat", "gpt"), concat!("l", "lm")];
