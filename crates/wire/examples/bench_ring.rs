@@ -78,22 +78,26 @@ fn run(each: u64) -> Run {
     run
 }
 
-/// Nanoseconds of one push into a ring that is read in time, one thread.
-fn push_ns(records: u64) -> f64 {
+/// Nanoseconds of one push and of one record drained, one thread, least of many batches.
+fn push_and_drain_ns(batches: u64) -> (f64, f64) {
+    const BATCH: u64 = 4096;
     let client = SessionBuilder::new().build().expect("a memfd");
     let mut session = Session::open(client.fd().expect("a descriptor")).expect("a session");
     let mut ring = client.ring(0);
-    let (mut out, mut spent) = (Vec::new(), 0.0);
-    for batch in 0..records / 4096 {
+    let mut out = Vec::new();
+    let (mut push, mut drain) = (f64::MAX, f64::MAX);
+    for batch in 0..batches {
         let began = Instant::now();
-        for count in 0..4096 {
-            assert!(ring.push(&record(0, batch * 4096 + count)), "read in time");
+        for count in 0..BATCH {
+            assert!(ring.push(&record(0, batch * BATCH + count)), "read in time");
         }
-        spent += began.elapsed().as_secs_f64();
+        push = push.min(began.elapsed().as_secs_f64());
         out.clear();
-        session.drain(&mut out, 4096);
+        let began = Instant::now();
+        assert_eq!(session.drain(&mut out, usize::MAX).records as u64, BATCH);
+        drain = drain.min(began.elapsed().as_secs_f64());
     }
-    spent * 1e9 / (records / 4096 * 4096) as f64
+    (push * 1e9 / BATCH as f64, drain * 1e9 / BATCH as f64)
 }
 
 /// Milliseconds of a snapshot over `objects` live objects, every second OS page one.
@@ -148,8 +152,9 @@ fn main() {
     row("ring, 8 producers: runs with records out of order", disorders as f64, Some(0.0), "");
     row("ring, 8 producers at full rate: records read", rate, None, "M/s");
     row("ring, 8 producers at full rate: share counted lost", share, None, "");
-    let push = median((0..runs).map(|_| push_ns(each)).collect());
-    row("ring, one push read in time", push, Some(10.0), "ns");
+    let (push, drain) = push_and_drain_ns(if quick { 500 } else { 5000 });
+    row("ring, one push", push, Some(10.0), "ns");
+    row("ring, one record drained", drain, Some(50.0), "ns");
     let snapshot =
         median((0..runs).map(|_| snapshot_ms(if quick { 1 << 17 } else { 1 << 20 })).collect());
     row("object table, snapshot", snapshot, None, "ms");
