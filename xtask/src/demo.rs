@@ -37,7 +37,7 @@ pub fn main() -> Result<()> {
     if !data.exists() {
         say(&format!("writing {EXAMPLES} examples to {}", data.display()));
         // Under another name first: an interrupted demo must not leave half a file behind.
-        std::fs::write(data.with_extension("part"), examples())?;
+        std::fs::write(data.with_extension("part"), examples(EXAMPLES))?;
         std::fs::rename(data.with_extension("part"), &data)?;
     }
     let tiercel = exec::target().join("release/tiercel");
@@ -149,7 +149,7 @@ fn as_source(text: &str) -> String {
 }
 
 /// Examples in liblinear's format; some features are far more frequent than others, as words are.
-fn examples() -> String {
+fn examples(count: u64) -> String {
     let mut state = 42_u64;
     let mut random = move |bound: u64| {
         state ^= state >> 12;
@@ -158,7 +158,7 @@ fn examples() -> String {
         ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
     };
     let mut text = String::new();
-    for _ in 0..EXAMPLES {
+    for _ in 0..count {
         let mut features: Vec<u64> = (0..FEATURES_EACH)
             .map(|_| {
                 let near = random(FEATURES) + 1;
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn examples_are_in_order_and_of_two_kinds() {
-        let text = examples();
+        let text = examples(100);
         assert!(text.lines().any(|line| line.starts_with("+1")));
         assert!(text.lines().any(|line| line.starts_with("-1")));
         let first = text.lines().next().unwrap_or_default();

@@ -83,8 +83,8 @@ fn steps(options: &Options) -> Result<Vec<Step>> {
         step("cargo test bpf", cargo(&["test", "-p", "tiercel-sampler", "--features", "bpf"])),
         step("documents", xtask(&["docs", "--check"])?),
         step("workloads", build::workloads_make(&["test"])),
+        // Among its tests: the stress of the tracking half under ASan, UBSan and TSan.
         step("runtime test", build::runtime_make(&["test".into()])?),
-        step("runtime sanitizers", build::runtime_make(&["sanitize".into()])?),
     ];
     for name in fuzz::names()? {
         let command = xtask(&["fuzz", &name, "--seconds", &fuzz_seconds.to_string()])?;

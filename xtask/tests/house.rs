@@ -1,0 +1,26 @@
+//! What every `cargo test` also checks, so that it is the whole quick start: format, lints, tidiness.
+
+use std::process::Command;
+
+fn check(program: &str, arguments: &[&str]) {
+    let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let out = Command::new(program).args(arguments).current_dir(top).output().expect(program);
+    let said = [out.stdout, out.stderr].concat();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn formatted() {
+    check(env!("CARGO"), &["fmt", "--all", "--check"]);
+}
+
+#[test]
+fn no_warnings() {
+    let arguments = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    check(env!("CARGO"), &arguments);
+}
+
+#[test]
+fn tidy() {
+    check(env!("CARGO_BIN_EXE_xtask"), &["tidy"]);
+}
