@@ -1,9 +1,10 @@
 #!/bin/sh
 # Runs the named tests of OUT/tests, each under the preload unless its name ends in _alone.
-# In: OUT, names. Out: one line a test, exit status 1 if any failed. Each has a minute.
+# In: OUT, names. Out: one line a test, a closing line, exit status 1 if any failed. Each has
+# a minute.
 out=$(cd "$1" && pwd)
 shift
-failed=0
+failed=0 passed=0
 for name in "$@"; do
     case $name in
     *_alone) preload= ;;
@@ -11,9 +12,11 @@ for name in "$@"; do
     esac
     if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/libtiercel.so" "$out/tests/$name"; then
         echo "ok   $name"
+        passed=$((passed + 1))
     else
         echo "FAIL $name (status $?)"
-        failed=1
+        failed=$((failed + 1))
     fi
 done
-exit $failed
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
