@@ -34,7 +34,7 @@ counts! {
     births_refused,
     /// Bytes of them.
     births_refused_bytes,
-    /// Objects born, the ephemeral ones included.
+    /// Objects born, the ephemeral ones included, those overtaken or refused not.
     objects_born,
     /// Bytes of them.
     born_bytes,

@@ -76,16 +76,14 @@ impl Ledger {
             self.counts.births_refused_bytes += birth.bytes;
             return;
         }
-        self.counts.objects_born += 1;
-        self.counts.born_bytes += birth.bytes;
-        self.process_mut(slot).born_bytes.0 += birth.bytes;
         let (addr, end, version) = (birth.addr, birth.end(), birth.version);
-        let cuts = &self.process(slot).cuts;
-        if !birth.flags.has(Flags::MAPPED) || !cuts.hit(addr, end, version) {
+        let process = self.process(slot);
+        let is_over = process.tombstones.covers(addr, version);
+        if !birth.flags.has(Flags::MAPPED) || !process.cuts.hit(addr, end, version) || is_over {
             self.place(slot, birth);
             return;
         }
-        for (addr, end) in cuts.remains(addr, end, version) {
+        for (addr, end) in process.cuts.remains(addr, end, version) {
             self.place(slot, Birth { addr, bytes: end - addr, ..birth });
         }
     }
@@ -111,6 +109,9 @@ impl Ledger {
     }
 
     fn insert_fresh(&mut self, slot: u16, birth: &Birth) {
+        self.counts.objects_born += 1;
+        self.counts.born_bytes += birth.bytes;
+        self.process_mut(slot).born_bytes.0 += birth.bytes;
         let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
         self.insert_row(Row {
             addr: birth.addr,

@@ -337,6 +337,7 @@ impl Planner<'_> {
             }
         }
         let parallelism = f64::from(self.ledger.config().parallelism);
+        let gain_ns_per_s = books.tiers.gain_ns_per_s(&extent, from, to, parallelism);
         let adds = extent.footprint_bytes().saturating_sub(there);
         let asked = Move {
             pid: extent.pid,
@@ -346,10 +347,20 @@ impl Planner<'_> {
             // Chosen when the move is asked for.
             to: books.tiers.tiers[usize::from(to)].nodes[0],
             reason: if to > from { Reason::Demote } else { Reason::Promote },
-            gain_ns_per_s: books.tiers.gain_ns_per_s(&extent, from, to, parallelism),
+            gain_ns_per_s: gain_ns_per_s * self.growth(&extent),
             cost_ns: adds as f64 * self.ns_per_byte,
         };
         Weighed { asked, to, adds, leaves }
+    }
+
+    /// What the average of a young extent will have grown by once it is old: MAT's Eq. 1 starts from zero and
+    /// after n intervals has seen 1 - (1 - alpha)^n of the truth. Priorities stay as in MAT; gains must be
+    /// comparable with costs.
+    fn growth(&self, extent: &Extent) -> f64 {
+        let config = self.ledger.config();
+        let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);
+        let intervals = ((age_ms + config.tick_ms / 2) / config.tick_ms).clamp(1, 1000);
+        1.0 / (1.0 - (1.0 - f64::from(config.alpha)).powi(intervals as i32))
     }
 
     /// Asks for a move, and books it as done.
