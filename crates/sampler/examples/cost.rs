@@ -16,16 +16,18 @@ use testing::Child;
 
 /// 256 MiB of OS pages: more than any cache, and eight first-level page tables' worth of TLB misses.
 const BUFFER: u64 = 65_536;
+/// With or without sampling at a stretch.
+const STRETCH: Duration = Duration::from_millis(200);
 /// How often the daemon drains.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
 fn main() {
     let quick = std::env::args().any(|arg| arg == "--quick");
-    let (pairs, stretch) = if quick { (3, 1500) } else { (7, 4000) };
+    let (pairs, stretches) = if quick { (3, 25) } else { (9, 100) };
     for kind in [Kind::Perf, Kind::Bpf] {
         first_touches(kind, pairs);
     }
-    steady(pairs, Duration::from_millis(stretch));
+    steady(stretches);
     passes(pairs);
 }
 
@@ -71,39 +73,48 @@ fn touch_all(mut sampler: Option<&mut dyn Sampler>) -> f64 {
 }
 
 /// The probe at its defaults on a program that writes one byte of each of its OS pages for ever:
-/// time of the program per round, and ours as a share of its.
-fn steady(pairs: usize, stretch: Duration) {
+/// time of the program per OS page, and ours as a share of a CPU. Stretches with and without drains
+/// take turns, so that what else happens on the machine falls on both.
+fn steady(stretches: usize) {
     let mut child = Child::new(BUFFER);
     child.write(0..BUFFER);
+    let mut sampler = open(Kind::Probe, &Config::default()).expect("/proc is there");
+    attach(&mut *sampler, &child);
     let (mut with, mut without, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..pairs {
-        without.push(rounds(&mut child, stretch, &mut |_| ()));
-        let mut sampler = open(Kind::Probe, &Config::default()).expect("/proc is there");
-        attach(&mut *sampler, &child);
-        let (began, mut out) = (Instant::now(), Vec::new());
-        with.push(rounds(&mut child, stretch, &mut |now_ms| {
-            sampler.drain(now_ms, &mut out);
+    let (mut sampled, mut out) = (Duration::ZERO, Vec::new());
+    for _ in 0..stretches {
+        without.push(rounds(&mut child, &mut |_| ()));
+        let before = sampler.cost().ours;
+        let (began, elapsed_before) = (Instant::now(), sampled);
+        with.push(rounds(&mut child, &mut |elapsed| {
+            sampler.drain((elapsed_before + elapsed).as_millis() as u64, &mut out);
             out.clear();
         }));
-        ours.push(sampler.cost().ours.as_secs_f64() / began.elapsed().as_secs_f64());
+        sampled += began.elapsed();
+        let spent = sampler.cost().ours - before;
+        ours.push(spent.as_secs_f64() / began.elapsed().as_secs_f64());
     }
     row("probe, the program's round", &with, Some((&without, "unprobed")), Some(1.02), "ns");
-    row("probe, our share of a CPU", &ours, None, Some(0.01), "CPU");
+    row("probe, our share of a CPU", &[mean(&ours)], None, Some(0.01), "CPU");
 }
 
-/// CPU nanoseconds per OS page and round, the daemon's drain called as it would be.
-fn rounds(child: &mut Child, stretch: Duration, drain: &mut dyn FnMut(u64)) -> f64 {
+/// CPU nanoseconds per OS page over one stretch, the daemon's drain called as it would be.
+fn rounds(child: &mut Child, drain: &mut dyn FnMut(Duration)) -> f64 {
     let (began, before) = (Instant::now(), child.cpu());
     let (mut count, mut due) = (0u64, Duration::ZERO);
-    while began.elapsed() < stretch {
+    while began.elapsed() < STRETCH {
         child.write(0..BUFFER);
         count += 1;
         if began.elapsed() >= due {
-            drain(began.elapsed().as_millis() as u64);
+            drain(began.elapsed());
             due = began.elapsed() + DRAIN_EVERY;
         }
     }
     (child.cpu() - before).as_nanos() as f64 / (count * BUFFER) as f64
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// One look at everything: our time per OS page with all pieces armed, and with none.
@@ -160,7 +171,7 @@ fn attach(sampler: &mut dyn Sampler, child: &Child) {
     sampler.watch(child.pid, &ranges);
 }
 
-/// Prints one row: medians, and the spread of ours around its median.
+/// Prints one row: medians, of pairs where there are any, and the spread of ours around its median.
 fn row(name: &str, ours: &[f64], peer: Option<(&[f64], &str)>, limit: Option<f64>, unit: &str) {
     let median = |values: &[f64]| {
         let mut values = values.to_vec();
@@ -169,7 +180,9 @@ fn row(name: &str, ours: &[f64], peer: Option<(&[f64], &str)>, limit: Option<f64
     };
     let (middle, (least, most)) = (median(ours), bounds(ours));
     let peer_value = peer.map(|(values, _)| median(values));
-    let ratio = peer_value.map(|value| middle / value);
+    let by_pair =
+        |peers: &[f64]| -> Vec<f64> { ours.iter().zip(peers).map(|(a, b)| a / b).collect() };
+    let ratio = peer.map(|(values, _)| median(&by_pair(values)));
     let holds = limit.is_none_or(|limit| ratio.unwrap_or(middle) <= limit);
     let number = |value: Option<f64>| value.map_or("null".to_owned(), |v| format!("{v:.4}"));
     let peer_name = peer.map_or("null".to_owned(), |(_, name)| format!("\"{name}\""));
