@@ -104,12 +104,17 @@ impl Policy {
         let verdict = self.trigger.tick(&self.config.trigger, interval);
         decision.trigger = verdict.why;
         decision.problems.extend(verdict.problem);
-        let one_tier = machine.tiers().len() < 2;
-        if one_tier {
+        if machine.tiers().is_empty() {
             decision.problems.push(Problem::OneTier);
+            return decision;
         }
         let members = members(ledger, budgets);
         let mut books = self.books(ledger, machine, budgets, &members);
+        // Seen from a home, one tier may be two: near and far.
+        let one_tier = books.iter().all(|books| books.tiers.len() < 2);
+        if one_tier {
+            decision.problems.push(Problem::OneTier);
+        }
         if verdict.fires && !one_tier {
             self.enforce(ledger, budgets, &members, &mut books, &mut decision);
             self.since_ms = 0;

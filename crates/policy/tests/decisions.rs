@@ -338,6 +338,13 @@ fn what_it_cannot_do_it_says() {
 }
 
 #[test]
+fn a_machine_without_memory_is_no_reason_to_panic() {
+    let world = World::new("a:4@0:9");
+    let decision = decide(&world, &mut policy("apb", "none"), &machine(&[]), 10);
+    assert_eq!((decision.moves.len(), decision.problems.len()), (0, 1));
+}
+
+#[test]
 fn births_get_what_is_free() {
     let world = World::new("a:4@0:0 b:4@1:0");
     let machine = machine(&[(1000, 100.0), (100, 300.0)]);
