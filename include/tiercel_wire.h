@@ -25,8 +25,8 @@
  *   TCL_SITES_AT     tcl_site    [TCL_SITES_MAX]     allocation sites, append only
  *   TCL_MAPS_AT      tcl_map     [TCL_MAPS_MAX]      live mmap objects, one slot each
  *   TCL_RINGS_AT     tcl_ring    [TCL_RINGS_MAX]     one per thread
- *   TCL_RUNS_AT      tcl_run     [header.range_pages] live objects and blocks of the reserved range,
- *                                                    by OS page number of their first byte
+ *   TCL_RUNS_AT      tcl_run     [header.range_pages] live objects and blocks of the reserved
+ *                                                    range, by OS page number of their first byte
  *
  * Maps and runs together are the *object table*: what the daemon rescans when a ring overflowed.
  */
@@ -94,7 +94,8 @@ struct tcl_ring {
     uint32_t state; /* enum tcl_ring_state, by compare-exchange; a freed ring keeps its records */
     uint32_t tid;
     uint8_t pad0[40];
-    /* Consumer's line. `tail` counts records ever read; release, pairs with the producer's acquire. */
+    /* Consumer's line. `tail` counts records ever read; release, pairs with the producer's
+     * acquire. */
     uint64_t tail;
     uint8_t pad1[4096 - 72];
     struct tcl_record records[TCL_RING_RECORDS];
@@ -107,7 +108,7 @@ struct tcl_ring {
 #define TCL_PATH_MAX 224u
 
 struct tcl_module {
-    uint64_t base;      /* load address: an absolute address minus this is the ELF virtual address */
+    uint64_t base;      /* load address: an absolute address minus this is the ELF address */
     uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
     uint8_t build_id_bytes; /* 0: the module has none, then the path stands for it */
     uint8_t build_id[TCL_BUILD_ID_MAX];
@@ -214,8 +215,8 @@ struct tcl_control {
 /* ---- Greeting: SOCK_SEQPACKET, one message each way ---------------------------------------- */
 
 /* A hello carries by SCM_RIGHTS the session's memfd, and after it up to TCL_LENT_MAX userfaultfds
- * that the process opened on itself and did not touch, with UFFD_USER_MODE_ONLY. The daemon may track
- * writes by them, asynchronously only; it splits mappings inside the reserved range alone. */
+ * that the process opened on itself and did not touch, with UFFD_USER_MODE_ONLY. The daemon may
+ * track writes by them, asynchronously only; it splits mappings inside the reserved range alone. */
 #define TCL_LENT_MAX 2u
 
 struct tcl_hello {

@@ -38,7 +38,9 @@ static struct entry *live; /* all of this under tcl_life->map_lock */
 static size_t live_count, live_room;
 static uint32_t free_slots[TCL_MAPS_MAX], free_count, slots_used;
 
-static size_t pages_up(size_t bytes) { return (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE; }
+static size_t pages_up(size_t bytes) {
+    return (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
+}
 
 /* ---- The object table ------------------------------------------------------------------------ */
 
@@ -68,9 +70,13 @@ static bool enter(struct entry *entry) {
 }
 
 static struct tcl_use use_of(const struct entry *entry, uint8_t flags) {
-    return (struct tcl_use){.addr = entry->addr, .bytes = entry->bytes, .site = entry->site,
-                            .carve = entry->carve, .generation = entry->generation,
-                            .arena = TCL_ARENA_UNKNOWN, .flags = TCL_MAPPED | flags};
+    return (struct tcl_use){.addr = entry->addr,
+                            .bytes = entry->bytes,
+                            .site = entry->site,
+                            .carve = entry->carve,
+                            .generation = entry->generation,
+                            .arena = TCL_ARENA_UNKNOWN,
+                            .flags = TCL_MAPPED | flags};
 }
 
 static void tell_born(struct entry *entry, uint8_t flags) {
@@ -195,8 +201,11 @@ static void cut(uintptr_t addr, size_t bytes) {
             erase(at);
         }
         if (whole_end > end) { /* a tail stays */
-            struct entry tail = {.addr = end, .bytes = whole_end - end, .site = whole.site,
-                                 .carve = tcl_next_carve(), .slot = NO_SLOT};
+            struct entry tail = {.addr = end,
+                                 .bytes = whole_end - end,
+                                 .site = whole.site,
+                                 .carve = tcl_next_carve(),
+                                 .slot = NO_SLOT};
             insert(tail, 0);
             return;
         }
@@ -299,8 +308,8 @@ static void put_down(struct entry entry, uintptr_t addr, size_t bytes) {
 
 /* ---- The interposed functions ---------------------------------------------------------------- */
 
-static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset,
-                                 void *return_address, void *frame_address) {
+static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, int fd,
+                                 off_t offset, void *return_address, void *frame_address) {
     void *p = tcl_os_mmap(addr, bytes, prot, flags, fd, offset);
     if (p == MAP_FAILED || !is_watched())
         return p;
@@ -360,7 +369,8 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
         if (old_bytes && !(flags & MREMAP_DONTUNMAP) && p != addr)
             unmapped((uintptr_t)addr, pages_up(old_bytes));
         else if (p == addr && new_bytes < old_bytes)
-            unmapped((uintptr_t)addr + pages_up(new_bytes), pages_up(old_bytes) - pages_up(new_bytes));
+            unmapped((uintptr_t)addr + pages_up(new_bytes),
+                     pages_up(old_bytes) - pages_up(new_bytes));
     }
     errno = saved;
     return p;
@@ -370,7 +380,9 @@ void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long of
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
 }
 
-int tcl_os_munmap(void *addr, size_t bytes) { return (int)syscall(SYS_munmap, addr, bytes); }
+int tcl_os_munmap(void *addr, size_t bytes) {
+    return (int)syscall(SYS_munmap, addr, bytes);
+}
 
 void *tcl_os_mremap(void *addr, size_t old_bytes, size_t new_bytes, int flags, void *to) {
     return (void *)syscall(SYS_mremap, addr, old_bytes, new_bytes, flags, to);

@@ -17,7 +17,8 @@
 
 /* Records whose memory is provided at a time: 32 KiB. */
 #define PROVIDE_RECORDS 1024u
-/* OS pages of the range whose table entries are provided at a time: 16 MiB of heap, 64 KiB of table. */
+/* OS pages of the range whose table entries are provided at a time: 16 MiB of heap, 64 KiB of
+ * table. */
 #define PROVIDE_SHIFT 12
 /* A reader that took nothing for so long is gone. */
 #define READER_GONE_MS 1000
@@ -34,7 +35,7 @@ enum pen_state { PEN_NEW = 0, PEN_READY, PEN_RETIRED };
 
 struct pen {
     uint32_t epoch;
-    uint8_t state; /* enum pen_state */
+    uint8_t state;            /* enum pen_state */
     volatile uint8_t is_busy; /* a signal handler's note must not land inside ours */
     uint8_t exit_rounds;
     struct tcl_ring *ring;
@@ -46,8 +47,9 @@ struct pen {
 static _Thread_local struct pen pen = {.epoch = UINT32_MAX};
 
 /* Private twins of the shared counters: what lies in shared memory is never believed. */
-static _Atomic uint32_t ring_owner[TCL_RINGS_MAX]; /* epoch of the owner; another epoch's, or 0: free */
-static struct { /* where the last owner left it, in that epoch */
+static _Atomic uint32_t
+    ring_owner[TCL_RINGS_MAX]; /* epoch of the owner; another epoch's, or 0: free */
+static struct {                /* where the last owner left it, in that epoch */
     _Atomic uint32_t epoch;
     _Atomic uint64_t head, lost;
 } ring_left[TCL_RINGS_MAX];
@@ -83,8 +85,8 @@ static void lose(void) {
 
 static void raise_water(uint32_t *word, uint32_t to) {
     uint32_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (now < to && !__atomic_compare_exchange_n(word, &now, to, true, __ATOMIC_RELEASE,
-                                                    __ATOMIC_RELAXED))
+    while (now < to &&
+           !__atomic_compare_exchange_n(word, &now, to, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;
 }
 
@@ -108,8 +110,12 @@ static bool claim(struct pen *mine, uint32_t epoch) {
     struct tcl_ring *ring = &tcl_rings()[index];
     if (!tcl_provide(ring, sizeof(struct tcl_ring) - sizeof(ring->records)))
         return false;
-    *mine = (struct pen){.epoch = epoch, .state = PEN_READY, .ring = ring, .is_busy = 1,
-                         .exit_rounds = mine->exit_rounds, .index = (uint32_t)index};
+    *mine = (struct pen){.epoch = epoch,
+                         .state = PEN_READY,
+                         .ring = ring,
+                         .is_busy = 1,
+                         .exit_rounds = mine->exit_rounds,
+                         .index = (uint32_t)index};
     if (atomic_load_explicit(&ring_left[index].epoch, memory_order_relaxed) == epoch) {
         mine->head = atomic_load_explicit(&ring_left[index].head, memory_order_relaxed);
         mine->lost = atomic_load_explicit(&ring_left[index].lost, memory_order_relaxed);
@@ -170,7 +176,8 @@ static bool make_room(struct pen *mine) {
     mine->full_since_ms = 0;
     uint64_t room = TCL_RING_RECORDS - used, slot = mine->head % TCL_RING_RECORDS;
     uint64_t step = PROVIDE_RECORDS - slot % PROVIDE_RECORDS;
-    /* In the first lap the memory under the slots is not there yet; later this costs nothing much. */
+    /* In the first lap the memory under the slots is not there yet; later this costs nothing much.
+     */
     if (mine->head < TCL_RING_RECORDS) {
         if (!tcl_provide(&ring->records[slot], step * sizeof(struct tcl_record)))
             return false;
@@ -242,8 +249,8 @@ static inline struct tcl_run *run_entry(uintptr_t addr) {
     size_t page = (addr - range_base) / TCL_PAGE;
     if (tcl_unlikely(page >= range_pages))
         return NULL;
-    if (tcl_unlikely(!atomic_load_explicit(&runs_provided[page >> PROVIDE_SHIFT],
-                                           memory_order_acquire))) {
+    if (tcl_unlikely(
+            !atomic_load_explicit(&runs_provided[page >> PROVIDE_SHIFT], memory_order_acquire))) {
         size_t first = page & -((size_t)1 << PROVIDE_SHIFT);
         size_t count = (size_t)1 << PROVIDE_SHIFT;
         if (count > range_pages - first)

@@ -42,8 +42,8 @@
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
-#define WAIT_MS 250       /* for the daemon's answer */
-#define RETRY_MS 1000     /* after a failed attach; doubles up to 64 s */
+#define WAIT_MS 250   /* for the daemon's answer */
+#define RETRY_MS 1000 /* after a failed attach; doubles up to 64 s */
 #define RETRY_DOUBLINGS 6
 #define INTERRUPTS_MAX 16 /* signals survived while waiting */
 #define HIGH_FD 200       /* transient descriptors live above what programs expect to get */
@@ -58,7 +58,7 @@ char *tcl_shared;
 static struct sockaddr_un daemon_address;
 static uintptr_t range_base;
 static size_t range_pages, total_bytes;
-static uint32_t epochs;         /* under attach_lock; survives fork, so a child's is new to its threads */
+static uint32_t epochs; /* under attach_lock; survives fork, so a child's is new to its threads */
 static uint32_t session_number; /* of the last welcome, this process's or its parent's */
 
 static bool fork_holds_maps, fork_holds_sites;
@@ -120,7 +120,9 @@ void tcl_session_poll(void) {
         attach_again();
 }
 
-void tcl_session_lost_reader(void) { attach_again(); }
+void tcl_session_lost_reader(void) {
+    attach_again();
+}
 
 void tcl_session_leave(const char *reason) {
     atomic_store(&tcl_mode, TCL_MODE_ALONE);
@@ -224,8 +226,8 @@ static bool prepare(void) {
         range_base = 0;
     total_bytes = TCL_RUNS_AT + range_pages * sizeof(struct tcl_run);
     total_bytes = (total_bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
-    struct tcl_life *life = tcl_os_mmap(NULL, TCL_PAGE, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct tcl_life *life =
+        tcl_os_mmap(NULL, TCL_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (life == MAP_FAILED)
         return false;
     if (syscall(SYS_madvise, life, TCL_PAGE, MADV_WIPEONFORK))
@@ -245,6 +247,14 @@ static int raise_fd(int fd) {
     return high;
 }
 
+/* What a hello carries gives its receiver power over us: only root and our own user may have it. */
+static bool is_trusted(int socket) {
+    struct ucred peer;
+    socklen_t bytes = sizeof(peer);
+    return !syscall(SYS_getsockopt, socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) &&
+           (peer.uid == 0 || peer.uid == (uid_t)syscall(SYS_geteuid));
+}
+
 static int connect_daemon(void) {
     int fd = raise_fd((int)syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (fd < 0)
@@ -253,8 +263,12 @@ static int connect_daemon(void) {
     syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
     syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
-        if (!syscall(SYS_connect, fd, &daemon_address, sizeof(daemon_address)))
-            return fd;
+        if (!syscall(SYS_connect, fd, &daemon_address, sizeof(daemon_address))) {
+            if (is_trusted(fd))
+                return fd;
+            errno = EPERM;
+            break;
+        }
         if (errno != EINTR)
             break;
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * site.c: tells from where the program allocates.
- * In: a return address and a frame of the public function. Out: an index into the site table; entries of
- *   the site and module tables, stable under ASLR.
- * Knows nothing of objects; the walking itself is unwind.c's.
+ * In: a return address and a frame of the public function. Out: an index into the site table;
+ * entries of the site and module tables, stable under ASLR. Knows nothing of objects; the walking
+ * itself is unwind.c's.
  *
  *   hot:    key = (return addresses 0 to 3, depth of the frame)  -> keys[] -> site
  *   first:  walk the stack -> (module, offset) frames -> index[] by hash -> site, old or new
@@ -294,7 +294,8 @@ static void describe(const struct first_sight *sight, struct tcl_site *site) {
 
 /* Number of the site, old or new; 0 when the table is full. Under site_lock. */
 static uint32_t intern(const struct tcl_site *site) {
-    /* Not by site->hash: frames of generated code do not count there, here they tell sites apart. */
+    /* Not by site->hash: frames of generated code do not count there, here they tell sites apart.
+     */
     uint64_t place = 0;
     for (unsigned i = 0; i < site->frame_count; i++)
         place = mix(place, site->frames[i]);

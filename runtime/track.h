@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track.h: the tracking half of the runtime, as its own files see it.
- * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c, ring.c, site.c,
- *   unwind.c, map.c.
- * Knows nothing of heaps.
+ * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
+ * ring.c, site.c, unwind.c, map.c. Knows nothing of heaps.
  *
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
  *   |header|control|modules|sites|maps|rings|runs ...                     written, never believed
  *
  *   tcl_life -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked child,
- *                                   so the child has no session, and holds no lock, until it attaches
+ *                                   so the child has no session, and holds no lock, until it
+ * attaches
  *
- * A thread belongs to a session when its own epoch equals tcl_life->epoch. That one comparison tells
- * apart: attached; forked (0); stepped aside (0); attached anew (another number).
+ * A thread belongs to a session when its own epoch equals tcl_life->epoch. That one comparison
+ * tells apart: attached; forked (0); stepped aside (0); attached anew (another number).
  */
 #ifndef TCL_TRACK_H
 #define TCL_TRACK_H
@@ -29,9 +29,10 @@ struct tcl_life {
 TCL_HIDDEN extern struct tcl_life *tcl_life;
 
 enum tcl_mode {
-    TCL_MODE_EARLY = 0, /* the constructor has not run: mmap objects are remembered, nothing is told */
-    TCL_MODE_ALONE,     /* nobody to tell, ever */
-    TCL_MODE_TRACKED    /* there is a session, or there was one in the process that forked us */
+    TCL_MODE_EARLY =
+        0,           /* the constructor has not run: mmap objects are remembered, nothing is told */
+    TCL_MODE_ALONE,  /* nobody to tell, ever */
+    TCL_MODE_TRACKED /* there is a session, or there was one in the process that forked us */
 };
 TCL_HIDDEN extern _Atomic uint32_t tcl_mode;
 
@@ -92,9 +93,9 @@ TCL_HIDDEN uint64_t tcl_now_ms(void);
 
 /* ---- ring.c ---------------------------------------------------------------------------------- */
 
-TCL_HIDDEN void tcl_ring_start(void);  /* once, in the constructor */
-TCL_HIDDEN void tcl_ring_anew(void);   /* no ring is owned, the object table is empty */
-TCL_HIDDEN bool tcl_ring_fill(void);   /* enters every live object into the table; false: no memory */
+TCL_HIDDEN void tcl_ring_start(void); /* once, in the constructor */
+TCL_HIDDEN void tcl_ring_anew(void);  /* no ring is owned, the object table is empty */
+TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
 TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
 
 /* ---- map.c ----------------------------------------------------------------------------------- */
@@ -105,7 +106,8 @@ TCL_HIDDEN bool tcl_map_fill(void);
 
 /* ---- site.c, unwind.c ------------------------------------------------------------------------ */
 
-/* Publishes again every site and module known, in a new session; the first call makes the tables. */
+/* Publishes again every site and module known, in a new session; the first call makes the tables.
+ */
 TCL_HIDDEN bool tcl_site_republish(void);
 
 /* Called for each frame of a walk, innermost first, with its return address and the distance in

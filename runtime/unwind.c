@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * unwind.c: walks the calling thread's stack by the call frame information every x86-64 program carries.
- * In: nothing. Out: return addresses, innermost first. Knows nothing of sites or sessions.
+ * unwind.c: walks the calling thread's stack by the call frame information every x86-64 program
+ * carries. In: nothing. Out: return addresses, innermost first. Knows nothing of sites or sessions.
  *
  * Our own, because none of the others may run inside malloc: glibc's backtrace allocates, libunwind
  * locks and brings liblzma, and both it and libgcc read memory that a damaged frame points to. Here
@@ -20,11 +20,19 @@
 #if defined(__x86_64__)
 
 enum { RBX = 3, RBP = 6, RSP = 7, R12 = 12, PC = 16, REGISTERS = 17 };
-enum rule_kind { SAME = 0, UNDEFINED, AT_OFFSET, IS_OFFSET, IN_REGISTER, AT_EXPRESSION, IS_EXPRESSION };
+enum rule_kind {
+    SAME = 0,
+    UNDEFINED,
+    AT_OFFSET,
+    IS_OFFSET,
+    IN_REGISTER,
+    AT_EXPRESSION,
+    IS_EXPRESSION
+};
 
-#define REMEMBER_MAX 4   /* nested DW_CFA_remember_state; compilers use one */
+#define REMEMBER_MAX 4 /* nested DW_CFA_remember_state; compilers use one */
 #define EXPRESSION_MAX 16
-#define SEARCH_STEPS 32  /* of a binary search */
+#define SEARCH_STEPS 32 /* of a binary search */
 #define INSTRUCTIONS_MAX 4096
 #define READABLE_PAGES 4
 
@@ -243,7 +251,8 @@ static void set_expression(struct reader *in, struct row *row, uint64_t reg, uin
 }
 
 /* The instructions with an operand code of their own; false: unknown, or beyond pc. */
-static bool extended(struct reader *in, uint8_t code, const struct frame_info *info, struct row *row) {
+static bool extended(struct reader *in, uint8_t code, const struct frame_info *info,
+                     struct row *row) {
     uint64_t reg;
     switch (code) {
     case 0x00: /* nop */
@@ -347,7 +356,8 @@ static bool execute(struct reader in, const struct frame_info *info, uintptr_t p
     return !in.failed;
 }
 
-/* ---- Expressions: procedure linkage tables, realigned stacks, signal frames ------------------- */
+/* ---- Expressions: procedure linkage tables, realigned stacks, signal frames -------------------
+ */
 
 struct stack {
     uint64_t word[EXPRESSION_MAX];

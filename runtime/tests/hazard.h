@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * hazard.h: a small daemon for tests, and the program it serves, in one executable.
- * In: a function that does something hazardous. Out: its exit status, and what the daemon saw of it.
- * Knows nothing of heat or placement.
+ * In: a function that does something hazardous. Out: its exit status, and what the daemon saw of
+ * it. Knows nothing of heat or placement.
  *
- * A test starts itself again as the hosted program, with TIERCEL_SOCKET set; the first process serves it.
- * The books are kept twice: from records by version, and from the object table. They must agree.
+ * A test starts itself again as the hosted program, with TIERCEL_SOCKET set; the first process
+ * serves it. The books are kept twice: from records by version, and from the object table. They
+ * must agree.
  */
 #ifndef HAZARD_H
 #define HAZARD_H
@@ -74,7 +75,9 @@ struct daemon {
 
 __attribute__((unused)) static volatile void *hazard_sink;
 
-static inline struct tcl_header *header_of(struct session *s) { return (void *)s->base; }
+static inline struct tcl_header *header_of(struct session *s) {
+    return (void *)s->base;
+}
 static inline struct tcl_control *control_of(struct session *s) {
     return (void *)(s->base + TCL_CONTROL_AT);
 }
@@ -101,8 +104,9 @@ static void apply(struct session *s, const struct tcl_record *r) {
     bool newer = is_newer(r->carve, r->generation, page);
     bool same = r->carve == page->carve && r->generation == page->generation;
     if (newer || (same && r->kind == TCL_DIED))
-        *page = (struct page_of_book){r->addr, r->size & ((1ull << TCL_SIZE_BITS) - 1), r->carve,
-                                      r->site, r->generation, r->kind != TCL_DIED};
+        *page = (struct page_of_book){r->addr,       r->size & ((1ull << TCL_SIZE_BITS) - 1),
+                                      r->carve,      r->site,
+                                      r->generation, r->kind != TCL_DIED};
 }
 
 static void drain(struct session *s) {
@@ -112,7 +116,8 @@ static void drain(struct session *s) {
         s->lost += ring->lost - s->ring_lost[i];
         s->ring_lost[i] = ring->lost;
         uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
-        CHECK(head - s->tail[i] <= TCL_RING_RECORDS, "ring %u: head %lu, tail %lu", i, head, s->tail[i]);
+        CHECK(head - s->tail[i] <= TCL_RING_RECORDS, "ring %u: head %lu, tail %lu", i, head,
+              s->tail[i]);
         for (; s->tail[i] < head; s->tail[i]++)
             apply(s, &ring->records[s->tail[i] % TCL_RING_RECORDS]);
         __atomic_store_n(&ring->tail, s->tail[i], __ATOMIC_RELEASE);
@@ -121,7 +126,8 @@ static void drain(struct session *s) {
 }
 
 /* Calls `each` for the live objects of the table. */
-static void walk_table(struct session *s, void (*each)(struct session *, const struct page_of_book *)) {
+static void walk_table(struct session *s,
+                       void (*each)(struct session *, const struct page_of_book *)) {
     struct tcl_run *runs = (void *)(s->base + TCL_RUNS_AT);
     struct tcl_map *maps = (void *)(s->base + TCL_MAPS_AT);
     for (uint64_t i = 0; i < header_of(s)->run_high_water; i++) {
@@ -191,7 +197,9 @@ static void accept_session(struct daemon *d) {
     struct session *s = calloc(1, sizeof(*s));
     char rights[CMSG_SPACE(sizeof(int))];
     struct iovec vector = {&s->hello, sizeof(s->hello)};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = rights,
+    struct msghdr message = {.msg_iov = &vector,
+                             .msg_iovlen = 1,
+                             .msg_control = rights,
                              .msg_controllen = sizeof(rights)};
     struct ucred peer;
     socklen_t length = sizeof(peer);

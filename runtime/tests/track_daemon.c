@@ -12,7 +12,8 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Runs the program; checks its status and that stderr is exactly one line with `word`, or nothing. */
+/* Runs the program; checks its status and that stderr is exactly one line with `word`, or nothing.
+ */
 static void run(struct daemon *d, const char *what, const char *word) {
     int status = serve(d, start_hosted(d, "hosted"));
     const char *said = errors_of(d);
@@ -38,6 +39,19 @@ static void without_socket(void) {
     close_daemon(&d);
 }
 
+/* Another user's socket in our way is not trusted with our memory. Only root can set this up. */
+static void of_another_user(void) {
+    struct daemon d = {0};
+    if (geteuid())
+        return;
+    CHECK(!seteuid(65534), "%s", strerror(errno));
+    open_daemon(&d);
+    CHECK(!seteuid(0), "%s", strerror(errno));
+    run(&d, "another user's", "not permitted");
+    CHECK(!d.sessions, "%d sessions", d.sessions);
+    close_daemon(&d);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) {
         churn(3000, 1);
@@ -45,6 +59,7 @@ int main(int argc, char **argv) {
     }
     (void)argv;
     without_socket();
+    of_another_user();
     struct daemon mute = {.is_mute = true};
     open_daemon(&mute);
     double began = seconds();
@@ -69,6 +84,7 @@ int main(int argc, char **argv) {
     run(&scribbler, "scribbler", NULL);
     CHECK(scribbler.session[0]->records > 1000, "it went on");
     close_daemon(&scribbler);
-    printf("track_daemon: missing, dead, mute (%.2f s), garbled, unwilling, scribbling: unharmed\n", took);
+    printf("track_daemon: missing, dead, mute (%.2f s), garbled, unwilling, scribbling: unharmed\n",
+           took);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_dlopen.c: a library that allocates in its constructor comes, goes, and another one takes its
- * place at the same addresses: the sites of both are told apart, and freed objects are told.
+ * track_dlopen.c: a library that allocates in its constructor comes, goes, and another one takes
+ * its place at the same addresses: the sites of both are told apart, and freed objects are told.
  */
 #include "hazard.h"
 #include <dlfcn.h>
@@ -40,7 +40,8 @@ static void look(struct session *s, const struct page_of_book *found) {
     struct tcl_site *site = (struct tcl_site *)(s->base + TCL_SITES_AT) + found->site;
     struct tcl_module *module =
         (struct tcl_module *)(s->base + TCL_MODULES_AT) + (site->frames[0] >> 48);
-    CHECK(found->site && strstr(module->path, "lib1.so"), "site %u in %s", found->site, module->path);
+    CHECK(found->site && strstr(module->path, "lib1.so"), "site %u in %s", found->site,
+          module->path);
 }
 
 int main(int argc, char **argv) {

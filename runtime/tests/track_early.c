@@ -21,7 +21,9 @@ __attribute__((destructor(101))) static void after_everything(void) {
     hazard_sink = late;
 }
 
-static void at_exit(void) { churn(100, 5); }
+static void at_exit(void) {
+    churn(100, 5);
+}
 
 static int early_in_snapshot, late_in_table;
 static void look(struct session *s, const struct page_of_book *found) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_exec.c: vfork, posix_spawn, exec that fails, exec that succeeds: the pid gets a new session,
- * and children that only exec cost none.
+ * track_exec.c: vfork, posix_spawn, exec that fails, exec that succeeds: the pid gets a new
+ * session, and children that only exec cost none.
  */
 #include "hazard.h"
 
@@ -55,7 +55,8 @@ int main(int argc, char **argv) {
     struct daemon d = {0};
     host(&d, "hosted");
     struct session *first = d.session[0], *last = d.session[d.sessions - 1];
-    CHECK(first->pid == last->pid && first != last, "the exec kept its pid and changed its session");
+    CHECK(first->pid == last->pid && first != last,
+          "the exec kept its pid and changed its session");
     CHECK(first->kinds[TCL_BORN] > 100 && last->kinds[TCL_BORN] > 100, "records on both sides");
     printf("track_exec: %d sessions, first and last of one pid\n", d.sessions);
     close_daemon(&d);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_overflow.c: a daemon that does not read: every record is either in a ring or counted as lost,
- * nobody waits, and the object table is still true. A daemon that comes back gets its client back.
+ * track_overflow.c: a daemon that does not read: every record is either in a ring or counted as
+ * lost, nobody waits, and the object table is still true. A daemon that comes back gets its client
+ * back.
  */
 #include "hazard.h"
 #include <time.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_own_malloc.c: a program that exports malloc itself wins over the preload: it is told so, once,
- * and what it maps is still tracked.
+ * track_own_malloc.c: a program that exports malloc itself wins over the preload: it is told so,
+ * once, and what it maps is still tracked.
  */
 // build: -rdynamic
 #include "hazard.h"
@@ -20,8 +20,12 @@ void *malloc(size_t bytes) {
     *(size_t *)(arena + at) = bytes - 16;
     return arena + at + 16;
 }
-void free(void *p) { (void)p; }
-void *calloc(size_t count, size_t bytes) { return malloc(count * bytes); }
+void free(void *p) {
+    (void)p;
+}
+void *calloc(size_t count, size_t bytes) {
+    return malloc(count * bytes);
+}
 void *realloc(void *p, size_t bytes) {
     void *to = malloc(bytes);
     if (to && p) {

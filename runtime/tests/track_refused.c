@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_refused.c: a kernel that refuses: seccomp filters on memfd_create, socket, connect; a file size
- * limit; shared memory that runs out, at the start and in the middle. No SIGBUS, no SIGXFSZ, one line.
+ * track_refused.c: a kernel that refuses: seccomp filters on memfd_create, socket, connect; a file
+ * size limit; shared memory that runs out, at the start and in the middle. No SIGBUS, no SIGXFSZ,
+ * one line.
  */
 #include "hazard.h"
 #include <linux/filter.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_signals.c: a timer's handler maps and unmaps while the program does the same, also on a small
- * signal stack: no deadlock, no crash, nothing lost in silence.
+ * track_signals.c: a timer's handler maps and unmaps while the program does the same, also on a
+ * small signal stack: no deadlock, no crash, nothing lost in silence.
  */
 #include "hazard.h"
 #include <sys/time.h>
@@ -43,7 +43,8 @@ int main(int argc, char **argv) {
     struct daemon d = {0};
     host(&d, "hosted");
     struct session *s = d.session[0];
-    printf("track_signals: %lu records, %lu lost and counted\n", s->records, s->lost + s->without_ring);
+    printf("track_signals: %lu records, %lu lost and counted\n", s->records,
+           s->lost + s->without_ring);
     close_daemon(&d);
     return 0;
 }

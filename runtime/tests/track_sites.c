@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_sites.c: more sites than the table holds, all in generated code without unwind tables; stacks
- * deeper than a site; and frames of random size, which must not cost a walk each time.
+ * track_sites.c: more sites than the table holds, all in generated code without unwind tables;
+ * stacks deeper than a site; and frames of random size, which must not cost a walk each time.
  */
 #include "hazard.h"
 #include <time.h>
@@ -18,7 +18,7 @@ static void generated(void) {
     CHECK(code != MAP_FAILED, "%s", strerror(errno));
     void *target = malloc;
     for (uint32_t i = 0; i < CALLS; i++) {
-        uint8_t call[] = {0x48, 0x83, 0xec, 8,    0x48, 0xb8, 0, 0, 0, 0,    0,
+        uint8_t call[] = {0x48, 0x83, 0xec, 8,    0x48, 0xb8, 0,    0,    0, 0,   0,
                           0,    0,    0,    0xff, 0xd0, 0x48, 0x83, 0xc4, 8, 0xc3};
         memcpy(call + 6, &target, 8);
         memcpy(code + i * CODE_BYTES, call, sizeof(call));

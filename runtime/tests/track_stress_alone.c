@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_stress_alone.c: the tracking half itself, under ThreadSanitizer, with a heap of paper: threads
- * note births and deaths, come and go, fork, while a daemon drains, dies and is replaced.
+ * track_stress_alone.c: the tracking half itself, under ThreadSanitizer, with a heap of paper:
+ * threads note births and deaths, come and go, fork, while a daemon drains, dies and is replaced.
  */
 // build: -fsanitize=thread -Wno-tsan -fno-omit-frame-pointer -ldl
 #define EXIT_ROUNDS 1 /* the sanitizer leaves a thread before its last destructors */
@@ -26,13 +26,17 @@ void tcl_range(uintptr_t *base, size_t *pages) {
 void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context) {
     (void)visit, (void)context;
 }
-bool tcl_map_fill(void) { return true; }
+bool tcl_map_fill(void) {
+    return true;
+}
 void tcl_map_start(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     /* Past the sanitizer, to which mapping over memory in use would look like a race. */
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
 }
-int tcl_os_munmap(void *addr, size_t bytes) { return munmap(addr, bytes); }
+int tcl_os_munmap(void *addr, size_t bytes) {
+    return munmap(addr, bytes);
+}
 
 /* Every thread owns every THREADS-th OS page; a page's carve never changes, its generation does. */
 static uint16_t generation[PAGES];
@@ -100,8 +104,8 @@ int main(void) {
     struct session *s = d.session[d.sessions - 1];
     drain(s);
     CHECK(d.sessions == 2, "%d sessions", d.sessions);
-    printf("stress: %lu + %lu records, %lu lost and counted\n", d.session[0]->records,
-           s->records, s->lost + s->without_ring);
+    printf("stress: %lu + %lu records, %lu lost and counted\n", d.session[0]->records, s->records,
+           s->lost + s->without_ring);
     close_daemon(&d);
     return 0;
 }

@@ -71,8 +71,8 @@ int main(int argc, char **argv) {
     CHECK(s->without_ring >= 90, "threads beyond the rings: %lu", s->without_ring);
     walk_table(s, count_crowd);
     CHECK(crowd_objects == CROWD, "%d objects of %d threads", crowd_objects, CROWD);
-    printf("track_threads: %d threads in %u rings; %d at once, %lu records counted as lost\n", CHURNED,
-           rings, CROWD, s->without_ring);
+    printf("track_threads: %d threads in %u rings; %d at once, %lu records counted as lost\n",
+           CHURNED, rings, CROWD, s->without_ring);
     close_daemon(&churned);
     close_daemon(&crowded);
     return 0;
