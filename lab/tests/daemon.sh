@@ -4,11 +4,12 @@
 # programs: tiercel libtiercel.so hotset residency json
 # limit: 120
 
+settings > settings
 mkdir -p run
 export XDG_RUNTIME_DIR=/tmp/run
 
 start_daemon() {
-    tiercel daemon --fast 24MiB --tick 500ms --trigger time=1 > daemon.log 2>&1 &
+    tiercel daemon --fast 24MiB --config settings > daemon.log 2>&1 &
     wait_for 10 tiercel status --json
 }
 # start NAME: hotset under the daemon's variables

@@ -5,6 +5,7 @@
 # limit: 90
 # short: yes
 
+settings > settings
 case $LAB_MACHINE in
 two-socket-optane) fast="0 1" ;;
 *) fast="0" ;;
@@ -35,7 +36,7 @@ settled() {
 }
 
 # 48 MiB, of which 9 are hot and born last; 25% of it may be in fast memory.
-tiercel run --fast 25% --tick 500ms --trigger time=1 --json --output summary \
+tiercel run --fast 25% --config settings --json --output summary \
     -- hotset 16 3 3072 60 > log 2> errors &
 program=$!
 wait_for 20 grep -q ready log || not_ok "the program starts" "$(cat log errors)"

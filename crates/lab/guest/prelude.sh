@@ -65,3 +65,20 @@ tier_of() {
 
 # node_free_kib NODE
 node_free_kib() { awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$1/meminfo"; }
+
+# settings: a configuration for a guest whose time means nothing: the kernel's work is translated and
+# takes ten times as long, and no memory is faster than another. So the sampler may use more CPU
+# time, and moves need not pay for themselves.
+settings() {
+    cat << 'TOML'
+[policy]
+tick_ms = 500
+gate = "none"
+
+[policy.trigger.time]
+ticks = 1
+
+[sampling]
+cpu-budget = 0.3
+TOML
+}
