@@ -111,7 +111,7 @@ static void start_options(void) {
 #define FREE_FRACTION 16
 #define FULL_PAGES_SEARCH 8
 
-static bool worth_using(const mi_page_t *page) {
+static inline bool worth_using(const mi_page_t *page) {
     return page->capacity - page->used > page->capacity / FREE_FRACTION;
 }
 
@@ -246,7 +246,39 @@ void *tcl_small_aligned(size_t bytes, size_t align) {
     return mi_malloc_aligned(at_least_16(bytes), align);
 }
 
-void tcl_small_free(void *p) { mi_free_ex(p, NULL, *slice_of(p)); }
+/* A page of ours has become empty, or a full one worth using. */
+static __attribute__((noinline)) void page_changes(mi_page_t *page) {
+    if (mi_page_is_in_full(page))
+        _mi_page_unfull(page);
+    if (page->used == 0 && page->retire_expire == 0)
+        _mi_page_retire(page);
+}
+
+static __attribute__((noinline)) void free_elsewhere(void *p, mi_page_t *page) {
+    mi_free_ex(p, NULL, page);
+}
+
+/* mi_free, with one branch for a page of ours whether full or not: nearly all are nearly full. */
+void tcl_small_free(void *p) {
+    mi_page_t *page = *slice_of(p);
+    if (tcl_unlikely(page == NULL))
+        return; /* never handed out */
+    mi_threadid_t other = _mi_prim_thread_id() ^ mi_page_xthread_id(page);
+    if (tcl_unlikely(other > MI_PAGE_IN_FULL_QUEUE)) { /* another thread's, or with aligned slots */
+        free_elsewhere(p, page);
+        return;
+    }
+    mi_block_t *block = p;
+    mi_block_set_next(page, block, page->local_free);
+    page->local_free = block;
+    unsigned used = --page->used;
+    /* The halves of the first are coin tosses, all of it is rare: one branch, hidden from gcc. */
+    unsigned changes = ((unsigned)other & (unsigned)worth_using(page)) | (used == 0);
+    __asm__("" : "+r"(changes));
+    if (tcl_unlikely(changes != 0))
+        page_changes(page);
+}
+
 void tcl_small_free_far(void *p) { mi_free(p); }
 size_t tcl_small_usable(const void *p) { return mi_usable_size(p); }
 bool tcl_small_owns(const void *p) { return _mi_page_map && _mi_safe_ptr_page(p) != NULL; }
