@@ -6,6 +6,7 @@ use crate::sites::{ClientUses, Present};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_wire::{Drained, Flags, Record, Session, Version};
 
@@ -21,6 +22,12 @@ const LOOKED_MAX: usize = 1 << 16;
 /// Shortest time between two resyncs of one client, milliseconds: a resync reads the whole object
 /// table, and a client that loses records all the time must not make us do that all the time.
 pub const RESYNC_MS_MIN: u64 = 200;
+
+/// And so many times as long as the last one took, so that resyncs cost at most a tenth of the time,
+const RESYNC_PAUSES: u64 = 10;
+
+/// but never longer than this, milliseconds: a picture that is wrong is of no use to anybody.
+const RESYNC_MS_MAX: u64 = 2_000;
 
 /// A hosted process.
 pub struct Client {
@@ -47,7 +54,7 @@ pub struct Client {
     exec_from: Option<(u64, u64)>,
     /// Its table must be read anew; no sooner than this time.
     resync_due_ms: Option<u64>,
-    last_resync_ms: u64,
+    next_resync_ms: u64,
 }
 
 impl Client {
@@ -65,7 +72,7 @@ impl Client {
             resyncs: 0,
             exec_from: None,
             resync_due_ms: None,
-            last_resync_ms: 0,
+            next_resync_ms: 0,
         }
     }
 
@@ -80,7 +87,7 @@ impl Client {
     pub fn first_look(&mut self, ledger: &mut Ledger) {
         let Client { uses, looked, .. } = self;
         let objects = self.session.snapshot().inspect(|object| {
-            uses.born(object.site, object.bytes, object.flags.has(Flags::BLOCK));
+            uses.born(object.site, 1, object.bytes, object.flags.has(Flags::BLOCK));
             if looked.len() < LOOKED_MAX {
                 looked.insert((object.addr, object.version));
             }
@@ -101,9 +108,9 @@ impl Client {
         for record in buffer.iter() {
             match *record {
                 Record::Born { addr, site, bytes, flags, version, .. } => {
-                    if self.looked.is_empty() || !self.looked.remove(&(addr, version)) {
-                        self.uses.born(site, bytes, flags.has(Flags::BLOCK));
-                    }
+                    let counted = !self.looked.is_empty() && self.looked.remove(&(addr, version));
+                    let births = u64::from(!counted);
+                    self.uses.born(site, births, births * bytes, flags.has(Flags::BLOCK));
                 }
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
@@ -116,7 +123,7 @@ impl Client {
         self.records += drained.records as u64;
         self.lost = self.lost.saturating_add(drained.lost);
         if drained.lost > 0 && self.resync_due_ms.is_none() {
-            self.resync_due_ms = Some(now_ms.max(self.last_resync_ms + RESYNC_MS_MIN));
+            self.resync_due_ms = Some(now_ms.max(self.next_resync_ms));
         }
         drained
     }
@@ -135,10 +142,13 @@ impl Client {
     /// Reads the object table anew when records were lost and it is time; the rings are drained.
     pub fn heal(&mut self, ledger: &mut Ledger, now_ms: u64) {
         if self.resync_due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
+            let began = Instant::now();
             ledger.resync(self.pid, self.session.snapshot());
+            let took_ms = began.elapsed().as_millis() as u64;
             self.resyncs += 1;
             self.resync_due_ms = None;
-            self.last_resync_ms = now_ms;
+            self.next_resync_ms =
+                now_ms + (took_ms * RESYNC_PAUSES).clamp(RESYNC_MS_MIN, RESYNC_MS_MAX);
         }
     }
 }

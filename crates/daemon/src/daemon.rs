@@ -247,7 +247,11 @@ impl Daemon {
     fn sense(&mut self, token: Token) {
         let now = self.now_ms();
         match token {
-            Token::Clients => self.greeter.accept(&self.poller, now),
+            Token::Clients => {
+                for arrival in self.greeter.accept(&self.poller, now) {
+                    self.dispatch(Event::ClientHello(Box::new(arrival)));
+                }
+            }
             Token::Control => self.desk.accept(&self.poller, now),
             Token::Greeting(id) => {
                 if let Some(arrival) = self.greeter.read(id) {
@@ -332,12 +336,12 @@ impl Daemon {
             return;
         }
         self.next_number = self.next_number.checked_add(1).unwrap_or(1);
-        self.watch_accesses(&mut arrival);
         // Everything it reads in its control page, before it goes on.
         let now = self.now_ms();
         arrival.session.set_clock_ms(now);
         self.give_arenas(&arrival.session);
         arrival.welcome(number);
+        self.watch_accesses(&mut arrival);
         let mut client = Client::new(arrival);
         self.ledger.advance(now);
         client.first_look(&mut self.ledger);

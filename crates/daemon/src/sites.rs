@@ -5,6 +5,7 @@
 use crate::control::Order;
 use crate::symbols::SiteFrame;
 use serde::{Deserialize, Serialize};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
@@ -98,10 +99,10 @@ impl ClientUses {
         self.uses.entry(if known { site } else { 0 }).or_default()
     }
 
-    /// An object was born.
-    pub fn born(&mut self, site: u32, bytes: u64, is_block: bool) {
+    /// So many objects were born, with so many bytes together.
+    pub fn born(&mut self, site: u32, births: u64, bytes: u64, is_block: bool) {
         let used = self.of(site);
-        used.births += 1;
+        used.births += births;
         used.born_bytes = used.born_bytes.saturating_add(bytes);
         used.blocks |= is_block;
     }
@@ -191,14 +192,17 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Keeps what a leaving client used. Its objects live no more.
+    /// Keeps what a leaving client used. Its objects live no more, and processes that come after it
+    /// use the same memory again: peaks of those that left are not added up.
     pub fn keep(&mut self, who: &Present<'_>) {
-        add(&mut self.left, who, |used| Use {
-            live_bytes: 0,
-            heat: 0.0,
-            nodes: BTreeMap::new(),
-            ..used.clone()
-        });
+        let mut gone = HashMap::new();
+        add(&mut gone, who);
+        for row in gone.values_mut() {
+            row.used.live_bytes = 0;
+            row.used.heat = 0.0;
+            row.used.nodes.clear();
+        }
+        join(&mut self.left, gone);
     }
 
     /// All sites; those that deserve `fast_bytes` most are marked.
@@ -207,10 +211,12 @@ impl Sites {
         present: impl Iterator<Item = Present<'a>>,
         fast_bytes: u64,
     ) -> Vec<SiteRow> {
-        let mut rows = self.left.clone();
+        let mut here = HashMap::new();
         for who in present {
-            add(&mut rows, &who, Use::clone);
+            add(&mut here, &who);
         }
+        let mut rows = self.left.clone();
+        join(&mut rows, here);
         let mut rows: Vec<SiteRow> = rows.into_values().collect();
         mark_deserving(&mut rows, fast_bytes);
         rows
@@ -257,13 +263,11 @@ fn key(frame: &SiteFrame) -> (&Path, u64) {
     (&frame.path, frame.addr)
 }
 
-fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>, now: impl Fn(&Use) -> Use) {
+/// Adds what a client used to what others use at the same time.
+fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
     for (number, used) in &who.uses.uses {
         let known = who.uses.known.get(number);
-        let mut hash = known.map_or(UNKNOWN_SITE, |known| known.hash);
-        if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
-            hash = UNKNOWN_SITE;
-        }
+        let hash = known.map_or(UNKNOWN_SITE, |known| known.hash);
         let row = rows.entry(hash).or_insert_with(|| SiteRow {
             hash,
             program: who.program.to_owned(),
@@ -271,10 +275,29 @@ fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>, now: impl Fn(&Use) -
             used: Use::default(),
             deserves_fast: false,
         });
-        row.used.absorb(&now(used));
+        row.used.absorb(used);
         if used.peak_bytes == 0 {
             // Nobody looked while it lived: at most what was born, at most all the process had.
             row.used.peak_bytes += used.born_bytes.min(who.peak_bytes);
+        }
+    }
+}
+
+/// Joins rows that were used later. Sites beyond [`SITES_MAX`] become unknown.
+fn join(rows: &mut HashMap<u64, SiteRow>, later: HashMap<u64, SiteRow>) {
+    for (mut hash, mut row) in later {
+        if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
+            hash = UNKNOWN_SITE;
+            (row.hash, row.frames) = (hash, [].into());
+        }
+        match rows.entry(hash) {
+            Entry::Vacant(place) => drop(place.insert(row)),
+            Entry::Occupied(mut place) => {
+                let used = &mut place.get_mut().used;
+                let peak_bytes = used.peak_bytes.max(row.used.peak_bytes);
+                used.absorb(&row.used);
+                used.peak_bytes = peak_bytes;
+            }
         }
     }
 }

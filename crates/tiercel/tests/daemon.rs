@@ -5,6 +5,7 @@ mod common;
 use common::{Daemon, Process, compile, stderr, stdout, tiercel, wait};
 use rustix::process::Signal;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
@@ -126,10 +127,12 @@ fn garbage_on_the_control_socket_harms_nobody() {
 fn a_socket_out_of_reach_harms_nobody() {
     let daemon = Daemon::start(&[]);
     let program = compile(daemon.folder.path(), "busy", BUSY, &[]);
+    let shared = tempfile::tempdir().unwrap();
     // As root: another user, whom the private folder keeps out. Else: a path that leads nowhere.
     let mut command = if rustix::process::geteuid().is_root() {
-        let copy = std::env::temp_dir().join(format!("tiercel-stranger-{}", std::process::id()));
-        let library = copy.with_extension("so");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(shared.path(), open).unwrap();
+        let (copy, library) = (shared.path().join("busy"), shared.path().join("libtiercel.so"));
         std::fs::copy(&program, &copy).unwrap();
         std::fs::copy(common::runtime(), &library).unwrap();
         let mut command = Command::new("setpriv");

@@ -169,7 +169,15 @@ impl Daemon {
     }
 
     pub fn until(&self, what: &str, holds: impl Fn(&serde_json::Value) -> bool) {
-        wait(what, || holds(&self.status()).then_some(()));
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let status = self.status();
+            if holds(&status) {
+                return;
+            }
+            assert!(Instant::now() < end, "waited in vain for: {what}; {status:#}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
     }
 }
 
