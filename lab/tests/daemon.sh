@@ -32,7 +32,7 @@ within() {
     both=$(($(fast_kib "$one" one.log) + $(fast_kib "$two" two.log)))
     [ "$both" -le 27000 ]
 }
-processes() { tiercel status --json | json processes.#; }
+clients() { tiercel status --json | json clients.now; }
 
 start_daemon || not_ok "the daemon starts" "$(cat daemon.log)"
 start one
@@ -44,14 +44,14 @@ at_least "and the budget is used" 15000 "$both"
 kill -KILL "$two"
 wait "$two"
 succeeds "a killed program is forgotten" wait_for 10 sh -c \
-    'test "$(tiercel status --json | json processes.#)" = 1'
+    'test "$(tiercel status --json | json clients.now)" = 1'
 
 kill -KILL "$(pidof tiercel)"
 usleep 1500000
 succeeds "the other goes on without the daemon" kill -0 "$one"
 start_daemon || not_ok "a new daemon starts" "$(cat daemon.log)"
 start two
-at_least "and serves new programs" 1 "$(processes)"
+at_least "and serves new programs" 1 "$(clients)"
 for program in one two; do
     eval "pid=\$$program"
     kill "$pid"
