@@ -23,7 +23,7 @@ const LOOKED_MAX: usize = 1 << 16;
 /// table, and a client that loses records all the time must not make us do that all the time.
 pub const RESYNC_MS_MIN: u64 = 200;
 
-/// And so many times as long as the last one took, so that resyncs cost at most a tenth of the time,
+/// And so many times as long as the last one took: resyncs cost at most a tenth of the time,
 const RESYNC_PAUSES: u64 = 10;
 
 /// but never longer than this, milliseconds: a picture that is wrong is of no use to anybody.
@@ -95,7 +95,7 @@ impl Client {
         ledger.resync(self.pid, objects);
     }
 
-    /// Takes at most [`RECORDS_PER_TURN`] records into the ledger. `died` hears of ranges that ended.
+    /// Takes at most [`RECORDS_PER_TURN`] records into the ledger. `died` hears of what ended.
     pub fn drain(
         &mut self,
         ledger: &mut Ledger,

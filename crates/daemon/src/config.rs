@@ -1,5 +1,5 @@
 //! What a daemon can be told: the TOML file, and the checked settings it becomes.
-//! In: text. Out: [`Settings`], [`DaemonConfig`]. Knows nothing of command lines; reads no file itself.
+//! In: text. Out: [`Settings`], [`DaemonConfig`]. Reads no file itself.
 //!
 //! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
 //! worse than none.
@@ -18,7 +18,8 @@ pub const TEXT_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Budget of the best tier for all tracked processes: `"25%"` of their peak, `"8 GiB"`, `"all"`.
+    /// Budget of the best tier for all tracked processes: `"25%"` of their peak, `"8 GiB"`,
+    /// `"all"`.
     pub fast: Limit,
     /// Which sampler.
     pub sampler: tiercel_sampler::Kind,

@@ -1,5 +1,5 @@
 //! What is said over the control socket: one JSON document a line, one answer a line.
-//! In: a line of bytes from anybody. Out: a [`Request`], or an error that says what is wrong with it.
+//! In: a line of bytes from anybody. Out: a [`Request`], or what is wrong with it.
 //! Knows nothing of sockets, and nothing of how a request is answered.
 //!
 //! ```text

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! sockets, pidfds, eventfds --> Poller --> Event --> dispatch() --> ledger, policy, hands, desk
-//!                                clock --^             (tick.rs: drain, tick, decide; answer.rs: requests)
+//!                                clock --^             (tick.rs, decide.rs, answer.rs)
 //! ```
 
 use crate::client::Client;
@@ -161,7 +161,8 @@ impl Daemon {
         let arenas = arenas(&tiers);
         let mut ledger = Ledger::new(config.ledger.clone(), 0)?;
         if !hands.keeps_books() {
-            // Books hear of births one by one; else what is born in an arena is believed to be there.
+            // Books hear of births one by one; else what is born in an arena is believed to be
+            // there.
             ledger.set_arenas(&arenas.iter().copied().map(Some).collect::<Vec<_>>());
         }
         let policy = Policy::new(config.policy.clone())

@@ -1,4 +1,4 @@
-//! The control socket's connections: bounded lines in, bounded answers out, slow or silent peers dropped.
+//! The control socket's connections: bounded lines in and out, slow or silent peers dropped.
 //! In: a listening socket, readiness. Out: parsed requests with the peer that asked.
 //! Knows nothing of what a request means.
 

@@ -1,9 +1,9 @@
-//! The greeting: takes connections, hellos and memfds, and answers; hostile or slow peers are bounded.
+//! The greeting: takes connections, hellos and memfds; hostile or slow peers are bounded.
 //! In: the client socket, readiness. Out: [`Arrival`]s, each with a checked session and a pidfd.
 //! Knows nothing of what a session is used for.
 //!
 //! ```text
-//! accept -> uid checked -> waits for its hello (bounded in number and time) -> memfd checked -> Arrival
+//! accept -> uid checked -> waits for its hello (bounded) -> memfd checked -> Arrival
 //!                 |                     |                                            |
 //!              refused               dropped                                      refused
 //! ```
@@ -30,8 +30,8 @@ pub const GREETING_MS_MAX: u64 = 2_000;
 /// Connections accepted for one readiness, so that a flood cannot keep the loop.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// Descriptors taken from one hello, the memfd and two userfaultfds; the kernel closes what does not
-/// fit.
+/// Descriptors taken from one hello, the memfd and two userfaultfds; the kernel closes what does
+/// not fit.
 const FDS_MAX: usize = 3;
 
 /// Whose processes are let in.

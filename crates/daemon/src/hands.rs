@@ -1,8 +1,8 @@
-//! Gives a mover its work without waiting for it: a thread with a bounded queue, or inline on paper.
+//! Gives a mover its work without waiting for it: on a thread, or inline on paper.
 //! In: jobs. Out: what became of them, when it is known. Knows nothing of why anything moves.
 //!
-//! The kernel's mover copies for seconds; rings must be drained meanwhile, so it has a thread of its
-//! own. The modelled mover only keeps books: it runs inline, and hears of births and deaths.
+//! The kernel's mover copies for seconds; rings must be drained meanwhile, so it has a thread of
+//! its own. The modelled mover only keeps books: it runs inline, and hears of births and deaths.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Where sockets live, and how a daemon takes its place: one live daemon per place, stale files replaced.
+//! Where sockets live: one live daemon per place, stale files replaced.
 //! In: a directory and a name. Out: [`Place`], holding the lock for as long as it lives.
 //! Knows nothing of what is said over the sockets.
 
@@ -29,7 +29,8 @@ pub enum PlaceError {
     },
     /// Somebody else's directory, or one that others may write to.
     #[error(
-        "{path} belongs to user {owner} with mode {mode:o}; it must be yours with mode 0700. Remove it or set XDG_RUNTIME_DIR"
+        "{path} belongs to user {owner} with mode {mode:o}; \
+         it must be yours with mode 0700. Remove it or set XDG_RUNTIME_DIR"
     )]
     Unsafe {
         /// The directory.
@@ -41,7 +42,8 @@ pub enum PlaceError {
     },
     /// A daemon lives there.
     #[error(
-        "another tiercel daemon holds {path}; stop it with `tiercel daemon --stop`, or choose another --dir"
+        "another tiercel daemon holds {path}; \
+         stop it with `tiercel daemon --stop`, or choose another --dir"
     )]
     Taken {
         /// Its lock file.
@@ -49,7 +51,8 @@ pub enum PlaceError {
     },
     /// The path does not fit a socket address.
     #[error(
-        "the socket path {path} is too long ({bytes} bytes; 107 fit): choose a shorter --dir or XDG_RUNTIME_DIR"
+        "the socket path {path} is too long ({bytes} bytes; 107 fit): \
+         choose a shorter --dir or XDG_RUNTIME_DIR"
     )]
     TooLong {
         /// The path.
@@ -126,7 +129,8 @@ pub fn control_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.control"))
 }
 
-/// The usual directory: `/run/tiercel` for root, `$XDG_RUNTIME_DIR/tiercel`, else `/tmp/tiercel-UID`.
+/// The usual directory: `/run/tiercel` for root, `$XDG_RUNTIME_DIR/tiercel`, else
+/// `/tmp/tiercel-UID`.
 pub fn usual_directory() -> PathBuf {
     let uid = rustix::process::geteuid();
     if uid.is_root() {

@@ -1,5 +1,5 @@
 //! What became of the objects of each site, dead ones included, over all processes.
-//! In: births, samples, live extents by (client, site); sites when a client leaves. Out: [`SiteRow`]s.
+//! In: births, samples, live extents by (client, site); clients that leave. Out: [`SiteRow`]s.
 //! Knows nothing of names: rows carry frames.
 
 use crate::control::Order;

@@ -1,5 +1,6 @@
 //! Names for sites: function, file and line of the frame that deserves an object.
-//! In: frames as (path, build-id, ELF virtual address). Out: [`Named`], cached by (module, address).
+//! In: frames as (path, build-id, ELF virtual address). Out: [`Named`], cached by (module,
+//! address).
 //! Knows nothing of objects. Runs in whoever shows names (the command, a run's end), never in the
 //! loop and never in the program: parsing debug information takes time, and a file may be hostile.
 //!

@@ -65,8 +65,8 @@ impl Daemon {
         self.set_pace(most, more, now);
     }
 
-    /// Faster when rings fill, slower when they do not: a ring must not fill between two drains, and
-    /// an idle daemon must cost nothing that can be measured.
+    /// Faster when rings fill, slower when they do not: a ring must not fill between two drains,
+    /// and an idle daemon must cost nothing that can be measured.
     fn set_pace(&mut self, most: usize, more: bool, now_ms: u64) {
         let (shortest, longest) = (self.config.poll_min_ms, self.config.poll_max_ms);
         let every = &mut self.pace.drain_every_ms;

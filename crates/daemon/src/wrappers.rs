@@ -1,4 +1,4 @@
-//! Names of functions that allocate on behalf of somebody: the frame that deserves the name is further out.
+//! Names of functions that allocate for somebody: the frame that deserves the name is further out.
 //! In: a demangled function name. Out: whether it is such a wrapper.
 //! Knows nothing of stacks.
 
@@ -182,7 +182,7 @@ mod tests {
             "operator new[](unsigned long)",
             "xmalloc",
             "zmalloc.constprop.0",
-            "std::allocator_traits<std::allocator<int>>::allocate(std::allocator<int>&, unsigned long)",
+            "std::allocator_traits<std::allocator<int>>::allocate(std::allocator<int>&)",
             "std::vector<double, std::allocator<double> >::reserve(unsigned long)",
             "PyMem_RawMalloc",
             "alloc::raw_vec::RawVecInner<A>::try_allocate_in",

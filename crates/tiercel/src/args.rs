@@ -63,9 +63,7 @@ pub enum Verb {
   tiercel config --check tiercel.toml")]
     Config(ConfigArgs),
     /// Print completions for a shell
-    #[command(
-        after_help = "Example: tiercel completions bash > ~/.local/share/bash-completion/completions/tiercel"
-    )]
+    #[command(after_help = "Example: tiercel completions bash > /etc/bash_completion.d/tiercel")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,

@@ -2,8 +2,8 @@
 //! In: a command line, variables to add. Out: how it ended. Knows nothing of memory.
 //!
 //! The program shares our terminal, process group and standard streams. What the terminal sends
-//! (^C, ^\, ^Z) reaches it directly, so we must neither die of it nor repeat it; what somebody sends
-//! to us alone (`kill`) is passed on. Signals we inherited as ignored stay ignored.
+//! (^C, ^\, ^Z) reaches it directly, so we must neither die of it nor repeat it; what somebody
+//! sends to us alone (`kill`) is passed on. Signals we inherited as ignored stay ignored.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};

@@ -23,7 +23,8 @@ pub enum Hindrance {
     Go(PathBuf),
     /// Runs as somebody else: the loader ignores LD_PRELOAD.
     #[error(
-        "{0} runs with another identity (set-user-id, set-group-id or file capabilities): the loader ignores the runtime there"
+        "{0} runs with another identity (set-user-id, set-group-id or file capabilities): \
+         the loader ignores the runtime there"
     )]
     Privileged(PathBuf),
     /// 32 bits, or another architecture.

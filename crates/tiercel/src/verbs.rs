@@ -1,5 +1,6 @@
 //! The verbs beside `run`.
-//! In: their arguments. Out: text or JSON on standard output. Knows nothing of how figures come about.
+//! In: their arguments. Out: text or JSON on standard output. Knows nothing of how figures come
+//! about.
 
 mod daemon;
 mod doctor;

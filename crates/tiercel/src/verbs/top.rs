@@ -1,5 +1,6 @@
 //! `tiercel top`: objects of running programs, live or once.
-//! In: [`TopArgs`], a daemon's answers, keys. Out: a screen or a table. Knows nothing of objects' lives.
+//! In: [`TopArgs`], a daemon's answers, keys. Out: a screen or a table. Knows nothing of objects'
+//! lives.
 
 use super::say;
 use crate::args::TopArgs;

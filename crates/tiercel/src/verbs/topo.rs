@@ -56,7 +56,7 @@ fn text(topo: &Topo) -> String {
     }
     if topo.tiers.len() < 2 {
         out.push_str(
-            "one tier: there is nothing to choose here; `tiercel run --machine NAME` models moves\n",
+            "one tier: nothing to choose from; `tiercel run --machine NAME` models moves\n",
         );
     }
     out
