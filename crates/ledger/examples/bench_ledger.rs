@@ -3,8 +3,8 @@
 //! Knows nothing of real programs: objects and accesses are made up, from a fixed seed.
 //!
 //! The plain ledger is the obvious one, and MAT's as far as the paper tells: a map from address to
-//! record per process, and an aggregation over all of them at every tick. Both see the same intervals in
-//! turn, so that what the machine does beside hits both.
+//! record per process, and an aggregation over all of them at every tick. Both see the same
+//! intervals in turn, so that what the machine does beside hits both.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -271,7 +271,8 @@ struct Row<'a> {
     unit: &'a str,
 }
 
-/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a peer.
+/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
+/// peer.
 fn row(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>, unit: &str) {
     let paired: Vec<f64> = match peer {
         Some(peer) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),

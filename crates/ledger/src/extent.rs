@@ -108,8 +108,8 @@ impl<'a> Residency<'a> {
         most + second + self.more.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// The node with most of it; the lower number where two have as much. `None`: nobody looked, or nothing
-    /// is there.
+    /// The node with most of it; the lower number where two have as much. `None`: nobody looked, or
+    /// nothing is there.
     #[inline]
     pub fn main_node(&self) -> Option<NodeId> {
         // They are kept with most bytes first.

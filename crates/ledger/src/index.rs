@@ -7,8 +7,8 @@
 //! ```text
 //! leaves: BTreeMap { 0x0 -> [0x1000 0x3000 ... | row row ...], 0x9000 -> [0x9000 ...], ... }
 //! ```
-//! A search touches the few hot nodes of a map 64 times smaller, then two or three lines of one leaf. A
-//! plain map touches two lines on each of five levels; `bench_ledger` has both.
+//! A search touches the few hot nodes of a map 64 times smaller, then two or three lines of one
+//! leaf. A plain map touches two lines on each of five levels; `bench_ledger` has both.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,8 +19,8 @@ const LEAF: usize = 64;
 /// A leaf that falls below this is joined with the next, if both fit in one with room to spare.
 const SPARSE: usize = LEAF / 4;
 
-/// Invariants: a leaf's key is at most its first address and above every address of the leaf before;
-/// no leaf is empty, except the only one.
+/// Invariants: a leaf's key is at most its first address and above every address of the leaf
+/// before; no leaf is empty, except the only one.
 #[derive(Default)]
 pub(crate) struct Index {
     leaves: BTreeMap<u64, Box<Leaf>>,
@@ -114,7 +114,8 @@ impl Index {
         self.leaves.values().flat_map(|leaf| leaf.rows[..leaf.len].iter().copied())
     }
 
-    /// Joins a sparse leaf with the one after it, if that leaves room to grow; removes an empty one.
+    /// Joins a sparse leaf with the one after it, if that leaves room to grow; removes an empty
+    /// one.
     fn join(&mut self, key: u64) {
         let mut after = self.leaves.range((Bound::Excluded(key), Bound::Unbounded));
         let next = after.next().map(|(key, next)| (*key, next.len));
@@ -201,11 +202,12 @@ mod tests {
                 }
             }
             prop_assert_eq!(ours.len(), plain.len());
-            prop_assert_eq!(ours.iter().collect::<Vec<_>>(), plain.values().copied().collect::<Vec<_>>());
+            prop_assert!(ours.iter().eq(plain.values().copied()));
             for addr in probes {
                 let below = plain.range(..=addr).next_back().map(|(_, row)| *row);
                 prop_assert_eq!(ours.at_or_below(addr), below);
-                prop_assert_eq!(ours.above(addr), plain.range(addr + 1..).next().map(|(_, row)| *row));
+                let above = plain.range(addr + 1..).next().map(|(_, row)| *row);
+                prop_assert_eq!(ours.above(addr), above);
                 prop_assert_eq!(ours.get(addr), plain.get(&addr).copied());
             }
         }

@@ -32,7 +32,8 @@ pub enum LedgerError {
     TooManyProcesses(u32),
 }
 
-/// Folds records and samples into extents. All times are on one clock, the daemon's, in milliseconds.
+/// Folds records and samples into extents. All times are on one clock, the daemon's, in
+/// milliseconds.
 pub struct Ledger {
     pub(crate) config: Config,
     pub(crate) rows: Rows,
@@ -128,8 +129,8 @@ impl Ledger {
     }
 
     /// A process that a tracked one forked. It starts empty: what it shares with its parent becomes
-    /// its own in the object table it brings when it attaches, and the parent's heat says nothing about
-    /// what the child will touch. A parent that is not known is no error.
+    /// its own in the object table it brings when it attaches, and the parent's heat says nothing
+    /// about what the child will touch. A parent that is not known is no error.
     pub fn process_forked(&mut self, parent: u32, child: u32) -> Result<(), LedgerError> {
         self.process_born(child)?;
         if let (Some(from), Some(to)) = (self.slot(parent), self.slot(child)) {
@@ -245,7 +246,8 @@ impl Ledger {
         }
     }
 
-    /// All extents that are records, in no order that means anything; the same for the same history.
+    /// All extents that are records, in no order that means anything; the same for the same
+    /// history.
     pub fn extents(&self) -> impl Iterator<Item = Extent<'_>> {
         let rows = self.rows.iter().filter(|(_, row)| !row.has(FRESH));
         rows.map(|(number, row)| self.view(number, row))

@@ -1,10 +1,10 @@
 //! Folds records and samples into objects, extents, heat and cost.
-//! In: [`tiercel_wire::Record`]s, [`tiercel_wire::Sample`]s, outcomes of moves, the time. Out: [`Extent`]s.
-//! Knows nothing of files, clocks, processes or how anything is moved.
+//! In: [`tiercel_wire::Record`]s, [`tiercel_wire::Sample`]s, outcomes of moves, the time. Out:
+//! [`Extent`]s. Knows nothing of files, clocks, processes or how anything is moved.
 //!
-//! An object is a run of *rows*, one per extent, in one slab; each process has an index from address
-//! to row. Averages are kept so that closing an interval touches no row: a tick costs what was born
-//! in it, however many extents there are.
+//! An object is a run of *rows*, one per extent, in one slab; each process has an index from
+//! address to row. Averages are kept so that closing an interval touches no row: a tick costs what
+//! was born in it, however many extents there are.
 
 #![forbid(unsafe_code)]
 

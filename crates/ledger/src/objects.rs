@@ -123,8 +123,8 @@ impl Ledger {
         pages as u32
     }
 
-    /// Splits a row into extents of the configured size (MAT 3.2.2); what it has seen stays with the
-    /// first. Without room it stays whole. Returns the last row.
+    /// Splits a row into extents of the configured size (MAT 3.2.2); what it has seen stays with
+    /// the first. Without room it stays whole. Returns the last row.
     pub(crate) fn split(&mut self, number: u32) -> u32 {
         let row = self.rows[number];
         let extent_pages = self.extent_pages(u64::from(row.pages));
@@ -148,8 +148,8 @@ impl Ledger {
         last
     }
 
-    /// Takes a range out of some of the objects it overlaps. What is left above the range is an object of
-    /// its own.
+    /// Takes a range out of some of the objects it overlaps. What is left above the range is an
+    /// object of its own.
     pub(crate) fn cut(&mut self, slot: u16, addr: u64, end: u64, which: impl Fn(&Row) -> bool) {
         let mut below = end;
         while below > addr {

@@ -14,8 +14,8 @@ use crate::row::{FRESH, Home, NO_ARENA, QUEUED, SPILLED, Stamp};
 pub const UNLOCATED_MAX: usize = 1 << 20;
 
 impl Ledger {
-    /// Says which node each arena is memory of. Objects born in a known arena are believed to lie there
-    /// wholly until somebody looks.
+    /// Says which node each arena is memory of. Objects born in a known arena are believed to lie
+    /// there wholly until somebody looks.
     pub fn set_arenas(&mut self, nodes: &[Option<NodeId>]) {
         self.arenas = nodes.to_vec();
     }
@@ -118,7 +118,8 @@ impl Ledger {
         self.unlocated.push_back((number, row.addr));
     }
 
-    /// The extents from `first` to `last` became records: they lie where their arena is, if it is known.
+    /// The extents from `first` to `last` became records: they lie where their arena is, if it is
+    /// known.
     pub(crate) fn locate_born(&mut self, first: u32, last: u32) {
         let mut number = first;
         loop {

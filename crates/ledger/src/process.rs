@@ -3,8 +3,8 @@
 //! Knows nothing of rows.
 //!
 //! Rings of different threads are drained in any order, so a death may come before its birth. The
-//! daemon drains all rings between two ticks: what came before a tick has its partner before the next
-//! but one, and two generations of memory suffice.
+//! daemon drains all rings between two ticks: what came before a tick has its partner before the
+//! next but one, and two generations of memory suffice.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -2,8 +2,9 @@
 //! In: [`Record`]s of one process. Out: objects that live exactly when the program has them.
 //! Knows nothing of rings.
 //!
-//! The rules, from `tiercel_wire.h`: every use of an address has a version; of two live records over
-//! the same bytes the newer is true; a death names the use it ends and may come before its birth.
+//! The rules, from `tiercel_wire.h`: every use of an address has a version; of two live records
+//! over the same bytes the newer is true; a death names the use it ends and may come before its
+//! birth.
 
 use tiercel_wire::{Flags, Record, Version};
 
@@ -53,7 +54,8 @@ impl Ledger {
                 }
                 self.died(slot, addr, version);
                 if flags.has(Flags::MAPPED) {
-                    // What a cut left of it goes by the same version and is not found by its address.
+                    // What a cut left of it goes by the same version and is not found by its
+                    // address.
                     self.cut(slot, addr, addr + bytes, |row| row.version() == version);
                 }
             }
@@ -88,9 +90,9 @@ impl Ledger {
         }
     }
 
-    /// Puts a birth into the books unless it is known to be over. What it overlaps and is older is dead, or
-    /// no longer what it was: no byte is given out twice, and what is left of an object that gave some
-    /// away is reported again.
+    /// Puts a birth into the books unless it is known to be over. What it overlaps and is older is
+    /// dead, or no longer what it was: no byte is given out twice, and what is left of an object
+    /// that gave some away is reported again.
     fn place(&mut self, slot: u16, birth: Birth) {
         let mut is_over = self.process(slot).tombstones.covers(birth.addr, birth.version);
         if let Some(number) = self.overlapping(slot, birth.addr, birth.end()) {

@@ -1,6 +1,6 @@
 //! The books made true from an object table, after records were lost or at an attach.
-//! In: all live objects of one process. Out: the same objects in the ledger; those that were known keep
-//! their heat. Knows nothing of shared memory.
+//! In: all live objects of one process. Out: the same objects in the ledger; those that were known
+//! keep their heat. Knows nothing of shared memory.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::records::Birth;
 use crate::row::{HEAD, Stamp};
 
 impl Ledger {
-    /// Makes the objects of a process those of its object table. Drain all its rings first: what was
-    /// written after the table was read still comes as records, and versions sort it out.
-    /// An unknown process is no error.
+    /// Makes the objects of a process those of its object table. Drain all its rings first: what
+    /// was written after the table was read still comes as records, and versions sort it out. An
+    /// unknown process is no error.
     pub fn resync(&mut self, pid: u32, objects: impl IntoIterator<Item = ObjectSnapshot>) {
         let Some(slot) = self.slot(pid) else { return };
         self.counts.resyncs += 1;

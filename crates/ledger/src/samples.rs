@@ -8,8 +8,8 @@ use crate::ledger::Ledger;
 use crate::row::{FRESH, Stamp};
 
 impl Ledger {
-    /// Adds one observed access to the extent it hit. It counts in the open interval whatever its own
-    /// time says: a sampler's buffer is drained at every tick.
+    /// Adds one observed access to the extent it hit. It counts in the open interval whatever its
+    /// own time says: a sampler's buffer is drained at every tick.
     pub fn sample(&mut self, sample: &Sample) {
         self.counts.samples += 1;
         self.counts.samples_with_latency += u64::from(sample.latency_ns.is_some());
@@ -30,7 +30,8 @@ impl Ledger {
         self.add(number, sample);
     }
 
-    /// A fresh object is one row: a large one is split now, so that its extents differ from the start.
+    /// A fresh object is one row: a large one is split now, so that its extents differ from the
+    /// start.
     fn hit_fresh(&mut self, slot: u16, number: u32, addr: u64) -> u32 {
         self.split(number);
         let found = self.process(slot).index.at_or_below(addr);

@@ -1,9 +1,9 @@
 //! Random true histories against a slow obvious model.
-//! In: random operations of several threads, in the versions the runtime would give them. Out: whether
-//! the ledger's live set is the program's. Knows nothing of the ledger's insides.
+//! In: random operations of several threads, in the versions the runtime would give them. Out:
+//! whether the ledger's live set is the program's. Knows nothing of the ledger's insides.
 //!
-//! Each thread's records keep their order; threads are drained in any order, and a tick may find them
-//! half drained. That is the promise of the rings, and all the ledger may rely on.
+//! Each thread's records keep their order; threads are drained in any order, and a tick may find
+//! them half drained. That is the promise of the rings, and all the ledger may rely on.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -277,6 +277,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((0..THREADS, any::<u8>(), any::<u64>(), any::<u64>()), 1..60)
 }
 
+fn raw_records() -> impl Strategy<Value = Vec<([u64; 4], u8, u64, u64)>> {
+    proptest::collection::vec((any::<[u64; 4]>(), 0u8..8, 0u64..40, 1u64..20), 0..100)
+}
+
 fn picks() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0..THREADS, 1..40)
 }
@@ -293,7 +297,8 @@ proptest! {
         let mut ledger = new_ledger();
         let mut now_ms = 0;
         for (steps, picks, most) in &epochs {
-            // What was written before the last tick is read before the next: one sweep of all rings.
+            // What was written before the last tick is read before the next: one sweep of all
+            // rings.
             drain(&mut program, &mut ledger, picks, usize::MAX, &[]);
             steps.iter().for_each(|step| program.step(*step));
             drain(&mut program, &mut ledger, picks, *most, &[]);
@@ -331,7 +336,11 @@ proptest! {
     }
 
     #[test]
-    fn records_after_a_snapshot_are_sorted_out(first in steps(), during in steps(), picks in picks()) {
+    fn records_after_a_snapshot_are_sorted_out(
+        first in steps(),
+        during in steps(),
+        picks in picks(),
+    ) {
         // The daemon drains, then reads the table; what is written in between is in both.
         let mut program = Program::default();
         let mut ledger = new_ledger();
@@ -346,7 +355,7 @@ proptest! {
 
     #[test]
     fn no_records_make_it_panic(
-        records in proptest::collection::vec((any::<[u64; 4]>(), 0u8..8, 0u64..40, 1u64..20), 0..100),
+        records in raw_records(),
     ) {
         let mut ledger = new_ledger();
         for ([a, b, c, d], kind, page, pages) in records {

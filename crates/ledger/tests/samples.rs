@@ -396,7 +396,8 @@ fn a_cut_takes_its_range_from_mapped_objects() {
     cut(&mut world, 19, 2);
     cut(&mut world, 30, 20);
     // Three quarters of the first extent's heat stay with what is left of it.
-    let want = "16+3 75.000/0.000 1875.0\n21+3 0.000/0.000 0.0\n24+2 0.000/0.000 0.0\n40+4 0.000/0.000 0.0";
+    let want = "16+3 75.000/0.000 1875.0\n21+3 0.000/0.000 0.0\n\
+        24+2 0.000/0.000 0.0\n40+4 0.000/0.000 0.0";
     assert_eq!(world.shown(), want);
     let heads = |world: &World| {
         world.ledger.extents_of(PID).map(|e| (e.is_head, e.is_last)).collect::<Vec<_>>()

@@ -119,8 +119,8 @@ fn assignment_ms(ledger: &Ledger, machine: &Machine, budgets: &Budgets, prioriti
     ms
 }
 
-/// The least there is to do: accesses per byte of every extent, sorted, filled. It knows neither where
-/// extents lie nor what to move.
+/// The least there is to do: accesses per byte of every extent, sorted, filled. It knows neither
+/// where extents lie nor what to move.
 fn plain_ms(ledger: &Ledger, room: u64) -> f64 {
     let began = cpu_ns();
     let mut all: Vec<_> = ledger
@@ -159,7 +159,8 @@ struct Row<'a> {
     unit: &'a str,
 }
 
-/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a peer.
+/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
+/// peer.
 fn row(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>) {
     let paired: Vec<f64> = match peer {
         Some(peer) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),

@@ -45,8 +45,8 @@ impl Candidate {
     }
 }
 
-/// Orders candidates into one run per tier; `room[k]` is what may lie in tier k, and what fits nowhere
-/// goes to the last. Returns the end of each run.
+/// Orders candidates into one run per tier; `room[k]` is what may lie in tier k, and what fits
+/// nowhere goes to the last. Returns the end of each run.
 pub(crate) fn assign(candidates: &mut [Candidate], room: &[u64]) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut start = 0;
@@ -58,8 +58,8 @@ pub(crate) fn assign(candidates: &mut [Candidate], room: &[u64]) -> Vec<usize> {
     ends
 }
 
-/// Moves the most deserving candidates that fit to the front and counts them: by halves, as quickselect
-/// does, so that it takes linear time and sorts only where the room ends.
+/// Moves the most deserving candidates that fit to the front and counts them: by halves, as
+/// quickselect does, so that it takes linear time and sorts only where the room ends.
 fn fill(candidates: &mut [Candidate], mut room: u64) -> usize {
     let sum = |part: &[Candidate]| part.iter().map(Candidate::bytes).sum::<u64>();
     if sum(candidates) <= room {

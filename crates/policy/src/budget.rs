@@ -7,7 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tiercel_machine::{NodeId, format_bytes, parse_bytes};
 
-/// The groups. A process belongs to the first group that has it; one that no group has is left alone.
+/// The groups. A process belongs to the first group that has it; one that no group has is left
+/// alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budgets {
     /// First match wins.

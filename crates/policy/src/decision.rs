@@ -122,14 +122,14 @@ impl std::fmt::Display for Problem {
             ),
             Problem::NoCounters { instead_ticks } => write!(
                 f,
-                "trigger llcmpi needs cache-miss and instruction counters and gets none; triggering \
-                 every {instead_ticks} ticks instead; choose trigger time or allocation, or see \
-                 `tiercel doctor`"
+                "trigger llcmpi needs cache-miss and instruction counters and gets none; \
+                 triggering every {instead_ticks} ticks instead; choose trigger time or \
+                 allocation, or see `tiercel doctor`"
             ),
             Problem::NoBudget { group, limit_bytes, outside_bytes } => write!(
                 f,
-                "group {group} has no room in the best tier: its budget is {}, of which {} are held \
-                 by memory that is no object; raise the budget",
+                "group {group} has no room in the best tier: its budget is {}, of which {} are \
+                 held by memory that is no object; raise the budget",
                 format_bytes(*limit_bytes),
                 format_bytes(*outside_bytes)
             ),
@@ -140,8 +140,8 @@ impl std::fmt::Display for Problem {
             ),
             Problem::Unlocated { extents, bytes } => write!(
                 f,
-                "nobody has said where {extents} extents ({}) lie; they are taken to lie in the last \
-                 tier",
+                "nobody has said where {extents} extents ({}) lie; they are taken to lie in the \
+                 last tier",
                 format_bytes(*bytes)
             ),
             Problem::NotANumber { expression, extents } => write!(

@@ -1,6 +1,6 @@
 //! The user's own priority: a small arithmetic language over what is known of an extent.
-//! In: a text such as `(reads * 2 + writes * 10) / bytes`. Out: an [`Expression`] that gives numbers.
-//! Knows nothing of extents: its caller supplies the variables.
+//! In: a text such as `(reads * 2 + writes * 10) / bytes`. Out: an [`Expression`] that gives
+//! numbers. Knows nothing of extents: its caller supplies the variables.
 //!
 //! ```text
 //! sum     = product (("+" | "-") product)*
@@ -293,7 +293,8 @@ mod tests {
             Ok(expression) => expression.value(&VALUES).to_string(),
             Err(error) => error.to_string(),
         };
-        want.assert_eq(&shown);
+        // One clause a line.
+        want.assert_eq(&shown.replace(": ", ":\n").replace("; ", ";\n").replace(", and", ",\nand"));
     }
 
     #[test]
@@ -321,31 +322,62 @@ mod tests {
 
     #[test]
     fn mistakes_name_their_place() {
-        check("", expect!["expression ``, at character 1: want a number or a name, found the end"]);
+        check(
+            "",
+            expect![[r#"
+            expression ``, at character 1:
+            want a number or a name, found the end"#]],
+        );
         check(
             "reads +",
-            expect!["expression `reads +`, at character 8: want a number or a name, found the end"],
+            expect![[r#"
+                expression `reads +`, at character 8:
+                want a number or a name, found the end"#]],
         );
-        check("(reads", expect!["expression `(reads`, at character 7: want `)`, found the end"]);
+        check(
+            "(reads",
+            expect![[r#"
+            expression `(reads`, at character 7:
+            want `)`, found the end"#]],
+        );
         check(
             "reads writes",
-            expect![
-                "expression `reads writes`, at character 7: want an operator or the end, found `w`"
-            ],
+            expect![[r#"
+                expression `reads writes`, at character 7:
+                want an operator or the end, found `w`"#]],
         );
         check(
             "heat / 2",
-            expect![
-                "expression `heat / 2`, at character 1: no variable `heat`; there are accesses, reads, writes, bytes, size, age_s, idle_s, latency_ns, cost, and functions min, max, log, sqrt"
-            ],
+            expect![[r#"
+                expression `heat / 2`, at character 1:
+                no variable `heat`;
+                there are accesses, reads, writes, bytes, size, age_s, idle_s, latency_ns, cost,
+                and functions min, max, log, sqrt"#]],
         );
-        check("min(1)", expect!["expression `min(1)`, at character 6: want `,`, found `)`"]);
-        check("1.2.3", expect!["expression `1.2.3`, at character 1: `1.2.3` is not a number"]);
+        check(
+            "min(1)",
+            expect![[r#"
+            expression `min(1)`, at character 6:
+            want `,`, found `)`"#]],
+        );
+        check(
+            "1.2.3",
+            expect![[r#"
+            expression `1.2.3`, at character 1:
+            `1.2.3` is not a number"#]],
+        );
         check(
             "2 $ 3",
-            expect!["expression `2 $ 3`, at character 3: want an operator or the end, found `$`"],
+            expect![[r#"
+                expression `2 $ 3`, at character 3:
+                want an operator or the end, found `$`"#]],
         );
-        check("ä", expect!["expression `ä`, at character 1: want a number or a name, found `ä`"]);
+        check(
+            "ä",
+            expect![[r#"
+            expression `ä`, at character 1:
+            want a number or a name, found `ä`"#]],
+        );
     }
 
     #[test]

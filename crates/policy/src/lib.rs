@@ -1,10 +1,10 @@
 //! Decides which extents belong in which tier, and when.
-//! In: the ledger, the machine, budgets, the interval's counters, the time. Out: moves and problems.
-//! Knows nothing of files, clocks or how anything is moved; it never calls a mover.
+//! In: the ledger, the machine, budgets, the interval's counters, the time. Out: moves and
+//! problems. Knows nothing of files, clocks or how anything is moved; it never calls a mover.
 //!
 //! MAT's four routines (3.4), each an enum chosen on its own: [`Aggregate`] runs inside the ledger,
-//! [`Prioritise`] orders extents, [`Trigger`] says when, [`Enforce`] assigns tiers. A [`Gate`] stands in
-//! front of the mover: a move that does not pay is not asked for.
+//! [`Prioritise`] orders extents, [`Trigger`] says when, [`Enforce`] assigns tiers. A [`Gate`]
+//! stands in front of the mover: a move that does not pay is not asked for.
 
 #![forbid(unsafe_code)]
 

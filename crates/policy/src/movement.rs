@@ -18,7 +18,8 @@ pub const MOVES_MAX: usize = 65_536;
 /// Most moves remembered for the ping-pong detector; the oldest go first.
 pub const RECENT_MAX: usize = 131_072;
 
-/// After so many promotions in a row that do not pay, those of still lower priority are not looked at.
+/// After so many promotions in a row that do not pay, those of still lower priority are not looked
+/// at.
 const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 
 /// Weight of the newest outcome in the cost of a byte, per 64 MiB moved.
@@ -57,8 +58,8 @@ impl MoveCost {
         self.ns_per_byte
     }
 
-    /// Moves that moved nothing say nothing about bytes. Movers that take no time (modelled ones) do not
-    /// make moving free.
+    /// Moves that moved nothing say nothing about bytes. Movers that take no time (modelled ones)
+    /// do not make moving free.
     pub(crate) fn learn(&mut self, outcome: &Outcome) {
         if outcome.moved_bytes == 0 || outcome.took_ns == 0 {
             return;
@@ -69,7 +70,8 @@ impl MoveCost {
     }
 }
 
-/// When extents moved last, for as long as they may not move again: (process, address, time) by number.
+/// When extents moved last, for as long as they may not move again: (process, address, time) by
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     moved: BTreeMap<ExtentId, (u32, u64, u64)>,
@@ -202,8 +204,8 @@ impl Planner<'_> {
         self.settle_stuck(&stuck);
     }
 
-    /// What is not promoted stays, unless its tier is too full for that: a middle tier was assigned to
-    /// others. The least deserving go down.
+    /// What is not promoted stays, unless its tier is too full for that: a middle tier was assigned
+    /// to others. The least deserving go down.
     fn settle_stuck(&mut self, stuck: &[(Misplaced, WhyNot)]) {
         for (misplaced, why) in stuck.iter().rev() {
             let candidate = &misplaced.candidate;
@@ -218,8 +220,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Demotes until a tier holds no more than it may: births between assignments go beyond. The budget
-    /// counts for more than whether it pays.
+    /// Demotes until a tier holds no more than it may: births between assignments go beyond. The
+    /// budget counts for more than whether it pays.
     fn make_room(&mut self, from: u8, victims: &mut Vec<Misplaced>) {
         let at = usize::from(from);
         while self.books.used[at] > self.books.room[at] {
@@ -353,9 +355,9 @@ impl Planner<'_> {
         Weighed { asked, to, adds, leaves }
     }
 
-    /// What the average of a young extent will have grown by once it is old: MAT's Eq. 1 starts from zero and
-    /// after n intervals has seen 1 - (1 - alpha)^n of the truth. Priorities stay as in MAT; gains must be
-    /// comparable with costs.
+    /// What the average of a young extent will have grown by once it is old: MAT's Eq. 1 starts
+    /// from zero and after n intervals has seen 1 - (1 - alpha)^n of the truth. Priorities stay as
+    /// in MAT; gains must be comparable with costs.
     fn growth(&self, extent: &Extent) -> f64 {
         let config = self.ledger.config();
         let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);

@@ -296,7 +296,8 @@ fn members(ledger: &Ledger, budgets: &Budgets) -> Vec<Vec<u32>> {
     members
 }
 
-/// Bytes the objects of some processes hold per tier. What nobody located is taken to lie in the last.
+/// Bytes the objects of some processes hold per tier. What nobody located is taken to lie in the
+/// last.
 fn usage(ledger: &Ledger, tiers: &Tiers, pids: &[u32]) -> Vec<u64> {
     let mut used = vec![0; tiers.len()];
     for &pid in pids {
@@ -317,8 +318,8 @@ fn allowance(gate: &Gate, since_ms: u64) -> u64 {
     }
 }
 
-/// What is free in each tier, shared out among the members: half evenly, half by what each gave birth to
-/// in the last interval.
+/// What is free in each tier, shared out among the members: half evenly, half by what each gave
+/// birth to in the last interval.
 fn births(ledger: &Ledger, books: &Books, pids: &[u32]) -> Vec<BirthPlan> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
     let all_born = born.iter().sum::<u64>() as f64;

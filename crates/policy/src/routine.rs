@@ -113,7 +113,8 @@ pub enum Enforce {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fill {
-    /// 1 to 100; 90 by default: the rest is for what is born before the next assignment (MAT 4.5.1).
+    /// 1 to 100; 90 by default: the rest is for what is born before the next assignment (MAT
+    /// 4.5.1).
     pub percent: u32,
 }
 
@@ -142,12 +143,12 @@ pub struct Benefit {
     /// An extent that moved less than this ago does not move back, seconds. 20: two assignments at
     /// the default tick and trigger.
     pub settle_s: f64,
-    /// Bytes moved per second at most, over the time since the last assignment; 0: no limit. 1 GiB/s is
-    /// what one mover thread reaches at the default cost, with some to spare.
+    /// Bytes moved per second at most, over the time since the last assignment; 0: no limit. 1
+    /// GiB/s is what one mover thread reaches at the default cost, with some to spare.
     #[serde(deserialize_with = "bytes")]
     pub bytes_per_s: u64,
-    /// Latency a tier is believed to be slower by than the next better one where the machine does not
-    /// know, nanoseconds. About one hop over a link.
+    /// Latency a tier is believed to be slower by than the next better one where the machine does
+    /// not know, nanoseconds. About one hop over a link.
     pub assumed_gap_ns: f64,
 }
 

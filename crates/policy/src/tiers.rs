@@ -67,8 +67,8 @@ impl Tiers {
         (reads + writes) / parallelism
     }
 
-    /// Read latency of the last tier over that of `rank`: what turns a stall seen there into the stall it
-    /// would be in the last tier. 1 where latencies are not known.
+    /// Read latency of the last tier over that of `rank`: what turns a stall seen there into the
+    /// stall it would be in the last tier. 1 where latencies are not known.
     pub(crate) fn slowdown(&self, rank: u8) -> f32 {
         if !self.latencies_known {
             return 1.0;

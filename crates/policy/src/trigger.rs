@@ -130,8 +130,9 @@ mod tests {
 
     #[test]
     fn llcmpi_compares_with_the_mean_of_the_intervals_before() {
-        // Mean of ten is 10; the change must exceed 2, so 29 does not fire and 31 does. Then the mean
-        // of the latest ten is (9 x 10 + 31) / 10 = 12.1, and 36 changes it by 1.98, 37 by 2.06.
+        // Mean of ten is 10; the change must exceed 2, so 29 does not fire and 31 does. Then the
+        // mean of the latest ten is (9 x 10 + 31) / 10 = 12.1, and 36 changes it by 1.98, 37 by
+        // 2.06.
         check("llcmpi", "10 10 10 10 10 10 10 10 10 10 29", expect!["..........."]);
         check("llcmpi", "10 10 10 10 10 10 10 10 10 10 31 36", expect!["..........!."]);
         check("llcmpi", "10 10 10 10 10 10 10 10 10 10 31 37", expect!["..........!!"]);

@@ -8,23 +8,49 @@ fn check(text: &str, want: Expect) {
     let shown = match toml::from_str::<Config>(text) {
         Ok(config) => match config.check() {
             Ok(()) => format!(
-                "{} | {} | {} | {} | {}",
+                "{}\n{}\n{}\n{}\n{}",
                 config.aggregate, config.prioritise, config.trigger, config.enforce, config.gate
-            ),
+            )
+            .replace(',', ", "),
             Err(error) => error.to_string(),
         },
         Err(error) => error.to_string(),
     };
-    want.assert_eq(shown.trim_end());
+    want.assert_eq(&wrapped(shown.trim_end()));
+}
+
+/// Lines of at most 80 columns, for long messages.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for (nth, line) in text.split('\n').enumerate() {
+        if nth > 0 {
+            lines.push(String::new());
+        }
+        let words = if line.len() <= 80 { vec![line] } else { line.split(' ').collect() };
+        for word in words {
+            let last = lines.last_mut().expect("one at least");
+            if !last.is_empty() && last.len() + word.len() >= 80 {
+                lines.push(word.to_owned());
+            } else {
+                *last += if last.is_empty() { "" } else { " " };
+                *last += word;
+            }
+        }
+    }
+    lines.join("\n")
 }
 
 #[test]
 fn the_defaults_are_the_papers_constants() {
     check(
         "",
-        expect![
-            "ewma:alpha=0.1 | cpb | time:ticks=5 | fill:percent=90 | benefit:assumed_gap_ns=100.0,bytes_per_s=1073741824,horizon_s=30.0,margin=1.0,move_ns_per_byte=0.7,settle_s=20.0"
-        ],
+        expect![[r#"
+            ewma:alpha=0.1
+            cpb
+            time:ticks=5
+            fill:percent=90
+            benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, horizon_s=30.0,
+            margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
     );
     let config = Config::mat();
     assert_eq!(config.tick_ms, 2000);
@@ -44,7 +70,12 @@ fn words_and_tables_mean_the_same() {
         enforce = { fill = { percent = 80 } }
         aggregate = { ewma = {} }
         "#,
-        expect!["ewma:alpha=0.1 | lru | allocation:bytes=1073741824 | fill:percent=80 | none"],
+        expect![[r#"
+            ewma:alpha=0.1
+            lru
+            allocation:bytes=1073741824
+            fill:percent=80
+            none"#]],
     );
     check(
         r#"
@@ -55,9 +86,13 @@ fn words_and_tables_mean_the_same() {
         [gate.benefit]
         bytes_per_s = 1000
         "#,
-        expect![
-            "ewma:alpha=0.1 | expression:(reads*2+writes*10)/bytes | allocation:bytes=536870912 | fill:percent=90 | benefit:assumed_gap_ns=100.0,bytes_per_s=1000,horizon_s=30.0,margin=1.0,move_ns_per_byte=0.7,settle_s=20.0"
-        ],
+        expect![[r#"
+            ewma:alpha=0.1
+            expression:(reads*2+writes*10)/bytes
+            allocation:bytes=536870912
+            fill:percent=90
+            benefit:assumed_gap_ns=100.0, bytes_per_s=1000, horizon_s=30.0, margin=1.0,
+            move_ns_per_byte=0.7, settle_s=20.0"#]],
     );
 }
 
@@ -66,38 +101,42 @@ fn mistakes_are_refused_with_their_place() {
     check(
         "tick = 5",
         expect![[r#"
-        TOML parse error at line 1, column 1
-          |
-        1 | tick = 5
-          | ^^^^
-        unknown field `tick`, expected one of `tick_ms`, `aggregate`, `prioritise`, `trigger`, `enforce`, `gate`"#]],
+            TOML parse error at line 1, column 1
+              |
+            1 | tick = 5
+              | ^^^^
+            unknown field `tick`, expected one of `tick_ms`, `aggregate`, `prioritise`,
+            `trigger`, `enforce`, `gate`"#]],
     );
     check(
         "trigger = { time = { tick = 3 } }",
         expect![[r#"
-        TOML parse error at line 1, column 22
-          |
-        1 | trigger = { time = { tick = 3 } }
-          |                      ^^^^
-        unknown field `tick`, expected `ticks`"#]],
+            TOML parse error at line 1, column 22
+              |
+            1 | trigger = { time = { tick = 3 } }
+              |                      ^^^^
+            unknown field `tick`, expected `ticks`"#]],
     );
     check(
         "prioritise = \"hot\"",
         expect![[r#"
-        TOML parse error at line 1, column 14
-          |
-        1 | prioritise = "hot"
-          |              ^^^^^
-        prioritise `hot`: unknown variant `hot`, expected one of `fifo`, `lru`, `apb`, `cpb`, `first-come`, `expression`"#]],
+            TOML parse error at line 1, column 14
+              |
+            1 | prioritise = "hot"
+              |              ^^^^^
+            prioritise `hot`: unknown variant `hot`, expected one of `fifo`, `lru`, `apb`,
+            `cpb`, `first-come`, `expression`"#]],
     );
     check(
         "prioritise = { expression = \"reads / byte\" }",
         expect![[r#"
-        TOML parse error at line 1, column 29
-          |
-        1 | prioritise = { expression = "reads / byte" }
-          |                             ^^^^^^^^^^^^^^
-        expression `reads / byte`, at character 9: no variable `byte`; there are accesses, reads, writes, bytes, size, age_s, idle_s, latency_ns, cost, and functions min, max, log, sqrt"#]],
+            TOML parse error at line 1, column 29
+              |
+            1 | prioritise = { expression = "reads / byte" }
+              |                             ^^^^^^^^^^^^^^
+            expression `reads / byte`, at character 9: no variable `byte`; there are
+            accesses, reads, writes, bytes, size, age_s, idle_s, latency_ns, cost, and
+            functions min, max, log, sqrt"#]],
     );
     check(
         "trigger = { allocation = { bytes = \"much\" } }",
@@ -126,7 +165,7 @@ fn mistakes_are_refused_with_their_place() {
 fn the_command_line_has_the_same_grammar() {
     let shown = |result: Result<Trigger, _>| match result {
         Ok(trigger) => trigger.to_string(),
-        Err(error) => tiercel_policy::RoutineError::to_string(&error),
+        Err(error) => wrapped(&tiercel_policy::RoutineError::to_string(&error)),
     };
     assert_eq!(shown("time:ticks=3".parse()), "time:ticks=3");
     assert_eq!(shown("llcmpi:threshold=0.5".parse()), "llcmpi:intervals=10,threshold=0.5");
@@ -136,8 +175,10 @@ fn the_command_line_has_the_same_grammar() {
         .assert_eq(&shown("time:3".parse()));
     expect!["trigger `time:tick=3`: unknown field `tick`, expected `ticks`"]
         .assert_eq(&shown("time:tick=3".parse()));
-    expect!["trigger `often`: unknown variant `often`, expected one of `time`, `llcmpi`, `allocation`, `never`"]
-        .assert_eq(&shown("often".parse()));
+    expect![[r#"
+        trigger `often`: unknown variant `often`, expected one of `time`, `llcmpi`,
+        `allocation`, `never`"#]]
+    .assert_eq(&shown("often".parse()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whole decisions, from objects and accesses in words to moves in words.
-//! In: a policy as on the command line, a budget, objects. Out: what would be moved and what not, and why.
-//! Knows nothing of how it is decided.
+//! In: a policy as on the command line, a budget, objects. Out: what would be moved and what not,
+//! and why. Knows nothing of how it is decided.
 
 use expect_test::{Expect, expect};
 use tiercel_ledger::movement::{Outcome, Reason};
@@ -133,8 +133,29 @@ impl World {
             lines.push(format!("left {} ({mib} MiB): {:?}", refused.extents, refused.why));
         }
         lines.extend(decision.problems.iter().map(|problem| format!("problem: {problem}")));
-        lines.join("\n")
+        wrapped(&lines.join("\n"))
     }
+}
+
+/// Lines of at most 80 columns, for long messages.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for (nth, line) in text.split('\n').enumerate() {
+        if nth > 0 {
+            lines.push(String::new());
+        }
+        let words = if line.len() <= 80 { vec![line] } else { line.split(' ').collect() };
+        for word in words {
+            let last = lines.last_mut().expect("one at least");
+            if !last.is_empty() && last.len() + word.len() >= 80 {
+                lines.push(word.to_owned());
+            } else {
+                *last += if last.is_empty() { "" } else { " " };
+                *last += word;
+            }
+        }
+    }
+    lines.join("\n")
 }
 
 fn policy(prioritise: &str, gate: &str) -> Policy {
@@ -213,17 +234,17 @@ fn an_expression_orders_as_it_says() {
         "none",
         5,
         "a:4@0:100 b:1@1:0",
-        expect![
-            "problem: expression `log(0 - bytes)` gives no number for 2 extents; they come last"
-        ],
+        expect![[r#"
+            problem: expression `log(0 - bytes)` gives no number for 2 extents; they come
+            last"#]],
     );
 }
 
 #[test]
 fn the_gate_lets_through_what_pays() {
-    // 2 MiB cost 2 x 2^20 x 0.7 ns = 1.47 ms. Five samples of 1000 in the second of two intervals of 2 s
-    // average to 250 accesses a second, of which 1 - 0.9^2 = 0.19 are seen: 1316. Each saves 200 ns / 4:
-    // 66 us a second, 1.97 ms in 30 s.
+    // 2 MiB cost 2 x 2^20 x 0.7 ns = 1.47 ms. Five samples of 1000 in the second of two intervals
+    // of 2 s average to 250 accesses a second, of which 1 - 0.9^2 = 0.19 are seen: 1316. Each saves
+    // 200 ns / 4: 66 us a second, 1.97 ms in 30 s.
     check("apb", "benefit", 10, "a:2@1:5", expect!["promote a 1 -> 0"]);
     // Three samples save 1.18 ms.
     check("apb", "benefit", 10, "a:2@1:3", expect!["left 1 (2 MiB): DoesNotPay"]);
@@ -328,12 +349,19 @@ fn what_it_cannot_do_it_says() {
         let mut policy = policy("apb", "benefit");
         world.shown(&decide(&world, &mut policy, machine, fast_mib))
     };
-    expect!["problem: this machine has one tier of memory, so there is nothing to choose; describe a modelled machine to see what would be moved"].assert_eq(&shown(&one, 10));
     expect![[r#"
-        problem: nobody has said where 1 extents (4 MiB) lie; they are taken to lie in the last tier
-        problem: no sample has hit an extent yet, so no extent deserves more than another; see `tiercel doctor` for what the sampler can see
-        problem: group all has no room in the best tier: its budget is 0 B, of which 0 B are held by memory that is no object; raise the budget
-        problem: this machine does not know its memory latencies; gains assume 100 ns per tier; measure the machine, or set gate = "none""#]]
+        problem: this machine has one tier of memory, so there is nothing to choose;
+        describe a modelled machine to see what would be moved"#]]
+    .assert_eq(&shown(&one, 10));
+    expect![[r#"
+        problem: nobody has said where 1 extents (4 MiB) lie; they are taken to lie in
+        the last tier
+        problem: no sample has hit an extent yet, so no extent deserves more than
+        another; see `tiercel doctor` for what the sampler can see
+        problem: group all has no room in the best tier: its budget is 0 B, of which 0 B
+        are held by memory that is no object; raise the budget
+        problem: this machine does not know its memory latencies; gains assume 100 ns
+        per tier; measure the machine, or set gate = "none""#]]
     .assert_eq(&shown(&two, 0));
 }
 
