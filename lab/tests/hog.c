@@ -1,5 +1,5 @@
-// Fills a node. In: its number, KiB to leave free. Out: `full`, then it holds the memory until it is
-// killed. Knows nothing of Tiercel.
+// Fills a node. In: its number, KiB to leave free. Out: `full`, then it holds the memory until it
+// is killed. Knows nothing of Tiercel.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: the kernel mover moves a running program's memory between all nodes, and tells the truth when it cannot
+# what: the kernel mover reaches every node, and tells the truth when it cannot
 # machines: two-socket-optane
 # programs: hotset residency hog move_range
 # limit: 60
@@ -14,7 +14,9 @@ address=$3
 bytes=$4
 
 # on NODE: OS pages of the hot object there, by the witness
-on() { residency "$pid" "$address" "$bytes" | awk -v node="$1" '$1 == "node" && $2 == node { print $3 }'; }
+on() {
+    residency "$pid" "$address" "$bytes" | awk -v node="$1" '$1 == "node" && $2 == node { print $3 }'
+}
 
 for node in 3 1 2 0 2; do
     move_range "$pid" "$address" "$bytes" "$node" > told

@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: tiercel run brings hot objects to fast memory and cold ones to slow memory, by the kernel's own account
+# what: hot objects come to fast memory, by the kernel's own account
 # machines: two-socket-optane spr-cxl
 # programs: tiercel libtiercel.so hotset residency json
 # limit: 90

@@ -17,7 +17,11 @@ at_least() {
     if [ "${3:-0}" -ge "$2" ]; then ok "$1"; else not_ok "$1" "expected at least $2, found '$3'"; fi
 }
 at_most() {
-    if [ "${3:-1000000000}" -le "$2" ]; then ok "$1"; else not_ok "$1" "expected at most $2, found '$3'"; fi
+    if [ "${3:-1000000000}" -le "$2" ]; then
+        ok "$1"
+    else
+        not_ok "$1" "expected at most $2, found '$3'"
+    fi
 }
 
 # succeeds WHAT COMMAND...; its output is shown when it fails
@@ -66,9 +70,9 @@ tier_of() {
 # node_free_kib NODE
 node_free_kib() { awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$1/meminfo"; }
 
-# settings: a configuration for a guest whose time means nothing: the kernel's work is translated and
-# takes ten times as long, and no memory is faster than another. So the sampler may use more CPU
-# time, and moves need not pay for themselves.
+# settings: a configuration for a guest whose time means nothing: the kernel's work is translated
+# and takes ten times as long, and no memory is faster than another. So the sampler may use more
+# CPU time, and moves need not pay for themselves.
 settings() {
     cat << 'TOML'
 [policy]

@@ -256,7 +256,8 @@ fn mib_per_s(gb_s: Option<f64>) -> f64 {
 }
 
 fn typical(kind: Kind, given: &Figures) -> Figures {
-    // Idle latency and read bandwidth of one socket: Mess's measured curves; Optane: Izraelevitz 2019.
+    // Idle latency and read bandwidth of one socket: Mess's measured curves; Optane: Izraelevitz
+    // 2019.
     let (latency_ns, gb_s) = match kind {
         Kind::Dram | Kind::Unknown => (112.0, 248.0),
         Kind::Hbm => (129.0, 638.0),

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use tiercel_daemon::units::Span;
 use tiercel_lab::cli::{self, GuestOptions, RunOptions};
 use tiercel_lab::{Acceleration, Size, Streams};
+use tiercel_machine::parse_bytes;
 
 #[derive(ClapArgs, Debug)]
 pub struct LabArgs {
@@ -36,10 +37,11 @@ struct GuestArgs {
     #[arg(long, value_name = "FILE|NAME", default_value = "spr-cxl")]
     machine: String,
     /// Memory of the guest, shared out among the nodes as on the machine
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = tiercel_machine::parse_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_bytes)]
     memory: u64,
     /// Virtual CPUs, shared out likewise
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
     /// Take a file or folder into the guest; THERE is its path there, the same path without
     #[arg(long = "file", value_name = "HERE[:THERE]")]
