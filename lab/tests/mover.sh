@@ -15,7 +15,8 @@ bytes=$4
 
 # on NODE: OS pages of the hot object there, by the witness
 on() {
-    residency "$pid" "$address" "$bytes" | awk -v node="$1" '$1 == "node" && $2 == node { print $3 }'
+    residency "$pid" "$address" "$bytes" |
+        awk -v node="$1" '$1 == "node" && $2 == node { print $3 }'
 }
 
 for node in 3 1 2 0 2; do
