@@ -182,7 +182,7 @@ fn check(prioritise: &str, gate: &str, fast_mib: u64, objects: &str, want: Expec
 
 #[test]
 fn mat_fills_nine_tenths_in_order_of_accesses_per_byte() {
-    // Accesses per MiB: a 10, b 2.5, c 50, d 0. 90% of 10 MiB hold c and a, then d goes out.
+    // Accesses per MiB: a 10, b 2.5, c 50, d 0. 90% of 10 MiB hold c and a; b does not fit, d does.
     check(
         "apb",
         "none",
