@@ -24,7 +24,9 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
 }
 
 #define THREADS 4
+#ifndef STEPS
 #define STEPS 30000
+#endif
 #define SLOTS 64
 
 static _Atomic uintptr_t shared[SLOTS]; /* objects on their way to another thread */
