@@ -123,7 +123,14 @@ fn one_round(
     }
     let plain = costs[ways.len()];
     for (which, way) in ways.iter().enumerate() {
-        ensure!(said[which] == said[ways.len()], "{}: {}: output differs", program.name, way.name);
+        ensure!(
+            said[which] == said[ways.len()],
+            "{}, {}: output differs from plain\n{}\nplain\n{}",
+            program.name,
+            way.name,
+            said[which],
+            said[ways.len()]
+        );
         let mut note = |what, plain, ours| {
             table.entry((program.name.clone(), way.name, what)).or_default().push(plain, ours);
         };

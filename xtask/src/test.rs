@@ -126,6 +126,9 @@ fn run(mut step: Step) -> Outcome {
     let took = start.elapsed();
     let said = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
     if let Some(error) = &error {
+        for line in said.lines().filter(|line| line.ends_with("FAILED")) {
+            eprintln!("{line}");
+        }
         eprintln!("{}", tail(&said));
         eprintln!("!!! {} failed: {error:#} (all of it: {})", step.name, log.display());
     }
