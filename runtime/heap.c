@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * heap.c: the page heap, which cuts a reserved range of addresses into runs and coalesces them again.
- * In: wishes for runs of so many OS pages in arena k. Out: runs, with a fresh carve number each.
- * Knows nothing of threads' caches, objects, sites or small slots.
+ * heap.c: the page heap, which cuts a reserved range of addresses into runs and coalesces them
+ * again. In: wishes for runs of so many OS pages in arena k. Out: runs, with a fresh carve number
+ * each. Knows nothing of threads' caches, objects, sites or small slots.
  *
  * Free runs lie in bins by size, clean (zero, not resident) and dirty (resident) ones apart, and
- * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first: that is what
- * keeps the resident size down. Dirty runs turn clean by a purge, which happens outside the lock,
- * biggest runs first, and only for as many OS pages as lay idle for a while: a synchronous cap costs
- * 40 to 170 us an operation.
+ * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first: that is
+ * what keeps the resident size down. Dirty runs turn clean by a purge, which happens outside the
+ * lock, biggest runs first, and only for as many OS pages as lay idle for a while: a synchronous
+ * cap costs 40 to 170 us an operation.
  */
 #include "heap.h"
 #include <errno.h>
@@ -28,7 +28,7 @@ _Static_assert((UNIT >> SLICE_SHIFT) * sizeof(void *) % TCL_PAGE == 0, "opened b
 #define OPEN_MIN ((size_t)1 << 20)
 #define OPEN_MAX UNIT
 
-#define EXACT 64   /* bins of one size each; above, eight bins a doubling */
+#define EXACT 64 /* bins of one size each; above, eight bins a doubling */
 #define BINS 248
 #define BIN_SEARCH 8 /* runs looked at in a bin whose runs may be too small */
 
@@ -152,8 +152,8 @@ static void insert_free(size_t number, size_t total, enum run_state state) {
     *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
 }
 
-/* Before the second half of a run becomes free on its own: the entry in front of it was inside of the
- * run until now and may hold anything. */
+/* Before the second half of a run becomes free on its own: the entry in front of it was inside of
+ * the run until now and may hold anything. */
 static void fence(const struct run *run, size_t second) {
     if (second > number_of(run) + 1)
         run_at(second - 1)->state = RUN_NONE;
@@ -179,7 +179,8 @@ static struct run *find_free(const struct bins *bins, size_t total) {
     return NULL;
 }
 
-/* ---- Range and chunks ---------------------------------------------------------------------------------- */
+/* ---- Range and chunks
+ * ---------------------------------------------------------------------------------- */
 
 static void init_once(void) {
     struct range range = {0};
@@ -221,7 +222,8 @@ uint8_t tcl_arena_bind(unsigned k) {
     return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
 }
 
-/* Takes units [*next, *next + bytes) of the range for arena k, with their part of what describes them. */
+/* Takes units [*next, *next + bytes) of the range for arena k, with their part of what describes
+ * them. */
 static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_t bytes) {
     if (bytes > limit - *next)
         return 0;
@@ -240,8 +242,8 @@ static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_
     return start;
 }
 
-/* Opens memory at the top of arena k's current chunk so that a clean run of `total` OS pages aligned
- * to `align` is there, or in a new chunk. */
+/* Opens memory at the top of arena k's current chunk so that a clean run of `total` OS pages
+ * aligned to `align` is there, or in a new chunk. */
 static bool open_more(unsigned k, size_t total, size_t align) {
     struct chunk *chunk = arenas[k].chunk;
     size_t need = (total + align - 1) << PAGE_SHIFT;
@@ -286,7 +288,8 @@ size_t tcl_small_top(void) {
     return page_number(__atomic_load_n(&next_small, __ATOMIC_RELAXED));
 }
 
-/* ---- Taking and giving ------------------------------------------------------------------------ */
+/* ---- Taking and giving ------------------------------------------------------------------------
+ */
 
 static void mark_used(struct run *run, size_t total) {
     run->total = (uint32_t)total;
@@ -468,7 +471,8 @@ void tcl_pages_trim(struct run *run, size_t total) {
     note_dirt();
 }
 
-/* ---- Purge ------------------------------------------------------------------------------------ */
+/* ---- Purge ------------------------------------------------------------------------------------
+ */
 
 /* Unlinks the biggest dirty run of any arena as RUN_PURGING. */
 static struct run *pick_dirty(void) {
@@ -495,8 +499,7 @@ void tcl_pages_purge(bool all) {
     for (int round = 0; round < PURGE_ROUNDS || all; round++) {
         struct run *batch[PURGE_BATCH];
         int count = 0;
-        while (count < PURGE_BATCH && pages_dirty > keep &&
-               (batch[count] = pick_dirty()) != NULL)
+        while (count < PURGE_BATCH && pages_dirty > keep && (batch[count] = pick_dirty()) != NULL)
             count++;
         if (count == 0)
             break;
@@ -525,7 +528,8 @@ void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
     for (size_t i = 0; i < chunk_count; i++) {
         size_t start = page_number(chunks[i].start), end = page_number(chunks[i].opened);
         /* A free run may reach over from the chunk before. */
-        for (number = number < start ? start : number; number < end; number += run_at(number)->total)
+        for (number = number < start ? start : number; number < end;
+             number += run_at(number)->total)
             visit(run_at(number), context);
     }
 }

@@ -32,8 +32,8 @@
 /* Objects below this many bytes are small slots. */
 #define SMALL_LIMIT ((size_t)4096)
 
-/* True between our fork handlers, for the forking thread: it holds every lock below, and handlers of
- * other libraries that run after ours may allocate. */
+/* True between our fork handlers, for the forking thread: it holds every lock below, and handlers
+ * of other libraries that run after ours may allocate. */
 TCL_HIDDEN extern __thread bool tcl_in_fork;
 
 static inline int heap_lock(pthread_mutex_t *mutex) {
@@ -69,11 +69,11 @@ struct run {
 _Static_assert(sizeof(struct run) == 32, "two runs a cache line");
 
 struct range {
-    uintptr_t base;           /* all 0 when nothing could be reserved */
-    size_t small_bytes;       /* from base: arenas of small slots */
-    size_t bytes;             /* from base: those, then runs */
-    struct run *table;        /* by OS page number from base */
-    void **slices;            /* mimalloc's page of each SLICE of the small part, small.c's affair */
+    uintptr_t base;     /* all 0 when nothing could be reserved */
+    size_t small_bytes; /* from base: arenas of small slots */
+    size_t bytes;       /* from base: those, then runs */
+    struct run *table;  /* by OS page number from base */
+    void **slices;      /* mimalloc's page of each SLICE of the small part, small.c's affair */
 };
 #define SLICE_SHIFT 16
 TCL_HIDDEN extern struct range tcl_heap_range;
@@ -89,7 +89,9 @@ static inline size_t page_number(uintptr_t addr) {
 static inline uintptr_t page_address(size_t number) {
     return tcl_heap_range.base + (number << PAGE_SHIFT);
 }
-static inline struct run *run_at(size_t number) { return &tcl_heap_range.table[number]; }
+static inline struct run *run_at(size_t number) {
+    return &tcl_heap_range.table[number];
+}
 static inline size_t number_of(const struct run *run) {
     return (size_t)(run - tcl_heap_range.table);
 }
@@ -103,12 +105,15 @@ static inline bool is_run(const void *p) {
 static inline uintptr_t range_runs(void) {
     return tcl_heap_range.base + tcl_heap_range.small_bytes;
 }
-static inline uintptr_t range_end(void) { return tcl_heap_range.base + tcl_heap_range.bytes; }
+static inline uintptr_t range_end(void) {
+    return tcl_heap_range.base + tcl_heap_range.bytes;
+}
 
-/* ---- heap_range.c ----------------------------------------------------------------------------- */
+/* ---- heap_range.c -----------------------------------------------------------------------------
+ */
 
-/* Reserves at most TCL_RANGE_MAX bytes and what describes them, halving down to `least` while that fails;
- * both parts are multiples of `align`. Without access rights: nothing is committed. */
+/* Reserves at most TCL_RANGE_MAX bytes and what describes them, halving down to `least` while that
+ * fails; both parts are multiples of `align`. Without access rights: nothing is committed. */
 TCL_HIDDEN bool tcl_range_reserve(struct range *range, size_t least, size_t align);
 
 /* True when memory is accounted when opened (RLIMIT_AS, RLIMIT_DATA, overcommit 2): then nothing is
@@ -126,7 +131,8 @@ enum take { TAKE_ANY, TAKE_CLEAN, TAKE_DIRTY };
  * NULL when the range is used up. Under the lock. */
 TCL_HIDDEN struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take);
 
-/* The same for an object of `pages` that has begun to grow: up to `most` OS pages, at least `pages`. */
+/* The same for an object of `pages` that has begun to grow: up to `most` OS pages, at least
+ * `pages`. */
 TCL_HIDDEN struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most);
 
 /* Gives a run (live or cached) back. Under the lock. */
@@ -166,7 +172,8 @@ struct heap_figures {
 };
 TCL_HIDDEN struct heap_figures tcl_heap_figures(void);
 
-/* ---- heap_cache.c: what malloc.c calls -------------------------------------------------------- */
+/* ---- heap_cache.c: what malloc.c calls --------------------------------------------------------
+ */
 
 /* Where the call came from, for tcl_site_here. */
 struct caller {
@@ -178,20 +185,23 @@ TCL_HIDDEN __attribute__((noinline)) void *tcl_run_alloc(size_t bytes, size_t al
                                                          struct caller caller);
 TCL_HIDDEN __attribute__((noinline)) void tcl_run_free(void *p);
 TCL_HIDDEN size_t tcl_run_usable(const void *p);
-/* Resizes in place or by moving within the run layer; bytes >= SMALL_LIMIT. NULL, ENOMEM, p lives. */
+/* Resizes in place or by moving within the run layer; bytes >= SMALL_LIMIT. NULL, ENOMEM, p lives.
+ */
 TCL_HIDDEN void *tcl_run_realloc(void *p, size_t bytes, struct caller caller);
 /* Gives this thread's cache back to the page heap. */
 TCL_HIDDEN void tcl_cache_flush(void);
 
-/* ---- heap_far.c: objects outside the range, one mmap each ------------------------------------- */
+/* ---- heap_far.c: objects outside the range, one mmap each -------------------------------------
+ */
 
 TCL_HIDDEN void *tcl_far_alloc(size_t bytes, size_t align);
-TCL_HIDDEN bool tcl_far_free(void *p);              /* false: not ours */
-TCL_HIDDEN size_t tcl_far_usable(const void *p);    /* 0: not ours */
+TCL_HIDDEN bool tcl_far_free(void *p);                   /* false: not ours */
+TCL_HIDDEN size_t tcl_far_usable(const void *p);         /* 0: not ours */
 TCL_HIDDEN void *tcl_far_realloc(void *p, size_t bytes); /* p is ours; NULL, ENOMEM, p lives */
 TCL_HIDDEN void tcl_far_before_fork(void), tcl_far_after_fork(void);
 
-/* ---- malloc.c --------------------------------------------------------------------------------- */
+/* ---- malloc.c ---------------------------------------------------------------------------------
+ */
 
 /* malloc with an alignment (a power of two) and somebody else's caller. */
 TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
@@ -199,7 +209,8 @@ TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
 /* Writes `text` to stderr and aborts, as glibc does with a pointer it can tell is wrong. */
 TCL_HIDDEN void tcl_complain(const char *text, size_t bytes) __attribute__((noreturn, cold));
 
-/* ---- small.c: mimalloc ------------------------------------------------------------------------ */
+/* ---- small.c: mimalloc ------------------------------------------------------------------------
+ */
 
 TCL_HIDDEN void *tcl_small_alloc(size_t bytes);
 TCL_HIDDEN void *tcl_small_zalloc(size_t bytes);

@@ -18,14 +18,15 @@
 
 #define CLASS_PAGES_MAX 64
 #define CLASSES 32
-#define CLASS_KEEP 128   /* OS pages a class may hold in a thread's cache, or CLASS_KEEP_MIN runs */
+#define CLASS_KEEP 128 /* OS pages a class may hold in a thread's cache, or CLASS_KEEP_MIN runs */
 #define CLASS_KEEP_MIN 4
 #define THREAD_KEEP 1024 /* OS pages all classes together may hold: 4 MiB */
 #define BATCH 32         /* OS pages fetched at a time, at most BATCH_RUNS runs */
 #define BATCH_RUNS 16
 
 /* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_SMALL times
- * their size below GROW_FROM, GROW_LARGE times above, up to GROW_MAX; from there GROW_SMALL again. */
+ * their size below GROW_FROM, GROW_LARGE times above, up to GROW_MAX; from there GROW_SMALL again.
+ */
 #define GROW_SMALL 4
 #define GROW_LARGE 64
 #define GROW_FROM 32                                  /* OS pages */
@@ -70,7 +71,8 @@ static inline unsigned keep_of(unsigned class) {
     return runs < CLASS_KEEP_MIN ? CLASS_KEEP_MIN : runs;
 }
 
-/* ---- Notes ------------------------------------------------------------------------------------ */
+/* ---- Notes ------------------------------------------------------------------------------------
+ */
 
 static struct tcl_use use_of(const struct run *run, uint8_t flags) {
     return (struct tcl_use){.addr = page_address(number_of(run)),
@@ -99,7 +101,8 @@ static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint3
     return (void *)page_address(number_of(run));
 }
 
-/* ---- Thread caches ----------------------------------------------------------------------------- */
+/* ---- Thread caches -----------------------------------------------------------------------------
+ */
 
 static inline void push(struct cache *to, struct slot *slot, struct run *run) {
     run->next = slot->head;
@@ -175,7 +178,9 @@ static void thread_exits(void *value) {
     heap_unlock(&pool_lock);
 }
 
-static void make_exit_key(void) { pthread_key_create(&exit_key, thread_exits); }
+static void make_exit_key(void) {
+    pthread_key_create(&exit_key, thread_exits);
+}
 
 static struct cache *open_cache(void) {
     if (cache_closed || !tcl_heap_range.base)
@@ -184,8 +189,8 @@ static struct cache *open_cache(void) {
     heap_lock(&pool_lock);
     if (!pool) {
         const size_t bytes = 64 << 10;
-        struct cache *fresh = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct cache *fresh =
+            tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         for (size_t i = 0; fresh != MAP_FAILED && i < bytes / sizeof(struct cache); i++) {
             fresh[i].next = pool;
             pool = &fresh[i];
@@ -209,7 +214,8 @@ void tcl_cache_flush(void) {
         drain_all(cache, 0);
 }
 
-/* ---- Allocation -------------------------------------------------------------------------------- */
+/* ---- Allocation --------------------------------------------------------------------------------
+ */
 
 /* A run fresh from the page heap, past the caches. */
 static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
@@ -256,7 +262,8 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         site = tcl_site_here(caller.return_address, caller.frame_address);
     }
     struct run *run = NULL;
-    if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >> PAGE_SHIFT))
+    if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >>
+                     PAGE_SHIFT))
         run = NULL; /* before the range is there, without one, or bigger than it */
     else if (tcl_unlikely(tcl_frugal) && pages > CLASS_PAGES_MAX)
         run = NULL; /* what is big goes back to the kernel at once where memory is accounted */
@@ -326,7 +333,8 @@ size_t tcl_run_usable(const void *p) {
     return (size_t)run_at(page_number((uintptr_t)p))->pages << PAGE_SHIFT;
 }
 
-/* ---- Resizing ---------------------------------------------------------------------------------- */
+/* ---- Resizing ----------------------------------------------------------------------------------
+ */
 
 /* OS pages of address space for an object of `pages` that has begun to grow. */
 static size_t room_to_grow(size_t pages) {
@@ -409,7 +417,8 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     return to;
 }
 
-/* ---- What is live, and fork -------------------------------------------------------------------- */
+/* ---- What is live, and fork --------------------------------------------------------------------
+ */
 
 void tcl_range(uintptr_t *base, size_t *pages) {
     tcl_heap_init();
@@ -455,4 +464,6 @@ void tcl_heap_after_fork_parent(void) {
     tcl_small_after_fork();
 }
 
-void tcl_heap_after_fork_child(void) { tcl_heap_after_fork_parent(); }
+void tcl_heap_after_fork_child(void) {
+    tcl_heap_after_fork_parent();
+}

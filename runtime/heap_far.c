@@ -138,5 +138,9 @@ void *tcl_far_realloc(void *p, size_t bytes) {
     return to == MAP_FAILED ? NULL : to;
 }
 
-void tcl_far_before_fork(void) { heap_lock(&lock); }
-void tcl_far_after_fork(void) { heap_unlock(&lock); }
+void tcl_far_before_fork(void) {
+    heap_lock(&lock);
+}
+void tcl_far_after_fork(void) {
+    heap_unlock(&lock);
+}

@@ -27,7 +27,8 @@ static bool never_overcommits(void) {
 }
 
 static void *reserve(size_t bytes) {
-    void *p = tcl_os_mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        tcl_os_mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 

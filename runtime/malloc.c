@@ -72,12 +72,15 @@ static size_t usable_elsewhere(const void *p) {
         return bytes;
     if (tcl_small_owns(p))
         return tcl_small_usable(p);
-    /* glibc's chunk: size and flags stand before the object; a mapped one (flag 2) has two words. */
+    /* glibc's chunk: size and flags stand before the object; a mapped one (flag 2) has two words.
+     */
     size_t head = ((const size_t *)p)[-1];
     return (head & ~(size_t)7) - (head & 2 ? 2 : 1) * sizeof(size_t);
 }
 
-TCL_EXPORT void *malloc(size_t bytes) { return allocate(bytes, false, CALLER); }
+TCL_EXPORT void *malloc(size_t bytes) {
+    return allocate(bytes, false, CALLER);
+}
 
 TCL_EXPORT void free(void *p) {
     if (tcl_likely(is_small(p)))
@@ -89,7 +92,9 @@ TCL_EXPORT void free(void *p) {
 }
 
 TCL_EXPORT void cfree(void *p);
-TCL_EXPORT void cfree(void *p) { free(p); }
+TCL_EXPORT void cfree(void *p) {
+    free(p);
+}
 
 TCL_EXPORT void *calloc(size_t count, size_t each) {
     size_t bytes;
@@ -133,7 +138,9 @@ static void *resize(void *p, size_t bytes, struct caller caller) {
     return to;
 }
 
-TCL_EXPORT void *realloc(void *p, size_t bytes) { return resize(p, bytes, CALLER); }
+TCL_EXPORT void *realloc(void *p, size_t bytes) {
+    return resize(p, bytes, CALLER);
+}
 
 TCL_EXPORT void *reallocarray(void *p, size_t count, size_t each) {
     size_t bytes;
@@ -142,9 +149,12 @@ TCL_EXPORT void *reallocarray(void *p, size_t count, size_t each) {
     return resize(p, bytes, CALLER);
 }
 
-/* ---- Aligned ---------------------------------------------------------------------------------- */
+/* ---- Aligned ----------------------------------------------------------------------------------
+ */
 
-static inline bool power_of_two(size_t n) { return n != 0 && (n & (n - 1)) == 0; }
+static inline bool power_of_two(size_t n) {
+    return n != 0 && (n & (n - 1)) == 0;
+}
 
 TCL_EXPORT int posix_memalign(void **to, size_t align, size_t bytes) {
     if (!power_of_two(align) || align % sizeof(void *) != 0)
@@ -177,7 +187,9 @@ TCL_EXPORT void *memalign(size_t align, size_t bytes) {
     return allocate_aligned(bytes, align, CALLER);
 }
 
-TCL_EXPORT void *valloc(size_t bytes) { return allocate_aligned(bytes, PAGE, CALLER); }
+TCL_EXPORT void *valloc(size_t bytes) {
+    return allocate_aligned(bytes, PAGE, CALLER);
+}
 
 TCL_EXPORT void *pvalloc(size_t bytes) {
     if (bytes > PTRDIFF_MAX)

@@ -29,7 +29,9 @@ TCL_EXPORT struct mallinfo2 mallinfo2(void) {
                               .keepcost = runs.dirty << PAGE_SHIFT};
 }
 
-static int clamp(size_t n) { return n > INT_MAX ? INT_MAX : (int)n; }
+static int clamp(size_t n) {
+    return n > INT_MAX ? INT_MAX : (int)n;
+}
 
 /* The old form overflows on every heap above 2 GiB; here it stops at INT_MAX. */
 TCL_EXPORT struct mallinfo mallinfo(void) {

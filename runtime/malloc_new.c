@@ -6,8 +6,9 @@
  *
  * libstdc++'s own operators would call our malloc too, but then every C++ object would have one and
  * the same return address, and each call would cost twice. What we cannot do without a C++ runtime,
- * calling the new handler and throwing std::bad_alloc, stays with libstdc++: when memory is short we
- * call the operator that would have been called without us, which tries once more and then does it.
+ * calling the new handler and throwing std::bad_alloc, stays with libstdc++: when memory is short
+ * we call the operator that would have been called without us, which tries once more and then does
+ * it.
  */
 #include "heap.h"
 #include <dlfcn.h>
@@ -82,7 +83,9 @@ ALIGNED_NOTHROW(_ZnamSt11align_val_tRKSt9nothrow_t)
 /* Size, alignment and tag of the other forms tell us nothing new. */
 #define DELETE(name)                                                                               \
     TCL_EXPORT void name(void *p);                                                                 \
-    TCL_EXPORT void name(void *p) { free(p); }
+    TCL_EXPORT void name(void *p) {                                                                \
+        free(p);                                                                                   \
+    }
 
 DELETE(_ZdlPv)
 DELETE(_ZdaPv)

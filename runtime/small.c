@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* clang-format off: the order of these is the order they need. */
 #define MI_USE_PTHREADS 1
 #define MI_PRIM_HAS_PROCESS_ATTACH 1
 #define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB; grows eightfold every eight arenas */
@@ -88,8 +89,10 @@ static void start_options(void);
 #include <src/theap.c>
 #include <src/threadlocal.c>
 #pragma GCC diagnostic pop
+/* clang-format on */
 
-/* ---- What arena.c calls ----------------------------------------------------------------------- */
+/* ---- What arena.c calls -----------------------------------------------------------------------
+ */
 
 static void start_options(void) {
     _mi_options_init();
@@ -101,8 +104,8 @@ static void start_options(void) {
 /* ---- Full pages -------------------------------------------------------------------------------
  *
  * mimalloc abandons a page that is full: the next free into it is an atomic operation and takes the
- * page back, with one free slot, for the next malloc to fill. Where objects of one size are replaced
- * at random that is what happens every time (43 ns an operation with 50,000 of them). So:
+ * page back, with one free slot, for the next malloc to fill. Where objects of one size are
+ * replaced at random that is what happens every time (43 ns an operation with 50,000 of them). So:
  *   a thread keeps up to FULL_PAGES_MAX full pages to itself (that bounds what other threads' frees
  *   can leave unused in a thread that sleeps) and abandons more as mimalloc does;
  *   a page leaves the full ones not with its first free slot but with a few;
@@ -223,7 +226,8 @@ static void block_dies(mi_page_t *page) {
     _mi_page_map_unregister(page);
 }
 
-/* ---- What malloc.c calls ----------------------------------------------------------------------- */
+/* ---- What malloc.c calls -----------------------------------------------------------------------
+ */
 
 /* Where mimalloc's fast path ends. It may leave any errno behind, or none. */
 static __attribute__((noinline)) void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero,
@@ -237,10 +241,16 @@ static __attribute__((noinline)) void *malloc_generic(mi_theap_t *theap, size_t 
 }
 
 /* mimalloc aligns slots of 8 bytes to 8; glibc aligns everything to 16. */
-static inline size_t at_least_16(size_t bytes) { return bytes < 16 ? 16 : bytes; }
+static inline size_t at_least_16(size_t bytes) {
+    return bytes < 16 ? 16 : bytes;
+}
 
-void *tcl_small_alloc(size_t bytes) { return mi_malloc(at_least_16(bytes)); }
-void *tcl_small_zalloc(size_t bytes) { return mi_zalloc(at_least_16(bytes)); }
+void *tcl_small_alloc(size_t bytes) {
+    return mi_malloc(at_least_16(bytes));
+}
+void *tcl_small_zalloc(size_t bytes) {
+    return mi_zalloc(at_least_16(bytes));
+}
 
 void *tcl_small_aligned(size_t bytes, size_t align) {
     return mi_malloc_aligned(at_least_16(bytes), align);
@@ -279,11 +289,21 @@ void tcl_small_free(void *p) {
         page_changes(page);
 }
 
-void tcl_small_free_far(void *p) { mi_free(p); }
-size_t tcl_small_usable(const void *p) { return mi_usable_size(p); }
-bool tcl_small_owns(const void *p) { return _mi_page_map && _mi_safe_ptr_page(p) != NULL; }
-void tcl_small_trim(void) { mi_collect(true); }
-void tcl_small_start(void) { _mi_auto_process_init(); }
+void tcl_small_free_far(void *p) {
+    mi_free(p);
+}
+size_t tcl_small_usable(const void *p) {
+    return mi_usable_size(p);
+}
+bool tcl_small_owns(const void *p) {
+    return _mi_page_map && _mi_safe_ptr_page(p) != NULL;
+}
+void tcl_small_trim(void) {
+    mi_collect(true);
+}
+void tcl_small_start(void) {
+    _mi_auto_process_init();
+}
 
 void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context) {
     size_t first = 0, end = tcl_small_top();
@@ -298,7 +318,8 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
     }
 }
 
-/* ---- Fork: no lock may be held by a thread that the child will not have ------------------------- */
+/* ---- Fork: no lock may be held by a thread that the child will not have -------------------------
+ */
 
 void tcl_small_before_fork(void) {
     mi_lock_acquire(&heap_main.theaps_lock);

@@ -25,9 +25,12 @@ static int failures;
     } while (0)
 
 static volatile size_t half = SIZE_MAX / 2 + 2; /* keeps the compiler from judging constants */
-static const size_t sizes[] = {0,    1,    7,     8,      15,     16,      24,     100,    1000,   1024,
-                               1025, 2047, 4095,  4096,   4097,   5000,    8192,   65536,  70000,  262144,
-                               262145, 300000, 1 << 20, 2 << 20, (2 << 20) + 1, 5 << 20, 40 << 20};
+static const size_t sizes[] = {0,       1,       7,       8,       15,
+                               16,      24,      100,     1000,    1024,
+                               1025,    2047,    4095,    4096,    4097,
+                               5000,    8192,    65536,   70000,   262144,
+                               262145,  300000,  1 << 20, 2 << 20, (2 << 20) + 1,
+                               5 << 20, 40 << 20};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
 static int full_of(const char *p, size_t bytes, char value) {

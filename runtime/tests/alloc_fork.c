@@ -45,7 +45,9 @@ static void *once(void *argument) {
 }
 
 /* A handler of a library loaded before us runs while our locks are held: it may allocate. */
-static void allocate(void) { churn(7, 50); }
+static void allocate(void) {
+    churn(7, 50);
+}
 
 int main(void) {
     pthread_t threads[THREADS], child;

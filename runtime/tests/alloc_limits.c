@@ -20,7 +20,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int fail(const char *what) { return fprintf(stderr, "%s\n", what), 1; }
+static int fail(const char *what) {
+    return fprintf(stderr, "%s\n", what), 1;
+}
 
 /* Allocates `bytes` at a time until there is no more, frees all, and does it again. */
 static int exhaust(size_t bytes, size_t expect) {

@@ -4,9 +4,10 @@
  * In: the preloaded library; a seed as argument. Out: one line with the seed, 0 when nothing broke.
  * Knows nothing of the allocator.
  *
- * The model is the content: every object is filled with a pattern made of its id, and checked before
- * it is resized or freed. Two objects that overlap, or one that moved wrongly, break a pattern.
- * Objects go through one shared table, so that about half of the frees come from another thread.
+ * The model is the content: every object is filled with a pattern made of its id, and checked
+ * before it is resized or freed. Two objects that overlap, or one that moved wrongly, break a
+ * pattern. Objects go through one shared table, so that about half of the frees come from another
+ * thread.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -40,20 +41,27 @@ static uint64_t next_random(uint64_t *state) {
 static size_t random_size(uint64_t *state) {
     uint64_t r = next_random(state) >> 16;
     switch (r % 16) {
-    case 0: return r / 16 % (6 << 20);
+    case 0:
+        return r / 16 % (6 << 20);
     case 1:
-    case 2: return r / 16 % 400000;
+    case 2:
+        return r / 16 % 400000;
     case 3:
     case 4:
-    case 5: return r / 16 % 70000;
+    case 5:
+        return r / 16 % 70000;
     case 6:
-    case 7: return 4096 * (r / 16 % 70 + 1) + r % 3 - 1;
-    default: return r / 16 % 5000;
+    case 7:
+        return 4096 * (r / 16 % 70 + 1) + r % 3 - 1;
+    default:
+        return r / 16 % 5000;
     }
 }
 
 /* Samples of a big object, all of a small one. */
-static size_t step_of(size_t bytes) { return bytes < 8192 ? 1 : 509; }
+static size_t step_of(size_t bytes) {
+    return bytes < 8192 ? 1 : 509;
+}
 
 static void fill(const struct object *o) {
     for (size_t i = 0; i < o->bytes; i += step_of(o->bytes))
@@ -64,7 +72,8 @@ static void fill(const struct object *o) {
 
 static void fail(const char *what, const struct object *o) {
     if (failures++ < 5)
-        printf("%s: %p, %zu bytes, id %llu\n", what, (void *)o->p, o->bytes, (unsigned long long)o->id);
+        printf("%s: %p, %zu bytes, id %llu\n", what, (void *)o->p, o->bytes,
+               (unsigned long long)o->id);
 }
 
 static void check(const struct object *o, size_t bytes) {
@@ -93,7 +102,8 @@ static struct object make(uint64_t *state) {
         align = (size_t)16 << (next_random(state) >> 40) % 12;
         o.p = memalign(align, o.bytes);
         break;
-    default: o.p = malloc(o.bytes);
+    default:
+        o.p = malloc(o.bytes);
     }
     if (!o.p || (uintptr_t)o.p % (align < 16 ? 16 : align) || malloc_usable_size(o.p) < o.bytes)
         fail("pointer", &o);

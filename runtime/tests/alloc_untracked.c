@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * alloc_untracked.c: the tracking half of the runtime, doing nothing; for tests of the allocator alone.
- * In: calls of the allocator. Out: "nobody tracks". Knows nothing of sessions.
+ * alloc_untracked.c: the tracking half of the runtime, doing nothing; for tests of the allocator
+ * alone. In: calls of the allocator. Out: "nobody tracks". Knows nothing of sessions.
  */
 #include "../tcl.h"
 #include <sys/mman.h>
@@ -10,10 +10,18 @@
 
 static _Atomic uint32_t carve;
 
-bool tcl_tracking(void) { return false; }
-void tcl_note_born(const struct tcl_use *use) { (void)use; }
-void tcl_note_died(const struct tcl_use *use) { (void)use; }
-void tcl_note_resized(const struct tcl_use *use) { (void)use; }
+bool tcl_tracking(void) {
+    return false;
+}
+void tcl_note_born(const struct tcl_use *use) {
+    (void)use;
+}
+void tcl_note_died(const struct tcl_use *use) {
+    (void)use;
+}
+void tcl_note_resized(const struct tcl_use *use) {
+    (void)use;
+}
 uint32_t tcl_site_here(void *return_address, void *frame_address) {
     (void)return_address, (void)frame_address;
     return 0;
@@ -22,18 +30,24 @@ unsigned tcl_birth_arena(size_t bytes) {
     (void)bytes;
     return 0;
 }
-unsigned tcl_small_arena(void) { return 0; }
+unsigned tcl_small_arena(void) {
+    return 0;
+}
 int tcl_arena_node(unsigned arena) {
     (void)arena;
     return -1;
 }
-uint32_t tcl_next_carve(void) { return ++carve; }
+uint32_t tcl_next_carve(void) {
+    return ++carve;
+}
 void tcl_session_after_fork_child(void) {}
 void tcl_session_start(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
 }
-int tcl_os_munmap(void *addr, size_t bytes) { return (int)syscall(SYS_munmap, addr, bytes); }
+int tcl_os_munmap(void *addr, size_t bytes) {
+    return (int)syscall(SYS_munmap, addr, bytes);
+}
 void *tcl_os_mremap(void *addr, size_t old_bytes, size_t new_bytes, int flags, void *to) {
     return (void *)syscall(SYS_mremap, addr, old_bytes, new_bytes, flags, to);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * bench-alloc.c: one allocation pattern, run in a process of its own under whatever malloc is preloaded.
- * In: the name of a pattern and a count of rounds. Out: "cpu_ns peak_kib" on stdout.
+ * bench-alloc.c: one allocation pattern, run in a process of its own under whatever malloc is
+ * preloaded. In: the name of a pattern and a count of rounds. Out: "cpu_ns peak_kib" on stdout.
  * Knows nothing of allocators; every pattern is deterministic.
  */
 #include <pthread.h>
@@ -22,7 +22,9 @@ static u64 next_random(u64 *state) { /* xorshift64* */
 }
 
 /* 0 .. n-1 without a division: the harness must cost little beside a malloc of 5 ns. */
-static size_t below(u64 *state, size_t n) { return (size_t)((next_random(state) >> 32) * n >> 32); }
+static size_t below(u64 *state, size_t n) {
+    return (size_t)((next_random(state) >> 32) * n >> 32);
+}
 
 /* A program writes what it allocates: first and last byte. */
 static void use(char *p, size_t bytes) {
@@ -60,22 +62,36 @@ static void churn(u64 rounds, size_t slots, size_t (*size)(u64 *), void (*touch)
     free(table);
 }
 
-static size_t size_fixed(u64 *state) { return (void)state, 64; }
-static size_t size_4k_64k(u64 *state) { return 4096 + below(state, 60 << 10); }
+static size_t size_fixed(u64 *state) {
+    return (void)state, 64;
+}
+static size_t size_4k_64k(u64 *state) {
+    return 4096 + below(state, 60 << 10);
+}
 static size_t size_64k_4m(u64 *state) {
     unsigned shift = (unsigned)(next_random(state) % 6); /* as many of each doubling */
     return (65536ull << shift) + next_random(state) % (65536ull << shift);
 }
 static size_t size_mixed(u64 *state) {
     u64 r = next_random(state) % 1000;
-    return r < 950 ? zipf_size(state) : r < 990 ? size_4k_64k(state) : r < 999
-        ? 65536 + next_random(state) % (256 << 10) : size_64k_4m(state);
+    return r < 950   ? zipf_size(state)
+           : r < 990 ? size_4k_64k(state)
+           : r < 999 ? 65536 + next_random(state) % (256 << 10)
+                     : size_64k_4m(state);
 }
 
-static void small_zipf(u64 n) { churn(n, 20000, zipf_size, use, 1); }
-static void small_fixed(u64 n) { churn(n, 5000, size_fixed, use, 2); }
-static void medium(u64 n) { churn(n, 500, size_4k_64k, use, 3); }
-static void large(u64 n) { churn(n, 60, size_64k_4m, use_pages, 4); }
+static void small_zipf(u64 n) {
+    churn(n, 20000, zipf_size, use, 1);
+}
+static void small_fixed(u64 n) {
+    churn(n, 5000, size_fixed, use, 2);
+}
+static void medium(u64 n) {
+    churn(n, 500, size_4k_64k, use, 3);
+}
+static void large(u64 n) {
+    churn(n, 60, size_64k_4m, use_pages, 4);
+}
 
 /* Build lists, free them in order: the shape of parsers and compilers. */
 static void small_lists(u64 n) {
@@ -134,7 +150,9 @@ static void batches(struct job *job) {
             free(batch[i]);
     }
 }
-static void small_threads(u64 n) { in_threads(n, batches, NULL); }
+static void small_threads(u64 n) {
+    in_threads(n, batches, NULL);
+}
 
 /* larson: objects outlive the thread that made them; threads come and go. */
 static void larson_turn(struct job *job) {
@@ -257,10 +275,18 @@ static const struct {
     const char *name;
     void (*run)(u64);
 } patterns[] = {
-    {"small-zipf", small_zipf},       {"small-fixed", small_fixed},   {"small-lists", small_lists},
-    {"small-threads", small_threads}, {"small-larson", small_larson}, {"medium", medium},
-    {"large", large},                 {"cross", cross},               {"cross-medium", cross_medium},
-    {"grow", grow},                   {"grow-many", grow_many},       {"calloc-large", calloc_large},
+    {"small-zipf", small_zipf},
+    {"small-fixed", small_fixed},
+    {"small-lists", small_lists},
+    {"small-threads", small_threads},
+    {"small-larson", small_larson},
+    {"medium", medium},
+    {"large", large},
+    {"cross", cross},
+    {"cross-medium", cross_medium},
+    {"grow", grow},
+    {"grow-many", grow_many},
+    {"calloc-large", calloc_large},
     {"memory", memory},
 };
 

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * alloc_arenas.c: objects and blocks are born in the arena the daemon asks for, each arena in
+ * chunks of its own, bound to its node. In: a session whose control page names two arenas. Out: one
+ * line, 0 when all lie where they should. Knows nothing of chunks.
+ */
+#include "hazard.h"
+
+#define MIB (1ull << 20)
+#define FAST_BYTES (8 * MIB)
+#define OBJECTS 40
+
+static int hosted(void) {
+    void *before = malloc(3 * MIB); /* while the kernel places: arena unknown */
+    raise(SIGSTOP);                 /* the daemon fills the control page in */
+    for (int i = 0; i < OBJECTS; i++) {
+        char *p = malloc(MIB);
+        CHECK(p, "no memory");
+        memset(p, i, MIB);
+        hazard_sink = p;
+    }
+    for (int i = 0; i < 200000; i++)
+        hazard_sink = malloc(100);
+    hazard_sink = before;
+    return 0;
+}
+
+static uint64_t bytes_in[256], blocks_in[256], strangers;
+
+static void look(struct session *s, uint64_t number, const struct tcl_run *run) {
+    unsigned arena = run->identity >> 8 & 0xff;
+    uint64_t bytes = (run->shape >> 32) * TCL_PAGE;
+    bool block = run->identity & TCL_BLOCK;
+    if (block)
+        blocks_in[arena]++;
+    else
+        bytes_in[arena] += bytes;
+    (void)s;
+    /* No 64 MiB of the range holds objects of both arenas. */
+    static uint8_t owner[1 << 14];
+    uint8_t *unit = &owner[number >> 14];
+    if (arena < 2) {
+        strangers += *unit && *unit != arena + 1;
+        *unit = (uint8_t)(arena + 1);
+    }
+}
+
+static void look_at_table(struct session *s) {
+    struct tcl_run *runs = (void *)(s->base + TCL_RUNS_AT);
+    for (uint64_t i = 0; i < header_of(s)->run_high_water; i++) {
+        if (i % 256 == 0) {
+            off_t data = lseek(s->memfd, (off_t)(TCL_RUNS_AT + i * sizeof(*runs)), SEEK_DATA);
+            if (data < 0)
+                break;
+            i = ((uint64_t)data - TCL_RUNS_AT) / sizeof(*runs);
+        }
+        if (runs[i].shape)
+            look(s, i, &runs[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc > 1)
+        return hosted();
+    struct daemon d = {0};
+    open_daemon(&d);
+    pid_t pid = start_hosted(&d, "hosted");
+    while (d.sessions == 0) {
+        struct pollfd wait = {d.listener, POLLIN, 0};
+        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
+        accept_session(&d);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
+    struct session *s = d.session[0];
+    struct tcl_control *control = control_of(s);
+    control->birth_bytes_left[0] = FAST_BYTES;
+    control->small_arena = 1;
+    control->arena_count = 2; /* both on node 0, the one there is everywhere */
+    kill(pid, SIGCONT);
+    status = serve(&d, pid);
+    CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
+    check_books(s);
+    look_at_table(s);
+    CHECK(bytes_in[0] > FAST_BYTES / 2 && bytes_in[0] <= FAST_BYTES, "%lu", bytes_in[0]);
+    CHECK(bytes_in[1] >= OBJECTS * MIB - FAST_BYTES, "%lu", bytes_in[1]);
+    CHECK(bytes_in[TCL_ARENA_UNKNOWN] >= 3 * MIB, "%lu", bytes_in[TCL_ARENA_UNKNOWN]);
+    CHECK(blocks_in[1] > 200, "%lu blocks", blocks_in[1]);
+    CHECK(blocks_in[0] < 20, "%lu blocks", blocks_in[0]);
+    CHECK(strangers == 0, "%lu", strangers);
+    printf("two arenas: %lu and %lu MiB of objects, %lu and %lu blocks\n", bytes_in[0] / MIB,
+           bytes_in[1] / MIB, blocks_in[0], blocks_in[1]);
+    close_daemon(&d);
+    return 0;
+}
