@@ -15,8 +15,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::fetch::Packages;
 use crate::topology::Topology;
 
-/// Lines of the console shown when a guest fails.
-const CONSOLE_LINES: usize = 25;
+/// Lines of the console shown when a guest fails; a crashed kernel prints about 50.
+const CONSOLE_LINES: usize = 60;
 
 /// QEMU opens its ports within milliseconds; a loaded host may take seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
