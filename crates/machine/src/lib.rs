@@ -17,7 +17,7 @@ mod topo;
 mod units;
 
 pub use builtin::BUILTIN_NAMES;
-pub use curve::{CurvePoint, loaded_latency_ns, peak_gb_s};
+pub use curve::{CurveLine, loaded_latency_ns, peak_gb_s};
 pub use finding::{Finding, Standing};
 pub use machine::{Basis, Energy, Figures, Kind, Link, Machine, Node, NodeId};
 pub use text::{NodeOverride, Overrides};

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::curve::CurvePoint;
+use crate::curve::CurveLine;
 use crate::units::{self, CpuList};
 
 /// Most nodes of a machine: Linux's largest MAX_NUMNODES (1 << CONFIG_NODES_SHIFT, at most 10).
@@ -100,9 +100,9 @@ pub struct Node {
     /// Energy, for plans that weigh it.
     #[serde(default, skip_serializing_if = "Energy::is_empty")]
     pub energy: Energy,
-    /// Latency under load, ascending by (read share, bandwidth). Empty: unknown.
+    /// Latency under load, ascending by read share. Empty: unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub curve: Vec<CurvePoint>,
+    pub curve: Vec<CurveLine>,
 }
 
 /// What the memory of a node is made of.

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::curve::CurvePoint;
+use crate::curve::CurveLine;
 use crate::machine::{Basis, Energy, Figures, Kind, MAX_NODES, Machine, Node, NodeId};
 use crate::{MachineError, units};
 
@@ -48,7 +48,7 @@ pub struct NodeOverride {
     pub energy: Energy,
     /// A whole curve to replace; empty keeps what is there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub curve: Vec<CurvePoint>,
+    pub curve: Vec<CurveLine>,
 }
 
 impl Machine {
@@ -240,22 +240,23 @@ fn validate_figures(place: &str, figures: &Figures) -> Result<(), MachineError> 
     invalid(place, "latency and bandwidth must exceed 0; leave unknown ones out")
 }
 
-fn validate_curve(place: &str, curve: &[CurvePoint]) -> Result<(), MachineError> {
-    let sane = |p: &CurvePoint| {
-        (0.0..=1.0).contains(&p.read_share)
-            && p.gb_s.is_finite()
-            && p.gb_s >= 0.0
-            && p.latency_ns.is_finite()
-            && p.latency_ns > 0.0
-    };
-    let ascends = |pair: &[CurvePoint]| {
-        (pair[0].read_share, pair[0].gb_s) < (pair[1].read_share, pair[1].gb_s)
+fn validate_curve(place: &str, curve: &[CurveLine]) -> Result<(), MachineError> {
+    let sane = |line: &CurveLine| {
+        (0.0..=1.0).contains(&line.read_share)
+            && line.idle_ns > 0.0
+            && line.peak_ns >= line.idle_ns
+            && line.peak_gb_s > 0.0
+            && (0.0..=1.0).contains(&line.slope)
+            && line.bend > 1.0
+            && [line.peak_ns, line.peak_gb_s, line.bend].into_iter().all(f64::is_finite)
     };
     if !curve.iter().all(sane) {
-        return invalid(place, "curve: read_share 0 to 1, gb_s from 0, latency_ns above 0");
+        let what = "curve: read_share and slope 0 to 1, idle_ns above 0, peak_ns from idle_ns, \
+                    peak_gb_s above 0, bend above 1";
+        return invalid(place, what);
     }
-    if !curve.windows(2).all(ascends) {
-        return invalid(place, "curve: points must ascend by read_share, then by gb_s");
+    if !curve.windows(2).all(|pair| pair[0].read_share < pair[1].read_share) {
+        return invalid(place, "curve: lines must ascend by read_share");
     }
     Ok(())
 }

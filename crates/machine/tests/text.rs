@@ -137,16 +137,16 @@ fn impossible_relations_and_curves_are_refused_by_name() {
     "#]],
     );
     refused(
-        &with("curve = [{ read_share = 2.0, gb_s = 0.0, latency_ns = 1.0 }]"),
+        &with("curve = [{ read_share = 2.0, idle_ns = 1.0, peak_gb_s = 1.0, peak_ns = 1.0 }]"),
         &expect![[r#"
-            machine description: node 1: curve: read_share 0 to 1, gb_s from 0, latency_ns above 0
+            machine description: node 1: curve: read_share and slope 0 to 1, idle_ns above 0, peak_ns from idle_ns, peak_gb_s above 0, bend above 1
         "#]],
     );
-    let point = "{ read_share = 1.0, gb_s = 5.0, latency_ns = 1.0 }";
+    let line = "{ read_share = 1.0, idle_ns = 1.0, peak_gb_s = 5.0, peak_ns = 1.0 }";
     refused(
-        &with(&format!("curve = [{point}, {point}]")),
+        &with(&format!("curve = [{line}, {line}]")),
         &expect![[r#"
-        machine description: node 1: curve: points must ascend by read_share, then by gb_s
+        machine description: node 1: curve: lines must ascend by read_share
     "#]],
     );
     refused(
