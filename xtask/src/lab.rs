@@ -185,6 +185,7 @@ fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
             environment: &[],
             timeout: HANG_LIMIT,
             out: None,
+            timing: None,
         };
         let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
         let failure = match guest.run(request, streams) {

@@ -10,8 +10,12 @@ use tiercel_machine::Machine;
 
 use crate::image::{in_path, quote};
 use crate::{
-    Acceleration, Cache, Guest, Outcome, Payload, Progress, Request, Size, Streams, Topology,
+    Acceleration, Cache, Guest, Outcome, Payload, Progress, Request, Size, Streams, Timing,
+    Topology,
 };
+
+/// Where a checkout has its machines.
+const MACHINES: &str = "lab/machines";
 
 /// How long a command may take unless the user says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -42,6 +46,8 @@ pub struct RunOptions {
     pub timeout: Duration,
     /// Where the files of the guest's `/out` go.
     pub out: Option<PathBuf>,
+    /// Whether every access takes the time the machine's figures say.
+    pub timed: bool,
 }
 
 /// `lab run`: boots, runs one command, brings back its files.
@@ -51,7 +57,9 @@ pub fn run(
     progress: &mut Progress<'_>,
 ) -> Result<Outcome> {
     ensure!(!options.command.is_empty(), "no command given; for example: tiercel lab run -- ls /");
+    let machine = find_machine(&options.guest.machine, &[Path::new(MACHINES)])?;
     let (topology, mut payload) = assemble(&options.guest)?;
+    let plugin = options.timed.then(plugin).transpose()?;
     let command = command_line(&options.command, &mut payload)?;
     let guest = Guest::prepare(&Cache::of_user()?, options.guest.acceleration, progress)?;
     let request = Request {
@@ -61,6 +69,7 @@ pub fn run(
         environment: &options.guest.environment,
         timeout: options.timeout,
         out: options.out.as_deref(),
+        timing: plugin.as_deref().map(|plugin| Timing { plugin, machine: &machine }),
     };
     guest.run(request, streams)
 }
@@ -110,7 +119,7 @@ fn known(dirs: &[&Path]) -> Vec<String> {
 }
 
 fn assemble(options: &GuestOptions) -> Result<(Topology, Payload)> {
-    let machine = find_machine(&options.machine, &[Path::new("lab/machines")])?;
+    let machine = find_machine(&options.machine, &[Path::new(MACHINES)])?;
     let topology = Topology::of(&machine, options.size)?;
     let mut payload = Payload::default();
     ourselves(&mut payload)?;
@@ -118,6 +127,19 @@ fn assemble(options: &GuestOptions) -> Result<(Topology, Payload)> {
         payload.tree(host, guest)?;
     }
     Ok((topology, payload))
+}
+
+/// The timing plugin, where it is built or installed.
+fn plugin() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let places = ["libtiercel_emulator.so", "../lib/tiercel/libtiercel_emulator.so"];
+    places.iter().map(|place| beside.join(place)).find(|path| path.exists()).with_context(|| {
+        let dir = beside.display();
+        format!(
+            "libtiercel_emulator.so is not in {dir}; run cargo build --release -p tiercel-emulator"
+        )
+    })
 }
 
 /// Takes this program and the runtime along, so that `tiercel run` works in the guest.

@@ -17,6 +17,7 @@ use crate::fetch::Packages;
 use crate::image::{self, Payload};
 use crate::kvm;
 use crate::qemu::{Acceleration, Qemu, Setup};
+use crate::timing::Timing;
 use crate::topology::{GuestNode, Topology};
 
 /// The ports' names in the guest; `guest/init` knows them too.
@@ -46,6 +47,8 @@ pub struct Request<'a> {
     pub timeout: Duration,
     /// Where the files of the guest's `/out` go; made when missing.
     pub out: Option<&'a Path>,
+    /// Times every access of the guest; its clock is then the machine's.
+    pub timing: Option<Timing<'a>>,
 }
 
 /// Where the command's output goes while it runs.
@@ -65,6 +68,8 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// Files the command left in `/out`.
     pub files: usize,
+    /// What the timing plugin counted, JSON.
+    pub timing: Option<String>,
 }
 
 impl Guest {
@@ -92,11 +97,15 @@ impl Guest {
     /// Boots, runs the command, powers off. A guest that passes the time limit is killed;
     /// the error then carries the console's last lines.
     pub fn run(&self, request: Request<'_>, streams: Streams<'_>) -> Result<Outcome> {
-        let Request { topology, mut payload, command, environment, timeout, out } = request;
+        let Request { topology, mut payload, command, environment, timeout, out, timing } = request;
         payload.text("lab/command", 0o644, command);
         let image = self.image(payload, topology, environment);
         let started = Instant::now();
-        let setup = self.setup(topology, &image, &PORTS, false);
+        let mut setup = self.setup(topology, &image, &PORTS, false);
+        if timing.is_some() {
+            setup.timing = timing;
+            setup.acceleration = Acceleration::Tcg;
+        }
         let (mut qemu, ports) = Qemu::start(&setup)?;
         let [stdout, stderr, result] =
             <[UnixStream; 3]>::try_from(ports).expect("one stream per port");
@@ -128,7 +137,7 @@ impl Guest {
             );
         };
         let files = out.map_or(Ok(0), |out| unpack(archive.path(), out))?;
-        Ok(Outcome { status, elapsed, files })
+        Ok(Outcome { status, elapsed, files, timing: qemu.stats() })
     }
 
     /// Boots into a shell on the caller's terminal.
@@ -173,7 +182,8 @@ impl Guest {
         interactive: bool,
     ) -> Setup<'a> {
         let Guest { packages, acceleration, .. } = self;
-        Setup { packages, topology, acceleration: *acceleration, image, ports, interactive }
+        let timing = None;
+        Setup { packages, topology, acceleration: *acceleration, image, ports, interactive, timing }
     }
 }
 

@@ -54,6 +54,7 @@ fn boots(packages: &Packages) -> Result<bool> {
         image: &bytes,
         ports: &[],
         interactive: false,
+        timing: None,
     })?;
     let ended = qemu.wait_until(Some(Instant::now() + BOOT_LIMIT))?;
     Ok(ended.is_some_and(|status| status.success()))

@@ -16,6 +16,7 @@ mod image;
 mod kvm;
 mod qemu;
 mod sources;
+mod timing;
 mod topology;
 
 pub use cache::Cache;
@@ -23,6 +24,7 @@ pub use fetch::Packages;
 pub use guest::{Guest, Outcome, Request, Streams};
 pub use image::Payload;
 pub use qemu::Acceleration;
+pub use timing::Timing;
 pub use topology::{Size, Topology};
 
 /// Takes lines for people: what a step that lasts longer than two seconds is doing.

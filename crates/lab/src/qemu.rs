@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fetch::Packages;
+use crate::timing::{self, Timing};
 use crate::topology::Topology;
 
 /// Lines of the console shown when a guest fails; a crashed kernel prints about 50.
@@ -23,6 +24,10 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often a start looks whether QEMU is still there.
 const START_STEP: Duration = Duration::from_millis(50);
+
+/// The plugin's files beside the console.
+const STATS: &str = "stats.json";
+const PLUGIN_CONFIG: &str = "plugin.json";
 
 /// Quiet, quick, repeatable; on a panic the guest reboots at once, which ends QEMU.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off \
@@ -52,6 +57,8 @@ pub(crate) struct Setup<'a> {
     pub ports: &'a [&'a str],
     /// The console is the caller's terminal.
     pub interactive: bool,
+    /// Times every access; needs [`Acceleration::Tcg`].
+    pub timing: Option<Timing<'a>>,
 }
 
 /// A running QEMU; killed when dropped.
@@ -99,6 +106,11 @@ impl Qemu {
                 Err(error) => return Err(error).context("cannot wait for QEMU"),
             }
         }
+    }
+
+    /// What the timing plugin counted, JSON; `None` before the guest has ended well.
+    pub(crate) fn stats(&self) -> Option<String> {
+        fs::read_to_string(self.scratch.path().join(STATS)).ok()
     }
 
     /// Ends the guest at once.
@@ -195,6 +207,13 @@ fn arguments(setup: &Setup<'_>, dir: &Path) -> Result<Vec<String>> {
         let path = port_path(dir, name);
         add("-chardev", format!("socket,id=port{i},path={}", path.display()));
         add("-device", format!("virtserialport,chardev=port{i},name={name}"));
+    }
+    if let Some(timing) = &setup.timing {
+        let config = dir.join(PLUGIN_CONFIG);
+        fs::write(&config, timing::config(timing, setup.topology, &dir.join(STATS)))
+            .with_context(|| format!("cannot write {}", config.display()))?;
+        let (plugin, config) = (timing.plugin.display(), config.display());
+        add("-plugin", format!("file={plugin},config={config}"));
     }
     args.extend(setup.topology.qemu_args());
     Ok(args)

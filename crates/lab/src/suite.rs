@@ -160,8 +160,15 @@ fn boot(
         command += &format!("sh /lab/runner.sh {} {limit}\n", quote(&test.name));
         timeout += test.limit;
     }
-    let request =
-        Request { topology, payload, command: &command, environment: &[], timeout, out: None };
+    let request = Request {
+        topology,
+        payload,
+        command: &command,
+        environment: &[],
+        timeout,
+        out: None,
+        timing: None,
+    };
     let mut sink = io::sink();
     let outcome = guest.run(request, Streams { stdout: reader, stderr: &mut sink })?;
     if outcome.status != 0 {

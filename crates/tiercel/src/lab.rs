@@ -64,6 +64,12 @@ struct LabRunArgs {
     /// Bring what the program writes to /out back into this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Let every access take the time the machine's figures say; the guest's clock shows it
+    #[arg(long)]
+    timed: bool,
+    /// Write what was counted, by virtual CPU and node, to this file (JSON)
+    #[arg(long, value_name = "FILE", requires = "timed")]
+    stats: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -87,10 +93,14 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
         command: args.program.clone(),
         timeout: args.timeout.0,
         out: args.out.clone(),
+        timed: args.timed,
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
     let outcome = cli::run(&options, streams, &mut |line| eprintln!("{line}"))?;
+    if let (Some(path), Some(stats)) = (&args.stats, &outcome.timing) {
+        std::fs::write(path, stats).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if let Some(out) = &args.out {
         eprintln!("lab: {} files from /out are in {}", outcome.files, out.display());
     }

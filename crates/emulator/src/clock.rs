@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The guest's time, from the times of its virtual CPUs.
+//! In: counters of virtual CPUs, who runs and who idles. Out: nanoseconds that never go back.
+//! Knows nothing of QEMU.
+//!
+//! A virtual CPU's time is its offset plus its counter of picoseconds. Time is the least of the
+//! running ones; while all idle it stands still until somebody warps it.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
+
+/// Virtual CPUs of a guest, at most.
+pub const MAX_VCPUS: usize = 64;
+
+const PS_PER_NS: i64 = 1000;
+
+/// One virtual CPU's share of the clock.
+struct Slot {
+    /// Picoseconds it has computed and stalled; written by its own thread only.
+    counter: AtomicPtr<AtomicU64>,
+    offset_ps: AtomicI64,
+    running: AtomicBool,
+}
+
+/// All of them.
+pub struct Clock {
+    slots: [Slot; MAX_VCPUS],
+    /// The latest time anybody was told, picoseconds.
+    last_ps: AtomicI64,
+}
+
+static ZERO: AtomicU64 = AtomicU64::new(0);
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new()
+    }
+}
+
+impl Clock {
+    /// Time 0, nobody runs.
+    pub const fn new() -> Clock {
+        const SLOT: Slot = Slot {
+            counter: AtomicPtr::new((&raw const ZERO).cast_mut()),
+            offset_ps: AtomicI64::new(0),
+            running: AtomicBool::new(false),
+        };
+        Clock { slots: [SLOT; MAX_VCPUS], last_ps: AtomicI64::new(0) }
+    }
+
+    /// A virtual CPU counts its picoseconds there.
+    pub fn attach(&self, vcpu: usize, counter: &'static AtomicU64) {
+        self.slots[vcpu].counter.store((&raw const *counter).cast_mut(), Ordering::Release);
+    }
+
+    /// A virtual CPU begins to run, now.
+    pub fn resume(&self, vcpu: usize) {
+        let now = self.now_ps();
+        let slot = &self.slots[vcpu];
+        slot.offset_ps.store(now - slot.counted(), Ordering::Release);
+        slot.running.store(true, Ordering::Release);
+    }
+
+    /// A virtual CPU has nothing to do. The last one to idle takes time with it.
+    pub fn idle(&self, vcpu: usize) {
+        let slot = &self.slots[vcpu];
+        let own = slot.time_ps();
+        slot.running.store(false, Ordering::Release);
+        if !self.anybody() {
+            self.last_ps.fetch_max(own, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether any virtual CPU runs.
+    pub fn anybody(&self) -> bool {
+        self.slots.iter().any(|slot| slot.running.load(Ordering::Acquire))
+    }
+
+    /// Picoseconds since the guest's start.
+    pub fn now_ps(&self) -> i64 {
+        let least = self.running().map(Slot::time_ps).min();
+        let now = least.unwrap_or_else(|| self.last_ps.load(Ordering::Acquire));
+        self.last_ps.fetch_max(now, Ordering::AcqRel).max(now)
+    }
+
+    /// Nanoseconds since the guest's start.
+    pub fn now_ns(&self) -> i64 {
+        self.now_ps() / PS_PER_NS
+    }
+
+    /// A virtual CPU's own time, picoseconds; what its accesses happen at.
+    pub fn time_ps(&self, vcpu: usize) -> i64 {
+        self.slots[vcpu].time_ps()
+    }
+
+    /// How far a virtual CPU is ahead of the slowest other one that runs, picoseconds.
+    pub fn lead_ps(&self, vcpu: usize) -> i64 {
+        let own = self.time_ps(vcpu);
+        let others = self.slots.iter().enumerate().filter(|(i, _)| *i != vcpu);
+        let running = others.filter(|(_, slot)| slot.running.load(Ordering::Acquire));
+        running.map(|(_, slot)| own - slot.time_ps()).max().unwrap_or(0)
+    }
+
+    /// Jumps forward while nobody runs.
+    pub fn warp_ns(&self, by_ns: i64) {
+        self.last_ps.fetch_add(by_ns.max(0) * PS_PER_NS, Ordering::AcqRel);
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.running.load(Ordering::Acquire))
+    }
+}
+
+impl Slot {
+    fn counted(&self) -> i64 {
+        // SAFETY: points to ZERO or to what `attach` got, both of which live forever.
+        let counter = unsafe { &*self.counter.load(Ordering::Acquire) };
+        counter.load(Ordering::Relaxed) as i64
+    }
+
+    fn time_ps(&self) -> i64 {
+        self.offset_ps.load(Ordering::Acquire) + self.counted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter() -> &'static AtomicU64 {
+        Box::leak(Box::default())
+    }
+
+    #[test]
+    fn time_is_that_of_the_slowest_running_one() {
+        let clock = Clock::new();
+        let counters = [counter(), counter()];
+        for (vcpu, counter) in counters.iter().enumerate() {
+            clock.attach(vcpu, counter);
+            clock.resume(vcpu);
+        }
+        counters[0].store(9_000, Ordering::Relaxed);
+        assert_eq!(clock.now_ns(), 0);
+        assert_eq!(clock.lead_ps(0), 9_000);
+        counters[1].store(4_000, Ordering::Relaxed);
+        assert_eq!(clock.now_ns(), 4);
+        clock.idle(1);
+        assert_eq!(clock.now_ns(), 9);
+        clock.resume(1);
+        assert_eq!(clock.time_ps(1), 9_000, "who wakes up is not in the past");
+        assert_eq!(clock.lead_ps(0), 0);
+    }
+
+    #[test]
+    fn idle_time_stands_still_until_it_is_warped() {
+        let clock = Clock::new();
+        let counter = counter();
+        clock.attach(0, counter);
+        clock.resume(0);
+        counter.store(5_000, Ordering::Relaxed);
+        clock.idle(0);
+        assert!(!clock.anybody());
+        assert_eq!(clock.now_ns(), 5);
+        clock.warp_ns(100);
+        assert_eq!(clock.now_ns(), 105);
+        clock.resume(0);
+        counter.store(6_000, Ordering::Relaxed);
+        assert_eq!(clock.now_ns(), 106);
+    }
+
+    #[test]
+    fn time_never_goes_back() {
+        let clock = Clock::new();
+        let (fast, slow) = (counter(), counter());
+        clock.attach(0, fast);
+        clock.attach(1, slow);
+        clock.resume(0);
+        fast.store(50_000, Ordering::Relaxed);
+        assert_eq!(clock.now_ns(), 50);
+        clock.resume(1);
+        slow.store(1, Ordering::Relaxed);
+        assert_eq!(clock.now_ns(), 50);
+    }
+}

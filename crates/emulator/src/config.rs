@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the plugin is told: the machine, the guest's layout, the processor's figures.
+//! In: a JSON file. Out: [`Config`]. Knows nothing of QEMU.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use tiercel_machine::{Machine, NodeId};
+
+/// Physical addresses of one node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhysicalRange {
+    /// First byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+    /// The machine's number of the node.
+    pub node: NodeId,
+}
+
+/// The file's content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The machine's description, TOML.
+    pub machine: String,
+    /// Where each node's memory is, ascending.
+    pub ranges: Vec<PhysicalRange>,
+    /// The node each virtual CPU sits beside.
+    pub cpu_nodes: Vec<NodeId>,
+    /// Where statistics go at exit.
+    pub stats: PathBuf,
+    /// Picoseconds of an instruction that waits for nothing.
+    #[serde(default = "instruction_ps")]
+    pub instruction_ps: u64,
+    /// Bytes of each virtual CPU's second-level cache, 16 ways.
+    #[serde(default = "l2_bytes")]
+    pub l2_bytes: u64,
+    /// Bytes of the cache all share, 16 ways.
+    #[serde(default = "llc_bytes")]
+    pub llc_bytes: u64,
+    /// Latency of the second level, picoseconds.
+    #[serde(default = "l2_ps")]
+    pub l2_ps: u64,
+    /// Latency of the shared level, picoseconds.
+    #[serde(default = "llc_ps")]
+    pub llc_ps: u64,
+    /// Instructions between the oldest outstanding miss and the newest instruction.
+    #[serde(default = "window")]
+    pub window: u64,
+    /// Misses outstanding at once.
+    #[serde(default = "miss_registers")]
+    pub miss_registers: usize,
+    /// Stores outstanding at once.
+    #[serde(default = "store_buffer")]
+    pub store_buffer: usize,
+}
+
+impl Config {
+    /// Reads and checks the file's text.
+    pub fn parse(text: &str) -> Result<(Config, Machine)> {
+        let config: Config = serde_json::from_str(text).context("the plugin's configuration")?;
+        let machine = Machine::from_toml(&config.machine).context("its machine")?;
+        ensure!(!config.cpu_nodes.is_empty(), "no virtual CPU is given a node");
+        for range in &config.ranges {
+            ensure!(range.start < range.end, "range {:#x} is empty", range.start);
+            ensure!(machine.node(range.node).is_some(), "there is no node {}", range.node);
+        }
+        ensure!(
+            config.ranges.windows(2).all(|pair| pair[0].end <= pair[1].start),
+            "physical ranges must ascend and not overlap"
+        );
+        Ok((config, machine))
+    }
+
+    /// The node of a physical address; `None` for what is no memory of the machine.
+    pub fn node_of(&self, physical: u64) -> Option<NodeId> {
+        let after = self.ranges.partition_point(|range| range.end <= physical);
+        self.ranges.get(after).filter(|range| range.start <= physical).map(|range| range.node)
+    }
+}
+
+/// 4 GHz at one instruction a cycle, or 2 GHz at two.
+fn instruction_ps() -> u64 {
+    250
+}
+
+fn l2_bytes() -> u64 {
+    1 << 20
+}
+
+/// Small, so that workloads of a few hundred MiB exceed it as large ones exceed real caches.
+fn llc_bytes() -> u64 {
+    4 << 20
+}
+
+/// 14 cycles at 3.5 GHz.
+fn l2_ps() -> u64 {
+    4_000
+}
+
+/// 70 cycles at 3.5 GHz.
+fn llc_ps() -> u64 {
+    20_000
+}
+
+/// Skylake's reorder buffer.
+fn window() -> u64 {
+    224
+}
+
+/// Skylake's line fill buffers.
+fn miss_registers() -> usize {
+    12
+}
+
+/// Skylake's store buffer has 56; 48 is what the model was validated with.
+fn store_buffer() -> usize {
+    48
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const TOML: &str = "name = \"t\"\n\
+        [[node]]\nid = 0\ncapacity = \"1 GiB\"\ncpus = \"0-1\"\n\
+        figures = { read_latency_ns = 80.0, read_gb_s = 100.0 }\n\
+        [[node]]\nid = 1\ncapacity = \"1 GiB\"\ninitiators = [0]\n\
+        figures = { read_latency_ns = 250.0, read_gb_s = 4.0 }\n";
+
+    pub(crate) fn config() -> (Config, Machine) {
+        let text = serde_json::json!({
+            "machine": TOML,
+            "ranges": [
+                { "start": 0, "end": 0x4000_0000u64, "node": 0 },
+                { "start": 0x1_0000_0000u64, "end": 0x1_4000_0000u64, "node": 1 },
+            ],
+            "cpu_nodes": [0, 0],
+            "stats": "/dev/null",
+        });
+        Config::parse(&text.to_string()).expect("valid")
+    }
+
+    #[test]
+    fn addresses_have_nodes_and_holes_have_none() {
+        let (config, _) = config();
+        assert_eq!(config.node_of(0), Some(NodeId(0)));
+        assert_eq!(config.node_of(0x3fff_ffff), Some(NodeId(0)));
+        assert_eq!(config.node_of(0x4000_0000), None);
+        assert_eq!(config.node_of(0x1_3fff_ffff), Some(NodeId(1)));
+        assert_eq!(config.node_of(u64::MAX), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let (config, _) = config();
+        let mut overlapping = config.clone();
+        overlapping.ranges[1].start = 0;
+        let mut nowhere = config;
+        nowhere.ranges[0].node = NodeId(7);
+        for bad in [overlapping, nowhere] {
+            let text = serde_json::to_string(&bad).expect("serialises");
+            assert!(Config::parse(&text).is_err(), "{text}");
+        }
+    }
+}

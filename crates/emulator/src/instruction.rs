@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The few instructions whose kind matters to time.
+//! In: an instruction's bytes. Out: [`Kind`]. Knows nothing of what they cost.
+
+/// What an instruction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Anything else.
+    Ordinary,
+    /// Changes what addresses mean: writes CR3, drops an address.
+    AddressSpace,
+    /// Waits in a loop: `pause`.
+    Pause,
+    /// Reads the time-stamp counter.
+    Timestamp,
+    /// `cpuid`, model-specific registers: trap or serialise.
+    Slow,
+    /// Talks to a device: `in`, `out`.
+    Port,
+}
+
+/// Most bytes of an instruction.
+pub const MAX_BYTES: usize = 15;
+
+/// What the bytes say.
+pub fn kind(bytes: &[u8]) -> Kind {
+    let mut repeated = false;
+    let mut rest = bytes;
+    while let Some((&first, after)) = rest.split_first() {
+        match first {
+            0xf3 => repeated = true,
+            0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0x40..=0x4f => {}
+            _ => break,
+        }
+        rest = after;
+    }
+    let field = |byte: u8| byte >> 3 & 7;
+    match *rest {
+        [0x90, ..] if repeated => Kind::Pause,
+        [0xe4..=0xe7 | 0xec..=0xef | 0x6c..=0x6f, ..] => Kind::Port,
+        [0x0f, 0x22, which, ..] if field(which) == 3 => Kind::AddressSpace,
+        [0x0f, 0x01, which, ..] if field(which) == 7 && which < 0xc0 => Kind::AddressSpace,
+        [0x0f, 0x38, 0x82, ..] => Kind::AddressSpace,
+        [0x0f, 0x01, 0xf9, ..] | [0x0f, 0x31, ..] => Kind::Timestamp,
+        [0x0f, 0xa2 | 0x30 | 0x32, ..] => Kind::Slow,
+        _ => Kind::Ordinary,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_by_their_bytes() {
+        let cases: [(&[u8], Kind); 12] = [
+            (&[0xf3, 0x90], Kind::Pause),
+            (&[0x90], Kind::Ordinary),
+            (&[0x0f, 0x22, 0xd8], Kind::AddressSpace),
+            (&[0x0f, 0x22, 0xc0], Kind::Ordinary),
+            (&[0x0f, 0x01, 0x38], Kind::AddressSpace),
+            (&[0x66, 0x0f, 0x38, 0x82, 0x03], Kind::AddressSpace),
+            (&[0x0f, 0x31], Kind::Timestamp),
+            (&[0x0f, 0x01, 0xf9], Kind::Timestamp),
+            (&[0x0f, 0x30], Kind::Slow),
+            (&[0x66, 0xef], Kind::Port),
+            (&[0x48, 0x8b, 0x07], Kind::Ordinary),
+            (&[], Kind::Ordinary),
+        ];
+        for (bytes, expect) in cases {
+            assert_eq!(kind(bytes), expect, "{bytes:x?}");
+        }
+    }
+}

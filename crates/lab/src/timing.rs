@@ -1,0 +1,104 @@
+//! What the timing plugin is told about a guest.
+//! In: the machine, the guest's topology. Out: the plugin's configuration, JSON.
+//! Knows nothing of how accesses are timed: the plugin is under another licence and is only
+//! spoken to through files.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tiercel_machine::{Machine, NodeId};
+
+use crate::topology::Topology;
+
+/// Times a guest's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing<'a> {
+    /// The plugin, `libtiercel_emulator.so`.
+    pub plugin: &'a Path,
+    /// The machine whose figures count.
+    pub machine: &'a Machine,
+}
+
+/// As `crates/emulator` reads it; what is not said has its default.
+#[derive(Serialize)]
+struct Config<'a> {
+    machine: String,
+    ranges: Vec<PhysicalRange>,
+    cpu_nodes: Vec<NodeId>,
+    stats: &'a Path,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct PhysicalRange {
+    start: u64,
+    end: u64,
+    node: NodeId,
+}
+
+/// Where the memory above the hole below 4 GiB begins.
+const ABOVE_4G: u64 = 1 << 32;
+
+/// The configuration's text; statistics go to `stats`.
+pub(crate) fn config(timing: &Timing<'_>, topology: &Topology, stats: &Path) -> String {
+    let cpu_nodes =
+        topology.nodes.iter().flat_map(|node| (0..node.cpus).map(|_| node.origin)).collect();
+    let machine = timing.machine.to_toml();
+    let config = Config { machine, ranges: ranges(topology), cpu_nodes, stats };
+    serde_json::to_string_pretty(&config).expect("plain data serialises")
+}
+
+/// QEMU's q35 puts nodes one after the other, up to the hole and on above it.
+fn ranges(topology: &Topology) -> Vec<PhysicalRange> {
+    let low = if topology.memory_bytes() >= 0xb000_0000 { 0x8000_0000 } else { 0xb000_0000 };
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    for node in topology.nodes.iter().filter(|node| node.memory_bytes > 0) {
+        let end = at + node.memory_bytes;
+        let origin = node.origin;
+        if at < low {
+            ranges.push(PhysicalRange { start: at, end: end.min(low), node: origin });
+        }
+        if end > low {
+            let physical = |offset: u64| offset - low + ABOVE_4G;
+            let start = physical(at.max(low));
+            ranges.push(PhysicalRange { start, end: physical(end), node: origin });
+        }
+        at = end;
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Size;
+
+    #[test]
+    fn nodes_lie_around_the_hole() {
+        let toml = "name = \"m\"\n[[node]]\nid = 0\ncapacity = \"1 GiB\"\ncpus = \"0\"\n\
+                    [[node]]\nid = 5\ncapacity = \"3 GiB\"\n";
+        let machine = Machine::from_toml(toml).expect("valid");
+        let size = |gib: u64| Size { memory_bytes: gib << 30, cpus: 1 };
+        let topology = Topology::of(&machine, size(4)).expect("fits");
+        let range = |start, end, node| PhysicalRange { start, end, node: NodeId(node) };
+        let expect = [
+            range(0, 0x4000_0000, 0),
+            range(0x4000_0000, 0x8000_0000, 5),
+            range(0x1_0000_0000, 0x1_8000_0000, 5),
+        ];
+        assert_eq!(ranges(&topology), expect);
+        let small = Topology::of(&machine, size(2)).expect("fits");
+        assert_eq!(ranges(&small), [range(0, 0x2000_0000, 0), range(0x2000_0000, 0x8000_0000, 5)]);
+    }
+
+    #[test]
+    fn each_virtual_cpu_has_its_node() {
+        let machine = Machine::builtin("two-socket-optane").expect("known").expect("valid");
+        let topology = Topology::of(&machine, Size::default()).expect("fits");
+        let timing = Timing { plugin: Path::new("p"), machine: &machine };
+        let text = config(&timing, &topology, Path::new("s"));
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["cpu_nodes"], serde_json::json!([0, 1]));
+        assert_eq!(value["stats"], "s");
+    }
+}
