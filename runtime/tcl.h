@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * tcl.h: what the files of the runtime say to one another.
- * In: nothing. Out: declarations of every tcl_ function. Knows nothing of the program it is loaded into.
+ * In: nothing. Out: declarations of every tcl_ function. Knows nothing of the program it is loaded
+ * into.
  *
  *   malloc.c --+--> small.c (mimalloc, < 4 KiB) --blocks--+
- *              +--> heap.c  (page runs, >= 4 KiB) --------+--> track.h functions --> ring.c, session.c
+ *              +--> heap.c  (page runs, >= 4 KiB) --------+--> track.h --> ring.c, session.c
  *   map.c (mmap, munmap, mremap interposed) --------------+         |
  *                                                                site.c
  *
- * Order of start-up: whichever of (constructor, first malloc) comes first initialises the heap; the session is
- * attached in the constructor only. Events before that are not lost: the daemon rescans at attach.
+ * Order of start-up: whichever of (constructor, first malloc) comes first initialises the heap; the
+ * session is attached in the constructor only. Events before that are not lost: the daemon rescans
+ * at attach.
  */
 #ifndef TCL_H
 #define TCL_H
@@ -37,8 +39,8 @@ struct tcl_use {
 
 /* ---- Tracking, called by the allocator and by map.c (session.c, ring.c, site.c) -------------- */
 
-/* True once a session was attached, here or in the process that forked us; one load. When false, the
- * calls below return at once, and callers skip tcl_site_here. */
+/* True once a session was attached, here or in the process that forked us; one load. When false,
+ * the calls below return at once, and callers skip tcl_site_here. */
 TCL_HIDDEN bool tcl_tracking(void);
 
 TCL_HIDDEN void tcl_note_born(const struct tcl_use *use);
@@ -61,14 +63,16 @@ TCL_HIDDEN int tcl_arena_node(unsigned arena);
 /* A fresh carve number; callers hold whatever lock orders the shape change. */
 TCL_HIDDEN uint32_t tcl_next_carve(void);
 
-/* ---- The allocator, called by tracking (heap.c, small.c) -------------------------------------- */
+/* ---- The allocator, called by tracking (heap.c, small.c) ------------------------------------- */
 
 /* The reserved range: base address and OS pages; pages 0 when none could be had. */
 TCL_HIDDEN void tcl_range(uintptr_t *base, size_t *pages);
 
 /* Calls `visit` for every live object and block of the heap (not mmap objects). Takes heap locks;
- * used to fill the object table of a new session (attach, fork child). `visit` must not allocate. */
-TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *context), void *context);
+ * used to fill the object table of a new session (attach, fork child). `visit` must
+ * not allocate. */
+TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *context),
+                              void *context);
 
 /* ---- Fork: handlers registered once by init.c, in this order --------------------------------- */
 

@@ -1,4 +1,5 @@
-//! Compiles bpf/sample.bpf.c with clang; only for the feature `bpf`, which nothing needs by default.
+//! Compiles bpf/sample.bpf.c with clang; only for the feature `bpf`, which nothing needs by
+//! default.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Any text as a machine's description, and as overrides of one: never a panic; and what is accepted
-//! can be written down and read again as the same.
+//! Any text as a machine's description, and as overrides of one: never a panic; and what is
+//! accepted can be written down and read again as the same.
 
 #![no_main]
 

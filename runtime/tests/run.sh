@@ -10,7 +10,8 @@ for name in "$@"; do
     *_alone) preload= ;;
     *) preload=$out/libtiercel.so ;;
     esac
-    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/libtiercel.so" "$out/tests/$name"; then
+    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/libtiercel.so" \
+        "$out/tests/$name"; then
         echo "ok   $name"
         passed=$((passed + 1))
     else

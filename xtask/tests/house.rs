@@ -1,4 +1,4 @@
-//! What every `cargo test` also checks, so that it is the whole quick start: format, lints, tidiness.
+//! What every `cargo test` also checks, so that it is the whole quick start: format, lints, tidy.
 
 use std::process::Command;
 

@@ -14,7 +14,8 @@ mod testing;
 
 use testing::Child;
 
-/// 256 MiB of OS pages: more than any cache, and eight first-level page tables' worth of TLB misses.
+/// 256 MiB of OS pages: more than any cache, and eight first-level page tables' worth of TLB
+/// misses.
 const BUFFER: u64 = 65_536;
 /// With or without sampling at a stretch.
 const STRETCH: Duration = Duration::from_millis(200);

@@ -1,5 +1,6 @@
 //! The two kernel clocks sampling needs.
-//! In: nothing. Out: nanoseconds. Knows nothing of the daemon's clock, which comes in as an argument.
+//! In: nothing. Out: nanoseconds. Knows nothing of the daemon's clock, which comes in as an
+//! argument.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //! ```text
 //! Kind::Perf    precise memory events of the CPU   -> every miss has an address, period 4096
 //! Kind::Bpf     the same events through one BPF program, machine-wide, root only
-//! Kind::Probe   page-table bits                    -> no counters, no root, which OS pages were used
+//! Kind::Probe   page-table bits                    -> no counters, no root, OS pages in use
 //! Kind::Auto    the best of them, in that order
 //! ```
 
@@ -57,17 +57,17 @@ pub trait Sampler: Send {
     /// Ceases to observe a process; unknown ones are ignored.
     fn detach(&mut self, pid: u32);
 
-    /// Where the probe sampler may split mappings of a process at the borders of watched ranges: the
-    /// reserved range of the runtime's heap. Elsewhere the program may `mremap`, which refuses split
-    /// mappings, so there ranges that touch are watched as one. Others ignore it.
+    /// Where the probe sampler may split mappings of a process at the borders of watched ranges:
+    /// the reserved range of the runtime's heap. Elsewhere the program may `mremap`, which refuses
+    /// split mappings, so there ranges that touch are watched as one. Others ignore it.
     fn may_split(&mut self, pid: u32, within: Range<u64>) {
         let _ = (pid, within);
     }
 
     /// Which addresses of a process matter from now on, replacing what was said before. Samplers
-    /// that look at ranges look only there; those that are told addresses by the hardware ignore it.
-    /// Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent. Outside
-    /// [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
+    /// that look at ranges look only there; those that are told addresses by the hardware ignore
+    /// it. Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent.
+    /// Outside [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
     /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples

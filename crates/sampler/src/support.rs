@@ -42,7 +42,7 @@ fn perf_support() -> Finding {
         Ok(_) => Finding::degraded(
             "sampler-perf",
             format!("first touches only: {error}"),
-            "heat comes from the probe sampler; sampler.source = \"page-faults\" sees first touches",
+            "heat comes from the probe; sampling.source = \"page-faults\" sees first touches",
         ),
         Err(_) => Finding::absent("sampler-perf", error, "the probe sampler works without"),
     }

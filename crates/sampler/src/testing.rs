@@ -59,8 +59,8 @@ impl Child {
         self.command(1, os_pages);
     }
 
-    /// Sets it to work until it is dropped: random writes (or reads) all over the buffer, `ratio` in
-    /// its first half for each in its second.
+    /// Sets it to work until it is dropped: random writes (or reads) all over the buffer, `ratio`
+    /// in its first half for each in its second.
     pub fn hammer(&mut self, writes: bool, ratio: u64) {
         let what = if writes { 4 } else { 5 };
         self.commands.write_all(&encode(what, 0..ratio)).expect("the child listens");

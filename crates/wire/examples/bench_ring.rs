@@ -1,5 +1,5 @@
-//! Bench: ring throughput with eight producers, and whether every record is read or counted as lost.
-//! In: `--quick`. Out: rows of `./x bench ledger`, one JSON object a line.
+//! Bench: ring throughput with eight producers, and whether every record is read or counted as
+//! lost. In: `--quick`. Out: rows of `./x bench ledger`, one JSON object a line.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

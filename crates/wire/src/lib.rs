@@ -1,6 +1,6 @@
 //! Rust mirror of `include/tiercel_wire.h`: every byte that crosses a process boundary.
-//! In: a session's memfd, a datagram. Out: [`Record`]s, sites, modules, snapshots of the object table.
-//! Knows nothing of heat, policies or the kernel's memory management.
+//! In: a session's memfd, a datagram. Out: [`Record`]s, sites, modules, snapshots of the object
+//! table. Knows nothing of heat, policies or the kernel's memory management.
 //!
 //! The client at the other end is not trusted: [`Session`] copies before it looks, bounds every
 //! index, and does bounded work per call, whatever stands in the shared memory.

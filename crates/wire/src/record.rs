@@ -152,8 +152,8 @@ const EXEC: u8 = 6;
 const EXIT: u8 = 7;
 
 impl Record {
-    /// Decodes a ring slot. `clock_ms` is the session clock now: the record carries its low 32 bits,
-    /// which lie at most 24 days back. `None` when the words are no valid record.
+    /// Decodes a ring slot. `clock_ms` is the session clock now: the record carries its low 32
+    /// bits, which lie at most 24 days back. `None` when the words are no valid record.
     #[must_use]
     pub fn decode(raw: &RawRecord, clock_ms: u64) -> Option<Record> {
         let fields = Fields::split(raw, clock_ms);

@@ -1,6 +1,6 @@
 //! Sites and modules, decoded from copies of their table entries.
-//! In: 256 or 512 bytes. Out: a [`Site`] or [`Module`], or nothing when it is not published or not sane.
-//! Knows nothing of symbols: the daemon finds names.
+//! In: 256 or 512 bytes. Out: a [`Site`] or [`Module`], or nothing when it is not published or not
+//! sane. Knows nothing of symbols: the daemon finds names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::Problem;
 use crate::metadata::Package;
 
-/// Who may use whom, in data-flow order. Tests may use whatever is further up, to make inputs. A new edge is a design decision: argue it in the commit
-/// and draw it in ARCHITECTURE.md.
+/// Who may use whom, in data-flow order. Tests may use whatever is further up, to make
+/// inputs. A new edge is a design decision: argue it in the commit and draw it in ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("machine", &[]),

@@ -1,5 +1,5 @@
-//! The `bpf` sampler: the events of `perf`, machine-wide, filtered in the kernel by process (MAT 3.3).
-//! In: processes. Out: samples with data addresses.
+//! The `bpf` sampler: the events of `perf`, machine-wide, filtered in the kernel by process (MAT
+//! 3.3). In: processes. Out: samples with data addresses.
 //! Knows nothing of which addresses matter.
 //!
 //! One event per CPU however many processes and threads there are, so this is what a machine-wide
@@ -62,7 +62,8 @@ impl BpfSampler {
     /// Loads the program and attaches it to events on all CPUs.
     ///
     /// # Errors
-    /// [`SamplerError::Permission`] without root, [`SamplerError::Unavailable`] with what is missing.
+    /// [`SamplerError::Permission`] without root, [`SamplerError::Unavailable`] with what is
+    /// missing.
     pub fn open(config: &Config) -> Result<BpfSampler, SamplerError> {
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         if namespace.as_os_str() != FIRST_PID_NAMESPACE {

@@ -99,7 +99,8 @@ impl Ring {
         senseless
     }
 
-    /// Copies AUX bytes `offset..offset + bytes` to `out`; false when the kernel no longer has them.
+    /// Copies AUX bytes `offset..offset + bytes` to `out`; false when the kernel no longer has
+    /// them.
     pub fn copy_aux(&self, offset: u64, bytes: u64, out: &mut Vec<u8>) -> bool {
         let Some(aux) = &self.aux else { return false };
         let (head, tail) = (

@@ -12,9 +12,10 @@
 //!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
 //! ```
 //!
-//! Windows that touch are registered with different userfaultfds; that keeps them separate mappings,
-//! and so the second sight, which is by mapping, becomes one by window. Nothing here can make the
-//! program wait for us: protection is resolved in the kernel, and closing the descriptors undoes it.
+//! Windows that touch are registered with different userfaultfds; that keeps them separate
+//! mappings, and so the second sight, which is by mapping, becomes one by window. Nothing here can
+//! make the program wait for us: protection is resolved in the kernel, and closing the descriptors
+//! undoes it.
 
 use std::collections::BTreeMap;
 use std::io;

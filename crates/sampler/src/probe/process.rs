@@ -101,7 +101,8 @@ impl Process {
         self.writes.watch(windows);
     }
 
-    /// Reports what was written where it was armed, arms elsewhere. Answers what it cost the program.
+    /// Reports what was written where it was armed, arms elsewhere. Answers what it cost the
+    /// program.
     pub fn step_writes(
         &mut self,
         terms: &Terms,

@@ -1,10 +1,11 @@
 //! How many accesses there were, judged by how many OS pages were used.
 //! In: used and present OS pages of a window of time. Out: accesses. Pure.
 //!
-//! Page-table bits say used or not. If accesses fall on OS pages at random, k accesses leave a share
-//! of exp(-k / n) of n OS pages unused; turned around, that counts accesses as long as some OS page
-//! is left unused (linear counting). In a window in which all are used nothing can be told apart,
-//! so there are two lengths of window, and the shorter one decides where the longer one is full.
+//! Page-table bits say used or not. If accesses fall on OS pages at random, k accesses leave a
+//! share of exp(-k / n) of n OS pages unused; turned around, that counts accesses as long as some
+//! OS page is left unused (linear counting). In a window in which all are used nothing can be told
+//! apart, so there are two lengths of window, and the shorter one decides where the longer one is
+//! full.
 
 use std::time::Duration;
 

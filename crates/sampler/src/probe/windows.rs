@@ -11,7 +11,8 @@ use std::ops::Range;
 const OWN_WINDOW_BYTES: u64 = 2 << 20;
 /// A shared window is at most this long (one extent, MAT 4.5.1).
 const SHARED_BYTES: u64 = 64 << 20;
-/// Most windows of a process; ranges beyond are not watched. A sixteenth of the mappings it may have.
+/// Most windows of a process; ranges beyond are not watched. A sixteenth of the mappings it may
+/// have.
 pub const WINDOWS_MAX: usize = 4096;
 
 /// Ranges that are looked at together.

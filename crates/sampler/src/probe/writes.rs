@@ -3,12 +3,13 @@
 //! Knows nothing of other processes, nor of referenced bits.
 //!
 //! ```text
-//! window   [------- registered, so a mapping by itself -------][--- the next, other userfaultfd ---]
+//! window   [------- registered, so a mapping by itself -------][-- the next, other userfaultfd --]
 //! pieces   [ 2 MiB ][ 2 MiB ][ armed ][ 2 MiB ] ...                      [ armed ] ...
 //! ```
 //!
-//! Each write to an armed OS page costs the program a fault, once. So only so many pieces, at random,
-//! are armed at a time that the faults stay in budget; what they show stands for all pieces.
+//! Each write to an armed OS page costs the program a fault, once. So only so many pieces, at
+//! random, are armed at a time that the faults stay in budget; what they show stands for all
+//! pieces.
 //!
 //! Invariant: every armed piece has been registered without a break since it was armed; otherwise
 //! what was never protected would look written.
