@@ -21,7 +21,7 @@
 /* clang-format off: the order of these is the order they need. */
 #define MI_USE_PTHREADS 1
 #define MI_PRIM_HAS_PROCESS_ATTACH 1
-#define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB; grows eightfold every eight arenas */
+#define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB; doubles every eight arenas */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #define pthread_mutex_lock heap_lock
@@ -245,8 +245,21 @@ static inline size_t at_least_16(size_t bytes) {
     return bytes < 16 ? 16 : bytes;
 }
 
+/* mi_malloc, without clearing the first word of the slot: a program that reads what it did not write
+ * finds an address of its own heap there, as with glibc. */
 void *tcl_small_alloc(size_t bytes) {
-    return mi_malloc(at_least_16(bytes));
+    mi_theap_t *theap = _mi_theap_default();
+    size_t size = at_least_16(bytes);
+    if (tcl_likely(bytes <= MI_SMALL_SIZE_MAX)) {
+        mi_page_t *page = _mi_theap_get_free_small_page(theap, size);
+        mi_block_t *block = page->free;
+        if (tcl_likely(block != NULL)) {
+            page->free = mi_block_next(page, block);
+            page->used++;
+            return block;
+        }
+    }
+    return malloc_generic(theap, size, 0, NULL);
 }
 void *tcl_small_zalloc(size_t bytes) {
     return mi_zalloc(at_least_16(bytes));

@@ -14,7 +14,7 @@ use crate::{build, exec};
 /// Rounds of a full run; each runs every pattern under every allocator once.
 const ROUNDS: usize = 15;
 /// No further round begins after this in a quick run, which must end within 40 s.
-const QUICK: Duration = Duration::from_secs(25);
+const QUICK: Duration = Duration::from_secs(20);
 /// Fewer rounds have no median.
 const ROUNDS_MIN: usize = 2;
 
