@@ -69,6 +69,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("alloc", &[Program::Function(bench_alloc::rows)]),
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(bench_overhead::rows)]),
+    ("planner", &[Program::Examples("planner")]),
     ("policy", &[Program::Examples("policy")]),
     ("mover", &[Program::Examples("mover")]),
     ("sampler", &[Program::Examples("sampler")]),

@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("memsim", &["machine"]),
     ("ledger", &["wire", "machine"]),
     ("policy", &["ledger", "machine"]),
+    ("planner", &["machine"]),
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
     ("daemon", &["wire", "machine", "ledger", "policy", "sampler", "mover"]),

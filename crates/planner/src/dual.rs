@@ -1,0 +1,312 @@
+//! Prices for room, and the bound that follows from them.
+//! In: a problem. Out: a price per byte for every slot and memory; no choice costs less than `bound`.
+//! Knows nothing of how a choice is made that keeps the capacities.
+//!
+//! With a price p for the room in each slot, every item takes its cheapest path on its own, and
+//! sum(paths) - sum(p x capacity) is at most the cost of any choice that keeps the capacities. An
+//! item alone is a shortest path, whose linear program is integral: so the best prices give exactly
+//! the bound of the linear program. Prices climb by subgradients with Polyak's step: where more is
+//! taken than there is they rise, where less they fall.
+
+use crate::memory::MEMORIES_MAX;
+use crate::problem::{Item, Problem};
+
+/// Segments of a sample: above as many, a sample finds the first prices.
+const SAMPLED_SEGMENTS: usize = 50_000;
+/// Items a sample has at least.
+const ITEMS_LEAST: usize = 100;
+/// Rounds without a better bound after which steps are halved.
+const PATIENCE: usize = 4;
+/// Share of the new direction; the rest keeps the old one (Camerini, Fratta and Maffioli 1975).
+const FRESH: f64 = 0.6;
+/// Steps below this share of Polyak's change nothing any more.
+const STEP_LEAST: f64 = 1e-4;
+
+/// Prices, and the bound they give.
+#[derive(Clone, Debug)]
+pub struct Prices {
+    /// `slot * memories + memory`, cost per byte.
+    pub per_byte: Vec<f64>,
+    /// No choice that keeps the capacities costs less.
+    pub bound: f64,
+}
+
+/// Sums of prices up to each slot, so that a span's is a difference.
+pub struct Sums(Vec<f64>);
+
+/// Shortest paths, with the memory they need.
+#[derive(Default)]
+pub struct Paths {
+    back: Vec<u8>,
+}
+
+/// How many items one of a sample stands for; `None` if all are few enough.
+pub fn stride(problem: &Problem) -> Option<usize> {
+    let stride = problem.spans.len().div_ceil(SAMPLED_SEGMENTS);
+    (stride > 1 && problem.items.len() > ITEMS_LEAST * stride).then_some(stride)
+}
+
+/// Prices from zero.
+pub fn no_prices(problem: &Problem) -> Vec<f64> {
+    vec![0.0; problem.slots * problem.memories]
+}
+
+/// Climbs from `start` for so many rounds. `upper` is what a known choice costs, infinite if none is
+/// known.
+pub fn climb(problem: &Problem, start: Vec<f64>, upper: f64, rounds: usize) -> Prices {
+    let mut climber = Climber::new(problem, start);
+    for _ in 0..rounds {
+        if !climber.round(upper) {
+            break;
+        }
+    }
+    climber.best
+}
+
+struct Climber<'a> {
+    problem: &'a Problem,
+    /// Whether a memory can be too small in a slot; elsewhere its price is 0.
+    scarce: Vec<bool>,
+    now: Vec<f64>,
+    direction: Vec<f64>,
+    best: Prices,
+    step: f64,
+    waited: usize,
+    paths: Paths,
+    choice: Vec<u8>,
+}
+
+impl<'a> Climber<'a> {
+    fn new(problem: &'a Problem, start: Vec<f64>) -> Climber<'a> {
+        let alive = problem.alive();
+        let scarce = alive
+            .iter()
+            .flat_map(|alive| problem.capacity.iter().map(move |room| alive > room && *room > 0))
+            .collect();
+        Climber {
+            problem,
+            scarce,
+            direction: vec![0.0; start.len()],
+            best: Prices { per_byte: start.clone(), bound: f64::NEG_INFINITY },
+            now: start,
+            step: 1.0,
+            waited: 0,
+            paths: Paths::default(),
+            choice: vec![0; problem.spans.len()],
+        }
+    }
+
+    /// One bound, one step; false when there is no way up.
+    fn round(&mut self, upper: f64) -> bool {
+        let problem = self.problem;
+        let memories = problem.memories;
+        let mut bound = self.all_paths();
+        let taken = taken(problem, &self.choice);
+        let (mut length, mut any) = (0.0, false);
+        for (at, direction) in self.direction.iter_mut().enumerate() {
+            if !self.scarce[at] {
+                continue;
+            }
+            let room = problem.capacity[at % memories] as f64;
+            bound -= self.now[at] * room;
+            // In shares of the capacity, so that memories of all sizes climb at one pace.
+            let over = (taken[at] - room) / room;
+            any |= over > 0.0 || self.now[at] > 0.0 && over < 0.0;
+            *direction = FRESH * over + (1.0 - FRESH) * *direction;
+            if self.now[at] > 0.0 || *direction > 0.0 {
+                length += *direction * *direction;
+            }
+        }
+        self.note(bound);
+        let gap = if upper.is_finite() { upper - bound } else { bound.abs() * 0.1 };
+        if !any || length <= 0.0 || gap <= 0.0 || self.step < STEP_LEAST {
+            return false;
+        }
+        let step = self.step * gap / length;
+        for (at, price) in self.now.iter_mut().enumerate().filter(|(at, _)| self.scarce[*at]) {
+            let room = problem.capacity[at % memories] as f64;
+            *price = (*price + step * self.direction[at] / room).max(0.0);
+        }
+        true
+    }
+
+    fn note(&mut self, bound: f64) {
+        if bound > self.best.bound {
+            self.best.bound = bound;
+            self.best.per_byte.copy_from_slice(&self.now);
+            self.waited = 0;
+            return;
+        }
+        self.waited += 1;
+        if self.waited >= PATIENCE {
+            self.waited = 0;
+            self.step /= 2.0;
+            self.now.copy_from_slice(&self.best.per_byte);
+            self.direction.fill(0.0);
+        }
+    }
+
+    fn all_paths(&mut self) -> f64 {
+        let sums = Sums::of(&self.now, self.problem.memories);
+        let mut sum = 0.0;
+        for item in &self.problem.items {
+            sum += self.paths.shortest(self.problem, item, &sums, &mut self.choice);
+        }
+        sum
+    }
+}
+
+/// Every `stride`-th item by size, with as large a share of the capacities.
+pub fn sample(problem: &Problem, stride: usize) -> Problem {
+    let mut order: Vec<usize> = (0..problem.items.len()).collect();
+    order.sort_by_key(|item| (problem.items[*item].bytes, *item));
+    let mut picked: Vec<usize> = order.chunks(stride).map(|chunk| chunk[chunk.len() / 2]).collect();
+    picked.sort_unstable();
+    let mut sample = Problem {
+        memories: problem.memories,
+        slots: problem.slots,
+        capacity: Vec::new(),
+        items: Vec::with_capacity(picked.len()),
+        spans: Vec::new(),
+        costs: Vec::new(),
+        moving: problem.moving.clone(),
+    };
+    for item in picked.iter().map(|item| &problem.items[*item]) {
+        let first = sample.spans.len() as u32;
+        let segments = item.segments();
+        sample.spans.extend(&problem.spans[segments.clone()]);
+        let costs = segments.start * problem.memories..segments.end * problem.memories;
+        sample.costs.extend(&problem.costs[costs]);
+        sample.items.push(Item { first, ..*item });
+    }
+    let weigh = |of: &Problem| of.alive().iter().map(|bytes| *bytes as f64).sum::<f64>();
+    let share = weigh(&sample) / weigh(problem);
+    sample.capacity = problem.capacity.iter().map(|room| (*room as f64 * share) as u64).collect();
+    sample
+}
+
+/// Bytes taken per slot and memory: differences first, then their sums.
+fn taken(problem: &Problem, choice: &[u8]) -> Vec<f64> {
+    let memories = problem.memories;
+    let mut bytes = vec![0.0; (problem.slots + 1) * memories];
+    for item in &problem.items {
+        for segment in item.segments() {
+            let (span, memory) = (problem.spans[segment], choice[segment] as usize);
+            bytes[span.first as usize * memories + memory] += item.bytes as f64;
+            bytes[(span.last as usize + 1) * memories + memory] -= item.bytes as f64;
+        }
+    }
+    for at in memories..bytes.len() {
+        bytes[at] += bytes[at - memories];
+    }
+    bytes.truncate(problem.slots * memories);
+    bytes
+}
+
+impl Sums {
+    pub fn of(prices: &[f64], memories: usize) -> Sums {
+        let mut sums = vec![0.0; prices.len() + memories];
+        for at in 0..prices.len() {
+            sums[at + memories] = sums[at] + prices[at];
+        }
+        Sums(sums)
+    }
+
+    /// Price of a byte for all of a segment's slots.
+    pub fn price(&self, problem: &Problem, segment: usize, memory: usize) -> f64 {
+        let (span, memories) = (problem.spans[segment], problem.memories);
+        self.0[(span.last as usize + 1) * memories + memory]
+            - self.0[span.first as usize * memories + memory]
+    }
+}
+
+impl Paths {
+    /// The cheapest way of an item at these prices; writes it to `choice`, returns its cost with
+    /// prices.
+    pub fn shortest(
+        &mut self,
+        problem: &Problem,
+        item: &Item,
+        sums: &Sums,
+        choice: &mut [u8],
+    ) -> f64 {
+        let bytes = item.bytes as f64;
+        self.cheapest(problem, item, choice, |segment, memory| {
+            bytes * sums.price(problem, segment, memory)
+        })
+    }
+
+    /// The same with any extra cost per segment and memory; infinite: not allowed.
+    pub fn cheapest(
+        &mut self,
+        problem: &Problem,
+        item: &Item,
+        choice: &mut [u8],
+        extra: impl Fn(usize, usize) -> f64,
+    ) -> f64 {
+        match problem.memories {
+            1 => self.run::<1>(problem, item, choice, extra),
+            2 => self.run::<2>(problem, item, choice, extra),
+            3 => self.run::<3>(problem, item, choice, extra),
+            4 => self.run::<4>(problem, item, choice, extra),
+            5 => self.run::<5>(problem, item, choice, extra),
+            6 => self.run::<6>(problem, item, choice, extra),
+            7 => self.run::<7>(problem, item, choice, extra),
+            _ => self.run::<MEMORIES_MAX>(problem, item, choice, extra),
+        }
+    }
+
+    fn run<const K: usize>(
+        &mut self,
+        problem: &Problem,
+        item: &Item,
+        choice: &mut [u8],
+        extra: impl Fn(usize, usize) -> f64,
+    ) -> f64 {
+        debug_assert_eq!(K, problem.memories);
+        let segments = item.segments();
+        let mut moving = [[0.0; K]; K];
+        for (from, row) in moving.iter_mut().enumerate() {
+            for (to, cost) in row.iter_mut().enumerate() {
+                *cost = problem.moving[from * K + to] * item.bytes as f64;
+            }
+        }
+        let mut best = [0.0; K];
+        for (to, best) in best.iter_mut().enumerate() {
+            *best = problem.move_cost(item, item.at, to)
+                + problem.cost(segments.start, to)
+                + extra(segments.start, to);
+        }
+        self.back.clear();
+        for segment in segments.start + 1..segments.end {
+            let before = best;
+            let costs = &problem.costs[segment * K..segment * K + K];
+            for to in 0..K {
+                // Staying wins ties, so that nothing moves for nothing.
+                let (mut from, mut least) = (to, before[to]);
+                for (other, before) in before.iter().enumerate() {
+                    let cost = before + moving[other][to];
+                    if cost < least {
+                        (from, least) = (other, cost);
+                    }
+                }
+                self.back.push(from as u8);
+                best[to] = least + costs[to] + extra(segment, to);
+            }
+        }
+        let mut at = 0;
+        for to in 1..K {
+            if best[to] < best[at] {
+                at = to;
+            }
+        }
+        let value = best[at];
+        for segment in segments.clone().rev() {
+            choice[segment] = at as u8;
+            if segment > segments.start {
+                at = self.back[(segment - segments.start - 1) * K + at] as usize;
+            }
+        }
+        value
+    }
+}

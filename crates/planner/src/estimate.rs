@@ -1,0 +1,137 @@
+//! What accesses and copies cost: H2M Eq. 1 and 2, OAM Eq. 2 and 3.
+//! In: accesses of an object, a memory. Out: nanoseconds and picojoules.
+//! Knows nothing of where anything should lie.
+
+use std::ops::{Add, AddAssign, Mul};
+
+use crate::memory::Memory;
+use crate::workload::{Object, Use, Workload};
+
+/// CL of H2M Eq. 1: bytes of a cache line.
+pub const LINE_BYTES: f64 = 64.0;
+/// CL/sizeof(double) of H2M Eq. 1: accesses that share a line, and so its latency.
+const ACCESSES_PER_LINE: f64 = LINE_BYTES / 8.0;
+const BITS_PER_BYTE: f64 = 8.0;
+/// One watt is 1000 picojoules per nanosecond.
+const PJ_PER_W_NS: f64 = 1000.0;
+
+/// Time and energy, of accesses or of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Nanoseconds.
+    pub time_ns: f64,
+    /// Picojoules; 0 where a memory's energy is unknown.
+    pub energy_pj: f64,
+}
+
+/// How fast objects are copied from memory to memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Copy {
+    /// Threads of the mover; at least 1.
+    pub threads: u32,
+    /// Most the mover does, measured, GB/s; `None`: what the memories do.
+    pub gb_s_max: Option<f64>,
+}
+
+impl Default for Copy {
+    fn default() -> Copy {
+        Copy { threads: 1, gb_s_max: None }
+    }
+}
+
+/// TAcc of H2M Eq. 1: time the accesses take if the object lies in `memory`, nanoseconds, reads and
+/// writes each with their own latency and bandwidth. Counts are taken as they are.
+pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
+    let term = |count: f64, latency_ns: f64, gb_s: f64| {
+        let missed = count * latency_ns / ACCESSES_PER_LINE * one.latency_weight;
+        // GB/s is bytes per nanosecond.
+        let streamed = count * LINE_BYTES / gb_s;
+        missed * (1.0 - one.hit_ratio) + streamed * one.hit_ratio
+    };
+    let read_gb_s = memory.read_gb_s_with(one.threads);
+    let write_gb_s = memory.write_gb_s_with(one.threads);
+    term(one.reads, memory.read_latency_ns, read_gb_s)
+        + term(one.writes, memory.write_latency_ns, write_gb_s)
+}
+
+/// V of H2M Eq. 2: time saved by lying in `fast` instead of `slow`, nanoseconds. `sample_period` is
+/// its Freq_S.
+pub fn score_ns(one: &Use, slow: &Memory, fast: &Memory, sample_period: f64) -> f64 {
+    (access_ns(one, slow) - access_ns(one, fast)) * sample_period
+}
+
+/// The dynamic part of OAM Eq. 3, picojoules: a line is read or written for each access that misses
+/// the caches. 0 if the memory's energy is unknown.
+pub fn energy_pj(one: &Use, memory: &Memory) -> f64 {
+    let Some(energy) = memory.energy else { return 0.0 };
+    let bits = LINE_BYTES * BITS_PER_BYTE * (1.0 - one.hit_ratio);
+    bits * (one.reads * energy.read_pj_per_bit + one.writes * energy.write_pj_per_bit)
+}
+
+/// Accesses of an object in one phase. `one` is `None` where it has none.
+pub(crate) fn phase_cost(
+    workload: &Workload,
+    object: &Object,
+    phase: usize,
+    one: Option<&Use>,
+    memory: &Memory,
+) -> Cost {
+    let mut cost = one.map_or(Cost::default(), |one| {
+        Cost { time_ns: access_ns(one, memory), energy_pj: energy_pj(one, memory) }
+            * workload.sample_period
+    });
+    if let Some(energy) = memory.energy
+        && energy.static_w_per_byte > 0.0
+    {
+        let byte_ns = object.bytes as f64 * workload.overlap_ns(object, phase) as f64;
+        cost.energy_pj += energy.static_w_per_byte * PJ_PER_W_NS * byte_ns;
+    }
+    cost
+}
+
+/// Moving one byte: size over copy bandwidth (H2M III-D4), and the energy of reading and writing it.
+pub(crate) fn move_cost_per_byte(from: &Memory, to: &Memory, copy: &Copy) -> Cost {
+    let memories = from.read_gb_s_with(copy.threads).min(to.write_gb_s_with(copy.threads));
+    let gb_s = copy.gb_s_max.map_or(memories, |most| memories.min(most));
+    let energy = from.energy.map_or(0.0, |energy| energy.read_pj_per_bit)
+        + to.energy.map_or(0.0, |energy| energy.write_pj_per_bit);
+    Cost { time_ns: 1.0 / gb_s, energy_pj: energy * BITS_PER_BYTE }
+}
+
+/// Objective = time x `time` + energy x `energy`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Weights {
+    /// Per nanosecond.
+    pub time: f64,
+    /// Per picojoule.
+    pub energy: f64,
+}
+
+impl Weights {
+    pub const TIME: Weights = Weights { time: 1.0, energy: 0.0 };
+    pub const ENERGY: Weights = Weights { time: 0.0, energy: 1.0 };
+
+    pub fn of(&self, cost: Cost) -> f64 {
+        self.time * cost.time_ns + self.energy * cost.energy_pj
+    }
+}
+
+impl Add for Cost {
+    type Output = Cost;
+    fn add(self, other: Cost) -> Cost {
+        Cost { time_ns: self.time_ns + other.time_ns, energy_pj: self.energy_pj + other.energy_pj }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<f64> for Cost {
+    type Output = Cost;
+    fn mul(self, factor: f64) -> Cost {
+        Cost { time_ns: self.time_ns * factor, energy_pj: self.energy_pj * factor }
+    }
+}

@@ -1,0 +1,223 @@
+//! Searches small problems to the end: branch and bound over segments, with the dual's prices.
+//! In: a problem, prices, a known choice, a number of steps. Out: the best choice, if the steps
+//! sufficed. Knows nothing of how prices came about; any are right, good ones are quick.
+//!
+//! Items are decided one after the other, segment by segment. The rest of a path is bounded by the
+//! cheapest way on at the given prices, the other items by theirs: both known beforehand, so that a
+//! step is a few additions.
+
+use crate::dual::Sums;
+use crate::memory::MEMORIES_MAX;
+use crate::problem::{Problem, Room};
+
+/// Segments above which nothing is searched: the tables grow with them, and the chance sinks.
+pub const SEGMENTS_MAX: usize = 1 << 16;
+/// Choices this much alike count as equal: sums of doubles in another order.
+pub const ALIKE: f64 = 1e-9;
+
+/// What a search came to.
+pub struct Searched {
+    /// The best choice, if better than the known one.
+    pub choice: Option<Vec<u8>>,
+    /// Whether nothing better exists.
+    pub proven: bool,
+}
+
+/// Looks for a choice below `known`, with at most so many steps. `order`: who decides first.
+pub fn search(
+    problem: &Problem,
+    prices: &[f64],
+    order: &[u32],
+    known: f64,
+    steps: u64,
+) -> Searched {
+    if problem.spans.len() > SEGMENTS_MAX {
+        return Searched { choice: None, proven: false };
+    }
+    let mut search = Search::new(problem, prices, order, known);
+    let proven = search.run(steps);
+    Searched { choice: search.found, proven }
+}
+
+struct Search<'a> {
+    problem: &'a Problem,
+    /// Segments in the order of decision, with their item.
+    sequence: Vec<(u32, u32)>,
+    /// Cost with prices of each segment and memory.
+    priced: Vec<f64>,
+    /// The same with the cheapest way on to the item's end.
+    onward: Vec<f64>,
+    /// Least cost of all items decided later than the segment's, less the price of all room.
+    rest: Vec<f64>,
+    frames: Vec<Frame>,
+    room: Room,
+    choice: Vec<u8>,
+    best: f64,
+    found: Option<Vec<u8>>,
+}
+
+/// Memories still to try for one segment, cheapest first.
+#[derive(Clone, Copy, Default)]
+struct Frame {
+    to: [u8; MEMORIES_MAX],
+    bounds: [f64; MEMORIES_MAX],
+    count: u8,
+    next: u8,
+    /// Cost up to here, with prices and without.
+    priced: f64,
+    value: f64,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, prices: &[f64], order: &[u32], known: f64) -> Search<'a> {
+        let sums = Sums::of(prices, problem.memories);
+        let mut search = Search {
+            problem,
+            sequence: Vec::with_capacity(problem.spans.len()),
+            priced: problem.costs.clone(),
+            onward: Vec::new(),
+            rest: vec![0.0; problem.spans.len()],
+            frames: vec![Frame::default(); problem.spans.len()],
+            room: Room::empty(problem.memories, problem.slots),
+            choice: vec![0; problem.spans.len()],
+            best: known,
+            found: None,
+        };
+        for item in order {
+            let segments = problem.items[*item as usize].segments();
+            search.sequence.extend(segments.map(|segment| (segment as u32, *item)));
+        }
+        search.look_ahead(&sums);
+        let all: f64 = prices
+            .iter()
+            .enumerate()
+            .filter(|(_, price)| **price > 0.0)
+            .map(|(at, price)| price * problem.capacity[at % problem.memories] as f64)
+            .sum();
+        let mut rest = -all;
+        for item in order.iter().rev() {
+            let item = &problem.items[*item as usize];
+            item.segments().for_each(|segment| search.rest[segment] = rest);
+            let first = item.segments().start;
+            let ways = (0..problem.memories).map(|to| {
+                problem.move_cost(item, item.at, to) + search.onward[first * problem.memories + to]
+            });
+            rest += ways.fold(f64::INFINITY, f64::min);
+        }
+        search
+    }
+
+    fn look_ahead(&mut self, sums: &Sums) {
+        let (problem, memories) = (self.problem, self.problem.memories);
+        for item in &problem.items {
+            for segment in item.segments() {
+                for to in 0..memories {
+                    let price = item.bytes as f64 * sums.price(problem, segment, to);
+                    self.priced[segment * memories + to] += price;
+                }
+            }
+        }
+        self.onward = self.priced.clone();
+        for item in &problem.items {
+            for segment in item.segments().rev().skip(1) {
+                for from in 0..memories {
+                    let ways = (0..memories).map(|to| {
+                        problem.move_cost(item, Some(from as u8), to)
+                            + self.onward[(segment + 1) * memories + to]
+                    });
+                    let least = ways.fold(f64::INFINITY, f64::min);
+                    self.onward[segment * memories + from] += least;
+                }
+            }
+        }
+    }
+
+    /// True when nothing is left to try.
+    fn run(&mut self, steps: u64) -> bool {
+        if self.sequence.is_empty() {
+            return true;
+        }
+        let mut depth = 0;
+        self.open(depth, 0.0, 0.0);
+        for _ in 0..steps {
+            let frame = &mut self.frames[depth];
+            let tried = frame.next as usize;
+            // What is below no longer counts.
+            if tried > 0 {
+                self.undo(depth);
+            }
+            let frame = &mut self.frames[depth];
+            if tried == frame.count as usize || frame.bounds[tried] >= self.limit() {
+                if depth == 0 {
+                    return true;
+                }
+                depth -= 1;
+                continue;
+            }
+            self.frames[depth].next += 1;
+            let (priced, value) = self.decide(depth, self.frames[depth].to[tried] as usize);
+            if depth + 1 == self.sequence.len() {
+                if value < self.best {
+                    self.best = value;
+                    self.found = Some(self.choice.clone());
+                }
+            } else {
+                depth += 1;
+                self.open(depth, priced, value);
+            }
+        }
+        false
+    }
+
+    fn limit(&self) -> f64 {
+        // Infinity less infinity is no number.
+        if self.best.is_finite() { self.best - self.best.abs() * ALIKE } else { self.best }
+    }
+
+    /// Lists the memories a segment may go to, by what the whole would cost at least.
+    fn open(&mut self, depth: usize, priced: f64, value: f64) {
+        let (segment, item) = (self.sequence[depth].0 as usize, self.sequence[depth].1);
+        let (problem, item) = (self.problem, &self.problem.items[item as usize]);
+        let from = self.from(segment, item);
+        let mut frame = Frame { priced, value, ..Frame::default() };
+        for to in 0..problem.memories {
+            let onward = self.onward[segment * problem.memories + to];
+            let bound = priced + problem.move_cost(item, from, to) + onward + self.rest[segment];
+            let span = problem.spans[segment];
+            if bound >= self.limit() || !self.room.fits(span, to, item.bytes, problem.capacity[to])
+            {
+                continue;
+            }
+            let count = frame.count as usize;
+            let at = frame.bounds[..count].partition_point(|other| *other <= bound);
+            frame.bounds[at..=count].rotate_right(1);
+            frame.to[at..=count].rotate_right(1);
+            (frame.bounds[at], frame.to[at]) = (bound, to as u8);
+            frame.count += 1;
+        }
+        self.frames[depth] = frame;
+    }
+
+    fn decide(&mut self, depth: usize, to: usize) -> (f64, f64) {
+        let (segment, item) = (self.sequence[depth].0 as usize, self.sequence[depth].1);
+        let item = &self.problem.items[item as usize];
+        let moved = self.problem.move_cost(item, self.from(segment, item), to);
+        let frame = &self.frames[depth];
+        let priced = frame.priced + moved + self.priced[segment * self.problem.memories + to];
+        let value = frame.value + moved + self.problem.cost(segment, to);
+        self.choice[segment] = to as u8;
+        self.room.take(self.problem.spans[segment], to, item.bytes);
+        (priced, value)
+    }
+
+    fn undo(&mut self, depth: usize) {
+        let (segment, item) = (self.sequence[depth].0 as usize, self.sequence[depth].1);
+        let bytes = self.problem.items[item as usize].bytes;
+        let memory = self.choice[segment] as usize;
+        self.room.give_back(self.problem.spans[segment], memory, bytes);
+    }
+
+    fn from(&self, segment: usize, item: &crate::problem::Item) -> Option<u8> {
+        if segment == item.segments().start { item.at } else { Some(self.choice[segment - 1]) }
+    }
+}

@@ -1,0 +1,83 @@
+//! Decides before a run which memory every object is born in and moves to at every phase.
+//! In: a [`Workload`] (what a profile saw), memories of a machine, [`Options`]. Out: a [`Plan`] with
+//! its estimate, and how far it may be from the best one. Knows nothing of files, clocks, runtimes.
+//!
+//! H2M III-D is the starting point: access time (Eq. 1), score (Eq. 2), one knapsack (Eq. 3-5), its
+//! recursion over lifetimes (Algorithm 1), phases with migration costs (Eq. 6). All of them, and the
+//! joint programs over all lifetimes, phases and memories, are one shape here:
+//!
+//! ```text
+//!   item (object)   segment 0 --- segment 1 --- ... each segment in one memory; changing costs
+//!                      |             |
+//!   slots           [ 0 | 1 | 2 ][ 3 | 4 ] ...      in no slot a memory holds more than it has
+//! ```
+//!
+//! An object that stays where it was born is an item of one segment; one that may move has a segment
+//! for each phase. Prices per byte for the room in each slot (Lagrange multipliers) take the items
+//! apart: each then takes its shortest path. That gives a bound no plan can beat, equal to the linear
+//! program's; a repair by the same prices gives a plan. Small programs are searched to the end.
+
+#![forbid(unsafe_code)]
+
+mod baseline;
+mod dual;
+mod estimate;
+mod exact;
+mod lifetimes;
+mod memory;
+mod objective;
+mod order;
+mod phased;
+mod plan;
+mod problem;
+mod repair;
+mod slots;
+mod solve;
+mod workload;
+
+pub use estimate::{Copy, Cost, LINE_BYTES, access_ns, energy_pj, score_ns};
+pub use memory::{Energy, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
+pub use plan::{
+    Effort, Levels, Move, Objective, Options, Placement, Plan, Promise, Strategy, evaluate, plan,
+};
+pub use workload::{OBJECTS_MAX, Object, Phase, SEGMENTS_MAX, Use, Workload};
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The workload contradicts itself.
+    #[error("{place}: {what}")]
+    Workload {
+        /// `object 3 (name)`, `phase 2 (name)`.
+        place: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// More than fits in the limits of the planner.
+    #[error("{count} {what}; at most {limit} can be planned, merge objects by site first")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// A memory, an option that cannot be.
+    #[error("{0}")]
+    Options(&'static str),
+    /// An objective with energy, and a memory whose energy is unknown.
+    #[error("the energy of memory {0} is unknown; give it in the machine description")]
+    NoEnergy(String),
+    /// The memories together do not hold the objects.
+    #[error(
+        "object {object} ({bytes} bytes) finds no room in any memory; split or merge objects, \
+             or give the last memory more room"
+    )]
+    NoRoom {
+        /// Its index.
+        object: usize,
+        /// Its size.
+        bytes: u64,
+    },
+}

@@ -1,0 +1,388 @@
+//! The planner's front: options in, plan out.
+//! In: [`Workload`], [`Memory`]s, [`Options`]. Out: a [`Plan`] with what it promises.
+//! Knows nothing of files, or of how a plan is carried out.
+
+use crate::PlanError;
+use crate::baseline::{first_come, greedy};
+use crate::estimate::{Copy, Cost, Weights, move_cost_per_byte, phase_cost};
+use crate::lifetimes::{lifetime_by_lifetime, memory_by_memory};
+use crate::memory::{MEMORIES_MAX, Memory};
+use crate::objective::{Trial, Wanted, best};
+use crate::order::in_order;
+use crate::phased::phase_by_phase;
+use crate::problem::Problem;
+use crate::slots::Slots;
+use crate::solve::{Solution, solve};
+use crate::workload::Workload;
+
+/// How placements are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Each object into the first memory with room at its birth (IDP-FCFS of H2M IV-C).
+    FirstCome,
+    /// By score per byte, each into the first memory with room.
+    Greedy,
+    /// One knapsack over all objects, as if all lived all the time (H2M III-D2, IDP-RT).
+    Initial,
+    /// H2M Algorithm 1 (IDP-RT-LT). Always memory by memory.
+    Lifetimes,
+    /// All lifetimes in one program: Algorithm 1's aim, exactly.
+    Intervals,
+    /// At each phase start, for the next `ahead` phases (H2M Eq. 6, PBDP-RT has 1).
+    Phases {
+        /// At least 1.
+        ahead: u32,
+    },
+    /// All phases in one program: moves are made when they pay over the whole run.
+    Joint,
+}
+
+/// How more than two memories are dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Levels {
+    /// All in one program.
+    #[default]
+    Joint,
+    /// The fastest against the next, then the next against the one after (H2M III-D5). Without a
+    /// bound.
+    OneByOne,
+}
+
+/// What is made small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// Nanoseconds of accesses and moves.
+    #[default]
+    Time,
+    /// Picojoules of accesses, moves, and of holding data.
+    Energy,
+    /// Their product, compute time included.
+    EnergyDelay,
+}
+
+/// How long is calculated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Rounds of the bound at most.
+    pub rounds_max: usize,
+    /// Segments all rounds together go through: large programs get fewer rounds.
+    pub path_steps: usize,
+    /// Steps of the search to the end, about 50 ns each; 0: none.
+    pub search_steps: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort { rounds_max: 300, path_steps: 20_000_000, search_steps: 100_000 }
+    }
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// How placements are found.
+    pub strategy: Strategy,
+    /// How more than two memories are dealt with.
+    pub levels: Levels,
+    /// What is made small.
+    pub objective: Objective,
+    /// Most that time may grow over that of the plan for time alone (0.1: a tenth), for objectives
+    /// other than time.
+    pub slowdown_max: Option<f64>,
+    /// How fast objects move.
+    pub copy: Copy,
+    /// How long is calculated.
+    pub effort: Effort,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            strategy: Strategy::Joint,
+            levels: Levels::Joint,
+            objective: Objective::Time,
+            slowdown_max: None,
+            copy: Copy::default(),
+            effort: Effort::default(),
+        }
+    }
+}
+
+/// Where an object lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Index of the memory it is born in.
+    pub birth: u8,
+    /// (phase, memory), ascending: where it goes at the start of a phase.
+    pub moves: Vec<(u32, u8)>,
+}
+
+/// One step of a phase start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The phase that starts.
+    pub phase: u32,
+    /// Index of the object.
+    pub object: usize,
+    /// Index of the memory it leaves.
+    pub from: u8,
+    /// Index of the memory it goes to.
+    pub to: u8,
+}
+
+/// What a plan is expected to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// Accesses and moves.
+    pub cost: Cost,
+    /// The moves' share of it.
+    pub moves: Cost,
+    /// Bytes moved.
+    pub moved_bytes: u64,
+    /// Everything in the last memory, for comparison.
+    pub in_last: Cost,
+    /// The objective's value: nanoseconds, picojoules, or their product.
+    pub value: f64,
+    /// No plan of this strategy's kind has less; `None` where the strategy knows no bound.
+    pub bound: Option<f64>,
+    /// Share of the best possible gain over `in_last` that may be missing.
+    pub gap: Option<f64>,
+    /// Whether nothing of this strategy's kind is better.
+    pub proven: bool,
+}
+
+/// Which memory each object is born in and goes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// One per object.
+    pub placements: Vec<Placement>,
+    /// All moves, by phase, in an order in which nothing overflows. It has the moves of the
+    /// placements and, where full memories swap, detours over the last memory, which the promise
+    /// does not count.
+    pub moves: Vec<Move>,
+    /// Bytes by which a memory overflows between two moves at worst: 0 unless all are full.
+    pub overflow_bytes: u64,
+    /// What it is expected to do.
+    pub promise: Promise,
+    /// What a byte of room is worth, [`Plan::price_slots`] rows of one per memory, in the units of
+    /// the weighed objective; empty where the strategy knows none.
+    pub prices: Vec<f64>,
+}
+
+/// Makes a plan. `memories` are fastest first; what fits nowhere else goes to the last.
+pub fn plan(
+    workload: &Workload,
+    memories: &[Memory],
+    options: &Options,
+) -> Result<Plan, PlanError> {
+    workload.check()?;
+    check(memories, options)?;
+    let planner = Planner::new(workload, memories, options);
+    let compute_ns = workload.phases.iter().map(|phase| phase.compute_ns).sum();
+    let wanted =
+        best(options.objective, options.slowdown_max, compute_ns, |weights| planner.run(weights))?;
+    Ok(planner.finish(wanted, compute_ns))
+}
+
+/// What placements cost, and the moves' share of it. One placement per object.
+pub fn evaluate(
+    workload: &Workload,
+    memories: &[Memory],
+    copy: &Copy,
+    placements: &[Placement],
+) -> (Cost, Cost) {
+    let (mut all, mut moved) = (Cost::default(), Cost::default());
+    for (object, placement) in workload.objects.iter().zip(placements) {
+        let (first, last) = workload.phases_of(object);
+        let mut uses = object.uses.iter().peekable();
+        let (mut at, mut moves) = (placement.birth, placement.moves.iter().peekable());
+        for phase in first..=last {
+            if let Some((_, to)) = moves.next_if(|(one, _)| *one as usize == phase) {
+                let (from, target) = (&memories[at as usize], &memories[*to as usize]);
+                moved += move_cost_per_byte(from, target, copy) * object.bytes as f64;
+                at = *to;
+            }
+            let one = uses.next_if(|one| one.phase as usize == phase);
+            all += phase_cost(workload, object, phase, one, &memories[at as usize]);
+        }
+    }
+    (all + moved, moved)
+}
+
+impl Plan {
+    /// Rows of [`Plan::prices`].
+    pub fn price_slots(&self, memories: usize) -> usize {
+        self.prices.len() / memories.max(1)
+    }
+}
+
+fn check(memories: &[Memory], options: &Options) -> Result<(), PlanError> {
+    if memories.is_empty() || memories.len() > MEMORIES_MAX {
+        return Err(PlanError::Options("a plan needs 1 to 8 memories"));
+    }
+    if !memories.iter().all(Memory::is_sound) {
+        return Err(PlanError::Options(
+            "latencies and bandwidths are numbers above 0, energies from 0, threads ascend",
+        ));
+    }
+    let copy = options.copy;
+    if copy.threads == 0 || copy.gb_s_max.is_some_and(|most| !(most.is_finite() && most > 0.0)) {
+        return Err(PlanError::Options("copies need a thread and a speed above 0"));
+    }
+    if options.slowdown_max.is_some_and(|most| !(most.is_finite() && most >= 0.0)) {
+        return Err(PlanError::Options("a slowdown is a number from 0: 0.1 for a tenth longer"));
+    }
+    if options.strategy == (Strategy::Phases { ahead: 0 }) {
+        return Err(PlanError::Options("phases are planned at least 1 ahead"));
+    }
+    let unknown = memories.iter().find(|memory| memory.energy.is_none());
+    match unknown {
+        Some(memory) if options.objective != Objective::Time => {
+            Err(PlanError::NoEnergy(memory.name.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Planner<'a> {
+    workload: &'a Workload,
+    memories: &'a [Memory],
+    options: &'a Options,
+    slots: Slots,
+}
+
+impl<'a> Planner<'a> {
+    fn new(workload: &'a Workload, memories: &'a [Memory], options: &'a Options) -> Planner<'a> {
+        let slots = match options.strategy {
+            Strategy::Initial => Slots::whole(workload),
+            Strategy::Phases { .. } | Strategy::Joint => Slots::by_lifetime(workload, true),
+            _ => Slots::by_lifetime(workload, false),
+        };
+        Planner { workload, memories, options, slots }
+    }
+
+    /// The strategy, for one weighing of time and energy.
+    fn run(&self, weights: Weights) -> Result<Trial, PlanError> {
+        let effort = &self.options.effort;
+        let by_phase = matches!(self.options.strategy, Strategy::Phases { .. } | Strategy::Joint);
+        let problem = |slots: &Slots, by_phase: bool| {
+            let (memories, copy) = (self.memories, &self.options.copy);
+            Problem::of(self.workload, memories, copy, weights, slots, by_phase)
+        };
+        let mut known: Option<Solution> = None;
+        let found = match self.options.strategy {
+            Strategy::FirstCome => first_come(&problem(&self.slots, false), &self.births()),
+            Strategy::Greedy => greedy(&problem(&self.slots, false)),
+            Strategy::Lifetimes => {
+                lifetime_by_lifetime(&problem(&self.slots, false), &self.lifetimes(), effort)
+            }
+            Strategy::Phases { ahead } => {
+                let (ahead, slots) = (ahead as usize, &self.slots);
+                phase_by_phase(self.workload, self.memories, self.options, weights, slots, ahead)
+            }
+            Strategy::Initial | Strategy::Intervals | Strategy::Joint => {
+                let problem = problem(&self.slots, by_phase);
+                match self.options.levels {
+                    Levels::OneByOne if self.memories.len() > 2 => {
+                        memory_by_memory(&problem, effort)
+                    }
+                    _ => solve(&problem, effort, self.seed(&problem, weights))
+                        .map(|solution| known.insert(solution).choice.clone()),
+                }
+            }
+        };
+        let choice = found.map_err(|object| PlanError::NoRoom {
+            object,
+            bytes: self.workload.objects[object].bytes,
+        })?;
+        let placements = self.placements(&choice, by_phase);
+        let (cost, _) = evaluate(self.workload, self.memories, &self.options.copy, &placements);
+        Ok(Trial {
+            placements,
+            cost,
+            bound: known.as_ref().map(|solution| solution.bound),
+            proven: known.as_ref().is_some_and(|solution| solution.proven),
+            weights,
+            prices: known.map_or(Vec::new(), |solution| solution.prices),
+        })
+    }
+
+    /// First come first served: so no plan is worse. Not for one slot, where it does not fit.
+    fn seed(&self, problem: &Problem, weights: Weights) -> Option<Vec<u8>> {
+        if self.options.strategy == Strategy::Initial {
+            return None;
+        }
+        let (memories, copy) = (self.memories, &self.options.copy);
+        let whole = Problem::of(self.workload, memories, copy, weights, &self.slots, false);
+        let choice = first_come(&whole, &self.births()).ok()?;
+        let times = |item: &crate::problem::Item| item.count as usize;
+        let each = problem.items.iter().zip(choice);
+        Some(each.flat_map(|(item, memory)| std::iter::repeat_n(memory, times(item))).collect())
+    }
+
+    fn births(&self) -> Vec<u64> {
+        self.workload.objects.iter().map(|object| object.birth_ns).collect()
+    }
+
+    fn lifetimes(&self) -> Vec<u64> {
+        let length = |object: &crate::Object| object.death_ns - object.birth_ns;
+        self.workload.objects.iter().map(length).collect()
+    }
+
+    fn placements(&self, choice: &[u8], by_phase: bool) -> Vec<Placement> {
+        let mut rest = choice;
+        let mut placements = Vec::with_capacity(self.workload.objects.len());
+        for object in &self.workload.objects {
+            let (first, last) = self.workload.phases_of(object);
+            let count = if by_phase { last - first + 1 } else { 1 };
+            let (own, others) = rest.split_at(count);
+            rest = others;
+            let pairs = own.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);
+            let moves = pairs.map(|(at, pair)| ((first + at + 1) as u32, pair[1])).collect();
+            placements.push(Placement { birth: own[0], moves });
+        }
+        placements
+    }
+
+    fn finish(&self, wanted: Wanted, compute_ns: f64) -> Plan {
+        let Wanted { trial, value, bound, proven } = wanted;
+        let (workload, memories) = (self.workload, self.memories);
+        let last = Placement { birth: (memories.len() - 1) as u8, moves: Vec::new() };
+        let all_last = vec![last; workload.objects.len()];
+        let (in_last, _) = evaluate(workload, memories, &self.options.copy, &all_last);
+        let (_, moved) = evaluate(workload, memories, &self.options.copy, &trial.placements);
+        let value_in_last = match self.options.objective {
+            Objective::Time => in_last.time_ns,
+            Objective::Energy => in_last.energy_pj,
+            Objective::EnergyDelay => (in_last.time_ns + compute_ns) * in_last.energy_pj,
+        };
+        let gap = bound.map(|bound| gap(value, bound, value_in_last));
+        let moved_bytes = workload.objects.iter().zip(&trial.placements);
+        let moved_bytes = moved_bytes.map(|(object, one)| object.bytes * one.moves.len() as u64);
+        let promise = Promise {
+            cost: trial.cost,
+            moves: moved,
+            moved_bytes: moved_bytes.sum(),
+            in_last,
+            value,
+            bound,
+            gap,
+            proven,
+        };
+        let (moves, overflow_bytes) = in_order(workload, memories, &trial.placements);
+        let (placements, prices) = (trial.placements, trial.prices);
+        Plan { placements, moves, overflow_bytes, promise, prices }
+    }
+}
+
+/// Missing gain over the best gain there could be.
+fn gap(value: f64, bound: f64, in_last: f64) -> f64 {
+    let missing = (value - bound).max(0.0);
+    let possible = in_last - bound;
+    match missing {
+        0.0 => 0.0,
+        _ if possible > 0.0 => missing / possible,
+        // The last memory is no way to place them all, or as good as any.
+        _ => f64::INFINITY,
+    }
+}

@@ -1,0 +1,218 @@
+//! The one program every strategy solves: items of segments, memories with room in every slot.
+//! In: costs. Out: what a choice costs, and the room it takes. Knows nothing of programs or time.
+
+use crate::estimate::{Copy, Weights, move_cost_per_byte, phase_cost};
+use crate::memory::{MEMORIES_MAX, Memory};
+use crate::slots::Slots;
+use crate::workload::Workload;
+
+/// First and last slot, both taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub first: u32,
+    pub last: u32,
+}
+
+/// What must be placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Item {
+    pub bytes: u64,
+    /// Its segments are `first .. first + count` of the problem's.
+    pub first: u32,
+    pub count: u32,
+    /// Memory it lies in beforehand (a and y of H2M Eq. 6).
+    pub at: Option<u8>,
+}
+
+/// Choose a memory for each segment (a `Vec<u8>` in segment order), so that the sum of costs and of
+/// moves between segments is least.
+///
+/// Invariants: segments lie in item order; spans of one item ascend without overlap; costs are
+/// finite or infinite (not allowed), never NaN.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// At most [`MEMORIES_MAX`].
+    pub memories: usize,
+    pub slots: usize,
+    /// Bytes each memory may hold in any slot.
+    pub capacity: Vec<u64>,
+    pub items: Vec<Item>,
+    pub spans: Vec<Span>,
+    /// `memories` of each segment.
+    pub costs: Vec<f64>,
+    /// Cost per byte, `from * memories + to`.
+    pub moving: Vec<f64>,
+}
+
+impl Problem {
+    /// Nothing to place yet.
+    pub fn new(memories: &[Memory], copy: &Copy, weights: Weights, slots: usize) -> Problem {
+        let count = memories.len();
+        let mut moving = vec![0.0; count * count];
+        for (from, source) in memories.iter().enumerate() {
+            for (to, target) in memories.iter().enumerate().filter(|(to, _)| *to != from) {
+                moving[from * count + to] = weights.of(move_cost_per_byte(source, target, copy));
+            }
+        }
+        Problem {
+            memories: count,
+            slots,
+            capacity: memories.iter().map(|memory| memory.capacity_bytes).collect(),
+            items: Vec::new(),
+            spans: Vec::new(),
+            costs: Vec::new(),
+            moving,
+        }
+    }
+
+    /// All objects; one segment each, or one for each phase they live in.
+    pub fn of(
+        workload: &Workload,
+        memories: &[Memory],
+        copy: &Copy,
+        weights: Weights,
+        slots: &Slots,
+        by_phase: bool,
+    ) -> Problem {
+        let mut problem = Problem::new(memories, copy, weights, slots.count);
+        for (index, object) in workload.objects.iter().enumerate() {
+            let (first, last) = workload.phases_of(object);
+            let mut uses = object.uses.iter().peekable();
+            let mut item = problem.begin(object.bytes, None);
+            let mut costs = [0.0; MEMORIES_MAX];
+            for phase in first..=last {
+                let one = uses.next_if(|one| one.phase as usize == phase);
+                for (cost, memory) in costs.iter_mut().zip(memories) {
+                    *cost += weights.of(phase_cost(workload, object, phase, one, memory));
+                }
+                if by_phase || phase == last {
+                    let span = if by_phase {
+                        slots.in_phase(index, phase)
+                    } else {
+                        slots.of_object[index]
+                    };
+                    problem.segment(&mut item, span, &costs);
+                    costs = [0.0; MEMORIES_MAX];
+                }
+            }
+            problem.items.push(item);
+        }
+        problem
+    }
+
+    /// An item without segments yet; to be pushed when it has them.
+    pub fn begin(&self, bytes: u64, at: Option<u8>) -> Item {
+        Item { bytes, first: self.spans.len() as u32, count: 0, at }
+    }
+
+    /// Adds a segment to an item. A memory it is too big for is not allowed.
+    pub fn segment(&mut self, item: &mut Item, span: Span, costs: &[f64; MEMORIES_MAX]) {
+        item.count += 1;
+        self.spans.push(span);
+        let fits = |memory: usize| item.bytes <= self.capacity[memory];
+        self.costs.extend(
+            (0..self.memories).map(
+                |memory| {
+                    if fits(memory) { costs[memory] } else { f64::INFINITY }
+                },
+            ),
+        );
+    }
+
+    /// Cost of a segment in a memory.
+    pub fn cost(&self, segment: usize, memory: usize) -> f64 {
+        self.costs[segment * self.memories + memory]
+    }
+
+    /// Cost of moving an item; 0 if it stays or was nowhere.
+    pub fn move_cost(&self, item: &Item, from: Option<u8>, to: usize) -> f64 {
+        from.map_or(0.0, |from| self.moving[from as usize * self.memories + to] * item.bytes as f64)
+    }
+
+    /// What a choice costs for one item.
+    pub fn item_value(&self, item: &Item, choice: &[u8]) -> f64 {
+        let (mut from, mut sum) = (item.at, 0.0);
+        for segment in item.segments() {
+            let to = choice[segment];
+            sum += self.move_cost(item, from, to as usize) + self.cost(segment, to as usize);
+            from = Some(to);
+        }
+        sum
+    }
+
+    /// What a choice costs.
+    pub fn value(&self, choice: &[u8]) -> f64 {
+        self.items.iter().map(|item| self.item_value(item, choice)).sum()
+    }
+
+    /// Bytes alive in each slot.
+    pub fn alive(&self) -> Vec<u64> {
+        let mut room = Room::empty(1, self.slots);
+        for item in &self.items {
+            item.segments().for_each(|segment| room.take(self.spans[segment], 0, item.bytes));
+        }
+        room.bytes
+    }
+}
+
+impl Item {
+    /// Indices of its segments.
+    pub fn segments(&self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
+}
+
+/// Bytes taken, per slot and memory.
+#[derive(Clone, Debug)]
+pub struct Room {
+    memories: usize,
+    bytes: Vec<u64>,
+}
+
+impl Room {
+    /// Nothing taken.
+    pub fn empty(memories: usize, slots: usize) -> Room {
+        Room { memories, bytes: vec![0; memories * slots] }
+    }
+
+    /// What a choice takes.
+    pub fn of(problem: &Problem, choice: &[u8]) -> Room {
+        let mut room = Room::empty(problem.memories, problem.slots);
+        for item in &problem.items {
+            for segment in item.segments() {
+                room.take(problem.spans[segment], choice[segment] as usize, item.bytes);
+            }
+        }
+        room
+    }
+
+    /// Whether so many bytes more fit in all slots of a span.
+    pub fn fits(&self, span: Span, memory: usize, bytes: u64, capacity: u64) -> bool {
+        capacity.checked_sub(bytes).is_some_and(|most| {
+            (span.first..=span.last).all(|slot| self.bytes[self.at(slot, memory)] <= most)
+        })
+    }
+
+    pub fn take(&mut self, span: Span, memory: usize, bytes: u64) {
+        for slot in span.first..=span.last {
+            let at = self.at(slot, memory);
+            self.bytes[at] += bytes;
+        }
+    }
+
+    pub fn give_back(&mut self, span: Span, memory: usize, bytes: u64) {
+        for slot in span.first..=span.last {
+            let at = self.at(slot, memory);
+            self.bytes[at] -= bytes;
+        }
+    }
+
+    /// Whether no memory holds more than it has.
+    pub fn keeps(&self, capacity: &[u64]) -> bool {
+        self.bytes.chunks(self.memories).all(|slot| slot.iter().zip(capacity).all(|(a, b)| a <= b))
+    }
+
+    fn at(&self, slot: u32, memory: usize) -> usize {
+        slot as usize * self.memories + memory
+    }
+}
