@@ -4,6 +4,7 @@
 //! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
 //! worse than none.
 
+use crate::choice::MachineChoice;
 use crate::place::{Access, DAEMON_NAME, usual_directory};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,8 @@ pub struct Settings {
     /// Which sampler.
     pub sampler: tiercel_sampler::Kind,
     /// A machine description to model moves on: a file, or a built-in name. Empty: this machine.
-    pub machine: String,
+    /// `[[machine.node]]` entries correct what is known of its nodes.
+    pub machine: MachineChoice,
     /// The policy's four routines and its gate.
     pub policy: tiercel_policy::Config,
     /// How samples are taken.
@@ -65,7 +67,7 @@ impl Default for Settings {
         Settings {
             fast: Limit::default(),
             sampler: tiercel_sampler::Kind::Auto,
-            machine: String::new(),
+            machine: MachineChoice::default(),
             policy: tiercel_policy::Config::default(),
             sampling: tiercel_sampler::Config::default(),
             objects: Objects::default(),
@@ -238,6 +240,9 @@ mod tests {
         check("[policy]\nprioritise = \"lru\"\ntrigger = \"allocation:bytes=1GiB\"\n", "accepted");
         check("[policy]\ntick_ms = 500\n[objects]\nextent = \"2 MiB\"\n", "accepted");
         check("[daemon]\npoll_min = \"5ms\"\npoll_max = \"50ms\"\n", "accepted");
+        check("machine = \"spr-cxl\"\n", "accepted");
+        check("[[machine.node]]\nid = 1\nkind = \"cxl\"\ncapacity = \"8 GiB\"\n", "accepted");
+        check("[machine]\nname = \"spr-cxl\"\n[[machine.node]]\nid = 0\ntier = 1\n", "accepted");
     }
 
     #[test]
@@ -251,12 +256,22 @@ mod tests {
         check("[daemon]\npoll_min = \"1s\"", "at most poll_max");
         check("[objects]\nextent = 5", "extent_bytes");
         check("[policy]\ntick_ms = 0", "tick_ms");
+        check("[[machine.node]]\nid = 1\nspeed = 3\n", "line 3, column 1");
+        check("[machine]\nnames = \"x\"\n", "line 2, column 1");
+        check("[[machine.nodes]]\nid = 1\n", "line 1, column 11");
+        check("[[machine.node]]\nkind = \"cxl\"\n", "missing field `id`");
+        check("machine = 5", "a machine's name");
         check(&" ".repeat(TEXT_BYTES_MAX + 1), "too many");
     }
 
     #[test]
     fn defaults_are_a_file_that_is_read_back() {
         let settings = Settings::default();
+        assert_eq!(Settings::from_toml(&settings.to_toml()).unwrap(), settings);
+        let text =
+            "[machine]\nname = \"m\"\n[[machine.node]]\nid = 1\nfigures = { read_gb_s = 9.5 }";
+        let settings = Settings::from_toml(text).unwrap();
+        assert_eq!(settings.machine.overrides.nodes[0].figures.read_gb_s, Some(9.5));
         assert_eq!(Settings::from_toml(&settings.to_toml()).unwrap(), settings);
     }
 

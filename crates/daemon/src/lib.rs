@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod choice;
 mod client;
 pub mod config;
 pub mod control;
@@ -29,6 +30,7 @@ pub mod units;
 mod wrappers;
 
 pub use answer::Objects;
+pub use choice::MachineChoice;
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::{Daemon, DaemonError, Handle, Parts};
 pub use moves::{LoggedMove, MoveTotals};

@@ -36,7 +36,8 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
         settings.sampler = sampler.into();
     }
     if let Some(machine) = &args.machine {
-        settings.machine = machine.clone();
+        // The file's corrections are of another machine.
+        settings.machine = machine.as_str().into();
     }
     let policy = &mut settings.policy;
     policy.prioritise = args.prioritise.clone().unwrap_or(policy.prioritise.clone());
@@ -61,12 +62,11 @@ pub fn read_settings(path: &Path) -> Result<Settings> {
 pub fn engine(settings: &Settings) -> Result<Engine> {
     let config = DaemonConfig::new(settings)?;
     let mut remarks = Vec::new();
-    let here = here(&mut remarks)?;
-    let real = settings.machine.is_empty() && here.tiers().len() > 1;
-    let machine = match settings.machine.as_str() {
-        "" if real => here,
-        "" => here.modelled(&described(USUAL_MODEL)?),
-        name => described(name)?,
+    let machine = machine(settings, &mut remarks)?;
+    let real = settings.machine.name.is_empty() && machine.tiers().len() > 1;
+    let machine = match settings.machine.name.as_str() {
+        "" if !real => machine.modelled(&described(USUAL_MODEL)?),
+        _ => machine,
     };
     let mover: Box<dyn Mover + Send> = if real {
         Box::new(KernelMover::new())
@@ -85,11 +85,24 @@ pub fn engine(settings: &Settings) -> Result<Engine> {
     Ok(Engine { config, parts: Parts { machine, sampler, mover }, remarks })
 }
 
-/// This machine as the kernel describes it.
-fn here(remarks: &mut Vec<String>) -> Result<Machine> {
-    let (machine, problems) = Machine::discover(Path::new("/"))?;
-    remarks
-        .extend(problems.into_iter().map(|problem| format!("{}: {}", problem.place, problem.what)));
+/// The machine the user names, or this one as the kernel describes it; with the user's corrections.
+pub fn machine(settings: &Settings, remarks: &mut Vec<String>) -> Result<Machine> {
+    let mut machine = match settings.machine.name.as_str() {
+        "" => {
+            let (machine, problems) = Machine::discover(Path::new("/"))?;
+            // A remedy that was followed is no longer needed.
+            let said = |place: &str| {
+                let mut nodes = settings.machine.overrides.nodes.iter();
+                nodes.any(|node| node.kind.is_some() && format!("node {}", node.id) == place)
+            };
+            let problems = problems.into_iter().filter(|problem| !said(&problem.place));
+            remarks.extend(problems.map(|p| format!("{}: {}; {}", p.place, p.what, p.remedy)));
+            machine
+        }
+        name => described(name)?,
+    };
+    let applied = machine.apply(&settings.machine.overrides);
+    applied.context("in [[machine.node]] of the configuration")?;
     Ok(machine)
 }
 

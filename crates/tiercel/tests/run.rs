@@ -75,6 +75,25 @@ fn a_bad_configuration_stops_before_the_program_starts() {
 }
 
 #[test]
+fn corrections_of_the_machine_are_taken_from_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("tiercel.toml");
+    let host = |node: &str| {
+        let text = format!("[machine]\nname = \"spr-cxl\"\n[[machine.node]]\n{node}\n");
+        std::fs::write(&config, text).unwrap();
+        let mut command = tiercel();
+        command.args(["run", "--json", "--config"]).arg(&config).args(["--", "true"]);
+        command.output().unwrap()
+    };
+    let output = host("id = 0\nname = \"nearby\"");
+    let value: serde_json::Value = serde_json::from_str(&stderr(&output)).unwrap();
+    assert_eq!(value["summary"]["nodes"]["0"], "nearby");
+    let output = host("id = 77\nkind = \"cxl\"");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("node 77: there is no such node"), "{}", stderr(&output));
+}
+
+#[test]
 fn streams_are_the_programs_own() {
     let mut command = tiercel();
     command.args(["run", "--", "cat"]).stdin(Stdio::piped());
