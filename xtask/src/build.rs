@@ -38,8 +38,22 @@ pub fn workloads_make(goals: &[&str]) -> Command {
 
 /// Builds the binary in release mode and returns where it is.
 pub fn tiercel() -> Result<PathBuf> {
-    exec::run(exec::cargo().args(["build", "--release", "--quiet", "--package", "tiercel"]))?;
+    let mut build = exec::cargo();
+    build.args(["build", "--release", "--quiet", "--package", "tiercel"]);
+    if can_build_bpf() {
+        build.args(["--features", "bpf"]);
+    }
+    exec::run(&mut build)?;
     Ok(exec::target().join("release/tiercel"))
+}
+
+/// Whether what the bpf sampler is built with is here: clang for the BPF program, the headers of
+/// libelf and zlib for libbpf. Without, the binary has the other samplers.
+fn can_build_bpf() -> bool {
+    let mut compile = exec::command("clang");
+    let libraries = ["-include", "libelf.h", "-include", "zlib.h"];
+    compile.args(["-fsyntax-only", "-x", "c", "/dev/null"]).args(libraries);
+    exec::output(&mut compile).is_ok()
 }
 
 /// Everything `./x demo` and the benches need.
