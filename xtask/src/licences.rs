@@ -17,6 +17,15 @@ struct Deny {
 #[derive(Deserialize)]
 struct Licences {
     allow: BTreeSet<String>,
+    #[serde(default)]
+    exceptions: Vec<Exception>,
+}
+
+/// What one package may be under besides.
+#[derive(Deserialize)]
+struct Exception {
+    name: String,
+    allow: BTreeSet<String>,
 }
 
 pub fn main() -> Result<()> {
@@ -26,7 +35,10 @@ pub fn main() -> Result<()> {
     let mut refused = Vec::new();
     for package in &packages {
         let stated = package.license.as_deref().unwrap_or("");
-        if !allowed(stated, &deny.licenses.allow) {
+        let own = deny.licenses.exceptions.iter().filter(|one| one.name == package.name);
+        let also = own.flat_map(|exception| exception.allow.iter());
+        let allow = deny.licenses.allow.iter().chain(also).cloned().collect();
+        if !allowed(stated, &allow) {
             refused.push(format!("{} {}: '{stated}'", package.name, package.version));
         }
     }

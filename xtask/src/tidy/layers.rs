@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
     ("daemon", &["wire", "machine", "ledger", "policy", "sampler", "mover"]),
+    ("emulator", &["machine", "memsim", "wire"]),
     ("lab", &["machine"]),
     ("tiercel", &["wire", "machine", "ledger", "policy", "sampler", "mover", "daemon", "lab"]),
     ("xtask", &["machine", "lab"]),
