@@ -11,7 +11,7 @@ use crate::repair::{Filled, by_size, by_urgency, fill};
 /// Rounds a climb on everything has at least, however big.
 const ROUNDS_LEAST: usize = 8;
 /// Rounds a climb on a sample has.
-const ROUNDS_SAMPLE: usize = 120;
+const ROUNDS_SAMPLE: usize = 80;
 /// Times every item chooses anew at the end, unless it stops helping before.
 const IMPROVEMENTS_MAX: usize = 3;
 /// Another improvement must save as much of what is left to the bound.
