@@ -3,19 +3,32 @@
 //! Knows nothing of levels, cores or time.
 //!
 //! ```text
-//!   tags    [set][way]  line number + 1, 0 = empty
-//!   recent  [set]       one bit per way: used since the set's last reset
-//!   dirty   [set]       one bit per way: written since it came in
+//!   sets    [set]       recent (32 bits) | dirty (32 bits), then a byte of hash per way, 8 a word
+//!   tags    [set][way]  line number + 1, 0 = empty; ways filled up to a multiple of 8
 //! ```
+//!
+//! A look-up compares eight ways at once: the bytes of a word that equal the line's hash are found
+//! by arithmetic, and mostly only the right way's tag is read. So a miss in a cache that is larger
+//! than the host's own touches one line of the host's memory, not one for every few ways.
 //!
 //! Replacement is bit-PLRU: a use sets the way's bit; when all are set, all others are cleared; the
 //! victim is the first way whose bit is clear. It works for any number of ways, where tree-PLRU
-//! needs a power of two, and stays as close to LRU.
+//! needs a power of two, and stays as close to LRU. No line leaves but for another, so until a set
+//! is full its first clear bit is its first empty way.
 
 use crate::{LINE_BYTES, ModelError};
 
-/// Most ways: the bits of a word.
-pub const MAX_WAYS: u32 = 64;
+/// Most ways: `recent` and `dirty` share a word.
+pub const MAX_WAYS: u32 = 32;
+
+/// Ways whose hashes are compared at once.
+const LANES: usize = 8;
+/// One in every byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// All but the highest bit of every byte.
+const LOW: u64 = 0x7F7F_7F7F_7F7F_7F7F;
+/// 2^64 over the golden ratio: its products spread neighbours over the highest byte.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,22 +42,16 @@ pub struct CacheShape {
 /// A cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    ways: usize,
+    ways: u32,
     sets: u64,
+    /// `sets - 1` if that is a mask.
+    mask: Option<u64>,
+    /// Words of hashes in a set.
+    words: usize,
+    state: Vec<u64>,
     tags: Vec<u64>,
-    recent: Vec<u64>,
-    dirty: Vec<u64>,
-    /// The bits of all ways.
+    /// The `recent` bits of all ways.
     all: u64,
-}
-
-/// What an access met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The line was there.
-    Hit,
-    /// It was not, and is now; a line may have left for it.
-    Miss(Option<Evicted>),
 }
 
 /// A line that left.
@@ -62,37 +69,52 @@ impl Cache {
         let CacheShape { bytes, ways } = shape;
         let refuse = |what| Err(ModelError::Cache { bytes, ways, what });
         if ways == 0 || ways > MAX_WAYS {
-            return refuse("ways must be 1 to 64");
+            return refuse("ways must be 1 to 32");
         }
         let set_bytes = u64::from(ways) * LINE_BYTES;
         if bytes == 0 || !bytes.is_multiple_of(set_bytes) {
             return refuse("the size must be a multiple of ways x 64 bytes");
         }
         let sets = bytes / set_bytes;
-        let all = u64::MAX >> (MAX_WAYS - ways);
+        let words = (ways as usize).div_ceil(LANES);
         Ok(Cache {
-            ways: ways as usize,
+            ways,
             sets,
-            tags: vec![0; (sets * u64::from(ways)) as usize],
-            recent: vec![0; sets as usize],
-            dirty: vec![0; sets as usize],
-            all,
+            mask: sets.is_power_of_two().then_some(sets - 1),
+            words,
+            state: vec![0; sets as usize * (1 + words)],
+            tags: vec![0; sets as usize * words * LANES],
+            all: u64::from(u32::MAX >> (MAX_WAYS - ways)),
         })
     }
 
-    /// Reads or writes a line, bringing it in if it is not there.
-    pub fn access(&mut self, line: u64, write: bool) -> Outcome {
+    /// Reads or writes a line if it is here; whether it is. A miss changes nothing.
+    #[inline]
+    pub fn hit(&mut self, line: u64, write: bool) -> bool {
         let set = self.set_of(line);
-        let (way, outcome) = match self.way_of(set, line) {
-            Some(way) => (way, Outcome::Hit),
-            None => {
-                let way = self.victim(set);
-                (way, Outcome::Miss(self.replace(set, way, line)))
-            }
-        };
-        self.touch(set, way);
-        self.dirty[set] |= u64::from(write) << way;
-        outcome
+        let Some(way) = self.way_of(set, line) else { return false };
+        self.touch(set, way, write);
+        true
+    }
+
+    /// Brings in a line that is not here; what left for it.
+    #[inline]
+    pub fn fill(&mut self, line: u64, write: bool) -> Option<Evicted> {
+        let set = self.set_of(line);
+        let at = set * (1 + self.words);
+        let idle = !self.state[at] & self.all;
+        // One way alone has no other to prefer.
+        let way = if idle == 0 { 0 } else { idle.trailing_zeros() as usize };
+        let dirty_bit = 1 << (MAX_WAYS as usize + way);
+        let dirty = self.state[at] & dirty_bit != 0;
+        self.state[at] &= !dirty_bit;
+        let hashes = &mut self.state[at + 1 + way / LANES];
+        let shift = way % LANES * 8;
+        *hashes = *hashes & !(0xFF << shift) | hash(line) << shift;
+        let tag = &mut self.tags[set * self.words * LANES + way];
+        let old = std::mem::replace(tag, line + 1);
+        self.touch(set, way, write);
+        (old != 0).then(|| Evicted { line: old - 1, dirty })
     }
 
     /// Whether the line is here; changes nothing.
@@ -100,34 +122,52 @@ impl Cache {
         self.way_of(self.set_of(line), line).is_some()
     }
 
-    fn set_of(&self, line: u64) -> usize {
-        let mask = self.sets - 1;
-        let set = if self.sets & mask == 0 { line & mask } else { line % self.sets };
-        set as usize
+    /// The set a line belongs to.
+    #[inline]
+    pub fn set_of(&self, line: u64) -> usize {
+        match self.mask {
+            Some(mask) => (line & mask) as usize,
+            None => (line % self.sets) as usize,
+        }
     }
 
+    #[inline]
     fn way_of(&self, set: usize, line: u64) -> Option<usize> {
-        self.tags[set * self.ways..][..self.ways].iter().position(|&tag| tag == line + 1)
+        let at = set * (1 + self.words) + 1;
+        let wanted = hash(line) * ONES;
+        let tags = &self.tags[set * self.words * LANES..][..self.words * LANES];
+        for (word, &hashes) in self.state[at..at + self.words].iter().enumerate() {
+            let mut equal = zero_bytes(hashes ^ wanted);
+            while equal != 0 {
+                let way = word * LANES + equal.trailing_zeros() as usize / 8;
+                if tags[way] == line + 1 {
+                    return Some(way);
+                }
+                equal &= equal - 1;
+            }
+        }
+        None
     }
 
-    /// The first empty way, else the first not used recently. `touch` keeps one bit clear unless
-    /// there is but one way.
-    fn victim(&self, set: usize) -> usize {
-        let empty = self.tags[set * self.ways..][..self.ways].iter().position(|&tag| tag == 0);
-        let idle = (!self.recent[set] & self.all).trailing_zeros() as usize;
-        empty.unwrap_or(if idle < self.ways { idle } else { 0 })
+    #[inline]
+    fn touch(&mut self, set: usize, way: usize, write: bool) {
+        debug_assert!(way < self.ways as usize);
+        let state = &mut self.state[set * (1 + self.words)];
+        *state |= 1 << way | u64::from(write) << (MAX_WAYS as usize + way);
+        if *state & self.all == self.all {
+            *state = *state & !self.all | 1 << way;
+        }
     }
+}
 
-    fn replace(&mut self, set: usize, way: usize, line: u64) -> Option<Evicted> {
-        let tag = &mut self.tags[set * self.ways + way];
-        let old = std::mem::replace(tag, line + 1);
-        let dirty = self.dirty[set] >> way & 1 == 1;
-        self.dirty[set] &= !(1 << way);
-        (old != 0).then(|| Evicted { line: old - 1, dirty })
-    }
+/// The byte that stands for a line.
+#[inline]
+fn hash(line: u64) -> u64 {
+    line.wrapping_mul(SPREAD) >> 56
+}
 
-    fn touch(&mut self, set: usize, way: usize) {
-        let recent = self.recent[set] | 1 << way;
-        self.recent[set] = if recent == self.all { 1 << way } else { recent };
-    }
+/// The highest bit of every byte that is zero, and no other bit.
+#[inline]
+fn zero_bytes(word: u64) -> u64 {
+    !((word & LOW) + LOW | word | LOW)
 }

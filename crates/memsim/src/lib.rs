@@ -3,24 +3,32 @@
 //! Knows nothing of programs, objects or policies; time is what the accesses make it.
 //!
 //! ```text
-//!   access --> Hierarchy --hit--> level's latency
-//!                  |
-//!                  '--miss--> Window (may it go out yet?) --> Memory (how long does it take now?)
+//!   access --> Core: first level --hit--> done
+//!                |
+//!                '--miss--> private levels --> Uncore: shared level --> Memory (its latency now)
+//!                             Window: when may it go out, and how far may the core run ahead?
+//!                             Prefetcher: what will be missed next?
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod cache;
 mod core;
-mod hierarchy;
 mod memory;
+mod prefetch;
+mod simulator;
+mod wear;
 mod window;
 
-pub use crate::core::{Access, Simulator, SimulatorShape};
-pub use cache::{Cache, CacheShape, Evicted, Outcome};
-pub use hierarchy::{Hierarchy, HierarchyShape, Lines, MAX_LEVELS, Served};
+pub use crate::core::{
+    Access, Core, CoreShape, LevelShape, MAX_LEVELS, Prefetches, Served, Uncore,
+};
+pub use cache::{Cache, CacheShape, Evicted, MAX_WAYS};
 pub use memory::{Memory, NodeUse};
-pub use window::{Miss, Window, WindowShape};
+pub use prefetch::{Ahead, PrefetchShape, Prefetcher, STREAMS};
+pub use simulator::{Simulator, SimulatorShape};
+pub use wear::{WEAR_BLOCK_BYTES, WEAR_BLOCKS_MAX, WEAR_CLASSES, Wear};
+pub use window::{MAX_REGISTERS, MAX_WINDOW, Register, Window, WindowShape};
 
 /// Bytes of a cache line; the unit of all traffic.
 pub const LINE_BYTES: u64 = 64;

@@ -2,31 +2,48 @@
 //! In: reads and writes of lines at a time. Out: latency under the present load; bytes, energy,
 //! wear. Knows nothing of caches or cores.
 //!
-//! Latency has two parts: the node's curve at the load of the last interval (below the knee), and
-//! the queue before a server that passes no more than the node's peak bandwidth (beyond it). Reads
-//! and writes share the server; what it passes depends on their mix, so a half-duplex memory gets
-//! slower by writes and a full-duplex link faster.
+//! Latency has two parts: the node's curve at its present load (up to the peak), and the work that
+//! waits before a server that passes no more than the node's peak (beyond it). Reads and writes
+//! share the server; what it passes depends on their mix, so a half-duplex memory gets slower by
+//! writes and a full-duplex link faster. Where there is no curve, reads and writes each take the
+//! time of their own bandwidth.
+//!
+//! Several cores and misses of the near future bring their accesses a little out of order. So a
+//! server knows no free time, only an amount of work, which shrinks as its clock advances: nobody
+//! waits for the time of an access that another core made further ahead.
 
 use serde::Serialize;
-use tiercel_machine::{Machine, Node, NodeId, loaded_latency_ns, peak_gb_s};
+use tiercel_machine::{Energy, Machine, Node, NodeId, loaded_latency_ns, peak_gb_s};
 
+use crate::wear::{Counters, Wear};
 use crate::{LINE_BYTES, ModelError, PS_PER_NS};
 
-/// Length of the interval over which load is measured: long against a latency, short against any
-/// phase of a program.
-const INTERVAL_PS: u64 = 4_000_000;
+/// Length of the interval over which load is measured: some hundred lines at full bandwidth.
+const INTERVAL_PS: u64 = 1_000_000;
+/// Share of an interval in the smoothed load. A curve that rises steeply answers less load with
+/// much less latency, which makes more load: the steepest fitted one (its peak latency 0.6 of
+/// which is rise, at a slope of 50) would swing if an interval counted for more than 2 / (0.6 x 50).
+const SMOOTH: f64 = 1.0 / 16.0;
+/// After so many empty intervals nothing is left of the load: (1 - 1/16)^128 is 0.03%.
+const FORGET_INTERVALS: u64 = 128;
+/// Work is kept in parts of a picosecond: a byte at 833 GB/s takes 1.2 ps.
+const WORK_PER_PS: u64 = 1 << 10;
 /// Blocks in the buffer of a memory whose blocks are larger than a line: Optane has 16 KiB of 256
 /// bytes (Izraelevitz 2019).
 const BUFFER_BLOCKS: usize = 64;
 /// Joules of a picojoule.
 const J_PER_PJ: f64 = 1e-12;
+/// No path or node.
+const NONE: u32 = u32::MAX;
 
 /// All nodes.
 #[derive(Clone, Debug)]
 pub struct Memory {
     servers: Vec<Server>,
-    /// Index into `servers` by node number; `usize::MAX` where there is none.
-    index: Vec<usize>,
+    paths: Vec<Path>,
+    /// Into `paths`, `[from + 1][to]` by node number, 0 for the nearest; `NONE` where no memory is.
+    index: Vec<u32>,
+    stride: usize,
 }
 
 /// What has gone through a node.
@@ -38,75 +55,129 @@ pub struct NodeUse {
     pub writes: u64,
     /// Bytes the device read, whole blocks.
     pub device_read_bytes: u64,
-    /// Bytes the device wrote, whole blocks: its wear.
+    /// Bytes the device wrote, whole blocks.
     pub device_written_bytes: u64,
     /// Energy of these accesses, joules; `None` where the machine does not give it.
     pub access_j: Option<f64>,
-    /// Most time that an access waited in the queue, picoseconds.
+    /// Most time that an access waited before the server, picoseconds.
     pub longest_queue_ps: u64,
+}
+
+/// How the CPUs of a node reach the memory of another one.
+#[derive(Clone, Debug)]
+struct Path {
+    server: u32,
+    /// Beyond the latency from nearby, picoseconds: reads, writes.
+    further_ps: [u64; 2],
+    /// What the link passes, where it is not the node's own way.
+    link: Option<(Work, [u64; 2])>,
 }
 
 #[derive(Clone, Debug)]
 struct Server {
     node: Node,
-    read_latency_ns: f64,
-    write_latency_ns: f64,
-    read_gb_s: f64,
-    write_gb_s: f64,
-    /// The server is busy until then.
-    free_ps: u64,
+    /// Idle, nanoseconds: reads, writes.
+    latency_ns: [f64; 2],
+    /// Alone, GB/s: reads, writes.
+    gb_s: [f64; 2],
+    work: Work,
     interval: Interval,
-    /// What the last interval's load and mix make of an access: for reads, for writes.
+    /// What the present load and mix make of an access: of reads, of writes.
     rates: [Rate; 2],
     /// Blocks read and blocks written last, where blocks are larger than a line.
     buffers: Option<Box<[[u64; BUFFER_BLOCKS]; 2]>>,
+    wear: Counters,
     used: NodeUse,
 }
 
-/// What an access costs until the interval ends.
+/// Where and when a line is asked for: `ahead_ps` after the time of the core.
 #[derive(Clone, Copy, Debug)]
-struct Rate {
-    latency_ps: u64,
-    service_ps_per_byte: f64,
+struct When {
+    addr: u64,
+    at_ps: u64,
+    ahead_ps: u64,
 }
 
-/// Traffic of the interval that runs, and load and mix of the one before.
+/// What waits to be done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    clock_ps: u64,
+    /// In parts of a picosecond.
+    waiting: u64,
+}
+
+/// What an access costs at present.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    latency_ps: u64,
+    work_per_byte: u64,
+}
+
+/// Traffic of the interval that runs, and the smoothed load and mix before it.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     start_ps: u64,
-    read_bytes: u64,
-    write_bytes: u64,
-    load_gb_s: f64,
-    read_share: f64,
+    /// Reads, writes.
+    bytes: [u64; 2],
+    /// GB/s: reads, writes.
+    load_gb_s: [f64; 2],
 }
 
 impl Memory {
     /// All nodes with memory of a machine, idle. Each needs read latency and bandwidth; writes
-    /// count as fast as reads where the machine does not say.
+    /// count as fast as reads where the machine does not say. A node seen from CPUs that are not
+    /// its nearest is as its nearest see it unless a link says more.
     pub fn new(machine: &Machine) -> Result<Memory, ModelError> {
         let servers = machine.memory_nodes().map(Server::new).collect::<Result<Vec<_>, _>>()?;
-        let count = servers.last().map_or(0, |server| usize::from(server.node.id.0) + 1);
-        let mut index = vec![usize::MAX; count];
+        let stride = machine.nodes.last().map_or(0, |node| usize::from(node.id.0) + 1);
+        let mut near = vec![NONE; stride];
         for (at, server) in servers.iter().enumerate() {
-            index[usize::from(server.node.id.0)] = at;
+            near[usize::from(server.node.id.0)] = at as u32;
         }
-        Ok(Memory { servers, index })
+        let mut paths: Vec<Path> = (0..servers.len() as u32).map(Path::near).collect();
+        let mut index = near.repeat(stride + 1);
+        for link in &machine.links {
+            let server = near[usize::from(link.to.0)];
+            if server != NONE {
+                index[(usize::from(link.from.0) + 1) * stride + usize::from(link.to.0)] =
+                    paths.len() as u32;
+                paths.push(Path::far(server, &servers[server as usize], link.figures));
+            }
+        }
+        Ok(Memory { servers, paths, index, stride })
     }
 
-    /// A line is read; returns after how many picoseconds the data is there. Panics on a node
-    /// without memory: placing something there is the caller's error.
-    pub fn read(&mut self, node: NodeId, addr: u64, at_ps: u64) -> u64 {
-        self.server(node).access(addr, at_ps, false)
+    /// CPUs of `from` (`None`: the nearest) read a line; returns after how many picoseconds the
+    /// data is there. `at_ps` is the core's time; the access comes `ahead_ps` later, because its
+    /// address is known only then. Panics on a node without memory: placing something there is the
+    /// caller's error.
+    #[inline]
+    pub fn read(
+        &mut self,
+        from: Option<NodeId>,
+        node: NodeId,
+        addr: u64,
+        at_ps: u64,
+        ahead_ps: u64,
+    ) -> u64 {
+        self.access(from, node, When { addr, at_ps, ahead_ps }, false)
     }
 
     /// A line is written; returns after how many picoseconds it is taken.
-    pub fn write(&mut self, node: NodeId, addr: u64, at_ps: u64) -> u64 {
-        self.server(node).access(addr, at_ps, true)
+    #[inline]
+    pub fn write(&mut self, from: Option<NodeId>, node: NodeId, addr: u64, at_ps: u64) -> u64 {
+        self.access(from, node, When { addr, at_ps, ahead_ps: 0 }, true)
     }
 
     /// What went through a node so far.
     pub fn used(&self, node: NodeId) -> NodeUse {
-        self.servers[self.index[usize::from(node.0)]].used
+        let server = self.server(node);
+        NodeUse { access_j: server.access_j(), ..server.used }
+    }
+
+    /// How often the blocks of a node were written so far.
+    pub fn wear(&self, node: NodeId) -> Wear {
+        self.server(node).wear.summary()
     }
 
     /// Energy of all nodes together over `elapsed_ps`, joules: accesses, and static power where
@@ -114,14 +185,51 @@ impl Memory {
     pub fn energy_j(&self, elapsed_ps: u64) -> f64 {
         let seconds = elapsed_ps as f64 * 1e-12;
         let of = |server: &Server| {
-            server.used.access_j.unwrap_or(0.0)
-                + server.node.energy.static_w.unwrap_or(0.0) * seconds
+            server.access_j().unwrap_or(0.0) + server.node.energy.static_w.unwrap_or(0.0) * seconds
         };
         self.servers.iter().map(of).sum()
     }
 
-    fn server(&mut self, node: NodeId) -> &mut Server {
-        &mut self.servers[self.index[usize::from(node.0)]]
+    #[inline]
+    fn access(&mut self, from: Option<NodeId>, node: NodeId, when: When, write: bool) -> u64 {
+        let row = from.map_or(0, |from| usize::from(from.0) + 1);
+        let path = &mut self.paths[self.index[row * self.stride + usize::from(node.0)] as usize];
+        let server = &mut self.servers[path.server as usize];
+        let mut latency_ps = server.access(when, write) + path.further_ps[usize::from(write)];
+        if let Some((work, per_byte)) = &mut path.link {
+            latency_ps += work.add(when, LINE_BYTES * per_byte[usize::from(write)]);
+        }
+        latency_ps
+    }
+
+    fn server(&self, node: NodeId) -> &Server {
+        let path = &self.paths[self.index[usize::from(node.0)] as usize];
+        &self.servers[path.server as usize]
+    }
+}
+
+impl Path {
+    fn near(server: u32) -> Path {
+        Path { server, further_ps: [0; 2], link: None }
+    }
+
+    fn far(server: u32, near: &Server, figures: tiercel_machine::Figures) -> Path {
+        let further_ps = |far: Option<f64>, near_ns: f64| {
+            far.map_or(0, |far_ns| ((far_ns - near_ns).max(0.0) * PS_PER_NS) as u64)
+        };
+        let write_ns = figures.write_latency_ns.or(figures.read_latency_ns);
+        let link = figures.read_gb_s.map(|read_gb_s| {
+            let write_gb_s = figures.write_gb_s.unwrap_or(read_gb_s);
+            (Work::default(), [read_gb_s, write_gb_s].map(work_per_byte))
+        });
+        Path {
+            server,
+            further_ps: [
+                further_ps(figures.read_latency_ns, near.latency_ns[0]),
+                further_ps(write_ns, near.latency_ns[1]),
+            ],
+            link,
+        }
     }
 }
 
@@ -132,48 +240,64 @@ impl Server {
         let read_latency_ns = figures.read_latency_ns.ok_or(unknown("read_latency_ns"))?;
         let read_gb_s = figures.read_gb_s.ok_or(unknown("read_gb_s"))?;
         let blocks = node.granularity_bytes.is_some_and(|bytes| u64::from(bytes) > LINE_BYTES);
-        let energy = node.energy.read_pj_per_bit.and(node.energy.write_pj_per_bit);
-        let idle = Rate { latency_ps: 0, service_ps_per_byte: 0.0 };
         let mut server = Server {
-            read_latency_ns,
-            write_latency_ns: figures.write_latency_ns.unwrap_or(read_latency_ns),
-            read_gb_s,
-            write_gb_s: figures.write_gb_s.unwrap_or(read_gb_s),
-            free_ps: 0,
-            interval: Interval::idle(),
+            latency_ns: [read_latency_ns, figures.write_latency_ns.unwrap_or(read_latency_ns)],
+            gb_s: [read_gb_s, figures.write_gb_s.unwrap_or(read_gb_s)],
+            work: Work::default(),
+            interval: Interval { start_ps: 0, bytes: [0; 2], load_gb_s: [0.0; 2] },
+            rates: [Rate::default(); 2],
             buffers: blocks.then(|| Box::new([[u64::MAX; BUFFER_BLOCKS]; 2])),
-            used: NodeUse { access_j: energy.map(|_| 0.0), ..NodeUse::default() },
-            rates: [idle, idle],
+            wear: Counters::new(node.capacity_bytes),
+            used: NodeUse::default(),
             node: node.clone(),
         };
         server.rate();
         Ok(server)
     }
 
-    fn access(&mut self, addr: u64, at_ps: u64, write: bool) -> u64 {
-        if self.interval.advance(at_ps) {
+    #[inline]
+    fn access(&mut self, when: When, write: bool) -> u64 {
+        let When { addr, at_ps, .. } = when;
+        if at_ps >= self.interval.start_ps + INTERVAL_PS {
+            self.interval.close(at_ps);
             self.rate();
         }
         let bytes = self.device_bytes(addr, write);
-        self.interval.add(bytes, write);
-        self.account(bytes, write);
-        let queue_ps = self.free_ps.saturating_sub(at_ps);
-        self.used.longest_queue_ps = self.used.longest_queue_ps.max(queue_ps);
+        self.interval.bytes[usize::from(write)] += bytes;
+        if write {
+            self.used.writes += 1;
+            self.used.device_written_bytes += bytes;
+            if bytes > 0 {
+                self.wear.add(addr);
+            }
+        } else {
+            self.used.reads += 1;
+            self.used.device_read_bytes += bytes;
+        }
         let rate = self.rates[usize::from(write)];
-        let service_ps = (bytes as f64 * rate.service_ps_per_byte).round() as u64;
-        self.free_ps = self.free_ps.max(at_ps) + service_ps;
+        let queue_ps = self.work.add(when, bytes * rate.work_per_byte);
+        self.used.longest_queue_ps = self.used.longest_queue_ps.max(queue_ps);
         queue_ps + rate.latency_ps
     }
 
     /// Looks the curve up once an interval, not once an access.
     fn rate(&mut self) {
-        self.rates = [false, true].map(|write| Rate {
-            latency_ps: (self.latency_ns(write) * PS_PER_NS) as u64,
-            service_ps_per_byte: PS_PER_NS / self.passes_gb_s(write),
+        let [read_gb_s, write_gb_s] = self.interval.load_gb_s;
+        let load_gb_s = read_gb_s + write_gb_s;
+        let read_share = if load_gb_s > 0.0 { read_gb_s / load_gb_s } else { 1.0 };
+        let curve = &self.node.curve;
+        let at = |load| loaded_latency_ns(curve, read_share, load).unwrap_or(0.0);
+        // The curve's idle end and the idle figure may come from different tools: its rise counts.
+        let rise_ns = (at(load_gb_s) - at(0.0)).max(0.0);
+        let peak_gb_s = peak_gb_s(curve, read_share);
+        self.rates = [0, 1].map(|kind| Rate {
+            latency_ps: ((self.latency_ns[kind] + rise_ns) * PS_PER_NS) as u64,
+            work_per_byte: work_per_byte(peak_gb_s.unwrap_or(self.gb_s[kind])),
         });
     }
 
     /// Bytes the device moves for a line: itself, or its block unless the buffer has it.
+    #[inline]
     fn device_bytes(&mut self, addr: u64, write: bool) -> u64 {
         let Some(buffers) = &mut self.buffers else { return LINE_BYTES };
         let block_bytes = u64::from(self.node.granularity_bytes.unwrap_or(0));
@@ -182,69 +306,43 @@ impl Server {
         if std::mem::replace(slot, block) == block { 0 } else { block_bytes }
     }
 
-    fn account(&mut self, bytes: u64, write: bool) {
-        let energy = self.node.energy;
-        let (pj_per_bit, lines, device_bytes) = if write {
-            let used = &mut self.used;
-            (energy.write_pj_per_bit, &mut used.writes, &mut used.device_written_bytes)
-        } else {
-            let used = &mut self.used;
-            (energy.read_pj_per_bit, &mut used.reads, &mut used.device_read_bytes)
-        };
-        *lines += 1;
-        *device_bytes += bytes;
-        if let (Some(sum), Some(pj)) = (&mut self.used.access_j, pj_per_bit) {
-            *sum += (bytes * 8) as f64 * pj * J_PER_PJ;
-        }
+    fn access_j(&self) -> Option<f64> {
+        let Energy { read_pj_per_bit, write_pj_per_bit, .. } = self.node.energy;
+        let joules = |bytes: u64, pj: f64| (bytes * 8) as f64 * pj * J_PER_PJ;
+        let NodeUse { device_read_bytes, device_written_bytes, .. } = self.used;
+        Some(joules(device_read_bytes, read_pj_per_bit?))
+            .zip(write_pj_per_bit)
+            .map(|(read_j, pj)| read_j + joules(device_written_bytes, pj))
     }
+}
 
-    /// What the server passes at the present mix, GB/s.
-    fn passes_gb_s(&self, write: bool) -> f64 {
-        let own = if write { self.write_gb_s } else { self.read_gb_s };
-        peak_gb_s(&self.node.curve, self.interval.read_share).unwrap_or(own)
-    }
-
-    fn latency_ns(&self, write: bool) -> f64 {
-        let idle = if write { self.write_latency_ns } else { self.read_latency_ns };
-        let Interval { load_gb_s, read_share, .. } = self.interval;
-        let at = |load| loaded_latency_ns(&self.node.curve, read_share, load);
-        match (at(load_gb_s), at(0.0)) {
-            // The curve's idle end and the idle figure may come from different tools: its rise
-            // counts.
-            (Some(loaded), Some(unloaded)) => idle + (loaded - unloaded).max(0.0),
-            _ => idle,
-        }
+impl Work {
+    /// More work; how long what is there already still takes when this comes.
+    #[inline]
+    fn add(&mut self, when: When, work: u64) -> u64 {
+        let passed_ps = when.at_ps.saturating_sub(self.clock_ps);
+        self.clock_ps += passed_ps;
+        self.waiting = self.waiting.saturating_sub(passed_ps.saturating_mul(WORK_PER_PS));
+        let queue_ps = (self.waiting / WORK_PER_PS).saturating_sub(when.ahead_ps);
+        self.waiting += work;
+        queue_ps
     }
 }
 
 impl Interval {
-    fn idle() -> Interval {
-        Interval { start_ps: 0, read_bytes: 0, write_bytes: 0, load_gb_s: 0.0, read_share: 1.0 }
+    /// Ends the interval and the empty ones after it, all together as if their traffic had been even.
+    fn close(&mut self, at_ps: u64) {
+        let intervals = (at_ps - self.start_ps) / INTERVAL_PS;
+        let elapsed_ps = (intervals * INTERVAL_PS) as f64;
+        let keep = (0..intervals.min(FORGET_INTERVALS)).fold(1.0, |keep, _| keep * (1.0 - SMOOTH));
+        for (load_gb_s, bytes) in self.load_gb_s.iter_mut().zip(&mut self.bytes) {
+            let now_gb_s = std::mem::take(bytes) as f64 * PS_PER_NS / elapsed_ps;
+            *load_gb_s = now_gb_s + (*load_gb_s - now_gb_s) * keep;
+        }
+        self.start_ps += intervals * INTERVAL_PS;
     }
+}
 
-    /// Ends intervals that are over at `at_ps`, says whether any is. Empty ones leave no load.
-    fn advance(&mut self, at_ps: u64) -> bool {
-        let elapsed_ps = at_ps.saturating_sub(self.start_ps);
-        if elapsed_ps < INTERVAL_PS {
-            return false;
-        }
-        let bytes = self.read_bytes + self.write_bytes;
-        let just_over = elapsed_ps < 2 * INTERVAL_PS;
-        self.load_gb_s =
-            if just_over { bytes as f64 * PS_PER_NS / INTERVAL_PS as f64 } else { 0.0 };
-        if bytes > 0 {
-            self.read_share = self.read_bytes as f64 / bytes as f64;
-        }
-        (self.read_bytes, self.write_bytes) = (0, 0);
-        self.start_ps = at_ps / INTERVAL_PS * INTERVAL_PS;
-        true
-    }
-
-    fn add(&mut self, bytes: u64, write: bool) {
-        if write {
-            self.write_bytes += bytes;
-        } else {
-            self.read_bytes += bytes;
-        }
-    }
+fn work_per_byte(gb_s: f64) -> u64 {
+    (PS_PER_NS * WORK_PER_PS as f64 / gb_s).round() as u64
 }

@@ -2,98 +2,168 @@
 //! In: misses in program order, each with the time its address is known. Out: when each may go out,
 //! and how far the core gets. Knows nothing of addresses or nodes.
 //!
-//! Two limits, as in a real core: the reorder window (an instruction may not run further ahead of
-//! the oldest miss than the window is long) and the miss registers (so many misses at once).
+//! Three limits, as in a real core: the reorder window (an instruction may not run further ahead of
+//! the oldest unfinished load than the window is long), the miss registers (so many misses at
+//! once), and the store buffer (stores retire without waiting, until it is full).
+//!
+//! ```text
+//!   held       loads in program order, done times strictly ascending: a load that is done no later
+//!              than an older one never makes anybody wait, and is left out
+//!   registers  when each is free
+//!   stores     when each leaves, in order
+//! ```
 
 use std::collections::VecDeque;
 
 use crate::ModelError;
 
+/// Longest reorder window.
+pub const MAX_WINDOW: u64 = 4096;
+/// Most miss registers, and most stores in the buffer.
+pub const MAX_REGISTERS: usize = 256;
+
 /// Limits of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowShape {
-    /// Instructions between the oldest outstanding miss and the newest instruction; 224 on Skylake.
+    /// Instructions between the oldest outstanding load and the newest instruction; 224 on Skylake.
     pub instructions: u64,
     /// Misses outstanding at once; 10 to 16 on today's first-level caches.
     pub registers: usize,
+    /// Stores that wait for their line at once; 56 on Skylake.
+    pub stores: usize,
 }
 
-/// The outstanding misses of one core.
+/// What is outstanding in one core.
 #[derive(Clone, Debug)]
 pub struct Window {
     shape: WindowShape,
-    /// In program order.
-    outstanding: VecDeque<Outstanding>,
+    held: VecDeque<Held>,
+    registers: Vec<u64>,
+    /// The register taken last: the next one is most likely free.
+    turn: usize,
+    stores: VecDeque<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Outstanding {
-    instruction: u64,
+struct Held {
+    /// The first instruction that has to wait.
+    until: u64,
     done_ps: u64,
 }
 
-/// A miss that went out.
+/// A miss register and the time it can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Miss {
-    /// Where the core is: later than before only if it had to wait for a free register.
-    pub now_ps: u64,
-    /// When the data is there.
-    pub done_ps: u64,
+pub struct Register {
+    index: usize,
+    /// When the miss goes out.
+    pub out_ps: u64,
 }
 
 impl Window {
     /// Nothing outstanding.
     pub fn new(shape: WindowShape) -> Result<Window, ModelError> {
-        if shape.instructions == 0 || shape.registers == 0 {
-            return Err(ModelError::Shape("a miss window needs instructions and registers"));
+        let WindowShape { instructions, registers, stores } = shape;
+        if !(1..=MAX_WINDOW).contains(&instructions)
+            || !(1..=MAX_REGISTERS).contains(&registers)
+            || !(1..=MAX_REGISTERS).contains(&stores)
+        {
+            let what = "a miss window needs 1 to 4096 instructions, 1 to 256 registers and stores";
+            return Err(ModelError::Shape(what));
         }
-        Ok(Window { shape, outstanding: VecDeque::with_capacity(shape.registers) })
+        Ok(Window {
+            shape,
+            held: VecDeque::with_capacity(instructions as usize),
+            registers: vec![0; registers],
+            turn: 0,
+            stores: VecDeque::with_capacity(stores),
+        })
     }
 
-    /// The core wants to be at `instruction` at `now_ps`; returns when it can be: after every miss
+    /// The core wants to be at `instruction` at `now_ps`; returns when it can be: after every load
     /// that is a window or more behind.
+    #[inline]
     pub fn reach(&mut self, instruction: u64, now_ps: u64) -> u64 {
         let mut now_ps = now_ps;
-        while let Some(oldest) = self.outstanding.front() {
-            let held_up = oldest.instruction + self.shape.instructions <= instruction;
-            if oldest.done_ps > now_ps && !held_up {
+        while let Some(oldest) = self.held.front() {
+            if oldest.until > instruction {
                 break;
             }
             now_ps = now_ps.max(oldest.done_ps);
-            self.outstanding.pop_front();
+            self.held.pop_front();
         }
         now_ps
     }
 
-    /// A miss of `instruction`, whose address is known at `known_ps` (0 unless it depends on
-    /// another miss). `latency_ps` is asked once, with the time the miss goes out. Call `reach`
-    /// first.
-    pub fn miss(
-        &mut self,
-        instruction: u64,
-        now_ps: u64,
-        known_ps: u64,
-        latency_ps: impl FnOnce(u64) -> u64,
-    ) -> Miss {
+    /// A register for a miss whose address is known at `known_ps` (`now_ps` or later): of those
+    /// free by then the one free the shortest time, so that a miss of the far future does not keep
+    /// one from a miss of now; else the first one to be free.
+    #[inline]
+    pub fn register(&mut self, now_ps: u64, known_ps: u64) -> Register {
+        self.turn = if self.turn + 1 == self.registers.len() { 0 } else { self.turn + 1 };
+        // Of several that are free already none is better than another.
+        if known_ps <= now_ps && self.registers[self.turn] <= now_ps {
+            return Register { index: self.turn, out_ps: now_ps };
+        }
+        let rank = |free_ps: u64| {
+            if free_ps <= known_ps { known_ps - free_ps } else { free_ps | 1 << 63 }
+        };
+        let (mut index, mut best) = (0, u64::MAX);
+        for (at, &free_ps) in self.registers.iter().enumerate() {
+            let rank = rank(free_ps);
+            if rank < best {
+                (index, best) = (at, rank);
+            }
+        }
+        Register { index, out_ps: known_ps.max(self.registers[index]) }
+    }
+
+    /// The register is taken until `done_ps`.
+    #[inline]
+    pub fn take(&mut self, register: Register, done_ps: u64) {
+        self.registers[register.index] = done_ps;
+    }
+
+    /// A load of `instruction` is done at `done_ps`; returns when the core goes on, which is at
+    /// once unless more loads than the window has instructions are unfinished.
+    #[inline]
+    pub fn load(&mut self, instruction: u64, now_ps: u64, done_ps: u64) -> u64 {
         let mut now_ps = now_ps;
-        if self.outstanding.len() >= self.shape.registers {
-            self.outstanding.retain(|miss| miss.done_ps > now_ps);
+        if done_ps <= now_ps || self.held.back().is_some_and(|last| last.done_ps >= done_ps) {
+            return now_ps;
         }
-        if self.outstanding.len() >= self.shape.registers {
-            let soonest = self.outstanding.iter().map(|miss| miss.done_ps).min();
-            now_ps = now_ps.max(soonest.unwrap_or(now_ps));
-            self.outstanding.retain(|miss| miss.done_ps > now_ps);
+        if self.held.len() as u64 >= self.shape.instructions
+            && let Some(oldest) = self.held.pop_front()
+        {
+            now_ps = now_ps.max(oldest.done_ps);
         }
-        let out_ps = now_ps.max(known_ps);
-        let done_ps = out_ps + latency_ps(out_ps);
-        self.outstanding.push_back(Outstanding { instruction, done_ps });
-        Miss { now_ps, done_ps }
+        self.held.push_back(Held { until: instruction + self.shape.instructions, done_ps });
+        now_ps
+    }
+
+    /// A store whose line is there at `done_ps`; returns when the core goes on, which is at once
+    /// unless the buffer is full.
+    #[inline]
+    pub fn store(&mut self, now_ps: u64, done_ps: u64) -> u64 {
+        let mut now_ps = now_ps;
+        while self.stores.front().is_some_and(|&first_ps| first_ps <= now_ps) {
+            self.stores.pop_front();
+        }
+        if self.stores.len() >= self.shape.stores
+            && let Some(first_ps) = self.stores.pop_front()
+        {
+            now_ps = now_ps.max(first_ps);
+        }
+        let after_ps = self.stores.back().copied().unwrap_or(0);
+        self.stores.push_back(done_ps.max(after_ps));
+        now_ps
     }
 
     /// When everything outstanding is there, at `now_ps` the earliest; nothing is outstanding then.
     pub fn drain(&mut self, now_ps: u64) -> u64 {
-        let last = self.outstanding.iter().map(|miss| miss.done_ps).max().unwrap_or(0);
-        self.outstanding.clear();
-        now_ps.max(last)
+        let loads_ps = self.held.back().map_or(0, |last| last.done_ps);
+        let stores_ps = self.stores.back().copied().unwrap_or(0);
+        self.held.clear();
+        self.stores.clear();
+        now_ps.max(loads_ps).max(stores_ps)
     }
 }

@@ -1,60 +1,98 @@
-//! What the model must reproduce (latency, bandwidth, parallelism), and what its counters say.
+//! What the model must reproduce (latency, bandwidth, parallelism, prefetching), and what its
+//! counters say.
 
 use proptest::prelude::*;
-use tiercel_machine::{Machine, NodeId, loaded_latency_ns};
+use tiercel_machine::{Machine, NodeId, loaded_latency_ns, peak_gb_s};
 use tiercel_memsim::{
-    Access, CacheShape, HierarchyShape, Memory, ModelError, Simulator, SimulatorShape, Window,
-    WindowShape,
+    Access, CacheShape, CoreShape, LevelShape, Memory, ModelError, PrefetchShape, Prefetcher,
+    Simulator, SimulatorShape, Window, WindowShape,
 };
 
 const FAST: NodeId = NodeId(0);
 const SLOW: NodeId = NodeId(1);
+const FIRST_NS: f64 = 1.25;
 
 fn machine(name: &str) -> Machine {
     Machine::builtin(name).unwrap().unwrap()
 }
 
-fn shape(cores: usize) -> SimulatorShape {
-    SimulatorShape {
-        caches: HierarchyShape {
-            cores,
-            private: vec![CacheShape { bytes: 32 << 10, ways: 8 }],
-            shared: Some(CacheShape { bytes: 1 << 20, ways: 16 }),
-        },
-        latency_ns: vec![1.0, 10.0],
-        window: WindowShape { instructions: 224, registers: 16 },
+fn core() -> CoreShape {
+    let level =
+        |bytes, ways, latency_ps| LevelShape { cache: CacheShape { bytes, ways }, latency_ps };
+    CoreShape {
+        levels: vec![level(32 << 10, 8, (FIRST_NS * 1000.0) as u64), level(256 << 10, 8, 4000)],
+        window: WindowShape { instructions: 224, registers: 16, stores: 48 },
+        prefetch: None,
         instruction_ps: 100,
+        home: None,
     }
 }
 
-/// Line numbers in an order without reuse, spread over 4 GiB.
+fn simulator(name: &str, cores: usize, core: &CoreShape) -> Simulator {
+    let shared = LevelShape { cache: CacheShape { bytes: 1 << 20, ways: 16 }, latency_ps: 20_000 };
+    let shape = SimulatorShape { cores: vec![core.clone(); cores], shared: Some(shared) };
+    Simulator::new(&machine(name), &shape).unwrap()
+}
+
+/// Line addresses in an order without reuse, spread over 4 GiB.
 fn scattered(i: u64) -> u64 {
     i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 & !63
 }
 
-/// Mean time of a dependent load, nanoseconds.
-fn chase_ns(name: &str, node: NodeId) -> f64 {
-    const LOADS: u64 = 2000;
-    let mut simulator = Simulator::new(&machine(name), shape(1)).unwrap();
-    for i in 0..LOADS {
-        let access =
-            Access { instructions: 1, addr: scattered(i), write: false, depends: true, node };
-        simulator.access(0, &access, |_| node);
+/// Mean time of a load of each of some independent chains over a footprint, nanoseconds.
+fn chase_ns(name: &str, core: &CoreShape, node: NodeId, lines: u64, chains: u64) -> f64 {
+    const LOADS: u64 = 6000;
+    let mut simulator = simulator(name, 1, core);
+    let mut done_ps = vec![0; chains as usize];
+    let mut began_ps = 0;
+    for i in 0..2 * LOADS {
+        if i == LOADS {
+            began_ps = simulator.drain(0);
+        }
+        let chain = &mut done_ps[(i % chains) as usize];
+        let addr = scattered(i % lines);
+        let access = Access { instructions: 2, addr, write: false, after_ps: *chain };
+        *chain = simulator.access(0, &access, |_| node).done_ps;
     }
-    simulator.drain(0) as f64 / LOADS as f64 / 1000.0
+    (simulator.drain(0) - began_ps) as f64 / LOADS as f64 / 1000.0
 }
 
-/// Bandwidth of many cores that read independently, GB/s.
-fn stream_gb_s(name: &str, node: NodeId, cores: usize) -> f64 {
-    const LINES: u64 = 200_000;
-    let mut simulator = Simulator::new(&machine(name), shape(cores)).unwrap();
-    for i in 0..LINES {
-        let behind = (0..cores).min_by_key(|&core| simulator.now_ps(core)).unwrap();
-        let access = Access { instructions: 4, addr: i * 64, write: false, depends: false, node };
+/// Bandwidth of cores that read, and write a share of the lines they read, GB/s; and the latency
+/// of a chase beside them, nanoseconds.
+fn load(name: &str, node: NodeId, cores: usize, instructions: u64, written: u64) -> (f64, f64) {
+    const LINES: u64 = 300_000;
+    let window = WindowShape { instructions: 224, registers: 32, stores: 48 };
+    let mut simulator = simulator(name, cores + 1, &CoreShape { window, ..core() });
+    let (mut done_ps, mut waited_ps, mut loads) = (0, 0, 0u64);
+    let mut lines = 0;
+    let bytes = |s: &Simulator| {
+        let used = s.memory().used(node);
+        (used.reads + used.writes) * 64
+    };
+    let (mut began_ps, mut before) = (0, 0);
+    while lines < 2 * LINES {
+        if lines == LINES && began_ps == 0 {
+            (began_ps, before) = (simulator.now_ps(0), bytes(&simulator));
+        }
+        let behind = (0..=cores).min_by_key(|&core| simulator.now_ps(core)).unwrap();
+        if behind == cores {
+            let addr = 1 << 40 | scattered(loads);
+            let access = Access { instructions: 100, addr, write: false, after_ps: done_ps };
+            let served = simulator.access(cores, &access, |_| node);
+            done_ps = served.done_ps;
+            if began_ps > 0 {
+                (waited_ps, loads) = (waited_ps + served.latency_ps, loads + 1);
+            }
+            continue;
+        }
+        let write = written > 0 && lines % written == 0;
+        let access = Access { instructions, addr: lines * 64, write, after_ps: 0 };
         simulator.access(behind, &access, |_| node);
+        lines += 1;
     }
-    let end_ps = (0..cores).map(|core| simulator.drain(core)).max().unwrap();
-    (LINES * 64) as f64 * 1000.0 / end_ps as f64
+    let took_ps = (0..cores).map(|core| simulator.now_ps(core)).min().unwrap() - began_ps;
+    let gb_s = (bytes(&simulator) - before) as f64 * 1000.0 / took_ps as f64;
+    (gb_s, waited_ps as f64 / loads as f64 / 1000.0)
 }
 
 #[test]
@@ -62,34 +100,84 @@ fn an_idle_chase_takes_the_idle_latency_within_3_percent() {
     for (name, node, ns) in [
         ("spr-cxl", FAST, 112.0),
         ("spr-cxl", SLOW, 216.0),
+        ("icelake-optane", NodeId(2), 247.0),
+        ("xeonmax-hbm", NodeId(8), 121.0),
         ("two-socket-optane", NodeId(2), 305.0),
         ("xeonmax-9480", SLOW, 129.0),
     ] {
-        let measured = chase_ns(name, node);
+        let measured = chase_ns(name, &core(), node, u64::MAX, 1);
         assert!((measured / ns - 1.0).abs() < 0.03, "{name} node {node}: {measured} ns for {ns}");
     }
 }
 
 #[test]
-fn many_cores_saturate_at_the_peak_within_5_percent() {
-    for (name, node, gb_s) in [("spr-cxl", SLOW, 51.9), ("spr-cxl", FAST, 248.0)] {
-        // 96 x 16 lines in flight: enough for 248 GB/s at the 292 ns that the curve has there.
-        let measured = stream_gb_s(name, node, 96);
-        assert!((measured / gb_s - 1.0).abs() < 0.05, "{name} {node}: {measured} for {gb_s}");
+fn a_chase_takes_the_latency_of_the_level_it_fits() {
+    for (lines, ns) in [(64, FIRST_NS), (1500, 4.0), (5500, 20.0)] {
+        let measured = chase_ns("spr-cxl", &core(), FAST, lines, 1);
+        let off = measured / ns - 1.0;
+        // Some lines of a footprint are in a closer level.
+        assert!((-0.35..0.03).contains(&off), "{lines} lines: {measured} ns for {ns}");
     }
 }
 
 #[test]
-fn few_cores_are_limited_by_their_misses_in_flight() {
-    let machine = machine("spr-cxl");
-    let curve = &machine.node(FAST).unwrap().curve;
-    for cores in [1, 4, 16] {
-        let measured = stream_gb_s("spr-cxl", FAST, cores);
-        // 16 lines of each core every so many nanoseconds, as long as they take at this load.
-        let latency_ns = loaded_latency_ns(curve, 1.0, measured).unwrap();
-        let expected = cores as f64 * 16.0 * 64.0 / latency_ns;
-        let off = (measured / expected - 1.0).abs();
-        assert!(off < 0.05, "{cores} cores: {measured} GB/s for {expected}");
+fn remote_memory_is_as_far_as_its_link_says() {
+    for (home, ns) in [(0, 81.0), (1, 145.0)] {
+        let core = CoreShape { home: Some(NodeId(home)), ..core() };
+        let measured = chase_ns("two-socket-optane", &core, FAST, u64::MAX, 1);
+        assert!((measured / ns - 1.0).abs() < 0.03, "from node {home}: {measured} ns for {ns}");
+    }
+}
+
+#[test]
+fn chains_scale_until_the_bandwidth_or_the_registers_end() {
+    let one = chase_ns("spr-cxl", &core(), FAST, u64::MAX, 1);
+    for chains in [2, 4, 8, 16] {
+        let each = chase_ns("spr-cxl", &core(), FAST, u64::MAX, chains);
+        let gain = one / each;
+        assert!((gain / chains as f64 - 1.0).abs() < 0.05, "{chains} chains gain {gain}");
+    }
+    let gain = one / chase_ns("spr-cxl", &core(), FAST, u64::MAX, 32);
+    assert!((gain / 16.0 - 1.0).abs() < 0.05, "sixteen registers, a gain of {gain}");
+    // One DIMM of Optane passes 7.6 GB/s in blocks of 256 bytes.
+    let each = chase_ns("two-socket-optane", &core(), NodeId(2), u64::MAX, 16);
+    assert!((256.0 / each / 7.6 - 1.0).abs() < 0.05, "{each} ns a load");
+}
+
+#[test]
+fn many_cores_saturate_at_the_peak_of_their_mix_within_5_percent() {
+    for (name, node, written) in [
+        ("spr-cxl", FAST, 0),
+        ("spr-cxl", SLOW, 0),
+        ("spr-cxl", SLOW, 2),
+        ("spr-cxl", SLOW, 1),
+        ("spr-cxl", FAST, 4),
+        ("xeonmax-hbm", NodeId(8), 0),
+    ] {
+        let read_share = if written == 0 { 1.0 } else { written as f64 / (written as f64 + 1.0) };
+        let machine = machine(name);
+        let node_data = machine.node(node).unwrap();
+        let peak = peak_gb_s(&node_data.curve, read_share).or(node_data.figures.read_gb_s).unwrap();
+        let (gb_s, latency_ns) = load(name, node, 48, 4, written);
+        assert!((gb_s / peak - 1.0).abs() < 0.05, "{name} {node} {read_share}: {gb_s} for {peak}");
+        let least = loaded_latency_ns(&node_data.curve, read_share, 0.95 * peak).unwrap_or(0.0);
+        assert!(latency_ns > least, "{name} {node}: {latency_ns} ns, {least} just below the peak");
+    }
+}
+
+#[test]
+fn below_the_knee_latency_is_the_curves_within_5_percent() {
+    for (node, written, cores, instructions) in
+        [(FAST, 0, 8, 14), (FAST, 0, 16, 14), (FAST, 2, 8, 14), (SLOW, 0, 4, 14), (SLOW, 1, 4, 14)]
+    {
+        let (gb_s, measured) = load("spr-cxl", node, cores, instructions, written);
+        let read_share = if written == 0 { 1.0 } else { written as f64 / (written as f64 + 1.0) };
+        let machine = machine("spr-cxl");
+        let curve = &machine.node(node).unwrap().curve;
+        let ns = loaded_latency_ns(curve, read_share, gb_s).unwrap();
+        let idle_ns = loaded_latency_ns(curve, read_share, 0.0).unwrap();
+        assert!(ns > idle_ns * 1.02, "{node}: {gb_s} GB/s is a load");
+        assert!((measured / ns - 1.0).abs() < 0.05, "{node} at {gb_s}: {measured} ns for {ns}");
     }
 }
 
@@ -97,22 +185,53 @@ fn few_cores_are_limited_by_their_misses_in_flight() {
 fn whole_blocks_move_where_the_device_has_them() {
     let mut memory = Memory::new(&machine("optane-oam")).unwrap();
     for line in 0..64 {
-        memory.read(SLOW, line * 64, 0);
+        memory.read(None, SLOW, line * 64, 0, 0);
     }
     assert_eq!(memory.used(SLOW).device_read_bytes, 64 * 64, "in a row: every block once");
     for i in 0..64 {
-        memory.write(SLOW, scattered(i), 0);
+        memory.write(None, SLOW, scattered(i), 0);
     }
     let used = memory.used(SLOW);
     assert_eq!((used.writes, used.device_written_bytes), (64, 64 * 256), "scattered: a block each");
 }
 
 #[test]
+fn writes_take_the_time_of_their_own_bandwidth() {
+    let machine = machine("optane-oam");
+    let queue_ps = |write: bool| {
+        let mut memory = Memory::new(&machine).unwrap();
+        for i in 0..100 {
+            match write {
+                true => memory.write(None, SLOW, scattered(i), 0),
+                false => memory.read(None, SLOW, scattered(i), 0, 0),
+            };
+        }
+        memory.used(SLOW).longest_queue_ps as f64
+    };
+    let slower = queue_ps(true) / queue_ps(false);
+    assert!((slower / (7.6 / 2.3) - 1.0).abs() < 0.01, "{slower}");
+}
+
+#[test]
+fn wear_is_counted_by_block() {
+    let mut memory = Memory::new(&machine("pcm")).unwrap();
+    for i in 0..9 {
+        memory.write(None, SLOW, 5 * 4096 + i * 64, 0);
+    }
+    memory.write(None, SLOW, 8 * 4096, 0);
+    memory.read(None, SLOW, 9 * 4096, 0, 0);
+    let wear = memory.wear(SLOW);
+    assert_eq!((wear.blocks[0], wear.blocks[3], wear.most), (1, 1, 9));
+    assert_eq!(wear.blocks.iter().sum::<u64>(), 2);
+    assert_eq!(memory.wear(FAST).most, 0);
+}
+
+#[test]
 fn energy_is_bits_times_picojoules_and_static_power() {
     let mut memory = Memory::new(&machine("pcm")).unwrap();
     for line in 0..1000 {
-        memory.read(SLOW, line * 64, 0);
-        memory.write(SLOW, line * 64, 0);
+        memory.read(None, SLOW, line * 64, 0, 0);
+        memory.write(None, SLOW, line * 64, 0);
     }
     let access_j = 1000.0 * 512.0 * (2.47 + 16.82) * 1e-12;
     assert!((memory.used(SLOW).access_j.unwrap() / access_j - 1.0).abs() < 1e-9);
@@ -136,23 +255,92 @@ fn misses_ps(shape: WindowShape, count: u64, gap: u64, depends: bool) -> u64 {
     let (mut now_ps, mut done_ps) = (0, 0);
     for i in 0..count {
         now_ps = window.reach(i * gap, now_ps);
-        let known_ps = if depends { done_ps } else { 0 };
-        let miss = window.miss(i * gap, now_ps, known_ps, |_| 100_000);
-        (now_ps, done_ps) = (miss.now_ps, miss.done_ps);
+        let known_ps = if depends { now_ps.max(done_ps) } else { now_ps };
+        let register = window.register(now_ps, known_ps);
+        done_ps = register.out_ps + 100_000;
+        window.take(register, done_ps);
+        now_ps = window.load(i * gap, now_ps, done_ps);
     }
     window.drain(now_ps)
 }
 
 #[test]
 fn parallelism_is_the_smaller_of_registers_and_window() {
-    let shape = |registers| WindowShape { instructions: 200, registers };
+    let shape = |registers| WindowShape { instructions: 200, registers, stores: 1 };
     assert_eq!(misses_ps(shape(10), 1000, 1, true), 1000 * 100_000, "a chain has none");
     assert_eq!(misses_ps(shape(10), 1000, 1, false), 100 * 100_000, "ten registers");
     assert_eq!(misses_ps(shape(100), 1000, 50, false), 250 * 100_000, "four fit the window");
     assert_eq!(misses_ps(shape(100), 1000, 300, false), 1000 * 100_000, "one at a time");
 }
 
+#[test]
+fn stores_wait_for_nobody_until_their_buffer_is_full() {
+    let mut window = Window::new(WindowShape { instructions: 1, registers: 1, stores: 3 }).unwrap();
+    let waits: Vec<u64> = (1..=5).map(|i| window.store(0, i * 100)).collect();
+    assert_eq!(waits, [0, 0, 0, 100, 200]);
+    assert_eq!(window.drain(0), 500);
+}
+
+#[test]
+fn a_prefetcher_hides_latency_and_costs_nothing_but_traffic() {
+    let eager = PrefetchShape { degree: 4, ahead: 16 };
+    // One register: without prefetching one line at a time.
+    let window = WindowShape { instructions: 224, registers: 1, stores: 1 };
+    let run = |prefetch| {
+        let mut simulator = simulator("spr-cxl", 1, &CoreShape { prefetch, window, ..core() });
+        for i in 0..4096 {
+            let access = Access { instructions: 40, addr: i * 64, write: false, after_ps: 0 };
+            simulator.access(0, &access, |_| FAST);
+        }
+        (simulator.drain(0), simulator.memory().used(FAST).reads, simulator.prefetches(0))
+    };
+    let (without_ps, plain_reads, off) = run(None);
+    let (with_ps, reads, on) = run(Some(eager));
+    assert_eq!((plain_reads, off.issued), (4096, 0));
+    assert_eq!(reads, 4096, "a stream that ends where its region ends fetches nothing in vain");
+    assert!(on.issued > 4096 * 9 / 10 && on.late > 0, "{on:?}");
+    assert!(with_ps * 3 < without_ps, "{with_ps} against {without_ps} ps");
+}
+
 proptest! {
+    /// A stream is fetched from its third miss on, each line once, none beyond its region or off
+    /// its stride.
+    #[test]
+    fn strides_are_found_and_followed(
+        start in 0i64..64,
+        stride in -9i64..10,
+        degree in 1u32..6,
+        ahead in 1u32..20,
+        region in 0u64..1 << 40,
+    ) {
+        prop_assume!(stride != 0);
+        let mut prefetcher = Prefetcher::new(PrefetchShape { degree, ahead }).unwrap();
+        let stream: Vec<u64> = (0..64)
+            .map(|i| start + i * stride)
+            .take_while(|at| (0..64).contains(at))
+            .map(|at| region * 64 + at as u64)
+            .collect();
+        let mut fetched = Vec::new();
+        for (i, &line) in stream.iter().enumerate() {
+            let lines: Vec<u64> = prefetcher.miss(line).lines().collect();
+            prop_assert!(lines.len() <= degree as usize && (i >= 2 || lines.is_empty()));
+            fetched.extend(lines);
+        }
+        prop_assert_eq!(&fetched[..], stream.get(3..).unwrap_or_default());
+    }
+
+    /// Lines without a stride are left alone.
+    #[test]
+    fn no_stride_no_prefetch(lines in proptest::collection::vec(0u64..1 << 30, 1..300)) {
+        let shape = PrefetchShape { degree: 4, ahead: 16 };
+        let mut prefetcher = Prefetcher::new(shape).unwrap();
+        // Each line in a region of its own.
+        let fetched: usize = (0..).zip(lines)
+            .map(|(i, line)| prefetcher.miss(i << 36 | line).lines().count())
+            .sum();
+        prop_assert_eq!(fetched, 0);
+    }
+
     /// More registers or a longer window never make anything slower, and no order beats the limits.
     #[test]
     fn wider_is_never_slower(
@@ -161,8 +349,9 @@ proptest! {
         gap in 1u64..100,
         count in 1u64..300,
     ) {
-        let narrow = WindowShape { instructions, registers };
-        let wide = WindowShape { instructions: instructions + 50, registers: registers + 3 };
+        let narrow = WindowShape { instructions, registers, stores: 1 };
+        let wide =
+            WindowShape { instructions: instructions + 50, registers: registers + 3, stores: 1 };
         let took_ps = misses_ps(narrow, count, gap, false);
         prop_assert!(misses_ps(wide, count, gap, false) <= took_ps);
         prop_assert!(took_ps >= count.div_ceil(registers as u64) * 100_000);
@@ -174,20 +363,23 @@ proptest! {
     #[test]
     fn runs_repeat_bit_for_bit(
         accesses in proptest::collection::vec(
-            (0usize..2, 1u64..50, 0u64..1 << 22, any::<bool>(), any::<bool>(), any::<bool>()),
+            (0usize..2, 0u64..50, 0u64..1 << 22, any::<bool>(), any::<bool>()),
             1..300,
         ),
+        prefetch in any::<bool>(),
     ) {
         let run = || {
-            let mut simulator = Simulator::new(&machine("spr-cxl"), shape(2)).unwrap();
+            let prefetch = prefetch.then_some(PrefetchShape { degree: 2, ahead: 8 });
+            let mut simulator = simulator("spr-cxl", 2, &CoreShape { prefetch, ..core() });
             let place = |addr: u64| if addr < 1 << 21 { FAST } else { SLOW };
-            let mut clocks = Vec::new();
-            for &(core, instructions, addr, write, depends, _) in &accesses {
+            let (mut clocks, mut done_ps) = (Vec::new(), 0);
+            for &(core, instructions, addr, write, after) in &accesses {
                 let before = simulator.now_ps(core);
-                let node = place(addr);
-                simulator.access(core, &Access { instructions, addr, write, depends, node }, place);
+                let after_ps = if after { done_ps } else { 0 };
+                let access = Access { instructions, addr, write, after_ps };
+                done_ps = simulator.access(core, &access, place).done_ps;
                 assert!(simulator.now_ps(core) >= before);
-                clocks.push(simulator.now_ps(core));
+                clocks.push((simulator.now_ps(core), done_ps));
             }
             let served: u64 = (0..2).flat_map(|core| simulator.served(core).to_vec()).sum();
             assert_eq!(served, accesses.len() as u64);
