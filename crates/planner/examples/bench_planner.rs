@@ -3,8 +3,8 @@
 //! Knows nothing of real programs: objects and accesses are made up, from a fixed seed.
 //!
 //! Peers, on the same program: first come first served, and greedy by score per byte (both place an
-//! object once), and H2M's phase by phase (Eq. 6). Sizes and accesses are spread over four orders of
-//! magnitude each, as in real programs; a third of the objects lives all the time.
+//! object once), and H2M's phase by phase (Eq. 6). Sizes and accesses are spread over four orders
+//! of magnitude each, as in real programs; a third of the objects lives all the time.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

@@ -1,14 +1,14 @@
 //! Prices for room, and the bound that follows from them.
-//! In: a problem. Out: a price per byte for every slot and memory; no choice costs less than `bound`.
-//! Knows nothing of how a choice is made that keeps the capacities.
+//! In: a problem. Out: a price per byte for every slot and memory; no choice costs less than
+//! `bound`. Knows nothing of how a choice is made that keeps the capacities.
 //!
 //! With a price p for the room in each slot, every item takes its cheapest path on its own, and
 //! sum(paths) - sum(p x capacity) is at most the cost of any choice that keeps the capacities. An
 //! item alone is a shortest path, whose linear program is integral: so the best prices give exactly
 //! the bound of the linear program. Where more is taken than there is prices rise, where less they
-//! fall: first by subgradients with Polyak's step, which finds their size from nothing, then each by
-//! a share of itself. The second is quick with many objects, where room asked for is nearly a power
-//! of its price; on 10,000 objects x 100 phases it needs a third of the rounds.
+//! fall: first by subgradients with Polyak's step, which finds their size from nothing, then each
+//! by a share of itself. The second is quick with many objects, where room asked for is nearly a
+//! power of its price; on 10,000 objects x 100 phases it needs a third of the rounds.
 
 use crate::memory::MEMORIES_MAX;
 use crate::problem::{Item, Problem};
@@ -63,8 +63,8 @@ pub fn no_prices(problem: &Problem) -> Vec<f64> {
     vec![0.0; problem.slots * problem.memories]
 }
 
-/// Climbs from `start` for so many rounds. `upper` is what a known choice costs, infinite if none is
-/// known.
+/// Climbs from `start` for so many rounds. `upper` is what a known choice costs, infinite if none
+/// is known.
 pub fn climb(problem: &Problem, start: Vec<f64>, upper: f64, rounds: usize) -> Prices {
     let mut climber = Climber::new(problem, start);
     for _ in 0..rounds {

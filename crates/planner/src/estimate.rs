@@ -89,7 +89,8 @@ pub(crate) fn phase_cost(
     cost
 }
 
-/// Moving one byte: size over copy bandwidth (H2M III-D4), and the energy of reading and writing it.
+/// Moving one byte: size over copy bandwidth (H2M III-D4), and the energy of reading and writing
+/// it.
 pub(crate) fn move_cost_per_byte(from: &Memory, to: &Memory, copy: &Copy) -> Cost {
     let memories = from.read_gb_s_with(copy.threads).min(to.write_gb_s_with(copy.threads));
     let gb_s = copy.gb_s_max.map_or(memories, |most| memories.min(most));

@@ -1,10 +1,11 @@
 //! Decides before a run which memory every object is born in and moves to at every phase.
-//! In: a [`Workload`] (what a profile saw), memories of a machine, [`Options`]. Out: a [`Plan`] with
-//! its estimate, and how far it may be from the best one. Knows nothing of files, clocks, runtimes.
+//! In: a [`Workload`] (what a profile saw), memories of a machine, [`Options`]. Out: a [`Plan`]
+//! with its estimate, and how far it may be from the best one. Knows nothing of files, clocks,
+//! runtimes.
 //!
 //! H2M III-D is the starting point: access time (Eq. 1), score (Eq. 2), one knapsack (Eq. 3-5), its
-//! recursion over lifetimes (Algorithm 1), phases with migration costs (Eq. 6). All of them, and the
-//! joint programs over all lifetimes, phases and memories, are one shape here:
+//! recursion over lifetimes (Algorithm 1), phases with migration costs (Eq. 6). All of them, and
+//! the joint programs over all lifetimes, phases and memories, are one shape here:
 //!
 //! ```text
 //!   item (object)   segment 0 --- segment 1 --- ... each segment in one memory; changing costs
@@ -12,10 +13,11 @@
 //!   slots           [ 0 | 1 | 2 ][ 3 | 4 ] ...      in no slot a memory holds more than it has
 //! ```
 //!
-//! An object that stays where it was born is an item of one segment; one that may move has a segment
-//! for each phase. Prices per byte for the room in each slot (Lagrange multipliers) take the items
-//! apart: each then takes its shortest path. That gives a bound no plan can beat, equal to the linear
-//! program's; a repair by the same prices gives a plan. Small programs are searched to the end.
+//! An object that stays where it was born is an item of one segment; one that may move has a
+//! segment for each phase. Prices per byte for the room in each slot (Lagrange multipliers) take
+//! the items apart: each then takes its shortest path. That gives a bound no plan can beat, equal
+//! to the linear program's; a repair by the same prices gives a plan. Small programs are searched
+//! to the end.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +40,8 @@ mod workload;
 pub use estimate::{Copy, Cost, LINE_BYTES, access_ns, energy_pj, score_ns};
 pub use memory::{Energy, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
 pub use plan::{
-    Effort, Levels, Move, Objective, Options, Placement, Plan, Promise, Strategy, evaluate, plan,
+    Effort, Levels, Move, Objective, Options, Placement, Plan, Promise, Strategy, evaluate,
+    object_cost, plan,
 };
 pub use workload::{OBJECTS_MAX, Object, Phase, SEGMENTS_MAX, Use, Workload};
 

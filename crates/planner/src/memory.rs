@@ -69,8 +69,8 @@ pub struct Left {
 }
 
 impl Memory {
-    /// Tiers of a machine, best first, as the CPUs of `from` see them (`None`: as their nearest CPUs
-    /// do). A tier is as fast as its first node, because an object lies on one. Unknown write
+    /// Tiers of a machine, best first, as the CPUs of `from` see them (`None`: as their nearest
+    /// CPUs do). A tier is as fast as its first node, because an object lies on one. Unknown write
     /// figures are taken from reads. At most [`MEMORIES_MAX`], the others are left out.
     pub fn of_machine(machine: &Machine, from: Option<NodeId>) -> (Vec<Memory>, Vec<Left>) {
         let tiers = from.map_or_else(|| machine.tiers(), |from| machine.tiers_from(from));

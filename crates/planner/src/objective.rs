@@ -2,11 +2,11 @@
 //! In: a way to plan for any weights of time and energy. Out: the plan wanted, and a bound.
 //! Knows nothing of how a plan is made.
 //!
-//! A product of two sums is no sum over objects. But its least value over the hull of all plans lies
-//! at a corner, and each corner is the best plan for some weights of time and energy; at the best one
-//! the weights are the product's own gradient (energy, time). So weights are set to the gradient at
-//! the best plan so far until nothing gets better. What each solved program could not go below cuts
-//! off a half plane; the least product outside of all cuts is the bound.
+//! A product of two sums is no sum over objects. But its least value over the hull of all plans
+//! lies at a corner, and each corner is the best plan for some weights of time and energy; at the
+//! best one the weights are the product's own gradient (energy, time). So weights are set to the
+//! gradient at the best plan so far until nothing gets better. What each solved program could not
+//! go below cuts off a half plane; the least product outside of all cuts is the bound.
 
 use crate::PlanError;
 use crate::estimate::{Cost, Weights};
@@ -27,7 +27,7 @@ pub struct Trial {
     pub bound: Option<f64>,
     pub proven: bool,
     pub weights: Weights,
-    /// Price per byte in each slot and memory.
+    /// As [`crate::Plan::prices`].
     pub prices: Vec<f64>,
 }
 
@@ -39,8 +39,8 @@ pub struct Wanted {
     pub proven: bool,
 }
 
-/// Looks for the best plan within a slowdown, if one is given: time may be so much longer (0.1: by a
-/// tenth) than that of the plan for time alone. `compute_ns` is time no placement changes.
+/// Looks for the best plan within a slowdown, if one is given: time may be so much longer (0.1: by
+/// a tenth) than that of the plan for time alone. `compute_ns` is time no placement changes.
 pub fn best(
     objective: Objective,
     slowdown: Option<f64>,

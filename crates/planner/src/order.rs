@@ -1,9 +1,9 @@
 //! The order of moves at a phase start, so that no memory overflows between two of them.
 //! In: placements. Out: moves in order. Knows nothing of costs.
 //!
-//! At a phase start what has died is gone and what is born there comes after the moves. A move whose
-//! target has room goes first. When all wait for one another (two full memories that swap), one of
-//! them goes over the last memory, if that has room.
+//! At a phase start what has died is gone and what is born there comes after the moves. A move
+//! whose target has room goes first. When all wait for one another (two full memories that swap),
+//! one of them goes over the last memory, if that has room.
 
 use crate::memory::Memory;
 use crate::plan::{Move, Placement};

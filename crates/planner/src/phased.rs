@@ -13,8 +13,8 @@ use crate::workload::Workload;
 
 /// At each phase start, everything that lives in the next `ahead` phases is placed as if for all of
 /// them; what was elsewhere pays its move, what is not born yet does not. Only the choice for the
-/// first of them is kept. `slots` are cut by phase. The result is in the order of a problem by phase.
-/// The object that finds no room is the error.
+/// first of them is kept. `slots` are cut by phase. The result is in the order of a problem by
+/// phase. The object that finds no room is the error.
 pub fn phase_by_phase(
     workload: &Workload,
     memories: &[Memory],

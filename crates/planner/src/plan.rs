@@ -13,7 +13,7 @@ use crate::phased::phase_by_phase;
 use crate::problem::Problem;
 use crate::slots::Slots;
 use crate::solve::{Solution, solve};
-use crate::workload::Workload;
+use crate::workload::{Object, Workload};
 
 /// How placements are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +164,9 @@ pub struct Plan {
     pub overflow_bytes: u64,
     /// What it is expected to do.
     pub promise: Promise,
-    /// What a byte of room is worth, [`Plan::price_slots`] rows of one per memory, in the units of
-    /// the weighed objective; empty where the strategy knows none.
+    /// What a byte of room in each memory (columns) is worth, in the objective's units where that
+    /// is time or energy: for all of a phase in each row with [`Strategy::Joint`], for the whole
+    /// run in one row with other strategies that have a bound. Empty for those without.
     pub prices: Vec<f64>,
 }
 
@@ -182,6 +183,19 @@ pub fn plan(
     let wanted =
         best(options.objective, options.slowdown_max, compute_ns, |weights| planner.run(weights))?;
     Ok(planner.finish(wanted, compute_ns))
+}
+
+/// What all accesses to an object cost if it lies in one memory all its life; with the prices of
+/// [`Plan::prices`] this explains a placement. `object` is one of the workload's.
+pub fn object_cost(workload: &Workload, object: &Object, memory: &Memory) -> Cost {
+    let (first, last) = workload.phases_of(object);
+    let mut uses = object.uses.iter().peekable();
+    let mut sum = Cost::default();
+    for phase in first..=last {
+        let one = uses.next_if(|one| one.phase as usize == phase);
+        sum += phase_cost(workload, object, phase, one, memory);
+    }
+    sum
 }
 
 /// What placements cost, and the moves' share of it. One placement per object.
@@ -207,13 +221,6 @@ pub fn evaluate(
         }
     }
     (all + moved, moved)
-}
-
-impl Plan {
-    /// Rows of [`Plan::prices`].
-    pub fn price_slots(&self, memories: usize) -> usize {
-        self.prices.len() / memories.max(1)
-    }
 }
 
 fn check(memories: &[Memory], options: &Options) -> Result<(), PlanError> {
@@ -303,7 +310,7 @@ impl<'a> Planner<'a> {
             bound: known.as_ref().map(|solution| solution.bound),
             proven: known.as_ref().is_some_and(|solution| solution.proven),
             weights,
-            prices: known.map_or(Vec::new(), |solution| solution.prices),
+            prices: known.map_or(Vec::new(), |solution| self.room_prices(&solution, by_phase)),
         })
     }
 
@@ -320,12 +327,28 @@ impl<'a> Planner<'a> {
         Some(each.flat_map(|(item, memory)| std::iter::repeat_n(memory, times(item))).collect())
     }
 
+    /// Slots added up to phases, or to the whole run.
+    fn room_prices(&self, solution: &Solution, by_phase: bool) -> Vec<f64> {
+        let memories = self.memories.len();
+        let rows = if by_phase { self.workload.phases.len() } else { 1 };
+        let mut prices = vec![0.0; rows * memories];
+        let mut row = 0;
+        for (slot, of_slot) in solution.prices.chunks(memories).enumerate() {
+            while row + 1 < rows && self.slots.of_phase[row + 1] as usize <= slot {
+                row += 1;
+            }
+            let sums = &mut prices[row * memories..][..memories];
+            sums.iter_mut().zip(of_slot).for_each(|(sum, price)| *sum += price);
+        }
+        prices
+    }
+
     fn births(&self) -> Vec<u64> {
         self.workload.objects.iter().map(|object| object.birth_ns).collect()
     }
 
     fn lifetimes(&self) -> Vec<u64> {
-        let length = |object: &crate::Object| object.death_ns - object.birth_ns;
+        let length = |object: &Object| object.death_ns - object.birth_ns;
         self.workload.objects.iter().map(length).collect()
     }
 

@@ -14,8 +14,8 @@ pub struct Filled {
     room: Room,
 }
 
-/// Items one after the other take their cheapest way through the room that is left, at these prices.
-/// The first one without any is the error.
+/// Items one after the other take their cheapest way through the room that is left, at these
+/// prices. The first one without any is the error.
 pub fn fill(problem: &Problem, order: &[u32], sums: &Sums) -> Result<Filled, usize> {
     let mut filled = Filled {
         choice: vec![0; problem.spans.len()],

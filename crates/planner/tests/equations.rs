@@ -6,7 +6,7 @@ use made::{memory, object, reads, with_energy, workload};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{
     Levels, Memory, Objective, Options, Plan, PlanError, Scaling, Strategy, Use, Workload,
-    access_ns, energy_pj, plan, score_ns,
+    access_ns, energy_pj, object_cost, plan, score_ns,
 };
 
 fn near(is: f64, should: f64) {
@@ -86,13 +86,22 @@ fn h2m_algorithm_1_uses_what_was_freed() {
         workload(1, vec![lives((0, 40), 9.0), lives((40, 90), 8.0), lives((0, 90), 10.0)]);
     // Without lifetimes one of the three, with them the first two.
     assert_eq!(births(&planned(&workload, &two(10), Strategy::Initial)), [1, 1, 0]);
-    // Longest first: it overlaps both, and wins against each alone but not together with...
-    // one knapsack, in which the other two cannot both be: the algorithm takes the best single one.
+    // Longest first: that one overlaps both others, and no knapsack of 10 bytes holds those two.
     assert_eq!(births(&planned(&workload, &two(10), Strategy::Lifetimes)), [1, 1, 0]);
     // All lifetimes in one program see that 9 + 8 is more than 10.
     let exact = planned(&workload, &two(10), Strategy::Intervals);
     assert_eq!(births(&exact), [0, 0, 1]);
     assert!(exact.promise.proven);
+    // Room is worth what the long-lived one would have saved, less than the two together.
+    assert_eq!(exact.prices.len(), 2);
+    assert!((25.0..=42.5).contains(&exact.prices[0]), "{:?}", exact.prices);
+}
+
+#[test]
+fn costs_of_one_object() {
+    let one = object(10, (0, 150), vec![reads(0, 9.0), reads(1, 1.0)]);
+    let workload = workload(2, vec![one]);
+    near(object_cost(&workload, &workload.objects[0], &two(10)[1]).time_ns, 10.0 * 300.0 / 8.0);
 }
 
 #[test]

@@ -63,8 +63,8 @@ pub fn keeps_capacities(workload: &Workload, memories: &[Memory], all: &[Placeme
     })
 }
 
-/// Carries out the moves one by one, and says by how much a memory overflows at worst; panics when a
-/// move leaves a memory the object is not in, or the end is not where the placements say.
+/// Carries out the moves one by one, and says by how much a memory overflows at worst; panics when
+/// a move leaves a memory the object is not in, or the end is not where the placements say.
 pub fn worst_overflow(workload: &Workload, memories: &[Memory], plan: &Plan) -> u64 {
     let mut at: Vec<usize> = plan.placements.iter().map(|one| usize::from(one.birth)).collect();
     let (mut moves, mut worst) = (plan.moves.iter().peekable(), 0);
