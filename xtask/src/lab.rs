@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use tiercel_lab::suite::{self, Case, Test};
-use tiercel_lab::{Acceleration, Cache, Guest, Payload, Request, Size, Streams, Topology, cli};
+use tiercel_lab::{
+    Acceleration, Cache, Guest, Payload, Request, Size, Streams, Timing, Topology, cli,
+};
+use tiercel_machine::Machine;
 
 use crate::{build, exec};
 
@@ -71,10 +74,17 @@ pub fn main(options: &Options) -> Result<()> {
         if options.machine.as_ref().is_some_and(|only| only != machine) {
             continue;
         }
-        let topology = topology(machine)?;
+        let machine_here = find(machine)?;
+        let topology = Topology::of(&machine_here, Size::default())?;
         let here = |test: &&Test| test.machines.iter().any(|name| name == machine || name == EVERY);
-        let tests: Vec<Test> = tests.iter().filter(here).cloned().collect();
-        suite::run(&guest, &topology, &tests, &programs, &mut note)?;
+        let here: Vec<Test> = tests.iter().filter(here).cloned().collect();
+        let (timed, plain): (Vec<Test>, Vec<Test>) = here.into_iter().partition(|test| test.timed);
+        suite::run(&guest, &topology, None, &plain, &programs, &mut note)?;
+        if !timed.is_empty() {
+            let plugin = plugin(options.built)?;
+            let timing = Some(Timing { plugin: &plugin, machine: &machine_here });
+            suite::run(&guest, &topology, timing, &timed, &programs, &mut note)?;
+        }
     }
     if !options.short && options.only.is_none() && options.machine.is_none() {
         misbehaving_guests(&guest, &mut note)?;
@@ -107,9 +117,17 @@ fn machines(tests: &[Test]) -> Result<BTreeSet<String>> {
     Ok(machines)
 }
 
-fn topology(machine: &str) -> Result<Topology> {
-    let machine = cli::find_machine(machine, &[&exec::root().join("lab/machines")])?;
-    Topology::of(&machine, Size::default())
+fn find(machine: &str) -> Result<Machine> {
+    cli::find_machine(machine, &[&exec::root().join("lab/machines")])
+}
+
+/// Builds the timing plugin.
+fn plugin(built: bool) -> Result<PathBuf> {
+    if !built {
+        let package = "tiercel-emulator";
+        exec::run(exec::cargo().args(["build", "--release", "--quiet", "--package", package]))?;
+    }
+    Ok(exec::target().join("release/libtiercel_emulator.so"))
 }
 
 /// Builds what the tests name: the binary, the runtime, C programs beside the tests, workloads.
@@ -169,7 +187,7 @@ fn compile(name: &str, source: &Path) -> Result<PathBuf> {
 
 /// The lab itself: a guest that hangs and one that crashes must both be told apart from success.
 fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
-    let topology = topology("spr-cxl")?;
+    let topology = Topology::of(&find("spr-cxl")?, Size::default())?;
     let hang = "echo stuck > /dev/console; sleep 1000\n";
     let crash = "echo c > /proc/sysrq-trigger\n";
     let expectations = [

@@ -39,12 +39,7 @@ impl Default for Clock {
 impl Clock {
     /// Time 0, nobody runs.
     pub const fn new() -> Clock {
-        const SLOT: Slot = Slot {
-            counter: AtomicPtr::new((&raw const ZERO).cast_mut()),
-            offset_ps: AtomicI64::new(0),
-            running: AtomicBool::new(false),
-        };
-        Clock { slots: [SLOT; MAX_VCPUS], last_ps: AtomicI64::new(0) }
+        Clock { slots: [const { Slot::new() }; MAX_VCPUS], last_ps: AtomicI64::new(0) }
     }
 
     /// A virtual CPU counts its picoseconds there.
@@ -111,6 +106,14 @@ impl Clock {
 }
 
 impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            counter: AtomicPtr::new((&raw const ZERO).cast_mut()),
+            offset_ps: AtomicI64::new(0),
+            running: AtomicBool::new(false),
+        }
+    }
+
     fn counted(&self) -> i64 {
         // SAFETY: points to ZERO or to what `attach` got, both of which live forever.
         let counter = unsafe { &*self.counter.load(Ordering::Acquire) };

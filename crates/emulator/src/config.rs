@@ -63,6 +63,7 @@ impl Config {
         let config: Config = serde_json::from_str(text).context("the plugin's configuration")?;
         let machine = Machine::from_toml(&config.machine).context("its machine")?;
         ensure!(!config.cpu_nodes.is_empty(), "no virtual CPU is given a node");
+        ensure!(!config.ranges.is_empty(), "no memory is given a node");
         for range in &config.ranges {
             ensure!(range.start < range.end, "range {:#x} is empty", range.start);
             ensure!(machine.node(range.node).is_some(), "there is no node {}", range.node);
@@ -128,7 +129,7 @@ pub(crate) mod tests {
         [[node]]\nid = 0\ncapacity = \"1 GiB\"\ncpus = \"0-1\"\n\
         figures = { read_latency_ns = 80.0, read_gb_s = 100.0 }\n\
         [[node]]\nid = 1\ncapacity = \"1 GiB\"\ninitiators = [0]\n\
-        figures = { read_latency_ns = 250.0, read_gb_s = 4.0 }\n";
+        figures = { read_latency_ns = 250.0, read_gb_s = 40.0 }\n";
 
     pub(crate) fn config() -> (Config, Machine) {
         let text = serde_json::json!({

@@ -11,8 +11,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 pub const PLUGIN_VERSION: c_int = 4;
 /// `QEMU_PLUGIN_CB_NO_REGS`
 pub const NO_REGISTERS: c_int = 0;
-/// `QEMU_PLUGIN_MEM_RW`
-pub const READS_AND_WRITES: c_int = 3;
+/// `QEMU_PLUGIN_MEM_R`
+pub const READS: c_int = 1;
+/// `QEMU_PLUGIN_MEM_W`
+pub const WRITES: c_int = 2;
 /// `QEMU_PLUGIN_COND_GE`
 pub const GREATER_OR_EQUAL: c_int = 7;
 /// `QEMU_PLUGIN_INLINE_ADD_U64`
@@ -101,7 +103,6 @@ unsafe extern "C" {
         destination: *mut c_void,
         bytes: usize,
     ) -> usize;
-    pub fn qemu_plugin_mem_is_store(info: u32) -> bool;
     pub fn qemu_plugin_mem_get_value(info: u32) -> Value;
     pub fn qemu_plugin_get_hwaddr(info: u32, address: u64) -> *mut c_void;
     pub fn qemu_plugin_hwaddr_is_io(address: *const c_void) -> bool;
@@ -110,6 +111,8 @@ unsafe extern "C" {
     pub fn qemu_plugin_scoreboard_find(score: *mut c_void, vcpu: c_uint) -> *mut c_void;
 
     pub fn object_class_by_name(name: *const c_char) -> *mut c_void;
+    pub fn qemu_get_cpu(index: c_int) -> *mut c_void;
+    pub fn tb_flush(cpu: *mut c_void);
     pub fn tcg_handle_interrupt(cpu: *mut c_void, mask: c_int);
     pub fn qemu_clock_deadline_ns_all(clock: c_int, attributes: c_int) -> i64;
     pub fn qemu_clock_run_timers(clock: c_int) -> bool;

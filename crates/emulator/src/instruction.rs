@@ -17,13 +17,27 @@ pub enum Kind {
     Slow,
     /// Talks to a device: `in`, `out`.
     Port,
+    /// The guest says that what follows shall be timed in detail.
+    Begin,
+    /// The guest says that what follows need not.
+    End,
 }
+
+/// No operation, with an address that says [`Kind::Begin`] (`TCL` and 1) or [`Kind::End`] (and 2).
+/// `crates/lab` writes the same.
+const MARKS: [([u8; 7], Kind); 2] = [
+    ([0x0f, 0x1f, 0x80, 0x01, 0x4c, 0x43, 0x54], Kind::Begin),
+    ([0x0f, 0x1f, 0x80, 0x02, 0x4c, 0x43, 0x54], Kind::End),
+];
 
 /// Most bytes of an instruction.
 pub const MAX_BYTES: usize = 15;
 
 /// What the bytes say.
 pub fn kind(bytes: &[u8]) -> Kind {
+    if let Some((_, kind)) = MARKS.iter().find(|(mark, _)| bytes.starts_with(mark)) {
+        return *kind;
+    }
     let mut repeated = false;
     let mut rest = bytes;
     while let Some((&first, after)) = rest.split_first() {
@@ -53,7 +67,9 @@ mod tests {
 
     #[test]
     fn kinds_by_their_bytes() {
-        let cases: [(&[u8], Kind); 12] = [
+        let cases: [(&[u8], Kind); 14] = [
+            (&[0x0f, 0x1f, 0x80, 0x01, 0x4c, 0x43, 0x54], Kind::Begin),
+            (&[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00], Kind::Ordinary),
             (&[0xf3, 0x90], Kind::Pause),
             (&[0x90], Kind::Ordinary),
             (&[0x0f, 0x22, 0xd8], Kind::AddressSpace),

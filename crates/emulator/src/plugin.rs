@@ -7,9 +7,8 @@
 //! sets the hook it needs). So the plugin puts its clock into the accelerator's table of
 //! operations, after checking that the table looks as it should.
 
-use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, Once, OnceLock};
 use std::time::Duration;
 
@@ -57,17 +56,21 @@ struct State {
     machine: Machine,
     shared: Shared,
     score: *mut c_void,
-    cores: [UnsafeCell<Option<Core>>; MAX_VCPUS],
 }
 
-// SAFETY: each core is touched by the thread of its virtual CPU only, and at exit, when these have
-// stopped; the scoreboard's address is only handed back to QEMU.
+// SAFETY: the scoreboard's address is only handed back to QEMU, which takes it from any thread.
 unsafe impl Sync for State {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for State {}
 
 static STATE: OnceLock<State> = OnceLock::new();
+/// By virtual CPU, for callbacks that cannot afford a look-up.
+static CORES: [AtomicPtr<Core>; MAX_VCPUS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
 static CLOCK: Clock = Clock::new();
+/// Whether accesses are timed; otherwise only instructions are, and the guest runs several times
+/// faster.
+static DETAIL: AtomicBool = AtomicBool::new(false);
 static IDLE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
 /// The version of the interface that QEMU checks.
@@ -125,15 +128,15 @@ unsafe fn install(
         config.cpu_nodes.len(),
         info.max_vcpus
     );
-    let mut cores = [const { UnsafeCell::new(None) }; MAX_VCPUS];
-    for (index, core) in cores.iter_mut().enumerate().take(config.cpu_nodes.len()) {
-        *core.get_mut() = Some(Core::new(index, &config)?);
-    }
+    let vcpus = config.cpu_nodes.len().min(MAX_VCPUS);
     let shared = Shared::new(config, &machine)?;
+    for (index, slot) in CORES.iter().enumerate().take(vcpus) {
+        slot.store(Box::leak(Box::new(shared.core(index)?)), Ordering::Release);
+    }
     // SAFETY: plain registration; the callbacks live as long as the library, which stays loaded.
     unsafe {
         let score = ffi::qemu_plugin_scoreboard_new(size_of::<Counters>());
-        let state = State { machine, shared, score, cores };
+        let state = State { machine, shared, score };
         ensure!(STATE.set(state).is_ok(), "it is loaded twice");
         ffi::qemu_plugin_register_vcpu_init_cb(id, vcpu_begins);
         ffi::qemu_plugin_register_vcpu_idle_cb(id, vcpu_idles);
@@ -253,6 +256,7 @@ fn warp_once() -> bool {
 /// A block is translated: what it costs is added as it begins, its accesses call back.
 extern "C" fn translate(_id: u64, block: *mut c_void) {
     let config = state().shared.config();
+    let detail = DETAIL.load(Ordering::Relaxed);
     // SAFETY: `block` and its instructions are valid during this call.
     unsafe {
         let count = ffi::qemu_plugin_tb_n_insns(block);
@@ -268,11 +272,22 @@ extern "C" fn translate(_id: u64, block: *mut c_void) {
             let kind = instruction::kind(&bytes[..length.min(instruction::MAX_BYTES)]);
             cost_ps += extra_ps(kind);
             let (none, flags) = (std::ptr::null_mut(), ffi::NO_REGISTERS);
-            if kind == Kind::AddressSpace {
-                ffi::qemu_plugin_register_vcpu_insn_exec_cb(instruction, forget, flags, none);
+            let special: Option<ffi::ExecCallback> = match kind {
+                Kind::AddressSpace => Some(forget),
+                Kind::Begin => Some(begin),
+                Kind::End => Some(end),
+                _ => None,
+            };
+            if let Some(callback) = special {
+                ffi::qemu_plugin_register_vcpu_insn_exec_cb(instruction, callback, flags, none);
             }
-            let which = ffi::READS_AND_WRITES;
-            ffi::qemu_plugin_register_vcpu_mem_cb(instruction, access, flags, which, none);
+            if !detail {
+                continue;
+            }
+            for (which, callback) in [(ffi::READS, load as ffi::MemCallback), (ffi::WRITES, store)]
+            {
+                ffi::qemu_plugin_register_vcpu_mem_cb(instruction, callback, flags, which, none);
+            }
         }
         let add = |offset: usize, value: u64| {
             let entry = entry(offset);
@@ -301,7 +316,7 @@ fn entry(offset: usize) -> ffi::Entry {
 /// time go on. Orders of magnitude of Skylake: pause 140 cycles, rdtsc 25, cpuid 100 and more.
 fn extra_ps(kind: Kind) -> u64 {
     match kind {
-        Kind::Ordinary => 0,
+        Kind::Ordinary | Kind::Begin | Kind::End => 0,
         Kind::Timestamp => 10_000,
         Kind::Pause => 40_000,
         Kind::Slow | Kind::AddressSpace => 100_000,
@@ -311,20 +326,28 @@ fn extra_ps(kind: Kind) -> u64 {
 
 #[expect(clippy::mut_from_ref, reason = "one thread per virtual CPU")]
 fn core(vcpu: c_uint) -> &'static mut Core {
-    // SAFETY: only the virtual CPU's own thread asks for its core, and drops the reference before
-    // the callback returns; callbacks of one virtual CPU do not nest.
-    let core = unsafe { &mut *state().cores[vcpu as usize].get() };
-    core.as_mut().expect("every virtual CPU has one")
+    // SAFETY: set to a core that lives for ever, or null, which callbacks cannot meet: they come after
+    // installation. Only the virtual CPU's own thread asks for its core, and drops the reference
+    // before the callback returns; callbacks of one virtual CPU do not nest.
+    unsafe { &mut *CORES[vcpu as usize].load(Ordering::Relaxed) }
 }
 
-extern "C" fn access(vcpu: c_uint, info: u32, address: u64, _data: *mut c_void) {
-    // SAFETY: `info` is the one of this access.
-    let is_store = unsafe { ffi::qemu_plugin_mem_is_store(info) };
-    let access = if is_store { Access::Store } else { Access::Load };
+extern "C" fn load(vcpu: c_uint, info: u32, address: u64, _data: *mut c_void) {
     let core = core(vcpu);
-    if core.hits(address, access) {
-        return;
+    if !core.hits(address, Access::Load) {
+        miss(core, vcpu, info, address, Access::Load);
     }
+}
+
+extern "C" fn store(vcpu: c_uint, info: u32, address: u64, _data: *mut c_void) {
+    let core = core(vcpu);
+    if !core.hits(address, Access::Store) {
+        miss(core, vcpu, info, address, Access::Store);
+    }
+}
+
+#[cold]
+fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access) {
     let counters = counters(vcpu);
     let instruction = counters.instructions.load(Ordering::Relaxed);
     let now_ps = CLOCK.time_ps(vcpu as usize) as u64;
@@ -354,7 +377,23 @@ fn hold_up(counters: &Counters, stall_ps: u64) {
 }
 
 extern "C" fn forget(vcpu: c_uint, _data: *mut c_void) {
-    core(vcpu).forget_addresses(&state().shared, CLOCK.time_ps(vcpu as usize) as u64);
+    core(vcpu).forget_addresses();
+}
+
+extern "C" fn begin(vcpu: c_uint, _data: *mut c_void) {
+    translate_anew(vcpu, true);
+}
+
+extern "C" fn end(vcpu: c_uint, _data: *mut c_void) {
+    translate_anew(vcpu, false);
+}
+
+/// Switches detail on or off: what was translated is dropped.
+fn translate_anew(vcpu: c_uint, detail: bool) {
+    if DETAIL.swap(detail, Ordering::Relaxed) != detail {
+        // SAFETY: called by the virtual CPU itself, from a block; QEMU defers what it must.
+        unsafe { ffi::tb_flush(ffi::qemu_get_cpu(vcpu as c_int)) };
+    }
 }
 
 /// Once a quantum: lets the others catch up, runs timers that are due.
@@ -380,7 +419,7 @@ extern "C" fn at_exit(_id: u64, _data: *mut c_void) {
     let state = state();
     let vcpus = (0..state.shared.config().cpu_nodes.len())
         .map(|vcpu| {
-            let mut stats = core(vcpu as c_uint).stats.clone();
+            let mut stats = core(vcpu as c_uint).stats();
             let counters = counters(vcpu as c_uint);
             stats.instructions = counters.instructions.load(Ordering::Relaxed);
             stats.busy_ps = counters.busy_ps.load(Ordering::Relaxed);

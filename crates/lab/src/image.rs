@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::closure;
 use crate::cpio::Archive;
 use crate::fetch::Packages;
+use crate::mark;
 
 const INIT: &str = include_str!("../guest/init");
 
@@ -129,6 +130,8 @@ pub(crate) fn base(packages: &Packages) -> Result<Vec<u8>> {
     );
     archive.file("etc/group", 0o644, b"root:x:0:\nguest:x:1000:\n");
     archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n");
+    archive.file("lab/begin", 0o755, &mark::program(mark::BEGIN));
+    archive.file("lab/end", 0o755, &mark::program(mark::END));
     let busybox = packages.busybox()?;
     archive.file("usr/bin/busybox", 0o755, &read(&busybox)?);
     let [numactl, libnuma] = packages.numactl()?;

@@ -14,6 +14,7 @@ mod fetch;
 mod guest;
 mod image;
 mod kvm;
+mod mark;
 mod qemu;
 mod sources;
 mod timing;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::image::quote;
-use crate::{Guest, Payload, Request, Streams, Topology};
+use crate::{Guest, Payload, Request, Streams, Timing, Topology};
 
 /// A test takes this long at most unless its header says otherwise.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
@@ -32,8 +32,8 @@ const RUNNER: &str = include_str!("../guest/runner.sh");
 /// A script and what its header says.
 ///
 /// The header is the script's leading comment lines `# key: value`: `what` (one line), `machines`
-/// (names), `programs` (names), and optionally `limit` (seconds) and `short` (yes: part of the
-/// short run).
+/// (names), `programs` (names), and optionally `limit` (seconds), `short` (yes: part of the short
+/// run) and `timed` (yes: every access takes the machine's time).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     /// The script's file name without `.sh`.
@@ -48,6 +48,8 @@ pub struct Test {
     pub limit: Duration,
     /// Part of the short run.
     pub short: bool,
+    /// Needs the timing plugin.
+    pub timed: bool,
     script: String,
 }
 
@@ -81,11 +83,12 @@ pub fn load(dir: &Path) -> Result<Vec<Test>> {
     paths.iter().map(|p| read(p).with_context(|| format!("test {}", p.display()))).collect()
 }
 
-/// Runs the tests of one machine. `programs` says where the programs are that tests may name;
-/// `cases` hears each verdict as it falls.
+/// Runs tests of one machine, all timed or all not. `programs` says where the programs are that
+/// tests may name; `cases` hears each verdict as it falls.
 pub fn run(
     guest: &Guest,
     topology: &Topology,
+    timing: Option<Timing<'_>>,
     tests: &[Test],
     programs: &BTreeMap<String, PathBuf>,
     cases: &mut (dyn FnMut(Case) + Send),
@@ -94,7 +97,7 @@ pub fn run(
     // Each boot finishes one test at least, so this ends.
     while !left.is_empty() {
         let mut reader = Reader::new(&topology.machine, cases);
-        let ended = boot(guest, topology, left, programs, &mut reader);
+        let ended = boot(guest, (topology, timing), left, programs, &mut reader);
         reader.finish(ended, left);
         let done = reader.done;
         ensure!(done > 0, "no test began; this is a defect of the lab");
@@ -109,7 +112,7 @@ impl Test {
         for line in script.lines().skip(1).map_while(|line| line.strip_prefix("# ")) {
             let (key, value) = line.split_once(": ").context("a header line is `# key: value`")?;
             ensure!(
-                ["what", "machines", "programs", "limit", "short"].contains(&key),
+                ["what", "machines", "programs", "limit", "short", "timed"].contains(&key),
                 "unknown header {key:?}"
             );
             fields.insert(key.to_owned(), value.trim().to_owned());
@@ -129,6 +132,7 @@ impl Test {
             programs: words("programs"),
             limit,
             short: fields.get("short").is_some_and(|v| v == "yes"),
+            timed: fields.get("timed").is_some_and(|v| v == "yes"),
             script,
         };
         ensure!(!test.machines.is_empty(), "the header `# machines:` is missing");
@@ -138,7 +142,7 @@ impl Test {
 
 fn boot(
     guest: &Guest,
-    topology: &Topology,
+    (topology, timing): (&Topology, Option<Timing<'_>>),
     tests: &[Test],
     programs: &BTreeMap<String, PathBuf>,
     reader: &mut Reader<'_>,
@@ -167,7 +171,7 @@ fn boot(
         environment: &[],
         timeout,
         out: None,
-        timing: None,
+        timing,
     };
     let mut sink = io::sink();
     let outcome = guest.run(request, Streams { stdout: reader, stderr: &mut sink })?;
