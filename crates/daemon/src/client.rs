@@ -3,6 +3,7 @@
 
 use crate::greet::Arrival;
 use crate::sites::{ClientUses, Present};
+use crate::watch::Watch;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -39,6 +40,12 @@ pub struct Client {
     pub session: Session,
     /// Readable when it died. Held to stay in the poller.
     _pidfd: OwnedFd,
+    /// When it attached, milliseconds on the daemon's clock.
+    pub since_ms: u64,
+    /// How far the sampler knows it.
+    pub(crate) watch: Watch,
+    /// The sampler is told again no sooner than this.
+    pub(crate) tell_due_ms: u64,
     /// What its sites did.
     pub uses: ClientUses,
     /// Objects of the first look whose births may still come as records, by address and version:
@@ -59,12 +66,15 @@ pub struct Client {
 
 impl Client {
     /// A client from its greeting; `process_born` has been told.
-    pub fn new(arrival: Arrival) -> Client {
+    pub fn new(arrival: Arrival, now_ms: u64) -> Client {
         Client {
             pid: arrival.pid,
             program: program_name(arrival.pid),
             session: arrival.session,
             _pidfd: arrival.pidfd,
+            since_ms: now_ms,
+            watch: Watch::Probation(arrival.lent),
+            tell_due_ms: 0,
             uses: ClientUses::default(),
             looked: HashSet::new(),
             records: 0,

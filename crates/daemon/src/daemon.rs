@@ -17,6 +17,7 @@ use crate::place::{Access, Place, PlaceError};
 use crate::poller::{Interest, Poller, Token};
 use crate::sites::Sites;
 use crate::summary::{Farewell, Summary};
+use crate::watch::Watch;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -28,7 +29,7 @@ use tiercel_ledger::Ledger;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_mover::Mover;
 use tiercel_policy::{Interval, Policy};
-use tiercel_sampler::{Help, Sampler};
+use tiercel_sampler::Sampler;
 use tiercel_wire::{Record, Sample};
 
 /// Longest the loop sleeps when there is nothing to do, milliseconds.
@@ -342,8 +343,7 @@ impl Daemon {
         arrival.session.set_clock_ms(now);
         self.give_arenas(&arrival.session);
         arrival.welcome(number);
-        self.watch_accesses(&mut arrival);
-        let mut client = Client::new(arrival);
+        let mut client = Client::new(arrival, now);
         self.ledger.advance(now);
         client.first_look(&mut self.ledger);
         self.clients.insert(number, client);
@@ -352,25 +352,12 @@ impl Daemon {
         self.pace.drain_due_ms = self.pace.drain_due_ms.min(now + self.config.poll_min_ms);
     }
 
-    fn watch_accesses(&mut self, arrival: &mut Arrival) {
-        let Some(sampler) = &mut self.sampler else { return };
-        let pid = arrival.pid;
-        if let Err(error) = sampler.attach(pid) {
-            let text = error.to_string().replace(&pid.to_string(), "N");
-            self.summary.problem(format!("not sampled: {text}"));
-            return;
-        }
-        arrival.lent.drain(..).for_each(|fd| sampler.lend(pid, Help::Userfaultfd(fd)));
-        let header = arrival.session.header();
-        let bytes = header.range_pages.saturating_mul(tiercel_wire::layout::OS_PAGE_BYTES);
-        sampler.may_split(pid, header.range_base..header.range_base.saturating_add(bytes));
-    }
-
     fn client_gone(&mut self, number: u32) {
-        if self.clients.contains_key(&number) {
+        let Some(client) = self.clients.get(&number) else { return };
+        if matches!(client.watch, Watch::Watched { .. }) {
             self.drain_samples();
-            self.forget(number);
         }
+        self.forget(number);
     }
 
     /// Takes what a client left in its rings, keeps what its sites did, and lets it go.
@@ -387,7 +374,9 @@ impl Daemon {
             self.stepped_aside(reason);
         }
         self.sites.keep(&client.present(&self.ledger));
-        if let Some(sampler) = &mut self.sampler {
+        if let Some(sampler) = &mut self.sampler
+            && matches!(client.watch, Watch::Watched { .. })
+        {
             sampler.detach(client.pid);
         }
         self.ledger.process_exited(client.pid);

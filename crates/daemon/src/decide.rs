@@ -2,9 +2,9 @@
 //! In: the ledger after a look. Out: [`Job::Execute`], figures in control pages.
 //! Knows nothing of how a decision is made or a move executed.
 
+use crate::cpu;
 use crate::daemon::Daemon;
 use crate::hands::Job;
-use std::time::Instant;
 use tiercel_machine::NodeId;
 use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
 use tiercel_wire::Session;
@@ -18,7 +18,7 @@ const FIRST_GRANT_BYTES: u64 = 64 << 20;
 impl Daemon {
     /// Asks the policy, hands the moves to the mover and the birth plans to the clients.
     pub(crate) fn decide(&mut self) {
-        let began = Instant::now();
+        let began_ns = cpu::thread_ns();
         let counters = self.sampler.as_mut().and_then(|sampler| sampler.counters());
         let interval = Interval {
             llc_misses: counters.map(|c| c.llc_misses),
@@ -27,7 +27,7 @@ impl Daemon {
         };
         let budgets = Budgets::fast(self.config.fast);
         let decision = self.policy.tick(&self.ledger, &self.machine, &budgets, &interval);
-        self.summary.spent.policy_ns += began.elapsed().as_nanos() as u64;
+        self.summary.spent.policy_ns += cpu::since_ns(began_ns);
         self.carry_out(decision);
     }
 

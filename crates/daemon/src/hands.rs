@@ -4,11 +4,11 @@
 //! The kernel's mover copies for seconds; rings must be drained meanwhile, so it has a thread of
 //! its own. The modelled mover only keeps books: it runs inline, and hears of births and deaths.
 
+use crate::cpu;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::time::Instant;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Mover, Range, Residency, ResidencyError};
@@ -32,14 +32,14 @@ pub enum Done {
     Looked {
         /// In the order asked.
         answers: Vec<Answer>,
-        /// Time it took, nanoseconds.
+        /// CPU time it took, nanoseconds.
         took_ns: u64,
     },
     /// What became of moves.
     Executed {
         /// One per move, in order.
         outcomes: Vec<Outcome>,
-        /// Time it took, nanoseconds.
+        /// CPU time it took, nanoseconds.
         took_ns: u64,
     },
 }
@@ -183,11 +183,10 @@ impl Hands {
 }
 
 fn perform(mover: &mut dyn Mover, job: Job) -> Done {
-    let began = Instant::now();
-    let took_ns = |began: Instant| began.elapsed().as_nanos() as u64;
+    let began_ns = cpu::thread_ns();
     match job {
         Job::Execute(moves) => {
-            Done::Executed { outcomes: mover.execute(&moves), took_ns: took_ns(began) }
+            Done::Executed { outcomes: mover.execute(&moves), took_ns: cpu::since_ns(began_ns) }
         }
         Job::Look(asked) => {
             let mut answers = Vec::new();
@@ -195,7 +194,7 @@ fn perform(mover: &mut dyn Mover, job: Job) -> Done {
                 let found = mover.residency(pid, &ranges);
                 answers.extend(ranges.into_iter().zip(found).map(|(range, at)| (pid, range, at)));
             }
-            Done::Looked { answers, took_ns: took_ns(began) }
+            Done::Looked { answers, took_ns: cpu::since_ns(began_ns) }
         }
     }
 }

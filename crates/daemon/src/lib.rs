@@ -11,6 +11,7 @@ mod choice;
 mod client;
 pub mod config;
 pub mod control;
+mod cpu;
 mod daemon;
 mod decide;
 mod desk;
@@ -27,6 +28,7 @@ mod summary;
 pub mod symbols;
 mod tick;
 pub mod units;
+mod watch;
 mod wrappers;
 
 pub use answer::Objects;

@@ -17,6 +17,8 @@ pub fn prometheus(summary: &Summary) -> String {
         ("samples_total", "counter", "Samples seen", s.samples.seen),
         ("samples_attributed_total", "counter", "Samples that hit an object", s.samples.attributed),
         ("samples_lost_total", "counter", "Samples dropped", s.samples.lost),
+        ("samples_throttled_total", "counter", "Times the source was slowed", s.samples.throttled),
+        ("looks_blind_total", "counter", "Looks at too large processes", s.samples.blind),
         ("objects_born_total", "counter", "Objects born", s.objects.born),
         ("extents", "gauge", "Live extents", s.objects.extents),
         ("live_bytes", "gauge", "Bytes of live objects", s.objects.live_bytes),

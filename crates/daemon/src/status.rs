@@ -1,6 +1,7 @@
 //! The figures of a running daemon, put together when somebody asks.
 //! In: the daemon's state. Out: a [`Summary`]. Knows nothing of who asked.
 
+use crate::cpu;
 use crate::daemon::Daemon;
 use crate::summary::{BudgetState, Summary};
 
@@ -45,15 +46,12 @@ impl Daemon {
             fast_bytes: self.fast_budget_bytes(),
             used_bytes: summary.budget.used_bytes,
         };
-        summary.spent.cpu_ns = thread_cpu_ns();
+        // Movers that keep books work on this thread.
+        let elsewhere_ns = if self.hands.keeps_books() { 0 } else { summary.spent.mover_ns };
+        summary.spent.cpu_ns = cpu::thread_ns() + elsewhere_ns;
         if let Some(sampler) = &self.sampler {
             summary.spent.theirs_ns = sampler.cost().theirs.as_nanos() as u64;
         }
         summary
     }
-}
-
-fn thread_cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }

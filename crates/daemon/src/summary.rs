@@ -93,6 +93,10 @@ pub struct SampleCounts {
     pub outside: u64,
     /// Dropped by the kernel or by us.
     pub lost: u64,
+    /// Times the kernel slowed the source down.
+    pub throttled: u64,
+    /// Looks that were due and not taken, because the process is too large to look at (probe).
+    pub blind: u64,
 }
 
 /// Objects by their lives.
@@ -123,14 +127,14 @@ pub struct BudgetState {
     pub used_bytes: u64,
 }
 
-/// Time spent by the daemon, nanoseconds.
+/// CPU time spent by the daemon, nanoseconds. The parts are parts of [`Spent::cpu_ns`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// CPU time of the daemon's thread.
+    /// CPU time of the daemon's thread, and of the mover's where it has one.
     pub cpu_ns: u64,
     /// Draining rings into the ledger.
     pub records_ns: u64,
-    /// Draining samples into the ledger.
+    /// Sampling: observing processes, draining samples into the ledger.
     pub samples_ns: u64,
     /// Closing intervals and counting what lives.
     pub ledger_ns: u64,
@@ -146,6 +150,14 @@ pub struct Spent {
     pub ticks_busy: u64,
     /// Wake-ups of the loop.
     pub wakeups: u64,
+}
+
+impl Spent {
+    /// What is no part: greeting clients, burying them, answering, waking up.
+    pub fn other_ns(&self) -> u64 {
+        let parts = [self.records_ns, self.samples_ns, self.ledger_ns, self.policy_ns];
+        self.cpu_ns.saturating_sub(parts.iter().sum::<u64>() + self.mover_ns)
+    }
 }
 
 /// What a daemon leaves behind.

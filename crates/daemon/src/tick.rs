@@ -9,6 +9,7 @@
 //! ```
 
 use crate::client::{Client, LAST_TURNS_MAX};
+use crate::cpu;
 use crate::daemon::Daemon;
 use crate::hands::{Done, Job};
 use std::collections::BTreeMap;
@@ -17,7 +18,6 @@ use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_mover as mover;
 use tiercel_policy::Interval;
-use tiercel_sampler::Kind;
 use tiercel_wire::layout::RING_RECORDS;
 
 /// Extents looked up in one tick. The kernel's answer costs 0.1 to 0.3 us an OS page.
@@ -32,9 +32,6 @@ const REFRESHES_MAX: usize = 256;
 /// Age at which it is, in ticks: memory is touched after its birth, and the kernel moves it too.
 const REFRESH_TICKS: u64 = 5;
 
-/// Extents of one process that a sampler is told to watch.
-const WATCHED_MAX: usize = 65_536;
-
 /// Shortest time between two drains of the sampler, milliseconds.
 const SAMPLE_MS: u64 = 50;
 
@@ -43,7 +40,7 @@ impl Daemon {
     pub(crate) fn drain(&mut self) {
         let now = self.now_ms();
         self.ledger.advance(now);
-        let began = Instant::now();
+        let began_ns = cpu::thread_ns();
         let (mut most, mut more) = (0, false);
         let hands = &mut self.hands;
         for client in self.clients.values_mut() {
@@ -56,8 +53,11 @@ impl Daemon {
                 client.heal(&mut self.ledger, now);
             }
         }
-        self.summary.spent.records_ns += ns(began);
+        self.summary.spent.records_ns += cpu::since_ns(began_ns);
         self.note_peak();
+        let began_ns = cpu::thread_ns();
+        self.observe(now);
+        self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         if now >= self.pace.sample_due_ms {
             self.drain_samples();
             self.pace.sample_due_ms = now + SAMPLE_MS;
@@ -97,10 +97,12 @@ impl Daemon {
     pub(crate) fn drain_samples(&mut self) {
         let now = self.now_ms();
         let Some(sampler) = &mut self.sampler else { return };
-        let began = Instant::now();
+        let began_ns = cpu::thread_ns();
         self.samples.clear();
         let drained = sampler.drain(now, &mut self.samples);
         self.summary.samples.lost += drained.lost;
+        self.summary.samples.throttled += drained.throttled;
+        self.summary.samples.blind += drained.blind;
         for sample in &self.samples {
             let site = self.ledger.site_at(sample.pid, sample.addr);
             self.ledger.sample(sample);
@@ -111,7 +113,7 @@ impl Daemon {
                 client.uses.sampled(site, sample);
             }
         }
-        self.summary.spent.samples_ns += ns(began);
+        self.summary.spent.samples_ns += cpu::since_ns(began_ns);
     }
 
     /// Closes the interval; a decision follows when the mover has looked.
@@ -119,7 +121,7 @@ impl Daemon {
         self.drain();
         self.drain_samples();
         let now = self.now_ms();
-        let began = Instant::now();
+        let began_ns = cpu::thread_ns();
         let closed = Interval::of(&self.ledger.tick(now));
         self.pace.undecided.elapsed_ms += closed.elapsed_ms;
         self.pace.undecided.allocated_bytes += closed.allocated_bytes;
@@ -129,10 +131,12 @@ impl Daemon {
         }
         self.forget_those_elsewhere();
         let stale = self.look_at_all(now);
-        self.summary.spent.ledger_ns += ns(began);
+        self.summary.spent.ledger_ns += cpu::since_ns(began_ns);
         // A late tick does not make the next ones early.
         self.pace.tick_due_ms = now.max(self.pace.tick_due_ms) + self.config.tick_ms;
-        self.tell_sampler();
+        let began_ns = cpu::thread_ns();
+        self.tell_sampler(now);
+        self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.collect();
         if self.hands.has_failed() {
             self.summary.problem("the mover failed: nothing moves any longer".to_owned());
@@ -247,17 +251,6 @@ impl Daemon {
         }
     }
 
-    fn tell_sampler(&mut self) {
-        let Some(sampler) = self.sampler.as_mut().filter(|s| s.kind() == Kind::Probe) else {
-            return;
-        };
-        for client in self.clients.values() {
-            let extents = self.ledger.extents_of(client.pid).take(WATCHED_MAX);
-            let ranges: Vec<_> = extents.map(|e| e.addr..e.addr + e.bytes).collect();
-            sampler.watch(client.pid, &ranges);
-        }
-    }
-
     fn note_peak(&mut self) {
         let tracked = |client: &Client| self.ledger.tracked_bytes(client.pid).map_or(0, |b| b.0);
         let live: u64 = self.clients.values().map(tracked).sum();
@@ -274,8 +267,4 @@ fn by_process(ranges: Vec<Range>) -> Vec<(u32, Vec<mover::Range>)> {
         grouped.entry(pid).or_default().push(mover::Range { addr, bytes });
     }
     grouped.into_iter().collect()
-}
-
-fn ns(began: Instant) -> u64 {
-    began.elapsed().as_nanos() as u64
 }

@@ -201,3 +201,48 @@ fn a_mover_that_panics_is_a_problem_not_an_end() {
     assert!(session.ring(0).push(&born((1 << 40) + 4 * MIB, MIB, 2)));
     stage.until("records are drained on", |s| s.objects.live_bytes == 2 * MIB);
 }
+
+#[test]
+fn large_processes_are_observed_before_the_first_tick() {
+    let stage = Stage::with(|config| config.tick_ms = 3_600_000);
+    let session = SessionBuilder::new().build().unwrap();
+    session.put_run(&object(1 << 40, 64 * MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let all = |bytes: u64| {
+        let watched = stage.watched.lock().unwrap();
+        watched.iter().map(|range| range.end - range.start).sum::<u64>() == bytes
+    };
+    stage.until("what lived at first is watched", |_| all(64 * MIB));
+    assert!(session.ring(0).push(&born((1 << 40) + 64 * MIB, 32 * MIB, 2)));
+    let status = stage.until("what was born since is watched", |_| all(96 * MIB));
+    assert_eq!(status.spent.ticks, 0);
+}
+
+#[test]
+fn processes_that_are_gone_at_once_are_only_counted() {
+    let stage = Stage::new();
+    for _ in 0..20 {
+        let session = SessionBuilder::new().build().unwrap();
+        session.put_run(&object(1 << 40, MIB)).unwrap();
+        assert_eq!(stage.attach(&session).status, Status::Ok);
+    }
+    stage.until("all but the last were replaced", |s| s.clients.replaced == 19);
+    let attaches = || stage.attaches.load(Ordering::Relaxed);
+    stage.until("the last one stays and is observed", |_| attaches() > 0);
+    assert!(attaches() < 20, "each of them was observed");
+}
+
+#[test]
+fn parts_of_the_time_add_up_and_blind_looks_are_shown() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    session.put_run(&object(1 << 40, 64 * MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.feed(1 << 40, MIB);
+    let seen = |s: &Summary| s.spent.ticks > 5 && s.samples.seen > 0 && s.samples.blind > 0;
+    let spent = stage.until("it works", seen).spent;
+    let parts = [spent.records_ns, spent.samples_ns, spent.ledger_ns, spent.policy_ns];
+    let sum = parts.iter().sum::<u64>() + spent.mover_ns + spent.other_ns();
+    assert!(parts.iter().all(|part| *part > 0), "{spent:?}");
+    assert_eq!(sum, spent.cpu_ns, "{spent:?}");
+}

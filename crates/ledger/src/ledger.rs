@@ -261,6 +261,14 @@ impl Ledger {
         rows.filter(|(_, row)| !row.has(FRESH)).map(|(number, row)| self.view(number, row))
     }
 
+    /// Where the objects of one process lie, a range of addresses per extent, ascending; those born
+    /// in the open interval included.
+    pub fn ranges_of(&self, pid: u32) -> impl Iterator<Item = std::ops::Range<u64>> {
+        let slot = self.pids.get(&pid).copied();
+        let numbers = slot.into_iter().flat_map(|slot| self.process(slot).index.iter());
+        numbers.map(|number| self.rows[number].addr..self.rows[number].end())
+    }
+
     /// How many extents are records, and their bytes.
     pub fn extent_totals(&self) -> (u64, u64) {
         (self.live.extents, self.live.bytes)

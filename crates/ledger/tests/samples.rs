@@ -168,6 +168,12 @@ fn ephemeral_objects_never_become_records() {
     let mut world = World::new(small());
     let brief = world.born(16, 10, Flags(0));
     world.sample(20, 1, AccessKind::Read, None);
+    assert_eq!(world.ledger.extents_of(PID).count(), 0);
+    let ranges: Vec<_> = world.ledger.ranges_of(PID).collect();
+    assert_eq!(
+        ranges,
+        [16 * OS_PAGE..20 * OS_PAGE, 20 * OS_PAGE..24 * OS_PAGE, 24 * OS_PAGE..26 * OS_PAGE]
+    );
     world.died(16, 10, brief);
     world.sample(20, 1, AccessKind::Read, None);
     let outside = world.ledger.find(PID, 16 * OS_PAGE);

@@ -143,6 +143,17 @@ pub fn figures(s: &Summary) -> String {
         samples.outside,
         samples.lost
     );
+    if samples.throttled > 0 {
+        let _ =
+            writeln!(out, "slowed     the kernel throttled sampling {} times", samples.throttled);
+    }
+    if samples.blind > 0 {
+        let _ = writeln!(
+            out,
+            "blind      {} looks were not taken: the process is too large to be probed for reads",
+            samples.blind
+        );
+    }
     moves(&mut out, s);
     spent(&mut out, s);
     for (problem, count) in &s.problems {
@@ -211,7 +222,8 @@ fn spent(out: &mut String, s: &Summary) {
     let _ = writeln!(
         out,
         "spent      {} CPU in {:.1?} ({share:.2}%): records {}, samples {}, ledger {}, policy {}, \
-         mover {}; {} ticks",
+         mover {}, \
+         processes coming and going {}; {} ticks",
         ms(s.spent.cpu_ns),
         Duration::from_millis(s.elapsed_ms),
         ms(s.spent.records_ns),
@@ -219,6 +231,7 @@ fn spent(out: &mut String, s: &Summary) {
         ms(s.spent.ledger_ns),
         ms(s.spent.policy_ns),
         ms(s.spent.mover_ns),
+        ms(s.spent.other_ns()),
         s.spent.ticks,
     );
 }
@@ -258,6 +271,7 @@ mod tests {
         let mut end = Farewell::default();
         end.summary.modelled = true;
         end.summary.problems.insert("x\ny".into(), 2);
+        end.summary.samples.blind = 7;
         let used = Use { peak_bytes: 1 << 20, samples: 1, reads: 5000, ..Use::default() };
         end.sites.push(SiteRow {
             hash: 1,
@@ -269,6 +283,7 @@ mod tests {
         let text = farewell(&end, &mut Symbols::new(), 10);
         assert!(text.contains("MODELLED   nothing was moved"), "{text}");
         assert!(text.contains("problem    x?y (2 times)"), "{text}");
+        assert!(text.contains("blind      7 looks were not taken"), "{text}");
         assert!(text.contains("*  1MiB"), "{text}");
         assert!(text.contains("p?: unknown site"), "{text}");
     }

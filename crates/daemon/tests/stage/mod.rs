@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ pub const MIB: u64 = 1 << 20;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 type Samples = Arc<Mutex<Vec<(Range<u64>, u32)>>>;
+type Watched = Arc<Mutex<Vec<Range<u64>>>>;
 
 pub struct Stage {
     directory: tempfile::TempDir,
@@ -40,6 +41,10 @@ pub struct Stage {
     handle: Handle,
     thread: Option<JoinHandle<Result<Farewell, DaemonError>>>,
     samples: Samples,
+    /// What the sampler was told to watch last.
+    pub watched: Watched,
+    /// Processes it was told to observe.
+    pub attaches: Arc<AtomicU64>,
 }
 
 /// Lets a [`Stage::with_slow_mover`] go on.
@@ -91,14 +96,19 @@ impl Stage {
         config.policy.gate = "none".parse().unwrap();
         change(&mut config);
         let samples = Samples::default();
-        let sampler = Box::new(FedSampler { samples: Arc::clone(&samples) });
+        let (watched, attaches) = (Watched::default(), Arc::new(AtomicU64::new(0)));
+        let sampler = Box::new(FedSampler {
+            samples: Arc::clone(&samples),
+            watched: Arc::clone(&watched),
+            attaches: Arc::clone(&attaches),
+        });
         let parts = Parts { machine: machine(), sampler: Some(sampler), mover };
         let daemon = Daemon::new(config, parts).unwrap();
         let handle = daemon.handle();
         let clients_path = daemon.clients_path().to_owned();
         let control_path = daemon.control_path();
         let thread = Some(std::thread::spawn(move || daemon.run()));
-        Stage { directory, clients_path, control_path, handle, thread, samples }
+        Stage { directory, clients_path, control_path, handle, thread, samples, watched, attaches }
     }
 
     /// Greets as a runtime does.
@@ -226,23 +236,28 @@ fn machine() -> Machine {
     }
 }
 
-/// Sees what it is fed.
+/// Sees what it is fed; is told what to watch, as the probe is.
 struct FedSampler {
     samples: Samples,
+    watched: Watched,
+    attaches: Arc<AtomicU64>,
 }
 
 impl Sampler for FedSampler {
     fn kind(&self) -> Kind {
-        Kind::Perf
+        Kind::Probe
     }
 
     fn attach(&mut self, _pid: u32) -> Result<(), SamplerError> {
+        self.attaches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn detach(&mut self, _pid: u32) {}
 
-    fn watch(&mut self, _pid: u32, _ranges: &[Range<u64>]) {}
+    fn watch(&mut self, _pid: u32, ranges: &[Range<u64>]) {
+        *self.watched.lock().unwrap() = ranges.to_vec();
+    }
 
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
         let before = out.len();
@@ -258,7 +273,7 @@ impl Sampler for FedSampler {
                 weight: 64,
             }));
         }
-        Drained { samples: (out.len() - before) as u64, ..Drained::default() }
+        Drained { samples: (out.len() - before) as u64, blind: 1, ..Drained::default() }
     }
 
     fn counters(&mut self) -> Option<Counters> {
