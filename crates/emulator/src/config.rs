@@ -4,9 +4,37 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use tiercel_machine::{Machine, NodeId};
+use tiercel_machine::{Machine, MachineError, NodeId};
+use tiercel_memsim::ModelError;
+
+/// Why the plugin does not load.
+#[derive(Debug, thiserror::Error)]
+pub enum EmulatorError {
+    /// Text that is not the configuration's JSON.
+    #[error("its configuration: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// A machine that cannot be.
+    #[error("its configuration: {0}")]
+    Machine(#[from] MachineError),
+    /// A machine that cannot be timed.
+    #[error("its configuration: {0}")]
+    Model(#[from] ModelError),
+    /// Something that does not fit together.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The configuration's file.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Its path.
+        path: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The thread that warps time.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
 
 /// Physical addresses of one node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,19 +87,17 @@ pub struct Config {
 
 impl Config {
     /// Reads and checks the file's text.
-    pub fn parse(text: &str) -> Result<(Config, Machine)> {
-        let config: Config = serde_json::from_str(text).context("the plugin's configuration")?;
-        let machine = Machine::from_toml(&config.machine).context("its machine")?;
-        ensure!(!config.cpu_nodes.is_empty(), "no virtual CPU is given a node");
-        ensure!(!config.ranges.is_empty(), "no memory is given a node");
+    pub fn parse(text: &str) -> Result<(Config, Machine), EmulatorError> {
+        let config: Config = serde_json::from_str(text)?;
+        let machine = Machine::from_toml(&config.machine)?;
+        demand(!config.cpu_nodes.is_empty(), "no virtual CPU is given a node")?;
+        demand(!config.ranges.is_empty(), "no memory is given a node")?;
         for range in &config.ranges {
-            ensure!(range.start < range.end, "range {:#x} is empty", range.start);
-            ensure!(machine.node(range.node).is_some(), "there is no node {}", range.node);
+            demand(range.start < range.end, "a physical range is empty")?;
+            demand(machine.node(range.node).is_some(), "a physical range names no node")?;
         }
-        ensure!(
-            config.ranges.windows(2).all(|pair| pair[0].end <= pair[1].start),
-            "physical ranges must ascend and not overlap"
-        );
+        let apart = config.ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        demand(apart, "physical ranges must ascend and not overlap")?;
         Ok((config, machine))
     }
 
@@ -80,6 +106,11 @@ impl Config {
         let after = self.ranges.partition_point(|range| range.end <= physical);
         self.ranges.get(after).filter(|range| range.start <= physical).map(|range| range.node)
     }
+}
+
+/// An error with this reason, unless it holds.
+pub(crate) fn demand(holds: bool, reason: &'static str) -> Result<(), EmulatorError> {
+    if holds { Ok(()) } else { Err(EmulatorError::Invalid(reason)) }
 }
 
 /// 4 GHz at one instruction a cycle, or 2 GHz at two.

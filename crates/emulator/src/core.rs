@@ -14,10 +14,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::Result;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::{
-    Access as Asked, CacheShape, CoreShape, LINE_BYTES, LevelShape, Uncore, WindowShape,
+    Access as Asked, CacheShape, CoreShape, LINE_BYTES, LevelShape, ModelError, Uncore, WindowShape,
 };
 
 use crate::config::Config;
@@ -98,7 +97,7 @@ struct Line {
 
 impl Shared {
     /// Everything idle and empty.
-    pub fn new(config: Config, machine: &Machine) -> Result<Shared> {
+    pub fn new(config: Config, machine: &Machine) -> Result<Shared, ModelError> {
         let cache = CacheShape { bytes: config.llc_bytes, ways: WAYS };
         let last = LevelShape { cache, latency_ps: config.llc_ps };
         let uncore = Mutex::new(Uncore::new(machine, Some(last))?);
@@ -106,7 +105,7 @@ impl Shared {
     }
 
     /// A virtual CPU's core, empty.
-    pub fn core(&self, index: usize) -> Result<Core> {
+    pub fn core(&self, index: usize) -> Result<Core, ModelError> {
         let config = &self.config;
         let cache = CacheShape { bytes: config.l2_bytes, ways: WAYS };
         let shape = CoreShape {

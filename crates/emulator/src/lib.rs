@@ -26,5 +26,5 @@ mod ffi;
 #[cfg(not(test))]
 mod plugin;
 
-pub use config::{Config, PhysicalRange};
+pub use config::{Config, EmulatorError, PhysicalRange};
 pub use stats::{NodeStats, Stats, VcpuStats};

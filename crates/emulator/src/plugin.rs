@@ -12,11 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, Once, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
 use tiercel_machine::Machine;
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, EmulatorError, demand};
 use crate::core::{Access, Core, Moment, Place, Shared};
 use crate::ffi;
 use crate::instruction::{self, Kind};
@@ -93,7 +92,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     match installed {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("tiercel emulator: {error:#}");
+            eprintln!("tiercel emulator: {error}");
             1
         }
     }
@@ -104,30 +103,23 @@ unsafe fn install(
     info: &ffi::Info,
     argc: c_int,
     argv: *const *const c_char,
-) -> Result<()> {
+) -> Result<(), EmulatorError> {
     // SAFETY: QEMU hands over `argc` valid strings and a valid name.
     let (arguments, target) = unsafe {
         let text = |at: *const c_char| CStr::from_ptr(at).to_string_lossy().into_owned();
         let arguments: Vec<String> = (0..argc as usize).map(|i| text(*argv.add(i))).collect();
         (arguments, text(info.target_name))
     };
-    ensure!(info.system_emulation && target == "x86_64", "it needs qemu-system-x86_64");
-    ensure!(info.version_cur >= ffi::PLUGIN_VERSION, "it needs QEMU 10");
-    ensure!(
-        info.max_vcpus as usize <= MAX_VCPUS,
-        "{} virtual CPUs; {MAX_VCPUS} at most",
-        info.max_vcpus
-    );
+    demand(info.system_emulation && target == "x86_64", "it needs qemu-system-x86_64")?;
+    demand(info.version_cur >= ffi::PLUGIN_VERSION, "it needs QEMU 10")?;
+    demand(info.max_vcpus as usize <= MAX_VCPUS, "more than 16 virtual CPUs")?;
     let path = arguments.iter().find_map(|a| a.strip_prefix("config="));
-    let path = path.context("config=FILE is missing")?;
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let path = path.ok_or(EmulatorError::Invalid("config=FILE is missing"))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| EmulatorError::File { path: path.to_owned(), source })?;
     let (config, machine) = Config::parse(&text)?;
-    ensure!(
-        config.cpu_nodes.len() >= info.max_vcpus as usize,
-        "the configuration has {} virtual CPUs, QEMU {}",
-        config.cpu_nodes.len(),
-        info.max_vcpus
-    );
+    let enough = config.cpu_nodes.len() >= info.max_vcpus as usize;
+    demand(enough, "the configuration has fewer virtual CPUs than QEMU")?;
     let vcpus = config.cpu_nodes.len().min(MAX_VCPUS);
     let shared = Shared::new(config, &machine)?;
     for (index, slot) in CORES.iter().enumerate().take(vcpus) {
@@ -137,14 +129,17 @@ unsafe fn install(
     unsafe {
         let score = ffi::qemu_plugin_scoreboard_new(size_of::<Counters>());
         let state = State { machine, shared, score };
-        ensure!(STATE.set(state).is_ok(), "it is loaded twice");
+        demand(STATE.set(state).is_ok(), "it is loaded twice")?;
         ffi::qemu_plugin_register_vcpu_init_cb(id, vcpu_begins);
         ffi::qemu_plugin_register_vcpu_idle_cb(id, vcpu_idles);
         ffi::qemu_plugin_register_vcpu_resume_cb(id, vcpu_resumes);
         ffi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate);
         ffi::qemu_plugin_register_atexit_cb(id, at_exit, std::ptr::null_mut());
     }
-    std::thread::Builder::new().name("warp".to_owned()).spawn(warp)?;
+    std::thread::Builder::new()
+        .name("warp".to_owned())
+        .spawn(warp)
+        .map_err(EmulatorError::Thread)?;
     Ok(())
 }
 
@@ -324,10 +319,8 @@ fn extra_ps(kind: Kind) -> u64 {
     }
 }
 
-#[expect(clippy::mut_from_ref, reason = "one thread per virtual CPU")]
 fn core(vcpu: c_uint) -> &'static mut Core {
-    // SAFETY: set to a core that lives for ever, or null, which callbacks cannot meet: they come after
-    // installation. Only the virtual CPU's own thread asks for its core, and drops the reference
+    // SAFETY: set to a core that lives for ever before any callback comes. Only the virtual CPU's own thread asks for its core, and drops the reference
     // before the callback returns; callbacks of one virtual CPU do not nest.
     unsafe { &mut *CORES[vcpu as usize].load(Ordering::Relaxed) }
 }

@@ -26,8 +26,9 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 /// Packages from outside that only the named crates may use.
 const RESERVED: &[(&[&str], &[&str])] = &[
-    // What leaves as JSON leaves through the control socket or the terminal.
-    (&["serde_json"], &["daemon", "tiercel", "lab", "xtask"]),
+    // What leaves as JSON leaves through the control socket or the terminal, or between the lab and
+    // its plugin.
+    (&["serde_json"], &["daemon", "emulator", "tiercel", "lab", "xtask"]),
     (&["anyhow"], &["tiercel", "lab", "xtask"]),
     (
         &["libc", "rustix", "nix"],
