@@ -169,5 +169,5 @@ fn hash(line: u64) -> u64 {
 /// The highest bit of every byte that is zero, and no other bit.
 #[inline]
 fn zero_bytes(word: u64) -> u64 {
-    !((word & LOW) + LOW | word | LOW)
+    !(((word & LOW) + LOW) | word | LOW)
 }

@@ -1,7 +1,8 @@
 //! One core (private caches, miss window, prefetcher, clock), and what all cores share.
-//! In: a core's accesses in program order. Out: what served each, when it is done, the core's clock.
-//! Knows nothing of other cores' clocks. Not modelled: coherence between cores (two cores that write
-//! one line both keep it) and back-invalidation (a line may outlive its copy in the shared cache).
+//! In: a core's accesses in program order. Out: what served each, when it is done; the clock.
+//! Knows nothing of other cores' clocks. Not modelled: coherence between cores (two cores that
+//! write one line both keep it) and back-invalidation (a line may outlive its copy in the shared
+//! cache).
 //!
 //! Split in two so that several threads can run a core each and lock what they share only for
 //! misses.
@@ -97,8 +98,8 @@ pub struct Core {
     now_ps: u64,
     instruction: u64,
     private: Vec<Cache>,
-    /// By first-level set: the line used last in it, shifted left, and whether it is dirty. A use of
-    /// that line again changes nothing in the cache, so that it need not be asked.
+    /// By first-level set: the line used last in it, shifted left, and whether it is dirty. A use
+    /// of that line again changes nothing in the cache, so that it need not be asked.
     filter: [u64; FILTER],
     window: Window,
     prefetcher: Option<Prefetcher>,

@@ -22,7 +22,7 @@ use crate::{LINE_BYTES, ModelError, PS_PER_NS};
 const INTERVAL_PS: u64 = 1_000_000;
 /// Share of an interval in the smoothed load. A curve that rises steeply answers less load with
 /// much less latency, which makes more load: the steepest fitted one (its peak latency 0.6 of
-/// which is rise, at a slope of 50) would swing if an interval counted for more than 2 / (0.6 x 50).
+/// which is rise, at a slope of 50) would swing if an interval counted for 2 / (0.6 x 50) or more.
 const SMOOTH: f64 = 1.0 / 16.0;
 /// After so many empty intervals nothing is left of the load: (1 - 1/16)^128 is 0.03%.
 const FORGET_INTERVALS: u64 = 128;
@@ -330,7 +330,7 @@ impl Work {
 }
 
 impl Interval {
-    /// Ends the interval and the empty ones after it, all together as if their traffic had been even.
+    /// Ends the interval and the empty ones after it, as if their traffic had been even.
     fn close(&mut self, at_ps: u64) {
         let intervals = (at_ps - self.start_ps) / INTERVAL_PS;
         let elapsed_ps = (intervals * INTERVAL_PS) as f64;

@@ -38,7 +38,7 @@ impl Counters {
 
     #[inline]
     pub(crate) fn add(&mut self, addr: u64) {
-        let block = addr / WEAR_BLOCK_BYTES & self.mask;
+        let block = (addr / WEAR_BLOCK_BYTES) & self.mask;
         let writes = &mut self.writes[block as usize];
         *writes = writes.saturating_add(1);
     }

@@ -1,4 +1,5 @@
-//! Everything against the slow obvious model, and that no written line is lost on its way to memory.
+//! Everything against the slow obvious model, and that no written line is lost on its way to
+//! memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

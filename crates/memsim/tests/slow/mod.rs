@@ -71,7 +71,8 @@ struct SlowCore {
     /// When every store there was leaves.
     stores: Vec<u64>,
     registers: Vec<u64>,
-    /// By region % 64: the region, the lines missed in it, the lines named since its stride changed.
+    /// By region % 64: the region, the lines missed in it, the lines named since its stride
+    /// changed.
     streams: Vec<(u64, Vec<i64>, Vec<i64>)>,
     /// By line % 64.
     flight: Vec<Option<(u64, u64)>>,
