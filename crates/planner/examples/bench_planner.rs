@@ -16,9 +16,9 @@ use tiercel_planner::{
 const PHASE_NS: u64 = 1_000_000_000;
 
 fn main() {
-    let rounds = if std::env::args().any(|arg| arg == "--quick") { 3 } else { 9 };
-    large(rounds);
-    h2m(rounds);
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    large(if quick { 1 } else { 7 });
+    h2m(if quick { 3 } else { 9 });
 }
 
 /// 10,000 objects, 100 phases, 3 memories.

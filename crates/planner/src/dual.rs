@@ -19,6 +19,9 @@ const SAMPLED_SEGMENTS: usize = 50_000;
 const ITEMS_LEAST: usize = 100;
 /// Rounds without a better bound after which steps are halved.
 const PATIENCE: usize = 4;
+/// Rounds that must close at least this share of the gap, or the climb ends.
+const STALL_ROUNDS: usize = 15;
+const STALL_LEAST: f64 = 0.002;
 /// Share of the new direction; the rest keeps the old one (Camerini, Fratta and Maffioli 1975).
 const FRESH: f64 = 0.6;
 /// Rounds with Polyak's step from no prices; then each price is scaled by what its slot lacks.
@@ -67,9 +70,17 @@ pub fn no_prices(problem: &Problem) -> Vec<f64> {
 /// is known.
 pub fn climb(problem: &Problem, start: Vec<f64>, upper: f64, rounds: usize) -> Prices {
     let mut climber = Climber::new(problem, start);
-    for _ in 0..rounds {
+    let mut before = f64::NEG_INFINITY;
+    for round in 0..rounds {
         if !climber.round(upper) {
             break;
+        }
+        if round % STALL_ROUNDS == STALL_ROUNDS - 1 {
+            let bound = climber.best.bound;
+            if climber.scaling && bound - before < (upper - bound) * STALL_LEAST {
+                break;
+            }
+            before = bound;
         }
     }
     climber.best

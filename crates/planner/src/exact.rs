@@ -221,3 +221,62 @@ impl<'a> Search<'a> {
         if segment == item.segments().start { item.at } else { Some(self.choice[segment - 1]) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::problem::{Item, Span};
+
+    /// Items of two segments in two slots, as far as `costs` reach; three memories.
+    fn problem(sizes: &[u64], costs: &[f64], first: u64, second: u64) -> Problem {
+        let mut problem = Problem {
+            memories: 3,
+            slots: 2,
+            capacity: vec![first, second, 40],
+            items: Vec::new(),
+            spans: Vec::new(),
+            costs: costs[..sizes.len() * 6].to_vec(),
+            moving: vec![0.0, 0.1, 0.3, 0.2, 0.0, 0.4, 0.5, 0.1, 0.0],
+        };
+        for (at, bytes) in sizes.iter().enumerate() {
+            let first = problem.spans.len() as u32;
+            problem.spans.extend([Span { first: 0, last: 0 }, Span { first: 1, last: 1 }]);
+            let before = (at % 2 == 0).then_some(1);
+            problem.items.push(Item { bytes: *bytes, first, count: 2, at: before });
+        }
+        problem
+    }
+
+    /// The least value of all choices.
+    fn by_trying_all(problem: &Problem) -> f64 {
+        let segments = problem.spans.len() as u32;
+        let choices = (0..3u32.pow(segments)).map(|number| {
+            (0..segments).map(|at| (number / 3u32.pow(at) % 3) as u8).collect::<Vec<u8>>()
+        });
+        choices
+            .filter(|choice| Room::of(problem, choice).keeps(&problem.capacity))
+            .map(|choice| problem.value(&choice))
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    proptest! {
+        #[test]
+        fn finds_the_least_from_any_prices(
+            sizes in prop::collection::vec(1u64..10, 1..4),
+            costs in prop::collection::vec(-5.0..5.0f64, 18),
+            prices in prop::collection::vec(0.0..0.5f64, 6),
+            room in (0u64..15, 0u64..15),
+        ) {
+            let problem = problem(&sizes, &costs, room.0, room.1);
+            let order: Vec<u32> = (0..sizes.len() as u32).rev().collect();
+            let found = search(&problem, &prices, &order, f64::INFINITY, 1_000_000);
+            prop_assert!(found.proven);
+            let choice = found.choice.expect("the last memory has room");
+            prop_assert!(Room::of(&problem, &choice).keeps(&problem.capacity));
+            let (value, least) = (problem.value(&choice), by_trying_all(&problem));
+            prop_assert!((value - least).abs() < 1e-6, "{value} {least}");
+        }
+    }
+}

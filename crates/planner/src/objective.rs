@@ -23,6 +23,8 @@ pub struct Trial {
     pub placements: Vec<Placement>,
     /// Accesses and moves.
     pub cost: Cost,
+    /// The moves' share of it.
+    pub moves: Cost,
     /// No placement has less weighed cost; `None` for strategies that know none.
     pub bound: Option<f64>,
     pub proven: bool,

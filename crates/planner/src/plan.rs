@@ -278,7 +278,10 @@ impl<'a> Planner<'a> {
         };
         let mut known: Option<Solution> = None;
         let found = match self.options.strategy {
-            Strategy::FirstCome => first_come(&problem(&self.slots, false), &self.births()),
+            Strategy::FirstCome => {
+                let problem = Problem::without_costs(self.workload, self.memories, &self.slots);
+                first_come(&problem, &self.births())
+            }
             Strategy::Greedy => greedy(&problem(&self.slots, false)),
             Strategy::Lifetimes => {
                 lifetime_by_lifetime(&problem(&self.slots, false), &self.lifetimes(), effort)
@@ -293,7 +296,7 @@ impl<'a> Planner<'a> {
                     Levels::OneByOne if self.memories.len() > 2 => {
                         memory_by_memory(&problem, effort)
                     }
-                    _ => solve(&problem, effort, self.seed(&problem, weights))
+                    _ => solve(&problem, effort, self.seed(&problem))
                         .map(|solution| known.insert(solution).choice.clone()),
                 }
             }
@@ -303,10 +306,11 @@ impl<'a> Planner<'a> {
             bytes: self.workload.objects[object].bytes,
         })?;
         let placements = self.placements(&choice, by_phase);
-        let (cost, _) = evaluate(self.workload, self.memories, &self.options.copy, &placements);
+        let (cost, moves) = evaluate(self.workload, self.memories, &self.options.copy, &placements);
         Ok(Trial {
             placements,
             cost,
+            moves,
             bound: known.as_ref().map(|solution| solution.bound),
             proven: known.as_ref().is_some_and(|solution| solution.proven),
             weights,
@@ -315,12 +319,11 @@ impl<'a> Planner<'a> {
     }
 
     /// First come first served: so no plan is worse. Not for one slot, where it does not fit.
-    fn seed(&self, problem: &Problem, weights: Weights) -> Option<Vec<u8>> {
+    fn seed(&self, problem: &Problem) -> Option<Vec<u8>> {
         if self.options.strategy == Strategy::Initial {
             return None;
         }
-        let (memories, copy) = (self.memories, &self.options.copy);
-        let whole = Problem::of(self.workload, memories, copy, weights, &self.slots, false);
+        let whole = Problem::without_costs(self.workload, self.memories, &self.slots);
         let choice = first_come(&whole, &self.births()).ok()?;
         let times = |item: &crate::problem::Item| item.count as usize;
         let each = problem.items.iter().zip(choice);
@@ -373,7 +376,6 @@ impl<'a> Planner<'a> {
         let last = Placement { birth: (memories.len() - 1) as u8, moves: Vec::new() };
         let all_last = vec![last; workload.objects.len()];
         let (in_last, _) = evaluate(workload, memories, &self.options.copy, &all_last);
-        let (_, moved) = evaluate(workload, memories, &self.options.copy, &trial.placements);
         let value_in_last = match self.options.objective {
             Objective::Time => in_last.time_ns,
             Objective::Energy => in_last.energy_pj,
@@ -384,7 +386,7 @@ impl<'a> Planner<'a> {
         let moved_bytes = moved_bytes.map(|(object, one)| object.bytes * one.moves.len() as u64);
         let promise = Promise {
             cost: trial.cost,
-            moves: moved,
+            moves: trial.moves,
             moved_bytes: moved_bytes.sum(),
             in_last,
             value,

@@ -100,6 +100,17 @@ impl Problem {
         problem
     }
 
+    /// All objects, one segment each, at no cost: for those who only look at room.
+    pub fn without_costs(workload: &Workload, memories: &[Memory], slots: &Slots) -> Problem {
+        let mut problem = Problem::new(memories, &Copy::default(), Weights::TIME, slots.count);
+        for (object, span) in workload.objects.iter().zip(&slots.of_object) {
+            let mut item = problem.begin(object.bytes, None);
+            problem.segment(&mut item, *span, &[0.0; MEMORIES_MAX]);
+            problem.items.push(item);
+        }
+        problem
+    }
+
     /// An item without segments yet; to be pushed when it has them.
     pub fn begin(&self, bytes: u64, at: Option<u8>) -> Item {
         Item { bytes, first: self.spans.len() as u32, count: 0, at }
