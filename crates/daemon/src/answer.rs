@@ -56,6 +56,7 @@ impl Daemon {
     }
 
     fn objects(&mut self, by: Order, limit: usize) -> Objects {
+        self.note_fits();
         let fast_bytes = self.fast_budget_bytes();
         let present = self.clients.values_mut().map(|client| client.present(&self.ledger));
         let mut rows = self.sites.rows(present, fast_bytes);

@@ -127,6 +127,8 @@ pub(crate) struct Pace {
     /// What lives is counted again no sooner than this: counting may cost 1% of the time.
     pub(crate) look_due_ms: u64,
     pub(crate) sample_due_ms: u64,
+    /// What fits is found out again no sooner than this.
+    pub(crate) fits_due_ms: u64,
     /// What passed since the last decision.
     pub(crate) undecided: Interval,
     pub(crate) stopping: bool,
@@ -363,6 +365,7 @@ impl Daemon {
     /// Takes what a client left in its rings, keeps what its sites did, and lets it go.
     pub(crate) fn forget(&mut self, number: u32) {
         self.drain_last(number);
+        self.last_words(number);
         let Some(mut client) = self.clients.remove(&number) else { return };
         self.numbers.remove(&client.pid);
         self.look_at(&mut client);
@@ -381,6 +384,19 @@ impl Daemon {
         }
         self.ledger.process_exited(client.pid);
         self.hands.gone(client.pid);
+    }
+
+    /// What fits of a leaving client that was seen to use anything.
+    fn last_words(&mut self, number: u32) {
+        if !self.clients.get(&number).is_some_and(|client| client.uses.were_sampled()) {
+            return;
+        }
+        if self.clients.len() == 1 {
+            // What was born since the last tick is no record before the next, and there will be
+            // none while it lives. Nobody else's interval is cut short.
+            self.close_interval();
+        }
+        self.note_fits();
     }
 
     fn stepped_aside(&mut self, reason: String) {

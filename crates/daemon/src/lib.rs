@@ -16,6 +16,7 @@ mod daemon;
 mod decide;
 mod desk;
 mod event;
+mod fits;
 mod greet;
 mod hands;
 mod metrics;
@@ -35,6 +36,7 @@ pub use answer::Objects;
 pub use choice::MachineChoice;
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::{Daemon, DaemonError, Handle, Parts};
+pub use fits::Fits;
 pub use moves::{LoggedMove, MoveTotals};
 pub use sites::{SITES_MAX, SiteRow, Use};
 pub use summary::{

@@ -3,6 +3,7 @@
 //! Knows nothing of names: rows carry frames.
 
 use crate::control::Order;
+use crate::fits::Fits;
 use crate::symbols::SiteFrame;
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
@@ -44,6 +45,10 @@ pub struct Use {
     pub heat_max: f64,
     /// Bytes per node at the last look that found any.
     pub last_nodes: BTreeMap<NodeId, u64>,
+    /// What of that which lives deserves the best tier.
+    pub fits: Fits,
+    /// The same when somebody last looked while any lived.
+    pub last_fits: Fits,
     /// Some of its objects are blocks of small slots.
     pub blocks: bool,
 }
@@ -66,6 +71,8 @@ impl Use {
         self.heat += other.heat;
         self.heat_max += other.heat_max;
         self.blocks |= other.blocks;
+        self.fits.absorb(&other.fits);
+        self.last_fits.absorb(&other.last_fits);
         for (into, from) in
             [(&mut self.nodes, &other.nodes), (&mut self.last_nodes, &other.last_nodes)]
         {
@@ -147,6 +154,25 @@ impl ClientUses {
         }
     }
 
+    /// Forgets what fits; what follows says it anew.
+    pub(crate) fn begin_fits(&mut self) {
+        self.uses.values_mut().for_each(|used| used.fits = Fits::default());
+    }
+
+    /// What fits is complete. A site whose objects die one by one is remembered as it was.
+    pub(crate) fn end_fits(&mut self) {
+        for used in self.uses.values_mut().filter(|used| used.fits.of_bytes > 0) {
+            if used.fits.of_bytes >= used.last_fits.of_bytes / 2 {
+                used.last_fits.clone_from(&used.fits);
+            }
+        }
+    }
+
+    /// True when a sample hit one of its objects.
+    pub(crate) fn were_sampled(&self) -> bool {
+        self.uses.values().any(|used| used.samples > 0)
+    }
+
     /// The look is complete.
     pub fn end_look(&mut self) {
         for used in self.uses.values_mut() {
@@ -201,6 +227,7 @@ impl Sites {
             row.used.live_bytes = 0;
             row.used.heat = 0.0;
             row.used.nodes.clear();
+            row.used.fits = Fits::default();
         }
         join(&mut self.left, gone);
     }
@@ -241,7 +268,8 @@ pub fn sort(rows: &mut [SiteRow], by: Order) {
     });
 }
 
-/// Greedy by accesses per byte: the best a budget can do where pieces are small against it.
+/// By what fits where somebody looked. Else greedy by accesses per byte: the best a budget can do
+/// where pieces are small against it.
 fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
     rows.sort_by(|a, b| {
         b.used.density().total_cmp(&a.used.density()).then_with(|| a.hash.cmp(&b.hash))
@@ -256,6 +284,9 @@ fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
             row.deserves_fast = true;
             left = 0;
         }
+    }
+    for row in rows.iter_mut().filter(|row| row.used.last_fits.of_bytes > 0) {
+        row.deserves_fast = row.used.last_fits.bytes > 0;
     }
 }
 
@@ -295,8 +326,11 @@ fn join(rows: &mut HashMap<u64, SiteRow>, later: HashMap<u64, SiteRow>) {
             Entry::Occupied(mut place) => {
                 let used = &mut place.get_mut().used;
                 let peak_bytes = used.peak_bytes.max(row.used.peak_bytes);
+                let fits = [&used.last_fits, &row.used.last_fits];
+                let fits = fits.into_iter().max_by_key(|fits| fits.of_bytes).cloned();
                 used.absorb(&row.used);
                 used.peak_bytes = peak_bytes;
+                used.last_fits = fits.unwrap_or_default();
             }
         }
     }
@@ -330,6 +364,27 @@ mod tests {
         check(10, &[(1, 40, 1000), (2, 1, 1)], &[1]);
         check(10, &[(1, 4, 0)], &[]);
         check(0, &[(1, 4, 9)], &[]);
+    }
+
+    #[test]
+    fn what_fits_is_known_better_than_what_is_dense() {
+        let mut rows = vec![row(1, 4 << 20, 100), row(2, 40 << 20, 9)];
+        rows[0].used.last_fits = Fits { of_bytes: 4 << 20, of_objects: 1, ..Fits::default() };
+        let fits = Fits { bytes: 1 << 20, objects: 1, of_bytes: 40 << 20, of_objects: 40 };
+        rows[1].used.last_fits = fits;
+        mark_deserving(&mut rows, 4 << 20);
+        assert_eq!(rows.iter().map(|row| row.deserves_fast).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn objects_that_die_one_by_one_are_remembered_together() {
+        let mut uses = ClientUses::default();
+        for (of_bytes, expect) in [(64, 64), (40, 40), (10, 40), (0, 40), (80, 80)] {
+            uses.begin_fits();
+            uses.of(1).fits.of_bytes = of_bytes;
+            uses.end_fits();
+            assert_eq!(uses.of(1).last_fits.of_bytes, expect);
+        }
     }
 
     #[test]

@@ -122,9 +122,7 @@ impl Daemon {
         self.drain_samples();
         let now = self.now_ms();
         let began_ns = cpu::thread_ns();
-        let closed = Interval::of(&self.ledger.tick(now));
-        self.pace.undecided.elapsed_ms += closed.elapsed_ms;
-        self.pace.undecided.allocated_bytes += closed.allocated_bytes;
+        self.close_interval();
         self.summary.spent.ticks += 1;
         if !self.clients.is_empty() {
             self.summary.budget.used_bytes = self.fast_used_bytes();
@@ -154,6 +152,13 @@ impl Daemon {
             self.decide();
         }
         self.collect();
+    }
+
+    /// What was born and still lives becomes records.
+    pub(crate) fn close_interval(&mut self) {
+        let closed = Interval::of(&self.ledger.tick(self.now_ms()));
+        self.pace.undecided.elapsed_ms += closed.elapsed_ms;
+        self.pace.undecided.allocated_bytes += closed.allocated_bytes;
     }
 
     /// Lets go of clients that run another program, one without the runtime.
@@ -224,6 +229,7 @@ impl Daemon {
             }
             self.clients.insert(number, client);
         }
+        self.note_fits();
         self.pace.look_due_ms = now_ms + began.elapsed().as_millis() as u64 * 100;
         stale
     }

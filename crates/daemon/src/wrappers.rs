@@ -24,30 +24,14 @@ const NAMES: &[&str] = &[
     "mmap64",
     "mremap",
     // Conventional wrappers
-    "xmalloc",
-    "xcalloc",
-    "xrealloc",
-    "xreallocarray",
     "xnmalloc",
     "x2realloc",
     "x2nrealloc",
     "xpalloc",
-    "xzalloc",
     "xcharalloc",
-    "xmemdup",
-    "xstrdup",
     "ximalloc",
     "xicalloc",
     "xirealloc",
-    "safe_malloc",
-    "safe_calloc",
-    "safe_realloc",
-    "checked_malloc",
-    "emalloc",
-    "ecalloc",
-    "erealloc",
-    "my_malloc",
-    "my_realloc",
     "do_xmalloc",
     // Redis, memcached
     "zmalloc",
@@ -160,12 +144,55 @@ const PREFIXES: &[&str] = &[
     "xcalloc",
 ];
 
+/// What programs put before the name of an allocating function, without a final underscore.
+const BEFORE: &[&str] = &[
+    "", "x", "z", "e", "p", "s", "safe", "must", "check", "checked", "do", "my", "try", "wrap",
+    "wrapped", "mem", "util", "sys", "fatal", "secure", "zero", "clear", "debug", "raw",
+];
+
+/// The allocating function.
+const STEMS: &[&str] = &[
+    "malloc",
+    "calloc",
+    "realloc",
+    "alloc",
+    "zalloc",
+    "mallocz",
+    "malloc0",
+    "alloc0",
+    "mallocarray",
+    "reallocarray",
+    "memalign",
+    "alignedalloc",
+    "aligned_alloc",
+    "aligned_malloc",
+    "strdup",
+    "strndup",
+    "memdup",
+];
+
+/// What programs put behind it.
+const BEHIND: &[&str] =
+    &["_or_die", "_or_exit", "_or_abort", "_or_fail", "_checked", "_check", "_safe", "_wrapper"];
+
+/// A wrapper by its name: `must_alloc`, `xmalloc`, `SafeCalloc`, `my_realloc`, `malloc_or_die`.
+fn is_named_so(name: &str) -> bool {
+    let name = name.trim_start_matches('_').to_ascii_lowercase();
+    let behind = BEHIND.iter().find_map(|behind| name.strip_suffix(behind));
+    let name = behind.unwrap_or(&name);
+    STEMS.iter().any(|stem| {
+        let before = name.strip_suffix(stem);
+        before.is_some_and(|before| BEFORE.contains(&before.trim_end_matches('_')))
+    })
+}
+
 /// True when `function` only passes memory on. Template arguments and parameters do not matter.
 pub fn is_wrapper(function: &str) -> bool {
     let bare = function.split('(').next().unwrap_or(function);
     // Compilers append `.constprop.0`, `.isra.0`, `.part.0`, `.cold` to what they cloned.
     let name = bare.split('.').next().unwrap_or(bare);
     NAMES.contains(&name)
+        || is_named_so(name)
         || PREFIXES.iter().any(|prefix| bare.starts_with(prefix))
         || bare.contains("::allocate") && bare.contains("lloc")
 }
@@ -185,11 +212,38 @@ mod tests {
             "std::allocator_traits<std::allocator<int>>::allocate(std::allocator<int>&)",
             "std::vector<double, std::allocator<double> >::reserve(unsigned long)",
             "PyMem_RawMalloc",
+            "must_alloc",
+            "xmalloc",
+            "safe_calloc",
+            "SafeMalloc",
+            "checked_realloc",
+            "check_malloc",
+            "do_alloc",
+            "my_alloc",
+            "zmalloc",
+            "ecalloc",
+            "__my_malloc",
+            "malloc_or_die",
+            "xmalloc_checked",
+            "xstrdup",
             "alloc::raw_vec::RawVecInner<A>::try_allocate_in",
         ] {
             assert!(is_wrapper(name), "{name}");
         }
-        for name in ["main", "read_problem", "PyList_Append", "mallocate_all", "Table::grow(int)"] {
+        for name in [
+            "main",
+            "read_problem",
+            "PyList_Append",
+            "mallocate_all",
+            "Table::grow(int)",
+            "Table::alloc(int)",
+            "init_alloc",
+            "matrix_alloc",
+            "alloc_table",
+            "dealloc",
+            "x",
+            "",
+        ] {
             assert!(!is_wrapper(name), "{name}");
         }
     }

@@ -7,8 +7,8 @@ mod stage;
 use stage::{MIB, Stage, born, died, object};
 use std::io::Write;
 use std::sync::atomic::Ordering;
-use tiercel_daemon::Summary;
 use tiercel_daemon::control::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
+use tiercel_daemon::{Fits, Summary};
 use tiercel_policy::Limit;
 use tiercel_wire::Status;
 use tiercel_wire::client::SessionBuilder;
@@ -245,4 +245,25 @@ fn parts_of_the_time_add_up_and_blind_looks_are_shown() {
     let sum = parts.iter().sum::<u64>() + spent.mover_ns + spent.other_ns();
     assert!(parts.iter().all(|part| *part > 0), "{spent:?}");
     assert_eq!(sum, spent.cpu_ns, "{spent:?}");
+}
+
+#[test]
+fn rows_say_how_much_of_them_deserves_fast_memory() {
+    let stage = Stage::with(|config| config.fast = Limit::Bytes(4 * MIB));
+    let session = SessionBuilder::new().build().unwrap();
+    for i in 0..8 {
+        session.put_run(&object((1 << 40) + i * MIB, MIB)).unwrap();
+    }
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.feed((1 << 40) + 3 * MIB, 2 * MIB);
+    let request = Request::Objects { by: Order::Heat, limit: 1 };
+    stage.until("two of eight deserve it", |_| {
+        let objects = stage.ask(&request, "objects");
+        let fits = &objects["rows"][0]["used"]["fits"];
+        fits["objects"] == 2 && fits["of_objects"] == 8
+    });
+    let row = &stage.stop().sites[0];
+    assert!(row.deserves_fast);
+    let fits = Fits { bytes: 2 * MIB, objects: 2, of_bytes: 8 * MIB, of_objects: 8 };
+    assert_eq!(row.used.last_fits, fits);
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::Outcome;
-use tiercel_ledger::{Ledger, TickSummary};
+use tiercel_ledger::{ExtentId, Ledger, TickSummary};
 use tiercel_machine::Machine;
 
 use crate::assign::{Candidate, assign};
@@ -123,6 +123,24 @@ impl Policy {
             decision.births.extend(births(ledger, books, pids));
         }
         decision
+    }
+
+    /// The extents that an assignment made now would give the best tier, in no order. Nothing is asked to move, and neither trigger nor gate has a say: it answers
+    /// what deserves the budget.
+    pub fn best(&mut self, ledger: &Ledger, machine: &Machine, budgets: &Budgets) -> Vec<ExtentId> {
+        if machine.tiers().is_empty() {
+            return Vec::new();
+        }
+        self.note_peaks(ledger, budgets);
+        let members = members(ledger, budgets);
+        let books = self.books(ledger, machine, budgets, &members);
+        let mut lists = self.candidates(ledger, &members, &books, &mut Seen::default());
+        let mut best = Vec::new();
+        for (books, list) in books.iter().zip(&mut lists) {
+            let end = assign(list, &books.room)[0];
+            best.extend(list[..end].iter().map(Candidate::id));
+        }
+        best
     }
 
     fn note_peaks(&mut self, ledger: &Ledger, budgets: &Budgets) {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::units::short_bytes;
-use tiercel_daemon::{Farewell, SiteRow, Summary};
+use tiercel_daemon::{Farewell, Fits, SiteRow, Summary};
 use tiercel_machine::NodeId;
 
 /// Sites that are named and merged for a table; naming costs up to a millisecond each.
@@ -19,7 +19,7 @@ pub fn farewell(farewell: &Farewell, symbols: &mut Symbols, rows: usize) -> Stri
     let seen = farewell.sites.iter().any(|row| row.used.samples > 0);
     if !farewell.sites.is_empty() {
         out.push_str(if seen {
-            "objects that deserve fast memory, best first (* fits the budget):\n"
+            "objects that deserve fast memory, best first (* all or the stated part fits the budget):\n"
         } else {
             "largest objects (no access to them was observed):\n"
         });
@@ -68,6 +68,7 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
         ("", Left),
         ("size", Right),
         ("objects", Right),
+        ("fits", Left),
         ("accesses", Right),
         ("per KiB", Right),
         ("heat/s", Right),
@@ -81,6 +82,7 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
             if row.deserves_fast { "*" } else { "" }.to_owned(),
             short_bytes(if lives { used.live_bytes } else { used.peak_bytes }),
             used.births.to_string(),
+            fits(if lives { &used.fits } else { &used.last_fits }),
             short_count(used.reads + used.writes),
             short_count((used.density() * 1024.0) as u64),
             short_count(if lives { used.heat } else { used.heat_max } as u64),
@@ -100,6 +102,20 @@ pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
     };
     let blocks = if row.used.blocks && !row.frames.is_empty() { " (small objects)" } else { "" };
     printable(&format!("{}: {place}{blocks}", row.program))
+}
+
+/// What of a place deserves the budget: `all`, `none`, or how much of what.
+fn fits(fits: &Fits) -> String {
+    match fits {
+        Fits { of_bytes: 0, .. } => "-".to_owned(),
+        Fits { bytes: 0, .. } => "none".to_owned(),
+        Fits { bytes, of_bytes, .. } if bytes == of_bytes => "all".to_owned(),
+        Fits { bytes, objects, of_bytes, of_objects } => format!(
+            "{} of {}, {objects} of {of_objects}",
+            short_bytes(*bytes),
+            short_bytes(*of_bytes)
+        ),
+    }
 }
 
 /// Where objects are: `fast 80% slow 20%`.
@@ -265,6 +281,18 @@ pub fn named_json(farewell: &Farewell, symbols: &mut Symbols) -> serde_json::Val
 mod tests {
     use super::*;
     use tiercel_daemon::Use;
+
+    #[test]
+    fn what_fits_is_said_of_what() {
+        let check = |bytes: u64, objects, of: u64, expect: &str| {
+            let got = Fits { bytes: bytes << 20, objects, of_bytes: of << 20, of_objects: 64 };
+            assert_eq!(fits(&got), expect);
+        };
+        check(32, 8, 256, "32MiB of 256MiB, 8 of 64");
+        check(256, 64, 256, "all");
+        check(0, 0, 256, "none");
+        check(0, 0, 0, "-");
+    }
 
     #[test]
     fn one_node_says_that_nothing_moved() {
