@@ -13,6 +13,7 @@ use crate::{library, show};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 use tiercel_daemon::symbols::Symbols;
@@ -45,13 +46,19 @@ struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    let Engine { mut config, parts, mut remarks } = engine(&settings(&args.engine)?)?;
+    let engine = engine(&settings(&args.engine)?)?;
     let library = library::find()?;
     if !library::can_be_preloaded(&library) {
         bail!("{} cannot be preloaded: its path has a space or a colon", library.display());
     }
+    host(&args.program, engine, &library)
+}
+
+/// Starts the daemon, then the program with `library` in front of its own.
+fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started> {
+    let Engine { mut config, parts, mut remarks } = engine;
     let path = std::env::var_os("PATH");
-    if let Some(found) = find(&args.program[0], path.as_deref())
+    if let Some(found) = find(&program[0], path.as_deref())
         && let Some(hindrance) = hindrance(&found)
     {
         remarks.push(hindrance.to_string());
@@ -61,7 +68,7 @@ fn start(args: &RunArgs) -> Result<Started> {
     let daemon = Daemon::new(config, parts)?;
     let users = std::env::var_os("LD_PRELOAD");
     let added: Vec<(&str, OsString)> = vec![
-        ("LD_PRELOAD", library::preload(&library, users.as_deref())),
+        ("LD_PRELOAD", library::preload(library, users.as_deref())),
         (SOCKET_VARIABLE, daemon.clients_path().into()),
     ];
     let handle = daemon.handle();
@@ -69,7 +76,7 @@ fn start(args: &RunArgs) -> Result<Started> {
         .name("tiercel-daemon".into())
         .spawn(move || daemon.run())
         .context("cannot start the daemon's thread")?;
-    match Hosted::start(&args.program, &added) {
+    match Hosted::start(program, &added) {
         Ok(hosted) => Ok(Started { hosted, daemon, handle, remarks }),
         Err(error) => {
             handle.stop();
@@ -81,20 +88,22 @@ fn start(args: &RunArgs) -> Result<Started> {
 }
 
 impl Started {
-    fn finish(mut self, args: &RunArgs) -> ExitCode {
+    /// Waits for the program, then for the daemon, however either ends.
+    fn wait(mut self) -> Ended {
         let ending = self.hosted.wait();
         self.handle.stop();
-        let farewell = match self.daemon.join() {
-            Ok(Ok(farewell)) => Some(farewell),
-            Ok(Err(error)) => {
-                self.remarks.push(format!("the daemon failed: {error}; the program went on"));
-                None
-            }
-            Err(_) => {
-                self.remarks.push("the daemon failed; the program went on".to_owned());
-                None
-            }
+        let mut remarks = self.remarks;
+        let failure = match self.daemon.join() {
+            Ok(Ok(farewell)) => return Ended { ending, farewell: Some(farewell), remarks },
+            Ok(Err(error)) => format!(": {error}"),
+            Err(_) => " by a defect of its own".to_owned(),
         };
+        remarks.push(format!("the daemon failed{failure}; the program went on without it"));
+        Ended { ending, farewell: None, remarks }
+    }
+
+    fn finish(self, args: &RunArgs) -> ExitCode {
+        let Ended { ending, farewell, remarks } = self.wait();
         let ending = match ending {
             Ok(ending) => ending,
             Err(error) => {
@@ -103,12 +112,20 @@ impl Started {
             }
         };
         if !args.quiet
-            && let Err(error) = report(args, farewell.as_ref(), &self.remarks, ending)
+            && let Err(error) = report(args, farewell.as_ref(), &remarks, ending)
         {
             eprintln!("tiercel: cannot write the summary: {error:#}");
         }
         end_like(ending)
     }
+}
+
+/// A program that is done.
+struct Ended {
+    ending: Result<Ending>,
+    /// `None`: the daemon failed.
+    farewell: Option<Farewell>,
+    remarks: Vec<String>,
 }
 
 /// Writes the summary where it was asked for. It never changes the program's exit status.
@@ -153,4 +170,69 @@ fn text(
         out.push_str(&format!("remark     {remark}\n"));
     }
     out.lines().map(|line| format!("tiercel: {line}").trim_end().to_owned() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+    use tiercel_daemon::Settings;
+    use tiercel_sampler::{Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
+    use tiercel_wire::Sample;
+
+    /// A sampler with a defect: the daemon's thread dies of it at its first tick.
+    struct Failing;
+
+    impl Sampler for Failing {
+        fn kind(&self) -> Kind {
+            Kind::Probe
+        }
+
+        fn attach(&mut self, _pid: u32) -> Result<(), SamplerError> {
+            Ok(())
+        }
+
+        fn detach(&mut self, _pid: u32) {}
+
+        fn watch(&mut self, _pid: u32, _ranges: &[Range<u64>]) {}
+
+        fn drain(&mut self, _now_ms: u64, _out: &mut Vec<Sample>) -> Drained {
+            panic!("a defect, injected by a test");
+        }
+
+        fn counters(&mut self) -> Option<Counters> {
+            None
+        }
+
+        fn sees(&self) -> Sees {
+            let (source, text) = (String::new(), String::new());
+            let (reads, writes) = (Sight::Blind, Sight::Blind);
+            Sees { reads, writes, latency: false, node: false, counters: false, source, text }
+        }
+
+        fn cost(&self) -> Cost {
+            Cost::default()
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_dies_leaves_the_program_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let sampler = Kind::None;
+        let settings = Settings { machine: "spr-cxl".into(), sampler, ..Settings::default() };
+        let mut engine = engine(&settings).unwrap();
+        engine.config.directory = folder.path().join("t");
+        engine.config.tick_ms = 100;
+        engine.parts.sampler = Some(Box::new(Failing));
+        // It ends when the daemon's socket is gone, bounded: 9 says that it never went.
+        let script = r#"i=0; while [ -S "$TIERCEL_SOCKET" ]; do
+            i=$((i+1)); [ $i -lt 20000000 ] || exit 9; done; exit 7"#;
+        let program: Vec<OsString> = ["sh", "-c", script].iter().map(OsString::from).collect();
+        // Preloading what is loaded anyway changes nothing.
+        let ended = host(&program, engine, Path::new("libc.so.6")).unwrap().wait();
+        assert_eq!(ended.ending.unwrap(), Ending::Exited(7));
+        assert!(ended.farewell.is_none());
+        let said = ended.remarks.iter().any(|remark| remark.contains("by a defect of its own"));
+        assert!(said, "{:?}", ended.remarks);
+    }
 }
