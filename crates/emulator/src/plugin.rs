@@ -320,8 +320,9 @@ fn extra_ps(kind: Kind) -> u64 {
 }
 
 fn core(vcpu: c_uint) -> &'static mut Core {
-    // SAFETY: set to a core that lives for ever before any callback comes. Only the virtual CPU's own thread asks for its core, and drops the reference
-    // before the callback returns; callbacks of one virtual CPU do not nest.
+    // SAFETY: set to a core that lives for ever before any callback comes. Only the virtual CPU's
+    // own thread asks for its core, and drops the reference before the callback returns; callbacks
+    // of one virtual CPU do not nest.
     unsafe { &mut *CORES[vcpu as usize].load(Ordering::Relaxed) }
 }
 
