@@ -70,6 +70,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(bench_overhead::rows)]),
     ("planner", &[Program::Examples("planner")]),
+    ("memsim", &[Program::Examples("memsim")]),
     ("policy", &[Program::Examples("policy")]),
     ("mover", &[Program::Examples("mover")]),
     ("sampler", &[Program::Examples("sampler")]),

@@ -66,7 +66,9 @@ fn row(name: &str, stream: &[(u64, bool)], limit: Option<f64>, rounds: usize, pr
     for _ in 0..rounds {
         let mine = timed(|| play(&mut simulator, stream));
         let peer = timed(|| stream.iter().map(|&(addr, write)| plain.access(addr, write)).sum());
-        (ours.push(mine), peers.push(peer), ratios.push(mine / peer));
+        ours.push(mine);
+        peers.push(peer);
+        ratios.push(mine / peer);
     }
     let spread = (quantile(&mut ratios, 0.75) - quantile(&mut ratios, 0.25)) / median(&mut ratios);
     let (mine, peer) = (median(&mut ours), median(&mut peers));
