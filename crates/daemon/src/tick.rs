@@ -2,7 +2,7 @@
 //! In: the daemon's state, the time. Out: a changed state, jobs for the mover, birth budgets.
 //!
 //! ```text
-//! Drain (10..100 ms)  rings -> ledger; samples -> ledger; clock -> clients; resync after a loss
+//! Drain (4..100 ms)   rings -> ledger; samples -> ledger; clock -> clients; resync after a loss
 //! Tick  (2 s)         drain; ledger.tick; count what lives; Job::Look at what nobody knows
 //!   Looked            residency -> ledger; policy.tick; Job::Execute
 //!   Executed          outcomes -> ledger, log; birth budgets -> clients
@@ -32,6 +32,12 @@ const REFRESHES_MAX: usize = 256;
 /// Age at which it is, in ticks: memory is touched after its birth, and the kernel moves it too.
 const REFRESH_TICKS: u64 = 5;
 
+/// Records in a ring at which the next drain comes sooner.
+const RING_QUARTER: usize = RING_RECORDS / 4;
+
+/// Draining records may cost this part of the time.
+const DRAIN_PAUSES: u64 = 8;
+
 /// Shortest time between two drains of the sampler, milliseconds.
 const SAMPLE_MS: u64 = 50;
 
@@ -53,7 +59,8 @@ impl Daemon {
                 client.heal(&mut self.ledger, now);
             }
         }
-        self.summary.spent.records_ns += cpu::since_ns(began_ns);
+        let took_ns = cpu::since_ns(began_ns);
+        self.summary.spent.records_ns += took_ns;
         self.note_peak();
         let began_ns = cpu::thread_ns();
         self.observe(now);
@@ -62,20 +69,14 @@ impl Daemon {
             self.drain_samples();
             self.pace.sample_due_ms = now + SAMPLE_MS;
         }
-        self.set_pace(most, more, now);
+        self.set_pace(most, more, took_ns, now);
     }
 
-    /// Faster when rings fill, slower when they do not: a ring must not fill between two drains,
-    /// and an idle daemon must cost nothing that can be measured.
-    fn set_pace(&mut self, most: usize, more: bool, now_ms: u64) {
-        let (shortest, longest) = (self.config.poll_min_ms, self.config.poll_max_ms);
-        let every = &mut self.pace.drain_every_ms;
-        if most > RING_RECORDS / 4 {
-            *every = (*every / 2).max(shortest);
-        } else if most < RING_RECORDS / 16 {
-            *every = (*every + *every / 4 + 1).min(longest);
-        }
-        self.pace.drain_due_ms = if more { now_ms } else { now_ms + *every };
+    fn set_pace(&mut self, most: usize, more: bool, took_ns: u64, now_ms: u64) {
+        let bounds = (self.config.poll_min_ms, self.config.poll_max_ms);
+        let every_ms = pause_ms(self.pace.drain_every_ms, most, took_ns, bounds);
+        self.pace.drain_every_ms = every_ms;
+        self.pace.drain_due_ms = if more { now_ms } else { now_ms + every_ms };
     }
 
     /// Takes everything a leaving client left, bounded.
@@ -266,6 +267,22 @@ impl Daemon {
     }
 }
 
+/// Time to the next drain: sooner when rings fill, later when they do not, at once in one step. A
+/// ring must not fill between two drains, an idle daemon must cost nothing that can be measured,
+/// and a flood of records (100 ns each) must not cost more than its part of a CPU: what is lost
+/// then is healed.
+fn pause_ms(every_ms: u64, most: usize, took_ns: u64, (shortest, longest): (u64, u64)) -> u64 {
+    let every_ms = if most > RING_QUARTER {
+        every_ms * RING_QUARTER as u64 / most as u64
+    } else if most < RING_QUARTER / 4 {
+        every_ms + every_ms / 4 + 1
+    } else {
+        every_ms
+    };
+    let earned_ms = took_ns * DRAIN_PAUSES / 1_000_000;
+    every_ms.max(earned_ms).clamp(shortest, longest)
+}
+
 /// Ranges grouped by process, as movers want them.
 fn by_process(ranges: Vec<Range>) -> Vec<(u32, Vec<mover::Range>)> {
     let mut grouped: BTreeMap<u32, Vec<mover::Range>> = BTreeMap::new();
@@ -273,4 +290,24 @@ fn by_process(ranges: Vec<Range>) -> Vec<(u32, Vec<mover::Range>)> {
         grouped.entry(pid).or_default().push(mover::Range { addr, bytes });
     }
     grouped.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drains_follow_the_rings_within_their_part_of_the_time() {
+        let check = |every_ms, most, took_us: u64, expect| {
+            assert_eq!(pause_ms(every_ms, most, took_us * 1000, (4, 100)), expect);
+        };
+        check(100, 0, 10, 100);
+        check(100, 4 * RING_QUARTER, 400, 25);
+        check(100, 64 * RING_QUARTER, 400, 4);
+        check(4, 4 * RING_QUARTER, 400, 4);
+        check(4, 4 * RING_QUARTER, 3_000, 24);
+        check(4, 4 * RING_QUARTER, 900_000, 100);
+        check(40, RING_QUARTER / 2, 10, 40);
+        check(40, 10, 10, 51);
+    }
 }
