@@ -8,7 +8,8 @@
 
 use crate::dual::Sums;
 use crate::memory::MEMORIES_MAX;
-use crate::problem::{Problem, Room};
+use crate::problem::Problem;
+use crate::room::Room;
 
 /// Segments above which nothing is searched: the tables grow with them, and the chance sinks.
 pub const SEGMENTS_MAX: usize = 1 << 16;

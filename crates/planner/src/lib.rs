@@ -33,6 +33,7 @@ mod phased;
 mod plan;
 mod problem;
 mod repair;
+mod room;
 mod slots;
 mod solve;
 mod workload;

@@ -3,7 +3,8 @@
 //! Knows nothing of the joint program they stand for.
 
 use crate::plan::Effort;
-use crate::problem::{Item, Problem, Room, Span};
+use crate::problem::{Item, Problem, Span};
+use crate::room::Room;
 use crate::solve::solve;
 
 /// First the fastest memory against the next one, then the next with what is left, and so on (H2M

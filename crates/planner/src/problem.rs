@@ -158,11 +158,23 @@ impl Problem {
 
     /// Bytes alive in each slot.
     pub fn alive(&self) -> Vec<u64> {
-        let mut room = Room::empty(1, self.slots);
+        let mut change = vec![0i64; self.slots + 1];
         for item in &self.items {
-            item.segments().for_each(|segment| room.take(self.spans[segment], 0, item.bytes));
+            for segment in item.segments() {
+                let span = self.spans[segment];
+                change[span.first as usize] += item.bytes as i64;
+                change[span.last as usize + 1] -= item.bytes as i64;
+            }
         }
-        room.bytes
+        let mut alive = 0;
+        change.truncate(self.slots);
+        change
+            .into_iter()
+            .map(|change| {
+                alive += change;
+                alive as u64
+            })
+            .collect()
     }
 }
 
@@ -170,60 +182,5 @@ impl Item {
     /// Indices of its segments.
     pub fn segments(&self) -> std::ops::Range<usize> {
         self.first as usize..(self.first + self.count) as usize
-    }
-}
-
-/// Bytes taken, per slot and memory.
-#[derive(Clone, Debug)]
-pub struct Room {
-    memories: usize,
-    bytes: Vec<u64>,
-}
-
-impl Room {
-    /// Nothing taken.
-    pub fn empty(memories: usize, slots: usize) -> Room {
-        Room { memories, bytes: vec![0; memories * slots] }
-    }
-
-    /// What a choice takes.
-    pub fn of(problem: &Problem, choice: &[u8]) -> Room {
-        let mut room = Room::empty(problem.memories, problem.slots);
-        for item in &problem.items {
-            for segment in item.segments() {
-                room.take(problem.spans[segment], choice[segment] as usize, item.bytes);
-            }
-        }
-        room
-    }
-
-    /// Whether so many bytes more fit in all slots of a span.
-    pub fn fits(&self, span: Span, memory: usize, bytes: u64, capacity: u64) -> bool {
-        capacity.checked_sub(bytes).is_some_and(|most| {
-            (span.first..=span.last).all(|slot| self.bytes[self.at(slot, memory)] <= most)
-        })
-    }
-
-    pub fn take(&mut self, span: Span, memory: usize, bytes: u64) {
-        for slot in span.first..=span.last {
-            let at = self.at(slot, memory);
-            self.bytes[at] += bytes;
-        }
-    }
-
-    pub fn give_back(&mut self, span: Span, memory: usize, bytes: u64) {
-        for slot in span.first..=span.last {
-            let at = self.at(slot, memory);
-            self.bytes[at] -= bytes;
-        }
-    }
-
-    /// Whether no memory holds more than it has.
-    pub fn keeps(&self, capacity: &[u64]) -> bool {
-        self.bytes.chunks(self.memories).all(|slot| slot.iter().zip(capacity).all(|(a, b)| a <= b))
-    }
-
-    fn at(&self, slot: u32, memory: usize) -> usize {
-        slot as usize * self.memories + memory
     }
 }

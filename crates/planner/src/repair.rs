@@ -2,7 +2,8 @@
 //! In: a problem, prices. Out: a choice. Knows nothing of bounds.
 
 use crate::dual::{Paths, Sums};
-use crate::problem::{Problem, Room};
+use crate::problem::Problem;
+use crate::room::Room;
 
 /// Items in the order in which they choose.
 pub type Order = Vec<u32>;
