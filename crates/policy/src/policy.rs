@@ -125,8 +125,8 @@ impl Policy {
         decision
     }
 
-    /// The extents that an assignment made now would give the best tier, in no order. Nothing is asked to move, and neither trigger nor gate has a say: it answers
-    /// what deserves the budget.
+    /// The extents that an assignment made now would give the best tier, in no order. Nothing is
+    /// asked to move, and neither trigger nor gate has a say: it answers what deserves the budget.
     pub fn best(&mut self, ledger: &Ledger, machine: &Machine, budgets: &Budgets) -> Vec<ExtentId> {
         if machine.tiers().is_empty() {
             return Vec::new();
