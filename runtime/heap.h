@@ -64,7 +64,11 @@ struct run {
     _Atomic uint8_t state;
     uint8_t arena; /* as reported at birth */
     uint32_t site;
-    uint32_t next, prev; /* OS page numbers; links of a bin or of a cache; 0 ends */
+    union {
+        uint32_t next;  /* in a bin or a cache: OS page number of the next run, 0 ends */
+        uint32_t shift; /* live: bytes from the run's first to the object's first, < TCL_PAGE */
+    };
+    uint32_t prev; /* in a bin: OS page number of the previous run, 0 begins */
 };
 _Static_assert(sizeof(struct run) == 32, "two runs a cache line");
 

@@ -94,13 +94,16 @@ bool tcl_site_republish(void) {
         tables = made;
         site_count = 1;
     }
-    for (uint32_t id = 0; id < module_count; id++)
-        if (!publish_module(id))
-            return false;
-    for (uint32_t id = 1; id < site_count; id++)
-        if (!publish_site(id))
-            return false;
-    return true;
+    /* Other threads may be at a first sight: an attach is not always the first. */
+    if (!tcl_lock(&tcl_life->site_lock))
+        return false;
+    bool whole = true;
+    for (uint32_t id = 0; whole && id < module_count; id++)
+        whole = publish_module(id);
+    for (uint32_t id = 1; whole && id < site_count; id++)
+        whole = publish_site(id);
+    tcl_unlock(&tcl_life->site_lock);
+    return whole;
 }
 
 /* ---- Modules --------------------------------------------------------------------------------- */

@@ -103,7 +103,8 @@ int main(void) {
     pthread_join(server, NULL);
     struct session *s = d.session[d.sessions - 1];
     drain(s);
-    CHECK(d.sessions == 2, "%d sessions", d.sessions);
+    /* More than two where the daemon's thread got no CPU for a second. */
+    CHECK(d.sessions >= 2, "%d sessions", d.sessions);
     printf("stress: %lu + %lu records, %lu lost and counted\n", d.session[0]->records, s->records,
            s->lost + s->without_ring);
     close_daemon(&d);
