@@ -99,7 +99,11 @@ impl Guest {
     pub fn run(&self, request: Request<'_>, streams: Streams<'_>) -> Result<Outcome> {
         let Request { topology, mut payload, command, environment, timeout, out, timing } = request;
         payload.text("lab/command", 0o644, command);
-        let image = self.image(payload, topology, environment);
+        let mut environment = environment.to_vec();
+        if timing.is_some() {
+            environment.push(("LAB_TIMED".to_owned(), "1".to_owned()));
+        }
+        let image = self.image(payload, topology, &environment);
         let started = Instant::now();
         let mut setup = self.setup(topology, &image, &PORTS, false);
         if timing.is_some() {
