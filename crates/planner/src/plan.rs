@@ -73,7 +73,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { rounds_max: 300, path_steps: 12_000_000, search_steps: 100_000 }
+        Effort { rounds_max: 300, path_steps: 9_000_000, search_steps: 100_000 }
     }
 }
 

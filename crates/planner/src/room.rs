@@ -127,7 +127,8 @@ mod tests {
                 if index < back {
                     room.give_back(of, 0, *bytes);
                 } else {
-                    plain[of.first as usize..=of.last as usize].iter_mut().for_each(|n| *n += bytes);
+                    let slots = of.first as usize..=of.last as usize;
+                    plain[slots].iter_mut().for_each(|taken| *taken += bytes);
                 }
             }
             let of = span(ask.0, ask.1);
