@@ -300,17 +300,23 @@ impl Core {
     fn bring(&mut self, from: usize, line: u64, write: bool, uncore: &mut Uncore) -> (usize, Back) {
         let levels = self.levels(uncore);
         let mut left = [0; MAX_LEVELS];
-        let mut served = levels;
-        for (level, left) in left.iter_mut().enumerate().take(levels).skip(from) {
-            let cache = level_at(&mut self.private, uncore, level);
-            if level > from && cache.hit(line, false) {
-                served = level;
+        let (mut served, mut dirty) = (from, false);
+        loop {
+            let cache = level_at(&mut self.private, uncore, served);
+            if let Some(evicted) = cache.fill(line, write && served == 0)
+                && evicted.dirty
+            {
+                (left[served], dirty) = (evicted.line + 1, true);
+            }
+            served += 1;
+            if served == levels || level_at(&mut self.private, uncore, served).hit(line, false) {
                 break;
             }
-            let evicted = cache.fill(line, write && level == 0).filter(|evicted| evicted.dirty);
-            *left = evicted.map_or(0, |evicted| evicted.line + 1);
         }
         let mut back = Back::default();
+        if !dirty {
+            return (served, back);
+        }
         // From the last level up: what leaves a level finds the one below as the fill left it.
         for level in (from..served).rev() {
             if left[level] != 0 {

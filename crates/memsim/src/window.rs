@@ -104,12 +104,11 @@ impl Window {
         if known_ps <= now_ps && self.registers[self.turn] <= now_ps {
             return Register { index: self.turn, out_ps: now_ps };
         }
-        let rank = |free_ps: u64| {
-            if free_ps <= known_ps { known_ps - free_ps } else { free_ps | 1 << 63 }
-        };
+        // Times stay below 2^62, so what is free too late ranks behind all that is free in time:
+        // a difference below 0 wraps to more than `free_ps` with the highest bit.
         let (mut index, mut best) = (0, u64::MAX);
         for (at, &free_ps) in self.registers.iter().enumerate() {
-            let rank = rank(free_ps);
+            let rank = known_ps.wrapping_sub(free_ps).min(free_ps | 1 << 63);
             if rank < best {
                 (index, best) = (at, rank);
             }
