@@ -151,11 +151,15 @@ bool tcl_provide(const void *start, size_t bytes) {
 }
 
 bool tcl_lock(_Atomic uint32_t *word) {
+    /* Two threads may look the same here; then one gives up too early, which it may. */
+    uint32_t self = (uint32_t)((uintptr_t)__builtin_thread_pointer() >> 4) | 1;
     for (int i = 0; i < LOCK_YIELDS; i++) {
-        uint32_t free = 0;
-        if (atomic_compare_exchange_strong_explicit(word, &free, 1, memory_order_acquire,
+        uint32_t owner = 0;
+        if (atomic_compare_exchange_strong_explicit(word, &owner, self, memory_order_acquire,
                                                     memory_order_relaxed))
             return true;
+        if (owner == self)
+            return false; /* a signal's handler, in the middle of what it interrupted */
         if (i >= LOCK_SPINS)
             syscall(SYS_sched_yield);
     }
