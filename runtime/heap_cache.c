@@ -255,9 +255,9 @@ static void zero_dirt(void *p, size_t dirty, size_t pages) {
 }
 
 /* Bytes to leave out before an object that does not fill its OS pages: a different number of cache
- * lines from run to run. Objects that all began on OS page boundaries would share their first
- * lines' cache sets, and copies between them alias: sqlite3, whose buffers are 4368 bytes, spent 1.6
- * times as long in read(2) and write(2), 1.27 times as long in all. */
+ * lines from run to run. Objects that all began on OS page boundaries would share the cache sets
+ * of their first lines, and copies between them alias: sqlite3, whose buffers are 4368 bytes, spent
+ * 1.6 times as long in read(2) and write(2), 1.27 times as long in all. */
 static inline uint32_t shift_of(const struct run *run, size_t bytes, size_t pages) {
     uint32_t lines = (uint32_t)((pages << PAGE_SHIFT) - bytes) / LINE;
     lines = lines < PAGE / LINE ? lines + 1 : PAGE / LINE;

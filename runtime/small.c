@@ -245,7 +245,7 @@ static inline size_t at_least_16(size_t bytes) {
     return bytes < 16 ? 16 : bytes;
 }
 
-/* mi_malloc, without clearing the first word of the slot: a program that reads what it did not write
+/* mi_malloc, without clearing the first word of the slot: who reads what it did not write
  * finds an address of its own heap there, as with glibc. */
 void *tcl_small_alloc(size_t bytes) {
     mi_theap_t *theap = _mi_theap_default();
