@@ -39,7 +39,7 @@ pub fn workloads_make(goals: &[&str]) -> Command {
 /// Builds the binary in release mode and returns where it is.
 pub fn tiercel() -> Result<PathBuf> {
     let mut build = exec::cargo();
-    build.args(["build", "--release", "--quiet", "--package", "tiercel"]);
+    build.args(["build", "--release", "--package", "tiercel"]);
     if can_build_bpf() {
         build.args(["--features", "bpf"]);
     }
