@@ -24,7 +24,8 @@ static void after_fork_parent(void) {
 static void after_fork_child(void) {
     tcl_in_fork = false;
     tcl_heap_after_fork_child();
-    tcl_session_after_fork_child();
+    /* The life page is wiped already. The child attaches at its first birth and not here: most
+     * children exec before that, and need neither a session nor its cost. */
 }
 
 __attribute__((constructor(101))) static void start(void) {

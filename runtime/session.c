@@ -93,10 +93,6 @@ void tcl_session_start(void) {
     errno = saved;
 }
 
-/* The life page's word is wiped already. The child attaches at its first birth and not here: most
- * children exec before that, and need neither a session nor its cost. */
-void tcl_session_after_fork_child(void) {}
-
 static void attach_again(void) {
     struct tcl_life *life = tcl_life;
     uint32_t free = 0;

@@ -78,7 +78,6 @@ TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *con
 
 TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
     tcl_heap_after_fork_child(void);
-TCL_HIDDEN void tcl_session_after_fork_child(void);
 
 /* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; else steps aside. */
 TCL_HIDDEN void tcl_session_start(void);

@@ -40,7 +40,6 @@ int tcl_arena_node(unsigned arena) {
 uint32_t tcl_next_carve(void) {
     return ++carve;
 }
-void tcl_session_after_fork_child(void) {}
 void tcl_session_start(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
