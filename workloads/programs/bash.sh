@@ -4,13 +4,14 @@ cat >script <<'SH'
 set -m
 trap 'echo caught' USR1
 sleep 100 &
+sleeper=$!
 kill -STOP %1
 wait_stopped() { until [ "$(jobs %1 | awk '{ print $2 }')" = Stopped ]; do jobs >/dev/null; done; }
 wait_stopped
 jobs %1 | awk '{ print $2 }'
 bg %1 >/dev/null
 kill -TERM %1
-wait %1 2>/dev/null
+wait $sleeper 2>/dev/null # by number: the job itself may have been told of and forgotten
 echo "killed $?"
 kill -USR1 $$
 for i in 1 2 3; do (exit $i) & pids="$pids $!"; done
