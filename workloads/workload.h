@@ -1,21 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * workload.h: what the workloads share.
- * In: arguments `name=value`. Out: their values, pseudo-random numbers, the time, the closing line.
+ * In: arguments `name=value`. Out: their values, memory and its sum, pseudo-random numbers, the
+ * time, phases, the closing line.
  * Knows nothing of what a workload does with memory.
  */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
+#include "roi.h"
+
 #define MIB (UINT64_C(1) << 20)
+
+/* A function that allocates one kind of object, and is seen under its own name as a site. */
+#define SITE __attribute__((noinline)) static
 
 /* One argument a workload knows, its value when not given, and what it means. */
 struct option {
@@ -24,11 +36,14 @@ struct option {
     const char *help;
 };
 
+/* What every workload knows besides its own arguments. */
+static struct option json_option = {"json", 0, "1: a line of JSON as well"};
+
 static inline void usage(const char *program, const struct option *options, size_t count) {
     fprintf(stderr, "usage: %s [name=value ...]\n", program);
-    for (size_t i = 0; i < count; i++) {
-        fprintf(stderr, "  %-9s %s (%" PRIu64 ")\n", options[i].name, options[i].help,
-                options[i].value);
+    for (size_t i = 0; i <= count; i++) {
+        const struct option *option = i < count ? &options[i] : &json_option;
+        fprintf(stderr, "  %-10s %s (%" PRIu64 ")\n", option->name, option->help, option->value);
     }
     exit(2);
 }
@@ -50,10 +65,11 @@ static inline void read_options(int argc, char **argv, struct option *options, s
     for (int a = 1; a < argc; a++) {
         const char *equals = strchr(argv[a], '=');
         bool known = false;
-        for (size_t i = 0; equals != NULL && i < count; i++) {
+        for (size_t i = 0; equals != NULL && i <= count; i++) {
+            struct option *option = i < count ? &options[i] : &json_option;
             size_t length = (size_t)(equals - argv[a]);
-            if (strlen(options[i].name) == length && !strncmp(argv[a], options[i].name, length)) {
-                known = number(equals + 1, &options[i].value);
+            if (strlen(option->name) == length && !strncmp(argv[a], option->name, length)) {
+                known = number(equals + 1, &option->value);
             }
         }
         if (!known) {
@@ -76,19 +92,103 @@ static inline uint64_t random_below(uint64_t *state, uint64_t bound) {
     return (next_random(state) >> 32) * bound >> 32;
 }
 
+/* At least 0 and below 1. */
+static inline double random_unit(uint64_t *state) {
+    return (double)(next_random(state) >> 11) * 0x1p-53;
+}
+
+/* Stirs a number well: the same in, the same out (the finalizer of splitmix64). */
+static inline uint64_t mix(uint64_t value) {
+    value += UINT64_C(0x9e3779b97f4a7c15);
+    value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    value = (value ^ value >> 27) * UINT64_C(0x94d049bb133111eb);
+    return value ^ value >> 31;
+}
+
+/* A start for next_random, never zero, far from that of the next seed or stream. */
+static inline uint64_t seeded(uint64_t seed, uint64_t stream) {
+    return mix(seed * UINT64_C(0x100000001b3) + stream) | 1;
+}
+
+/* A number's bits, for digests: equal only to the very same number. */
+static inline uint64_t bits_of(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 static inline uint64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static inline void *must_alloc(size_t bytes) {
-    void *memory = malloc(bytes);
+/* The region of interest begins; pass what comes back to region_end, which says how long it took,
+ * in nanoseconds. */
+static inline uint64_t region_begin(void) {
+    ROI_BEGIN();
+    return now_ns();
+}
+
+static inline uint64_t region_end(uint64_t begun_ns) {
+    uint64_t took = now_ns() - begun_ns;
+    ROI_END();
+    return took;
+}
+
+/* Bytes that must_alloc and must_map gave and nobody gave back, and the most that ever were. */
+static _Atomic uint64_t bytes_held, bytes_held_max;
+
+static inline void hold(uint64_t bytes) {
+    uint64_t held = atomic_fetch_add(&bytes_held, bytes) + bytes;
+    uint64_t most = atomic_load(&bytes_held_max);
+    while (held > most && !atomic_compare_exchange_weak(&bytes_held_max, &most, held)) {
+    }
+}
+
+static inline void *must_have(void *memory, size_t bytes) {
     if (memory == NULL) {
         fprintf(stderr, "out of memory: %zu bytes\n", bytes);
         exit(3);
     }
+    hold(bytes);
     return memory;
+}
+
+static inline void *must_alloc(size_t bytes) {
+    return must_have(malloc(bytes), bytes);
+}
+
+/* Gives back what must_alloc gave; `bytes` as then. */
+static inline void give_back(void *memory, size_t bytes) {
+    free(memory);
+    atomic_fetch_sub(&bytes_held, bytes);
+}
+
+/* Private anonymous memory straight from the kernel. */
+static inline void *must_map(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return must_have(memory == MAP_FAILED ? NULL : memory, bytes);
+}
+
+static inline void unmap(void *memory, size_t bytes) {
+    munmap(memory, bytes);
+    atomic_fetch_sub(&bytes_held, bytes);
+}
+
+/* Says that another phase begins. Costs nothing where nobody listens: a runtime that wants to know
+ * has a function tiercel_phase, which is looked for once. */
+static inline void enter_phase(const char *name) {
+    static void (*listener)(const char *);
+    static bool sought;
+    if (!sought) {
+        void *found = dlsym(RTLD_DEFAULT, "tiercel_phase");
+        memcpy(&listener, &found, sizeof listener);
+        sought = true;
+    }
+    if (listener != NULL) {
+        listener(name);
+    }
 }
 
 /* For tests that look where the kernel put it: which memory deserves to be fast. */
@@ -97,11 +197,44 @@ static inline void show_range(const char *what, const void *memory, size_t bytes
     fflush(stdout);
 }
 
+/* What a workload says at its end. */
+struct outcome {
+    const char *name;
+    /* What an operation is, in the plural. */
+    const char *unit;
+    uint64_t operations;
+    /* The region of interest. */
+    uint64_t took_ns;
+    /* Of the result: the same for the same arguments, whatever the memory and the time. */
+    uint64_t digest;
+    /* The workload's own check holds. */
+    bool right;
+};
+
 /* The closing line, and the exit status: 0 when the workload's own check holds. */
+static inline int conclude(const struct outcome *out) {
+    double took_ns = (double)out->took_ns, operations = (double)out->operations;
+    uint64_t footprint = atomic_load(&bytes_held_max);
+    printf("%s: %s, %" PRIu64 " %s, %.2f ns each, %.3f M/s, %.3f s, %.1f MiB, digest %016" PRIx64
+           "\n",
+           out->name, out->right ? "right" : "WRONG", out->operations, out->unit,
+           out->operations ? took_ns / operations : 0.0,
+           out->took_ns ? operations / took_ns * 1e3 : 0.0, took_ns / 1e9,
+           (double)footprint / (double)MIB, out->digest);
+    if (json_option.value) {
+        printf("{\"workload\":\"%s\",\"right\":%s,\"unit\":\"%s\",\"operations\":%" PRIu64
+               ",\"region_ns\":%" PRIu64 ",\"footprint_bytes\":%" PRIu64 ",\"digest\":\"%016" PRIx64
+               "\"}\n",
+               out->name, out->right ? "true" : "false", out->unit, out->operations, out->took_ns,
+               footprint, out->digest);
+    }
+    return out->right ? 0 : 1;
+}
+
+/* conclude, for a workload of single accesses whose result is a yes or a no. */
 static inline int finish(const char *name, bool right, uint64_t accesses, uint64_t took_ns) {
-    printf("%s: %s, %" PRIu64 " accesses, %.2f ns each\n", name, right ? "right" : "WRONG",
-           accesses, accesses ? (double)took_ns / (double)accesses : 0.0);
-    return right ? 0 : 1;
+    struct outcome out = {name, "accesses", accesses, took_ns, right, right};
+    return conclude(&out);
 }
 
 #endif

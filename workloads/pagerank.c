@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * pagerank: ranks of a skewed graph's vertices by pulling, after GAP: each vertex adds up what its
+ * in-neighbours contribute.
+ * In: size, iterations. Out: one line; right when the ranks add up to one and another iteration,
+ * by pushing along edges made anew, finds what pulling finds.
+ * Knows nothing of tiers: the neighbours are streamed and most of the memory; contributions are
+ * gathered at random, a few of them very often.
+ */
+#include "graph.h"
+#include "team.h"
+#include <math.h>
+
+enum { TOTAL_MIB, ITERATIONS, THREADS, SEED, CORRUPT };
+
+static struct option options[] = {
+    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [ITERATIONS] = {"iterations", 10, "iterations"},
+    [THREADS] = {"threads", 1, "threads, 64 at most"},
+    [SEED] = {"seed", 1, "of the graph"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil neighbours, to see that the check sees it"},
+};
+
+#define DAMPING 0.85
+#define EDGE_FACTOR UINT64_C(16)
+/* Of a vertex: offset, out-degree, rank, new rank, contribution. */
+#define VERTEX_BYTES (8 + 4 + 3 * 8)
+#define EDGE_BYTES 4
+
+struct ranking {
+    unsigned bits;
+    uint64_t vertices, edges;
+    uint64_t *offsets;
+    uint32_t *neighbours, *out_degrees;
+    double *ranks, *new_ranks, *contributions;
+    /* How much the last iteration changed, over all vertices. */
+    double change;
+};
+
+SITE uint64_t *make_offsets(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+SITE uint32_t *make_neighbours(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+SITE uint32_t *make_out_degrees(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+SITE double *make_ranks(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+SITE double *make_contributions(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+
+/* In-edges by their end. The edges are made twice rather than kept. */
+static void build(struct ranking *r) {
+    uint64_t seed = options[SEED].value;
+    r->offsets = make_offsets((r->vertices + 2) * sizeof *r->offsets);
+    r->out_degrees = make_out_degrees(r->vertices * sizeof *r->out_degrees);
+    memset(r->offsets, 0, (r->vertices + 2) * sizeof *r->offsets);
+    memset(r->out_degrees, 0, r->vertices * sizeof *r->out_degrees);
+    for (uint64_t i = 0; i < r->edges; i++) {
+        struct edge edge = kronecker_edge(i, r->bits, seed);
+        r->offsets[edge.to + 2]++;
+        r->out_degrees[edge.from]++;
+    }
+    add_up(r->offsets + 1, r->vertices);
+    r->neighbours = make_neighbours(r->edges * sizeof *r->neighbours);
+    for (uint64_t i = 0; i < r->edges; i++) {
+        struct edge edge = kronecker_edge(i, r->bits, seed);
+        r->neighbours[r->offsets[edge.to + 1]++] = edge.from;
+    }
+    r->ranks = make_ranks(r->vertices * sizeof *r->ranks);
+    r->new_ranks = make_ranks(r->vertices * sizeof *r->new_ranks);
+    r->contributions = make_contributions(r->vertices * sizeof *r->contributions);
+}
+
+/* What each vertex gives to each of its out-neighbours; what those without any give to all. */
+static double contribute(struct member *member) {
+    struct ranking *r = member->job;
+    struct range mine = my_share(member, r->vertices);
+    double dangling = 0.0;
+    for (uint64_t v = mine.begin; v < mine.end; v++) {
+        uint32_t degree = r->out_degrees[v];
+        r->contributions[v] = degree ? r->ranks[v] / degree : 0.0;
+        dangling += degree ? 0.0 : r->ranks[v];
+    }
+    return sum_of_all(member, dangling);
+}
+
+static void rank_share(struct member *member) {
+    struct ranking *r = member->job;
+    struct range mine = my_share(member, r->vertices);
+    double each = 1.0 / (double)r->vertices;
+    for (uint64_t v = mine.begin; v < mine.end; v++) {
+        r->ranks[v] = each;
+    }
+    for (uint64_t i = 0; i < options[ITERATIONS].value; i++) {
+        double given = (1.0 - DAMPING + DAMPING * contribute(member)) * each, change = 0.0;
+        for (uint64_t v = mine.begin; v < mine.end; v++) {
+            double sum = 0.0;
+            for (uint64_t k = r->offsets[v]; k < r->offsets[v + 1]; k++) {
+                sum += r->contributions[r->neighbours[k]];
+            }
+            r->new_ranks[v] = given + DAMPING * sum;
+            change += fabs(r->new_ranks[v] - r->ranks[v]);
+        }
+        change = sum_of_all(member, change);
+        if (member->me == 0) {
+            double *kept = r->ranks;
+            r->ranks = r->new_ranks;
+            r->new_ranks = kept;
+            r->change = change;
+        }
+        wait_for_all(member);
+    }
+}
+
+static void contribute_once(struct member *member) {
+    struct ranking *r = member->job;
+    double dangling = contribute(member);
+    if (member->me == 0) {
+        r->change = (1.0 - DAMPING + DAMPING * dangling) / (double)r->vertices;
+    }
+}
+
+/* The last iteration again, from the ranks before it, by pushing along edges made anew. */
+static bool last_iteration_is_right(struct ranking *r) {
+    double *reached = r->ranks, worst = 0.0;
+    r->ranks = r->new_ranks;
+    run_team(1, contribute_once, r);
+    double given = r->change;
+    for (uint64_t v = 0; v < r->vertices; v++) {
+        r->new_ranks[v] = given;
+    }
+    for (uint64_t i = 0; i < r->edges; i++) {
+        struct edge edge = kronecker_edge(i, r->bits, options[SEED].value);
+        r->new_ranks[edge.to] += DAMPING * r->contributions[edge.from];
+    }
+    for (uint64_t v = 0; v < r->vertices; v++) {
+        worst = fmax(worst, fabs(r->new_ranks[v] - reached[v]) / reached[v]);
+    }
+    r->ranks = reached;
+    return worst < 1e-9;
+}
+
+int main(int argc, char **argv) {
+    read_options(argc, argv, options, sizeof options / sizeof *options);
+    static struct ranking r;
+    uint64_t threads = options[THREADS].value, bytes = options[TOTAL_MIB].value * MIB;
+    while ((VERTEX_BYTES + EDGE_FACTOR * EDGE_BYTES) << (r.bits + 1) <= bytes * 3 / 2) {
+        r.bits++;
+    }
+    r.vertices = UINT64_C(1) << r.bits;
+    r.edges =
+        bytes > r.vertices * VERTEX_BYTES ? (bytes - r.vertices * VERTEX_BYTES) / EDGE_BYTES : 0;
+    if (r.bits < 4 || r.bits > 31 || r.edges == 0 || options[ITERATIONS].value == 0 ||
+        threads == 0 || threads > THREADS_MAX) {
+        usage(argv[0], options, sizeof options / sizeof *options);
+    }
+    build(&r);
+    for (uint64_t i = 0; options[CORRUPT].value && i < r.edges; i += 1009) {
+        r.neighbours[i] = (uint32_t)((r.neighbours[i] + 1) % r.vertices);
+    }
+    uint64_t begun = region_begin();
+    run_team(threads, rank_share, &r);
+    uint64_t took = region_end(begun), digest = 0;
+    double sum = 0.0;
+    for (uint64_t v = 0; v < r.vertices; v++) {
+        sum += r.ranks[v];
+        digest += mix(bits_of(r.ranks[v]) + v);
+    }
+    bool right = fabs(sum - 1.0) < 1e-9;
+    right &= last_iteration_is_right(&r);
+    uint64_t operations = options[ITERATIONS].value * r.edges;
+    give_back(r.contributions, r.vertices * sizeof *r.contributions);
+    give_back(r.new_ranks, r.vertices * sizeof *r.new_ranks);
+    give_back(r.ranks, r.vertices * sizeof *r.ranks);
+    give_back(r.neighbours, r.edges * sizeof *r.neighbours);
+    give_back(r.out_degrees, r.vertices * sizeof *r.out_degrees);
+    give_back(r.offsets, (r.vertices + 2) * sizeof *r.offsets);
+    struct outcome out = {"pagerank", "edges", operations, took, digest, right};
+    return conclude(&out);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * pair: two objects of one size, accessed equally often; in one each access waits for the one
+ * before (a chain in random order), the other is streamed. By accesses they are the same; by time
+ * they are not: the chain wants low latency, the stream bandwidth.
+ * In: size, laps. Out: one line; right when the chain comes back to where it began and the stream
+ * adds up.
+ * Knows nothing of tiers.
+ */
+#include "workload.h"
+
+enum { TOTAL_MIB, LAPS, CHAIN_FIRST, SHOW, SEED, CORRUPT };
+
+static struct option options[] = {
+    [TOTAL_MIB] = {"mib", 256, "MiB of both objects together"},
+    [LAPS] = {"laps", 4, "how often each object is gone through"},
+    [CHAIN_FIRST] = {"chainfirst", 0, "1: the chain is made before the stream"},
+    [SHOW] = {"show", 0, "1: print the ranges of the objects"},
+    [SEED] = {"seed", 1, "of the chain's order"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil the stream, to see that the check sees it"},
+};
+
+#define LINE_BYTES 64
+/* Accesses to one object before the other's turn. */
+#define TURN 4096
+
+/* One cache line; only its first word is read. */
+struct line {
+    union {
+        struct line *next;
+        uint64_t value;
+    };
+    char padding[LINE_BYTES - sizeof(uint64_t)];
+};
+
+SITE struct line *make_chain(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+SITE struct line *make_stream(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+SITE uint32_t *make_order(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+
+/* A single cycle through all lines, by Sattolo's shuffle of their order. */
+static void fill_chain(struct line *chain, uint64_t lines, uint64_t *state) {
+    uint32_t *order = make_order(lines * sizeof *order);
+    for (uint64_t i = 0; i < lines; i++) {
+        order[i] = (uint32_t)i;
+    }
+    for (uint64_t i = lines - 1; i > 0; i--) {
+        uint64_t j = random_below(state, i);
+        uint32_t kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+    for (uint64_t i = 0; i < lines; i++) {
+        chain[order[i]].next = &chain[order[(i + 1) % lines]];
+    }
+    give_back(order, lines * sizeof *order);
+}
+
+static void fill_stream(struct line *stream, uint64_t lines) {
+    for (uint64_t i = 0; i < lines; i++) {
+        stream[i].value = mix(i);
+    }
+}
+
+int main(int argc, char **argv) {
+    read_options(argc, argv, options, sizeof options / sizeof *options);
+    uint64_t lines = options[TOTAL_MIB].value * MIB / 2 / LINE_BYTES / TURN * TURN;
+    if (lines == 0 || lines > UINT32_MAX) {
+        usage(argv[0], options, sizeof options / sizeof *options);
+    }
+    uint64_t bytes = lines * LINE_BYTES, state = seeded(options[SEED].value, 0);
+    struct line *stream = NULL, *chain;
+    if (!options[CHAIN_FIRST].value) {
+        stream = make_stream(bytes);
+        fill_stream(stream, lines);
+    }
+    chain = make_chain(bytes);
+    fill_chain(chain, lines, &state);
+    if (stream == NULL) {
+        stream = make_stream(bytes);
+        fill_stream(stream, lines);
+    }
+    if (options[SHOW].value) {
+        show_range("chain", chain, bytes);
+        show_range("stream", stream, bytes);
+    }
+    if (options[CORRUPT].value) {
+        stream[lines / 3].value ^= 1;
+    }
+    uint64_t laps = options[LAPS].value, sum = 0, expected = 0, begun = region_begin();
+    struct line *at = chain;
+    for (uint64_t lap = 0; lap < laps; lap++) {
+        for (uint64_t first = 0; first < lines; first += TURN) {
+            for (uint64_t i = 0; i < TURN; i++) {
+                at = at->next;
+            }
+            for (uint64_t i = 0; i < TURN; i++) {
+                sum += stream[first + i].value;
+            }
+        }
+    }
+    uint64_t took = region_end(begun);
+    for (uint64_t i = 0; i < lines; i++) {
+        expected += mix(i);
+    }
+    bool right = at == chain && sum == laps * expected;
+    give_back(chain, bytes);
+    give_back(stream, bytes);
+    struct outcome out = {"pair", "accesses", 2 * laps * lines, took, sum, right};
+    return conclude(&out);
+}

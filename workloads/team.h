@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * team.h: threads that do the same work on different parts of the data.
+ * In: how many, a function. Out: each thread's part, waiting for one another, sums in one order.
+ * Knows nothing of the work. With one thread nothing is started.
+ */
+#ifndef TEAM_H
+#define TEAM_H
+
+#include "workload.h"
+#include <pthread.h>
+
+#define THREADS_MAX 64
+
+struct team {
+    uint64_t of;
+    void *job;
+    pthread_barrier_t barrier;
+    double parts[THREADS_MAX];
+};
+
+/* One thread of a team: number `me` of `of`. */
+struct member {
+    uint64_t me;
+    uint64_t of;
+    void *job;
+    struct team *team;
+    void (*work)(struct member *);
+};
+
+/* From `begin` to before `end`. */
+struct range {
+    uint64_t begin;
+    uint64_t end;
+};
+
+static inline struct range my_share(const struct member *member, uint64_t count) {
+    return (struct range){count * member->me / member->of, count * (member->me + 1) / member->of};
+}
+
+/* Nobody goes on before all have come here. */
+static inline void wait_for_all(struct member *member) {
+    if (member->of > 1) {
+        pthread_barrier_wait(&member->team->barrier);
+    }
+}
+
+/* The sum of all members' parts, in the order of their numbers: the same at every run. */
+static inline double sum_of_all(struct member *member, double part) {
+    member->team->parts[member->me] = part;
+    wait_for_all(member);
+    double sum = 0.0;
+    for (uint64_t i = 0; i < member->of; i++) {
+        sum += member->team->parts[i];
+    }
+    wait_for_all(member);
+    return sum;
+}
+
+static inline void *member_main(void *argument) {
+    struct member *member = argument;
+    member->work(member);
+    return NULL;
+}
+
+/* Runs `work` in `threads` threads, of which the caller is one, and returns when all are done. */
+static inline void run_team(uint64_t threads, void (*work)(struct member *), void *job) {
+    struct team team = {.of = threads, .job = job};
+    struct member members[THREADS_MAX];
+    pthread_t handles[THREADS_MAX];
+    if (pthread_barrier_init(&team.barrier, NULL, (unsigned)threads) != 0) {
+        fprintf(stderr, "cannot make a team of %" PRIu64 "\n", threads);
+        exit(3);
+    }
+    for (uint64_t i = 0; i < threads; i++) {
+        members[i] = (struct member){i, threads, job, &team, work};
+        if (i > 0 && pthread_create(&handles[i], NULL, member_main, &members[i]) != 0) {
+            fprintf(stderr, "cannot start thread %" PRIu64 "\n", i);
+            exit(3);
+        }
+    }
+    work(&members[0]);
+    for (uint64_t i = 1; i < threads; i++) {
+        pthread_join(handles[i], NULL);
+    }
+    pthread_barrier_destroy(&team.barrier);
+}
+
+#endif
