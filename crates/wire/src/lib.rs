@@ -1,4 +1,4 @@
-//! Rust mirror of `include/tiercel_wire.h`: every byte that crosses a process boundary.
+//! Rust mirror of `include/`: every byte that crosses a process boundary.
 //! In: a session's memfd, a datagram. Out: [`Record`]s, sites, modules, snapshots of the object
 //! table. Knows nothing of heat, policies or the kernel's memory management.
 //!
@@ -8,6 +8,7 @@
 #![warn(unreachable_pub)]
 
 pub mod client;
+pub mod emulator;
 mod greeting;
 pub mod layout;
 mod mapping;

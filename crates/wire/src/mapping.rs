@@ -11,7 +11,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// Shared, readable and writable, unmapped on drop.
 ///
 /// Invariant: `start..start + bytes` is mapped for the life of the value, and the file below it is
-/// sealed against shrinking, so that no access can raise SIGBUS for want of a file.
+/// sealed against shrinking, or a device's memory, so that no access can raise SIGBUS for want of a
+/// file.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -24,7 +25,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `bytes` at `offset`, both multiples of an OS page. The caller has checked that the file
-    /// is that long and sealed against shrinking.
+    /// is that long and does not shrink.
     pub(crate) fn new(fd: impl AsFd, offset: u64, bytes: usize) -> rustix::io::Result<Mapping> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a null hint lets the kernel choose free addresses: no existing memory changes.

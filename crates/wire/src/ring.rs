@@ -14,8 +14,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::record::RawRecord;
-
 /// A word of shared memory.
 pub trait Word {
     /// Atomic load.
@@ -33,8 +31,8 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Borrowed words of one ring. `slots` holds four words a record, a power of two of records.
-pub struct Words<'a, W> {
+/// Borrowed words of one ring. `slots` holds `N` words a record, a power of two of records.
+pub struct Words<'a, W, const N: usize = 4> {
     /// Records ever written.
     pub head: &'a W,
     /// Records ever lost.
@@ -45,15 +43,15 @@ pub struct Words<'a, W> {
     pub slots: &'a [W],
 }
 
-impl<'a, W: Word> Words<'a, W> {
+impl<'a, W: Word, const N: usize> Words<'a, W, N> {
     fn capacity(&self) -> u64 {
-        (self.slots.len() / 4) as u64
+        (self.slots.len() / N) as u64
     }
 
     fn slot(&self, count: u64) -> &'a [W] {
-        let records = self.slots.len() / 4;
+        let records = self.slots.len() / N;
         let index = (count % records as u64) as usize;
-        &self.slots[index * 4..index * 4 + 4]
+        &self.slots[index * N..(index + 1) * N]
     }
 }
 
@@ -68,7 +66,7 @@ pub struct Pen {
 
 impl Pen {
     /// Takes over a ring where its last owner left it.
-    pub fn take<W: Word>(words: &Words<'_, W>) -> Pen {
+    pub fn take<W: Word, const N: usize>(words: &Words<'_, W, N>) -> Pen {
         let tail_seen = words.tail.load(Ordering::Acquire);
         let lost = words.lost.load(Ordering::Relaxed);
         Pen { head: words.head.load(Ordering::Relaxed), lost, tail_seen }
@@ -77,7 +75,11 @@ impl Pen {
 
 /// Appends a record; false when the ring was full and the record is counted as lost. Only the
 /// ring's owner may call it.
-pub fn push<W: Word>(words: &Words<'_, W>, pen: &mut Pen, record: &RawRecord) -> bool {
+pub fn push<W: Word, const N: usize>(
+    words: &Words<'_, W, N>,
+    pen: &mut Pen,
+    record: &[u64; N],
+) -> bool {
     if pen.head.wrapping_sub(pen.tail_seen) >= words.capacity() {
         // Pairs with the release in `pull`: the slot about to be overwritten has been copied.
         pen.tail_seen = words.tail.load(Ordering::Acquire);
@@ -102,6 +104,16 @@ pub struct Cursor {
     lost: u64,
 }
 
+impl Cursor {
+    /// Begins with what will be written from now on; what waits in the ring is dropped.
+    pub fn at_end<W: Word, const N: usize>(words: &Words<'_, W, N>) -> Cursor {
+        let lost = words.lost.load(Ordering::Relaxed);
+        let tail = words.head.load(Ordering::Acquire);
+        words.tail.store(tail, Ordering::Release);
+        Cursor { tail, lost }
+    }
+}
+
 /// What one [`pull`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulled {
@@ -115,11 +127,11 @@ pub struct Pulled {
 
 /// Hands at most `max` records to `each`. A `head` that no honest producer could have written
 /// empties the ring and counts its records as lost.
-pub fn pull<W: Word>(
-    words: &Words<'_, W>,
+pub fn pull<W: Word, const N: usize>(
+    words: &Words<'_, W, N>,
     cursor: &mut Cursor,
     max: usize,
-    mut each: impl FnMut(RawRecord),
+    mut each: impl FnMut([u64; N]),
 ) -> Pulled {
     // Read before `head`: a loss counted here is then reported no later than the records after it.
     let lost_now = words.lost.load(Ordering::Relaxed);

@@ -3,15 +3,20 @@
 use std::io::Write;
 use std::process::Command;
 
+use tiercel_wire::emulator;
 use tiercel_wire::layout::{self, control, header};
 
-const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/tiercel_wire.h");
+const HEADERS: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/tiercel_wire.h"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/tiercel_emulator.h"),
+];
 
 /// (C expression, our number).
 fn numbers() -> Vec<(&'static str, u64)> {
     let mut all = constants();
     all.extend(ring_and_tables());
     all.extend(header_and_control());
+    all.extend(emulators_area());
     all
 }
 
@@ -115,11 +120,49 @@ fn header_and_control() -> Vec<(&'static str, u64)> {
     ]
 }
 
+fn emulators_area() -> Vec<(&'static str, u64)> {
+    vec![
+        ("TCLE_MAGIC", emulator::MAGIC),
+        ("TCLE_VERSION", emulator::VERSION),
+        ("TCLE_AREA_BYTES", emulator::AREA_BYTES as u64),
+        ("TCLE_VCPUS_MAX", emulator::VCPUS_MAX as u64),
+        ("TCLE_RING_RECORDS", emulator::RING_RECORDS as u64),
+        ("TCLE_PERIOD_MAX", emulator::PERIOD_MAX),
+        ("offsetof(struct tcle_control, magic)", emulator::MAGIC_AT as u64),
+        ("offsetof(struct tcle_control, version)", emulator::VERSION_AT as u64),
+        ("offsetof(struct tcle_control, vcpus)", emulator::VCPUS_AT as u64),
+        ("offsetof(struct tcle_control, clock_ns)", emulator::CLOCK_AT as u64),
+        ("offsetof(struct tcle_control, owner)", emulator::OWNER_AT as u64),
+        ("offsetof(struct tcle_control, period)", emulator::PERIOD_AT as u64),
+        ("offsetof(struct tcle_control, current_at)", emulator::CURRENT_AT as u64),
+        ("offsetof(struct tcle_control, task_at)", emulator::TASK_AT as u64),
+        ("offsetof(struct tcle_area, rings)", emulator::RINGS_AT as u64),
+        ("sizeof(struct tcle_ring)", emulator::RING_BYTES as u64),
+        ("offsetof(struct tcle_ring, head)", 0),
+        ("offsetof(struct tcle_ring, lost)", emulator::RING_LOST as u64),
+        ("offsetof(struct tcle_ring, tail)", emulator::RING_TAIL as u64),
+        ("offsetof(struct tcle_ring, records)", emulator::RING_SLOTS as u64),
+        ("sizeof(struct tcle_record)", emulator::RECORD_WORDS as u64 * 8),
+        ("offsetof(struct tcle_record, address)", 8),
+        ("offsetof(struct tcle_record, physical)", 16),
+        ("offsetof(struct tcle_record, instruction)", 24),
+        ("offsetof(struct tcle_record, process)", 32),
+        ("offsetof(struct tcle_record, thread)", 36),
+        ("offsetof(struct tcle_record, latency_ns)", 40),
+        ("offsetof(struct tcle_record, weight)", 44),
+        ("offsetof(struct tcle_record, node)", 48),
+        ("offsetof(struct tcle_record, kind)", 50),
+        ("offsetof(struct tcle_record, misses)", 56),
+        ("offsetof(struct tcle_record, instructions)", 60),
+    ]
+}
+
 #[test]
 fn every_number_is_the_c_headers() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
-    let mut text = format!("#include \"{HEADER}\"\n#include <stddef.h>\n#include <stdio.h>\n");
+    let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");
+    HEADERS.iter().for_each(|header| text += &format!("#include \"{header}\"\n"));
     text += "int main(void) {\n";
     for (expression, _) in numbers() {
         text += &format!("printf(\"%llu\\n\", (unsigned long long)({expression}));\n");
