@@ -59,11 +59,40 @@ impl Child {
         self.command(1, os_pages);
     }
 
+    /// Keeps it on one CPU.
+    pub fn stay(&self) {
+        // SAFETY: a cpu_set_t is a plain bit set, for which zero is the empty one.
+        let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        let bytes = size_of::<libc::cpu_set_t>();
+        let pid = self.pid as i32;
+        // SAFETY: `allowed` is valid for reads and writes of its size.
+        let pinned = unsafe {
+            assert_eq!(libc::sched_getaffinity(pid, bytes, &raw mut allowed), 0, "affinity");
+            let cpus = 0..libc::CPU_SETSIZE as usize;
+            let first = cpus.clone().find(|cpu| libc::CPU_ISSET(*cpu, &allowed)).expect("a CPU");
+            cpus.filter(|cpu| *cpu != first).for_each(|cpu| libc::CPU_CLR(cpu, &mut allowed));
+            libc::sched_setaffinity(pid, bytes, &raw const allowed)
+        };
+        assert_eq!(pinned, 0, "affinity");
+    }
+
     /// Sets it to work until it is dropped: random writes (or reads) all over the buffer, `ratio`
     /// in its first half for each in its second.
     pub fn hammer(&mut self, writes: bool, ratio: u64) {
         let what = if writes { 4 } else { 5 };
         self.commands.write_all(&encode(what, 0..ratio)).expect("the child listens");
+    }
+
+    /// Sets it to work until it is dropped: random writes (or reads) in areas that follow each
+    /// other from the start of the buffer, each of so many 64 KiB and so many accesses a byte in
+    /// proportion; after each 1024 accesses it sleeps.
+    pub fn stir(&mut self, writes: bool, areas: [(u64, u64); 3], pause: Duration) {
+        let pack = |values: [u64; 4]| values.iter().rev().fold(0, |all, v| all << 16 | v & 0xffff);
+        let pause_us = pause.as_micros() as u64;
+        let sizes = pack([areas[0].0, areas[1].0, areas[2].0, pause_us]);
+        let weights = pack([areas[0].1, areas[1].1, areas[2].1, 0]);
+        let what = if writes { 6 } else { 7 };
+        self.commands.write_all(&encode(what, sizes..weights)).expect("the child listens");
     }
 
     /// Whether its buffer can be `mremap`ped as one; it may be longer afterwards.
@@ -163,6 +192,9 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
         let mut command = [0u64; 3];
         while libc::read(commands, command.as_mut_ptr().cast(), 24) == 24 {
             let [what, first, end] = command;
+            if what >= 6 {
+                stir(base.cast(), what == 6, first, end);
+            }
             if what >= 4 {
                 hammer(base.cast(), bytes, what == 4, end);
             }
@@ -211,4 +243,37 @@ unsafe fn hammer(base: *mut u8, bytes: u64, writes: bool, ratio: u64) -> ! {
             }
         }
     }
+}
+
+/// # Safety
+/// `base` and as many bytes as the areas have are ours alone.
+unsafe fn stir(base: *mut u8, writes: bool, sizes: u64, weights: u64) -> ! {
+    let field = |packed: u64, nth: usize| packed >> (16 * nth) & 0xffff;
+    let bytes: [u64; 3] = std::array::from_fn(|nth| field(sizes, nth) << 16);
+    let shares: [u64; 3] = std::array::from_fn(|nth| field(sizes, nth) * field(weights, nth));
+    let starts = [0, bytes[0], bytes[0] + bytes[1]];
+    let all: u64 = shares.iter().sum();
+    let pause_ns = field(sizes, 3) as i64 * 1000;
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: pause_ns };
+    let mut state = 1u64;
+    for turn in 1u64.. {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let roll = (state & 0xffff_ffff) % all;
+        let area = usize::from(roll >= shares[0]) + usize::from(roll >= shares[0] + shares[1]);
+        let at = starts[area] + (state >> 32) % bytes[area];
+        // SAFETY: `at` lies in its area.
+        unsafe {
+            if writes {
+                base.add(at as usize).write_volatile(1);
+            } else {
+                base.add(at as usize).read_volatile();
+            }
+            if pause_ns > 0 && turn.is_multiple_of(1024) {
+                libc::nanosleep(&raw const pause, std::ptr::null_mut());
+            }
+        }
+    }
+    unreachable!("it works until it is killed")
 }
