@@ -7,13 +7,15 @@
  */
 #include "workload.h"
 
-enum { KIB, CHAINS, LAPS, SHOW };
+enum { KIB, CHAINS, LAPS, SHOW, SEED, CORRUPT };
 
 static struct option options[] = {
     [KIB] = {"kib", 65536, "KiB of each chain's object"},
     [CHAINS] = {"chains", 1, "how many chains, 16 at most"},
     [LAPS] = {"laps", 4, "how often each chain is walked"},
     [SHOW] = {"show", 0, "1: print the ranges of the objects"},
+    [SEED] = {"seed", 42, "of the order"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil a link, to see that the check sees it"},
 };
 
 #define CHAINS_MAX 16
@@ -26,7 +28,7 @@ struct link {
 };
 
 /* A single cycle through all links, by Sattolo's shuffle of their order. */
-static struct link *make_chain(uint64_t links, uint64_t *state) {
+SITE struct link *make_chain(uint64_t links, uint64_t *state) {
     struct link *chain = must_alloc(links * sizeof *chain);
     uint32_t *order = must_alloc(links * sizeof *order);
     for (uint64_t i = 0; i < links; i++) {
@@ -41,7 +43,7 @@ static struct link *make_chain(uint64_t links, uint64_t *state) {
     for (uint64_t i = 0; i < links; i++) {
         chain[order[i]].next = &chain[order[(i + 1) % links]];
     }
-    free(order);
+    give_back(order, links * sizeof *order);
     return chain;
 }
 
@@ -52,20 +54,23 @@ int main(int argc, char **argv) {
         usage(argv[0], options, sizeof options / sizeof *options);
     }
     struct link *begin[CHAINS_MAX], *at[CHAINS_MAX];
-    uint64_t state = 42;
+    uint64_t state = seeded(options[SEED].value, 0);
     for (uint64_t c = 0; c < chains; c++) {
         at[c] = begin[c] = make_chain(links, &state);
         if (options[SHOW].value) {
             show_range("chain", begin[c], links * LINE_BYTES);
         }
     }
-    uint64_t steps = links * options[LAPS].value, start = now_ns();
+    if (options[CORRUPT].value) {
+        begin[0][links / 2].next = &begin[0][links / 2];
+    }
+    uint64_t steps = links * options[LAPS].value, start = region_begin();
     for (uint64_t n = 0; n < steps; n++) {
         for (uint64_t c = 0; c < chains; c++) {
             at[c] = at[c]->next;
         }
     }
-    uint64_t took = now_ns() - start;
+    uint64_t took = region_end(start);
     bool right = true;
     for (uint64_t c = 0; c < chains; c++) {
         right &= at[c] == begin[c];

@@ -9,13 +9,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SLOTS, OPERATIONS, THREADS, LARGEST };
+enum { SLOTS, OPERATIONS, THREADS, LARGEST, SEED, CORRUPT };
 
 static struct option options[] = {
     [SLOTS] = {"slots", 100000, "objects that live at a time"},
     [OPERATIONS] = {"accesses", 10000000, "operations of each thread"},
     [THREADS] = {"threads", 2, "threads, 64 at most; all share the slots"},
     [LARGEST] = {"largest", 1024, "bytes of the largest object; one in 1024 is 64 times that"},
+    [SEED] = {"seed", 0, "of sizes and slots"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil an object, to see that the check sees it"},
 };
 
 #define THREADS_MAX 64
@@ -29,7 +31,9 @@ struct object {
 
 static _Atomic(struct object *) *slots;
 
-static unsigned char mark(uint32_t bytes) { return (unsigned char)(bytes * 31 + 7); }
+static unsigned char mark(uint32_t bytes) {
+    return (unsigned char)(bytes * 31 + 7);
+}
 
 static struct object *make(struct object *old, uint64_t *state) {
     uint64_t largest = options[LARGEST].value;
@@ -52,7 +56,7 @@ static bool intact(const struct object *object) {
 
 /* Takes what is in a random slot, whoever put it there, and puts something else in. */
 static void *run(void *argument) {
-    uint64_t state = (uintptr_t)argument + 1;
+    uint64_t state = seeded(options[SEED].value, (uintptr_t)argument);
     uintptr_t wrong = 0;
     for (uint64_t n = 0; n < options[OPERATIONS].value; n++) {
         uint64_t at = random_below(&state, options[SLOTS].value);
@@ -77,7 +81,7 @@ int main(int argc, char **argv) {
     }
     slots = calloc(options[SLOTS].value, sizeof *slots);
     pthread_t handles[THREADS_MAX];
-    uint64_t start = now_ns(), wrong = 0;
+    uint64_t start = region_begin(), wrong = 0;
     for (uintptr_t t = 0; t < threads; t++) {
         if (slots == NULL || pthread_create(&handles[t], NULL, run, (void *)t) != 0) {
             fprintf(stderr, "cannot start thread %ju\n", (uintmax_t)t);
@@ -89,7 +93,13 @@ int main(int argc, char **argv) {
         pthread_join(handles[t], &result);
         wrong += (uintptr_t)result;
     }
-    uint64_t took = now_ns() - start;
+    uint64_t took = region_end(start);
+    for (uint64_t i = 0; options[CORRUPT].value && i < options[SLOTS].value; i++) {
+        struct object *object = slots[i];
+        if (object != NULL) {
+            object->content[0] ^= 1;
+        }
+    }
     for (uint64_t i = 0; i < options[SLOTS].value; i++) {
         struct object *object = slots[i];
         wrong += object != NULL && !intact(object);

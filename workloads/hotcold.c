@@ -6,7 +6,7 @@
  */
 #include "workload.h"
 
-enum { OBJECTS, OBJECT_KIB, HOT_OBJECTS, HOT_SHARE, ACCESSES, SECONDS, SHOW };
+enum { OBJECTS, OBJECT_KIB, HOT_OBJECTS, HOT_SHARE, ACCESSES, SECONDS, SHOW, SEED, CORRUPT };
 
 static struct option options[] = {
     [OBJECTS] = {"objects", 64, "how many objects"},
@@ -16,13 +16,15 @@ static struct option options[] = {
     [ACCESSES] = {"accesses", 50000000, "how many accesses a round"},
     [SECONDS] = {"seconds", 0, "rounds go on for so long; 0: one round"},
     [SHOW] = {"show", 0, "1: print the ranges of the hot objects"},
+    [SEED] = {"seed", 42, "of the accesses"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil a word, to see that the check sees it"},
 };
 
-__attribute__((noinline)) static uint64_t *make_hot(size_t bytes) {
+SITE uint64_t *make_hot(size_t bytes) {
     return memset(must_alloc(bytes), 0, bytes);
 }
 
-__attribute__((noinline)) static uint64_t *make_cold(size_t bytes) {
+SITE uint64_t *make_cold(size_t bytes) {
     return memset(must_alloc(bytes), 0, bytes);
 }
 
@@ -48,8 +50,7 @@ static void touch(uint64_t **objects, uint64_t count, uint64_t hot, uint64_t wor
     uint64_t share = hot == count ? 100 : hot == 0 ? 0 : options[HOT_SHARE].value;
     for (uint64_t n = 0; n < options[ACCESSES].value; n++) {
         bool to_hot = random_below(state, 100) < share;
-        uint64_t which =
-            to_hot ? random_below(state, hot) : hot + random_below(state, count - hot);
+        uint64_t which = to_hot ? random_below(state, hot) : hot + random_below(state, count - hot);
         objects[which][random_below(state, words)]++;
     }
 }
@@ -73,13 +74,14 @@ int main(int argc, char **argv) {
     }
     uint64_t **objects = must_alloc(count * sizeof *objects);
     make_objects(objects, count, hot, bytes);
-    uint64_t state = 42, rounds = 0, start = now_ns();
+    uint64_t state = seeded(options[SEED].value, 0), rounds = 0, start = region_begin();
     do {
         touch(objects, count, hot, bytes / sizeof(uint64_t), &state);
         rounds++;
     } while (now_ns() - start < options[SECONDS].value * 1000000000);
-    uint64_t took = now_ns() - start;
+    uint64_t took = region_end(start);
     uint64_t accesses = rounds * options[ACCESSES].value;
+    objects[count / 2][0] += options[CORRUPT].value;
     bool right = sum(objects, count, bytes / sizeof(uint64_t)) == accesses;
     for (uint64_t i = 0; i < count; i++) {
         free(objects[i]);

@@ -7,7 +7,7 @@
  */
 #include "workload.h"
 
-enum { GROUPS, OBJECTS, OBJECT_KIB, PHASES, ACCESSES, SHOW };
+enum { GROUPS, OBJECTS, OBJECT_KIB, PHASES, ACCESSES, SHOW, SEED, CORRUPT };
 
 static struct option options[] = {
     [GROUPS] = {"groups", 4, "how many groups take turns"},
@@ -16,6 +16,8 @@ static struct option options[] = {
     [PHASES] = {"phases", 8, "how many phases; phase p heats group p mod groups"},
     [ACCESSES] = {"accesses", 20000000, "accesses a phase; every tenth goes to any group"},
     [SHOW] = {"show", 0, "1: print each phase's hot ranges when it begins"},
+    [SEED] = {"seed", 42, "of the accesses"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil a word, to see that the check sees it"},
 };
 
 static void phase(uint64_t **objects, uint64_t group, uint64_t *state) {
@@ -38,14 +40,18 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < groups * each; i++) {
         objects[i] = memset(must_alloc(bytes), 0, bytes);
     }
-    uint64_t state = 42, start = now_ns();
+    uint64_t state = seeded(options[SEED].value, 0), start = region_begin();
     for (uint64_t p = 0; p < options[PHASES].value; p++) {
         for (uint64_t i = 0; options[SHOW].value && i < each; i++) {
             show_range("hot", objects[p % groups * each + i], bytes);
         }
+        char name[32];
+        snprintf(name, sizeof name, "group %" PRIu64, p % groups);
+        enter_phase(name);
         phase(objects, p % groups, &state);
     }
-    uint64_t took = now_ns() - start, total = 0;
+    uint64_t took = region_end(start), total = 0;
+    objects[groups * each / 2][0] += options[CORRUPT].value;
     for (uint64_t i = 0; i < groups * each; i++) {
         for (size_t w = 0; w < bytes / 8; w++) {
             total += objects[i][w];

@@ -6,12 +6,13 @@
  */
 #include "workload.h"
 
-enum { KIB, ROUNDS, SHOW };
+enum { KIB, ROUNDS, SHOW, CORRUPT };
 
 static struct option options[] = {
     [KIB] = {"kib", 65536, "KiB of each of the three arrays"},
     [ROUNDS] = {"rounds", 10, "how often the four kernels run"},
     [SHOW] = {"show", 0, "1: print the ranges of the arrays"},
+    [CORRUPT] = {"corrupt", 0, "1: spoil an element, to see that the check sees it"},
 };
 
 #define SCALE 0.5
@@ -44,11 +45,12 @@ int main(int argc, char **argv) {
             show_range("array", arrays[k], n * sizeof(double));
         }
     }
-    uint64_t start = now_ns();
+    uint64_t start = region_begin();
     for (uint64_t r = 0; r < options[ROUNDS].value; r++) {
         round_of_four(arrays[0], arrays[1], arrays[2], n);
     }
-    uint64_t took = now_ns() - start;
+    uint64_t took = region_end(start);
+    arrays[1][n / 2] += (double)options[CORRUPT].value;
     double a = 1.0, b = 1.0, c = 1.0;
     for (uint64_t r = 0; r < options[ROUNDS].value; r++) {
         round_of_four(&a, &b, &c, 1);

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "roi.h"
@@ -197,6 +198,13 @@ static inline void show_range(const char *what, const void *memory, size_t bytes
     fflush(stdout);
 }
 
+/* The most memory there was; of one that does not count its own, what was resident. */
+static inline uint64_t peak_bytes(void) {
+    struct rusage usage;
+    uint64_t counted = atomic_load(&bytes_held_max);
+    return counted || getrusage(RUSAGE_SELF, &usage) ? counted : (uint64_t)usage.ru_maxrss * 1024;
+}
+
 /* What a workload says at its end. */
 struct outcome {
     const char *name;
@@ -214,7 +222,7 @@ struct outcome {
 /* The closing line, and the exit status: 0 when the workload's own check holds. */
 static inline int conclude(const struct outcome *out) {
     double took_ns = (double)out->took_ns, operations = (double)out->operations;
-    uint64_t footprint = atomic_load(&bytes_held_max);
+    uint64_t footprint = peak_bytes();
     printf("%s: %s, %" PRIu64 " %s, %.2f ns each, %.3f M/s, %.3f s, %.1f MiB, digest %016" PRIx64
            "\n",
            out->name, out->right ? "right" : "WRONG", out->operations, out->unit,
