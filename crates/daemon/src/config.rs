@@ -156,8 +156,9 @@ impl Settings {
         if poll_max.0 > Duration::from_secs(10) {
             return wrong("daemon.poll_max", poll_max.to_string(), "must be at most 10s");
         }
-        if !(100..=3_600_000).contains(&self.policy.tick_ms) {
-            let want = "must be from 100 ms to an hour";
+        // 10 ms are for modelled machines, where a program's whole run lasts seconds.
+        if !(10..=3_600_000).contains(&self.policy.tick_ms) {
+            let want = "must be from 10 ms to an hour";
             return wrong("policy.tick_ms", self.policy.tick_ms.to_string(), want);
         }
         Ok(())
