@@ -236,6 +236,7 @@ int main(int argc, char **argv) {
         threads == 0 || threads > THREADS_MAX) {
         usage(argv[0], options, sizeof options / sizeof *options);
     }
+    fill_level_bits();
     build(&s);
     uint64_t state = seeded(options[SEED].value, UINT64_MAX), reached[ROOTS_MAX], digest = 0;
     uint32_t starts[ROOTS_MAX];

@@ -30,24 +30,31 @@ static inline uint32_t scramble(uint32_t vertex, unsigned bits) {
     return (uint32_t)v;
 }
 
-/* Edge number `n` of a graph of 2^bits vertices; each random number serves eight levels. */
-static inline struct edge kronecker_edge(uint64_t n, unsigned bits, uint64_t seed) {
-    uint64_t state = seeded(seed, n), chances = 0;
-    struct edge edge = {0, 0};
-    for (unsigned level = 0; level < bits; level++) {
-        if (level % 8 == 0) {
-            chances = next_random(&state);
-        }
-        unsigned chance = chances & 255;
-        chances >>= 8;
+/* What a chance of 256 adds at a level: bit 32 to where an edge comes from, bit 0 to where it
+ * goes. A table, because a branch by chance costs more than all the rest. */
+static uint64_t level_bits[256];
+
+static inline void fill_level_bits(void) {
+    for (unsigned chance = 0; chance < 256; chance++) {
         bool from = chance >= RMAT_A + RMAT_B;
         bool to = from ? chance >= RMAT_A + RMAT_B + RMAT_C : chance >= RMAT_A;
-        edge.from = edge.from << 1 | from;
-        edge.to = edge.to << 1 | to;
+        level_bits[chance] = (uint64_t)from << 32 | to;
     }
-    edge.from = scramble(edge.from, bits);
-    edge.to = scramble(edge.to, bits);
-    return edge;
+}
+
+/* Edge number `n` of a graph of 2^bits vertices; each random number serves eight levels.
+ * fill_level_bits comes first. */
+static inline struct edge kronecker_edge(uint64_t n, unsigned bits, uint64_t seed) {
+    uint64_t state = seeded(seed, n), ends = 0;
+    for (unsigned level = 0; level < bits;) {
+        uint64_t chances = next_random(&state);
+        unsigned until = level + 8 < bits ? level + 8 : bits;
+        for (; level < until; level++) {
+            ends = ends << 1 | level_bits[chances & 255];
+            chances >>= 8;
+        }
+    }
+    return (struct edge){scramble((uint32_t)(ends >> 32), bits), scramble((uint32_t)ends, bits)};
 }
 
 /* Turns counts (of item i at i + 1) into beginnings. */

@@ -2,8 +2,8 @@
  *
  * pagerank: ranks of a skewed graph's vertices by pulling, after GAP: each vertex adds up what its
  * in-neighbours contribute.
- * In: size, iterations. Out: one line; right when the ranks add up to one and another iteration,
- * by pushing along edges made anew, finds what pulling finds.
+ * In: size, iterations. Out: one line; right when the ranks add up to one and the last
+ * iteration's are what pushing along the edges, when they were made, would have given.
  * Knows nothing of tiers: the neighbours are streamed and most of the memory; contributions are
  * gathered at random, a few of them very often.
  */
@@ -23,8 +23,8 @@ static struct option options[] = {
 
 #define DAMPING 0.85
 #define EDGE_FACTOR UINT64_C(16)
-/* Of a vertex: offset, out-degree, rank, new rank, contribution. */
-#define VERTEX_BYTES (8 + 4 + 3 * 8)
+/* Of a vertex: offset, out-degree, rank, new rank, contribution, pushed weights. */
+#define VERTEX_BYTES (8 + 4 + 4 * 8)
 #define EDGE_BYTES 4
 
 struct ranking {
@@ -32,7 +32,10 @@ struct ranking {
     uint64_t vertices, edges;
     uint64_t *offsets;
     uint32_t *neighbours, *out_degrees;
+    /* new_ranks are those before the last iteration, when all are done. */
     double *ranks, *new_ranks, *contributions;
+    /* For the check: the weights of all out-neighbours. */
+    double *pushed_weights;
     /* How much the last iteration changed, over all vertices. */
     double change;
 };
@@ -52,6 +55,15 @@ SITE double *make_ranks(uint64_t bytes) {
 SITE double *make_contributions(uint64_t bytes) {
     return must_alloc(bytes);
 }
+SITE double *make_pushed_weights(uint64_t bytes) {
+    return must_alloc(bytes);
+}
+
+/* A vertex's weight in the check: by chance, from 0 to 1. */
+static double weight_of(uint64_t vertex) {
+    uint64_t state = seeded(~options[SEED].value, vertex);
+    return random_unit(&state);
+}
 
 /* In-edges by their end. The edges are made twice rather than kept. */
 static void build(struct ranking *r) {
@@ -60,10 +72,15 @@ static void build(struct ranking *r) {
     r->out_degrees = make_out_degrees(r->vertices * sizeof *r->out_degrees);
     memset(r->offsets, 0, (r->vertices + 2) * sizeof *r->offsets);
     memset(r->out_degrees, 0, r->vertices * sizeof *r->out_degrees);
+    r->pushed_weights = make_pushed_weights(r->vertices * sizeof *r->pushed_weights);
+    for (uint64_t v = 0; v < r->vertices; v++) {
+        r->pushed_weights[v] = 0.0;
+    }
     for (uint64_t i = 0; i < r->edges; i++) {
         struct edge edge = kronecker_edge(i, r->bits, seed);
         r->offsets[edge.to + 2]++;
         r->out_degrees[edge.from]++;
+        r->pushed_weights[edge.from] += weight_of(edge.to);
     }
     add_up(r->offsets + 1, r->vertices);
     r->neighbours = make_neighbours(r->edges * sizeof *r->neighbours);
@@ -117,32 +134,23 @@ static void rank_share(struct member *member) {
     }
 }
 
-static void contribute_once(struct member *member) {
-    struct ranking *r = member->job;
-    double dangling = contribute(member);
-    if (member->me == 0) {
-        r->change = (1.0 - DAMPING + DAMPING * dangling) / (double)r->vertices;
-    }
-}
-
-/* The last iteration again, from the ranks before it, by pushing along edges made anew. */
-static bool last_iteration_is_right(struct ranking *r) {
-    double *reached = r->ranks, worst = 0.0;
-    r->ranks = r->new_ranks;
-    run_team(1, contribute_once, r);
-    double given = r->change;
+/* The last iteration again, as a sum over all vertices with weights by chance: pulled along the
+ * neighbours, and as it would have been pushed along the edges when they were made (Freivalds). The
+ * contributions are still those it used. */
+static bool last_iteration_is_right(const struct ranking *r, double *sum) {
+    double pulled = 0.0, pushed = 0.0, dangling = 0.0, weights = 0.0;
+    *sum = 0.0;
     for (uint64_t v = 0; v < r->vertices; v++) {
-        r->new_ranks[v] = given;
+        double weight = weight_of(v);
+        weights += weight;
+        *sum += r->ranks[v];
+        pulled += weight * r->ranks[v];
+        pushed += r->contributions[v] * r->pushed_weights[v];
+        dangling += r->out_degrees[v] ? 0.0 : r->new_ranks[v];
     }
-    for (uint64_t i = 0; i < r->edges; i++) {
-        struct edge edge = kronecker_edge(i, r->bits, options[SEED].value);
-        r->new_ranks[edge.to] += DAMPING * r->contributions[edge.from];
-    }
-    for (uint64_t v = 0; v < r->vertices; v++) {
-        worst = fmax(worst, fabs(r->new_ranks[v] - reached[v]) / reached[v]);
-    }
-    r->ranks = reached;
-    return worst < 1e-9;
+    double given = (1.0 - DAMPING + DAMPING * dangling) / (double)r->vertices;
+    pushed = given * weights + DAMPING * pushed;
+    return fabs(pulled - pushed) < 1e-9 * pushed;
 }
 
 int main(int argc, char **argv) {
@@ -159,6 +167,7 @@ int main(int argc, char **argv) {
         threads == 0 || threads > THREADS_MAX) {
         usage(argv[0], options, sizeof options / sizeof *options);
     }
+    fill_level_bits();
     build(&r);
     for (uint64_t i = 0; options[CORRUPT].value && i < r.edges; i += 1009) {
         r.neighbours[i] = (uint32_t)((r.neighbours[i] + 1) % r.vertices);
@@ -166,14 +175,14 @@ int main(int argc, char **argv) {
     uint64_t begun = region_begin();
     run_team(threads, rank_share, &r);
     uint64_t took = region_end(begun), digest = 0;
-    double sum = 0.0;
     for (uint64_t v = 0; v < r.vertices; v++) {
-        sum += r.ranks[v];
         digest += mix(bits_of(r.ranks[v]) + v);
     }
-    bool right = fabs(sum - 1.0) < 1e-9;
-    right &= last_iteration_is_right(&r);
+    double sum;
+    bool right = last_iteration_is_right(&r, &sum);
+    right &= fabs(sum - 1.0) < 1e-9;
     uint64_t operations = options[ITERATIONS].value * r.edges;
+    give_back(r.pushed_weights, r.vertices * sizeof *r.pushed_weights);
     give_back(r.contributions, r.vertices * sizeof *r.contributions);
     give_back(r.new_ranks, r.vertices * sizeof *r.new_ranks);
     give_back(r.ranks, r.vertices * sizeof *r.ranks);
