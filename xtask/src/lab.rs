@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use tiercel_lab::suite::{self, Case, Test};
 use tiercel_lab::{
-    Acceleration, Cache, Guest, Payload, Request, Size, Streams, Timing, Topology, cli,
+    Acceleration, Cache, Guest, Model, Payload, Request, Size, Streams, Timing, Topology, cli,
 };
 use tiercel_machine::Machine;
 
@@ -82,7 +82,8 @@ pub fn main(options: &Options) -> Result<()> {
         suite::run(&guest, &topology, None, &plain, &programs, &mut note)?;
         if !timed.is_empty() {
             let plugin = plugin(options.built)?;
-            let timing = Some(Timing { plugin: &plugin, machine: &machine_here });
+            let model = Model::default();
+            let timing = Some(Timing { plugin: &plugin, machine: &machine_here, model });
             suite::run(&guest, &topology, timing, &timed, &programs, &mut note)?;
         }
     }

@@ -83,6 +83,13 @@ pub struct Config {
     /// Stores outstanding at once.
     #[serde(default = "store_buffer")]
     pub store_buffer: usize,
+    /// Whether streams are fetched ahead of need.
+    #[serde(default)]
+    pub prefetch: bool,
+    /// Whether the virtual CPUs have only their share of the machine's bandwidths, as if its other
+    /// CPUs did what they do; otherwise they have the machine for themselves.
+    #[serde(default)]
+    pub share: bool,
 }
 
 impl Config {
@@ -142,9 +149,9 @@ fn window() -> u64 {
     224
 }
 
-/// Skylake's line fill buffers.
+/// Golden Cove's line fill buffers; Skylake and Sunny Cove have 12.
 fn miss_registers() -> usize {
-    12
+    16
 }
 
 /// Skylake's store buffer has 56; 48 is what the model was validated with.

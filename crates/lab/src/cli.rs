@@ -10,7 +10,7 @@ use tiercel_machine::Machine;
 
 use crate::image::{in_path, quote};
 use crate::{
-    Acceleration, Cache, Guest, Outcome, Payload, Progress, Request, Size, Streams, Timing,
+    Acceleration, Cache, Guest, Model, Outcome, Payload, Progress, Request, Size, Streams, Timing,
     Topology,
 };
 
@@ -48,6 +48,8 @@ pub struct RunOptions {
     pub out: Option<PathBuf>,
     /// Whether every access takes the time the machine's figures say.
     pub timed: bool,
+    /// How they are timed.
+    pub model: Model,
 }
 
 /// `lab run`: boots, runs one command, brings back its files.
@@ -69,7 +71,11 @@ pub fn run(
         environment: &options.guest.environment,
         timeout: options.timeout,
         out: options.out.as_deref(),
-        timing: plugin.as_deref().map(|plugin| Timing { plugin, machine: &machine }),
+        timing: plugin.as_deref().map(|plugin| Timing {
+            plugin,
+            machine: &machine,
+            model: options.model,
+        }),
     };
     guest.run(request, streams)
 }

@@ -17,6 +17,18 @@ pub struct Timing<'a> {
     pub plugin: &'a Path,
     /// The machine whose figures count.
     pub machine: &'a Machine,
+    /// What is not as always.
+    pub model: Model,
+}
+
+/// Choices of the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Model {
+    /// Whether streams are fetched ahead of need.
+    pub prefetch: bool,
+    /// Whether the guest's CPUs have only their share of the machine's bandwidths, as if its other
+    /// CPUs did what they do.
+    pub share: bool,
 }
 
 /// As `crates/emulator` reads it; what is not said has its default.
@@ -26,6 +38,8 @@ struct Config<'a> {
     ranges: Vec<PhysicalRange>,
     cpu_nodes: Vec<NodeId>,
     stats: &'a Path,
+    #[serde(flatten)]
+    model: Model,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,7 +57,8 @@ pub(crate) fn config(timing: &Timing<'_>, topology: &Topology, stats: &Path) -> 
     let cpu_nodes =
         topology.nodes.iter().flat_map(|node| (0..node.cpus).map(|_| node.origin)).collect();
     let machine = timing.machine.to_toml();
-    let config = Config { machine, ranges: ranges(topology), cpu_nodes, stats };
+    let config =
+        Config { machine, ranges: ranges(topology), cpu_nodes, stats, model: timing.model };
     serde_json::to_string_pretty(&config).expect("plain data serialises")
 }
 
@@ -95,10 +110,12 @@ mod tests {
     fn each_virtual_cpu_has_its_node() {
         let machine = Machine::builtin("two-socket-optane").expect("known").expect("valid");
         let topology = Topology::of(&machine, Size::default()).expect("fits");
-        let timing = Timing { plugin: Path::new("p"), machine: &machine };
+        let model = Model { share: true, ..Model::default() };
+        let timing = Timing { plugin: Path::new("p"), machine: &machine, model };
         let text = config(&timing, &topology, Path::new("s"));
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["cpu_nodes"], serde_json::json!([0, 1]));
         assert_eq!(value["stats"], "s");
+        assert_eq!((&value["share"], &value["prefetch"]), (&true.into(), &false.into()));
     }
 }

@@ -128,10 +128,15 @@ struct Back {
 impl Uncore {
     /// The memories of a machine behind a last level, if there is one; idle and empty.
     pub fn new(machine: &Machine, shared: Option<LevelShape>) -> Result<Uncore, ModelError> {
+        Uncore::with_memory(Memory::new(machine)?, shared)
+    }
+
+    /// Memories behind a last level, if there is one.
+    pub fn with_memory(memory: Memory, shared: Option<LevelShape>) -> Result<Uncore, ModelError> {
         Ok(Uncore {
             shared: shared.map(|level| Cache::new(level.cache)).transpose()?,
             latency_ps: shared.map_or(0, |level| level.latency_ps),
-            memory: Memory::new(machine)?,
+            memory,
         })
     }
 

@@ -11,9 +11,15 @@
 //! Several cores and misses of the near future bring their accesses a little out of order. So a
 //! server knows no free time, only an amount of work, which shrinks as its clock advances: nobody
 //! waits for the time of an access that another core made further ahead.
+//!
+//! Few modelled cores may stand for many ([`Memory::for_cpus`]): they then have their share of
+//! every bandwidth, as if the machine's other CPUs did what they do. A share of a server is not a
+//! slow server: a few lines at once pass as fast as the whole machine passes them, because the
+//! other CPUs' lines do not come at the same moment. So work waits only beyond a slack, and a share
+//! limits what flows in the long run.
 
 use serde::Serialize;
-use tiercel_machine::{Energy, Machine, Node, NodeId, loaded_latency_ns, peak_gb_s};
+use tiercel_machine::{Energy, Figures, Machine, Node, NodeId, loaded_latency_ns, peak_gb_s};
 
 use crate::wear::{Counters, Wear};
 use crate::{LINE_BYTES, ModelError, PS_PER_NS};
@@ -71,14 +77,18 @@ struct Path {
     further_ps: [u64; 2],
     /// What the link passes, where it is not the node's own way.
     link: Option<(Work, [u64; 2])>,
+    /// Work of the link that nobody waits for.
+    slack: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Server {
     node: Node,
+    /// Part of the bandwidth that is ours, above 0 and at most 1.
+    share: f64,
     /// Idle, nanoseconds: reads, writes.
     latency_ns: [f64; 2],
-    /// Alone, GB/s: reads, writes.
+    /// Alone, of the whole node, GB/s: reads, writes.
     gb_s: [f64; 2],
     work: Work,
     interval: Interval,
@@ -111,6 +121,7 @@ struct Work {
 struct Rate {
     latency_ps: u64,
     work_per_byte: u64,
+    slack: u64,
 }
 
 /// Traffic of the interval that runs, and the smoothed load and mix before it.
@@ -128,7 +139,20 @@ impl Memory {
     /// count as fast as reads where the machine does not say. A node seen from CPUs that are not
     /// its nearest is as its nearest see it unless a link says more.
     pub fn new(machine: &Machine) -> Result<Memory, ModelError> {
-        let servers = machine.memory_nodes().map(Server::new).collect::<Result<Vec<_>, _>>()?;
+        Memory::shared_out(machine, &|_| 1.0)
+    }
+
+    /// The same for a few of the machine's CPUs, given by the nodes they sit beside, while all
+    /// others do what these do: a node's bandwidth is divided by the number of the CPUs it is
+    /// nearest to, a link's by those behind it, and each CPU here has one part. Where none of them
+    /// is near, it has as much as all CPUs here are of all there are. Latencies stay.
+    pub fn for_cpus(machine: &Machine, cpus: &[NodeId]) -> Result<Memory, ModelError> {
+        Memory::shared_out(machine, &|node| share_of(machine, cpus, node))
+    }
+
+    fn shared_out(machine: &Machine, share: &dyn Fn(NodeId) -> f64) -> Result<Memory, ModelError> {
+        let server = |node: &Node| Server::new(node, share(node.id));
+        let servers = machine.memory_nodes().map(server).collect::<Result<Vec<_>, _>>()?;
         let stride = machine.nodes.last().map_or(0, |node| usize::from(node.id.0) + 1);
         let mut near = vec![NONE; stride];
         for (at, server) in servers.iter().enumerate() {
@@ -141,7 +165,8 @@ impl Memory {
             if server != NONE {
                 index[(usize::from(link.from.0) + 1) * stride + usize::from(link.to.0)] =
                     paths.len() as u32;
-                paths.push(Path::far(server, &servers[server as usize], link.figures));
+                let near = &servers[server as usize];
+                paths.push(Path::far(server, near, link.figures, share(link.from)));
             }
         }
         Ok(Memory { servers, paths, index, stride })
@@ -197,7 +222,8 @@ impl Memory {
         let server = &mut self.servers[path.server as usize];
         let mut latency_ps = server.access(when, write) + path.further_ps[usize::from(write)];
         if let Some((work, per_byte)) = &mut path.link {
-            latency_ps += work.add(when, LINE_BYTES * per_byte[usize::from(write)]);
+            let work_added = LINE_BYTES * per_byte[usize::from(write)];
+            latency_ps += work.add(when, work_added, path.slack);
         }
         latency_ps
     }
@@ -210,20 +236,21 @@ impl Memory {
 
 impl Path {
     fn near(server: u32) -> Path {
-        Path { server, further_ps: [0; 2], link: None }
+        Path { server, further_ps: [0; 2], link: None, slack: 0 }
     }
 
-    fn far(server: u32, near: &Server, figures: tiercel_machine::Figures) -> Path {
+    fn far(server: u32, near: &Server, figures: Figures, share: f64) -> Path {
         let further_ps = |far: Option<f64>, near_ns: f64| {
             far.map_or(0, |far_ns| ((far_ns - near_ns).max(0.0) * PS_PER_NS) as u64)
         };
         let write_ns = figures.write_latency_ns.or(figures.read_latency_ns);
         let link = figures.read_gb_s.map(|read_gb_s| {
             let write_gb_s = figures.write_gb_s.unwrap_or(read_gb_s);
-            (Work::default(), [read_gb_s, write_gb_s].map(work_per_byte))
+            (Work::default(), [read_gb_s, write_gb_s].map(|gb_s| work_per_byte(gb_s * share)))
         });
         Path {
             server,
+            slack: link.map_or(0, |(_, per_byte)| slack(per_byte[0] * LINE_BYTES, share)),
             further_ps: [
                 further_ps(figures.read_latency_ns, near.latency_ns[0]),
                 further_ps(write_ns, near.latency_ns[1]),
@@ -234,13 +261,14 @@ impl Path {
 }
 
 impl Server {
-    fn new(node: &Node) -> Result<Server, ModelError> {
+    fn new(node: &Node, share: f64) -> Result<Server, ModelError> {
         let unknown = |figure| ModelError::Unknown { node: node.id, figure };
         let figures = node.figures;
         let read_latency_ns = figures.read_latency_ns.ok_or(unknown("read_latency_ns"))?;
         let read_gb_s = figures.read_gb_s.ok_or(unknown("read_gb_s"))?;
         let blocks = node.granularity_bytes.is_some_and(|bytes| u64::from(bytes) > LINE_BYTES);
         let mut server = Server {
+            share,
             latency_ns: [read_latency_ns, figures.write_latency_ns.unwrap_or(read_latency_ns)],
             gb_s: [read_gb_s, figures.write_gb_s.unwrap_or(read_gb_s)],
             work: Work::default(),
@@ -275,7 +303,7 @@ impl Server {
             self.used.device_read_bytes += bytes;
         }
         let rate = self.rates[usize::from(write)];
-        let queue_ps = self.work.add(when, bytes * rate.work_per_byte);
+        let queue_ps = self.work.add(when, bytes * rate.work_per_byte, rate.slack);
         self.used.longest_queue_ps = self.used.longest_queue_ps.max(queue_ps);
         queue_ps + rate.latency_ps
     }
@@ -283,16 +311,22 @@ impl Server {
     /// Looks the curve up once an interval, not once an access.
     fn rate(&mut self) {
         let [read_gb_s, write_gb_s] = self.interval.load_gb_s;
-        let load_gb_s = read_gb_s + write_gb_s;
-        let read_share = if load_gb_s > 0.0 { read_gb_s / load_gb_s } else { 1.0 };
+        // What the whole node would see.
+        let load_gb_s = (read_gb_s + write_gb_s) / self.share;
+        let read_share = if load_gb_s > 0.0 { read_gb_s / self.share / load_gb_s } else { 1.0 };
         let curve = &self.node.curve;
         let at = |load| loaded_latency_ns(curve, read_share, load).unwrap_or(0.0);
         // The curve's idle end and the idle figure may come from different tools: its rise counts.
         let rise_ns = (at(load_gb_s) - at(0.0)).max(0.0);
         let peak_gb_s = peak_gb_s(curve, read_share);
-        self.rates = [0, 1].map(|kind| Rate {
-            latency_ps: ((self.latency_ns[kind] + rise_ns) * PS_PER_NS) as u64,
-            work_per_byte: work_per_byte(peak_gb_s.unwrap_or(self.gb_s[kind])),
+        let block_bytes = self.node.granularity_bytes.map_or(LINE_BYTES, u64::from).max(LINE_BYTES);
+        self.rates = [0, 1].map(|kind| {
+            let work_per_byte = work_per_byte(peak_gb_s.unwrap_or(self.gb_s[kind]) * self.share);
+            Rate {
+                latency_ps: ((self.latency_ns[kind] + rise_ns) * PS_PER_NS) as u64,
+                work_per_byte,
+                slack: slack(work_per_byte * block_bytes, self.share),
+            }
         });
     }
 
@@ -317,13 +351,14 @@ impl Server {
 }
 
 impl Work {
-    /// More work; how long what is there already still takes when this comes.
+    /// More work; how long what is there already, but for the slack, still takes when this comes.
     #[inline]
-    fn add(&mut self, when: When, work: u64) -> u64 {
+    fn add(&mut self, when: When, work: u64, slack: u64) -> u64 {
         let passed_ps = when.at_ps.saturating_sub(self.clock_ps);
         self.clock_ps += passed_ps;
         self.waiting = self.waiting.saturating_sub(passed_ps.saturating_mul(WORK_PER_PS));
-        let queue_ps = (self.waiting / WORK_PER_PS).saturating_sub(when.ahead_ps);
+        let before_us = self.waiting.saturating_sub(slack) / WORK_PER_PS;
+        let queue_ps = before_us.saturating_sub(when.ahead_ps);
         self.waiting += work;
         queue_ps
     }
@@ -341,6 +376,27 @@ impl Interval {
         }
         self.start_ps += intervals * INTERVAL_PS;
     }
+}
+
+/// As many blocks as there are shares pass at once: of a burst that the whole machine passes so
+/// many times faster, ours alone is there.
+fn slack(work_per_block: u64, share: f64) -> u64 {
+    (work_per_block as f64 * (1.0 / share - 1.0)) as u64
+}
+
+/// The part of a node's CPUs that sits here; at most all.
+fn share_of(machine: &Machine, cpus: &[NodeId], node: NodeId) -> f64 {
+    let near = |from: NodeId| machine.node(node).is_some_and(|node| node.is_near(from));
+    let count = |wanted: &dyn Fn(NodeId) -> bool| {
+        let there = machine.nodes.iter().filter(|node| wanted(node.id));
+        let here = cpus.iter().filter(|&&cpu| wanted(cpu)).count();
+        (here, there.map(|node| node.cpus.len()).sum::<usize>())
+    };
+    let (here, there) = match count(&near) {
+        (0, _) | (_, 0) => count(&|_| true),
+        some => some,
+    };
+    if here == 0 { 1.0 } else { (here as f64 / there.max(1) as f64).min(1.0) }
 }
 
 fn work_per_byte(gb_s: f64) -> u64 {

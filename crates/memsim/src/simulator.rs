@@ -27,7 +27,12 @@ pub struct Simulator {
 impl Simulator {
     /// Everything idle and empty.
     pub fn new(machine: &Machine, shape: &SimulatorShape) -> Result<Simulator, ModelError> {
-        let uncore = Uncore::new(machine, shape.shared)?;
+        Simulator::with_memory(Memory::new(machine)?, shape)
+    }
+
+    /// The same before these memories.
+    pub fn with_memory(memory: Memory, shape: &SimulatorShape) -> Result<Simulator, ModelError> {
+        let uncore = Uncore::with_memory(memory, shape.shared)?;
         let cores = shape.cores.iter().map(|core| Core::new(core, &uncore));
         Ok(Simulator { cores: cores.collect::<Result<_, _>>()?, uncore })
     }

@@ -213,6 +213,27 @@ fn writes_take_the_time_of_their_own_bandwidth() {
 }
 
 #[test]
+fn a_share_limits_what_flows_and_lets_bursts_pass() {
+    let machine = machine("spr-cxl");
+    // One of 32 CPUs: 51.9 GB/s are 1.62, a line every 39.46 ns.
+    let mut memory = Memory::for_cpus(&machine, &[FAST]).unwrap();
+    let latency_ns = |memory: &mut Memory, i: u64| {
+        memory.read(Some(FAST), SLOW, scattered(i), 0, 0) as f64 / 1000.0
+    };
+    let burst: Vec<f64> = (0..32).map(|i| latency_ns(&mut memory, i)).collect();
+    assert!(burst.iter().all(|&ns| ns == 216.0), "{burst:?}");
+    let last = (32..1032).map(|i| latency_ns(&mut memory, i)).last().unwrap();
+    let expected = 216.0 + 1000.0 * 64.0 / (51.9 / 32.0);
+    assert!((last / expected - 1.0).abs() < 0.001, "{last} ns for {expected}");
+    // All CPUs together have it all, and nothing passes at once but what the peak passes.
+    let mut all = Memory::for_cpus(&machine, &[FAST; 32]).unwrap();
+    let mut whole = Memory::new(&machine).unwrap();
+    for i in 0..200 {
+        assert_eq!(latency_ns(&mut all, i), latency_ns(&mut whole, i));
+    }
+}
+
+#[test]
 fn wear_is_counted_by_block() {
     let mut memory = Memory::new(&machine("pcm")).unwrap();
     for i in 0..9 {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tiercel_daemon::units::Span;
 use tiercel_lab::cli::{self, GuestOptions, RunOptions};
-use tiercel_lab::{Acceleration, Size, Streams};
+use tiercel_lab::{Acceleration, Model, Size, Streams};
 use tiercel_machine::parse_bytes;
 
 #[derive(ClapArgs, Debug)]
@@ -67,6 +67,13 @@ struct LabRunArgs {
     /// Let every access take the time the machine's figures say; the guest's clock shows it
     #[arg(long)]
     timed: bool,
+    /// Give the guest's CPUs their share of the bandwidths only, as if the machine's others did the
+    /// same
+    #[arg(long, requires = "timed")]
+    share: bool,
+    /// Fetch streams ahead of need, as processors do
+    #[arg(long, requires = "timed")]
+    prefetch: bool,
     /// Write what was counted, by virtual CPU and node, to this file (JSON)
     #[arg(long, value_name = "FILE", requires = "timed")]
     stats: Option<PathBuf>,
@@ -94,6 +101,7 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
         timeout: args.timeout.0,
         out: args.out.clone(),
         timed: args.timed,
+        model: Model { prefetch: args.prefetch, share: args.share },
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
