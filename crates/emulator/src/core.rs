@@ -42,6 +42,10 @@ const VALUES: usize = 32;
 /// A value that could be an address of the guest has these bits all clear or all set, and is not
 /// in the first OS page. Only such values are remembered: others would push them out.
 const SIGN_BITS: u32 = 47;
+/// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It counts walks only.
+const TRANSLATIONS: usize = 2048;
+/// Memory, as a level: behind a first, a second and a shared one.
+const MEMORY: usize = 3;
 /// No tag is this.
 const NONE: u64 = u64::MAX;
 /// A device's register takes this long.
@@ -63,6 +67,26 @@ pub enum Place {
     Memory(u64),
     /// A device.
     Device,
+}
+
+/// What an access that the filter does not have costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// By how long the virtual CPU is held up, picoseconds.
+    pub stall_ps: u64,
+    /// What memory had to do for it; `None`: a cache or a device served it.
+    pub fetched: Option<Fetched>,
+}
+
+/// A line that came from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The access's physical address.
+    pub physical: u64,
+    /// Whose memory it is.
+    pub node: NodeId,
+    /// From when the address was known to the data, picoseconds.
+    pub latency_ps: u64,
 }
 
 /// When an access happens.
@@ -96,6 +120,9 @@ pub struct Core {
     model: tiercel_memsim::Core,
     instruction: u64,
     stalled_ps: u64,
+    /// OS pages translated last, and how often one was not among them since somebody asked.
+    buffer: Box<[u64; TRANSLATIONS]>,
+    walks: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -143,6 +170,8 @@ impl Shared {
             model: tiercel_memsim::Core::new(&shape, &self.lock())?,
             instruction: 0,
             stalled_ps: 0,
+            buffer: Box::new([NONE; TRANSLATIONS]),
+            walks: 0,
         })
     }
 
@@ -181,7 +210,7 @@ impl Core {
     }
 
     /// An access that the filter does not have. `place` and `value` are asked at most once, `value`
-    /// for loads only. Returns by how many picoseconds the virtual CPU is held up.
+    /// for loads only.
     pub fn miss(
         &mut self,
         shared: &Shared,
@@ -190,8 +219,10 @@ impl Core {
         at: Moment,
         place: impl FnOnce() -> Place,
         value: impl FnOnce() -> u64,
-    ) -> u64 {
-        let Some(physical) = self.translate(address, place) else { return DEVICE_PS };
+    ) -> Cost {
+        let Some(physical) = self.translate(address, place) else {
+            return Cost { stall_ps: DEVICE_PS, fetched: None };
+        };
         let line = address / LINE_BYTES;
         let write = access == Access::Store;
         self.filter[line as usize % FILTER] = Line { tag: self.tag(line), written: write };
@@ -208,7 +239,21 @@ impl Core {
         }
         let stall_ps = self.model.now_ps() - at.now_ps;
         self.stalled_ps += stall_ps;
-        stall_ps
+        let fetched = (served.level == MEMORY).then(|| {
+            let node = shared.node_of(physical);
+            Fetched { physical, node, latency_ps: served.latency_ps }
+        });
+        Cost { stall_ps, fetched }
+    }
+
+    /// Whether there were that many walks of the page table since this last was true: translations
+    /// that a hardware's second-level buffer would not have had.
+    pub fn walked(&mut self, walks: u64) -> bool {
+        let walked = self.walks >= walks;
+        if walked {
+            self.walks = 0;
+        }
+        walked
     }
 
     /// Address spaces changed: virtual addresses mean something else now.
@@ -226,6 +271,8 @@ impl Core {
     fn translate(&mut self, address: u64, place: impl FnOnce() -> Place) -> Option<u64> {
         let page = address / PAGE_BYTES;
         let tag = self.tag(page);
+        let buffered = &mut self.buffer[page as usize % TRANSLATIONS];
+        self.walks += u64::from(std::mem::replace(buffered, tag) != tag);
         let slot = &mut self.pages[page as usize % PAGES];
         if slot.0 != tag {
             match place() {
@@ -256,8 +303,9 @@ impl Core {
     fn known_ps(&self, address: u64) -> u64 {
         let first = address.wrapping_sub(PAGE_BYTES - 1);
         let near = |value: u64| value.wrapping_sub(first) < 2 * PAGE_BYTES - 1;
-        let known = |(&value, &done_ps): (&u64, &u64)| if near(value) { done_ps } else { 0 };
-        self.values.iter().zip(&self.values_ps).map(known).max().unwrap_or(0)
+        let known = self.values.iter().zip(&self.values_ps);
+        known
+            .fold(0, |latest, (&value, &done_ps)| latest.max(if near(value) { done_ps } else { 0 }))
     }
 }
 
@@ -286,7 +334,7 @@ mod tests {
             assert!(!core.hits(address(i), Access::Load));
             let place = || Place::Memory(address(i));
             let value = || if chase { address(i + 1) } else { 0 };
-            at.now_ps += core.miss(&shared, address(i), Access::Load, at, place, value);
+            at.now_ps += core.miss(&shared, address(i), Access::Load, at, place, value).stall_ps;
         }
         at.now_ps as f64 / 1000.0 / count as f64
     }
@@ -311,7 +359,7 @@ mod tests {
     #[test]
     fn a_chase_is_one_beside_independent_loads() {
         let (shared, mut core, _) = one_core();
-        let (link, other) = (|i: u64| (i % 2) << 29 | i * 4160, |i: u64| 0x3000_0000 + i * 64);
+        let (link, other) = (|i: u64| ((i % 2) << 29) | (i * 4160), |i: u64| 0x3000_0000 + i * 64);
         let mut at = Moment { instruction: 0, now_ps: 0 };
         for i in 0..1000 {
             for k in 0..41 {
@@ -321,7 +369,7 @@ mod tests {
                 // Numbers that are no addresses.
                 let value = || if k == 0 { link(i + 1) } else { k.wrapping_sub(20) << 48 | k };
                 let place = || Place::Memory(address);
-                at.now_ps += core.miss(&shared, address, Access::Load, at, place, value);
+                at.now_ps += core.miss(&shared, address, Access::Load, at, place, value).stall_ps;
             }
         }
         let ns = at.now_ps as f64 / 1e6;
@@ -344,7 +392,7 @@ mod tests {
                 at.instruction += 1;
                 at.now_ps += 250;
                 let place = || Place::Memory(address);
-                at.now_ps += core.miss(&shared, address, Access::Load, at, place, || 0);
+                at.now_ps += core.miss(&shared, address, Access::Load, at, place, || 0).stall_ps;
             }
             let seen = (count * 64) as f64 * 1000.0 / at.now_ps as f64;
             assert!((seen / gb_s - 1.0).abs() < 0.05, "{seen} GB/s for {gb_s}");
@@ -365,7 +413,8 @@ mod tests {
                 at.now_ps += 30 * 250;
                 let value = || if chase { address(i + 1) } else { 0 };
                 let place = || Place::Memory(address(i));
-                at.now_ps += core.miss(&shared, address(i), Access::Load, at, place, value);
+                at.now_ps +=
+                    core.miss(&shared, address(i), Access::Load, at, place, value).stall_ps;
             }
             at.now_ps as f64
         };
@@ -407,7 +456,38 @@ mod tests {
     fn a_device_takes_its_time() {
         let (shared, mut core, _) = one_core();
         let at = Moment { instruction: 1, now_ps: 0 };
-        let stall = core.miss(&shared, 64, Access::Load, at, || Place::Device, || 0);
-        assert_eq!(stall, DEVICE_PS);
+        let cost = core.miss(&shared, 64, Access::Load, at, || Place::Device, || 0);
+        assert_eq!(cost, Cost { stall_ps: DEVICE_PS, fetched: None });
+    }
+
+    #[test]
+    fn what_memory_serves_is_told_with_its_node_and_latency() {
+        let (shared, mut core, _) = one_core();
+        let physical = 0x1_0000_1040;
+        let mut load = |now_ps| {
+            let at = Moment { instruction: 1, now_ps };
+            core.forget_addresses();
+            core.miss(&shared, 64, Access::Load, at, || Place::Memory(physical), || 0).fetched
+        };
+        let fetched = load(0).expect("nothing is cached yet");
+        assert_eq!((fetched.physical, fetched.node), (physical, NodeId(1)));
+        assert!((250_000..251_000).contains(&fetched.latency_ps), "{} ps", fetched.latency_ps);
+        assert_eq!(load(1_000_000), None, "a cache has it");
+    }
+
+    #[test]
+    fn walks_are_counted_once_for_an_os_page_that_stays_in_use() {
+        let (shared, mut core, _) = one_core();
+        let at = Moment { instruction: 1, now_ps: 0 };
+        for line in 0..128 {
+            let address = line * LINE_BYTES;
+            core.miss(&shared, address, Access::Load, at, || Place::Memory(address), || 0);
+        }
+        assert!(!core.walked(3));
+        assert!(core.walked(2));
+        core.forget_addresses();
+        core.miss(&shared, 0, Access::Load, at, || Place::Memory(0), || 0);
+        assert!(core.walked(1));
+        assert!(!core.walked(1));
     }
 }

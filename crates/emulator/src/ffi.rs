@@ -51,6 +51,28 @@ pub struct Value {
     pub high: u64,
 }
 
+/// glib's `GByteArray`.
+#[repr(C)]
+pub struct Bytes {
+    pub data: *mut u8,
+    pub length: c_uint,
+}
+
+/// glib's `GArray` of [`Register`]s.
+#[repr(C)]
+pub struct Registers {
+    pub data: *const Register,
+    pub length: c_uint,
+}
+
+/// `qemu_plugin_reg_descriptor`
+#[repr(C)]
+pub struct Register {
+    pub handle: *mut c_void,
+    pub name: *const c_char,
+    pub feature: *const c_char,
+}
+
 pub type VcpuCallback = extern "C" fn(id: u64, vcpu: c_uint);
 pub type ExecCallback = extern "C" fn(vcpu: c_uint, data: *mut c_void);
 pub type MemCallback = extern "C" fn(vcpu: c_uint, info: u32, address: u64, data: *mut c_void);
@@ -96,6 +118,13 @@ unsafe extern "C" {
         which: c_int,
         data: *mut c_void,
     );
+    pub fn qemu_plugin_insn_vaddr(instruction: *const c_void) -> u64;
+    pub fn qemu_plugin_tb_vaddr(block: *const c_void) -> u64;
+    pub fn qemu_plugin_get_registers() -> *mut Registers;
+    pub fn qemu_plugin_read_register(register: *mut c_void, out: *mut Bytes) -> c_int;
+    pub fn qemu_plugin_read_memory_vaddr(address: u64, out: *mut Bytes, bytes: usize) -> bool;
+    pub fn g_byte_array_new() -> *mut Bytes;
+    pub fn g_byte_array_set_size(bytes: *mut Bytes, length: c_uint) -> *mut Bytes;
     pub fn qemu_plugin_tb_n_insns(block: *const c_void) -> usize;
     pub fn qemu_plugin_tb_get_insn(block: *const c_void, index: usize) -> *mut c_void;
     pub fn qemu_plugin_insn_data(
@@ -113,6 +142,8 @@ unsafe extern "C" {
     pub fn object_class_by_name(name: *const c_char) -> *mut c_void;
     pub fn qemu_get_cpu(index: c_int) -> *mut c_void;
     pub fn tb_flush(cpu: *mut c_void);
+    pub fn tlb_flush(cpu: *mut c_void);
+    pub fn qemu_in_vcpu_thread() -> bool;
     pub fn tcg_handle_interrupt(cpu: *mut c_void, mask: c_int);
     pub fn qemu_clock_deadline_ns_all(clock: c_int, attributes: c_int) -> i64;
     pub fn qemu_clock_run_timers(clock: c_int) -> bool;

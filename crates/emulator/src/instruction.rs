@@ -7,8 +7,10 @@
 pub enum Kind {
     /// Anything else.
     Ordinary,
-    /// Changes what addresses mean: writes CR3, drops an address.
+    /// Changes what all addresses mean: writes CR3.
     AddressSpace,
+    /// Changes what some addresses mean: `invlpg`, `invpcid`.
+    Invalidate,
     /// Waits in a loop: `pause`.
     Pause,
     /// Reads the time-stamp counter.
@@ -21,13 +23,19 @@ pub enum Kind {
     Begin,
     /// The guest says that what follows need not.
     End,
+    /// A program's region of interest begins.
+    RegionBegin,
+    /// It ends.
+    RegionEnd,
 }
 
-/// No operation, with an address that says [`Kind::Begin`] (`TCL` and 1) or [`Kind::End`] (and 2).
-/// `crates/lab` writes the same.
-const MARKS: [([u8; 7], Kind); 2] = [
-    ([0x0f, 0x1f, 0x80, 0x01, 0x4c, 0x43, 0x54], Kind::Begin),
-    ([0x0f, 0x1f, 0x80, 0x02, 0x4c, 0x43, 0x54], Kind::End),
+/// No operations, told apart by the address they name. `crates/lab` writes the first two,
+/// `workloads/roi.h` the others.
+const MARKS: [([u8; 7], Kind); 4] = [
+    ([0x0f, 0x1f, 0x80, 0x01, b'L', b'C', b'T'], Kind::Begin),
+    ([0x0f, 0x1f, 0x80, 0x02, b'L', b'C', b'T'], Kind::End),
+    ([0x0f, 0x1f, 0x80, 0x01, b'E', b'I', b'T'], Kind::RegionBegin),
+    ([0x0f, 0x1f, 0x80, 0x02, b'E', b'I', b'T'], Kind::RegionEnd),
 ];
 
 /// Most bytes of an instruction.
@@ -53,8 +61,8 @@ pub fn kind(bytes: &[u8]) -> Kind {
         [0x90, ..] if repeated => Kind::Pause,
         [0xe4..=0xe7 | 0xec..=0xef | 0x6c..=0x6f, ..] => Kind::Port,
         [0x0f, 0x22, which, ..] if field(which) == 3 => Kind::AddressSpace,
-        [0x0f, 0x01, which, ..] if field(which) == 7 && which < 0xc0 => Kind::AddressSpace,
-        [0x0f, 0x38, 0x82, ..] => Kind::AddressSpace,
+        [0x0f, 0x01, which, ..] if field(which) == 7 && which < 0xc0 => Kind::Invalidate,
+        [0x0f, 0x38, 0x82, ..] => Kind::Invalidate,
         [0x0f, 0x01, 0xf9, ..] | [0x0f, 0x31, ..] => Kind::Timestamp,
         [0x0f, 0xa2 | 0x30 | 0x32, ..] => Kind::Slow,
         _ => Kind::Ordinary,
@@ -67,15 +75,17 @@ mod tests {
 
     #[test]
     fn kinds_by_their_bytes() {
-        let cases: [(&[u8], Kind); 14] = [
+        let cases: [(&[u8], Kind); 16] = [
             (&[0x0f, 0x1f, 0x80, 0x01, 0x4c, 0x43, 0x54], Kind::Begin),
+            (&[0x0f, 0x1f, 0x80, 0x01, 0x45, 0x49, 0x54], Kind::RegionBegin),
+            (&[0x0f, 0x1f, 0x80, 0x02, 0x45, 0x49, 0x54], Kind::RegionEnd),
             (&[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00], Kind::Ordinary),
             (&[0xf3, 0x90], Kind::Pause),
             (&[0x90], Kind::Ordinary),
             (&[0x0f, 0x22, 0xd8], Kind::AddressSpace),
             (&[0x0f, 0x22, 0xc0], Kind::Ordinary),
-            (&[0x0f, 0x01, 0x38], Kind::AddressSpace),
-            (&[0x66, 0x0f, 0x38, 0x82, 0x03], Kind::AddressSpace),
+            (&[0x0f, 0x01, 0x38], Kind::Invalidate),
+            (&[0x66, 0x0f, 0x38, 0x82, 0x03], Kind::Invalidate),
             (&[0x0f, 0x31], Kind::Timestamp),
             (&[0x0f, 0x01, 0xf9], Kind::Timestamp),
             (&[0x0f, 0x30], Kind::Slow),

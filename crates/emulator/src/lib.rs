@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A QEMU plugin that times every guest access with a model of caches and memories.
 //! In: a configuration file named on QEMU's command line, the guest's instructions and accesses.
-//! Out: the guest's clock, statistics per node at exit.
+//! Out: the guest's clock, samples for the guest, statistics per node at exit.
 //! Knows nothing of programs or policies. Loaded by QEMU 10 (TCG, one thread per virtual CPU).
 //!
 //! ```text
 //!   block executes  --inline--> Counters (instructions, picoseconds) of its virtual CPU
 //!   access          --> Core: L1 tags, address cache --miss--> L2, LLC, Window, Memory: a stall
+//!   a miss          --> Export: now and then a record for the sampler in the guest
 //!   every quantum   --> wait for the others, run timers that are due
 //!   clock read      --> Clock: the least time of the running virtual CPUs
 //!   all idle        --> warp to the next timer
@@ -19,12 +20,18 @@ mod clock;
 mod config;
 mod core;
 mod instruction;
+mod regions;
+mod samples;
 mod stats;
 
 #[cfg(not(test))]
 mod ffi;
 #[cfg(not(test))]
 mod plugin;
+#[cfg(not(test))]
+mod task;
+#[cfg(not(test))]
+mod time;
 
-pub use config::{Config, EmulatorError, PhysicalRange};
-pub use stats::{NodeStats, Stats, VcpuStats};
+pub use config::{Config, EmulatorError, PhysicalRange, Samples};
+pub use stats::{NodeStats, RegionStats, Stats, VcpuStats};

@@ -1,47 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Joins QEMU, the clock and the model.
-//! In: QEMU's callbacks. Out: the guest's time; statistics at exit.
+//! Joins QEMU, the clock, the model and the export of samples.
+//! In: QEMU's callbacks. Out: the guest's time; samples; statistics at exit.
 //! Knows nothing of how a stall comes about.
-//!
-//! QEMU's own call for plugins that control time does not move it under TCG (10.0: no accelerator
-//! sets the hook it needs). So the plugin puts its clock into the accelerator's table of
-//! operations, after checking that the table looks as it should.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, Once, OnceLock};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use tiercel_machine::Machine;
+use tiercel_wire::emulator::{AREA_BYTES, Area, VCPUS_MAX};
 
-use crate::clock::Clock;
-use crate::config::{Config, EmulatorError, demand};
-use crate::core::{Access, Core, Moment, Place, Shared};
+use crate::config::{Config, EmulatorError, Samples, demand};
+use crate::core::{Access, Core, Fetched, Moment, Place, Shared};
 use crate::ffi;
 use crate::instruction::{self, Kind};
-use crate::stats::Stats;
+use crate::regions::Regions;
+use crate::samples::{self, Export, Now};
+use crate::stats::{Stats, VcpuStats};
+use crate::task::Reader;
+use crate::time::{self, CLOCK, QUANTUM_PS};
 
 /// A scoreboard of so many virtual CPUs never moves in QEMU 10; a larger one may.
-const MAX_VCPUS: usize = 16;
+const MAX_VCPUS: usize = VCPUS_MAX;
 
-/// Virtual CPUs are apart by little more than this, picoseconds.
-const QUANTUM_PS: u64 = 20_000_000;
-
-/// A virtual CPU that is ahead waits so long, so often at most; exclusive sections of others must
-/// not wait for it for ever.
-const WAIT_STEP: Duration = Duration::from_micros(20);
-const WAIT_STEPS: usize = 25;
-
-/// Picoseconds of a tick of the guest's time-stamp counter: 2 GHz.
-const TICK_PS: i64 = 500;
-
-/// The accelerator's table: words that are searched, from the object's head on.
-const TABLE_WORDS: usize = 32;
-/// Get the virtual clock, set it, get the elapsed ticks.
-const CLOCK_SLOTS: usize = 3;
-
-/// Who waits for timers while all virtual CPUs idle looks at least so often.
-const IDLE_LOOK: Duration = Duration::from_millis(10);
+/// Instructions below this address are user code; a block is all of one kind.
+const USER_END: u64 = 1 << 47;
 
 /// One virtual CPU's part of the scoreboard. Translated code adds to it.
 #[repr(C)]
@@ -49,12 +33,21 @@ struct Counters {
     busy_ps: AtomicU64,
     since_ps: AtomicU64,
     instructions: AtomicU64,
+    user_instructions: AtomicU64,
 }
 
 struct State {
     machine: Machine,
     shared: Shared,
+    /// What the guest's sampler reads.
+    area: Option<Area>,
     score: *mut c_void,
+}
+
+/// One virtual CPU's part of the export of samples.
+struct Tap {
+    export: Export,
+    reader: Reader,
 }
 
 // SAFETY: the scoreboard's address is only handed back to QEMU, which takes it from any thread.
@@ -66,11 +59,15 @@ static STATE: OnceLock<State> = OnceLock::new();
 /// By virtual CPU, for callbacks that cannot afford a look-up.
 static CORES: [AtomicPtr<Core>; MAX_VCPUS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
-static CLOCK: Clock = Clock::new();
+/// Likewise; none where nothing is exported.
+static TAPS: [AtomicPtr<Tap>; MAX_VCPUS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
+/// What each virtual CPU had counted at its latest quantum, for marks of others.
+static COUNTED: [Mutex<VcpuStats>; MAX_VCPUS] = [const { Mutex::new(VcpuStats::new()) }; MAX_VCPUS];
+static REGIONS: Mutex<Regions> = Mutex::new(Regions::new());
 /// Whether accesses are timed; otherwise only instructions are, and the guest runs several times
 /// faster.
 static DETAIL: AtomicBool = AtomicBool::new(false);
-static IDLE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
 /// The version of the interface that QEMU checks.
 #[unsafe(no_mangle)]
@@ -121,6 +118,7 @@ unsafe fn install(
     let enough = config.cpu_nodes.len() >= info.max_vcpus as usize;
     demand(enough, "the configuration has fewer virtual CPUs than QEMU")?;
     let vcpus = config.cpu_nodes.len().min(MAX_VCPUS);
+    let area = config.samples.as_ref().map(|samples| open_area(samples, vcpus)).transpose()?;
     let shared = Shared::new(config, &machine)?;
     for (index, slot) in CORES.iter().enumerate().take(vcpus) {
         slot.store(Box::leak(Box::new(shared.core(index)?)), Ordering::Release);
@@ -128,7 +126,7 @@ unsafe fn install(
     // SAFETY: plain registration; the callbacks live as long as the library, which stays loaded.
     unsafe {
         let score = ffi::qemu_plugin_scoreboard_new(size_of::<Counters>());
-        let state = State { machine, shared, score };
+        let state = State { machine, shared, area, score };
         demand(STATE.set(state).is_ok(), "it is loaded twice")?;
         ffi::qemu_plugin_register_vcpu_init_cb(id, vcpu_begins);
         ffi::qemu_plugin_register_vcpu_idle_cb(id, vcpu_idles);
@@ -136,11 +134,28 @@ unsafe fn install(
         ffi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate);
         ffi::qemu_plugin_register_atexit_cb(id, at_exit, std::ptr::null_mut());
     }
-    std::thread::Builder::new()
-        .name("warp".to_owned())
-        .spawn(warp)
-        .map_err(EmulatorError::Thread)?;
-    Ok(())
+    time::start_warping().map_err(EmulatorError::Thread)
+}
+
+fn open_area(samples: &Samples, vcpus: usize) -> Result<Area, EmulatorError> {
+    let path = &samples.area;
+    let open = || {
+        let file = File::options().read(true).write(true).open(path)?;
+        if file.metadata()?.len() < AREA_BYTES as u64 {
+            return Err(std::io::Error::other(format!("it has less than {AREA_BYTES} bytes")));
+        }
+        Area::map(&file)
+    };
+    let area = open()
+        .map_err(|source| EmulatorError::Area { path: path.display().to_string(), source })?;
+    area.publish(vcpus);
+    Ok(area)
+}
+
+/// Ends QEMU with a reason: it is not the one the plugin was made for.
+pub fn give_up(reason: &str) -> ! {
+    eprintln!("tiercel emulator: {reason}; the lab's own QEMU is needed");
+    std::process::exit(1)
 }
 
 fn state() -> &'static State {
@@ -153,53 +168,15 @@ fn counters(vcpu: c_uint) -> &'static Counters {
     unsafe { &*ffi::qemu_plugin_scoreboard_find(state().score, vcpu).cast::<Counters>() }
 }
 
-/// Puts the plugin's clock into the accelerator's table, or ends QEMU with a reason.
-fn take_over_clock() {
-    static NAME: &CStr = c"tcg-accel-ops";
-    // SAFETY: the class lives for ever once the accelerator is chosen, which it is when a virtual
-    // CPU exists; its table follows the object's head and is longer than what is searched.
-    let found = unsafe {
-        let table = ffi::object_class_by_name(NAME.as_ptr()).cast::<usize>();
-        let mark = ffi::tcg_handle_interrupt as *const () as usize;
-        let word = |i: usize| *table.add(i);
-        let empty = |i: usize| (1..=CLOCK_SLOTS).all(|slot| word(i + slot) == 0);
-        let last = TABLE_WORDS - CLOCK_SLOTS;
-        let at =
-            (!table.is_null()).then(|| (0..last).find(|&i| word(i) == mark && empty(i))).flatten();
-        if let Some(at) = at {
-            *table.add(at + 1) = get_clock as *const () as usize;
-            *table.add(at + 2) = set_clock as *const () as usize;
-            *table.add(at + 3) = get_ticks as *const () as usize;
-        }
-        at.is_some()
-    };
-    if !found {
-        eprintln!(
-            "tiercel emulator: this QEMU's accelerator table is not that of QEMU 10.0; the lab's \
-             own QEMU is needed"
-        );
-        std::process::exit(1);
-    }
-}
-
-extern "C" fn get_clock() -> i64 {
-    CLOCK.now_ns()
-}
-
-extern "C" fn set_clock(now_ns: i64) {
-    if !CLOCK.anybody() {
-        CLOCK.warp_ns(now_ns - CLOCK.now_ns());
-    }
-}
-
-extern "C" fn get_ticks() -> i64 {
-    CLOCK.now_ps() / TICK_PS
-}
-
 extern "C" fn vcpu_begins(_id: u64, vcpu: c_uint) {
     static TAKEN: Once = Once::new();
-    TAKEN.call_once(take_over_clock);
+    TAKEN.call_once(time::take_over);
     CLOCK.attach(vcpu as usize, &counters(vcpu).busy_ps);
+    if state().area.is_some() {
+        let Some(reader) = Reader::new() else { give_up("this QEMU does not show k_gs_base") };
+        let tap = Tap { export: Export::new(vcpu as usize), reader };
+        TAPS[vcpu as usize].store(Box::leak(Box::new(tap)), Ordering::Release);
+    }
 }
 
 extern "C" fn vcpu_resumes(_id: u64, vcpu: c_uint) {
@@ -207,45 +184,7 @@ extern "C" fn vcpu_resumes(_id: u64, vcpu: c_uint) {
 }
 
 extern "C" fn vcpu_idles(_id: u64, vcpu: c_uint) {
-    CLOCK.idle(vcpu as usize);
-    if !CLOCK.anybody() {
-        let mut idle = IDLE.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *idle = true;
-        IDLE.1.notify_one();
-    }
-}
-
-/// A thread of its own: while all virtual CPUs idle, time jumps to the next timer.
-fn warp() {
-    // SAFETY: once, at the thread's start; timers read QEMU's lists under RCU.
-    unsafe { ffi::rcu_register_thread() };
-    loop {
-        let idle = IDLE.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (mut idle, _) = IDLE
-            .1
-            .wait_timeout_while(idle, IDLE_LOOK, |idle| !*idle)
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        *idle = false;
-        drop(idle);
-        while !CLOCK.anybody() && warp_once() {}
-    }
-}
-
-/// Runs the next timers of an idle guest; false when there are none, or it is not idle.
-fn warp_once() -> bool {
-    // SAFETY: QEMU's calls, under the lock they need, which this thread does not hold yet.
-    unsafe {
-        ffi::bql_lock_impl(c"tiercel".as_ptr(), 0);
-        let idle = ffi::all_cpu_threads_idle() && !CLOCK.anybody();
-        let deadline = ffi::qemu_clock_deadline_ns_all(ffi::CLOCK_VIRTUAL, ffi::ALL_TIMERS);
-        let go = idle && deadline >= 0;
-        if go {
-            CLOCK.warp_ns(deadline);
-            ffi::qemu_clock_run_timers(ffi::CLOCK_VIRTUAL);
-        }
-        ffi::bql_unlock();
-        go
-    }
+    time::idle(vcpu as usize);
 }
 
 /// A block is translated: what it costs is added as it begins, its accesses call back.
@@ -267,21 +206,18 @@ extern "C" fn translate(_id: u64, block: *mut c_void) {
             let kind = instruction::kind(&bytes[..length.min(instruction::MAX_BYTES)]);
             cost_ps += extra_ps(kind);
             let (none, flags) = (std::ptr::null_mut(), ffi::NO_REGISTERS);
-            let special: Option<ffi::ExecCallback> = match kind {
-                Kind::AddressSpace => Some(forget),
-                Kind::Begin => Some(begin),
-                Kind::End => Some(end),
-                _ => None,
-            };
-            if let Some(callback) = special {
+            if let Some(callback) = special(kind) {
                 ffi::qemu_plugin_register_vcpu_insn_exec_cb(instruction, callback, flags, none);
             }
             if !detail {
                 continue;
             }
+            // Code that processes share is translated once: with random addresses, the one at which
+            // it was translated may be another process's.
+            let at = ffi::qemu_plugin_insn_vaddr(instruction) as *mut c_void;
             for (which, callback) in [(ffi::READS, load as ffi::MemCallback), (ffi::WRITES, store)]
             {
-                ffi::qemu_plugin_register_vcpu_mem_cb(instruction, callback, flags, which, none);
+                ffi::qemu_plugin_register_vcpu_mem_cb(instruction, callback, flags, which, at);
             }
         }
         let add = |offset: usize, value: u64| {
@@ -289,6 +225,9 @@ extern "C" fn translate(_id: u64, block: *mut c_void) {
             ffi::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, ffi::ADD, entry, value);
         };
         add(std::mem::offset_of!(Counters, instructions), count as u64);
+        if ffi::qemu_plugin_tb_vaddr(block) < USER_END {
+            add(std::mem::offset_of!(Counters, user_instructions), count as u64);
+        }
         add(std::mem::offset_of!(Counters, busy_ps), cost_ps);
         add(std::mem::offset_of!(Counters, since_ps), cost_ps);
         ffi::qemu_plugin_register_vcpu_tb_exec_cond_cb(
@@ -303,6 +242,19 @@ extern "C" fn translate(_id: u64, block: *mut c_void) {
     }
 }
 
+/// What is called when an instruction of this kind is executed.
+fn special(kind: Kind) -> Option<ffi::ExecCallback> {
+    match kind {
+        Kind::AddressSpace => Some(change_space),
+        Kind::Invalidate => Some(forget),
+        Kind::Begin => Some(begin),
+        Kind::End => Some(end),
+        Kind::RegionBegin => Some(region_begin),
+        Kind::RegionEnd => Some(region_end),
+        _ => None,
+    }
+}
+
 fn entry(offset: usize) -> ffi::Entry {
     ffi::Entry { score: state().score, offset }
 }
@@ -311,10 +263,10 @@ fn entry(offset: usize) -> ffi::Entry {
 /// time go on. Orders of magnitude of Skylake: pause 140 cycles, rdtsc 25, cpuid 100 and more.
 fn extra_ps(kind: Kind) -> u64 {
     match kind {
-        Kind::Ordinary | Kind::Begin | Kind::End => 0,
+        Kind::Ordinary | Kind::Begin | Kind::End | Kind::RegionBegin | Kind::RegionEnd => 0,
         Kind::Timestamp => 10_000,
         Kind::Pause => 40_000,
-        Kind::Slow | Kind::AddressSpace => 100_000,
+        Kind::Slow | Kind::AddressSpace | Kind::Invalidate => 100_000,
         Kind::Port => 1_000_000,
     }
 }
@@ -326,30 +278,68 @@ fn core(vcpu: c_uint) -> &'static mut Core {
     unsafe { &mut *CORES[vcpu as usize].load(Ordering::Relaxed) }
 }
 
-extern "C" fn load(vcpu: c_uint, info: u32, address: u64, _data: *mut c_void) {
+/// `None` where nothing is exported.
+fn tap(vcpu: c_uint) -> Option<(&'static mut Tap, &'static Area, &'static Samples)> {
+    // SAFETY: as in `core`.
+    let tap = unsafe { TAPS[vcpu as usize].load(Ordering::Relaxed).as_mut() }?;
+    Some((tap, state().area.as_ref()?, state().shared.config().samples.as_ref()?))
+}
+
+extern "C" fn load(vcpu: c_uint, info: u32, address: u64, at: *mut c_void) {
     let core = core(vcpu);
     if !core.hits(address, Access::Load) {
-        miss(core, vcpu, info, address, Access::Load);
+        miss(core, vcpu, info, address, Access::Load, at as u64);
     }
 }
 
-extern "C" fn store(vcpu: c_uint, info: u32, address: u64, _data: *mut c_void) {
+extern "C" fn store(vcpu: c_uint, info: u32, address: u64, at: *mut c_void) {
     let core = core(vcpu);
     if !core.hits(address, Access::Store) {
-        miss(core, vcpu, info, address, Access::Store);
+        miss(core, vcpu, info, address, Access::Store, at as u64);
     }
 }
 
 #[cold]
-fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access) {
+fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, code: u64) {
     let counters = counters(vcpu);
     let instruction = counters.instructions.load(Ordering::Relaxed);
     let now_ps = CLOCK.time_ps(vcpu as usize) as u64;
     let at = Moment { instruction, now_ps };
     // SAFETY: both are asked during the callback of this access.
     let value = || unsafe { ffi::qemu_plugin_mem_get_value(info).low };
-    let stall_ps = core.miss(&state().shared, address, access, at, || place(info, address), value);
-    hold_up(counters, stall_ps);
+    let cost = core.miss(&state().shared, address, access, at, || place(info, address), value);
+    hold_up(counters, cost.stall_ps);
+    if code < USER_END {
+        tell(vcpu, address, access, code, cost.fetched);
+    }
+}
+
+/// Tells the guest's sampler of an access of user code, if it wants to know.
+fn tell(vcpu: c_uint, address: u64, access: Access, code: u64, fetched: Option<Fetched>) {
+    let Some((tap, area, samples)) = tap(vcpu) else { return };
+    let now = now(vcpu);
+    if tap.export.asks()
+        && let Some(task) = tap.reader.task(area.task_offsets())
+    {
+        tap.export.meet(task.pid, now);
+    }
+    let Some(Fetched { physical, node, latency_ps }) = fetched else { return };
+    let number = samples.nodes.iter().position(|known| *known == node).unwrap_or(usize::MAX);
+    let number = u16::try_from(number).unwrap_or(u16::MAX);
+    let write = access == Access::Store;
+    let miss = samples::miss(write, address, physical, code, latency_ps, number);
+    let Tap { export, reader } = tap;
+    if export.miss(area, now, miss, || reader.task(area.task_offsets())) {
+        hold_up(counters(vcpu), samples.sample_ps);
+    }
+}
+
+/// Where a virtual CPU stands, for its own thread.
+fn now(vcpu: c_uint) -> Now {
+    Now {
+        now_ns: CLOCK.time_ps(vcpu as usize) as u64 / 1000,
+        instructions: counters(vcpu).user_instructions.load(Ordering::Relaxed),
+    }
 }
 
 fn place(info: u32, address: u64) -> Place {
@@ -374,12 +364,33 @@ extern "C" fn forget(vcpu: c_uint, _data: *mut c_void) {
     core(vcpu).forget_addresses();
 }
 
+extern "C" fn change_space(vcpu: c_uint, _data: *mut c_void) {
+    core(vcpu).forget_addresses();
+    if let Some((tap, area, _)) = tap(vcpu) {
+        tap.export.leave(area, now(vcpu));
+    }
+}
+
 extern "C" fn begin(vcpu: c_uint, _data: *mut c_void) {
-    translate_anew(vcpu, true);
+    translate_anew(vcpu, !state().shared.config().regions_only);
 }
 
 extern "C" fn end(vcpu: c_uint, _data: *mut c_void) {
     translate_anew(vcpu, false);
+}
+
+extern "C" fn region_begin(vcpu: c_uint, _data: *mut c_void) {
+    lock(&REGIONS).begin(counted_by(vcpu));
+    if state().shared.config().regions_only {
+        translate_anew(vcpu, true);
+    }
+}
+
+extern "C" fn region_end(vcpu: c_uint, _data: *mut c_void) {
+    lock(&REGIONS).end(&counted_by(vcpu));
+    if state().shared.config().regions_only {
+        translate_anew(vcpu, false);
+    }
 }
 
 /// Switches detail on or off: what was translated is dropped.
@@ -390,39 +401,59 @@ fn translate_anew(vcpu: c_uint, detail: bool) {
     }
 }
 
-/// Once a quantum: lets the others catch up, runs timers that are due.
+/// Once a quantum: what cannot wait, and what must not happen in the middle of a block.
 extern "C" fn quantum(vcpu: c_uint, _data: *mut c_void) {
     counters(vcpu).since_ps.store(0, Ordering::Relaxed);
-    for _ in 0..WAIT_STEPS {
-        if CLOCK.lead_ps(vcpu as usize) <= QUANTUM_PS as i64 {
-            break;
-        }
-        std::thread::sleep(WAIT_STEP);
+    time::end_quantum(vcpu as usize);
+    let config = state().shared.config();
+    if config.walks_per_flush > 0 && core(vcpu).walked(config.walks_per_flush) {
+        // SAFETY: of this thread's own virtual CPU, between two blocks.
+        unsafe { ffi::tlb_flush(ffi::qemu_get_cpu(vcpu as c_int)) };
     }
-    // SAFETY: QEMU's calls; this thread does not hold the lock while it executes a block.
-    unsafe {
-        if ffi::qemu_clock_deadline_ns_all(ffi::CLOCK_VIRTUAL, ffi::ALL_TIMERS) == 0 {
-            ffi::bql_lock_impl(c"tiercel".as_ptr(), 0);
-            ffi::qemu_clock_run_timers(ffi::CLOCK_VIRTUAL);
-            ffi::bql_unlock();
-        }
+    if let Some((tap, area, _)) = tap(vcpu) {
+        let now = now(vcpu);
+        area.set_clock_ns(now.now_ns);
+        tap.export.look(area, now);
+    }
+    *lock(&COUNTED[vcpu as usize]) = counted(vcpu);
+}
+
+/// What a virtual CPU has counted, for its own thread.
+fn counted(vcpu: c_uint) -> VcpuStats {
+    let counters = counters(vcpu);
+    VcpuStats {
+        instructions: counters.instructions.load(Ordering::Relaxed),
+        busy_ps: counters.busy_ps.load(Ordering::Relaxed),
+        ..core(vcpu).stats()
     }
 }
 
-extern "C" fn at_exit(_id: u64, _data: *mut c_void) {
+/// Everything counted, as far as this virtual CPU's thread can know.
+fn counted_by(vcpu: c_uint) -> Stats {
+    let mut stats = all(|other| match other == vcpu {
+        true => counted(vcpu),
+        false => lock(&COUNTED[other as usize]).clone(),
+    });
+    stats.elapsed_ns = CLOCK.time_ps(vcpu as usize) / 1000;
+    stats
+}
+
+fn all(of: impl Fn(c_uint) -> VcpuStats) -> Stats {
     let state = state();
-    let vcpus = (0..state.shared.config().cpu_nodes.len())
-        .map(|vcpu| {
-            let mut stats = core(vcpu as c_uint).stats();
-            let counters = counters(vcpu as c_uint);
-            stats.instructions = counters.instructions.load(Ordering::Relaxed);
-            stats.busy_ps = counters.busy_ps.load(Ordering::Relaxed);
-            stats
-        })
-        .collect();
+    let vcpus = (0..state.shared.config().cpu_nodes.len() as c_uint).map(of).collect();
     let nodes = state.shared.nodes(&state.machine);
-    let stats = Stats { elapsed_ns: CLOCK.now_ns(), vcpus, nodes };
-    let path = &state.shared.config().stats;
+    Stats { elapsed_ns: CLOCK.now_ns(), vcpus, nodes, ..Stats::default() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic under a lock ends QEMU anyway; statistics are still worth having.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn at_exit(_id: u64, _data: *mut c_void) {
+    let mut stats = all(counted);
+    (stats.regions, stats.regions_left_out) = lock(&REGIONS).take();
+    let path = &state().shared.config().stats;
     let text = serde_json::to_string_pretty(&stats).unwrap_or_default();
     if let Err(error) = std::fs::write(path, text) {
         eprintln!("tiercel emulator: cannot write {}: {error}", path.display());

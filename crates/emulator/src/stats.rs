@@ -14,6 +14,26 @@ pub struct Stats {
     pub vcpus: Vec<VcpuStats>,
     /// By node, ascending.
     pub nodes: Vec<NodeStats>,
+    /// What programs marked as regions of interest, in their order.
+    #[serde(default)]
+    pub regions: Vec<RegionStats>,
+    /// Regions beyond those that are kept.
+    #[serde(default)]
+    pub regions_left_out: u64,
+}
+
+/// One region of interest, from mark to mark. Other virtual CPUs than the one that executed the
+/// mark are counted up to their latest quantum.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RegionStats {
+    /// The guest's clock at the first mark, nanoseconds.
+    pub began_ns: i64,
+    /// From there to the second mark.
+    pub elapsed_ns: i64,
+    /// By virtual CPU.
+    pub vcpus: Vec<VcpuStats>,
+    /// By node, ascending.
+    pub nodes: Vec<NodeStats>,
 }
 
 /// One virtual CPU.
@@ -28,6 +48,13 @@ pub struct VcpuStats {
     /// Accesses that its first level did not have, by who had them: second level, shared level,
     /// memory.
     pub served: [u64; 3],
+}
+
+impl VcpuStats {
+    /// Nothing yet.
+    pub const fn new() -> VcpuStats {
+        VcpuStats { instructions: 0, busy_ps: 0, stalled_ps: 0, served: [0; 3] }
+    }
 }
 
 /// One node.

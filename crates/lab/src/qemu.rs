@@ -28,6 +28,13 @@ const START_STEP: Duration = Duration::from_millis(50);
 /// The plugin's files beside the console.
 const STATS: &str = "stats.json";
 const PLUGIN_CONFIG: &str = "plugin.json";
+const SAMPLES: &str = "samples";
+
+/// What makes one boot like the other: no address and no number by chance, the real-time clock that
+/// of the guest. Devices answer at once, on the virtual CPU that asks, not when the host gets to
+/// it (`ioeventfd=off` at the ports).
+const REPEATABLE: [&str; 4] = ["-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"];
+const REPEATABLE_LINE: &str = " norandmaps";
 
 /// Quiet, quick, repeatable; on a panic the guest reboots at once, which ends QEMU.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off \
@@ -193,7 +200,8 @@ fn arguments(setup: &Setup<'_>, dir: &Path) -> Result<Vec<String>> {
     add("-accel", accel.to_owned());
     add("-cpu", cpu.to_owned());
     add("-kernel", setup.packages.kernel()?.display().to_string());
-    add("-append", KERNEL_LINE.to_owned());
+    let line = if setup.timing.is_some() { REPEATABLE_LINE } else { "" };
+    add("-append", format!("{KERNEL_LINE}{line}"));
     let console = match setup.interactive {
         true => "stdio,id=console,signal=off".to_owned(),
         false => format!("file,id=console,path={}", dir.join("console.log").display()),
@@ -201,7 +209,8 @@ fn arguments(setup: &Setup<'_>, dir: &Path) -> Result<Vec<String>> {
     add("-chardev", console);
     add("-serial", "chardev:console".to_owned());
     if !setup.ports.is_empty() {
-        add("-device", "virtio-serial-pci".to_owned());
+        let at_once = if setup.timing.is_some() { ",ioeventfd=off" } else { "" };
+        add("-device", format!("virtio-serial-pci{at_once}"));
     }
     for (i, name) in setup.ports.iter().enumerate() {
         let path = port_path(dir, name);
@@ -209,12 +218,32 @@ fn arguments(setup: &Setup<'_>, dir: &Path) -> Result<Vec<String>> {
         add("-device", format!("virtserialport,chardev=port{i},name={name}"));
     }
     if let Some(timing) = &setup.timing {
-        let config = dir.join(PLUGIN_CONFIG);
-        fs::write(&config, timing::config(timing, setup.topology, &dir.join(STATS)))
-            .with_context(|| format!("cannot write {}", config.display()))?;
-        let (plugin, config) = (timing.plugin.display(), config.display());
-        add("-plugin", format!("file={plugin},config={config}"));
+        timed(timing, setup.topology, dir, &mut add)?;
     }
     args.extend(setup.topology.qemu_args());
+    if setup.timing.is_some() {
+        args.extend(REPEATABLE.map(str::to_owned));
+    }
     Ok(args)
+}
+
+/// The plugin, and the device through which the guest sees its samples.
+fn timed(
+    timing: &Timing<'_>,
+    topology: &Topology,
+    dir: &Path,
+    add: &mut dyn FnMut(&str, String),
+) -> Result<()> {
+    let (config, area) = (dir.join(PLUGIN_CONFIG), dir.join(SAMPLES));
+    fs::write(&config, timing::config(timing, topology, &dir.join(STATS), &area))
+        .with_context(|| format!("cannot write {}", config.display()))?;
+    fs::File::create(&area)
+        .and_then(|file| file.set_len(timing::SAMPLE_AREA_BYTES))
+        .with_context(|| format!("cannot make {}", area.display()))?;
+    let bytes = timing::SAMPLE_AREA_BYTES;
+    let backend = "memory-backend-file,id=samples,share=on";
+    add("-object", format!("{backend},size={bytes},mem-path={}", area.display()));
+    add("-device", "ivshmem-plain,memdev=samples".to_owned());
+    add("-plugin", format!("file={},config={}", timing.plugin.display(), config.display()));
+    Ok(())
 }

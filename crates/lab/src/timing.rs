@@ -38,8 +38,18 @@ struct Config<'a> {
     ranges: Vec<PhysicalRange>,
     cpu_nodes: Vec<NodeId>,
     stats: &'a Path,
+    samples: Samples<'a>,
     #[serde(flatten)]
     model: Model,
+}
+
+/// Sampled misses, for a sampler in the guest.
+#[derive(Serialize)]
+struct Samples<'a> {
+    /// The file that the guest sees as a device's memory.
+    area: &'a Path,
+    /// The machine's nodes by the numbers they have in the guest.
+    nodes: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,16 +59,25 @@ struct PhysicalRange {
     node: NodeId,
 }
 
+/// Bytes of the sample area, as `include/tiercel_emulator.h` has them.
+pub(crate) const SAMPLE_AREA_BYTES: u64 = 8 << 20;
+
 /// Where the memory above the hole below 4 GiB begins.
 const ABOVE_4G: u64 = 1 << 32;
 
-/// The configuration's text; statistics go to `stats`.
-pub(crate) fn config(timing: &Timing<'_>, topology: &Topology, stats: &Path) -> String {
+/// The configuration's text; statistics go to `stats`, samples to `area`.
+pub(crate) fn config(
+    timing: &Timing<'_>,
+    topology: &Topology,
+    stats: &Path,
+    area: &Path,
+) -> String {
     let cpu_nodes =
         topology.nodes.iter().flat_map(|node| (0..node.cpus).map(|_| node.origin)).collect();
     let machine = timing.machine.to_toml();
-    let config =
-        Config { machine, ranges: ranges(topology), cpu_nodes, stats, model: timing.model };
+    let samples = Samples { area, nodes: topology.nodes.iter().map(|node| node.origin).collect() };
+    let ranges = ranges(topology);
+    let config = Config { machine, ranges, cpu_nodes, stats, samples, model: timing.model };
     serde_json::to_string_pretty(&config).expect("plain data serialises")
 }
 
@@ -112,10 +131,12 @@ mod tests {
         let topology = Topology::of(&machine, Size::default()).expect("fits");
         let model = Model { share: true, ..Model::default() };
         let timing = Timing { plugin: Path::new("p"), machine: &machine, model };
-        let text = config(&timing, &topology, Path::new("s"));
+        let text = config(&timing, &topology, Path::new("s"), Path::new("a"));
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["cpu_nodes"], serde_json::json!([0, 1]));
         assert_eq!(value["stats"], "s");
+        let samples = serde_json::json!({ "area": "a", "nodes": [0, 1, 2, 3] });
+        assert_eq!(value["samples"], samples);
         assert_eq!((&value["share"], &value["prefetch"]), (&true.into(), &false.into()));
     }
 }
