@@ -2,13 +2,14 @@
 //! In: process ids, address ranges to watch. Out: [`tiercel_wire::Sample`]s, counters, losses.
 //! Knows nothing of objects or heat: it never interprets what it sees.
 //!
-//! Four ways to see, one trait. [`open`] makes one of them; [`support`] says which work here.
+//! Several ways to see, one trait. [`open`] makes one of them; [`support`] says which work here.
 //!
 //! ```text
-//! Kind::Perf    precise memory events of the CPU   -> every miss has an address, period 4096
-//! Kind::Bpf     the same events through one BPF program, machine-wide, root only
-//! Kind::Probe   page-table bits                    -> no counters, no root, OS pages in use
-//! Kind::Auto    the best of them, in that order
+//! Kind::Emulator  misses of the model behind a timed guest -> with latency and node
+//! Kind::Perf      precise memory events of the CPU   -> every miss has an address, period 4096
+//! Kind::Bpf       the same events through one BPF program, machine-wide, root only
+//! Kind::Probe     page-table bits                    -> no counters, no root, OS pages in use
+//! Kind::Auto      the best of them, in that order
 //! ```
 
 use std::ops::Range;
@@ -20,6 +21,7 @@ use tiercel_wire::Sample;
 #[cfg(feature = "bpf")]
 mod bpf;
 mod clock;
+mod emulator;
 mod error;
 mod perf;
 mod probe;
@@ -35,7 +37,7 @@ pub trait Sampler: Send {
     /// Which sampler this is.
     fn kind(&self) -> Kind;
 
-    /// Its name as the user types it: `perf`, `bpf`, `probe`.
+    /// Its name as the user types it: `emulator`, `perf`, `bpf`, `probe`.
     fn name(&self) -> &'static str {
         self.kind().name()
     }
@@ -62,6 +64,13 @@ pub trait Sampler: Send {
     /// split mappings, so there ranges that touch are watched as one. Others ignore it.
     fn may_split(&mut self, pid: u32, within: Range<u64>) {
         let _ = (pid, within);
+    }
+
+    /// Whether the probe sampler may split busy huge OS pages of a process, a few a second, to see
+    /// what in them is hot. It costs the program translations, so the answer is no unless there is
+    /// a choice to be made between memories. Others ignore it.
+    fn may_split_huge(&mut self, pid: u32, allowed: bool) {
+        let _ = (pid, allowed);
     }
 
     /// Which addresses of a process matter from now on, replacing what was said before. Samplers
@@ -91,6 +100,8 @@ pub trait Sampler: Send {
 pub enum Kind {
     /// The best that works here.
     Auto,
+    /// Misses of the model behind a timed guest.
+    Emulator,
     /// CPU performance counters with data addresses.
     Perf,
     /// The same, filtered in the kernel by a BPF program.
@@ -106,6 +117,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Auto => "auto",
+            Kind::Emulator => "emulator",
             Kind::Perf => "perf",
             Kind::Bpf => "bpf",
             Kind::Probe => "probe",
@@ -137,7 +149,7 @@ pub struct Drained {
 /// Counts of user-mode events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Loads that missed the last-level cache.
+    /// Accesses that missed the last-level cache.
     pub llc_misses: u64,
     /// Instructions retired.
     pub instructions: u64,
@@ -210,7 +222,7 @@ pub struct Config {
     pub drain_max: usize,
     /// Also report first touches and releases of OS pages (MAT 3.3.1 saw up to 10% cost).
     pub page_events: bool,
-    /// Probe: pieces of 2 MiB watched for writes at once, at most; as few as the budget demands.
+    /// Probe: spots of 32 KiB watched for writes at once, at most; as few as the budget demands.
     pub probe_pieces: usize,
     /// Probe: shortest time between two passes, milliseconds.
     pub probe_interval_ms: u64,

@@ -4,10 +4,10 @@
 
 use tiercel_machine::Finding;
 
-use crate::{Config, Kind, Sampler, SamplerError, Source, perf, probe};
+use crate::{Config, Kind, Sampler, SamplerError, Source, emulator, perf, probe};
 
 /// What [`Kind::Auto`] tries, best first. See docs/samplers.md for why.
-const ORDER: [Kind; 3] = [Kind::Perf, Kind::Bpf, Kind::Probe];
+const ORDER: [Kind; 4] = [Kind::Emulator, Kind::Perf, Kind::Bpf, Kind::Probe];
 
 /// Opens a sampler.
 ///
@@ -16,6 +16,7 @@ const ORDER: [Kind; 3] = [Kind::Perf, Kind::Bpf, Kind::Probe];
 pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
     match kind {
         Kind::Auto => open_best(config),
+        Kind::Emulator => Ok(Box::new(emulator::EmulatorSampler::open(config)?)),
         Kind::Perf => Ok(Box::new(perf::PerfSampler::open(config)?)),
         Kind::Probe => Ok(Box::new(probe::ProbeSampler::open(config)?)),
         Kind::Bpf => open_bpf(config),
@@ -29,7 +30,7 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
 
 /// What works here, for `tiercel doctor`: one finding per kind, with what to do about it.
 pub fn support() -> Vec<Finding> {
-    vec![perf_support(), bpf_support(), probe_support()]
+    vec![emulator::support(), perf_support(), bpf_support(), probe_support()]
 }
 
 fn perf_support() -> Finding {

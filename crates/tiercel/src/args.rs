@@ -113,6 +113,8 @@ pub struct EngineArgs {
 pub enum SamplerArg {
     /// The best that works here
     Auto,
+    /// Misses of the model behind a timed guest of the lab
+    Emulator,
     /// CPU performance counters with data addresses
     Perf,
     /// The same through BPF, machine-wide
@@ -268,6 +270,7 @@ impl From<SamplerArg> for tiercel_sampler::Kind {
     fn from(arg: SamplerArg) -> tiercel_sampler::Kind {
         match arg {
             SamplerArg::Auto => tiercel_sampler::Kind::Auto,
+            SamplerArg::Emulator => tiercel_sampler::Kind::Emulator,
             SamplerArg::Perf => tiercel_sampler::Kind::Perf,
             SamplerArg::Bpf => tiercel_sampler::Kind::Bpf,
             SamplerArg::Probe => tiercel_sampler::Kind::Probe,
