@@ -6,8 +6,8 @@
 //! in `rate`, for which both also look a moment after arming:
 //!
 //! ```text
-//! writes  arm: PAGEMAP_SCAN protects a random few pieces of 2 MiB, asynchronously
-//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per piece and range
+//! writes  arm: PAGEMAP_SCAN protects spots of 32 KiB at even distances, asynchronously
+//!         look: PAGEMAP_SCAN again reports which were written     -> a sample per spot
 //! any     arm: "1" to /proc/PID/clear_refs drops all referenced bits
 //!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
 //! ```
@@ -40,6 +40,8 @@ use windows::Random;
 
 /// Bytes of an OS page.
 const OS_PAGE: u64 = 4096;
+/// Bytes of a huge OS page.
+const HUGE_OS_PAGE: u64 = 2 << 20;
 /// One drain ends when it has used this much CPU time; the next goes on where it stopped.
 const DRAIN_CPU: Duration = Duration::from_millis(50);
 /// No pace is slower than this: beyond it heat would be older than it is useful.
@@ -87,7 +89,7 @@ impl ProbeSampler {
         Terms {
             interval_ms: self.config.probe_interval_ms.max(1),
             cpu_share: self.config.cpu_budget / SIGHTS / self.processes.len().max(1) as f64,
-            pieces_max: self.config.probe_pieces,
+            spots_max: self.config.probe_pieces,
         }
     }
 
@@ -110,14 +112,14 @@ impl ProbeSampler {
         }
         if now_ms >= process.touches_due_ms {
             let began = clock::thread_cpu();
-            process.step_touches(terms, pass);
+            process.step_touches(&mut self.random, pass);
             spent.touches = Some(clock::thread_cpu() - began);
         }
         spent.any().then_some(spent)
     }
 
     /// The short looks of this drain, all after one nap.
-    fn look_soon(&mut self, stepped: &mut [(u32, Spent)], terms: &Terms, pass: &mut Pass<'_>) {
+    fn look_soon(&mut self, stepped: &mut [(u32, Spent)]) {
         let looks = |process: Option<&Process>| process.is_some_and(Process::looks_soon);
         if !stepped.iter().any(|(pid, _)| looks(self.processes.get(pid))) {
             return;
@@ -126,7 +128,7 @@ impl ProbeSampler {
         for (pid, spent) in stepped {
             let Some(process) = self.processes.get_mut(pid) else { continue };
             let began = clock::thread_cpu();
-            process.look_soon(terms, pass);
+            process.look_soon();
             let looked = clock::thread_cpu() - began;
             let half = spent.touches.as_mut().or(spent.writes.as_mut());
             if let Some(half) = half {
@@ -170,16 +172,11 @@ struct Terms {
     interval_ms: u64,
     /// Share of one CPU.
     cpu_share: f64,
-    /// Pieces armed at once.
-    pieces_max: usize,
+    /// Spots armed at once.
+    spots_max: usize,
 }
 
 impl Terms {
-    /// The window that samples' weights are accesses in.
-    fn interval(&self) -> Duration {
-        Duration::from_millis(self.interval_ms)
-    }
-
     /// How long it takes to earn what a step spent.
     fn earned_ms(&self, spent: Duration) -> u64 {
         let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
@@ -216,6 +213,12 @@ impl Sampler for ProbeSampler {
         }
     }
 
+    fn may_split_huge(&mut self, pid: u32, allowed: bool) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.may_split_huge(allowed);
+        }
+    }
+
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.watch(ranges);
@@ -235,7 +238,7 @@ impl Sampler for ProbeSampler {
             }
             stepped.extend(self.step(pid, &terms, &mut pass).map(|spent| (pid, spent)));
         }
-        self.look_soon(&mut stepped, &terms, &mut pass);
+        self.look_soon(&mut stepped);
         self.settle(&stepped, &terms, now_ms);
         let met = pass.met;
         self.cost.ours += clock::thread_cpu() - began;

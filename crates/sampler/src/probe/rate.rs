@@ -1,16 +1,29 @@
 //! How many accesses there were, judged by how many OS pages were used.
-//! In: used and present OS pages of a window of time. Out: accesses. Pure.
+//! In: used and present OS pages of windows of CPU time. Out: accesses per OS page and second. Pure.
 //!
 //! Page-table bits say used or not. If accesses fall on OS pages at random, k accesses leave a
 //! share of exp(-k / n) of n OS pages unused; turned around, that counts accesses as long as some
 //! OS page is left unused (linear counting). In a window in which all are used nothing can be told
-//! apart, so there are two lengths of window, and the shorter one decides where the longer one is
-//! full.
+//! apart, and in one in which hardly any is used little is known. So windows of several lengths
+//! begin together, from some tens of microseconds to the next step, and the longest that is not
+//! full decides:
+//!
+//! ```text
+//! accesses per OS page and second     0.1      10      1000     100,000
+//! a step apart (200 ms)               [ decides  ]  full
+//! a nap apart (2 ms)                   too few  [ decides  ]  full
+//! a batch of system calls (0.1 ms)     too few     too few  [ decides ...
+//! ```
 
 use std::time::Duration;
 
 /// More used than this share of a window's OS pages: too full to count by.
 pub const FULL: f64 = 0.75;
+
+/// A shorter window in which fewer OS pages were used than this proves nothing by itself.
+const PROOF_MIN: u64 = 2;
+/// Nor one that saw less than so many standard deviations more than the longer one foretells.
+const PROOF_DEVIATIONS: f64 = 3.0;
 
 /// What was used in how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +32,7 @@ pub struct Seen {
     pub used: u64,
     /// OS pages there were.
     pub total: u64,
-    /// Length of the window.
+    /// Length of the window, in CPU time of the program: one in which it waited is shorter.
     pub elapsed: Duration,
 }
 
@@ -29,31 +42,44 @@ impl Seen {
         if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
     }
 
-    /// Accesses in a window of `per` at this rate.
-    pub fn accesses(&self, per: Duration) -> f64 {
+    /// Accesses per OS page and second, by this window alone.
+    fn rate(&self) -> f64 {
         if self.used == 0 || self.elapsed.is_zero() {
             return 0.0;
         }
         let total = self.total.max(self.used) as f64;
         let unused = (total - self.used as f64).max(0.5); // All used: as if half of one were not.
-        total * (total / unused).ln() * (per.as_secs_f64() / self.elapsed.as_secs_f64())
+        (total / unused).ln() / self.elapsed.as_secs_f64()
+    }
+
+    /// Whether more was used than accesses at this rate explain: some OS pages are much busier than
+    /// the others, and a longer window counts them as one access each.
+    fn disproves(&self, rate: f64) -> bool {
+        let expected = self.total as f64 * -(-rate * self.elapsed.as_secs_f64()).exp_m1();
+        let used = self.used as f64;
+        self.used >= PROOF_MIN && used > expected + PROOF_DEVIATIONS * expected.sqrt()
     }
 }
 
-/// Accesses in a window of `per`, by a long window and a short one within it.
-pub fn accesses(long: &Seen, short: &Seen, per: Duration) -> f64 {
-    let by_long = long.accesses(per);
-    if long.share() <= FULL { by_long } else { by_long.max(short.accesses(per)) }
+/// Accesses per OS page and second, by windows that began together, the longest first.
+pub fn rate(windows: &[Seen]) -> f64 {
+    let Some((longest, shorter)) = windows.split_first() else { return 0.0 };
+    let (mut rate, mut is_full) = (longest.rate(), longest.share() > FULL);
+    for window in shorter.iter().filter(|window| !window.elapsed.is_zero()) {
+        if is_full || window.disproves(rate) {
+            rate = rate.max(window.rate());
+            is_full = window.share() > FULL;
+        }
+    }
+    rate
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn seen(used: u64, elapsed_ms: u64) -> Seen {
-        Seen { used, total: 512, elapsed: Duration::from_millis(elapsed_ms) }
+    fn seen(used: u64, elapsed_us: u64) -> Seen {
+        Seen { used, total: 512, elapsed: Duration::from_micros(elapsed_us) }
     }
 
     fn about(value: f64, expect: f64) {
@@ -62,27 +88,66 @@ mod tests {
 
     #[test]
     fn few_used_os_pages_are_as_many_accesses() {
-        about(seen(5, 1000).accesses(SECOND), 5.0);
-        about(seen(5, 100).accesses(SECOND), 50.0);
-        about(seen(256, 1000).accesses(SECOND), 512.0 * 2f64.ln());
-        about(seen(0, 1000).accesses(SECOND), 0.0);
+        about(512.0 * seen(5, 1_000_000).rate(), 5.0);
+        about(512.0 * seen(5, 100_000).rate(), 50.0);
+        about(seen(256, 1_000_000).rate(), 2f64.ln());
+        about(seen(0, 1_000_000).rate(), 0.0);
     }
 
     #[test]
-    fn a_full_long_window_is_decided_by_the_short_one() {
+    fn a_full_window_is_decided_by_the_next_shorter_one() {
         // 512 x 10 accesses a second: in 1 s all are used, in 2 ms ten.
-        let (hot, warm) = (seen(512, 1000), seen(400, 1000));
-        about(accesses(&hot, &seen(10, 2), SECOND), 5050.0);
-        assert!(accesses(&warm, &seen(0, 2), SECOND) < accesses(&hot, &seen(0, 2), SECOND));
-        let barely = accesses(&seen(100, 1000), &seen(100, 2), SECOND);
-        about(barely, seen(100, 1000).accesses(SECOND)); // a burst in the short window is one
+        let (hot, warm) = (seen(512, 1_000_000), seen(400, 1_000_000));
+        about(512.0 * rate(&[hot, seen(10, 2_000)]), 5050.0);
+        assert!(rate(&[warm, seen(0, 2_000)]) < rate(&[hot, seen(0, 2_000)]));
+        // And 512 x 20,000: only the shortest still tells.
+        let hotter = [hot, seen(512, 2_000), seen(324, 50)];
+        about(rate(&hotter), 20_000.0);
+    }
+
+    #[test]
+    fn a_hot_spot_shows_in_a_short_window() {
+        // A quarter is used all the time, the rest never: 0.3 a second, says the long window.
+        let spot = [seen(128, 1_000_000), seen(128, 2_000), seen(100, 50)];
+        about(rate(&spot), seen(100, 50).rate());
+        // One access by chance in a short window is no hot spot.
+        let cold = [seen(100, 1_000_000), seen(1, 2_000), seen(0, 50)];
+        about(rate(&cold), cold[0].rate());
     }
 
     #[test]
     fn nonsense_gives_numbers() {
         let odd = Seen { used: 9, total: 3, elapsed: Duration::from_nanos(1) };
-        assert!(odd.accesses(SECOND).is_finite());
-        about(Seen { elapsed: Duration::ZERO, ..odd }.accesses(SECOND), 0.0);
+        assert!(odd.rate().is_finite());
+        about(Seen { elapsed: Duration::ZERO, ..odd }.rate(), 0.0);
         about(Seen { total: 0, ..odd }.share(), 0.0);
+        about(rate(&[]), 0.0);
+    }
+
+    /// Known rates over four decades, as a random process makes them: told within a factor of 1.5.
+    #[test]
+    fn rates_over_five_decades_are_told() {
+        let lengths =
+            [Duration::from_millis(200), Duration::from_millis(2), Duration::from_micros(80)];
+        let mut random = super::super::windows::Random(3);
+        for truth in [0.3f64, 3.0, 30.0, 300.0, 3_000.0, 20_000.0] {
+            const SPOTS: u64 = 600;
+            let mut sum = 0.0;
+            for _ in 0..SPOTS {
+                // When each of 8 OS pages is first used.
+                let first: [f64; 8] = std::array::from_fn(|_| {
+                    let uniform = (random.below(1 << 53) as f64 + 1.0) / (1u64 << 53) as f64;
+                    -uniform.ln() / truth
+                });
+                let window = |elapsed: Duration| {
+                    let used = first.iter().filter(|at| **at < elapsed.as_secs_f64()).count();
+                    Seen { used: used as u64, total: 8, elapsed }
+                };
+                sum += rate(&lengths.map(window));
+            }
+            let told = sum / SPOTS as f64;
+            let ratio = told / truth;
+            assert!((0.66..1.7).contains(&ratio), "{truth} a second told as {told}");
+        }
     }
 }

@@ -13,6 +13,8 @@ pub struct Mapping {
     pub resident_bytes: u64,
     /// Of them, bytes with a referenced bit.
     pub referenced_bytes: u64,
+    /// Of them, bytes in huge OS pages.
+    pub huge_bytes: u64,
 }
 
 /// Most mappings looked at; the kernel's own limit is 65,530 unless raised.
@@ -39,11 +41,17 @@ pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
         } else if let Some(kib) = line.strip_prefix(b"Referenced:") {
             let referenced_bytes = number(kib).saturating_mul(1024);
             if resident_bytes > 0 && !range.is_empty() {
-                out.push(Mapping { range: range.clone(), resident_bytes, referenced_bytes });
+                let range = range.clone();
+                out.push(Mapping { range, resident_bytes, referenced_bytes, huge_bytes: 0 });
             }
             resident_bytes = 0;
             if out.len() == MAPPINGS_MAX {
                 return out;
+            }
+        } else if let Some(kib) = line.strip_prefix(b"AnonHugePages:") {
+            // Comes after Referenced, of the same mapping.
+            if let Some(last) = out.last_mut().filter(|last| last.range == range) {
+                last.huge_bytes = number(kib).saturating_mul(1024).min(last.resident_bytes);
             }
         }
     }
@@ -72,6 +80,7 @@ mod tests {
 Size:                132 kB
 Rss:                 128 kB
 Referenced:           64 kB
+AnonHugePages:      2048 kB
 VmFlags: rd wr mr mw me ac
 7f0000000000-7f0004000000 rw-p 00000000 00:00 0
 Rss:                   0 kB
@@ -85,11 +94,11 @@ Referenced:            4 kB
     fn mappings_with_something_in_them_are_read() {
         let seen: Vec<_> = read(TEXT.as_bytes())
             .into_iter()
-            .map(|m| (m.range.start, m.resident_bytes, m.referenced_bytes))
+            .map(|m| (m.range.start, m.resident_bytes, m.referenced_bytes, m.huge_bytes))
             .collect();
         assert_eq!(
             seen,
-            [(0x55d0_c000_0000, 131_072, 65_536), (0xffff_ffff_ff60_0000, 8192, 4096)]
+            [(0x55d0_c000_0000, 131_072, 65_536, 131_072), (0xffff_ffff_ff60_0000, 8192, 4096, 0)]
         );
     }
 

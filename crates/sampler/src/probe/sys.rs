@@ -6,6 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use super::OS_PAGE;
+
 /// Most regions one PAGEMAP_SCAN answers; more are fetched by going on where it stopped.
 const REGIONS: usize = 1024;
 
@@ -32,6 +34,12 @@ struct UffdRegister {
     range: UffdRange,
     mode: u64,
     ioctls: u64,
+}
+
+#[repr(C)]
+struct UffdWriteProtect {
+    range: UffdRange,
+    mode: u64,
 }
 
 /// `struct pm_scan_arg`.
@@ -107,6 +115,17 @@ pub fn unregister(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), UNREGISTER, &arg) })
 }
 
+/// Ends the protection of a range that is registered with `uffd`.
+///
+/// # Errors
+/// What the kernel said; the range may be unmapped by now.
+pub fn disarm(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
+    let mut arg = UffdWriteProtect { range: uffd_range(range), mode: 0 };
+    let request = iowr(0xaa, 0x06, size_of::<UffdWriteProtect>());
+    // SAFETY: UFFDIO_WRITEPROTECT reads `arg`, which is live and of its size.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), request, &mut arg) })
+}
+
 /// Whether written bits are reported or armed anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
@@ -160,6 +179,28 @@ pub fn scan(
         from = arg.walk_end;
     }
     Ok(())
+}
+
+/// Whether a huge OS page is at an address.
+pub fn is_huge(pagemap: &File, addr: u64) -> bool {
+    const PRESENT: u64 = 8;
+    const HUGE: u64 = 1 << 6;
+    let mut region = Region::default();
+    let start = addr / OS_PAGE * OS_PAGE;
+    let mut arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start,
+        end: start + OS_PAGE,
+        vec: &raw mut region as u64,
+        vec_len: 1,
+        category_mask: PRESENT | HUGE,
+        return_mask: HUGE,
+        ..ScanArg::default()
+    };
+    let request = iowr(u32::from(b'f'), 16, size_of::<ScanArg>());
+    // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most the one region; both are live
+    // for the call.
+    unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &mut arg) == 1 }
 }
 
 fn uffd_range(range: &Range<u64>) -> UffdRange {

@@ -4,6 +4,8 @@ use super::*;
 use crate::testing::{Child, OS_PAGE};
 
 const INTERVAL_MS: u64 = 100;
+/// When [`warm`] ends.
+const WARM_MS: u64 = 2000;
 
 fn sampler() -> ProbeSampler {
     let config = Config { probe_interval_ms: INTERVAL_MS, cpu_budget: 100.0, ..Config::default() };
@@ -26,10 +28,10 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     child
 }
 
-/// Lets the number of armed pieces grow until all are, ending at 1000.
+/// Lets the number of armed spots grow until all are, ending at 2000.
 fn warm(sampler: &mut ProbeSampler) {
-    for turn in (0..8).rev() {
-        drained(sampler, 1000 - turn * INTERVAL_MS);
+    for turn in (0..12).rev() {
+        drained(sampler, WARM_MS - turn * INTERVAL_MS);
     }
 }
 
@@ -57,8 +59,15 @@ fn accesses(used: u64, total: u64) -> u64 {
     (total * (total / (total - used as f64).max(0.5)).ln()).round() as u64
 }
 
-/// OS pages of a piece.
-const PIECE: u64 = 512;
+/// OS pages of a spot.
+const SPOT: u64 = 8;
+
+/// What writes to these OS pages of a buffer are taken for, all spots armed.
+fn told(os_pages: Range<u64>) -> u64 {
+    let spots = os_pages.start / SPOT..os_pages.end.div_ceil(SPOT);
+    let used = |spot: u64| os_pages.end.min((spot + 1) * SPOT) - os_pages.start.max(spot * SPOT);
+    spots.map(|spot| accesses(used(spot), SPOT)).sum()
+}
 
 #[test]
 fn written_os_pages_are_seen_exactly() {
@@ -68,12 +77,12 @@ fn written_os_pages_are_seen_exactly() {
     warm(&mut sampler);
     child.write(10..20);
     child.write(2048..3072);
-    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [accesses(10, PIECE), 0, 2 * accesses(PIECE, PIECE), 0]);
+    assert_eq!(seen, [told(10..20), 0, told(2048..3072), 0]);
     let first = samples.iter().find(|sample| sample.kind == AccessKind::Write).expect("some");
     assert_eq!(first.addr, child.buffer.start + 10 * OS_PAGE);
-    let (samples, _) = drained(&mut sampler, 1000 + 2 * INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
     assert_eq!(seen, [0; 4], "armed anew, and nothing was written since");
 }
@@ -112,10 +121,10 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
 }
 
 #[test]
-fn a_random_few_pieces_stand_for_all() {
+fn a_random_few_spots_stand_for_all() {
     let mut sampler = sampler();
-    sampler.config.probe_pieces = 2;
-    let mut child = watched(4096, 1024, &mut sampler); // 8 or 9 pieces
+    sampler.config.probe_pieces = 64;
+    let mut child = watched(4096, 1024, &mut sampler); // 512 spots
     let mut sums = [0u64; 4];
     for turn in 0..400 {
         let (samples, _) = drained(&mut sampler, 1000 + turn * INTERVAL_MS);
@@ -125,16 +134,17 @@ fn a_random_few_pieces_stand_for_all() {
         child.write(2048..2052);
     }
     assert_eq!((sums[1], sums[3]), (0, 0));
-    // 4 OS pages in each of 400 intervals, of which a quarter is looked at, for four times as much.
+    // 4 OS pages in each of 400 intervals, of which an eighth is looked at, for eight times as much.
+    let truth = 400 * 8 * told(0..4) / 8;
     for hot in [sums[0], sums[2]] {
-        assert!((hot / 4).abs_diff(400) < 120, "{sums:?}");
+        assert!(hot.abs_diff(truth) < truth * 4 / 10, "{sums:?}, expected {truth}");
     }
 }
 
 #[test]
-fn pieces_grow_while_cheap_and_shrink_when_dear() {
+fn spots_grow_while_cheap_and_shrink_when_dear() {
     let mut sampler = sampler();
-    let mut child = watched(8192, 8192, &mut sampler); // 16 or 17 pieces
+    let mut child = watched(8192, 8192, &mut sampler); // 1024 spots
     let seen = |sampler: &mut ProbeSampler, now_ms| {
         let (samples, _) = drained(sampler, now_ms);
         samples.iter().filter(|sample| sample.kind == AccessKind::Write).count()
@@ -147,7 +157,7 @@ fn pieces_grow_while_cheap_and_shrink_when_dear() {
         })
         .collect();
     assert!(cheap[0] == 1 && cheap[6] >= 16, "{cheap:?}");
-    sampler.config.cpu_budget = 1e-4;
+    sampler.config.cpu_budget = 1e-6;
     let mut now_ms = 2000;
     let dear: Vec<usize> = (1..8)
         .map(|_| {
@@ -166,8 +176,8 @@ fn the_pace_follows_the_budget() {
     let mut child = watched(4096, 1024, &mut sampler);
     warm(&mut sampler);
     child.write(0..4096);
-    assert_eq!(drained(&mut sampler, 1000 + INTERVAL_MS).0, [], "not due yet");
-    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MAX_MS);
+    assert_eq!(drained(&mut sampler, WARM_MS + INTERVAL_MS).0, [], "not due yet");
+    let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MAX_MS);
     assert!(!samples.is_empty(), "due at the latest now");
     assert!(sampler.cost().passes >= 4 && sampler.cost().ours > Duration::ZERO);
 }
@@ -179,7 +189,7 @@ fn a_drain_is_bounded_and_says_what_it_left_out() {
     let mut child = watched(8192, 1024, &mut sampler);
     warm(&mut sampler);
     (0..8).for_each(|i| child.write(i * 1024..i * 1024 + 1));
-    let (samples, met) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let (samples, met) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     assert_eq!((samples.len(), met.samples), (3, 3));
     assert!(met.lost >= 5, "{met:?}");
 }
@@ -207,18 +217,17 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
     child.write(0..100);
     let at = |os_page| child.buffer.start + os_page * OS_PAGE;
     sampler.watch(child.pid, &[at(0)..at(1024), at(3072)..at(4096)]);
-    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [accesses(100, PIECE), 0, 0, 0], "shrunk: still armed");
+    assert_eq!(seen, [told(0..100), 0, 0, 0], "shrunk: still armed");
     sampler.watch(child.pid, std::slice::from_ref(&(at(0)..at(2048))));
-    let (samples, _) = drained(&mut sampler, 1000 + 2 * INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
     assert_eq!(seen, [0; 4], "grown: armed anew, what was not armed is not taken for written");
     child.write(1500..1600);
-    let (samples, _) = drained(&mut sampler, 1000 + 3 * INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    let pieces = accesses(36, PIECE) + accesses(64, PIECE); // 1500..1536..1600
-    assert_eq!(seen, [0, pieces, 0, 0]);
+    assert_eq!(seen, [0, told(1500..1600), 0, 0]);
 }
 
 #[test]
@@ -252,9 +261,9 @@ fn ranges_that_are_not_mapped_are_passed_over() {
     sampler.watch(child.pid, &[child.buffer.clone(), beyond..beyond + (4 << 20)]);
     warm(&mut sampler);
     child.write(0..8);
-    let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     let seen = by_piece(&child, 4096, &samples, AccessKind::Write);
-    assert_eq!(seen, [accesses(8, PIECE)]);
+    assert_eq!(seen, [told(0..8)]);
 }
 
 /// A program that uses all its memory in every interval: 128 MiB, half of it 20 times as hot.
@@ -266,7 +275,7 @@ fn hot_and_warm(writes: bool, kind: AccessKind) -> (u64, u64) {
     child.hammer(writes, 20);
     let mut sums = (0, 0);
     for turn in 1..30 {
-        let (samples, _) = drained(&mut sampler, 1000 + turn * INTERVAL_MS);
+        let (samples, _) = drained(&mut sampler, WARM_MS + turn * INTERVAL_MS);
         let seen = by_piece(&child, HALF, &samples, kind);
         sums = (sums.0 + seen[0], sums.1 + seen[1]);
     }

@@ -7,10 +7,17 @@
 
 use std::ops::Range;
 
-/// Ranges from here on are a window of their own: a huge OS page still fits.
-const OWN_WINDOW_BYTES: u64 = 2 << 20;
-/// A shared window is at most this long (one extent, MAT 4.5.1).
-const SHARED_BYTES: u64 = 64 << 20;
+/// Where there are huge OS pages: ranges from here on are a window of their own, and a shared
+/// window is at most one extent long (MAT 4.5.1).
+const COARSE: Grain = Grain { own_bytes: 2 << 20, shared_bytes: 64 << 20 };
+/// Where there are none: the finest that does not take more than [`FINE_WINDOWS`].
+const FINE: [Grain; 3] = [
+    Grain { own_bytes: 64 << 10, shared_bytes: 256 << 10 },
+    Grain { own_bytes: 256 << 10, shared_bytes: 1 << 20 },
+    Grain { own_bytes: 1 << 20, shared_bytes: 8 << 20 },
+];
+/// A window costs 2 us a look; so many as much as 32 MiB of OS pages.
+const FINE_WINDOWS: usize = 512;
 /// Most windows of a process; ranges beyond are not watched. A sixteenth of the mappings it may
 /// have.
 pub const WINDOWS_MAX: usize = 4096;
@@ -24,8 +31,20 @@ pub struct Window {
     pub ranges: Vec<Range<u64>>,
 }
 
+/// How finely ranges are cut into windows.
+#[derive(Clone, Copy)]
+struct Grain {
+    own_bytes: u64,
+    shared_bytes: u64,
+}
+
 /// Cuts ascending ranges into windows. Empty, overlapping and disordered ranges are left out.
-pub fn cut(ranges: &[Range<u64>]) -> Vec<Window> {
+pub fn cut_finely(ranges: &[Range<u64>], has_huge: bool) -> Vec<Window> {
+    let fine = FINE.iter().filter(|_| !has_huge).map(|grain| cut(ranges, *grain));
+    fine.into_iter().find(|w| w.len() <= FINE_WINDOWS).unwrap_or_else(|| cut(ranges, COARSE))
+}
+
+fn cut(ranges: &[Range<u64>], grain: Grain) -> Vec<Window> {
     let mut out: Vec<Window> = Vec::new();
     let mut end = 0;
     for range in ranges.iter().filter(|range| !range.is_empty()) {
@@ -33,13 +52,13 @@ pub fn cut(ranges: &[Range<u64>]) -> Vec<Window> {
             continue;
         }
         end = range.end;
-        let small = |bytes: &Range<u64>| bytes.end - bytes.start < OWN_WINDOW_BYTES;
+        let small = |bytes: &Range<u64>| bytes.end - bytes.start < grain.own_bytes;
         let full = out.len() == WINDOWS_MAX;
         match out.last_mut() {
             Some(last)
                 if small(range)
                     && small(&last.ranges[0])
-                    && range.end - last.span.start <= SHARED_BYTES =>
+                    && range.end - last.span.start <= grain.shared_bytes =>
             {
                 last.span.end = range.end;
                 last.ranges.push(range.clone());
@@ -64,36 +83,6 @@ pub fn unsplit(ranges: &[Range<u64>], splittable: &Range<u64>) -> Vec<Range<u64>
             _ => out.push(range.clone()),
         }
     }
-    out
-}
-
-/// Cuts a range every `bytes` from its start.
-pub fn pieces(range: &Range<u64>, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-    let end = range.end;
-    range.clone().step_by(bytes as usize).map(move |at| at..end.min(at + bytes))
-}
-
-/// Cuts a range at the multiples of `bytes`.
-pub fn pieces_aligned(range: &Range<u64>, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-    let (start, end) = (range.start, range.end);
-    let first = start / bytes * bytes;
-    (first..end).step_by(bytes as usize).map(move |at| at.max(start)..end.min(at + bytes))
-}
-
-/// How many pieces [`pieces_aligned`] cuts a range into.
-pub fn piece_count(range: &Range<u64>, bytes: u64) -> u64 {
-    if range.is_empty() { 0 } else { range.end.div_ceil(bytes) - range.start / bytes }
-}
-
-/// Picks about `count` of `total` at random, ascending: doubles fall away, and all are taken when
-/// there are no more. `total` is not 0.
-pub fn pick(total: u64, count: usize, random: &mut Random) -> Vec<u64> {
-    if total <= count as u64 {
-        return (0..total).collect();
-    }
-    let mut out: Vec<u64> = (0..count).map(|_| random.below(total)).collect();
-    out.sort_unstable();
-    out.dedup();
     out
 }
 
@@ -124,7 +113,8 @@ pub fn spread(
 pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    /// A number below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -141,7 +131,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn spans(ranges: &[Range<u64>]) -> Vec<(Range<u64>, usize)> {
-        cut(ranges).into_iter().map(|w| (w.span, w.ranges.len())).collect()
+        cut(ranges, COARSE).into_iter().map(|w| (w.span, w.ranges.len())).collect()
     }
 
     #[test]
@@ -156,7 +146,7 @@ mod tests {
     fn nonsense_is_left_out_and_the_number_bounded() {
         assert_eq!(spans(&[10..10, 5..9, 3..7, 20..30]), [(5..30, 2)]);
         let many: Vec<_> = (0..5000).map(|i| i * 2 * MIB..(i + 1) * 2 * MIB).collect();
-        assert_eq!(cut(&many).len(), WINDOWS_MAX);
+        assert_eq!(cut(&many, COARSE).len(), WINDOWS_MAX);
     }
 
     #[test]
@@ -168,26 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_the_range() {
-        let list = |pieces: &mut dyn Iterator<Item = Range<u64>>| pieces.collect::<Vec<_>>();
-        assert_eq!(list(&mut pieces(&(3..15), 5)), [3..8, 8..13, 13..15]);
-        assert_eq!(list(&mut pieces_aligned(&(3..15), 5)), [3..5, 5..10, 10..15]);
-        assert_eq!(list(&mut pieces_aligned(&(5..10), 5)), [5..10; 1]);
-        assert_eq!([3..15, 5..10, 4..5, 4..6, 7..7].map(|r| piece_count(&r, 5)), [3, 1, 1, 2, 0]);
-    }
-
-    #[test]
-    fn a_pick_is_fair() {
-        let mut random = Random(7);
-        let mut hits = [0u32; 10];
-        for _ in 0..1000 {
-            let picked = pick(10, 3, &mut random);
-            assert!((1..=3).contains(&picked.len()) && picked.is_sorted());
-            picked.into_iter().for_each(|index| hits[index as usize] += 1);
-        }
-        // 1 - (9/10)^3 = 0.271.
-        assert!(hits.iter().all(|hit| (220..330).contains(hit)), "{hits:?}");
-        assert_eq!(pick(2, 5, &mut random), [0, 1]);
+    fn windows_are_fine_where_nothing_huge_is_split_and_they_are_few() {
+        let ranges =
+            |count: u64| -> Vec<_> { (0..count).map(|i| i * MIB..(i + 1) * MIB).collect() };
+        assert_eq!(cut_finely(&ranges(64), true).len(), 1);
+        assert_eq!(cut_finely(&ranges(64), false).len(), 64);
+        assert_eq!(cut_finely(&ranges(FINE_WINDOWS as u64), false).len(), FINE_WINDOWS);
+        assert!(cut_finely(&ranges(4 * FINE_WINDOWS as u64), false).len() <= FINE_WINDOWS);
     }
 
     proptest! {

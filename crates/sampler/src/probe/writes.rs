@@ -1,19 +1,22 @@
-//! Write tracking of one process: which windows are registered, which pieces of them are armed.
+//! Write tracking of one process: which windows are registered, which spots of them are armed.
 //! In: ranges, userfaultfds, the daemon's clock. Out: samples of written OS pages, what they cost.
 //! Knows nothing of other processes, nor of referenced bits.
 //!
 //! ```text
-//! window   [------- registered, so a mapping by itself -------][-- the next, other userfaultfd --]
-//! pieces   [ 2 MiB ][ 2 MiB ][ armed ][ 2 MiB ] ...                      [ armed ] ...
+//! windows   [------ registered, so a mapping by itself ------][-- the next, other userfaultfd --]
+//! ranges    [ object ][   object      ]     [ object         ][ object     ][ object ]
+//! spots        ^             ^         stride        ^             ^            ^  32 KiB each
 //! ```
 //!
-//! Each write to an armed OS page costs the program a fault, once. So only so many pieces, at
-//! random, are armed at a time that the faults stay in budget; what they show stands for all
-//! pieces.
+//! Each write to an armed OS page costs the program a fault, once. So only so many spots are armed
+//! at a time that the faults stay in budget: at even distances from a random start, over the bytes
+//! of all ranges, so that each stands for one stride of memory wherever it falls. Where there are
+//! huge OS pages a spot is a whole one, unless it was seen busy and may be split.
 //!
-//! Invariant: every armed piece has been registered without a break since it was armed; otherwise
+//! Invariant: every armed spot has been registered without a break since it was armed; otherwise
 //! what was never protected would look written.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -23,14 +26,37 @@ use tiercel_wire::AccessKind;
 
 use super::rate::{self, Seen};
 use super::sys::{self, Scan};
-use super::windows::{self, Random, Window};
-use super::{OS_PAGE, Pass, Terms};
+use super::windows::{Random, Window};
+use super::{HUGE_OS_PAGE, OS_PAGE, Pass, Terms};
 use crate::clock;
 
 /// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
 const WRITE_FAULT: Duration = Duration::from_nanos(1150);
-/// What is armed and reported as one: a huge OS page; at worst 512 faults, 0.6 ms.
-const PIECE_BYTES: u64 = 2 << 20;
+/// And arming a spot: its CPUs are told to forget translations.
+const FLUSH: Duration = Duration::from_nanos(1500);
+/// What is armed as one: 8 OS pages tell a share of used ones, and 8 faults cost about as much as
+/// the calls that arm and look.
+pub const SPOT_BYTES: u64 = 8 * OS_PAGE;
+/// Spots armed in a row before the first of them is looked at: about 0.1 ms.
+const BATCH: usize = 32;
+/// After arming a batch the program should run for so long before it is looked at. Where all CPUs
+/// are taken it does only while we sleep.
+const BATCH_RUN: Duration = Duration::from_micros(20);
+const BATCH_NAP: Duration = Duration::from_micros(50);
+/// A program that waits itself is not waited for.
+const BATCH_NAPS_MAX: usize = 4;
+/// OS pages in a row whose protection changes together make CPUs forget all translations (x86: more
+/// than 33).
+const FLUSH_OS_PAGES: u64 = 40;
+/// Places tried for that.
+const FLUSH_TRIES: usize = 8;
+/// Huge OS pages that may be split in a second: what is split costs the program translations until
+/// the kernel joins it again (khugepaged, 16 MiB in 10 s by default).
+const SPLITS_PER_S: u64 = 8;
+/// And how many at once after a time of none.
+const SPLITS_MAX: u64 = 16;
+/// Busy huge OS pages remembered until a spot falls on one.
+const BUSY_MAX: usize = 4096;
 /// Userfaultfds in use: two keep touching windows apart, more would be of no use.
 const UFFDS_MAX: usize = 2;
 /// Windows registered in one step; the others follow in the next (5 us each).
@@ -41,31 +67,54 @@ const REGISTERED_PER_STEP: usize = 64;
 pub struct Writes {
     uffds: Vec<OwnedFd>,
     windows: Vec<Watched>,
-    /// Pieces in windows `0..=i`.
-    pieces_to: Vec<u64>,
+    places: Vec<Place>,
     armed: Vec<Armed>,
     armed_at_ms: u64,
-    armed_at_ns: u64,
-    /// From arming to the short look.
-    short: Duration,
-    /// How many pieces the armed ones were picked from.
-    armed_of: u64,
-    /// Pieces to arm at a time.
+    /// CPU time of the program when they were armed.
+    armed_at: Duration,
+    /// Spots to arm at a time.
     count: usize,
     /// Windows from here on have not been tried since they came.
     untried: usize,
+    splits: Splits,
+}
+
+/// A watched range, and the bytes of all ranges up to its end.
+struct Place {
+    range: Range<u64>,
+    window: usize,
+    to: u64,
 }
 
 struct Armed {
-    piece: Range<u64>,
-    /// OS pages written at the short look.
-    written_soon: u64,
+    spot: Range<u64>,
+    /// Bytes of its OS pages.
+    os_page: u64,
+    /// Where the choice fell; the start of the spot, unless that is a huge OS page.
+    at: u64,
+    /// Bytes of memory that it speaks for.
+    stands_for: u64,
+    /// CPU time of the program when it was armed.
+    armed_at: Duration,
+    /// At the end of its batch, and after the nap.
+    early: [Seen; 2],
 }
 
 struct Watched {
     window: Window,
     /// Which userfaultfd it is registered with.
     uffd: Option<usize>,
+}
+
+/// Which huge OS pages may be split to see inside them.
+#[derive(Default)]
+struct Splits {
+    allowed: bool,
+    /// Seen busy, by first byte.
+    busy: BTreeSet<u64>,
+    left: u64,
+    /// Since when `left` was counted, milliseconds of the daemon's clock.
+    since_ms: u64,
 }
 
 impl Writes {
@@ -80,6 +129,11 @@ impl Writes {
     /// Whether writes are seen at all.
     pub fn works(&self) -> bool {
         !self.uffds.is_empty()
+    }
+
+    /// Whether busy huge OS pages may be split.
+    pub fn may_split_huge(&mut self, allowed: bool) {
+        self.splits.allowed = allowed;
     }
 
     /// Replaces the windows; one that overlaps an old one takes over its registration.
@@ -99,22 +153,22 @@ impl Writes {
             next.push(Watched { window, uffd });
         }
         old.for_each(|before| self.forget(&before, &before.window.span));
-        let mut pieces = 0;
-        let count = |watched: &Watched| windows::piece_count(&watched.window.span, PIECE_BYTES);
-        let running = next.iter().map(|watched| {
-            pieces += count(watched);
-            pieces
-        });
-        self.pieces_to = running.collect();
+        let mut to = 0;
+        self.places.clear();
+        for (window, watched) in next.iter().enumerate() {
+            for range in &watched.window.ranges {
+                to += range.end - range.start;
+                self.places.push(Place { range: range.clone(), window, to });
+            }
+        }
         self.windows = next;
         self.untried = 0;
     }
 
-    /// Looks at the pieces armed before, arms others. Answers what it cost the program.
+    /// Looks at the spots armed before, arms others. Answers what it cost the program.
     pub fn step(
         &mut self,
         (pid, pagemap): (u32, &File),
-        ranges: &[Range<u64>],
         terms: &Terms,
         random: &mut Random,
         pass: &mut Pass<'_>,
@@ -124,31 +178,32 @@ impl Writes {
         }
         let began = clock::thread_cpu();
         let elapsed = Duration::from_millis(pass.now_ms.saturating_sub(self.armed_at_ms));
+        let now = clock::process_cpu(pid).unwrap_or_default();
+        let used = now.saturating_sub(self.armed_at).as_secs_f64();
         let armed = std::mem::take(&mut self.armed);
-        let stands_for = self.armed_of as f64 / armed.len().max(1) as f64;
         let mut written = 0;
-        for Armed { piece, written_soon } in &armed {
-            let runs = written_runs(pagemap, piece);
-            let seen = |used, elapsed| {
-                let total = (piece.end - piece.start) / OS_PAGE;
-                Seen { used, total, elapsed }
-            };
-            let used = os_pages(&runs);
-            written += used;
-            let (long, short) = (seen(used, elapsed), seen(*written_soon, self.short));
-            let accesses = rate::accesses(&long, &short, terms.interval()) * stands_for;
-            report(ranges, &runs, |addr, bytes| {
-                let share = bytes as f64 / (used * OS_PAGE) as f64;
-                pass.push(pid, addr, AccessKind::Write, accesses * share);
-            });
+        for spot in &armed {
+            let runs = written_runs(pagemap, &spot.spot);
+            let late = spot.seen(&runs, now);
+            written += late.used;
+            if spot.is_busy_and_huge() {
+                self.splits.note(spot.spot.start);
+            }
+            let rate = rate::rate(&[late, spot.early[1], spot.early[0]]);
+            let os_pages = spot.stands_for as f64 / spot.os_page as f64;
+            let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
+            pass.push(pid, addr, AccessKind::Write, rate * os_pages * used);
         }
-        let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX);
+        let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX)
+            + FLUSH * u32::try_from(armed.len()).unwrap_or(u32::MAX);
         if !armed.is_empty() {
             let spent = clock::thread_cpu() - began + theirs;
-            self.adapt(spent, elapsed.mul_f64(terms.cpu_share), terms.pieces_max);
+            self.adapt(spent, elapsed.mul_f64(terms.cpu_share), terms.spots_max);
         }
         self.register_some();
-        self.arm(pagemap, random, pass.now_ms);
+        (self.armed_at_ms, self.armed_at) = (pass.now_ms, now);
+        self.splits.earn(pass.now_ms);
+        self.arm((pid, pagemap), random);
         theirs
     }
 
@@ -157,38 +212,96 @@ impl Writes {
         !self.armed.is_empty()
     }
 
-    /// Looks at the pieces armed a moment ago: the busiest show now how busy they are.
-    pub fn look_soon(&mut self, pagemap: &File) {
-        for armed in &mut self.armed {
-            armed.written_soon = os_pages(&written_runs(pagemap, &armed.piece));
-        }
-        self.short = Duration::from_nanos(clock::monotonic_ns().saturating_sub(self.armed_at_ns));
+    /// Looks at the spots armed a moment ago: the busiest show now how busy they are.
+    pub fn look_soon(&mut self, process: (u32, &File)) {
+        self.armed.iter_mut().for_each(|armed| armed.look(process, 1));
     }
 
-    /// More pieces while it is cheap, fewer when it was too dear.
-    fn adapt(&mut self, spent: Duration, allowed: Duration, pieces_max: usize) {
+    /// Makes the program's CPUs forget their translations. Where they know one they need not look
+    /// at page tables, and set no referenced bit: after clearing those of a hot MiB it would look
+    /// unused for as long as its translations last. Nothing is protected afterwards.
+    pub fn flush(&mut self, pagemap: &File, random: &mut Random) {
+        let Some(total) = self.places.last().map(|place| place.to) else { return };
+        for _ in 0..FLUSH_TRIES {
+            let position = random.below(total);
+            let place = &self.places[self.places.partition_point(|place| place.to <= position)];
+            let offset = position + (place.range.end - place.range.start) - place.to;
+            let start = place.range.start + offset / OS_PAGE * OS_PAGE;
+            let run = start..start + FLUSH_OS_PAGES * OS_PAGE;
+            let Some(uffd) = self.windows[place.window].uffd else { continue };
+            let is_armed = |spot: &Armed| spot.spot.start < run.end && run.start < spot.spot.end;
+            if run.end > place.range.end
+                || self.armed.iter().any(is_armed)
+                || sys::is_huge(pagemap, start)
+            {
+                continue;
+            }
+            // What is protected already would not change.
+            let uffd = &self.uffds[uffd];
+            let changed =
+                sys::disarm(uffd, &run).and_then(|()| sys::scan(pagemap, &run, Scan::Arm, |_| ()));
+            if changed.and_then(|()| sys::disarm(uffd, &run)).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// More spots while it is cheap, fewer when it was too dear.
+    fn adapt(&mut self, spent: Duration, allowed: Duration, spots_max: usize) {
         if spent > allowed {
             self.count /= 2;
         } else if spent < allowed / 2 {
             self.count *= 2;
         }
-        self.count = self.count.clamp(1, pieces_max.max(1));
+        self.count = self.count.clamp(1, spots_max.max(1));
     }
 
-    fn arm(&mut self, pagemap: &File, random: &mut Random, now_ms: u64) {
-        let Some(total) = self.pieces_to.last().copied().filter(|total| *total > 0) else { return };
-        for number in windows::pick(total, self.count.max(1), random) {
-            let index = self.pieces_to.partition_point(|to| *to <= number);
-            let Watched { window, uffd } = &self.windows[index];
-            let before = index.checked_sub(1).map_or(0, |before| self.pieces_to[before]);
-            let mut pieces = windows::pieces_aligned(&window.span, PIECE_BYTES);
-            let piece = pieces.nth((number - before) as usize).expect("counted in watch");
-            if uffd.is_some() && sys::scan(pagemap, &piece, Scan::Arm, |_| ()).is_ok() {
-                self.armed.push(Armed { piece, written_soon: 0 });
+    fn arm(&mut self, process: (u32, &File), random: &mut Random) {
+        let Some(total) = self.places.last().map(|place| place.to) else { return };
+        let stride = (total / self.count.max(1) as u64).max(SPOT_BYTES);
+        let positions: Vec<u64> = (random.below(stride)..total).step_by(stride as usize).collect();
+        for batch in positions.chunks(BATCH) {
+            let first = self.armed.len();
+            batch.iter().for_each(|position| self.arm_spot(process, *position, stride));
+            self.let_run(process.0, first);
+            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0));
+        }
+    }
+
+    /// Waits until the program has run since a batch was armed.
+    fn let_run(&self, pid: u32, first: usize) {
+        let Some(since) = self.armed.get(first).map(|spot| spot.armed_at) else { return };
+        for _ in 0..BATCH_NAPS_MAX {
+            if clock::process_cpu(pid).is_none_or(|now| now >= since + BATCH_RUN) {
+                return;
+            }
+            std::thread::sleep(BATCH_NAP);
+        }
+    }
+
+    /// Arms the spot at the `position`-th watched byte.
+    fn arm_spot(&mut self, (pid, pagemap): (u32, &File), position: u64, stride: u64) {
+        let place = &self.places[self.places.partition_point(|place| place.to <= position)];
+        if self.windows[place.window].uffd.is_none() {
+            return;
+        }
+        let range = &place.range;
+        let offset = position + (range.end - range.start) - place.to;
+        let at = range.start + offset / SPOT_BYTES * SPOT_BYTES;
+        let (mut spot, mut os_page) = (at..range.end.min(at + SPOT_BYTES), OS_PAGE);
+        let whole = at / HUGE_OS_PAGE * HUGE_OS_PAGE..(at / HUGE_OS_PAGE + 1) * HUGE_OS_PAGE;
+        if sys::is_huge(pagemap, at) && !self.splits.take(whole.start) {
+            (spot, os_page) = (whole, HUGE_OS_PAGE);
+            if let Some(same) = self.armed.last_mut().filter(|armed| armed.spot == spot) {
+                same.stands_for += stride;
+                return;
             }
         }
-        (self.armed_at_ms, self.armed_of) = (now_ms, total);
-        (self.armed_at_ns, self.short) = (clock::monotonic_ns(), Duration::ZERO);
+        let Some(armed_at) = clock::process_cpu(pid) else { return };
+        if sys::scan(pagemap, &spot, Scan::Arm, |_| ()).is_ok() {
+            let early = Default::default();
+            self.armed.push(Armed { spot, os_page, at, stands_for: stride, armed_at, early });
+        }
     }
 
     fn register_some(&mut self) {
@@ -231,44 +344,62 @@ impl Writes {
     /// Gives back part of what a window registered.
     fn forget(&mut self, watched: &Watched, part: &Range<u64>) {
         let Some(uffd) = watched.uffd.filter(|_| part.start < part.end) else { return };
-        let before = self.armed.len() as u64;
-        let apart = |piece: &Range<u64>| piece.end <= part.start || part.end <= piece.start;
-        self.armed.retain(|armed| apart(&armed.piece));
-        // The pieces that are left stand for as many others as before.
-        self.armed_of = self.armed_of * self.armed.len() as u64 / before.max(1);
+        let apart = |spot: &Range<u64>| spot.end <= part.start || part.end <= spot.start;
+        self.armed.retain(|armed| apart(&armed.spot));
         // It may be unmapped by now, and then there is nothing to undo.
         let _ = sys::unregister(&self.uffds[uffd], part);
     }
 }
 
-/// What was written of a piece. One that was unmapped since shows nothing, and neither does a
-/// process that is gone.
-fn written_runs(pagemap: &File, piece: &Range<u64>) -> Vec<Range<u64>> {
+impl Armed {
+    /// What was written of it so far. A spot that was unmapped since shows nothing, and neither
+    /// does a process that is gone.
+    fn look(&mut self, (pid, pagemap): (u32, &File), which: usize) {
+        let runs = written_runs(pagemap, &self.spot);
+        self.early[which] = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default());
+    }
+
+    /// `now` is the program's CPU time.
+    fn seen(&self, runs: &[Range<u64>], now: Duration) -> Seen {
+        let elapsed = now.saturating_sub(self.armed_at);
+        let written: u64 = runs.iter().map(|run| run.end - run.start).sum();
+        let total = (self.spot.end - self.spot.start) / self.os_page;
+        Seen { used: written.div_ceil(self.os_page).min(total), total, elapsed }
+    }
+
+    /// A huge OS page in use at the first look: what it holds may be hot or lukewarm.
+    fn is_busy_and_huge(&self) -> bool {
+        self.os_page == HUGE_OS_PAGE && self.early.iter().any(|seen| seen.used > 0)
+    }
+}
+
+impl Splits {
+    fn earn(&mut self, now_ms: u64) {
+        let earned = now_ms.saturating_sub(self.since_ms) * SPLITS_PER_S / 1000;
+        if earned > 0 {
+            self.left = (self.left + earned).min(SPLITS_MAX);
+            self.since_ms = now_ms;
+        }
+    }
+
+    fn note(&mut self, first_byte: u64) {
+        if self.allowed && self.busy.len() < BUSY_MAX {
+            self.busy.insert(first_byte);
+        }
+    }
+
+    /// Whether the huge OS page is split by what comes next.
+    fn take(&mut self, first_byte: u64) -> bool {
+        if self.left == 0 || !self.allowed || !self.busy.remove(&first_byte) {
+            return false;
+        }
+        self.left -= 1;
+        true
+    }
+}
+
+fn written_runs(pagemap: &File, spot: &Range<u64>) -> Vec<Range<u64>> {
     let mut runs = Vec::new();
-    let _ = sys::scan(pagemap, piece, Scan::Look, |run| runs.push(run));
+    let _ = sys::scan(pagemap, spot, Scan::Look, |run| runs.push(run));
     runs
-}
-
-fn os_pages(runs: &[Range<u64>]) -> u64 {
-    runs.iter().map(|run| (run.end - run.start) / OS_PAGE).sum()
-}
-
-/// Hands to `visit`, for each watched range and piece in which something was written, the first
-/// written byte and the bytes. Single OS pages would say no more about an extent.
-fn report(ranges: &[Range<u64>], runs: &[Range<u64>], mut visit: impl FnMut(u64, u64)) {
-    let mut open: Option<(usize, u64, u64)> = None; // range, first written byte, bytes
-    for run in runs {
-        windows::spread(ranges, run, run.end - run.start, |index, bytes| match &mut open {
-            Some((last, _, sum)) if *last == index => *sum += bytes,
-            _ => {
-                let first = run.start.max(ranges[index].start);
-                if let Some((_, at, sum)) = open.replace((index, first, bytes)) {
-                    visit(at, sum);
-                }
-            }
-        });
-    }
-    if let Some((_, at, sum)) = open {
-        visit(at, sum);
-    }
 }
