@@ -1,0 +1,93 @@
+//! Observes stopped processes from the moment they go on until they end, and adds up what is seen.
+//! In: a sampler's name, a period, processes. Out: a line for each process, thread, node, kind of
+//! access and TiB of addresses, and one for the counters. For guest tests.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use tiercel_sampler::{Config, Counters, Kind, SamplerError};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What samples of one sort have in common.
+#[derive(Default)]
+struct Sort {
+    samples: u64,
+    weight: u64,
+    latency_ns: u64,
+    lowest: u64,
+    highest: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (Some(kind), [_, period, pids @ ..]) = (arguments.first(), &arguments[..]) else {
+        eprintln!("usage: samples emulator|perf|probe PERIOD PROCESS...");
+        return ExitCode::from(2);
+    };
+    let pids: Vec<u32> = pids.iter().filter_map(|pid| pid.parse().ok()).collect();
+    match observe(kind, period.parse().unwrap_or(4096), &pids) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("samples: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
+    let kinds = [Kind::Emulator, Kind::Perf, Kind::Probe];
+    let kind = kinds.into_iter().find(|known| known.name() == kind).unwrap_or(Kind::Auto);
+    let config = Config { period, cpu_budget: 1.0, ..Config::default() };
+    let mut sampler = tiercel_sampler::open(kind, &config)?;
+    for pid in pids {
+        sampler.attach(*pid)?;
+        let status = Command::new("kill").args(["-CONT", &pid.to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "process {pid} cannot be continued");
+    }
+    let (mut sorts, mut out) = (BTreeMap::<_, Sort>::new(), Vec::new());
+    let (mut lost, mut counted) = (0, Counters::default());
+    loop {
+        let over = pids.iter().all(|pid| ended(*pid));
+        std::thread::sleep(LOOK);
+        lost += sampler.drain(0, &mut out).lost;
+        if let Some(since) = sampler.counters() {
+            counted.llc_misses += since.llc_misses;
+            counted.instructions += since.instructions;
+        }
+        for sample in out.drain(..) {
+            let node = sample.node.map_or(-1, i64::from);
+            let (kind, tib) = (format!("{:?}", sample.kind), sample.addr >> 40);
+            let key = (sample.pid, sample.tid, node, kind, tib);
+            let sort = sorts.entry(key).or_default();
+            let first = sort.samples == 0;
+            sort.samples += 1;
+            sort.weight += u64::from(sample.weight);
+            sort.latency_ns += u64::from(sample.latency_ns.unwrap_or(0));
+            sort.lowest = if first { sample.addr } else { sort.lowest.min(sample.addr) };
+            sort.highest = sort.highest.max(sample.addr);
+        }
+        if over {
+            break;
+        }
+    }
+    println!("# process thread node kind TiB samples weight mean-latency-ns lowest highest");
+    for ((pid, tid, node, kind, tib), sort) in sorts {
+        let Sort { samples, weight, latency_ns, lowest, highest } = sort;
+        let mean = latency_ns / samples;
+        println!(
+            "{pid} {tid} {node} {kind} {tib} {samples} {weight} {mean} {lowest:#x} {highest:#x}"
+        );
+    }
+    let Counters { llc_misses, instructions } = counted;
+    println!("counted {llc_misses} misses {instructions} instructions {lost} lost");
+    Ok(())
+}
+
+/// Whether a process is gone, or only its number is left.
+fn ended(pid: u32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    text.split_whitespace().next().is_none_or(|size| size == "0")
+}
