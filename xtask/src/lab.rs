@@ -32,6 +32,8 @@ pub struct Options {
 enum Verb {
     /// Run the guest tests
     Test(TestOptions),
+    /// Build everything, then `tiercel lab bench`
+    Bench(BenchOptions),
 }
 
 #[derive(Args)]
@@ -53,11 +55,21 @@ struct TestOptions {
     tcg: bool,
 }
 
+#[derive(Args)]
+struct BenchOptions {
+    /// Arguments of `tiercel lab bench`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
 /// Counts by (machine, test).
 type Table = BTreeMap<(String, String), (usize, usize)>;
 
 pub fn main(options: &Options) -> Result<()> {
-    let Verb::Test(options) = &options.verb;
+    let options = match &options.verb {
+        Verb::Test(options) => options,
+        Verb::Bench(options) => return bench(options),
+    };
     let tests = chosen(options)?;
     let started = Instant::now();
     let programs = programs(&tests, options.built)?;
@@ -93,6 +105,15 @@ pub fn main(options: &Options) -> Result<()> {
     summary(&table, started.elapsed())
 }
 
+fn bench(options: &BenchOptions) -> Result<()> {
+    build::runtime(&[])?;
+    build::workloads()?;
+    plugin(false)?;
+    let tiercel = build::tiercel()?;
+    let mut command = exec::command(&tiercel.to_string_lossy());
+    exec::run(command.current_dir(exec::root()).args(["lab", "bench"]).args(&options.arguments))
+}
+
 fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
     let mut tests = suite::load(&exec::root().join("lab/tests"))?;
     tests.retain(|test| {
@@ -123,7 +144,7 @@ fn find(machine: &str) -> Result<Machine> {
 }
 
 /// Builds the timing plugin.
-fn plugin(built: bool) -> Result<PathBuf> {
+pub fn plugin(built: bool) -> Result<PathBuf> {
     if !built {
         let package = "tiercel-emulator";
         exec::run(exec::cargo().args(["build", "--release", "--quiet", "--package", package]))?;
@@ -141,7 +162,8 @@ fn programs(tests: &[Test], built: bool) -> Result<BTreeMap<String, PathBuf>> {
     Ok(programs)
 }
 
-fn program(name: &str, built: bool) -> Result<PathBuf> {
+/// One of them.
+pub fn program(name: &str, built: bool) -> Result<PathBuf> {
     let source = exec::root().join(format!("lab/tests/{name}.c"));
     match name {
         "tiercel" if built => stripped(&exec::target().join("release/tiercel")),
@@ -152,6 +174,7 @@ fn program(name: &str, built: bool) -> Result<PathBuf> {
             Ok(exec::target().join("runtime/libtiercel.so"))
         }
         "move_range" => example("tiercel-mover", name),
+        "samples" => example("tiercel-sampler", name),
         _ if source.exists() => compile(name, &source),
         _ => {
             let path = build::workloads()?.join(name);

@@ -3,6 +3,7 @@
 //! Knows nothing of how lines are drawn.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// Where a checkout has its machines.
-const MACHINES: &str = "lab/machines";
+pub(crate) const MACHINES: &str = "lab/machines";
 
 /// How long a command may take unless the user says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -136,7 +137,7 @@ fn assemble(options: &GuestOptions) -> Result<(Topology, Payload)> {
 }
 
 /// The timing plugin, where it is built or installed.
-fn plugin() -> Result<PathBuf> {
+pub(crate) fn plugin() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let places = ["libtiercel_emulator.so", "../lib/tiercel/libtiercel_emulator.so"];
@@ -149,9 +150,10 @@ fn plugin() -> Result<PathBuf> {
 }
 
 /// Takes this program and the runtime along, so that `tiercel run` works in the guest.
-fn ourselves(payload: &mut Payload) -> Result<()> {
+pub(crate) fn ourselves(payload: &mut Payload) -> Result<()> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
-    payload.program(&own, "usr/bin/tiercel")?;
+    let small = stripped(&own);
+    payload.program(small.as_ref().map_or(own.as_path(), |file| file.path()), "usr/bin/tiercel")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let places = ["libtiercel.so", "../runtime/libtiercel.so", "../lib/tiercel/libtiercel.so"];
     if let Some(runtime) = places.iter().map(|place| beside.join(place)).find(|p| p.exists()) {
@@ -160,9 +162,24 @@ fn ourselves(payload: &mut Payload) -> Result<()> {
     Ok(())
 }
 
-/// The shell line for a command. A program that exists here is taken along and keeps its path;
-/// other names are left to the guest's own tools.
+/// A copy without debug information, where binutils are: the guest unpacks it into memory.
+fn stripped(program: &Path) -> Option<tempfile::NamedTempFile> {
+    let copy = tempfile::NamedTempFile::new().ok()?;
+    let mut strip = std::process::Command::new("strip");
+    let status = strip.arg("-o").arg(copy.path()).arg(program).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success()).then_some(copy)
+}
+
+/// The shell line for a command.
 fn command_line(command: &[String], payload: &mut Payload) -> Result<String> {
+    let words = take_along(command, payload)?;
+    let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
+    Ok(format!("exec {}\n", quoted.join(" ")))
+}
+
+/// A command as it is in the guest. A program that exists here is taken along and keeps its path;
+/// other names are left to the guest's own tools.
+pub(crate) fn take_along(command: &[String], payload: &mut Payload) -> Result<Vec<String>> {
     let mut words = command.to_vec();
     for word in &mut words {
         // `tiercel run -- ./app`: the program behind the dashes is meant too.
@@ -181,8 +198,7 @@ fn command_line(command: &[String], payload: &mut Payload) -> Result<String> {
         }
         None => {}
     }
-    let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-    Ok(format!("exec {}\n", quoted.join(" ")))
+    Ok(words)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::Progress;
+use crate::bench::fingerprint;
 use crate::cache::Cache;
 use crate::fetch::Packages;
 use crate::image::{self, Payload};
@@ -97,6 +98,18 @@ impl Guest {
     /// Boots, runs the command, powers off. A guest that passes the time limit is killed;
     /// the error then carries the console's last lines.
     pub fn run(&self, request: Request<'_>, streams: Streams<'_>) -> Result<Outcome> {
+        let deadline = Instant::now() + request.timeout;
+        self.run_until(request, streams, &|| deadline)
+    }
+
+    /// The same for a guest that says how far it is: `deadline` may move while it runs, by
+    /// [`Request::timeout`] each time.
+    pub(crate) fn run_until(
+        &self,
+        request: Request<'_>,
+        streams: Streams<'_>,
+        deadline: &dyn Fn() -> Instant,
+    ) -> Result<Outcome> {
         let Request { topology, mut payload, command, environment, timeout, out, timing } = request;
         payload.text("lab/command", 0o644, command);
         let mut environment = environment.to_vec();
@@ -119,7 +132,13 @@ impl Guest {
             scope.spawn(move || copy(stdout, streams.stdout));
             scope.spawn(move || copy(stderr, streams.stderr));
             scope.spawn(move || copy(result, &mut archive_file));
-            let ended = qemu.wait_until(Some(started + timeout));
+            let ended = loop {
+                let until = deadline();
+                match qemu.wait_until(Some(until)) {
+                    Ok(None) if deadline() > until => {}
+                    ended => break ended,
+                }
+            };
             // Ends the ports too, and with them the threads.
             qemu.kill();
             ended
@@ -142,6 +161,13 @@ impl Guest {
         };
         let files = out.map_or(Ok(0), |out| unpack(archive.path(), out))?;
         Ok(Outcome { status, elapsed, files, timing: qemu.stats() })
+    }
+
+    /// Names kernel and base image: guests of equal fingerprint behave alike.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        let kernel = self.packages.kernel()?;
+        let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+        Ok(format!("{name} {}", fingerprint(&self.base)))
     }
 
     /// Boots into a shell on the caller's terminal.

@@ -83,6 +83,11 @@ impl Payload {
         self.archive.file(&merged(guest), mode, text.as_bytes());
     }
 
+    /// The same for any bytes.
+    pub(crate) fn bytes(&mut self, guest: &str, mode: u32, bytes: &[u8]) {
+        self.archive.file(&merged(guest), mode, bytes);
+    }
+
     /// The run's archive; `environment` is what the command finds set.
     pub(crate) fn finish(mut self, environment: &[(String, String)]) -> Vec<u8> {
         let mut env = String::new();

@@ -1,6 +1,7 @@
-//! The smallest programs there are: each executes a no-operation that the timing plugin knows, and
-//! ends with status 0.
-//! In: which mark. Out: an ELF file. Knows nothing of what the plugin does then.
+//! The smallest programs there are, so that nobody needs a compiler for them: marks execute a
+//! no-operation that the timing plugin knows, and end with status 0; `interleave` sets a memory
+//! policy that Debian 12's numactl does not know, and becomes another program.
+//! In: which mark, which nodes. Out: an ELF file. Knows nothing of what the plugin does then.
 
 /// What follows shall be timed in detail; `crates/emulator` knows the same bytes.
 pub(crate) const BEGIN: u8 = 1;
@@ -11,11 +12,35 @@ const LOAD_ADDRESS: u64 = 0x40_0000;
 const HEADER_BYTES: u16 = 64;
 const SEGMENT_BYTES: u16 = 56;
 
-/// A static x86-64 program.
+/// A static x86-64 program that executes a mark.
 pub(crate) fn program(mark: u8) -> Vec<u8> {
     let mut code = vec![0x0f, 0x1f, 0x80, mark, b'L', b'C', b'T']; // nopl mark(%rax)
     code.extend([0xb8, 60, 0, 0, 0]); // mov $60 (exit), %eax
     code.extend([0x31, 0xff, 0x0f, 0x05]); // xor %edi, %edi; syscall
+    elf(&code)
+}
+
+/// `interleave PATH ARGUMENT...`: becomes the program at PATH, with its memory from all `nodes` in
+/// turn, by the kernel's weights. Ends with status 127 where it cannot.
+pub(crate) fn interleave(nodes: &[u16]) -> Vec<u8> {
+    let mask = nodes.iter().filter(|node| **node < 64).fold(0u64, |mask, node| mask | 1 << node);
+    let mut code = vec![0xb8, 238, 0, 0, 0]; // mov $238 (set_mempolicy), %eax
+    code.extend([0xbf, 6, 0, 0, 0]); // mov $6 (MPOL_WEIGHTED_INTERLEAVE), %edi
+    code.extend([0x48, 0x8d, 0x35, 49, 0, 0, 0]); // lea mask(%rip), %rsi
+    code.extend([0xba, 65, 0, 0, 0]); // mov $65, %edx: the kernel reads one bit less
+    code.extend([0x0f, 0x05, 0x85, 0xc0, 0x75, 26]); // syscall; test %eax, %eax; jne fail
+    code.extend([0x48, 0x8b, 0x04, 0x24]); // mov (%rsp), %rax: how many arguments
+    code.extend([0x48, 0x8b, 0x7c, 0x24, 0x10]); // mov 16(%rsp), %rdi: the first
+    code.extend([0x48, 0x8d, 0x74, 0x24, 0x10]); // lea 16(%rsp), %rsi: from the first on
+    code.extend([0x48, 0x8d, 0x54, 0xc4, 0x10]); // lea 16(%rsp,%rax,8), %rdx: the environment
+    code.extend([0xb8, 59, 0, 0, 0, 0x0f, 0x05]); // mov $59 (execve), %eax; syscall
+    code.extend([0xbf, 127, 0, 0, 0]); // fail: mov $127, %edi
+    code.extend([0xb8, 60, 0, 0, 0, 0x0f, 0x05]); // mov $60 (exit), %eax; syscall
+    code.extend(mask.to_le_bytes());
+    elf(&code)
+}
+
+fn elf(code: &[u8]) -> Vec<u8> {
     let headers = u64::from(HEADER_BYTES + SEGMENT_BYTES);
     let bytes = headers + code.len() as u64;
     let mut elf = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -37,16 +62,38 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    /// Runs a program made here; its exit status and what it printed.
+    fn run(elf: &[u8], arguments: &[&str]) -> (Option<i32>, String) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("program");
+        std::fs::write(&path, elf).expect("written");
+        let permissions = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&path, permissions).expect("executable");
+        let output = std::process::Command::new(&path)
+            .args(arguments)
+            .env_clear()
+            .env("WORD", "kept")
+            .output()
+            .expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     #[test]
     fn marks_run_and_succeed() {
-        let dir = tempfile::tempdir().expect("a directory");
         for mark in [BEGIN, END] {
-            let path = dir.path().join(format!("mark{mark}"));
-            std::fs::write(&path, program(mark)).expect("written");
-            let permissions = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(&path, permissions).expect("executable");
-            let status = std::process::Command::new(&path).status().expect("it starts");
-            assert!(status.success(), "{status}");
+            assert_eq!(run(&program(mark), &[]).0, Some(0));
         }
+    }
+
+    #[test]
+    fn interleave_becomes_the_program_where_the_kernel_can() {
+        let nodes = std::path::Path::new("/sys/kernel/mm/mempolicy/weighted_interleave");
+        let ended = run(&interleave(&[0]), &["/bin/sh", "-c", "echo $WORD $0 $1", "a", "b c"]);
+        match nodes.exists() {
+            true => assert_eq!(ended, (Some(0), "kept a b c\n".to_owned())),
+            false => assert_eq!(ended, (Some(127), String::new())),
+        }
+        assert_eq!(run(&interleave(&[0]), &[]).0, Some(127));
+        assert_eq!(run(&interleave(&[]), &["/bin/true"]).0, Some(127));
     }
 }

@@ -3,6 +3,7 @@
 //! Knows nothing of how a guest is made.
 
 use crate::host::EXIT_REFUSED;
+use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs};
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,22 @@ enum LabVerb {
     /// Open a shell in such a guest
     #[command(after_help = "Example: tiercel lab shell --machine two-socket-optane")]
     Shell(GuestArgs),
+    /// Make the runs of an experiment that are not there yet, and draw its tables and plots
+    #[command(after_help = "Examples:
+  tiercel lab bench smoke
+  tiercel lab bench lab/experiments/mat.toml --only hotcold --quick")]
+    Bench(BenchArgs),
+    /// Compare a program's speed under several policies on a machine
+    #[command(after_help = "Examples:
+  tiercel lab compare --machine spr-cxl --fast 25% -- ./app
+  tiercel lab compare --fast 12.5% --fast 50% --policy first-touch --policy tiercel -- ./app")]
+    Compare(CompareArgs),
+    /// Draw an experiment's tables and plots anew
+    #[command(after_help = "Example: tiercel lab report lab/results/smoke")]
+    Report(ReportArgs),
+    /// The bench's part inside the guest
+    #[command(hide = true)]
+    Agent(AgentArgs),
 }
 
 #[derive(ClapArgs, Debug)]
@@ -87,6 +104,10 @@ pub fn lab(args: &LabArgs) -> ExitCode {
     let done = match &args.verb {
         LabVerb::Run(args) => run(args),
         LabVerb::Shell(args) => shell(args),
+        LabVerb::Bench(args) => lab_bench::bench(args),
+        LabVerb::Compare(args) => lab_bench::compare(args),
+        LabVerb::Report(args) => lab_bench::report(args),
+        LabVerb::Agent(args) => lab_bench::agent(args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("tiercel: {error:#}");
@@ -132,7 +153,7 @@ fn options(args: &GuestArgs) -> Result<GuestOptions> {
 }
 
 /// `HERE:THERE`, or one path that is the same in both.
-fn file(text: &str) -> Result<(PathBuf, String)> {
+pub(crate) fn file(text: &str) -> Result<(PathBuf, String)> {
     let (here, there) = match text.split_once(':') {
         Some((here, there)) => (PathBuf::from(here), there.to_owned()),
         None => {

@@ -8,6 +8,7 @@ mod args;
 mod engine;
 mod host;
 mod lab;
+mod lab_bench;
 mod library;
 mod link;
 mod program;

@@ -19,7 +19,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("mover", &["ledger", "machine"]),
     ("daemon", &["wire", "machine", "ledger", "policy", "sampler", "mover"]),
     ("emulator", &["machine", "memsim", "wire"]),
-    ("lab", &["machine"]),
+    ("report", &[]),
+    ("lab", &["machine", "report"]),
     ("tiercel", &["wire", "machine", "ledger", "policy", "sampler", "mover", "daemon", "lab"]),
     ("xtask", &["machine", "lab"]),
 ];

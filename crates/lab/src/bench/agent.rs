@@ -1,0 +1,512 @@
+//! The bench's part inside the guest: makes one run after the other, each from a clean state.
+//! In: [`Spec`]s. Out: [`Event`]s, one line of JSON each. Knows nothing of experiments.
+//!
+//! A run has a control group of its own. Before it, caches are dropped and memory is made
+//! contiguous; after it, the group is killed and every setting is as it was. Accesses are timed in
+//! detail only while the program runs.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::experiment::{Huge, Metric};
+use super::room::{Hog, physical_range};
+use super::row::{Event, Measured, Method, Resident, Spec};
+use super::watch::{Counters, Watch};
+
+/// Between two looks at where memory is, guest time.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a program printed is shown up to here when it fails.
+const SHOWN_LINES: usize = 20;
+
+/// A killed group is empty at once; a process that is stuck in the kernel is not.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How much of a run's memory must be where it was bound.
+const BOUND_SHARE: f64 = 0.99;
+
+/// How much more than its room a run may hold in fast memory at a look: what the system freed
+/// there meanwhile.
+const ROOM_SLACK_BYTES: u64 = 1 << 20;
+
+/// Where the agent works; a directory other than `/` in tests.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    root: PathBuf,
+    scratch: PathBuf,
+    group: PathBuf,
+}
+
+impl Agent {
+    /// For the file system below `root`.
+    pub fn new(root: &Path) -> Agent {
+        let group = root.join("sys/fs/cgroup/lab-run");
+        Agent { root: root.to_owned(), scratch: root.join("tmp/lab-run"), group }
+    }
+
+    /// Makes all runs; an error is about the agent, never about a run.
+    pub fn serve(&self, specs: &[Spec], out: &mut dyn Write) -> Result<()> {
+        self.mark("end");
+        self.write_all(&[("/sys/fs/cgroup/cgroup.subtree_control", "+memory")]);
+        for spec in specs {
+            tell(out, &Event::Begin(spec.key.clone()))?;
+            let event = match self.run(spec) {
+                Ok(measured) => Event::Done(Box::new(measured)),
+                Err(error) => Event::Failed(format!("{error:#}")),
+            };
+            tell(out, &event)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, spec: &Spec) -> Result<Measured> {
+        self.clean(spec)?;
+        let mut undo = Undo { agent: self, settings: Vec::new() };
+        for (path, text) in &spec.knobs {
+            undo.set(path, text).with_context(|| format!("cannot set {path} to {text}"))?;
+        }
+        if spec.method == Method::Damon {
+            self.damon(spec, &mut undo)?;
+        }
+        let hog = match spec.fast_bytes {
+            Some(bytes) => Some(Hog::fill(&self.root, &spec.fast_nodes, bytes)?),
+            None => None,
+        };
+        let ended = self.start(spec);
+        self.kill()?;
+        let mut measured = ended?;
+        measured.room_bytes = hog.as_ref().map_or(0, |hog| hog.room_bytes);
+        measured.warnings = warnings(spec, &measured);
+        Ok(measured)
+    }
+
+    /// The state every run begins with.
+    fn clean(&self, spec: &Spec) -> Result<()> {
+        self.kill()?;
+        // It need not be there; a leftover shows when it cannot be made.
+        let _ = fs::remove_dir_all(&self.scratch);
+        for dir in [&self.scratch, &self.group] {
+            fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        let huge = match spec.huge {
+            Huge::Always => "always",
+            Huge::Madvise => "madvise",
+            Huge::Never => "never",
+        };
+        self.write_all(&[
+            ("/sys/kernel/mm/transparent_hugepage/enabled", huge),
+            ("/proc/sys/kernel/numa_balancing", "0"),
+            ("/sys/kernel/mm/numa/demotion_enabled", "false"),
+            ("/proc/sys/vm/drop_caches", "3"),
+            ("/proc/sys/vm/compact_memory", "1"),
+        ]);
+        Ok(())
+    }
+
+    /// Runs the program to its end, looking now and then where its memory is.
+    fn start(&self, spec: &Spec) -> Result<Measured> {
+        let words = self.command(spec)?;
+        let into = |name: &str| {
+            let path = self.scratch.join(name);
+            File::create(&path).with_context(|| format!("cannot make {}", path.display()))
+        };
+        let mut command = Command::new("sh");
+        // `$0` is the group's file; writing 0 moves the writer itself.
+        command.args(["-c", r#"echo 0 > "$0" && exec "$@""#]);
+        command.arg(self.group.join("cgroup.procs")).args(&words);
+        command.stdin(Stdio::null()).stdout(into("out")?).stderr(into("err")?);
+        self.mark("begin");
+        let counters = Counters::read(&self.root);
+        let began = Instant::now();
+        let child = command.spawn().context("cannot start sh")?;
+        let (status, watch) = self.wait(child, spec)?;
+        let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let moved = Counters::read(&self.root).since(&counters);
+        self.mark("end");
+        ensure!(status.success(), "it ended with {status}{}", self.shown());
+        let said = last_line(&self.scratch.join("out"))?;
+        let time_ns = match spec.metric {
+            Metric::Wall => wall_ns,
+            Metric::Reported => reported_ns(&said).with_context(|| {
+                format!("it reported no time; its last line: {said:?}{}", self.shown())
+            })?,
+        };
+        let peak = fs::read_to_string(self.group.join("memory.peak")).unwrap_or_default();
+        Ok(Measured {
+            time_ns,
+            wall_ns,
+            peak_bytes: peak.trim().parse().unwrap_or(0),
+            resident: watch.resident(),
+            moved,
+            tiercel: self.summary(spec)?,
+            said,
+            ..Measured::default()
+        })
+    }
+
+    fn wait(&self, mut child: Child, spec: &Spec) -> Result<(ExitStatus, Watch)> {
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .context("cannot watch the program")?;
+        let step = Timespec::try_from(LOOK_EVERY).expect("a short time");
+        let mut watch = Watch::default();
+        loop {
+            watch.look(&self.group, &spec.fast_nodes);
+            match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&step)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("cannot wait for the program"),
+            }
+            if let Some(status) = child.try_wait().context("cannot wait for the program")? {
+                return Ok((status, watch));
+            }
+        }
+    }
+
+    /// The program with what the method puts in front of it.
+    fn command(&self, spec: &Spec) -> Result<Vec<String>> {
+        let mut words: Vec<String> = match &spec.method {
+            Method::Kernel | Method::Damon => Vec::new(),
+            Method::Bind(nodes) => {
+                let nodes: Vec<String> = nodes.iter().map(u16::to_string).collect();
+                vec!["numactl".to_owned(), format!("--membind={}", nodes.join(","))]
+            }
+            Method::WeightedInterleave => vec!["/lab/interleave".to_owned()],
+            Method::Tiercel(config) => {
+                let path = self.scratch.join("config.toml");
+                fs::write(&path, config).context("cannot write Tiercel's configuration")?;
+                let summary = self.scratch.join("summary.json");
+                let mut words = vec!["tiercel".to_owned(), "run".to_owned(), "--json".to_owned()];
+                words.extend(["--config".to_owned(), path.display().to_string()]);
+                words.extend(["--output".to_owned(), summary.display().to_string()]);
+                if let Some(bytes) = spec.fast_bytes {
+                    words.extend(["--fast".to_owned(), format!("{bytes}B")]);
+                }
+                words.push("--".to_owned());
+                words
+            }
+        };
+        words.extend(spec.command.iter().cloned());
+        Ok(words)
+    }
+
+    /// The figures of Tiercel's summary, without its sites.
+    fn summary(&self, spec: &Spec) -> Result<serde_json::Value> {
+        if !matches!(spec.method, Method::Tiercel(_)) {
+            return Ok(serde_json::Value::Null);
+        }
+        let text = fs::read_to_string(self.scratch.join("summary.json"))
+            .context("Tiercel left no summary")?;
+        let mut value: serde_json::Value =
+            serde_json::from_str(&text).context("Tiercel's summary is no JSON")?;
+        let mut summary = value["summary"].take();
+        summary["remarks"] = value["remarks"].take();
+        Ok(summary)
+    }
+
+    /// Promotes what DAMON finds hot on slow nodes and demotes what it finds cold on fast ones,
+    /// within the run's control group; the rest of its settings are the kernel's defaults.
+    fn damon(&self, spec: &Spec, undo: &mut Undo<'_>) -> Result<()> {
+        const BASE: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+        let (Some(fast), Some(slow)) = (spec.fast_nodes.first(), spec.slow_nodes.first()) else {
+            bail!("DAMON needs a fast node and a slow one");
+        };
+        ensure!(self.at(BASE).exists(), "this kernel has no DAMON in sysfs");
+        undo.set(&format!("{BASE}/nr_kdamonds"), "2")?;
+        // (from, to, action, least and most accesses of ten samples an aggregation)
+        let both = [
+            (slow, fast, "migrate_hot", "1", "4294967295"),
+            (fast, slow, "migrate_cold", "0", "0"),
+        ];
+        for (which, (from, to, action, least, most)) in both.into_iter().enumerate() {
+            let kdamond = format!("{BASE}/{which}");
+            let context = format!("{kdamond}/contexts/0");
+            let region = format!("{context}/targets/0/regions/0");
+            let scheme = format!("{context}/schemes/0");
+            let (start, end) = physical_range(&self.root, *from)?;
+            let settings = [
+                (format!("{kdamond}/contexts/nr_contexts"), "1".to_owned()),
+                (format!("{context}/operations"), "paddr".to_owned()),
+                (format!("{context}/targets/nr_targets"), "1".to_owned()),
+                (format!("{context}/targets/0/regions/nr_regions"), "1".to_owned()),
+                (format!("{region}/start"), start.to_string()),
+                (format!("{region}/end"), end.to_string()),
+                (format!("{context}/schemes/nr_schemes"), "1".to_owned()),
+                (format!("{scheme}/action"), action.to_owned()),
+                (format!("{scheme}/target_nid"), to.to_string()),
+                (format!("{scheme}/access_pattern/sz/min"), "4096".to_owned()),
+                (format!("{scheme}/access_pattern/sz/max"), u64::MAX.to_string()),
+                (format!("{scheme}/access_pattern/nr_accesses/min"), least.to_owned()),
+                (format!("{scheme}/access_pattern/nr_accesses/max"), most.to_owned()),
+                (format!("{scheme}/access_pattern/age/max"), u32::MAX.to_string()),
+                (format!("{scheme}/filters/nr_filters"), "1".to_owned()),
+                (format!("{scheme}/filters/0/type"), "memcg".to_owned()),
+                (format!("{scheme}/filters/0/memcg_path"), "/lab-run".to_owned()),
+                (format!("{scheme}/filters/0/matching"), "N".to_owned()),
+            ];
+            for (path, text) in settings {
+                self.write(&path, &text)
+                    .with_context(|| format!("DAMON: cannot set {path} to {text}"))?;
+            }
+            undo.settings.push((format!("{kdamond}/state"), "off".to_owned()));
+            self.write(&format!("{kdamond}/state"), "on").context("DAMON does not start")?;
+        }
+        Ok(())
+    }
+
+    /// Kills what is in the group, and removes the group.
+    fn kill(&self) -> Result<()> {
+        if !self.group.exists() {
+            return Ok(());
+        }
+        let _ = fs::write(self.group.join("cgroup.kill"), "1");
+        let began = Instant::now();
+        let procs = self.group.join("cgroup.procs");
+        // The kernel tells when a group becomes empty, by a change of its cgroup.events.
+        while self.root == Path::new("/")
+            && fs::read_to_string(&procs).is_ok_and(|text| !text.trim().is_empty())
+        {
+            ensure!(began.elapsed() < KILL_LIMIT, "the run's processes do not die");
+            let events = File::open(self.group.join("cgroup.events"));
+            let events = events.context("cannot watch the run's group")?;
+            let step = Timespec::try_from(LOOK_EVERY).expect("a short time");
+            let _ = poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&step));
+        }
+        // In tests it is a plain directory and keeps its files.
+        let _ = fs::remove_dir(&self.group);
+        Ok(())
+    }
+
+    /// Switches detailed timing; does nothing in guests that are not timed.
+    fn mark(&self, which: &str) {
+        let _ = Command::new(self.at(&format!("/lab/{which}"))).status();
+    }
+
+    /// Settings that some kernels lack.
+    fn write_all(&self, settings: &[(&str, &str)]) {
+        for (path, text) in settings {
+            let _ = self.write(path, text);
+        }
+    }
+
+    fn write(&self, path: &str, text: &str) -> std::io::Result<()> {
+        // Not created: what is not there is a setting this kernel does not have.
+        File::options().write(true).open(self.at(path))?.write_all(text.as_bytes())
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// What the program printed, for failures.
+    fn shown(&self) -> String {
+        let read = |name: &str| fs::read(self.scratch.join(name)).unwrap_or_default();
+        let bytes = [read("out"), read("err")].concat();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        let last = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+        last.iter().map(|line| format!("\n    | {line}")).collect()
+    }
+}
+
+/// Restores settings, the last first.
+struct Undo<'a> {
+    agent: &'a Agent,
+    settings: Vec<(String, String)>,
+}
+
+impl Undo<'_> {
+    fn set(&mut self, path: &str, text: &str) -> Result<()> {
+        let old = fs::read_to_string(self.agent.at(path))?;
+        self.agent.write(path, text)?;
+        // `always [madvise] never`: the kernel brackets what holds.
+        let chosen = old.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        let old = chosen.map_or(old.trim(), |(word, _)| word).to_owned();
+        self.settings.push((path.to_owned(), old));
+        Ok(())
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        for (path, text) in self.settings.iter().rev() {
+            // A setting that cannot be restored was never set.
+            let _ = self.agent.write(path, text);
+        }
+    }
+}
+
+fn tell(out: &mut dyn Write, event: &Event) -> Result<()> {
+    let line = serde_json::to_string(event).expect("plain data serialises");
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot tell the host")
+}
+
+fn last_line(path: &Path) -> Result<String> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let lines = BufReader::new(file).split(b'\n').map_while(|line| line.ok());
+    let last = lines.filter(|line| !line.is_empty()).last().unwrap_or_default();
+    Ok(String::from_utf8_lossy(&last).into_owned())
+}
+
+/// From a workload's last line (`workloads/workload.h`): JSON with `region_ns`, or
+/// `NAME: right, N accesses, X ns each`.
+fn reported_ns(line: &str) -> Option<u64> {
+    if let Ok(value) = serde_json::from_str::<serde_json::Value>(line) {
+        let right = value["right"].as_bool()?;
+        return value["region_ns"].as_u64().filter(|ns| right && *ns > 0);
+    }
+    let (_, figures) = line.split_once(": right, ")?;
+    let (count, rest) = figures.split_once(' ')?;
+    let (each, _) = rest.split_once(", ")?.1.split_once(" ns each")?;
+    let ns = count.parse::<u64>().ok()? as f64 * each.parse::<f64>().ok()?;
+    (ns >= 1.0).then_some(ns.round() as u64)
+}
+
+/// What does not fit together.
+fn warnings(spec: &Spec, measured: &Measured) -> Vec<String> {
+    let Resident { looks, fast_bytes, slow_bytes, fast_bytes_max, .. } = measured.resident;
+    let mut warnings = Vec::new();
+    let all = fast_bytes + slow_bytes;
+    if all == 0 {
+        return vec![format!("its memory was not seen in {looks} looks")];
+    }
+    let fast_share = fast_bytes as f64 / all as f64;
+    if let Method::Bind(nodes) = &spec.method {
+        let bound = if *nodes == spec.fast_nodes { fast_share } else { 1.0 - fast_share };
+        if bound < BOUND_SHARE {
+            warnings.push(format!("only {:.1}% of it was where it was bound", 100.0 * bound));
+        }
+    }
+    if let Some(limit) = spec.fast_bytes
+        && fast_bytes_max > limit + ROOM_SLACK_BYTES
+    {
+        let (had, limit) = (fast_bytes_max >> 10, limit >> 10);
+        warnings.push(format!("it held {had} KiB of fast memory, its room were {limit} KiB"));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest's file system with a cgroup that is a plain directory.
+    fn guest() -> (tempfile::TempDir, Agent) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = dir.path().join("sys/fs/cgroup/lab-run");
+        fs::create_dir_all(&group).expect("made");
+        fs::create_dir_all(dir.path().join("tmp")).expect("made");
+        fs::create_dir_all(dir.path().join("proc/sys/kernel")).expect("made");
+        fs::write(group.join("memory.numa_stat"), "anon N0=300 N1=100\n").expect("written");
+        fs::write(group.join("memory.peak"), "4096\n").expect("written");
+        fs::write(dir.path().join("proc/sys/kernel/numa_balancing"), "0\n").expect("written");
+        let agent = Agent::new(dir.path());
+        (dir, agent)
+    }
+
+    fn spec(script: &str) -> Spec {
+        Spec {
+            key: "k".to_owned(),
+            command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            method: Method::Kernel,
+            fast_nodes: vec![0],
+            slow_nodes: vec![1],
+            fast_bytes: None,
+            huge: Huge::Never,
+            knobs: Vec::new(),
+            metric: Metric::Reported,
+        }
+    }
+
+    fn serve(agent: &Agent, specs: &[Spec]) -> Vec<Event> {
+        let mut out = Vec::new();
+        agent.serve(specs, &mut out).expect("the agent works");
+        let text = String::from_utf8(out).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+    }
+
+    #[test]
+    fn a_run_is_measured() {
+        let (_dir, agent) = guest();
+        let script = "echo begins; echo 'x: right, 1000 accesses, 2.50 ns each'";
+        let events = serve(&agent, &[spec(script)]);
+        assert_eq!(events[0], Event::Begin("k".to_owned()));
+        let Event::Done(measured) = &events[1] else { panic!("{events:?}") };
+        assert_eq!((measured.time_ns, measured.peak_bytes), (2500, 4096));
+        assert!(measured.wall_ns > 0);
+        assert_eq!((measured.resident.fast_bytes, measured.resident.slow_bytes), (300, 100));
+        assert!(measured.warnings.is_empty(), "{:?}", measured.warnings);
+    }
+
+    #[test]
+    fn a_run_that_fails_says_why_and_the_next_one_goes_on() {
+        let (_dir, agent) = guest();
+        let wrong = "echo 'x: WRONG, 1 accesses, 1 ns each'; echo oops >&2; exit 1";
+        let silent = "echo hello";
+        let mut wall = spec("true");
+        wall.metric = Metric::Wall;
+        let events = serve(&agent, &[spec(wrong), spec(silent), wall]);
+        let Event::Failed(why) = &events[1] else { panic!("{events:?}") };
+        assert!(why.contains("exit status: 1") && why.contains("| oops"), "{why}");
+        let Event::Failed(why) = &events[3] else { panic!("{events:?}") };
+        assert!(why.contains("reported no time") && why.contains("hello"), "{why}");
+        assert!(matches!(events[5], Event::Done(_)), "{events:?}");
+    }
+
+    #[test]
+    fn settings_are_restored_and_missing_ones_fail_the_run() {
+        let (dir, agent) = guest();
+        let balancing = dir.path().join("proc/sys/kernel/numa_balancing");
+        let mut one = spec("cat ../../../proc/sys/kernel/numa_balancing; exit 3");
+        one.command[2] = format!("cat {}; exit 3", balancing.display());
+        one.knobs = vec![("/proc/sys/kernel/numa_balancing".to_owned(), "2".to_owned())];
+        let events = serve(&agent, &[one.clone()]);
+        let Event::Failed(why) = &events[1] else { panic!("{events:?}") };
+        assert!(why.contains("| 2"), "{why}");
+        assert_eq!(fs::read_to_string(&balancing).expect("there").trim_end(), "0");
+        one.knobs = vec![("/sys/kernel/mm/no_such_setting".to_owned(), "1".to_owned())];
+        let events = serve(&agent, &[one]);
+        let Event::Failed(why) = &events[1] else { panic!("{events:?}") };
+        assert!(why.contains("cannot set /sys/kernel/mm/no_such_setting"), "{why}");
+    }
+
+    #[test]
+    fn memory_in_the_wrong_place_is_a_warning() {
+        let measured = Measured {
+            resident: Resident {
+                looks: 3,
+                fast_bytes: 75,
+                slow_bytes: 25,
+                fast_bytes_max: 5 << 20,
+                ..Resident::default()
+            },
+            ..Measured::default()
+        };
+        let mut spec = spec("true");
+        spec.method = Method::Bind(vec![0]);
+        assert_eq!(warnings(&spec, &measured), ["only 75.0% of it was where it was bound"]);
+        spec.method = Method::Bind(vec![1]);
+        assert_eq!(warnings(&spec, &measured), ["only 25.0% of it was where it was bound"]);
+        spec.method = Method::Kernel;
+        spec.fast_bytes = Some(1 << 20);
+        assert!(warnings(&spec, &measured)[0].contains("held 5120 KiB"));
+        assert_eq!(warnings(&spec, &Measured::default()), ["its memory was not seen in 0 looks"]);
+    }
+
+    #[test]
+    fn reported_times_are_read_from_right_results_only() {
+        assert_eq!(reported_ns("hotcold: right, 1000 accesses, 2.50 ns each"), Some(2500));
+        assert_eq!(reported_ns("hotcold: WRONG, 1000 accesses, 2.50 ns each"), None);
+        assert_eq!(reported_ns("hotcold: right, 0 accesses, 0.00 ns each"), None);
+        assert_eq!(reported_ns("kv: right, 10 gets and puts, 5.00 ns each, 1 M/s"), Some(50));
+        assert_eq!(reported_ns("hello"), None);
+        let json = r#"{"workload":"kv","right":true,"operations":3,"region_ns":70}"#;
+        assert_eq!(reported_ns(json), Some(70));
+        assert_eq!(reported_ns(&json.replace("true", "false")), None);
+    }
+}

@@ -1,0 +1,296 @@
+//! Makes the runs of an experiment that are not there yet.
+//! In: runs, a [`Store`], something that boots. Out: rows and failures in the store.
+//! Knows nothing of QEMU: a boot is a trait, so that tests can be a guest that dies.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::experiment::Experiment;
+use super::plan::{Place, Run};
+use super::row::{Event, Failure, Measured, Row, Spec};
+use super::store::Store;
+
+/// A run that fails is tried again once.
+pub const ATTEMPTS: u32 = 2;
+
+/// Boots a guest of a machine and makes runs in it, one after the other.
+pub trait Boot {
+    /// Returns when the guest has ended. `events` hears what the guest says, with the host's
+    /// seconds since its last word. An error is a guest that died, with its last lines.
+    fn boot(
+        &mut self,
+        place: &Place,
+        batch: &[(&Run, Option<u64>)],
+        events: &mut (dyn FnMut(Event, f64) + Send),
+    ) -> Result<()>;
+
+    /// The guest's words for a run.
+    fn command(&self, run: &Run) -> Vec<String>;
+
+    /// What is told to the guest about one run.
+    fn spec(
+        &self,
+        experiment: &Experiment,
+        place: &Place,
+        run: &Run,
+        fast_bytes: Option<u64>,
+    ) -> Spec {
+        run.spec(experiment, place, self.command(run), fast_bytes)
+    }
+}
+
+/// An experiment under way.
+pub struct Drive<'a> {
+    /// What is compared.
+    pub experiment: &'a Experiment,
+    /// Its machines.
+    pub places: &'a [Place],
+    /// All its runs, in order.
+    pub runs: &'a [Run],
+    /// Where results are.
+    pub store: &'a Store,
+    /// Failures of earlier calls are tried again.
+    pub retry: bool,
+}
+
+/// How far an experiment is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs with a row.
+    pub done: usize,
+    /// Runs that failed as often as they are tried.
+    pub failed: usize,
+    /// Runs that cannot be sized, because their all-fast run failed.
+    pub unsized_runs: usize,
+}
+
+enum State {
+    Done(Box<Row>),
+    Todo { attempts: u32 },
+    Failed,
+}
+
+impl Drive<'_> {
+    /// Makes what is missing; returns when there is nothing left to do.
+    pub fn go(&self, boot: &mut dyn Boot, note: &mut (dyn FnMut(&str) + Send)) -> Result<Tally> {
+        let mut states = self.load(note)?;
+        let mut pace = Pace::default();
+        for state in &states {
+            if let State::Done(row) = state {
+                pace.learn(&row.cell.workload, row.host_s);
+            }
+        }
+        let here = states.iter().filter(|state| matches!(state, State::Done(_))).count();
+        if here > 0 {
+            note(&format!("lab: {here} of {} runs are there already", self.runs.len()));
+        }
+        loop {
+            let batch = self.batch(&states);
+            let Some(&first) = batch.first() else { break };
+            let place = &self.places[self.runs[first].machine];
+            note(&format!("lab: booting {} for {} runs", place.name, batch.len()));
+            let before = settled(&states);
+            self.boot(boot, place, &batch, &mut states, &mut pace, note)?;
+            ensure!(
+                settled(&states) > before,
+                "a boot settled no run; this is a defect of the lab"
+            );
+        }
+        let count = |want: fn(&State) -> bool| states.iter().filter(|state| want(state)).count();
+        Ok(Tally {
+            done: count(|state| matches!(state, State::Done(_))),
+            failed: count(|state| matches!(state, State::Failed)),
+            unsized_runs: count(|state| matches!(state, State::Todo { .. })),
+        })
+    }
+
+    fn load(&self, note: &mut (dyn FnMut(&str) + Send)) -> Result<Vec<State>> {
+        let mut states = Vec::new();
+        for run in self.runs {
+            if let Some(row) = self.store.row(&run.key, note)? {
+                states.push(State::Done(Box::new(row)));
+                continue;
+            }
+            let failure = self.store.failure(&run.key, note)?;
+            let attempts = failure.map_or(0, |failure| failure.attempts);
+            states.push(match attempts >= ATTEMPTS && !self.retry {
+                true => State::Failed,
+                false => State::Todo { attempts: if self.retry { 0 } else { attempts } },
+            });
+        }
+        Ok(states)
+    }
+
+    /// Runs for one boot: of one machine, those that were never tried first, each of known size.
+    fn batch(&self, states: &[State]) -> Vec<usize> {
+        let mut ready: Vec<(usize, u32)> = Vec::new();
+        for (at, state) in states.iter().enumerate() {
+            if let State::Todo { attempts } = state
+                && (self.runs[at].sized_by.is_none() || self.fast_bytes(at, states).is_some())
+            {
+                ready.push((at, *attempts));
+            }
+        }
+        let Some(fewest) = ready.iter().map(|(_, attempts)| *attempts).min() else {
+            return Vec::new();
+        };
+        ready.retain(|(_, attempts)| *attempts == fewest);
+        let machine = self.runs[ready[0].0].machine;
+        ready.retain(|(at, _)| self.runs[*at].machine == machine);
+        // All-fast runs come first in order, and a boot of their own keeps sizes known.
+        let sizing = self.runs[ready[0].0].sized_by.is_none();
+        ready.retain(|(at, _)| self.runs[*at].sized_by.is_none() == sizing);
+        ready.truncate(self.experiment.boot_runs);
+        ready.into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// Bytes of fast memory of a run with a capacity; `None` while its peak is not known.
+    fn fast_bytes(&self, at: usize, states: &[State]) -> Option<u64> {
+        let run = &self.runs[at];
+        let share = run.cell.share?;
+        let sizer = self.runs.iter().position(|other| Some(&other.key) == run.sized_by.as_ref())?;
+        match &states[sizer] {
+            State::Done(row) => Some(share.of(row.measured.peak_bytes)),
+            _ => None,
+        }
+    }
+
+    fn boot(
+        &self,
+        boot: &mut dyn Boot,
+        place: &Place,
+        batch: &[usize],
+        states: &mut [State],
+        pace: &mut Pace,
+        note: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<()> {
+        let sized: Vec<(&Run, Option<u64>)> =
+            batch.iter().map(|at| (&self.runs[*at], self.fast_bytes(*at, states))).collect();
+        // The position in the batch of what the guest is at.
+        let mut at = 0;
+        let mut trouble: Option<anyhow::Error> = None;
+        let mut hear = |event: Event, host_s: f64| {
+            let Some(&index) = batch.get(at) else { return };
+            let settled = match event {
+                Event::Begin(_) => return,
+                Event::Done(measured) => {
+                    let row = self.row(index, sized[at].1, *measured, host_s);
+                    pace.learn(&row.cell.workload, host_s);
+                    self.store.keep(&row).map(|()| State::Done(Box::new(row)))
+                }
+                Event::Failed(why) => self.fail(index, &states[index], why),
+            };
+            at += 1;
+            match settled {
+                Ok(state) => {
+                    states[index] = state;
+                    note(&self.line(index, states, pace));
+                }
+                Err(error) => trouble = trouble.take().or(Some(error)),
+            }
+        };
+        let ended = boot.boot(place, &sized, &mut hear);
+        let (at, trouble) = (at, trouble);
+        if let Some(error) = trouble {
+            return Err(error);
+        }
+        let Some(&index) = batch.get(at) else { return Ok(()) };
+        let why = match ended {
+            Ok(()) => "the guest ended before this run did".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        states[index] = self.fail(index, &states[index], why)?;
+        note(&self.line(index, states, pace));
+        Ok(())
+    }
+
+    fn row(&self, index: usize, fast: Option<u64>, measured: Measured, host_s: f64) -> Row {
+        let run = &self.runs[index];
+        Row {
+            key: run.key.clone(),
+            cell: run.cell.clone(),
+            timed: self.experiment.timed,
+            vcpus: self.experiment.vcpus,
+            fast_bytes: fast,
+            measured,
+            host_s: (host_s * 10.0).round() / 10.0,
+        }
+    }
+
+    fn fail(&self, index: usize, state: &State, why: String) -> Result<State> {
+        let before = if let State::Todo { attempts } = state { *attempts } else { 0 };
+        let run = &self.runs[index];
+        let attempts = before + 1;
+        let failure = Failure { key: run.key.clone(), cell: run.cell.clone(), attempts, why };
+        self.store.keep_failure(&failure)?;
+        Ok(if attempts >= ATTEMPTS { State::Failed } else { State::Todo { attempts } })
+    }
+
+    /// `lab: 12 of 60, about 34 min left: hot/lru/25% 1.234 s`.
+    fn line(&self, index: usize, states: &[State], pace: &Pace) -> String {
+        let settled = settled_runs(states);
+        let left = (0..states.len()).filter(|at| matches!(states[*at], State::Todo { .. }));
+        let left_s: f64 = left.map(|at| pace.guess(&self.runs[at].cell.workload)).sum();
+        let verdict = match &states[index] {
+            State::Done(row) => {
+                let odd: String = row.measured.warnings.iter().map(|w| format!("; {w}")).collect();
+                format!("{:.3} s{odd}", row.measured.time_ns as f64 / 1e9)
+            }
+            State::Todo { .. } => "failed, will be tried again".to_owned(),
+            State::Failed => "FAILED".to_owned(),
+        };
+        let label = self.runs[index].cell.label();
+        let left = duration(Duration::from_secs_f64(left_s));
+        format!("lab: {settled} of {}, about {left} left: {label}: {verdict}", states.len())
+    }
+}
+
+/// Counts attempts too, so that a boot in which a run failed for the first time settles something.
+fn settled(states: &[State]) -> u32 {
+    let worth = |state: &State| match state {
+        State::Done(_) | State::Failed => ATTEMPTS,
+        State::Todo { attempts } => *attempts,
+    };
+    states.iter().map(worth).sum()
+}
+
+fn settled_runs(states: &[State]) -> usize {
+    states.iter().filter(|state| !matches!(state, State::Todo { .. })).count()
+}
+
+/// How long runs take on the host.
+#[derive(Debug, Default)]
+struct Pace {
+    by_workload: BTreeMap<String, (f64, u32)>,
+}
+
+impl Pace {
+    fn learn(&mut self, workload: &str, host_s: f64) {
+        let entry = self.by_workload.entry(workload.to_owned()).or_default();
+        entry.0 += host_s;
+        entry.1 += 1;
+    }
+
+    /// The workload's mean, else the mean of all that are known.
+    fn guess(&self, workload: &str) -> f64 {
+        let mean = |(sum, count): (f64, u32)| if count == 0 { 0.0 } else { sum / f64::from(count) };
+        let all = || {
+            let add = |a: (f64, u32), b: &(f64, u32)| (a.0 + b.0, a.1 + b.1);
+            mean(self.by_workload.values().fold((0.0, 0), add))
+        };
+        self.by_workload.get(workload).map_or_else(all, |known| mean(*known))
+    }
+}
+
+fn duration(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..=99 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+#[path = "drive_tests.rs"]
+mod tests;

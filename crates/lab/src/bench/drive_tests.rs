@@ -1,0 +1,221 @@
+//! Tests of the drive: resume, retries, guests that die.
+//! In: guests that follow a script. Out: verdicts. Knows nothing of QEMU.
+
+use super::*;
+use crate::bench::plan::{Fingerprints, expand};
+use crate::topology::{Size, Topology};
+use anyhow::bail;
+use std::fs;
+use tiercel_machine::Machine;
+
+const FILE: &str = r#"
+name = "t"
+machines = ["spr-cxl"]
+capacities = ["25%", "50%"]
+boot_runs = 3
+[[workload]]
+name = "a"
+command = "hotcold"
+[[workload]]
+name = "b"
+command = "chase"
+[[policy]]
+name = "first-touch"
+baseline = "first-touch"
+[[policy]]
+name = "lru"
+config = { policy = { prioritise = "lru" } }
+"#;
+
+/// Peak of every workload here.
+const PEAK_BYTES: u64 = 64 << 20;
+
+struct Lab {
+    experiment: Experiment,
+    places: Vec<Place>,
+    runs: Vec<Run>,
+    store: Store,
+    _dir: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let experiment = Experiment::parse(FILE, &|_| Ok(())).expect("valid");
+        let machine = Machine::builtin("spr-cxl").expect("known").expect("valid");
+        let topology = Topology::of(&machine, Size::default()).expect("fits");
+        let places = vec![Place { name: "spr-cxl".to_owned(), machine, topology }];
+        let programs = vec!["p".to_owned(), "q".to_owned()];
+        let prints = Fingerprints { programs, ..Fingerprints::default() };
+        let runs = expand(&experiment, &places, &prints).expect("expands");
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(dir.path()).expect("made");
+        Lab { experiment, places, runs, store, _dir: dir }
+    }
+
+    fn go(&self, guest: &mut Scripted, retry: bool) -> (Tally, Vec<String>) {
+        let Lab { experiment, places, runs, store, .. } = self;
+        let drive = Drive { experiment, places, runs, store, retry };
+        let mut lines = Vec::new();
+        let tally = drive.go(guest, &mut |line| lines.push(line.to_owned())).expect("goes");
+        (tally, lines)
+    }
+}
+
+/// A guest that measures, fails or dies as told.
+#[derive(Default)]
+struct Scripted {
+    /// Labels of runs that fail, with how often.
+    fails: Vec<(&'static str, u32)>,
+    /// Labels of runs in which the guest dies, with how often.
+    dies: Vec<(&'static str, u32)>,
+    /// Labels of the runs of each boot.
+    boots: Vec<Vec<String>>,
+    sizes: BTreeMap<String, Option<u64>>,
+}
+
+fn due(list: &mut [(&'static str, u32)], label: &str) -> bool {
+    let entry = list.iter_mut().find(|(name, left)| *name == label && *left > 0);
+    entry.map(|entry| entry.1 -= 1).is_some()
+}
+
+impl Boot for Scripted {
+    fn boot(
+        &mut self,
+        _place: &Place,
+        batch: &[(&Run, Option<u64>)],
+        events: &mut (dyn FnMut(Event, f64) + Send),
+    ) -> Result<()> {
+        let labels = batch.iter().map(|(run, _)| run.cell.label());
+        self.boots.push(labels.collect());
+        for (run, fast) in batch {
+            let label = run.cell.label();
+            self.sizes.insert(label.clone(), *fast);
+            events(Event::Begin(run.key.clone()), 1.0);
+            if due(&mut self.dies, &label) {
+                bail!("killed; its console's last lines:\n    Kernel panic");
+            }
+            let event = match due(&mut self.fails, &label) {
+                true => Event::Failed("WRONG".to_owned()),
+                false => Event::Done(Box::new(Measured {
+                    time_ns: 1_500_000_000,
+                    peak_bytes: PEAK_BYTES,
+                    ..Measured::default()
+                })),
+            };
+            events(event, 60.0);
+        }
+        Ok(())
+    }
+
+    fn command(&self, run: &Run) -> Vec<String> {
+        run.workload.command.words()
+    }
+}
+
+#[test]
+fn runs_are_sized_by_their_all_fast_run_and_share_boots() {
+    let lab = Lab::new();
+    let mut guest = Scripted::default();
+    let (tally, lines) = lab.go(&mut guest, false);
+    assert_eq!(tally, Tally { done: 10, failed: 0, unsized_runs: 0 });
+    assert_eq!(guest.boots[0], ["a/all-fast", "b/all-fast"]);
+    assert_eq!(guest.boots.iter().map(Vec::len).collect::<Vec<_>>(), [2, 3, 3, 2]);
+    assert_eq!(guest.sizes["a/all-fast"], None);
+    assert_eq!(guest.sizes["b/lru/25%"], Some(16 << 20));
+    assert_eq!(guest.sizes["a/first-touch/50%"], Some(32 << 20));
+    assert!(
+        lines.contains(&"lab: 2 of 10, about 8 min left: b/all-fast: 1.500 s".to_owned()),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn what_is_there_is_not_made_again() {
+    let lab = Lab::new();
+    lab.go(&mut Scripted::default(), false);
+    let mut guest = Scripted::default();
+    let (tally, lines) = lab.go(&mut guest, false);
+    assert_eq!((tally.done, guest.boots.len()), (10, 0));
+    assert_eq!(lines, ["lab: 10 of 10 runs are there already"]);
+    // A file that was cut, one that is another run's, and one that is gone.
+    let path = |label: &str| {
+        let run = lab.runs.iter().find(|run| run.cell.label() == label).expect("a run");
+        lab.store.dir().join(format!("runs/{}.json", run.key))
+    };
+    let text = fs::read(path("a/lru/25%")).expect("there");
+    fs::write(path("a/lru/25%"), &text[..text.len() / 2]).expect("written");
+    fs::copy(path("b/lru/25%"), path("b/lru/50%")).expect("copied");
+    fs::remove_file(path("a/first-touch/50%")).expect("removed");
+    let (tally, lines) = lab.go(&mut guest, false);
+    assert_eq!(tally.done, 10);
+    let mut made = guest.boots.concat();
+    made.sort();
+    assert_eq!(made, ["a/first-touch/50%", "a/lru/25%", "b/lru/50%"]);
+    assert!(lines[0].contains("is damaged"), "{lines:#?}");
+    assert!(path("a/lru/25%").with_extension("json.corrupt").exists());
+}
+
+#[test]
+fn a_failing_run_is_tried_once_more_and_then_left() {
+    let lab = Lab::new();
+    let fails = vec![("a/lru/25%", 1), ("b/lru/50%", 9)];
+    let mut guest = Scripted { fails, ..Scripted::default() };
+    let (tally, lines) = lab.go(&mut guest, false);
+    assert_eq!(tally, Tally { done: 9, failed: 1, unsized_runs: 0 });
+    let tries = |guest: &Scripted, label: &str| {
+        guest.boots.concat().iter().filter(|other| *other == label).count()
+    };
+    assert_eq!((tries(&guest, "a/lru/25%"), tries(&guest, "b/lru/50%")), (2, 2));
+    assert!(lines.last().is_some_and(|line| line.ends_with("b/lru/50%: FAILED")), "{lines:#?}");
+    let key = &lab.runs.iter().find(|run| run.cell.label() == "b/lru/50%").expect("a run").key;
+    let failure = lab.store.failure(key, &mut |_| {}).expect("read").expect("there");
+    assert_eq!((failure.attempts, failure.why.as_str()), (2, "WRONG"));
+    // Another call leaves it alone; with `retry` it is tried again, and may succeed.
+    let mut again = Scripted::default();
+    assert_eq!(lab.go(&mut again, false).0.failed, 1);
+    assert!(again.boots.is_empty());
+    assert_eq!(lab.go(&mut again, true).0.done, 10);
+    assert!(lab.store.failure(key, &mut |_| {}).expect("read").is_none());
+}
+
+#[test]
+fn a_guest_that_dies_costs_one_run_one_attempt() {
+    let lab = Lab::new();
+    let dies = vec![("a/first-touch/25%", 1), ("b/all-fast", 9)];
+    let mut guest = Scripted { dies, ..Scripted::default() };
+    let (tally, _) = lab.go(&mut guest, false);
+    // Without b's peak its other four runs cannot be sized.
+    assert_eq!(tally, Tally { done: 5, failed: 1, unsized_runs: 4 });
+    let key = &lab.runs.iter().find(|run| run.cell.label() == "b/all-fast").expect("a run").key;
+    let failure = lab.store.failure(key, &mut |_| {}).expect("read").expect("there");
+    assert!(failure.why.contains("Kernel panic"), "{}", failure.why);
+}
+
+#[test]
+fn keys_name_what_determines_a_run() {
+    let lab = Lab::new();
+    let keys: std::collections::BTreeSet<&String> = lab.runs.iter().map(|run| &run.key).collect();
+    assert_eq!(keys.len(), lab.runs.len());
+    let with = |prints: Fingerprints, memory: u64| {
+        let mut experiment = lab.experiment.clone();
+        experiment.memory = memory;
+        expand(&experiment, &lab.places, &prints).expect("expands")
+    };
+    let prints = |tiercel: &str, program: &str| Fingerprints {
+        tiercel: tiercel.to_owned(),
+        programs: vec![program.to_owned(), "q".to_owned()],
+        ..Fingerprints::default()
+    };
+    let changed = |other: Vec<Run>| -> Vec<String> {
+        let pairs = lab.runs.iter().zip(other).filter(|(a, b)| a.key != b.key);
+        pairs.map(|(a, _)| a.cell.label()).collect()
+    };
+    let memory = lab.experiment.memory;
+    assert_eq!(changed(with(prints("", "p"), memory)).len(), 0);
+    assert_eq!(changed(with(prints("", "p"), memory + 1)).len(), 10);
+    // Another Tiercel leaves baselines as they are, another program its workload's runs only.
+    assert!(changed(with(prints("new", "p"), memory)).iter().all(|label| label.contains("lru")));
+    let other = changed(with(prints("", "new"), memory));
+    assert_eq!(other.len(), 5);
+    assert!(other.iter().all(|label| label.starts_with("a/")), "{other:?}");
+}

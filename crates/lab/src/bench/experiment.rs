@@ -1,0 +1,520 @@
+//! The experiment file: what is compared on what.
+//! In: TOML. Out: a checked [`Experiment`]. Reads no file itself.
+//! Knows nothing of guests, nor of what a policy's configuration means.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+/// Longest experiment file, bytes.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// Policies after the grids are unfolded.
+const POLICIES_MAX: usize = 256;
+
+/// Routines of a policy that a grid may vary.
+const GRID_KEYS: [&str; 5] = ["aggregate", "prioritise", "trigger", "enforce", "gate"];
+
+/// What is compared on what. Unknown keys are refused with line and column.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Names the folder of its results.
+    pub name: String,
+    /// What it shall show, for people.
+    #[serde(default)]
+    pub what: String,
+    /// Names in `lab/machines`, built-in names, or paths.
+    pub machines: Vec<String>,
+    /// Memory of the guest, shared out among the nodes as on the machine; bytes, or `"3 GiB"`.
+    #[serde(default = "memory", with = "tiercel_machine::bytes")]
+    pub memory: u64,
+    /// Virtual CPUs.
+    #[serde(default = "one")]
+    pub vcpus: u32,
+    /// Whether every access takes the machine's time.
+    #[serde(default = "yes")]
+    pub timed: bool,
+    /// Whether the modelled CPUs fetch streams ahead of need.
+    #[serde(default)]
+    pub prefetch: bool,
+    /// Whether the guest's CPUs have only their share of the machine's bandwidths, as if its other
+    /// CPUs did what they do.
+    #[serde(default)]
+    pub share: bool,
+    /// How often each run is made.
+    #[serde(default = "one")]
+    pub repeats: u32,
+    /// Fast memory, as shares of each workload's peak.
+    pub capacities: Vec<Share>,
+    /// Whether the kernel may use huge OS pages.
+    #[serde(default)]
+    pub huge: Huge,
+    /// Host seconds after which a run counts as hung.
+    #[serde(default = "limit_s")]
+    pub limit_s: u64,
+    /// Runs that share one boot at most.
+    #[serde(default = "boot_runs")]
+    pub boot_runs: usize,
+    /// Configuration that all policies of Tiercel begin with, as in `tiercel run --config`.
+    #[serde(default)]
+    pub config: Table,
+    /// What runs.
+    #[serde(rename = "workload")]
+    pub workloads: Vec<Workload>,
+    /// What decides where memory is.
+    #[serde(rename = "policy")]
+    pub policies: Vec<Policy>,
+}
+
+/// One program with its arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// For people, and unique.
+    pub name: String,
+    /// Program and arguments. A program without `/` is one of the workloads, or found in `PATH`.
+    pub command: Command,
+    /// Which half it belongs to.
+    #[serde(default)]
+    pub half: Half,
+    /// What counts as its time.
+    #[serde(default)]
+    pub metric: Metric,
+}
+
+/// A command line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Command {
+    /// Split at blanks.
+    Line(String),
+    /// Word by word.
+    Words(Vec<String>),
+}
+
+/// Policies are tuned on one half of the workloads and reported on the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Half {
+    /// Looked at while policies were made.
+    #[default]
+    Tuning,
+    /// Not looked at.
+    Report,
+}
+
+/// What counts as a run's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// The region of interest, from the line a workload ends with (`workloads/workload.h`).
+    #[default]
+    Reported,
+    /// From the program's start to its end, by the guest's clock.
+    Wall,
+}
+
+/// Whether the kernel may use huge OS pages, as in `transparent_hugepage/enabled`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Huge {
+    /// Wherever they fit.
+    Always,
+    /// Where the program asks.
+    Madvise,
+    /// Nowhere. At a hundredth of the papers' footprints a huge OS page would be a hundred times
+    /// too large for its object.
+    #[default]
+    Never,
+}
+
+/// A share of a workload's peak, written `"12.5%"`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Share {
+    /// Thousandths of a percent: exact, so that shares can be compared and hashed.
+    millis: u32,
+}
+
+/// As written in the file: a baseline, or a configuration of Tiercel, or a grid of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// For people, and unique.
+    pub name: String,
+    /// Somebody else's policy.
+    #[serde(default)]
+    pub baseline: Option<Baseline>,
+    /// Kernel settings a baseline needs besides its own: path below `/` to text.
+    #[serde(default)]
+    pub knobs: BTreeMap<String, String>,
+    /// Tiercel's configuration, on top of the experiment's.
+    #[serde(default)]
+    pub config: Table,
+    /// Routines to vary; every combination becomes a policy of its own.
+    #[serde(default)]
+    pub grid: BTreeMap<String, Vec<Value>>,
+}
+
+/// Policies to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Baseline {
+    /// Fast memory until it is full, then slow memory.
+    FirstTouch,
+    /// Everything in fast memory, whatever the capacity.
+    AllFast,
+    /// Everything in slow memory.
+    AllSlow,
+    /// The kernel's: `numa_balancing=2` and demotion.
+    KernelTiering,
+    /// `MPOL_WEIGHTED_INTERLEAVE` with weights by read bandwidth.
+    WeightedInterleave,
+    /// The kernel's DAMON with migrate_hot and migrate_cold.
+    Damon,
+}
+
+/// One policy, grids unfolded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// For people, and unique.
+    pub name: String,
+    /// `None`: Tiercel.
+    pub baseline: Option<Baseline>,
+    /// Kernel settings.
+    pub knobs: BTreeMap<String, String>,
+    /// Tiercel's configuration.
+    pub config: Table,
+}
+
+impl Command {
+    /// Its words.
+    pub fn words(&self) -> Vec<String> {
+        match self {
+            Command::Line(line) => line.split_whitespace().map(str::to_owned).collect(),
+            Command::Words(words) => words.clone(),
+        }
+    }
+}
+
+impl Baseline {
+    /// Whether it uses as much fast memory as it likes.
+    pub fn ignores_capacity(self) -> bool {
+        matches!(self, Baseline::AllFast | Baseline::AllSlow)
+    }
+}
+
+impl Share {
+    /// Of one, 0 to 1.
+    pub fn of_one(self) -> f64 {
+        f64::from(self.millis) / 1e5
+    }
+
+    /// So much of `bytes`, whole OS pages of 4 KiB.
+    pub fn of(self, bytes: u64) -> u64 {
+        (bytes as f64 * self.of_one()) as u64 & !0xfff
+    }
+}
+
+impl TryFrom<String> for Share {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Share, String> {
+        let wrong = || format!("capacity {text:?}: write a share of the peak as \"25%\"");
+        let number = text.trim().strip_suffix('%').ok_or_else(wrong)?;
+        let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
+        if !(0.1..=100.0).contains(&percent) {
+            return Err(format!("capacity {text:?}: must be from 0.1% to 100%"));
+        }
+        Ok(Share { millis: (percent * 1000.0).round() as u32 })
+    }
+}
+
+impl From<Share> for String {
+    fn from(share: Share) -> String {
+        share.to_string()
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}%", f64::from(self.millis) / 1000.0)
+    }
+}
+
+impl Experiment {
+    /// Reads a file's text. `check` judges a policy's configuration, TOML.
+    pub fn parse(text: &str, check: &dyn Fn(&str) -> Result<()>) -> Result<Experiment> {
+        ensure!(text.len() <= TEXT_BYTES_MAX, "longer than {TEXT_BYTES_MAX} bytes");
+        let experiment: Experiment = toml::from_str(text)?;
+        experiment.check(check)?;
+        Ok(experiment)
+    }
+
+    /// All policies, grids unfolded, all-fast in front: it measures each workload's peak.
+    pub fn choices(&self) -> Result<Vec<Choice>> {
+        let mut choices = Vec::new();
+        for policy in &self.policies {
+            choices.extend(policy.unfold(&self.config)?);
+            ensure!(choices.len() <= POLICIES_MAX, "more than {POLICIES_MAX} policies");
+        }
+        let all_fast = |choice: &Choice| choice.baseline == Some(Baseline::AllFast);
+        let first = match choices.iter().position(all_fast) {
+            Some(at) => choices.remove(at),
+            None => Choice::plain("all-fast", Baseline::AllFast),
+        };
+        choices.insert(0, first);
+        Ok(choices)
+    }
+
+    /// Refuses what cannot work; `check` judges a policy's configuration, TOML.
+    pub fn check(&self, check: &dyn Fn(&str) -> Result<()>) -> Result<()> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let named = !self.name.is_empty() && self.name.chars().all(plain);
+        ensure!(named, "name {:?}: letters, digits, `-`, `_` and `.` only", self.name);
+        ensure!(!self.machines.is_empty(), "machines: name one at least");
+        ensure!(!self.capacities.is_empty(), "capacities: name one at least, as \"25%\"");
+        ensure!((1..=64).contains(&self.vcpus), "vcpus = {}: from 1 to 64", self.vcpus);
+        ensure!((1..=100).contains(&self.repeats), "repeats = {}: from 1 to 100", self.repeats);
+        ensure!(self.boot_runs >= 1, "boot_runs must be at least 1");
+        ensure!(self.limit_s >= 1, "limit_s must be at least 1");
+        unique("workload", self.workloads.iter().map(|workload| &workload.name))?;
+        for workload in &self.workloads {
+            let name = &workload.name;
+            ensure!(!workload.command.words().is_empty(), "workload {name:?}: no command");
+        }
+        let choices = self.choices()?;
+        unique("policy", choices.iter().map(|choice| &choice.name))?;
+        for choice in choices.iter().filter(|choice| choice.baseline.is_none()) {
+            check(&choice.config_text()).with_context(|| format!("policy {:?}", choice.name))?;
+        }
+        Ok(())
+    }
+}
+
+impl Choice {
+    /// A baseline without settings of its own.
+    pub fn plain(name: &str, baseline: Baseline) -> Choice {
+        let (name, baseline) = (name.to_owned(), Some(baseline));
+        Choice { name, baseline, knobs: BTreeMap::new(), config: Table::new() }
+    }
+
+    /// The configuration file Tiercel is given.
+    pub fn config_text(&self) -> String {
+        toml::to_string(&self.config).expect("a table from TOML is TOML")
+    }
+}
+
+impl Policy {
+    /// A baseline, or Tiercel as it comes.
+    pub fn new(name: &str, baseline: Option<Baseline>) -> Policy {
+        let (knobs, config, grid) = (BTreeMap::new(), Table::new(), BTreeMap::new());
+        Policy { name: name.to_owned(), baseline, knobs, config, grid }
+    }
+
+    fn unfold(&self, common: &Table) -> Result<Vec<Choice>> {
+        let Policy { name, baseline, knobs, config, grid } = self;
+        if baseline.is_some() {
+            ensure!(
+                config.is_empty() && grid.is_empty(),
+                "policy {name:?}: a baseline takes knobs, but no config and no grid"
+            );
+        }
+        for (path, _) in knobs {
+            let inside = path.starts_with("/proc/sys/") || path.starts_with("/sys/");
+            ensure!(
+                inside && !path.contains(".."),
+                "policy {name:?}: knob {path:?} is not below /sys or /proc/sys"
+            );
+        }
+        let mut merged = if baseline.is_some() { Table::new() } else { common.clone() };
+        merge(&mut merged, config);
+        let mut choices = vec![Choice {
+            name: name.clone(),
+            baseline: *baseline,
+            knobs: knobs.clone(),
+            config: merged,
+        }];
+        for (key, values) in grid {
+            if !GRID_KEYS.contains(&key.as_str()) {
+                bail!("policy {name:?}: grid has no {key:?}; it varies {}", GRID_KEYS.join(", "));
+            }
+            ensure!(!values.is_empty(), "policy {name:?}: grid.{key} is empty");
+            let varied = |choice: &Choice| -> Vec<Choice> {
+                values.iter().map(|value| choice.with(key, value)).collect()
+            };
+            choices = choices.iter().flat_map(varied).collect();
+            ensure!(choices.len() <= POLICIES_MAX, "policy {name:?}: the grid is too large");
+        }
+        Ok(choices)
+    }
+}
+
+impl Choice {
+    /// The same with one routine set, which its name then says.
+    fn with(&self, key: &str, value: &Value) -> Choice {
+        let mut choice = self.clone();
+        let word = match value {
+            Value::Table(table) => table.keys().next().cloned().unwrap_or_default(),
+            other => other.as_str().map_or_else(|| other.to_string(), str::to_owned),
+        };
+        choice.name = format!("{} {word}", self.name);
+        let mut policy = Table::new();
+        policy.insert(key.to_owned(), value.clone());
+        let mut over = Table::new();
+        over.insert("policy".to_owned(), Value::Table(policy));
+        merge(&mut choice.config, &over);
+        choice
+    }
+}
+
+/// Puts `over` on top of `into`. Routines are replaced as a whole: `trigger = { time = ... }` on
+/// top of `trigger = { llcmpi = ... }` names one trigger, not two.
+fn merge(into: &mut Table, over: &Table) {
+    for (key, value) in over {
+        match (into.get_mut(key), value) {
+            (Some(Value::Table(below)), Value::Table(above))
+                if !GRID_KEYS.contains(&key.as_str()) =>
+            {
+                merge(below, above);
+            }
+            _ => {
+                into.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        ensure!(!name.is_empty(), "a {what} has no name");
+        let odd = name.chars().any(|c| c.is_control() || "/\\".contains(c));
+        ensure!(!odd, "{what} {name:?}: no slashes in a name");
+        ensure!(seen.insert(name), "two of [[{what}]] are called {name:?}");
+    }
+    ensure!(!seen.is_empty(), "there is no [[{what}]]");
+    Ok(())
+}
+
+fn memory() -> u64 {
+    2 << 30
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Fifteen minutes: the slowest workload in detail, several times over.
+fn limit_s() -> u64 {
+    900
+}
+
+/// A boot takes ten seconds, a run half a minute.
+fn boot_runs() -> usize {
+    24
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+name = "small"
+machines = ["spr-cxl"]
+capacities = ["12.5%", "50%"]
+[config]
+fast = "all"
+[config.policy]
+tick_ms = 50
+trigger = { time = { ticks = 2 } }
+[[workload]]
+name = "hot"
+command = "hotcold kib=64"
+[[policy]]
+name = "first-touch"
+baseline = "first-touch"
+[[policy]]
+name = "mat"
+grid = { prioritise = ["lru", "apb"], trigger = ["time", { allocation = { bytes = 5 } }] }
+[policy.config.policy]
+gate = "none"
+"#;
+
+    fn parse(text: &str) -> Result<Experiment> {
+        Experiment::parse(text, &|_| Ok(()))
+    }
+
+    /// Parsing `SMALL` with `from` replaced fails, and says `said`.
+    fn refused(from: &str, to: &str, said: &str) {
+        assert!(SMALL.contains(from), "{from}");
+        let error = parse(&SMALL.replacen(from, to, 1)).expect_err(to);
+        let text = format!("{error:#}");
+        assert!(text.contains(said), "{text:?} does not say {said:?}");
+    }
+
+    #[test]
+    fn grids_unfold_and_all_fast_comes_first() {
+        let choices = parse(SMALL).expect("valid").choices().expect("unfolds");
+        let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
+        let expect = [
+            "all-fast",
+            "first-touch",
+            "mat lru time",
+            "mat lru allocation",
+            "mat apb time",
+            "mat apb allocation",
+        ];
+        assert_eq!(names, expect);
+        let text = choices[3].config_text();
+        let config: Table = toml::from_str(&text).expect("TOML");
+        let policy = config["policy"].as_table().expect("a table");
+        assert_eq!(policy["tick_ms"].as_integer(), Some(50), "{text}");
+        assert_eq!(policy["gate"].as_str(), Some("none"), "{text}");
+        // The common trigger is replaced, not joined.
+        assert_eq!(policy["trigger"]["allocation"]["bytes"].as_integer(), Some(5), "{text}");
+        assert!(policy["trigger"].get("time").is_none(), "{text}");
+        assert!(choices[1].config.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        refused("machines =", "machine =", "line 3");
+        refused("command =", "comand =", "unknown field `comand`");
+        refused("\"12.5%\"", "\"12.5\"", "\"25%\"");
+        refused("\"12.5%\"", "\"120%\"", "from 0.1% to 100%");
+        refused("name = \"first-touch\"", "name = \"mat lru time\"", "two of [[policy]]");
+        refused("baseline = \"first-touch\"", "baseline = \"best\"", "unknown variant `best`");
+        refused("prioritise =", "priority =", "grid has no \"priority\"");
+        refused("name = \"hot\"", "name = \"a/b\"", "no slashes");
+        refused("command = \"hotcold kib=64\"", "command = \" \"", "no command");
+        let knob = "baseline = \"first-touch\"\nknobs = { \"/etc/x\" = \"1\" }";
+        refused("baseline = \"first-touch\"", knob, "not below /sys");
+        let config = "baseline = \"first-touch\"\nconfig = { fast = \"all\" }";
+        refused("baseline = \"first-touch\"", config, "takes knobs");
+    }
+
+    #[test]
+    fn configurations_are_judged() {
+        let judge = |text: &str| {
+            ensure!(!text.contains("allocation"), "no such trigger");
+            Ok(())
+        };
+        let error = Experiment::parse(SMALL, &judge).expect_err("refused");
+        assert!(format!("{error:#}").contains("mat lru allocation"), "{error:#}");
+    }
+
+    #[test]
+    fn shares_are_exact() {
+        let share = Share::try_from("12.5%".to_owned()).expect("a share");
+        assert_eq!((share.of(64 << 20), share.to_string().as_str()), (8 << 20, "12.5%"));
+        assert_eq!(share.of(100_000), 12_288);
+    }
+}

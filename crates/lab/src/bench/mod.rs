@@ -1,0 +1,139 @@
+//! `tiercel lab bench`: an experiment file becomes a folder of results.
+//! In: [`Experiment`], options. Out: rows on disk, tables and plots beside them.
+//! Knows nothing of how lines are drawn.
+
+pub mod experiment;
+
+mod agent;
+mod boot;
+mod drive;
+mod plan;
+mod room;
+mod row;
+mod store;
+mod summary;
+mod watch;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+pub use agent::Agent;
+pub use drive::Tally;
+pub use experiment::Experiment;
+pub(crate) use plan::fingerprint;
+pub use row::{Cell, Event, Failure, Measured, Moved, Resident, Row, Spec};
+pub use store::{Manifest, Store};
+pub use summary::{Summary, summarise};
+
+use crate::cli::{MACHINES, find_machine, plugin};
+use crate::{Acceleration, Cache, Guest, Size, Topology};
+use boot::{GuestBoot, Programs};
+use drive::Drive;
+use plan::{Place, Run, expand};
+
+/// How an experiment is made.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Where results are.
+    pub results: PathBuf,
+    /// Only runs whose `workload/policy/25%` contains one of these; all-fast runs they need are
+    /// made besides. Empty: all.
+    pub only: Vec<String>,
+    /// One repeat, and the middle capacity only.
+    pub quick: bool,
+    /// Failures of earlier calls are tried again.
+    pub retry: bool,
+    /// Files for every guest: (path here, path there).
+    pub files: Vec<(PathBuf, String)>,
+    /// KVM or TCG; timed guests are always translated.
+    pub acceleration: Acceleration,
+}
+
+/// Makes the runs that are not there yet, and draws tables and plots.
+pub fn bench(
+    experiment: &Experiment,
+    options: &BenchOptions,
+    note: &mut (dyn FnMut(&str) + Send),
+) -> Result<(Tally, Summary)> {
+    let mut experiment = experiment.clone();
+    if options.quick {
+        experiment.repeats = 1;
+        let middle = experiment.capacities[experiment.capacities.len() / 2];
+        experiment.capacities = vec![middle];
+    }
+    let places = places(&experiment)?;
+    let programs = Programs::find(&experiment, &options.files)?;
+    let plugin = experiment.timed.then(plugin).transpose()?;
+    let acceleration = if experiment.timed { Acceleration::Tcg } else { options.acceleration };
+    let guest = Guest::prepare(&Cache::of_user()?, acceleration, note)?;
+    let prints = programs.fingerprints(&experiment, &guest, plugin.as_deref())?;
+    let runs = chosen(expand(&experiment, &places, &prints)?, &options.only);
+    ensure!(!runs.is_empty(), "no run's name contains {}", options.only.join(" or "));
+    let store = Store::open(&options.results)?;
+    store.keep_manifest(&Manifest {
+        name: experiment.name.clone(),
+        what: experiment.what.clone(),
+        keys: runs.iter().map(|run| run.key.clone()).collect(),
+    })?;
+    let drive = Drive {
+        experiment: &experiment,
+        places: &places,
+        runs: &runs,
+        store: &store,
+        retry: options.retry,
+    };
+    let mut boot = GuestBoot {
+        guest: &guest,
+        experiment: &experiment,
+        programs: &programs,
+        plugin: plugin.as_deref(),
+    };
+    let tally = drive.go(&mut boot, note)?;
+    let summary = report(&options.results, note)?;
+    Ok((tally, summary))
+}
+
+/// Draws tables and plots of what is in a folder of results, into it.
+pub fn report(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
+    let store = Store::open(dir)?;
+    let manifest = store.manifest()?;
+    let (rows, failures) = store.all(note)?;
+    let summary = summarise(&manifest, rows, failures);
+    let pictures = summary.pictures()?;
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    for (name, svg) in &pictures {
+        write(name, svg)?;
+    }
+    let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+    write("README.md", &summary.markdown(&names))?;
+    Ok(summary)
+}
+
+fn places(experiment: &Experiment) -> Result<Vec<Place>> {
+    let size = Size { memory_bytes: experiment.memory, cpus: experiment.vcpus };
+    let place = |name: &String| {
+        let machine = find_machine(name, &[Path::new(MACHINES)])?;
+        let topology = Topology::of(&machine, size)?;
+        let place = Place { name: name.clone(), machine, topology };
+        let (fast, slow) = place.tiers();
+        let both = !fast.is_empty() && !slow.is_empty();
+        ensure!(both, "machine {name}: all its memory is one tier, there is nothing to compare");
+        Ok(place)
+    };
+    experiment.machines.iter().map(place).collect()
+}
+
+/// Runs that `only` names, and those whose peaks they need.
+fn chosen(runs: Vec<Run>, only: &[String]) -> Vec<Run> {
+    let named = |run: &Run| {
+        let label = run.cell.label();
+        only.is_empty() || only.iter().any(|part| label.contains(part.as_str()))
+    };
+    let needed: Vec<String> =
+        runs.iter().filter(|run| named(run)).filter_map(|run| run.sized_by.clone()).collect();
+    runs.into_iter().filter(|run| named(run) || needed.contains(&run.key)).collect()
+}

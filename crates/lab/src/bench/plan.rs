@@ -1,0 +1,255 @@
+//! The runs of an experiment, and what names them.
+//! In: an [`Experiment`], what its programs are. Out: [`Run`]s in order, each with its key.
+//! Knows nothing of guests or files.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tiercel_machine::{Machine, NodeId};
+
+use super::experiment::{Baseline, Choice, Experiment, Share, Workload};
+use super::row::{Cell, Method, Spec};
+use crate::topology::Topology;
+
+/// Rises when the guest's part measures differently, so that older results are made again.
+const PROTOCOL: u32 = 1;
+
+/// Weights of weighted interleave are at most this; the kernel takes 1 to 255.
+const WEIGHT_MAX: f64 = 16.0;
+
+/// One run. Before the peak of its workload is known it cannot be sized.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Hash of everything that determines the run.
+    pub key: String,
+    /// Its place in the experiment.
+    pub cell: Cell,
+    /// Index of its machine.
+    pub machine: usize,
+    /// The workload.
+    pub workload: Workload,
+    /// The policy.
+    pub choice: Choice,
+    /// The run whose peak its capacity is a share of; `None`: it has no limit.
+    pub sized_by: Option<String>,
+}
+
+/// What a run depends on besides the experiment's text, as hashes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Fingerprints {
+    /// The guest: kernel and init.
+    pub guest: String,
+    /// The timing plugin; empty without.
+    pub plugin: String,
+    /// The command and the runtime.
+    pub tiercel: String,
+    /// The workloads' programs, in the experiment's order.
+    pub programs: Vec<String>,
+}
+
+/// A machine of the experiment, as it is and as the guest has it.
+pub struct Place {
+    /// As named in the experiment.
+    pub name: String,
+    /// The machine.
+    pub machine: Machine,
+    /// Its guest.
+    pub topology: Topology,
+}
+
+#[derive(Serialize)]
+struct Determines<'a> {
+    protocol: u32,
+    machine: &'a str,
+    memory: u64,
+    vcpus: u32,
+    huge: String,
+    model: (bool, bool),
+    guest: &'a str,
+    plugin: &'a str,
+    tiercel: Option<&'a str>,
+    program: &'a str,
+    command: Vec<String>,
+    metric: String,
+    choice: &'a Choice,
+    share: Option<Share>,
+    repeat: u32,
+}
+
+/// Every run, all-fast ones first for each machine: they measure the peaks.
+pub fn expand(
+    experiment: &Experiment,
+    places: &[Place],
+    prints: &Fingerprints,
+) -> Result<Vec<Run>> {
+    let choices = experiment.choices()?;
+    let mut runs = Vec::new();
+    for machine in 0..places.len() {
+        for repeat in 0..experiment.repeats {
+            for choice in &choices {
+                for workload in 0..experiment.workloads.len() {
+                    for share in shares(experiment, choice) {
+                        let at = At { machine, workload, repeat, share };
+                        runs.push(at.run(experiment, places, prints, choice));
+                    }
+                }
+            }
+        }
+    }
+    let is_first = |run: &Run| run.choice.baseline == Some(Baseline::AllFast);
+    runs.sort_by_key(|run| (run.machine, !is_first(run)));
+    for at in 0..runs.len() {
+        if runs[at].cell.share.is_some() {
+            let same = |other: &&Run| {
+                is_first(other)
+                    && other.machine == runs[at].machine
+                    && other.workload == runs[at].workload
+            };
+            let peak = runs.iter().find(same).context("a workload has no all-fast run")?;
+            runs[at].sized_by = Some(peak.key.clone());
+        }
+    }
+    Ok(runs)
+}
+
+fn shares(experiment: &Experiment, choice: &Choice) -> Vec<Option<Share>> {
+    if choice.baseline.is_some_and(Baseline::ignores_capacity) {
+        return vec![None];
+    }
+    experiment.capacities.iter().copied().map(Some).collect()
+}
+
+struct At {
+    machine: usize,
+    workload: usize,
+    repeat: u32,
+    share: Option<Share>,
+}
+
+impl At {
+    fn run(
+        &self,
+        experiment: &Experiment,
+        places: &[Place],
+        prints: &Fingerprints,
+        choice: &Choice,
+    ) -> Run {
+        let (place, workload) = (&places[self.machine], &experiment.workloads[self.workload]);
+        let determines = Determines {
+            protocol: PROTOCOL,
+            machine: &place.machine.to_toml(),
+            memory: experiment.memory,
+            vcpus: experiment.vcpus,
+            huge: format!("{:?}", experiment.huge),
+            model: (experiment.prefetch, experiment.share),
+            guest: &prints.guest,
+            plugin: &prints.plugin,
+            tiercel: choice.baseline.is_none().then_some(prints.tiercel.as_str()),
+            program: &prints.programs[self.workload],
+            command: workload.command.words(),
+            metric: format!("{:?}", workload.metric),
+            choice,
+            share: self.share,
+            repeat: self.repeat,
+        };
+        let text = serde_json::to_string(&determines).expect("plain data serialises");
+        let cell = Cell {
+            machine: place.machine.name.clone(),
+            workload: workload.name.clone(),
+            half: workload.half,
+            policy: choice.name.clone(),
+            share: self.share,
+            repeat: self.repeat,
+        };
+        Run {
+            key: fingerprint(text.as_bytes()),
+            cell,
+            machine: self.machine,
+            workload: workload.clone(),
+            choice: choice.clone(),
+            sized_by: None,
+        }
+    }
+}
+
+/// FNV-1a, 128 bits, in hexadecimal: names results, protects from nobody.
+pub fn fingerprint(bytes: &[u8]) -> String {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash =
+        bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
+    format!("{hash:032x}")
+}
+
+impl Place {
+    /// The guest's nodes of the best tier, and all others with memory.
+    pub fn tiers(&self) -> (Vec<u16>, Vec<u16>) {
+        let best = self.machine.tiers().into_iter().next().map_or(Vec::new(), |tier| tier.nodes);
+        let number = |id: NodeId| {
+            self.topology.nodes.iter().position(|node| node.origin == id).map(|at| at as u16)
+        };
+        let fast: Vec<u16> = best.iter().filter_map(|id| number(*id)).collect();
+        let with_memory = self.topology.nodes.iter().enumerate();
+        let with_memory = with_memory.filter(|(_, node)| node.memory_bytes > 0);
+        let slow = with_memory.map(|(at, _)| at as u16).filter(|at| !fast.contains(at)).collect();
+        (fast, slow)
+    }
+
+    /// Read bandwidth of each of the guest's nodes, as a small whole weight.
+    fn weights(&self) -> Vec<(usize, u32)> {
+        let nodes = self.topology.nodes.iter().enumerate();
+        let figures = |origin| self.machine.figures(None, origin).read_gb_s.unwrap_or(1.0);
+        let speeds: Vec<(usize, f64)> = nodes
+            .filter(|(_, node)| node.memory_bytes > 0)
+            .map(|(at, node)| (at, figures(node.origin)))
+            .collect();
+        let least = speeds.iter().map(|(_, gb_s)| *gb_s).fold(f64::INFINITY, f64::min);
+        let weight = |gb_s: f64| (gb_s / least).round().clamp(1.0, WEIGHT_MAX) as u32;
+        speeds.into_iter().map(|(at, gb_s)| (at, weight(gb_s))).collect()
+    }
+}
+
+impl Run {
+    /// What the guest is told; `command` as it is there, `fast_bytes` when the run has a limit.
+    pub fn spec(
+        &self,
+        experiment: &Experiment,
+        place: &Place,
+        command: Vec<String>,
+        fast_bytes: Option<u64>,
+    ) -> Spec {
+        let (fast_nodes, slow_nodes) = place.tiers();
+        let mut knobs: Vec<(String, String)> = Vec::new();
+        let mut knob = |path: &str, value: String| knobs.push((path.to_owned(), value));
+        let method = match self.choice.baseline {
+            Some(Baseline::AllFast) => Method::Bind(fast_nodes.clone()),
+            Some(Baseline::AllSlow) => Method::Bind(slow_nodes.clone()),
+            Some(Baseline::FirstTouch) => Method::Kernel,
+            Some(Baseline::KernelTiering) => {
+                knob("/sys/kernel/mm/numa/demotion_enabled", "true".to_owned());
+                knob("/proc/sys/kernel/numa_balancing", "2".to_owned());
+                Method::Kernel
+            }
+            Some(Baseline::WeightedInterleave) => {
+                for (node, weight) in place.weights() {
+                    let path = format!("/sys/kernel/mm/mempolicy/weighted_interleave/node{node}");
+                    knob(&path, weight.to_string());
+                }
+                Method::WeightedInterleave
+            }
+            Some(Baseline::Damon) => Method::Damon,
+            None => Method::Tiercel(self.choice.config_text()),
+        };
+        knobs.extend(self.choice.knobs.clone());
+        Spec {
+            key: self.key.clone(),
+            command,
+            method,
+            fast_nodes,
+            slow_nodes,
+            fast_bytes,
+            huge: experiment.huge,
+            knobs,
+            metric: self.workload.metric,
+        }
+    }
+}

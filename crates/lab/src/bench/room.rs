@@ -1,0 +1,230 @@
+//! Leaves a program so many bytes of a node and no more, alike for every policy.
+//! In: nodes, bytes. Out: a [`Hog`] that holds all the rest until it is dropped.
+//! Knows nothing of policies.
+//!
+//! The rest is filled by a file in a tmpfs that is bound to the node and has `noswap`: the kernel
+//! then counts its OS pages as unevictable, so that neither reclaim nor demotion moves them, and no
+//! process has to hold them. What is left is what an ordinary allocation could get before it falls
+//! to the next node: free memory above each zone's low watermark and reserve.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+const OS_PAGE_BYTES: u64 = 4096;
+
+/// Filling a node changes the kernel's own use of it a little; a few rounds come close enough.
+const ROUNDS: usize = 6;
+
+/// How far from what was asked for the room may be. The kernel hands out OS pages to CPUs in
+/// batches of 63, for each CPU and kind.
+const TOLERANCE_BYTES: u64 = 512 << 10;
+
+/// Holds memory of nodes; dropped, it gives it back.
+#[derive(Debug)]
+pub(crate) struct Hog {
+    mounts: Vec<PathBuf>,
+    /// What is left on all the nodes, bytes.
+    pub(crate) room_bytes: u64,
+}
+
+impl Hog {
+    /// Fills `nodes` until `wanted_bytes` are left, shared out evenly among them.
+    pub(crate) fn fill(root: &Path, nodes: &[u16], wanted_bytes: u64) -> Result<Hog> {
+        let mut hog = Hog { mounts: Vec::new(), room_bytes: 0 };
+        let each = wanted_bytes / nodes.len().max(1) as u64;
+        for &node in nodes {
+            let have = usable_bytes(root, node)?;
+            ensure!(
+                have + TOLERANCE_BYTES >= each,
+                "node {node} has only {} KiB free of the {} KiB this run needs; give the guest \
+                 more memory",
+                have >> 10,
+                each >> 10
+            );
+            hog.fill_node(root, node, each)?;
+            hog.room_bytes += usable_bytes(root, node)?;
+        }
+        let off = hog.room_bytes.abs_diff(wanted_bytes);
+        ensure!(
+            off <= TOLERANCE_BYTES * nodes.len() as u64,
+            "{} KiB of fast memory are free instead of {}; another program holds it",
+            hog.room_bytes >> 10,
+            wanted_bytes >> 10
+        );
+        Ok(hog)
+    }
+
+    fn fill_node(&mut self, root: &Path, node: u16, leave_bytes: u64) -> Result<()> {
+        let mount = root.join(format!("run/lab-hog{node}"));
+        fs::create_dir_all(&mount).with_context(|| format!("cannot make {}", mount.display()))?;
+        let options = format!("noswap,huge=never,size=100%,mpol=bind:{node}");
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "lab-hog"])
+            .arg(&mount)
+            .status()
+            .context("cannot start mount")?;
+        ensure!(status.success(), "cannot mount a tmpfs with {options}: {status}");
+        self.mounts.push(mount.clone());
+        let path = mount.join("held");
+        let file =
+            File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let mut held = 0u64;
+        for _ in 0..ROUNDS {
+            let have = usable_bytes(root, node)?;
+            if have.abs_diff(leave_bytes) < 2 * OS_PAGE_BYTES {
+                break;
+            }
+            let target = (held + have).saturating_sub(leave_bytes) & !(OS_PAGE_BYTES - 1);
+            if target > held {
+                let flags = rustix::fs::FallocateFlags::empty();
+                rustix::fs::fallocate(&file, flags, held, target - held)
+                    .with_context(|| format!("cannot fill node {node}"))?;
+            } else {
+                file.set_len(target).with_context(|| format!("cannot free node {node}"))?;
+            }
+            held = target;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        for mount in &self.mounts {
+            // A mount that stays makes the next run's room fail, which says so.
+            let _ = fs::remove_file(mount.join("held"));
+            let _ = Command::new("umount").arg(mount).status();
+        }
+    }
+}
+
+/// Bytes of a node that an ordinary allocation can get before it falls to the next node.
+pub(crate) fn usable_bytes(root: &Path, node: u16) -> Result<u64> {
+    let path = root.join("proc/zoneinfo");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
+    Ok(zones(&text).filter(|zone| zone.node == node).map(|zone| zone.usable()).sum::<u64>()
+        * OS_PAGE_BYTES)
+}
+
+/// Physical addresses of a node's memory: first byte, and behind the last.
+pub(crate) fn physical_range(root: &Path, node: u16) -> Result<(u64, u64)> {
+    let path = root.join("proc/zoneinfo");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
+    let mine: Vec<Zone> =
+        zones(&text).filter(|zone| zone.node == node && zone.spanned > 0).collect();
+    let start = mine.iter().map(|zone| zone.start).min();
+    let end = mine.iter().map(|zone| zone.start + zone.spanned).max();
+    let (start, end) = start.zip(end).with_context(|| format!("node {node} has no memory"))?;
+    Ok((start * OS_PAGE_BYTES, end * OS_PAGE_BYTES))
+}
+
+/// One zone of `/proc/zoneinfo`, in OS pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Zone {
+    node: u16,
+    free: u64,
+    low: u64,
+    reserve: u64,
+    start: u64,
+    spanned: u64,
+}
+
+impl Zone {
+    fn usable(&self) -> u64 {
+        self.free.saturating_sub(self.low + self.reserve)
+    }
+}
+
+fn zones(text: &str) -> impl Iterator<Item = Zone> {
+    let mut zones: Vec<Zone> = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> =
+            line.split([' ', ',', '(', ')', '\t']).filter(|word| !word.is_empty()).collect();
+        if let ["Node", node, "zone", ..] = words[..] {
+            zones.push(Zone { node: node.parse().unwrap_or(u16::MAX), ..Zone::default() });
+            continue;
+        }
+        let Some(zone) = zones.last_mut() else { continue };
+        let number = |text: &str| text.parse().unwrap_or(0);
+        match words[..] {
+            ["pages", "free", count] => zone.free = number(count),
+            ["low", count] => zone.low = number(count),
+            ["spanned", count] => zone.spanned = number(count),
+            ["start_pfn:", count] => zone.start = number(count),
+            ["protection:", ref rest @ ..] => {
+                zone.reserve = rest.iter().map(|text| number(text)).max().unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+    zones.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZONES: &str = "Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 11
+  pages free     3840
+        boost    0
+        min      66
+        low      82
+        high     98
+        spanned  4095
+        present  3998
+        protection: (0, 600, 700, 700, 0)
+      nr_free_pages 3840
+  pagesets
+    cpu: 0
+              count: 0
+  start_pfn:           1
+Node 0, zone    DMA32
+  pages free     50000
+        low      100
+        spanned  100000
+        protection: (0, 0, 0, 0, 0)
+  start_pfn:           4096
+Node 1, zone    DMA32
+  pages free     7
+        low      9
+        spanned  300000
+        protection: (0, 0)
+  start_pfn:           104096
+";
+
+    fn root() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("proc")).expect("made");
+        fs::write(dir.path().join("proc/zoneinfo"), ZONES).expect("written");
+        dir
+    }
+
+    #[test]
+    fn room_is_what_lies_above_watermark_and_reserve() {
+        let root = root();
+        let usable = |node| usable_bytes(root.path(), node).expect("read") / OS_PAGE_BYTES;
+        assert_eq!(usable(0), (3840 - 82 - 700) + (50000 - 100));
+        assert_eq!(usable(1), 0);
+        assert_eq!(usable(9), 0);
+    }
+
+    #[test]
+    fn a_nodes_addresses_span_its_zones() {
+        let root = root();
+        let range = physical_range(root.path(), 0).expect("known");
+        assert_eq!(range, (OS_PAGE_BYTES, 104_096 * OS_PAGE_BYTES));
+        assert!(physical_range(root.path(), 5).is_err());
+    }
+
+    #[test]
+    fn too_little_memory_is_said() {
+        let root = root();
+        let error = Hog::fill(root.path(), &[1], 1 << 30).expect_err("too little");
+        assert!(error.to_string().contains("give the guest more memory"), "{error}");
+    }
+}

@@ -1,0 +1,191 @@
+//! What goes into the guest for one run and what comes out of it.
+//! In: nothing. Out: [`Spec`], [`Event`], [`Measured`], [`Row`], plain data.
+//! Knows nothing of who fills or reads them. The guest speaks JSON lines: one [`Event`] a line.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::experiment::{Half, Huge, Metric, Share};
+
+/// One run, as the guest is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Names the run.
+    pub key: String,
+    /// Program and arguments, as they are in the guest.
+    pub command: Vec<String>,
+    /// What decides where memory is.
+    pub method: Method,
+    /// The guest's nodes of the best tier.
+    pub fast_nodes: Vec<u16>,
+    /// All other nodes with memory.
+    pub slow_nodes: Vec<u16>,
+    /// Bytes of fast memory left to the program; `None`: as much as there is.
+    pub fast_bytes: Option<u64>,
+    /// Whether the kernel may use huge OS pages.
+    pub huge: Huge,
+    /// Kernel settings in order: path, text. What was there before is restored.
+    pub knobs: Vec<(String, String)>,
+    /// What counts as the run's time.
+    pub metric: Metric,
+}
+
+/// What decides where memory is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// The kernel alone, with the run's knobs.
+    Kernel,
+    /// All memory from these nodes, strictly.
+    Bind(Vec<u16>),
+    /// All nodes in turn, by the weights in the knobs.
+    WeightedInterleave,
+    /// The kernel's DAMON.
+    Damon,
+    /// `tiercel run` with this configuration, TOML, at the end of which the budget stands.
+    Tiercel(String),
+}
+
+/// What the guest says, a line each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// This run begins.
+    Begin(String),
+    /// It ended, and was measured.
+    Done(Box<Measured>),
+    /// It could not be made, or is worth nothing; why.
+    Failed(String),
+}
+
+/// One run, as it was seen from inside the guest. Times are the guest's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// What counts, nanoseconds.
+    pub time_ns: u64,
+    /// From the program's start to its end, nanoseconds.
+    pub wall_ns: u64,
+    /// Most memory its control group was charged with, bytes.
+    pub peak_bytes: u64,
+    /// Fast memory that was free for it at its start, bytes; 0 without a limit.
+    pub room_bytes: u64,
+    /// Where its memory was.
+    pub resident: Resident,
+    /// What the kernel counted while it ran.
+    pub moved: Moved,
+    /// The summary of `tiercel run`; `null` for baselines.
+    #[serde(default)]
+    pub tiercel: serde_json::Value,
+    /// The last line it printed.
+    pub said: String,
+    /// What is odd about the run.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// Anonymous memory of the control group by node, as the kernel accounts for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Resident {
+    /// How often somebody looked.
+    pub looks: u64,
+    /// Share of it on fast nodes, 0 to 1, mean over the looks that found any.
+    pub fast_share: f64,
+    /// Most bytes on fast nodes at a look.
+    pub fast_bytes_max: u64,
+    /// Bytes on fast nodes at the last look that found most of it.
+    pub fast_bytes: u64,
+    /// Bytes on other nodes at the same look.
+    pub slow_bytes: u64,
+}
+
+/// Differences of `/proc/vmstat`, in bytes where they count OS pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Migrated between nodes, by whomever.
+    pub migrated_bytes: u64,
+    /// Could not be migrated.
+    pub failed_bytes: u64,
+    /// Promoted by the kernel's tiering.
+    pub promoted_bytes: u64,
+    /// Demoted by reclaim.
+    pub demoted_bytes: u64,
+    /// Faults taken to see accesses.
+    pub hint_faults: u64,
+}
+
+/// One finished run: a file of the results, one line of JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Hash of everything that determines the run.
+    pub key: String,
+    /// Which run.
+    pub cell: Cell,
+    /// Whether times are modelled ones.
+    pub timed: bool,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// Fast memory the run was to have, bytes; `None`: no limit.
+    pub fast_bytes: Option<u64>,
+    /// What came of it.
+    pub measured: Measured,
+    /// Host seconds from its beginning to its end.
+    pub host_s: f64,
+}
+
+/// A run's place in the experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The machine.
+    pub machine: String,
+    /// The workload.
+    pub workload: String,
+    /// Its half.
+    pub half: Half,
+    /// The policy.
+    pub policy: String,
+    /// Fast memory as a share of the workload's peak; `None`: no limit.
+    pub share: Option<Share>,
+    /// From 0.
+    pub repeat: u32,
+}
+
+/// A run that failed as often as it is tried: a file of the results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Hash of everything that determines the run.
+    pub key: String,
+    /// Which run.
+    pub cell: Cell,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why the last attempt failed, with the console's last lines where the guest died.
+    pub why: String,
+}
+
+impl Cell {
+    /// `workload/policy/25%`, with the repeat when it is not the first.
+    pub fn label(&self) -> String {
+        let share = self.share.map_or(String::new(), |share| format!("/{share}"));
+        let repeat = if self.repeat > 0 { format!("#{}", self.repeat + 1) } else { String::new() };
+        format!("{}/{}{share}{repeat}", self.workload, self.policy)
+    }
+}
+
+impl Measured {
+    /// A figure of Tiercel's summary, by path; `None` for baselines.
+    pub fn figure(&self, path: &[&str]) -> Option<f64> {
+        let mut value = &self.tiercel;
+        for key in path {
+            value = value.get(key)?;
+        }
+        value.as_f64()
+    }
+
+    /// Problems Tiercel counted, with how often.
+    pub fn problems(&self) -> BTreeMap<String, u64> {
+        let problems = self.tiercel.get("problems").and_then(|value| value.as_object());
+        let pairs = problems.into_iter().flatten();
+        pairs.map(|(text, count)| (text.clone(), count.as_u64().unwrap_or(0))).collect()
+    }
+}

@@ -1,0 +1,110 @@
+//! Tests of the summary, on rows made by hand.
+//! In: times. Out: tables. Knows nothing of guests.
+
+use super::*;
+use crate::bench::row::{Cell, Moved, Resident};
+use expect_test::expect;
+
+fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64) -> Row {
+    let share = percent.map(|text| Share::try_from(text.to_owned()).expect("a share"));
+    let ours = policy == "lru";
+    let summary = serde_json::json!({
+        "elapsed_ms": 2000,
+        "spent": { "cpu_ns": 1_000_000, "theirs_ns": 0 },
+        "objects": { "born": 64, "born_bytes": 8_000_000, "ephemeral": 1, "peak_bytes": 4 << 20 },
+        "samples": { "seen": 100, "attributed": 90 },
+        "moves": { "asked": 7 },
+    });
+    Row {
+        key: format!("{workload} {policy} {percent:?}"),
+        cell: Cell {
+            machine: "m".to_owned(),
+            workload: workload.to_owned(),
+            half,
+            policy: policy.to_owned(),
+            share,
+            repeat: 0,
+        },
+        timed: true,
+        vcpus: 1,
+        fast_bytes: None,
+        measured: Measured {
+            time_ns: ms * 1_000_000,
+            wall_ns: 100_000_000,
+            peak_bytes: 8 << 20,
+            resident: Resident { looks: 4, fast_share: 0.5, ..Resident::default() },
+            moved: Moved { migrated_bytes: 2 << 20, ..Moved::default() },
+            tiercel: if ours { summary } else { serde_json::Value::Null },
+            ..Measured::default()
+        },
+        host_s: 1.0,
+    }
+}
+
+fn summary() -> Summary {
+    let quarter = Some("25%");
+    let mut rows = vec![
+        row("hot", Half::Tuning, "all-fast", None, 100),
+        row("bfs", Half::Report, "all-fast", None, 200),
+        row("hot", Half::Tuning, "all-slow", None, 400),
+        row("hot", Half::Tuning, "first-touch", quarter, 200),
+        row("bfs", Half::Report, "first-touch", quarter, 400),
+        row("hot", Half::Tuning, "lru", quarter, 100),
+        row("bfs", Half::Report, "lru", quarter, 800),
+    ];
+    rows[3].measured.warnings.push("odd".to_owned());
+    let manifest =
+        Manifest { name: "t".to_owned(), what: "It shows.".to_owned(), keys: Vec::new() };
+    summarise(&manifest, rows, Vec::new())
+}
+
+#[test]
+fn means_compare_with_every_baseline_there_is() {
+    let summary = summary();
+    let scene = summary.scenes()[0];
+    expect![[r"
+        | policy      | time over all-fast | speed over first touch |       worst | over kernel tiering | workloads |
+        |-------------|-------------------:|-----------------------:|------------:|--------------------:|----------:|
+        | all-fast    |              1.000 |                  2.000 | 2.000 (bfs) |                   - |         2 |
+        | all-slow    |              4.000 |                  0.500 | 0.500 (hot) |                   - |         1 |
+        | first-touch |              2.000 |                  1.000 | 1.000 (bfs) |                   - |         2 |
+        | lru         |              2.000 |                  1.000 | 0.500 (bfs) |                   - |         2 |
+    "]]
+    .assert_eq(&summary.means(scene, None).markdown());
+    let report = summary.means(scene, Some(Half::Report)).markdown();
+    assert!(
+        report.contains("| lru         |              4.000 |                  0.500 |"),
+        "{report}"
+    );
+}
+
+#[test]
+fn the_page_has_every_table_and_picture() {
+    let summary = summary();
+    let pictures = summary.pictures().expect("drawn");
+    let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["m-25.svg", "m-capacity.svg"]);
+    let page = summary.markdown(&names);
+    for part in [
+        "It shows.",
+        "m-25.svg",
+        "### Report half",
+        "| lru         | 1.000 | 4.000 |",
+        "| lru         |          2.0 |        0.25 |        0.0 |           0 |             1.00 |",
+        "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
+        "0.900",
+        "| hot/first-touch/25% |",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in\n{page}");
+    }
+}
+
+#[test]
+fn failures_are_shown() {
+    let mut summary = summary();
+    let cell = summary.rows[0].cell.clone();
+    let why = "the guest stopped".to_owned();
+    summary.failures.push(Failure { key: "k".to_owned(), cell, attempts: 2, why });
+    let page = summary.markdown(&[]);
+    assert!(page.contains("hot/all-fast, 2 times:\n\n```text\nthe guest stopped\n```"), "{page}");
+}
