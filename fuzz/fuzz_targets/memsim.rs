@@ -43,6 +43,7 @@ fn shape(bytes: &[u8]) -> SimulatorShape {
         prefetch: (bytes[9] % 2 == 1).then_some(PrefetchShape {
             degree: number(10, 5) as u32,
             ahead: number(11, 20) as u32,
+            lines: number(10, 7) as u32,
         }),
         instruction_ps: 100,
         home: None,

@@ -34,8 +34,8 @@ const TAG_BITS: u32 = 42;
 const L1: LevelShape = LevelShape { cache: CacheShape { bytes: 32 << 10, ways: 8 }, latency_ps: 0 };
 const WAYS: u32 = 16;
 /// The streamer of Intel's second levels: up to 20 lines ahead, two at a time (its optimisation
-/// manual, Data Prefetch to L2).
-const PREFETCH: PrefetchShape = PrefetchShape { degree: 2, ahead: 20 };
+/// manual, Data Prefetch to L2); Golden Cove's second level has 48 misses in flight.
+const PREFETCH: PrefetchShape = PrefetchShape { degree: 2, ahead: 20, lines: 48 };
 /// Values of loads that are remembered, to find loads that depend on them: of more than can be
 /// outstanding at once.
 const VALUES: usize = 32;

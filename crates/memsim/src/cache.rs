@@ -16,7 +16,7 @@
 //! needs a power of two, and stays as close to LRU. No line leaves but for another, so until a set
 //! is full its first clear bit is its first empty way.
 
-use crate::{LINE_BYTES, ModelError};
+use crate::{LINE_BYTES, ModelError, SPREAD};
 
 /// Most ways: `recent` and `dirty` share a word.
 pub const MAX_WAYS: u32 = 32;
@@ -27,8 +27,6 @@ const LANES: usize = 8;
 const ONES: u64 = 0x0101_0101_0101_0101;
 /// All but the highest bit of every byte.
 const LOW: u64 = 0x7F7F_7F7F_7F7F_7F7F;
-/// 2^64 over the golden ratio: its products spread neighbours over the highest byte.
-const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,16 +12,16 @@ use tiercel_machine::{Machine, NodeId};
 use crate::cache::{Cache, CacheShape};
 use crate::memory::Memory;
 use crate::prefetch::{PrefetchShape, Prefetcher};
-use crate::window::{Window, WindowShape};
-use crate::{LINE_BYTES, ModelError};
+use crate::window::{Progress, Window, WindowShape};
+use crate::{LINE_BYTES, ModelError, place};
 
 /// Most levels, the shared one included.
 pub const MAX_LEVELS: usize = 4;
 /// Entries of the filter in front of the first level.
 const FILTER: usize = 64;
-/// Lines whose arrival is known. A line that takes another one's place in the table lets that one
-/// count as arrived.
-const FLIGHT: usize = 64;
+/// Lines whose arrival is known, some times as many as are in flight. A line that takes another
+/// one's place in the table lets that one count as arrived.
+const FLIGHT: u64 = 256;
 
 /// One cache level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,8 @@ pub struct Core {
     shape: CoreShape,
     now_ps: u64,
     instruction: u64,
+    /// The clock when the last access was over.
+    since_ps: u64,
     private: Vec<Cache>,
     /// By first-level set: the line used last in it, shifted left, and whether it is dirty. A use
     /// of that line again changes nothing in the cache, so that it need not be asked.
@@ -104,16 +106,19 @@ pub struct Core {
     window: Window,
     prefetcher: Option<Prefetcher>,
     prefetches: Prefetches,
+    /// When each of the prefetcher's lines in flight comes, and the one that is used next.
+    fetched_ps: Vec<u64>,
+    fetch: usize,
     flight: Flight,
     /// Accesses by level; the one behind the last level is memory.
     served: [u64; MAX_LEVELS + 1],
 }
 
-/// Lines that are in the caches' books already, and when they really come. By line % `FLIGHT`.
+/// Lines that are in the caches' books already, and when they really come. By hash of the line.
 #[derive(Clone, Debug)]
 struct Flight {
-    lines: [u64; FLIGHT],
-    done_ps: [u64; FLIGHT],
+    lines: [u64; FLIGHT as usize],
+    done_ps: [u64; FLIGHT as usize],
     /// The last of all.
     until_ps: u64,
 }
@@ -160,12 +165,19 @@ impl Core {
         Ok(Core {
             now_ps: 0,
             instruction: 0,
+            since_ps: 0,
             private: private.collect::<Result<_, _>>()?,
             filter: [0; FILTER],
             window: Window::new(shape.window)?,
             prefetcher: shape.prefetch.map(Prefetcher::new).transpose()?,
             prefetches: Prefetches::default(),
-            flight: Flight { lines: [0; FLIGHT], done_ps: [0; FLIGHT], until_ps: 0 },
+            fetched_ps: vec![0; shape.prefetch.map_or(0, |prefetch| prefetch.lines as usize)],
+            fetch: 0,
+            flight: Flight {
+                lines: [0; FLIGHT as usize],
+                done_ps: [0; FLIGHT as usize],
+                until_ps: 0,
+            },
             served: [0; MAX_LEVELS + 1],
             shape: shape.clone(),
         })
@@ -196,6 +208,7 @@ impl Core {
         if access.after_ps > self.now_ps && !access.write {
             self.now_ps = self.window.load(self.instruction, self.now_ps, done_ps);
         }
+        self.since_ps = self.now_ps;
         Some(Served { level: 0, done_ps, latency_ps: done_ps - known_ps })
     }
 
@@ -218,7 +231,8 @@ impl Core {
         self.now_ps
     }
 
-    /// The core did nothing until `now_ps`; an earlier time changes nothing.
+    /// The core ran until `now_ps`, without the accesses it tells of next; an earlier time changes
+    /// nothing.
     pub fn advance(&mut self, now_ps: u64) {
         self.now_ps = self.now_ps.max(now_ps);
     }
@@ -226,6 +240,7 @@ impl Core {
     /// Waits for everything in flight; the clock then.
     pub fn drain(&mut self) -> u64 {
         self.now_ps = self.window.drain(self.now_ps);
+        self.since_ps = self.now_ps;
         self.now_ps
     }
 
@@ -242,9 +257,11 @@ impl Core {
 
     #[inline]
     fn step(&mut self, access: &Access) {
+        let from = Progress { instruction: self.instruction, now_ps: self.since_ps };
         self.instruction += access.instructions;
         let wanted_ps = self.now_ps + access.instructions * self.shape.instruction_ps;
-        self.now_ps = self.window.reach(self.instruction, wanted_ps);
+        let to = Progress { instruction: self.instruction, now_ps: wanted_ps };
+        self.now_ps = self.window.reach(from, to);
     }
 
     fn miss(
@@ -261,7 +278,8 @@ impl Core {
         self.served[level] += 1;
         let known_ps = self.now_ps.max(access.after_ps);
         let register = self.window.register(self.now_ps, known_ps);
-        let ahead_ps = known_ps - self.now_ps;
+        // Memory sees it when it goes out, not when the core comes to it.
+        let ahead_ps = register.out_ps - self.now_ps;
         let latency_ps = self.latency_ps(level, line, ahead_ps, uncore, node_of);
         let mut done_ps = register.out_ps + latency_ps;
         let flight_ps = self.flight.done_ps(line);
@@ -275,6 +293,7 @@ impl Core {
         } else {
             self.window.load(self.instruction, self.now_ps, done_ps)
         };
+        self.since_ps = self.now_ps;
         self.write_back(&back, uncore, node_of);
         if let Some(prefetcher) = &mut self.prefetcher {
             let ahead = prefetcher.miss(line);
@@ -288,14 +307,17 @@ impl Core {
         if level_at(&mut self.private, uncore, 1).holds(line) {
             return;
         }
-        if self.flight.is_busy(line, self.now_ps) {
+        if self.fetched_ps[self.fetch] > self.now_ps {
             self.prefetches.dropped += 1;
             return;
         }
         self.prefetches.issued += 1;
         let (level, back) = self.bring(1, line, false, uncore);
         let latency_ps = self.latency_ps(level, line, 0, uncore, node_of);
-        self.flight.add(line, self.now_ps + latency_ps);
+        let done_ps = self.now_ps + latency_ps;
+        self.fetched_ps[self.fetch] = done_ps;
+        self.fetch = if self.fetch + 1 == self.fetched_ps.len() { 0 } else { self.fetch + 1 };
+        self.flight.add(line, done_ps);
         self.write_back(&back, uncore, node_of);
     }
 
@@ -383,18 +405,12 @@ impl Flight {
     /// When the line comes; 0 if that is not known any more.
     #[inline]
     fn done_ps(&self, line: u64) -> u64 {
-        let at = line as usize % FLIGHT;
+        let at = place(line, FLIGHT);
         if self.lines[at] == line + 1 { self.done_ps[at] } else { 0 }
     }
 
-    /// Whether another line that is still on its way has the place of this one.
-    fn is_busy(&self, line: u64, now_ps: u64) -> bool {
-        let at = line as usize % FLIGHT;
-        self.lines[at] != line + 1 && self.done_ps[at] > now_ps
-    }
-
     fn add(&mut self, line: u64, done_ps: u64) {
-        let at = line as usize % FLIGHT;
+        let at = place(line, FLIGHT);
         (self.lines[at], self.done_ps[at]) = (line + 1, done_ps);
         self.until_ps = self.until_ps.max(done_ps);
     }

@@ -28,13 +28,23 @@ pub use memory::{Memory, NodeUse};
 pub use prefetch::{Ahead, PrefetchShape, Prefetcher, STREAMS};
 pub use simulator::{Simulator, SimulatorShape};
 pub use wear::{WEAR_BLOCK_BYTES, WEAR_BLOCKS_MAX, WEAR_CLASSES, Wear};
-pub use window::{MAX_REGISTERS, MAX_WINDOW, Register, Window, WindowShape};
+pub use window::{MAX_REGISTERS, MAX_WINDOW, Progress, Register, Window, WindowShape};
 
 /// Bytes of a cache line; the unit of all traffic.
 pub const LINE_BYTES: u64 = 64;
 
+/// 2^64 over the golden ratio: its products spread neighbours over the highest bits.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Picoseconds of a nanosecond. Time is whole picoseconds, so that runs repeat bit for bit.
 pub const PS_PER_NS: f64 = 1000.0;
+
+/// Where something with this number has its place in a table of a power of two places: neighbours
+/// and numbers a power of two apart are spread.
+#[inline]
+fn place(number: u64, places: u64) -> usize {
+    (number.wrapping_mul(SPREAD) >> (u64::BITS - places.ilog2())) as usize
+}
 
 /// Why a model cannot be built.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

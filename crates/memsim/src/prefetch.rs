@@ -3,16 +3,16 @@
 //! Knows nothing of caches, time, or what became of the lines it named.
 //!
 //! ```text
-//!   streams [region % STREAMS]  the region of 4 KiB, the last line in it, the stride to it
+//!   streams [hash of region]  the region of 4 KiB, the last line in it, the stride to it
 //! ```
 //!
 //! Two equal strides in a row start a stream. It never leaves its region: the next OS page may be
 //! anywhere in physical memory, so real prefetchers of this level stop there as well.
 
-use crate::{LINE_BYTES, ModelError};
+use crate::{LINE_BYTES, ModelError, place};
 
-/// Streams watched at once, one per 4 KiB region; a region takes the place of another whose number
-/// is a multiple of this away.
+/// Streams watched at once, one per 4 KiB region; a region takes the place of another with the same
+/// hash. By hash, because arrays that are walked together often lie a power of two apart.
 pub const STREAMS: usize = 64;
 
 /// Lines of a region.
@@ -25,6 +25,8 @@ pub struct PrefetchShape {
     pub degree: u32,
     /// Strides that it may be in front of the program.
     pub ahead: u32,
+    /// Lines in flight at once.
+    pub lines: u32,
 }
 
 /// The prefetcher of one core.
@@ -57,8 +59,9 @@ pub struct Ahead {
 impl Prefetcher {
     /// Nothing seen yet.
     pub fn new(shape: PrefetchShape) -> Result<Prefetcher, ModelError> {
-        if shape.degree == 0 || shape.ahead == 0 {
-            return Err(ModelError::Shape("a prefetcher needs a degree and a distance above 0"));
+        if shape.degree == 0 || shape.ahead == 0 || shape.lines == 0 {
+            let what = "a prefetcher needs a degree, a distance and lines in flight above 0";
+            return Err(ModelError::Shape(what));
         }
         Ok(Prefetcher { shape, streams: vec![Stream::default(); STREAMS] })
     }
@@ -66,7 +69,7 @@ impl Prefetcher {
     /// The first level missed this line; what to fetch.
     pub fn miss(&mut self, line: u64) -> Ahead {
         let (region, at) = (line / REGION_LINES, (line % REGION_LINES) as i64);
-        let stream = &mut self.streams[region as usize % STREAMS];
+        let stream = &mut self.streams[place(region, STREAMS as u64)];
         if stream.region != region + 1 {
             *stream = Stream { region: region + 1, last: at, ..Stream::default() };
             return Ahead::default();

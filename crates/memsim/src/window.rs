@@ -51,12 +51,31 @@ struct Held {
     done_ps: u64,
 }
 
+/// How far a core is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Instructions so far.
+    pub instruction: u64,
+    /// Its clock, picoseconds.
+    pub now_ps: u64,
+}
+
 /// A miss register and the time it can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register {
     index: usize,
     /// When the miss goes out.
     pub out_ps: u64,
+}
+
+impl Progress {
+    /// The clock at an instruction on the way to another point, at an even pace.
+    fn until(self, instruction: u64, to: Progress) -> u64 {
+        let done = u128::from(instruction.saturating_sub(self.instruction));
+        let all = u128::from((to.instruction - self.instruction).max(1));
+        let elapsed_ps = u128::from(to.now_ps - self.now_ps);
+        self.now_ps + (elapsed_ps * done / all) as u64
+    }
 }
 
 impl Window {
@@ -79,19 +98,23 @@ impl Window {
         })
     }
 
-    /// The core wants to be at `instruction` at `now_ps`; returns when it can be: after every load
-    /// that is a window or more behind.
+    /// The core was at `from` and wants to be at `to`, at an even pace; returns when it can be
+    /// there. On its way it stops wherever a load a window behind is not done, so that a load can
+    /// only be hidden by the instructions of one window, however many follow.
     #[inline]
-    pub fn reach(&mut self, instruction: u64, now_ps: u64) -> u64 {
-        let mut now_ps = now_ps;
-        while let Some(oldest) = self.held.front() {
-            if oldest.until > instruction {
+    pub fn reach(&mut self, from: Progress, to: Progress) -> u64 {
+        let mut late_ps = 0;
+        while let Some(&oldest) = self.held.front() {
+            if oldest.until > to.instruction {
                 break;
             }
-            now_ps = now_ps.max(oldest.done_ps);
             self.held.pop_front();
+            if oldest.done_ps > from.now_ps {
+                let there_ps = from.until(oldest.until, to) + late_ps;
+                late_ps += oldest.done_ps.saturating_sub(there_ps);
+            }
         }
-        now_ps
+        to.now_ps + late_ps
     }
 
     /// A register for a miss whose address is known at `known_ps` (`now_ps` or later): of those

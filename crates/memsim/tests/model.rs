@@ -45,7 +45,11 @@ fn processors() -> impl Strategy<Value = SimulatorShape> {
     let window = (1u64..40, 1usize..5, 1usize..4).prop_map(|(instructions, registers, stores)| {
         WindowShape { instructions, registers, stores }
     });
-    let prefetch = (1u32..4, 1u32..9).prop_map(|(degree, ahead)| PrefetchShape { degree, ahead });
+    let prefetch = (1u32..4, 1u32..9, 1u32..6).prop_map(|(degree, ahead, lines)| PrefetchShape {
+        degree,
+        ahead,
+        lines,
+    });
     let parts = (level(), level(), level(), window, proptest::option::of(prefetch));
     parts.prop_map(|(first, second, shared, window, prefetch)| {
         let far = LevelShape { latency_ps: 9000, ..second };
@@ -178,7 +182,7 @@ fn shapes_that_cannot_be() {
     };
     assert!(refused(core(vec![])));
     assert!(refused(core(vec![level(1, 1); 5])));
-    let prefetch = Some(PrefetchShape { degree: 2, ahead: 8 });
+    let prefetch = Some(PrefetchShape { degree: 2, ahead: 8, lines: 16 });
     assert!(refused(CoreShape { prefetch, ..core(vec![level(1, 1)]) }), "nowhere to prefetch to");
     let window = WindowShape { instructions: 0, registers: 1, stores: 1 };
     assert!(refused(CoreShape { window, ..core(vec![level(1, 1)]) }));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tiercel_machine::{Machine, NodeId, loaded_latency_ns, peak_gb_s};
 use tiercel_memsim::{
     Access, CacheShape, CoreShape, LevelShape, Memory, ModelError, PrefetchShape, Prefetcher,
-    Simulator, SimulatorShape, Window, WindowShape,
+    Progress, Simulator, SimulatorShape, Window, WindowShape,
 };
 
 const FAST: NodeId = NodeId(0);
@@ -275,7 +275,8 @@ fn misses_ps(shape: WindowShape, count: u64, gap: u64, depends: bool) -> u64 {
     let mut window = Window::new(shape).unwrap();
     let (mut now_ps, mut done_ps) = (0, 0);
     for i in 0..count {
-        now_ps = window.reach(i * gap, now_ps);
+        let at = |instruction: u64| Progress { instruction, now_ps };
+        now_ps = window.reach(at(i.saturating_sub(1) * gap), at(i * gap));
         let known_ps = if depends { now_ps.max(done_ps) } else { now_ps };
         let register = window.register(now_ps, known_ps);
         done_ps = register.out_ps + 100_000;
@@ -295,6 +296,53 @@ fn parallelism_is_the_smaller_of_registers_and_window() {
 }
 
 #[test]
+fn only_one_window_of_instructions_hides_a_load() {
+    let mut window =
+        Window::new(WindowShape { instructions: 200, registers: 9, stores: 1 }).unwrap();
+    let at = |instruction, now_ps| Progress { instruction, now_ps };
+    assert_eq!(window.load(10, 1_000, 101_000), 1_000);
+    // 100 ps an instruction: the window ends at 210, 20,000 ps later; 80,000 ps are waited there.
+    assert_eq!(window.reach(at(10, 1_000), at(209, 20_900)), 20_900);
+    assert_eq!(window.reach(at(209, 20_900), at(10_010, 1_001_000)), 1_081_000);
+    // Of two loads that wait for the same time, the second one waits for what is left.
+    window.load(20_000, 2_000_000, 2_100_000);
+    window.load(20_100, 2_010_000, 2_150_000);
+    assert_eq!(window.reach(at(20_100, 2_010_000), at(30_000, 3_000_000)), 3_120_000);
+}
+
+#[test]
+fn a_stream_is_found_among_arrays_a_power_of_two_apart() {
+    let shape = PrefetchShape { degree: 2, ahead: 20, lines: 48 };
+    let mut simulator = simulator("spr-cxl", 1, &CoreShape { prefetch: Some(shape), ..core() });
+    for i in 0..8192 {
+        let addr = (i % 4) << 22 | (i / 4) << 6;
+        let access = Access { instructions: 40, addr, write: false, after_ps: 0 };
+        simulator.access(0, &access, |_| FAST);
+    }
+    let issued = simulator.prefetches(0).issued;
+    assert!(issued > 8192 * 8 / 10, "{issued} of 8192 lines");
+}
+
+#[test]
+fn a_miss_that_waits_for_a_register_does_not_queue_as_well() {
+    // One core with 16 registers saturates its share of the CXL node, and no more.
+    let machine = machine("spr-cxl");
+    let memory = Memory::for_cpus(&machine, &[FAST]).unwrap();
+    let shape = SimulatorShape { cores: vec![core()], shared: None };
+    let mut simulator = Simulator::with_memory(memory, &shape).unwrap();
+    let mut began_ps = 0;
+    for i in 0..100_000 {
+        if i == 50_000 {
+            began_ps = simulator.now_ps(0);
+        }
+        let access = Access { instructions: 2, addr: i * 64, write: false, after_ps: 0 };
+        simulator.access(0, &access, |_| SLOW);
+    }
+    let gb_s = 50_000.0 * 64_000.0 / (simulator.now_ps(0) - began_ps) as f64 * 32.0;
+    assert!((gb_s / 51.9 - 1.0).abs() < 0.05, "{gb_s} GB/s");
+}
+
+#[test]
 fn stores_wait_for_nobody_until_their_buffer_is_full() {
     let mut window = Window::new(WindowShape { instructions: 1, registers: 1, stores: 3 }).unwrap();
     let waits: Vec<u64> = (1..=5).map(|i| window.store(0, i * 100)).collect();
@@ -304,7 +352,7 @@ fn stores_wait_for_nobody_until_their_buffer_is_full() {
 
 #[test]
 fn a_prefetcher_hides_latency_and_costs_nothing_but_traffic() {
-    let eager = PrefetchShape { degree: 4, ahead: 16 };
+    let eager = PrefetchShape { degree: 4, ahead: 16, lines: 48 };
     // One register: without prefetching one line at a time.
     let window = WindowShape { instructions: 224, registers: 1, stores: 1 };
     let run = |prefetch| {
@@ -335,7 +383,7 @@ proptest! {
         region in 0u64..1 << 40,
     ) {
         prop_assume!(stride != 0);
-        let mut prefetcher = Prefetcher::new(PrefetchShape { degree, ahead }).unwrap();
+        let mut prefetcher = Prefetcher::new(PrefetchShape { degree, ahead, lines: 1 }).unwrap();
         let stream: Vec<u64> = (0..64)
             .map(|i| start + i * stride)
             .take_while(|at| (0..64).contains(at))
@@ -353,7 +401,7 @@ proptest! {
     /// Lines without a stride are left alone.
     #[test]
     fn no_stride_no_prefetch(lines in proptest::collection::vec(0u64..1 << 30, 1..300)) {
-        let shape = PrefetchShape { degree: 4, ahead: 16 };
+        let shape = PrefetchShape { degree: 4, ahead: 16, lines: 48 };
         let mut prefetcher = Prefetcher::new(shape).unwrap();
         // Each line in a region of its own.
         let fetched: usize = (0..).zip(lines)
@@ -390,7 +438,7 @@ proptest! {
         prefetch in any::<bool>(),
     ) {
         let run = || {
-            let prefetch = prefetch.then_some(PrefetchShape { degree: 2, ahead: 8 });
+            let prefetch = prefetch.then_some(PrefetchShape { degree: 2, ahead: 8, lines: 16 });
             let mut simulator = simulator("spr-cxl", 2, &CoreShape { prefetch, ..core() });
             let place = |addr: u64| if addr < 1 << 21 { FAST } else { SLOW };
             let (mut clocks, mut done_ps) = (Vec::new(), 0);

@@ -6,9 +6,16 @@
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::{Access, CacheShape, LINE_BYTES, Memory, SimulatorShape};
 
-const FLIGHT: u64 = 64;
+const FLIGHT: u64 = 256;
 const STREAMS: u64 = 64;
 const REGION_LINES: u64 = 64;
+
+/// Where a number has its place in a table: the highest bits of its product with 2^64 over the
+/// golden ratio.
+fn place(number: u64, places: u64) -> usize {
+    let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15 % (1 << 64);
+    (product * u128::from(places) >> 64) as usize
+}
 
 /// A set is a list of ways with their three facts.
 #[derive(Clone)]
@@ -71,11 +78,13 @@ struct SlowCore {
     /// When every store there was leaves.
     stores: Vec<u64>,
     registers: Vec<u64>,
-    /// By region % 64: the region, the lines missed in it, the lines named since its stride
+    /// By the region's place: the region, the lines missed in it, the lines named since its stride
     /// changed.
     streams: Vec<(u64, Vec<i64>, Vec<i64>)>,
-    /// By line % 64.
+    /// By the line's place.
     flight: Vec<Option<(u64, u64)>>,
+    /// When each prefetched line comes, in their order.
+    fetched: Vec<u64>,
 }
 
 pub struct Slow {
@@ -113,12 +122,15 @@ impl Slow {
         let shape = self.shape.cores[core].clone();
         let line = access.addr / LINE_BYTES;
         let state = &mut self.cores[core];
-        state.instruction += access.instructions;
-        state.now_ps += access.instructions * shape.instruction_ps;
-        let behind = state.instruction.saturating_sub(shape.window.instructions);
-        for &(instruction, done_ps) in &state.loads {
-            if instruction <= behind && state.instruction >= shape.window.instructions {
-                state.now_ps = state.now_ps.max(done_ps);
+        // Instruction by instruction: none runs while a load a window before it is not done.
+        for _ in 0..access.instructions {
+            state.instruction += 1;
+            state.now_ps += shape.instruction_ps;
+            let behind = state.instruction.checked_sub(shape.window.instructions);
+            for &(instruction, done_ps) in &state.loads {
+                if Some(instruction) == behind {
+                    state.now_ps = state.now_ps.max(done_ps);
+                }
             }
         }
         let known_ps = state.now_ps.max(access.after_ps);
@@ -134,12 +146,12 @@ impl Slow {
         }
         let register = self.register(core, known_ps);
         let out_ps = known_ps.max(self.cores[core].registers[register]);
-        let mut done_ps = out_ps + self.latency_ps(core, level, line, known_ps);
+        let mut done_ps = out_ps + self.latency_ps(core, level, line, out_ps);
         if level < self.levels(core) {
             done_ps = done_ps.max(flight_ps);
         }
         self.cores[core].registers[register] = done_ps;
-        self.cores[core].flight[(line % FLIGHT) as usize] = Some((line, done_ps));
+        self.cores[core].flight[place(line, FLIGHT)] = Some((line, done_ps));
         if access.write {
             self.store(core, done_ps, shape.window.stores);
         } else {
@@ -214,12 +226,12 @@ impl Slow {
         (served, back)
     }
 
-    fn latency_ps(&mut self, core: usize, level: usize, line: u64, known_ps: u64) -> u64 {
+    fn latency_ps(&mut self, core: usize, level: usize, line: u64, out_ps: u64) -> u64 {
         if level == self.levels(core) {
             let (addr, now_ps) = (line * LINE_BYTES, self.cores[core].now_ps);
             let home = self.shape.cores[core].home;
             let node = (self.node_of)(addr);
-            return self.memory.read(home, node, addr, now_ps, known_ps - now_ps);
+            return self.memory.read(home, node, addr, now_ps, out_ps - now_ps);
         }
         let own = &self.shape.cores[core].levels;
         own.get(level).or(self.shape.shared.as_ref()).unwrap().latency_ps
@@ -234,23 +246,26 @@ impl Slow {
     }
 
     fn flight_ps(&self, core: usize, line: u64) -> u64 {
-        let entry = self.cores[core].flight[(line % FLIGHT) as usize];
+        let entry = self.cores[core].flight[place(line, FLIGHT)];
         entry.filter(|&(of, _)| of == line).map_or(0, |(_, done_ps)| done_ps)
     }
 
     fn prefetch(&mut self, core: usize, line: u64) {
+        let most = self.shape.cores[core].prefetch.map_or(0, |prefetch| prefetch.lines as usize);
         for line in self.ahead(core, line) {
             if self.cache(core, 1).holds(line) {
                 continue;
             }
             let now_ps = self.cores[core].now_ps;
-            let entry = self.cores[core].flight[(line % FLIGHT) as usize];
-            if entry.is_some_and(|(of, done_ps)| of != line && done_ps > now_ps) {
+            let fetched = &self.cores[core].fetched;
+            // The one as many before as may be in flight must have come.
+            if fetched.len() >= most && fetched[fetched.len() - most] > now_ps {
                 continue;
             }
             let (level, back) = self.bring(core, 1, line, false);
             let done_ps = now_ps + self.latency_ps(core, level, line, now_ps);
-            self.cores[core].flight[(line % FLIGHT) as usize] = Some((line, done_ps));
+            self.cores[core].fetched.push(done_ps);
+            self.cores[core].flight[place(line, FLIGHT)] = Some((line, done_ps));
             self.write_back(core, &back);
         }
     }
@@ -258,7 +273,7 @@ impl Slow {
     fn ahead(&mut self, core: usize, line: u64) -> Vec<u64> {
         let Some(shape) = self.shape.cores[core].prefetch else { return Vec::new() };
         let (region, at) = (line / REGION_LINES, (line % REGION_LINES) as i64);
-        let stream = &mut self.cores[core].streams[(region % STREAMS) as usize];
+        let stream = &mut self.cores[core].streams[place(region, STREAMS)];
         if stream.0 != region {
             *stream = (region, vec![at], Vec::new());
             return Vec::new();
