@@ -151,7 +151,7 @@ static inline void hold(uint64_t bytes) {
 #define INLINED __attribute__((always_inline)) static inline
 
 INLINED void *must_have(void *memory, size_t bytes) {
-    if (memory == NULL) {
+    if (memory == NULL || memory == MAP_FAILED) {
         fprintf(stderr, "out of memory: %zu bytes\n", bytes);
         exit(3);
     }
@@ -169,11 +169,10 @@ static inline void give_back(void *memory, size_t bytes) {
     atomic_fetch_sub(&bytes_held, bytes);
 }
 
-/* Private anonymous memory straight from the kernel. */
-INLINED void *must_map(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return must_have(memory == MAP_FAILED ? NULL : memory, bytes);
-}
+/* Private anonymous memory straight from the kernel. A macro, so that the site is the function that
+ * says it. */
+#define must_map(bytes)                                                                            \
+    must_have(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes)
 
 static inline void unmap(void *memory, size_t bytes) {
     munmap(memory, bytes);
