@@ -442,7 +442,7 @@ fn all(of: impl Fn(c_uint) -> VcpuStats) -> Stats {
     let state = state();
     let vcpus = (0..state.shared.config().cpu_nodes.len() as c_uint).map(of).collect();
     let nodes = state.shared.nodes(&state.machine);
-    Stats { elapsed_ns: CLOCK.now_ns(), vcpus, nodes, ..Stats::default() }
+    Stats { elapsed_ns: time::ran_ns(), vcpus, nodes, ..Stats::default() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -46,6 +46,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(10);
 static IDLE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 /// The time at which timers last ran, picoseconds.
 static TOLD_PS: AtomicI64 = AtomicI64::new(0);
+static RAN_PS: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
     /// Set on the thread that runs timers while all virtual CPUs idle.
@@ -82,8 +83,15 @@ pub fn start_warping() -> std::io::Result<()> {
     std::thread::Builder::new().name("warp".to_owned()).spawn(warp).map(|_| ())
 }
 
+/// The guest's clock when a virtual CPU last ended a quantum or idled, nanoseconds: at the end, how
+/// long the guest ran. After power-off it idles until the host gets to it.
+pub fn ran_ns() -> i64 {
+    RAN_PS.load(Ordering::Acquire) / PS_PER_NS
+}
+
 /// A virtual CPU has nothing to do.
 pub fn idle(vcpu: usize) {
+    RAN_PS.fetch_max(CLOCK.time_ps(vcpu), Ordering::AcqRel);
     CLOCK.idle(vcpu);
     if !CLOCK.anybody() {
         let mut idle = IDLE.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,6 +118,7 @@ pub fn end_quantum(vcpu: usize) {
         }
     }
     TOLD_PS.fetch_max(now_ps, Ordering::AcqRel);
+    RAN_PS.fetch_max(now_ps, Ordering::AcqRel);
 }
 
 /// The time that the calling thread may know.
