@@ -16,8 +16,11 @@ pub const OBJECT_BYTES_MAX: u64 = EXTENT_BYTES_MAX * OBJECT_EXTENTS_MAX;
 /// How a ledger works. The defaults are MAT's where MAT has a word on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Objects larger than this are tiered in pieces of this size, bytes (MAT 4.5.1).
+    /// Objects larger than this are tiered in pieces of at most this size, bytes (MAT 4.5.1).
     pub extent_bytes: u64,
+    /// No piece is made smaller than this for a small budget or uneven heat, bytes. As large as
+    /// `extent_bytes`: pieces are what they are in MAT.
+    pub finest_bytes: u64,
     /// Weight of the newest interval in the average, 0 < alpha <= 1 (MAT Eq. 1, 4.5.1).
     pub alpha: f32,
     /// Nominal time between two ticks, milliseconds (MAT 4.5.1). Rates are per this interval;
@@ -39,6 +42,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             extent_bytes: 64 << 20,
+            finest_bytes: 256 << 10,
             alpha: 0.1,
             tick_ms: 2000,
             parallelism: 4.0,
@@ -69,6 +73,10 @@ impl Config {
         if extent == 0 || !extent.is_multiple_of(OS_PAGE_BYTES) || extent > EXTENT_BYTES_MAX {
             let want = "must be a multiple of 4096 from 4096 to 8 GiB";
             return err("extent_bytes", extent.to_string(), want);
+        }
+        let finest = self.finest_bytes;
+        if finest == 0 || !finest.is_multiple_of(OS_PAGE_BYTES) {
+            return err("finest_bytes", finest.to_string(), "must be a multiple of 4096");
         }
         if !(self.alpha > 0.0 && self.alpha <= 1.0) {
             return err("alpha", self.alpha.to_string(), "must be above 0 and at most 1");

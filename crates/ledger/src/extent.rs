@@ -33,6 +33,8 @@ pub struct Extent<'a> {
     pub arena: Option<u8>,
     /// When the object was born, daemon's clock.
     pub born_ms: u64,
+    /// Its averages began with those of its site's other objects, not from zero.
+    pub is_warm: bool,
     /// When an access was last observed, daemon's clock; `None`: never.
     pub last_access_ms: Option<u64>,
     /// Weighted average of reads per second (MAT Eq. 1); accesses of unknown kind are reads.

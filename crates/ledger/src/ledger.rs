@@ -9,8 +9,9 @@ use tiercel_machine::NodeId;
 use crate::config::{Config, ConfigError};
 use crate::counts::{Characteristics, Counts, TickSummary};
 use crate::extent::{Extent, ExtentId, Residency};
+use crate::grain::Grain;
 use crate::process::Process;
-use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp};
+use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp, WARM};
 
 /// Most processes at a time; a row names its process in 16 bits.
 pub const PROCESSES_MAX: usize = 65_535;
@@ -60,6 +61,7 @@ pub struct Ledger {
     pub(crate) counts: Counts,
     totals: Counts,
     pub(crate) live: Live,
+    pub(crate) grain: Grain,
 }
 
 /// Sums over the extents that are records.
@@ -94,6 +96,7 @@ impl Ledger {
             counts: Counts::default(),
             totals: Counts::default(),
             live: Live::default(),
+            grain: Grain::default(),
         })
     }
 
@@ -200,6 +203,7 @@ impl Ledger {
     pub fn tick(&mut self, now_ms: u64) -> TickSummary {
         self.advance(now_ms);
         self.record_fresh();
+        self.regrain();
         for process in self.processes.iter_mut().flatten() {
             process.tombstones.age();
             process.cuts.age();
@@ -355,6 +359,7 @@ impl Ledger {
             is_mapped: row.has(MAPPED),
             arena: (row.arena != NO_ARENA).then_some(row.arena),
             born_ms: row.born.ms().unwrap_or(0),
+            is_warm: row.hits == WARM,
             last_access_ms: row.last_access.ms(),
             reads_per_s: row.reads * per_s,
             writes_per_s: row.writes * per_s,

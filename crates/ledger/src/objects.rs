@@ -85,6 +85,7 @@ impl Ledger {
         process.live_bytes -= bytes;
         process.index.remove(row.addr);
         self.rows.remove(number);
+        self.count_live(row.process, row.site, -(bytes as i64));
     }
 
     /// Puts a row into slab, index, sums and lists. `row.flags` says whether it is fresh.
@@ -103,6 +104,7 @@ impl Ledger {
         let process = self.process_mut(row.process);
         process.grow(bytes);
         process.index.insert(row.addr, number);
+        self.count_live(row.process, row.site, bytes as i64);
         number
     }
 
@@ -116,7 +118,7 @@ impl Ledger {
 
     /// OS pages per extent of an object of this many.
     pub(crate) fn extent_pages(&self, object_pages: u64) -> u32 {
-        let mut pages = self.config.extent_bytes >> PAGE_SHIFT;
+        let mut pages = u64::from(self.extent_pages_now());
         while object_pages > pages * OBJECT_EXTENTS_MAX {
             pages *= 2;
         }
@@ -221,6 +223,8 @@ impl Ledger {
         row.pages = pages;
         let (slot, is_fresh) = (row.process, row.has(FRESH));
         self.process_mut(slot).live_bytes -= gone;
+        let site = self.rows[number].site;
+        self.count_live(slot, site, -(gone as i64));
         if !is_fresh {
             self.live.bytes -= gone;
         }
@@ -237,6 +241,7 @@ impl Ledger {
         self.rows[last].pages += first;
         let grown = u64::from(first) << PAGE_SHIFT;
         self.process_mut(slot).grow(grown);
+        self.count_live(slot, row.site, grown as i64);
         if !row.has(FRESH) {
             self.live.bytes += grown;
         }
@@ -258,7 +263,7 @@ impl Ledger {
     }
 
     /// A row of the same object about which nothing is known yet.
-    fn untouched(row: &Row) -> Row {
+    pub(crate) fn untouched(row: &Row) -> Row {
         Row {
             flags: row.flags & !(SPILLED | QUEUED),
             hits: 0,
@@ -303,6 +308,11 @@ impl Ledger {
         let last = self.split(number);
         self.counts.recorded_bytes = recorded_bytes;
         self.locate_born(number, last);
+        let mut piece = Some(number);
+        while let Some(this) = piece {
+            self.warm(this);
+            piece = self.next_of(this).filter(|_| this != last);
+        }
     }
 
     /// Turns every fresh row into a record.

@@ -47,7 +47,12 @@ impl Ledger {
             let bytes = row.end().min(end) - row.addr.max(range.addr);
             below = row.addr;
             let is_whole = row.addr >= range.addr && row.end() <= end;
-            if row.has(FRESH) || !is_whole {
+            if row.has(FRESH) {
+                continue;
+            }
+            if !is_whole {
+                // Joined with others, or grown, since somebody asked for a look or a move.
+                self.lose_sight(number);
                 continue;
             }
             let share = |total: u64| {
@@ -103,6 +108,14 @@ impl Ledger {
         row.flags &= !SPILLED;
     }
 
+    /// Bytes of a row per node, as far as somebody looked.
+    pub(crate) fn homes_of(&self, number: u32) -> Vec<(NodeId, u64)> {
+        let row = &self.rows[number];
+        let more = self.spill.get(&number).filter(|_| row.has(SPILLED));
+        let all = row.homes.map(Home::get).into_iter().chain(more.into_iter().flatten().copied());
+        all.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
     /// A row of unknown residency waits to be looked up.
     pub(crate) fn lose_sight(&mut self, number: u32) {
         self.unsettle(number);
@@ -139,7 +152,7 @@ impl Ledger {
         }
     }
 
-    fn settle(&mut self, number: u32, mut homes: Vec<(NodeId, u64)>, as_of: Stamp) {
+    pub(crate) fn settle(&mut self, number: u32, mut homes: Vec<(NodeId, u64)>, as_of: Stamp) {
         self.unsettle(number);
         homes.retain(|(_, bytes)| *bytes > 0);
         homes.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));

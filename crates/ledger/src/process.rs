@@ -12,6 +12,7 @@ use tiercel_machine::NodeId;
 use tiercel_wire::Version;
 
 use crate::index::Index;
+use crate::prior::SiteHeat;
 
 /// Early deaths remembered per process and generation; more are dropped and counted. A dropped one
 /// can leave a dead object in the books until something newer lies there or a resync.
@@ -32,6 +33,8 @@ pub(crate) struct Process {
     pub(crate) born_bytes: (u64, u64),
     /// Bytes of its extents on each node, as far as somebody looked.
     pub(crate) on_nodes: BTreeMap<NodeId, u64>,
+    /// By site number.
+    pub(crate) sites: Vec<SiteHeat>,
     pub(crate) phase: u64,
     /// Where a realloc moved to, if that was the last record.
     pub(crate) continued: Option<u64>,
@@ -48,6 +51,7 @@ impl Process {
             peak_bytes: 0,
             born_bytes: (0, 0),
             on_nodes: BTreeMap::new(),
+            sites: Vec::new(),
             phase: 0,
             continued: None,
         }

@@ -223,6 +223,7 @@ impl Ledger {
             row.writes = old.writes;
             row.stall_ns = old.stall_ns;
             row.clock = old.clock;
+            row.hits = old.hits;
             row.last_access = old.last_access;
             self.live.born_ms -= row.born.ms().unwrap_or(0);
             row.born = old.born;

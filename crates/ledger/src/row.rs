@@ -23,6 +23,9 @@ pub(crate) const SPILLED: u8 = 1 << 5;
 /// Waits in the queue of extents whose residency somebody should look up.
 pub(crate) const QUEUED: u8 = 1 << 6;
 
+/// In `hits` of a record: its averages began with its site's.
+pub(crate) const WARM: u16 = 1;
+
 pub(crate) const NO_ARENA: u8 = u8::MAX;
 
 /// A time in units of 16 ms, so that 32 bits last 2.2 years; 0 = never.
@@ -76,7 +79,7 @@ pub(crate) struct Row {
     pub(crate) process: u16,
     pub(crate) flags: u8,
     pub(crate) arena: u8,
-    /// Samples that hit it while FRESH, saturating.
+    /// Samples that hit it while FRESH, saturating; of a record: [`WARM`] or 0.
     pub(crate) hits: u16,
     pub(crate) born: Stamp,
     pub(crate) last_access: Stamp,
@@ -129,6 +132,11 @@ impl Rows {
 
     pub(crate) fn live(&self) -> u32 {
         self.live
+    }
+
+    /// One more than the highest number there ever was.
+    pub(crate) fn slots(&self) -> u32 {
+        self.rows.len() as u32
     }
 
     pub(crate) fn bytes_held(&self) -> usize {

@@ -63,5 +63,15 @@ impl Ledger {
             AccessKind::Read | AccessKind::Unknown => row.reads += share,
         }
         row.last_access = row.last_access.max(Stamp::at(sample.time_ms.min(self.now_ms)));
+        let (slot, site) = (row.process, row.site);
+        let accesses = match sample.kind {
+            AccessKind::Write => (0.0, sample.weight as f32),
+            AccessKind::Read | AccessKind::Unknown => (sample.weight as f32, 0.0),
+        };
+        let stall_ns = sample.weight as f32 * latency_ns / self.config.parallelism;
+        self.count_heat(slot, site, accesses, stall_ns);
+        if !is_fresh {
+            self.count_within(number, sample.addr, share);
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use tiercel_ledger::{Config, Ledger};
-use tiercel_wire::{Flags, ObjectSnapshot, Record, Version};
+use tiercel_wire::{AccessKind, Flags, ObjectSnapshot, Record, Sample, Version};
 
 const PID: u32 = 7;
 const OS_PAGE: u64 = 4096;
@@ -234,11 +234,28 @@ fn objects(ledger: &Ledger) -> Vec<(u64, u64)> {
 }
 
 fn new_ledger() -> Ledger {
-    // Extents of two OS pages, so that objects have several.
-    let config = Config { extent_bytes: 2 * OS_PAGE, ..Config::default() };
+    // Extents of few OS pages, so that objects have several; they may be split and joined.
+    let config = Config { extent_bytes: 4 * OS_PAGE, finest_bytes: OS_PAGE, ..Config::default() };
     let mut ledger = Ledger::new(config, 0).expect("a good config");
     ledger.process_born(PID).expect("a new process");
     ledger
+}
+
+/// A budget that changes, and one hot OS page: extents are split and joined.
+fn regrain(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
+    ledger.fit_extents(budget_os_pages * OS_PAGE);
+    for _ in 0..40 {
+        ledger.sample(&Sample {
+            time_ms: 0,
+            pid: PID,
+            tid: 0,
+            addr: (BASE + hot % (HEAP + MAPS)) * OS_PAGE,
+            kind: AccessKind::Read,
+            latency_ns: None,
+            node: None,
+            weight: 100,
+        });
+    }
 }
 
 /// Reads up to `most` records of the rings in a random order; `picks` chooses the ring each time.
@@ -291,23 +308,28 @@ proptest! {
 
     #[test]
     fn any_interleaving_ends_in_the_programs_objects(
-        epochs in proptest::collection::vec((steps(), picks(), 0usize..60), 1..5),
+        epochs in proptest::collection::vec((steps(), picks(), 0usize..60, 0u64..80), 1..5),
     ) {
         let mut program = Program::default();
         let mut ledger = new_ledger();
         let mut now_ms = 0;
-        for (steps, picks, most) in &epochs {
+        for (steps, picks, most, grain) in &epochs {
             // What was written before the last tick is read before the next: one sweep of all
             // rings.
             drain(&mut program, &mut ledger, picks, usize::MAX, &[]);
             steps.iter().for_each(|step| program.step(*step));
             drain(&mut program, &mut ledger, picks, *most, &[]);
+            regrain(&mut ledger, *grain, *grain);
             now_ms += 2000;
             ledger.tick(now_ms);
         }
         drain(&mut program, &mut ledger, &[0], usize::MAX, &[]);
         ledger.tick(now_ms + 2000);
         prop_assert_eq!(objects(&ledger), program.ranges(), "{}", program.log);
+        let (extents, bytes) = ledger.extent_totals();
+        prop_assert_eq!(extents, ledger.extents().count() as u64);
+        prop_assert_eq!(bytes, ledger.extents().map(|extent| extent.bytes).sum::<u64>());
+        prop_assert_eq!(ledger.tracked_bytes(PID).map(|(live, _)| live), Some(bytes));
     }
 
     #[test]

@@ -1,0 +1,118 @@
+//! What the objects of a site were like: heat by byte, so that new ones start as warm as the others.
+//! In: bytes that live, samples. Out: the mean of each site. Knows nothing of extents.
+//!
+//! The mean is over bytes and time: accesses of all objects of the site, over the bytes that lived
+//! times how long they did. It fades as the averages of extents do, so that it follows phases.
+
+use crate::ledger::Ledger;
+use crate::row::{FRESH, Row};
+
+/// Sites of a process that are known; objects of further ones start cold. 40 bytes each.
+pub const SITES_MAX: usize = 1 << 16;
+
+/// A mean over less than a MiB for an interval says nothing yet.
+const EXPOSURE_MIN: f32 = 1024.0 * 1024.0;
+
+/// What was seen of the objects of one site.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SiteHeat {
+    live_bytes: u64,
+    /// Up to when `exposure` is counted, milliseconds.
+    as_of_ms: u64,
+    /// Interval the sums speak of.
+    interval: u32,
+    /// Bytes times intervals lived.
+    exposure: f32,
+    reads: f32,
+    writes: f32,
+    stall_ns: f32,
+}
+
+/// Accesses by byte in an interval.
+#[derive(Clone, Copy)]
+pub(crate) struct Density {
+    reads: f32,
+    writes: f32,
+    stall_ns: f32,
+}
+
+impl Ledger {
+    /// So many bytes of a site's objects came or went.
+    pub(crate) fn count_live(&mut self, slot: u16, site: u32, bytes: i64) {
+        let (now_ms, tick_ms) = (self.now_ms, self.config.tick_ms);
+        let alpha = self.config.alpha;
+        let Some(heat) = self.site_heat(slot, site) else { return };
+        let elapsed = now_ms.saturating_sub(heat.as_of_ms) as f32 / tick_ms as f32;
+        // What was lived long ago has faded like the accesses of that time.
+        let lived =
+            if elapsed <= 1.0 { elapsed } else { (1.0 - (1.0 - alpha).powf(elapsed)) / alpha };
+        heat.exposure += heat.live_bytes as f32 * lived;
+        heat.as_of_ms = now_ms;
+        heat.live_bytes = heat.live_bytes.saturating_add_signed(bytes);
+    }
+
+    /// A sample hit an object of the site.
+    pub(crate) fn count_heat(
+        &mut self,
+        slot: u16,
+        site: u32,
+        (reads, writes): (f32, f32),
+        stall_ns: f32,
+    ) {
+        let Some(heat) = self.site_heat(slot, site) else { return };
+        heat.reads += reads;
+        heat.writes += writes;
+        heat.stall_ns += stall_ns;
+    }
+
+    /// A row that became a record takes what its site is known for as its average so far.
+    pub(crate) fn warm(&mut self, number: u32) {
+        let Row { process, site, .. } = self.rows[number];
+        self.count_live(process, site, 0);
+        let keep = 1.0 - self.config.alpha;
+        let Some(density) = self.site_heat(process, site).and_then(|heat| heat.density()) else {
+            return;
+        };
+        let row = &mut self.rows[number];
+        debug_assert!(!row.has(FRESH));
+        let bytes = keep * row.bytes() as f32;
+        row.reads += density.reads * bytes;
+        row.writes += density.writes * bytes;
+        row.stall_ns += density.stall_ns * bytes;
+        row.hits = crate::row::WARM;
+    }
+
+    /// What is known of a site, as of this interval. Site 0 is all those nobody knows.
+    fn site_heat(&mut self, slot: u16, site: u32) -> Option<&mut SiteHeat> {
+        let at = site as usize;
+        if at == 0 || at >= SITES_MAX {
+            return None;
+        }
+        let interval = self.interval;
+        let sites = &self.process(slot).sites;
+        let decay = sites.get(at).map_or(1.0, |heat| self.decay(interval - heat.interval));
+        let sites = &mut self.process_mut(slot).sites;
+        if at >= sites.len() {
+            sites.resize(at + 1, SiteHeat { interval, ..SiteHeat::default() });
+        }
+        let heat = &mut sites[at];
+        if heat.interval != interval {
+            heat.interval = interval;
+            heat.exposure *= decay;
+            heat.reads *= decay;
+            heat.writes *= decay;
+            heat.stall_ns *= decay;
+        }
+        Some(heat)
+    }
+}
+
+impl SiteHeat {
+    fn density(&self) -> Option<Density> {
+        (self.exposure >= EXPOSURE_MIN && self.reads + self.writes > 0.0).then(|| Density {
+            reads: self.reads / self.exposure,
+            writes: self.writes / self.exposure,
+            stall_ns: self.stall_ns / self.exposure,
+        })
+    }
+}
