@@ -1,0 +1,28 @@
+#!/bin/sh
+# what: tiercel run takes the emulator's samples by itself and finds what is hot
+# machines: spr-cxl
+# programs: tiercel libtiercel.so hotcold
+# timed: yes
+# limit: 180
+
+tiercel doctor > doctor
+contains "doctor knows where it is" "ok .*sampler-emulator .*timed guest" doctor
+
+# 8 of 64 MiB get nine tenths of the accesses.
+succeeds "the program is right" tiercel run --fast 25% --tick 20ms --output summary -- \
+    hotcold objects=64 kib=1024 hot=8 accesses=3m
+show summary
+contains "auto took the emulator" "samples .* by emulator: .* 0 lost" summary
+
+# The table's rows end with the site's function; MiB or KiB is the first figure.
+row() { grep -n "hotcold: make_$1" summary; }
+at_most "hot objects come before the cold ones" "$(row cold | cut -d: -f1)" "$(row hot | cut -d: -f1)"
+contains "all of the hot ones fit" '\* *8MiB *8 *all .*make_hot' summary
+# One at a time: while this process samples, another may not.
+tiercel run --quiet --sampler emulator -- sleep 5 &
+first=$!
+busy() { tiercel run --quiet --sampler emulator -- true 2> refusal; test $? -ne 0; }
+wait_for 4 busy
+contains "a second one is refused and told why" "samples the emulator already" refusal
+wait "$first"
+succeeds "and has it when the first has gone" tiercel run --quiet --sampler emulator -- true
