@@ -49,7 +49,8 @@ pub struct Row {
     pub limit: Option<f64>,
     /// Whether it does not.
     pub holds: bool,
-    /// Distance of the quartiles of the paired ratios, over their median.
+    /// How far the ratio may be off: the distance of the quartiles of paired ratios over their
+    /// median, or what halves of the rounds say apart.
     pub spread: Option<f64>,
     /// Of `ours` and `peer`.
     pub unit: String,

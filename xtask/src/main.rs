@@ -6,6 +6,7 @@
 
 mod bench;
 mod bench_alloc;
+mod bench_counted;
 mod bench_overhead;
 mod build;
 mod demo;

@@ -27,9 +27,6 @@ pub struct Options {
     /// Where to append the cost
     #[arg(long)]
     report: PathBuf,
-    /// A library to preload into the command
-    #[arg(long)]
-    preload: Option<PathBuf>,
     /// The command
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -49,9 +46,6 @@ pub fn main(options: &Options) -> Result<()> {
     let (program, arguments) = options.command.split_first().context("no command")?;
     let mut command = Command::new(program);
     command.args(arguments);
-    if let Some(library) = &options.preload {
-        command.env("LD_PRELOAD", library);
-    }
     let start = Instant::now();
     let status = match command.status() {
         Ok(status) => status.code().unwrap_or(SIGNAL_STATUS + status.signal().unwrap_or(0)),

@@ -51,8 +51,6 @@ impl Ran {
 pub enum Host {
     /// Not at all.
     Plain,
-    /// The runtime is preloaded; there is no daemon, so nothing is tracked.
-    Runtime,
     /// `tiercel run` with these arguments.
     Tiercel(Vec<&'static str>),
 }
@@ -60,7 +58,6 @@ pub enum Host {
 /// The built parts a hosted run needs.
 pub struct Parts {
     tiercel: PathBuf,
-    runtime: PathBuf,
 }
 
 impl Parts {
@@ -68,19 +65,13 @@ impl Parts {
     pub fn build() -> Result<Parts> {
         build::everything()?;
         let target = exec::target();
-        Ok(Parts {
-            tiercel: target.join("release/tiercel"),
-            runtime: target.join("runtime/libtiercel.so"),
-        })
+        Ok(Parts { tiercel: target.join("release/tiercel") })
     }
 
     /// The words that go before the hosted command.
     fn words(&self, host: &Host) -> Vec<String> {
         match host {
             Host::Plain => vec!["--".into()],
-            Host::Runtime => {
-                vec![format!("--preload={}", self.runtime.display()), "--".into()]
-            }
             Host::Tiercel(arguments) => {
                 let mut words = vec!["--".into(), self.tiercel.display().to_string(), "run".into()];
                 words.extend(arguments.iter().map(|word| word.to_string()));
@@ -91,9 +82,14 @@ impl Parts {
     }
 }
 
+/// Where the scripts are.
+pub fn folder() -> PathBuf {
+    exec::root().join("workloads/programs")
+}
+
 /// Every script, sorted by name.
 pub fn all() -> Result<Vec<Program>> {
-    let folder = exec::root().join("workloads/programs");
+    let folder = folder();
     let mut programs = Vec::new();
     for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let script = entry?.path();

@@ -1,0 +1,207 @@
+//! The part of `./x bench overhead` that noise cannot touch: instructions, counted in a guest.
+//! In: real programs, each hosted in several ways on one virtual CPU. Out: rows, instructions of
+//! user and kernel, the daemon's among them, over the plain program's. Knows nothing of caches:
+//! what a way costs there, only the measured rows show.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Streams, Timing};
+use tiercel_lab::{Topology, cli};
+
+use crate::bench::Row;
+use crate::bench_overhead::{WORST_LIMIT, mean};
+use crate::lab::{plugin, program};
+use crate::{exec, programs};
+
+/// A real program and what its script needs in the guest.
+struct Counted {
+    name: &'static str,
+    /// Commands, looked up in PATH or by `gcc -print-prog-name`.
+    commands: &'static [&'static str],
+    /// A shell command that prints a folder the program opens files in.
+    folder: Option<&'static str>,
+}
+
+const PROGRAMS: &[Counted] = &[
+    Counted { name: "sqlite3", commands: &["sqlite3"], folder: None },
+    Counted { name: "liblinear", commands: &["liblinear-train"], folder: None },
+    Counted { name: "zstd", commands: &["zstd", "xz"], folder: None },
+    Counted { name: "gcc", commands: &["gcc", "cc1", "as"], folder: None },
+    Counted {
+        name: "redis",
+        commands: &["redis-server", "redis-cli", "redis-benchmark"],
+        folder: None,
+    },
+    Counted {
+        name: "python",
+        commands: &["/usr/bin/python3"],
+        folder: Some("/usr/bin/python3 -c 'import os; print(os.path.dirname(os.__file__))'"),
+    },
+];
+
+/// The ways of hosting, by name, and the words of each; the first is the plain one.
+const WAYS: [(&str, &str); 3] = [
+    ("plain", ""),
+    ("tracking", "tiercel run --quiet --fast all --sampler none --"),
+    ("everything", "tiercel run --quiet --fast all --sampler probe --"),
+];
+
+/// The probe is what machines without counters use, and the dearest.
+const MACHINE: &str = "spr-cxl";
+const SIZE: Size = Size { memory_bytes: 3 << 30, cpus: 1 };
+/// A guest takes a minute a program on a quiet machine.
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// What the plugin counted, as far as it matters here.
+#[derive(Deserialize)]
+struct Stats {
+    regions: Vec<Region>,
+    regions_left_out: u64,
+}
+
+#[derive(Deserialize)]
+struct Region {
+    vcpus: Vec<Vcpu>,
+}
+
+#[derive(Deserialize)]
+struct Vcpu {
+    instructions: u64,
+}
+
+pub fn rows() -> Result<Vec<Row>> {
+    let mut progress = |line: &str| eprintln!("{line}");
+    let guest = Guest::prepare(&Cache::of_user()?, Acceleration::Tcg, &mut progress)?;
+    let plugin = plugin(false)?;
+    let mut rows: Vec<Row> = Vec::new();
+    for counted in PROGRAMS {
+        let counts = count(&guest, &plugin, counted).context(counted.name)?;
+        for (way, instructions) in WAYS.iter().zip(&counts).skip(1) {
+            rows.push(row(counted.name, way.0, *instructions, counts[0]));
+        }
+        eprintln!("counted: {}", counted.name);
+    }
+    for (way, _) in &WAYS[1..] {
+        let suffix = format!(", {way}, instructions");
+        let of_way = rows.iter().filter(|row| row.name.ends_with(&suffix));
+        let ratios: Vec<f64> = of_way.filter_map(|row| row.ratio).collect();
+        rows.push(mean(&format!("mean{suffix}"), &ratios));
+    }
+    Ok(rows)
+}
+
+fn row(program: &str, way: &str, ours: u64, plain: u64) -> Row {
+    let ratio = ours as f64 / plain as f64;
+    Row {
+        name: format!("{program}, {way}, instructions"),
+        ours: ours as f64 / 1e9,
+        peer: Some(plain as f64 / 1e9),
+        peer_name: Some("plain".into()),
+        ratio: Some(ratio),
+        limit: Some(WORST_LIMIT),
+        holds: ratio <= WORST_LIMIT,
+        spread: None,
+        unit: "billion".into(),
+    }
+}
+
+/// Instructions of a program, by way.
+fn count(guest: &Guest, plugin: &Path, counted: &Counted) -> Result<[u64; WAYS.len()]> {
+    let machine = cli::find_machine(MACHINE, &[&exec::root().join("lab/machines")])?;
+    let topology = Topology::of(&machine, SIZE)?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let request = Request {
+        topology: &topology,
+        payload: payload(counted)?,
+        command: &script(counted.name),
+        environment: &[],
+        timeout: LIMIT,
+        out: None,
+        timing: Some(Timing { plugin, machine: &machine, model: Model::default() }),
+    };
+    let outcome = guest.run(request, Streams { stdout: &mut stdout, stderr: &mut stderr })?;
+    ensure!(outcome.status == 0, "{}", String::from_utf8_lossy(&stderr));
+    let stats = outcome.timing.context("the plugin wrote no statistics")?;
+    by_way(&serde_json::from_str(&stats)?)
+}
+
+fn by_way(stats: &Stats) -> Result<[u64; WAYS.len()]> {
+    let regions = &stats.regions;
+    let each = regions.len() / WAYS.len();
+    let whole = each > 0 && regions.len().is_multiple_of(WAYS.len()) && stats.regions_left_out == 0;
+    ensure!(whole, "{} marked commands for {} ways", regions.len(), WAYS.len());
+    let of = |region: &Region| region.vcpus.iter().map(|vcpu| vcpu.instructions).sum::<u64>();
+    let mut counts = [0; WAYS.len()];
+    for (count, some) in counts.iter_mut().zip(regions.chunks(each)) {
+        *count = some.iter().map(of).sum();
+    }
+    Ok(counts)
+}
+
+/// Runs every way; the hosted commands are marked, so that making their input does not count.
+/// Details end at once: instructions are counted all the same, and ten times faster.
+fn script(name: &str) -> String {
+    let mut text = "/lab/end\nexport PATH=$PATH:/root/bin\n".to_owned();
+    for (way, words) in WAYS {
+        text += &format!(
+            "mkdir /root/work && cd /root/work\n\
+             HOST='marked {words}' bash /root/programs/{name}.sh > ../{way}.out 2> ../{way}.err\n\
+             status=$?\n\
+             cd /root && rm -rf work\n\
+             if [ $status -ne 0 ]; then cat {way}.err >&2; exit $status; fi\n\
+             if ! cmp {way}.out {plain}.out >&2; then exit 1; fi\n",
+            plain = WAYS[0].0
+        );
+    }
+    text
+}
+
+fn payload(counted: &Counted) -> Result<Payload> {
+    let mut payload = Payload::default();
+    for name in ["tiercel", "libtiercel.so", "marked"] {
+        payload.program(&program(name, false)?, &format!("/root/bin/{name}"))?;
+    }
+    for name in counted.commands.iter().chain(&["bash"]) {
+        let path = found(name)?;
+        // The compiler looks for its parts where they are here.
+        let there = match path.parent() {
+            _ if name.starts_with('/') => (*name).to_owned(),
+            Some(parent) if parent != Path::new("/usr/bin") => path.display().to_string(),
+            _ => format!("/root/bin/{name}"),
+        };
+        payload.program(&path, &there)?;
+    }
+    if let Some(folder) = counted.folder {
+        let folder = exec::output(exec::command("sh").args(["-c", folder]))?;
+        payload.tree(Path::new(folder.trim()), folder.trim())?;
+    }
+    payload.tree(&programs::folder(), "/root/programs")?;
+    Ok(payload)
+}
+
+fn found(name: &str) -> Result<std::path::PathBuf> {
+    let shell = format!("command -v {name} || gcc -print-prog-name={name}");
+    let said = exec::output(exec::command("sh").args(["-c", &shell]))?;
+    let path = Path::new(said.trim());
+    std::fs::canonicalize(path).with_context(|| format!("{name} is not installed: ./x setup"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(instructions: &[u64]) -> Stats {
+        let region = |count: &u64| Region { vcpus: vec![Vcpu { instructions: *count }] };
+        Stats { regions: instructions.iter().map(region).collect(), regions_left_out: 0 }
+    }
+
+    #[test]
+    fn commands_of_a_way_are_added_up() {
+        assert_eq!(by_way(&stats(&[1, 2, 10, 20, 100, 200])).expect("whole"), [3, 30, 300]);
+        assert!(by_way(&stats(&[1, 2, 3, 4])).is_err(), "a command was not marked");
+        assert!(by_way(&stats(&[])).is_err());
+    }
+}
