@@ -526,7 +526,7 @@ static bool blast_is_symmetric(const struct hydro *h) {
         apart = fmax(apart, fabs(here - h->energy[(z * side + x) * side + y]));
         apart = fmax(apart, fabs(here - h->energy[(x * side + y) * side + z]));
     }
-    return apart < 1e-8 * most && h->mass[0] * h->energy[0] < 0.999 * h->begun_energy;
+    return apart < 1e-8 * most && h->mass[0] * h->energy[0] < (1.0 - 1e-6) * h->begun_energy;
 }
 
 static void tear_down(struct hydro *h) {
