@@ -19,6 +19,13 @@ use crate::{build, exec};
 /// A guest that hangs on purpose is given this long.
 const HANG_LIMIT: Duration = Duration::from_secs(12);
 
+/// What two boots of a timed guest must agree about; as a test's name, `--only` knows it too.
+const REPEATABLE: &str = "repeatable";
+const REPEATED: &str = "hotcold objects=32 kib=512 hot=4 accesses=500k && \
+                        tiercel run --fast 25% --tick 10ms -- \
+                        hotcold objects=64 kib=1024 hot=8 accesses=1m && cat /proc/uptime\n";
+const REPEATED_LIMIT: Duration = Duration::from_secs(120);
+
 /// A test that names this machine runs on all of them.
 const EVERY: &str = "every";
 
@@ -102,6 +109,10 @@ pub fn main(options: &Options) -> Result<()> {
     if !options.short && options.only.is_none() && options.machine.is_none() {
         misbehaving_guests(&guest, &mut note)?;
     }
+    let repeats = options.only.as_ref().is_none_or(|part| REPEATABLE.contains(part.as_str()));
+    if repeats && !options.short && options.machine.is_none() {
+        repeatable(&guest, options.built, &mut note)?;
+    }
     summary(&table, started.elapsed())
 }
 
@@ -120,7 +131,8 @@ fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
         let named = options.only.as_ref().is_none_or(|part| test.name.contains(part.as_str()));
         named && (test.short || !options.short)
     });
-    ensure!(!tests.is_empty(), "no test has that in its name");
+    let other = options.only.as_ref().is_some_and(|part| REPEATABLE.contains(part.as_str()));
+    ensure!(other || !tests.is_empty(), "no test has that in its name");
     Ok(tests)
 }
 
@@ -239,6 +251,47 @@ fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
         };
         let (machine, test) = (topology.machine.clone(), "misbehaving-guests".to_owned());
         note(Case { machine, test, what: what.to_owned(), failure });
+    }
+    Ok(())
+}
+
+/// A timed guest with one virtual CPU counts the same twice, to the last picosecond: programs, kernel
+/// and Tiercel's daemon included.
+fn repeatable(guest: &Guest, built: bool, note: &mut dyn FnMut(Case)) -> Result<()> {
+    let machine = find("spr-cxl")?;
+    let size = Size { cpus: 1, ..Size::default() };
+    let topology = Topology::of(&machine, size)?;
+    let plugin = plugin(built)?;
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let mut payload = Payload::default();
+        let places = ["usr/bin/tiercel", "usr/lib/tiercel/libtiercel.so", "usr/bin/hotcold"];
+        for place in places {
+            let name = place.rsplit('/').next().unwrap_or(place);
+            payload.program(&program(name, built)?, place)?;
+        }
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let request = Request {
+            topology: &topology,
+            payload,
+            command: REPEATED,
+            environment: &[],
+            timeout: REPEATED_LIMIT,
+            out: None,
+            timing: Some(Timing { plugin: &plugin, machine: &machine, model: Model::default() }),
+        };
+        let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
+        let outcome = guest.run(request, streams)?;
+        ensure!(outcome.status == 0, "{}", String::from_utf8_lossy(&stderr));
+        let printed = String::from_utf8_lossy(&stdout).into_owned();
+        seen.push([printed, outcome.timing.context("nothing was counted")?]);
+    }
+    let whats = ["two boots print the same times", "two boots count the same, to the picosecond"];
+    for (i, what) in whats.into_iter().enumerate() {
+        let (first, second) = (&seen[0][i], &seen[1][i]);
+        let failure = (first != second).then(|| format!("{first}\nand then\n{second}"));
+        let machine = topology.machine.clone();
+        note(Case { machine, test: REPEATABLE.to_owned(), what: what.to_owned(), failure });
     }
     Ok(())
 }
