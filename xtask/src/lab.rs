@@ -24,7 +24,7 @@ const REPEATABLE: &str = "repeatable";
 const REPEATED: &str = "hotcold objects=32 kib=512 hot=4 accesses=500k && \
                         tiercel run --fast 25% --tick 10ms -- \
                         hotcold objects=64 kib=1024 hot=8 accesses=1m && cat /proc/uptime\n";
-const REPEATED_LIMIT: Duration = Duration::from_secs(120);
+const REPEATED_LIMIT: Duration = Duration::from_secs(300);
 
 /// A test that names this machine runs on all of them.
 const EVERY: &str = "every";
