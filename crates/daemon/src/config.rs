@@ -1,5 +1,5 @@
 //! What a daemon can be told: the TOML file, and the checked settings it becomes.
-//! In: text. Out: [`Settings`], [`DaemonConfig`]. Reads no file itself.
+//! In: text. Out: [`Settings`], [`DaemonConfig`]. Reads no configuration file itself.
 //!
 //! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
 //! worse than none.
@@ -41,9 +41,14 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Objects {
-    /// Larger objects are tiered in pieces of this size (MAT 3.2.2); a number or `"64 MiB"`.
+    /// Larger objects are tiered in pieces of at most this size (MAT 3.2.2); a number or `"64 MiB"`.
+    /// A piece has at most a sixteenth of the budget.
     #[serde(with = "tiercel_machine::bytes")]
     pub extent: u64,
+    /// But at least this size, and at least 2 MiB where the kernel uses huge OS pages unasked. The
+    /// same as `extent`: all pieces have that size, as in MAT.
+    #[serde(with = "tiercel_machine::bytes")]
+    pub finest: u64,
     /// Most extents of one process.
     pub per_process_max: u32,
     /// Most extents altogether.
@@ -81,6 +86,7 @@ impl Default for Objects {
         let ledger = tiercel_ledger::Config::default();
         Objects {
             extent: ledger.extent_bytes,
+            finest: ledger.finest_bytes,
             per_process_max: ledger.process_extents_max,
             max: ledger.extents_max,
         }
@@ -168,6 +174,7 @@ impl Settings {
     fn ledger(&self) -> tiercel_ledger::Config {
         let mut ledger = tiercel_ledger::Config {
             extent_bytes: self.objects.extent,
+            finest_bytes: self.objects.finest,
             process_extents_max: self.objects.per_process_max,
             extents_max: self.objects.max,
             ..tiercel_ledger::Config::default()
@@ -206,6 +213,10 @@ impl DaemonConfig {
     /// The checked settings, at the usual machine-wide place.
     pub fn new(settings: &Settings) -> Result<DaemonConfig, ConfigError> {
         settings.check()?;
+        let mut ledger = settings.ledger();
+        if uses_huge() {
+            ledger.finest_bytes = ledger.finest_bytes.max(HUGE_OS_PAGE);
+        }
         Ok(DaemonConfig {
             directory: usual_directory(),
             name: DAEMON_NAME.to_owned(),
@@ -215,10 +226,19 @@ impl DaemonConfig {
             clients_max: settings.daemon.clients_max,
             poll_min_ms: settings.daemon.poll_min.0.as_millis() as u64,
             poll_max_ms: settings.daemon.poll_max.0.as_millis() as u64,
-            ledger: settings.ledger(),
+            ledger,
             policy: settings.policy.clone(),
         })
     }
+}
+
+/// Bytes of a huge OS page: a smaller piece could not be moved without splitting it.
+const HUGE_OS_PAGE: u64 = 2 << 20;
+
+/// Whether the kernel uses huge OS pages where nobody asked.
+fn uses_huge() -> bool {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    enabled.is_ok_and(|text| text.contains("[always]"))
 }
 
 #[cfg(test)]

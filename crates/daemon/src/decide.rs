@@ -23,6 +23,7 @@ impl Daemon {
         let interval = Interval {
             llc_misses: counters.map(|c| c.llc_misses),
             instructions: counters.map(|c| c.instructions),
+            is_modelled: self.hands.keeps_books(),
             ..std::mem::take(&mut self.pace.undecided)
         };
         let budgets = Budgets::fast(self.config.fast);
@@ -39,6 +40,7 @@ impl Daemon {
             let why = crate::moves::kebab(&refused.why);
             *self.summary.left_bytes.entry(why).or_default() += refused.bytes;
         }
+        self.summary.benefit.extend(decision.judged);
         self.summary.decisions += u64::from(decision.summary.is_some());
         self.summary.trigger = decision.trigger;
         for plan in &decision.births {

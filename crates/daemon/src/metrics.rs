@@ -37,6 +37,7 @@ pub fn prometheus(summary: &Summary) -> String {
     let labelled = [
         ("moved_bytes_total", "Bytes moved", "reason", &s.moves.moved_bytes),
         ("failed_bytes_total", "Bytes that did not move", "failure", &s.moves.failed_bytes),
+        ("assignments_total", "Assignments judged", "verdict", &s.benefit.verdicts),
         ("refused_total", "Connections turned away", "reason", &s.clients.refused),
         ("problems_total", "What did not work", "problem", &s.problems),
     ];

@@ -15,7 +15,7 @@ pub struct MoveTotals {
     pub asked: u64,
     /// Bytes asked for.
     pub asked_bytes: u64,
-    /// Bytes moved, by reason: `promote`, `demote`, `asked`.
+    /// Bytes moved, by reason: `promote`, `demote`, `take-back`, `asked`.
     pub moved_bytes: BTreeMap<String, u64>,
     /// Bytes that did not move, by failure.
     pub failed_bytes: BTreeMap<String, u64>,
@@ -81,6 +81,7 @@ fn reason_name(reason: Reason) -> &'static str {
     match reason {
         Reason::Demote => "demote",
         Reason::Promote => "promote",
+        Reason::TakeBack => "take-back",
         Reason::Asked => "asked",
     }
 }

@@ -5,10 +5,14 @@ use crate::greet::Refused;
 use crate::moves::MoveTotals;
 use crate::sites::SiteRow;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use tiercel_policy::Judged;
 
 /// Kinds of problems kept; each is counted.
 pub const PROBLEMS_MAX: usize = 64;
+
+/// Judged assignments kept one by one, 200 bytes each.
+pub const JUDGED_MAX: usize = 64;
 
 /// What happened so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,6 +45,8 @@ pub struct Summary {
     pub decisions: u64,
     /// Why the last tick assigned tiers or did not.
     pub trigger: String,
+    /// What moves saved, expected against measured.
+    pub benefit: Benefit,
     /// Bytes left in the wrong tier, by reason, summed over the assignments.
     pub left_bytes: BTreeMap<String, u64>,
     /// Budget and use of the best tier, bytes.
@@ -114,6 +120,27 @@ pub struct ObjectCounts {
     pub live_bytes: u64,
     /// Most bytes of live objects over all processes.
     pub peak_bytes: u64,
+}
+
+/// What moves saved, expected against measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Benefit {
+    /// Assignments by verdict: `paid`, `taken-back`, `unmeasured`.
+    pub verdicts: BTreeMap<String, u64>,
+    /// The last ones, oldest first.
+    pub last: VecDeque<Judged>,
+}
+
+impl Benefit {
+    /// Adds what was judged.
+    pub fn extend(&mut self, judged: Option<Judged>) {
+        let Some(judged) = judged else { return };
+        *self.verdicts.entry(crate::moves::kebab(&judged.verdict)).or_default() += 1;
+        if self.last.len() == JUDGED_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(judged);
+    }
 }
 
 /// Budget and use of the best tier.

@@ -123,6 +123,7 @@ impl Daemon {
         self.drain_samples();
         let now = self.now_ms();
         let began_ns = cpu::thread_ns();
+        self.ledger.fit_extents(self.fast_budget_bytes());
         self.close_interval();
         self.summary.spent.ticks += 1;
         if !self.clients.is_empty() {

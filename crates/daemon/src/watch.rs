@@ -44,6 +44,7 @@ pub(crate) enum Watch {
 impl Daemon {
     /// Begins to observe those who stayed, and tells of what was born since.
     pub(crate) fn observe(&mut self, now_ms: u64) {
+        let has_choice = self.has_choice();
         let Some(sampler) = &mut self.sampler else { return };
         let tells = sampler.kind() == Kind::Probe;
         for client in self.clients.values_mut() {
@@ -63,19 +64,30 @@ impl Daemon {
                 && live_bytes.saturating_sub(known) > BORN_BYTES.max(known / BORN_SHARE)
                 && now_ms >= client.tell_due_ms
             {
+                sampler.may_split_huge(client.pid, has_choice);
                 tell(sampler.as_mut(), &self.ledger, client, live_bytes, now_ms);
             }
         }
     }
 
+    /// Whether knowing what is hot would make a difference: there are several kinds of memory, moves
+    /// are real, and not everything fits the best one. Only then may observing disturb programs
+    /// more than it costs in time.
+    fn has_choice(&self) -> bool {
+        let live_bytes = self.summary.objects.live_bytes;
+        self.arenas.len() > 1 && !self.hands.keeps_books() && live_bytes > self.fast_budget_bytes()
+    }
+
     /// Tells of everything that lives.
     pub(crate) fn tell_sampler(&mut self, now_ms: u64) {
+        let has_choice = self.has_choice();
         let Some(sampler) = self.sampler.as_mut().filter(|s| s.kind() == Kind::Probe) else {
             return;
         };
         for client in self.clients.values_mut() {
             if matches!(client.watch, Watch::Watched { .. }) && now_ms >= client.tell_due_ms {
                 let live_bytes = self.ledger.tracked_bytes(client.pid).map_or(0, |(live, _)| live);
+                sampler.may_split_huge(client.pid, has_choice);
                 tell(sampler.as_mut(), &self.ledger, client, live_bytes, now_ms);
             }
         }

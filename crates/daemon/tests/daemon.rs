@@ -150,13 +150,15 @@ fn what_is_hot_and_slow_is_promoted_and_the_log_says_why() {
     session.put_run(&object(hot, 4 * MIB)).unwrap();
     assert_eq!(stage.attach(&session).status, Status::Ok);
     stage.feed(hot, 4 * MIB);
-    let moved = stage.until("the hot one moves", |s| s.moves.moved_bytes.contains_key("promote"));
+    // Piece by piece: an extent has at most a sixteenth of the budget.
+    let promoted = |s: &Summary| s.moves.moved_bytes.get("promote").copied().unwrap_or(0);
+    let moved = stage.until("the hot one moves", |s| promoted(s) >= 4 * MIB);
     assert!(moved.modelled && !moved.mover_note.is_empty());
-    assert!(moved.moves.moved_bytes["promote"] >= 4 * MIB);
     let log = stage.ask(&Request::Moves { limit: 100 }, "moves");
     let log = log.as_array().unwrap();
     let promoted = log.iter().find(|row| row["asked"]["reason"] == "promote").unwrap();
-    assert_eq!(promoted["asked"]["addr"], hot);
+    let addr = promoted["asked"]["addr"].as_u64().unwrap();
+    assert!((hot..hot + 4 * MIB).contains(&addr));
     assert!(promoted["asked"]["gain_ns_per_s"].as_f64().unwrap() > 0.0);
     let objects = stage.ask(&Request::Objects { by: Order::Heat, limit: 5 }, "objects");
     assert!(objects["rows"][0]["used"]["samples"].as_u64().unwrap() > 0);

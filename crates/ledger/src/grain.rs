@@ -331,18 +331,25 @@ impl Detail {
             if part + 1 == PARTS { self.pages } else { (end as u32).min(self.pages) }
         };
         let mut pieces: Vec<(u32, f32)> = Vec::new();
-        let mut start = 0;
+        // Heat of parts smaller than the finest goes with the next.
+        let (mut start, mut waiting) = (0, 0.0);
         for part in 0..PARTS {
-            let (end, heat) = (end_of(part), self.heat[part] / all);
-            let pages = end - start;
-            start = end;
+            let (pages, heat) = (end_of(part) - start, waiting + self.heat[part] / all);
+            if pages == 0 {
+                waiting = heat;
+                continue;
+            }
+            (start, waiting) = (end_of(part), 0.0);
+            let density = heat / pages as f32;
             match pieces.last_mut() {
-                Some(last) if pages == 0 => last.1 += heat,
-                Some(last) if alike(last.1 / last.0 as f32, heat / pages as f32, self.pages) => {
+                Some(last) if alike(last.1 / last.0 as f32, density, self.pages) => {
                     *last = (last.0 + pages, last.1 + heat);
                 }
                 _ => pieces.push((pages, heat)),
             }
+        }
+        if let Some(last) = pieces.last_mut() {
+            last.1 += waiting;
         }
         pieces
     }

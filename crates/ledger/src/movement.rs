@@ -33,6 +33,8 @@ pub enum Reason {
     Demote,
     /// Deserves a better tier.
     Promote,
+    /// Did not pay, and goes back to where it was.
+    TakeBack,
     /// A user or a plan asked.
     Asked,
 }

@@ -75,7 +75,9 @@ impl Ledger {
         } else {
             let born_ms = row.born.ms().unwrap_or(0);
             self.counts.extents_died += 1;
-            self.counts.lifetime_ms += self.now_ms.saturating_sub(born_ms);
+            let age_ms = self.now_ms.saturating_sub(born_ms);
+            self.counts.lifetime_ms += age_ms;
+            self.count_death(row.process, row.site, age_ms);
             self.live.extents -= 1;
             self.live.bytes -= bytes;
             self.live.born_ms -= born_ms;

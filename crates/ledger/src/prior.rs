@@ -4,6 +4,7 @@
 //! The mean is over bytes and time: accesses of all objects of the site, over the bytes that lived
 //! times how long they did. It fades as the averages of extents do, so that it follows phases.
 
+use crate::extent::Extent;
 use crate::ledger::Ledger;
 use crate::row::{FRESH, Row};
 
@@ -26,6 +27,9 @@ pub(crate) struct SiteHeat {
     reads: f32,
     writes: f32,
     stall_ns: f32,
+    /// Extents of its objects that were records and died, and how long they lived together.
+    deaths: u32,
+    lived_ms: u64,
 }
 
 /// Accesses by byte in an interval.
@@ -80,6 +84,23 @@ impl Ledger {
         row.writes += density.writes * bytes;
         row.stall_ns += density.stall_ns * bytes;
         row.hits = crate::row::WARM;
+    }
+
+    /// A record of the site died at this age.
+    pub(crate) fn count_death(&mut self, slot: u16, site: u32, age_ms: u64) {
+        if let Some(heat) = self.site_heat(slot, site) {
+            heat.deaths = heat.deaths.saturating_add(1);
+            heat.lived_ms = heat.lived_ms.saturating_add(age_ms);
+        }
+    }
+
+    /// How long extents like this one lived, mean, milliseconds; its age where none has died, or
+    /// where it is older.
+    pub fn lifetime_ms(&self, extent: &Extent) -> u64 {
+        let age_ms = self.now_ms.saturating_sub(extent.born_ms);
+        let heat = self.process(extent.place).sites.get(extent.site as usize);
+        let mean = heat.filter(|heat| heat.deaths > 0).map_or(0, |h| h.lived_ms / u64::from(h.deaths));
+        mean.max(age_ms)
     }
 
     /// What is known of a site, as of this interval. Site 0 is all those nobody knows.

@@ -86,6 +86,7 @@ impl Config {
             for (name, value) in [
                 ("gate.benefit.margin", gate.margin),
                 ("gate.benefit.settle_s", gate.settle_s),
+                ("gate.benefit.canary", gate.canary),
                 ("gate.benefit.assumed_gap_ns", gate.assumed_gap_ns),
             ] {
                 ensure(name, value, value >= 0.0 && value.is_finite(), "must be at least 0")?;

@@ -5,10 +5,12 @@ use serde::Serialize;
 use tiercel_ledger::movement::Move;
 use tiercel_machine::{NodeId, format_bytes};
 
+use crate::trial::Judged;
+
 /// What should happen after a tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Decision {
-    /// Demotions first, then promotions; to be executed in this order.
+    /// What is taken back first, then demotions, then promotions; to be executed in this order.
     pub moves: Vec<Move>,
     /// Why the trigger fired or did not, for people.
     pub trigger: String,
@@ -18,6 +20,8 @@ pub struct Decision {
     pub problems: Vec<Problem>,
     /// What each process may give birth to before the next tick.
     pub births: Vec<BirthPlan>,
+    /// Moves of an earlier decision, expected against measured.
+    pub judged: Option<Judged>,
 }
 
 /// What an assignment looked at, over all groups.
@@ -64,6 +68,10 @@ pub enum WhyNot {
     RateLimit,
     /// The tier it should go to has no room.
     NoRoom,
+    /// A share goes first, to see whether moving pays.
+    Canary,
+    /// What was moved last is being judged, or did not pay.
+    Held,
     /// A decision has no more than [`crate::MOVES_MAX`] moves.
     TooManyMoves,
     /// Nothing that deserves its place is allowed to take it.

@@ -22,13 +22,14 @@ const DEPTH_MAX: usize = 32;
 const TEXT_MAX: usize = 1024;
 
 /// What an expression can name, with units.
-pub const VARIABLES: [(&str, &str); 9] = [
+pub const VARIABLES: [(&str, &str); 10] = [
     ("accesses", "reads and writes per second, averaged (MAT Eq. 1)"),
     ("reads", "reads per second, averaged"),
     ("writes", "writes per second, averaged"),
     ("bytes", "bytes the extent takes in memory"),
     ("size", "bytes of its address range"),
     ("age_s", "seconds since its object was born"),
+    ("lifetime_s", "seconds that objects of its site lived, mean; its age where it is older"),
     ("idle_s", "seconds since an access was last seen; its age if none was"),
     ("latency_ns", "mean latency of its accesses, as sampled or assumed"),
     ("cost", "stall time, nanoseconds per second: accesses x latency / parallelism"),
@@ -286,7 +287,7 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
 
-    const VALUES: Values = [30.0, 20.0, 10.0, 4096.0, 8192.0, 7.0, 2.0, 100.0, 3000.0];
+    const VALUES: Values = [30.0, 20.0, 10.0, 4096.0, 8192.0, 7.0, 9.0, 2.0, 100.0, 3000.0];
 
     fn check(text: &str, want: Expect) {
         let shown = match text.parse::<Expression>() {
@@ -351,7 +352,7 @@ mod tests {
             expect![[r#"
                 expression `heat / 2`, at character 1:
                 no variable `heat`;
-                there are accesses, reads, writes, bytes, size, age_s, idle_s, latency_ns, cost,
+                there are accesses, reads, writes, bytes, size, age_s, lifetime_s, idle_s, latency_ns, cost,
                 and functions min, max, log, sqrt"#]],
         );
         check(

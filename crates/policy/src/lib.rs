@@ -18,6 +18,7 @@ mod policy;
 mod prioritise;
 mod routine;
 mod tiers;
+mod trial;
 mod trigger;
 
 pub use assign::FILL_TAIL;
@@ -31,3 +32,4 @@ pub use routine::{
     Aggregate, Allocation, Benefit, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError,
     Time, Trigger,
 };
+pub use trial::{Judged, TRIAL_MOVES_MAX, Verdict};

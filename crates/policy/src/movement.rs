@@ -11,6 +11,7 @@ use crate::assign::Candidate;
 use crate::decision::{Refused, Summary, WhyNot};
 use crate::routine::{Benefit, Gate};
 use crate::tiers::Tiers;
+use crate::trial::Leave;
 
 /// Most moves of one decision; what is beyond waits for the next.
 pub const MOVES_MAX: usize = 65_536;
@@ -89,7 +90,7 @@ impl Recent {
         ledger.extent(id).is_some_and(|extent| (extent.pid, extent.addr) == (*pid, *addr))
     }
 
-    fn note(&mut self, id: ExtentId, asked: &Move, now_ms: u64) {
+    pub(crate) fn note(&mut self, id: ExtentId, asked: &Move, now_ms: u64) {
         if self.moved.len() >= RECENT_MAX {
             let oldest = self.moved.iter().min_by_key(|(_, (.., ms))| *ms).map(|(id, _)| *id);
             oldest.map(|id| self.moved.remove(&id));
@@ -130,6 +131,9 @@ pub(crate) struct Planner<'a> {
     pub(crate) recent: &'a mut Recent,
     pub(crate) ns_per_byte: f64,
     pub(crate) bytes_left: u64,
+    pub(crate) leave: Leave,
+    /// Bytes that a canary may still promote.
+    pub(crate) canary_left: u64,
 }
 
 impl Planner<'_> {
@@ -271,6 +275,11 @@ impl Planner<'_> {
         if !self.has_settled(misplaced) {
             return Err(WhyNot::MovedLately);
         }
+        match self.leave {
+            Leave::Nothing => return Err(WhyNot::Held),
+            Leave::Canary if self.canary_left == 0 => return Err(WhyNot::Canary),
+            Leave::Canary | Leave::All => {}
+        }
         let at = usize::from(misplaced.to);
         let promotion = self.weigh(misplaced);
         let mut gain = promotion.asked.gain_ns_per_s;
@@ -305,6 +314,8 @@ impl Planner<'_> {
         for (victim, weighed) in left.iter().rev().zip(leaving) {
             self.ask(weighed, &victim.candidate);
         }
+        // The last one may go beyond: a canary is at least one move.
+        self.canary_left = self.canary_left.saturating_sub(promotion.adds);
         self.ask(promotion, &misplaced.candidate);
         Ok(())
     }
@@ -359,6 +370,9 @@ impl Planner<'_> {
     /// from zero and after n intervals has seen 1 - (1 - alpha)^n of the truth. Priorities stay as
     /// in MAT; gains must be comparable with costs.
     fn growth(&self, extent: &Extent) -> f64 {
+        if extent.is_warm {
+            return 1.0; // It began with its site's average.
+        }
         let config = self.ledger.config();
         let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);
         let intervals = ((age_ms + config.tick_ms / 2) / config.tick_ms).clamp(1, 1000);

@@ -16,6 +16,7 @@ use crate::movement::{Books, MoveCost, Planner, Recent};
 use crate::prioritise;
 use crate::routine::{Benefit, Enforce, Gate, Prioritise};
 use crate::tiers::Tiers;
+use crate::trial::{Leave, Trials};
 use crate::trigger::TriggerState;
 
 /// What an interval brought, beside what is in the ledger.
@@ -30,6 +31,8 @@ pub struct Interval {
     pub llc_misses: Option<u64>,
     /// Instructions of the tracked processes; `None` where nobody counts.
     pub instructions: Option<u64>,
+    /// Moves are kept in books only: nothing gets faster by them.
+    pub is_modelled: bool,
 }
 
 impl Interval {
@@ -40,6 +43,7 @@ impl Interval {
             allocated_bytes: summary.counts.recorded_bytes,
             llc_misses: None,
             instructions: None,
+            is_modelled: false,
         }
     }
 }
@@ -53,6 +57,7 @@ pub struct Policy {
     peaks: BTreeMap<String, u64>,
     cost: MoveCost,
     recent: Recent,
+    trials: Trials,
     /// Time since the last assignment.
     since_ms: u64,
 }
@@ -71,6 +76,7 @@ impl Policy {
             peaks: BTreeMap::new(),
             cost: MoveCost::new(cost),
             recent: Recent::default(),
+            trials: Trials::default(),
             since_ms: 0,
         })
     }
@@ -83,6 +89,7 @@ impl Policy {
     /// Learns what moves really cost.
     pub fn outcome(&mut self, outcome: &Outcome) {
         self.cost.learn(outcome);
+        self.trials.outcome(outcome);
     }
 
     /// Cost of moving a byte, as far as learned, nanoseconds.
@@ -101,6 +108,7 @@ impl Policy {
         self.since_ms += interval.elapsed_ms;
         self.note_peaks(ledger, budgets);
         let mut decision = Decision::default();
+        self.trials.observe(ledger, interval);
         let verdict = self.trigger.tick(&self.config.trigger, interval);
         decision.trigger = verdict.why;
         decision.problems.extend(verdict.problem);
@@ -115,8 +123,13 @@ impl Policy {
         if one_tier {
             decision.problems.push(Problem::OneTier);
         }
-        if verdict.fires && !one_tier {
-            self.enforce(ledger, budgets, &members, &mut books, &mut decision);
+        if !one_tier {
+            self.judge(ledger, interval, &mut decision);
+        }
+        if verdict.fires && !one_tier && decision.moves.is_empty() {
+            let leave = self.trials.leave(self.benefit(), interval, ledger.now_ms());
+            self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
+            self.trials.begin(ledger, &decision.moves, leave);
             self.since_ms = 0;
         }
         for (books, pids) in books.iter().zip(&members) {
@@ -182,12 +195,30 @@ impl Policy {
         all.map(|(rank, tier)| group.bytes_in(rank, peak, tier.capacity_bytes)).collect()
     }
 
+    /// Judges earlier moves, and takes back what did not pay.
+    fn judge(&mut self, ledger: &Ledger, interval: &Interval, decision: &mut Decision) {
+        let gate = match &self.config.gate {
+            Gate::Benefit(benefit) => Some(benefit),
+            Gate::None => None,
+        };
+        let Some((judged, mut back)) = self.trials.judge(ledger, gate, interval) else { return };
+        for asked in &mut back {
+            asked.cost_ns = asked.bytes as f64 * self.cost.ns_per_byte();
+            if let Some(extent) = ledger.find(asked.pid, asked.addr) {
+                self.recent.note(extent.id, asked, ledger.now_ms());
+            }
+        }
+        decision.moves = back;
+        decision.judged = Some(judged);
+    }
+
     fn enforce(
         &mut self,
         ledger: &Ledger,
         budgets: &Budgets,
         members: &[Vec<u32>],
         books: &mut [Books],
+        leave: Leave,
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
@@ -199,6 +230,7 @@ impl Policy {
         for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
             self.report_group(group, books, decision);
             let ends = assign(list, &books.room);
+            let canary_left = canary_bytes(&self.config.gate, &books.room);
             let mut planner = Planner {
                 ledger,
                 gate: &self.config.gate,
@@ -208,6 +240,8 @@ impl Policy {
                 recent: &mut self.recent,
                 ns_per_byte: self.cost.ns_per_byte(),
                 bytes_left: allowance(&self.config.gate, self.since_ms),
+                leave,
+                canary_left,
             };
             planner.plan(list, &ends);
         }
@@ -233,7 +267,6 @@ impl Policy {
         if let [only] = lists.as_mut_slice() {
             only.reserve(ledger.extent_totals().0 as usize);
         }
-        let now_ms = ledger.now_ms();
         for extent in ledger.extents() {
             let Some(group) = groups[usize::from(extent.place)] else { continue };
             let bytes = extent.footprint_bytes();
@@ -247,7 +280,7 @@ impl Policy {
                 seen.unlocated_bytes += bytes;
             }
             let rank = rank.unwrap_or(tiers.last());
-            let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, now_ms);
+            let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, ledger);
             seen.not_a_number += u64::from(key.is_none());
             lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
         }
@@ -333,6 +366,14 @@ fn allowance(gate: &Gate, since_ms: u64) -> u64 {
             benefit.bytes_per_s.saturating_mul(since_ms) / 1000
         }
         _ => u64::MAX,
+    }
+}
+
+/// Bytes of a canary: a share of the best tier.
+fn canary_bytes(gate: &Gate, room: &[u64]) -> u64 {
+    match gate {
+        Gate::Benefit(benefit) => (room[0] as f64 * benefit.canary) as u64,
+        Gate::None => u64::MAX,
     }
 }
 

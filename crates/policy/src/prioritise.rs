@@ -1,7 +1,7 @@
 //! Which extents deserve the best tier (MAT 3.4.2).
 //! In: extents. Out: a number each, larger for those that deserve more. Knows nothing of budgets.
 
-use tiercel_ledger::Extent;
+use tiercel_ledger::{Extent, Ledger};
 
 use crate::routine::Prioritise;
 use crate::tiers::Tiers;
@@ -19,7 +19,7 @@ pub(crate) fn key(
     extent: &Extent,
     tiers: &Tiers,
     rank: u8,
-    now_ms: u64,
+    ledger: &Ledger,
 ) -> Option<Key> {
     let bytes = extent.footprint_bytes().max(1) as f32;
     match prioritise {
@@ -29,14 +29,15 @@ pub(crate) fn key(
         Prioritise::Apb => Some(of_float(extent.accesses_per_s() / bytes)),
         Prioritise::Cpb => Some(of_float(extent.cost_ns_per_s * tiers.slowdown(rank) / bytes)),
         Prioritise::Expression(expression) => {
-            let value = expression.value(&values(extent, now_ms));
+            let value = expression.value(&values(extent, ledger));
             (!value.is_nan()).then(|| of_float(value))
         }
     }
 }
 
 /// In the order of [`crate::VARIABLES`].
-fn values(extent: &Extent, now_ms: u64) -> [f32; crate::VARIABLES.len()] {
+fn values(extent: &Extent, ledger: &Ledger) -> [f32; crate::VARIABLES.len()] {
+    let now_ms = ledger.now_ms();
     let seconds_since = |ms: u64| now_ms.saturating_sub(ms) as f32 / 1e3;
     let accesses = extent.accesses_per_s();
     let idle_s = seconds_since(extent.last_access_ms.unwrap_or(extent.born_ms));
@@ -47,6 +48,7 @@ fn values(extent: &Extent, now_ms: u64) -> [f32; crate::VARIABLES.len()] {
         extent.footprint_bytes() as f32,
         extent.bytes as f32,
         seconds_since(extent.born_ms),
+        ledger.lifetime_ms(extent) as f32 / 1e3,
         idle_s,
         extent.latency_ns,
         extent.cost_ns_per_s,

@@ -107,8 +107,13 @@ mod tests {
                     word.strip_prefix('+').map_or(0, |n| n.parse().expect("bytes"));
                 let llc_misses = word.parse().ok().filter(|_| !word.starts_with('+'));
                 let instructions = llc_misses.map(|_: u64| 1000);
-                let interval =
-                    Interval { elapsed_ms: 2000, allocated_bytes, llc_misses, instructions };
+                let interval = Interval {
+                    elapsed_ms: 2000,
+                    allocated_bytes,
+                    llc_misses,
+                    instructions,
+                    is_modelled: false,
+                };
                 let verdict = state.tick(&trigger, &interval);
                 let mark = if verdict.fires { '!' } else { '.' };
                 mark.to_string() + if verdict.problem.is_some() { "?" } else { "" }

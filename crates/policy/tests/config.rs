@@ -49,8 +49,8 @@ fn the_defaults_are_the_papers_constants() {
             cpb
             time:ticks=5
             fill:percent=90
-            benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, horizon_s=30.0,
-            margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
+            benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, canary=0.1,
+            horizon_s=30.0, margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
     );
     let config = Config::mat();
     assert_eq!(config.tick_ms, 2000);
@@ -91,8 +91,8 @@ fn words_and_tables_mean_the_same() {
             expression:(reads*2+writes*10)/bytes
             allocation:bytes=536870912
             fill:percent=90
-            benefit:assumed_gap_ns=100.0, bytes_per_s=1000, horizon_s=30.0, margin=1.0,
-            move_ns_per_byte=0.7, settle_s=20.0"#]],
+            benefit:assumed_gap_ns=100.0, bytes_per_s=1000, canary=0.1, horizon_s=30.0,
+            margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
     );
 }
 
@@ -135,8 +135,8 @@ fn mistakes_are_refused_with_their_place() {
             1 | prioritise = { expression = "reads / byte" }
               |                             ^^^^^^^^^^^^^^
             expression `reads / byte`, at character 9: no variable `byte`; there are
-            accesses, reads, writes, bytes, size, age_s, idle_s, latency_ns, cost, and
-            functions min, max, log, sqrt"#]],
+            accesses, reads, writes, bytes, size, age_s, lifetime_s, idle_s, latency_ns,
+            cost, and functions min, max, log, sqrt"#]],
     );
     check(
         "trigger = { allocation = { bytes = \"much\" } }",

@@ -40,7 +40,9 @@ struct World {
 
 impl World {
     fn new(objects: &str) -> World {
-        let mut ledger = Ledger::new(LedgerConfig::default(), 0).expect("good");
+        // Extents are whole objects, whatever part of them is hot.
+        let config = LedgerConfig { finest_bytes: 64 * MIB, ..LedgerConfig::default() };
+        let mut ledger = Ledger::new(config, 0).expect("good");
         ledger.process_born(PID).expect("new");
         let names = Vec::new();
         let mut world = World { ledger, names, now_ms: 0, last: Interval::default() };

@@ -1,0 +1,329 @@
+//! Whether moves paid: a canary share first, and what did not pay is taken back.
+//! In: moves as asked, what became of them, extents' latencies, instructions. Out: verdicts, moves
+//! back, what may be promoted meanwhile. Knows nothing of how moves are chosen.
+//!
+//! ```text
+//! Canary --asks for a share--> trial --paid----> Open --asks for all--> trial --paid--> Open ...
+//!   ^                            |                                        |
+//!   +---- held, twice as long <--+-- did not pay: taken back <------------+
+//! ```
+//! What a move did is read off the extents it moved: their latency since, over what it was before.
+//! Where samples carry no latency, instructions per second tell at least a loss; where nobody counts
+//! those either, nothing is measured, nothing is held back, and the verdict says so.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use tiercel_ledger::Ledger;
+use tiercel_ledger::movement::{Move, Outcome, Reason};
+use tiercel_machine::NodeId;
+
+use crate::policy::Interval;
+use crate::routine::Benefit;
+
+/// Moves of one trial that are remembered to be judged and taken back; those beyond stay.
+pub const TRIAL_MOVES_MAX: usize = 8192;
+
+/// Intervals after the last outcome at which a trial is judged.
+const JUDGE_INTERVALS: u32 = 2;
+/// Intervals after which it is judged although outcomes are missing.
+const PATIENCE_INTERVALS: u32 = 10;
+/// Samples with latency that must have come in since.
+const SAMPLES_MIN: u64 = 64;
+/// Intervals before a trial whose instructions are compared with those after.
+const BASELINE: usize = 8;
+/// Nothing is compared with fewer.
+const BASELINE_MIN: usize = 3;
+/// Fewer instructions per second than this share of before are a loss, if that is also
+const LOSS: f64 = 0.97;
+/// so many standard deviations.
+const LOSS_DEVIATIONS: f64 = 2.0;
+/// A wait is doubled at most so often.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// What became of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Saved more than it cost, as far as the horizon goes.
+    Paid,
+    /// Did not; it was taken back.
+    TakenBack,
+    /// Nobody measures latencies or instructions, or too little was seen.
+    Unmeasured,
+}
+
+/// Moves of one assignment, expected against measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// When they were asked for, daemon's clock, milliseconds.
+    pub asked_ms: u64,
+    /// When they were judged.
+    pub judged_ms: u64,
+    /// It was a share only, to see whether moving pays.
+    pub canary: bool,
+    /// Moves.
+    pub moves: u64,
+    /// Bytes moved.
+    pub moved_bytes: u64,
+    /// Stall time they were expected to save, nanoseconds per second.
+    pub expected_ns_per_s: f64,
+    /// What they saved, by the latencies of what was moved; `None` where nobody measures them.
+    pub measured_ns_per_s: Option<f64>,
+    /// What moving took, nanoseconds.
+    pub cost_ns: f64,
+    /// What was concluded.
+    pub verdict: Verdict,
+}
+
+/// What may be promoted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Anything.
+    All,
+    /// A share of the best tier, to see whether it pays.
+    Canary,
+    /// Nothing: a trial is under way, or the last one did not pay.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Trials {
+    /// Moving has paid since the last time it did not.
+    trusted: bool,
+    /// Nothing is promoted before, daemon's clock.
+    held_until_ms: u64,
+    doublings: u32,
+    open: Option<Trial>,
+    /// Instructions per second of the latest intervals.
+    speeds: VecDeque<f64>,
+    samples_with_latency: u64,
+}
+
+#[derive(Debug)]
+struct Trial {
+    asked_ms: u64,
+    canary: bool,
+    moved: Vec<Moved>,
+    expected_ns_per_s: f64,
+    cost_ns: f64,
+    /// Outcomes that are still to come.
+    awaited: usize,
+    intervals: u32,
+    intervals_since_last: u32,
+    samples_before: u64,
+    speeds_before: Vec<f64>,
+}
+
+#[derive(Debug)]
+struct Moved {
+    asked: Move,
+    back_to: Option<NodeId>,
+    moved_bytes: u64,
+    /// When it was asked for.
+    accesses_per_s: f64,
+    cost_ns_per_s: f64,
+}
+
+impl Trials {
+    /// What may be promoted now. Without a gate, or without a measure, anything.
+    pub(crate) fn leave(&self, gate: Option<&Benefit>, interval: &Interval, now_ms: u64) -> Leave {
+        let Some(gate) = gate.filter(|gate| gate.canary > 0.0) else { return Leave::All };
+        if !self.measures(interval) {
+            return Leave::All;
+        }
+        match () {
+            () if self.open.is_some() || now_ms < self.held_until_ms => Leave::Nothing,
+            () if self.samples_with_latency == 0 && self.speeds.len() < BASELINE_MIN => {
+                Leave::Nothing
+            }
+            () if self.trusted || gate.canary >= 1.0 => Leave::All,
+            () => Leave::Canary,
+        }
+    }
+
+    fn measures(&self, interval: &Interval) -> bool {
+        !interval.is_modelled && (self.samples_with_latency > 0 || interval.instructions.is_some())
+    }
+
+    /// An interval ended.
+    pub(crate) fn observe(&mut self, ledger: &Ledger, interval: &Interval) {
+        self.samples_with_latency = ledger.totals().samples_with_latency;
+        if let Some(instructions) = interval.instructions.filter(|_| interval.elapsed_ms > 0) {
+            if self.speeds.len() == BASELINE {
+                self.speeds.pop_front();
+            }
+            self.speeds.push_back(instructions as f64 * 1e3 / interval.elapsed_ms as f64);
+        }
+        if let Some(trial) = &mut self.open {
+            trial.intervals += 1;
+            trial.intervals_since_last += 1;
+        }
+    }
+
+    /// These moves were asked for.
+    pub(crate) fn begin(&mut self, ledger: &Ledger, moves: &[Move], leave: Leave) {
+        if self.open.is_some() || !moves.iter().any(|asked| asked.reason == Reason::Promote) {
+            return;
+        }
+        let moved = moves.iter().take(TRIAL_MOVES_MAX).map(|asked| {
+            let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
+            let back_to = asked.from;
+            Moved { asked: asked.clone(), back_to, moved_bytes: 0, accesses_per_s, cost_ns_per_s }
+        });
+        let moved: Vec<_> = moved.collect();
+        self.open = Some(Trial {
+            asked_ms: ledger.now_ms(),
+            canary: leave == Leave::Canary,
+            expected_ns_per_s: moves.iter().map(|asked| asked.gain_ns_per_s).sum(),
+            cost_ns: 0.0,
+            awaited: moved.len(),
+            moved,
+            intervals: 0,
+            intervals_since_last: 0,
+            samples_before: self.samples_with_latency,
+            speeds_before: self.speeds.iter().copied().collect(),
+        });
+    }
+
+    /// What became of a move.
+    pub(crate) fn outcome(&mut self, outcome: &Outcome) {
+        let Some(trial) = &mut self.open else { return };
+        let asked = &outcome.asked;
+        let ours = trial.moved.iter_mut().find(|moved| {
+            (moved.asked.pid, moved.asked.addr, moved.asked.to) == (asked.pid, asked.addr, asked.to)
+        });
+        let Some(ours) = ours else { return };
+        ours.moved_bytes = outcome.moved_bytes;
+        trial.awaited = trial.awaited.saturating_sub(1);
+        trial.cost_ns += outcome.took_ns as f64;
+        trial.intervals_since_last = 0;
+    }
+
+    /// Judges the open trial when it is time. Answers the verdict, and the moves back.
+    pub(crate) fn judge(
+        &mut self,
+        ledger: &Ledger,
+        gate: Option<&Benefit>,
+        interval: &Interval,
+    ) -> Option<(Judged, Vec<Move>)> {
+        let trial = self.open.as_ref()?;
+        let is_due = if trial.awaited == 0 {
+            trial.intervals_since_last >= JUDGE_INTERVALS
+        } else {
+            trial.intervals >= PATIENCE_INTERVALS
+        };
+        if !is_due {
+            return None;
+        }
+        let trial = self.open.take()?;
+        let measured = self.measures(interval).then(|| self.measure(ledger, &trial)).flatten();
+        let verdict = match (gate, measured) {
+            (Some(gate), Some(ns_per_s))
+                if ns_per_s * gate.horizon_s <= trial.cost_ns * gate.margin =>
+            {
+                Verdict::TakenBack
+            }
+            (Some(_), Some(_)) => Verdict::Paid,
+            (Some(_), None) if self.has_lost(&trial) => Verdict::TakenBack,
+            (Some(_), None) if !trial.speeds_before.is_empty() => Verdict::Paid,
+            _ => Verdict::Unmeasured,
+        };
+        let now_ms = ledger.now_ms();
+        let mut back = Vec::new();
+        match (verdict, gate) {
+            (Verdict::TakenBack, Some(gate)) => {
+                self.trusted = false;
+                let wait_ms = gate.settle_s * 1e3 * f64::from(1 << self.doublings);
+                self.held_until_ms = now_ms + wait_ms as u64;
+                self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+                back = trial.back();
+            }
+            (Verdict::Paid, _) => (self.trusted, self.doublings) = (true, 0),
+            _ => {}
+        }
+        let judged = Judged {
+            asked_ms: trial.asked_ms,
+            judged_ms: now_ms,
+            canary: trial.canary,
+            moves: trial.moved.len() as u64,
+            moved_bytes: trial.moved.iter().map(|moved| moved.moved_bytes).sum(),
+            expected_ns_per_s: trial.expected_ns_per_s,
+            measured_ns_per_s: measured,
+            cost_ns: trial.cost_ns,
+            verdict,
+        };
+        Some((judged, back))
+    }
+
+    /// Stall time saved per second, by the latencies of what was moved.
+    fn measure(&self, ledger: &Ledger, trial: &Trial) -> Option<f64> {
+        if self.samples_with_latency < trial.samples_before + SAMPLES_MIN {
+            return None;
+        }
+        // An average is a sum: what was before fades, and the rest came since.
+        let fade = (1.0 - f64::from(ledger.config().alpha)).powi(trial.intervals as i32);
+        let (mut saved, mut seen) = (0.0, false);
+        for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
+            let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &moved.asked);
+            let accesses = accesses_per_s - fade * moved.accesses_per_s;
+            let stalls = cost_ns_per_s - fade * moved.cost_ns_per_s;
+            if accesses <= 0.0 || moved.accesses_per_s <= 0.0 {
+                continue;
+            }
+            seen = true;
+            let before = accesses * moved.cost_ns_per_s / moved.accesses_per_s;
+            saved += (before - stalls.max(0.0)) / (1.0 - fade);
+        }
+        seen.then_some(saved)
+    }
+
+    /// Whether the programs run slower than before.
+    fn has_lost(&self, trial: &Trial) -> bool {
+        let before = &trial.speeds_before;
+        let since = trial.intervals_since_last as usize;
+        let after: Vec<f64> = self.speeds.iter().rev().take(since).copied().collect();
+        if before.len() < BASELINE_MIN || after.is_empty() {
+            return false;
+        }
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let (was, is) = (mean(before), mean(&after));
+        let squares = before.iter().map(|speed| (speed - was).powi(2)).sum::<f64>();
+        let deviation = (squares / (before.len() - 1) as f64).sqrt();
+        is < was * LOSS && is < was - LOSS_DEVIATIONS * deviation
+    }
+}
+
+/// Accesses per second and stall time per second of the extents in a move's range: it may have been
+/// split, or joined with others, since.
+fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
+    let (mut at, end) = (asked.addr, asked.addr + asked.bytes);
+    let mut sums = (0.0, 0.0);
+    while at < end {
+        let Some(extent) = ledger.find(asked.pid, at) else { break };
+        let after = extent.addr + extent.bytes;
+        let share = (end.min(after) - at) as f64 / extent.bytes as f64;
+        sums.0 += share * f64::from(extent.accesses_per_s());
+        sums.1 += share * f64::from(extent.cost_ns_per_s);
+        at = after;
+    }
+    sums
+}
+
+impl Trial {
+    /// The moves back, those that make room first.
+    fn back(&self) -> Vec<Move> {
+        let moved = self.moved.iter().filter(|moved| moved.moved_bytes > 0);
+        let back = moved.filter_map(|moved| {
+            let asked = &moved.asked;
+            let to = moved.back_to.filter(|to| *to != asked.to)?;
+            let (gain, from) = (-asked.gain_ns_per_s, Some(asked.to));
+            let reason = Reason::TakeBack;
+            Some((asked.reason, Move { from, to, reason, gain_ns_per_s: gain, ..asked.clone() }))
+        });
+        let mut back: Vec<_> = back.collect();
+        back.sort_by_key(|(was, _)| *was != Reason::Promote);
+        back.into_iter().map(|(_, asked)| asked).collect()
+    }
+}

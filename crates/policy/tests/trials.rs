@@ -1,0 +1,232 @@
+//! Moves that pay go on, moves that do not are taken back: a canary first, and then all.
+//! In: a machine as described, and how fast its memory really is. Out: what moved, what was
+//! concluded. Knows nothing of how either is done.
+
+use tiercel_ledger::movement::{Outcome, Reason};
+use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
+use tiercel_machine::{Machine, Node, NodeId};
+use tiercel_policy::{Budgets, Config, Decision, Interval, Judged, Limit, Policy, Verdict};
+use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
+
+const MIB: u64 = 1 << 20;
+const PID: u32 = 1;
+/// Objects of 1 MiB; as many fit into the fast tier's budget as are hot.
+const OBJECTS: u64 = 40;
+const HOT: u64 = 10;
+
+/// What nodes 0 and 1 really take, nanoseconds; and whether samples say so.
+#[derive(Clone, Copy)]
+struct Truth {
+    latency_ns: [u32; 2],
+    is_seen: bool,
+    /// Instructions of an interval with nothing and with all hot objects in node 0.
+    instructions: Option<[u64; 2]>,
+    is_modelled: bool,
+}
+
+struct World {
+    ledger: Ledger,
+    policy: Policy,
+    machine: Machine,
+    truth: Truth,
+    now_ms: u64,
+    judged: Vec<Judged>,
+}
+
+impl World {
+    /// Everything begins in node 1, which the machine believes to be slow.
+    fn new(truth: Truth, gate: &str) -> World {
+        let node = |id: u16, latency_ns: f64| {
+            let mut node = Node::new(NodeId(id), 64 * MIB);
+            node.tier = Some(id);
+            node.figures.read_latency_ns = Some(latency_ns);
+            node.figures.write_latency_ns = Some(latency_ns);
+            node
+        };
+        let nodes = vec![node(0, 100.0), node(1, 300.0)];
+        let machine = Machine { name: "test".to_owned(), nodes, ..Machine::default() };
+        let mut ledger = Ledger::new(LedgerConfig::default(), 0).expect("good");
+        ledger.process_born(PID).expect("new");
+        let config = Config {
+            trigger: "time:ticks=1".parse().expect("a trigger"),
+            gate: gate.parse().expect("a gate"),
+            ..Config::default()
+        };
+        let policy = Policy::new(config).expect("good");
+        let mut world = World { ledger, policy, machine, truth, now_ms: 0, judged: Vec::new() };
+        for nth in 0..OBJECTS {
+            let (addr, bytes, site, arena) = (World::addr(nth), MIB, 0, None);
+            let version = Version { carve: nth as u32 + 1, generation: 0 };
+            let (flags, time_ms) = (Flags(0), 0);
+            let record = Record::Born { addr, bytes, site, version, arena, flags, time_ms };
+            world.ledger.apply(PID, &record);
+        }
+        world.ledger.tick(2000);
+        world.now_ms = 2000;
+        for nth in 0..OBJECTS {
+            let range = Range { pid: PID, addr: World::addr(nth), bytes: MIB };
+            world.ledger.set_residency(range, &[(NodeId(1), MIB)], 2000);
+        }
+        world
+    }
+
+    fn addr(nth: u64) -> u64 {
+        (1 << 30) + nth * 2 * MIB
+    }
+
+    fn node_of(&self, nth: u64) -> u16 {
+        let extent = self.ledger.find(PID, World::addr(nth)).expect("lives");
+        extent.residency.main_node().expect("known").0
+    }
+
+    fn hot_in_fast(&self) -> u64 {
+        (0..HOT).filter(|nth| self.node_of(*nth) == 0).count() as u64
+    }
+
+    /// One interval: accesses, a tick, a decision, perfect moves.
+    fn step(&mut self) -> Decision {
+        for nth in 0..OBJECTS {
+            let latency_ns = self.truth.latency_ns[usize::from(self.node_of(nth))];
+            let samples = if nth < HOT { 20 } else { 1 };
+            for at in 0..samples {
+                self.ledger.sample(&Sample {
+                    time_ms: self.now_ms,
+                    pid: PID,
+                    tid: 0,
+                    // All over the object, so that it is not split.
+                    addr: World::addr(nth) + (self.now_ms * 37 + at * MIB / samples) % MIB,
+                    kind: AccessKind::Read,
+                    latency_ns: self.truth.is_seen.then_some(latency_ns),
+                    node: None,
+                    weight: 10_000,
+                });
+            }
+        }
+        self.now_ms += 2000;
+        let instructions = self.truth.instructions.map(|[none, all]| {
+            let (none, all, share) = (none as f64, all as f64, self.hot_in_fast() as f64);
+            (none + (all - none) * share / HOT as f64) as u64
+        });
+        let interval = Interval {
+            llc_misses: instructions,
+            instructions,
+            is_modelled: self.truth.is_modelled,
+            ..Interval::of(&self.ledger.tick(self.now_ms))
+        };
+        let budgets = Budgets::fast(Limit::Bytes(12 * MIB));
+        let decision = self.policy.tick(&self.ledger, &self.machine, &budgets, &interval);
+        for asked in &decision.moves {
+            let outcome = Outcome {
+                asked: asked.clone(),
+                moved_bytes: asked.bytes,
+                resident_bytes: asked.bytes,
+                absent_bytes: 0,
+                failed: Vec::new(),
+                took_ns: 700_000,
+            };
+            self.ledger.outcome(&outcome);
+            self.policy.outcome(&outcome);
+        }
+        self.judged.extend(decision.judged.clone());
+        decision
+    }
+
+    fn verdicts(&self) -> Vec<(bool, Verdict)> {
+        self.judged.iter().map(|judged| (judged.canary, judged.verdict)).collect()
+    }
+}
+
+const HONEST: Truth =
+    Truth { latency_ns: [100, 300], is_seen: true, instructions: None, is_modelled: false };
+
+#[test]
+fn a_canary_goes_first_and_then_all() {
+    let mut world = World::new(HONEST, "benefit");
+    let first = world.step();
+    let promoted = first.moves.iter().filter(|asked| asked.reason == Reason::Promote).count();
+    assert!((1..=2).contains(&promoted), "a tenth of 10 MiB: {promoted}");
+    (0..12).for_each(|_| drop(world.step()));
+    assert_eq!(world.hot_in_fast(), HOT);
+    let verdicts = world.verdicts();
+    assert_eq!(verdicts[0], (true, Verdict::Paid));
+    assert!(verdicts[1..].iter().all(|verdict| *verdict == (false, Verdict::Paid)), "{verdicts:?}");
+    // Expected against measured: the machine's figures are true, so they agree.
+    let judged = &world.judged[1];
+    let ratio = judged.measured_ns_per_s.expect("seen") / judged.expected_ns_per_s;
+    assert!((0.5..2.0).contains(&ratio), "{judged:?}");
+}
+
+#[test]
+fn moves_to_what_is_slower_in_truth_are_taken_back_and_held() {
+    let truth = Truth { latency_ns: [400, 300], ..HONEST };
+    let mut world = World::new(truth, "benefit");
+    let mut promotions = 0;
+    for _ in 0..60 {
+        let decision = world.step();
+        promotions += decision.moves.iter().filter(|m| m.reason == Reason::Promote).count();
+        assert!(world.hot_in_fast() <= 2, "no more than a canary is ever there");
+    }
+    assert_eq!(world.hot_in_fast(), 0, "all was taken back");
+    assert!(world.verdicts().iter().all(|verdict| *verdict == (true, Verdict::TakenBack)));
+    // 20 s, 40 s, 80 s apart: in 2 minutes three at most.
+    let trials = world.judged.len();
+    assert!((2..=3).contains(&trials), "{trials}");
+    assert!(world.judged[0].measured_ns_per_s.expect("seen") < 0.0);
+    assert!(promotions <= 2 * trials);
+}
+
+#[test]
+fn a_fast_tier_that_is_no_faster_does_not_pay() {
+    let mut world = World::new(Truth { latency_ns: [300, 300], ..HONEST }, "benefit");
+    (0..6).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts(), [(true, Verdict::TakenBack)]);
+    assert_eq!(world.hot_in_fast(), 0);
+}
+
+#[test]
+fn what_paid_once_is_taken_back_when_it_no_longer_does() {
+    let mut world = World::new(HONEST, "benefit");
+    world.step();
+    let canary = world.hot_in_fast();
+    (0..3).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts(), [(true, Verdict::Paid)]);
+    world.truth.latency_ns = [900, 300];
+    (0..8).for_each(|_| drop(world.step()));
+    assert!(world.verdicts().contains(&(false, Verdict::TakenBack)), "{:?}", world.judged);
+    assert_eq!(world.hot_in_fast(), canary, "the trial's moves, not those before");
+}
+
+#[test]
+fn without_latencies_instructions_tell_a_loss() {
+    let blind = Truth { is_seen: false, ..HONEST };
+    let truth = Truth { instructions: Some([1_000_000, 700_000]), ..blind };
+    let mut world = World::new(truth, "benefit:canary=0.5");
+    // Something to compare with: nothing is hot yet that pays.
+    (0..30).for_each(|_| drop(world.step()));
+    assert!(world.verdicts().contains(&(true, Verdict::TakenBack)), "{:?}", world.judged);
+    let truth = Truth { instructions: Some([700_000, 1_000_000]), ..blind };
+    let mut world = World::new(truth, "benefit:canary=0.5");
+    (0..12).for_each(|_| drop(world.step()));
+    assert_eq!(world.hot_in_fast(), HOT);
+}
+
+#[test]
+fn where_nobody_measures_nothing_is_held_back_and_the_verdict_says_so() {
+    for truth in [Truth { is_seen: false, ..HONEST }, Truth { is_modelled: true, ..HONEST }] {
+        let mut world = World::new(truth, "benefit");
+        world.step();
+        assert_eq!(world.hot_in_fast(), HOT);
+        (0..3).for_each(|_| drop(world.step()));
+        assert_eq!(world.verdicts(), [(false, Verdict::Unmeasured)]);
+        assert_eq!(world.hot_in_fast(), HOT);
+    }
+}
+
+#[test]
+fn without_a_canary_or_a_gate_nothing_is_held_back() {
+    for gate in ["none", "benefit:canary=0"] {
+        let mut world = World::new(Truth { latency_ns: [400, 300], ..HONEST }, gate);
+        world.step();
+        assert_eq!(world.hot_in_fast(), HOT, "{gate}");
+    }
+}
