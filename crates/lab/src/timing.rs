@@ -29,6 +29,9 @@ pub struct Model {
     /// Whether the guest's CPUs have only their share of the machine's bandwidths, as if its other
     /// CPUs did what they do.
     pub share: bool,
+    /// Whether only programs' regions of interest (`workloads/roi.h`) are timed in detail. Set-up
+    /// then costs its instructions and no memory: it is five times faster to run.
+    pub regions_only: bool,
 }
 
 /// As `crates/emulator` reads it; what is not said has its default.

@@ -122,7 +122,7 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
         timeout: args.timeout.0,
         out: args.out.clone(),
         timed: args.timed,
-        model: Model { prefetch: args.prefetch, share: args.share },
+        model: Model { prefetch: args.prefetch, share: args.share, ..Model::default() },
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };

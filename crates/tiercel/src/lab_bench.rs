@@ -162,6 +162,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
         timed: true,
         prefetch: false,
         share: false,
+        regions_only: false,
         repeats: 1,
         capacities: args.fast.clone(),
         huge: Huge::Always,

@@ -132,8 +132,8 @@ impl Boot for GuestBoot<'_> {
             },
         };
         let mut stderr = Tail::default();
-        let Experiment { prefetch, share, .. } = *self.experiment;
-        let model = Model { prefetch, share };
+        let Experiment { prefetch, share, regions_only, .. } = *self.experiment;
+        let model = Model { prefetch, share, regions_only };
         let request = Request {
             topology: &place.topology,
             payload: self.payload(place, batch)?,
