@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::routine::{Aggregate, Enforce, Gate, Prioritise, Trigger};
+use crate::routine::{Aggregate, Enforce, Gate, Prioritise, Time, Trigger};
 
 /// A policy. The defaults are MAT's constants, with cost per byte and a gate in front.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +51,9 @@ pub struct ConfigError {
 impl Config {
     /// MAT as published: accesses per byte, every assignment enforced (MAT 3.4, 4.5.1, 5.3.1).
     pub fn mat() -> Config {
-        Config { prioritise: Prioritise::Apb, gate: Gate::None, ..Config::default() }
+        let ticks = Time::default().ticks;
+        let trigger = Trigger::Time(Time { ticks, first: ticks });
+        Config { prioritise: Prioritise::Apb, trigger, gate: Gate::None, ..Config::default() }
     }
 
     /// Refuses what cannot work.
@@ -68,6 +70,7 @@ impl Config {
             Trigger::Time(time) => {
                 let want = "must be at least 1";
                 ensure("trigger.time.ticks", f64::from(time.ticks), time.ticks >= 1, want)?;
+                ensure("trigger.time.first", f64::from(time.first), time.first >= 1, want)?;
             }
             Trigger::Llcmpi(llcmpi) => {
                 let (threshold, intervals) = (llcmpi.threshold, llcmpi.intervals);

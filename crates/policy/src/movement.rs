@@ -23,6 +23,9 @@ pub const RECENT_MAX: usize = 131_072;
 /// at.
 const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 
+/// So many times as much by byte is no noise.
+const OUTWEIGHS: f64 = 4.0;
+
 /// Weight of the newest outcome in the cost of a byte, per 64 MiB moved.
 const COST_ALPHA: f64 = 0.1;
 const COST_UNIT_BYTES: f64 = (64u64 << 20) as f64;
@@ -122,6 +125,13 @@ impl Weighed {
     }
 }
 
+/// Whether a promotion gains so much more by byte than its victim loses that the victim goes although
+/// it came a short while ago: the first assignments go by little.
+fn outweighs(promotion: &Move, victim: &Move) -> bool {
+    let by_byte = |asked: &Move| asked.gain_ns_per_s / asked.bytes.max(1) as f64;
+    by_byte(promotion) > -by_byte(victim) * OUTWEIGHS
+}
+
 pub(crate) struct Planner<'a> {
     pub(crate) ledger: &'a Ledger,
     pub(crate) gate: &'a Gate,
@@ -196,14 +206,13 @@ impl Planner<'_> {
         }
         for to in 0..last {
             let victims = &mut victims[usize::from(to)];
-            let lately = victims.extract_if(.., |victim| !self.has_settled(victim));
-            let lately: Vec<_> = lately.collect();
-            lately.iter().for_each(|victim| self.refuse(WhyNot::MovedLately, &victim.candidate));
             let wanting = promotions.iter().filter(|m| m.to == to);
             stuck.extend(self.promote(gate, wanting, victims));
         }
         for victim in victims.iter().flatten() {
-            self.refuse(WhyNot::NotNeeded, &victim.candidate);
+            let lately = !self.has_settled(victim);
+            let why = if lately { WhyNot::MovedLately } else { WhyNot::NotNeeded };
+            self.refuse(why, &victim.candidate);
         }
         self.settle_stuck(&stuck);
     }
@@ -292,6 +301,9 @@ impl Planner<'_> {
                 break;
             }
             let weighed = self.weigh(victim);
+            if !self.has_settled(victim) && !outweighs(&promotion.asked, &weighed.asked) {
+                return Err(WhyNot::MovedLately);
+            }
             gain += weighed.asked.gain_ns_per_s;
             cost += weighed.asked.cost_ns;
             bytes += weighed.adds;

@@ -74,12 +74,15 @@ pub enum Trigger {
     Never,
 }
 
-/// Every `ticks` ticks.
+/// Every `ticks` ticks; sooner at first, so that a program of some seconds gains as well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Time {
     /// 5 by default (MAT 5.3.1).
     pub ticks: u32,
+    /// Ticks until the first assignment, which double until they are `ticks`; 1 by default. As many
+    /// as `ticks`: as in MAT.
+    pub first: u32,
 }
 
 /// When |misses per instruction - their mean over `intervals`| / mean exceeds `threshold`.
@@ -164,7 +167,7 @@ impl Default for Ewma {
 
 impl Default for Time {
     fn default() -> Time {
-        Time { ticks: 5 }
+        Time { ticks: 5, first: 1 }
     }
 }
 

@@ -14,6 +14,8 @@ use crate::routine::{Llcmpi, Time, Trigger};
 #[derive(Debug, Default)]
 pub(crate) struct TriggerState {
     ticks: u32,
+    /// Assignments so far.
+    fired: u32,
     allocated_bytes: u64,
     /// Misses per instruction of the latest intervals, the newest last.
     llcmpi: VecDeque<f64>,
@@ -31,16 +33,23 @@ impl TriggerState {
         self.ticks += 1;
         self.allocated_bytes += interval.allocated_bytes;
         let verdict = match trigger {
-            Trigger::Time(time) => self.time(time.ticks),
+            Trigger::Time(time) => self.time(self.due_ticks(time)),
             Trigger::Llcmpi(llcmpi) => self.llcmpi(llcmpi, interval),
             Trigger::Allocation(allocation) => self.allocation(allocation.bytes),
             Trigger::Never => verdict(false, "trigger never".to_owned()),
         };
         if verdict.fires {
+            self.fired = self.fired.saturating_add(1);
             self.ticks = 0;
             self.allocated_bytes = 0;
         }
         verdict
+    }
+
+    /// Ticks from the last assignment to the next.
+    fn due_ticks(&self, time: &Time) -> u32 {
+        let doubled = u64::from(time.first) << self.fired.min(31);
+        doubled.min(u64::from(time.ticks)) as u32
     }
 
     fn time(&self, ticks: u32) -> Verdict {
@@ -124,7 +133,8 @@ mod tests {
 
     #[test]
     fn time_fires_every_n_ticks() {
-        check("time", "- - - - - - - - - - -", expect!["....!....!."]);
+        check("time:first=5", "- - - - - - - - - - -", expect!["....!....!."]);
+        check("time", "- - - - - - - - - - - - -", expect!["!.!...!....!."]);
         check("time:ticks=1", "- - -", expect!["!!!"]);
     }
 

@@ -47,7 +47,7 @@ fn the_defaults_are_the_papers_constants() {
         expect![[r#"
             ewma:alpha=0.1
             cpb
-            time:ticks=5
+            time:first=1, ticks=5
             fill:percent=90
             benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, canary=0.1,
             horizon_s=30.0, margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
@@ -115,7 +115,7 @@ fn mistakes_are_refused_with_their_place() {
               |
             1 | trigger = { time = { tick = 3 } }
               |                      ^^^^
-            unknown field `tick`, expected `ticks`"#]],
+            unknown field `tick`, expected `ticks` or `first`"#]],
     );
     check(
         "prioritise = \"hot\"",
@@ -167,7 +167,7 @@ fn the_command_line_has_the_same_grammar() {
         Ok(trigger) => trigger.to_string(),
         Err(error) => wrapped(&tiercel_policy::RoutineError::to_string(&error)),
     };
-    assert_eq!(shown("time:ticks=3".parse()), "time:ticks=3");
+    assert_eq!(shown("time:ticks=3".parse()), "time:first=1,ticks=3");
     assert_eq!(shown("llcmpi:threshold=0.5".parse()), "llcmpi:intervals=10,threshold=0.5");
     assert_eq!(shown("allocation:bytes=2GiB".parse()), "allocation:bytes=2147483648");
     expect!["trigger `never:x=1`: never has no options"].assert_eq(&shown("never:x=1".parse()));
