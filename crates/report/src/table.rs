@@ -1,4 +1,4 @@
-//! A table for a Markdown page.
+//! A table for a Markdown document.
 //! In: columns, rows of text. Out: Markdown that also reads well as it is.
 //! Knows nothing of numbers: cells come formatted.
 

