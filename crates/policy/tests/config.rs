@@ -173,7 +173,7 @@ fn the_command_line_has_the_same_grammar() {
     expect!["trigger `never:x=1`: never has no options"].assert_eq(&shown("never:x=1".parse()));
     expect!["trigger `time:3`: option `3` is not of the form key=value"]
         .assert_eq(&shown("time:3".parse()));
-    expect!["trigger `time:tick=3`: unknown field `tick`, expected `ticks`"]
+    expect!["trigger `time:tick=3`: unknown field `tick`, expected `ticks` or `first`"]
         .assert_eq(&shown("time:tick=3".parse()));
     expect![[r#"
         trigger `often`: unknown variant `often`, expected one of `time`, `llcmpi`,
