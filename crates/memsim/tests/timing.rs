@@ -188,6 +188,11 @@ fn whole_blocks_move_where_the_device_has_them() {
         memory.read(None, SLOW, line * 64, 0, 0);
     }
     assert_eq!(memory.used(SLOW).device_read_bytes, 64 * 64, "in a row: every block once");
+    let mut memory = Memory::new(&machine("optane-oam")).unwrap();
+    for line in 0..256 {
+        memory.read(None, SLOW, (line % 4) << 22 | (line / 4) << 6, 0, 0);
+    }
+    assert_eq!(memory.used(SLOW).device_read_bytes, 256 * 64, "four in a row, 4 MiB apart");
     for i in 0..64 {
         memory.write(None, SLOW, scattered(i), 0);
     }

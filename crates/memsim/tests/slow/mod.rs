@@ -14,7 +14,7 @@ const REGION_LINES: u64 = 64;
 /// golden ratio.
 fn place(number: u64, places: u64) -> usize {
     let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15 % (1 << 64);
-    (product * u128::from(places) >> 64) as usize
+    ((product * u128::from(places)) >> 64) as usize
 }
 
 /// A set is a list of ways with their three facts.
