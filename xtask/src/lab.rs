@@ -14,7 +14,7 @@ use tiercel_lab::{
 };
 use tiercel_machine::Machine;
 
-use crate::{build, exec};
+use crate::{build, exec, validate};
 
 /// A guest that hangs on purpose is given this long.
 const HANG_LIMIT: Duration = Duration::from_secs(12);
@@ -41,6 +41,8 @@ enum Verb {
     Test(TestOptions),
     /// Build everything, then `tiercel lab bench`
     Bench(BenchOptions),
+    /// Measure in timed guests; hold it against the machine's file and published figures
+    Validate(validate::Options),
 }
 
 #[derive(Args)]
@@ -76,6 +78,7 @@ pub fn main(options: &Options) -> Result<()> {
     let options = match &options.verb {
         Verb::Test(options) => options,
         Verb::Bench(options) => return bench(options),
+        Verb::Validate(options) => return validate::main(options),
     };
     let tests = chosen(options)?;
     let started = Instant::now();

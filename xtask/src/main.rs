@@ -21,6 +21,7 @@ mod programs;
 mod real_programs;
 mod test;
 mod tidy;
+mod validate;
 
 use std::process::ExitCode;
 

@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("report", &[]),
     ("lab", &["machine", "report"]),
     ("tiercel", &["wire", "machine", "ledger", "policy", "sampler", "mover", "daemon", "lab"]),
-    ("xtask", &["machine", "lab"]),
+    ("xtask", &["machine", "report", "lab"]),
 ];
 
 /// Packages from outside that only the named crates may use.

@@ -1,0 +1,202 @@
+//! Guests that measure. In: a machine, how many virtual CPUs, what is modelled. Out: what the probe
+//! said. Knows nothing of what should come out.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tiercel_lab::{Guest, Model, Payload, Request, Size, Streams, Timing, Topology};
+use tiercel_machine::{Machine, NodeId};
+
+use crate::exec;
+
+/// A guest that takes longer hangs; the slowest took about 150 s on two busy cores.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Memory of a guest: each node then holds the probe's 64 MiB and more.
+const MEMORY_BYTES: u64 = 4 << 30;
+
+/// What a guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot {
+    /// Virtual CPUs beside each node that has CPUs.
+    pub vcpus: u32,
+    pub model: Model,
+}
+
+/// Whose CPUs ask whose memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    pub from: NodeId,
+    pub to: NodeId,
+}
+
+/// One line of the probe: what it measured, its setting, nanoseconds a load, GB/s of all threads.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub path: Path,
+    pub kind: String,
+    pub setting: Vec<String>,
+    pub ns: f64,
+    pub gb_s: f64,
+}
+
+/// What is built here for the guests.
+pub struct Tools {
+    plugin: PathBuf,
+    probe: PathBuf,
+}
+
+impl Boot {
+    pub fn model_name(self) -> &'static str {
+        match (self.model.share, self.model.prefetch) {
+            (false, false) => "whole",
+            (false, true) => "whole, prefetch",
+            (true, false) => "share",
+            (true, true) => "share, prefetch",
+        }
+    }
+
+    pub fn label(self) -> String {
+        format!("{} virtual CPU(s) a node, {}", self.vcpus, self.model_name())
+    }
+}
+
+impl Tools {
+    pub fn build(built: bool) -> Result<Tools> {
+        if !built {
+            let package = ["--package", "tiercel-emulator"];
+            exec::run(exec::cargo().args(["build", "--release", "--quiet"]).args(package))?;
+        }
+        let out = exec::target().join("lab");
+        std::fs::create_dir_all(&out)?;
+        let probe = out.join("probe");
+        // Loops stay loops: a copy is no call of memcpy.
+        let flags = ["-std=gnu17", "-O3", "-fno-tree-loop-distribute-patterns", "-pthread"];
+        let strict = ["-Wall", "-Wextra", "-Werror", "-o"];
+        let source = exec::root().join("lab/validate/probe.c");
+        exec::run(exec::command("cc").args(flags).args(strict).arg(&probe).arg(source))?;
+        Ok(Tools { plugin: exec::target().join("release/libtiercel_emulator.so"), probe })
+    }
+}
+
+/// Every node's memory from where it is nearest, then what links say about others.
+pub fn paths(machine: &Machine) -> Vec<Path> {
+    let nearest = |to: NodeId| {
+        let near = machine.nodes.iter().find(|from| {
+            from.has_cpus() && machine.node(to).is_some_and(|node| node.is_near(from.id))
+        });
+        near.or(machine.nodes.iter().find(|node| node.has_cpus())).map(|node| node.id)
+    };
+    let near = machine.memory_nodes().filter_map(|node| {
+        let from = nearest(node.id)?;
+        Some(Path { from, to: node.id })
+    });
+    let far = machine.links.iter().map(|link| Path { from: link.from, to: link.to });
+    near.chain(far).collect()
+}
+
+/// The nodes nearest to the first CPUs: where everything is measured. Others differ in nothing but
+/// their number.
+pub fn is_main(machine: &Machine, path: Path) -> bool {
+    let first = machine.nodes.iter().find(|node| node.has_cpus()).map(|node| node.id);
+    Some(path.from) == first && machine.links.iter().all(|l| (l.from, l.to) != (path.from, path.to))
+}
+
+/// Boots, runs the probe on every path, reads what it says.
+pub fn measure(guest: &Guest, tools: &Tools, machine: &Machine, boot: Boot) -> Result<Vec<Seen>> {
+    let with_cpus = machine.nodes.iter().filter(|node| node.has_cpus()).count() as u32;
+    let size = Size { memory_bytes: MEMORY_BYTES, cpus: boot.vcpus * with_cpus };
+    let topology = Topology::of(machine, size)?;
+    let command = script(machine, &topology, boot)?;
+    let mut payload = Payload::default();
+    payload.program(&tools.probe, "usr/bin/probe")?;
+    let (mut stdout, mut stderr) = (Vec::new(), io::stderr());
+    let request = Request {
+        topology: &topology,
+        payload,
+        command: &command,
+        environment: &[],
+        timeout: LIMIT,
+        out: None,
+        timing: Some(Timing { plugin: &tools.plugin, machine, model: boot.model }),
+    };
+    let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
+    let outcome = guest.run(request, streams)?;
+    let text = String::from_utf8_lossy(&stdout);
+    ensure!(outcome.status == 0, "the guest's probe ended with {}:\n{text}", outcome.status);
+    parse(&text)
+}
+
+fn script(machine: &Machine, topology: &Topology, boot: Boot) -> Result<String> {
+    let place = |id: NodeId| {
+        let place = topology.nodes.iter().position(|node| node.origin == id);
+        place.with_context(|| format!("node {id} is not in the guest"))
+    };
+    let Boot { vcpus, model } = boot;
+    let mut script = "set -e\n".to_owned();
+    for path in paths(machine) {
+        let probes = match (is_main(machine, path), model.share, model.prefetch) {
+            (true, false, _) => format!("levels 1,idle {vcpus},chains {vcpus}"),
+            (false, false, _) => format!("idle {vcpus}"),
+            (true, true, true) => format!("loads {vcpus},stream {vcpus},idle 1"),
+            (true, true, false) => format!("stream {vcpus},idle 1"),
+            (false, true, _) => continue,
+        };
+        script += &format!("echo path {} {}\n", path.from, path.to);
+        let (from, to) = (place(path.from)?, place(path.to)?);
+        for probe in probes.split(',') {
+            script += &format!("numactl --cpunodebind={from} --membind={to} probe {probe}\n");
+        }
+    }
+    Ok(script)
+}
+
+fn parse(text: &str) -> Result<Vec<Seen>> {
+    let mut path = None;
+    let mut seen = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let about = || format!("the probe said {line:?}");
+        if let ["path", from, to] = words[..] {
+            let id = |text: &str| text.parse().map(NodeId).with_context(about);
+            path = Some(Path { from: id(from)?, to: id(to)? });
+        } else if let [kind, setting @ .., ns, gb_s] = &words[..] {
+            seen.push(Seen {
+                path: path.with_context(about)?,
+                kind: (*kind).to_owned(),
+                setting: setting.iter().map(|word| (*word).to_owned()).collect(),
+                ns: ns.parse().with_context(about)?,
+                gb_s: gb_s.parse().with_context(about)?,
+            });
+        }
+    }
+    ensure!(!seen.is_empty(), "the probe said nothing");
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_probe_says_is_read() {
+        let seen = parse("path 0 2\nlevel 64 4.0 0\nstream copy 1.5 12.25\n").expect("valid");
+        assert_eq!(seen[1].path, Path { from: NodeId(0), to: NodeId(2) });
+        assert_eq!((seen[0].kind.as_str(), seen[0].setting[0].as_str()), ("level", "64"));
+        assert_eq!((seen[1].ns, seen[1].gb_s), (1.5, 12.25));
+        assert!(parse("level 64 4.0 0\n").is_err(), "of no path");
+        assert!(parse("path 0 1\nlevel 64 x 0\n").is_err());
+        assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn every_node_is_reached_from_beside_it_and_over_each_link() {
+        let machine = Machine::builtin("two-socket-optane").expect("known").expect("valid");
+        let pairs: Vec<(u16, u16)> = paths(&machine).iter().map(|p| (p.from.0, p.to.0)).collect();
+        let expect = [(0, 0), (1, 1), (0, 2), (1, 3), (0, 1), (0, 3), (1, 0), (1, 2)];
+        assert_eq!(pairs, expect);
+        let main = |path: &Path| is_main(&machine, *path);
+        assert_eq!(paths(&machine).iter().filter(|path| main(path)).count(), 2);
+    }
+}

@@ -1,0 +1,151 @@
+//! `cargo xtask lab validate`: what programs measure in a timed guest, against the machine's file
+//! and published figures. In: which machines. Out: a table; rows as JSON; a summary and plots below
+//! `lab/results/validate`. Knows nothing of how the guest is timed.
+//!
+//! A miss is a row like any other, and `--check` ends with it.
+
+mod expect;
+mod guests;
+mod plot;
+mod published;
+mod report;
+mod sensitivity;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::Serialize;
+use tiercel_lab::{Acceleration, Cache, Guest, Model, cli};
+use tiercel_machine::Machine;
+
+use crate::exec;
+use guests::{Boot, Seen, Tools};
+
+/// The machines whose limits count (issue: the timed lab).
+const MACHINES: [&str; 4] = ["icelake-optane", "xeonmax-hbm", "spr-cxl", "two-socket-optane"];
+
+#[derive(Args)]
+pub struct Options {
+    /// Only this machine
+    #[arg(long)]
+    machine: Option<String>,
+    /// One virtual CPU beside each node only
+    #[arg(long)]
+    quick: bool,
+    /// Print the rows as JSON lines
+    #[arg(long)]
+    json: bool,
+    /// Fail when a row misses its limit, and list those rows
+    #[arg(long)]
+    check: bool,
+    /// Instead: how far the ranking of placements depends on each constant; no guest
+    #[arg(long)]
+    sensitivity: bool,
+    /// Take the timing plugin as it was built last
+    #[arg(long)]
+    built: bool,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub machine: String,
+    /// Virtual CPUs beside the node that the program runs on, all of them busy.
+    pub vcpus: u32,
+    /// `whole`, `share` or `share, prefetch`.
+    pub model: &'static str,
+    /// Node of the CPUs and node of the memory.
+    pub path: String,
+    pub what: String,
+    pub measured: f64,
+    pub expected: Option<f64>,
+    pub unit: &'static str,
+    /// Measured over expected, less 1.
+    pub error: Option<f64>,
+    /// What the error's size must not exceed; `None`: reported only.
+    pub limit: Option<f64>,
+    pub holds: bool,
+}
+
+/// All that was seen on one machine.
+pub struct Results {
+    pub machine: Machine,
+    pub seen: Vec<(Boot, Vec<Seen>)>,
+    pub rows: Vec<Row>,
+}
+
+pub fn main(options: &Options) -> Result<()> {
+    if options.sensitivity {
+        return sensitivity::main(&folder(options.quick));
+    }
+    let started = Instant::now();
+    let tools = Tools::build(options.built)?;
+    let mut progress = |line: &str| eprintln!("{line}");
+    let guest = Guest::prepare(&Cache::of_user()?, Acceleration::Tcg, &mut progress)?;
+    let names: Vec<&str> = match &options.machine {
+        Some(name) => vec![name],
+        None => MACHINES.to_vec(),
+    };
+    let mut all = Vec::new();
+    for name in names {
+        let machine = cli::find_machine(name, &[&exec::root().join("lab/machines")])?;
+        let mut seen = Vec::new();
+        for boot in boots(options.quick) {
+            eprintln!("{name}: {}, {:.0} s so far", boot.label(), started.elapsed().as_secs_f64());
+            seen.push((boot, guests::measure(&guest, &tools, &machine, boot)?));
+        }
+        let mut rows = expect::rows(&machine, &seen);
+        rows.extend(published::rows(&machine, &seen)?);
+        let results = Results { machine, seen, rows };
+        report::write(&results, &folder(options.quick))?;
+        all.push(results);
+    }
+    let rows: Vec<&Row> = all.iter().flat_map(|results| &results.rows).collect();
+    if options.json {
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+    } else {
+        print!("{}", report::table(&rows));
+    }
+    if options.machine.is_none() {
+        report::summary(&rows, &folder(options.quick))?;
+    }
+    eprintln!("{} rows in {:.0} s", rows.len(), started.elapsed().as_secs_f64());
+    verdict(&rows, options.check)
+}
+
+/// A quick run is no result to keep.
+fn folder(quick: bool) -> PathBuf {
+    match quick {
+        true => exec::target().join("lab/validate"),
+        false => exec::root().join("lab/results/validate"),
+    }
+}
+
+/// The guests of one machine: alone for idle latency and chains, in its share of the machine for
+/// everything that bandwidth limits, and once more without the prefetcher.
+fn boots(quick: bool) -> Vec<Boot> {
+    let alone = Model::default();
+    let share = Model { share: true, prefetch: true };
+    let mut boots = Vec::new();
+    for vcpus in if quick { 1..=1 } else { 1..=2 } {
+        boots.push(Boot { vcpus, model: alone });
+        boots.push(Boot { vcpus, model: share });
+    }
+    boots.push(Boot { vcpus: 1, model: Model { share: true, prefetch: false } });
+    boots
+}
+
+fn verdict(rows: &[&Row], check: bool) -> Result<()> {
+    let missed: Vec<&&Row> = rows.iter().filter(|row| !row.holds).collect();
+    for row in &missed {
+        eprintln!("misses its limit: {}", report::line(row));
+    }
+    if check && !missed.is_empty() {
+        bail!("{} of {} rows miss their limit", missed.len(), rows.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Plots of one machine. In: what was seen. Out: SVG by kind.
+//! Knows nothing of limits.
+
+use anyhow::Result;
+use tiercel_machine::{Machine, Node};
+use tiercel_report::{Lines, Series};
+
+use super::expect::{View, load, mix};
+use super::guests::{Boot, Path, Seen, is_main, paths};
+
+/// Points of a machine's curve that are drawn.
+const CURVE_POINTS: u32 = 60;
+/// A plot of latency ends at so many times the idle one: beyond the peak it is a queue.
+const LATENCY_MAX: f64 = 4.0;
+
+/// Latency by footprint, latency under load, chains.
+pub fn all(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<(&'static str, String)>> {
+    let footprint = lines(
+        machine,
+        ("latency by footprint", "log2 of KiB", "ns a load"),
+        footprint_series(machine, seen),
+    );
+    let loaded = lines(
+        machine,
+        ("latency under load, measured and the file's", "GB/s of the node", "ns"),
+        loaded_series(machine, seen),
+    );
+    let chains = lines(
+        machine,
+        ("independent chains", "chains", "GB/s of 64-byte loads"),
+        chain_series(machine, seen),
+    );
+    let mut plots = Vec::new();
+    for (kind, plot) in [("footprint", footprint), ("loaded", loaded), ("chains", chains)] {
+        if plot.series.iter().any(|series| !series.points.is_empty()) {
+            plots.push((kind, plot.svg()?));
+        }
+    }
+    Ok(plots)
+}
+
+fn lines(machine: &Machine, names: (&str, &str, &str), series: Vec<Series>) -> Lines {
+    let (title, x, y) = names;
+    Lines {
+        title: format!("{}: {title}", machine.name),
+        x: x.to_owned(),
+        y: y.to_owned(),
+        series,
+        mark: None,
+    }
+}
+
+fn main_paths(machine: &Machine) -> Vec<Path> {
+    paths(machine).into_iter().filter(|path| is_main(machine, *path)).collect()
+}
+
+fn label(machine: &Machine, path: Path) -> String {
+    machine.node(path.to).map(Node::label).unwrap_or_default()
+}
+
+/// All lines of a kind on a path, with their boot.
+fn of<'a>(
+    seen: &'a [(Boot, Vec<Seen>)],
+    path: Path,
+    kind: &'static str,
+) -> impl Iterator<Item = (Boot, &'a Seen)> {
+    let lines = seen.iter().flat_map(|(boot, lines)| lines.iter().map(move |line| (*boot, line)));
+    lines.filter(move |(_, line)| line.path == path && line.kind == kind)
+}
+
+fn footprint_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series> {
+    let series = |path: Path| {
+        let one = of(seen, path, "level").filter(|(boot, _)| boot.vcpus == 1);
+        let point = |(_, line): (Boot, &Seen)| {
+            Some((line.setting.first()?.parse::<f64>().ok()?.log2(), line.ns))
+        };
+        Series { name: label(machine, path), points: one.filter_map(point).collect() }
+    };
+    main_paths(machine).into_iter().map(series).collect()
+}
+
+fn chain_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series> {
+    let mut all = Vec::new();
+    for path in main_paths(machine) {
+        for vcpus in 1..=2 {
+            let one = of(seen, path, "chains").filter(|(boot, _)| boot.vcpus == vcpus);
+            let point = |(_, line): (Boot, &Seen)| {
+                Some((line.setting.first()?.parse::<f64>().ok()?, line.gb_s))
+            };
+            let name = format!("{}, {vcpus} CPU", label(machine, path));
+            all.push(Series { name, points: one.filter_map(point).collect() });
+        }
+    }
+    all.retain(|series| !series.points.is_empty());
+    all
+}
+
+/// Of each node the file's curve and the measured points, reads only and half reads.
+fn loaded_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series> {
+    let mut all = Vec::new();
+    for path in main_paths(machine) {
+        for (stores, read_share) in [(0, 1.0), (4, 0.5)] {
+            let mut measured = Vec::new();
+            let mut view_here = None;
+            for (boot, line) in of(seen, path, "load").filter(|(boot, _)| boot.vcpus == 1) {
+                let Some(view) = View::new(machine, boot, path) else { continue };
+                if let Some(load) = load(&view, line).filter(|_| mix(line) == stores)
+                    && load.ns < LATENCY_MAX * view.latency_ns(1.0, 0.0)
+                {
+                    measured.push((load.gb_s, load.ns));
+                }
+                view_here = Some(view);
+            }
+            let Some(view) = view_here else { continue };
+            measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let peak = view.peak_gb_s(read_share);
+            let at = |i: u32| peak * f64::from(i) / f64::from(CURVE_POINTS);
+            let file = (0..=CURVE_POINTS).map(|i| (at(i), view.latency_ns(read_share, at(i))));
+            let name = format!("{} {:.0}% reads", label(machine, path), read_share * 100.0);
+            all.push(Series { name: format!("{name}, file"), points: file.collect() });
+            all.push(Series { name: format!("{name}, seen"), points: measured });
+        }
+    }
+    all
+}

@@ -1,0 +1,110 @@
+//! Results for people and for programs. In: rows. Out: tables, JSON lines, Markdown, plots.
+//! Knows nothing of how they were measured.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tiercel_report::{Align, Table};
+
+use super::{Results, Row, plot};
+
+/// What the figures of a group have in common: the row's words before its numbers.
+fn group(row: &Row) -> String {
+    let what = match row.what.split_once(' ') {
+        Some(("latency", _)) if row.limit.is_some() => "loaded latency below the knee",
+        Some(("latency", _)) => "loaded latency beyond the knee, and with writes to large blocks",
+        Some(("chase", rest)) => match rest.strip_prefix("in ").and_then(|r| r.split(' ').next()) {
+            Some("4" | "8" | "16") => "chase in the first level",
+            Some("64" | "128" | "256" | "512") => "chase in the second level",
+            Some("2048" | "3072") => "chase in the shared level",
+            _ => "chase in memory",
+        },
+        Some(("idle", rest)) if rest.starts_with("latency") => "idle latency",
+        Some(("most", _)) if row.limit.is_some() => "most that flows",
+        Some(("most", _)) => "most that flows, with writes to large blocks",
+        Some(("STREAM", _)) if row.limit.is_some() => "STREAM",
+        Some(("STREAM", _)) => "STREAM, large blocks",
+        Some(("published:", _)) => "published figures",
+        _ if row.what.contains("prefetcher") => "prefetcher",
+        _ => "chains",
+    };
+    what.to_owned()
+}
+
+/// One line for a row.
+pub fn line(row: &Row) -> String {
+    let Row { machine, vcpus, model, path, what, measured, unit, .. } = row;
+    let expected = row.expected.map_or(String::new(), |value| format!(", expected {value:.4}"));
+    let error = row.error.map_or(String::new(), |error| format!(", {:+.1}%", error * 100.0));
+    format!("{machine} {path}, {vcpus} CPU, {model}: {what}: {measured:.4} {unit}{expected}{error}")
+}
+
+/// By group: how many figures, how far off, how many miss; then every miss.
+pub fn table(rows: &[&Row]) -> String {
+    let columns = ["machine", "vCPUs", "what", "figures", "worst", "limit", "miss"];
+    let left = |name: &str| matches!(name, "machine" | "what");
+    let column =
+        |name: &str| (name.to_owned(), if left(name) { Align::Left } else { Align::Right });
+    let mut table = Table::new(columns.map(column).to_vec());
+    let mut groups: BTreeMap<(String, u32, String), Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        groups.entry((row.machine.clone(), row.vcpus, group(row))).or_default().push(row);
+    }
+    for ((machine, vcpus, what), rows) in groups {
+        let worst =
+            rows.iter().filter_map(|row| row.error).max_by(|a, b| a.abs().total_cmp(&b.abs()));
+        let limit = rows.iter().filter_map(|row| row.limit).max_by(f64::total_cmp);
+        let percent = |value: Option<f64>, sign: bool| match (value, sign) {
+            (Some(value), true) => format!("{:+.1}%", value * 100.0),
+            (Some(value), false) => format!("{:.0}%", value * 100.0),
+            (None, _) => String::new(),
+        };
+        table.row(vec![
+            machine,
+            vcpus.to_string(),
+            what,
+            rows.len().to_string(),
+            percent(worst, true),
+            percent(limit, false),
+            rows.iter().filter(|row| !row.holds).count().to_string(),
+        ]);
+    }
+    table.markdown()
+}
+
+/// One machine's page, rows and plots.
+pub fn write(results: &Results, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let name = &results.machine.name;
+    let mut json = String::new();
+    for row in &results.rows {
+        writeln!(json, "{}", serde_json::to_string(row)?)?;
+    }
+    std::fs::write(folder.join(format!("{name}.jsonl")), json)?;
+    for (kind, svg) in plot::all(&results.machine, &results.seen)? {
+        std::fs::write(folder.join(format!("{name}-{kind}.svg")), svg)?;
+    }
+    Ok(())
+}
+
+/// The page over all machines.
+pub fn summary(rows: &[&Row], folder: &Path) -> Result<()> {
+    let missed: Vec<&&Row> = rows.iter().filter(|row| !row.holds).collect();
+    let mut page = "# What the timed lab measures, against what it should\n\n\
+        Written by `./x lab validate`. Every figure is in `MACHINE.jsonl`, one a line; the plots\n\
+        are `MACHINE-*.svg`. `worst` is the largest distance from what is expected; without a\n\
+        limit it is only reported. See docs/lab.md, \"How far to believe it\".\n\n"
+        .to_owned();
+    writeln!(page, "{} figures, {} miss their limit.\n", rows.len(), missed.len())?;
+    page += &table(rows);
+    if !missed.is_empty() {
+        page += "\n## Misses\n\n";
+        for row in missed {
+            writeln!(page, "- {}", line(row))?;
+        }
+    }
+    let path = folder.join("README.md");
+    std::fs::write(&path, page).with_context(|| path.display().to_string())
+}
