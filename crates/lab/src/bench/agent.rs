@@ -26,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// What a program printed is shown up to here when it fails.
 const SHOWN_LINES: usize = 20;
 
+/// Sites kept of a run by Tiercel.
+const SITES_MAX: usize = 64;
+
 /// A killed group is empty at once; a process that is stuck in the kernel is not.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
@@ -206,6 +209,7 @@ impl Agent {
             serde_json::from_str(&text).context("Tiercel's summary is no JSON")?;
         let mut summary = value["summary"].take();
         summary["remarks"] = value["remarks"].take();
+        summary["sites"] = sites(&value["sites"]);
         Ok(summary)
     }
 
@@ -344,6 +348,17 @@ impl Drop for Undo<'_> {
 fn tell(out: &mut dyn Write, event: &Event) -> Result<()> {
     let line = serde_json::to_string(event).expect("plain data serialises");
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot tell the host")
+}
+
+/// Most bytes that lived and accesses of each site that had any, those with most first.
+fn sites(rows: &serde_json::Value) -> serde_json::Value {
+    let number = |row: &serde_json::Value, name: &str| row["used"][name].as_u64().unwrap_or(0);
+    let site = |row| (number(row, "reads") + number(row, "writes"), number(row, "peak_bytes"));
+    let mut sites: Vec<(u64, u64)> = rows.as_array().into_iter().flatten().map(site).collect();
+    sites.retain(|(accesses, _)| *accesses > 0);
+    sites.sort_by_key(|(accesses, _)| std::cmp::Reverse(*accesses));
+    sites.truncate(SITES_MAX);
+    sites.into_iter().map(|(accesses, bytes)| serde_json::json!([bytes, accesses])).collect()
 }
 
 fn last_line(path: &Path) -> Result<String> {
@@ -496,6 +511,17 @@ mod tests {
         spec.fast_bytes = Some(1 << 20);
         assert!(warnings(&spec, &measured)[0].contains("held 5120 KiB"));
         assert_eq!(warnings(&spec, &Measured::default()), ["its memory was not seen in 0 looks"]);
+    }
+
+    #[test]
+    fn sites_are_kept_by_their_accesses() {
+        let rows = serde_json::json!([
+            { "used": { "reads": 1, "writes": 1, "peak_bytes": 7 } },
+            { "used": { "reads": 0, "writes": 0, "peak_bytes": 9 } },
+            { "used": { "reads": 5, "writes": 0, "peak_bytes": 8 } },
+        ]);
+        assert_eq!(sites(&rows), serde_json::json!([[8, 5], [7, 2]]));
+        assert_eq!(sites(&serde_json::Value::Null), serde_json::json!([]));
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod experiment;
 mod agent;
 mod boot;
 mod drive;
+mod oracle;
 mod plan;
 mod room;
 mod row;

@@ -2,8 +2,6 @@
 //! In: nothing. Out: [`Spec`], [`Event`], [`Measured`], [`Row`], plain data.
 //! Knows nothing of who fills or reads them. The guest speaks JSON lines: one [`Event`] a line.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Half, Huge, Metric, Share};
@@ -182,10 +180,10 @@ impl Measured {
         value.as_f64()
     }
 
-    /// Problems Tiercel counted, with how often.
-    pub fn problems(&self) -> BTreeMap<String, u64> {
-        let problems = self.tiercel.get("problems").and_then(|value| value.as_object());
-        let pairs = problems.into_iter().flatten();
-        pairs.map(|(text, count)| (text.clone(), count.as_u64().unwrap_or(0))).collect()
+    /// What Tiercel saw of each site: most bytes that lived, accesses.
+    pub fn sites(&self) -> Vec<(f64, f64)> {
+        let pair = |site: &serde_json::Value| Some((site[0].as_f64()?, site[1].as_f64()?));
+        let sites = self.tiercel.get("sites").and_then(|sites| sites.as_array());
+        sites.into_iter().flatten().filter_map(pair).collect()
     }
 }

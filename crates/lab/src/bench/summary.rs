@@ -7,6 +7,7 @@ use anyhow::Result;
 use tiercel_report::{Align, Bars, Lines, Series, Table};
 
 use super::experiment::{Half, Share};
+use super::oracle::{self, Site};
 use super::row::{Failure, Measured, Row};
 use super::store::Manifest;
 
@@ -18,6 +19,9 @@ const FIRST_TOUCH: &str = "first-touch";
 const KERNEL: &str = "kernel-tiering";
 const ALL_FAST: &str = "all-fast";
 const ALL_SLOW: &str = "all-slow";
+
+/// Not a run: what the best placement without moves could reach.
+const ORACLE: &str = "static oracle (estimate)";
 
 /// Everything that finished.
 #[derive(Clone, Debug)]
@@ -352,8 +356,28 @@ impl Summary {
         Some(self.time(scene, workload, policy)? / self.time(scene, workload, reference)?)
     }
 
+    /// From what the workload's first run by Tiercel on this machine saw.
+    fn oracle(&self, scene: Scene<'_>, workload: &str) -> Option<f64> {
+        let here = |row: &&Row| {
+            row.cell.machine == scene.machine
+                && row.cell.workload == workload
+                && !row.measured.sites().is_empty()
+        };
+        let seen = self.rows.iter().find(here)?;
+        let site = |(bytes, accesses)| Site { bytes, accesses };
+        let sites: Vec<Site> = seen.measured.sites().into_iter().map(site).collect();
+        let sizing = self.runs_of(scene, ALL_FAST);
+        let sizing = sizing.iter().find(|row| row.cell.workload == workload)?;
+        let room_bytes = scene.share.of(sizing.measured.peak_bytes);
+        let time = |policy| self.time(scene, workload, policy);
+        oracle::estimate(&sites, room_bytes, time(ALL_FAST)?, time(ALL_SLOW)?)
+    }
+
     /// Mean over the repeats.
     fn time(&self, scene: Scene<'_>, workload: &str, policy: &str) -> Option<f64> {
+        if policy == ORACLE {
+            return self.oracle(scene, workload);
+        }
         let runs = self.runs_of(scene, policy);
         let mine = runs.iter().filter(|row| row.cell.workload == workload);
         let times: Vec<f64> = mine.map(|row| row.measured.time_ns as f64).collect();
@@ -391,7 +415,9 @@ impl Summary {
     }
 
     fn policies(&self) -> Vec<&str> {
-        in_order(self.rows.iter().map(|row| row.cell.policy.as_str()))
+        let known = self.rows.iter().any(|row| !row.measured.sites().is_empty());
+        let ran = self.rows.iter().map(|row| row.cell.policy.as_str());
+        in_order(ran.chain(known.then_some(ORACLE)))
     }
 
     fn workloads(&self, half: Option<Half>) -> Vec<&str> {

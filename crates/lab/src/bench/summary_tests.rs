@@ -14,6 +14,7 @@ fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64)
         "objects": { "born": 64, "born_bytes": 8_000_000, "ephemeral": 1, "peak_bytes": 4 << 20 },
         "samples": { "seen": 100, "attributed": 90 },
         "moves": { "asked": 7 },
+        "sites": [[1 << 20, 80], [8 << 20, 20]],
     });
     Row {
         key: format!("{workload} {policy} {percent:?}"),
@@ -62,14 +63,15 @@ fn summary() -> Summary {
 fn means_compare_with_every_baseline_there_is() {
     let summary = summary();
     let scene = summary.scenes()[0];
-    expect![[r"
-        | policy      | time over all-fast | speed over first touch |       worst | over kernel tiering | workloads |
-        |-------------|-------------------:|-----------------------:|------------:|--------------------:|----------:|
-        | all-fast    |              1.000 |                  2.000 | 2.000 (bfs) |                   - |         2 |
-        | all-slow    |              4.000 |                  0.500 | 0.500 (hot) |                   - |         1 |
-        | first-touch |              2.000 |                  1.000 | 1.000 (bfs) |                   - |         2 |
-        | lru         |              2.000 |                  1.000 | 0.500 (bfs) |                   - |         2 |
-    "]]
+    expect![[r#"
+        | policy                   | time over all-fast | speed over first touch |       worst | over kernel tiering | workloads |
+        |--------------------------|-------------------:|-----------------------:|------------:|--------------------:|----------:|
+        | all-fast                 |              1.000 |                  2.000 | 2.000 (bfs) |                   - |         2 |
+        | all-slow                 |              4.000 |                  0.500 | 0.500 (hot) |                   - |         1 |
+        | first-touch              |              2.000 |                  1.000 | 1.000 (bfs) |                   - |         2 |
+        | lru                      |              2.000 |                  1.000 | 0.500 (bfs) |                   - |         2 |
+        | static oracle (estimate) |              1.525 |                  1.311 | 1.311 (hot) |                   - |         1 |
+    "#]]
     .assert_eq(&summary.means(scene, None).markdown());
     let report = summary.means(scene, Some(Half::Report)).markdown();
     assert!(
@@ -89,7 +91,7 @@ fn the_document_has_every_table_and_picture() {
         "It shows.",
         "m-25.svg",
         "### Report half",
-        "| lru         | 1.000 | 4.000 |",
+        "| lru                      | 1.000 | 4.000 |",
         "| lru         |          2.0 |        0.25 |        0.0 |           0 |    ",
         "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
         "0.900",
