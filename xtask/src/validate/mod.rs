@@ -129,13 +129,13 @@ fn folder(quick: bool) -> PathBuf {
 /// everything that bandwidth limits, and once more without the prefetcher.
 fn boots(quick: bool) -> Vec<Boot> {
     let alone = Model::default();
-    let share = Model { share: true, prefetch: true };
+    let share = Model { share: true, prefetch: true, ..alone };
     let mut boots = Vec::new();
     for vcpus in if quick { 1..=1 } else { 1..=2 } {
         boots.push(Boot { vcpus, model: alone });
         boots.push(Boot { vcpus, model: share });
     }
-    boots.push(Boot { vcpus: 1, model: Model { share: true, prefetch: false } });
+    boots.push(Boot { vcpus: 1, model: Model { share: true, ..alone } });
     boots
 }
 
