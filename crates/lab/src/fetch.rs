@@ -67,7 +67,10 @@ impl Packages {
         let library_path = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
             .map(|dir| self.root.join(dir).display().to_string())
             .join(":");
-        let mut command = Command::new(self.first(&[
+        // A guest ends with whoever started it, however that ends.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        command.arg(self.first(&[
             "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
             "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
         ])?);
