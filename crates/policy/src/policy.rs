@@ -16,7 +16,7 @@ use crate::movement::{Books, MoveCost, Planner, Recent};
 use crate::prioritise;
 use crate::routine::{Benefit, Enforce, Gate, Prioritise};
 use crate::tiers::Tiers;
-use crate::trial::{Leave, Trials};
+use crate::trial::{Judged, Leave, Trials};
 use crate::trigger::TriggerState;
 
 /// What an interval brought, beside what is in the ledger.
@@ -126,7 +126,9 @@ impl Policy {
         if !one_tier {
             self.judge(ledger, interval, &mut decision);
         }
-        if verdict.fires && !one_tier && decision.moves.is_empty() {
+        // A canary that paid is followed at once: programs should not wait for what is known.
+        let is_known = decision.judged.as_ref().is_some_and(Judged::opens);
+        if (verdict.fires || is_known) && !one_tier && decision.moves.is_empty() {
             let leave = self.trials.leave(self.benefit(), interval, ledger.now_ms());
             self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
             self.trials.begin(ledger, &decision.moves, leave);

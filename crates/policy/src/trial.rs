@@ -24,8 +24,8 @@ use crate::routine::Benefit;
 /// Moves of one trial that are remembered to be judged and taken back; those beyond stay.
 pub const TRIAL_MOVES_MAX: usize = 8192;
 
-/// Intervals after the last outcome at which a trial is judged.
-const JUDGE_INTERVALS: u32 = 2;
+/// Intervals after the last outcome at which a trial is judged: with latencies seen, or without.
+const JUDGE_INTERVALS: [u32; 2] = [1, 2];
 /// Intervals after which it is judged although outcomes are missing.
 const PATIENCE_INTERVALS: u32 = 10;
 /// Samples with latency that must have come in since.
@@ -74,6 +74,13 @@ pub struct Judged {
     pub cost_ns: f64,
     /// What was concluded.
     pub verdict: Verdict,
+}
+
+impl Judged {
+    /// Whether a canary paid, so that the rest may follow.
+    pub(crate) fn opens(&self) -> bool {
+        self.canary && self.verdict == Verdict::Paid
+    }
 }
 
 /// What may be promoted now.
@@ -210,7 +217,8 @@ impl Trials {
     ) -> Option<(Judged, Vec<Move>)> {
         let trial = self.open.as_ref()?;
         let is_due = if trial.awaited == 0 {
-            trial.intervals_since_last >= JUDGE_INTERVALS
+            let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
+            trial.intervals_since_last >= JUDGE_INTERVALS[usize::from(!has_seen)]
         } else {
             trial.intervals >= PATIENCE_INTERVALS
         };
