@@ -2,7 +2,8 @@
  *
  * graph.h: skewed graphs, as Graph500 and GAP make them: Kronecker (R-MAT) edges between vertices
  * whose numbers are then scrambled.
- * In: how many vertices (a power of two), a seed. Out: edge number n, always the same.
+ * In: how many vertices (a power of two), a seed. Out: edge number n, always the same; or all edges
+ * to a vertex.
  * Knows nothing of how a graph is kept.
  */
 #ifndef GRAPH_H
@@ -14,6 +15,7 @@
 #define RMAT_A 146
 #define RMAT_B 49
 #define RMAT_C 49
+#define RMAT_D (256 - RMAT_A - RMAT_B - RMAT_C)
 
 struct edge {
     uint32_t from;
@@ -26,6 +28,21 @@ static inline uint32_t scramble(uint32_t vertex, unsigned bits) {
     for (int round = 0; round < 2; round++) {
         v = (v * UINT64_C(0x9e3779b1)) & below;
         v ^= v >> (bits / 2 + 1);
+    }
+    return (uint32_t)v;
+}
+
+/* The vertex that scramble makes `number` of: its steps backwards, each of which undoes itself or
+ * has an inverse. */
+static inline uint32_t unscramble(uint32_t number, unsigned bits) {
+    uint64_t below = (UINT64_C(1) << bits) - 1, v = number;
+    uint64_t factor = UINT64_C(0x9e3779b1), inverse = factor;
+    for (int newton = 0; newton < 5; newton++) {
+        inverse *= 2 - factor * inverse;
+    }
+    for (int round = 0; round < 2; round++) {
+        v ^= v >> (bits / 2 + 1);
+        v = (v * inverse) & below;
     }
     return (uint32_t)v;
 }
@@ -55,6 +72,32 @@ static inline struct edge kronecker_edge(uint64_t n, unsigned bits, uint64_t see
         }
     }
     return (struct edge){scramble((uint32_t)(ends >> 32), bits), scramble((uint32_t)ends, bits)};
+}
+
+/* The share of all edges that go to vertex `to`, before scrambling. */
+static inline double share_to(uint32_t to, unsigned bits) {
+    double share = 1.0;
+    for (unsigned level = 0; level < bits; level++) {
+        share *= (to >> level & 1 ? 1.0 - (RMAT_A + RMAT_C) / 256.0 : (RMAT_A + RMAT_C) / 256.0);
+    }
+    return share;
+}
+
+/* Where an edge to vertex `to`, before scrambling, comes from, scrambled: each level by chance
+ * under the condition of where it goes. */
+static inline uint32_t kronecker_source(uint32_t to, unsigned bits, uint64_t *state) {
+    const unsigned thresholds[2] = {256 * RMAT_C / (RMAT_A + RMAT_C),
+                                    256 * RMAT_D / (RMAT_B + RMAT_D)};
+    uint32_t from = 0;
+    for (unsigned level = bits; level > 0;) {
+        uint64_t chances = next_random(state);
+        unsigned until = level > 8 ? level - 8 : 0;
+        for (; level > until; level--) {
+            from = from << 1 | ((chances & 255) < thresholds[to >> (level - 1) & 1]);
+            chances >>= 8;
+        }
+    }
+    return scramble(from, bits);
 }
 
 /* Turns counts (of item i at i + 1) into beginnings. */

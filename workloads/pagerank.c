@@ -23,19 +23,24 @@ static struct option options[] = {
 
 #define DAMPING 0.85
 #define EDGE_FACTOR UINT64_C(16)
-/* Of a vertex: offset, out-degree, rank, new rank, contribution, pushed weights. */
-#define VERTEX_BYTES (8 + 4 + 4 * 8)
+/* Of a vertex: offset, out-degree and weights, rank, new rank, contribution. */
+#define VERTEX_BYTES (8 + 8 + 3 * 8)
 #define EDGE_BYTES 4
+
+/* A vertex's out-neighbours: how many, and for the check their weights together. */
+struct out {
+    uint32_t degree;
+    uint32_t weights;
+};
 
 struct ranking {
     unsigned bits;
     uint64_t vertices, edges;
     uint64_t *offsets;
-    uint32_t *neighbours, *out_degrees;
+    uint32_t *neighbours;
+    struct out *out;
     /* new_ranks are those before the last iteration, when all are done. */
     double *ranks, *new_ranks, *contributions;
-    /* For the check: the weights of all out-neighbours. */
-    double *pushed_weights;
     /* How much the last iteration changed, over all vertices. */
     double change;
 };
@@ -46,7 +51,7 @@ SITE uint64_t *make_offsets(uint64_t bytes) {
 SITE uint32_t *make_neighbours(uint64_t bytes) {
     return must_alloc(bytes);
 }
-SITE uint32_t *make_out_degrees(uint64_t bytes) {
+SITE struct out *make_out_degrees(uint64_t bytes) {
     return must_alloc(bytes);
 }
 SITE double *make_ranks(uint64_t bytes) {
@@ -55,38 +60,40 @@ SITE double *make_ranks(uint64_t bytes) {
 SITE double *make_contributions(uint64_t bytes) {
     return must_alloc(bytes);
 }
-SITE double *make_pushed_weights(uint64_t bytes) {
-    return must_alloc(bytes);
+
+/* A vertex's weight in the check: by chance, below 256. */
+static uint32_t weight_of(uint64_t vertex) {
+    return (uint32_t)(mix(vertex + options[SEED].value) >> 56);
 }
 
-/* A vertex's weight in the check: by chance, from 0 to 1. */
-static double weight_of(uint64_t vertex) {
-    uint64_t state = seeded(~options[SEED].value, vertex);
-    return random_unit(&state);
-}
-
-/* In-edges by their end. The edges are made twice rather than kept. */
-static void build(struct ranking *r) {
-    uint64_t seed = options[SEED].value;
-    r->offsets = make_offsets((r->vertices + 2) * sizeof *r->offsets);
-    r->out_degrees = make_out_degrees(r->vertices * sizeof *r->out_degrees);
-    memset(r->offsets, 0, (r->vertices + 2) * sizeof *r->offsets);
-    memset(r->out_degrees, 0, r->vertices * sizeof *r->out_degrees);
-    r->pushed_weights = make_pushed_weights(r->vertices * sizeof *r->pushed_weights);
+/* How many edges go to each vertex: its share, rounded by chance. Returns how many in all. */
+static uint64_t fill_offsets(struct ranking *r, uint64_t edges) {
+    r->offsets[0] = 0;
     for (uint64_t v = 0; v < r->vertices; v++) {
-        r->pushed_weights[v] = 0.0;
+        uint64_t state = seeded(options[SEED].value, v);
+        double share = share_to(unscramble((uint32_t)v, r->bits), r->bits);
+        uint64_t degree = (uint64_t)(share * (double)edges + random_unit(&state));
+        r->offsets[v + 1] = r->offsets[v] + degree;
     }
-    for (uint64_t i = 0; i < r->edges; i++) {
-        struct edge edge = kronecker_edge(i, r->bits, seed);
-        r->offsets[edge.to + 2]++;
-        r->out_degrees[edge.from]++;
-        r->pushed_weights[edge.from] += weight_of(edge.to);
-    }
-    add_up(r->offsets + 1, r->vertices);
+    return r->offsets[r->vertices];
+}
+
+/* In-edges, vertex by vertex, in the order they are kept in. */
+static void build(struct ranking *r, uint64_t edges) {
+    r->offsets = make_offsets((r->vertices + 1) * sizeof *r->offsets);
+    r->edges = fill_offsets(r, edges);
+    r->out = make_out_degrees(r->vertices * sizeof *r->out);
+    memset(r->out, 0, r->vertices * sizeof *r->out);
     r->neighbours = make_neighbours(r->edges * sizeof *r->neighbours);
-    for (uint64_t i = 0; i < r->edges; i++) {
-        struct edge edge = kronecker_edge(i, r->bits, seed);
-        r->neighbours[r->offsets[edge.to + 1]++] = edge.from;
+    for (uint64_t v = 0; v < r->vertices; v++) {
+        uint64_t state = seeded(~options[SEED].value, v);
+        uint32_t to = unscramble((uint32_t)v, r->bits), weight = weight_of(v);
+        for (uint64_t k = r->offsets[v]; k < r->offsets[v + 1]; k++) {
+            uint32_t from = kronecker_source(to, r->bits, &state);
+            r->neighbours[k] = from;
+            r->out[from].degree++;
+            r->out[from].weights += weight;
+        }
     }
     r->ranks = make_ranks(r->vertices * sizeof *r->ranks);
     r->new_ranks = make_ranks(r->vertices * sizeof *r->new_ranks);
@@ -99,7 +106,7 @@ static double contribute(struct member *member) {
     struct range mine = my_share(member, r->vertices);
     double dangling = 0.0;
     for (uint64_t v = mine.begin; v < mine.end; v++) {
-        uint32_t degree = r->out_degrees[v];
+        uint32_t degree = r->out[v].degree;
         r->contributions[v] = degree ? r->ranks[v] / degree : 0.0;
         dangling += degree ? 0.0 : r->ranks[v];
     }
@@ -141,12 +148,12 @@ static bool last_iteration_is_right(const struct ranking *r, double *sum) {
     double pulled = 0.0, pushed = 0.0, dangling = 0.0, weights = 0.0;
     *sum = 0.0;
     for (uint64_t v = 0; v < r->vertices; v++) {
-        double weight = weight_of(v);
+        double weight = (double)weight_of(v);
         weights += weight;
         *sum += r->ranks[v];
         pulled += weight * r->ranks[v];
-        pushed += r->contributions[v] * r->pushed_weights[v];
-        dangling += r->out_degrees[v] ? 0.0 : r->new_ranks[v];
+        pushed += r->contributions[v] * (double)r->out[v].weights;
+        dangling += r->out[v].degree ? 0.0 : r->new_ranks[v];
     }
     double given = (1.0 - DAMPING + DAMPING * dangling) / (double)r->vertices;
     pushed = given * weights + DAMPING * pushed;
@@ -161,14 +168,13 @@ int main(int argc, char **argv) {
         r.bits++;
     }
     r.vertices = UINT64_C(1) << r.bits;
-    r.edges =
+    uint64_t edges =
         bytes > r.vertices * VERTEX_BYTES ? (bytes - r.vertices * VERTEX_BYTES) / EDGE_BYTES : 0;
-    if (r.bits < 4 || r.bits > 31 || r.edges == 0 || options[ITERATIONS].value == 0 ||
-        threads == 0 || threads > THREADS_MAX) {
+    if (r.bits < 4 || r.bits > 31 || edges == 0 || options[ITERATIONS].value == 0 || threads == 0 ||
+        threads > THREADS_MAX) {
         usage(argv[0], options, sizeof options / sizeof *options);
     }
-    fill_level_bits();
-    build(&r);
+    build(&r, edges);
     for (uint64_t i = 0; options[CORRUPT].value && i < r.edges; i += 1009) {
         r.neighbours[i] = (uint32_t)((r.neighbours[i] + 1) % r.vertices);
     }
@@ -182,13 +188,12 @@ int main(int argc, char **argv) {
     bool right = last_iteration_is_right(&r, &sum);
     right &= fabs(sum - 1.0) < 1e-9;
     uint64_t operations = options[ITERATIONS].value * r.edges;
-    give_back(r.pushed_weights, r.vertices * sizeof *r.pushed_weights);
     give_back(r.contributions, r.vertices * sizeof *r.contributions);
     give_back(r.new_ranks, r.vertices * sizeof *r.new_ranks);
     give_back(r.ranks, r.vertices * sizeof *r.ranks);
     give_back(r.neighbours, r.edges * sizeof *r.neighbours);
-    give_back(r.out_degrees, r.vertices * sizeof *r.out_degrees);
-    give_back(r.offsets, (r.vertices + 2) * sizeof *r.offsets);
+    give_back(r.out, r.vertices * sizeof *r.out);
+    give_back(r.offsets, (r.vertices + 1) * sizeof *r.offsets);
     struct outcome out = {"pagerank", "edges", operations, took, digest, right};
     return conclude(&out);
 }
