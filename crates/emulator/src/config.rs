@@ -86,8 +86,8 @@ pub struct Config {
     /// Whether accesses are timed in programs' marked regions only.
     #[serde(default)]
     pub regions_only: bool,
-    /// Modelled walks of the page table after which QEMU's own translation buffer is dropped, so
-    /// that accessed bits are set as on hardware; 0: never.
+    /// Modelled walks of the page table after which QEMU's own translation buffer is dropped, at
+    /// the latest after a tick of the kernel, so that accessed bits are set as on hardware; 0: never.
     #[serde(default = "walks_per_flush")]
     pub walks_per_flush: u64,
     /// Picoseconds of an instruction that waits for nothing.

@@ -44,6 +44,9 @@ const VALUES: usize = 32;
 const SIGN_BITS: u32 = 47;
 /// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It counts walks only.
 const TRANSLATIONS: usize = 2048;
+/// The kernel's tick at 250 Hz. What it touches, and who runs then, replaces translations too: how
+/// many is anybody's guess, but those who read accessed bits rely on it.
+const TICK_PS: u64 = 4_000_000_000;
 /// Memory, as a level: behind a first, a second and a shared one.
 const MEMORY: usize = 3;
 /// No tag is this.
@@ -123,6 +126,7 @@ pub struct Core {
     /// OS pages translated last, and how often one was not among them since somebody asked.
     buffer: Box<[u64; TRANSLATIONS]>,
     walks: u64,
+    replaced_ps: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -172,6 +176,7 @@ impl Shared {
             stalled_ps: 0,
             buffer: Box::new([NONE; TRANSLATIONS]),
             walks: 0,
+            replaced_ps: 0,
         })
     }
 
@@ -246,14 +251,14 @@ impl Core {
         Cost { stall_ps, fetched }
     }
 
-    /// Whether there were that many walks of the page table since this last was true: translations
-    /// that a hardware's second-level buffer would not have had.
-    pub fn walked(&mut self, walks: u64) -> bool {
-        let walked = self.walks >= walks;
-        if walked {
-            self.walks = 0;
+    /// Whether hardware would have replaced the translations it had when this last was true: after
+    /// that many walks of the page table, or a tick of the kernel.
+    pub fn replaced_translations(&mut self, walks: u64, now_ps: u64) -> bool {
+        let replaced = self.walks >= walks || now_ps >= self.replaced_ps + TICK_PS;
+        if replaced {
+            (self.walks, self.replaced_ps) = (0, now_ps);
         }
-        walked
+        replaced
     }
 
     /// Address spaces changed: virtual addresses mean something else now.
@@ -483,11 +488,13 @@ mod tests {
             let address = line * LINE_BYTES;
             core.miss(&shared, address, Access::Load, at, || Place::Memory(address), || 0);
         }
-        assert!(!core.walked(3));
-        assert!(core.walked(2));
+        assert!(!core.replaced_translations(3, 0));
+        assert!(core.replaced_translations(2, 0));
         core.forget_addresses();
         core.miss(&shared, 0, Access::Load, at, || Place::Memory(0), || 0);
-        assert!(core.walked(1));
-        assert!(!core.walked(1));
+        assert!(core.replaced_translations(1, 0));
+        assert!(!core.replaced_translations(1, TICK_PS - 1));
+        assert!(core.replaced_translations(1, TICK_PS), "a tick is as good");
+        assert!(!core.replaced_translations(1, TICK_PS + 1));
     }
 }

@@ -406,7 +406,9 @@ extern "C" fn quantum(vcpu: c_uint, _data: *mut c_void) {
     counters(vcpu).since_ps.store(0, Ordering::Relaxed);
     time::end_quantum(vcpu as usize);
     let config = state().shared.config();
-    if config.walks_per_flush > 0 && core(vcpu).walked(config.walks_per_flush) {
+    let now_ps = CLOCK.time_ps(vcpu as usize) as u64;
+    let walks = config.walks_per_flush;
+    if walks > 0 && core(vcpu).replaced_translations(walks, now_ps) {
         // SAFETY: of this thread's own virtual CPU, between two blocks.
         unsafe { ffi::tlb_flush(ffi::qemu_get_cpu(vcpu as c_int)) };
     }
