@@ -109,6 +109,8 @@ impl ProbeSampler {
             let theirs = process.step_writes(terms, &mut self.random, pass);
             spent.writes = Some(clock::thread_cpu() - began + theirs);
             self.cost.theirs += theirs;
+        } else {
+            process.look_between();
         }
         if now_ms >= process.touches_due_ms {
             let began = clock::thread_cpu();

@@ -174,6 +174,11 @@ impl Process {
         self.writes.is_armed() || looks_early
     }
 
+    /// Looks at what was armed, at a time when no step is due.
+    pub fn look_between(&mut self) {
+        self.writes.look_between((self.pid, &self.pagemap));
+    }
+
     /// The early look, a moment after the steps.
     pub fn look_soon(&mut self) {
         self.writes.look_soon((self.pid, &self.pagemap));

@@ -9,10 +9,11 @@
 //! full decides:
 //!
 //! ```text
-//! accesses per OS page and second     0.1      10      1000     100,000
-//! a step apart (200 ms)               [ decides  ]  full
-//! a nap apart (2 ms)                   too few  [ decides  ]  full
-//! a batch of system calls (0.1 ms)     too few     too few  [ decides ...
+//! accesses per OS page and second      0.1      10       500     20,000
+//! to the next step (0.2 to 30 s)      [ decides ]  full
+//! to the next drain (50 ms)             too few [ decides ]  full
+//! a nap (2 ms)                          too few   too few [ decides ]  full
+//! a batch of system calls (0.1 ms)      too few   too few   too few [ decides ...
 //! ```
 
 use std::time::Duration;

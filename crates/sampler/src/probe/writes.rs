@@ -96,8 +96,8 @@ struct Armed {
     stands_for: u64,
     /// CPU time of the program when it was armed.
     armed_at: Duration,
-    /// At the end of its batch, and after the nap.
-    early: [Seen; 2],
+    /// At the end of its batch, after the nap, and between two steps.
+    early: [Seen; 3],
 }
 
 struct Watched {
@@ -189,7 +189,7 @@ impl Writes {
             if spot.is_busy_and_huge() {
                 self.splits.note(spot.spot.start);
             }
-            let rate = rate::rate(&[late, spot.early[1], spot.early[0]]);
+            let rate = rate::rate(&[late, spot.early[2], spot.early[1], spot.early[0]]);
             let os_pages = spot.stands_for as f64 / spot.os_page as f64;
             let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
             pass.push(pid, addr, AccessKind::Write, rate * os_pages * used);
@@ -215,6 +215,14 @@ impl Writes {
     /// Looks at the spots armed a moment ago: the busiest show now how busy they are.
     pub fn look_soon(&mut self, process: (u32, &File)) {
         self.armed.iter_mut().for_each(|armed| armed.look(process, 1));
+    }
+
+    /// Looks once more some time before the next step, which may be seconds away.
+    pub fn look_between(&mut self, process: (u32, &File)) {
+        let is_new = |spot: &&Armed| spot.early[2].elapsed.is_zero();
+        if self.armed.first().as_ref().is_some_and(is_new) {
+            self.armed.iter_mut().for_each(|armed| armed.look(process, 2));
+        }
     }
 
     /// Makes the program's CPUs forget their translations. Where they know one they need not look
