@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * tiercel_emulator.h: what a timed guest's emulator and the sampler in the guest share.
- * In: nothing. Out: the layout of the sample area. crates/wire mirrors this file and a test compares
- * every size and offset. Knows nothing of QEMU, PCI or how accesses are timed.
+ * In: nothing. Out: the layout of the sample area. crates/wire mirrors this file and a test
+ * compares every size and offset. Knows nothing of QEMU, PCI or how accesses are timed.
  *
- *   emulator (outside)                              sampler (inside the guest)
- *   ------------------                              --------------------------
- *   maps the file behind the guest's device         maps the device's memory (BAR 2 of ivshmem-plain)
- *   writes header, clock, records         =======>  checks the header, drains the rings
- *   reads the guest's words, clamps them  <=======  writes owner, period, where a task's numbers are
+ *   emulator (outside)                             sampler (inside the guest)
+ *   ------------------                             --------------------------
+ *   maps the file behind the guest's device        maps BAR 2 of ivshmem-plain
+ *   writes header, clock, records        =======>  checks the header, drains the rings
+ *   reads the guest's words, clamps them <=======  writes owner, period, where a task's
+ *                                                  numbers are
  *
  * One ring of records for each virtual CPU, with the protocol of the session's rings: the producer
  * owns head and lost, the consumer tail; a full ring loses records and counts them. All fields are

@@ -11,8 +11,8 @@ echo never > $huge
 
 # referenced: KiB of the program's memory with accessed bits
 referenced() {
-    awk '/^[0-9a-f]+-/ { ours = index($1, "600000000000-") == 1 } ours && /^Referenced:/ { print $2 }' \
-        "/proc/$program/smaps"
+    awk '/^[0-9a-f]+-/ { ours = index($1, "600000000000-") == 1 }
+        ours && /^Referenced:/ { print $2 }' "/proc/$program/smaps"
 }
 
 # 256 OS pages, which stay in any translation buffer, and 8192, four times what a processor's holds.
@@ -24,7 +24,7 @@ for mib in 1 32; do
     usleep 20000
     echo 1 > "/proc/$program/clear_refs"
     usleep 20000
-    at_least "KiB of $mib MiB referenced 20 ms after that was cleared" $((mib * 900)) "$(referenced)"
+    at_least "KiB of $mib MiB referenced 20 ms later" $((mib * 900)) "$(referenced)"
     kill -STOP "$program"
     usleep 5000
     echo 1 > "/proc/$program/clear_refs"

@@ -15,8 +15,8 @@ show summary
 contains "auto took the emulator" "samples .* by emulator: .* 0 lost" summary
 
 # The table's rows end with the site's function; MiB or KiB is the first figure.
-row() { grep -n "hotcold: make_$1" summary; }
-at_most "hot objects come before the cold ones" "$(row cold | cut -d: -f1)" "$(row hot | cut -d: -f1)"
+row() { grep -n "hotcold: make_$1" summary | cut -d: -f1; }
+at_most "hot objects come before the cold ones" "$(row cold)" "$(row hot)"
 contains "all of the hot ones fit" '\* *8MiB *8 *all .*make_hot' summary
 # One at a time: while this process samples, another may not.
 tiercel run --quiet --sampler emulator -- sleep 5 &

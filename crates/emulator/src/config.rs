@@ -87,7 +87,8 @@ pub struct Config {
     #[serde(default)]
     pub regions_only: bool,
     /// Modelled walks of the page table after which QEMU's own translation buffer is dropped, at
-    /// the latest after a tick of the kernel, so that accessed bits are set as on hardware; 0: never.
+    /// the latest after a tick of the kernel, so that accessed bits are set as on hardware; 0:
+    /// never.
     #[serde(default = "walks_per_flush")]
     pub walks_per_flush: u64,
     /// Picoseconds of an instruction that waits for nothing.
@@ -151,8 +152,8 @@ pub(crate) fn demand(holds: bool, reason: &'static str) -> Result<(), EmulatorEr
     if holds { Ok(()) } else { Err(EmulatorError::Invalid(reason)) }
 }
 
-/// MAT 4.5.1: tens of thousands of samples a second cost under 1%; that is 0.3 to 1 us each, which is
-/// also what the samplers reckon with.
+/// MAT 4.5.1: tens of thousands of samples a second cost under 1%; that is 0.3 to 1 us each, which
+/// is also what the samplers reckon with.
 fn sample_ps() -> u64 {
     1_000_000
 }

@@ -42,7 +42,7 @@ const VALUES: usize = 32;
 /// A value that could be an address of the guest has these bits all clear or all set, and is not
 /// in the first OS page. Only such values are remembered: others would push them out.
 const SIGN_BITS: u32 = 47;
-/// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It counts walks only.
+/// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It only counts.
 const TRANSLATIONS: usize = 2048;
 /// The kernel's tick at 250 Hz. What it touches, and who runs then, replaces translations too: how
 /// many is anybody's guess, but those who read accessed bits rely on it.
