@@ -40,6 +40,7 @@ pub use fits::Fits;
 pub use moves::{LoggedMove, MoveTotals};
 pub use sites::{SITES_MAX, SiteRow, Use};
 pub use summary::{
-    BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent, Summary,
+    Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
+    Summary,
 };
 pub use wrappers::is_wrapper;

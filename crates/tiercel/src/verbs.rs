@@ -24,6 +24,7 @@ use std::io::Write;
 use tiercel_daemon::control::Request;
 use tiercel_daemon::units::short_bytes;
 use tiercel_daemon::{Settings, Summary};
+use tiercel_policy::Verdict;
 
 /// Writes to standard output. A reader that has seen enough (`| head`) is no error.
 pub fn say(text: &str) -> Result<()> {
@@ -37,7 +38,8 @@ pub fn say(text: &str) -> Result<()> {
 pub fn why(args: &WhyArgs) -> Result<()> {
     let limit = args.limit.min(tiercel_daemon::control::ROWS_MAX);
     let request = Request::Moves { limit };
-    let moves = Link::open(args.peer.socket.as_deref())?.ask(&request, "moves")?;
+    let mut link = Link::open(args.peer.socket.as_deref())?;
+    let moves = link.ask(&request, "moves")?;
     if args.json {
         return say(&format!("{moves}\n"));
     }
@@ -61,7 +63,43 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     for row in &rows {
         table.row(move_row(row));
     }
-    say(&table.text())
+    say(&table.text())?;
+    let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
+    say(&judged(&status.context("the daemon's status is not understood")?))
+}
+
+/// Whether what was moved paid, assignment by assignment; nothing where none was judged yet.
+fn judged(summary: &Summary) -> String {
+    use Align::{Left, Right};
+    if summary.benefit.last.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        ("judged", Right),
+        ("moved", Right),
+        ("expected", Right),
+        ("measured", Right),
+        ("cost", Right),
+        ("verdict", Left),
+    ]);
+    let rate = |ns_per_s: f64| format!("{:.2}ms/s", ns_per_s / 1e6);
+    for one in &summary.benefit.last {
+        let kind = if one.canary { " (canary)" } else { "" };
+        let verdict = match one.verdict {
+            Verdict::Paid => "paid",
+            Verdict::TakenBack => "did not pay, taken back",
+            Verdict::Unmeasured => "nobody measures it: no sampled latency, no counters",
+        };
+        table.row(vec![
+            format!("{:.1}s", one.judged_ms as f64 / 1e3),
+            short_bytes(one.moved_bytes),
+            rate(one.expected_ns_per_s),
+            one.measured_ns_per_s.map_or("-".to_owned(), rate),
+            format!("{:.2}ms", one.cost_ns / 1e6),
+            format!("{verdict}{kind}"),
+        ]);
+    }
+    format!("\n{}", table.text())
 }
 
 /// `tiercel status`.
