@@ -77,8 +77,10 @@ static inline void subtract_product(const block a, const block b, block out) {
 static inline void solve_block(block a, block b, double v[FIELDS]) {
     for (int p = 0; p < FIELDS; p++) {
         double pivot = 1.0 / a[p][p];
-        for (int k = 0; k < FIELDS; k++) {
+        for (int k = p + 1; k < FIELDS; k++) {
             a[p][k] *= pivot;
+        }
+        for (int k = 0; k < FIELDS; k++) {
             b[p][k] *= pivot;
         }
         v[p] *= pivot;
@@ -87,8 +89,10 @@ static inline void solve_block(block a, block b, double v[FIELDS]) {
             if (m == p) {
                 continue;
             }
-            for (int k = 0; k < FIELDS; k++) {
+            for (int k = p + 1; k < FIELDS; k++) {
                 a[m][k] -= factor * a[p][k];
+            }
+            for (int k = 0; k < FIELDS; k++) {
                 b[m][k] -= factor * b[p][k];
             }
             v[m] -= factor * v[p];
