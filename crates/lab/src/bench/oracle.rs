@@ -3,8 +3,8 @@
 //! Knows nothing of runs.
 //!
 //! Sites fill fast memory in order of accesses per byte. An access that fast memory serves takes
-//! its share of the all-fast time, another its share of the all-slow time; objects of one site count
-//! as alike, so that a placement that tells them apart may be better.
+//! its share of the all-fast time, another its share of the all-slow time; objects of one site
+//! count as alike, so that a placement that tells them apart may be better.
 
 /// What is known of a site: the most bytes that lived, and accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
