@@ -25,8 +25,8 @@ static struct option options[] = {
 /* Steps of the table that turns chance into rank; within one all ranks are equally likely. */
 #define QUANTILES 4096
 #define LOCKS 64
-/* A mean item: header, value, a bucket, the allocator's share. */
-#define ITEM_BYTES 760
+/* A mean item: header, value, a bucket, the allocator's 16. */
+#define ITEM_BYTES 600
 
 /* Values are words made of key and version, so that each says whether it is right. */
 struct item {
