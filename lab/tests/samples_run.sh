@@ -8,15 +8,16 @@
 tiercel doctor > doctor
 contains "doctor knows where it is" "ok .*sampler-emulator .*timed guest" doctor
 
-# 8 of 64 MiB get nine tenths of the accesses.
-succeeds "the program is right" tiercel run --fast 25% --tick 20ms --output summary -- \
-    hotcold objects=64 kib=1024 hot=8 accesses=3m
+# 8 of 64 MiB get nine tenths of the accesses. Making them misses otherwise than using them.
+succeeds "the program is right" tiercel run --fast 25% --tick 20ms --output summary \
+    --trigger llcmpi:threshold=0.1,intervals=1 -- hotcold objects=64 kib=1024 hot=8 accesses=3m
 show summary
 contains "auto took the emulator" "samples .* by emulator: .* 0 lost" summary
 
 # The table's rows end with the site's function; MiB or KiB is the first figure.
 row() { grep -n "hotcold: make_$1" summary | cut -d: -f1; }
 at_most "hot objects come before the cold ones" "$(row cold)" "$(row hot)"
+contains "misses per instruction are counted: their trigger fired" 'in [1-9][0-9]* assign' summary
 contains "all of the hot ones fit" '\* *8MiB *8 *all .*make_hot' summary
 # One at a time: while this process samples, another may not.
 tiercel run --quiet --sampler emulator -- sleep 5 &
