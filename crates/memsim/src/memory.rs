@@ -8,9 +8,11 @@
 //! writes and a full-duplex link faster. Where there is no curve, reads and writes each take the
 //! time of their own bandwidth.
 //!
-//! Several cores and misses of the near future bring their accesses a little out of order. So a
-//! server knows no free time, only an amount of work, which shrinks as its clock advances: nobody
-//! waits for the time of an access that another core made further ahead.
+//! Several cores and misses of the near future bring their accesses out of order: in the emulator
+//! by some 20 us, and more when the host is busy. So a server knows no free time, only an amount of
+//! work, which shrinks as its clock advances, and nobody waits for as much work as comes late:
+//! what a core brings whose clock is behind would be a queue only because it comes at once. Its
+//! traffic counts for the load of the time that follows, evenly.
 //!
 //! Few modelled cores may stand for many ([`Memory::for_cpus`]): they then have their share of
 //! every bandwidth, as if the machine's other CPUs did what they do. A share of a server is not a
@@ -32,6 +34,8 @@ const INTERVAL_PS: u64 = 1_000_000;
 const SMOOTH: f64 = 1.0 / 16.0;
 /// After so many empty intervals nothing is left of the load: (1 - 1/16)^128 is 0.03%.
 const FORGET_INTERVALS: u64 = 128;
+/// How late accesses come is forgotten in so many times that time.
+const FORGET_LATE: u64 = 64;
 /// Work is kept in parts of a picosecond: a byte at 833 GB/s takes 1.2 ps.
 const WORK_PER_PS: u64 = 1 << 10;
 /// Blocks in the buffer of a memory whose blocks are larger than a line: Optane has 16 KiB of 256
@@ -119,6 +123,8 @@ struct Work {
     clock_ps: u64,
     /// In parts of a picosecond.
     waiting: u64,
+    /// By how much accesses came late, lately.
+    late_ps: u64,
 }
 
 /// What an access costs at present.
@@ -130,11 +136,13 @@ struct Rate {
 }
 
 /// Traffic of the interval that runs, and the smoothed load and mix before it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Interval {
     start_ps: u64,
     /// Reads, writes.
     bytes: [u64; 2],
+    /// Of accesses from before the interval, not counted yet: reads, writes.
+    late_bytes: [u64; 2],
     /// GB/s: reads, writes.
     load_gb_s: [f64; 2],
 }
@@ -277,7 +285,7 @@ impl Server {
             latency_ns: [read_latency_ns, figures.write_latency_ns.unwrap_or(read_latency_ns)],
             gb_s: [read_gb_s, figures.write_gb_s.unwrap_or(read_gb_s)],
             work: Work::default(),
-            interval: Interval { start_ps: 0, bytes: [0; 2], load_gb_s: [0.0; 2] },
+            interval: Interval::default(),
             rates: [Rate::default(); 2],
             buffers: blocks.then(|| Box::new([[[u64::MAX; BUFFER_WAYS]; BUFFER_SETS]; 2])),
             wear: Counters::new(node.capacity_bytes),
@@ -296,7 +304,7 @@ impl Server {
             self.rate();
         }
         let bytes = self.device_bytes(addr, write);
-        self.interval.bytes[usize::from(write)] += bytes;
+        self.interval.add(at_ps, bytes, write);
         if write {
             self.used.writes += 1;
             self.used.device_written_bytes += bytes;
@@ -363,8 +371,11 @@ impl Work {
     #[inline]
     fn add(&mut self, when: When, work: u64, slack: u64) -> u64 {
         let passed_ps = when.at_ps.saturating_sub(self.clock_ps);
+        let late_ps = self.clock_ps.saturating_sub(when.at_ps);
+        self.late_ps = self.late_ps.saturating_sub(passed_ps / FORGET_LATE).max(late_ps);
         self.clock_ps += passed_ps;
         self.waiting = self.waiting.saturating_sub(passed_ps.saturating_mul(WORK_PER_PS));
+        let slack = slack + self.late_ps * WORK_PER_PS;
         let before_us = self.waiting.saturating_sub(slack) / WORK_PER_PS;
         let queue_ps = before_us.saturating_sub(when.ahead_ps);
         self.waiting += work;
@@ -373,13 +384,23 @@ impl Work {
 }
 
 impl Interval {
+    #[inline]
+    fn add(&mut self, at_ps: u64, bytes: u64, write: bool) {
+        let is_late = at_ps < self.start_ps;
+        let count = if is_late { &mut self.late_bytes } else { &mut self.bytes };
+        count[usize::from(write)] += bytes;
+    }
+
     /// Ends the interval and the empty ones after it, as if their traffic had been even.
     fn close(&mut self, at_ps: u64) {
         let intervals = (at_ps - self.start_ps) / INTERVAL_PS;
         let elapsed_ps = (intervals * INTERVAL_PS) as f64;
         let keep = (0..intervals.min(FORGET_INTERVALS)).fold(1.0, |keep, _| keep * (1.0 - SMOOTH));
-        for (load_gb_s, bytes) in self.load_gb_s.iter_mut().zip(&mut self.bytes) {
-            let now_gb_s = std::mem::take(bytes) as f64 * PS_PER_NS / elapsed_ps;
+        let counts = self.bytes.iter_mut().zip(&mut self.late_bytes);
+        for (load_gb_s, (bytes, late_bytes)) in self.load_gb_s.iter_mut().zip(counts) {
+            let caught_up = (*late_bytes as f64 * (1.0 - keep)) as u64;
+            *late_bytes -= caught_up;
+            let now_gb_s = (std::mem::take(bytes) + caught_up) as f64 * PS_PER_NS / elapsed_ps;
             *load_gb_s = now_gb_s + (*load_gb_s - now_gb_s) * keep;
         }
         self.start_ps += intervals * INTERVAL_PS;

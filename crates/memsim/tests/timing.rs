@@ -238,6 +238,46 @@ fn a_share_limits_what_flows_and_lets_bursts_pass() {
     }
 }
 
+/// Two cores that take turns of 20 us, each with a line every `gap_ps` but not before the memory
+/// has the line some lines before it; GB/s of both, and their mean latency, nanoseconds.
+fn in_turns(gap_ps: u64, outstanding: usize) -> (f64, f64) {
+    const TURN_PS: u64 = 20_000_000;
+    const TURNS: u64 = 100;
+    let mut memory = Memory::new(&machine("spr-cxl")).unwrap();
+    let mut clocks = [0u64; 2];
+    let mut done = [vec![0u64; outstanding], vec![0; outstanding]];
+    let (mut lines, mut waited_ps, mut counted) = (0, 0, 0u64);
+    for turn in 1..=TURNS {
+        for core in 0..2 {
+            while clocks[core] < turn * TURN_PS {
+                let slot = &mut done[core][lines % outstanding];
+                clocks[core] = (clocks[core] + gap_ps).max(*slot);
+                let latency_ps = memory.read(None, SLOW, lines as u64 * 64, clocks[core], 0);
+                *slot = clocks[core] + latency_ps;
+                lines += 1;
+                if turn > TURNS / 2 {
+                    (waited_ps, counted) = (waited_ps + latency_ps, counted + 1);
+                }
+            }
+        }
+    }
+    let half_ps = TURN_PS * TURNS / 2;
+    let gb_s = counted as f64 * 64_000.0 / half_ps as f64;
+    (gb_s, waited_ps as f64 / counted as f64 / 1000.0)
+}
+
+#[test]
+fn cores_whose_clocks_differ_share_a_node_as_if_they_did_not() {
+    let curve = &machine("spr-cxl").node(SLOW).unwrap().curve.clone();
+    for gap_ps in [12_800, 6_400, 3_200] {
+        let (gb_s, ns) = in_turns(gap_ps, 64);
+        let expected = loaded_latency_ns(curve, 1.0, gb_s).unwrap();
+        assert!((ns / expected - 1.0).abs() < 0.05, "{ns} ns for {expected} at {gb_s} GB/s");
+    }
+    let (gb_s, _) = in_turns(100, 512);
+    assert!((gb_s / 51.9 - 1.0).abs() < 0.05, "{gb_s} GB/s");
+}
+
 #[test]
 fn wear_is_counted_by_block() {
     let mut memory = Memory::new(&machine("pcm")).unwrap();
