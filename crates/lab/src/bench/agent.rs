@@ -107,6 +107,8 @@ impl Agent {
             ("/sys/kernel/mm/transparent_hugepage/enabled", huge),
             ("/proc/sys/kernel/numa_balancing", "0"),
             ("/sys/kernel/mm/numa/demotion_enabled", "false"),
+            // Short lists of free memory at each CPU: they are part of a run's room.
+            ("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"),
             ("/proc/sys/vm/drop_caches", "3"),
             ("/proc/sys/vm/compact_memory", "1"),
         ]);

@@ -77,7 +77,9 @@ impl Hog {
             if have.abs_diff(leave_bytes) < 2 * OS_PAGE_BYTES {
                 break;
             }
-            let target = (held + have).saturating_sub(leave_bytes) & !(OS_PAGE_BYTES - 1);
+            // Never below the watermarks: a bound allocation that finds nothing there kills.
+            let most = held + watermarked_bytes(root, node)?;
+            let target = (held + have).saturating_sub(leave_bytes).min(most) & !(OS_PAGE_BYTES - 1);
             if target > held {
                 let flags = rustix::fs::FallocateFlags::empty();
                 rustix::fs::fallocate(&file, flags, held, target - held)
@@ -103,20 +105,28 @@ impl Drop for Hog {
 
 /// Bytes of a node that an ordinary allocation can get before it falls to the next node.
 pub(crate) fn usable_bytes(root: &Path, node: u16) -> Result<u64> {
+    let listed: u64 = zones_of(root, node)?.iter().map(|zone| zone.listed).sum();
+    Ok(watermarked_bytes(root, node)? + listed * OS_PAGE_BYTES)
+}
+
+/// The same without what CPUs keep in their own lists.
+fn watermarked_bytes(root: &Path, node: u16) -> Result<u64> {
+    let zones = zones_of(root, node)?;
+    Ok(zones.iter().map(Zone::above_watermark).sum::<u64>() * OS_PAGE_BYTES)
+}
+
+fn zones_of(root: &Path, node: u16) -> Result<Vec<Zone>> {
     // CPUs add up their part of the counters later; a read of this file makes them do so now.
     let _ = fs::read(root.join("proc/sys/vm/stat_refresh"));
     let path = root.join("proc/zoneinfo");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
-    Ok(zones(&text).filter(|zone| zone.node == node).map(|zone| zone.usable()).sum::<u64>()
-        * OS_PAGE_BYTES)
+    Ok(zones(&text).filter(|zone| zone.node == node).collect())
 }
 
 /// Physical addresses of a node's memory: first byte, and behind the last.
 pub(crate) fn physical_range(root: &Path, node: u16) -> Result<(u64, u64)> {
-    let path = root.join("proc/zoneinfo");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
-    let mine: Vec<Zone> =
-        zones(&text).filter(|zone| zone.node == node && zone.spanned > 0).collect();
+    let mut mine = zones_of(root, node)?;
+    mine.retain(|zone| zone.spanned > 0);
     let start = mine.iter().map(|zone| zone.start).min();
     let end = mine.iter().map(|zone| zone.start + zone.spanned).max();
     let (start, end) = start.zip(end).with_context(|| format!("node {node} has no memory"))?;
@@ -137,8 +147,8 @@ struct Zone {
 }
 
 impl Zone {
-    fn usable(&self) -> u64 {
-        self.listed + self.free.saturating_sub(self.low + self.reserve)
+    fn above_watermark(&self) -> u64 {
+        self.free.saturating_sub(self.low + self.reserve)
     }
 }
 
