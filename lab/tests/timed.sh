@@ -19,6 +19,11 @@ for path in /sys/devices/system/node/node[0-9]*; do
     equal "a dependent load from node $node takes $expected ns" "within 3%" "$verdict"
 done
 
+one=$(latency 0)
+eight=$(numactl --cpunodebind=0 --membind=0 chase kib=3072 chains=8 laps=2 | awk '{ print $5 }')
+times=$(awk -v one="$one" -v eight="$eight" 'BEGIN { printf "%d", 10 * one / eight }')
+at_least "eight chains from node 0 are six times as fast as one, in tenths" 60 "$times"
+
 before=$(awk '{ print int($1 * 100) }' /proc/uptime)
 sleep 3
 after=$(awk '{ print int($1 * 100) }' /proc/uptime)

@@ -10,8 +10,8 @@
 //! A look-up compares eight ways at once: the bytes of a word that equal the line's hash are found
 //! by arithmetic, and mostly only the right way's tag is read. So a miss in a cache that is larger
 //! than the host's own touches one line of the host's memory, not one for every few ways. Of a
-//! line's number (its set left out) the tag has the upper 32 bits; the hash has the lower 8, stirred
-//! with the tag, so that both together are the line, in five bytes.
+//! line's number (its set left out) the tag has the upper 32 bits; the hash has the lower 8,
+//! stirred with the tag, so that both together are the line, in five bytes.
 //!
 //! Replacement is bit-PLRU: a use sets the way's bit; when all are set, all others are cleared; the
 //! victim is the first way whose bit is clear. It works for any number of ways, where tree-PLRU
