@@ -41,8 +41,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Objects {
-    /// Larger objects are tiered in pieces of at most this size (MAT 3.2.2); a number or `"64 MiB"`.
-    /// A piece has at most a sixteenth of the budget.
+    /// Larger objects are tiered in pieces of at most this size (MAT 3.2.2); a number or
+    /// `"64 MiB"`. A piece has at most a sixteenth of the budget.
     #[serde(with = "tiercel_machine::bytes")]
     pub extent: u64,
     /// But at least this size, and at least 2 MiB where the kernel uses huge OS pages unasked. The

@@ -70,8 +70,8 @@ impl Daemon {
         }
     }
 
-    /// Whether knowing what is hot would make a difference: there are several kinds of memory, moves
-    /// are real, and not everything fits the best one. Only then may observing disturb programs
+    /// Whether knowing what is hot would make a difference: there are several kinds of memory,
+    /// moves are real, and not everything fits the best one. Only then may observing disturb programs
     /// more than it costs in time.
     fn has_choice(&self) -> bool {
         let live_bytes = self.summary.objects.live_bytes;

@@ -1,4 +1,4 @@
-//! What the objects of a site were like: heat by byte, so that new ones start as warm as the others.
+//! What the objects of a site were like: heat by byte, so that new ones start as warm.
 //! In: bytes that live, samples. Out: the mean of each site. Knows nothing of extents.
 //!
 //! The mean is over bytes and time: accesses of all objects of the site, over the bytes that lived
@@ -99,7 +99,8 @@ impl Ledger {
     pub fn lifetime_ms(&self, extent: &Extent) -> u64 {
         let age_ms = self.now_ms.saturating_sub(extent.born_ms);
         let heat = self.process(extent.place).sites.get(extent.site as usize);
-        let mean = heat.filter(|heat| heat.deaths > 0).map_or(0, |h| h.lived_ms / u64::from(h.deaths));
+        let dead = heat.filter(|heat| heat.deaths > 0);
+        let mean = dead.map_or(0, |heat| heat.lived_ms / u64::from(heat.deaths));
         mean.max(age_ms)
     }
 

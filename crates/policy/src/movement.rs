@@ -125,8 +125,8 @@ impl Weighed {
     }
 }
 
-/// Whether a promotion gains so much more by byte than its victim loses that the victim goes although
-/// it came a short while ago: the first assignments go by little.
+/// Whether a promotion gains so much more by byte than its victim loses that the victim goes
+/// although it came a short while ago: the first assignments go by little.
 fn outweighs(promotion: &Move, victim: &Move) -> bool {
     let by_byte = |asked: &Move| asked.gain_ns_per_s / asked.bytes.max(1) as f64;
     by_byte(promotion) > -by_byte(victim) * OUTWEIGHS

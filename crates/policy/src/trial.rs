@@ -8,8 +8,8 @@
 //!   +---- held, twice as long <--+-- did not pay: taken back <------------+
 //! ```
 //! What a move did is read off the extents it moved: their latency since, over what it was before.
-//! Where samples carry no latency, instructions per second tell at least a loss; where nobody counts
-//! those either, nothing is measured, nothing is held back, and the verdict says so.
+//! Where samples carry no latency, instructions per second tell at least a loss; where nobody
+//! counts those either, nothing is measured, nothing is held back, and the verdict says so.
 
 use std::collections::VecDeque;
 

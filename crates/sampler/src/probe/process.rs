@@ -258,7 +258,7 @@ impl Process {
     }
 }
 
-/// Whether the kernel uses huge OS pages where nobody asked: what is believed until somebody looked.
+/// Whether the kernel uses huge OS pages where nobody asked: believed until somebody looked.
 fn may_be_huge() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     enabled.is_ok_and(|text| text.contains("[always]"))

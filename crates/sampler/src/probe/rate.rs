@@ -1,5 +1,6 @@
 //! How many accesses there were, judged by how many OS pages were used.
-//! In: used and present OS pages of windows of CPU time. Out: accesses per OS page and second. Pure.
+//! In: used and present OS pages of windows of CPU time. Out: accesses per OS page and second.
+//! Pure.
 //!
 //! Page-table bits say used or not. If accesses fall on OS pages at random, k accesses leave a
 //! share of exp(-k / n) of n OS pages unused; turned around, that counts accesses as long as some

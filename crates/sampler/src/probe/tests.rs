@@ -134,7 +134,7 @@ fn a_random_few_spots_stand_for_all() {
         child.write(2048..2052);
     }
     assert_eq!((sums[1], sums[3]), (0, 0));
-    // 4 OS pages in each of 400 intervals, of which an eighth is looked at, for eight times as much.
+    // 4 OS pages in each of 400 intervals; an eighth is looked at, and stands for eight times it.
     let truth = 400 * 8 * told(0..4) / 8;
     for hot in [sums[0], sums[2]] {
         assert!(hot.abs_diff(truth) < truth * 4 / 10, "{sums:?}, expected {truth}");
