@@ -256,20 +256,20 @@ impl Row {
         Row {
             machine: machine.name.clone(),
             vcpus: boot.vcpus,
-            model: boot.model_name(),
+            model: boot.model_name().to_owned(),
             path: format!("{}>{}", label(path.from), label(path.to)),
             what,
             measured: 0.0,
             expected: None,
-            unit: "",
+            unit: String::new(),
             error: None,
             limit: None,
             holds: true,
         }
     }
 
-    pub fn is(self, measured: f64, unit: &'static str) -> Row {
-        Row { measured, unit, ..self }
+    pub fn is(self, measured: f64, unit: &str) -> Row {
+        Row { measured, unit: unit.to_owned(), ..self }
     }
 
     pub fn should(self, expected: f64, limit: Option<f64>) -> Row {

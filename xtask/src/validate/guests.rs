@@ -137,7 +137,9 @@ fn script(machine: &Machine, topology: &Topology, boot: Boot) -> Result<String> 
     let mut script = "set -e\n".to_owned();
     for path in paths(machine) {
         let probes = match (is_main(machine, path), model.share, model.prefetch) {
-            (true, false, _) => format!("levels 1,idle {vcpus},chains {vcpus}"),
+            // The caches of one virtual CPU are those of any.
+            (true, false, _) if vcpus == 1 => "levels 1,idle 1,chains 1".to_owned(),
+            (true, false, _) => format!("idle {vcpus},chains {vcpus}"),
             (false, false, _) => format!("idle {vcpus}"),
             (true, true, true) => format!("loads {vcpus},stream {vcpus},idle 1"),
             (true, true, false) => format!("stream {vcpus},idle 1"),

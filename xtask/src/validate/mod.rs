@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tiercel_lab::{Acceleration, Cache, Guest, Model, cli};
 use tiercel_machine::Machine;
 
@@ -34,6 +34,9 @@ pub struct Options {
     /// One virtual CPU beside each node only
     #[arg(long)]
     quick: bool,
+    /// Only guests with so many busy virtual CPUs beside a node
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2))]
+    vcpus: Option<u32>,
     /// Print the rows as JSON lines
     #[arg(long)]
     json: bool,
@@ -49,19 +52,19 @@ pub struct Options {
 }
 
 /// One figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     pub machine: String,
     /// Virtual CPUs beside the node that the program runs on, all of them busy.
     pub vcpus: u32,
     /// `whole`, `share` or `share, prefetch`.
-    pub model: &'static str,
+    pub model: String,
     /// Node of the CPUs and node of the memory.
     pub path: String,
     pub what: String,
     pub measured: f64,
     pub expected: Option<f64>,
-    pub unit: &'static str,
+    pub unit: String,
     /// Measured over expected, less 1.
     pub error: Option<f64>,
     /// What the error's size must not exceed; `None`: reported only.
@@ -92,7 +95,7 @@ pub fn main(options: &Options) -> Result<()> {
     for name in names {
         let machine = cli::find_machine(name, &[&exec::root().join("lab/machines")])?;
         let mut seen = Vec::new();
-        for boot in boots(options.quick) {
+        for boot in boots(options) {
             eprintln!("{name}: {}, {:.0} s so far", boot.label(), started.elapsed().as_secs_f64());
             seen.push((boot, guests::measure(&guest, &tools, &machine, boot)?));
         }
@@ -110,9 +113,7 @@ pub fn main(options: &Options) -> Result<()> {
     } else {
         print!("{}", report::table(&rows));
     }
-    if options.machine.is_none() {
-        report::summary(&rows, &folder(options.quick))?;
-    }
+    report::summary(&folder(options.quick))?;
     eprintln!("{} rows in {:.0} s", rows.len(), started.elapsed().as_secs_f64());
     verdict(&rows, options.check)
 }
@@ -127,15 +128,16 @@ fn folder(quick: bool) -> PathBuf {
 
 /// The guests of one machine: alone for idle latency and chains, in its share of the machine for
 /// everything that bandwidth limits, and once more without the prefetcher.
-fn boots(quick: bool) -> Vec<Boot> {
+fn boots(options: &Options) -> Vec<Boot> {
     let alone = Model::default();
     let share = Model { share: true, prefetch: true, ..alone };
     let mut boots = Vec::new();
-    for vcpus in if quick { 1..=1 } else { 1..=2 } {
+    for vcpus in if options.quick { 1..=1 } else { 1..=2 } {
         boots.push(Boot { vcpus, model: alone });
         boots.push(Boot { vcpus, model: share });
     }
     boots.push(Boot { vcpus: 1, model: Model { share: true, ..alone } });
+    boots.retain(|boot| options.vcpus.is_none_or(|vcpus| boot.vcpus == vcpus));
     boots
 }
 

@@ -74,31 +74,36 @@ pub fn table(rows: &[&Row]) -> String {
     table.markdown()
 }
 
-/// One machine's page, rows and plots.
+/// One machine's rows, by the number of busy virtual CPUs, and plots. What other runs found with
+/// other numbers stays.
 pub fn write(results: &Results, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let name = &results.machine.name;
-    let mut json = String::new();
+    let mut files: BTreeMap<u32, String> = BTreeMap::new();
     for row in &results.rows {
-        writeln!(json, "{}", serde_json::to_string(row)?)?;
+        writeln!(files.entry(row.vcpus).or_default(), "{}", serde_json::to_string(row)?)?;
     }
-    std::fs::write(folder.join(format!("{name}.jsonl")), json)?;
+    for (vcpus, json) in files {
+        std::fs::write(folder.join(format!("{name}-{vcpus}.jsonl")), json)?;
+    }
     for (kind, svg) in plot::all(&results.machine, &results.seen)? {
         std::fs::write(folder.join(format!("{name}-{kind}.svg")), svg)?;
     }
     Ok(())
 }
 
-/// The page over all machines.
-pub fn summary(rows: &[&Row], folder: &Path) -> Result<()> {
+/// The page over all machines whose rows are there.
+pub fn summary(folder: &Path) -> Result<()> {
+    let rows = read(folder)?;
+    let rows: Vec<&Row> = rows.iter().collect();
     let missed: Vec<&&Row> = rows.iter().filter(|row| !row.holds).collect();
     let mut page = "# What the timed lab measures, against what it should\n\n\
-        Written by `./x lab validate`. Every figure is in `MACHINE.jsonl`, one a line; the plots\n\
-        are `MACHINE-*.svg`. `worst` is the largest distance from what is expected; without a\n\
-        limit it is only reported. See docs/lab.md, \"How far to believe it\".\n\n"
+        Written by `./x lab validate`. Every figure is in `MACHINE-N.jsonl` (N busy virtual\n\
+        CPUs a node), one a line; the plots are `MACHINE-*.svg`. `worst` is the largest distance\n\
+        from what is expected; without a limit it is only reported. See docs/lab.md, \"How far to believe it\".\n\n"
         .to_owned();
     writeln!(page, "{} figures, {} miss their limit.\n", rows.len(), missed.len())?;
-    page += &table(rows);
+    page += &table(&rows);
     if !missed.is_empty() {
         page += "\n## Misses\n\n";
         for row in missed {
@@ -107,4 +112,23 @@ pub fn summary(rows: &[&Row], folder: &Path) -> Result<()> {
     }
     let path = folder.join("README.md");
     std::fs::write(&path, page).with_context(|| path.display().to_string())
+}
+
+/// Rows written by [`write`], of this run and of others.
+fn read(folder: &Path) -> Result<Vec<Row>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        paths.push(entry?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    paths.sort();
+    let mut rows = Vec::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path)?;
+        for line in text.lines() {
+            let row = serde_json::from_str(line);
+            rows.push(row.with_context(|| format!("{}: {line}", path.display()))?);
+        }
+    }
+    Ok(rows)
 }
