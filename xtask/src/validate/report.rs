@@ -100,7 +100,8 @@ pub fn summary(folder: &Path) -> Result<()> {
     let mut page = "# What the timed lab measures, against what it should\n\n\
         Written by `./x lab validate`. Every figure is in `MACHINE-N.jsonl` (N busy virtual\n\
         CPUs a node), one a line; the plots are `MACHINE-*.svg`. `worst` is the largest distance\n\
-        from what is expected; without a limit it is only reported. See docs/lab.md, \"How far to believe it\".\n\n"
+        from what is expected; without a limit it is only reported. See docs/lab.md,\n\
+        \"How far to believe it\".\n\n"
         .to_owned();
     writeln!(page, "{} figures, {} miss their limit.\n", rows.len(), missed.len())?;
     page += &table(&rows);
