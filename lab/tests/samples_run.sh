@@ -20,10 +20,10 @@ at_most "hot objects come before the cold ones" "$(row cold)" "$(row hot)"
 contains "misses per instruction are counted: their trigger fired" 'in [1-9][0-9]* assign' summary
 contains "all of the hot ones fit" '\* *8MiB *8 *all .*make_hot' summary
 # One at a time: while this process samples, another may not.
-tiercel run --quiet --sampler emulator -- sleep 5 &
+tiercel run --quiet --sampler emulator -- sh -c 'touch started; sleep 5' &
 first=$!
-busy() { tiercel run --quiet --sampler emulator -- true 2> refusal; test $? -ne 0; }
-wait_for 4 busy
+wait_for 4 test -e started || not_ok "the first starts" "it did not"
+tiercel run --quiet --sampler emulator -- true 2> refusal
 contains "a second one is refused and told why" "samples the emulator already" refusal
 wait "$first"
 succeeds "and has it when the first has gone" tiercel run --quiet --sampler emulator -- true
