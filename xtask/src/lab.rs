@@ -258,8 +258,8 @@ fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
     Ok(())
 }
 
-/// A timed guest with one virtual CPU counts the same twice, to the last picosecond: programs, kernel
-/// and Tiercel's daemon included.
+/// A timed guest with one virtual CPU counts the same twice, to the last picosecond: programs,
+/// kernel and Tiercel's daemon included.
 fn repeatable(guest: &Guest, built: bool, note: &mut dyn FnMut(Case)) -> Result<()> {
     let machine = find("spr-cxl")?;
     let size = Size { cpus: 1, ..Size::default() };
