@@ -411,7 +411,10 @@ impl Planner<'_> {
             Reason::Demote => self.summary.demoted_bytes += adds,
             _ => self.summary.promoted_bytes += adds,
         }
-        self.recent.note(candidate.id(), &asked, self.ledger.now_ms());
+        // What was demoted before an access was seen may turn out to be hot, and come back.
+        if asked.reason != Reason::Demote || asked.gain_ns_per_s != 0.0 {
+            self.recent.note(candidate.id(), &asked, self.ledger.now_ms());
+        }
         self.moves.push(asked);
     }
 

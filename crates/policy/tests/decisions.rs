@@ -305,6 +305,23 @@ fn the_rate_is_limited() {
 }
 
 #[test]
+fn what_was_demoted_before_anything_was_seen_of_it_comes_back_at_once() {
+    // Both lie in a tier that has room for one, and nobody has seen an access.
+    let machine = machine(&[(64, 100.0), (64, 300.0)]);
+    let mut world = World::new("a:8@0:0 b:8@0:0");
+    let mut policy = policy("apb", "benefit");
+    let first = decide(&world, &mut policy, &machine, 10);
+    assert_eq!(first.moves.len(), 1, "{first:?}");
+    world.execute(&first);
+    let demoted = first.moves[0].addr;
+    world.access(demoted, 1000);
+    world.tick();
+    let second = decide(&world, &mut policy, &machine, 10);
+    let promoted = second.moves.iter().find(|asked| asked.reason == Reason::Promote);
+    assert_eq!(promoted.map(|asked| asked.addr), Some(demoted), "{second:?}");
+}
+
+#[test]
 fn what_moved_lately_stays() {
     let mut world = World::new("a:2@1:200 b:2@0:1");
     let machine = machine(&[(1000, 100.0), (10_000, 300.0)]);
