@@ -23,6 +23,9 @@ const ALL_SLOW: &str = "all-slow";
 /// Not a run: what the best placement without moves could reach.
 const ORACLE: &str = "static oracle (estimate)";
 
+const UNTIMED: &str =
+    "\nRuns that are not timed show that things work; their times mean nothing.\n";
+
 /// Everything that finished.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -69,7 +72,7 @@ impl Summary {
             keys.len()
         );
         if timed < self.rows.len() {
-            out += "Runs that are not timed show that things work; their times mean nothing.\n";
+            out += UNTIMED;
         }
         for picture in pictures {
             out += &format!("\n![{picture}]({picture})\n");
@@ -147,6 +150,9 @@ impl Summary {
                 &format!("{}, {} fast memory", scene.machine, scene.share),
                 &self.means(scene, None),
             );
+        }
+        if self.rows.iter().any(|row| !row.timed) {
+            out += UNTIMED;
         }
         section(&mut out, "Odd runs", &self.odd());
         out
