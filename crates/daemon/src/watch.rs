@@ -71,8 +71,8 @@ impl Daemon {
     }
 
     /// Whether knowing what is hot would make a difference: there are several kinds of memory,
-    /// moves are real, and not everything fits the best one. Only then may observing disturb programs
-    /// more than it costs in time.
+    /// moves are real, and not everything fits the best one. Only then may observing disturb
+    /// programs more than it costs in time.
     fn has_choice(&self) -> bool {
         let live_bytes = self.summary.objects.live_bytes;
         self.arenas.len() > 1 && !self.hands.keeps_books() && live_bytes > self.fast_budget_bytes()

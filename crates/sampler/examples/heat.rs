@@ -2,8 +2,8 @@
 //! of them. In: `--quick`. Out: one JSON object per row. Knows nothing of the tables drawn of them.
 //!
 //! 64 MiB: 4 MiB hot, 12 MiB warm, 48 MiB cold, with 100 : 10 : 1 accesses a byte. A row's figure
-//! is the estimated ratio of two neighbours over the true one, turned so that it is at least 1; right
-//! is 1, and 2 is the limit.
+//! is the estimated ratio of two neighbours over the true one, turned so that it is at least 1;
+//! right is 1, and 2 is the limit.
 
 use std::time::{Duration, Instant};
 
