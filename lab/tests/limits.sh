@@ -48,7 +48,7 @@ cp "$(tiercel run --quiet -- sh -c 'echo $LD_PRELOAD')" library.so
 loaded() {
     asuser 1000 env LD_PRELOAD=/tmp/library.so "$1" mib=4 operations=100m > out &
     wait_for 10 grep -q libc.so /proc/$!/maps # the loader takes ours first
-    if grep -q libtiercel /proc/$!/maps; then echo yes; else echo no; fi
+    if grep -q library.so /proc/$!/maps; then echo yes; else echo no; fi
     kill $!
 }
 

@@ -28,9 +28,11 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
     }
 }
 
-/// What works here, for `tiercel doctor`: one finding per kind, with what to do about it.
+/// What works here, for `tiercel doctor`: a finding for each kind, with what to do about it. The
+/// emulator's is only there in timed guests.
 pub fn support() -> Vec<Finding> {
-    vec![emulator::support(), perf_support(), bpf_support(), probe_support()]
+    let everywhere = [perf_support(), bpf_support(), probe_support()];
+    emulator::support().into_iter().chain(everywhere).collect()
 }
 
 fn perf_support() -> Finding {
@@ -118,7 +120,7 @@ mod tests {
         let sampler = open(Kind::Auto, &Config::default()).expect("probe works wherever /proc is");
         assert!(ORDER.contains(&sampler.kind()));
         let names: Vec<_> = support().into_iter().map(|finding| finding.name).collect();
-        for kind in ORDER {
+        for kind in &ORDER[1..] {
             assert!(names.contains(&format!("sampler-{}", kind.name())), "{names:?}");
         }
     }

@@ -76,16 +76,20 @@ impl EmulatorSampler {
     }
 }
 
-/// Whether it works here, without disturbing who samples.
-pub fn support() -> Finding {
+/// Whether it works here, without disturbing who samples; `None` outside of such guests, where
+/// nobody misses it.
+pub fn support() -> Option<Finding> {
     const NAME: &str = "sampler-emulator";
-    match area(Path::new(SYS)) {
+    if device::candidates(Path::new(SYS)).is_empty() {
+        return None;
+    }
+    Some(match area(Path::new(SYS)) {
         Ok((_, rings)) => Finding::ok(NAME, format!("a timed guest of {rings} virtual CPUs")),
         Err(error) => {
             let remedy = "it is for timed guests: tiercel lab run --timed -- tiercel run ...";
             Finding::absent(NAME, error.to_string(), remedy)
         }
-    }
+    })
 }
 
 impl Sampler for EmulatorSampler {
