@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Process, compile, run, stderr, stdout, tiercel};
+use common::{Process, compile, run, runtime, stderr, stdout, tiercel};
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -123,9 +123,10 @@ fn a_signal_to_us_reaches_the_program() {
 
 #[test]
 fn what_was_ignored_stays_ignored() {
+    runtime();
     let script = "trap '' HUP; exec \"$0\" run --quiet -- sh -c 'kill -HUP $$ $PPID; exit 3'";
     let mut command = Command::new("sh");
-    command.args(["-c", script]).arg(tiercel().get_program());
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tiercel")]);
     assert_eq!(command.status().unwrap().code(), Some(3));
 }
 

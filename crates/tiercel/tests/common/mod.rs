@@ -15,7 +15,9 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// The command, with a runtime beside it.
 pub fn tiercel() -> Command {
     runtime();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tiercel"));
+    // Shells ignore SIGINT for what they run in the background, and so would all below.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_tiercel"));
     command.env_remove("LD_PRELOAD").env_remove("TIERCEL_SOCKET");
     command
 }
