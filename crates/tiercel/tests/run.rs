@@ -108,7 +108,7 @@ fn streams_are_the_programs_own() {
 #[test]
 fn a_signal_to_us_reaches_the_program() {
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::USR1, "USR1")] {
-        let script = format!("trap 'exit 42' {name}; echo ready; while :; do read x; done");
+        let script = format!("trap 'exit 42' {name}; echo ready; while read x; do :; done");
         let mut command = tiercel();
         command.args(["run", "--quiet", "--", "sh", "-c", &script]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
