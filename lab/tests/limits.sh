@@ -46,7 +46,8 @@ cp "$(tiercel run --quiet -- sh -c 'echo $LD_PRELOAD')" library.so
 
 # loaded PROGRAM: whether our library is in it when another user runs it
 loaded() {
-    asuser 1000 env LD_PRELOAD=/tmp/library.so "$1" mib=4 operations=100m > out &
+    asuser 1000 env LD_PRELOAD=/tmp/library.so "./$1" mib=4 operations=100m > out &
+    wait_for 10 grep -q "/tmp/$1" /proc/$!/maps
     wait_for 10 grep -q libc.so /proc/$!/maps # the loader takes ours first
     if grep -q library.so /proc/$!/maps; then echo yes; else echo no; fi
     kill $!
@@ -56,6 +57,6 @@ loaded() {
 cp "$(command -v kv)" plain
 cp "$(command -v kv)" secure
 chmod 4755 secure
-equal "our library is in a program of another user" yes "$(loaded ./plain)"
-equal "and not in a set-user-id one" no "$(loaded ./secure)"
+equal "our library is in a program of another user" yes "$(loaded plain)"
+equal "and not in a set-user-id one" no "$(loaded secure)"
 ends "which runs all the same" 0 asuser 1000 ./secure mib=4 operations=5k
