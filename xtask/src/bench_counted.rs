@@ -82,7 +82,7 @@ pub fn rows() -> Result<Vec<Row>> {
         for (way, instructions) in WAYS.iter().zip(&counts).skip(1) {
             rows.push(row(counted.name, way.0, *instructions, counts[0]));
         }
-        eprintln!("counted: {}", counted.name);
+        eprintln!("counted: {}: {counts:?} instructions", counted.name);
     }
     for (way, _) in &WAYS[1..] {
         let suffix = format!(", {way}, instructions");
