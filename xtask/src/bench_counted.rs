@@ -21,23 +21,27 @@ struct Counted {
     name: &'static str,
     /// Commands, looked up in PATH or by `gcc -print-prog-name`.
     commands: &'static [&'static str],
+    /// How much of it: some billion instructions.
+    size: u32,
     /// A shell command that prints a folder the program opens files in.
     folder: Option<&'static str>,
 }
 
 const PROGRAMS: &[Counted] = &[
-    Counted { name: "sqlite3", commands: &["sqlite3"], folder: None },
-    Counted { name: "liblinear", commands: &["liblinear-train"], folder: None },
-    Counted { name: "zstd", commands: &["zstd", "xz"], folder: None },
-    Counted { name: "gcc", commands: &["gcc", "cc1", "as"], folder: None },
+    Counted { name: "sqlite3", commands: &["sqlite3"], size: 1, folder: None },
+    Counted { name: "liblinear", commands: &["liblinear-train"], size: 8, folder: None },
+    Counted { name: "zstd", commands: &["zstd", "xz"], size: 1, folder: None },
+    Counted { name: "gcc", commands: &["gcc", "cc1", "as"], size: 1, folder: None },
     Counted {
         name: "redis",
         commands: &["redis-server", "redis-cli", "redis-benchmark"],
+        size: 1,
         folder: None,
     },
     Counted {
         name: "python",
         commands: &["/usr/bin/python3"],
+        size: 1,
         folder: Some("/usr/bin/python3 -c 'import os; print(os.path.dirname(os.__file__))'"),
     },
 ];
@@ -116,7 +120,7 @@ fn count(guest: &Guest, plugin: &Path, counted: &Counted) -> Result<[u64; WAYS.l
     let request = Request {
         topology: &topology,
         payload: payload(counted)?,
-        command: &script(counted.name),
+        command: &script(counted),
         environment: &[],
         timeout: LIMIT,
         out: None,
@@ -143,8 +147,9 @@ fn by_way(stats: &Stats) -> Result<[u64; WAYS.len()]> {
 
 /// Runs every way; the hosted commands are marked, so that making their input does not count.
 /// Details end at once: instructions are counted all the same, and ten times faster.
-fn script(name: &str) -> String {
-    let mut text = "/lab/end\nexport PATH=$PATH:/root/bin\n".to_owned();
+fn script(counted: &Counted) -> String {
+    let Counted { name, size, .. } = counted;
+    let mut text = format!("/lab/end\nexport PATH=/root/bin:$PATH SIZE={size}\n");
     for (way, words) in WAYS {
         text += &format!(
             "mkdir /root/work && cd /root/work\n\
