@@ -3,7 +3,7 @@
 //! user and kernel, the daemon's among them, over the plain program's. Knows nothing of caches:
 //! what a way costs there, only the measured rows show.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -149,7 +149,7 @@ fn by_way(stats: &Stats) -> Result<[u64; WAYS.len()]> {
 /// Details end at once: instructions are counted all the same, and ten times faster.
 fn script(counted: &Counted) -> String {
     let Counted { name, size, .. } = counted;
-    let mut text = format!("/lab/end\nexport PATH=/root/bin:$PATH SIZE={size}\n");
+    let mut text = format!("/lab/end\nexport PATH=$PATH:/root/bin SIZE={size}\n");
     for (way, words) in WAYS {
         text += &format!(
             "mkdir /root/work && cd /root/work\n\
@@ -170,14 +170,9 @@ fn payload(counted: &Counted) -> Result<Payload> {
         payload.program(&program(name, false)?, &format!("/root/bin/{name}"))?;
     }
     for name in counted.commands.iter().chain(&["bash"]) {
+        // Where it is here: the compiler looks for its parts from its own place.
         let path = found(name)?;
-        // The compiler looks for its parts where they are here.
-        let there = match path.parent() {
-            _ if name.starts_with('/') => (*name).to_owned(),
-            Some(parent) if parent != Path::new("/usr/bin") => path.display().to_string(),
-            _ => format!("/root/bin/{name}"),
-        };
-        payload.program(&path, &there)?;
+        payload.program(&path, &path.display().to_string())?;
     }
     if let Some(folder) = counted.folder {
         let folder = exec::output(exec::command("sh").args(["-c", folder]))?;
@@ -187,11 +182,12 @@ fn payload(counted: &Counted) -> Result<Payload> {
     Ok(payload)
 }
 
-fn found(name: &str) -> Result<std::path::PathBuf> {
+fn found(name: &str) -> Result<PathBuf> {
     let shell = format!("command -v {name} || gcc -print-prog-name={name}");
     let said = exec::output(exec::command("sh").args(["-c", &shell]))?;
     let path = Path::new(said.trim());
-    std::fs::canonicalize(path).with_context(|| format!("{name} is not installed: ./x setup"))
+    ensure!(path.is_absolute(), "{name} is not installed: ./x setup");
+    Ok(path.to_owned())
 }
 
 #[cfg(test)]
