@@ -31,7 +31,12 @@ const PROGRAMS: &[Counted] = &[
     Counted { name: "sqlite3", commands: &["sqlite3"], size: 1, folder: None },
     Counted { name: "liblinear", commands: &["liblinear-train"], size: 8, folder: None },
     Counted { name: "zstd", commands: &["zstd", "xz"], size: 1, folder: None },
-    Counted { name: "gcc", commands: &["gcc", "cc1", "as"], size: 1, folder: None },
+    Counted {
+        name: "gcc",
+        commands: &["gcc", "cc1", "as"],
+        size: 1,
+        folder: Some("gcc -print-file-name=include"),
+    },
     Counted {
         name: "redis",
         commands: &["redis-server", "redis-cli", "redis-benchmark"],
