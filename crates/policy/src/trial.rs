@@ -11,7 +11,7 @@
 //! Where samples carry no latency, instructions per second tell at least a loss; where nobody
 //! counts those either, nothing is measured, nothing is held back, and the verdict says so.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tiercel_ledger::Ledger;
@@ -113,6 +113,8 @@ struct Trial {
     asked_ms: u64,
     canary: bool,
     moved: Vec<Moved>,
+    /// Where in `moved` a wish is.
+    by_wish: HashMap<(u32, u64, NodeId), usize>,
     expected_ns_per_s: f64,
     cost_ns: f64,
     /// Outcomes that are still to come.
@@ -126,7 +128,6 @@ struct Trial {
 #[derive(Debug)]
 struct Moved {
     asked: Move,
-    back_to: Option<NodeId>,
     moved_bytes: u64,
     /// When it was asked for.
     accesses_per_s: f64,
@@ -176,16 +177,18 @@ impl Trials {
         }
         let moved = moves.iter().take(TRIAL_MOVES_MAX).map(|asked| {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
-            let back_to = asked.from;
-            Moved { asked: asked.clone(), back_to, moved_bytes: 0, accesses_per_s, cost_ns_per_s }
+            Moved { asked: asked.clone(), moved_bytes: 0, accesses_per_s, cost_ns_per_s }
         });
         let moved: Vec<_> = moved.collect();
+        // The first of equal ones counts, so the last is noted first.
+        let by_wish = moved.iter().enumerate().rev().map(|(at, one)| (wish(&one.asked), at));
         self.open = Some(Trial {
             asked_ms: ledger.now_ms(),
             canary: leave == Leave::Canary,
             expected_ns_per_s: moves.iter().map(|asked| asked.gain_ns_per_s).sum(),
             cost_ns: 0.0,
             awaited: moved.len(),
+            by_wish: by_wish.collect(),
             moved,
             intervals: 0,
             intervals_since_last: 0,
@@ -197,12 +200,8 @@ impl Trials {
     /// What became of a move.
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         let Some(trial) = &mut self.open else { return };
-        let asked = &outcome.asked;
-        let ours = trial.moved.iter_mut().find(|moved| {
-            (moved.asked.pid, moved.asked.addr, moved.asked.to) == (asked.pid, asked.addr, asked.to)
-        });
-        let Some(ours) = ours else { return };
-        ours.moved_bytes = outcome.moved_bytes;
+        let Some(&at) = trial.by_wish.get(&wish(&outcome.asked)) else { return };
+        trial.moved[at].moved_bytes = outcome.moved_bytes;
         trial.awaited = trial.awaited.saturating_sub(1);
         trial.cost_ns += outcome.took_ns as f64;
         trial.intervals_since_last = 0;
@@ -303,6 +302,11 @@ impl Trials {
     }
 }
 
+/// What tells wishes of one assignment apart.
+fn wish(asked: &Move) -> (u32, u64, NodeId) {
+    (asked.pid, asked.addr, asked.to)
+}
+
 /// Accesses per second and stall time per second of the extents in a move's range: it may have been
 /// split, or joined with others, since.
 fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
@@ -325,7 +329,7 @@ impl Trial {
         let moved = self.moved.iter().filter(|moved| moved.moved_bytes > 0);
         let back = moved.filter_map(|moved| {
             let asked = &moved.asked;
-            let to = moved.back_to.filter(|to| *to != asked.to)?;
+            let to = asked.from.filter(|to| *to != asked.to)?;
             let (gain, from) = (-asked.gain_ns_per_s, Some(asked.to));
             let reason = Reason::TakeBack;
             Some((asked.reason, Move { from, to, reason, gain_ns_per_s: gain, ..asked.clone() }))
