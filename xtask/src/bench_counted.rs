@@ -12,7 +12,7 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 
 use crate::bench::Row;
-use crate::bench_overhead::{WORST_LIMIT, mean};
+use crate::bench_overhead::{mean, over_plain};
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 
@@ -58,6 +58,9 @@ const WAYS: [(&str, &str); 3] = [
     ("everything", "tiercel run --quiet --fast all --sampler probe --"),
 ];
 
+/// What is built here and goes along.
+const OURS: [&str; 3] = ["tiercel", "libtiercel.so", "marked"];
+
 /// The probe is what machines without counters use, and the dearest.
 const MACHINE: &str = "spr-cxl";
 const SIZE: Size = Size { memory_bytes: 3 << 30, cpus: 1 };
@@ -85,11 +88,16 @@ pub fn rows() -> Result<Vec<Row>> {
     let mut progress = |line: &str| eprintln!("{line}");
     let guest = Guest::prepare(&Cache::of_user()?, Acceleration::Tcg, &mut progress)?;
     let plugin = plugin(false)?;
+    let ours = OURS.map(|name| Ok((name, program(name, false)?)));
+    let ours = ours.into_iter().collect::<Result<Vec<_>>>()?;
     let mut rows: Vec<Row> = Vec::new();
     for counted in PROGRAMS {
-        let counts = count(&guest, &plugin, counted).context(counted.name)?;
-        for (way, instructions) in WAYS.iter().zip(&counts).skip(1) {
-            rows.push(row(counted.name, way.0, *instructions, counts[0]));
+        let counts = count(&guest, &plugin, &ours, counted).context(counted.name)?;
+        for ((way, _), instructions) in WAYS.iter().zip(&counts).skip(1) {
+            let name = format!("{}, {way}, instructions", counted.name);
+            let billions = |count: u64| count as f64 / 1e9;
+            let (ours, plain) = (billions(*instructions), billions(counts[0]));
+            rows.push(over_plain(name, ours, plain, None, "billion"));
         }
         eprintln!("counted: {}: {counts:?} instructions", counted.name);
     }
@@ -102,29 +110,19 @@ pub fn rows() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn row(program: &str, way: &str, ours: u64, plain: u64) -> Row {
-    let ratio = ours as f64 / plain as f64;
-    Row {
-        name: format!("{program}, {way}, instructions"),
-        ours: ours as f64 / 1e9,
-        peer: Some(plain as f64 / 1e9),
-        peer_name: Some("plain".into()),
-        ratio: Some(ratio),
-        limit: Some(WORST_LIMIT),
-        holds: ratio <= WORST_LIMIT,
-        spread: None,
-        unit: "billion".into(),
-    }
-}
-
 /// Instructions of a program, by way.
-fn count(guest: &Guest, plugin: &Path, counted: &Counted) -> Result<[u64; WAYS.len()]> {
+fn count(
+    guest: &Guest,
+    plugin: &Path,
+    ours: &[(&str, PathBuf)],
+    counted: &Counted,
+) -> Result<[u64; WAYS.len()]> {
     let machine = cli::find_machine(MACHINE, &[&exec::root().join("lab/machines")])?;
     let topology = Topology::of(&machine, SIZE)?;
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let request = Request {
         topology: &topology,
-        payload: payload(counted)?,
+        payload: payload(ours, counted)?,
         command: &script(counted),
         environment: &[],
         timeout: LIMIT,
@@ -169,10 +167,10 @@ fn script(counted: &Counted) -> String {
     text
 }
 
-fn payload(counted: &Counted) -> Result<Payload> {
+fn payload(ours: &[(&str, PathBuf)], counted: &Counted) -> Result<Payload> {
     let mut payload = Payload::default();
-    for name in ["tiercel", "libtiercel.so", "marked"] {
-        payload.program(&program(name, false)?, &format!("/root/bin/{name}"))?;
+    for (name, path) in ours {
+        payload.program(path, &format!("/root/bin/{name}"))?;
     }
     for name in counted.commands.iter().chain(&["bash"]) {
         // Where it is here: the compiler looks for its parts from its own place.
