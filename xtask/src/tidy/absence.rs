@@ -11,7 +11,7 @@ const MAY_BE_UNSAFE: &[&str] = &["wire", "sampler", "mover", "pool", "emulator"]
 /// programs in examples/ may too.
 const MAY_PRINT: &[&str] = &["tiercel", "xtask", "emulator"];
 /// The crates that get files, clocks, threads and chance as arguments, or not at all.
-const PURE: &[&str] = &["machine", "memsim", "ledger", "policy", "planner"];
+const PURE: &[&str] = &["machine", "memsim", "ledger", "policy", "planner", "report"];
 /// The one edge of `machine`: it reads a machine's description below a given root.
 const MACHINE_EDGE: &str = "crates/machine/src/discover";
 
