@@ -5,7 +5,7 @@
  * In: size, chains. Out: one line; right when every chain comes back to where it began.
  * Knows nothing of tiers.
  */
-#include "workload.h"
+#include "chain.h"
 
 enum { KIB, CHAINS, LAPS, SHOW, SEED, CORRUPT };
 
@@ -19,32 +19,9 @@ static struct option options[] = {
 };
 
 #define CHAINS_MAX 16
-#define LINE_BYTES 64
 
-/* One cache line; only its first word is read. */
-struct link {
-    struct link *next;
-    char padding[LINE_BYTES - sizeof(struct link *)];
-};
-
-/* A single cycle through all links, by Sattolo's shuffle of their order. */
-SITE struct link *make_chain(uint64_t links, uint64_t *state) {
-    struct link *chain = must_alloc(links * sizeof *chain);
-    uint32_t *order = must_alloc(links * sizeof *order);
-    for (uint64_t i = 0; i < links; i++) {
-        order[i] = (uint32_t)i;
-    }
-    for (uint64_t i = links - 1; i > 0; i--) {
-        uint64_t j = random_below(state, i);
-        uint32_t kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
-    for (uint64_t i = 0; i < links; i++) {
-        chain[order[i]].next = &chain[order[(i + 1) % links]];
-    }
-    give_back(order, links * sizeof *order);
-    return chain;
+SITE struct line *make_chain(uint64_t bytes) {
+    return must_alloc(bytes);
 }
 
 int main(int argc, char **argv) {
@@ -53,10 +30,11 @@ int main(int argc, char **argv) {
     if (links < 2 || links > UINT32_MAX || chains == 0 || chains > CHAINS_MAX) {
         usage(argv[0], options, sizeof options / sizeof *options);
     }
-    struct link *begin[CHAINS_MAX], *at[CHAINS_MAX];
+    struct line *begin[CHAINS_MAX], *at[CHAINS_MAX];
     uint64_t state = seeded(options[SEED].value, 0);
     for (uint64_t c = 0; c < chains; c++) {
-        at[c] = begin[c] = make_chain(links, &state);
+        at[c] = begin[c] = make_chain(links * LINE_BYTES);
+        fill_chain(begin[c], links, &state);
         if (options[SHOW].value) {
             show_range("chain", begin[c], links * LINE_BYTES);
         }

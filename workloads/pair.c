@@ -7,7 +7,7 @@
  * adds up.
  * Knows nothing of tiers.
  */
-#include "workload.h"
+#include "chain.h"
 
 enum { TOTAL_MIB, LAPS, CHAIN_FIRST, SHOW, SEED, CORRUPT };
 
@@ -20,45 +20,14 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: spoil the stream, to see that the check sees it"},
 };
 
-#define LINE_BYTES 64
 /* Accesses to one object before the other's turn. */
 #define TURN 4096
-
-/* One cache line; only its first word is read. */
-struct line {
-    union {
-        struct line *next;
-        uint64_t value;
-    };
-    char padding[LINE_BYTES - sizeof(uint64_t)];
-};
 
 SITE struct line *make_chain(uint64_t bytes) {
     return must_alloc(bytes);
 }
 SITE struct line *make_stream(uint64_t bytes) {
     return must_alloc(bytes);
-}
-SITE uint32_t *make_order(uint64_t bytes) {
-    return must_alloc(bytes);
-}
-
-/* A single cycle through all lines, by Sattolo's shuffle of their order. */
-static void fill_chain(struct line *chain, uint64_t lines, uint64_t *state) {
-    uint32_t *order = make_order(lines * sizeof *order);
-    for (uint64_t i = 0; i < lines; i++) {
-        order[i] = (uint32_t)i;
-    }
-    for (uint64_t i = lines - 1; i > 0; i--) {
-        uint64_t j = random_below(state, i);
-        uint32_t kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
-    for (uint64_t i = 0; i < lines; i++) {
-        chain[order[i]].next = &chain[order[(i + 1) % lines]];
-    }
-    give_back(order, lines * sizeof *order);
 }
 
 static void fill_stream(struct line *stream, uint64_t lines) {
