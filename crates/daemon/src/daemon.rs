@@ -218,6 +218,7 @@ impl Daemon {
     pub fn run(mut self) -> Result<Farewell, DaemonError> {
         self.pace.drain_every_ms = self.config.poll_max_ms;
         self.pace.tick_due_ms = self.config.tick_ms;
+        self.give_way();
         while !self.pace.stopping {
             let tokens = self
                 .poller
@@ -230,6 +231,19 @@ impl Daemon {
             self.sense_time();
         }
         Ok(self.leave())
+    }
+
+    /// Its own memory is not to take the room it manages.
+    fn give_way(&mut self) {
+        let tiers = self.machine.tiers();
+        if tiers.len() < 2 || self.hands.keeps_books() {
+            return;
+        }
+        let last = tiers.last().and_then(|tier| tier.nodes.first());
+        if let Some(Err(errno)) = last.map(|node| tiercel_mover::prefer_for_this_thread(*node)) {
+            let what = "cannot keep the daemon's own memory out of the best tier";
+            self.summary.problem(format!("{what}: set_mempolicy: {errno}"));
+        }
     }
 
     /// Milliseconds since the daemon began.

@@ -54,6 +54,8 @@ counts! {
     lifetime_ms,
     /// Samples seen.
     samples,
+    /// Accesses they stand for.
+    sampled_accesses,
     /// Samples that hit an extent that is or became a record.
     samples_attributed,
     /// Samples that hit an object that died before it became a record.

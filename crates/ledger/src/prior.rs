@@ -14,6 +14,10 @@ pub const SITES_MAX: usize = 1 << 16;
 /// A mean over less than a MiB for an interval says nothing yet.
 const EXPOSURE_MIN: f32 = 1024.0 * 1024.0;
 
+/// The mean of a site counts as much as so many samples of an extent's own. Of a thousand alike
+/// objects with a sample or two each, those with three are no hotter than the others.
+const SITE_SAMPLES: f32 = 4.0;
+
 /// What was seen of the objects of one site.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SiteHeat {
@@ -33,7 +37,7 @@ pub(crate) struct SiteHeat {
 }
 
 /// Accesses by byte in an interval.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Density {
     reads: f32,
     writes: f32,
@@ -46,11 +50,7 @@ impl Ledger {
         let (now_ms, tick_ms) = (self.now_ms, self.config.tick_ms);
         let alpha = self.config.alpha;
         let Some(heat) = self.site_heat(slot, site) else { return };
-        let elapsed = now_ms.saturating_sub(heat.as_of_ms) as f32 / tick_ms as f32;
-        // What was lived long ago has faded like the accesses of that time.
-        let lived =
-            if elapsed <= 1.0 { elapsed } else { (1.0 - (1.0 - alpha).powf(elapsed)) / alpha };
-        heat.exposure += heat.live_bytes as f32 * lived;
+        heat.exposure += heat.lived(now_ms, tick_ms, alpha);
         heat.as_of_ms = now_ms;
         heat.live_bytes = heat.live_bytes.saturating_add_signed(bytes);
     }
@@ -86,6 +86,57 @@ impl Ledger {
         row.hits = crate::row::WARM;
     }
 
+    /// An extent as its own samples and its site's say together: with many of its own it stays as
+    /// it is, with few it is taken for one of its site. A young one, whose average began with zero
+    /// (MAT Eq. 1), has grown up.
+    pub fn believed<'a>(&self, extent: Extent<'a>) -> Extent<'a> {
+        let (grown, intervals) = self.maturity(&extent);
+        let counts = self.totals();
+        let known = self.density_now(&extent).filter(|_| counts.samples > 0);
+        let per_s = 1e3 / self.config.tick_ms as f32;
+        let (share, of_site) = known.map_or((1.0, Density::default()), |density| {
+            let weight = counts.sampled_accesses as f32 / counts.samples as f32;
+            let own = extent.accesses_per_s() * grown / per_s / weight * intervals;
+            (own / (own + SITE_SAMPLES), density)
+        });
+        let mean = |own: f32, of_site: f32| {
+            share * own * grown + (1.0 - share) * of_site * extent.bytes as f32 * per_s
+        };
+        let reads_per_s = mean(extent.reads_per_s, of_site.reads);
+        let writes_per_s = mean(extent.writes_per_s, of_site.writes);
+        let cost_ns_per_s = if extent.accesses_per_s() > 0.0 {
+            // Its own latencies: others of its site may lie elsewhere.
+            extent.cost_ns_per_s * (reads_per_s + writes_per_s) / extent.accesses_per_s()
+        } else {
+            mean(0.0, of_site.stall_ns)
+        };
+        Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent }
+    }
+
+    /// What an average must be multiplied by, and how many intervals it is worth. After n intervals
+    /// from zero it has seen 1 - (1 - alpha)^n of the truth.
+    fn maturity(&self, extent: &Extent) -> (f32, f32) {
+        let keep = 1.0 - self.config.alpha;
+        let old = (1.0 + keep) / (1.0 - keep);
+        if extent.is_warm {
+            return (1.0, old); // It began with its site's average.
+        }
+        let tick_ms = self.config.tick_ms;
+        let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);
+        let intervals = ((age_ms + tick_ms / 2) / tick_ms).clamp(1, 1000);
+        let unseen = keep.powi(intervals as i32);
+        (1.0 / (1.0 - unseen), (1.0 - unseen) / (1.0 + unseen) * old)
+    }
+
+    /// The mean of an extent's site now.
+    fn density_now(&self, extent: &Extent) -> Option<Density> {
+        let sites = &self.process(extent.place).sites;
+        let heat = sites.get(extent.site as usize).filter(|_| extent.site != 0)?;
+        let mut now = heat.faded(self.decay(self.interval - heat.interval));
+        now.exposure += heat.lived(self.now_ms, self.config.tick_ms, self.config.alpha);
+        now.density()
+    }
+
     /// A record of the site died at this age.
     pub(crate) fn count_death(&mut self, slot: u16, site: u32, age_ms: u64) {
         if let Some(heat) = self.site_heat(slot, site) {
@@ -119,17 +170,33 @@ impl Ledger {
         }
         let heat = &mut sites[at];
         if heat.interval != interval {
-            heat.interval = interval;
-            heat.exposure *= decay;
-            heat.reads *= decay;
-            heat.writes *= decay;
-            heat.stall_ns *= decay;
+            *heat = SiteHeat { interval, ..heat.faded(decay) };
         }
         Some(heat)
     }
 }
 
 impl SiteHeat {
+    /// The sums as they are after a while.
+    fn faded(&self, decay: f32) -> SiteHeat {
+        SiteHeat {
+            exposure: self.exposure * decay,
+            reads: self.reads * decay,
+            writes: self.writes * decay,
+            stall_ns: self.stall_ns * decay,
+            ..*self
+        }
+    }
+
+    /// Bytes times intervals since `as_of_ms`. What was lived long ago has faded like the accesses
+    /// of that time.
+    fn lived(&self, now_ms: u64, tick_ms: u64, alpha: f32) -> f32 {
+        let elapsed = now_ms.saturating_sub(self.as_of_ms) as f32 / tick_ms as f32;
+        let lived =
+            if elapsed <= 1.0 { elapsed } else { (1.0 - (1.0 - alpha).powf(elapsed)) / alpha };
+        self.live_bytes as f32 * lived
+    }
+
     fn density(&self) -> Option<Density> {
         (self.exposure >= EXPOSURE_MIN && self.reads + self.writes > 0.0).then(|| Density {
             reads: self.reads / self.exposure,

@@ -12,6 +12,7 @@ impl Ledger {
     /// own time says: a sampler's buffer is drained at every tick.
     pub fn sample(&mut self, sample: &Sample) {
         self.counts.samples += 1;
+        self.counts.sampled_accesses += u64::from(sample.weight);
         self.counts.samples_with_latency += u64::from(sample.latency_ns.is_some());
         let Some(slot) = self.slot(sample.pid) else {
             self.counts.samples_of_unknown_processes += 1;

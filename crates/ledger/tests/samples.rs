@@ -429,3 +429,51 @@ fn a_cut_that_comes_first_takes_its_range_from_the_late_birth() {
     world.ledger.apply(PID, &Record::Died { addr, bytes, version: late, flags, time_ms: 0 });
     assert_eq!(world.shown(), "18+1 0.000/0.000 0.0");
 }
+
+#[test]
+fn with_few_samples_an_extent_is_taken_for_one_of_its_site() {
+    let mut world = World::new(Config::default());
+    let page = |nth: u64| 1024 * (nth + 1);
+    // Eight objects of 1 MiB: one with many samples, one with a single one, six with none.
+    (0..8).for_each(|nth| drop(world.born(page(nth), 256, Flags(0))));
+    world.tick();
+    for _ in 0..400 {
+        world.sample(page(0), 1000, AccessKind::Read, Some(100));
+    }
+    world.sample(page(1), 1000, AccessKind::Read, Some(100));
+    world.tick();
+    let rates = |world: &World, nth: u64| {
+        let extent = world.ledger.find(PID, page(nth) * OS_PAGE).expect("lives");
+        let believed = world.ledger.believed(extent.clone());
+        let latency_ns = believed.cost_ns_per_s * 4.0 / believed.reads_per_s;
+        assert!((latency_ns - 100.0).abs() < 1.0, "cost goes with accesses: {latency_ns}");
+        // Averages begin with zero; what is believed has grown up: two intervals of 2 s.
+        (extent.reads_per_s / (1.0 - 0.9 * 0.9), believed.reads_per_s)
+    };
+    let all = 401.0 * 1000.0 / 2.0;
+    let (hot, hot_believed) = rates(&world, 0);
+    assert!((hot_believed / hot - 1.0).abs() < 0.05, "{hot_believed} for {hot}");
+    let (_, once) = rates(&world, 1);
+    let (none, never) = rates(&world, 2);
+    assert_eq!(none, 0.0);
+    // Between nothing and the mean of their site, and in order.
+    assert!(0.0 < once && once < all / 8.0, "{once}");
+    assert!(never > 0.0 && never < all / 8.0, "{never}");
+}
+
+#[test]
+fn an_extent_of_an_unknown_site_is_what_its_samples_say() {
+    let mut world = World::new(small());
+    let version = Version { carve: 1, generation: 0 };
+    let (addr, bytes, flags) = (16 * OS_PAGE, 4 * OS_PAGE, Flags(0));
+    let (site, arena, time_ms) = (0, None, 0);
+    world.ledger.apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ms });
+    world.tick();
+    world.sample(16, 1000, AccessKind::Write, None);
+    world.tick();
+    let extent = world.ledger.find(PID, addr).expect("lives");
+    let grown = extent.writes_per_s / (1.0 - 0.9 * 0.9);
+    let believed = world.ledger.believed(extent);
+    assert!((believed.writes_per_s - grown).abs() < 1e-3 * grown, "{believed:?}");
+    assert_eq!(believed.reads_per_s, 0.0);
+}

@@ -5,11 +5,13 @@
 
 mod kernel;
 mod modelled;
+mod own;
 mod support;
 mod syscall;
 
-pub use kernel::KernelMover;
+pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;
+pub use own::prefer_for_this_thread;
 pub use support::{support, support_below};
 pub use syscall::{Errno, Kernel, Linux};
 

@@ -87,7 +87,7 @@ impl Kernel for Linux {
 const _: () = assert!(size_of::<u64>() == size_of::<*const libc::c_void>());
 
 impl Errno {
-    fn last() -> Errno {
+    pub(crate) fn last() -> Errno {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 }

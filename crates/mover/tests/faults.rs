@@ -8,7 +8,7 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use tiercel_ledger::movement::{Move, Outcome, Reason};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Errno, Kernel, KernelMover, Mover, Range};
+use tiercel_mover::{Errno, Kernel, KernelMover, MAX_QUERIED_OS_PAGES, Mover, Range};
 
 const OS_PAGE: u64 = 4096;
 /// On a border of 2 MiB, so that whole huge pieces can be written down.
@@ -454,7 +454,7 @@ fn a_large_range_is_sampled_and_scaled() {
     let kernel = Faulty { pages, ..Faulty::default() };
     let range = Range { addr: BASE, bytes: count * OS_PAGE };
     let answer = KernelMover::with_kernel(kernel).residency(PID, &[range]).remove(0).unwrap();
-    assert_eq!(answer.queried_bytes, 16384 * OS_PAGE);
+    assert_eq!(answer.queried_bytes, MAX_QUERIED_OS_PAGES * OS_PAGE);
     let bytes: Vec<u64> = answer.nodes.iter().map(|(_, bytes)| *bytes).collect();
     assert_eq!(bytes.iter().sum::<u64>(), range.bytes);
     let share = bytes[1] as f64 / range.bytes as f64;

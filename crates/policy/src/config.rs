@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::routine::{Aggregate, Enforce, Gate, Prioritise, Time, Trigger};
+use crate::routine::{Aggregate, Enforce, Fill, Gate, Prioritise, Time, Trigger};
 
 /// A policy. The defaults are MAT's constants, with cost per byte and a gate in front.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,9 @@ impl Config {
     pub fn mat() -> Config {
         let ticks = Time::default().ticks;
         let trigger = Trigger::Time(Time { ticks, first: ticks });
-        Config { prioritise: Prioritise::Apb, trigger, gate: Gate::None, ..Config::default() }
+        let enforce = Enforce::Fill(Fill { follow_births: false, ..Fill::default() });
+        let (prioritise, gate) = (Prioritise::Apb, Gate::None);
+        Config { prioritise, trigger, enforce, gate, ..Config::default() }
     }
 
     /// Refuses what cannot work.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
 use tiercel_ledger::{Extent, ExtentId, Ledger};
+use tiercel_machine::NodeId;
 
 use crate::assign::Candidate;
 use crate::decision::{Refused, Summary, WhyNot};
@@ -26,9 +27,11 @@ const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 /// So many times as much by byte is no noise.
 const OUTWEIGHS: f64 = 4.0;
 
-/// Weight of the newest outcome in the cost of a byte, per 64 MiB moved.
-const COST_ALPHA: f64 = 0.1;
-const COST_UNIT_BYTES: f64 = (64u64 << 20) as f64;
+/// What is assumed of the cost of a byte counts as much as so many bytes moved: a first move of some
+/// MiB says more.
+const ASSUMED_BYTES: f64 = (1u64 << 20) as f64;
+/// What was learned from the bytes before these fades.
+const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
 
 /// A group's tiers, what may lie in them and what does. `room` is the share of `limits` that an
 /// assignment fills; bytes.
@@ -47,19 +50,28 @@ impl Books {
     }
 }
 
-/// What moving a byte costs.
+/// What moving a byte costs, by where to: slow memory is slower to write than to read.
 #[derive(Debug)]
 pub(crate) struct MoveCost {
+    all: Cost,
+    to: BTreeMap<NodeId, Cost>,
+}
+
+/// A mean over the latest bytes.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
     ns_per_byte: f64,
+    bytes: f64,
 }
 
 impl MoveCost {
     pub(crate) fn new(ns_per_byte: f64) -> MoveCost {
-        MoveCost { ns_per_byte }
+        MoveCost { all: Cost { ns_per_byte, bytes: ASSUMED_BYTES }, to: BTreeMap::new() }
     }
 
-    pub(crate) fn ns_per_byte(&self) -> f64 {
-        self.ns_per_byte
+    /// To a node. Where nothing went yet, it is taken to cost what it does elsewhere.
+    pub(crate) fn ns_per_byte(&self, to: NodeId) -> f64 {
+        self.to.get(&to).unwrap_or(&self.all).ns_per_byte
     }
 
     /// Moves that moved nothing say nothing about bytes. Movers that take no time (modelled ones)
@@ -68,9 +80,17 @@ impl MoveCost {
         if outcome.moved_bytes == 0 || outcome.took_ns == 0 {
             return;
         }
-        let bytes = outcome.moved_bytes as f64;
-        let weight = 1.0 - (1.0 - COST_ALPHA).powf(bytes / COST_UNIT_BYTES);
-        self.ns_per_byte += weight * (outcome.took_ns as f64 / bytes - self.ns_per_byte);
+        let (bytes, ns) = (outcome.moved_bytes as f64, outcome.took_ns as f64);
+        let unknown = Cost { bytes: ASSUMED_BYTES, ..self.all };
+        self.to.entry(outcome.asked.to).or_insert(unknown).learn(bytes, ns);
+        self.all.learn(bytes, ns);
+    }
+}
+
+impl Cost {
+    fn learn(&mut self, bytes: f64, ns: f64) {
+        self.ns_per_byte += (ns / bytes - self.ns_per_byte) * bytes / (self.bytes + bytes);
+        self.bytes = (self.bytes + bytes).min(LEARNED_BYTES_MAX);
     }
 }
 
@@ -139,7 +159,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) summary: &'a mut Summary,
     pub(crate) moves: &'a mut Vec<Move>,
     pub(crate) recent: &'a mut Recent,
-    pub(crate) ns_per_byte: f64,
+    pub(crate) cost: &'a MoveCost,
     pub(crate) bytes_left: u64,
     pub(crate) leave: Leave,
     /// Bytes that a canary may still promote.
@@ -362,33 +382,22 @@ impl Planner<'_> {
             }
         }
         let parallelism = f64::from(self.ledger.config().parallelism);
-        let gain_ns_per_s = books.tiers.gain_ns_per_s(&extent, from, to, parallelism);
+        let believed = self.ledger.believed(extent.clone());
+        let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let adds = extent.footprint_bytes().saturating_sub(there);
+        // Chosen when the move is asked for.
+        let node = books.tiers.tiers[usize::from(to)].nodes[0];
         let asked = Move {
             pid: extent.pid,
             addr: extent.addr,
             bytes: extent.bytes,
             from: extent.residency.main_node(),
-            // Chosen when the move is asked for.
-            to: books.tiers.tiers[usize::from(to)].nodes[0],
+            to: node,
             reason: if to > from { Reason::Demote } else { Reason::Promote },
-            gain_ns_per_s: gain_ns_per_s * self.growth(&extent),
-            cost_ns: adds as f64 * self.ns_per_byte,
+            gain_ns_per_s,
+            cost_ns: adds as f64 * self.cost.ns_per_byte(node),
         };
         Weighed { asked, to, adds, leaves }
-    }
-
-    /// What the average of a young extent will have grown by once it is old: MAT's Eq. 1 starts
-    /// from zero and after n intervals has seen 1 - (1 - alpha)^n of the truth. Priorities stay as
-    /// in MAT; gains must be comparable with costs.
-    fn growth(&self, extent: &Extent) -> f64 {
-        if extent.is_warm {
-            return 1.0; // It began with its site's average.
-        }
-        let config = self.ledger.config();
-        let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);
-        let intervals = ((age_ms + config.tick_ms / 2) / config.tick_ms).clamp(1, 1000);
-        1.0 / (1.0 - (1.0 - f64::from(config.alpha)).powi(intervals as i32))
     }
 
     /// Asks for a move, and books it as done.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{ExtentId, Ledger, TickSummary};
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
 use crate::budget::{Budgets, Group};
@@ -15,9 +15,13 @@ use crate::decision::{BirthPlan, Decision, Problem, Summary};
 use crate::movement::{Books, MoveCost, Planner, Recent};
 use crate::prioritise;
 use crate::routine::{Benefit, Enforce, Gate, Prioritise};
-use crate::tiers::Tiers;
+use crate::tiers::{Served, Tiers};
 use crate::trial::{Judged, Leave, Trials};
 use crate::trigger::TriggerState;
+
+/// An eighth of what is kept free for births is kept even when none came lately: the first of many
+/// come without a warning.
+const KEPT_PARTS: u64 = 8;
 
 /// What an interval brought, beside what is in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -60,6 +64,8 @@ pub struct Policy {
     trials: Trials,
     /// Time since the last assignment.
     since_ms: u64,
+    /// What the latest intervals gave birth to, each weighing three quarters of the next, bytes.
+    lately_born_bytes: u64,
 }
 
 impl Policy {
@@ -78,6 +84,7 @@ impl Policy {
             recent: Recent::default(),
             trials: Trials::default(),
             since_ms: 0,
+            lately_born_bytes: 0,
         })
     }
 
@@ -92,9 +99,9 @@ impl Policy {
         self.trials.outcome(outcome);
     }
 
-    /// Cost of moving a byte, as far as learned, nanoseconds.
-    pub fn move_ns_per_byte(&self) -> f64 {
-        self.cost.ns_per_byte()
+    /// Cost of moving a byte to a node, as far as learned, nanoseconds.
+    pub fn move_ns_per_byte(&self, to: NodeId) -> f64 {
+        self.cost.ns_per_byte(to)
     }
 
     /// Decides after the ledger's tick. Deterministic: the same history gives the same decision.
@@ -106,6 +113,7 @@ impl Policy {
         interval: &Interval,
     ) -> Decision {
         self.since_ms += interval.elapsed_ms;
+        self.lately_born_bytes = self.lately_born_bytes / 4 * 3 + interval.allocated_bytes;
         self.note_peaks(ledger, budgets);
         let mut decision = Decision::default();
         self.trials.observe(ledger, interval);
@@ -175,20 +183,26 @@ impl Policy {
         budgets: &Budgets,
         members: &[Vec<u32>],
     ) -> Vec<Books> {
-        let Enforce::Fill(fill) = &self.config.enforce;
         let gap_ns = self.benefit().map_or(Benefit::default().assumed_gap_ns, |b| b.assumed_gap_ns);
         let groups = budgets.groups.iter().zip(members);
         groups
             .map(|(group, pids)| {
                 let tiers = Tiers::new(machine, group.home, gap_ns);
                 let limits = self.limits(group, &tiers);
-                let room =
-                    limits.iter().map(|b| (u128::from(*b) * u128::from(fill.percent) / 100) as u64);
-                let room = room.collect();
+                let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 let used = usage(ledger, &tiers, pids);
                 Books { tiers, limits, room, used }
             })
             .collect()
+    }
+
+    /// How much of a limit an assignment fills: births until the next one find the rest.
+    fn room(&self, limit_bytes: u64) -> u64 {
+        let Enforce::Fill(fill) = &self.config.enforce;
+        let kept = (u128::from(limit_bytes) * u128::from(100 - fill.percent) / 100) as u64;
+        let least = kept / KEPT_PARTS;
+        let needed = if fill.follow_births { self.lately_born_bytes.max(least) } else { kept };
+        limit_bytes - kept.min(needed)
     }
 
     fn limits(&self, group: &Group, tiers: &Tiers) -> Vec<u64> {
@@ -205,7 +219,7 @@ impl Policy {
         };
         let Some((judged, mut back)) = self.trials.judge(ledger, gate, interval) else { return };
         for asked in &mut back {
-            asked.cost_ns = asked.bytes as f64 * self.cost.ns_per_byte();
+            asked.cost_ns = asked.bytes as f64 * self.cost.ns_per_byte(asked.to);
             if let Some(extent) = ledger.find(asked.pid, asked.addr) {
                 self.recent.note(extent.id, asked, ledger.now_ms());
             }
@@ -225,6 +239,11 @@ impl Policy {
     ) {
         let mut seen = Seen::default();
         let mut lists = self.candidates(ledger, members, books, &mut seen);
+        if ledger.totals().samples_with_latency > 0 {
+            for (books, served) in books.iter_mut().zip(&seen.served) {
+                books.tiers.observe(served);
+            }
+        }
         self.report(ledger, seen, decision);
         self.recent.forget(ledger.now_ms(), self.benefit().map_or(0.0, |benefit| benefit.settle_s));
         let mut summary = Summary::default();
@@ -240,7 +259,7 @@ impl Policy {
                 summary: &mut summary,
                 moves: &mut moves,
                 recent: &mut self.recent,
-                ns_per_byte: self.cost.ns_per_byte(),
+                cost: &self.cost,
                 bytes_left: allowance(&self.config.gate, self.since_ms),
                 leave,
                 canary_left,
@@ -266,6 +285,9 @@ impl Policy {
         let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
         let mut lists = vec![Vec::new(); books.len()];
+        let parallelism = f64::from(ledger.config().parallelism);
+        seen.served =
+            books.iter().map(|books| vec![Served::default(); books.tiers.len()]).collect();
         if let [only] = lists.as_mut_slice() {
             only.reserve(ledger.extent_totals().0 as usize);
         }
@@ -280,6 +302,11 @@ impl Policy {
             if rank.is_none() {
                 seen.unlocated += 1;
                 seen.unlocated_bytes += bytes;
+            }
+            if let Some(rank) = rank {
+                let served = &mut seen.served[group][usize::from(rank)];
+                served.accesses += f64::from(extent.accesses_per_s());
+                served.latency_ns += f64::from(extent.cost_ns_per_s) * parallelism;
             }
             let rank = rank.unwrap_or(tiers.last());
             let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, ledger);
@@ -336,6 +363,8 @@ struct Seen {
     unlocated: u64,
     unlocated_bytes: u64,
     not_a_number: u64,
+    /// By group and tier.
+    served: Vec<Vec<Served>>,
 }
 
 /// Tracked processes of each group, ascending; each in the first group that has it.

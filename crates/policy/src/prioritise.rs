@@ -27,7 +27,10 @@ pub(crate) fn key(
         Prioritise::FirstCome => Some(Key::MAX - of_time(extent.born_ms)),
         Prioritise::Lru => Some(extent.last_access_ms.map_or(0, of_time)),
         Prioritise::Apb => Some(of_float(extent.accesses_per_s() / bytes)),
-        Prioritise::Cpb => Some(of_float(extent.cost_ns_per_s * tiers.slowdown(rank) / bytes)),
+        Prioritise::Cpb => {
+            let cost_ns_per_s = ledger.believed(extent.clone()).cost_ns_per_s;
+            Some(of_float(cost_ns_per_s * tiers.slowdown(rank) / bytes))
+        }
         Prioritise::Expression(expression) => {
             let value = expression.value(&values(extent, ledger));
             (!value.is_nan()).then(|| of_float(value))

@@ -119,6 +119,9 @@ pub struct Fill {
     /// 1 to 100; 90 by default: the rest is for what is born before the next assignment (MAT
     /// 4.5.1).
     pub percent: u32,
+    /// Keep that rest only as far as it was needed lately, so that a program that has made its
+    /// objects has the whole budget for them. MAT always keeps it.
+    pub follow_births: bool,
 }
 
 /// What a move must promise before it is asked for.
@@ -146,9 +149,10 @@ pub struct Benefit {
     /// An extent that moved less than this ago does not move back, seconds. 20: two assignments at
     /// the default tick and trigger.
     pub settle_s: f64,
-    /// Share of the best tier that is promoted first, to see whether it pays: 0 to 1. What did not
-    /// pay is taken back, and nothing is promoted for `settle_s`, twice as long each time. 0: all
-    /// moves are trusted. 0.1: enough to be measured, little enough to be lost.
+    /// Share of the best tier that is promoted first, to see whether it pays: 0 to 1. After what
+    /// did not pay nothing is promoted for `settle_s`, twice as long each time; what did harm is
+    /// also taken back. 0: all moves are trusted. 0.1: enough to be measured, little enough to be
+    /// lost.
     pub canary: f64,
     /// Bytes moved per second at most, over the time since the last assignment; 0: no limit. 1
     /// GiB/s is what one mover thread reaches at the default cost, with some to spare.
@@ -185,7 +189,7 @@ impl Default for Allocation {
 
 impl Default for Fill {
     fn default() -> Fill {
-        Fill { percent: 90 }
+        Fill { percent: 90, follow_births: true }
     }
 }
 
@@ -331,6 +335,9 @@ fn table(name: &str, value: toml::Value) -> toml::Value {
 }
 
 fn scalar(text: &str) -> toml::Value {
+    if let Ok(truth) = text.parse::<bool>() {
+        return toml::Value::Boolean(truth);
+    }
     if let Ok(number) = text.parse::<i64>() {
         return toml::Value::Integer(number);
     }

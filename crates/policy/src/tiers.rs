@@ -19,6 +19,13 @@ pub(crate) struct Tiers {
     free: Vec<Vec<(NodeId, i64)>>,
 }
 
+/// Accesses per second that a tier serves, and the sum of their latencies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Served {
+    pub(crate) accesses: f64,
+    pub(crate) latency_ns: f64,
+}
+
 impl Tiers {
     pub(crate) fn new(machine: &Machine, home: Option<NodeId>, assumed_gap_ns: f64) -> Tiers {
         let tiers = home.map_or_else(|| machine.tiers(), |home| machine.tiers_from(home));
@@ -57,6 +64,17 @@ impl Tiers {
 
     pub(crate) fn rank(&self, node: NodeId) -> u8 {
         self.ranks.get(usize::from(node.0)).copied().unwrap_or(self.last())
+    }
+
+    /// Takes the latencies that samples show where they are above those of idle memory: under load a
+    /// tier is slower than its description, and leaving it gains more.
+    pub(crate) fn observe(&mut self, served: &[Served]) {
+        for ((read, write), served) in self.latency_ns.iter_mut().zip(served) {
+            let seen = served.latency_ns / served.accesses;
+            if seen > *read {
+                (*read, *write) = (seen, *write * seen / *read);
+            }
+        }
     }
 
     /// Stall time saved per second by serving an extent from tier `to` instead of `from`.

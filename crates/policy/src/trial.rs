@@ -1,12 +1,14 @@
-//! Whether moves paid: a canary share first, and what did not pay is taken back.
+//! Whether moves paid: a canary share first, and what did harm is taken back.
 //! In: moves as asked, what became of them, extents' latencies, instructions. Out: verdicts, moves
 //! back, what may be promoted meanwhile. Knows nothing of how moves are chosen.
 //!
 //! ```text
 //! Canary --asks for a share--> trial --paid----> Open --asks for all--> trial --paid--> Open ...
 //!   ^                            |                                        |
-//!   +---- held, twice as long <--+-- did not pay: taken back <------------+
+//!   +---- held, twice as long <--+-- did not pay ; did harm: taken back <-+
 //! ```
+//! What gained too little for what it cost stays: its cost is spent, and going back costs as much
+//! again.
 //! What a move did is read off the extents it moved: their latency since, over what it was before.
 //! Where samples carry no latency, instructions per second tell at least a loss; where nobody
 //! counts those either, nothing is measured, nothing is held back, and the verdict says so.
@@ -47,7 +49,9 @@ const DOUBLINGS_MAX: u32 = 5;
 pub enum Verdict {
     /// Saved more than it cost, as far as the horizon goes.
     Paid,
-    /// Did not; it was taken back.
+    /// Saved too little for that; it stays, and nothing is promoted for a while.
+    NotPaid,
+    /// Did harm; it was taken back, and nothing is promoted for a while.
     TakenBack,
     /// Nobody measures latencies or instructions, or too little was seen.
     Unmeasured,
@@ -226,26 +230,18 @@ impl Trials {
         }
         let trial = self.open.take()?;
         let measured = self.measures(interval).then(|| self.measure(ledger, &trial)).flatten();
-        let verdict = match (gate, measured) {
-            (Some(gate), Some(ns_per_s))
-                if ns_per_s * gate.horizon_s <= trial.cost_ns * gate.margin =>
-            {
-                Verdict::TakenBack
-            }
-            (Some(_), Some(_)) => Verdict::Paid,
-            (Some(_), None) if self.has_lost(&trial) => Verdict::TakenBack,
-            (Some(_), None) if !trial.speeds_before.is_empty() => Verdict::Paid,
-            _ => Verdict::Unmeasured,
-        };
+        let verdict = self.verdict(&trial, gate, measured);
         let now_ms = ledger.now_ms();
         let mut back = Vec::new();
         match (verdict, gate) {
-            (Verdict::TakenBack, Some(gate)) => {
+            (Verdict::NotPaid | Verdict::TakenBack, Some(gate)) => {
                 self.trusted = false;
                 let wait_ms = gate.settle_s * 1e3 * f64::from(1 << self.doublings);
                 self.held_until_ms = now_ms + wait_ms as u64;
                 self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
-                back = trial.back();
+                if verdict == Verdict::TakenBack {
+                    back = trial.back();
+                }
             }
             (Verdict::Paid, _) => (self.trusted, self.doublings) = (true, 0),
             _ => {}
@@ -262,6 +258,22 @@ impl Trials {
             verdict,
         };
         Some((judged, back))
+    }
+
+    fn verdict(&self, trial: &Trial, gate: Option<&Benefit>, measured: Option<f64>) -> Verdict {
+        match (gate, measured) {
+            (Some(gate), Some(ns_per_s)) => {
+                let (saved, cost) = (ns_per_s * gate.horizon_s, trial.cost_ns * gate.margin);
+                match () {
+                    () if saved > cost => Verdict::Paid,
+                    () if -saved > cost => Verdict::TakenBack,
+                    () => Verdict::NotPaid,
+                }
+            }
+            (Some(_), None) if self.has_lost(trial) => Verdict::TakenBack,
+            (Some(_), None) if !trial.speeds_before.is_empty() => Verdict::Paid,
+            _ => Verdict::Unmeasured,
+        }
     }
 
     /// Stall time saved per second, by the latencies of what was moved.

@@ -165,6 +165,8 @@ fn policy(prioritise: &str, gate: &str) -> Policy {
         prioritise: prioritise.parse().expect("a routine"),
         trigger: "time:ticks=1".parse().expect("a routine"),
         gate: gate.parse().expect("a routine"),
+        // As in MAT: figures below are of 90%.
+        enforce: "fill:follow_births=false".parse().expect("a routine"),
         ..Config::default()
     };
     Policy::new(config).expect("good")
@@ -413,6 +415,38 @@ fn a_share_of_peak_follows_the_peak() {
 }
 
 #[test]
+fn what_is_kept_for_births_follows_them() {
+    // Nine objects of 2 MiB, then one of 8 is born; 28 MiB to be had, of which half may be kept.
+    let objects: Vec<String> = (0..9).map(|nth| format!("o{nth}:2@1:{}", 50 - nth)).collect();
+    let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
+    for (enforce, quiet_ticks, promoted) in [
+        ("fill:follow_births=false,percent=50", 0, 7),
+        ("fill:follow_births=false,percent=50", 20, 7),
+        ("fill:follow_births=true,percent=50", 0, 9),
+        ("fill:follow_births=true,percent=50", 20, 10),
+    ] {
+        let mut world = World::new(&objects.join(" "));
+        world.born("last", 8 * MIB);
+        world.tick();
+        let config = Config {
+            trigger: format!("time:ticks={},first={}", quiet_ticks + 1, quiet_ticks + 1)
+                .parse()
+                .expect("a routine"),
+            enforce: enforce.parse().expect("a routine"),
+            gate: Gate::None,
+            ..Config::default()
+        };
+        let mut policy = Policy::new(config).expect("good");
+        let mut decision = decide(&world, &mut policy, &machine, 28);
+        for _ in 0..quiet_ticks {
+            world.tick();
+            decision = decide(&world, &mut policy, &machine, 28);
+        }
+        assert_eq!(decision.moves.len(), promoted, "{enforce} after {quiet_ticks}");
+    }
+}
+
+#[test]
 fn never_does_nothing() {
     let world = World::new("a:4@1:100");
     let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
@@ -468,15 +502,16 @@ mod properties {
 
 #[test]
 fn moves_cost_what_they_have_cost() {
+    let (fast, slow) = (NodeId(0), NodeId(1));
     let mut policy = policy("apb", "benefit");
-    assert_eq!(policy.move_ns_per_byte(), 0.7);
-    let outcome = |moved_bytes: u64, took_ns: u64| Outcome {
+    assert_eq!((policy.move_ns_per_byte(fast), policy.move_ns_per_byte(slow)), (0.7, 0.7));
+    let outcome = |to, moved_bytes: u64, took_ns: u64| Outcome {
         asked: tiercel_ledger::movement::Move {
             pid: PID,
             addr: 0,
             bytes: 64 * MIB,
             from: None,
-            to: NodeId(0),
+            to,
             reason: Reason::Promote,
             gain_ns_per_s: 0.0,
             cost_ns: 0.0,
@@ -487,13 +522,27 @@ fn moves_cost_what_they_have_cost() {
         failed: Vec::new(),
         took_ns,
     };
-    // 64 MiB at 1.7 ns a byte weigh a tenth: 0.7 + 0.1 x 1.
-    policy.outcome(&outcome(64 * MIB, (64 * MIB) * 17 / 10));
-    assert!((policy.move_ns_per_byte() - 0.8).abs() < 1e-6, "{}", policy.move_ns_per_byte());
+    let check = |policy: &tiercel_policy::Policy, node, want: f64| {
+        let ns = policy.move_ns_per_byte(node);
+        assert!((ns - want).abs() < 1e-6, "{ns}, not {want}");
+    };
+    // What is assumed weighs a MiB, so 4 MiB at 10.7 ns a byte weigh four fifths.
+    policy.outcome(&outcome(fast, 4 * MIB, 4 * MIB * 107 / 10));
+    check(&policy, fast, 8.7);
+    check(&policy, slow, 8.7);
+    // The way down is another: it begins with what the way up costs.
+    policy.outcome(&outcome(slow, MIB, MIB * 287 / 10));
+    check(&policy, fast, 8.7);
+    check(&policy, slow, 18.7);
     // What moved nothing, and movers that only keep books, teach nothing.
-    policy.outcome(&outcome(0, 1_000_000));
-    policy.outcome(&outcome(64 * MIB, 0));
-    assert!((policy.move_ns_per_byte() - 0.8).abs() < 1e-6);
+    policy.outcome(&outcome(fast, 0, 1_000_000));
+    policy.outcome(&outcome(fast, 64 * MIB, 0));
+    check(&policy, fast, 8.7);
+    // After a long time the latest bytes count.
+    for _ in 0..1000 {
+        policy.outcome(&outcome(fast, 64 * MIB, 64 * MIB));
+    }
+    check(&policy, fast, 1.0);
 }
 
 #[test]

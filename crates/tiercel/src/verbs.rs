@@ -87,7 +87,8 @@ fn judged(summary: &Summary) -> String {
         let kind = if one.canary { " (canary)" } else { "" };
         let verdict = match one.verdict {
             Verdict::Paid => "paid",
-            Verdict::TakenBack => "did not pay, taken back",
+            Verdict::NotPaid => "did not pay; nothing more is promoted for a while",
+            Verdict::TakenBack => "did harm, taken back",
             Verdict::Unmeasured => "nobody measures it: no sampled latency, no counters",
         };
         table.row(vec![
