@@ -126,6 +126,8 @@ pub(crate) struct Pace {
     pub(crate) tick_due_ms: u64,
     /// What lives is counted again no sooner than this: counting may cost 1% of the time.
     pub(crate) look_due_ms: u64,
+    /// Where memory is that was looked at before is looked at again no sooner than this.
+    pub(crate) refresh_due_ms: u64,
     pub(crate) sample_due_ms: u64,
     /// What fits is found out again no sooner than this.
     pub(crate) fits_due_ms: u64,

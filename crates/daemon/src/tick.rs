@@ -32,6 +32,9 @@ const REFRESHES_MAX: usize = 256;
 /// Age at which it is, in ticks: memory is touched after its birth, and the kernel moves it too.
 const REFRESH_TICKS: u64 = 5;
 
+/// Looking again may cost this part of the time: half a percent.
+const REFRESH_PAUSES: u64 = 200;
+
 /// Records in a ring at which the next drain comes sooner.
 const RING_QUARTER: usize = RING_RECORDS / 4;
 
@@ -178,6 +181,7 @@ impl Daemon {
             Done::Looked { answers, took_ns } => {
                 self.summary.spent.mover_ns += took_ns;
                 let now = self.now_ms();
+                self.pace.refresh_due_ms = now + took_ns * REFRESH_PAUSES / 1_000_000;
                 for (pid, range, found) in answers {
                     match found {
                         Ok(at) => {
@@ -219,20 +223,21 @@ impl Daemon {
         let numbers: Vec<u32> = self.clients.keys().copied().collect();
         let mut stale = Vec::new();
         let old_ms = now_ms.saturating_sub(self.config.tick_ms * REFRESH_TICKS);
+        let refreshes_max = if now_ms < self.pace.refresh_due_ms { 0 } else { REFRESHES_MAX };
         for number in numbers {
             let Some(mut client) = self.clients.remove(&number) else { continue };
             client.end_first_look();
             self.look_at(&mut client);
             for extent in self.ledger.extents_of(client.pid) {
                 let as_of = extent.residency.as_of_ms;
-                if stale.len() < REFRESHES_MAX && as_of.is_some_and(|at| at <= old_ms) {
+                if stale.len() < refreshes_max && as_of.is_some_and(|at| at <= old_ms) {
                     stale.push(Range { pid: extent.pid, addr: extent.addr, bytes: extent.bytes });
                 }
             }
             self.clients.insert(number, client);
         }
         self.note_fits();
-        self.pace.look_due_ms = now_ms + began.elapsed().as_millis() as u64 * 100;
+        self.pace.look_due_ms = now_ms + began.elapsed().as_micros() as u64 / 10;
         stale
     }
 

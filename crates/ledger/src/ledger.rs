@@ -12,6 +12,7 @@ use crate::extent::{Extent, ExtentId, Residency};
 use crate::grain::Grain;
 use crate::process::Process;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp, WARM};
+use crate::served::ServedByNode;
 
 /// Most processes at a time; a row names its process in 16 bits.
 pub const PROCESSES_MAX: usize = 65_535;
@@ -62,6 +63,7 @@ pub struct Ledger {
     totals: Counts,
     pub(crate) live: Live,
     pub(crate) grain: Grain,
+    pub(crate) served: ServedByNode,
 }
 
 /// Sums over the extents that are records.
@@ -97,6 +99,7 @@ impl Ledger {
             totals: Counts::default(),
             live: Live::default(),
             grain: Grain::default(),
+            served: ServedByNode::new(),
         })
     }
 
@@ -224,6 +227,7 @@ impl Ledger {
         let nominal = self.config.tick_ms;
         let intervals = ((elapsed_ms + nominal / 2) / nominal).clamp(1, DECAYS as u64);
         self.interval = self.interval.saturating_add(intervals as u32);
+        self.fade_served(intervals as u32);
         self.tick_began_ms = self.now_ms;
         summary
     }

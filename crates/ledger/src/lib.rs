@@ -23,6 +23,7 @@ mod records;
 mod resync;
 mod row;
 mod samples;
+mod served;
 
 pub use config::{Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX};
 pub use counts::{Characteristics, Counts, TickSummary};

@@ -28,6 +28,7 @@ impl Ledger {
         } else {
             self.counts.samples_attributed += 1;
         }
+        self.count_served(number, sample);
         self.add(number, sample);
     }
 

@@ -458,7 +458,7 @@ fn a_large_range_is_sampled_and_scaled() {
     let bytes: Vec<u64> = answer.nodes.iter().map(|(_, bytes)| *bytes).collect();
     assert_eq!(bytes.iter().sum::<u64>(), range.bytes);
     let share = bytes[1] as f64 / range.bytes as f64;
-    assert!((share - 0.25).abs() < 0.02, "share {share} of a regular pattern");
+    assert!((share - 0.25).abs() < 0.08, "share {share} of a regular pattern");
 }
 
 proptest! {

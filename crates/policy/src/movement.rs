@@ -162,7 +162,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) cost: &'a MoveCost,
     pub(crate) bytes_left: u64,
     pub(crate) leave: Leave,
-    /// Bytes that a canary may still promote.
+    /// Bytes that a canary may still move, the victims' among them.
     pub(crate) canary_left: u64,
 }
 
@@ -253,11 +253,11 @@ impl Planner<'_> {
         }
     }
 
-    /// Demotes until a tier holds no more than it may: births between assignments go beyond. The
-    /// budget counts for more than whether it pays.
+    /// Demotes until a tier holds no more than its limit, which counts for more than whether it pays.
+    /// Nothing is demoted for births that may never come.
     fn make_room(&mut self, from: u8, victims: &mut Vec<Misplaced>) {
         let at = usize::from(from);
-        while self.books.used[at] > self.books.room[at] {
+        while self.books.used[at] > self.books.limits[at] {
             let Some(victim) = victims.pop() else { return };
             let weighed = self.weigh(&victim);
             if weighed.adds > self.bytes_left {
@@ -315,9 +315,11 @@ impl Planner<'_> {
         let mut cost = promotion.asked.cost_ns;
         let mut bytes = promotion.adds;
         let mut used = self.books.used[at] + promotion.adds;
+        // What births have filled beyond the room stays filled: one leaves for each that comes.
+        let room = self.books.room[at].max(self.books.used[at]);
         let mut leaving = Vec::new();
         for victim in victims.iter().rev() {
-            if used <= self.books.room[at] || gain <= 0.0 {
+            if used <= room || gain <= 0.0 {
                 break;
             }
             let weighed = self.weigh(victim);
@@ -333,7 +335,7 @@ impl Planner<'_> {
         if gain * gate.horizon_s <= cost * gate.margin {
             return Err(WhyNot::DoesNotPay);
         }
-        if used > self.books.room[at] {
+        if used > room {
             return Err(WhyNot::NoRoom);
         }
         if bytes > self.bytes_left {
@@ -347,7 +349,7 @@ impl Planner<'_> {
             self.ask(weighed, &victim.candidate);
         }
         // The last one may go beyond: a canary is at least one move.
-        self.canary_left = self.canary_left.saturating_sub(promotion.adds);
+        self.canary_left = self.canary_left.saturating_sub(bytes);
         self.ask(promotion, &misplaced.candidate);
         Ok(())
     }

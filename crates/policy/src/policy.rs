@@ -15,7 +15,7 @@ use crate::decision::{BirthPlan, Decision, Problem, Summary};
 use crate::movement::{Books, MoveCost, Planner, Recent};
 use crate::prioritise;
 use crate::routine::{Benefit, Enforce, Gate, Prioritise};
-use crate::tiers::{Served, Tiers};
+use crate::tiers::Tiers;
 use crate::trial::{Judged, Leave, Trials};
 use crate::trigger::TriggerState;
 
@@ -187,7 +187,8 @@ impl Policy {
         let groups = budgets.groups.iter().zip(members);
         groups
             .map(|(group, pids)| {
-                let tiers = Tiers::new(machine, group.home, gap_ns);
+                let mut tiers = Tiers::new(machine, group.home, gap_ns);
+                tiers.observe(ledger);
                 let limits = self.limits(group, &tiers);
                 let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 let used = usage(ledger, &tiers, pids);
@@ -239,11 +240,6 @@ impl Policy {
     ) {
         let mut seen = Seen::default();
         let mut lists = self.candidates(ledger, members, books, &mut seen);
-        if ledger.totals().samples_with_latency > 0 {
-            for (books, served) in books.iter_mut().zip(&seen.served) {
-                books.tiers.observe(served);
-            }
-        }
         self.report(ledger, seen, decision);
         self.recent.forget(ledger.now_ms(), self.benefit().map_or(0.0, |benefit| benefit.settle_s));
         let mut summary = Summary::default();
@@ -285,9 +281,6 @@ impl Policy {
         let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
         let mut lists = vec![Vec::new(); books.len()];
-        let parallelism = f64::from(ledger.config().parallelism);
-        seen.served =
-            books.iter().map(|books| vec![Served::default(); books.tiers.len()]).collect();
         if let [only] = lists.as_mut_slice() {
             only.reserve(ledger.extent_totals().0 as usize);
         }
@@ -302,11 +295,6 @@ impl Policy {
             if rank.is_none() {
                 seen.unlocated += 1;
                 seen.unlocated_bytes += bytes;
-            }
-            if let Some(rank) = rank {
-                let served = &mut seen.served[group][usize::from(rank)];
-                served.accesses += f64::from(extent.accesses_per_s());
-                served.latency_ns += f64::from(extent.cost_ns_per_s) * parallelism;
             }
             let rank = rank.unwrap_or(tiers.last());
             let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, ledger);
@@ -363,8 +351,6 @@ struct Seen {
     unlocated: u64,
     unlocated_bytes: u64,
     not_a_number: u64,
-    /// By group and tier.
-    served: Vec<Vec<Served>>,
 }
 
 /// Tracked processes of each group, ascending; each in the first group that has it.

@@ -1,7 +1,7 @@
 //! Tiers as a group of processes sees them: rank of each node, latency of each rank.
 //! In: a [`Machine`], the group's home. Out: [`Tiers`]. Knows nothing of extents and budgets.
 
-use tiercel_ledger::Extent;
+use tiercel_ledger::{Extent, Ledger};
 use tiercel_machine::{Machine, NodeId, Tier};
 
 /// Latency the best tier is given where the machine knows none. Only ratios to it are used.
@@ -17,13 +17,6 @@ pub(crate) struct Tiers {
     pub(crate) latencies_known: bool,
     /// Bytes believed free per tier and node, as moves are planned.
     free: Vec<Vec<(NodeId, i64)>>,
-}
-
-/// Accesses per second that a tier serves, and the sum of their latencies.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Served {
-    pub(crate) accesses: f64,
-    pub(crate) latency_ns: f64,
 }
 
 impl Tiers {
@@ -68,11 +61,13 @@ impl Tiers {
 
     /// Takes the latencies that samples show where they are above those of idle memory: under load a
     /// tier is slower than its description, and leaving it gains more.
-    pub(crate) fn observe(&mut self, served: &[Served]) {
-        for ((read, write), served) in self.latency_ns.iter_mut().zip(served) {
-            let seen = served.latency_ns / served.accesses;
-            if seen > *read {
-                (*read, *write) = (seen, *write * seen / *read);
+    pub(crate) fn observe(&mut self, ledger: &Ledger) {
+        for ((read, write), tier) in self.latency_ns.iter_mut().zip(&self.tiers) {
+            let seen: Vec<f32> =
+                tier.nodes.iter().filter_map(|node| ledger.latency_ns(*node)).collect();
+            let mean = f64::from(seen.iter().sum::<f32>()) / seen.len() as f64;
+            if mean > *read {
+                (*read, *write) = (mean, *write * mean / *read);
             }
         }
     }

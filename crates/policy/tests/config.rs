@@ -49,7 +49,7 @@ fn the_defaults_are_the_papers_constants() {
             cpb
             time:first=1, ticks=5
             fill:follow_births=true, percent=90
-            benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, canary=0.1,
+            benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, canary=0.05,
             horizon_s=30.0, margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
     );
     let config = Config::mat();
@@ -91,7 +91,7 @@ fn words_and_tables_mean_the_same() {
             expression:(reads*2+writes*10)/bytes
             allocation:bytes=536870912
             fill:follow_births=true, percent=90
-            benefit:assumed_gap_ns=100.0, bytes_per_s=1000, canary=0.1, horizon_s=30.0,
+            benefit:assumed_gap_ns=100.0, bytes_per_s=1000, canary=0.05, horizon_s=30.0,
             margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
     );
 }

@@ -281,15 +281,7 @@ fn who_gives_way_is_paid_for() {
 
 #[test]
 fn the_budget_is_kept_whether_it_pays_or_not() {
-    check(
-        "apb",
-        "benefit",
-        4,
-        "a:2@0:9 b:2@0:8 c:2@0:7",
-        expect![[r#"
-        demote c 0 -> 1
-        demote b 0 -> 1"#]],
-    );
+    check("apb", "benefit", 4, "a:2@0:9 b:2@0:8 c:1@0:3", expect!["demote c 0 -> 1"]);
 }
 
 #[test]
@@ -493,7 +485,8 @@ mod properties {
             }
             world.execute(&decision);
             for (node, mib) in [(0, fast_mib), (1, middle_mib)] {
-                let room = mib * MIB * 9 / 10;
+                // The gate does not demote for births that may never come.
+                let room = if gate == "none" { mib * MIB * 9 / 10 } else { mib * MIB };
                 prop_assert!(world.on_node(node) <= room, "node {} holds too much", node);
             }
         }
