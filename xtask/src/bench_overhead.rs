@@ -1,7 +1,7 @@
 //! `./x bench overhead`: what Tiercel costs a program that gains nothing. In: real programs, each
 //! hosted in several ways. Out: rows, user and system time of all processes (the daemon among them)
-//! and wall time over the plain program's, run in turns; in full runs also instructions, counted in
-//! a guest. Knows nothing of what the time went into.
+//! and wall time over the plain program's, run in turns. Knows nothing of what the time went into;
+//! `./x bench instructions` counts what noise cannot touch.
 //!
 //! What else runs on a machine only ever adds to a program's time. So the least of many short runs
 //! is what the program costs; medians of the same runs move by ten per cent on a shared machine.
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::bench::{self, Row};
-use crate::bench_counted;
 use crate::measure::Cost;
 use crate::programs::{self, Host, Parts, Program};
 
@@ -109,9 +108,6 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
     }
     let mut rows: Vec<Row> = table.iter().map(|(key, series)| row(key, series)).collect();
     rows.extend(means(&table));
-    if !quick {
-        rows.extend(bench_counted::rows()?);
-    }
     Ok(rows)
 }
 
