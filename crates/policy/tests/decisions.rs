@@ -281,7 +281,15 @@ fn who_gives_way_is_paid_for() {
 
 #[test]
 fn the_budget_is_kept_whether_it_pays_or_not() {
-    check("apb", "benefit", 4, "a:2@0:9 b:2@0:8 c:2@0:7", expect!["demote c 0 -> 1"]);
+    check(
+        "apb",
+        "benefit",
+        4,
+        "a:2@0:9 b:2@0:8 c:2@0:7",
+        expect![[r#"
+        demote c 0 -> 1
+        left 1 (2 MiB): NotNeeded"#]],
+    );
 }
 
 #[test]
