@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod belief;
 mod config;
 mod counts;
 mod extent;
@@ -25,6 +26,7 @@ mod row;
 mod samples;
 mod served;
 
+pub use belief::Beliefs;
 pub use config::{Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX};
 pub use counts::{Characteristics, Counts, TickSummary};
 pub use extent::{Extent, ExtentId, Range, Residency};

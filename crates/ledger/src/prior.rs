@@ -14,10 +14,6 @@ pub const SITES_MAX: usize = 1 << 16;
 /// A mean over less than a MiB for an interval says nothing yet.
 const EXPOSURE_MIN: f32 = 1024.0 * 1024.0;
 
-/// The mean of a site counts as much as so many samples of an extent's own. Of a thousand alike
-/// objects with a sample or two each, those with three are no hotter than the others.
-const SITE_SAMPLES: f32 = 4.0;
-
 /// What was seen of the objects of one site.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SiteHeat {
@@ -37,7 +33,7 @@ pub(crate) struct SiteHeat {
 }
 
 /// Accesses by byte in an interval.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Density {
     reads: f32,
     writes: f32,
@@ -84,57 +80,6 @@ impl Ledger {
         row.writes += density.writes * bytes;
         row.stall_ns += density.stall_ns * bytes;
         row.hits = crate::row::WARM;
-    }
-
-    /// An extent as its own samples and its site's say together: with many of its own it stays as
-    /// it is, with few it is taken for one of its site. A young one, whose average began with zero
-    /// (MAT Eq. 1), has grown up.
-    pub fn believed<'a>(&self, extent: Extent<'a>) -> Extent<'a> {
-        let (grown, intervals) = self.maturity(&extent);
-        let counts = self.totals();
-        let known = self.density_now(&extent).filter(|_| counts.samples > 0);
-        let per_s = 1e3 / self.config.tick_ms as f32;
-        let (share, of_site) = known.map_or((1.0, Density::default()), |density| {
-            let weight = counts.sampled_accesses as f32 / counts.samples as f32;
-            let own = extent.accesses_per_s() * grown / per_s / weight * intervals;
-            (own / (own + SITE_SAMPLES), density)
-        });
-        let mean = |own: f32, of_site: f32| {
-            share * own * grown + (1.0 - share) * of_site * extent.bytes as f32 * per_s
-        };
-        let reads_per_s = mean(extent.reads_per_s, of_site.reads);
-        let writes_per_s = mean(extent.writes_per_s, of_site.writes);
-        let cost_ns_per_s = if extent.accesses_per_s() > 0.0 {
-            // Its own latencies: others of its site may lie elsewhere.
-            extent.cost_ns_per_s * (reads_per_s + writes_per_s) / extent.accesses_per_s()
-        } else {
-            mean(0.0, of_site.stall_ns)
-        };
-        Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent }
-    }
-
-    /// What an average must be multiplied by, and how many intervals it is worth. After n intervals
-    /// from zero it has seen 1 - (1 - alpha)^n of the truth.
-    fn maturity(&self, extent: &Extent) -> (f32, f32) {
-        let keep = 1.0 - self.config.alpha;
-        let old = (1.0 + keep) / (1.0 - keep);
-        if extent.is_warm {
-            return (1.0, old); // It began with its site's average.
-        }
-        let tick_ms = self.config.tick_ms;
-        let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);
-        let intervals = ((age_ms + tick_ms / 2) / tick_ms).clamp(1, 1000);
-        let unseen = keep.powi(intervals as i32);
-        (1.0 / (1.0 - unseen), (1.0 - unseen) / (1.0 + unseen) * old)
-    }
-
-    /// The mean of an extent's site now.
-    fn density_now(&self, extent: &Extent) -> Option<Density> {
-        let sites = &self.process(extent.place).sites;
-        let heat = sites.get(extent.site as usize).filter(|_| extent.site != 0)?;
-        let mut now = heat.faded(self.decay(self.interval - heat.interval));
-        now.exposure += heat.lived(self.now_ms, self.config.tick_ms, self.config.alpha);
-        now.density()
     }
 
     /// A record of the site died at this age.

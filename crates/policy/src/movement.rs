@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
-use tiercel_ledger::{Extent, ExtentId, Ledger};
+use tiercel_ledger::{Beliefs, Extent, ExtentId, Ledger};
 use tiercel_machine::NodeId;
 
 use crate::assign::Candidate;
@@ -154,6 +154,7 @@ fn outweighs(promotion: &Move, victim: &Move) -> bool {
 
 pub(crate) struct Planner<'a> {
     pub(crate) ledger: &'a Ledger,
+    pub(crate) beliefs: &'a Beliefs,
     pub(crate) gate: &'a Gate,
     pub(crate) books: &'a mut Books,
     pub(crate) summary: &'a mut Summary,
@@ -306,8 +307,8 @@ impl Planner<'_> {
         }
         match self.leave {
             Leave::Nothing => return Err(WhyNot::Held),
-            Leave::Canary if self.canary_left == 0 => return Err(WhyNot::Canary),
-            Leave::Canary | Leave::All => {}
+            Leave::Share(_) if self.canary_left == 0 => return Err(WhyNot::Canary),
+            Leave::Share(_) | Leave::All => {}
         }
         let at = usize::from(misplaced.to);
         let promotion = self.weigh(misplaced);
@@ -384,7 +385,7 @@ impl Planner<'_> {
             }
         }
         let parallelism = f64::from(self.ledger.config().parallelism);
-        let believed = self.ledger.believed(extent.clone());
+        let believed = self.beliefs.of(extent.clone());
         let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let adds = extent.footprint_bytes().saturating_sub(there);
         // Chosen when the move is asked for.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::Outcome;
-use tiercel_ledger::{ExtentId, Ledger, TickSummary};
+use tiercel_ledger::{Beliefs, ExtentId, Ledger, TickSummary};
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
@@ -157,7 +157,8 @@ impl Policy {
         self.note_peaks(ledger, budgets);
         let members = members(ledger, budgets);
         let books = self.books(ledger, machine, budgets, &members);
-        let mut lists = self.candidates(ledger, &members, &books, &mut Seen::default());
+        let beliefs = self.beliefs(ledger);
+        let mut lists = self.candidates((ledger, &beliefs), &members, &books, &mut Seen::default());
         let mut best = Vec::new();
         for (books, list) in books.iter().zip(&mut lists) {
             let end = assign(list, &books.room)[0];
@@ -239,7 +240,8 @@ impl Policy {
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
-        let mut lists = self.candidates(ledger, members, books, &mut seen);
+        let beliefs = self.beliefs(ledger);
+        let mut lists = self.candidates((ledger, &beliefs), members, books, &mut seen);
         self.report(ledger, seen, decision);
         self.recent.forget(ledger.now_ms(), self.benefit().map_or(0.0, |benefit| benefit.settle_s));
         let mut summary = Summary::default();
@@ -247,9 +249,10 @@ impl Policy {
         for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
             self.report_group(group, books, decision);
             let ends = assign(list, &books.room);
-            let canary_left = canary_bytes(&self.config.gate, &books.room);
+            let canary_left = canary_bytes(leave, &books.room);
             let mut planner = Planner {
                 ledger,
+                beliefs: &beliefs,
                 gate: &self.config.gate,
                 books,
                 summary: &mut summary,
@@ -270,10 +273,18 @@ impl Policy {
         decision.summary = Some(summary);
     }
 
+    /// MAT's own routines go by what was seen, with no gate in front.
+    fn beliefs(&self, ledger: &Ledger) -> Beliefs {
+        match (&self.config.prioritise, &self.config.gate) {
+            (Prioritise::Cpb, _) | (_, Gate::Benefit(_)) => ledger.beliefs(),
+            (_, Gate::None) => Beliefs::default(),
+        }
+    }
+
     /// Every extent of every group, with its priority and the tier it lies in.
     fn candidates(
         &self,
-        ledger: &Ledger,
+        (ledger, beliefs): (&Ledger, &Beliefs),
         members: &[Vec<u32>],
         books: &[Books],
         seen: &mut Seen,
@@ -297,7 +308,8 @@ impl Policy {
                 seen.unlocated_bytes += bytes;
             }
             let rank = rank.unwrap_or(tiers.last());
-            let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, ledger);
+            let known = (ledger, beliefs);
+            let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, known);
             seen.not_a_number += u64::from(key.is_none());
             lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
         }
@@ -387,10 +399,10 @@ fn allowance(gate: &Gate, since_ms: u64) -> u64 {
 }
 
 /// Bytes of a canary: a share of the best tier.
-fn canary_bytes(gate: &Gate, room: &[u64]) -> u64 {
-    match gate {
-        Gate::Benefit(benefit) => (room[0] as f64 * benefit.canary) as u64,
-        Gate::None => u64::MAX,
+fn canary_bytes(leave: Leave, room: &[u64]) -> u64 {
+    match leave {
+        Leave::Share(share) => (room[0] as f64 * share) as u64,
+        Leave::All | Leave::Nothing => u64::MAX,
     }
 }
 

@@ -3,9 +3,9 @@
 //! back, what may be promoted meanwhile. Knows nothing of how moves are chosen.
 //!
 //! ```text
-//! Canary --asks for a share--> trial --paid----> Open --asks for all--> trial --paid--> Open ...
-//!   ^                            |                                        |
-//!   +---- held, twice as long <--+-- did not pay ; did harm: taken back <-+
+//! Share --asks for a share--> trial --paid----> four times the share ... --paid--> All ...
+//!   ^                           |                                        |
+//!   +---- held, twice as long <-+-- did not pay ; did harm: taken back <-+
 //! ```
 //! What gained too little for what it cost stays: its cost is spent, and going back costs as much
 //! again.
@@ -40,6 +40,8 @@ const BASELINE_MIN: usize = 3;
 const LOSS: f64 = 0.97;
 /// so many standard deviations.
 const LOSS_DEVIATIONS: f64 = 2.0;
+/// After a share that paid comes one so many times as large: from a twentieth, all in the fourth.
+const RAMP: f64 = 4.0;
 /// A wait is doubled at most so often.
 const DOUBLINGS_MAX: u32 = 5;
 
@@ -88,12 +90,12 @@ impl Judged {
 }
 
 /// What may be promoted now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Leave {
     /// Anything.
     All,
     /// A share of the best tier, to see whether it pays.
-    Canary,
+    Share(f64),
     /// Nothing: a trial is under way, or the last one did not pay.
     Nothing,
 }
@@ -101,8 +103,8 @@ pub(crate) enum Leave {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Trials {
-    /// Moving has paid since the last time it did not.
-    trusted: bool,
+    /// Shares that paid since the last time one did not.
+    paid: u32,
     /// Nothing is promoted before, daemon's clock.
     held_until_ms: u64,
     doublings: u32,
@@ -150,8 +152,10 @@ impl Trials {
             () if self.samples_with_latency == 0 && self.speeds.len() < BASELINE_MIN => {
                 Leave::Nothing
             }
-            () if self.trusted || gate.canary >= 1.0 => Leave::All,
-            () => Leave::Canary,
+            () => {
+                let share = gate.canary * RAMP.powi(self.paid.min(i32::MAX as u32) as i32);
+                if share >= 1.0 { Leave::All } else { Leave::Share(share) }
+            }
         }
     }
 
@@ -188,7 +192,7 @@ impl Trials {
         let by_wish = moved.iter().enumerate().rev().map(|(at, one)| (wish(&one.asked), at));
         self.open = Some(Trial {
             asked_ms: ledger.now_ms(),
-            canary: leave == Leave::Canary,
+            canary: matches!(leave, Leave::Share(_)),
             expected_ns_per_s: moves.iter().map(|asked| asked.gain_ns_per_s).sum(),
             cost_ns: 0.0,
             awaited: moved.len(),
@@ -235,7 +239,7 @@ impl Trials {
         let mut back = Vec::new();
         match (verdict, gate) {
             (Verdict::NotPaid | Verdict::TakenBack, Some(gate)) => {
-                self.trusted = false;
+                self.paid = 0;
                 let wait_ms = gate.settle_s * 1e3 * f64::from(1 << self.doublings);
                 self.held_until_ms = now_ms + wait_ms as u64;
                 self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
@@ -243,7 +247,9 @@ impl Trials {
                     back = trial.back();
                 }
             }
-            (Verdict::Paid, _) => (self.trusted, self.doublings) = (true, 0),
+            (Verdict::Paid, _) => {
+                (self.paid, self.doublings) = (self.paid.saturating_add(1), 0);
+            }
             _ => {}
         }
         let judged = Judged {
