@@ -15,21 +15,29 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ledger", &["wire", "machine"]),
     ("policy", &["ledger", "machine"]),
     ("planner", &["machine"]),
+    ("profile", &["wire", "machine", "ledger", "planner"]),
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
-    ("daemon", &["wire", "machine", "ledger", "policy", "sampler", "mover"]),
+    ("daemon", &["wire", "machine", "ledger", "policy", "profile", "sampler", "mover"]),
     ("emulator", &["machine", "memsim", "wire"]),
     ("report", &[]),
     ("lab", &["machine", "report"]),
-    ("tiercel", &["wire", "machine", "ledger", "policy", "sampler", "mover", "daemon", "lab"]),
+    (
+        "tiercel",
+        &[
+            "wire", "machine", "ledger", "policy", "planner", "profile", "sampler", "mover",
+            "daemon", "lab",
+        ],
+    ),
     ("xtask", &["machine", "report", "lab"]),
 ];
 
 /// Packages from outside that only the named crates may use.
 const RESERVED: &[(&[&str], &[&str])] = &[
-    // What leaves as JSON leaves through the control socket or the terminal, or between the lab and
-    // its plugin.
-    (&["serde_json"], &["daemon", "emulator", "tiercel", "lab", "xtask"]),
+    // What leaves as JSON leaves through the control socket or the terminal, between the lab and
+    // its plugin, or as a profile or a plan.
+    (&["serde_json"], &["profile", "daemon", "emulator", "tiercel", "lab", "xtask"]),
+    (&["parquet", "zstd"], &["profile"]),
     (&["anyhow"], &["tiercel", "lab", "xtask"]),
     (
         &["libc", "rustix", "nix"],

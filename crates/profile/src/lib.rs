@@ -1,0 +1,16 @@
+//! Profiles and plans as files: what was seen of a program, and what to do about it.
+//! In: births, deaths, samples ([`Recorder`]); folders written before. Out: a [`Profile`], the
+//! same as a folder of Parquet tables. Knows nothing of processes, clocks or how names are found.
+//!
+//! ```text
+//!   ledger --News--> Recorder --> Profile <--read/write--> app.profile/
+//!   sampler --Sample-->              |--> merge, diff, keep (a size), workload (the planner's)
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod profile;
+
+pub use profile::{
+    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, Site,
+};
