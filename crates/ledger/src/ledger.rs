@@ -10,6 +10,7 @@ use crate::config::{Config, ConfigError};
 use crate::counts::{Characteristics, Counts, TickSummary};
 use crate::extent::{Extent, ExtentId, Residency};
 use crate::grain::Grain;
+use crate::news::Newsroom;
 use crate::process::Process;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp, WARM};
 use crate::served::ServedByNode;
@@ -64,6 +65,8 @@ pub struct Ledger {
     pub(crate) live: Live,
     pub(crate) grain: Grain,
     pub(crate) served: ServedByNode,
+    /// `None`: nobody listens.
+    pub(crate) news: Option<Newsroom>,
 }
 
 /// Sums over the extents that are records.
@@ -100,6 +103,7 @@ impl Ledger {
             live: Live::default(),
             grain: Grain::default(),
             served: ServedByNode::new(),
+            news: None,
         })
     }
 

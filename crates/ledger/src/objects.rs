@@ -4,6 +4,7 @@
 
 use crate::config::OBJECT_EXTENTS_MAX;
 use crate::ledger::Ledger;
+use crate::news::Event;
 use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
 
 impl Ledger {
@@ -60,7 +61,10 @@ impl Ledger {
         let mut number = Some(head);
         while let Some(this) = number {
             number = self.next_of(this);
+            let Row { process, addr, .. } = self.rows[this];
+            let bytes = self.rows[this].bytes();
             self.remove_row(this);
+            self.tell(process, Event::Gone { addr, bytes });
         }
     }
 
@@ -168,6 +172,7 @@ impl Ledger {
 
     fn cut_row(&mut self, slot: u16, number: u32, lo: u64, hi: u64) {
         let row = self.rows[number];
+        self.tell(slot, Event::Gone { addr: lo, bytes: hi - lo });
         if hi == row.end() && !row.has(LAST) {
             // The row above, if it is this object's: another object's first row is a head already.
             let above = self.process(slot).index.above(row.addr);
@@ -237,6 +242,8 @@ impl Ledger {
     pub(crate) fn extend(&mut self, last: u32, mut pages: u32, object_pages: u64) {
         let row = self.rows[last];
         let slot = row.process;
+        let grown = Event::Grown { addr: row.end(), bytes: u64::from(pages) << PAGE_SHIFT };
+        self.tell(slot, grown);
         let is_whole = row.has(FRESH) && row.has(HEAD);
         let room = self.extent_pages(object_pages).saturating_sub(row.pages);
         let first = if is_whole { pages } else { room.min(pages) };
@@ -253,7 +260,9 @@ impl Ledger {
         }
         if !self.has_room(slot, 1) {
             self.counts.births_refused += 1;
-            self.counts.births_refused_bytes += u64::from(pages) << PAGE_SHIFT;
+            let bytes = u64::from(pages) << PAGE_SHIFT;
+            self.counts.births_refused_bytes += bytes;
+            self.tell(slot, Event::Gone { addr: self.rows[last].end(), bytes });
             return;
         }
         self.rows[last].flags &= !LAST;

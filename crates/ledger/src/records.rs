@@ -10,6 +10,7 @@ use tiercel_wire::{Flags, Record, Version};
 
 use crate::config::OBJECT_BYTES_MAX;
 use crate::ledger::Ledger;
+use crate::news::Event;
 use crate::process::End;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, PAGE_SHIFT, Row, Stamp};
 
@@ -39,6 +40,7 @@ impl Ledger {
             return;
         };
         self.counts.records += 1;
+        self.date(record.time_ms());
         let continued = self.process_mut(slot).continued.take();
         match *record {
             Record::Born { addr, bytes, site, version, arena, flags, time_ms } => {
@@ -66,7 +68,10 @@ impl Ledger {
             Record::Cut { addr, bytes, version, .. } => {
                 self.cut_mapped(slot, addr, bytes, version);
             }
-            Record::Phase { number, .. } => self.process_mut(slot).phase = number,
+            Record::Phase { number, .. } => {
+                self.process_mut(slot).phase = number;
+                self.tell(slot, Event::Phase { number });
+            }
             // The daemon sees what really became of the process.
             Record::Exec { .. } | Record::Exit { .. } => {}
         }
@@ -114,6 +119,10 @@ impl Ledger {
         self.counts.objects_born += 1;
         self.counts.born_bytes += birth.bytes;
         self.process_mut(slot).born_bytes.0 += birth.bytes;
+        let Birth { addr, bytes, site, .. } = *birth;
+        let is_block = birth.flags.has(Flags::BLOCK);
+        let is_mapped = birth.flags.has(Flags::MAPPED);
+        self.tell(slot, Event::Born { addr, bytes, site, is_block, is_mapped });
         let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
         self.insert_row(Row {
             addr: birth.addr,

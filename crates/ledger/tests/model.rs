@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
-use tiercel_ledger::{Config, Ledger};
+use tiercel_ledger::{Config, Event, Ledger};
 use tiercel_wire::{AccessKind, Flags, ObjectSnapshot, Record, Sample, Version};
 
 const PID: u32 = 7;
@@ -238,7 +238,44 @@ fn new_ledger() -> Ledger {
     let config = Config { extent_bytes: 4 * OS_PAGE, finest_bytes: OS_PAGE, ..Config::default() };
     let mut ledger = Ledger::new(config, 0).expect("a good config");
     ledger.process_born(PID).expect("a new process");
+    ledger.listen();
     ledger
+}
+
+/// The objects as the news since the beginning tell them, in the same form.
+fn told(ledger: &mut Ledger) -> Vec<(u64, u64)> {
+    let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut news = Vec::new();
+    ledger.take_news(&mut news);
+    for one in news {
+        match one.event {
+            Event::Born { addr, bytes, .. } => {
+                let under = objects.range(..addr + bytes).next_back();
+                assert!(under.is_none_or(|(at, size)| at + size <= addr), "born where one lives");
+                objects.insert(addr, bytes);
+            }
+            Event::Grown { addr, bytes } => {
+                let (at, size) = objects.range_mut(..addr).next_back().expect("it lives");
+                assert_eq!(at + *size, addr, "it grows at its end");
+                *size += bytes;
+            }
+            Event::Gone { addr, bytes } => {
+                let end = addr + bytes;
+                let hit = objects.range(..end).filter(|(at, size)| **at + **size > addr);
+                for (at, size) in hit.map(|(at, size)| (*at, *size)).collect::<Vec<_>>() {
+                    objects.remove(&at);
+                    if at < addr {
+                        objects.insert(at, addr - at);
+                    }
+                    if at + size > end {
+                        objects.insert(end, at + size - end);
+                    }
+                }
+            }
+            Event::Phase { .. } => {}
+        }
+    }
+    objects.into_iter().map(|(addr, bytes)| (addr / OS_PAGE, bytes / OS_PAGE)).collect()
 }
 
 /// A budget that changes, and one hot OS page: extents are split and joined.
@@ -326,6 +363,7 @@ proptest! {
         drain(&mut program, &mut ledger, &[0], usize::MAX, &[]);
         ledger.tick(now_ms + 2000);
         prop_assert_eq!(objects(&ledger), program.ranges(), "{}", program.log);
+        prop_assert_eq!(told(&mut ledger), program.ranges(), "{}", program.log);
         let (extents, bytes) = ledger.extent_totals();
         prop_assert_eq!(extents, ledger.extents().count() as u64);
         prop_assert_eq!(bytes, ledger.extents().map(|extent| extent.bytes).sum::<u64>());
@@ -352,6 +390,7 @@ proptest! {
         drain(&mut program, &mut ledger, &picks, usize::MAX, &[]);
         ledger.tick(6000);
         prop_assert_eq!(objects(&ledger), program.ranges(), "{}", program.log);
+        prop_assert_eq!(told(&mut ledger), program.ranges(), "{}", program.log);
         let (extents, bytes) = ledger.extent_totals();
         prop_assert_eq!(extents, ledger.extents().count() as u64);
         prop_assert_eq!(bytes, ledger.extents().map(|extent| extent.bytes).sum::<u64>());
@@ -389,7 +428,8 @@ proptest! {
             }
         }
         ledger.tick(2000);
-        objects(&ledger);
+        let found = objects(&ledger);
+        prop_assert_eq!(told(&mut ledger), found);
         ledger.process_exec(PID);
         ledger.tick(4000);
         prop_assert_eq!(ledger.extent_totals(), (0, 0));

@@ -176,6 +176,20 @@ impl Record {
         }
     }
 
+    /// When it happened, session clock, milliseconds.
+    #[must_use]
+    pub fn time_ms(&self) -> u64 {
+        match *self {
+            Record::Born { time_ms, .. }
+            | Record::Died { time_ms, .. }
+            | Record::Resized { time_ms, .. }
+            | Record::Cut { time_ms, .. }
+            | Record::Phase { time_ms, .. }
+            | Record::Exec { time_ms }
+            | Record::Exit { time_ms } => time_ms,
+        }
+    }
+
     /// Encodes as the runtime would write it.
     #[must_use]
     pub fn encode(&self) -> RawRecord {
