@@ -30,7 +30,6 @@ pub mod symbols;
 mod tick;
 pub mod units;
 mod watch;
-mod wrappers;
 
 pub use answer::Objects;
 pub use choice::MachineChoice;
@@ -43,4 +42,4 @@ pub use summary::{
     Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
     Summary,
 };
-pub use wrappers::is_wrapper;
+pub use tiercel_profile::is_wrapper;

@@ -9,8 +9,21 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
+mod place;
 mod profile;
+mod store;
+mod table;
+mod tables;
+mod wrappers;
 
+pub use check::{RUNS_MAX, check};
+pub use place::{deserving, place};
 pub use profile::{
     Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, Site,
 };
+pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
+pub use tables::{
+    ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
+};
+pub use wrappers::is_wrapper;

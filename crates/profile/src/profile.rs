@@ -109,7 +109,7 @@ pub struct Process {
     /// Index of the process that forked it, where that was observed.
     pub parent: Option<u32>,
     /// Name of its program, at most 15 bytes (`comm`).
-    pub program: String,
+    pub program: Arc<str>,
     /// When it was first seen, nanoseconds.
     pub start_ns: u64,
     /// When it was last seen, nanoseconds.
@@ -165,7 +165,7 @@ pub struct Phase {
     /// none.
     pub process: Option<u32>,
     /// The program's name of it; of a detected one `A`, `B`, ..., the same when it recurs.
-    pub name: String,
+    pub name: Arc<str>,
     /// When it was entered, nanoseconds.
     pub start_ns: u64,
     /// When it was left, nanoseconds, after its start.
@@ -180,7 +180,7 @@ pub struct Object {
     pub process: u32,
     /// Index of its site.
     pub site: u32,
-    /// How many allocations it is; 0 for blocks of small slots is never.
+    /// How many allocations it is, at least 1.
     pub count: u64,
     /// Bytes of one; of several the largest.
     pub bytes: u64,

@@ -1,0 +1,202 @@
+//! What must hold in a profile, whoever made it.
+//! In: a [`Profile`]. Out: the first thing that does not hold. Knows nothing of files.
+
+use std::collections::HashSet;
+
+use crate::profile::{Access, Object, Profile, SLOT_NS_MIN};
+use crate::table::TEXT_BYTES_MAX;
+use crate::tables::{
+    ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
+};
+
+/// Most runs of one profile.
+pub const RUNS_MAX: usize = 4096;
+
+/// Bits of [`Access::threads`].
+pub(crate) const THREAD_BITS: usize = 64;
+
+/// Times beyond are not believed: 146 years.
+const NS_MAX: u64 = 1 << 62;
+
+/// Whether everything holds that is said of the parts of a profile; or what does not.
+pub fn check(profile: &Profile) -> Result<(), String> {
+    check_sizes(profile)?;
+    check_runs(profile)?;
+    check_sites(profile)?;
+    check_phases(profile)?;
+    for (index, object) in profile.objects.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| profile.objects[before].process);
+        let wrong = wrong_with_object(profile, object, before.unwrap_or(0));
+        if let Some(what) = wrong {
+            return Err(format!("object {index}: {what}"));
+        }
+    }
+    let mut before = None;
+    for (index, access) in profile.accesses.iter().enumerate() {
+        if before.is_some_and(|before| before >= access.key()) {
+            return Err(format!("access {index} is out of order"));
+        }
+        before = Some(access.key());
+        if let Some(what) = wrong_with_access(profile, access) {
+            return Err(format!("access {index}: {what}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_sizes(profile: &Profile) -> Result<(), String> {
+    let sizes = [
+        ("runs", profile.runs.len(), RUNS_MAX),
+        ("processes", profile.processes.len(), PROCESSES_MAX),
+        ("sites", profile.sites.len(), SITES_MAX),
+        ("phases", profile.phases.len(), PHASES_MAX),
+        ("objects", profile.objects.len(), OBJECTS_MAX),
+        ("accesses", profile.accesses.len(), ACCESSES_MAX),
+    ];
+    match sizes.iter().find(|(_, count, max)| count > max) {
+        Some((what, count, max)) => Err(format!("{count} {what}; at most {max}")),
+        None => Ok(()),
+    }
+}
+
+fn check_runs(profile: &Profile) -> Result<(), String> {
+    let slots = profile.slot_ns / SLOT_NS_MIN;
+    if slots * SLOT_NS_MIN != profile.slot_ns || !slots.is_power_of_two() {
+        return Err(format!("time slots of {} ns", profile.slot_ns));
+    }
+    for (index, run) in profile.runs.iter().enumerate() {
+        if !(run.sample_period.is_finite() && run.sample_period >= 0.0) || run.duration_ns > NS_MAX
+        {
+            return Err(format!("run {index}: a figure that cannot be"));
+        }
+    }
+    let mut run = 0;
+    for (index, process) in profile.processes.iter().enumerate() {
+        let wrong = if process.run < run || process.run as usize >= profile.runs.len() {
+            "its run is not there, or it is out of order"
+        } else if process.start_ns > process.end_ns || process.end_ns > NS_MAX {
+            "it ends before it starts"
+        } else if process.threads.len() > THREAD_BITS || process.program.len() > TEXT_BYTES_MAX {
+            "more threads, or a longer name, than there may be"
+        } else if process.parent.is_some_and(|parent| parent as usize >= index) {
+            "its parent is not there"
+        } else {
+            run = process.run;
+            continue;
+        };
+        return Err(format!("process {index}: {wrong}"));
+    }
+    Ok(())
+}
+
+fn check_sites(profile: &Profile) -> Result<(), String> {
+    let mut hashes = HashSet::new();
+    for (index, site) in profile.sites.iter().enumerate() {
+        let is_long = |text: &str| text.len() > TEXT_BYTES_MAX;
+        let frames = || site.frames.iter();
+        let names = || frames().flat_map(|frame| &frame.names);
+        let wrong = if !hashes.insert(site.hash) {
+            "there are two of its hash"
+        } else if site.frames.len() > FRAMES_MAX || frames().any(|f| f.names.len() > NAMES_MAX) {
+            "its stack is deeper than it may be"
+        } else if names().any(|name| name.function.is_empty()) {
+            "a function without a name"
+        } else if frames().any(|frame| is_long(&frame.module) || is_long(&frame.build_id))
+            || names().any(|name| is_long(&name.function) || is_long(&name.file))
+        {
+            "a name is longer than it may be"
+        } else {
+            continue;
+        };
+        return Err(format!("site {index}: {wrong}"));
+    }
+    Ok(())
+}
+
+fn check_phases(profile: &Profile) -> Result<(), String> {
+    let mut before: Option<(u32, Option<u32>, u64)> = None;
+    for (index, phase) in profile.phases.iter().enumerate() {
+        let run_of = |process: u32| profile.processes.get(process as usize).map(|one| one.run);
+        let wrong = if phase.run as usize >= profile.runs.len() {
+            "its run is not there"
+        } else if phase.process.is_some_and(|process| run_of(process) != Some(phase.run)) {
+            "its process is not there, or of another run"
+        } else if phase.start_ns >= phase.end_ns || phase.end_ns > NS_MAX {
+            "it ends before it starts"
+        } else if phase.name.len() > TEXT_BYTES_MAX {
+            "its name is longer than it may be"
+        } else if before.is_some_and(|(run, process, end_ns)| {
+            (phase.run, phase.process) < (run, process)
+                || (phase.run, phase.process) == (run, process) && phase.start_ns < end_ns
+        }) {
+            "it is out of order"
+        } else {
+            before = Some((phase.run, phase.process, phase.end_ns));
+            continue;
+        };
+        return Err(format!("phase {index}: {wrong}"));
+    }
+    Ok(())
+}
+
+fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<&'static str> {
+    let piece = object.extent_bytes;
+    let wrong = [
+        (
+            object.process < before || object.process as usize >= profile.processes.len(),
+            "its process is not there, or it is out of order",
+        ),
+        (object.site as usize >= profile.sites.len(), "its site is not there"),
+        (
+            object.count == 0 || object.freed > object.count,
+            "it is none, or more were freed than there were",
+        ),
+        (
+            object.bytes == 0
+                || object.bytes > object.room_bytes
+                || object.room_bytes > object.born_bytes
+                || object.born_bytes > i64::MAX as u64,
+            "its sizes contradict each other",
+        ),
+        (
+            object.birth_ns >= object.death_ns || object.death_ns > NS_MAX,
+            "it dies before its birth",
+        ),
+        (
+            piece != 0 && (piece < 4096 || !piece.is_power_of_two()),
+            "its extents have a size that cannot be",
+        ),
+    ];
+    wrong.iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| *what)
+}
+
+fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str> {
+    let Some(object) = profile.objects.get(access.object as usize) else {
+        return Some("its object is not there");
+    };
+    let Some(phase) = profile.phases.get(access.phase as usize) else {
+        return Some("its phase is not there");
+    };
+    let run = profile.run_of(object);
+    let start = u64::from(access.extent).checked_mul(object.extent_bytes);
+    let wrong = [
+        (
+            phase.run != run || phase.process.is_some_and(|process| process != object.process),
+            "its phase is another process's",
+        ),
+        (
+            start.is_none_or(|start| start >= object.bytes)
+                || object.extent_bytes == 0 && access.extent > 0,
+            "its extent lies outside of its object",
+        ),
+        (
+            access.timed_reads > access.reads || access.timed_writes > access.writes,
+            "more were measured than there were",
+        ),
+        (
+            access.cached.is_some_and(|cached| cached > access.accesses()),
+            "more were served by caches than there were",
+        ),
+    ];
+    wrong.iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| *what)
+}
