@@ -136,7 +136,12 @@ fn check_phases(profile: &Profile) -> Result<(), String> {
         };
         return Err(format!("phase {index}: {wrong}"));
     }
-    Ok(())
+    let runs = 0..profile.runs.len() as u32;
+    let have: HashSet<u32> = profile.phases.iter().map(|phase| phase.run).collect();
+    match runs.into_iter().find(|run| !have.contains(run)) {
+        Some(run) => Err(format!("run {run} has no phase")),
+        None => Ok(()),
+    }
 }
 
 fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<&'static str> {
@@ -185,7 +190,7 @@ fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str>
             "its phase is another process's",
         ),
         (
-            start.is_none_or(|start| start >= object.bytes)
+            start.is_none_or(|start| start >= object.room_bytes)
                 || object.extent_bytes == 0 && access.extent > 0,
             "its extent lies outside of its object",
         ),

@@ -10,20 +10,32 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod keep;
+mod merge;
+mod phases;
 mod place;
 mod profile;
+mod recorder;
 mod store;
 mod table;
 mod tables;
+mod tracked;
+mod workload;
 mod wrappers;
 
 pub use check::{RUNS_MAX, check};
+pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
+pub use merge::{MergeError, Relation, merge};
+pub use phases::DETECTED_MAX;
 pub use place::{deserving, place};
 pub use profile::{
     Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, Site,
 };
+pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
 pub use tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
 };
+pub use tracked::PHASES_ENTERED_MAX;
+pub use workload::{ACCESS_WEIGHT, MISS_WEIGHT, Told};
 pub use wrappers::is_wrapper;

@@ -182,11 +182,11 @@ pub struct Object {
     pub site: u32,
     /// How many allocations it is, at least 1.
     pub count: u64,
-    /// Bytes of one; of several the largest.
+    /// Bytes of it when it was born; of several the largest.
     pub bytes: u64,
     /// Most bytes of them that lived at a time: the room they take.
     pub room_bytes: u64,
-    /// Bytes of all of them.
+    /// Bytes of all of them, what they grew by included.
     pub born_bytes: u64,
     /// First byte; of several 0.
     pub address: u64,
@@ -302,10 +302,15 @@ impl Access {
 }
 
 impl Object {
-    /// Sizes of one class differ by less than a factor of two: the power of two from its size on.
+    /// Its size class, as plans and the runtime count them: ceil(log2(bytes at birth)).
     pub fn size_class(&self) -> u32 {
-        self.bytes.max(1).next_power_of_two().trailing_zeros()
+        size_class(self.bytes)
     }
+}
+
+/// ceil(log2(bytes)).
+pub(crate) fn size_class(bytes: u64) -> u32 {
+    bytes.max(1).next_power_of_two().trailing_zeros()
 }
 
 impl Site {

@@ -1,0 +1,264 @@
+//! Several profiles as one: runs of a program one after another, or parts of one run side by side.
+//! In: profiles. Out: one. Knows nothing of files.
+//!
+//! Sites are the same when their hash is: over build-ids and offsets, so only those of the same
+//! builds. Everything else is kept apart; [`Profile::keep`] puts together what is too much.
+
+use std::collections::HashMap;
+
+use crate::profile::{Coarse, Profile, Run, Seen};
+
+/// Why profiles are not one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// Nothing to merge.
+    #[error("no profile to merge")]
+    Nothing,
+    /// Different programs, or different builds of one.
+    #[error(
+        "profile {index} is of {program} (build {build_id}), the first of {first_program} (build \
+         {first_build_id}); only profiles of one build merge"
+    )]
+    OtherProgram {
+        /// Which of the profiles, from 0.
+        index: usize,
+        /// Its program,
+        program: String,
+        /// and build.
+        build_id: String,
+        /// Of the first profile.
+        first_program: String,
+        /// Of the first profile.
+        first_build_id: String,
+    },
+    /// Different machines.
+    #[error("profile {index} is of machine {machine}, the first of {first}")]
+    OtherMachine {
+        /// Which of the profiles, from 0.
+        index: usize,
+        /// Its machine.
+        machine: String,
+        /// Of the first.
+        first: String,
+    },
+    /// A part of a run that is several already.
+    #[error("profile {0} has several runs; parts of one run have one each")]
+    ManyRuns(usize),
+}
+
+/// How profiles belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Runs of the same program, one after another.
+    Runs,
+    /// Parts of one run at the same time: MPI ranks, recorded each by itself. Their clocks are
+    /// taken to agree.
+    Parts,
+}
+
+/// Makes one profile of several, in their order.
+///
+/// # Errors
+/// When they are not of one program, build and machine, as [`MergeError`] says.
+pub fn merge(profiles: Vec<Profile>, relation: Relation) -> Result<Profile, MergeError> {
+    check(&profiles, relation)?;
+    let slot_ns = profiles.iter().map(|profile| profile.slot_ns).max().unwrap_or(0);
+    let starts = profiles.iter().map(|profile| profile.runs[0].start_unix_ns);
+    let start_unix_ns = starts.min().unwrap_or(0);
+    let mut profiles = profiles.into_iter();
+    let mut all = profiles.next().ok_or(MergeError::Nothing)?;
+    all.stretch_slots(slot_ns);
+    if relation == Relation::Parts {
+        all.shift(start_unix_ns);
+    }
+    for mut next in profiles {
+        next.stretch_slots(slot_ns);
+        if relation == Relation::Parts {
+            next.shift(start_unix_ns);
+        }
+        all.append(next, relation);
+    }
+    if relation == Relation::Parts {
+        // What was detected in each part alone is detected anew in all of them.
+        all.detect_phases();
+    }
+    all.settle();
+    Ok(all)
+}
+
+fn check(profiles: &[Profile], relation: Relation) -> Result<(), MergeError> {
+    let first = profiles.first().ok_or(MergeError::Nothing)?;
+    for (index, profile) in profiles.iter().enumerate() {
+        let (Some(run), Some(one)) = (profile.runs.first(), first.runs.first()) else {
+            return Err(MergeError::Nothing);
+        };
+        let is_same = if one.build_id.is_empty() {
+            (&run.program, &run.build_id) == (&one.program, &one.build_id)
+        } else {
+            run.build_id == one.build_id
+        };
+        if !is_same {
+            return Err(MergeError::OtherProgram {
+                index,
+                program: run.program.clone(),
+                build_id: run.build_id.clone(),
+                first_program: one.program.clone(),
+                first_build_id: one.build_id.clone(),
+            });
+        }
+        if profile.machine.name != first.machine.name {
+            return Err(MergeError::OtherMachine {
+                index,
+                machine: profile.machine.name.clone(),
+                first: first.machine.name.clone(),
+            });
+        }
+        if relation == Relation::Parts && profile.runs.len() > 1 {
+            return Err(MergeError::ManyRuns(index));
+        }
+    }
+    Ok(())
+}
+
+impl Profile {
+    /// Counts time from `start_unix_ns` on, at or before the start of its only run. Time slots are
+    /// shifted by whole ones.
+    fn shift(&mut self, start_unix_ns: u64) {
+        let run = &mut self.runs[0];
+        let late_ns = run.start_unix_ns - start_unix_ns;
+        run.start_unix_ns = start_unix_ns;
+        run.duration_ns = run.duration_ns.saturating_add(late_ns);
+        for process in &mut self.processes {
+            process.start_ns += late_ns;
+            process.end_ns += late_ns;
+        }
+        for phase in &mut self.phases {
+            phase.start_ns += late_ns;
+            phase.end_ns += late_ns;
+        }
+        for object in &mut self.objects {
+            object.birth_ns += late_ns;
+            object.death_ns += late_ns;
+        }
+        let slots = u32::try_from(late_ns / self.slot_ns).unwrap_or(u32::MAX);
+        for access in &mut self.accesses {
+            access.slot = access.slot.saturating_add(slots);
+        }
+    }
+
+    /// Takes in another profile behind its own; parts' phases are put in order later.
+    fn append(&mut self, next: Profile, relation: Relation) {
+        let first_run = match relation {
+            Relation::Runs => self.runs.len() as u32,
+            Relation::Parts => 0,
+        };
+        let first_process = self.processes.len() as u32;
+        let first_phase = self.phases.len() as u32;
+        let first_object = self.objects.len() as u32;
+        let mut known: HashMap<u64, u32> =
+            (0..).zip(&self.sites).map(|(index, site)| (site.hash, index)).collect();
+        let mut site_at = Vec::with_capacity(next.sites.len());
+        for site in next.sites {
+            let fresh = self.sites.len() as u32;
+            let at = *known.entry(site.hash).or_insert(fresh);
+            if at == fresh {
+                self.sites.push(site);
+            }
+            site_at.push(at);
+        }
+        match relation {
+            Relation::Runs => self.runs.extend(next.runs),
+            Relation::Parts => next.runs.iter().for_each(|run| self.runs[0].join(run)),
+        }
+        self.processes.extend(next.processes.into_iter().map(|mut process| {
+            process.run += first_run;
+            process.parent = process.parent.map(|parent| parent + first_process);
+            process
+        }));
+        self.phases.extend(next.phases.into_iter().map(|mut phase| {
+            phase.run += first_run;
+            phase.process = phase.process.map(|process| process + first_process);
+            phase
+        }));
+        self.objects.extend(next.objects.into_iter().map(|mut object| {
+            object.process += first_process;
+            object.site = site_at[object.site as usize];
+            object
+        }));
+        self.accesses.extend(next.accesses.into_iter().map(|mut access| {
+            access.object += first_object;
+            access.phase += first_phase;
+            access
+        }));
+        self.coarse.absorb(&next.coarse);
+    }
+}
+
+impl Run {
+    /// Takes in another part of the same run.
+    fn join(&mut self, part: &Run) {
+        self.duration_ns = self.duration_ns.max(part.duration_ns);
+        let samples = |run: &Run| run.seen.samples as f64;
+        let all = samples(self) + samples(part);
+        if all > 0.0 {
+            let sum = self.sample_period * samples(self) + part.sample_period * samples(part);
+            self.sample_period = sum / all;
+        }
+        self.misses_only &= part.misses_only;
+        for (ours, theirs) in [
+            (&mut self.ending, &part.ending),
+            (&mut self.sampler, &part.sampler),
+            (&mut self.sampler_note, &part.sampler_note),
+        ] {
+            if ours != theirs {
+                *ours = "differs".to_owned();
+            }
+        }
+        self.seen.absorb(&part.seen);
+    }
+}
+
+impl Seen {
+    /// Adds what another part saw.
+    fn absorb(&mut self, other: &Seen) {
+        let Seen {
+            births,
+            born_bytes,
+            records,
+            records_lost,
+            births_refused,
+            samples,
+            samples_outside,
+            samples_lost,
+            throttled,
+            blind,
+            phases_refused,
+        } = other;
+        for (sum, more) in [
+            (&mut self.births, births),
+            (&mut self.born_bytes, born_bytes),
+            (&mut self.records, records),
+            (&mut self.records_lost, records_lost),
+            (&mut self.births_refused, births_refused),
+            (&mut self.samples, samples),
+            (&mut self.samples_outside, samples_outside),
+            (&mut self.samples_lost, samples_lost),
+            (&mut self.throttled, throttled),
+            (&mut self.blind, blind),
+            (&mut self.phases_refused, phases_refused),
+        ] {
+            *sum = sum.saturating_add(*more);
+        }
+    }
+}
+
+impl Coarse {
+    /// Adds what became coarser in another part.
+    fn absorb(&mut self, other: &Coarse) {
+        self.objects_merged += other.objects_merged;
+        self.sites_merged += other.sites_merged;
+        self.extents_merged += other.extents_merged;
+        self.processes_merged += other.processes_merged;
+        self.slots_doubled = self.slots_doubled.max(other.slots_doubled);
+    }
+}

@@ -1,0 +1,322 @@
+//! Phases of programs that mark none: change points in who is accessed.
+//! In: accesses by time slot. Out: stretches of slots, each with a class; alike stretches have the
+//! same class. Knows nothing of files, and of objects only who they are.
+//!
+//! 1. Neighbouring slots make *windows* of at least [`WINDOW_SAMPLES`] samples each.
+//! 2. A window is a list of shares: which part of its accesses went to each object. Objects that
+//!    live for less than half of the run, or are several, count by site and size class.
+//! 3. Two lists differ by half the sum of their differences, 0 to 1. A window that differs from
+//!    the stretch before it by more than [`CHANGE`] plus what chance explains begins another
+//!    stretch, if its successor differs as well.
+//! 4. A stretch that differs from the mean of an earlier class by no more than that is of that
+//!    class: the phase recurs. Neighbours of one class become one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::profile::{Phase, Profile};
+
+/// Samples of one window. With 8 objects of equal heat chance explains 0.14 of difference then.
+const WINDOW_SAMPLES: u64 = 64;
+
+/// Difference that is a change: three tenths of the accesses go elsewhere.
+const CHANGE: f64 = 0.3;
+
+/// Most stretches of a run; with more, windows are made longer until there are fewer.
+pub const DETECTED_MAX: usize = 256;
+
+/// Accesses of one time slot, by who was accessed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Slot {
+    pub(crate) samples: u64,
+    pub(crate) accesses: BTreeMap<u32, f64>,
+}
+
+/// Slots from `start` up to the next stretch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) start: u32,
+    /// From 0, by first appearance.
+    pub(crate) class: u32,
+}
+
+impl Profile {
+    /// Finds the phases of processes that marked none, in each run, in place of those that were
+    /// found before.
+    pub fn detect_phases(&mut self) {
+        let mut phases = Vec::new();
+        // Of each phase: where it is now; of a detected one: nowhere.
+        let mut now_at = vec![None; self.phases.len()];
+        let mut detected = Vec::with_capacity(self.runs.len());
+        for run in 0..self.runs.len() as u32 {
+            let first = phases.len() as u32;
+            let stretches = stretches(&self.slots_of(run));
+            phases.extend(self.phases_of(run, &stretches));
+            detected.push((first, stretches));
+            let mut marked: Vec<usize> = (0..self.phases.len())
+                .filter(|at| self.phases[*at].run == run && self.phases[*at].process.is_some())
+                .collect();
+            marked.sort_by_key(|at| (self.phases[*at].process, self.phases[*at].start_ns));
+            for at in marked {
+                now_at[at] = Some(phases.len() as u32);
+                phases.push(self.phases[at].clone());
+            }
+        }
+        for access in &mut self.accesses {
+            access.phase = now_at[access.phase as usize].unwrap_or_else(|| {
+                let process = self.objects[access.object as usize].process;
+                let (first, stretches) = &detected[self.processes[process as usize].run as usize];
+                let after = stretches.partition_point(|stretch| stretch.start <= access.slot);
+                first + after.saturating_sub(1) as u32
+            });
+        }
+        self.phases = phases;
+        self.settle();
+    }
+
+    /// Accesses of a run by slot, of those in no marked phase.
+    fn slots_of(&self, run: u32) -> Vec<Slot> {
+        let duration_ns = self.runs[run as usize].duration_ns;
+        let mut names: HashMap<(bool, u32, u32), u32> = HashMap::new();
+        let mut slots: BTreeMap<u32, Slot> = BTreeMap::new();
+        for access in &self.accesses {
+            let phase = &self.phases[access.phase as usize];
+            if phase.run != run || phase.process.is_some() {
+                continue;
+            }
+            let object = &self.objects[access.object as usize];
+            let is_lasting = object.count == 1 && object.lived_ns >= duration_ns / 2;
+            let name = match is_lasting {
+                true => (true, access.object, 0),
+                false => (false, object.site, object.size_class()),
+            };
+            let fresh = names.len() as u32;
+            let name = *names.entry(name).or_insert(fresh);
+            let slot = slots.entry(access.slot).or_default();
+            slot.samples = slot.samples.saturating_add(access.samples);
+            *slot.accesses.entry(name).or_default() += access.accesses() as f64;
+        }
+        let last = slots.keys().next_back().copied().unwrap_or(0);
+        // Slots nobody accessed anything in belong to what is around them; a hostile profile has
+        // one access in slot 2^32.
+        let mut all = Vec::new();
+        for (at, slot) in slots {
+            let gap = at as usize - all.len().min(at as usize);
+            if gap > SLOTS_MAX || last as usize > SLOTS_MAX {
+                return Vec::new();
+            }
+            all.resize(at as usize, Slot::default());
+            all.push(slot);
+        }
+        all
+    }
+
+    fn phases_of(&self, run: u32, stretches: &[Stretch]) -> Vec<Phase> {
+        let start_ns = |stretch: &Stretch| u64::from(stretch.start) * self.slot_ns;
+        let of_run =
+            self.accesses.iter().filter(|access| self.phases[access.phase as usize].run == run);
+        let last_ns = of_run.map(|access| (u64::from(access.slot) + 1) * self.slot_ns).max();
+        let end_ns = self.runs[run as usize].duration_ns.max(last_ns.unwrap_or(0)).max(1);
+        let ends = stretches.iter().skip(1).map(start_ns).chain([end_ns]);
+        let phase = |(stretch, end_ns): (&Stretch, u64)| Phase {
+            run,
+            process: None,
+            name: class_name(stretch.class),
+            start_ns: start_ns(stretch),
+            end_ns,
+        };
+        stretches.iter().zip(ends).map(phase).collect()
+    }
+}
+
+/// Most slots that are looked at. The recorder makes at most a few thousand.
+const SLOTS_MAX: usize = 1 << 20;
+
+/// A, B, ..., Z, AA, AB, ...
+fn class_name(class: u32) -> Arc<str> {
+    let mut letters = Vec::new();
+    let mut left = class + 1;
+    while left > 0 {
+        letters.push(b'A' + ((left - 1) % 26) as u8);
+        left = (left - 1) / 26;
+    }
+    letters.reverse();
+    String::from_utf8(letters).expect("letters").into()
+}
+
+/// The stretches of slots; at least one, the first from slot 0.
+pub(crate) fn stretches(slots: &[Slot]) -> Vec<Stretch> {
+    let mut samples = WINDOW_SAMPLES;
+    loop {
+        let found = classify(&windows(slots, samples));
+        if found.len() <= DETECTED_MAX {
+            return found;
+        }
+        samples *= 2;
+    }
+}
+
+/// Neighbouring slots put together.
+#[derive(Clone, Debug, Default)]
+struct Window {
+    start: u32,
+    samples: u64,
+    accesses: BTreeMap<u32, f64>,
+    sum: f64,
+}
+
+impl Window {
+    fn absorb(&mut self, samples: u64, accesses: &BTreeMap<u32, f64>) {
+        self.samples = self.samples.saturating_add(samples);
+        for (name, count) in accesses {
+            *self.accesses.entry(*name).or_default() += count;
+            self.sum += count;
+        }
+    }
+
+    fn share(&self, name: u32) -> f64 {
+        self.accesses.get(&name).map_or(0.0, |count| count / self.sum.max(f64::MIN_POSITIVE))
+    }
+
+    /// Half the sum of the differences of shares.
+    fn difference(&self, other: &Window) -> f64 {
+        let ours = self.accesses.keys().map(|name| (self.share(*name) - other.share(*name)).abs());
+        let only_theirs = other.accesses.keys().filter(|name| !self.accesses.contains_key(name));
+        let theirs: f64 = only_theirs.map(|name| other.share(*name)).sum();
+        (ours.sum::<f64>() + theirs) / 2.0
+    }
+
+    /// What the difference to the true shares is by chance, about: shares of n samples among k
+    /// objects of equal heat are off by sqrt(k / (2 pi n)) in this measure.
+    fn noise(&self) -> f64 {
+        let squares: f64 = self.accesses.keys().map(|name| self.share(*name).powi(2)).sum();
+        let objects = 1.0 / squares.max(1e-9);
+        (objects / (std::f64::consts::TAU * self.samples.max(1) as f64)).sqrt()
+    }
+
+    fn differs(&self, other: &Window) -> bool {
+        self.difference(other) > CHANGE + self.noise() + other.noise()
+    }
+}
+
+fn windows(slots: &[Slot], samples: u64) -> Vec<Window> {
+    let mut windows: Vec<Window> = Vec::new();
+    let mut open = Window::default();
+    for (at, slot) in (0..).zip(slots) {
+        open.absorb(slot.samples, &slot.accesses);
+        if open.samples >= samples {
+            windows.push(std::mem::take(&mut open));
+            open.start = at + 1;
+        }
+    }
+    // What is left over is too little to be told apart.
+    match windows.last_mut() {
+        Some(last) => last.absorb(open.samples, &open.accesses),
+        None => windows.push(open),
+    }
+    windows
+}
+
+fn classify(windows: &[Window]) -> Vec<Stretch> {
+    let mut means: Vec<Window> = Vec::new();
+    let mut found: Vec<Stretch> = Vec::new();
+    for stretch in split(windows) {
+        let nearest = (0..means.len()).min_by(|a, b| {
+            means[*a].difference(&stretch).total_cmp(&means[*b].difference(&stretch))
+        });
+        let class = match nearest.filter(|class| !means[*class].differs(&stretch)) {
+            Some(class) => {
+                means[class].absorb(stretch.samples, &stretch.accesses);
+                class
+            }
+            None => {
+                means.push(stretch.clone());
+                means.len() - 1
+            }
+        };
+        if found.last().is_none_or(|last| last.class as usize != class) {
+            found.push(Stretch { start: stretch.start, class: class as u32 });
+        }
+    }
+    found
+}
+
+/// Windows put together until the next one differs.
+fn split(windows: &[Window]) -> Vec<Window> {
+    let mut stretches: Vec<Window> = Vec::new();
+    for (at, window) in windows.iter().enumerate() {
+        let begins = stretches.last().is_none_or(|last| {
+            let lasts = |next: &Window| last.differs(next);
+            last.differs(window) && windows.get(at + 1).is_some_and(lasts)
+        });
+        match stretches.last_mut() {
+            Some(last) if !begins => last.absorb(window.samples, &window.accesses),
+            _ => stretches.push(window.clone()),
+        }
+    }
+    stretches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each letter is a slot of 400 samples on the two objects of that letter, one in ten anywhere.
+    fn slots(text: &str) -> Vec<Slot> {
+        let mut chance = 12345u64;
+        let mut random = |below: u64| {
+            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (chance >> 33) % below
+        };
+        let mut slot = |letter: u8| {
+            let mut slot = Slot { samples: 400, ..Slot::default() };
+            for sample in 0..400 {
+                let own = u64::from(letter - b'a') * 2 + random(2);
+                let name = if sample % 10 == 0 { random(8) } else { own };
+                *slot.accesses.entry(name as u32).or_default() += 4096.0;
+            }
+            slot
+        };
+        text.bytes().map(|b| if b == b'.' { Slot::default() } else { slot(b) }).collect()
+    }
+
+    fn check(text: &str, expect: &str) {
+        let found = stretches(&slots(text)).into_iter();
+        let shown: Vec<String> =
+            found.map(|one| format!("{}{}", class_name(one.class), one.start)).collect();
+        assert_eq!(shown.join(" "), expect, "{text}");
+    }
+
+    #[test]
+    fn changes_and_recurrence() {
+        check("", "A0");
+        check("aaaaaaaa", "A0");
+        check("aaaabbbbaaaacccc", "A0 B4 A8 C12");
+        check("aaaa....bbbb", "A0 B4");
+        // One odd slot is no phase.
+        check("aaaabaaaa", "A0");
+    }
+
+    #[test]
+    fn chance_is_no_phase() {
+        // The same everywhere, 30 samples a slot.
+        let mut thin = slots("abcdabcdabcdabcdabcdabcd");
+        thin.iter_mut().for_each(|slot| slot.samples = 30);
+        assert_eq!(stretches(&thin).len(), 1);
+    }
+
+    #[test]
+    fn too_many_changes_are_seen_from_further_away() {
+        let text = "aabb".repeat(200);
+        assert!(stretches(&slots(&text)).len() <= DETECTED_MAX);
+    }
+
+    #[test]
+    fn classes_have_letters() {
+        let names: Vec<_> = [0, 25, 26, 27, 701, 702].map(class_name).into();
+        assert_eq!(
+            names.iter().map(|n| &**n).collect::<Vec<_>>(),
+            ["A", "Z", "AA", "AB", "ZZ", "AAA"]
+        );
+    }
+}

@@ -1,0 +1,346 @@
+//! Makes a profile of what a ledger tells and a sampler sees, while it happens.
+//! In: [`News`], [`Sample`]s, processes that come and go. Out: a [`Profile`].
+//! Knows nothing of files, clocks or where names come from.
+//!
+//! It stands beside the ledger, which forgets what is over. Memory is bounded: the dead of a
+//! process are kept one by one as long as there are few ([`KEPT_MAX`] in all); then those of the
+//! sites and size classes with most of them become one object each. Time slots double when there
+//! are too many of them or of what was seen in them. What a process leaves is folded into the
+//! profile when it ends, and that keeps its own limit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tiercel_ledger::{Event, News};
+use tiercel_machine::Machine;
+use tiercel_wire::{AccessKind, Sample};
+
+use crate::check::THREAD_BITS;
+use crate::keep::LIMIT_BYTES;
+use crate::profile::{Access, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
+use crate::tables::PROCESSES_MAX;
+use crate::tracked::Tracked;
+
+/// Dead objects that are kept one by one unless told otherwise: 150 bytes each.
+pub const KEPT_MAX: usize = 1 << 17;
+
+/// Cells of accesses that are kept unless told otherwise: 104 bytes each.
+pub const CELLS_MAX: usize = 1 << 20;
+
+/// Time slots of a run at most; 16 ms each at first, so they double after a minute.
+pub const SLOTS_MAX: u64 = 4096;
+
+/// Length of a time slot at first, nanoseconds: 16.8 ms.
+const SLOT_NS_FIRST: u64 = SLOT_NS_MIN << 4;
+
+/// Slots that are left when cells are too many; then objects are put together.
+const SLOTS_FEW: u64 = 64;
+
+/// The profile of what has ended is put together again at this multiple of its limit.
+const SLACK: u64 = 2;
+
+/// Names of what a process speaks of by number.
+pub trait Names {
+    /// A site of the process.
+    fn site(&mut self, number: u32) -> Site;
+    /// A phase of the process.
+    fn phase(&mut self, number: u64) -> Arc<str>;
+}
+
+/// How to record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecorderConfig {
+    /// Size the profile keeps, bytes before packing.
+    pub limit_bytes: u64,
+    /// The sampler reports accesses that missed all caches, and no others.
+    pub misses_only: bool,
+    /// Dead objects that are kept one by one, of all live processes.
+    pub kept_max: usize,
+    /// Cells of accesses of live processes.
+    pub cells_max: usize,
+}
+
+impl Default for RecorderConfig {
+    fn default() -> RecorderConfig {
+        RecorderConfig {
+            limit_bytes: LIMIT_BYTES,
+            misses_only: false,
+            kept_max: KEPT_MAX,
+            cells_max: CELLS_MAX,
+        }
+    }
+}
+
+/// A profile in the making, of one run. Its clock is the daemon's.
+pub struct Recorder {
+    config: RecorderConfig,
+    /// Processes that have ended.
+    ended: Profile,
+    /// Index of each site in `ended`.
+    sites: HashMap<u64, u32>,
+    live: HashMap<u32, Tracked>,
+    /// Index in `ended` that processes of a program share when there are too many.
+    shared: HashMap<Arc<str>, u32>,
+    slot_ns: u64,
+    period: (f64, u64),
+    phases_refused: u64,
+    check_due: u32,
+    /// Size of `ended` at which it is put together, bytes.
+    compact_due: u64,
+}
+
+/// Samples and news between two looks at how much is kept.
+const CHECK_EVERY: u32 = 4096;
+
+/// Programs whose processes share an index when there are too many processes.
+const SHARED_MAX: usize = 1024;
+
+impl Recorder {
+    /// Nothing seen yet.
+    pub fn new(config: RecorderConfig) -> Recorder {
+        let whole = Phase { run: 0, process: None, name: "A".into(), start_ns: 0, end_ns: 1 };
+        let ended = Profile {
+            slot_ns: SLOT_NS_FIRST,
+            runs: vec![Run::default()],
+            phases: vec![whole],
+            ..Profile::default()
+        };
+        Recorder {
+            config,
+            ended,
+            sites: HashMap::new(),
+            live: HashMap::new(),
+            shared: HashMap::new(),
+            slot_ns: SLOT_NS_FIRST,
+            compact_due: config.limit_bytes.saturating_mul(SLACK),
+            period: (0.0, 0),
+            phases_refused: 0,
+            check_due: CHECK_EVERY,
+        }
+    }
+
+    /// A process is hosted from now on; `parent` forked it, if that is known.
+    pub fn process_born(&mut self, pid: u32, parent: Option<u32>, program: &str, now_ms: u64) {
+        let parent = parent.and_then(|parent| self.live.get(&parent)).map(|parent| parent.index);
+        let process = Process {
+            run: 0,
+            pid,
+            parent,
+            program: program.into(),
+            start_ns: ns(now_ms),
+            end_ns: ns(now_ms),
+            ..Process::default()
+        };
+        let (index, is_shared) = self.place(process);
+        let mut tracked = Tracked::new(index, ns(now_ms), self.slot_ns);
+        tracked.tell_phases_apart(!is_shared);
+        self.live.insert(pid, tracked);
+    }
+
+    /// What the ledger told. News of processes that are not hosted are ignored.
+    pub fn hear(&mut self, news: &News) {
+        let Some(tracked) = self.live.get_mut(&news.pid) else { return };
+        let at_ns = ns(news.at_ms);
+        match news.event {
+            Event::Born { addr, bytes, site, is_block, is_mapped } => {
+                tracked.born(addr, bytes, site, (is_block, is_mapped), at_ns);
+            }
+            Event::Grown { addr, bytes } => tracked.grown(addr, bytes),
+            Event::Gone { addr, bytes } => tracked.gone(addr, bytes, at_ns),
+            Event::Phase { number } => {
+                self.phases_refused += u64::from(!tracked.enter_phase(number, at_ns));
+            }
+        }
+        self.look_after();
+    }
+
+    /// One observed access.
+    pub fn sample(&mut self, sample: &Sample) {
+        self.period.0 += f64::from(sample.weight);
+        self.period.1 += 1;
+        let Some(tracked) = self.live.get_mut(&sample.pid) else { return };
+        let at_ns = ns(sample.time_ms);
+        while at_ns / self.slot_ns >= SLOTS_MAX {
+            self.slot_ns *= 2;
+        }
+        let cached = self.config.misses_only.then_some(0);
+        let mut access = Access { cached, samples: 1, ..Access::default() };
+        let weight = u64::from(sample.weight);
+        let latency_ns = sample.latency_ns.map(|ns| weight * u64::from(ns));
+        let timed = if latency_ns.is_some() { weight } else { 0 };
+        match sample.kind {
+            AccessKind::Write => {
+                access.writes = weight;
+                (access.timed_writes, access.write_ns) = (timed, latency_ns.unwrap_or(0));
+            }
+            AccessKind::Read | AccessKind::Unknown => {
+                access.reads = weight;
+                (access.timed_reads, access.read_ns) = (timed, latency_ns.unwrap_or(0));
+            }
+        }
+        let process = &mut self.ended.processes[tracked.index as usize];
+        access.threads = thread_bit(&mut process.threads, sample.tid);
+        tracked.accessed(sample.addr, at_ns, self.slot_ns, access);
+        self.look_after();
+    }
+
+    /// The process is gone, or runs another program: what it left becomes part of the profile.
+    pub fn process_gone(&mut self, pid: u32, now_ms: u64, names: &mut dyn Names) {
+        let Some(tracked) = self.live.remove(&pid) else { return };
+        let now_ns = ns(now_ms);
+        let index = tracked.index;
+        let process = &mut self.ended.processes[index as usize];
+        process.end_ns = process.end_ns.max(now_ns);
+        process.peak_bytes = process.peak_bytes.max(tracked.peak_bytes());
+        let start_ns = process.start_ns;
+        self.ended.stretch_slots(self.slot_ns);
+        let left = tracked.end(now_ns, self.slot_ns);
+        let first_phase = self.ended.phases.len() as u32;
+        let marks = left.phases;
+        let ends = marks.iter().skip(1).map(|(start_ns, _)| *start_ns).chain([now_ns]);
+        for ((at_ns, number), end_ns) in marks.iter().zip(ends) {
+            let name = number.map_or_else(|| Arc::from("start"), |number| names.phase(number));
+            self.ended.phases.push(Phase {
+                run: 0,
+                process: Some(index),
+                name,
+                start_ns: (*at_ns).max(start_ns),
+                end_ns: end_ns.max(at_ns + 1),
+            });
+        }
+        let mut known: HashMap<u32, u32> = HashMap::new();
+        for (mut object, cells) in left.objects {
+            let site = object.site;
+            object.site = match known.get(&site) {
+                Some(at) => *at,
+                None => {
+                    let at = self.site(names.site(site));
+                    known.insert(site, at);
+                    at
+                }
+            };
+            object.process = index;
+            let number = self.ended.objects.len() as u32;
+            self.ended.objects.push(object);
+            self.ended.accesses.extend(cells.into_iter().map(|cell| Access {
+                object: number,
+                phase: if marks.is_empty() { 0 } else { first_phase + cell.phase },
+                ..cell
+            }));
+        }
+        self.ended.coarse.objects_merged += left.objects_merged;
+        if self.ended.bytes() > self.compact_due {
+            self.compact();
+        }
+    }
+
+    /// The profile. Processes that are still there are lost: end them first. `run` says what the
+    /// recorder cannot know; its sample period is filled in.
+    pub fn finish(mut self, machine: Machine, mut run: Run) -> Profile {
+        if self.period.1 > 0 {
+            run.sample_period = self.period.0 / self.period.1 as f64;
+        }
+        run.misses_only = self.config.misses_only;
+        run.seen.phases_refused += self.phases_refused;
+        self.ended.phases[0].end_ns = run.duration_ns.max(1);
+        self.ended.runs[0] = run;
+        self.ended.machine = machine;
+        self.ended.stretch_slots(self.slot_ns);
+        self.order();
+        self.ended.detect_phases();
+        self.ended.keep(self.config.limit_bytes);
+        self.ended.coarse.slots_doubled = (self.ended.slot_ns / SLOT_NS_FIRST).ilog2();
+        self.ended
+    }
+
+    /// Puts together what has ended. Live processes keep their indexes.
+    fn compact(&mut self) {
+        self.order();
+        self.ended.keep_apart(self.config.limit_bytes);
+        self.slot_ns = self.slot_ns.max(self.ended.slot_ns);
+        let sites = (0..).zip(&self.ended.sites).map(|(at, site)| (site.hash, at));
+        self.sites = sites.collect();
+        // Where it cannot get smaller, it is not tried at every process's end.
+        self.compact_due = self.config.limit_bytes.max(self.ended.bytes()).saturating_mul(SLACK);
+    }
+
+    /// The index of a new process, and whether it has that with others.
+    fn place(&mut self, process: Process) -> (u32, bool) {
+        if self.ended.processes.len() < PROCESSES_MAX - SHARED_MAX {
+            self.ended.processes.push(process);
+            return (self.ended.processes.len() as u32 - 1, false);
+        }
+        self.ended.coarse.processes_merged += 1;
+        let program = if self.shared.len() + 1 < SHARED_MAX {
+            Arc::clone(&process.program)
+        } else {
+            "".into()
+        };
+        let fresh = self.ended.processes.len() as u32;
+        let at = *self.shared.entry(program).or_insert(fresh);
+        if at == fresh {
+            self.ended.processes.push(process);
+        }
+        (at, true)
+    }
+
+    /// The index of a site that may be there.
+    fn site(&mut self, site: Site) -> u32 {
+        let fresh = self.ended.sites.len() as u32;
+        let at = *self.sites.entry(site.hash).or_insert(fresh);
+        if at == fresh {
+            self.ended.sites.push(site);
+        }
+        at
+    }
+
+    /// Objects of a process together, by birth; accesses in order.
+    fn order(&mut self) {
+        self.ended.merge_objects(|_| None::<()>);
+    }
+
+    /// Keeps what is remembered of live processes within its limits.
+    fn look_after(&mut self) {
+        self.check_due -= 1;
+        if self.check_due > 0 {
+            return;
+        }
+        self.check_due = CHECK_EVERY;
+        let sum = |of: fn(&Tracked) -> usize, live: &HashMap<u32, Tracked>| -> usize {
+            live.values().map(of).sum()
+        };
+        if sum(Tracked::kept, &self.live) > self.config.kept_max {
+            self.live.values_mut().for_each(Tracked::merge_most);
+        }
+        while sum(Tracked::cells, &self.live) > self.config.cells_max {
+            let longest = self.live.values().map(Tracked::last_ns).max().unwrap_or(0);
+            if longest / self.slot_ns > SLOTS_FEW {
+                self.slot_ns *= 2;
+                self.live.values_mut().for_each(|tracked| tracked.reslot(self.slot_ns));
+            } else {
+                self.live.values_mut().for_each(Tracked::merge_all);
+                break;
+            }
+        }
+    }
+}
+
+/// Nanoseconds of milliseconds.
+fn ns(ms: u64) -> u64 {
+    ms.saturating_mul(1_000_000)
+}
+
+/// The bit of a thread; those beyond the last one share bits. 0 where the thread is not known.
+fn thread_bit(threads: &mut Vec<u32>, tid: u32) -> u64 {
+    if tid == 0 {
+        return 0;
+    }
+    match threads.iter().position(|known| *known == tid) {
+        Some(bit) => 1 << bit,
+        None if threads.len() < THREAD_BITS => {
+            threads.push(tid);
+            1 << (threads.len() - 1)
+        }
+        None => 1 << (tid as usize % THREAD_BITS),
+    }
+}

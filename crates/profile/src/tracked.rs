@@ -1,0 +1,491 @@
+//! One live process as a recorder remembers it: what lives, what died, who was accessed when.
+//! In: births, deaths, accesses, times in nanoseconds. Out: its objects when it ends.
+//! Knows nothing of other processes, of names, or of limits: the recorder says when to be brief.
+//!
+//! ```text
+//!   live: first byte -> Live --dies--> dead: one by one   (its group has few)
+//!                        |             group.cells         (its group is merged)
+//!                        `--> groups: (site, size class, kind) -> sums over all of them
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::keep::settle;
+use crate::profile::{Access, Object, size_class};
+
+/// Most groups of one process; objects of further ones count as of the unknown site.
+const GROUPS_MAX: usize = 1 << 16;
+
+/// Phase entries of one process that are told apart.
+pub const PHASES_ENTERED_MAX: usize = 4096;
+
+/// Extents an object is divided into at first; it may grow to twice as many and more.
+const EXTENTS: u64 = 64;
+
+/// Smallest extent, bytes: what is smaller is one.
+const EXTENT_BYTES_MIN: u64 = 64 << 10;
+
+/// Cells at the end of an object's list that are looked through for the one to add to.
+const CELLS_RECENT: usize = 2 * EXTENTS as usize;
+
+/// What the objects of a process are told apart by when they are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    site: u32,
+    class: u32,
+    is_block: bool,
+    is_mapped: bool,
+}
+
+/// Sums over all objects of a key, the live ones included.
+struct Group {
+    key: Key,
+    count: u64,
+    freed: u64,
+    bytes: u64,
+    live_bytes: u64,
+    room_bytes: u64,
+    born_bytes: u64,
+    first_birth_ns: u64,
+    last_death_ns: u64,
+    lived_ns: u64,
+    /// Its objects are one; else each that died is in the list of the dead.
+    is_merged: bool,
+    /// How many are in that list.
+    kept: u32,
+    /// Accesses of those that are merged.
+    cells: Vec<Access>,
+}
+
+/// A live object.
+struct Live {
+    bytes: u64,
+    birth_bytes: u64,
+    room_bytes: u64,
+    birth_ns: u64,
+    group: u32,
+    /// 0: not divided.
+    extent_bytes: u64,
+    cells: Vec<Access>,
+}
+
+/// A dead object that is kept by itself.
+struct Dead {
+    group: u32,
+    object: Object,
+    cells: Vec<Access>,
+}
+
+/// What a process leaves behind. Sites are the process's own numbers, phases indexes into
+/// `phases`.
+#[derive(Default)]
+pub(crate) struct Left {
+    pub(crate) objects: Vec<(Object, Vec<Access>)>,
+    /// When each was entered, and its number; `None`: before the first was.
+    pub(crate) phases: Vec<(u64, Option<u64>)>,
+    pub(crate) objects_merged: u64,
+}
+
+/// One live process.
+pub(crate) struct Tracked {
+    /// Index of its process in the profile.
+    pub(crate) index: u32,
+    start_ns: u64,
+    last_ns: u64,
+    slot_ns: u64,
+    live: BTreeMap<u64, Live>,
+    groups: Vec<Group>,
+    known: HashMap<Key, u32>,
+    dead: Vec<Dead>,
+    phases: Vec<(u64, Option<u64>)>,
+    has_phases: bool,
+    live_bytes: u64,
+    peak_bytes: u64,
+    cells: usize,
+}
+
+impl Tracked {
+    pub(crate) fn new(index: u32, start_ns: u64, slot_ns: u64) -> Tracked {
+        Tracked {
+            index,
+            start_ns,
+            last_ns: start_ns,
+            slot_ns,
+            live: BTreeMap::new(),
+            groups: Vec::new(),
+            known: HashMap::new(),
+            dead: Vec::new(),
+            phases: Vec::new(),
+            has_phases: true,
+            live_bytes: 0,
+            peak_bytes: 0,
+            cells: 0,
+        }
+    }
+
+    /// Whether the phases it marks are told apart.
+    pub(crate) fn tell_phases_apart(&mut self, yes: bool) {
+        self.has_phases = yes;
+    }
+
+    /// Most bytes of live objects at a time.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
+    /// Dead objects kept one by one.
+    pub(crate) fn kept(&self) -> usize {
+        self.dead.len()
+    }
+
+    /// Cells of accesses kept.
+    pub(crate) fn cells(&self) -> usize {
+        self.cells
+    }
+
+    /// When the last access was seen.
+    pub(crate) fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    pub(crate) fn born(
+        &mut self,
+        addr: u64,
+        bytes: u64,
+        site: u32,
+        (is_block, is_mapped): (bool, bool),
+        at_ns: u64,
+    ) {
+        let group = self.group(Key { site, class: size_class(bytes), is_block, is_mapped }, at_ns);
+        let sums = &mut self.groups[group as usize];
+        sums.count += 1;
+        sums.bytes = sums.bytes.max(bytes);
+        sums.first_birth_ns = sums.first_birth_ns.min(at_ns);
+        let extent_bytes = match (bytes / EXTENTS).next_power_of_two() {
+            _ if sums.is_merged || bytes <= EXTENT_BYTES_MIN => 0,
+            piece => piece.max(EXTENT_BYTES_MIN),
+        };
+        let live = Live {
+            bytes,
+            birth_bytes: bytes,
+            room_bytes: bytes,
+            birth_ns: at_ns,
+            group,
+            extent_bytes,
+            cells: Vec::new(),
+        };
+        self.grow(group, bytes);
+        self.live.insert(addr, live);
+    }
+
+    /// The range follows an object that has it from now on.
+    pub(crate) fn grown(&mut self, addr: u64, bytes: u64) {
+        let Some((at, live)) = self.live.range_mut(..addr).next_back() else { return };
+        if at + live.bytes != addr {
+            return;
+        }
+        live.bytes += bytes;
+        live.room_bytes = live.room_bytes.max(live.bytes);
+        let group = live.group;
+        self.grow(group, bytes);
+    }
+
+    /// Nothing lives in the range any longer.
+    pub(crate) fn gone(&mut self, addr: u64, bytes: u64, at_ns: u64) {
+        let end = addr + bytes;
+        while let Some((&at, live)) = self.live.range(..end).next_back() {
+            let live_end = at + live.bytes;
+            if live_end <= addr {
+                return;
+            }
+            let mut live = self.live.remove(&at).expect("it was just found");
+            let (from, to) = (at.max(addr), live_end.min(end));
+            self.shrink(live.group, to - from);
+            if to < live_end {
+                // What is above the range is an object of its own, as old and of the same site.
+                self.part(live_end - to, to, &live);
+            }
+            if at < from {
+                live.bytes = from - at;
+                self.live.insert(at, live);
+            } else if to == live_end {
+                self.die(at, live, at_ns, true);
+            } else {
+                // Nothing is left below: the part above goes on for it.
+                let part = self.live.get_mut(&to).expect("it was just put there");
+                part.birth_bytes = live.birth_bytes;
+                part.room_bytes = live.room_bytes;
+                part.cells = std::mem::take(&mut live.cells);
+                part.cells.iter_mut().for_each(|cell| cell.extent = 0);
+                part.extent_bytes = 0;
+                let sums = &mut self.groups[live.group as usize];
+                sums.count -= 1;
+            }
+        }
+    }
+
+    /// The process enters a phase; false when that cannot be told apart.
+    pub(crate) fn enter_phase(&mut self, number: u64, at_ns: u64) -> bool {
+        if !self.has_phases {
+            return false;
+        }
+        if self.phases.is_empty() {
+            self.phases.push((self.start_ns, None));
+        }
+        let (last_ns, last) = self.phases.last_mut().expect("one is always there");
+        if at_ns <= *last_ns {
+            let was_told = last.is_none();
+            *last = Some(number);
+            return was_told;
+        }
+        if self.phases.len() >= PHASES_ENTERED_MAX {
+            return false;
+        }
+        self.phases.push((at_ns, Some(number)));
+        true
+    }
+
+    /// An access at a time; `access` has counts, everything else is found here.
+    pub(crate) fn accessed(&mut self, addr: u64, at_ns: u64, slot_ns: u64, mut access: Access) {
+        self.reslot(slot_ns);
+        self.last_ns = self.last_ns.max(at_ns);
+        let Some((at, live)) = self.live.range_mut(..=addr).next_back() else { return };
+        if addr >= at + live.bytes {
+            return;
+        }
+        access.slot = u32::try_from(at_ns / slot_ns).unwrap_or(u32::MAX);
+        let entered = self.phases.partition_point(|(start_ns, _)| *start_ns <= at_ns);
+        access.phase = entered.saturating_sub(1) as u32;
+        let group = &mut self.groups[live.group as usize];
+        let cells = if group.is_merged {
+            &mut group.cells
+        } else {
+            access.extent = (addr - at).checked_div(live.extent_bytes).unwrap_or(0) as u32;
+            &mut live.cells
+        };
+        let recent = cells.len().saturating_sub(CELLS_RECENT);
+        match cells[recent..].iter_mut().rev().find(|cell| cell.key() == access.key()) {
+            Some(cell) => cell.absorb(&access),
+            None => {
+                cells.push(access);
+                self.cells += 1;
+            }
+        }
+    }
+
+    /// Time slots are longer from now on.
+    pub(crate) fn reslot(&mut self, slot_ns: u64) {
+        if slot_ns == self.slot_ns {
+            return;
+        }
+        let by = (slot_ns / self.slot_ns) as u32;
+        self.slot_ns = slot_ns;
+        let live = self.live.values_mut().map(|live| &mut live.cells);
+        let dead = self.dead.iter_mut().map(|dead| &mut dead.cells);
+        let groups = self.groups.iter_mut().map(|group| &mut group.cells);
+        let mut cells = 0;
+        for list in live.chain(dead).chain(groups) {
+            list.iter_mut().for_each(|cell| cell.slot /= by);
+            settle(list);
+            list.shrink_to_fit();
+            cells += list.len();
+        }
+        self.cells = cells;
+    }
+
+    /// Puts together the dead of the groups with most of them, until half are left.
+    pub(crate) fn merge_most(&mut self) {
+        let mut by_size: Vec<(u32, u32)> =
+            (0..).zip(&self.groups).map(|(at, group)| (group.kept, at)).collect();
+        by_size.sort_unstable_by(|a, b| b.cmp(a));
+        let mut left = self.dead.len() / 2;
+        for (kept, at) in by_size {
+            if left == 0 || kept == 0 {
+                break;
+            }
+            self.groups[at as usize].is_merged = true;
+            left = left.saturating_sub(kept as usize);
+        }
+        self.fold();
+    }
+
+    /// Puts together the objects of each group.
+    pub(crate) fn merge_all(&mut self) {
+        self.groups.iter_mut().for_each(|group| group.is_merged = true);
+        self.fold();
+    }
+
+    /// The process ended: all its objects, by birth.
+    pub(crate) fn end(mut self, now_ns: u64, slot_ns: u64) -> Left {
+        self.reslot(slot_ns);
+        for (at, live) in std::mem::take(&mut self.live) {
+            self.shrink(live.group, live.bytes);
+            self.die(at, live, now_ns, false);
+        }
+        let mut left = Left { phases: self.phases, ..Left::default() };
+        for Dead { object, cells, .. } in self.dead {
+            left.objects.push((object, cells));
+        }
+        for group in self.groups.into_iter().filter(|group| group.is_merged && group.count > 0) {
+            left.objects_merged += if group.count > 1 { group.count } else { 0 };
+            left.objects.push(group.object());
+        }
+        left.objects.sort_by_key(|(object, _)| object.birth_ns);
+        left
+    }
+
+    fn group(&mut self, mut key: Key, at_ns: u64) -> u32 {
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        if self.groups.len() >= GROUPS_MAX {
+            key.site = 0;
+            if let Some(known) = self.known.get(&key) {
+                return *known;
+            }
+        }
+        let at = self.groups.len() as u32;
+        self.known.insert(key, at);
+        self.groups.push(Group {
+            key,
+            count: 0,
+            freed: 0,
+            bytes: 0,
+            live_bytes: 0,
+            room_bytes: 0,
+            born_bytes: 0,
+            first_birth_ns: at_ns,
+            last_death_ns: at_ns,
+            lived_ns: 0,
+            is_merged: false,
+            kept: 0,
+            cells: Vec::new(),
+        });
+        at
+    }
+
+    fn grow(&mut self, group: u32, bytes: u64) {
+        self.live_bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        let sums = &mut self.groups[group as usize];
+        sums.born_bytes = sums.born_bytes.saturating_add(bytes);
+        sums.live_bytes += bytes;
+        sums.room_bytes = sums.room_bytes.max(sums.live_bytes);
+    }
+
+    fn shrink(&mut self, group: u32, bytes: u64) {
+        self.live_bytes -= bytes;
+        self.groups[group as usize].live_bytes -= bytes;
+    }
+
+    /// What is above a hole in an object.
+    fn part(&mut self, bytes: u64, addr: u64, of: &Live) {
+        self.groups[of.group as usize].count += 1;
+        let part = Live {
+            bytes,
+            birth_bytes: bytes,
+            room_bytes: bytes,
+            extent_bytes: 0,
+            cells: Vec::new(),
+            ..*of
+        };
+        self.live.insert(addr, part);
+    }
+
+    /// An object is over. Its bytes have been taken off already.
+    fn die(&mut self, addr: u64, live: Live, at_ns: u64, is_freed: bool) {
+        let death_ns = at_ns.max(live.birth_ns + 1);
+        let group = &mut self.groups[live.group as usize];
+        group.freed += u64::from(is_freed);
+        group.lived_ns = group.lived_ns.saturating_add(death_ns - live.birth_ns);
+        group.last_death_ns = group.last_death_ns.max(death_ns);
+        if group.is_merged {
+            self.cells -= live.cells.len();
+            self.cells += take_in(group, live.cells);
+            return;
+        }
+        group.kept += 1;
+        let object = Object {
+            process: 0,
+            site: group.key.site,
+            count: 1,
+            bytes: live.birth_bytes,
+            room_bytes: live.room_bytes,
+            born_bytes: live.room_bytes,
+            address: addr,
+            birth_ns: live.birth_ns,
+            death_ns,
+            freed: u64::from(is_freed),
+            lived_ns: death_ns - live.birth_ns,
+            extent_bytes: live.extent_bytes,
+            is_block: group.key.is_block,
+            is_mapped: group.key.is_mapped,
+        };
+        self.dead.push(Dead { group: live.group, object, cells: live.cells });
+    }
+
+    /// Moves what belongs to merged groups into them.
+    fn fold(&mut self) {
+        let groups = &mut self.groups;
+        for live in self.live.values_mut() {
+            let group = &mut groups[live.group as usize];
+            if group.is_merged {
+                live.extent_bytes = 0;
+                take_in(group, std::mem::take(&mut live.cells));
+            }
+        }
+        self.dead.retain_mut(|dead| {
+            let group = &mut groups[dead.group as usize];
+            if group.is_merged {
+                take_in(group, std::mem::take(&mut dead.cells));
+            }
+            !group.is_merged
+        });
+        self.dead.shrink_to_fit();
+        for group in groups.iter_mut().filter(|group| group.is_merged) {
+            group.kept = 0;
+            settle(&mut group.cells);
+        }
+        let live = self.live.values().map(|live| live.cells.len());
+        let dead = self.dead.iter().map(|dead| dead.cells.len());
+        self.cells = live.chain(dead).chain(self.groups.iter().map(|g| g.cells.len())).sum();
+    }
+}
+
+impl Group {
+    /// All its objects as one.
+    fn object(mut self) -> (Object, Vec<Access>) {
+        settle(&mut self.cells);
+        let object = Object {
+            process: 0,
+            site: self.key.site,
+            count: self.count,
+            bytes: self.bytes,
+            room_bytes: self.room_bytes.max(self.bytes),
+            born_bytes: self.born_bytes.clamp(self.room_bytes.max(self.bytes), i64::MAX as u64),
+            address: 0,
+            birth_ns: self.first_birth_ns,
+            death_ns: self.last_death_ns.max(self.first_birth_ns + 1),
+            freed: self.freed.min(self.count),
+            lived_ns: self.lived_ns,
+            extent_bytes: 0,
+            is_block: self.key.is_block,
+            is_mapped: self.key.is_mapped,
+        };
+        (object, self.cells)
+    }
+}
+
+/// Adds the cells of an object to its group's; how many more the group has then.
+fn take_in(group: &mut Group, cells: Vec<Access>) -> usize {
+    let before = group.cells.len();
+    for cell in cells {
+        let cell = Access { extent: 0, ..cell };
+        let recent = group.cells.len().saturating_sub(CELLS_RECENT);
+        match group.cells[recent..].iter_mut().rev().find(|known| known.key() == cell.key()) {
+            Some(known) => known.absorb(&cell),
+            None => group.cells.push(cell),
+        }
+    }
+    group.cells.len() - before
+}

@@ -1,0 +1,156 @@
+//! What the planner is told of a profile.
+//! In: a [`Profile`]. Out: a [`Workload`], with the way back from its objects and phases.
+//! Knows nothing of memories or plans.
+//!
+//! Runs follow one another on one axis of time, so that what never lived together is not asked to
+//! share room. The phases of a run are those of the process that accessed most, or the detected
+//! ones if those that marked none accessed more; accesses of other processes count in the phase
+//! that most of their time slot lies in.
+
+use std::collections::BTreeMap;
+
+use tiercel_planner::{self as planner, Use, Workload};
+
+use crate::profile::{Access, Object, Profile};
+
+/// Weight of a latency where each access counted missed the caches and is a line of its own: 8
+/// (all of it, against the eighth of H2M Eq. 1) over the misses a core keeps in flight, as the
+/// ledger reckons.
+pub const MISS_WEIGHT: f64 = 8.0 / 4.0;
+
+/// The same where all accesses were counted: H2M Eq. 1 as it is.
+pub const ACCESS_WEIGHT: f64 = 1.0;
+
+/// A workload, and where its parts come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// For the planner. Counts are of accesses, not of samples: its sample period is 1.
+    pub workload: Workload,
+    /// Index in the profile of each of its objects.
+    pub objects: Vec<u32>,
+    /// Index in the profile of each of its phases.
+    pub phases: Vec<u32>,
+}
+
+impl Profile {
+    /// The profile as a workload. A profile without runs is one without objects.
+    pub fn to_workload(&self) -> Told {
+        let mut told = Told {
+            workload: Workload {
+                objects: Vec::new(),
+                phases: Vec::new(),
+                end_ns: 0,
+                sample_period: 1.0,
+            },
+            objects: Vec::new(),
+            phases: Vec::new(),
+        };
+        let mut of_object: Vec<&[Access]> = vec![&[]; self.objects.len()];
+        for part in self.accesses.chunk_by(|a, b| a.object == b.object) {
+            of_object[part[0].object as usize] = part;
+        }
+        for run in 0..self.runs.len() as u32 {
+            self.tell_run(run, &of_object, &mut told);
+        }
+        if told.workload.phases.is_empty() {
+            told.workload.phases.push(phase("A", 0));
+            told.workload.end_ns = 1;
+        }
+        told
+    }
+
+    fn tell_run(&self, run: u32, of_object: &[&[Access]], told: &mut Told) {
+        let base_ns = told.workload.end_ns;
+        let first_phase = told.workload.phases.len() as u32;
+        let phases = self.leading_phases(run);
+        let starts: Vec<u64> = phases.iter().map(|at| self.phases[*at as usize].start_ns).collect();
+        let of_run = |object: &Object| self.run_of(object) == run;
+        let last_death = self.objects.iter().filter(|o| of_run(o)).map(|o| o.death_ns).max();
+        let last_phase = phases.iter().map(|at| self.phases[*at as usize].end_ns).max();
+        let duration_ns = self.runs[run as usize].duration_ns;
+        let length_ns = duration_ns.max(last_death.unwrap_or(0)).max(last_phase.unwrap_or(1));
+        told.workload.end_ns = base_ns + length_ns + 1;
+        for (index, at) in phases.iter().enumerate() {
+            let one = &self.phases[*at as usize];
+            // What happens before the first belongs to it.
+            let start_ns = if index == 0 { base_ns } else { base_ns + one.start_ns };
+            told.workload.phases.push(phase(&one.name, start_ns));
+            told.phases.push(*at);
+        }
+        let weight = match self.runs[run as usize].misses_only {
+            true => MISS_WEIGHT,
+            false => ACCESS_WEIGHT,
+        };
+        for (index, object) in self.objects_of(run) {
+            let site = self.sites[object.site as usize].hash;
+            let mut planned = planner::Object {
+                name: format!("{site:016x}/{}", object.size_class()),
+                bytes: object.room_bytes,
+                birth_ns: base_ns + object.birth_ns,
+                death_ns: base_ns + object.death_ns,
+                uses: Vec::new(),
+            };
+            let (first, last) = told.workload.phases_of(&planned);
+            let mut uses: BTreeMap<u32, Access> = BTreeMap::new();
+            for access in of_object[index as usize] {
+                let phase = self.phase_of(access, &phases, &starts) + first_phase;
+                let phase = phase.clamp(first as u32, last as u32);
+                uses.entry(phase)
+                    .or_insert(Access { cached: Some(0), ..Access::default() })
+                    .absorb(access);
+            }
+            planned.uses =
+                uses.into_iter().map(|(phase, all)| use_of(phase, &all, weight)).collect();
+            told.workload.objects.push(planned);
+            told.objects.push(index);
+        }
+    }
+
+    /// The phases that count in a run, ascending by start; at least one where it has accesses.
+    fn leading_phases(&self, run: u32) -> Vec<u32> {
+        let mut accesses: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+        for access in &self.accesses {
+            let phase = &self.phases[access.phase as usize];
+            if phase.run == run {
+                let sum = accesses.entry(phase.process).or_default();
+                *sum = sum.saturating_add(access.accesses());
+            }
+        }
+        let of_run = |at: &u32| self.phases[*at as usize].run == run;
+        let leader = match accesses.iter().max_by_key(|(_, count)| **count) {
+            Some((leader, _)) => *leader,
+            // Nothing was accessed: marks say more than what was detected in nothing.
+            None => (0..self.phases.len() as u32)
+                .filter(of_run)
+                .filter_map(|at| self.phases[at as usize].process)
+                .next(),
+        };
+        let is_leading = |at: &u32| self.phases[*at as usize].process == leader;
+        (0..self.phases.len() as u32).filter(of_run).filter(is_leading).collect()
+    }
+
+    /// Which of the leading phases an access belongs to.
+    fn phase_of(&self, access: &Access, phases: &[u32], starts: &[u64]) -> u32 {
+        if let Ok(at) = phases.binary_search(&access.phase) {
+            return at as u32;
+        }
+        let middle_ns = u64::from(access.slot) * self.slot_ns + self.slot_ns / 2;
+        starts.partition_point(|start_ns| *start_ns <= middle_ns).saturating_sub(1) as u32
+    }
+}
+
+fn phase(name: &str, start_ns: u64) -> planner::Phase {
+    planner::Phase { name: name.to_owned(), start_ns, compute_ns: 0.0 }
+}
+
+fn use_of(phase: u32, all: &Access, latency_weight: f64) -> Use {
+    let accesses = all.accesses().max(1) as f64;
+    Use {
+        phase,
+        reads: all.reads as f64,
+        writes: all.writes as f64,
+        hit_ratio: all.cached.map_or(0.0, |cached| (cached as f64 / accesses).min(1.0)),
+        latency_weight,
+        threads: all.threads.count_ones().max(1),
+    }
+}

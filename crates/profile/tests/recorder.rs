@@ -1,0 +1,240 @@
+//! The recorder: what a ledger tells and a sampler sees becomes a profile, within bounds.
+
+use std::sync::Arc;
+
+use tiercel_ledger::{Config, Event, Ledger, News};
+use tiercel_machine::Machine;
+use tiercel_profile::{Frame, Names, Object, Profile, Recorder, RecorderConfig, Run, Site, check};
+use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
+
+const PID: u32 = 7;
+const OS_PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const KEPT_MAX: usize = 1 << 13;
+const CELLS_MAX: usize = 1 << 14;
+
+/// Sites and phases by their number.
+struct Numbers;
+
+impl Names for Numbers {
+    fn site(&mut self, number: u32) -> Site {
+        if number == 0 {
+            return Site::default();
+        }
+        let frame = Frame { module: "/bin/p".into(), address: number.into(), ..Frame::default() };
+        Site { hash: number.into(), frames: vec![frame] }
+    }
+
+    fn phase(&mut self, number: u64) -> Arc<str> {
+        format!("phase {number}").into()
+    }
+}
+
+fn recorder() -> Recorder {
+    let mut recorder = Recorder::new(RecorderConfig {
+        misses_only: true,
+        kept_max: KEPT_MAX,
+        cells_max: CELLS_MAX,
+        ..Default::default()
+    });
+    recorder.process_born(PID, None, "p", 0);
+    recorder
+}
+
+fn end(mut recorder: Recorder, now_ms: u64) -> Profile {
+    recorder.process_gone(PID, now_ms, &mut Numbers);
+    let machine = Machine::builtin("spr-cxl").expect("built in").expect("right");
+    let run = Run { duration_ns: now_ms * 1_000_000, ..Run::default() };
+    let profile = recorder.finish(machine, run);
+    assert_eq!(check(&profile), Ok(()));
+    profile
+}
+
+fn born(recorder: &mut Recorder, addr: u64, bytes: u64, site: u32, at_ms: u64) {
+    let event = Event::Born { addr, bytes, site, is_block: false, is_mapped: false };
+    recorder.hear(&News { pid: PID, at_ms, event });
+}
+
+fn gone(recorder: &mut Recorder, addr: u64, bytes: u64, at_ms: u64) {
+    recorder.hear(&News { pid: PID, at_ms, event: Event::Gone { addr, bytes } });
+}
+
+fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
+    let latency_ns = Some(100);
+    Sample { time_ms, pid: PID, tid: PID, addr, kind, latency_ns, node: None, weight: 10 }
+}
+
+/// `site: bytes birth-death reads/writes`, times in milliseconds.
+fn shown(profile: &Profile) -> Vec<String> {
+    let line = |(index, object): (usize, &Object)| {
+        let of_it = || profile.accesses.iter().filter(|access| access.object as usize == index);
+        let (reads, writes) = of_it().fold((0, 0), |(r, w), one| (r + one.reads, w + one.writes));
+        let site = profile.site_of(object).hash;
+        let times = (object.birth_ns / 1_000_000, object.death_ns / 1_000_000);
+        format!("{site}: {} {}-{} {reads}/{writes}", object.room_bytes, times.0, times.1)
+    };
+    profile.objects.iter().enumerate().map(line).collect()
+}
+
+#[test]
+fn lives_and_accesses() {
+    let mut recorder = recorder();
+    born(&mut recorder, MIB, MIB, 1, 10);
+    born(&mut recorder, 4 * MIB, 2 * MIB, 2, 20);
+    recorder.sample(&sample(30, MIB + 5, AccessKind::Read));
+    recorder.sample(&sample(30, MIB + 5, AccessKind::Write));
+    recorder.sample(&sample(30, 9 * MIB, AccessKind::Read));
+    gone(&mut recorder, MIB, MIB, 40);
+    // The same address, used again.
+    born(&mut recorder, MIB, MIB, 1, 50);
+    recorder.sample(&sample(60, 2 * MIB - 1, AccessKind::Read));
+    let profile = end(recorder, 100);
+    let expect = ["1: 1048576 10-40 10/10", "2: 2097152 20-100 0/0", "1: 1048576 50-100 10/0"];
+    assert_eq!(shown(&profile), expect);
+    assert_eq!(profile.objects.iter().map(|o| o.freed).collect::<Vec<_>>(), [1, 0, 0]);
+    // A MiB has 16 extents of 64 KiB; a slot is 2^24 ns.
+    let seen = profile.accesses.last().unwrap();
+    assert_eq!((seen.extent, seen.slot, seen.samples, seen.threads), (15, 3, 1, 1));
+    assert_eq!((seen.timed_reads, seen.read_ns, seen.cached), (10, 1000, Some(0)));
+    assert_eq!((profile.processes[0].peak_bytes, profile.runs[0].sample_period), (3 * MIB, 10.0));
+}
+
+#[test]
+fn holes_growth_and_what_is_left() {
+    let mut recorder = recorder();
+    born(&mut recorder, MIB, 4 * MIB, 1, 10);
+    recorder.sample(&sample(11, MIB, AccessKind::Read));
+    // A hole in the middle, then the lower part goes, then the upper part grows.
+    gone(&mut recorder, 2 * MIB, MIB, 20);
+    gone(&mut recorder, MIB, MIB, 30);
+    recorder.hear(&News { pid: PID, at_ms: 35, event: Event::Grown { addr: 5 * MIB, bytes: MIB } });
+    recorder.sample(&sample(36, 5 * MIB + 9, AccessKind::Write));
+    // From below, a piece at a time: it stays one object.
+    gone(&mut recorder, 3 * MIB, MIB, 40);
+    let profile = end(recorder, 50);
+    assert_eq!(shown(&profile), ["1: 4194304 10-30 10/0", "1: 3145728 10-50 0/10"]);
+}
+
+#[test]
+fn phases_that_are_marked() {
+    let mut recorder = recorder();
+    let enter = |recorder: &mut Recorder, number, at_ms| {
+        recorder.hear(&News { pid: PID, at_ms, event: Event::Phase { number } });
+    };
+    born(&mut recorder, MIB, MIB, 1, 0);
+    enter(&mut recorder, 1, 100);
+    recorder.sample(&sample(90, MIB, AccessKind::Read));
+    recorder.sample(&sample(100, MIB, AccessKind::Read));
+    // Two within the clock's resolution: the later one counts, and it is said.
+    enter(&mut recorder, 2, 200);
+    enter(&mut recorder, 3, 200);
+    recorder.sample(&sample(201, MIB, AccessKind::Read));
+    enter(&mut recorder, 1, 300);
+    recorder.sample(&sample(301, MIB, AccessKind::Read));
+    let profile = end(recorder, 400);
+    let marked = profile.phases.iter().filter(|phase| phase.process == Some(0));
+    let marked: Vec<_> = marked.map(|phase| (&*phase.name, phase.start_ns / 1_000_000)).collect();
+    assert_eq!(marked, [("start", 0), ("phase 1", 100), ("phase 3", 200), ("phase 1", 300)]);
+    let of_accesses = profile.accesses.iter().map(|one| &*profile.phases[one.phase as usize].name);
+    assert_eq!(of_accesses.collect::<Vec<_>>(), ["start", "phase 1", "phase 3", "phase 1"]);
+    assert_eq!(profile.runs[0].seen.phases_refused, 1);
+    let told = profile.to_workload();
+    let names: Vec<_> = told.workload.phases.iter().map(|phase| &*phase.name).collect();
+    assert_eq!(names, ["start", "phase 1", "phase 3", "phase 1"]);
+}
+
+#[test]
+fn phases_that_are_found() {
+    let mut recorder = recorder();
+    (0..4).for_each(|n| born(&mut recorder, (n + 1) * MIB, MIB, 1, 0));
+    for time_ms in 0..1200 {
+        // Two hot objects for 300 ms each, in turns.
+        let hot = time_ms / 300 % 2 * 2 + time_ms % 2;
+        recorder.sample(&sample(time_ms, (hot + 1) * MIB, AccessKind::Read));
+    }
+    let profile = end(recorder, 1200);
+    // A window has 64 samples, four slots of 17 ms.
+    let phases = profile.phases.iter().map(|p| format!("{} {}", p.name, p.start_ns / 1_000_000));
+    assert_eq!(phases.collect::<Vec<_>>(), ["A 0", "B 268", "A 603", "B 872"]);
+}
+
+#[test]
+fn many_dead_are_put_together_and_the_few_are_not() {
+    let mut recorder = recorder();
+    let many = 3 * KEPT_MAX as u64;
+    for number in 0..many {
+        born(&mut recorder, MIB, OS_PAGE, 1, number / 100);
+        if number % 64 == 0 {
+            recorder.sample(&sample(number / 100, MIB, AccessKind::Read));
+        }
+        if number % 1000 == 0 {
+            born(&mut recorder, 2 * MIB, 64 * OS_PAGE, 2, number / 100);
+            gone(&mut recorder, 2 * MIB, 64 * OS_PAGE, number / 100 + 5);
+        }
+        gone(&mut recorder, MIB, OS_PAGE, number / 100);
+    }
+    let profile = end(recorder, many / 100);
+    let rows = |site: u64| {
+        let of_site = profile.objects.iter().filter(|o| profile.site_of(o).hash == site);
+        of_site.map(|object| (object.count, object.room_bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(1), [(many, OS_PAGE)]);
+    assert_eq!(rows(2).len() as u64, many / 1000 + 1);
+    assert_eq!(profile.coarse.objects_merged, many);
+    let reads: u64 = profile.accesses.iter().map(|access| access.reads).sum();
+    assert_eq!(reads, (many / 64) * 10);
+}
+
+#[test]
+fn what_is_seen_is_bounded() {
+    let mut recorder = recorder();
+    let objects = 1u64 << 10;
+    (0..objects).for_each(|n| born(&mut recorder, (n + 1) * MIB, OS_PAGE, n as u32 % 50, 0));
+    // More cells than may be kept, over an hour.
+    let samples = 10 * CELLS_MAX as u64;
+    for number in 0..samples {
+        let addr = (number * 7919 % objects + 1) * MIB;
+        recorder.sample(&sample(number * 3_600_000 / samples, addr, AccessKind::Read));
+    }
+    let profile = end(recorder, 3_600_000);
+    let reads: u64 = profile.accesses.iter().map(|access| access.reads).sum();
+    assert_eq!(reads, samples * 10);
+    assert!(profile.accesses.len() <= CELLS_MAX + objects as usize, "{}", profile.accesses.len());
+    assert!(profile.slot_ns > 1 << 24 && profile.coarse.slots_doubled > 0);
+}
+
+#[test]
+fn it_hears_what_a_ledger_tells() {
+    let mut ledger = Ledger::new(Config::default(), 0).unwrap();
+    ledger.process_born(PID).unwrap();
+    ledger.listen();
+    let version = |generation| Version { carve: 1, generation };
+    let born = |generation, time_ms| Record::Born {
+        addr: MIB,
+        bytes: MIB,
+        site: 3,
+        version: version(generation),
+        arena: None,
+        flags: Flags(0),
+        time_ms,
+    };
+    let died = |generation, time_ms| Record::Died {
+        addr: MIB,
+        bytes: MIB,
+        version: version(generation),
+        flags: Flags(0),
+        time_ms,
+    };
+    ledger.advance(500);
+    // Out of order, as rings are drained: the second use dies before it is born.
+    for record in [born(1, 100), died(1, 200), died(2, 400), born(2, 300), born(3, 450)] {
+        ledger.apply(PID, &record);
+    }
+    ledger.tick(1000);
+    let (mut recorder, mut news) = (recorder(), Vec::new());
+    ledger.take_news(&mut news);
+    news.iter().for_each(|one| recorder.hear(one));
+    let profile = end(recorder, 1000);
+    // Of the second use nothing is known but its end.
+    assert_eq!(shown(&profile), ["3: 1048576 100-200 0/0", "3: 1048576 450-1000 0/0"]);
+}
