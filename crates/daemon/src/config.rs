@@ -207,6 +207,8 @@ pub struct DaemonConfig {
     pub ledger: tiercel_ledger::Config,
     /// The policy's settings.
     pub policy: tiercel_policy::Config,
+    /// Record a profile; then births are left to the kernel.
+    pub record: Option<tiercel_profile::RecorderConfig>,
 }
 
 impl DaemonConfig {
@@ -228,6 +230,7 @@ impl DaemonConfig {
             poll_max_ms: settings.daemon.poll_max.0.as_millis() as u64,
             ledger,
             policy: settings.policy.clone(),
+            record: None,
         })
     }
 }

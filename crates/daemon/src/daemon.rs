@@ -15,6 +15,7 @@ use crate::hands::Hands;
 use crate::moves::MoveLog;
 use crate::place::{Access, Place, PlaceError};
 use crate::poller::{Interest, Poller, Token};
+use crate::record::Recording;
 use crate::sites::Sites;
 use crate::summary::{Farewell, Summary};
 use crate::watch::Watch;
@@ -111,6 +112,8 @@ pub struct Daemon {
     pub(crate) pace: Pace,
     pub(crate) records: Vec<Record>,
     pub(crate) samples: Vec<Sample>,
+    /// `None`: nothing is recorded.
+    pub(crate) recording: Option<Recording>,
     handle: Handle,
     next_number: u32,
     began: Instant,
@@ -163,13 +166,16 @@ impl Daemon {
         let tiers = parts.machine.tiers();
         let no_tier = || DaemonError::NoTier(parts.machine.name.clone());
         let fast = tiers.first().ok_or_else(no_tier)?.nodes.clone();
-        let arenas = arenas(&tiers);
+        // Where births are seen as they are without us, nothing is steered.
+        let arenas = if config.record.is_some() { Vec::new() } else { arenas(&tiers) };
         let mut ledger = Ledger::new(config.ledger.clone(), 0)?;
         if !hands.keeps_books() {
             // Books hear of births one by one; else what is born in an arena is believed to be
             // there.
             ledger.set_arenas(&arenas.iter().copied().map(Some).collect::<Vec<_>>());
         }
+        let kind = parts.sampler.as_ref().map(|sampler| sampler.kind());
+        let recording = config.record.map(|config| Recording::new(config, kind, &mut ledger));
         let policy = Policy::new(config.policy.clone())
             .map_err(|error| DaemonError::Policy(error.to_string()))?;
         let mut daemon = Daemon {
@@ -191,6 +197,7 @@ impl Daemon {
             pace: Pace::default(),
             records: Vec::new(),
             samples: Vec::new(),
+            recording,
             handle: Handle { stop: Arc::new(AtomicBool::new(false)), wake },
             next_number: 1,
             began: Instant::now(),
@@ -363,7 +370,11 @@ impl Daemon {
         arrival.welcome(number);
         let mut client = Client::new(arrival, now);
         self.ledger.advance(now);
+        if let Some(recording) = &mut self.recording {
+            recording.client_came(&client, parent, now);
+        }
         client.first_look(&mut self.ledger);
+        self.tell_recording();
         self.clients.insert(number, client);
         self.numbers.insert(pid, number);
         self.summary.clients.attached += 1;
@@ -393,6 +404,10 @@ impl Daemon {
             self.stepped_aside(reason);
         }
         self.sites.keep(&client.present(&self.ledger));
+        let now = self.now_ms();
+        if let Some(recording) = &mut self.recording {
+            recording.client_left(&client, &mut self.ledger, now);
+        }
         if let Some(sampler) = &mut self.sampler
             && matches!(client.watch, Watch::Watched { .. })
         {
@@ -438,7 +453,8 @@ impl Daemon {
         self.ledger.tick(now);
         let summary = self.status();
         let sites = self.sites.rows(std::iter::empty(), summary.budget.fast_bytes);
-        Farewell { summary, sites }
+        let recorded = self.recording.map(|recording| recording.finish(self.machine, &summary));
+        Farewell { summary, sites, profile: recorded.map(Box::new) }
     }
 }
 

@@ -23,6 +23,7 @@ mod metrics;
 mod moves;
 pub mod place;
 mod poller;
+mod record;
 mod sites;
 mod status;
 mod summary;
@@ -37,6 +38,7 @@ pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::{Daemon, DaemonError, Handle, Parts};
 pub use fits::Fits;
 pub use moves::{LoggedMove, MoveTotals};
+pub use record::{NAMED_MAX, name_sites};
 pub use sites::{SITES_MAX, SiteRow, Use};
 pub use summary::{
     Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,

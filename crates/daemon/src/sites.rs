@@ -145,6 +145,11 @@ impl ClientUses {
         }
     }
 
+    /// Hash and stack of a site that was learned.
+    pub(crate) fn site(&self, number: u32) -> Option<(u64, &[SiteFrame])> {
+        self.known.get(&number).map(|known| (known.hash, &*known.frames))
+    }
+
     /// Forgets what lived; the look that follows says it anew.
     pub fn begin_look(&mut self) {
         for used in self.uses.values_mut() {

@@ -39,6 +39,7 @@ impl Daemon {
         summary.objects.born = totals.objects_born;
         summary.objects.born_bytes = totals.born_bytes;
         summary.objects.ephemeral = totals.objects_ephemeral;
+        summary.objects.refused = totals.births_refused;
         summary.objects.extents = self.ledger.extent_totals().0;
         summary.moves = self.moves.totals.clone();
         summary.budget = BudgetState {

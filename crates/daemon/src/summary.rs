@@ -7,6 +7,7 @@ use crate::sites::SiteRow;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_policy::Judged;
+use tiercel_profile::Profile;
 
 /// Kinds of problems kept; each is counted.
 pub const PROBLEMS_MAX: usize = 64;
@@ -114,6 +115,9 @@ pub struct ObjectCounts {
     pub born_bytes: u64,
     /// Born and dead within one tick (MAT 3.2.1).
     pub ephemeral: u64,
+    /// Births refused: the ledger was full, or they could not be true.
+    #[serde(default)]
+    pub refused: u64,
     /// Extents that live.
     pub extents: u64,
     /// Bytes of live objects.
@@ -194,6 +198,9 @@ pub struct Farewell {
     pub summary: Summary,
     /// All sites, those that deserve fast memory most first.
     pub sites: Vec<SiteRow>,
+    /// What was recorded, where that was asked for; functions have no names yet.
+    #[serde(skip)]
+    pub profile: Option<Box<Profile>>,
 }
 
 impl Summary {

@@ -83,6 +83,11 @@ impl Symbols {
         frames.iter().flat_map(|frame| self.frame(frame)).collect()
     }
 
+    /// A frame and what was inlined into it, innermost first; never empty.
+    pub fn names(&mut self, frame: &SiteFrame) -> Vec<Named> {
+        self.frame(frame)
+    }
+
     /// The innermost frame that is no allocation wrapper; the outermost when all are.
     pub fn deserving(&mut self, frames: &[SiteFrame]) -> Option<Named> {
         for frame in frames {
@@ -94,7 +99,6 @@ impl Symbols {
         frames.last().and_then(|frame| self.frame(frame).pop())
     }
 
-    /// A frame and what was inlined into it, innermost first; never empty.
     fn frame(&mut self, frame: &SiteFrame) -> Vec<Named> {
         if let Some(known) = self.names.get(frame) {
             return known.clone();
@@ -169,30 +173,39 @@ fn is_usable(frame: &SiteFrame) -> bool {
 }
 
 fn same_build(frame: &SiteFrame) -> bool {
-    let path: &Path = &frame.path;
+    build_id(&frame.path).is_some_and(|id| *id == *frame.build_id)
+}
+
+/// The GNU build-id of an ELF file; `None` when there is none.
+pub fn build_id(path: &Path) -> Option<Vec<u8>> {
     let read = std::panic::catch_unwind(|| blazesym::helper::read_elf_build_id(path));
-    matches!(read, Ok(Ok(Some(id))) if *id == *frame.build_id)
+    Some(read.ok()?.ok()??.to_vec())
 }
 
 /// Bytes as hexadecimal text.
-mod hex {
+pub(crate) mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use std::sync::Arc;
 
     pub fn serialize<S: Serializer>(bytes: &[u8], out: S) -> Result<S::Ok, S::Error> {
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        out.serialize_str(&text)
+        out.serialize_str(&text(bytes))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<[u8]>, D::Error> {
         let text = String::deserialize(from)?;
-        let bad = || de::Error::custom("hexadecimal digits in pairs expected");
+        bytes(&text).ok_or_else(|| de::Error::custom("hexadecimal digits in pairs expected"))
+    }
+
+    pub fn text(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub fn bytes(text: &str) -> Option<Arc<[u8]>> {
         if !text.is_ascii() || text.len() % 2 != 0 {
-            return Err(bad());
+            return None;
         }
-        (0..text.len() / 2)
-            .map(|i| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).map_err(|_| bad()))
-            .collect()
+        let pair = |i: usize| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).ok();
+        (0..text.len() / 2).map(pair).collect()
     }
 }
 

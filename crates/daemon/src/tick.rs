@@ -61,6 +61,9 @@ impl Daemon {
             if !drained.more {
                 client.heal(&mut self.ledger, now);
             }
+            if let Some(recording) = &mut self.recording {
+                recording.hear(&mut self.ledger);
+            }
         }
         let took_ns = cpu::since_ns(began_ns);
         self.summary.spent.records_ns += took_ns;
@@ -90,7 +93,11 @@ impl Daemon {
         let hands = &mut self.hands;
         for _ in 0..LAST_TURNS_MAX {
             let died = |pid, addr, bytes| hands.died(pid, mover::Range { addr, bytes });
-            if !client.drain(&mut self.ledger, &mut self.records, now, died).more {
+            let more = client.drain(&mut self.ledger, &mut self.records, now, died).more;
+            if let Some(recording) = &mut self.recording {
+                recording.hear(&mut self.ledger);
+            }
+            if !more {
                 break;
             }
         }
@@ -110,6 +117,9 @@ impl Daemon {
         for sample in &self.samples {
             let site = self.ledger.site_at(sample.pid, sample.addr);
             self.ledger.sample(sample);
+            if let Some(recording) = &mut self.recording {
+                recording.sampled(sample);
+            }
             if let Some(site) = site
                 && let Some(number) = self.numbers.get(&sample.pid)
                 && let Some(client) = self.clients.get_mut(number)

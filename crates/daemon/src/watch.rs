@@ -49,7 +49,9 @@ impl Daemon {
         let tells = sampler.kind() == Kind::Probe;
         for client in self.clients.values_mut() {
             let live_bytes = self.ledger.tracked_bytes(client.pid).map_or(0, |(live, _)| live);
-            let stayed = now_ms >= client.since_ms + PROBATION_MS || live_bytes >= PROBATION_BYTES;
+            let stayed = self.recording.is_some()
+                || now_ms >= client.since_ms + PROBATION_MS
+                || live_bytes >= PROBATION_BYTES;
             if stayed && matches!(client.watch, Watch::Probation(_)) {
                 client.watch = match attach(sampler.as_mut(), client) {
                     Ok(()) => Watch::Watched { live_bytes: 0 },

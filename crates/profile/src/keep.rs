@@ -300,7 +300,7 @@ fn merge<'a>(members: impl Iterator<Item = &'a Object> + Clone) -> Object {
 }
 
 /// Most bytes that lived at a time; of objects that are several already, at most.
-fn room_bytes<'a>(members: impl Iterator<Item = &'a Object>) -> u64 {
+pub(crate) fn room_bytes<'a>(members: impl Iterator<Item = &'a Object>) -> u64 {
     let mut changes: Vec<(u64, i128)> = Vec::new();
     for object in members {
         changes.push((object.birth_ns, i128::from(object.room_bytes)));

@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod export;
 mod keep;
 mod merge;
+mod overview;
 mod phases;
 mod place;
 mod profile;
@@ -24,8 +26,10 @@ mod workload;
 mod wrappers;
 
 pub use check::{RUNS_MAX, check};
+pub use export::{Format, TABLES};
 pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
 pub use merge::{MergeError, Relation, merge};
+pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
 pub use phases::DETECTED_MAX;
 pub use place::{deserving, place};
 pub use profile::{
@@ -33,6 +37,7 @@ pub use profile::{
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
+pub use table::TEXT_BYTES_MAX;
 pub use tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
 };

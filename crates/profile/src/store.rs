@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tiercel_machine::Machine;
 
 use crate::check::check;
+use crate::export::TABLES;
 use crate::profile::{Coarse, Profile, Run};
 use crate::table::{self, Row, Texts};
 use crate::tables;
@@ -188,8 +189,8 @@ pub fn read(folder: &Path) -> Result<Profile, ProfileError> {
 }
 
 /// The tables' files.
-fn table_names() -> [String; 7] {
-    ["processes", "threads", "sites", "frames", "phases", "objects", "accesses"].map(file_name)
+fn table_names() -> [String; TABLES.len()] {
+    TABLES.map(file_name)
 }
 
 fn file_name(table: &str) -> String {

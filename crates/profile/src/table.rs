@@ -30,7 +30,7 @@ pub(crate) const ROWS_PER_GROUP: usize = 1 << 18;
 const DATA_PAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Longest text of one cell, bytes; templates of C++ have names of some KiB.
-pub(crate) const TEXT_BYTES_MAX: usize = 4096;
+pub const TEXT_BYTES_MAX: usize = 4096;
 
 /// All different texts of a profile together, bytes.
 const TEXTS_BYTES_MAX: usize = 256 << 20;

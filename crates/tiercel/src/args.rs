@@ -26,6 +26,14 @@ pub enum Verb {
   tiercel run --fast 25% --prioritise lru --trigger allocation=1GiB -- ./app data.bin
   tiercel run --machine spr-cxl --json -- python3 script.py")]
     Run(RunArgs),
+    /// Run a program and keep what is seen of its objects as a profile
+    #[command(after_help = "Examples:
+  tiercel record -- ./app
+  tiercel record -o app.profile --sampler perf -- ./app data.bin")]
+    Record(RecordArgs),
+    /// Show, compare, merge and export profiles
+    #[command(after_help = "Example: tiercel profile show app.profile")]
+    Profile(ProfileArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB
@@ -144,6 +152,104 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct RecordArgs {
+    /// Folder to write the profile to; a profile that is there is replaced. Without it,
+    /// PROGRAM.profile
+    #[arg(long, short, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+    /// Size the profile keeps, before packing: what is alike is put together
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
+    pub limit: u64,
+    /// What observes accesses
+    #[arg(long, value_name = "KIND")]
+    pub sampler: Option<SamplerArg>,
+    /// The machine this is: a description's file, or a built-in name
+    #[arg(long, value_name = "FILE|NAME")]
+    pub machine: Option<String>,
+    /// Configuration file; --help of `config` shows how to make one
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print what was recorded as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct ProfileArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: ProfileVerb,
+}
+
+/// What can be done with profiles.
+#[derive(Subcommand, Debug)]
+pub enum ProfileVerb {
+    /// Show sites and phases of a profile
+    Show {
+        /// The profile
+        profile: PathBuf,
+        /// Rows of the table of sites
+        #[arg(long, value_name = "ROWS", default_value_t = 20)]
+        rows: usize,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare two profiles by site and phase
+    Diff {
+        /// The first
+        before: PathBuf,
+        /// The second
+        after: PathBuf,
+        /// Rows of the table of sites
+        #[arg(long, value_name = "ROWS", default_value_t = 20)]
+        rows: usize,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make one profile of several of the same program
+    Merge {
+        /// Folder to write it to; a profile that is there is replaced
+        #[arg(long, short, value_name = "FOLDER")]
+        output: PathBuf,
+        /// They are parts of one run, at the same time (MPI ranks); without it, one run after
+        /// another
+        #[arg(long)]
+        ranks: bool,
+        /// Size the profile keeps, before packing
+        #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
+        limit: u64,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+        /// The profiles
+        #[arg(required = true, value_name = "PROFILE")]
+        profiles: Vec<PathBuf>,
+    },
+    /// Print a table of a profile as CSV, or write all of them to a folder
+    Export {
+        /// The profile
+        profile: PathBuf,
+        /// Which table
+        #[arg(long, value_name = "TABLE", value_parser = tiercel_profile::TABLES, required_unless_present = "output")]
+        table: Option<String>,
+        /// Write all tables to files in this folder
+        #[arg(long, short, value_name = "FOLDER", conflicts_with = "table")]
+        output: Option<PathBuf>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(ClapArgs, Debug)]
@@ -289,6 +395,11 @@ impl From<OrderArg> for tiercel_daemon::control::Order {
             OrderArg::Node => Order::Node,
         }
     }
+}
+
+/// A number of bytes: `128MiB`.
+fn size(text: &str) -> Result<u64, tiercel_machine::UnitError> {
+    tiercel_machine::parse_bytes(text)
 }
 
 /// `allocation=1GiB` is short for `allocation:bytes=1GiB`, and so on.

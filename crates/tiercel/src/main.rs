@@ -11,7 +11,9 @@ mod lab;
 mod lab_bench;
 mod library;
 mod link;
+mod profile;
 mod program;
+mod record;
 mod run;
 mod show;
 mod table;
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
     };
     let done = match &verb {
         Verb::Run(args) => return run::run(args),
+        Verb::Record(args) => return record::record(args),
+        Verb::Profile(args) => profile::profile(args),
         Verb::Daemon(args) => verbs::daemon(args),
         Verb::Top(args) => verbs::top(args),
         Verb::Why(args) => verbs::why(args),

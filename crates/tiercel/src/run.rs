@@ -28,17 +28,21 @@ type Running = JoinHandle<Result<Farewell, DaemonError>>;
 pub fn run(args: &RunArgs) -> ExitCode {
     match start(args) {
         Ok(started) => started.finish(args),
-        Err(error) => {
-            eprintln!("tiercel: {error:#}; the program was not started");
-            match error.downcast_ref::<StartError>() {
-                Some(start) => ExitCode::from(start.status()),
-                None => ExitCode::from(EXIT_REFUSED),
-            }
-        }
+        Err(error) => refuse(&error),
     }
 }
 
-struct Started {
+/// Says why the program was not started.
+pub fn refuse(error: &anyhow::Error) -> ExitCode {
+    eprintln!("tiercel: {error:#}; the program was not started");
+    match error.downcast_ref::<StartError>() {
+        Some(start) => ExitCode::from(start.status()),
+        None => ExitCode::from(EXIT_REFUSED),
+    }
+}
+
+/// A program that runs, and its daemon.
+pub struct Started {
     hosted: Hosted,
     daemon: Running,
     handle: Handle,
@@ -46,12 +50,16 @@ struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    let engine = engine(&settings(&args.engine)?)?;
+    host_with_runtime(&args.program, engine(&settings(&args.engine)?)?)
+}
+
+/// Starts the daemon, then the program with the runtime.
+pub fn host_with_runtime(program: &[OsString], engine: Engine) -> Result<Started> {
     let library = library::find()?;
     if !library::can_be_preloaded(&library) {
         bail!("{} cannot be preloaded: its path has a space or a colon", library.display());
     }
-    host(&args.program, engine, &library)
+    host(program, engine, &library)
 }
 
 /// Starts the daemon, then the program with `library` in front of its own.
@@ -89,7 +97,7 @@ fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started>
 
 impl Started {
     /// Waits for the program, then for the daemon, however either ends.
-    fn wait(mut self) -> Ended {
+    pub fn wait(mut self) -> Ended {
         let ending = self.hosted.wait();
         self.handle.stop();
         let mut remarks = self.remarks;
@@ -121,11 +129,13 @@ impl Started {
 }
 
 /// A program that is done.
-struct Ended {
-    ending: Result<Ending>,
+pub struct Ended {
+    /// How it ended.
+    pub ending: Result<Ending>,
     /// `None`: the daemon failed.
-    farewell: Option<Farewell>,
-    remarks: Vec<String>,
+    pub farewell: Option<Farewell>,
+    /// For the user.
+    pub remarks: Vec<String>,
 }
 
 /// Writes the summary where it was asked for. It never changes the program's exit status.

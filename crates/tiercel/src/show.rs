@@ -257,7 +257,7 @@ fn times(count: u64) -> String {
 }
 
 /// Three significant digits and a decimal unit: `12.3k`.
-fn short_count(count: u64) -> String {
+pub fn short_count(count: u64) -> String {
     match count {
         0..1_000 => count.to_string(),
         1_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),

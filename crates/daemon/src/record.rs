@@ -1,0 +1,160 @@
+//! What a daemon remembers of a run when it is asked to: a profile.
+//! In: the ledger's news, samples, clients that come and go. Out: a [`Profile`] without names of
+//! functions, which [`name_sites`] finds later. Nothing here happens in a daemon that tiers.
+
+use crate::client::Client;
+use crate::daemon::Daemon;
+use crate::sites::ClientUses;
+use crate::summary::Summary;
+use crate::symbols::{SiteFrame, Symbols, hex};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use tiercel_ledger::{Ledger, News};
+use tiercel_machine::Machine;
+use tiercel_profile::{
+    Frame, Name, Names, Profile, Recorder, RecorderConfig, Run, Seen, Site, TEXT_BYTES_MAX,
+};
+use tiercel_sampler::Kind;
+use tiercel_wire::Sample;
+
+/// Sites that get names, those accessed most first: a frame that was not seen before takes up to a
+/// millisecond.
+pub const NAMED_MAX: usize = 4096;
+
+/// A recorder, and the news on their way to it.
+pub(crate) struct Recording {
+    recorder: Recorder,
+    news: Vec<News>,
+}
+
+impl Recording {
+    /// A recording of what this ledger tells from now on.
+    pub(crate) fn new(
+        config: RecorderConfig,
+        sampler: Option<Kind>,
+        ledger: &mut Ledger,
+    ) -> Recording {
+        ledger.listen();
+        // All that see addresses see misses; the probe sees OS pages, whatever served them.
+        let misses_only = sampler.is_some_and(|kind| kind != Kind::Probe);
+        let config = RecorderConfig { misses_only, ..config };
+        Recording { recorder: Recorder::new(config), news: Vec::new() }
+    }
+
+    /// Takes what the ledger has to tell.
+    pub(crate) fn hear(&mut self, ledger: &mut Ledger) {
+        ledger.take_news(&mut self.news);
+        self.news.iter().for_each(|news| self.recorder.hear(news));
+    }
+
+    pub(crate) fn sampled(&mut self, sample: &Sample) {
+        self.recorder.sample(sample);
+    }
+
+    pub(crate) fn client_came(&mut self, client: &Client, parent: Option<u32>, now_ms: u64) {
+        self.recorder.process_born(client.pid, parent, &client.program, now_ms);
+    }
+
+    /// The client's objects are in the ledger still; its sites have been learned.
+    pub(crate) fn client_left(&mut self, client: &Client, ledger: &mut Ledger, now_ms: u64) {
+        self.hear(ledger);
+        let mut names = ClientNames { uses: &client.uses };
+        self.recorder.process_gone(client.pid, now_ms, &mut names);
+    }
+
+    /// The profile. What only the caller knows of the run is filled in later.
+    pub(crate) fn finish(self, machine: Machine, summary: &Summary) -> Profile {
+        let (records, samples) = (&summary.records, &summary.samples);
+        let run = Run {
+            duration_ns: summary.elapsed_ms * 1_000_000,
+            ending: "unknown".to_owned(),
+            sampler: summary.sampler.clone(),
+            sampler_note: summary.sampler_note.clone(),
+            seen: Seen {
+                births: summary.objects.born,
+                born_bytes: summary.objects.born_bytes,
+                records: records.drained,
+                records_lost: records.lost,
+                births_refused: summary.objects.refused,
+                samples: samples.seen,
+                samples_outside: samples.outside,
+                samples_lost: samples.lost,
+                throttled: samples.throttled,
+                blind: samples.blind,
+                phases_refused: 0,
+            },
+            ..Run::default()
+        };
+        self.recorder.finish(machine, run)
+    }
+}
+
+impl Daemon {
+    /// Lets the recording take what the ledger has to tell.
+    pub(crate) fn tell_recording(&mut self) {
+        if let Some(recording) = &mut self.recording {
+            recording.hear(&mut self.ledger);
+        }
+    }
+}
+
+struct ClientNames<'a> {
+    uses: &'a ClientUses,
+}
+
+impl Names for ClientNames<'_> {
+    fn site(&mut self, number: u32) -> Site {
+        let Some((hash, frames)) = self.uses.site(number) else { return Site::default() };
+        let frame = |frame: &SiteFrame| Frame {
+            module: bounded(&frame.path.to_string_lossy()),
+            build_id: hex::text(&frame.build_id).into(),
+            address: frame.addr,
+            names: Vec::new(),
+        };
+        Site { hash, frames: frames.iter().map(frame).collect() }
+    }
+
+    fn phase(&mut self, number: u64) -> Arc<str> {
+        format!("phase {number}").into()
+    }
+}
+
+/// Finds the functions and lines of the sites that were accessed most.
+pub fn name_sites(profile: &mut Profile, symbols: &mut Symbols) {
+    let mut weights: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for object in &profile.objects {
+        let sum = &mut weights.entry(object.site).or_default().1;
+        *sum = sum.saturating_add(object.born_bytes);
+    }
+    for access in &profile.accesses {
+        let site = profile.objects[access.object as usize].site;
+        let sum = &mut weights.entry(site).or_default().0;
+        *sum = sum.saturating_add(access.accesses());
+    }
+    let mut order: Vec<u32> = weights.keys().copied().collect();
+    order.sort_by_key(|site| std::cmp::Reverse(weights[site]));
+    for site in order.into_iter().take(NAMED_MAX) {
+        for frame in &mut profile.sites[site as usize].frames {
+            frame.names = names(frame, symbols);
+        }
+    }
+}
+
+fn names(frame: &Frame, symbols: &mut Symbols) -> Vec<Name> {
+    let Some(build_id) = hex::bytes(&frame.build_id) else { return Vec::new() };
+    let path = Path::new(&*frame.module).into();
+    let named = symbols.names(&SiteFrame { path, build_id, addr: frame.address });
+    let known = named.into_iter().filter(|named| !named.function.is_empty());
+    let name = |named: crate::symbols::Named| {
+        let (file, line) = named.line.unwrap_or_default();
+        let file = bounded(&file.to_string_lossy());
+        Name { function: bounded(&named.function), file, line }
+    };
+    known.take(tiercel_profile::NAMES_MAX).map(name).collect()
+}
+
+/// As much of a text as a profile takes.
+fn bounded(text: &str) -> Arc<str> {
+    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].into()
+}

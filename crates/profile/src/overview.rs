@@ -1,0 +1,279 @@
+//! A profile at a glance: its sites and phases with their sums, and how two profiles differ.
+//! In: profiles. Out: plain data, for tables and JSON. Knows nothing of how it is shown.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::keep::room_bytes;
+use crate::place::place;
+use crate::profile::{Access, Coarse, Object, Profile, Run};
+
+/// Sums over a profile.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overview {
+    /// Name of the machine.
+    pub machine: String,
+    /// The runs.
+    pub runs: Vec<Run>,
+    /// Processes of all runs.
+    pub processes: usize,
+    /// Allocations.
+    pub objects: u64,
+    /// Bytes of them.
+    pub born_bytes: u64,
+    /// Rows of objects: those put together are one.
+    pub object_rows: usize,
+    /// Rows of accesses.
+    pub access_rows: usize,
+    /// Loads.
+    pub reads: u64,
+    /// Stores.
+    pub writes: u64,
+    /// Length of a time slot, nanoseconds.
+    pub slot_ns: u64,
+    /// Size before packing, bytes.
+    pub bytes: u64,
+    /// What is coarser than it was seen.
+    pub coarse: Coarse,
+    /// Sites, most accesses first, then most bytes.
+    pub sites: Vec<SiteSums>,
+    /// Phases by name, in the order in which they were first entered.
+    pub phases: Vec<PhaseSums>,
+}
+
+/// Sums over the objects of a site.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SiteSums {
+    /// What people know it by.
+    pub place: String,
+    /// Its hash, hexadecimal, as in plans.
+    pub hash: String,
+    /// Allocations.
+    pub objects: u64,
+    /// Bytes of them.
+    pub born_bytes: u64,
+    /// Most bytes that lived at a time in one run.
+    pub room_bytes: u64,
+    /// Loads.
+    pub reads: u64,
+    /// Stores.
+    pub writes: u64,
+    /// Mean latency of those measured, nanoseconds.
+    pub latency_ns: Option<f64>,
+    /// Part of all loads and stores, 0 to 1.
+    pub share: f64,
+}
+
+/// Sums over the times a phase was entered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PhaseSums {
+    /// Its name.
+    pub name: String,
+    /// Found, not marked by the program.
+    pub detected: bool,
+    /// How often it was entered, over all processes.
+    pub entries: u64,
+    /// Time in it, nanoseconds, over all processes that told it apart.
+    pub time_ns: u64,
+    /// Loads in it.
+    pub reads: u64,
+    /// Stores in it.
+    pub writes: u64,
+}
+
+/// How two profiles differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diff {
+    /// Sites of either, those whose share of the accesses changed most first.
+    pub sites: Vec<SiteDiff>,
+    /// Phases of either, by name.
+    pub phases: Vec<PhaseDiff>,
+}
+
+/// A site in two profiles.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SiteDiff {
+    /// What people know it by.
+    pub place: String,
+    /// Found by its place, not by its hash: the program was built anew.
+    pub by_place: bool,
+    /// In the first; `None`: not there.
+    pub before: Option<SiteSums>,
+    /// In the second.
+    pub after: Option<SiteSums>,
+}
+
+/// A phase in two profiles.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PhaseDiff {
+    /// Its name.
+    pub name: String,
+    /// In the first; `None`: not there.
+    pub before: Option<PhaseSums>,
+    /// In the second.
+    pub after: Option<PhaseSums>,
+}
+
+impl Profile {
+    /// Sums over everything.
+    pub fn overview(&self) -> Overview {
+        let sum = |of: fn(&Object) -> u64| self.objects.iter().map(of).fold(0, u64::saturating_add);
+        let accesses =
+            |of: fn(&Access) -> u64| self.accesses.iter().map(of).fold(0, u64::saturating_add);
+        Overview {
+            machine: self.machine.name.clone(),
+            runs: self.runs.clone(),
+            processes: self.processes.len(),
+            objects: sum(|object| object.count),
+            born_bytes: sum(|object| object.born_bytes),
+            object_rows: self.objects.len(),
+            access_rows: self.accesses.len(),
+            reads: accesses(|access| access.reads),
+            writes: accesses(|access| access.writes),
+            slot_ns: self.slot_ns,
+            bytes: self.bytes(),
+            coarse: self.coarse.clone(),
+            sites: self.site_sums(),
+            phases: self.phase_sums(),
+        }
+    }
+
+    fn site_sums(&self) -> Vec<SiteSums> {
+        let mut members: BTreeMap<(u32, u32), Vec<&Object>> = BTreeMap::new();
+        for object in &self.objects {
+            members.entry((object.site, self.run_of(object))).or_default().push(object);
+        }
+        let site = |site: &crate::Site| SiteSums {
+            place: place(site),
+            hash: format!("{:016x}", site.hash),
+            ..SiteSums::default()
+        };
+        let mut sums: Vec<SiteSums> = self.sites.iter().map(site).collect();
+        for ((site, _), objects) in members {
+            let sum = &mut sums[site as usize];
+            for object in &objects {
+                sum.objects = sum.objects.saturating_add(object.count);
+                sum.born_bytes = sum.born_bytes.saturating_add(object.born_bytes);
+            }
+            sum.room_bytes = sum.room_bytes.max(room_bytes(objects.into_iter()));
+        }
+        let mut seen = vec![Access::default(); sums.len()];
+        for access in &self.accesses {
+            seen[self.objects[access.object as usize].site as usize].absorb(access);
+        }
+        let all: f64 = seen.iter().map(|access| access.accesses() as f64).sum();
+        for (sum, seen) in sums.iter_mut().zip(&seen) {
+            (sum.reads, sum.writes) = (seen.reads, seen.writes);
+            let timed = seen.timed_reads.saturating_add(seen.timed_writes);
+            let latency_ns = seen.read_ns.saturating_add(seen.write_ns) as f64;
+            sum.latency_ns = (timed > 0).then(|| latency_ns / timed as f64);
+            sum.share = seen.accesses() as f64 / all.max(1.0);
+        }
+        sums.retain(|sum| sum.objects > 0);
+        sums.sort_by(|a, b| {
+            let accesses = |sum: &SiteSums| sum.reads.saturating_add(sum.writes);
+            let size = || b.room_bytes.cmp(&a.room_bytes).then_with(|| a.hash.cmp(&b.hash));
+            accesses(b).cmp(&accesses(a)).then_with(size)
+        });
+        sums
+    }
+
+    fn phase_sums(&self) -> Vec<PhaseSums> {
+        let mut at: HashMap<(bool, &str), usize> = HashMap::new();
+        let mut sums: Vec<PhaseSums> = Vec::new();
+        // What was detected where everything was marked is empty, and says nothing.
+        let used: HashSet<u32> = self.accesses.iter().map(|access| access.phase).collect();
+        let any_marked = self.phases.iter().any(|phase| phase.process.is_some());
+        let mut of_phase = vec![None; self.phases.len()];
+        for (index, phase) in self.phases.iter().enumerate() {
+            let detected = phase.process.is_none();
+            if detected && any_marked && !used.contains(&(index as u32)) {
+                continue;
+            }
+            let place = *at.entry((detected, &phase.name)).or_insert_with(|| {
+                let name = phase.name.to_string();
+                sums.push(PhaseSums { name, detected, ..PhaseSums::default() });
+                sums.len() - 1
+            });
+            let sum = &mut sums[place];
+            sum.entries += 1;
+            sum.time_ns = sum.time_ns.saturating_add(phase.end_ns - phase.start_ns);
+            of_phase[index] = Some(place);
+        }
+        for access in &self.accesses {
+            if let Some(place) = of_phase[access.phase as usize] {
+                let sum = &mut sums[place];
+                sum.reads = sum.reads.saturating_add(access.reads);
+                sum.writes = sum.writes.saturating_add(access.writes);
+            }
+        }
+        sums
+    }
+}
+
+/// How the second profile differs from the first. Sites are the same by hash; those left over, by
+/// place, where one of each has it.
+pub fn diff(before: &Overview, after: &Overview) -> Diff {
+    let by = |sums: &[SiteSums], key: fn(&SiteSums) -> &str| -> HashMap<String, Vec<usize>> {
+        let mut by: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, sum) in sums.iter().enumerate() {
+            by.entry(key(sum).to_owned()).or_default().push(at);
+        }
+        by
+    };
+    let (a, b) = (&before.sites, &after.sites);
+    let hashes = by(b, |sum| &sum.hash);
+    let (old_places, new_places) = (by(a, |sum| &sum.place), by(b, |sum| &sum.place));
+    let known: HashSet<&str> = a.iter().map(|sum| &*sum.hash).collect();
+    let mut found = HashSet::new();
+    let mut sites: Vec<SiteDiff> = Vec::new();
+    for sum in a {
+        let same = hashes.get(&sum.hash).map(|at| at[0]);
+        let alike = || match (&old_places[&sum.place][..], new_places.get(&sum.place)) {
+            ([_], Some(new)) if new.len() == 1 && !known.contains(&*b[new[0]].hash) => Some(new[0]),
+            _ => None,
+        };
+        let other = same.or_else(alike);
+        found.extend(other);
+        sites.push(SiteDiff {
+            place: sum.place.clone(),
+            by_place: same.is_none() && other.is_some(),
+            before: Some(sum.clone()),
+            after: other.map(|at| b[at].clone()),
+        });
+    }
+    let fresh = b.iter().enumerate().filter(|(at, _)| !found.contains(at));
+    sites.extend(fresh.map(|(_, sum)| SiteDiff {
+        place: sum.place.clone(),
+        by_place: false,
+        before: None,
+        after: Some(sum.clone()),
+    }));
+    sites.sort_by(|x, y| y.change().total_cmp(&x.change()).then_with(|| x.place.cmp(&y.place)));
+    Diff { sites, phases: phase_diff(&before.phases, &after.phases) }
+}
+
+fn phase_diff(before: &[PhaseSums], after: &[PhaseSums]) -> Vec<PhaseDiff> {
+    let of = |sums: &[PhaseSums], one: &PhaseSums| {
+        let same = |sum: &&PhaseSums| (sum.detected, &sum.name) == (one.detected, &one.name);
+        sums.iter().find(same).cloned()
+    };
+    let both = before.iter().map(|one| (one, Some(one.clone()), of(after, one)));
+    let fresh = after.iter().filter(|one| of(before, one).is_none());
+    let fresh = fresh.map(|one| (one, None, Some(one.clone())));
+    let diff = |(one, before, after): (&PhaseSums, _, _)| PhaseDiff {
+        name: one.name.clone(),
+        before,
+        after,
+    };
+    both.chain(fresh).map(diff).collect()
+}
+
+impl SiteDiff {
+    /// How much its share of the accesses changed, 0 to 1.
+    pub fn change(&self) -> f64 {
+        let share = |sums: &Option<SiteSums>| sums.as_ref().map_or(0.0, |sums| sums.share);
+        (share(&self.after) - share(&self.before)).abs()
+    }
+}

@@ -1,0 +1,254 @@
+//! `tiercel profile`: what can be done with profiles.
+//! In: [`ProfileArgs`]. Out: tables, JSON, CSV, profiles. Knows nothing of how they are made.
+
+use crate::args::{ProfileArgs, ProfileVerb};
+use crate::table::{Align, Table, printable};
+use crate::verbs::say;
+use anyhow::{Context, Result};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tiercel_daemon::units::short_bytes;
+use tiercel_profile::{
+    Diff, Format, Overview, Profile, Relation, Run, SiteSums, TABLES, diff, merge, read, write,
+};
+
+/// `tiercel profile`.
+pub fn profile(args: &ProfileArgs) -> Result<()> {
+    match &args.verb {
+        ProfileVerb::Show { profile, rows, json } => {
+            let overview = read(profile)?.overview();
+            if *json {
+                return say(&format!("{}\n", serde_json::to_string(&overview)?));
+            }
+            say(&shown(&overview, *rows))
+        }
+        ProfileVerb::Diff { before, after, rows, json } => {
+            let diff = diff(&read(before)?.overview(), &read(after)?.overview());
+            if *json {
+                return say(&format!("{}\n", serde_json::to_string(&diff)?));
+            }
+            say(&differences(&diff, *rows))
+        }
+        ProfileVerb::Merge { output, ranks, limit, json, profiles } => {
+            let relation = if *ranks { Relation::Parts } else { Relation::Runs };
+            let overview = merge_all(output, relation, *limit, profiles)?;
+            if *json {
+                return say(&format!("{}\n", serde_json::to_string(&overview)?));
+            }
+            let (runs, objects) = (overview.runs.len(), overview.objects);
+            say(&format!("{}: {runs} runs, {objects} allocations\n", output.display()))
+        }
+        ProfileVerb::Export { profile, table, output, json } => {
+            let format = if *json { Format::Json } else { Format::Csv };
+            export(&read(profile)?, table.as_deref(), output.as_deref(), format)
+        }
+    }
+}
+
+fn merge_all(output: &Path, relation: Relation, limit: u64, paths: &[PathBuf]) -> Result<Overview> {
+    tiercel_profile::vacant(output)?;
+    let profiles = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut merged = merge(profiles, relation).with_context(|| {
+        let names = paths.iter().enumerate().map(|(at, path)| format!("{at}: {}", path.display()));
+        format!("cannot merge {}", names.collect::<Vec<_>>().join(", "))
+    })?;
+    merged.keep(limit);
+    write(&merged, output)?;
+    Ok(merged.overview())
+}
+
+fn export(
+    profile: &Profile,
+    table: Option<&str>,
+    folder: Option<&Path>,
+    format: Format,
+) -> Result<()> {
+    let Some(folder) = folder else {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let table = table.context("name a table, or a folder for all")?;
+        let wrote = profile.export(table, format, &mut out).and_then(|_| out.flush());
+        // A reader that has seen enough (`| head`) is no error.
+        return match wrote {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(()),
+        };
+    };
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let ending = if format == Format::Json { "json" } else { "csv" };
+    for table in TABLES {
+        let path = folder.join(format!("{table}.{ending}"));
+        let file = std::fs::File::create(&path);
+        let mut out = BufWriter::new(file.with_context(|| path.display().to_string())?);
+        let wrote = profile.export(table, format, &mut out).and_then(|_| out.flush());
+        wrote.with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn shown(overview: &Overview, rows: usize) -> String {
+    use Align::{Left, Right};
+    let mut out: String = overview.runs.iter().map(run_lines).collect();
+    out.push_str(&format!(
+        "machine    {}; {} processes, {} allocations ({}) in {} rows\n",
+        printable(&overview.machine),
+        overview.processes,
+        overview.objects,
+        short_bytes(overview.born_bytes),
+        overview.object_rows,
+    ));
+    out.push_str(&format!(
+        "accesses   {} reads, {} writes in {} rows of {:.1?}; {} before packing\n",
+        count(overview.reads),
+        count(overview.writes),
+        overview.access_rows,
+        Duration::from_nanos(overview.slot_ns),
+        short_bytes(overview.bytes),
+    ));
+    out.push_str(&coarse_line(overview));
+    let mut sites = Table::new(&[
+        ("share", Right),
+        ("reads", Right),
+        ("writes", Right),
+        ("latency", Right),
+        ("room", Right),
+        ("objects", Right),
+        ("site", Left),
+        ("where", Left),
+    ]);
+    for sums in overview.sites.iter().take(rows) {
+        sites.row(vec![
+            percent(sums.share),
+            count(sums.reads),
+            count(sums.writes),
+            sums.latency_ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns")),
+            short_bytes(sums.room_bytes),
+            sums.objects.to_string(),
+            sums.hash.clone(),
+            sums.place.clone(),
+        ]);
+    }
+    out.push_str(&format!("\n{}", sites.text()));
+    if overview.sites.len() > rows {
+        out.push_str(&format!("... and {} more; --rows shows them\n", overview.sites.len() - rows));
+    }
+    out.push_str(&format!("\n{}", phases(overview)));
+    out
+}
+
+fn run_lines(run: &Run) -> String {
+    let seen = &run.seen;
+    let only = if run.misses_only { ", misses only" } else { "" };
+    let time = Duration::from_nanos(run.duration_ns);
+    let mut out = format!(
+        "run        {} ({}), {time:.1?}\nsampler    {}: {} samples of {:.0} accesses{only}; {} hit \
+         no object, {} lost\n",
+        printable(&run.arguments.join(" ")),
+        printable(&run.ending),
+        printable(&run.sampler),
+        seen.samples,
+        run.sample_period,
+        seen.samples_outside,
+        seen.samples_lost,
+    );
+    for (count, what) in [
+        (seen.records_lost, "records were lost: lives of objects around them are uncertain"),
+        (seen.births_refused, "births were refused: their objects are not here"),
+        (seen.phases_refused, "phase entries were too many, or too short for the clock"),
+        (seen.blind, "looks of the sampler were not taken"),
+    ] {
+        if count > 0 {
+            out.push_str(&format!("           {count} {what}\n"));
+        }
+    }
+    out
+}
+
+fn coarse_line(overview: &Overview) -> String {
+    let coarse = &overview.coarse;
+    let parts: Vec<String> = [
+        (coarse.objects_merged, "allocations are one with others of their site and size"),
+        (coarse.extents_merged, "allocations have no extents"),
+        (coarse.sites_merged, "sites are unknown"),
+        (coarse.processes_merged, "processes are one with others"),
+    ]
+    .iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
+    if parts.is_empty() { String::new() } else { format!("coarser    {}\n", parts.join("; ")) }
+}
+
+fn phases(overview: &Overview) -> String {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("phase", Left),
+        ("entered", Right),
+        ("time", Right),
+        ("reads", Right),
+        ("writes", Right),
+        ("", Left),
+    ]);
+    for sums in &overview.phases {
+        table.row(vec![
+            sums.name.clone(),
+            sums.entries.to_string(),
+            format!("{:.1?}", Duration::from_nanos(sums.time_ns)),
+            count(sums.reads),
+            count(sums.writes),
+            if sums.detected { "detected" } else { "" }.to_owned(),
+        ]);
+    }
+    table.text()
+}
+
+fn differences(diff: &Diff, rows: usize) -> String {
+    use Align::{Left, Right};
+    let mut sites = Table::new(&[
+        ("share", Right),
+        ("accesses", Right),
+        ("room", Right),
+        ("objects", Right),
+        ("where", Left),
+    ]);
+    let pair =
+        |one: &Option<SiteSums>, other: &Option<SiteSums>, of: &dyn Fn(&SiteSums) -> String| {
+            let side = |sums: &Option<SiteSums>| sums.as_ref().map_or("-".to_owned(), of);
+            format!("{} > {}", side(one), side(other))
+        };
+    for one in diff.sites.iter().take(rows) {
+        let cell = |of: &dyn Fn(&SiteSums) -> String| pair(&one.before, &one.after, of);
+        let anew = if one.by_place { " (built anew)" } else { "" };
+        sites.row(vec![
+            cell(&|sums| percent(sums.share)),
+            cell(&|sums| count(sums.reads.saturating_add(sums.writes))),
+            cell(&|sums| short_bytes(sums.room_bytes)),
+            cell(&|sums| sums.objects.to_string()),
+            format!("{}{anew}", one.place),
+        ]);
+    }
+    let mut phases =
+        Table::new(&[("phase", Left), ("entered", Right), ("time", Right), ("accesses", Right)]);
+    for one in &diff.phases {
+        let cell = |of: &dyn Fn(&tiercel_profile::PhaseSums) -> String| {
+            let side = |sums: &Option<_>| sums.as_ref().map_or("-".to_owned(), of);
+            format!("{} > {}", side(&one.before), side(&one.after))
+        };
+        phases.row(vec![
+            one.name.clone(),
+            cell(&|sums| sums.entries.to_string()),
+            cell(&|sums| format!("{:.1?}", Duration::from_nanos(sums.time_ns))),
+            cell(&|sums| count(sums.reads.saturating_add(sums.writes))),
+        ]);
+    }
+    format!("{}\n{}", sites.text(), phases.text())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+/// Three significant digits and a decimal unit: `12.3k`.
+fn count(count: u64) -> String {
+    crate::show::short_count(count)
+}

@@ -1,0 +1,156 @@
+//! `tiercel record`: a program with the daemon in the parent, which moves nothing and remembers.
+//! In: [`RecordArgs`]. Out: a profile; the program's own exit status. Knows nothing of what a
+//! profile has in it.
+//!
+//! What can be wrong is found before the program starts. However it ends, what was seen is written.
+
+use crate::args::{EngineArgs, RecordArgs};
+use crate::engine::{recording_engine, settings};
+use crate::host::{EXIT_REFUSED, Ending, end_like};
+use crate::program::find;
+use crate::run::{Ended, Started, host_with_runtime, refuse};
+use crate::table::printable;
+use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+use tiercel_daemon::name_sites;
+use tiercel_daemon::symbols::{Symbols, build_id};
+use tiercel_daemon::units::short_bytes;
+use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
+
+/// Arguments of the program that are kept, bytes in all: command lines may have 2 MiB.
+const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
+
+/// Records the program; what it returns is the program's ending, or a refusal to start it.
+pub fn record(args: &RecordArgs) -> ExitCode {
+    let output = args.output.clone().unwrap_or_else(|| default_output(&args.program[0]));
+    let start_unix_ns = unix_ns();
+    match start(args, &output) {
+        Ok(started) => finish(args, &output, start_unix_ns, started),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// `PROGRAM.profile` in the current folder.
+fn default_output(program: &OsStr) -> PathBuf {
+    let mut name = Path::new(program).file_name().unwrap_or(OsStr::new("program")).to_owned();
+    name.push(".profile");
+    name.into()
+}
+
+fn start(args: &RecordArgs, output: &Path) -> Result<Started> {
+    if args.limit < LIMIT_BYTES_MIN {
+        bail!("--limit {}: must be at least {}", args.limit, short_bytes(LIMIT_BYTES_MIN));
+    }
+    tiercel_profile::vacant(output)?;
+    let engine = EngineArgs {
+        sampler: args.sampler,
+        machine: args.machine.clone(),
+        config: args.config.clone(),
+        ..EngineArgs::default()
+    };
+    let record = RecorderConfig { limit_bytes: args.limit, ..RecorderConfig::default() };
+    host_with_runtime(&args.program, recording_engine(&settings(&engine)?, record)?)
+}
+
+fn finish(args: &RecordArgs, output: &Path, start_unix_ns: u64, started: Started) -> ExitCode {
+    let Ended { ending, farewell, remarks } = started.wait();
+    let ending = match ending {
+        Ok(ending) => ending,
+        Err(error) => {
+            eprintln!("tiercel: {error:#}");
+            return ExitCode::from(EXIT_REFUSED);
+        }
+    };
+    let problems = farewell.as_ref().map(|end| end.summary.problems.clone()).unwrap_or_default();
+    let attached = farewell.as_ref().map_or(0, |end| end.summary.clients.attached);
+    let profile = farewell.and_then(|farewell| farewell.profile).map(|profile| *profile);
+    let kept = match profile {
+        Some(profile) => keep(args, output, start_unix_ns, ending, profile),
+        None => Err(anyhow::anyhow!("the daemon failed; no profile was written")),
+    };
+    for remark in remarks {
+        eprintln!("tiercel: {}", printable(&remark));
+    }
+    for (problem, count) in problems {
+        eprintln!("tiercel: {} ({count} times)", printable(&problem));
+    }
+    match kept {
+        Ok(overview) if args.json => eprintln!("{}", json(&overview, output, ending)),
+        Ok(_) if args.quiet => {}
+        Ok(overview) => {
+            if attached == 0 {
+                eprintln!("tiercel: no process attached: its objects were not seen");
+            }
+            eprintln!("tiercel: {}: {}", output.display(), said(&overview));
+        }
+        Err(error) => eprintln!("tiercel: {error:#}"),
+    }
+    end_like(ending)
+}
+
+/// Fills in what only we know, finds names, and writes.
+fn keep(
+    args: &RecordArgs,
+    output: &Path,
+    start_unix_ns: u64,
+    ending: Ending,
+    mut profile: Profile,
+) -> Result<Overview> {
+    let path = std::env::var_os("PATH");
+    let found = find(&args.program[0], path.as_deref());
+    let found = found.map(|file| file.canonicalize().unwrap_or(file)).unwrap_or_default();
+    let run = profile.runs.first_mut().context("a recorded profile has a run")?;
+    run.program = found.to_string_lossy().into_owned();
+    let id = build_id(&found).unwrap_or_default();
+    run.build_id = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut left = ARGUMENTS_BYTES_MAX;
+    for argument in &args.program {
+        let text = argument.to_string_lossy();
+        let Some(rest) = left.checked_sub(text.len()) else {
+            run.arguments.push("...".to_owned());
+            break;
+        };
+        left = rest;
+        run.arguments.push(text.into_owned());
+    }
+    run.start_unix_ns = start_unix_ns;
+    run.ending = match ending {
+        Ending::Exited(status) => format!("exited {status}"),
+        Ending::Killed(signal) => format!("killed by signal {signal}"),
+    };
+    name_sites(&mut profile, &mut Symbols::new());
+    // Names are the last thing that makes it larger.
+    profile.keep(args.limit);
+    tiercel_profile::write(&profile, output)?;
+    Ok(profile.overview())
+}
+
+fn said(overview: &Overview) -> String {
+    let seen = overview.runs.first().map(|run| &run.seen);
+    let (samples, lost) = seen.map_or((0, 0), |seen| (seen.samples, seen.records_lost));
+    let lost = if lost > 0 { format!("; {lost} records were lost") } else { String::new() };
+    format!(
+        "{} allocations ({}) of {} sites, {} phases, {samples} samples{lost}; `tiercel profile \
+         show` shows it",
+        overview.objects,
+        short_bytes(overview.born_bytes),
+        overview.sites.len(),
+        overview.phases.len(),
+    )
+}
+
+fn json(overview: &Overview, output: &Path, ending: Ending) -> serde_json::Value {
+    serde_json::json!({
+        "profile": output.display().to_string(),
+        "exit_status": ending.shell_status(),
+        "overview": overview,
+    })
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
