@@ -156,5 +156,9 @@ fn names(frame: &Frame, symbols: &mut Symbols) -> Vec<Name> {
 
 /// As much of a text as a profile takes.
 fn bounded(text: &str) -> Arc<str> {
-    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].into()
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].into()
 }

@@ -201,7 +201,7 @@ pub(crate) mod hex {
     }
 
     pub fn bytes(text: &str) -> Option<Arc<[u8]>> {
-        if !text.is_ascii() || text.len() % 2 != 0 {
+        if !text.is_ascii() || !text.len().is_multiple_of(2) {
             return None;
         }
         let pair = |i: usize| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).ok();

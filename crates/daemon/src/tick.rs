@@ -150,6 +150,10 @@ impl Daemon {
         let began_ns = cpu::thread_ns();
         self.tell_sampler(now);
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
+        if self.recording.is_some() {
+            // Everything stays where the program and the kernel put it.
+            return;
+        }
         self.collect();
         if self.hands.has_failed() {
             self.summary.problem("the mover failed: nothing moves any longer".to_owned());

@@ -125,10 +125,7 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
     check(profile).map_err(ProfileError::Contradiction)?;
     let files = files(profile)?;
     vacant(folder)?;
-    let parent = match folder.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let parent = parent_of(folder);
     let fresh = temporary(parent)?;
     for (name, bytes) in &files {
         let path = fresh.path().join(name);
@@ -151,17 +148,20 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
     })
 }
 
-/// Whether a profile may be written to `folder`: nothing is there, or a profile of any version.
+/// Whether a profile can be written to `folder`: nothing is there, or a profile of any version, and
+/// folders can be made beside it.
 ///
 /// # Errors
-/// [`ProfileError::Occupied`] when something else is.
+/// [`ProfileError::Occupied`] when something else is there, [`ProfileError::Io`] when the system
+/// refuses.
 pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
     match std::fs::symlink_metadata(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(io("look at", folder)(error)),
-        Ok(meta) if meta.is_dir() && head(folder).is_ok() => Ok(()),
-        Ok(_) => Err(ProfileError::Occupied(folder.to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io("look at", folder)(error)),
+        Ok(meta) if meta.is_dir() && head(folder).is_ok() => {}
+        Ok(_) => return Err(ProfileError::Occupied(folder.to_owned())),
     }
+    temporary(parent_of(folder)).map(drop)
 }
 
 /// Reads the profile in `folder`.
@@ -358,6 +358,13 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = std::fs::File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+fn parent_of(folder: &Path) -> &Path {
+    match folder.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 fn temporary(parent: &Path) -> Result<tempfile::TempDir, ProfileError> {

@@ -67,7 +67,8 @@ proptest! {
         again.detect_phases();
         prop_assert_eq!(check(&again), Ok(()));
         prop_assert_eq!(totals(&again), totals(&profile));
-        let marked = |profile: &Profile| profile.phases.iter().filter(|p| p.process.is_some()).count();
+        let is_marked = |phase: &&tiercel_profile::Phase| phase.process.is_some();
+        let marked = |profile: &Profile| profile.phases.iter().filter(is_marked).count();
         prop_assert_eq!(marked(&again), marked(&profile));
         let mut twice = again.clone();
         twice.detect_phases();

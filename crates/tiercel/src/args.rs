@@ -241,7 +241,8 @@ pub enum ProfileVerb {
         /// The profile
         profile: PathBuf,
         /// Which table
-        #[arg(long, value_name = "TABLE", value_parser = tiercel_profile::TABLES, required_unless_present = "output")]
+        #[arg(long, value_name = "TABLE", required_unless_present = "output")]
+        #[arg(value_parser = tiercel_profile::TABLES)]
         table: Option<String>,
         /// Write all tables to files in this folder
         #[arg(long, short, value_name = "FOLDER", conflicts_with = "table")]
