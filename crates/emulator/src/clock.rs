@@ -5,6 +5,9 @@
 //!
 //! A virtual CPU's time is its offset plus its counter of picoseconds. Time is the least of the
 //! running ones; while all idle it stands still until somebody warps it.
+//!
+//! So who reads the time while others are behind would be told less than has passed for it. It
+//! therefore waits for them ([`Clock::wait`]), unless they cannot go on without it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
 
@@ -12,6 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
 pub const MAX_VCPUS: usize = 64;
 
 const PS_PER_NS: i64 = 1000;
+
+/// Steps that a virtual CPU waits for one that does not get any further because it waits itself,
+/// perhaps for the first one.
+const STUCK_STEPS: usize = 25;
+/// Steps that it waits at all; a virtual CPU whose thread the host stopped must not stop the others
+/// for ever.
+const WAIT_STEPS: usize = 20_000;
 
 /// One virtual CPU's share of the clock.
 struct Slot {
@@ -87,12 +97,31 @@ impl Clock {
         self.slots[vcpu].time_ps()
     }
 
-    /// How far a virtual CPU is ahead of the slowest other one that runs, picoseconds.
-    pub fn lead_ps(&self, vcpu: usize) -> i64 {
-        let own = self.time_ps(vcpu);
-        let others = self.slots.iter().enumerate().filter(|(i, _)| *i != vcpu);
-        let running = others.filter(|(_, slot)| slot.running.load(Ordering::Acquire));
-        running.map(|(_, slot)| own - slot.time_ps()).max().unwrap_or(0)
+    /// Lets others catch up with a virtual CPU until it is ahead by `lead_ps` at most. It gives up
+    /// on one that stays where it is while its thread `sleeps`: that one may wait for this one.
+    /// `pause` is a step of waiting.
+    pub fn wait(
+        &self,
+        vcpu: usize,
+        lead_ps: i64,
+        sleeps: impl Fn(usize) -> bool,
+        mut pause: impl FnMut(),
+    ) {
+        let (mut seen, mut stuck) = (None, 0);
+        for _ in 0..WAIT_STEPS {
+            let last = self.last(vcpu);
+            let Some((other, time_ps)) = last else { return };
+            if self.time_ps(vcpu) - time_ps <= lead_ps {
+                return;
+            }
+            // Asking the host about a thread is dear: only of one that did not get any further.
+            stuck = if seen == last && sleeps(other) { stuck + 1 } else { 0 };
+            if stuck == STUCK_STEPS {
+                return;
+            }
+            seen = last;
+            pause();
+        }
     }
 
     /// Jumps forward while nobody runs.
@@ -102,6 +131,13 @@ impl Clock {
 
     fn running(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter(|slot| slot.running.load(Ordering::Acquire))
+    }
+
+    /// Of the others that run the slowest, and its time.
+    fn last(&self, vcpu: usize) -> Option<(usize, i64)> {
+        let others = self.slots.iter().enumerate().filter(|(other, _)| *other != vcpu);
+        let running = others.filter(|(_, slot)| slot.running.load(Ordering::Acquire));
+        running.map(|(other, slot)| (other, slot.time_ps())).min_by_key(|(_, time_ps)| *time_ps)
     }
 }
 
@@ -133,6 +169,11 @@ mod tests {
         Box::leak(Box::default())
     }
 
+    /// How far the first virtual CPU is ahead of the second one, picoseconds.
+    fn lead_ps(clock: &Clock) -> i64 {
+        clock.time_ps(0) - clock.time_ps(1)
+    }
+
     #[test]
     fn time_is_that_of_the_slowest_running_one() {
         let clock = Clock::new();
@@ -143,14 +184,14 @@ mod tests {
         }
         counters[0].store(9_000, Ordering::Relaxed);
         assert_eq!(clock.now_ns(), 0);
-        assert_eq!(clock.lead_ps(0), 9_000);
+        assert_eq!(lead_ps(&clock), 9_000);
         counters[1].store(4_000, Ordering::Relaxed);
         assert_eq!(clock.now_ns(), 4);
         clock.idle(1);
         assert_eq!(clock.now_ns(), 9);
         clock.resume(1);
         assert_eq!(clock.time_ps(1), 9_000, "who wakes up is not in the past");
-        assert_eq!(clock.lead_ps(0), 0);
+        assert_eq!(lead_ps(&clock), 0);
     }
 
     #[test]
@@ -168,6 +209,47 @@ mod tests {
         clock.resume(0);
         counter.store(6_000, Ordering::Relaxed);
         assert_eq!(clock.now_ns(), 106);
+    }
+
+    /// Two virtual CPUs, the first 500 us ahead, as when the host let the other one's thread wait.
+    fn one_ahead() -> (Clock, [&'static AtomicU64; 2]) {
+        let clock = Clock::new();
+        let counters = [counter(), counter()];
+        for (vcpu, counter) in counters.iter().enumerate() {
+            clock.attach(vcpu, counter);
+            clock.resume(vcpu);
+        }
+        counters[0].store(500_000_000, Ordering::Relaxed);
+        (clock, counters)
+    }
+
+    #[test]
+    fn who_reads_the_time_is_told_its_own_however_far_others_were_behind() {
+        let (clock, counters) = one_ahead();
+        let catch_up = || _ = counters[1].fetch_add(1_000_000, Ordering::Relaxed);
+        clock.wait(0, 0, |_| false, catch_up);
+        assert_eq!(clock.now_ps(), clock.time_ps(0));
+        // It is not held up by who is ahead of it.
+        clock.wait(1, 0, |_| unreachable!("nobody is behind"), || unreachable!("no need to wait"));
+    }
+
+    #[test]
+    fn one_whose_thread_the_host_lets_wait_is_waited_for_and_one_that_sleeps_is_not() {
+        let (clock, counters) = one_ahead();
+        let mut steps = 0;
+        let late = || {
+            steps += 1;
+            counters[1].fetch_add(if steps > 1000 { 500_000_000 } else { 0 }, Ordering::Relaxed);
+        };
+        clock.wait(0, 20_000_000, |_| false, late);
+        assert_eq!((lead_ps(&clock), steps), (0, 1001));
+        let (clock, _) = one_ahead();
+        let mut steps = 0;
+        clock.wait(0, 0, |vcpu| vcpu == 1, || steps += 1);
+        assert_eq!(steps, STUCK_STEPS);
+        let mut steps = 0;
+        clock.wait(0, 0, |_| false, || steps += 1);
+        assert_eq!(steps, WAIT_STEPS, "not for ever");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!   access          --> Core: L1 tags, address cache --miss--> L2, LLC, Window, Memory: a stall
 //!   a miss          --> Export: now and then a record for the sampler in the guest
 //!   every quantum   --> wait for the others, run timers that are due
-//!   clock read      --> Clock: the least time of the running virtual CPUs
+//!   clock read      --> Clock: the least time of the running virtual CPUs, once they are as far
 //!   all idle        --> warp to the next timer
 //! ```
 
@@ -23,6 +23,7 @@ mod instruction;
 mod regions;
 mod samples;
 mod stats;
+mod thread;
 
 #[cfg(not(test))]
 mod ffi;

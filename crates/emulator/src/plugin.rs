@@ -19,6 +19,7 @@ use crate::regions::Regions;
 use crate::samples::{self, Export, Now};
 use crate::stats::{Stats, VcpuStats};
 use crate::task::Reader;
+use crate::thread;
 use crate::time::{self, CLOCK, QUANTUM_PS};
 
 /// A scoreboard of so many virtual CPUs never moves in QEMU 10; a larger one may.
@@ -172,6 +173,7 @@ extern "C" fn vcpu_begins(_id: u64, vcpu: c_uint) {
     static TAKEN: Once = Once::new();
     TAKEN.call_once(time::take_over);
     CLOCK.attach(vcpu as usize, &counters(vcpu).busy_ps);
+    thread::is_this(vcpu as usize);
     if state().area.is_some() {
         let Some(reader) = Reader::new() else { give_up("this QEMU does not show k_gs_base") };
         let tap = Tap { export: Export::new(vcpu as usize), reader };
@@ -247,6 +249,7 @@ fn special(kind: Kind) -> Option<ffi::ExecCallback> {
     match kind {
         Kind::AddressSpace => Some(change_space),
         Kind::Invalidate => Some(forget),
+        Kind::Timestamp => Some(read_time),
         Kind::Begin => Some(begin),
         Kind::End => Some(end),
         Kind::RegionBegin => Some(region_begin),
@@ -369,6 +372,10 @@ extern "C" fn change_space(vcpu: c_uint, _data: *mut c_void) {
     if let Some((tap, area, _)) = tap(vcpu) {
         tap.export.leave(area, now(vcpu));
     }
+}
+
+extern "C" fn read_time(vcpu: c_uint, _data: *mut c_void) {
+    time::read(vcpu as usize);
 }
 
 extern "C" fn begin(vcpu: c_uint, _data: *mut c_void) {

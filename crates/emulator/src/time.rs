@@ -18,7 +18,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::ffi;
+use crate::{ffi, thread};
 
 /// All virtual CPUs' time.
 pub static CLOCK: Clock = Clock::new();
@@ -26,10 +26,9 @@ pub static CLOCK: Clock = Clock::new();
 /// Virtual CPUs are apart by little more than this, picoseconds.
 pub const QUANTUM_PS: u64 = 20_000_000;
 
-/// A virtual CPU that is ahead waits so long, so often at most; exclusive sections of others must
-/// not wait for it for ever.
+/// A virtual CPU that is ahead waits in steps of this. Exclusive sections of others, which wait for
+/// it, are held up by some of these steps ([`Clock::wait`]).
 const WAIT_STEP: Duration = Duration::from_micros(20);
-const WAIT_STEPS: usize = 25;
 
 /// Picoseconds of a tick of the guest's time-stamp counter: 2 GHz.
 const TICK_PS: i64 = 500;
@@ -100,14 +99,16 @@ pub fn idle(vcpu: usize) {
     }
 }
 
+/// Before a virtual CPU reads the time: what it is told shall be its own.
+pub fn read(vcpu: usize) {
+    let pause = || std::thread::sleep(WAIT_STEP);
+    CLOCK.wait(vcpu, 0, thread::sleeps, pause);
+}
+
 /// Once a quantum: lets the others catch up, runs timers that are due.
 pub fn end_quantum(vcpu: usize) {
-    for _ in 0..WAIT_STEPS {
-        if CLOCK.lead_ps(vcpu) <= QUANTUM_PS as i64 {
-            break;
-        }
-        std::thread::sleep(WAIT_STEP);
-    }
+    let pause = || std::thread::sleep(WAIT_STEP);
+    CLOCK.wait(vcpu, QUANTUM_PS as i64, thread::sleeps, pause);
     let now_ps = CLOCK.now_ps();
     // SAFETY: QEMU's calls; this thread does not hold the lock while it executes a block.
     unsafe {

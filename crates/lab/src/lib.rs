@@ -26,7 +26,7 @@ pub use fetch::Packages;
 pub use guest::{Guest, Outcome, Request, Streams};
 pub use image::Payload;
 pub use qemu::Acceleration;
-pub use timing::{Model, Timing};
+pub use timing::{Model, Region, Times, Timing};
 pub use topology::{Size, Topology};
 
 /// Takes lines for people: what a step that lasts longer than two seconds is doing.

@@ -1,11 +1,13 @@
-//! What the timing plugin is told about a guest.
-//! In: the machine, the guest's topology. Out: the plugin's configuration, JSON.
+//! What the timing plugin is told about a guest, and what it says of time afterwards.
+//! In: the machine, the guest's topology; the plugin's statistics. Out: the plugin's configuration,
+//! JSON; times.
 //! Knows nothing of how accesses are timed: the plugin is under another licence and is only
 //! spoken to through files.
 
 use std::path::Path;
 
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
 use tiercel_machine::{Machine, NodeId};
 
 use crate::topology::Topology;
@@ -32,6 +34,40 @@ pub struct Model {
     /// Whether only programs' regions of interest (`workloads/roi.h`) are timed in detail. Set-up
     /// then costs its instructions and no memory: it is five times faster to run.
     pub regions_only: bool,
+}
+
+/// Of what the plugin counted: times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Times {
+    /// From power-on to power-off, nanoseconds of the guest's clock.
+    pub elapsed_ns: u64,
+    /// What programs marked as regions of interest, in their order.
+    pub regions: Vec<Region>,
+    /// Regions beyond those that are kept.
+    pub regions_left_out: u64,
+}
+
+/// A region of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Region {
+    /// From mark to mark, nanoseconds of the guest's clock.
+    pub elapsed_ns: u64,
+}
+
+impl Times {
+    /// Reads the plugin's statistics, JSON.
+    pub fn parse(stats: &str) -> Result<Times> {
+        serde_json::from_str(stats).context("what the timing plugin counted has no times")
+    }
+
+    /// Of all regions together, nanoseconds; an error says why there is no such time.
+    pub fn regions_ns(&self) -> Result<u64> {
+        let kept = self.regions.len();
+        let left_out = self.regions_left_out;
+        ensure!(left_out == 0, "it marked {} regions of interest, {kept} are kept", kept as u64 + left_out);
+        ensure!(kept > 0, "it marked no region of interest (docs/lab.md says how)");
+        Ok(self.regions.iter().map(|region| region.elapsed_ns).sum())
+    }
 }
 
 /// As `crates/emulator` reads it; what is not said has its default.
@@ -126,6 +162,22 @@ mod tests {
         assert_eq!(ranges(&topology), expect);
         let small = Topology::of(&machine, size(2)).expect("fits");
         assert_eq!(ranges(&small), [range(0, 0x2000_0000, 0), range(0x2000_0000, 0x8000_0000, 5)]);
+    }
+
+    #[test]
+    fn regions_have_a_time_when_all_are_known() {
+        let times = |regions: &str, left_out: u32| {
+            let text = format!(
+                "{{\"elapsed_ns\":9,\"vcpus\":[],\"regions\":[{regions}],\
+                 \"regions_left_out\":{left_out}}}"
+            );
+            Times::parse(&text).expect("valid").regions_ns()
+        };
+        let both = "{\"began_ns\":1,\"elapsed_ns\":3},{\"began_ns\":5,\"elapsed_ns\":4}";
+        assert_eq!(times(both, 0).expect("known"), 7);
+        assert!(times(both, 1).expect_err("unknown").to_string().contains("3 regions"));
+        assert!(times("", 0).expect_err("unknown").to_string().contains("no region"));
+        assert!(Times::parse("{}").is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tiercel_daemon::units::Span;
 use tiercel_lab::cli::{self, GuestOptions, RunOptions};
-use tiercel_lab::{Acceleration, Model, Size, Streams};
+use tiercel_lab::{Acceleration, Model, Size, Streams, Times};
 use tiercel_machine::parse_bytes;
 
 #[derive(ClapArgs, Debug)]
@@ -91,6 +91,10 @@ struct LabRunArgs {
     /// Fetch streams ahead of need, as processors do
     #[arg(long, requires = "timed")]
     prefetch: bool,
+    /// Time only what the program marks as its regions of interest in detail; the rest costs its
+    /// instructions
+    #[arg(long, requires = "timed")]
+    regions: bool,
     /// Write what was counted, by virtual CPU and node, to this file (JSON)
     #[arg(long, value_name = "FILE", requires = "timed")]
     stats: Option<PathBuf>,
@@ -122,13 +126,28 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
         timeout: args.timeout.0,
         out: args.out.clone(),
         timed: args.timed,
-        model: Model { prefetch: args.prefetch, share: args.share, ..Model::default() },
+        model: Model {
+            prefetch: args.prefetch,
+            share: args.share,
+            regions_only: args.regions,
+        },
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
     let outcome = cli::run(&options, streams, &mut |line| eprintln!("{line}"))?;
     if let (Some(path), Some(stats)) = (&args.stats, &outcome.timing) {
         std::fs::write(path, stats).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(stats) = &outcome.timing {
+        let times = Times::parse(stats)?;
+        match times.regions_ns() {
+            Ok(ns) => {
+                let (count, seconds) = (times.regions.len(), ns as f64 / 1e9);
+                eprintln!("lab: {count} region(s) of interest took {seconds:.6} s, modelled");
+            }
+            Err(error) if args.regions => eprintln!("lab: nothing was timed in detail: {error}"),
+            Err(_) => {}
+        }
     }
     if let Some(out) = &args.out {
         eprintln!("lab: {} files from /out are in {}", outcome.files, out.display());

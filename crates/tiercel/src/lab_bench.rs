@@ -75,6 +75,10 @@ pub struct CompareArgs {
     #[arg(long = "policy", value_name = "POLICY", value_enum)]
     #[arg(default_values_t = [Contender::FirstTouch, Contender::KernelTiering, Contender::Tiercel])]
     policies: Vec<Contender>,
+    /// Compare what the program marks as its regions of interest, and time nothing else in detail:
+    /// set-up then costs its instructions only
+    #[arg(long, conflicts_with = "untimed")]
+    regions: bool,
     /// Tiercel's configuration
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -162,7 +166,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
         timed: true,
         prefetch: false,
         share: false,
-        regions_only: false,
+        regions_only: args.regions,
         repeats: 1,
         capacities: args.fast.clone(),
         huge: Huge::Always,
@@ -173,7 +177,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
             name: name.into_owned(),
             command: Command::Words(args.program.clone()),
             half: Half::Tuning,
-            metric: Metric::Wall,
+            metric: if args.regions { Metric::Regions } else { Metric::Wall },
         }],
         policies,
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::drive::Boot;
-use super::experiment::Experiment;
+use super::experiment::{Experiment, Metric};
 use super::plan::{Fingerprints, Place, Run, fingerprint};
 use super::row::{Event, Spec};
 use crate::cli::{ourselves, take_along};
@@ -123,8 +123,11 @@ impl Boot for GuestBoot<'_> {
     ) -> Result<()> {
         let limit = Duration::from_secs(self.experiment.limit_s);
         let deadline = Mutex::new(Instant::now() + BOOT_LIMIT + limit);
+        let by_marks = batch.iter().any(|(run, _)| run.workload.metric == Metric::Regions);
+        let mut held = Vec::new();
+        let mut hold = |event: Event, host_s: f64| held.push((event, host_s));
         let mut stdout = Reader {
-            events,
+            events: if by_marks { &mut hold } else { &mut *events },
             pending: Vec::new(),
             last: Instant::now(),
             heard: &mut || {
@@ -146,6 +149,9 @@ impl Boot for GuestBoot<'_> {
         let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
         let until = || *deadline.lock().expect("nobody panics with it");
         let outcome = self.guest.run_until(request, streams, &until)?;
+        for (event, host_s) in held {
+            events(event.timed_by_marks(outcome.timing.as_deref()), host_s);
+        }
         if outcome.status != 0 {
             bail!("the guest's agent ended with status {}: {}", outcome.status, stderr.text());
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::experiment::Experiment;
+use super::experiment::{Experiment, Metric};
 use super::plan::{Place, Run};
 use super::row::{Event, Failure, Measured, Row, Spec};
 use super::store::Store;
@@ -142,7 +142,10 @@ impl Drive<'_> {
         // All-fast runs come first in order, and a boot of their own keeps sizes known.
         let sizing = self.runs[ready[0].0].sized_by.is_none();
         ready.retain(|(at, _)| self.runs[*at].sized_by.is_none() == sizing);
-        ready.truncate(self.experiment.boot_runs);
+        let by_marks = |at: usize| self.runs[at].workload.metric == Metric::Regions;
+        let alone = by_marks(ready[0].0);
+        ready.retain(|(at, _)| by_marks(*at) == alone);
+        ready.truncate(if alone { 1 } else { self.experiment.boot_runs });
         ready.into_iter().map(|(at, _)| at).collect()
     }
 

@@ -119,6 +119,9 @@ pub enum Metric {
     Reported,
     /// From the program's start to its end, by the guest's clock.
     Wall,
+    /// What the program marked as its regions of interest (`workloads/roi.h`), by the timing
+    /// plugin. Such a run has a boot of its own.
+    Regions,
 }
 
 /// Whether the kernel may use huge OS pages, as in `transparent_hugepage/enabled`.

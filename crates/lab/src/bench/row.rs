@@ -2,9 +2,11 @@
 //! In: nothing. Out: [`Spec`], [`Event`], [`Measured`], [`Row`], plain data.
 //! Knows nothing of who fills or reads them. The guest speaks JSON lines: one [`Event`] a line.
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Half, Huge, Metric, Share};
+use crate::timing::Times;
 
 /// One run, as the guest is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,6 +163,21 @@ pub struct Failure {
     pub why: String,
 }
 
+impl Event {
+    /// The same with the time that the plugin's statistics give the run's regions of interest.
+    pub(crate) fn timed_by_marks(self, stats: Option<&str>) -> Event {
+        let Event::Done(mut measured) = self else { return self };
+        let known = stats.context("regions of interest have a time in timed guests only");
+        match known.and_then(Times::parse).and_then(|times| times.regions_ns()) {
+            Ok(time_ns) => {
+                measured.time_ns = time_ns;
+                Event::Done(measured)
+            }
+            Err(error) => Event::Failed(format!("{error:#}")),
+        }
+    }
+}
+
 impl Cell {
     /// `workload/policy/25%`, with the repeat when it is not the first.
     pub fn label(&self) -> String {
@@ -185,5 +202,25 @@ impl Measured {
         let pair = |site: &serde_json::Value| Some((site[0].as_f64()?, site[1].as_f64()?));
         let sites = self.tiercel.get("sites").and_then(|sites| sites.as_array());
         sites.into_iter().flatten().filter_map(pair).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_timed_by_its_marks_needs_some() {
+        let done = || Event::Done(Box::new(Measured { time_ns: 9, wall_ns: 9, ..Measured::default() }));
+        let stats = r#"{"elapsed_ns":9,"regions":[{"elapsed_ns":4}],"regions_left_out":0}"#;
+        let Event::Done(measured) = done().timed_by_marks(Some(stats)) else { panic!("no time") };
+        assert_eq!((measured.time_ns, measured.wall_ns), (4, 9));
+        let none = r#"{"elapsed_ns":9,"regions":[],"regions_left_out":0}"#;
+        for (stats, said) in [(Some(none), "marked no region"), (None, "timed guests only")] {
+            let Event::Failed(why) = done().timed_by_marks(stats) else { panic!("a time") };
+            assert!(why.contains(said), "{why}");
+        }
+        let begin = Event::Begin("k".to_owned());
+        assert_eq!(begin.clone().timed_by_marks(None), begin);
     }
 }
