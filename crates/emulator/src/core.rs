@@ -171,7 +171,7 @@ impl Shared {
             values: [0; VALUES],
             values_ps: [0; VALUES],
             next_value: 0,
-            model: tiercel_memsim::Core::new(&shape, &self.lock())?,
+            model: tiercel_memsim::Core::new(&shape, &mut self.lock())?,
             instruction: 0,
             stalled_ps: 0,
             buffer: Box::new([NONE; TRANSLATIONS]),

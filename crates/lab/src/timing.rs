@@ -64,7 +64,11 @@ impl Times {
     pub fn regions_ns(&self) -> Result<u64> {
         let kept = self.regions.len();
         let left_out = self.regions_left_out;
-        ensure!(left_out == 0, "it marked {} regions of interest, {kept} are kept", kept as u64 + left_out);
+        ensure!(
+            left_out == 0,
+            "it marked {} regions of interest, {kept} are kept",
+            kept as u64 + left_out
+        );
         ensure!(kept > 0, "it marked no region of interest (docs/lab.md says how)");
         Ok(self.regions.iter().map(|region| region.elapsed_ns).sum())
     }

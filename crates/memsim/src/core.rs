@@ -10,7 +10,7 @@
 use tiercel_machine::{Machine, NodeId};
 
 use crate::cache::{Cache, CacheShape};
-use crate::memory::Memory;
+use crate::memory::{Memory, Port};
 use crate::prefetch::{PrefetchShape, Prefetcher};
 use crate::window::{Progress, Window, WindowShape};
 use crate::{LINE_BYTES, ModelError, place};
@@ -112,6 +112,7 @@ pub struct Core {
     flight: Flight,
     /// Accesses by level; the one behind the last level is memory.
     served: [u64; MAX_LEVELS + 1],
+    port: Port,
 }
 
 /// Lines that are in the caches' books already, and when they really come. By hash of the line.
@@ -153,7 +154,7 @@ impl Uncore {
 
 impl Core {
     /// Empty caches, time 0. `uncore` is what it will be used with.
-    pub fn new(shape: &CoreShape, uncore: &Uncore) -> Result<Core, ModelError> {
+    pub fn new(shape: &CoreShape, uncore: &mut Uncore) -> Result<Core, ModelError> {
         let levels = shape.levels.len() + usize::from(uncore.shared.is_some());
         if shape.levels.is_empty() || levels > MAX_LEVELS {
             return Err(ModelError::Shape("1 to 4 cache levels are needed, the first of a core"));
@@ -179,6 +180,7 @@ impl Core {
                 until_ps: 0,
             },
             served: [0; MAX_LEVELS + 1],
+            port: uncore.memory.port(shape.home),
             shape: shape.clone(),
         })
     }
@@ -384,7 +386,7 @@ impl Core {
             None => {
                 let addr = line * LINE_BYTES;
                 let node = node_of(addr);
-                uncore.memory.read(self.shape.home, node, addr, self.now_ps, ahead_ps)
+                uncore.memory.read(self.port, node, addr, self.now_ps, ahead_ps)
             }
         }
     }
@@ -392,7 +394,7 @@ impl Core {
     fn write_back(&self, back: &Back, uncore: &mut Uncore, node_of: &impl Fn(u64) -> NodeId) {
         for line in &back.lines[..back.count] {
             let addr = line * LINE_BYTES;
-            uncore.memory.write(self.shape.home, node_of(addr), addr, self.now_ps);
+            uncore.memory.write(self.port, node_of(addr), addr, self.now_ps);
         }
     }
 

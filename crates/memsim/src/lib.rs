@@ -24,7 +24,7 @@ pub use crate::core::{
     Access, Core, CoreShape, LevelShape, MAX_LEVELS, Prefetches, Served, Uncore,
 };
 pub use cache::{Cache, CacheShape, Evicted, MAX_WAYS};
-pub use memory::{Memory, NodeUse};
+pub use memory::{Memory, NodeUse, Port};
 pub use prefetch::{Ahead, PrefetchShape, Prefetcher, STREAMS};
 pub use simulator::{Simulator, SimulatorShape};
 pub use wear::{WEAR_BLOCK_BYTES, WEAR_BLOCKS_MAX, WEAR_CLASSES, Wear};

@@ -9,10 +9,11 @@
 //! time of their own bandwidth.
 //!
 //! Several cores and misses of the near future bring their accesses out of order: in the emulator
-//! by some 20 us, and more when the host is busy. So a server knows no free time, only an amount of
-//! work, which shrinks as its clock advances, and nobody waits for as much work as comes late:
-//! what a core brings whose clock is behind would be a queue only because it comes at once. Its
-//! traffic counts for the load of the time that follows, evenly.
+//! by some 20 us, and more when the host is busy. So load is measured for each core by its own
+//! clock, and a node's load is the sum of what its cores did last; a core that is behind counts as
+//! if it went on like this. And a server knows no free time, only an amount of work, which shrinks
+//! as its clock advances, and nobody waits for as much work as comes late: what a core brings whose
+//! clock is behind would be a queue only because it comes at once.
 //!
 //! Few modelled cores may stand for many ([`Memory::for_cpus`]): they then have their share of
 //! every bandwidth, as if the machine's other CPUs did what they do. A share of a server is not a
@@ -34,6 +35,9 @@ const INTERVAL_PS: u64 = 1_000_000;
 const SMOOTH: f64 = 1.0 / 16.0;
 /// After so many empty intervals nothing is left of the load: (1 - 1/16)^128 is 0.03%.
 const FORGET_INTERVALS: u64 = 128;
+/// A core that has not been heard of for so many intervals may just be behind: the emulator's are
+/// apart by a quantum of 20 us and what a block adds. From then on its load is forgotten.
+const APART_INTERVALS: u64 = 32;
 /// How late accesses come is forgotten in so many times that time.
 const FORGET_LATE: u64 = 64;
 /// Work is kept in parts of a picosecond: a byte at 833 GB/s takes 1.2 ps.
@@ -56,6 +60,14 @@ pub struct Memory {
     /// Into `paths`, `[from + 1][to]` by node number, 0 for the nearest; `NONE` where no memory is.
     index: Vec<u32>,
     stride: usize,
+}
+
+/// A core's way to memory. Its accesses come in the order of their times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    number: u32,
+    /// Into `Memory::index`.
+    row: u32,
 }
 
 /// What has gone through a node.
@@ -97,7 +109,8 @@ struct Server {
     /// Alone, of the whole node, GB/s: reads, writes.
     gb_s: [f64; 2],
     work: Work,
-    interval: Interval,
+    /// By port.
+    intervals: Vec<Interval>,
     /// What the present load and mix make of an access: of reads, of writes.
     rates: [Rate; 2],
     /// Blocks read and blocks written last, where blocks are larger than a line.
@@ -135,14 +148,12 @@ struct Rate {
     slack: u64,
 }
 
-/// Traffic of the interval that runs, and the smoothed load and mix before it.
+/// A core's traffic of the interval that runs, and its smoothed load and mix before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Interval {
     start_ps: u64,
     /// Reads, writes.
     bytes: [u64; 2],
-    /// Of accesses from before the interval, not counted yet: reads, writes.
-    late_bytes: [u64; 2],
     /// GB/s: reads, writes.
     load_gb_s: [f64; 2],
 }
@@ -185,26 +196,28 @@ impl Memory {
         Ok(Memory { servers, paths, index, stride })
     }
 
-    /// CPUs of `from` (`None`: the nearest) read a line; returns after how many picoseconds the
-    /// data is there. `at_ps` is the core's time; the access comes `ahead_ps` later, because its
+    /// One more core, of the CPUs of `home` (`None`: near to all memory).
+    pub fn port(&mut self, home: Option<NodeId>) -> Port {
+        let number = self.servers.first().map_or(0, |server| server.intervals.len());
+        for server in &mut self.servers {
+            server.intervals.push(Interval::default());
+        }
+        let row = home.map_or(0, |home| (usize::from(home.0) + 1) * self.stride);
+        Port { number: number as u32, row: row as u32 }
+    }
+
+    /// A core reads a line; returns after how many picoseconds the data is there. `at_ps` is the core's time; the access comes `ahead_ps` later, because its
     /// address is known only then. Panics on a node without memory: placing something there is the
     /// caller's error.
     #[inline]
-    pub fn read(
-        &mut self,
-        from: Option<NodeId>,
-        node: NodeId,
-        addr: u64,
-        at_ps: u64,
-        ahead_ps: u64,
-    ) -> u64 {
-        self.access(from, node, When { addr, at_ps, ahead_ps }, false)
+    pub fn read(&mut self, port: Port, node: NodeId, addr: u64, at_ps: u64, ahead_ps: u64) -> u64 {
+        self.access(port, node, When { addr, at_ps, ahead_ps }, false)
     }
 
     /// A line is written; returns after how many picoseconds it is taken.
     #[inline]
-    pub fn write(&mut self, from: Option<NodeId>, node: NodeId, addr: u64, at_ps: u64) -> u64 {
-        self.access(from, node, When { addr, at_ps, ahead_ps: 0 }, true)
+    pub fn write(&mut self, port: Port, node: NodeId, addr: u64, at_ps: u64) -> u64 {
+        self.access(port, node, When { addr, at_ps, ahead_ps: 0 }, true)
     }
 
     /// What went through a node so far.
@@ -229,11 +242,11 @@ impl Memory {
     }
 
     #[inline]
-    fn access(&mut self, from: Option<NodeId>, node: NodeId, when: When, write: bool) -> u64 {
-        let row = from.map_or(0, |from| usize::from(from.0) + 1);
-        let path = &mut self.paths[self.index[row * self.stride + usize::from(node.0)] as usize];
+    fn access(&mut self, port: Port, node: NodeId, when: When, write: bool) -> u64 {
+        let at = port.row as usize + usize::from(node.0);
+        let path = &mut self.paths[self.index[at] as usize];
         let server = &mut self.servers[path.server as usize];
-        let mut latency_ps = server.access(when, write) + path.further_ps[usize::from(write)];
+        let mut latency_ps = server.access(port, when, write) + path.further_ps[usize::from(write)];
         if let Some((work, per_byte)) = &mut path.link {
             let work_added = LINE_BYTES * per_byte[usize::from(write)];
             latency_ps += work.add(when, work_added, path.slack);
@@ -285,26 +298,27 @@ impl Server {
             latency_ns: [read_latency_ns, figures.write_latency_ns.unwrap_or(read_latency_ns)],
             gb_s: [read_gb_s, figures.write_gb_s.unwrap_or(read_gb_s)],
             work: Work::default(),
-            interval: Interval::default(),
+            intervals: Vec::new(),
             rates: [Rate::default(); 2],
             buffers: blocks.then(|| Box::new([[[u64::MAX; BUFFER_WAYS]; BUFFER_SETS]; 2])),
             wear: Counters::new(node.capacity_bytes),
             used: NodeUse::default(),
             node: node.clone(),
         };
-        server.rate();
+        server.rate(0);
         Ok(server)
     }
 
     #[inline]
-    fn access(&mut self, when: When, write: bool) -> u64 {
+    fn access(&mut self, port: Port, when: When, write: bool) -> u64 {
         let When { addr, at_ps, .. } = when;
-        if at_ps >= self.interval.start_ps + INTERVAL_PS {
-            self.interval.close(at_ps);
-            self.rate();
+        let interval = &mut self.intervals[port.number as usize];
+        if at_ps >= interval.start_ps + INTERVAL_PS {
+            interval.close(at_ps);
+            self.rate(at_ps);
         }
         let bytes = self.device_bytes(addr, write);
-        self.interval.add(at_ps, bytes, write);
+        self.intervals[port.number as usize].bytes[usize::from(write)] += bytes;
         if write {
             self.used.writes += 1;
             self.used.device_written_bytes += bytes;
@@ -322,8 +336,10 @@ impl Server {
     }
 
     /// Looks the curve up once an interval, not once an access.
-    fn rate(&mut self) {
-        let [read_gb_s, write_gb_s] = self.interval.load_gb_s;
+    fn rate(&mut self, now_ps: u64) {
+        let loads = self.intervals.iter().map(|interval| interval.load_gb_s_at(now_ps));
+        let [read_gb_s, write_gb_s] =
+            loads.fold([0.0, 0.0], |sum, load| [sum[0] + load[0], sum[1] + load[1]]);
         // What the whole node would see.
         let load_gb_s = (read_gb_s + write_gb_s) / self.share;
         let read_share = if load_gb_s > 0.0 { read_gb_s / self.share / load_gb_s } else { 1.0 };
@@ -384,27 +400,32 @@ impl Work {
 }
 
 impl Interval {
-    #[inline]
-    fn add(&mut self, at_ps: u64, bytes: u64, write: bool) {
-        let is_late = at_ps < self.start_ps;
-        let count = if is_late { &mut self.late_bytes } else { &mut self.bytes };
-        count[usize::from(write)] += bytes;
-    }
-
     /// Ends the interval and the empty ones after it, as if their traffic had been even.
     fn close(&mut self, at_ps: u64) {
         let intervals = (at_ps - self.start_ps) / INTERVAL_PS;
         let elapsed_ps = (intervals * INTERVAL_PS) as f64;
-        let keep = (0..intervals.min(FORGET_INTERVALS)).fold(1.0, |keep, _| keep * (1.0 - SMOOTH));
-        let counts = self.bytes.iter_mut().zip(&mut self.late_bytes);
-        for (load_gb_s, (bytes, late_bytes)) in self.load_gb_s.iter_mut().zip(counts) {
-            let caught_up = (*late_bytes as f64 * (1.0 - keep)) as u64;
-            *late_bytes -= caught_up;
-            let now_gb_s = (std::mem::take(bytes) + caught_up) as f64 * PS_PER_NS / elapsed_ps;
+        let keep = kept(intervals);
+        for (load_gb_s, bytes) in self.load_gb_s.iter_mut().zip(&mut self.bytes) {
+            let now_gb_s = std::mem::take(bytes) as f64 * PS_PER_NS / elapsed_ps;
             *load_gb_s = now_gb_s + (*load_gb_s - now_gb_s) * keep;
         }
         self.start_ps += intervals * INTERVAL_PS;
     }
+
+    /// The load as others see it, by the clock of one of them.
+    fn load_gb_s_at(&self, now_ps: u64) -> [f64; 2] {
+        let silent = now_ps.saturating_sub(self.start_ps) / INTERVAL_PS;
+        match silent.saturating_sub(APART_INTERVALS) {
+            0 => self.load_gb_s,
+            FORGET_INTERVALS.. => [0.0; 2],
+            silent => self.load_gb_s.map(|load_gb_s| load_gb_s * kept(silent)),
+        }
+    }
+}
+
+/// What is left of a load after so many intervals.
+fn kept(intervals: u64) -> f64 {
+    (0..intervals.min(FORGET_INTERVALS)).fold(1.0, |kept, _| kept * (1.0 - SMOOTH))
 }
 
 /// As many blocks as there are shares pass at once: of a burst that the whole machine passes so

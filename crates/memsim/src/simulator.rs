@@ -32,8 +32,8 @@ impl Simulator {
 
     /// The same before these memories.
     pub fn with_memory(memory: Memory, shape: &SimulatorShape) -> Result<Simulator, ModelError> {
-        let uncore = Uncore::with_memory(memory, shape.shared)?;
-        let cores = shape.cores.iter().map(|core| Core::new(core, &uncore));
+        let mut uncore = Uncore::with_memory(memory, shape.shared)?;
+        let cores = shape.cores.iter().map(|core| Core::new(core, &mut uncore));
         Ok(Simulator { cores: cores.collect::<Result<_, _>>()?, uncore })
     }
 

@@ -184,17 +184,19 @@ fn below_the_knee_latency_is_the_curves_within_5_percent() {
 #[test]
 fn whole_blocks_move_where_the_device_has_them() {
     let mut memory = Memory::new(&machine("optane-oam")).unwrap();
+    let port = memory.port(None);
     for line in 0..64 {
-        memory.read(None, SLOW, line * 64, 0, 0);
+        memory.read(port, SLOW, line * 64, 0, 0);
     }
     assert_eq!(memory.used(SLOW).device_read_bytes, 64 * 64, "in a row: every block once");
     let mut memory = Memory::new(&machine("optane-oam")).unwrap();
+    let port = memory.port(None);
     for line in 0..256 {
-        memory.read(None, SLOW, (line % 4) << 22 | (line / 4) << 6, 0, 0);
+        memory.read(port, SLOW, (line % 4) << 22 | (line / 4) << 6, 0, 0);
     }
     assert_eq!(memory.used(SLOW).device_read_bytes, 256 * 64, "four in a row, 4 MiB apart");
     for i in 0..64 {
-        memory.write(None, SLOW, scattered(i), 0);
+        memory.write(port, SLOW, scattered(i), 0);
     }
     let used = memory.used(SLOW);
     assert_eq!((used.writes, used.device_written_bytes), (64, 64 * 256), "scattered: a block each");
@@ -205,10 +207,11 @@ fn writes_take_the_time_of_their_own_bandwidth() {
     let machine = machine("optane-oam");
     let queue_ps = |write: bool| {
         let mut memory = Memory::new(&machine).unwrap();
+        let port = memory.port(None);
         for i in 0..100 {
             match write {
-                true => memory.write(None, SLOW, scattered(i), 0),
-                false => memory.read(None, SLOW, scattered(i), 0, 0),
+                true => memory.write(port, SLOW, scattered(i), 0),
+                false => memory.read(port, SLOW, scattered(i), 0, 0),
             };
         }
         memory.used(SLOW).longest_queue_ps as f64
@@ -222,9 +225,9 @@ fn a_share_limits_what_flows_and_lets_bursts_pass() {
     let machine = machine("spr-cxl");
     // One of 32 CPUs: 51.9 GB/s are 1.62, a line every 39.46 ns.
     let mut memory = Memory::for_cpus(&machine, &[FAST]).unwrap();
-    let latency_ns = |memory: &mut Memory, i: u64| {
-        memory.read(Some(FAST), SLOW, scattered(i), 0, 0) as f64 / 1000.0
-    };
+    let port = memory.port(Some(FAST));
+    let latency_ns =
+        |memory: &mut Memory, i: u64| memory.read(port, SLOW, scattered(i), 0, 0) as f64 / 1000.0;
     let burst: Vec<f64> = (0..32).map(|i| latency_ns(&mut memory, i)).collect();
     assert!(burst.iter().all(|&ns| ns == 216.0), "{burst:?}");
     let last = (32..1032).map(|i| latency_ns(&mut memory, i)).last().unwrap();
@@ -233,17 +236,20 @@ fn a_share_limits_what_flows_and_lets_bursts_pass() {
     // All CPUs together have it all, and nothing passes at once but what the peak passes.
     let mut all = Memory::for_cpus(&machine, &[FAST; 32]).unwrap();
     let mut whole = Memory::new(&machine).unwrap();
+    assert_eq!([all.port(Some(FAST)), whole.port(Some(FAST))], [port; 2]);
     for i in 0..200 {
         assert_eq!(latency_ns(&mut all, i), latency_ns(&mut whole, i));
     }
 }
 
 /// Two cores that take turns of 20 us, each with a line every `gap_ps` but not before the memory
-/// has the line some lines before it; GB/s of both, and their mean latency, nanoseconds.
-fn in_turns(gap_ps: u64, outstanding: usize) -> (f64, f64) {
+/// has the line some lines before it, and `written` lines for each that it reads; GB/s of both, and
+/// their mean latency, nanoseconds.
+fn in_turns(node: NodeId, gap_ps: u64, outstanding: usize, written: u64) -> (f64, f64) {
     const TURN_PS: u64 = 20_000_000;
     const TURNS: u64 = 100;
     let mut memory = Memory::new(&machine("spr-cxl")).unwrap();
+    let ports = [memory.port(None), memory.port(None)];
     let mut clocks = [0u64; 2];
     let mut done = [vec![0u64; outstanding], vec![0; outstanding]];
     let (mut lines, mut waited_ps, mut counted) = (0, 0, 0u64);
@@ -252,7 +258,15 @@ fn in_turns(gap_ps: u64, outstanding: usize) -> (f64, f64) {
             while clocks[core] < turn * TURN_PS {
                 let slot = &mut done[core][lines % outstanding];
                 clocks[core] = (clocks[core] + gap_ps).max(*slot);
-                let latency_ps = memory.read(None, SLOW, lines as u64 * 64, clocks[core], 0);
+                let latency_ps = memory.read(ports[core], node, lines as u64 * 64, clocks[core], 0);
+                for i in 0..written {
+                    memory.write(
+                        ports[core],
+                        node,
+                        (1 << 36) + (lines as u64 + i) * 64,
+                        clocks[core],
+                    );
+                }
                 *slot = clocks[core] + latency_ps;
                 lines += 1;
                 if turn > TURNS / 2 {
@@ -262,30 +276,33 @@ fn in_turns(gap_ps: u64, outstanding: usize) -> (f64, f64) {
         }
     }
     let half_ps = TURN_PS * TURNS / 2;
-    let gb_s = counted as f64 * 64_000.0 / half_ps as f64;
+    let gb_s = (counted * (1 + written)) as f64 * 64_000.0 / half_ps as f64;
     (gb_s, waited_ps as f64 / counted as f64 / 1000.0)
 }
 
 #[test]
 fn cores_whose_clocks_differ_share_a_node_as_if_they_did_not() {
-    let curve = &machine("spr-cxl").node(SLOW).unwrap().curve.clone();
-    for gap_ps in [12_800, 6_400, 3_200] {
-        let (gb_s, ns) = in_turns(gap_ps, 64);
-        let expected = loaded_latency_ns(curve, 1.0, gb_s).unwrap();
-        assert!((ns / expected - 1.0).abs() < 0.05, "{ns} ns for {expected} at {gb_s} GB/s");
+    let reads = [12_800, 6_400, 3_200].map(|gap_ps| (SLOW, gap_ps, 0, 1.0));
+    let mixed = [2_560, 1_707, 1_524, 1_422].map(|gap_ps| (FAST, gap_ps, 1, 0.5));
+    for (node, gap_ps, written, read_share) in reads.into_iter().chain(mixed) {
+        let curve = &machine("spr-cxl").node(node).unwrap().curve.clone();
+        let (gb_s, ns) = in_turns(node, gap_ps, 512, written);
+        let expected = loaded_latency_ns(curve, read_share, gb_s).unwrap();
+        assert!((ns / expected - 1.0).abs() < 0.01, "{ns} ns for {expected} at {gb_s} GB/s");
     }
-    let (gb_s, _) = in_turns(100, 512);
+    let (gb_s, _) = in_turns(SLOW, 100, 512, 0);
     assert!((gb_s / 51.9 - 1.0).abs() < 0.05, "{gb_s} GB/s");
 }
 
 #[test]
 fn wear_is_counted_by_block() {
     let mut memory = Memory::new(&machine("pcm")).unwrap();
+    let port = memory.port(None);
     for i in 0..9 {
-        memory.write(None, SLOW, 5 * 4096 + i * 64, 0);
+        memory.write(port, SLOW, 5 * 4096 + i * 64, 0);
     }
-    memory.write(None, SLOW, 8 * 4096, 0);
-    memory.read(None, SLOW, 9 * 4096, 0, 0);
+    memory.write(port, SLOW, 8 * 4096, 0);
+    memory.read(port, SLOW, 9 * 4096, 0, 0);
     let wear = memory.wear(SLOW);
     assert_eq!((wear.blocks[0], wear.blocks[3], wear.most), (1, 1, 9));
     assert_eq!(wear.blocks.iter().sum::<u64>(), 2);
@@ -295,9 +312,10 @@ fn wear_is_counted_by_block() {
 #[test]
 fn energy_is_bits_times_picojoules_and_static_power() {
     let mut memory = Memory::new(&machine("pcm")).unwrap();
+    let port = memory.port(None);
     for line in 0..1000 {
-        memory.read(None, SLOW, line * 64, 0, 0);
-        memory.write(None, SLOW, line * 64, 0);
+        memory.read(port, SLOW, line * 64, 0, 0);
+        memory.write(port, SLOW, line * 64, 0);
     }
     let access_j = 1000.0 * 512.0 * (2.47 + 16.82) * 1e-12;
     assert!((memory.used(SLOW).access_j.unwrap() / access_j - 1.0).abs() < 1e-9);

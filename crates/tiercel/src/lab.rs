@@ -126,11 +126,7 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
         timeout: args.timeout.0,
         out: args.out.clone(),
         timed: args.timed,
-        model: Model {
-            prefetch: args.prefetch,
-            share: args.share,
-            regions_only: args.regions,
-        },
+        model: Model { prefetch: args.prefetch, share: args.share, regions_only: args.regions },
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };

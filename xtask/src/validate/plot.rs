@@ -1,10 +1,11 @@
-//! Plots of one machine. In: what was seen. Out: SVG by kind.
+//! Plots of one machine. In: what was seen, rows of earlier runs too. Out: SVG by kind.
 //! Knows nothing of limits.
 
 use anyhow::Result;
 use tiercel_machine::{Machine, Node};
 use tiercel_report::{Lines, Series};
 
+use super::Row;
 use super::expect::{View, load, mix};
 use super::guests::{Boot, Path, Seen, is_main, paths};
 
@@ -12,9 +13,15 @@ use super::guests::{Boot, Path, Seen, is_main, paths};
 const CURVE_POINTS: u32 = 60;
 /// A plot of latency ends at so many times the idle one: beyond the peak it is a queue.
 const LATENCY_MAX: f64 = 4.0;
+const LINE_BYTES: f64 = 64.0;
 
-/// Latency by footprint, latency under load, chains.
-pub fn all(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<(&'static str, String)>> {
+/// Latency by footprint, latency under load, chains; the last with all numbers of virtual CPUs that
+/// `rows` have.
+pub fn all(
+    machine: &Machine,
+    seen: &[(Boot, Vec<Seen>)],
+    rows: &[Row],
+) -> Result<Vec<(&'static str, String)>> {
     let footprint = lines(
         machine,
         ("latency by footprint", "log2 of KiB", "ns a load"),
@@ -28,7 +35,7 @@ pub fn all(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<(&'stati
     let chains = lines(
         machine,
         ("independent chains", "chains", "GB/s of 64-byte loads"),
-        chain_series(machine, seen),
+        chain_series(machine, rows),
     );
     let mut plots = Vec::new();
     for (kind, plot) in [("footprint", footprint), ("loaded", loaded), ("chains", chains)] {
@@ -79,19 +86,20 @@ fn footprint_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series
     main_paths(machine).into_iter().map(series).collect()
 }
 
-fn chain_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series> {
-    let mut all = Vec::new();
-    for path in main_paths(machine) {
-        for vcpus in 1..=2 {
-            let one = of(seen, path, "chains").filter(|(boot, _)| boot.vcpus == vcpus);
-            let point = |(_, line): (Boot, &Seen)| {
-                Some((line.setting.first()?.parse::<f64>().ok()?, line.gb_s))
-            };
-            let name = format!("{}, {vcpus} CPU", label(machine, path));
-            all.push(Series { name, points: one.filter_map(point).collect() });
+fn chain_series(machine: &Machine, rows: &[Row]) -> Vec<Series> {
+    let point = |row: &Row| {
+        let chains = row.what.strip_suffix(" chains, a load")?.parse::<f64>().ok()?;
+        Some((chains, f64::from(row.vcpus) * LINE_BYTES / row.measured))
+    };
+    let mut all: Vec<Series> = Vec::new();
+    for row in rows.iter().filter(|row| row.machine == machine.name) {
+        let Some(point) = point(row) else { continue };
+        let name = format!("{}, {} CPU", row.path, row.vcpus);
+        match all.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.points.push(point),
+            None => all.push(Series { name, points: vec![point] }),
         }
     }
-    all.retain(|series| !series.points.is_empty());
     all
 }
 

@@ -86,7 +86,7 @@ pub fn write(results: &Results, folder: &Path) -> Result<()> {
     for (vcpus, json) in files {
         std::fs::write(folder.join(format!("{name}-{vcpus}.jsonl")), json)?;
     }
-    for (kind, svg) in plot::all(&results.machine, &results.seen)? {
+    for (kind, svg) in plot::all(&results.machine, &results.seen, &read(folder)?)? {
         std::fs::write(folder.join(format!("{name}-{kind}.svg")), svg)?;
     }
     Ok(())

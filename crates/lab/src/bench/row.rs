@@ -211,7 +211,8 @@ mod tests {
 
     #[test]
     fn a_run_timed_by_its_marks_needs_some() {
-        let done = || Event::Done(Box::new(Measured { time_ns: 9, wall_ns: 9, ..Measured::default() }));
+        let done =
+            || Event::Done(Box::new(Measured { time_ns: 9, wall_ns: 9, ..Measured::default() }));
         let stats = r#"{"elapsed_ns":9,"regions":[{"elapsed_ns":4}],"regions_left_out":0}"#;
         let Event::Done(measured) = done().timed_by_marks(Some(stats)) else { panic!("no time") };
         assert_eq!((measured.time_ns, measured.wall_ns), (4, 9));

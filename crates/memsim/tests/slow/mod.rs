@@ -4,7 +4,7 @@
 //! Every access must have at least one instruction.
 
 use tiercel_machine::{Machine, NodeId};
-use tiercel_memsim::{Access, CacheShape, LINE_BYTES, Memory, SimulatorShape};
+use tiercel_memsim::{Access, CacheShape, LINE_BYTES, Memory, Port, SimulatorShape};
 
 const FLIGHT: u64 = 256;
 const STREAMS: u64 = 64;
@@ -92,6 +92,7 @@ pub struct Slow {
     /// Of each core; the last row is the shared one.
     caches: Vec<Vec<SlowCache>>,
     cores: Vec<SlowCore>,
+    ports: Vec<Port>,
     pub memory: Memory,
     node_of: fn(u64) -> NodeId,
 }
@@ -109,8 +110,9 @@ impl Slow {
             ..SlowCore::default()
         };
         let cores = shape.cores.iter().map(core).collect();
-        let memory = Memory::new(machine).unwrap();
-        Slow { shape: shape.clone(), caches, cores, memory, node_of }
+        let mut memory = Memory::new(machine).unwrap();
+        let ports = shape.cores.iter().map(|core| memory.port(core.home)).collect();
+        Slow { shape: shape.clone(), caches, cores, ports, memory, node_of }
     }
 
     pub fn now_ps(&self, core: usize) -> u64 {
@@ -229,9 +231,8 @@ impl Slow {
     fn latency_ps(&mut self, core: usize, level: usize, line: u64, out_ps: u64) -> u64 {
         if level == self.levels(core) {
             let (addr, now_ps) = (line * LINE_BYTES, self.cores[core].now_ps);
-            let home = self.shape.cores[core].home;
             let node = (self.node_of)(addr);
-            return self.memory.read(home, node, addr, now_ps, out_ps - now_ps);
+            return self.memory.read(self.ports[core], node, addr, now_ps, out_ps - now_ps);
         }
         let own = &self.shape.cores[core].levels;
         own.get(level).or(self.shape.shared.as_ref()).unwrap().latency_ps
@@ -240,8 +241,7 @@ impl Slow {
     fn write_back(&mut self, core: usize, back: &[u64]) {
         for line in back {
             let (addr, now_ps) = (line * LINE_BYTES, self.cores[core].now_ps);
-            let home = self.shape.cores[core].home;
-            self.memory.write(home, (self.node_of)(addr), addr, now_ps);
+            self.memory.write(self.ports[core], (self.node_of)(addr), addr, now_ps);
         }
     }
 
