@@ -206,9 +206,9 @@ impl Memory {
         Port { number: number as u32, row: row as u32 }
     }
 
-    /// A core reads a line; returns after how many picoseconds the data is there. `at_ps` is the core's time; the access comes `ahead_ps` later, because its
-    /// address is known only then. Panics on a node without memory: placing something there is the
-    /// caller's error.
+    /// A core reads a line; returns after how many picoseconds the data is there. `at_ps` is the
+    /// core's time; the access comes `ahead_ps` later, because its address is known only then.
+    /// Panics on a node without memory: placing something there is the caller's error.
     #[inline]
     pub fn read(&mut self, port: Port, node: NodeId, addr: u64, at_ps: u64, ahead_ps: u64) -> u64 {
         self.access(port, node, When { addr, at_ps, ahead_ps }, false)

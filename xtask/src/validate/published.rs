@@ -72,8 +72,10 @@ fn row(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Option<R
         .filter_map(|line| load(&view, line))
         .collect();
     let (what, measured, unit, limit) = match point.what {
+        // It was one chase on an idle machine.
         What::Idle => {
-            let idle = lines.iter().find(|line| line.kind == "idle" && !boot.model.share)?;
+            let alone = boot.vcpus == 1 && !boot.model.share;
+            let idle = lines.iter().find(|line| line.kind == "idle" && alone)?;
             ("idle latency".to_owned(), idle.ns, "ns", IDLE)
         }
         What::Most => {
