@@ -2,7 +2,7 @@
 # what: the bench's runs have the fast memory they shall have, and leave nothing behind
 # machines: spr-cxl
 # programs: tiercel libtiercel.so hotcold
-# limit: 120
+# limit: 150
 
 # spec KEY METHOD FAST_BYTES ACCESSES: one run, as `tiercel lab bench` writes it
 spec() {
@@ -25,13 +25,15 @@ tiercel='{"tiercel":"sampler = \"none\"\n"}'
     echo ","
     spec ours "$tiercel" 8388608 200k
     echo ","
+    spec damon '"damon"' 8388608 200k
+    echo ","
     spec wrong '"kernel"' 8388608 nonsense
     echo "]"
 } > specs.json
 free=$(node_free_kib 0)
 succeeds "the agent makes all runs" sh -c "tiercel lab agent specs.json > events"
 show events
-equal "each run says two things" 8 "$(wc -l < events)"
+equal "each run says two things" 10 "$(wc -l < events)"
 
 at_least "room of a run with 8 MiB" 7864320 "$(figure 2 room_bytes)"
 at_most "and not more" 8912896 "$(figure 2 room_bytes)"
@@ -41,6 +43,9 @@ at_least "the rest is on the slow node" 12582912 "$(figure 2 slow_bytes)"
 equal "a bound run has nothing on the fast node" 0 "$(figure 4 fast_bytes)"
 at_most "Tiercel has the same room" 9437184 "$(figure 6 fast_bytes_max)"
 at_least "and sees the objects" 24 "$(figure 6 born)"
+at_most "DAMON has it too" 9437184 "$(figure 8 fast_bytes_max)"
+at_least "and its run is measured" 1000 "$(figure 8 time_ns)"
+equal "it is off afterwards" 0 "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)"
 contains "a run that fails says why" "cannot use accesses=nonsense" events
 
 equal "nothing is mounted any more" 0 "$(grep -c lab-hog /proc/mounts)"

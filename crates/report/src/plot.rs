@@ -25,6 +25,9 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(120, 60, 20),
 ];
 
+/// Lines behind the plot.
+const MESH: RGBColor = RGBColor(225, 225, 225);
+
 /// A plot that cannot be drawn.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("plot {title:?}: {what}")]
@@ -68,8 +71,13 @@ pub struct Lines {
     pub x: String,
     /// Beside the vertical axis.
     pub y: String,
-    /// One line each.
+    /// One line each, with a dot at each point.
     pub series: Vec<Series>,
+    /// What they should be: smooth lines. Where there are any, `series` are dots only, each in the
+    /// colour of the one of the same name here.
+    pub expected: Vec<Series>,
+    /// x are exponents of two: the axis shows the powers.
+    pub powers: bool,
     /// A horizontal line to compare with.
     pub mark: Option<f64>,
 }
@@ -108,7 +116,16 @@ impl Bars {
             .y_label_area_size(55)
             .build_cartesian_2d(0.0..groups, 0.0..top)
             .map_err(text)?;
-        chart.configure_mesh().disable_x_mesh().x_labels(0).y_desc(&self.y).draw().map_err(text)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .max_light_lines(0)
+            .bold_line_style(MESH)
+            .x_labels(0)
+            .y_desc(&self.y)
+            .y_label_formatter(&short)
+            .draw()
+            .map_err(text)?;
         let font = ("sans-serif", 12).into_font();
         let font = if turned { font.transform(FontTransform::Rotate90) } else { font };
         let anchor = Pos::new(if turned { HPos::Left } else { HPos::Center }, VPos::Top);
@@ -138,12 +155,12 @@ impl Lines {
     /// Draws it.
     pub fn svg(&self) -> Result<String, PlotError> {
         let refuse = |what: String| PlotError { title: self.title.clone(), what };
-        let points = self.series.iter().map(|series| series.points.len()).sum::<usize>();
-        if points == 0 {
+        let all = || self.series.iter().chain(&self.expected);
+        if all().all(|series| series.points.is_empty()) {
             return Err(refuse("there is nothing in it".to_owned()));
         }
-        let y = range(&self.series, self.mark)
-            .ok_or_else(|| refuse("a number is not finite".to_owned()))?;
+        let y =
+            range(all(), self.mark).ok_or_else(|| refuse("a number is not finite".to_owned()))?;
         let mut text = String::new();
         let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
         let drawn = self.draw(&area, y.1);
@@ -155,7 +172,8 @@ impl Lines {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, top: f64) -> Result<(), String> {
         area.fill(&WHITE).map_err(text)?;
         let (plot, legend) = area.split_horizontally(WIDTH - legend_width(&self.series));
-        let xs = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
+        let all = self.series.iter().chain(&self.expected);
+        let xs = all.flat_map(|series| series.points.iter().map(|point| point.0));
         let (low, high) =
             xs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         // A single point needs a width to stand in.
@@ -167,11 +185,29 @@ impl Lines {
             .y_label_area_size(55)
             .build_cartesian_2d(low..high, 0.0..top.max(f64::MIN_POSITIVE) * 1.05)
             .map_err(text)?;
-        chart.configure_mesh().x_desc(&self.x).y_desc(&self.y).draw().map_err(text)?;
+        let label = |x: &f64| if self.powers { short(&x.exp2()) } else { short(x) };
+        chart
+            .configure_mesh()
+            .max_light_lines(0)
+            .bold_line_style(MESH)
+            .x_desc(&self.x)
+            .y_desc(&self.y)
+            .x_label_formatter(&label)
+            .y_label_formatter(&short)
+            .draw()
+            .map_err(text)?;
+        for expected in &self.expected {
+            let at = self.series.iter().position(|series| series.name == expected.name);
+            let style = at.map_or(BLACK, colour).stroke_width(2);
+            let line = LineSeries::new(expected.points.iter().copied(), style);
+            chart.draw_series(line).map_err(text)?;
+        }
         for (at, series) in self.series.iter().enumerate() {
             let points = series.points.iter().copied();
-            let line = LineSeries::new(points.clone(), colour(at).stroke_width(2));
-            chart.draw_series(line).map_err(text)?;
+            if self.expected.is_empty() {
+                let line = LineSeries::new(points.clone(), colour(at).stroke_width(2));
+                chart.draw_series(line).map_err(text)?;
+            }
             let dots = points.map(|point| Circle::new(point, 3, colour(at).filled()));
             chart.draw_series(dots).map_err(text)?;
         }
@@ -184,9 +220,19 @@ impl Lines {
     }
 }
 
+/// A label's number without needless places.
+fn short(number: &f64) -> String {
+    // Steps between labels are rounded ones; what is left beyond is binary fractions.
+    let text = format!("{number:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Least and largest y; `None` when one is not finite.
-fn range(series: &[Series], mark: Option<f64>) -> Option<(f64, f64)> {
-    let ys = series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+fn range<'a>(
+    series: impl IntoIterator<Item = &'a Series>,
+    mark: Option<f64>,
+) -> Option<(f64, f64)> {
+    let ys = series.into_iter().flat_map(|series| series.points.iter().map(|point| point.1));
     let mut range = (f64::INFINITY, f64::NEG_INFINITY);
     for y in ys.chain(mark) {
         if !y.is_finite() {
@@ -262,6 +308,8 @@ mod tests {
             x: "x".to_owned(),
             y: "y".to_owned(),
             series: vec![Series { name: "s".to_owned(), points: Vec::new() }],
+            expected: Vec::new(),
+            powers: false,
             mark: None,
         };
         assert!(none.svg().is_err());
@@ -274,10 +322,36 @@ mod tests {
             x: "share".to_owned(),
             y: "time".to_owned(),
             series: vec![Series { name: "apb".to_owned(), points: vec![(25.0, 1.5)] }],
+            expected: Vec::new(),
+            powers: false,
             mark: None,
         };
         assert!(lines.svg().expect("drawn").contains("apb"));
         lines.series[0].points.push((50.0, 1.2));
-        assert!(lines.svg().expect("drawn").contains("polyline"));
+        let circles = |svg: &str| svg.matches("<circle").count();
+        let svg = lines.svg().expect("drawn");
+        assert_eq!((svg.matches("#0072B2\" stroke-width=\"2\"").count(), circles(&svg)), (1, 2));
+        // Beside what is expected there are dots only; the line has their colour.
+        lines.expected.push(lines.series[0].clone());
+        lines.series[0].points.pop();
+        let svg = lines.svg().expect("drawn");
+        assert_eq!((svg.matches("#0072B2\" stroke-width=\"2\"").count(), circles(&svg)), (1, 1));
+    }
+
+    #[test]
+    fn labels_have_no_needless_places() {
+        let numbers = [0.0, 50.0, 0.1 + 0.2, 1.25, 1e6];
+        assert_eq!(numbers.map(|number| short(&number)), ["0", "50", "0.3", "1.25", "1000000"]);
+    }
+
+    #[test]
+    fn exponents_are_shown_as_powers() {
+        let points = vec![(2.0, 1.0), (14.0, 9.0)];
+        let series = vec![Series { name: "s".to_owned(), points }];
+        let name = String::new;
+        let (expected, mark) = (Vec::new(), None);
+        let lines =
+            Lines { title: name(), x: name(), y: name(), series, expected, powers: true, mark };
+        assert!(lines.svg().expect("drawn").contains("4096\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! Plots of one machine. In: what was seen, rows of earlier runs too. Out: SVG by kind.
+//! Plots of one machine. In: what was seen; rows. Out: SVG by kind.
 //! Knows nothing of limits.
 
 use anyhow::Result;
@@ -15,30 +15,21 @@ const CURVE_POINTS: u32 = 60;
 const LATENCY_MAX: f64 = 4.0;
 const LINE_BYTES: f64 = 64.0;
 
-/// Latency by footprint, latency under load, chains; the last with all numbers of virtual CPUs that
-/// `rows` have.
-pub fn all(
-    machine: &Machine,
-    seen: &[(Boot, Vec<Seen>)],
-    rows: &[Row],
-) -> Result<Vec<(&'static str, String)>> {
-    let footprint = lines(
-        machine,
-        ("latency by footprint", "log2 of KiB", "ns a load"),
-        footprint_series(machine, seen),
-    );
-    let loaded = lines(
-        machine,
-        ("latency under load, measured and the file's", "GB/s of the node", "ns"),
-        loaded_series(machine, seen),
-    );
-    let chains = lines(
-        machine,
-        ("independent chains", "chains", "GB/s of 64-byte loads"),
-        chain_series(machine, rows),
-    );
+/// Latency by footprint, latency under load.
+pub fn all(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<(&'static str, String)>> {
+    let footprint = Lines {
+        powers: true,
+        ..lines(
+            &machine.name,
+            ("latency by footprint", "KiB", "ns a load"),
+            footprint_series(machine, seen),
+        )
+    };
+    let (series, expected) = loaded_series(machine, seen);
+    let names = ("latency under load; lines: the file, dots: measured", "GB/s of the node", "ns");
+    let loaded = Lines { expected, ..lines(&machine.name, names, series) };
     let mut plots = Vec::new();
-    for (kind, plot) in [("footprint", footprint), ("loaded", loaded), ("chains", chains)] {
+    for (kind, plot) in [("footprint", footprint), ("loaded", loaded)] {
         if plot.series.iter().any(|series| !series.points.is_empty()) {
             plots.push((kind, plot.svg()?));
         }
@@ -46,13 +37,22 @@ pub fn all(
     Ok(plots)
 }
 
-fn lines(machine: &Machine, names: (&str, &str, &str), series: Vec<Series>) -> Lines {
+/// Independent chains, with all numbers of virtual CPUs that `rows` have of a machine.
+pub fn chains(machine: &str, rows: &[&Row]) -> Result<Option<String>> {
+    let series = chain_series(machine, rows);
+    let names = ("independent chains", "chains of each CPU", "GB/s of 64-byte loads");
+    (!series.is_empty()).then(|| Ok(lines(machine, names, series).svg()?)).transpose()
+}
+
+fn lines(machine: &str, names: (&str, &str, &str), series: Vec<Series>) -> Lines {
     let (title, x, y) = names;
     Lines {
-        title: format!("{}: {title}", machine.name),
+        title: format!("{machine}: {title}"),
         x: x.to_owned(),
         y: y.to_owned(),
         series,
+        expected: Vec::new(),
+        powers: false,
         mark: None,
     }
 }
@@ -86,13 +86,13 @@ fn footprint_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series
     main_paths(machine).into_iter().map(series).collect()
 }
 
-fn chain_series(machine: &Machine, rows: &[Row]) -> Vec<Series> {
+fn chain_series(machine: &str, rows: &[&Row]) -> Vec<Series> {
     let point = |row: &Row| {
         let chains = row.what.strip_suffix(" chains, a load")?.parse::<f64>().ok()?;
         Some((chains, f64::from(row.vcpus) * LINE_BYTES / row.measured))
     };
     let mut all: Vec<Series> = Vec::new();
-    for row in rows.iter().filter(|row| row.machine == machine.name) {
+    for row in rows.iter().filter(|row| row.machine == machine) {
         let Some(point) = point(row) else { continue };
         let name = format!("{}, {} CPU", row.path, row.vcpus);
         match all.iter_mut().find(|series| series.name == name) {
@@ -103,31 +103,30 @@ fn chain_series(machine: &Machine, rows: &[Row]) -> Vec<Series> {
     all
 }
 
-/// Of each node the file's curve and the measured points, reads only and half reads.
-fn loaded_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series> {
-    let mut all = Vec::new();
+/// Of each node the measured points and the file's curve, reads only and half reads.
+fn loaded_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> (Vec<Series>, Vec<Series>) {
+    let (mut measured, mut expected) = (Vec::new(), Vec::new());
     for path in main_paths(machine) {
         for (stores, read_share) in [(0, 1.0), (4, 0.5)] {
-            let mut measured = Vec::new();
+            let mut points = Vec::new();
             let mut view_here = None;
             for (boot, line) in of(seen, path, "load").filter(|(boot, _)| boot.vcpus == 1) {
                 let Some(view) = View::new(machine, boot, path) else { continue };
                 if let Some(load) = load(&view, line).filter(|_| mix(line) == stores)
                     && load.ns < LATENCY_MAX * view.latency_ns(1.0, 0.0)
                 {
-                    measured.push((load.gb_s, load.ns));
+                    points.push((load.gb_s, load.ns));
                 }
                 view_here = Some(view);
             }
             let Some(view) = view_here else { continue };
-            measured.sort_by(|a, b| a.0.total_cmp(&b.0));
             let peak = view.peak_gb_s(read_share);
             let at = |i: u32| peak * f64::from(i) / f64::from(CURVE_POINTS);
             let file = (0..=CURVE_POINTS).map(|i| (at(i), view.latency_ns(read_share, at(i))));
             let name = format!("{} {:.0}% reads", label(machine, path), read_share * 100.0);
-            all.push(Series { name: format!("{name}, file"), points: file.collect() });
-            all.push(Series { name: format!("{name}, seen"), points: measured });
+            expected.push(Series { name: name.clone(), points: file.collect() });
+            measured.push(Series { name, points });
         }
     }
-    all
+    (measured, expected)
 }

@@ -1,7 +1,7 @@
 //! Results for people and for programs. In: rows. Out: tables, JSON lines, Markdown, plots.
 //! Knows nothing of how they were measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -86,13 +86,13 @@ pub fn write(results: &Results, folder: &Path) -> Result<()> {
     for (vcpus, json) in files {
         std::fs::write(folder.join(format!("{name}-{vcpus}.jsonl")), json)?;
     }
-    for (kind, svg) in plot::all(&results.machine, &results.seen, &read(folder)?)? {
+    for (kind, svg) in plot::all(&results.machine, &results.seen)? {
         std::fs::write(folder.join(format!("{name}-{kind}.svg")), svg)?;
     }
     Ok(())
 }
 
-/// The page over all machines whose rows are there.
+/// The page over all machines whose rows are there, and the plots of those that have several runs.
 pub fn summary(folder: &Path) -> Result<()> {
     let rows = read(folder)?;
     let rows: Vec<&Row> = rows.iter().collect();
@@ -109,6 +109,12 @@ pub fn summary(folder: &Path) -> Result<()> {
         page += "\n## Misses\n\n";
         for row in missed {
             writeln!(page, "- {}", line(row))?;
+        }
+    }
+    let machines: BTreeSet<&str> = rows.iter().map(|row| row.machine.as_str()).collect();
+    for machine in machines {
+        if let Some(svg) = plot::chains(machine, &rows)? {
+            std::fs::write(folder.join(format!("{machine}-chains.svg")), svg)?;
         }
     }
     let path = folder.join("README.md");

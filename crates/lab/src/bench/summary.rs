@@ -134,7 +134,8 @@ impl Summary {
         }
         for machine in self.machines() {
             let lines = self.lines(machine);
-            if !lines.series.is_empty() {
+            // One capacity is no line: the bars say it.
+            if lines.series.iter().any(|series| series.points.len() > 1) {
                 pictures.push((format!("{machine}-capacity.svg"), lines.svg()?));
             }
         }
@@ -174,6 +175,8 @@ impl Summary {
             x: "fast memory, % of the peak".to_owned(),
             y: "time over all-fast".to_owned(),
             series: series.filter(|series| !series.points.is_empty()).collect(),
+            expected: Vec::new(),
+            powers: false,
             mark: Some(1.0),
         }
     }
