@@ -11,16 +11,18 @@
  *   connects, sends tcl_hello + the memfd   ------->  checks seals, size, peer credentials; maps it
  *   closes memfd and socket                 <-------  tcl_welcome
  *   writes records, sites, objects          =======>  polls, drains, rescans after a loss
- *   reads the control page                  <=======  writes clock, arenas, budgets
+ *   reads the control page and the plan     <=======  writes clock, arenas, budgets, a plan
  *
  * Neither side trusts the other: the runtime keeps its own allocator metadata in private memory and
- * only ever *writes* what lies here (the control page excepted, whose values it clamps); the daemon
- * copies what it reads before it looks at it, and bounds every index.
+ * only ever *writes* what lies here (control page and plan table excepted, whose values it clamps);
+ * the daemon copies what it reads before it looks at it, and bounds every index.
  *
  * A session, at fixed offsets (sparse: untouched parts cost nothing):
  *
  *   TCL_HEADER_AT    tcl_header     who, which version, counters
  *   TCL_CONTROL_AT   tcl_control    daemon -> runtime
+ *   TCL_PHASES_AT    tcl_phase_name [TCL_PHASES_MAX] phases the program named, append only
+ *   TCL_PLAN_AT      tcl_plan_row   [2][TCL_PLAN_ROWS_MAX] daemon -> runtime: where to be born
  *   TCL_MODULES_AT   tcl_module  [TCL_MODULES_MAX]   loaded objects by build-id
  *   TCL_SITES_AT     tcl_site    [TCL_SITES_MAX]     allocation sites, append only
  *   TCL_MAPS_AT      tcl_map     [TCL_MAPS_MAX]      live mmap objects, one slot each
@@ -36,27 +38,27 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 1u
+#define TCL_WIRE_VERSION 2u
 
 #define TCL_PAGE 4096u
 
 /* ---- Records ----------------------------------------------------------------------------- */
 
 enum tcl_record_kind {
-    TCL_NONE = 0,     /* an unwritten slot; a reader that meets one stops there */
-    TCL_BORN = 1,     /* addr, size, site; the object lives */
-    TCL_DIED = 2,     /* addr; the object is gone */
-    TCL_RESIZED = 3,  /* addr, size = new size; same address */
-    TCL_CUT = 4,      /* addr, size: this range left whatever objects it overlapped (munmap) */
-    TCL_PHASE = 5,    /* addr = phase number */
-    TCL_EXEC = 6,     /* the process is about to exec; its objects are gone if it succeeds */
-    TCL_EXIT = 7      /* the process leaves in an orderly way */
+    TCL_NONE = 0,    /* an unwritten slot; a reader that meets one stops there */
+    TCL_BORN = 1,    /* addr, size, site; the object lives */
+    TCL_DIED = 2,    /* addr; the object is gone */
+    TCL_RESIZED = 3, /* addr, size = new size; same address */
+    TCL_CUT = 4,     /* addr, size: this range left whatever objects it overlapped (munmap) */
+    TCL_PHASE = 5,   /* addr = number of the phase that was entered, an index of its name */
+    TCL_EXEC = 6,    /* the process is about to exec; its objects are gone if it succeeds */
+    TCL_EXIT = 7     /* the process leaves in an orderly way */
 };
 
 enum tcl_record_flags {
-    TCL_BLOCK = 1u << 0,     /* a block of small slots, not one allocation */
-    TCL_MAPPED = 1u << 1,    /* made by mmap, served by the kernel: lives outside the range */
-    TCL_CONTINUED = 1u << 2  /* a realloc that moved; its old address dies in the next record */
+    TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
+    TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
+    TCL_CONTINUED = 1u << 2 /* a realloc that moved; its old address dies in the next record */
 };
 
 /* Records of different threads are drained in any order, so each carries a version that totally
@@ -66,14 +68,14 @@ enum tcl_record_flags {
  *  - two live records over the same bytes: the one with the higher version is true;
  *  - DIED names the version it ends, and may arrive before its BORN. */
 struct tcl_record {
-    uint64_t addr;       /* bytes */
-    uint64_t size;       /* bytes, a multiple of TCL_PAGE; BORN: | arena << TCL_SIZE_BITS */
-    uint32_t site;       /* index into the site table, 0 = unknown */
+    uint64_t addr; /* bytes */
+    uint64_t size; /* bytes, a multiple of TCL_PAGE; BORN: | arena << TCL_SIZE_BITS */
+    uint32_t site; /* index into the site table, 0 = unknown */
     uint32_t carve;
-    uint32_t time_ms;    /* control.clock_ms, truncated, when written */
+    uint32_t time_ms; /* control.clock_ms, truncated, when written */
     uint16_t generation;
-    uint8_t kind;        /* enum tcl_record_kind */
-    uint8_t flags_low;   /* TCL_BLOCK | TCL_MAPPED | TCL_CONTINUED */
+    uint8_t kind;      /* enum tcl_record_kind */
+    uint8_t flags_low; /* TCL_BLOCK | TCL_MAPPED | TCL_CONTINUED */
 };
 /* The arena an object was born in rides in the top byte of `size` (sizes stay below 2^56). */
 #define TCL_SIZE_BITS 56
@@ -90,7 +92,7 @@ struct tcl_ring {
     /* Producer's line. `head` counts records ever written; a record's slot is head % RECORDS.
      * Stored with release after the record; pairs with the consumer's acquire load. */
     uint64_t head;
-    uint64_t lost; /* records not written because the ring was full; only grows */
+    uint64_t lost;  /* records not written because the ring was full; only grows */
     uint32_t state; /* enum tcl_ring_state, by compare-exchange; a freed ring keeps its records */
     uint32_t tid;
     uint8_t pad0[40];
@@ -108,8 +110,8 @@ struct tcl_ring {
 #define TCL_PATH_MAX 224u
 
 struct tcl_module {
-    uint64_t base;      /* load address: an absolute address minus this is the ELF address */
-    uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
+    uint64_t base;          /* load address: an absolute address minus this is the ELF address */
+    uint32_t published;     /* 1 once complete; release, pairs with the reader's acquire */
     uint8_t build_id_bytes; /* 0: the module has none, then the path stands for it */
     uint8_t build_id[TCL_BUILD_ID_MAX];
     uint8_t path_bytes; /* the last TCL_PATH_MAX bytes of a longer one */
@@ -160,6 +162,43 @@ struct tcl_map {
     uint8_t pad[4];
 };
 
+/* ---- Phases -------------------------------------------------------------------------------- */
+
+/* Phase 0 is what comes before the first name; its slot stays empty, and plans call it
+ * TCL_PHASE_START. A name that finds the table full is counted in the header, and the program stays
+ * in the phase it was in. */
+#define TCL_PHASE_START "start"
+#define TCL_PHASES_MAX 256u
+#define TCL_PHASE_NAME_MAX 51u
+
+struct tcl_phase_name {
+    uint64_t hash;      /* FNV-1a over the whole name, also of a longer one; never 0 */
+    uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
+    uint8_t name_bytes;
+    char name[TCL_PHASE_NAME_MAX]; /* the first bytes of a longer one */
+};
+
+/* ---- Plan: written by the daemon, read at births -------------------------------------------- */
+
+/* Rows ascend by (site, class, phase). Of those that fit a birth the first of these holds:
+ * (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
+ * There are two tables: the daemon writes the one that is not in use, then stores control.plan. A
+ * reader that still looks at the other one finds rows that do not ascend, or an arena that is
+ * meant for somebody else: both harm nothing. */
+#define TCL_PLAN_ROWS_MAX 32768u
+#define TCL_PLAN_CLASS_ANY 0xffu
+#define TCL_PLAN_SHARE_ALL 0xffu
+
+struct tcl_plan_row {
+    uint64_t site;      /* tcl_site.hash; 0: the unknown site */
+    uint64_t phase;     /* tcl_phase_name.hash; 0: any */
+    uint8_t size_class; /* ceil(log2(bytes in whole OS pages)); TCL_PLAN_CLASS_ANY */
+    uint8_t arena;      /* for `share` of TCL_PLAN_SHARE_ALL births, evenly spread */
+    uint8_t other;      /* for the others */
+    uint8_t share;
+    uint8_t pad[4];
+};
+
 /* ---- Header and control -------------------------------------------------------------------- */
 
 struct tcl_header {
@@ -174,18 +213,28 @@ struct tcl_header {
     uint32_t site_overflows;  /* first sights that found the table full */
     uint32_t ring_high_water; /* rings ever used: scan no further */
     uint32_t map_high_water;
-    uint64_t run_high_water;  /* no object starts at or above this page number of the range */
+    uint64_t run_high_water;    /* no object starts at or above this page number of the range */
     uint64_t lost_without_ring; /* records of threads that got no ring */
     uint64_t map_overflows;     /* mmap objects that found no slot */
     uint64_t detached;          /* 1: the runtime stepped aside; `reason` says why */
     char reason[128];
+    /* entries << 32 | phase: how often any phase was entered, modulo 2^32, and which one the
+     * program is in. One word, so that they belong together. Release, before the record. */
+    uint64_t phase_entered;
+    uint32_t phase_count;     /* names handed out, phase 0 among them */
+    uint32_t phase_overflows; /* entries not told: no room for the name, or another thread's turn */
 };
 
 #define TCL_ARENAS_MAX 8u
+#define TCL_NODE_NONE (-1)     /* of an arena: the kernel places */
+#define TCL_NODE_ON_PAPER (-2) /* the kernel places, and births tell their arena nevertheless */
+#define TCL_SPACES 3u          /* high-bandwidth, low-latency, large-capacity, in this order */
+#define TCL_STOPS_MAX 64u
+#define TCL_PHASE_WAIT_MS_MAX 10000u
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
- * second is written at births: they are kept apart. Arena k is memory of node arena_node[k]; k = 0
- * is the best tier. The runtime clamps whatever it finds here. */
+ * second is written at births, the third is read at births: they are kept apart. Arena k is memory
+ * of node arena_node[k]; k = 0 is the best tier. The runtime clamps whatever it finds here. */
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
@@ -193,20 +242,29 @@ struct tcl_control {
     uint32_t arena_count; /* 0: placement is the kernel's affair */
     uint32_t small_arena; /* where new blocks of small slots are born */
     int32_t arena_node[TCL_ARENAS_MAX];
-    uint32_t phase;
-    uint32_t detach; /* 1: the daemon leaves for good; the runtime writes nothing more */
+    uint32_t phase_wait_ms; /* an entry into a phase of `stops` waits so long at most */
+    uint32_t detach;        /* 1: the daemon leaves for good; the runtime writes nothing more */
     /* Bytes that may still be born in each arena until the daemon looks again. The runtime takes
-     * from arena 0 first; when an arena's figure is used up it goes to the next; the last arena
-     * is never refused. Signed and atomic: both sides add and subtract. A thread takes up to
-     * TCL_BIRTH_CREDIT bytes ahead. */
+     * from the arena that is planned for an object, or from arena 0; when its figure is used up it
+     * goes to the next; the last arena is never refused. With a plan it gives back what dies.
+     * Signed and atomic: both sides add and subtract. A thread takes up to TCL_BIRTH_CREDIT bytes
+     * ahead. */
     int64_t birth_bytes_left[TCL_ARENAS_MAX];
-    uint8_t pad[4096 - 128];
+    uint64_t plan; /* generation << 32 | rows; 0 rows: no plan. Release, after the rows of table
+                    * generation % 2; pairs with the runtime's acquire */
+    uint8_t unplanned_arena; /* of births no row fits; TCL_ARENA_UNKNOWN: as without a plan */
+    uint8_t space_arena[TCL_SPACES]; /* TCL_ARENA_UNKNOWN: there is no such space here */
+    uint32_t phase_done;             /* entries (see tcl_header) whose moves are over; a futex */
+    uint64_t stops[TCL_STOPS_MAX];   /* hashes of phases with moves at their entry; 0 ends */
+    uint8_t pad[4096 - 144 - TCL_STOPS_MAX * 8];
 };
 #define TCL_BIRTH_CREDIT (256 << 10)
 
 #define TCL_HEADER_AT 0ull
 #define TCL_CONTROL_AT 4096ull
-#define TCL_MODULES_AT 65536ull
+#define TCL_PHASES_AT 8192ull
+#define TCL_PLAN_AT 65536ull
+#define TCL_MODULES_AT (TCL_PLAN_AT + 2 * TCL_PLAN_ROWS_MAX * 24ull)
 #define TCL_SITES_AT (TCL_MODULES_AT + TCL_MODULES_MAX * 512ull)
 #define TCL_MAPS_AT (TCL_SITES_AT + TCL_SITES_MAX * 256ull)
 #define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 32ull)
@@ -260,6 +318,9 @@ TCL_ASSERT(sizeof(struct tcl_run) == 16, "run");
 TCL_ASSERT(sizeof(struct tcl_map) == 32, "map");
 TCL_ASSERT(sizeof(struct tcl_header) <= 4096, "header");
 TCL_ASSERT(sizeof(struct tcl_control) == 4096, "control");
+TCL_ASSERT(sizeof(struct tcl_phase_name) == 64, "phase name");
+TCL_ASSERT(sizeof(struct tcl_plan_row) == 24, "plan row");
+TCL_ASSERT(TCL_PHASES_AT + TCL_PHASES_MAX * 64 <= TCL_PLAN_AT, "phases");
 TCL_ASSERT(sizeof(struct tcl_hello) == 24, "hello");
 TCL_ASSERT(sizeof(struct tcl_welcome) == 16, "welcome");
 

@@ -196,7 +196,7 @@ void tcl_heap_init(void) {
     pthread_once(&once, init_once);
 }
 
-static void bind_chunk(uintptr_t start, size_t bytes, int node) {
+void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
     unsigned long mask[16] = {0};
     if (node < 0 || (size_t)node >= sizeof(mask) * 8)
         return;
@@ -209,17 +209,18 @@ static void bind_chunk(uintptr_t start, size_t bytes, int node) {
 
 uint8_t tcl_arena_bind(unsigned k) {
     int node = tcl_arena_node(k);
+    uint8_t told = node >= 0 || node == TCL_NODE_ON_PAPER ? (uint8_t)k : TCL_ARENA_UNKNOWN;
     if (tcl_likely(node == __atomic_load_n(&arenas[k].node, __ATOMIC_RELAXED)))
-        return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
+        return told;
     heap_lock(&tcl_heap_lock);
     if (arenas[k].node != node) {
         __atomic_store_n(&arenas[k].node, node, __ATOMIC_RELAXED);
         for (size_t unit = 0; node >= 0 && unit < UNITS_MAX; unit++)
             if (unit_arena[unit] == k + 1)
-                bind_chunk(tcl_heap_range.base + (unit << UNIT_SHIFT), UNIT, node);
+                tcl_os_bind(tcl_heap_range.base + (unit << UNIT_SHIFT), UNIT, node);
     }
     heap_unlock(&tcl_heap_lock);
-    return node < 0 ? TCL_ARENA_UNKNOWN : (uint8_t)k;
+    return told;
 }
 
 /* Takes units [*next, *next + bytes) of the range for arena k, with their part of what describes
@@ -236,7 +237,7 @@ static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_
         return 0;
     for (size_t i = 0; i < bytes >> UNIT_SHIFT; i++)
         unit_arena[((*next - tcl_heap_range.base) >> UNIT_SHIFT) + i] = (uint8_t)(k + 1);
-    bind_chunk(*next, bytes, arenas[k].node);
+    tcl_os_bind(*next, bytes, arenas[k].node);
     uintptr_t start = *next;
     *next += bytes;
     return start;

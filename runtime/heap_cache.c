@@ -271,9 +271,10 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     uint8_t arena = TCL_ARENA_UNKNOWN;
     uint32_t site = 0;
     if (tcl_unlikely(tcl_tracking())) {
-        k = tcl_birth_arena(bytes);
+        struct tcl_birth birth = tcl_birth_here(bytes, caller.return_address, caller.frame_address);
+        k = birth.arena;
         arena = tcl_arena_bind(k);
-        site = tcl_site_here(caller.return_address, caller.frame_address);
+        site = birth.site;
     }
     struct run *run = NULL;
     if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >>
@@ -422,7 +423,7 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     unsigned k = tcl_arena_of_page(number_of(run));
     uint8_t arena = run->arena;
     if (tcl_unlikely(tcl_tracking())) {
-        k = tcl_birth_arena(bytes);
+        k = tcl_birth_arena(bytes, run->site);
         arena = tcl_arena_bind(k);
     }
     size_t old = usable(run);

@@ -26,12 +26,15 @@
 
 #define GROW_FIRST 256 /* entries; doubled up to TCL_MAPS_MAX */
 #define NO_SLOT UINT32_MAX
+/* Mappings bound one by one: each may split one of the 65530 a process has. */
+#define BINDS_MAX 16384
 
 struct entry {
     uintptr_t addr;
     size_t bytes;
     uint32_t site, carve, slot;
     uint16_t generation;
+    uint8_t arena;
 };
 
 static struct entry *live; /* all of this under tcl_life->map_lock */
@@ -64,7 +67,7 @@ static bool enter(struct entry *entry) {
     map->carve = entry->carve;
     map->generation = entry->generation;
     map->flags_low = TCL_MAPPED;
-    map->arena = TCL_ARENA_UNKNOWN;
+    map->arena = entry->arena;
     __atomic_store_n(&map->addr, entry->addr, __ATOMIC_RELEASE);
     return true;
 }
@@ -75,7 +78,7 @@ static struct tcl_use use_of(const struct entry *entry, uint8_t flags) {
                             .site = entry->site,
                             .carve = entry->carve,
                             .generation = entry->generation,
-                            .arena = TCL_ARENA_UNKNOWN,
+                            .arena = entry->arena,
                             .flags = TCL_MAPPED | flags};
 }
 
@@ -205,7 +208,8 @@ static void cut(uintptr_t addr, size_t bytes) {
                                  .bytes = whole_end - end,
                                  .site = whole.site,
                                  .carve = tcl_next_carve(),
-                                 .slot = NO_SLOT};
+                                 .slot = NO_SLOT,
+                                 .arena = whole.arena};
             insert(tail, 0);
             return;
         }
@@ -237,8 +241,9 @@ static bool is_object(size_t bytes, int flags) {
     return (flags & kind) == (MAP_PRIVATE | MAP_ANONYMOUS) && bytes >= TCL_PAGE;
 }
 
-static void mapped(uintptr_t addr, size_t bytes, int flags, uint32_t site) {
-    struct entry entry = {.addr = addr, .bytes = bytes, .site = site, .slot = NO_SLOT};
+static void mapped(uintptr_t addr, size_t bytes, int flags, uint32_t site, uint8_t arena) {
+    struct entry entry = {
+        .addr = addr, .bytes = bytes, .site = site, .slot = NO_SLOT, .arena = arena};
     if (!tcl_lock(&tcl_life->map_lock)) {
         missed(addr, bytes);
         return;
@@ -306,6 +311,22 @@ static void put_down(struct entry entry, uintptr_t addr, size_t bytes) {
     tcl_unlock(&tcl_life->map_lock);
 }
 
+/* Where a plan wants it; without one, and beyond BINDS_MAX, the kernel is not asked. A mapping that
+ * is unmapped again takes its binding along, so what is counted is an upper bound. */
+static uint8_t place(uintptr_t addr, size_t bytes, uint32_t site) {
+    static _Atomic uint32_t binds;
+    unsigned arena = tcl_birth_mapped(bytes, site);
+    if (tcl_likely(arena == TCL_ARENA_UNKNOWN))
+        return TCL_ARENA_UNKNOWN;
+    int node = tcl_arena_node(arena);
+    if (node >= 0) {
+        if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX)
+            return TCL_ARENA_UNKNOWN;
+        tcl_os_bind(addr, bytes, node);
+    }
+    return node >= 0 || node == TCL_NODE_ON_PAPER ? (uint8_t)arena : TCL_ARENA_UNKNOWN;
+}
+
 /* ---- The interposed functions ---------------------------------------------------------------- */
 
 static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, int fd,
@@ -317,9 +338,10 @@ static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, 
     if (is_object(bytes, flags)) {
         tcl_session_poll();
         uint32_t site = tcl_tracking() ? tcl_site_here(return_address, frame_address) : 0;
-        mapped((uintptr_t)p, pages_up(bytes), flags, site);
+        uint8_t arena = place((uintptr_t)p, pages_up(bytes), site);
+        mapped((uintptr_t)p, pages_up(bytes), flags, site, arena);
     } else if (flags & MAP_FIXED) {
-        mapped((uintptr_t)p, pages_up(bytes), flags, 0);
+        mapped((uintptr_t)p, pages_up(bytes), flags, 0, TCL_ARENA_UNKNOWN);
     }
     errno = saved;
     return p;

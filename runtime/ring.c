@@ -41,8 +41,7 @@ struct pen {
     struct tcl_ring *ring;
     uint64_t head, limit, lost;
     uint64_t full_since_ms;
-    int64_t credit; /* bytes taken ahead from the birth budget of arena `credit_arena` */
-    uint32_t credit_arena, index;
+    uint32_t index;
 };
 static _Thread_local struct pen pen = {.epoch = UINT32_MAX};
 
@@ -301,6 +300,7 @@ void tcl_note_died(const struct tcl_use *use) {
         return;
     leave(use);
     write_record(use, size_and_arena(use), TCL_DIED);
+    tcl_birth_undo(use);
 }
 
 void tcl_note_resized(const struct tcl_use *use) {
@@ -313,6 +313,11 @@ void tcl_note_resized(const struct tcl_use *use) {
 void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve) {
     struct tcl_use use = {.addr = addr, .bytes = bytes, .carve = carve, .flags = TCL_MAPPED};
     write_record(&use, bytes, TCL_CUT);
+}
+
+void tcl_note_phase(uint32_t number) {
+    struct tcl_use use = {.addr = number};
+    write_record(&use, 0, TCL_PHASE);
 }
 
 static void visit(const struct tcl_use *use, void *context) {
@@ -328,16 +333,8 @@ bool tcl_ring_fill(void) {
     return tcl_attached();
 }
 
-/* ---- Births ---------------------------------------------------------------------------------- */
-
-/* Arenas the daemon named, clamped: the page may hold anything. */
-static inline uint32_t arena_count(const struct tcl_control *control) {
-    uint32_t count = __atomic_load_n(&control->arena_count, __ATOMIC_ACQUIRE);
-    return count <= TCL_ARENAS_MAX ? count : 0;
-}
-
-/* What a birth has to look at beside the arena; seldom does anything. */
-static void look_around(struct pen *mine) {
+void tcl_ring_look(void) {
+    struct pen *mine = &pen;
     if (tcl_unlikely(__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED))) {
         tcl_session_leave("the daemon said so");
     } else if (tcl_unlikely(mine->full_since_ms != 0) &&
@@ -345,51 +342,4 @@ static void look_around(struct pen *mine) {
         mine->full_since_ms = 0;
         tcl_session_lost_reader();
     }
-}
-
-unsigned tcl_birth_arena(size_t bytes) {
-    tcl_session_poll();
-    if (tcl_unlikely(!tcl_attached()))
-        return 0;
-    struct pen *mine = &pen;
-    look_around(mine);
-    struct tcl_control *control = tcl_control();
-    uint32_t count = arena_count(control);
-    if (count <= 1 || bytes > INT64_MAX)
-        return 0;
-    int64_t need = (int64_t)bytes;
-    if (mine->credit >= need && mine->credit_arena < count) {
-        mine->credit -= need;
-        return mine->credit_arena;
-    }
-    if (mine->credit > 0 && mine->credit_arena < TCL_ARENAS_MAX)
-        __atomic_fetch_add(&control->birth_bytes_left[mine->credit_arena], mine->credit,
-                           __ATOMIC_RELAXED);
-    mine->credit = 0;
-    int64_t ask = need < TCL_BIRTH_CREDIT ? TCL_BIRTH_CREDIT : need;
-    for (uint32_t arena = 0; arena + 1 < count; arena++) {
-        int64_t *left = &control->birth_bytes_left[arena];
-        if (__atomic_load_n(left, __ATOMIC_RELAXED) < need)
-            continue;
-        if (__atomic_load_n(left, __ATOMIC_RELAXED) < ask)
-            ask = need;
-        __atomic_fetch_sub(left, ask, __ATOMIC_RELAXED);
-        mine->credit = ask - need;
-        mine->credit_arena = arena;
-        return arena;
-    }
-    return count - 1;
-}
-
-unsigned tcl_small_arena(void) {
-    if (tcl_unlikely(!tcl_attached()))
-        return 0;
-    uint32_t arena = __atomic_load_n(&tcl_control()->small_arena, __ATOMIC_RELAXED);
-    return arena < arena_count(tcl_control()) ? arena : 0;
-}
-
-int tcl_arena_node(unsigned arena) {
-    if (!tcl_attached() || arena >= arena_count(tcl_control()))
-        return -1;
-    return __atomic_load_n(&tcl_control()->arena_node[arena], __ATOMIC_RELAXED);
 }

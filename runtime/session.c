@@ -65,7 +65,6 @@ static bool fork_holds_maps, fork_holds_sites;
 
 static const char *attach(void);
 static bool prepare(void);
-static bool is_our_malloc(void);
 static void say(const char *what);
 static void say_line(const char *what);
 
@@ -83,7 +82,7 @@ void tcl_session_start(void) {
             const char *failure = prepare() ? attach() : "the session's memory";
             if (failure)
                 say(failure);
-            else if (!is_our_malloc())
+            else if (!tcl_is_our_malloc())
                 say_line("this program brings its own malloc; only what it maps is tracked");
             if (failure && errno == EAGAIN) /* it is there, and busy: it is asked again later */
                 atomic_store(&tcl_mode, TCL_MODE_TRACKED);
@@ -169,11 +168,16 @@ uint64_t tcl_now_ms(void) {
 }
 
 /* A program that exports malloc itself, or whose own preload comes first, wins over us. */
-static bool is_our_malloc(void) {
+bool tcl_is_our_malloc(void) {
+    static _Atomic int8_t known; /* 1: yes, -1: no */
     Dl_info theirs, ours;
+    if (tcl_likely(atomic_load_explicit(&known, memory_order_relaxed)))
+        return atomic_load_explicit(&known, memory_order_relaxed) > 0;
     void *found = dlsym(RTLD_DEFAULT, "malloc");
-    return !found || !dladdr(found, &theirs) || !dladdr((void *)&tcl_session_start, &ours) ||
-           theirs.dli_fbase == ours.dli_fbase;
+    bool is_ours = !found || !dladdr(found, &theirs) ||
+                   !dladdr((void *)&tcl_session_start, &ours) || theirs.dli_fbase == ours.dli_fbase;
+    atomic_store_explicit(&known, is_ours ? 1 : -1, memory_order_relaxed);
+    return is_ours;
 }
 
 /* On stderr, in one write, without stdio or malloc; there is no other output, ever. */
@@ -406,7 +410,7 @@ static const char *begin(int socket, int memfd) {
     atomic_store_explicit(&tcl_life->epoch, epochs, memory_order_release);
     atomic_store(&tcl_mode, TCL_MODE_TRACKED);
     errno = ENOMEM;
-    if (!tcl_site_republish() || !tcl_ring_fill() || !tcl_map_fill())
+    if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill() || !tcl_map_fill())
         return "shared memory for the session";
     int lent[TCL_LENT_MAX], lent_count = open_lent(lent);
     bool sent = send_hello(socket, memfd, lent, lent_count);

@@ -106,6 +106,10 @@ bool tcl_site_republish(void) {
     return whole;
 }
 
+uint64_t tcl_site_hash(uint32_t id) {
+    return tables && id < TCL_SITES_MAX ? tables->site[id].hash : 0;
+}
+
 /* ---- Modules --------------------------------------------------------------------------------- */
 
 static void copy_build_id(struct tcl_module *module, const uint8_t *note, size_t bytes) {

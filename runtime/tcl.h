@@ -4,10 +4,12 @@
  * In: nothing. Out: declarations of every tcl_ function. Knows nothing of the program it is loaded
  * into.
  *
+ *   traits.c (tiercel_alloc)
+ *       |
  *   malloc.c --+--> small.c (mimalloc, < 4 KiB) --blocks--+
  *              +--> heap.c  (page runs, >= 4 KiB) --------+--> track.h --> ring.c, session.c
  *   map.c (mmap, munmap, mremap interposed) --------------+         |
- *                                                                site.c
+ *                                    birth.c (which arena) --> site.c, phase.c
  *
  * Order of start-up: whichever of (constructor, first malloc) comes first initialises the heap; the
  * session is attached in the constructor only. Events before that are not lost: the daemon rescans
@@ -47,17 +49,25 @@ TCL_HIDDEN void tcl_note_born(const struct tcl_use *use);
 TCL_HIDDEN void tcl_note_died(const struct tcl_use *use);
 TCL_HIDDEN void tcl_note_resized(const struct tcl_use *use); /* same address, use->bytes is new */
 
-/* Site of the caller of the public function: its return address and frame address. Never allocates
- * by malloc, never blocks on a lock that a signal handler's owner may hold; 0 when unknown. */
-TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);
+/* Where a new object of `bytes` belongs, and who wants it: the caller of the public function, by
+ * its return address and frame address. Never allocates by malloc, never blocks on a lock that a
+ * signal handler's owner may hold. Arena 0 and site 0 (unknown) when nothing is attached. In a
+ * forked child it attaches anew, which visits the heap: hold no heap lock. */
+struct tcl_birth {
+    uint32_t site;
+    uint32_t arena;
+};
+TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address);
 
-/* Arena a new object of `bytes` should be born in, taking from its birth budget; and where new
- * blocks of small slots go. 0 when nothing is attached. In a forked child tcl_birth_arena and
- * tcl_site_here are where it attaches anew, which visits the heap: hold no heap lock. */
-TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes);
+/* The arena alone, for an object whose site is known; and where new blocks of small slots go. */
+TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
 TCL_HIDDEN unsigned tcl_small_arena(void);
 
-/* Kernel node of an arena, -1 when it has none (then memory is not bound). */
+/* Births of the calling thread go to arena `wish` as far as there is one, and to `hint` where no
+ * plan knows better; TCL_ARENA_UNKNOWN for both ends that. */
+TCL_HIDDEN void tcl_birth_wish(unsigned wish, unsigned hint);
+
+/* Kernel node of an arena; TCL_NODE_NONE or TCL_NODE_ON_PAPER: memory is not bound. */
 TCL_HIDDEN int tcl_arena_node(unsigned arena);
 
 /* A fresh carve number; callers hold whatever lock orders the shape change. */
@@ -74,6 +84,9 @@ TCL_HIDDEN void tcl_range(uintptr_t *base, size_t *pages);
 TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *context),
                               void *context);
 
+/* Asks the kernel to serve the range from `node`, as far as there is room; not below 0. */
+TCL_HIDDEN void tcl_os_bind(uintptr_t start, size_t bytes, int node);
+
 /* ---- Fork: handlers registered once by init.c, in this order --------------------------------- */
 
 TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
@@ -81,6 +94,9 @@ TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
 
 /* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; else steps aside. */
 TCL_HIDDEN void tcl_session_start(void);
+
+/* False where the program, or a library before us, exports a malloc that is not ours. */
+TCL_HIDDEN bool tcl_is_our_malloc(void);
 
 /* The kernel's own mmap family, past our interposers (raw system calls). */
 TCL_HIDDEN void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset);

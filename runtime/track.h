@@ -2,10 +2,10 @@
  *
  * track.h: the tracking half of the runtime, as its own files see it.
  * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
- * ring.c, site.c, unwind.c, map.c. Knows nothing of heaps.
+ * ring.c, birth.c, phase.c, site.c, unwind.c, map.c. Knows nothing of heaps.
  *
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
- *   |header|control|modules|sites|maps|rings|runs ...                     written, never believed
+ *   |header|control|phases|plan|modules|sites|maps|rings|runs ...         written, never believed
  *
  *   tcl_life -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked child,
  *                                   so the child has no session, and holds no lock, until it
@@ -22,7 +22,7 @@
 
 struct tcl_life {
     _Atomic uint32_t epoch; /* 0: no session */
-    _Atomic uint32_t attach_lock, map_lock, site_lock;
+    _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock;
     uint64_t next_try_ms; /* under attach_lock: no attach before */
     uint32_t tries;       /* under attach_lock: failures in a row */
 };
@@ -44,6 +44,12 @@ static inline struct tcl_header *tcl_header(void) {
 }
 static inline struct tcl_control *tcl_control(void) {
     return (struct tcl_control *)(tcl_shared + TCL_CONTROL_AT);
+}
+static inline struct tcl_phase_name *tcl_phases(void) {
+    return (struct tcl_phase_name *)(tcl_shared + TCL_PHASES_AT);
+}
+static inline struct tcl_plan_row *tcl_plan_table(uint32_t generation) {
+    return (struct tcl_plan_row *)(tcl_shared + TCL_PLAN_AT) + generation % 2 * TCL_PLAN_ROWS_MAX;
 }
 static inline struct tcl_module *tcl_modules(void) {
     return (struct tcl_module *)(tcl_shared + TCL_MODULES_AT);
@@ -97,6 +103,24 @@ TCL_HIDDEN void tcl_ring_start(void); /* once, in the constructor */
 TCL_HIDDEN void tcl_ring_anew(void);  /* no ring is owned, the object table is empty */
 TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
 TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
+TCL_HIDDEN void tcl_note_phase(uint32_t number);
+/* What a birth has to look at beside the arena; seldom does anything. */
+TCL_HIDDEN void tcl_ring_look(void);
+
+/* ---- birth.c --------------------------------------------------------------------------------- */
+
+/* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
+TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
+/* An object died: with a plan, its bytes may be born again where they were. */
+TCL_HIDDEN void tcl_birth_undo(const struct tcl_use *use);
+
+/* ---- phase.c --------------------------------------------------------------------------------- */
+
+/* Publishes again every name known, and the phase the program is in, in a new session. */
+TCL_HIDDEN bool tcl_phase_republish(void);
+/* Number of the phase the program is in, and the hash of its name. */
+TCL_HIDDEN uint32_t tcl_phase_now(void);
+TCL_HIDDEN uint64_t tcl_phase_hash(uint32_t number);
 
 /* ---- map.c ----------------------------------------------------------------------------------- */
 
@@ -109,6 +133,13 @@ TCL_HIDDEN bool tcl_map_fill(void);
 /* Publishes again every site and module known, in a new session; the first call makes the tables.
  */
 TCL_HIDDEN bool tcl_site_republish(void);
+
+/* Site of the caller of the public function: its return address and frame address. Never allocates
+ * by malloc, never blocks on a lock that a signal handler's owner may hold; 0 when unknown. */
+TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);
+
+/* The hash of a site's frames, stable from run to run; 0 for the unknown site. */
+TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);
 
 /* Called for each frame of a walk, innermost first, with its return address and the distance in
  * bytes from the place of the inner frame's return address to the place of this one's; 0 where that

@@ -5,16 +5,18 @@
 use libfuzzer_sys::fuzz_target;
 use tiercel_wire::client::SessionBuilder;
 use tiercel_wire::layout::{
-    CONTROL_AT, HEADER_AT, MAPS_AT, MODULES_AT, RING_BYTES, RING_SLOTS, RINGS_AT, RUNS_AT, SITES_AT,
+    CONTROL_AT, HEADER_AT, MAPS_AT, MODULES_AT, PHASES_AT, RING_BYTES, RING_SLOTS, RINGS_AT,
+    RUNS_AT, SITES_AT,
 };
 use tiercel_wire::{Hello, Record, Session, Welcome};
 
 const BASE: u64 = 1 << 40;
 const PAGES: u64 = 1 << 16;
 const DRAIN_MAX: usize = 1000;
-const AREAS: [u64; 9] = [
+const AREAS: [u64; 10] = [
     HEADER_AT,
     CONTROL_AT,
+    PHASES_AT,
     MODULES_AT,
     SITES_AT,
     MAPS_AT,
@@ -54,6 +56,8 @@ fn look(session: &mut Session) {
     for id in 0..header.site_count.min(4) {
         assert!(session.site(id).is_none_or(|site| site.frames.len() <= 30));
     }
+    let (_, phase) = session.phase_entered();
+    assert!(session.phase_name(phase).is_none_or(|phase| phase.name.chars().count() <= 51));
     let _ = (session.module(0), session.module(u16::MAX), session.site(u32::MAX));
 }
 

@@ -22,12 +22,12 @@ void tcl_note_died(const struct tcl_use *use) {
 void tcl_note_resized(const struct tcl_use *use) {
     (void)use;
 }
-uint32_t tcl_site_here(void *return_address, void *frame_address) {
-    (void)return_address, (void)frame_address;
-    return 0;
+struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address) {
+    (void)bytes, (void)return_address, (void)frame_address;
+    return (struct tcl_birth){0, 0};
 }
-unsigned tcl_birth_arena(size_t bytes) {
-    (void)bytes;
+unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
+    (void)bytes, (void)site;
     return 0;
 }
 unsigned tcl_small_arena(void) {
@@ -35,7 +35,7 @@ unsigned tcl_small_arena(void) {
 }
 int tcl_arena_node(unsigned arena) {
     (void)arena;
-    return -1;
+    return TCL_NODE_NONE;
 }
 uint32_t tcl_next_carve(void) {
     return ++carve;

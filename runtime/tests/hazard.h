@@ -71,6 +71,8 @@ struct daemon {
     /* What is wrong with this daemon. */
     bool is_mute, answers_garbage, never_drains, fills_control_with_garbage;
     uint32_t status; /* of its welcomes */
+    /* What it writes into the control page before it welcomes. */
+    void (*prepare)(struct session *);
 };
 
 __attribute__((unused)) static volatile void *hazard_sink;
@@ -223,6 +225,8 @@ static void accept_session(struct daemon *d) {
     s->memfd = memfd;
     if (d->fills_control_with_garbage)
         memset(control_of(s), 0xa5, sizeof(struct tcl_control)), control_of(s)->detach = 0;
+    if (d->prepare)
+        d->prepare(s);
     walk_table(s, believe);
     CHECK(d->sessions < SESSIONS_MAX, "sessions");
     d->session[d->sessions++] = s;

@@ -7,6 +7,8 @@
 #define EXIT_ROUNDS 1 /* the sanitizer leaves a thread before its last destructors */
 #include "../ring.c"
 #define make_room site_make_room
+#include "../birth.c"
+#include "../phase.c"
 #include "../session.c"
 #include "../site.c"
 #include "../unwind.c"
@@ -18,6 +20,7 @@
 #define NOTES 4000
 #define BASE 0x600000000000ull
 #define PAGES (1u << 16)
+#define PAGES_OF_A_PHASE 512
 
 void tcl_range(uintptr_t *base, size_t *pages) {
     *base = BASE;
@@ -45,9 +48,13 @@ __attribute__((noinline)) static void note(uint32_t page, bool born) {
     struct tcl_use use = {.addr = BASE + (uint64_t)page * TCL_PAGE,
                           .bytes = TCL_PAGE,
                           .carve = 1,
-                          .generation = generation[page],
-                          .arena = (uint8_t)tcl_birth_arena(TCL_PAGE)};
-    use.site = tcl_site_here(__builtin_return_address(0), __builtin_frame_address(0));
+                          .generation = generation[page]};
+    struct tcl_birth birth =
+        tcl_birth_here(TCL_PAGE, __builtin_return_address(0), __builtin_frame_address(0));
+    use.site = birth.site;
+    use.arena = (uint8_t)birth.arena;
+    if (page % PAGES_OF_A_PHASE == 0)
+        tiercel_phase(page % (2 * PAGES_OF_A_PHASE) ? "odd" : "even");
     if (born)
         tcl_note_born(&use);
     else

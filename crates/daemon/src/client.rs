@@ -51,6 +51,10 @@ pub struct Client {
     /// Objects of the first look whose births may still come as records, by address and version:
     /// they count once. Forgotten at the next tick.
     looked: HashSet<(u64, Version)>,
+    /// Entries into phases that were followed.
+    pub(crate) phase_entries: u32,
+    /// Sites it had, and sites it had used, when they were last looked for in a plan.
+    pub(crate) sites_looked: (u32, usize),
     /// Records drained.
     pub records: u64,
     /// Records lost.
@@ -77,6 +81,8 @@ impl Client {
             tell_due_ms: 0,
             uses: ClientUses::default(),
             looked: HashSet::new(),
+            phase_entries: 0,
+            sites_looked: (0, 0),
             records: 0,
             lost: 0,
             resyncs: 0,

@@ -6,6 +6,7 @@
 
 use crate::choice::MachineChoice;
 use crate::place::{Access, DAEMON_NAME, usual_directory};
+use crate::planned::PlanChoice;
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -209,6 +210,8 @@ pub struct DaemonConfig {
     pub policy: tiercel_policy::Config,
     /// Record a profile; then births are left to the kernel.
     pub record: Option<tiercel_profile::RecorderConfig>,
+    /// What to do, where that was planned.
+    pub plan: Option<PlanChoice>,
 }
 
 impl DaemonConfig {
@@ -231,6 +234,7 @@ impl DaemonConfig {
             ledger,
             policy: settings.policy.clone(),
             record: None,
+            plan: None,
         })
     }
 }

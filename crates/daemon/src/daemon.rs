@@ -14,6 +14,7 @@ use crate::greet::{Arrival, Greeter, Guests};
 use crate::hands::Hands;
 use crate::moves::MoveLog;
 use crate::place::{Access, Place, PlaceError};
+use crate::planned::Planned;
 use crate::poller::{Interest, Poller, Token};
 use crate::record::Recording;
 use crate::sites::Sites;
@@ -105,6 +106,9 @@ pub struct Daemon {
     pub(crate) numbers: HashMap<u32, u32>,
     pub(crate) sites: Sites,
     pub(crate) moves: MoveLog,
+    pub(crate) planned: Option<Planned>,
+    /// Phase entries that were not told, of clients that have left.
+    pub(crate) phases_lost: u64,
     pub(crate) summary: Summary,
     pub(crate) poller: Poller,
     pub(crate) greeter: Greeter,
@@ -178,6 +182,12 @@ impl Daemon {
         let recording = config.record.map(|config| Recording::new(config, kind, &mut ledger));
         let policy = Policy::new(config.policy.clone())
             .map_err(|error| DaemonError::Policy(error.to_string()))?;
+        let planned = config.plan.clone().map(|plan| Planned::new(plan, &parts.machine, &arenas));
+        let mut config = config;
+        if planned.as_ref().is_some_and(Planned::has_stops) {
+            // Whoever enters a phase may wait for us.
+            config.poll_max_ms = config.poll_min_ms;
+        }
         let mut daemon = Daemon {
             machine: parts.machine,
             fast,
@@ -190,6 +200,8 @@ impl Daemon {
             numbers: HashMap::new(),
             sites: Sites::default(),
             moves: MoveLog::default(),
+            planned,
+            phases_lost: 0,
             summary: Summary { modelled, mover_note, ..Summary::default() },
             poller,
             greeter,
@@ -367,6 +379,7 @@ impl Daemon {
         let now = self.now_ms();
         arrival.session.set_clock_ms(now);
         self.give_arenas(&arrival.session);
+        self.give_plan(&mut arrival.session);
         arrival.welcome(number);
         let mut client = Client::new(arrival, now);
         self.ledger.advance(now);
@@ -400,6 +413,8 @@ impl Daemon {
         self.summary.records.lost += client.lost;
         self.summary.records.resyncs += client.resyncs;
         let header = client.session.header();
+        self.phases_lost += u64::from(header.phase_overflows);
+        self.note_phases(&client);
         if let Some(reason) = header.detached {
             self.stepped_aside(reason);
         }

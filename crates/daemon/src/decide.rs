@@ -10,7 +10,7 @@ use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
 use tiercel_wire::Session;
 
 /// Birth budget of tiers that have no budget, bytes: never used up between two ticks.
-const UNLIMITED_BYTES: u64 = 1 << 56;
+pub(crate) const UNLIMITED_BYTES: u64 = 1 << 56;
 
 /// What a new client may give birth to in the best tier until the first decision: one extent.
 const FIRST_GRANT_BYTES: u64 = 64 << 20;
@@ -18,6 +18,10 @@ const FIRST_GRANT_BYTES: u64 = 64 << 20;
 impl Daemon {
     /// Asks the policy, hands the moves to the mover and the birth plans to the clients.
     pub(crate) fn decide(&mut self) {
+        if self.planned.as_ref().is_some_and(|planned| !planned.choice.adapt) {
+            self.refill();
+            return;
+        }
         let began_ns = cpu::thread_ns();
         let counters = self.sampler.as_mut().and_then(|sampler| sampler.counters());
         let interval = Interval {
@@ -46,8 +50,12 @@ impl Daemon {
         for plan in &decision.births {
             self.plan_births(plan);
         }
-        if !decision.moves.is_empty() && self.hands.give(Job::Execute(decision.moves)).is_err() {
-            self.summary.spent.ticks_busy += 1;
+        if decision.moves.is_empty() {
+            return;
+        }
+        match self.hands.give(Job::Execute(decision.moves)) {
+            Ok(()) => self.job_given(None),
+            Err(_) => self.summary.spent.ticks_busy += 1,
         }
     }
 
@@ -56,8 +64,7 @@ impl Daemon {
         if self.arenas.is_empty() {
             return;
         }
-        // On paper nothing may be bound: the arenas keep their places and lose their nodes.
-        let node = |id: &NodeId| if self.hands.keeps_books() { -1 } else { i32::from(id.0) };
+        let node = |id: &NodeId| self.node_of_arena(*id);
         let left = self.fast_budget_bytes().saturating_sub(self.fast_used_bytes());
         let share = left / (self.clients.len() as u64 + 1) / self.fast.len().max(1) as u64;
         // A share of a peak that nobody has seen yet is nothing: begin with something.

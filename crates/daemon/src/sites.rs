@@ -150,6 +150,32 @@ impl ClientUses {
         self.known.get(&number).map(|known| (known.hash, &*known.frames))
     }
 
+    /// Hash of a site that was learnt; [`UNKNOWN_SITE`] is that of number 0.
+    pub(crate) fn hash(&self, site: u32) -> Option<u64> {
+        if site == 0 {
+            return Some(UNKNOWN_SITE);
+        }
+        self.known.get(&site).map(|known| known.hash)
+    }
+
+    /// How many sites were used.
+    pub(crate) fn len(&self) -> usize {
+        self.uses.len()
+    }
+
+    /// Sites that were learnt, with their stacks.
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = (u64, &Arc<[SiteFrame]>)> {
+        self.known.values().map(|known| (known.hash, &known.frames))
+    }
+
+    /// Adds the bytes born at each site, by hash. Blocks of small slots have no site.
+    pub(crate) fn add_born_bytes(&self, sums: &mut HashMap<u64, u64>) {
+        for (number, used) in self.uses.iter().filter(|(_, used)| !used.blocks) {
+            let hash = self.hash(*number).unwrap_or(UNKNOWN_SITE);
+            *sums.entry(hash).or_default() += used.born_bytes;
+        }
+    }
+
     /// Forgets what lived; the look that follows says it anew.
     pub fn begin_look(&mut self) {
         for used in self.uses.values_mut() {
@@ -235,6 +261,12 @@ impl Sites {
             row.used.fits = Fits::default();
         }
         join(&mut self.left, gone);
+    }
+
+    /// Bytes born at each site of clients that have left, by hash.
+    pub(crate) fn born_bytes(&self) -> HashMap<u64, u64> {
+        let rows = self.left.iter().filter(|(_, row)| !row.used.blocks);
+        rows.map(|(hash, row)| (*hash, row.used.born_bytes)).collect()
     }
 
     /// All sites; those that deserve `fast_bytes` most are marked.

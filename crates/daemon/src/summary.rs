@@ -52,6 +52,9 @@ pub struct Summary {
     pub left_bytes: BTreeMap<String, u64>,
     /// Budget and use of the best tier, bytes.
     pub budget: BudgetState,
+    /// What became of the plan, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<crate::planned::PlanSummary>,
     /// Time spent by us.
     pub spent: Spent,
     /// What did not work, or could not be done, and how often.

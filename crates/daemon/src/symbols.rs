@@ -99,6 +99,12 @@ impl Symbols {
         frames.last().and_then(|frame| self.frame(frame).pop())
     }
 
+    /// The innermost function of a frame, inlined or not.
+    pub fn innermost(&mut self, frame: &SiteFrame) -> Named {
+        self.frame(frame).into_iter().next().unwrap_or_default()
+    }
+
+    /// A frame and what was inlined into it, innermost first; never empty.
     fn frame(&mut self, frame: &SiteFrame) -> Vec<Named> {
         if let Some(known) = self.names.get(frame) {
             return known.clone();

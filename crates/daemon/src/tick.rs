@@ -68,6 +68,8 @@ impl Daemon {
         let took_ns = cpu::since_ns(began_ns);
         self.summary.spent.records_ns += took_ns;
         self.note_peak();
+        self.match_by_name();
+        self.follow_phases();
         let began_ns = cpu::thread_ns();
         self.observe(now);
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
@@ -214,6 +216,7 @@ impl Daemon {
                 for outcome in outcomes {
                     self.note_outcome(outcome);
                 }
+                self.job_done();
             }
         }
     }

@@ -16,6 +16,7 @@ mod merge;
 mod overview;
 mod phases;
 mod place;
+pub mod plan;
 mod profile;
 mod recorder;
 mod store;

@@ -24,6 +24,7 @@ pub enum Verb {
     #[command(after_help = "Examples:
   tiercel run -- ./app
   tiercel run --fast 25% --prioritise lru --trigger allocation=1GiB -- ./app data.bin
+  tiercel run --plan app.plan -- ./app data.bin
   tiercel run --machine spr-cxl --json -- python3 script.py")]
     Run(RunArgs),
     /// Run a program and keep what is seen of its objects as a profile
@@ -34,6 +35,12 @@ pub enum Verb {
     /// Show, compare, merge and export profiles
     #[command(after_help = "Example: tiercel profile show app.profile")]
     Profile(ProfileArgs),
+    /// Make a plan from a profile: which memory each object is born in and moves to
+    #[command(after_help = "Examples:
+  tiercel plan app.profile --fast 25%
+  tiercel plan app.profile --machine xeonmax-hbm --strategy phased -o app.plan
+  tiercel plan app.profile --explain make_grid")]
+    Plan(crate::plan::PlanArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB
@@ -137,6 +144,12 @@ pub enum SamplerArg {
 pub struct RunArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Let objects be born and moved as this plan says
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Let the online policy correct the plan
+    #[arg(long, requires = "plan")]
+    pub adapt: bool,
     /// Rows of the summary's table
     #[arg(long, value_name = "ROWS", default_value_t = 10)]
     pub rows: usize,

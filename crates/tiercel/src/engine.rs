@@ -19,6 +19,9 @@ const USUAL_MODEL: &str = BUILTIN_NAMES[0];
 /// How fine a profile knows times: a wake-up takes some 20 us, 0.2% of a CPU at this pace.
 const RECORD_CLOCK: Span = Span(Duration::from_millis(10));
 
+/// How the remark on a missing sampler begins.
+pub const UNOBSERVED: &str = "accesses are not observed";
+
 /// What an engine is made of, with remarks for the user.
 pub struct Engine {
     /// The checked settings.
@@ -99,7 +102,7 @@ fn open(settings: &Settings, record: Option<RecorderConfig>) -> Result<Engine> {
         Ok(sampler) => Some(sampler),
         // The best of none, or none asked for: track without. Asked for by name: refuse.
         Err(error) if matches!(settings.sampler, Kind::Auto | Kind::None) => {
-            remarks.push(format!("accesses are not observed: {error}"));
+            remarks.push(format!("{UNOBSERVED}: {error}"));
             None
         }
         Err(error) => return Err(error.into()),

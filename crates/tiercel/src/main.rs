@@ -11,6 +11,7 @@ mod lab;
 mod lab_bench;
 mod library;
 mod link;
+mod plan;
 mod profile;
 mod program;
 mod record;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => return run::run(args),
         Verb::Record(args) => return record::record(args),
         Verb::Profile(args) => profile::profile(args),
+        Verb::Plan(args) => plan::plan(args),
         Verb::Daemon(args) => verbs::daemon(args),
         Verb::Top(args) => verbs::top(args),
         Verb::Why(args) => verbs::why(args),

@@ -6,7 +6,7 @@
 //! daemon works on a thread of its own, and if it fails the program goes on.
 
 use crate::args::RunArgs;
-use crate::engine::{Engine, engine, settings};
+use crate::engine::{Engine, UNOBSERVED, engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, Hosted, StartError, end_like};
 use crate::program::{find, hindrance};
 use crate::{library, show};
@@ -17,7 +17,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 use tiercel_daemon::symbols::Symbols;
-use tiercel_daemon::{Daemon, DaemonError, Farewell, Handle};
+use tiercel_daemon::{Daemon, DaemonError, Farewell, Handle, PlanChoice};
+use tiercel_machine::Machine;
+use tiercel_policy::Limit;
+use tiercel_profile::plan::{Plan, read_plan};
+use tiercel_sampler::Kind;
 
 /// The runtime's only variable.
 const SOCKET_VARIABLE: &str = "TIERCEL_SOCKET";
@@ -50,7 +54,7 @@ pub struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    host_with_runtime(&args.program, engine(&settings(&args.engine)?)?)
+    host_with_runtime(&args.program, planned_engine(args)?)
 }
 
 /// Starts the daemon, then the program with the runtime.
@@ -60,6 +64,49 @@ pub fn host_with_runtime(program: &[OsString], engine: Engine) -> Result<Started
         bail!("{} cannot be preloaded: its path has a space or a colon", library.display());
     }
     host(program, engine, &library)
+}
+
+/// The engine, with the plan if there is one. Whatever is wrong with a plan is found here.
+fn planned_engine(args: &RunArgs) -> Result<Engine> {
+    let mut settings = settings(&args.engine)?;
+    let Some(path) = &args.plan else { return engine(&settings) };
+    let plan = read_plan(path)?;
+    if args.engine.fast.is_none() {
+        settings.fast = Limit::Bytes(plan.fast_bytes());
+    }
+    // On one kind of memory it is carried out on paper, and then on the machine it was made for.
+    let builtin = Machine::builtin(&plan.machine.name).is_some();
+    if settings.machine.name.is_empty()
+        && builtin
+        && Machine::discover(Path::new("/"))?.0.tiers().len() < 2
+    {
+        settings.machine = plan.machine.name.as_str().into();
+    }
+    let is_blind = !args.adapt && settings.sampler == Kind::Auto;
+    if is_blind {
+        settings.sampler = Kind::None; // nobody would use what it sees
+    }
+    let mut engine = engine(&settings)?;
+    if is_blind {
+        engine.remarks.retain(|remark| !remark.starts_with(UNOBSERVED));
+    }
+    if engine.parts.machine.tiers().len() < 2 {
+        engine.remarks.push("this machine has one kind of memory: the plan changes nothing".into());
+    }
+    engine.remarks.extend(of_another_program(&plan, &args.program[0]));
+    engine.config.plan = Some(PlanChoice { plan, adapt: args.adapt });
+    Ok(engine)
+}
+
+/// What to say when the program is not the one the plan was made for.
+fn of_another_program(plan: &Plan, program: &OsString) -> Option<String> {
+    let path = std::env::var_os("PATH");
+    let found = find(program, path.as_deref())?;
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let (ours, theirs) = (name(&found)?, name(Path::new(&plan.program.path))?);
+    (ours != theirs).then(|| {
+        format!("the plan was made for {theirs}; sites are matched all the same, this is {ours}")
+    })
 }
 
 /// Starts the daemon, then the program with `library` in front of its own.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::units::short_bytes;
-use tiercel_daemon::{Farewell, Fits, SiteRow, Summary};
+use tiercel_daemon::{Farewell, Fits, PlanSummary, SiteRow, Summary};
 use tiercel_machine::NodeId;
 
 /// Sites that are named and merged for a table; naming costs up to a millisecond each.
@@ -171,6 +171,9 @@ pub fn figures(s: &Summary) -> String {
         );
     }
     moves(&mut out, s);
+    if let Some(plan) = &s.plan {
+        planned(&mut out, plan);
+    }
     spent(&mut out, s);
     for (problem, count) in &s.problems {
         let _ = writeln!(out, "problem    {}{}", printable(problem), times(*count));
@@ -230,6 +233,37 @@ fn moves(out: &mut String, s: &Summary) {
         short_bytes(s.budget.used_bytes),
         s.machine,
     );
+}
+
+/// What became of the plan, and what did not match.
+fn planned(out: &mut String, plan: &PlanSummary) {
+    let by_name = match plan.by_name {
+        0 => String::new(),
+        count => format!(" ({count} by function and line)"),
+    };
+    let _ = writeln!(
+        out,
+        "plan       {} of its {} sites were met{by_name}; {} born as planned, {} at sites it does \
+         not know{}",
+        plan.matched,
+        plan.sites,
+        short_bytes(plan.planned_bytes),
+        short_bytes(plan.unplanned_bytes),
+        if plan.adapt { "; the policy corrects it" } else { "" },
+    );
+    if plan.phases_entered + plan.phases_lost > 0 {
+        let _ = writeln!(
+            out,
+            "phases     {} entered, objects moved at {}, {} not told",
+            plan.phases_entered, plan.phases_moved, plan.phases_lost
+        );
+    }
+    for remark in &plan.remarks {
+        let _ = writeln!(out, "remark     {}", printable(remark));
+    }
+    for place in &plan.unmatched {
+        let _ = writeln!(out, "not met    {}", printable(place));
+    }
 }
 
 fn spent(out: &mut String, s: &Summary) {

@@ -10,14 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::layout::{
-    ARENAS_MAX, BUILD_ID_MAX, CONTROL_AT, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT, MAPS_MAX,
-    MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
+    ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL_AT, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT,
+    MAPS_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
     MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, PATH_MAX,
-    RING_BYTES, RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX,
-    RUN_BYTES, RUNS_AT, SITE_BYTES, SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED,
-    SITES_AT, SITES_MAX, WIRE_VERSION, control, header, session_bytes,
+    PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASES_AT,
+    PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, RING_BYTES, RING_HEAD, RING_LOST,
+    RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, RUN_BYTES, RUNS_AT, SITE_BYTES,
+    SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED, SITES_AT, SITES_MAX, SPACES,
+    STOPS_MAX, WIRE_VERSION, control, header, session_bytes,
 };
 use crate::mapping::Mapping;
+use crate::planned::{PlanRow, phase_hash};
 use crate::record::Record;
 use crate::ring::{Pen, Words, push};
 use crate::site::{Module, Site};
@@ -242,6 +245,64 @@ impl ClientSession {
     #[must_use]
     pub fn small_arena(&self) -> u32 {
         self.control_half(control::SMALL_ARENA)
+    }
+
+    /// Names phase `number`, below [`PHASES_MAX`], and enters it for the `entries`th time.
+    pub fn enter_phase(&self, number: u32, name: &str, entries: u32) -> io::Result<()> {
+        assert!((number as usize) < PHASES_MAX, "phase {number}, at most {PHASES_MAX}");
+        let kept = &name.as_bytes()[..name.len().min(PHASE_NAME_MAX)];
+        let mut entry = [0; PHASE_BYTES];
+        entry[..8].copy_from_slice(&phase_hash(name).to_le_bytes());
+        entry[PHASE_PUBLISHED] = 1;
+        entry[PHASE_NAME_BYTES] = kept.len() as u8;
+        entry[PHASE_NAME..PHASE_NAME + kept.len()].copy_from_slice(kept);
+        self.write_at(PHASES_AT + u64::from(number) * PHASE_BYTES as u64, &entry)?;
+        self.front.half(header::PHASE_COUNT).fetch_max(number + 1, Ordering::Release);
+        let word = u64::from(entries) << 32 | u64::from(number);
+        self.front.word(header::PHASE_ENTERED).store(word, Ordering::Release);
+        Ok(())
+    }
+
+    /// Entries whose moves are over.
+    #[must_use]
+    pub fn phase_done(&self) -> u32 {
+        self.front.half(CONTROL_AT as usize + control::PHASE_DONE).load(Ordering::Acquire)
+    }
+
+    /// How long an entry into the phase of this name waits, milliseconds.
+    #[must_use]
+    pub fn phase_wait_ms(&self, name: &str) -> u32 {
+        let at = |index: usize| CONTROL_AT as usize + control::STOPS + index * 8;
+        let mut stops = (0..STOPS_MAX).map(|i| self.front.word(at(i)).load(Ordering::Relaxed));
+        let waits = stops.any(|stop| stop == phase_hash(name));
+        let wait = self.front.half(CONTROL_AT as usize + control::PHASE_WAIT_MS);
+        if waits { wait.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// The plan as a runtime reads it: rows in the table's order, and the arena of other births.
+    #[must_use]
+    pub fn plan(&self) -> (Vec<PlanRow>, Option<u8>) {
+        let word = self.front.word(CONTROL_AT as usize + control::PLAN).load(Ordering::Acquire);
+        let rows = (word as u32 as usize).min(PLAN_ROWS_MAX);
+        let table = PLAN_AT as usize + (word >> 32) as usize % 2 * PLAN_ROWS_MAX * PLAN_ROW_BYTES;
+        let row = |index: usize| {
+            let words = self.front.words(table + index * PLAN_ROW_BYTES, PLAN_ROW_BYTES / 8);
+            let [site, phase, rest] = [0, 1, 2].map(|i: usize| words[i].load(Ordering::Relaxed));
+            let [size_class, arena, other, share, ..] = rest.to_le_bytes();
+            PlanRow { site, size_class, phase, arena, other, share }
+        };
+        let arenas = self.front.half(CONTROL_AT as usize + (control::UNPLANNED_ARENA & !3));
+        let unplanned = arenas.load(Ordering::Relaxed) as u8;
+        let unplanned = (unplanned != ARENA_UNKNOWN).then_some(unplanned);
+        ((0..rows).map(row).collect(), unplanned)
+    }
+
+    /// The arenas of the spaces; `None` where there is none.
+    #[must_use]
+    pub fn spaces(&self) -> [Option<u8>; SPACES] {
+        let word = self.front.half(CONTROL_AT as usize + (control::UNPLANNED_ARENA & !3));
+        let [_, spaces @ ..] = word.load(Ordering::Relaxed).to_le_bytes();
+        spaces.map(|arena| (arena != ARENA_UNKNOWN).then_some(arena))
     }
 
     /// True when the daemon told the client to stop.

@@ -5,7 +5,7 @@
 /// "TRCL", little endian: first word of a session, of the control page and of the greeting.
 pub const MAGIC: u32 = 0x4c43_5254;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -29,6 +29,30 @@ pub const RING_TID: usize = 20;
 pub const RING_TAIL: usize = 64;
 /// Offset of the first record, in a ring.
 pub const RING_SLOTS: usize = 4096;
+
+/// Phases a program can name, phase 0 among them.
+pub const PHASES_MAX: usize = 256;
+/// What plans call phase 0, which comes before the first name.
+pub const PHASE_START: &str = "start";
+/// Bytes of an entry of the phase table.
+pub const PHASE_BYTES: usize = 64;
+/// Longest phase name kept, bytes; the first ones of a longer one.
+pub const PHASE_NAME_MAX: usize = 51;
+/// Offset of `published` in a phase entry.
+pub const PHASE_PUBLISHED: usize = 8;
+/// Offset of `name_bytes` in a phase entry.
+pub const PHASE_NAME_BYTES: usize = 12;
+/// Offset of `name` in a phase entry.
+pub const PHASE_NAME: usize = 13;
+
+/// Rows of a plan.
+pub const PLAN_ROWS_MAX: usize = 32768;
+/// Bytes of a row of a plan.
+pub const PLAN_ROW_BYTES: usize = 24;
+/// Size class of rows that hold for every size.
+pub const PLAN_CLASS_ANY: u8 = 0xff;
+/// Share of rows that send every birth to their first arena.
+pub const PLAN_SHARE_ALL: u8 = 0xff;
 
 /// Modules of a session.
 pub const MODULES_MAX: usize = 4096;
@@ -76,6 +100,16 @@ pub const RANGE_PAGES_MAX: u64 = 1 << 28;
 pub const ARENAS_MAX: usize = 8;
 /// Arena of an object whose placement is the kernel's affair.
 pub const ARENA_UNKNOWN: u8 = 0xff;
+/// Node of an arena that the kernel places.
+pub const NODE_NONE: i32 = -1;
+/// Node of an arena on paper: not bound, told nevertheless.
+pub const NODE_ON_PAPER: i32 = -2;
+/// Spaces: high-bandwidth, low-latency, large-capacity.
+pub const SPACES: usize = 3;
+/// Phases whose entry may wait for moves.
+pub const STOPS_MAX: usize = 64;
+/// Longest wait of a phase entry, milliseconds.
+pub const PHASE_WAIT_MS_MAX: u32 = 10_000;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;
 
@@ -83,8 +117,12 @@ pub const SIZE_BITS: u32 = 56;
 pub const HEADER_AT: u64 = 0;
 /// Offset of the control page.
 pub const CONTROL_AT: u64 = 4096;
+/// Offset of the phase table.
+pub const PHASES_AT: u64 = 8192;
+/// Offset of the two plan tables.
+pub const PLAN_AT: u64 = 65536;
 /// Offset of the module table.
-pub const MODULES_AT: u64 = 65536;
+pub const MODULES_AT: u64 = PLAN_AT + (2 * PLAN_ROWS_MAX * PLAN_ROW_BYTES) as u64;
 /// Offset of the site table.
 pub const SITES_AT: u64 = MODULES_AT + (MODULES_MAX * MODULE_BYTES) as u64;
 /// Offset of the map table.
@@ -114,6 +152,9 @@ pub mod header {
     pub const DETACHED: usize = 80;
     pub const REASON: usize = 88;
     pub const REASON_BYTES: usize = 128;
+    pub const PHASE_ENTERED: usize = 216;
+    pub const PHASE_COUNT: usize = 224;
+    pub const PHASE_OVERFLOWS: usize = 228;
 }
 
 /// Offsets in the control page.
@@ -125,9 +166,14 @@ pub mod control {
     pub const ARENA_COUNT: usize = 16;
     pub const SMALL_ARENA: usize = 20;
     pub const ARENA_NODE: usize = 24;
-    pub const PHASE: usize = 56;
+    pub const PHASE_WAIT_MS: usize = 56;
     pub const DETACH: usize = 60;
     pub const BIRTH_BYTES_LEFT: usize = 64;
+    pub const PLAN: usize = 128;
+    pub const UNPLANNED_ARENA: usize = 136;
+    pub const SPACE_ARENA: usize = 137;
+    pub const PHASE_DONE: usize = 140;
+    pub const STOPS: usize = 144;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

@@ -12,6 +12,7 @@ pub mod emulator;
 mod greeting;
 pub mod layout;
 mod mapping;
+mod planned;
 mod record;
 pub mod ring;
 mod session;
@@ -19,6 +20,7 @@ mod site;
 mod snapshot;
 
 pub use greeting::{GreetingError, Hello, Status, Welcome};
+pub use planned::{PhaseName, PlanError, PlanRow, phase_hash};
 pub use record::{Flags, RawRecord, Record, Version};
 pub use session::{Drained, Header, Session, SessionError};
 pub use site::{Frame, Module, Site};

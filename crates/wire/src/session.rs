@@ -36,6 +36,8 @@ pub struct Session {
     range_base: u64,
     range_pages: u64,
     clock_ms: u64,
+    /// Of the last plan written.
+    plan_generation: u32,
 }
 
 /// What one [`Session::drain`] found.
@@ -75,6 +77,8 @@ pub struct Header {
     pub map_overflows: u64,
     /// Why the runtime stepped aside; `None` while it is there.
     pub detached: Option<String>,
+    /// Phase entries that were not told: too many names, or several threads at once.
+    pub phase_overflows: u32,
 }
 
 /// Why a memfd is no session.
@@ -137,7 +141,9 @@ impl Session {
             range_base,
             range_pages,
             clock_ms: 0,
+            plan_generation: 0,
         };
+        session.set_no_arenas();
         session.control_half(control::MAGIC).store(MAGIC, Ordering::Relaxed);
         session.control_half(control::VERSION).store(WIRE_VERSION, Ordering::Release);
         Ok(session)
@@ -227,6 +233,7 @@ impl Session {
             ring_high_water: self.ring_high_water().min(RINGS_MAX as u32),
             lost_without_ring: self.header_word(header::LOST_WITHOUT_RING),
             map_overflows: self.header_word(header::MAP_OVERFLOWS),
+            phase_overflows: self.header_half(header::PHASE_OVERFLOWS),
             detached: (self.header_word(header::DETACHED) != 0).then(|| self.reason()),
         }
     }
@@ -270,14 +277,26 @@ impl Session {
         self.control_half(control::SMALL_ARENA).store(arena as u32, Ordering::Relaxed);
     }
 
-    /// Tells the client which phase the program is in.
-    pub fn set_phase(&self, phase: u32) {
-        self.control_half(control::PHASE).store(phase, Ordering::Relaxed);
-    }
-
     /// Tells the client to write nothing more: the daemon leaves in an orderly way.
     pub fn detach(&self) {
         self.control_half(control::DETACH).store(1, Ordering::Release);
+    }
+
+    pub(crate) fn read_entry<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let mut entry = [0; N];
+        // `pread` copies, and does not fill holes as touching a mapping would.
+        let got = rustix::io::pread(&self.fd, &mut entry, at).ok()?;
+        (got == N).then_some(entry)
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The generation of the plan that is written next.
+    pub(crate) fn next_plan_generation(&mut self) -> u32 {
+        self.plan_generation = self.plan_generation.wrapping_add(1);
+        self.plan_generation
     }
 
     fn reason(&self) -> String {
@@ -287,30 +306,27 @@ impl Session {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    fn read_entry<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
-        let mut entry = [0; N];
-        // `pread` copies, and does not fill holes as touching a mapping would.
-        let got = rustix::io::pread(&self.fd, &mut entry, at).ok()?;
-        (got == N).then_some(entry)
-    }
-
     fn ring_high_water(&self) -> u32 {
         self.front.half(header::RING_HIGH_WATER).load(Ordering::Acquire)
     }
 
-    fn header_word(&self, at: usize) -> u64 {
+    pub(crate) fn header_word(&self, at: usize) -> u64 {
         self.front.word(at).load(Ordering::Relaxed)
     }
 
-    fn header_half(&self, at: usize) -> u32 {
+    pub(crate) fn header_half(&self, at: usize) -> u32 {
         self.front.half(at).load(Ordering::Relaxed)
     }
 
-    fn control_word(&self, at: usize) -> &AtomicU64 {
+    pub(crate) fn header_atomic(&self, at: usize) -> &AtomicU64 {
+        self.front.word(at)
+    }
+
+    pub(crate) fn control_word(&self, at: usize) -> &AtomicU64 {
         self.front.word(CONTROL_AT as usize + at)
     }
 
-    fn control_half(&self, at: usize) -> &std::sync::atomic::AtomicU32 {
+    pub(crate) fn control_half(&self, at: usize) -> &std::sync::atomic::AtomicU32 {
         self.front.half(CONTROL_AT as usize + at)
     }
 }

@@ -5,10 +5,12 @@ use std::os::fd::OwnedFd;
 use proptest::prelude::*;
 use tiercel_wire::client::{ClientSession, SessionBuilder};
 use tiercel_wire::layout::{
-    self, CONTROL_AT, HEADER_AT, RING_BYTES, RING_RECORDS, RINGS_AT, header,
+    self, CONTROL_AT, HEADER_AT, PHASE_NAME_MAX, PHASE_WAIT_MS_MAX, PLAN_ROWS_MAX, RING_BYTES,
+    RING_RECORDS, RINGS_AT, header,
 };
 use tiercel_wire::{
-    Flags, Frame, Module, ObjectSnapshot, Record, Session, SessionError, Site, Version,
+    Flags, Frame, Module, ObjectSnapshot, PhaseName, PlanError, PlanRow, Record, Session,
+    SessionError, Site, Version, phase_hash,
 };
 
 const BASE: u64 = 1 << 40;
@@ -138,6 +140,50 @@ fn the_control_page_reaches_the_client() {
     assert_eq!((client.small_arena(), client.is_detached()), (1, false));
     session.detach();
     assert!(client.is_detached());
+}
+
+#[test]
+fn a_plan_reaches_the_client_sorted_and_again() {
+    let (client, mut session) = pair();
+    assert_eq!((client.plan(), client.spaces()), ((vec![], None), [None; 3]));
+    let row = |site, size_class, arena| PlanRow {
+        site,
+        size_class,
+        phase: phase_hash("solve"),
+        arena,
+        other: 0,
+        share: 255,
+    };
+    session.set_plan(&[row(9, 12, 1), row(2, 255, 0), row(2, 14, 1)], Some(1)).expect("a plan");
+    session.set_spaces([Some(0), None, Some(1)]);
+    let rows = vec![row(2, 14, 1), row(2, 255, 0), row(9, 12, 1)];
+    assert_eq!(client.plan(), (rows, Some(1)));
+    assert_eq!(client.spaces(), [Some(0), None, Some(1)]);
+    session.set_plan(&[row(7, 12, 0)], None).expect("another");
+    assert_eq!(client.plan(), (vec![row(7, 12, 0)], None));
+    assert_eq!(client.spaces(), [Some(0), None, Some(1)]);
+    let many = vec![row(1, 1, 0); PLAN_ROWS_MAX + 1];
+    assert!(matches!(session.set_plan(&many, None), Err(PlanError::TooLarge(_))));
+    assert_eq!(client.plan(), (vec![row(7, 12, 0)], None));
+}
+
+#[test]
+fn phases_are_entered_by_name_and_answered() {
+    let (client, session) = pair();
+    assert_eq!((session.phase_entered(), session.phase_name(0)), ((0, 0), None));
+    session.set_stops(&[phase_hash("solve")], u32::MAX);
+    assert_eq!(client.phase_wait_ms("solve"), PHASE_WAIT_MS_MAX);
+    assert_eq!(client.phase_wait_ms("setup"), 0);
+    let long = "x".repeat(80);
+    client.enter_phase(1, "solve", 1).expect("writes");
+    client.enter_phase(255, &long, 2).expect("writes");
+    assert_eq!(session.phase_entered(), (2, 255));
+    let solve = PhaseName { hash: phase_hash("solve"), name: "solve".to_owned() };
+    assert_eq!(session.phase_name(1), Some(solve));
+    assert_eq!(session.phase_name(255).map(|p| p.name), Some(long[..PHASE_NAME_MAX].to_owned()));
+    assert_eq!((session.phase_name(2), session.phase_name(u32::MAX)), (None, None));
+    session.set_phase_done(2);
+    assert_eq!(client.phase_done(), 2);
 }
 
 #[test]

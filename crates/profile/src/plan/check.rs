@@ -1,0 +1,140 @@
+//! What must hold in a plan, whoever made it.
+//! In: a [`Plan`]. Out: the first thing that does not hold. Knows nothing of files.
+
+use std::collections::HashSet;
+
+use tiercel_machine::NodeId;
+use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_ROWS_MAX, SITE_FRAMES};
+
+use super::{Plan, PlannedClass, PlannedPlace, PlannedSite};
+
+/// Most places of one plan: what a session has room for.
+pub const PLACES_MAX: usize = PLAN_ROWS_MAX;
+
+/// Longest text of a plan, bytes.
+const TEXT_BYTES_MAX: usize = 1 << 16;
+/// Frames of a stack with what was inlined.
+const FRAMES_MAX: usize = SITE_FRAMES * 64;
+/// Modules of a plan.
+const MODULES_MAX: usize = 1 << 16;
+/// Smallest and largest size class: an OS page, 256 TiB.
+const CLASSES: std::ops::RangeInclusive<u8> = 12..=48;
+
+/// Whether everything holds that is said of the parts of a plan; or what does not.
+pub fn check_plan(plan: &Plan) -> Result<(), String> {
+    check_machine(plan)?;
+    check_phases(plan)?;
+    if plan.modules.len() > MODULES_MAX {
+        return Err(format!("{} modules; at most {MODULES_MAX}", plan.modules.len()));
+    }
+    let count = plan.places().count();
+    if count > PLACES_MAX {
+        return Err(format!("{count} places; at most {PLACES_MAX}, plan with fewer phases"));
+    }
+    let figures = [
+        plan.expected.access_ns,
+        plan.expected.in_slowest_ns,
+        plan.expected.in_fastest_ns,
+        plan.expected.gap.unwrap_or(0.0),
+    ];
+    if !figures.iter().all(|figure| figure.is_finite()) {
+        return Err("an expected figure is no number".to_owned());
+    }
+    if plan.small_objects.is_some_and(|node| plan.rank_of(node).is_none()) {
+        return Err("small objects on a node that is none of the machine's".to_owned());
+    }
+    let mut hashes = HashSet::new();
+    for (index, site) in plan.sites.iter().enumerate() {
+        if !hashes.insert(site.hash) {
+            return Err(format!("site {index}: there are two of hash {:016x}", site.hash));
+        }
+        check_site(plan, site).map_err(|what| format!("site {index}: {what}"))?;
+    }
+    let texts = plan.modules.iter().flat_map(|module| [&module.path, &module.build_id]);
+    let more = [&plan.program.path, &plan.program.build_id, &plan.machine.name];
+    let more = more.into_iter().chain([&plan.asked.strategy, &plan.asked.objective]);
+    match texts.chain(more).find(|text| text.len() > TEXT_BYTES_MAX) {
+        Some(_) => Err(format!("a text of more than {TEXT_BYTES_MAX} bytes")),
+        None => Ok(()),
+    }
+}
+
+fn check_machine(plan: &Plan) -> Result<(), String> {
+    let memories = &plan.machine.memories;
+    if memories.is_empty() || memories.len() > ARENAS_MAX {
+        return Err(format!("{} memories; from 1 to {ARENAS_MAX}", memories.len()));
+    }
+    let mut nodes = HashSet::new();
+    for memory in memories {
+        if memory.nodes.is_empty() || !memory.nodes.iter().all(|node| nodes.insert(*node)) {
+            return Err(format!("memory {} has no node, or another's", memory.name));
+        }
+    }
+    Ok(())
+}
+
+fn check_phases(plan: &Plan) -> Result<(), String> {
+    // Phase 0 is what comes before the first name.
+    if plan.phases.len() >= PHASES_MAX {
+        return Err(format!("{} phases; at most {}", plan.phases.len(), PHASES_MAX - 1));
+    }
+    let mut names = HashSet::new();
+    match plan.phases.iter().find(|phase| {
+        phase.name.len() > TEXT_BYTES_MAX
+            || phase.name.contains('\0')
+            || !names.insert(phase.name.as_str())
+    }) {
+        Some(_) => Err("a phase is there twice, or has a name that cannot be".to_owned()),
+        None => Ok(()),
+    }
+}
+
+fn check_site(plan: &Plan, site: &PlannedSite) -> Result<(), String> {
+    if site.stack.len() > FRAMES_MAX || site.classes.is_empty() {
+        return Err("no objects, or a stack that is deeper than it may be".to_owned());
+    }
+    for frame in &site.stack {
+        let module = frame.module.is_none_or(|module| (module as usize) < plan.modules.len());
+        let long = frame.function.len().max(frame.file.len()) > TEXT_BYTES_MAX;
+        if !module || long {
+            return Err("a frame in a module that is not there, or a long name".to_owned());
+        }
+    }
+    if !site.classes.is_sorted_by(|a, b| a.up_to_bytes < b.up_to_bytes) {
+        return Err("size classes do not ascend".to_owned());
+    }
+    site.classes.iter().try_for_each(|class| check_class(plan, class))
+}
+
+fn check_class(plan: &Plan, class: &PlannedClass) -> Result<(), String> {
+    let bytes = class.up_to_bytes;
+    if !bytes.is_power_of_two() || !CLASSES.contains(&class.size_class()) {
+        return Err(format!("{bytes} bytes are no size class: powers of two from 4096 on"));
+    }
+    if class.places.first().is_none_or(|place| place.phase.is_some()) {
+        return Err(format!("class {bytes} has no place without a phase"));
+    }
+    if !class.places.is_sorted_by(|a, b| a.phase < b.phase) {
+        return Err(format!("class {bytes}: places do not ascend by phase"));
+    }
+    class.places.iter().try_for_each(|place| check_place(plan, place))
+}
+
+fn check_place(plan: &Plan, place: &PlannedPlace) -> Result<(), String> {
+    let known = |node: NodeId| plan.rank_of(node).is_some();
+    if !known(place.node) || place.other.is_some_and(|other| !known(other) || other == place.node) {
+        return Err(format!("node {} or the other is none of the machine's", place.node));
+    }
+    let share = place.share > 0.0 && place.share <= 1.0;
+    if !share || (place.other.is_none() && place.share != 1.0) {
+        return Err(format!("a share of {}: above 0, and 1 without another node", place.share));
+    }
+    if !place.gain_ns.is_finite() || !(0.0..=1.0).contains(&place.confidence) {
+        return Err("a gain or confidence that is none".to_owned());
+    }
+    let phase = |name: &str| plan.phases.iter().any(|phase| phase.name == name);
+    match &place.phase {
+        Some(name) if !phase(name) => Err(format!("phase {name:?} is not in the list of phases")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,169 @@
+//! From a plan to the rows a runtime reads, on the machine and for the builds at hand.
+//! In: a [`Plan`], the machine, its arenas. Out: [`Fit`]: rows, what is done at phase entries, and
+//! what did not fit. Knows nothing of sessions.
+//!
+//! Memories are matched by rank: the plan's fastest is this machine's fastest. A node of the plan
+//! that has the same rank here is itself.
+
+use std::collections::{HashMap, HashSet};
+
+use tiercel_machine::{Machine, NodeId};
+use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
+use tiercel_wire::{PlanRow, phase_hash};
+
+use super::stack::{StackKeys, base};
+use super::{Plan, PlannedPlace, PlannedSite, Unplanned};
+
+/// A plan made to fit.
+#[derive(Clone, Debug, Default)]
+pub struct Fit {
+    /// Of all sites, by the hashes of the builds the plan was made from.
+    pub rows: Vec<PlanRow>,
+    /// Arena of births no row fits; `None`: as the budget allows.
+    pub unplanned: Option<u8>,
+    /// Arena of new blocks of small slots.
+    pub small: Option<u8>,
+    /// Hashes of the phases at whose entry objects move.
+    pub stops: Vec<u64>,
+    /// Names of the plan's phases by hash.
+    pub phases: HashMap<u64, String>,
+    /// What does not match, for the user.
+    pub remarks: Vec<String>,
+    /// Arena of each node of the plan.
+    arenas: HashMap<NodeId, u8>,
+    /// Sites by the keys of their stacks.
+    by_lines: HashMap<String, usize>,
+    by_functions: HashMap<String, usize>,
+    /// Build-ids of the plan's modules, by file name.
+    builds: HashMap<String, HashSet<String>>,
+}
+
+/// Makes a plan fit a machine whose arena `k` is memory of node `arenas[k]`.
+pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
+    let mut fit = Fit { arenas: arenas_of(plan, machine, arenas), ..Fit::default() };
+    fit.remarks = remarks(plan, machine);
+    fit.unplanned = match plan.unplanned {
+        Unplanned::Budget => None,
+        Unplanned::Slowest => arenas.len().checked_sub(1).map(|last| last as u8),
+    };
+    fit.small = plan.small_objects.and_then(|node| fit.arenas.get(&node).copied());
+    let moving = plan.phases.iter().filter(|phase| phase.moves);
+    fit.stops = moving.map(|phase| phase_hash(&phase.name)).collect();
+    let names = plan.phases.iter().map(|phase| (phase_hash(&phase.name), phase.name.clone()));
+    fit.phases = names.collect();
+    for module in &plan.modules {
+        let builds = fit.builds.entry(base(&module.path).to_owned()).or_default();
+        builds.insert(module.build_id.clone());
+    }
+    fit.rows = plan.sites.iter().flat_map(|site| fit.rows_of(site, site.hash)).collect();
+    let keys: Vec<StackKeys> =
+        plan.sites.iter().map(|site| StackKeys::of(frames(plan, site))).collect();
+    fit.by_lines = unambiguous(keys.iter().map(|keys| keys.by_lines.clone()));
+    fit.by_functions = unambiguous(keys.iter().map(|keys| keys.by_functions.clone()));
+    fit
+}
+
+impl Fit {
+    /// Rows of a site under another hash: of the same place in another build.
+    pub fn rows_of(&self, site: &PlannedSite, hash: u64) -> Vec<PlanRow> {
+        // A site with objects of one class has the same place for sizes the profile did not see.
+        let alone = site.classes.len() == 1 && hash != 0;
+        let rows = site.classes.iter().flat_map(|class| {
+            let size_class = if alone { PLAN_CLASS_ANY } else { class.size_class() };
+            class.places.iter().filter_map(move |place| self.row(place, hash, size_class))
+        });
+        rows.collect()
+    }
+
+    /// The site (an index of the plan's) with this stack: by lines, else by functions. Only of
+    /// stacks that are told apart.
+    pub fn site_of(&self, keys: &StackKeys) -> Option<usize> {
+        let exact = keys.by_lines.as_ref().and_then(|key| self.by_lines.get(key));
+        let near = keys.by_functions.as_ref().and_then(|key| self.by_functions.get(key));
+        exact.or(near).copied()
+    }
+
+    /// Whether the plan knows a module with this file name, and none of this build.
+    pub fn is_rebuilt(&self, file_name: &str, build_id: &str) -> bool {
+        self.builds.get(file_name).is_some_and(|builds| !builds.contains(build_id))
+    }
+
+    fn row(&self, place: &PlannedPlace, site: u64, size_class: u8) -> Option<PlanRow> {
+        let arena = *self.arenas.get(&place.node)?;
+        let other = place.other.and_then(|node| self.arenas.get(&node)).copied().unwrap_or(arena);
+        // Up: three quarters of four births are three.
+        let parts = (place.share * f64::from(PLAN_SHARE_ALL)).ceil() as u8;
+        let share =
+            if other == arena { PLAN_SHARE_ALL } else { parts.clamp(1, PLAN_SHARE_ALL - 1) };
+        let phase = place.phase.as_deref().map_or(0, phase_hash);
+        Some(PlanRow { site, size_class, phase, arena, other, share })
+    }
+}
+
+fn frames<'a>(
+    plan: &'a Plan,
+    site: &'a PlannedSite,
+) -> impl Iterator<Item = (&'a str, &'a str, &'a str, u32)> {
+    site.stack.iter().map(|frame| {
+        let module = frame.module.and_then(|module| plan.modules.get(module as usize));
+        let path = module.map_or("", |module| module.path.as_str());
+        (path, frame.function.as_str(), frame.file.as_str(), frame.line)
+    })
+}
+
+/// Keys that only one site has.
+fn unambiguous(keys: impl Iterator<Item = Option<String>>) -> HashMap<String, usize> {
+    let mut sites: HashMap<String, Option<usize>> = HashMap::new();
+    for (index, key) in keys.enumerate().filter_map(|(index, key)| Some((index, key?))) {
+        sites.entry(key).and_modify(|known| *known = None).or_insert(Some(index));
+    }
+    sites.into_iter().filter_map(|(key, index)| Some((key, index?))).collect()
+}
+
+fn arenas_of(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> HashMap<NodeId, u8> {
+    let tiers = machine.tiers();
+    let place = |node: &NodeId| arenas.iter().position(|arena| arena == node);
+    let mut found = HashMap::new();
+    for (rank, memory) in plan.machine.memories.iter().enumerate() {
+        let Some(tier) = tiers.get(rank).or(tiers.last()) else { continue };
+        for node in &memory.nodes {
+            let same = tier.nodes.contains(node).then_some(node);
+            let arena = same.or(tier.nodes.first()).and_then(place);
+            found.extend(arena.map(|arena| (*node, arena as u8)));
+        }
+    }
+    found
+}
+
+fn remarks(plan: &Plan, machine: &Machine) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let tiers = machine.tiers();
+    let theirs = &plan.machine;
+    let same = theirs.memories.len() == tiers.len()
+        && theirs.memories.iter().zip(&tiers).all(|(memory, tier)| {
+            memory.nodes.len() == tier.nodes.len()
+                && memory.nodes.iter().all(|node| tier.nodes.contains(node))
+        });
+    if !same || theirs.name != machine.name {
+        remarks.push(format!(
+            "the plan was made for {} with {} memories, this is {} with {}; they are matched from \
+             the fastest on",
+            theirs.name,
+            theirs.memories.len(),
+            machine.name,
+            tiers.len(),
+        ));
+    }
+    if let (Some(memory), Some(tier)) = (theirs.memories.first(), tiers.first()) {
+        let nodes = tier.nodes.iter().filter_map(|id| machine.node(*id));
+        let capacity_bytes: u64 = nodes.map(|node| node.capacity_bytes).sum();
+        if memory.room_bytes > capacity_bytes {
+            remarks.push(format!(
+                "the plan fills {} bytes of the fastest memory, of which there are {capacity_bytes}; \
+                 what does not fit goes to the next one",
+                memory.room_bytes,
+            ));
+        }
+    }
+    remarks
+}

@@ -1,0 +1,208 @@
+//! From a profile to a plan in one step.
+//! In: a [`Profile`], a machine, a [`Wish`]. Out: [`Drafted`]: the plan with all it was made of.
+//! Knows nothing of files.
+
+use tiercel_machine::Machine;
+use tiercel_planner::{
+    self as planner, Copy, Memory, Objective, Options, PlanError, Strategy, Workload,
+};
+
+use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of};
+use crate::profile::Profile;
+use crate::workload::Told;
+
+/// How fast objects move, GB/s: `move_pages` took 2.4 to 4.5 us an OS page in a guest with several
+/// nodes.
+const COPY: Copy = Copy { threads: 1, gb_s_max: Some(1.2) };
+
+/// How a plan is wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// How placements are found.
+    pub strategy: Strategy,
+    /// What is made small.
+    pub objective: Objective,
+    /// Most that time may grow for objectives other than time (0.1: a tenth).
+    pub slowdown_max: Option<f64>,
+    /// Room in the fastest memory, bytes; at most its capacity is used.
+    pub fast_bytes: u64,
+    /// The same as the user said it.
+    pub fast: String,
+    /// The default for what the plan does not know.
+    pub unplanned: Unplanned,
+}
+
+/// A plan, and what it was made of.
+pub struct Drafted {
+    /// For the file.
+    pub plan: Plan,
+    /// What the planner was told.
+    pub told: Told,
+    /// What its objects are.
+    pub groups: Vec<Group>,
+    /// Memories, the fastest one as large as was wished.
+    pub memories: Vec<Memory>,
+    /// What it answered.
+    pub found: planner::Plan,
+    /// What the user must know.
+    pub remarks: Vec<String>,
+}
+
+/// Why no plan was made.
+#[derive(Debug, thiserror::Error)]
+pub enum DraftError {
+    /// Nothing to plan.
+    #[error("the profile has no objects: nothing can be planned")]
+    Empty,
+    /// Nothing to choose from.
+    #[error("the machine {0} has memories of one kind only; name another with --machine")]
+    OneMemory(String),
+    /// The planner's word.
+    #[error(transparent)]
+    Planner(#[from] PlanError),
+}
+
+/// Makes a plan.
+///
+/// # Errors
+/// As [`DraftError`] says.
+pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafted, DraftError> {
+    let told = profile.to_workload();
+    if told.workload.objects.is_empty() {
+        return Err(DraftError::Empty);
+    }
+    let mut remarks = Vec::new();
+    let memories = memories_for(machine, wish.fast_bytes, &mut remarks);
+    if memories.len() < 2 {
+        return Err(DraftError::OneMemory(machine.name.clone()));
+    }
+    let strategy = usable(profile, &told, wish.strategy, &mut remarks);
+    let options = Options {
+        strategy,
+        objective: wish.objective,
+        slowdown_max: wish.slowdown_max,
+        copy: COPY,
+        ..Options::default()
+    };
+    let found = planner::plan(&told.workload, &memories, &options)?;
+    let groups = groups_of(profile, &told);
+    let mut plan = plan_of(&Asked {
+        profile,
+        workload: &told.workload,
+        groups: &groups,
+        machine,
+        memories: &memories,
+        found: &found,
+        copy: COPY,
+        options: PlanOptions {
+            strategy: strategy_name(wish.strategy).to_owned(),
+            objective: objective_name(wish.objective).to_owned(),
+            fast: wish.fast.clone(),
+        },
+        unplanned: wish.unplanned,
+    });
+    if strategy == Strategy::FirstCome {
+        // Who comes first is served first: that is what a run does without knowing any site.
+        (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
+        plan.sites.clear();
+        plan.modules.clear();
+    }
+    if profile.accesses.is_empty() {
+        remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
+    }
+    Ok(Drafted { plan, told, groups, memories, found, remarks })
+}
+
+/// The machine's memories, fastest first, of which the fastest has so much room.
+pub fn memories_for(machine: &Machine, fast_bytes: u64, remarks: &mut Vec<String>) -> Vec<Memory> {
+    let (mut memories, left) = Memory::of_machine(machine, None);
+    if let Some(fastest) = memories.first_mut() {
+        fastest.capacity_bytes = fastest.capacity_bytes.min(fast_bytes);
+    }
+    for tier in left {
+        let nodes: Vec<String> = tier.nodes.iter().map(ToString::to_string).collect();
+        remarks.push(format!(
+            "node {} is not planned with: its {} is unknown; give it in the machine description",
+            nodes.join(", "),
+            tier.figure,
+        ));
+    }
+    memories
+}
+
+/// Most bytes of live objects at a time, over all runs: what a share of the peak is a share of.
+pub fn peak_bytes(workload: &Workload) -> u64 {
+    let mut changes: Vec<(u64, i128)> = Vec::with_capacity(workload.objects.len() * 2);
+    for object in &workload.objects {
+        changes.push((object.birth_ns, i128::from(object.bytes)));
+        changes.push((object.death_ns, -i128::from(object.bytes)));
+    }
+    // What dies makes room for what is born at the same time.
+    changes.sort_unstable();
+    let (mut live, mut peak) = (0, 0);
+    for (_, change) in changes {
+        live += change;
+        peak = peak.max(live);
+    }
+    u64::try_from(peak).unwrap_or(u64::MAX)
+}
+
+/// Only phases the program marks are known again in a run; between others nothing can move.
+fn usable(
+    profile: &Profile,
+    told: &Told,
+    strategy: Strategy,
+    remarks: &mut Vec<String>,
+) -> Strategy {
+    let marked = |phase: &u32| profile.phases[*phase as usize].process.is_some();
+    let by_phase = matches!(strategy, Strategy::Phases { .. } | Strategy::Joint);
+    if !by_phase || told.phases.iter().any(marked) {
+        return strategy;
+    }
+    remarks.push(
+        "the program marks no phases: every object stays where it is born; mark them with \
+         tiercel_phase (docs/planning.md) to plan moves"
+            .to_owned(),
+    );
+    Strategy::Intervals
+}
+
+fn groups_of(profile: &Profile, told: &Told) -> Vec<Group> {
+    let mut samples = vec![0u64; profile.objects.len()];
+    for access in &profile.accesses {
+        samples[access.object as usize] += access.samples;
+    }
+    let group = |index: &u32| {
+        let object = &profile.objects[*index as usize];
+        Group {
+            site: object.site,
+            size_class: object.size_class(),
+            is_block: object.is_block,
+            count: object.count,
+            samples: samples[*index as usize],
+        }
+    };
+    told.objects.iter().map(group).collect()
+}
+
+/// The name of a strategy on the command line.
+pub fn strategy_name(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::FirstCome => "fcfs",
+        Strategy::Greedy => "greedy",
+        Strategy::Initial => "idp",
+        Strategy::Lifetimes => "lifetimes",
+        Strategy::Intervals => "intervals",
+        Strategy::Phases { .. } => "phased",
+        Strategy::Joint => "joint",
+    }
+}
+
+/// The name of an objective on the command line.
+pub fn objective_name(objective: Objective) -> &'static str {
+    match objective {
+        Objective::Time => "time",
+        Objective::Energy => "energy",
+        Objective::EnergyDelay => "edp",
+    }
+}

@@ -1,0 +1,227 @@
+//! Plans as files: read with a refusal for whatever is no plan, written at once or not at all.
+//! In: a path. Out: a [`Plan`] that [`check_plan`] accepts, or what is wrong and what to do.
+//! Knows nothing of what a plan says.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use tiercel_machine::NodeId;
+
+use super::{
+    Expected, Plan, PlanOptions, PlannedMachine, PlannedModule, PlannedPhase, PlannedProgram,
+    PlannedSite, Unplanned, check_plan,
+};
+
+/// Version of the file's form.
+pub const PLAN_VERSION: u32 = 1;
+/// Longest plan that is read, bytes: 32768 sites of one place and ten frames have half of it.
+pub const PLAN_BYTES_MAX: u64 = 128 << 20;
+
+/// What the first field of every plan says.
+const FORMAT: &str = "tiercel plan";
+
+/// Why a plan was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanFileError {
+    /// The system refused.
+    #[error("cannot {what} {path}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Something else.
+    #[error("{path} is no plan: {what}; `tiercel plan PROFILE -o FILE` makes one")]
+    NoPlan {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Of another version.
+    #[error(
+        "{path} is a plan of version {found}, and this is version {PLAN_VERSION}; make it again \
+         from its profile, or use the Tiercel that wrote it"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// A plan that was cut off, changed by accident, or made up.
+    #[error("{path}: {what}; the plan is damaged, make it again from its profile")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first thing that is wrong.
+        what: String,
+    },
+    /// A plan in memory that may not be written: what made it is wrong.
+    #[error("the plan contradicts itself ({0}) and was not written")]
+    Contradiction(String),
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: Option<String>,
+    version: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    format: &'a str,
+    version: u32,
+    #[serde(flatten)]
+    plan: &'a Plan,
+}
+
+/// Reads a plan.
+///
+/// # Errors
+/// As [`PlanFileError`] says, for anything that is not a whole and sound plan of this version.
+pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
+    let io = |what| move |error| PlanFileError::Io { what, path: path.to_owned(), error };
+    // A FIFO or a device that somebody named must not block us.
+    let meta = std::fs::metadata(path).map_err(io("read the plan"))?;
+    let no_plan = |what: &str| PlanFileError::NoPlan { path: path.to_owned(), what: what.into() };
+    if !meta.is_file() {
+        return Err(no_plan("it is no regular file"));
+    }
+    let file = std::fs::File::open(path).map_err(io("open the plan"))?;
+    let mut bytes = Vec::new();
+    file.take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io("read the plan"))?;
+    parse(&bytes).map_err(|refusal| refusal.at(path))
+}
+
+/// Writes a plan, over one that is there.
+///
+/// # Errors
+/// As [`PlanFileError`] says; then nothing was written.
+pub fn write_plan(plan: &Plan, path: &Path) -> Result<(), PlanFileError> {
+    let io = |what| move |error| PlanFileError::Io { what, path: path.to_owned(), error };
+    let text = text(plan)?;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut fresh = tempfile::NamedTempFile::new_in(folder).map_err(io("write the plan"))?;
+    fresh.write_all(text.as_bytes()).map_err(io("write the plan"))?;
+    let usual = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fresh.as_file().set_permissions(usual).map_err(io("set the mode of"))?;
+    fresh.persist(path).map_err(|error| io("write the plan")(error.error))?;
+    Ok(())
+}
+
+impl Plan {
+    /// The file's text.
+    ///
+    /// # Errors
+    /// For a plan that contradicts itself.
+    pub fn to_json(&self) -> Result<String, PlanFileError> {
+        text(self)
+    }
+
+    /// Reads the text of a file, called `name` in messages. Never panics, whatever the text.
+    ///
+    /// # Errors
+    /// As [`read_plan`].
+    pub fn from_json(bytes: &[u8], name: &Path) -> Result<Plan, PlanFileError> {
+        parse(bytes).map_err(|refusal| refusal.at(name))
+    }
+}
+
+fn text(plan: &Plan) -> Result<String, PlanFileError> {
+    check_plan(plan).map_err(PlanFileError::Contradiction)?;
+    let written = Written { format: FORMAT, version: PLAN_VERSION, plan };
+    let text = serde_json::to_string_pretty(&written);
+    Ok(text.map_err(|error| PlanFileError::Contradiction(error.to_string()))? + "\n")
+}
+
+enum Refusal {
+    NoPlan(String),
+    Foreign(u64),
+    Damaged(String),
+}
+
+impl Refusal {
+    fn at(self, path: &Path) -> PlanFileError {
+        let path = path.to_owned();
+        match self {
+            Refusal::NoPlan(what) => PlanFileError::NoPlan { path, what },
+            Refusal::Foreign(found) => PlanFileError::Foreign { path, found },
+            Refusal::Damaged(what) => PlanFileError::Damaged { path, what },
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Plan, Refusal> {
+    let no_plan = |what: &str| Err(Refusal::NoPlan(what.to_owned()));
+    if bytes.is_empty() {
+        return no_plan("it is empty");
+    }
+    if bytes.len() as u64 > PLAN_BYTES_MAX {
+        return no_plan("it is larger than any plan");
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::NoPlan("it is no text".into()))?;
+    // Of one that is cut off the head is still there: that is a damaged plan, and nothing else.
+    let begins = text.trim_start().starts_with('{') && text.contains(FORMAT);
+    let head: Head = match serde_json::from_str(text) {
+        Ok(head) => head,
+        Err(error) if begins => return Err(Refusal::Damaged(error.to_string())),
+        Err(_) => return no_plan("it is not JSON as a plan is"),
+    };
+    if head.format.as_deref() != Some(FORMAT) {
+        return no_plan("it does not say that it is one");
+    }
+    match head.version {
+        Some(version) if version == u64::from(PLAN_VERSION) => {}
+        Some(version) => return Err(Refusal::Foreign(version)),
+        None => return Err(Refusal::Damaged("it has no version".to_owned())),
+    }
+    let plan = body(text).map_err(|error| Refusal::Damaged(error.to_string()))?;
+    check_plan(&plan).map_err(Refusal::Damaged)?;
+    Ok(plan)
+}
+
+/// A whole file; unknown fields are refused, with line and column.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    #[serde(rename = "format")]
+    _format: IgnoredAny,
+    #[serde(rename = "version")]
+    _version: IgnoredAny,
+    program: PlannedProgram,
+    machine: PlannedMachine,
+    asked: PlanOptions,
+    expected: Expected,
+    unplanned: Unplanned,
+    #[serde(default)]
+    small_objects: Option<NodeId>,
+    #[serde(default)]
+    phases: Vec<PlannedPhase>,
+    modules: Vec<PlannedModule>,
+    sites: Vec<PlannedSite>,
+}
+
+fn body(text: &str) -> Result<Plan, serde_json::Error> {
+    let Whole {
+        program,
+        machine,
+        asked,
+        expected,
+        unplanned,
+        small_objects,
+        phases,
+        modules,
+        sites,
+        ..
+    } = serde_json::from_str(text)?;
+    Ok(Plan { program, machine, asked, expected, unplanned, small_objects, phases, modules, sites })
+}

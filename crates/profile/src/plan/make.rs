@@ -1,0 +1,410 @@
+//! From the planner's answer to a plan by site, size class and phase.
+//! In: a profile, the workload made from it, memories, the planner's plan. Out: a [`Plan`].
+//! Knows nothing of files, nor of how placements are found.
+//!
+//! The planner decides object by object and for every time a phase is entered; a run knows an
+//! object by its site and size class, and a phase by its name. So objects of one class are counted
+//! together, in each phase by name: the memory with most of their bytes is their place, and where
+//! two memories have a part each, births are split between them as their bytes are.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tiercel_machine::{Machine, NodeId};
+use tiercel_planner::{
+    Copy, MEMORIES_MAX, Memory, Placement, Workload, evaluate, object_cost, score_ns,
+};
+
+use super::{
+    Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine, PlannedMemory,
+    PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite, Unplanned,
+};
+use crate::place::place;
+use crate::profile::{Profile, Site};
+
+/// A split whose smaller part is below this is none: one object in a hundred is chance.
+const PART_MIN: f64 = 0.02;
+/// Smallest size class: an OS page.
+const CLASS_MIN: u32 = 12;
+
+/// What objects of a workload are in the profile, by index alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Index of their site.
+    pub site: u32,
+    /// As [`crate::Object::size_class`].
+    pub size_class: u32,
+    /// Blocks of small slots.
+    pub is_block: bool,
+    /// How many allocations it is.
+    pub count: u64,
+    /// Samples that hit them.
+    pub samples: u64,
+}
+
+/// What a plan is made of.
+pub struct Asked<'a> {
+    /// What was seen.
+    pub profile: &'a Profile,
+    /// The same for the planner.
+    pub workload: &'a Workload,
+    /// What its objects are; as many.
+    pub groups: &'a [Group],
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Its memories as the planner had them, with room as the plan may fill it.
+    pub memories: &'a [Memory],
+    /// The planner's answer.
+    pub found: &'a tiercel_planner::Plan,
+    /// How fast it reckoned objects move.
+    pub copy: Copy,
+    /// How it was asked for.
+    pub options: PlanOptions,
+    /// The default for what it does not know.
+    pub unplanned: Unplanned,
+}
+
+/// Votes of the objects of one class, by phase.
+#[derive(Default)]
+struct Class {
+    objects: u64,
+    room_bytes: u64,
+    samples: u64,
+    /// By index of the phase's name.
+    phases: BTreeMap<usize, Votes>,
+}
+
+/// What is known of objects in a phase, by memory.
+#[derive(Clone, Copy, Default)]
+struct Votes {
+    /// Bytes that the planner has there.
+    bytes: [f64; MEMORIES_MAX],
+    /// Time saved against the slowest memory if all of them were there.
+    gain_ns: [f64; MEMORIES_MAX],
+}
+
+/// Where a class is in a phase.
+#[derive(Clone, Copy, PartialEq)]
+struct Choice {
+    memory: usize,
+    other: Option<usize>,
+    /// Of `memory`, in hundredths.
+    share: u32,
+}
+
+/// Makes a plan by site out of one by object.
+pub fn plan_of(asked: &Asked<'_>) -> Plan {
+    let names = phase_names(asked.workload);
+    let by_phase = asked.found.placements.iter().any(|placement| !placement.moves.is_empty());
+    let (mut classes, mut small) = (BTreeMap::<(u32, u32), Class>::new(), Votes::default());
+    for (index, group) in asked.groups.iter().enumerate() {
+        let votes = votes_of(asked, index, &names, by_phase);
+        if group.is_block {
+            votes.values().for_each(|votes| small.absorb(votes));
+            continue;
+        }
+        let class = classes.entry((group.site, group.size_class.max(CLASS_MIN))).or_default();
+        class.objects += group.count;
+        class.samples += group.samples;
+        class.room_bytes += asked.workload.objects[index].bytes;
+        for (phase, votes) in votes {
+            class.phases.entry(phase).or_default().absorb(&votes);
+        }
+    }
+    let run = asked.profile.runs.last();
+    let mut plan = Plan {
+        program: run.map_or(PlannedProgram::default(), |run| PlannedProgram {
+            path: run.program.clone(),
+            build_id: run.build_id.clone(),
+        }),
+        machine: planned_machine(asked),
+        asked: asked.options.clone(),
+        expected: Expected::default(),
+        unplanned: asked.unplanned,
+        small_objects: small.choice().map(|choice| node_of(asked, choice.memory)),
+        phases: Vec::new(),
+        modules: Vec::new(),
+        sites: Vec::new(),
+    };
+    if by_phase {
+        plan.phases = planned_phases(asked.workload, &names, &classes);
+    }
+    add_sites(&mut plan, asked, &names, &classes);
+    let small_gain = small.choice().map_or(0.0, |choice| small.gain_of(choice));
+    plan.expected = expected(asked, &names, &classes, &plan, small_gain);
+    plan
+}
+
+impl Votes {
+    fn absorb(&mut self, other: &Votes) {
+        for memory in 0..MEMORIES_MAX {
+            self.bytes[memory] += other.bytes[memory];
+            self.gain_ns[memory] += other.gain_ns[memory];
+        }
+    }
+
+    fn gain_of(&self, choice: Choice) -> f64 {
+        let share = f64::from(choice.share) / 100.0;
+        let other = choice.other.map_or(0.0, |other| self.gain_ns[other] * (1.0 - share));
+        self.gain_ns[choice.memory] * share + other
+    }
+
+    /// The two memories with most bytes, the faster one first.
+    fn choice(&self) -> Option<Choice> {
+        let mut order: Vec<usize> = (0..MEMORIES_MAX).collect();
+        order.sort_by(|a, b| self.bytes[*b].total_cmp(&self.bytes[*a]));
+        let (most, next) = (order[0], order[1]);
+        if self.bytes[most] <= 0.0 {
+            return None;
+        }
+        let both = self.bytes[most] + self.bytes[next];
+        if self.bytes[next] / both < PART_MIN {
+            return Some(Choice { memory: most, other: None, share: 100 });
+        }
+        let (memory, other) = (most.min(next), most.max(next));
+        let share = (self.bytes[memory] / both * 100.0).round().clamp(1.0, 99.0) as u32;
+        Some(Choice { memory, other: Some(other), share })
+    }
+}
+
+impl Class {
+    /// The place of most phases, by bytes.
+    fn usual(&self) -> Option<Choice> {
+        let mut all = Votes::default();
+        self.phases.values().for_each(|votes| all.absorb(votes));
+        let mut counts: Vec<(Choice, f64)> = Vec::new();
+        for votes in self.phases.values() {
+            let Some(choice) = votes.choice() else { continue };
+            let bytes: f64 = votes.bytes.iter().sum();
+            match counts.iter_mut().find(|(known, _)| *known == choice) {
+                Some((_, sum)) => *sum += bytes,
+                None => counts.push((choice, bytes)),
+            }
+        }
+        counts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(choice, _)| choice)
+    }
+
+    fn place_in(&self, phase: usize) -> Option<Choice> {
+        self.phases.get(&phase).and_then(Votes::choice)
+    }
+}
+
+/// Index of each name, in the order of first entries; and names by index.
+struct Names<'a> {
+    of_phase: Vec<usize>,
+    names: Vec<&'a str>,
+}
+
+fn phase_names(workload: &Workload) -> Names<'_> {
+    let mut names = Names { of_phase: Vec::new(), names: Vec::new() };
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    for phase in &workload.phases {
+        let index = *known.entry(&phase.name).or_insert_with(|| {
+            names.names.push(&phase.name);
+            names.names.len() - 1
+        });
+        names.of_phase.push(index);
+    }
+    names
+}
+
+/// Where one object is in each phase, by the phase's name; all phases as one without moves.
+fn votes_of(
+    asked: &Asked<'_>,
+    index: usize,
+    names: &Names<'_>,
+    by_phase: bool,
+) -> BTreeMap<usize, Votes> {
+    let (workload, object) = (asked.workload, &asked.workload.objects[index]);
+    let placement: &Placement = &asked.found.placements[index];
+    let (first, last) = workload.phases_of(object);
+    let (mut at, mut moves) = (placement.birth, placement.moves.iter().peekable());
+    let mut uses = object.uses.iter().peekable();
+    let mut votes: BTreeMap<usize, Votes> = BTreeMap::new();
+    for phase in first..=last {
+        if let Some((_, to)) = moves.next_if(|(one, _)| *one as usize == phase) {
+            at = *to;
+        }
+        let name = if by_phase { names.of_phase[phase] } else { 0 };
+        let entry = votes.entry(name).or_default();
+        entry.bytes[usize::from(at)] += object.bytes as f64;
+        let Some(one) = uses.next_if(|one| one.phase as usize == phase) else { continue };
+        let slowest = &asked.memories[asked.memories.len() - 1];
+        for (gain_ns, memory) in entry.gain_ns.iter_mut().zip(asked.memories) {
+            *gain_ns += score_ns(one, slowest, memory, workload.sample_period);
+        }
+    }
+    votes
+}
+
+fn node_of(asked: &Asked<'_>, memory: usize) -> NodeId {
+    asked.memories[memory].nodes.first().copied().unwrap_or(NodeId(memory as u16))
+}
+
+fn planned_machine(asked: &Asked<'_>) -> PlannedMachine {
+    let memories = asked.memories.iter().enumerate().map(|(rank, memory)| PlannedMemory {
+        name: memory.name.clone(),
+        nodes: match memory.nodes.is_empty() {
+            true => vec![node_of(asked, rank)],
+            false => memory.nodes.clone(),
+        },
+        room_bytes: memory.capacity_bytes,
+    });
+    PlannedMachine { name: asked.machine.name.clone(), memories: memories.collect() }
+}
+
+/// By site, which is all that a run can tell apart: less than the planner promises by object.
+fn expected(
+    asked: &Asked<'_>,
+    names: &Names<'_>,
+    classes: &BTreeMap<(u32, u32), Class>,
+    plan: &Plan,
+    small_gain_ns: f64,
+) -> Expected {
+    let (workload, promise) = (asked.workload, &asked.found.promise);
+    let fastest = |object| object_cost(workload, object, &asked.memories[0]).time_ns;
+    let by_site = |(index, group): (usize, &Group)| {
+        let class = classes.get(&(group.site, group.size_class.max(CLASS_MIN)));
+        let class = class.filter(|_| !group.is_block && !plan.phases.is_empty());
+        class.map_or(Placement::default(), |class| placement(workload, index, names, class))
+    };
+    let placements: Vec<Placement> = asked.groups.iter().enumerate().map(by_site).collect();
+    let (_, moves) = evaluate(workload, asked.memories, &asked.copy, &placements);
+    let moved = placements.iter().zip(&workload.objects);
+    let gain_ns: f64 = plan.places().map(|place| place.gain_ns).sum::<f64>() + small_gain_ns;
+    Expected {
+        access_ns: promise.in_last.time_ns - gain_ns + moves.time_ns,
+        in_slowest_ns: promise.in_last.time_ns,
+        in_fastest_ns: workload.objects.iter().map(fastest).sum(),
+        moved_bytes: moved.map(|(one, object)| object.bytes * one.moves.len() as u64).sum(),
+        gap: promise.gap,
+    }
+}
+
+/// Where an object goes as its class does; objects of classes that are split stay where they are.
+fn placement(workload: &Workload, index: usize, names: &Names<'_>, class: &Class) -> Placement {
+    let whole = |phase: usize| {
+        let choice = class.place_in(names.of_phase[phase]).or(class.usual());
+        choice.filter(|choice| choice.other.is_none()).map(|choice| choice.memory as u8)
+    };
+    let (first, last) = workload.phases_of(&workload.objects[index]);
+    let mut at = whole(first);
+    let birth = at.unwrap_or(0);
+    let mut moves = Vec::new();
+    for phase in first + 1..=last {
+        let to = whole(phase);
+        if let (Some(from), Some(to)) = (at, to)
+            && from != to
+        {
+            moves.push((phase as u32, to));
+        }
+        at = to.or(at);
+    }
+    Placement { birth, moves }
+}
+
+/// A phase moves objects when a class is elsewhere in it than in the phase it was entered from.
+fn planned_phases(
+    workload: &Workload,
+    names: &Names<'_>,
+    classes: &BTreeMap<(u32, u32), Class>,
+) -> Vec<PlannedPhase> {
+    let mut moves = vec![false; names.names.len()];
+    for two in names.of_phase.windows(2) {
+        moves[two[1]] |= two[0] != two[1]
+            && classes.values().any(|class| {
+                let (from, to) = (class.place_in(two[0]), class.place_in(two[1]));
+                from.is_some() && to.is_some() && from != to
+            });
+    }
+    debug_assert_eq!(workload.phases.len(), names.of_phase.len());
+    let named = names.names.iter().zip(moves);
+    named.map(|(name, moves)| PlannedPhase { name: (*name).to_owned(), moves }).collect()
+}
+
+fn add_sites(
+    plan: &mut Plan,
+    asked: &Asked<'_>,
+    names: &Names<'_>,
+    classes: &BTreeMap<(u32, u32), Class>,
+) {
+    let mut modules: HashMap<PlannedModule, u32> = HashMap::new();
+    let mut sites: BTreeMap<u32, Vec<PlannedClass>> = BTreeMap::new();
+    for ((site, size_class), class) in classes {
+        let places = places(asked, class, names, !plan.phases.is_empty());
+        if places.is_empty() {
+            continue;
+        }
+        sites.entry(*site).or_default().push(PlannedClass {
+            up_to_bytes: 1 << size_class,
+            objects: class.objects,
+            room_bytes: class.room_bytes,
+            places,
+        });
+    }
+    for (index, classes) in sites {
+        let site = &asked.profile.sites[index as usize];
+        let stack = stack(site, &mut plan.modules, &mut modules);
+        plan.sites.push(PlannedSite { hash: site.hash, place: place(site), stack, classes });
+    }
+    plan.sites.sort_by(|a, b| (&a.place, a.hash).cmp(&(&b.place, b.hash)));
+}
+
+fn stack(
+    site: &Site,
+    list: &mut Vec<PlannedModule>,
+    known: &mut HashMap<PlannedModule, u32>,
+) -> Vec<PlannedFrame> {
+    let frames = site.frames.iter().map(|frame| {
+        let name = frame.names.first();
+        let module = (!frame.module.is_empty()).then(|| {
+            let module = PlannedModule {
+                path: frame.module.to_string(),
+                build_id: frame.build_id.to_string(),
+            };
+            *known.entry(module).or_insert_with_key(|module| {
+                list.push(module.clone());
+                list.len() as u32 - 1
+            })
+        });
+        PlannedFrame {
+            module,
+            offset: frame.address,
+            function: name.map_or(String::new(), |name| name.function.to_string()),
+            file: name.map_or(String::new(), |name| name.file.to_string()),
+            line: name.map_or(0, |name| name.line),
+        }
+    });
+    frames.collect()
+}
+
+/// The usual place first, then those of phases that have another one, by name.
+fn places(
+    asked: &Asked<'_>,
+    class: &Class,
+    names: &Names<'_>,
+    by_phase: bool,
+) -> Vec<PlannedPlace> {
+    let Some(usual) = class.usual() else { return Vec::new() };
+    let confidence = 1.0 - 1.0 / (class.samples.max(1) as f64).sqrt();
+    let made = |phase: Option<usize>, choice: Choice, gain_ns: f64| PlannedPlace {
+        phase: phase.map(|phase| names.names[phase].to_owned()),
+        node: node_of(asked, choice.memory),
+        other: choice.other.map(|other| node_of(asked, other)),
+        share: f64::from(choice.share) / 100.0,
+        gain_ns,
+        confidence,
+    };
+    let (mut others, mut usual_gain) = (Vec::new(), 0.0);
+    for (phase, votes) in &class.phases {
+        match votes.choice() {
+            Some(choice) if by_phase && choice != usual => {
+                others.push(made(Some(*phase), choice, votes.gain_of(choice)));
+            }
+            _ => usual_gain += votes.gain_of(usual),
+        }
+    }
+    others.sort_by(|a, b| a.phase.cmp(&b.phase));
+    let mut places = vec![made(None, usual, usual_gain)];
+    places.append(&mut others);
+    places
+}

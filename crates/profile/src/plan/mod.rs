@@ -1,0 +1,271 @@
+//! The plan as a file: which memory the objects of each site are born in and go to, and why.
+//! In: JSON. Out: a [`Plan`] in which everything holds, or a refusal. Knows nothing of how plans
+//! are found or carried out.
+//!
+//! ```text
+//!   plan -- memories (fastest first) -- sites -- size classes -- places, one for each phase
+//! ```
+//!
+//! It is made to be read and compared by people: sites are in an order that does not change with
+//! their gain, and every place says what is expected of it.
+
+mod check;
+mod compile;
+mod draft;
+mod file;
+mod make;
+mod stack;
+
+use serde::{Deserialize, Serialize};
+use tiercel_machine::NodeId;
+
+pub use check::{PLACES_MAX, check_plan};
+pub use compile::{Fit, fit};
+pub use draft::{
+    DraftError, Drafted, Wish, draft, memories_for, objective_name, peak_bytes, strategy_name,
+};
+pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
+pub use make::{Asked, Group, plan_of};
+pub use stack::StackKeys;
+
+/// What to do in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The program whose profile it was made from.
+    pub program: PlannedProgram,
+    /// The machine it was made for.
+    pub machine: PlannedMachine,
+    /// What was wanted.
+    pub asked: PlanOptions,
+    /// What is expected of it.
+    pub expected: Expected,
+    /// Where objects go of which it says nothing.
+    pub unplanned: Unplanned,
+    /// Where new blocks of small slots go, a node; absent: where the unplanned go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub small_objects: Option<NodeId>,
+    /// Phases it knows by name, in the order in which they were first entered. Empty: places do not
+    /// change with phases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PlannedPhase>,
+    /// Files that stacks name by index.
+    pub modules: Vec<PlannedModule>,
+    /// What is planned, by place in the program.
+    pub sites: Vec<PlannedSite>,
+}
+
+/// A program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedProgram {
+    /// Path of its file.
+    pub path: String,
+    /// Its GNU build-id, hexadecimal; empty when it has none.
+    pub build_id: String,
+}
+
+/// A machine, as far as a plan needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedMachine {
+    /// Its name.
+    pub name: String,
+    /// Its memories, fastest first.
+    pub memories: Vec<PlannedMemory>,
+}
+
+/// One kind of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedMemory {
+    /// For people.
+    pub name: String,
+    /// Its nodes; objects go to the first.
+    pub nodes: Vec<NodeId>,
+    /// What the plan fills of it at most, bytes.
+    pub room_bytes: u64,
+}
+
+/// How a plan was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanOptions {
+    /// `fcfs`, `idp`, `lifetimes`, `phased`, `joint`.
+    pub strategy: String,
+    /// `time`, `energy`, `edp`.
+    pub objective: String,
+    /// Room of the fastest memory as the user said it: `25%`, `8GiB`, `all`.
+    pub fast: String,
+}
+
+/// What a plan is expected to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// Time of accesses and moves, nanoseconds.
+    pub access_ns: f64,
+    /// The same with everything in the slowest memory.
+    pub in_slowest_ns: f64,
+    /// The same with everything in the fastest, were it large enough.
+    pub in_fastest_ns: f64,
+    /// Bytes moved between memories at phase entries.
+    pub moved_bytes: u64,
+    /// Share of the best possible gain that may be missing; absent where nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<f64>,
+}
+
+/// The default for objects of sites a plan does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unplanned {
+    /// The fastest memory while there is room in it, as without a plan.
+    Budget,
+    /// The slowest memory: the room is for what is planned.
+    #[default]
+    Slowest,
+}
+
+/// A phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedPhase {
+    /// As the program named it.
+    pub name: String,
+    /// Objects move when it is entered.
+    pub moves: bool,
+}
+
+/// A file that code is loaded from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedModule {
+    /// Its path.
+    pub path: String,
+    /// Its GNU build-id, hexadecimal; empty when it has none.
+    pub build_id: String,
+}
+
+/// The objects of one site.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedSite {
+    /// Over (build-id, offset) of every frame: matches in every run of the same builds.
+    #[serde(with = "hash")]
+    pub hash: u64,
+    /// The frame people know it by.
+    pub place: String,
+    /// The stack, innermost first: matches after a rebuild, by function and line.
+    pub stack: Vec<PlannedFrame>,
+    /// Its objects by size, ascending.
+    pub classes: Vec<PlannedClass>,
+}
+
+/// A return address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedFrame {
+    /// Index of its module; absent for generated code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<u32>,
+    /// ELF virtual address in it.
+    pub offset: u64,
+    /// The function, empty when it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub function: String,
+    /// Source file, empty when it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub file: String,
+    /// Line in it, 0 when it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub line: u32,
+}
+
+/// Objects of one site whose sizes differ by less than a factor of two.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedClass {
+    /// Largest size in it, bytes: a power of two.
+    pub up_to_bytes: u64,
+    /// How many the profile saw.
+    pub objects: u64,
+    /// Most bytes of them at a time.
+    pub room_bytes: u64,
+    /// Where they are, ascending by phase; the one without a phase is for all phases without one
+    /// of their own, and is always there.
+    pub places: Vec<PlannedPlace>,
+}
+
+/// Where objects are in a phase.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedPlace {
+    /// The phase's name; absent: all that are not named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Node of `share` of them.
+    pub node: NodeId,
+    /// Node of the others; absent: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<NodeId>,
+    /// Share of the births that go to `node`, above 0; 1 without `other`.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub share: f64,
+    /// Time saved over the slowest memory, in all of the phases it stands for, nanoseconds.
+    pub gain_ns: f64,
+    /// How sure that is, 0 to 1: 1 - 1 / sqrt(samples it rests on).
+    pub confidence: f64,
+}
+
+impl PlannedClass {
+    /// ceil(log2) of the sizes in it, as the runtime counts them.
+    pub fn size_class(&self) -> u8 {
+        self.up_to_bytes.trailing_zeros() as u8
+    }
+}
+
+impl Plan {
+    /// Places of all sites.
+    pub fn places(&self) -> impl Iterator<Item = &PlannedPlace> {
+        self.sites.iter().flat_map(|site| &site.classes).flat_map(|class| &class.places)
+    }
+
+    /// Rank of the memory a node belongs to, 0 the fastest.
+    pub fn rank_of(&self, node: NodeId) -> Option<usize> {
+        self.machine.memories.iter().position(|memory| memory.nodes.contains(&node))
+    }
+
+    /// Room of the fastest memory, bytes.
+    pub fn fast_bytes(&self) -> u64 {
+        self.machine.memories.first().map_or(0, |memory| memory.room_bytes)
+    }
+}
+
+fn is_zero(line: &u32) -> bool {
+    *line == 0
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(share: &f64) -> bool {
+    *share == 1.0
+}
+
+/// A hash as 16 hexadecimal digits: JSON's numbers do not hold 64 bits everywhere.
+mod hash {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(hash: &u64, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&format!("{hash:016x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let bad = || de::Error::custom("a hash of 16 hexadecimal digits expected");
+        digits.then(|| u64::from_str_radix(&text, 16).ok()).flatten().ok_or_else(bad)
+    }
+}

@@ -1,0 +1,64 @@
+//! Keys by which a stack is known again after a rebuild.
+//! In: frames by name. Out: texts that are equal for stacks people would call the same. Knows
+//! nothing of addresses.
+
+use std::path::Path;
+
+/// A stack in words, exactly and less so. Innermost frame first; `None` when no function is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackKeys {
+    /// Functions, source files and lines.
+    pub by_lines: Option<String>,
+    /// Functions alone: lines move whenever somebody edits what is above them.
+    pub by_functions: Option<String>,
+}
+
+impl StackKeys {
+    /// Of (module's path, function, file, line) each, with empty texts and 0 for what is not known.
+    pub fn of<'a>(frames: impl IntoIterator<Item = (&'a str, &'a str, &'a str, u32)>) -> StackKeys {
+        let (mut by_lines, mut by_functions, mut named) = (String::new(), String::new(), false);
+        for (module, function, file, line) in frames {
+            named |= !function.is_empty();
+            let name = if function.is_empty() { base(module) } else { function };
+            by_functions.push_str(name);
+            by_functions.push('\n');
+            by_lines.push_str(name);
+            if line > 0 && !function.is_empty() {
+                by_lines.push_str(&format!(" {}:{line}", base(file)));
+            }
+            by_lines.push('\n');
+        }
+        let key = |text| named.then_some(text);
+        StackKeys { by_lines: key(by_lines), by_functions: key(by_functions) }
+    }
+}
+
+/// The last part of a path.
+pub(crate) fn base(path: &str) -> &str {
+    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Frame = (&'static str, &'static str, &'static str, u32);
+
+    fn check(left: &[Frame], right: &[Frame], by_lines: bool, by_functions: bool) {
+        let (left, right) = (StackKeys::of(left.to_vec()), StackKeys::of(right.to_vec()));
+        assert_eq!(left.by_lines == right.by_lines, by_lines, "{left:?} {right:?}");
+        assert_eq!(left.by_functions == right.by_functions, by_functions, "{left:?} {right:?}");
+    }
+
+    #[test]
+    fn lines_and_functions() {
+        let frame = ("/a/app", "make", "/src/x.c", 12);
+        check(&[frame], &[("/b/app", "make", "x.c", 12)], true, true);
+        check(&[frame], &[("/a/app", "make", "x.c", 13)], false, true);
+        check(&[frame], &[("/a/app", "other", "x.c", 12)], false, false);
+        check(&[frame, frame], &[frame], false, false);
+        let libc = ("/lib/libc.so.6", "", "", 0);
+        check(&[frame, libc], &[frame, ("/usr/lib/libc.so.6", "", "", 0)], true, true);
+        assert_eq!(StackKeys::of([libc]), StackKeys::default());
+    }
+}

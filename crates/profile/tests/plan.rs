@@ -1,0 +1,337 @@
+//! Plans: made from what a profile saw, written and read as the same, refused when spoilt.
+
+use proptest::prelude::*;
+use std::path::Path;
+use tiercel_machine::{Machine, NodeId};
+use tiercel_planner::{Objective, Strategy};
+use tiercel_profile::plan::{
+    Drafted, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
+    PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram,
+    PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit,
+};
+use tiercel_profile::{
+    Access, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site,
+};
+use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
+use tiercel_wire::phase_hash;
+
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1 << 30;
+
+fn site(hash: u64, function: &str) -> Site {
+    let name = Name { function: function.into(), file: "/src/app.c".into(), line: hash as u32 };
+    let frame = Frame {
+        module: "/bin/app".into(),
+        build_id: "ab12".into(),
+        address: 0x1000 + hash,
+        names: vec![name],
+    };
+    Site { hash, frames: vec![frame] }
+}
+
+/// Two sites of two objects of 8 MiB each, used in phases of their names, which take turns.
+fn profile(turns: u32, accesses: u64) -> Profile {
+    let mut profile = Profile {
+        machine: Machine::builtin("spr-cxl").unwrap().unwrap(),
+        slot_ns: SLOT_NS_MIN,
+        runs: vec![Run { duration_ns: 20 * SECOND, misses_only: true, ..Run::default() }],
+        processes: vec![Process { end_ns: 20 * SECOND, ..Process::default() }],
+        sites: vec![site(5, "make_hot"), site(6, "make_cold")],
+        ..Profile::default()
+    };
+    for index in 0..4 {
+        profile.objects.push(Object {
+            site: index % 2,
+            count: 1,
+            bytes: 8 * MIB,
+            room_bytes: 8 * MIB,
+            born_bytes: 8 * MIB,
+            address: u64::from(index + 1) << 32,
+            death_ns: 20 * SECOND,
+            ..Object::default()
+        });
+    }
+    let phases = 2 * turns;
+    for phase in 0..phases {
+        let name = if phase % 2 == 0 { "hot" } else { "cold" };
+        profile.phases.push(Phase {
+            process: Some(0),
+            name: name.into(),
+            start_ns: u64::from(phase) * SECOND,
+            end_ns: u64::from(phase + 1) * SECOND,
+            ..Phase::default()
+        });
+    }
+    for object in 0..4 {
+        for phase in (0..phases).filter(|phase| phase % 2 == object % 2) {
+            let slot = phase * (SECOND / SLOT_NS_MIN) as u32;
+            let samples = 100;
+            profile.accesses.push(Access {
+                object,
+                phase,
+                slot,
+                reads: accesses,
+                samples,
+                ..Access::default()
+            });
+        }
+    }
+    profile
+}
+
+fn wish(strategy: Strategy, fast_bytes: u64) -> Wish {
+    Wish {
+        strategy,
+        objective: Objective::Time,
+        slowdown_max: None,
+        fast_bytes,
+        fast: "16 MiB".to_owned(),
+        unplanned: Unplanned::Slowest,
+    }
+}
+
+fn drafted(strategy: Strategy, accesses: u64) -> Drafted {
+    let profile = profile(3, accesses);
+    tiercel_profile::check(&profile).unwrap();
+    draft(&profile, &profile.machine, &wish(strategy, 16 * MIB)).unwrap()
+}
+
+/// `site: phase=node` of every place.
+fn places(plan: &Plan) -> Vec<String> {
+    let mut all = Vec::new();
+    for site in &plan.sites {
+        for place in site.classes.iter().flat_map(|class| &class.places) {
+            let phase = place.phase.as_deref().unwrap_or("usual");
+            all.push(format!("{}: {phase}={}", site.place, place.node));
+        }
+    }
+    all
+}
+
+#[test]
+fn phases_that_are_worth_it_turn_places_round() {
+    let turned = drafted(Strategy::Joint, 100_000_000).plan;
+    let slow = slow(&profile(1, 1).machine);
+    let in_phase = |place: &str, phase: &str| {
+        let site = turned.sites.iter().find(|site| site.place.starts_with(place)).unwrap();
+        let class = &site.classes[0].places;
+        let own = class.iter().find(|place| place.phase.as_deref() == Some(phase));
+        own.unwrap_or(&class[0]).node
+    };
+    assert_eq!((in_phase("make_hot", "hot"), in_phase("make_hot", "cold")), (NodeId(0), slow));
+    assert_eq!((in_phase("make_cold", "cold"), in_phase("make_cold", "hot")), (NodeId(0), slow));
+    assert!(turned.phases.iter().all(|phase| phase.moves), "{:?}", turned.phases);
+    assert!(turned.expected.moved_bytes >= 4 * 16 * MIB, "{:?}", turned.expected);
+    // Few accesses do not pay for moving: everything stays where it was born.
+    let still = drafted(Strategy::Joint, 1_000).plan;
+    assert_eq!(still.expected.moved_bytes, 0, "{:?}", places(&still));
+    let born = drafted(Strategy::Lifetimes, 100_000_000).plan;
+    assert!(born.phases.is_empty() && places(&born).len() == 2, "{:?}", places(&born));
+    // What is expected is between all slow and all fast, and phases promise more than births.
+    for plan in [&turned, &still, &born] {
+        let Expected { access_ns, in_slowest_ns, in_fastest_ns, .. } = plan.expected;
+        assert!(in_fastest_ns <= access_ns && access_ns <= in_slowest_ns, "{:?}", plan.expected);
+    }
+    assert!(turned.expected.access_ns < born.expected.access_ns);
+}
+
+#[test]
+fn first_come_is_a_plan_that_knows_no_site() {
+    let plan = drafted(Strategy::FirstCome, 1000).plan;
+    assert_eq!((plan.unplanned, plan.sites.len()), (Unplanned::Budget, 0));
+}
+
+#[test]
+fn phases_nobody_marks_are_not_moved_between() {
+    let mut profile = profile(3, 100_000_000);
+    profile.phases.iter_mut().for_each(|phase| phase.process = None);
+    let drafted = draft(&profile, &profile.machine, &wish(Strategy::Joint, 16 * MIB)).unwrap();
+    assert!(drafted.plan.phases.is_empty());
+    assert!(drafted.remarks.iter().any(|remark| remark.contains("marks no phases")));
+}
+
+#[test]
+fn objects_of_one_place_that_do_not_all_fit_are_split() {
+    let profile = profile(1, 1_000_000);
+    let drafted = draft(&profile, &profile.machine, &wish(Strategy::Intervals, 8 * MIB)).unwrap();
+    let split: Vec<&PlannedPlace> = drafted.plan.places().filter(|p| p.other.is_some()).collect();
+    assert_eq!(split.len(), 1, "{:?}", places(&drafted.plan));
+    assert_eq!((split[0].node, split[0].share), (NodeId(0), 0.5));
+    let arenas = [NodeId(0), slow(&profile.machine)];
+    let fit = fit(&drafted.plan, &profile.machine, &arenas);
+    let row = fit.rows.iter().find(|row| row.share != PLAN_SHARE_ALL).unwrap();
+    assert_eq!((row.arena, row.other, row.share), (0, 1, 128));
+}
+
+fn slow(machine: &Machine) -> NodeId {
+    machine.tiers()[1].nodes[0]
+}
+
+#[test]
+fn nothing_to_plan_and_nothing_to_choose_from_are_refused() {
+    let empty = Profile { runs: vec![Run::default()], ..Profile::default() };
+    let machine = profile(1, 1).machine;
+    assert!(draft(&empty, &machine, &wish(Strategy::Joint, MIB)).is_err());
+    let mut alone = machine;
+    alone.nodes.truncate(1);
+    let message = draft(&profile(1, 1), &alone, &wish(Strategy::Joint, MIB)).err().unwrap();
+    assert!(message.to_string().contains("one kind"), "{message}");
+}
+
+#[test]
+fn rows_and_keys_of_a_plan() {
+    let drafted = drafted(Strategy::Joint, 100_000_000);
+    let machine = profile(1, 1).machine;
+    let fit = fit(&drafted.plan, &machine, &[NodeId(0), slow(&machine)]);
+    assert!(fit.remarks.is_empty(), "{:?}", fit.remarks);
+    assert_eq!((fit.unplanned, fit.rows.len()), (Some(1), 4));
+    assert!(fit.rows.iter().all(|row| row.size_class == PLAN_CLASS_ANY));
+    let phases = fit.rows.iter().filter(|row| row.phase != 0).map(|row| row.phase);
+    assert!(phases.into_iter().all(|phase| ["hot", "cold"].map(phase_hash).contains(&phase)));
+    assert_eq!(fit.stops.len(), 2);
+    // Another build: the same function in another line, and a module of the plan's name.
+    let keys = StackKeys::of([("/opt/app", "make_hot", "app.c", 99)]);
+    let index = fit.site_of(&keys).unwrap();
+    assert_eq!(drafted.plan.sites[index].hash, 5);
+    assert!(fit.is_rebuilt("app", "cd34") && !fit.is_rebuilt("app", "ab12"));
+    assert!(!fit.is_rebuilt("libc.so.6", "cd34"));
+    let rows = fit.rows_of(&drafted.plan.sites[index], 77);
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.site == 77));
+}
+
+#[test]
+fn a_machine_with_other_memories_gets_what_matches() {
+    let plan = drafted(Strategy::Intervals, 1_000_000).plan;
+    let machine = Machine::builtin("xeonmax-hbm").unwrap().unwrap();
+    let tiers = machine.tiers();
+    let arenas: Vec<NodeId> = tiers.iter().flat_map(|tier| tier.nodes.clone()).collect();
+    let fit = fit(&plan, &machine, &arenas);
+    assert_eq!(fit.remarks.len(), 1, "{:?}", fit.remarks);
+    let fastest = arenas.iter().position(|id| *id == tiers[0].nodes[0]).unwrap() as u8;
+    assert!(fit.rows.iter().any(|row| row.arena == fastest));
+}
+
+fn any_place() -> impl Strategy2<Value = PlannedPlace> {
+    let share = prop_oneof![Just(1.0), (1u32..100).prop_map(|share| f64::from(share) / 100.0)];
+    (0u16..2, share, -1e12..1e12, 0.0..1.0f64).prop_map(|(node, share, gain_ns, confidence)| {
+        let other = (share != 1.0).then_some(NodeId(1 - node));
+        PlannedPlace { phase: None, node: NodeId(node), other, share, gain_ns, confidence }
+    })
+}
+
+fn any_site() -> impl Strategy2<Value = PlannedSite> {
+    let frame = ("\\PC{0,12}", "\\PC{0,12}", 0u32..3, 0u64..1 << 48).prop_map(
+        |(function, file, line, offset)| PlannedFrame {
+            module: (line < 2).then_some(line),
+            offset,
+            function,
+            file,
+            line,
+        },
+    );
+    let class = (12u32..40, 0u64..9, any_place(), proptest::option::of(any_place()));
+    let class = class.prop_map(|(class, objects, usual, in_phase)| {
+        let mut places = vec![usual];
+        let named = |place| PlannedPlace { phase: Some("p".to_owned()), ..place };
+        places.extend(in_phase.map(named));
+        PlannedClass { up_to_bytes: 1 << class, objects, room_bytes: objects << 12, places }
+    });
+    let classes = proptest::collection::vec(class, 1..4).prop_map(|mut classes| {
+        classes.sort_by_key(|class| class.up_to_bytes);
+        classes.dedup_by_key(|class| class.up_to_bytes);
+        classes
+    });
+    let stack = proptest::collection::vec(frame, 0..4);
+    (any::<u64>(), "\\PC{0,12}", stack, classes)
+        .prop_map(|(hash, place, stack, classes)| PlannedSite { hash, place, stack, classes })
+}
+
+use proptest::strategy::Strategy as Strategy2;
+
+fn any_plan() -> impl Strategy2<Value = Plan> {
+    proptest::collection::vec(any_site(), 0..5).prop_map(|mut sites| {
+        sites.sort_by_key(|site| site.hash);
+        sites.dedup_by_key(|site| site.hash);
+        let memory = |node: u16| PlannedMemory {
+            name: format!("m{node}"),
+            nodes: vec![NodeId(node)],
+            room_bytes: 7,
+        };
+        let module = |name: &str| PlannedModule { path: name.into(), build_id: "ab".into() };
+        Plan {
+            program: PlannedProgram { path: "/bin/app".into(), build_id: String::new() },
+            machine: PlannedMachine { name: "m".into(), memories: vec![memory(0), memory(1)] },
+            asked: PlanOptions::default(),
+            expected: Expected { access_ns: 1.5, gap: Some(0.1), ..Expected::default() },
+            unplanned: Unplanned::Budget,
+            small_objects: Some(NodeId(1)),
+            phases: vec![PlannedPhase { name: "p".into(), moves: true }],
+            modules: vec![module("/bin/app"), module("/lib/libc.so.6")],
+            sites,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(plan in any_plan()) {
+        let text = plan.to_json().unwrap();
+        prop_assert_eq!(Plan::from_json(text.as_bytes(), Path::new("x")).unwrap(), plan);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_refused(plan in any_plan(), at in 0.0..1.0f64) {
+        let text = plan.to_json().unwrap();
+        let mut end = ((text.len() - 3) as f64 * at) as usize;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        prop_assert!(Plan::from_json(&text.as_bytes()[..end], Path::new("x")).is_err());
+    }
+
+    /// Read as something sound, or refused in words: never a panic, never what check refuses.
+    #[test]
+    fn what_is_changed_is_sound_or_refused(
+        plan in any_plan(),
+        changes in proptest::collection::vec((0.0..1.0f64, any::<u8>()), 1..6),
+    ) {
+        let mut bytes = plan.to_json().unwrap().into_bytes();
+        for (at, byte) in changes {
+            let index = (bytes.len() as f64 * at) as usize;
+            bytes[index] = byte;
+        }
+        match Plan::from_json(&bytes, Path::new("x")) {
+            Ok(read) => prop_assert_eq!(check_plan(&read), Ok(())),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+#[test]
+fn hostile_plans_are_refused() {
+    let deep = format!("{{\"format\": \"tiercel plan\", \"version\": {}", "[".repeat(100_000));
+    let wide = "\u{0}".repeat(1 << 20);
+    for text in [deep.as_str(), wide.as_str(), "[]", "\"tiercel plan\"", "{\"format\": 3}"] {
+        let error = Plan::from_json(text.as_bytes(), Path::new("x")).unwrap_err();
+        let fits = matches!(error, PlanFileError::NoPlan { .. } | PlanFileError::Damaged { .. });
+        assert!(fits && error.to_string().len() < 1000, "{error}");
+    }
+    let sound = drafted(Strategy::Joint, 100_000_000).plan;
+    let refused = |what: &str, change: &dyn Fn(&mut Plan)| {
+        let mut plan = sound.clone();
+        change(&mut plan);
+        let error = check_plan(&plan).unwrap_err();
+        assert!(error.contains(what), "{error} has no {what}");
+        assert!(plan.to_json().is_err(), "{what}: it was written");
+    };
+    refused("0 memories", &|plan| plan.machine.memories.clear());
+    refused("two of hash", &|plan| plan.sites[1].hash = plan.sites[0].hash);
+    refused("node 9", &|plan| plan.sites[0].classes[0].places[0].node = NodeId(9));
+    refused("share of 0", &|plan| plan.sites[0].classes[0].places[0].share = 0.0);
+    refused("gain", &|plan| plan.sites[0].classes[0].places[0].gain_ns = f64::NAN);
+    refused("without a phase", &|plan| plan.sites[0].classes[0].places.clear());
+    refused("no size class", &|plan| plan.sites[0].classes[0].up_to_bytes = 4097);
+    refused("not in the list", &|plan| plan.phases.clear());
+    refused("module that is not there", &|plan| plan.modules.clear());
+    refused("phase is there twice", &|plan| plan.phases[0] = plan.phases[1].clone());
+}

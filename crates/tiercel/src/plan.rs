@@ -1,0 +1,375 @@
+//! `tiercel plan`: from a profile to a plan, and why it is as it is.
+//! In: [`PlanArgs`], a profile. Out: a plan's file, a table, an explanation.
+//! Knows nothing of how placements are found.
+
+use crate::engine::described;
+use crate::table::{Align, Table, printable};
+use crate::verbs::say;
+use anyhow::{Context, Result, bail};
+use clap::{Args as ClapArgs, ValueEnum};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use tiercel_daemon::units::short_bytes;
+use tiercel_machine::Machine;
+use tiercel_planner::{Objective, Strategy, score_ns};
+use tiercel_policy::Limit;
+use tiercel_profile::plan::{
+    Drafted, Plan, PlannedClass, PlannedPlace, PlannedSite, Unplanned, Wish, draft, peak_bytes,
+    write_plan,
+};
+use tiercel_profile::{Profile, place};
+
+/// What `tiercel plan` is told.
+#[derive(ClapArgs, Debug)]
+pub struct PlanArgs {
+    /// The profile: what `tiercel record` wrote
+    #[arg(value_name = "PROFILE")]
+    pub profile: PathBuf,
+    #[command(flatten)]
+    pub wish: WishArgs,
+    /// Where the plan goes; without it, the profile's name with .plan
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Say why the objects of these places are where they are: a part of a place's name, or a
+    /// site's hash. Writes no plan
+    #[arg(long, value_name = "SITE", conflicts_with = "output")]
+    pub explain: Option<String>,
+    /// Rows of the table
+    #[arg(long, value_name = "ROWS", default_value_t = 20)]
+    pub rows: usize,
+    /// Print the plan as JSON instead of a table
+    #[arg(long, conflicts_with = "explain")]
+    pub json: bool,
+}
+
+/// How a plan is wanted; `whatif` has it too.
+#[derive(ClapArgs, Debug)]
+pub struct WishArgs {
+    /// Plan for this machine instead of the profile's: a description's file, or a built-in name
+    #[arg(long, value_name = "FILE|NAME")]
+    pub machine: Option<String>,
+    /// Room in the fastest memory: a share of the program's peak (25%), a size (8GiB), or all
+    #[arg(long, value_name = "SHARE|SIZE", default_value = "25%")]
+    pub fast: Limit,
+    /// How placements are found
+    #[arg(long, value_enum, default_value_t = StrategyArg::Joint)]
+    pub strategy: StrategyArg,
+    /// How many phases `phased` looks ahead
+    #[arg(long, value_name = "PHASES", default_value_t = 1)]
+    pub ahead: u32,
+    /// What is made small
+    #[arg(long, value_enum, default_value_t = ObjectiveArg::Time)]
+    pub objective: ObjectiveArg,
+    /// Most that the time may grow for energy: 10%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub slowdown: Option<f64>,
+    /// Where objects go that the plan does not know
+    #[arg(long, value_enum, default_value_t = UnplannedArg::Slowest)]
+    pub unplanned: UnplannedArg,
+}
+
+/// Strategies by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StrategyArg {
+    /// First come, first served: the baseline
+    Fcfs,
+    /// One knapsack over all objects, as if all lived all the time
+    Idp,
+    /// Knapsacks over the objects that live together
+    Lifetimes,
+    /// At each phase, for the next phases, with the cost of moves
+    Phased,
+    /// All phases in one program: moves are made when they pay over the whole run
+    Joint,
+}
+
+/// Objectives by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ObjectiveArg {
+    /// Time
+    Time,
+    /// Energy
+    Energy,
+    /// Energy-delay product
+    Edp,
+}
+
+/// Defaults by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UnplannedArg {
+    /// The slowest memory
+    Slowest,
+    /// The fastest memory, while there is room
+    Budget,
+}
+
+impl WishArgs {
+    /// The machine to plan for.
+    pub fn machine_of(&self, profile: &Profile) -> Result<Machine> {
+        match &self.machine {
+            Some(name) => described(name),
+            None => Ok(profile.machine.clone()),
+        }
+    }
+
+    /// The wish, with so many bytes of fast memory.
+    pub fn wish(&self, fast: Limit, peak_bytes: u64) -> Wish {
+        Wish {
+            strategy: match self.strategy {
+                StrategyArg::Fcfs => Strategy::FirstCome,
+                StrategyArg::Idp => Strategy::Initial,
+                StrategyArg::Lifetimes => Strategy::Lifetimes,
+                StrategyArg::Phased => Strategy::Phases { ahead: self.ahead },
+                StrategyArg::Joint => Strategy::Joint,
+            },
+            objective: match self.objective {
+                ObjectiveArg::Time => Objective::Time,
+                ObjectiveArg::Energy => Objective::Energy,
+                ObjectiveArg::Edp => Objective::EnergyDelay,
+            },
+            slowdown_max: self.slowdown,
+            fast_bytes: match fast {
+                Limit::Capacity => u64::MAX,
+                Limit::Bytes(bytes) => bytes,
+                Limit::ShareOfPeak(share) => (peak_bytes as f64 * share) as u64,
+            },
+            fast: fast.to_string(),
+            unplanned: match self.unplanned {
+                UnplannedArg::Slowest => Unplanned::Slowest,
+                UnplannedArg::Budget => Unplanned::Budget,
+            },
+        }
+    }
+}
+
+/// `tiercel plan`.
+pub fn plan(args: &PlanArgs) -> Result<()> {
+    let profile = tiercel_profile::read(&args.profile)?;
+    let machine = args.wish.machine_of(&profile)?;
+    let peak = peak_bytes(&profile.to_workload().workload);
+    let drafted = draft(&profile, &machine, &args.wish.wish(args.wish.fast, peak))?;
+    if let Some(site) = &args.explain {
+        return say(&explain(&profile, &drafted, site)?);
+    }
+    if args.json {
+        return say(&drafted.plan.to_json()?);
+    }
+    let output = args.output.clone().unwrap_or_else(|| args.profile.with_extension("plan"));
+    write_plan(&drafted.plan, &output)?;
+    let mut text = table(&drafted.plan, args.rows);
+    text.push_str(&promise(&drafted, peak));
+    for remark in &drafted.remarks {
+        let _ = writeln!(text, "remark     {}", printable(remark));
+    }
+    let _ = writeln!(text, "written    {}", output.display());
+    say(&text)
+}
+
+/// Sites by gain.
+fn table(plan: &Plan, rows: usize) -> String {
+    use Align::{Left, Right};
+    let columns = [
+        ("size", Right),
+        ("objects", Right),
+        ("each up to", Right),
+        ("gain", Right),
+        ("sure", Right),
+        ("born in", Left),
+        ("phases", Left),
+        ("where", Left),
+    ];
+    let mut table = Table::new(&columns);
+    let mut classes: Vec<(&PlannedSite, &PlannedClass)> =
+        plan.sites.iter().flat_map(|site| site.classes.iter().map(move |c| (site, c))).collect();
+    let gain = |class: &PlannedClass| class.places.iter().map(|place| place.gain_ns).sum::<f64>();
+    classes.sort_by(|a, b| {
+        gain(b.1).total_cmp(&gain(a.1)).then_with(|| b.1.room_bytes.cmp(&a.1.room_bytes))
+    });
+    let rest = classes.len().saturating_sub(rows);
+    for (site, class) in classes.into_iter().take(rows) {
+        let usual = &class.places[0];
+        let phases = class.places[1..].iter().map(|place| {
+            let name = place.phase.as_deref().unwrap_or_default();
+            format!("{name}: {}", nodes(plan, place))
+        });
+        table.row(vec![
+            short_bytes(class.room_bytes),
+            class.objects.to_string(),
+            short_bytes(class.up_to_bytes),
+            seconds(gain(class)),
+            format!("{:.0}%", usual.confidence * 100.0),
+            nodes(plan, usual),
+            printable(&phases.collect::<Vec<_>>().join(", ")),
+            printable(&site.place),
+        ]);
+    }
+    let mut text = table.text();
+    if rest > 0 {
+        let _ = writeln!(text, "... and {rest} more; --rows shows them, --json all");
+    }
+    text
+}
+
+/// `DDR5`, or `DDR5 40% CXL 60%`.
+fn nodes(plan: &Plan, place: &PlannedPlace) -> String {
+    let name = |node| match plan.rank_of(node) {
+        Some(rank) => plan.machine.memories[rank].name.clone(),
+        None => format!("node{node}"),
+    };
+    match place.other {
+        None => name(place.node),
+        Some(other) => {
+            let share = (place.share * 100.0).round();
+            format!("{} {share}% {} {}%", name(place.node), name(other), 100.0 - share)
+        }
+    }
+}
+
+fn promise(drafted: &Drafted, peak_bytes: u64) -> String {
+    let (plan, promise) = (&drafted.plan, &drafted.found.promise);
+    let mut text = String::new();
+    let expected = &plan.expected;
+    let _ = writeln!(
+        text,
+        "room       {} of {} fast ({} of a peak of {}), strategy {}, objective {}",
+        short_bytes(plan.fast_bytes()),
+        plan.machine.name,
+        plan.asked.fast,
+        short_bytes(peak_bytes),
+        plan.asked.strategy,
+        plan.asked.objective,
+    );
+    let gain = expected.in_slowest_ns - expected.access_ns;
+    let most = expected.in_slowest_ns - expected.in_fastest_ns;
+    let share = if most > 0.0 { gain / most * 100.0 } else { 0.0 };
+    let _ = writeln!(
+        text,
+        "expected   {} of accesses, {} all slow, {} all fast: {share:.0}% of what could be won; \
+         {} moved",
+        seconds(expected.access_ns),
+        seconds(expected.in_slowest_ns),
+        seconds(expected.in_fastest_ns),
+        short_bytes(expected.moved_bytes),
+    );
+    let proven = match (promise.proven, promise.gap) {
+        (true, _) => "no plan of this kind is better".to_owned(),
+        (false, Some(gap)) => format!("at most {:.2}% of the gain is missing", gap * 100.0),
+        (false, None) => "this strategy knows no bound".to_owned(),
+    };
+    let _ = writeln!(text, "bound      {proven}");
+    text
+}
+
+/// Everything about the objects of some places.
+fn explain(profile: &Profile, drafted: &Drafted, wanted: &str) -> Result<String> {
+    let is_wanted = |index: usize| {
+        let site = &profile.sites[index];
+        place(site).contains(wanted) || format!("{:016x}", site.hash) == wanted
+    };
+    let sites: Vec<usize> = (0..profile.sites.len()).filter(|index| is_wanted(*index)).collect();
+    if sites.is_empty() {
+        bail!("no site of the profile is called {wanted:?}; `tiercel plan --rows 1000` lists them");
+    }
+    let mut text = String::new();
+    for index in sites {
+        explain_site(&mut text, profile, drafted, index)?;
+    }
+    Ok(text)
+}
+
+fn explain_site(
+    text: &mut String,
+    profile: &Profile,
+    drafted: &Drafted,
+    index: usize,
+) -> Result<()> {
+    let site = &profile.sites[index];
+    writeln!(text, "{} (site {:016x})", printable(&place(site)), site.hash)?;
+    for frame in &site.frames {
+        let module = frame.module.rsplit('/').next().unwrap_or_default();
+        let name = frame.names.first();
+        let name = name.map_or(String::new(), |n| format!("{} {}:{}", n.function, n.file, n.line));
+        writeln!(text, "    {} {}+{:#x}", printable(&name), printable(module), frame.address)?;
+    }
+    let plan = &drafted.plan;
+    let planned = plan.sites.iter().find(|planned| planned.hash == site.hash);
+    let Some(planned) = planned else {
+        writeln!(text, "    the plan says nothing of it: its objects go where the unplanned go")?;
+        return Ok(());
+    };
+    for class in &planned.classes {
+        writeln!(
+            text,
+            "  objects up to {}: {} of them, {} at most at a time",
+            short_bytes(class.up_to_bytes),
+            class.objects,
+            short_bytes(class.room_bytes),
+        )?;
+        for place in &class.places {
+            let phase = place.phase.as_deref().map_or("usually".to_owned(), |p| format!("in {p}"));
+            writeln!(
+                text,
+                "    {} in {}: gain {}, {:.0}% sure",
+                printable(&phase),
+                nodes(plan, place),
+                seconds(place.gain_ns),
+                place.confidence * 100.0
+            )?;
+        }
+        text.push_str(&scores(drafted, index, class));
+    }
+    Ok(())
+}
+
+/// What each memory would cost, per object that the planner saw, summed over the class.
+fn scores(drafted: &Drafted, site: usize, class: &PlannedClass) -> String {
+    let (workload, memories) = (&drafted.told.workload, &drafted.memories);
+    let slowest = &memories[memories.len() - 1];
+    let of_class = drafted.groups.iter().zip(&workload.objects).filter(|(group, _)| {
+        group.site as usize == site && 1u64 << group.size_class.max(12) == class.up_to_bytes
+    });
+    let (mut gains, mut bytes, mut reads, mut writes) = (vec![0.0; memories.len()], 0, 0.0, 0.0);
+    for (_, object) in of_class {
+        bytes += object.bytes;
+        for one in &object.uses {
+            reads += one.reads;
+            writes += one.writes;
+            for (memory, gain) in memories.iter().zip(&mut gains) {
+                *gain += score_ns(one, slowest, memory, workload.sample_period);
+            }
+        }
+    }
+    let mut text = format!("    {reads:.0} reads, {writes:.0} writes\n");
+    for (memory, gain) in memories.iter().zip(&gains) {
+        let _ = writeln!(
+            text,
+            "    all in {}: {} less than in {}, {} for each MiB",
+            memory.name,
+            seconds(*gain),
+            slowest.name,
+            seconds(gain / (bytes.max(1) as f64 / (1 << 20) as f64)),
+        );
+    }
+    let price = drafted.found.prices.first().filter(|price| **price > 0.0);
+    if let Some(price) = price {
+        let per_mib = seconds(price * (1 << 20) as f64);
+        let _ = writeln!(text, "    a MiB of the fastest memory is worth {per_mib} in this plan");
+    }
+    text
+}
+
+/// Nanoseconds as people read them.
+fn seconds(ns: f64) -> String {
+    let sign = if ns < 0.0 { "-" } else { "" };
+    format!("{sign}{:.2?}", Duration::from_nanos(ns.abs().min(u64::MAX as f64) as u64))
+}
+
+fn percent(text: &str) -> Result<f64> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let share = number.parse::<f64>().with_context(|| format!("{text} is no percentage"))? / 100.0;
+    if !(0.0..=10.0).contains(&share) {
+        bail!("{text}: from 0% to 1000%");
+    }
+    Ok(share)
+}

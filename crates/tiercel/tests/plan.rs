@@ -1,0 +1,224 @@
+//! Record, plan, run: a small program with two places and two phases, on a machine on paper; the
+//! same after a rebuild; and plans that are none.
+
+mod common;
+
+use common::{Process, compile, stderr, tiercel};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use tiercel_machine::NodeId;
+use tiercel_profile::plan::{Plan, PlannedPhase, PlannedPlace, read_plan, write_plan};
+
+/// Objects of `grid` and `table`; two phases, entered in turn. `%EDIT%` is what a rebuild changes.
+const PROGRAM: &str = r#"
+#include <tiercel.h>
+#include <stdio.h>
+#define BYTES (2ul << 20)
+%EDIT%
+__attribute__((noinline)) static char *make_grid(void) { return malloc(BYTES); }
+__attribute__((noinline)) static char *make_table(void) { return malloc(BYTES); }
+int main(int argc, char **argv) {
+    char *grid[4], *table[4];
+    for (int i = 0; i < 4; i++) {
+        grid[i] = memset(make_grid(), 1, BYTES);
+        table[i] = memset(make_table(), 2, BYTES);
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        tiercel_phase("assemble");
+        for (int i = 0; i < 4; i++)
+            memset(grid[i], turn, BYTES);
+        tiercel_phase("solve");
+        for (int i = 0; i < 4; i++)
+            memset(table[i], turn, BYTES);
+    }
+    (void)argv;
+    if (argc > 1) { /* lives on until somebody writes */
+        puts(getenv("TIERCEL_SOCKET"));
+        fflush(stdout);
+        getchar();
+    }
+    return 5;
+}
+"#;
+
+struct Stage {
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let stage = Stage { folder: tempfile::tempdir().unwrap() };
+        stage.build("");
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn build(&self, edit: &str) {
+        let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
+        let source = PROGRAM.replace("%EDIT%", edit);
+        compile(self.folder.path(), "app", &source, &[include, "-Wl,--build-id"]);
+    }
+
+    fn tiercel(&self, args: &[&str]) -> Output {
+        tiercel().current_dir(self.folder.path()).args(args).output().unwrap()
+    }
+
+    /// Records the program, and plans for half of its memory.
+    fn planned(&self) -> Plan {
+        let record = ["record", "--machine", "spr-cxl", "--sampler", "none", "--", "./app"];
+        let output = self.tiercel(&record);
+        assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+        let output = self.tiercel(&["plan", "app.profile", "--fast", "50%"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        read_plan(&self.path("app.plan")).unwrap()
+    }
+
+    /// A plan in which grids are fast but in `solve`, and tables are fast in `solve` only.
+    fn turned(&self) {
+        let mut plan = self.planned();
+        let at = |phase: Option<&str>, node: u16| PlannedPlace {
+            phase: phase.map(ToOwned::to_owned),
+            node: NodeId(node),
+            other: None,
+            share: 1.0,
+            gain_ns: 1.0,
+            confidence: 0.5,
+        };
+        for site in &mut plan.sites {
+            let grid = site.place.contains("make_grid");
+            if grid || site.place.contains("make_table") {
+                let (usual, solve) = if grid { (0, slow_node()) } else { (slow_node(), 0) };
+                site.classes[0].places = vec![at(None, usual), at(Some("solve"), solve)];
+            }
+        }
+        let named = |(name, moves): (&str, bool)| PlannedPhase { name: name.to_owned(), moves };
+        plan.phases = [("start", false), ("assemble", true), ("solve", true)].map(named).into();
+        write_plan(&plan, &self.path("turned.plan")).unwrap();
+    }
+
+    /// Runs the program by a plan; the summary.
+    fn run(&self, plan: &str) -> Value {
+        let output = self.tiercel(&["run", "--plan", plan, "--json", "--", "./app"]);
+        assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+        serde_json::from_str(&stderr(&output)).unwrap()
+    }
+}
+
+/// The second memory's node of the machine on paper.
+fn slow_node() -> u16 {
+    let machine = tiercel_machine::Machine::builtin("spr-cxl").unwrap().unwrap();
+    machine.tiers()[1].nodes[0].0
+}
+
+/// Bytes by node of the objects of one place, at the last look.
+fn nodes_of(summary: &Value, place: &str) -> Value {
+    let sites = summary["sites"].as_array().unwrap();
+    let found = sites.iter().find(|site| site["name"].as_str().unwrap().contains(place));
+    found.unwrap_or_else(|| panic!("no {place}"))["used"]["last_nodes"].clone()
+}
+
+#[test]
+fn objects_are_born_and_moved_as_planned() {
+    let stage = Stage::new();
+    stage.turned();
+    let summary = stage.run("turned.plan");
+    let planned = &summary["summary"]["plan"];
+    assert_eq!(planned["matched"], planned["sites"], "{planned}");
+    assert_eq!(planned["by_name"], 0);
+    assert_eq!(planned["phases_entered"], 6);
+    assert!(planned["planned_bytes"].as_u64().unwrap() >= 16 << 20, "{planned}");
+    assert!(summary["summary"]["modelled"].as_bool().unwrap(), "this machine has one kind");
+    // The last phase is `solve`: by then, grids are in the slow memory and tables in the fast one.
+    let mib8 = 8u64 << 20;
+    let slow = slow_node().to_string();
+    assert_eq!(nodes_of(&summary, "make_grid"), serde_json::json!({ slow: mib8 }));
+    assert_eq!(nodes_of(&summary, "make_table"), serde_json::json!({ "0": mib8 }));
+    let moved = summary["summary"]["moves"]["moved_bytes"]["asked"].as_u64().unwrap_or(0);
+    assert!(moved >= 2 * mib8 && moved <= 6 * 2 * mib8, "{moved}");
+}
+
+#[test]
+fn a_rebuilt_program_is_known_by_function_and_line() {
+    let stage = Stage::new();
+    stage.turned();
+    stage.build("__attribute__((used)) static int added(int x) { return x * 3; }");
+    let mut command = tiercel();
+    command.current_dir(stage.folder.path());
+    command.args(["run", "--plan", "turned.plan", "--quiet", "--", "./app", "wait"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Process::start(&mut command);
+    let control = process.line().trim().replace(".sock", ".control");
+    let both = common::wait("both places to be known again", || {
+        let args = ["status", "--json", "--socket", &control];
+        let status: Value = serde_json::from_slice(&stage.tiercel(&args).stdout).ok()?;
+        (status["plan"]["by_name"].as_u64()? >= 2).then(|| status["plan"].clone())
+    });
+    assert!(both["matched"].as_u64() >= Some(2), "{both}");
+    assert_eq!(process.end().code(), Some(5));
+}
+
+#[test]
+fn what_the_program_does_not_come_by_is_named() {
+    let stage = Stage::new();
+    let mut plan = stage.planned();
+    plan.sites[0].hash ^= 1;
+    plan.sites[0].stack.clear();
+    plan.sites[0].place = "elsewhere".to_owned();
+    write_plan(&plan, &stage.path("foreign.plan")).unwrap();
+    let output = stage.tiercel(&["run", "--plan", "foreign.plan", "--", "./app"]);
+    let said = stderr(&output);
+    assert!(said.contains("not met    elsewhere"), "{said}");
+    assert!(said.contains("MODELLED"), "{said}");
+    let output = stage.tiercel(&[
+        "run",
+        "--machine",
+        "xeonmax-hbm",
+        "--plan",
+        "foreign.plan",
+        "--",
+        "./app",
+    ]);
+    assert!(stderr(&output).contains("the plan was made for spr-cxl"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_place_is_explained() {
+    let stage = Stage::new();
+    stage.planned();
+    let output = stage.tiercel(&["plan", "app.profile", "--explain", "make_grid"]);
+    let said = common::stdout(&output);
+    assert!(output.status.success() && said.contains("app.c:"), "{said}{}", stderr(&output));
+    assert!(said.contains("all in"), "{said}");
+    let output = stage.tiercel(&["plan", "app.profile", "--explain", "nobody"]);
+    assert!(stderr(&output).contains("no site of the profile"), "{}", stderr(&output));
+}
+
+#[test]
+fn plans_that_are_none_stop_before_the_program_starts() {
+    let stage = Stage::new();
+    stage.planned();
+    let whole = std::fs::read_to_string(stage.path("app.plan")).unwrap();
+    let spoilt = [
+        (String::new(), "is no plan: it is empty"),
+        (whole[..whole.len() / 2].to_owned(), "the plan is damaged"),
+        ("{\"hello\": 1}".to_owned(), "does not say that it is one"),
+        ("#!/bin/sh\n".to_owned(), "is no plan"),
+        (whole.replace("\"version\": 1", "\"version\": 7"), "a plan of version 7"),
+        (whole.replace("\"unplanned\"", "\"unplaned\""), "unknown field `unplaned`"),
+        (whole.replacen("\"node\": 0", "\"node\": 9", 1), "node 9"),
+    ];
+    for (text, expect) in spoilt {
+        std::fs::write(stage.path("bad.plan"), &text).unwrap();
+        let args = ["run", "--plan", "bad.plan", "--", "touch", "started"];
+        let output = stage.tiercel(&args);
+        assert_eq!(output.status.code(), Some(125), "{expect}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expect), "{expect}: {}", stderr(&output));
+        assert!(!Path::new(&stage.path("started")).exists(), "{expect}: it was started");
+    }
+    let output = stage.tiercel(&["run", "--plan", "/dev/null", "--", "touch", "started"]);
+    assert!(stderr(&output).contains("no regular file"), "{}", stderr(&output));
+}

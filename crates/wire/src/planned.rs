@@ -1,0 +1,157 @@
+//! What a planned run adds to a session: phases by name, the plan's table, waits for moves.
+//! In: rows and stops from the daemon; names and entries from the client. Out: the same across the
+//! shared memory. Knows nothing of what a plan is good for.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::layout::{
+    ARENA_UNKNOWN, ARENAS_MAX, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX,
+    PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES,
+    PLAN_ROWS_MAX, SPACES, STOPS_MAX, control, header,
+};
+use crate::session::Session;
+use crate::site::{half, word};
+
+/// A phase as the program named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhaseName {
+    /// [`phase_hash`] of the whole name.
+    pub hash: u64,
+    /// The name, at most [`PHASE_NAME_MAX`] bytes of it; what is no UTF-8 is replaced.
+    pub name: String,
+}
+
+/// Where objects of one site are born. Of the rows that fit a birth the first of these holds:
+/// (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlanRow {
+    /// Hash of the site; 0 is the unknown one.
+    pub site: u64,
+    /// ceil(log2(bytes in whole OS pages)), or [`crate::layout::PLAN_CLASS_ANY`].
+    pub size_class: u8,
+    /// [`phase_hash`] of the phase; 0: any.
+    pub phase: u64,
+    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread.
+    pub arena: u8,
+    /// For the others.
+    pub other: u8,
+    /// How many go to `arena`.
+    pub share: u8,
+}
+
+/// A plan that cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// More than the table holds.
+    #[error("a plan of {0} rows is too large for a session, which has room for {PLAN_ROWS_MAX}")]
+    TooLarge(usize),
+    /// The session's memory took no more.
+    #[error("the plan cannot be written into a session: {0}")]
+    Write(Errno),
+}
+
+/// FNV-1a of a phase's name, as the runtime calculates it; never 0.
+#[must_use]
+pub fn phase_hash(name: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
+impl Session {
+    /// Replaces the plan. `rows` in any order; those of one key after the first are of no use.
+    /// `unplanned` is the arena of births no row fits; `None`: as without a plan.
+    pub fn set_plan(&mut self, rows: &[PlanRow], unplanned: Option<u8>) -> Result<(), PlanError> {
+        if rows.len() > PLAN_ROWS_MAX {
+            return Err(PlanError::TooLarge(rows.len()));
+        }
+        let mut rows = rows.to_vec();
+        rows.sort();
+        let bytes: Vec<u8> = rows.iter().flat_map(encode).collect();
+        let generation = self.next_plan_generation();
+        let table = PLAN_AT + u64::from(generation % 2) * (PLAN_ROWS_MAX * PLAN_ROW_BYTES) as u64;
+        // Written, not stored: a full memory is then an error and not a SIGBUS.
+        let mut done = 0;
+        while done < bytes.len() {
+            let got = rustix::io::pwrite(self.fd(), &bytes[done..], table + done as u64);
+            done += got.map_err(PlanError::Write)?;
+        }
+        self.set_byte(control::UNPLANNED_ARENA, unplanned);
+        let word = u64::from(generation) << 32 | rows.len() as u64;
+        // Pairs with the runtime's acquire load of the word.
+        self.control_word(control::PLAN).store(word, Ordering::Release);
+        Ok(())
+    }
+
+    /// Names the arena of each space: high-bandwidth, low-latency, large-capacity.
+    pub fn set_spaces(&self, arenas: [Option<u8>; SPACES]) {
+        for (space, arena) in arenas.into_iter().enumerate() {
+            self.set_byte(control::SPACE_ARENA + space, arena);
+        }
+    }
+
+    /// Lets entries into the phases with these hashes wait for [`Session::set_phase_done`], at most
+    /// `wait_ms`. At most [`STOPS_MAX`] phases; further ones do not wait.
+    pub fn set_stops(&self, stops: &[u64], wait_ms: u32) {
+        let stops = stops.iter().copied().filter(|stop| *stop != 0).chain(std::iter::repeat(0));
+        for (index, stop) in stops.take(STOPS_MAX).enumerate() {
+            self.control_word(control::STOPS + index * 8).store(stop, Ordering::Relaxed);
+        }
+        let wait_ms = wait_ms.min(PHASE_WAIT_MS_MAX);
+        self.control_half(control::PHASE_WAIT_MS).store(wait_ms, Ordering::Relaxed);
+    }
+
+    /// How often the program entered a phase (modulo 2^32), and the number of the one it is in.
+    #[must_use]
+    pub fn phase_entered(&self) -> (u32, u32) {
+        // Pairs with the runtime's release store.
+        let word = self.header_atomic(header::PHASE_ENTERED).load(Ordering::Acquire);
+        ((word >> 32) as u32, word as u32)
+    }
+
+    /// What has to be done at the first `entries` entries is done: whoever waits goes on.
+    pub fn set_phase_done(&self, entries: u32) {
+        let word: &AtomicU32 = self.control_half(control::PHASE_DONE);
+        word.store(entries, Ordering::Release);
+        // Fails only for a word that is not there. Nobody waits: nobody is woken.
+        let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+    }
+
+    /// A phase, once the client has published it.
+    #[must_use]
+    pub fn phase_name(&self, number: u32) -> Option<PhaseName> {
+        let number = usize::try_from(number).ok().filter(|number| *number < PHASES_MAX)?;
+        let entry = self.read_entry::<PHASE_BYTES>(PHASES_AT + (number * PHASE_BYTES) as u64)?;
+        let bytes = usize::from(entry[PHASE_NAME_BYTES]);
+        if half(&entry, PHASE_PUBLISHED) != 1 || bytes > PHASE_NAME_MAX {
+            return None;
+        }
+        let name = String::from_utf8_lossy(&entry[PHASE_NAME..PHASE_NAME + bytes]);
+        Some(PhaseName { hash: word(&entry, 0), name: name.into_owned() })
+    }
+
+    /// No space and no default: what a client reads before it is told of any.
+    pub(crate) fn set_no_arenas(&self) {
+        self.set_spaces([None; SPACES]);
+        self.set_byte(control::UNPLANNED_ARENA, None);
+    }
+
+    /// Sets one byte of a word of the control page that nobody else writes.
+    fn set_byte(&self, at: usize, arena: Option<u8>) {
+        let arena = arena.filter(|arena| usize::from(*arena) < ARENAS_MAX);
+        let value = u32::from(arena.unwrap_or(ARENA_UNKNOWN));
+        let (word, shift) = (self.control_half(at & !3), (at & 3) * 8);
+        let old = word.load(Ordering::Relaxed) & !(0xff << shift);
+        word.store(old | value << shift, Ordering::Relaxed);
+    }
+}
+
+fn encode(row: &PlanRow) -> [u8; PLAN_ROW_BYTES] {
+    let mut bytes = [0; PLAN_ROW_BYTES];
+    bytes[..8].copy_from_slice(&row.site.to_le_bytes());
+    bytes[8..16].copy_from_slice(&row.phase.to_le_bytes());
+    bytes[16..20].copy_from_slice(&[row.size_class, row.arena, row.other, row.share]);
+    bytes
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * tiercel.h: what a program can tell Tiercel about itself, in C and C++.
+ * In: phases, wishes for memory. Out: the same memory as malloc's, in a better place. Knows nothing
+ * of where that is: spaces are resolved on the machine the program runs on.
+ *
+ *   #include <tiercel.h>
+ *
+ *   tiercel_phase("assemble");
+ *   struct tiercel_traits traits = {.bound = TIERCEL_BY_LATENCY, .pattern = TIERCEL_CHASED};
+ *   struct node *nodes = tiercel_alloc(count * sizeof(*nodes), &traits);
+ *   tiercel_free(nodes);
+ *
+ * Nothing has to be linked: under `tiercel run` these calls find the runtime; without it phases are
+ * ignored and tiercel_alloc is malloc. A program that links libtiercel.so defines TIERCEL_LINKED.
+ */
+#ifndef TIERCEL_H
+#define TIERCEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* Kinds of memory a program may want, whatever they are on a machine. */
+enum tiercel_space {
+    TIERCEL_ANY_SPACE = 0,      /* no wish: a plan decides, else the hints, else the budget */
+    TIERCEL_HIGH_BANDWIDTH = 1, /* the most bytes a second: HBM where there is any */
+    TIERCEL_LOW_LATENCY = 2,    /* the shortest wait for one byte */
+    TIERCEL_LARGE_CAPACITY = 3  /* the most room: CXL, NVM, or the largest DRAM */
+};
+
+enum tiercel_pattern {
+    TIERCEL_ANY_PATTERN = 0,
+    TIERCEL_SEQUENTIAL = 1, /* one after the other */
+    TIERCEL_STRIDED = 2,    /* with gaps of one length */
+    TIERCEL_RANDOM = 3,     /* anywhere, addresses known ahead */
+    TIERCEL_CHASED = 4      /* each address is read from the last one */
+};
+
+/* What the accesses wait for. */
+enum tiercel_bound { TIERCEL_ANY_BOUND = 0, TIERCEL_BY_BANDWIDTH = 1, TIERCEL_BY_LATENCY = 2 };
+
+enum tiercel_lifetime {
+    TIERCEL_ANY_LIFETIME = 0,
+    TIERCEL_TEMPORARY = 1, /* shorter than a phase */
+    TIERCEL_PHASE_LONG = 2,
+    TIERCEL_RUN_LONG = 3
+};
+
+/* Read and write mix: percent of accesses that read, from 1 on; 0 says nothing. */
+#define TIERCEL_READS_ONLY 100
+#define TIERCEL_WRITES_MOSTLY 1
+
+/* What a program knows of an object. All zero: nothing. `space` prescribes, and is kept to as far
+ * as there is room; the others are hints that a plan overrides. */
+struct tiercel_traits {
+    enum tiercel_space space;
+    enum tiercel_pattern pattern;
+    enum tiercel_bound bound;
+    enum tiercel_lifetime lifetime;
+    uint32_t read_percent;
+    uint32_t reserved[3]; /* 0 */
+};
+
+/* Turns hints into a space, for objects without a prescribed one. `context` is what was registered
+ * with it. Called by whatever thread allocates; it may not allocate with traits itself. */
+typedef enum tiercel_space tiercel_strategy(size_t bytes, const struct tiercel_traits *traits,
+                                            void *context);
+
+#if defined(TIERCEL_LINKED) || defined(TIERCEL_RUNTIME)
+
+/* Says that another phase begins, until the next call. The name is copied; the same name is the
+ * same phase. May wait for objects to be moved, when a plan asks for it. */
+void tiercel_phase(const char *name);
+
+/* As malloc, in memory that suits the traits (NULL: none). Objects below 4 KiB share OS pages with
+ * others and follow no traits. Free with tiercel_free or free. */
+void *tiercel_alloc(size_t bytes, const struct tiercel_traits *traits);
+
+/* The same at a multiple of `align`, a power of two. */
+void *tiercel_aligned_alloc(size_t align, size_t bytes, const struct tiercel_traits *traits);
+
+/* As free. */
+void tiercel_free(void *memory);
+
+/* Replaces the usual strategy (NULL: restores it) for all later calls of tiercel_alloc. Not by two
+ * threads at once. */
+void tiercel_set_strategy(tiercel_strategy *strategy, void *context);
+
+/* 1 when the runtime is here and a daemon listens, else 0. */
+int tiercel_is_hosted(void);
+
+#else /* Looked for at the first call. Each file that includes this looks for itself. */
+
+#if defined(__cplusplus)
+} /* extern "C" */
+#endif
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TIERCEL_MAY_BE_UNUSED __attribute__((unused))
+#else
+#define TIERCEL_MAY_BE_UNUSED
+#endif
+
+struct tiercel_calls {
+    void (*phase)(const char *);
+    void *(*aligned_alloc)(size_t, size_t, const struct tiercel_traits *);
+    void (*free)(void *);
+    void (*set_strategy)(tiercel_strategy *, void *);
+    int (*is_hosted)(void);
+};
+
+/* Two threads that look at once find the same. Copied as bytes: ISO C has no conversion. */
+TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void) {
+    static struct tiercel_calls calls;
+    static int is_known;
+    if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
+        void *found[5];
+        found[0] = dlsym(RTLD_DEFAULT, "tiercel_phase");
+        found[1] = dlsym(RTLD_DEFAULT, "tiercel_aligned_alloc");
+        found[2] = dlsym(RTLD_DEFAULT, "tiercel_free");
+        found[3] = dlsym(RTLD_DEFAULT, "tiercel_set_strategy");
+        found[4] = dlsym(RTLD_DEFAULT, "tiercel_is_hosted");
+        memcpy(&calls.phase, &found[0], sizeof(found[0]));
+        memcpy(&calls.aligned_alloc, &found[1], sizeof(found[1]));
+        memcpy(&calls.free, &found[2], sizeof(found[2]));
+        memcpy(&calls.set_strategy, &found[3], sizeof(found[3]));
+        memcpy(&calls.is_hosted, &found[4], sizeof(found[4]));
+        __atomic_store_n(&is_known, 1, __ATOMIC_RELEASE);
+    }
+    return &calls;
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void tiercel_phase(const char *name) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    if (calls->phase)
+        calls->phase(name);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void *
+tiercel_aligned_alloc(size_t align, size_t bytes, const struct tiercel_traits *traits) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    void *memory = NULL;
+    if (calls->aligned_alloc)
+        return calls->aligned_alloc(align, bytes, traits);
+    if (align <= sizeof(long double))
+        return malloc(bytes);
+    return posix_memalign(&memory, align, bytes) == 0 ? memory : NULL;
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void *tiercel_alloc(size_t bytes,
+                                                        const struct tiercel_traits *traits) {
+    return tiercel_aligned_alloc(1, bytes, traits);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void tiercel_free(void *memory) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    (calls->free ? calls->free : free)(memory);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void tiercel_set_strategy(tiercel_strategy *strategy,
+                                                              void *context) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    if (calls->set_strategy)
+        calls->set_strategy(strategy, context);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_is_hosted(void) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->is_hosted ? calls->is_hosted() : 0;
+}
+
+#endif
+
+#if defined(__cplusplus)
+} /* extern "C" */
+#endif
+
+#endif

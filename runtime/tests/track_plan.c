@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track_plan.c: objects are born where a plan says: by site, size class, phase and share, within
+ * the budget, which what dies gives back; by prescribed space and by hint; and a plan of garbage
+ * harms nobody. In: a session whose plan table the test fills while the program is stopped.
+ */
+#include "hazard.h"
+#include "tiercel.h"
+#include <malloc.h>
+
+#define MIB (1ull << 20)
+#define MANY 40 /* objects of a part, two a turn */
+#define LARGE 16
+#define BUDGET (8 * MIB)
+#define LEARN_PAGES 100 /* the first object of a part has so many OS pages, and its number more */
+
+enum part {
+    FAST,
+    SLOW,
+    SPLIT,
+    PHASED,
+    SIZED,
+    UNPLANNED,
+    BUDGETED,
+    MAPPED,
+    PRESCRIBED,
+    HINTED,
+    STRATEGY,
+    PARTS
+};
+enum round { LEARN, BIRTHS, WITHIN_BUDGET, GARBAGE, ROUNDS };
+
+static void *large[LARGE];
+
+static enum tiercel_space largest(size_t bytes, const struct tiercel_traits *traits,
+                                  void *context) {
+    CHECK(bytes && traits->bound == TIERCEL_BY_LATENCY && context == &large, "%zu", bytes);
+    return TIERCEL_LARGE_CAPACITY;
+}
+
+/* Each part has a line of its own, which makes it a site. */
+__attribute__((noinline)) static void *make(enum part part, size_t bytes) {
+    struct tiercel_traits here = {.space = TIERCEL_LARGE_CAPACITY};
+    struct tiercel_traits hint = {.bound = TIERCEL_BY_LATENCY};
+    void *p = NULL;
+    switch (part) {
+    case FAST:
+        p = malloc(bytes);
+        break;
+    case SLOW:
+        p = calloc(1, bytes);
+        break;
+    case SPLIT:
+        p = malloc(bytes + 0 * part);
+        break;
+    case PHASED:
+        p = realloc(NULL, bytes);
+        break;
+    case SIZED:
+        p = aligned_alloc(4096, bytes);
+        break;
+    case UNPLANNED:
+        p = memalign(64, bytes);
+        break;
+    case BUDGETED:
+        p = memalign(128, bytes);
+        break;
+    case MAPPED:
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        break;
+    case PRESCRIBED:
+        p = tiercel_alloc(bytes, &here);
+        break;
+    case HINTED:
+        p = tiercel_aligned_alloc(4096, bytes, &hint);
+        break;
+    default:
+        tiercel_set_strategy(largest, &large);
+        p = tiercel_alloc(bytes, &hint);
+        tiercel_set_strategy(NULL, NULL);
+    }
+    CHECK(p, "no memory");
+    hazard_sink = p;
+    return p;
+}
+
+/* All from one place, so that a part has the same stack in every round. */
+__attribute__((noinline)) static void make_all(enum round round) {
+    for (int i = 0; i < (round == LEARN ? 1 : MANY); i++)
+        for (int part = 0; part < PARTS; part++) {
+            size_t bytes = part == SIZED && i % 2 ? 256 * 1024 : 64 * 1024;
+            if (round == LEARN)
+                bytes = (size_t)(LEARN_PAGES + part) * TCL_PAGE;
+            if (round == WITHIN_BUDGET && (part != BUDGETED || i >= LARGE))
+                continue;
+            tiercel_phase(i % 2 ? "two" : "one");
+            void *p = make(part, round == WITHIN_BUDGET ? MIB : bytes);
+            if (round == WITHIN_BUDGET)
+                large[i] = p;
+        }
+}
+
+static int hosted(void) {
+    CHECK(tiercel_is_hosted(), "not hosted");
+    /* Two rounds within the budget: what is freed after the first has room in the second. */
+    enum round rounds[] = {LEARN, BIRTHS, WITHIN_BUDGET, WITHIN_BUDGET, GARBAGE};
+    for (int i = 0; i < 5; i++) {
+        if (i)
+            raise(SIGSTOP); /* the daemon looks, and fills its side in */
+        for (int k = 0; i == 3 && k < LARGE; k++)
+            free(large[k]);
+        make_all(rounds[i]);
+    }
+    return 0;
+}
+
+/* ---- The daemon's side ----------------------------------------------------------------------- */
+
+struct count {
+    uint64_t in[3]; /* arenas 0, 1, others */
+};
+
+static struct count count_of[TCL_SITES_MAX];
+static uint64_t hashes[PARTS];
+static uint32_t sites[PARTS];
+
+static void tally(uint32_t site, unsigned arena, uint64_t bytes, uint64_t only) {
+    if (!only || bytes == only)
+        count_of[site].in[arena < 2 ? arena : 2]++;
+}
+
+/* Counts what lives by site and arena; `only` objects of so many bytes, 0: all. */
+static void count_all(struct session *s, uint64_t only) {
+    memset(count_of, 0, sizeof(count_of));
+    struct tcl_run *runs = (void *)(s->base + TCL_RUNS_AT);
+    struct tcl_map *maps = (void *)(s->base + TCL_MAPS_AT);
+    for (uint64_t i = 0; i < header_of(s)->run_high_water; i++) {
+        if (i % 256 == 0) {
+            off_t data = lseek(s->memfd, (off_t)(TCL_RUNS_AT + i * sizeof(*runs)), SEEK_DATA);
+            if (data < 0)
+                break;
+            i = ((uint64_t)data - TCL_RUNS_AT) / sizeof(*runs);
+        }
+        if (runs[i].shape && !(runs[i].identity & TCL_BLOCK))
+            tally(runs[i].identity >> 32, runs[i].identity >> 8 & 0xff,
+                  (runs[i].shape >> 32) * TCL_PAGE, only);
+    }
+    for (uint32_t i = 0; i < header_of(s)->map_high_water; i++)
+        if (maps[i].addr)
+            tally(maps[i].site, maps[i].arena, maps[i].size, only);
+}
+
+static void learn_sites(struct session *s) {
+    struct tcl_site *table = (void *)(s->base + TCL_SITES_AT);
+    for (int part = 0; part < PARTS; part++) {
+        count_all(s, (uint64_t)(LEARN_PAGES + part) * TCL_PAGE);
+        for (uint32_t site = 1; site < header_of(s)->site_count; site++)
+            if (count_of[site].in[0] + count_of[site].in[1] + count_of[site].in[2])
+                sites[part] = site;
+        CHECK(sites[part], "part %d has no site", part);
+        hashes[part] = table[sites[part]].hash;
+    }
+}
+
+static uint64_t hash_of(const char *name) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (; *name; name++)
+        hash = (hash ^ (uint8_t)*name) * 0x100000001b3ull;
+    return hash;
+}
+
+static struct tcl_plan_row rows[64];
+static uint32_t row_count;
+
+static void row(enum part part, uint8_t class, const char *phase, uint8_t arena, uint8_t share) {
+    rows[row_count++] = (struct tcl_plan_row){.site = hashes[part],
+                                              .phase = phase ? hash_of(phase) : 0,
+                                              .size_class = class,
+                                              .arena = arena,
+                                              .other = 1 - arena,
+                                              .share = share};
+}
+
+static int by_key(const void *left, const void *right) {
+    const struct tcl_plan_row *a = left, *b = right;
+    if (a->site != b->site)
+        return a->site < b->site ? -1 : 1;
+    if (a->size_class != b->size_class)
+        return a->size_class < b->size_class ? -1 : 1;
+    return a->phase < b->phase ? -1 : a->phase > b->phase;
+}
+
+static void write_plan(struct session *s) {
+    row(FAST, TCL_PLAN_CLASS_ANY, NULL, 0, TCL_PLAN_SHARE_ALL);
+    row(SLOW, TCL_PLAN_CLASS_ANY, NULL, 1, TCL_PLAN_SHARE_ALL);
+    row(SPLIT, TCL_PLAN_CLASS_ANY, NULL, 0, 64);
+    row(PHASED, TCL_PLAN_CLASS_ANY, "one", 0, TCL_PLAN_SHARE_ALL);
+    row(PHASED, TCL_PLAN_CLASS_ANY, NULL, 1, TCL_PLAN_SHARE_ALL);
+    row(SIZED, 16, NULL, 0, TCL_PLAN_SHARE_ALL);
+    row(SIZED, TCL_PLAN_CLASS_ANY, NULL, 1, TCL_PLAN_SHARE_ALL);
+    row(BUDGETED, TCL_PLAN_CLASS_ANY, NULL, 0, TCL_PLAN_SHARE_ALL);
+    row(MAPPED, TCL_PLAN_CLASS_ANY, NULL, 0, TCL_PLAN_SHARE_ALL);
+    row(PRESCRIBED, TCL_PLAN_CLASS_ANY, NULL, 0, TCL_PLAN_SHARE_ALL);
+    qsort(rows, row_count, sizeof(*rows), by_key);
+    memcpy(s->base + TCL_PLAN_AT + TCL_PLAN_ROWS_MAX * sizeof(*rows), rows,
+           row_count * sizeof(*rows)); /* generation 1: the second table */
+    struct tcl_control *control = control_of(s);
+    control->birth_bytes_left[0] = 1024 * MIB;
+    control->unplanned_arena = 1;
+    control->space_arena[0] = 0, control->space_arena[1] = 0, control->space_arena[2] = 1;
+    control->arena_count = 2; /* both on node 0, the one there is everywhere */
+    __atomic_store_n(&control->plan, 1ull << 32 | row_count, __ATOMIC_RELEASE);
+}
+
+static void expect(enum part part, uint64_t in_fast, uint64_t in_slow) {
+    struct count *got = &count_of[sites[part]];
+    CHECK(got->in[0] == in_fast && got->in[1] == in_slow, "part %d: %lu and %lu of %lu and %lu",
+          part, got->in[0], got->in[1], in_fast, in_slow);
+}
+
+static void check_births(struct session *s) {
+    count_all(s, 64 * 1024);
+    expect(FAST, MANY, 0);
+    expect(SLOW, 0, MANY);
+    expect(SPLIT, MANY * 64 / 255, MANY - MANY * 64 / 255);
+    expect(PHASED, MANY / 2, MANY / 2);
+    expect(SIZED, MANY / 2, 0);
+    expect(UNPLANNED, 0, MANY);
+    expect(MAPPED, MANY, 0);
+    expect(PRESCRIBED, 0, MANY);
+    expect(HINTED, MANY, 0);
+    expect(STRATEGY, 0, MANY);
+    count_all(s, 256 * 1024);
+    expect(SIZED, 0, MANY / 2);
+}
+
+static void wait_stop(pid_t pid) {
+    int status;
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
+}
+
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc > 1)
+        return hosted();
+    struct daemon d = {0};
+    open_daemon(&d);
+    pid_t pid = start_hosted(&d, "hosted");
+    while (d.sessions == 0) {
+        struct pollfd wait = {d.listener, POLLIN, 0};
+        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
+        accept_session(&d);
+    }
+    struct session *s = d.session[0];
+    struct tcl_control *control = control_of(s);
+    wait_stop(pid);
+    learn_sites(s);
+    write_plan(s);
+    kill(pid, SIGCONT);
+    wait_stop(pid);
+    check_births(s);
+    control->birth_bytes_left[0] = BUDGET;
+    for (int round = 0; round < 2; round++) {
+        kill(pid, SIGCONT);
+        wait_stop(pid);
+        count_all(s, MIB);
+        expect(BUDGETED, BUDGET / MIB, LARGE - BUDGET / MIB);
+    }
+    memset(s->base + TCL_PLAN_AT, 0xa5, 2 * TCL_PLAN_ROWS_MAX * sizeof(*rows));
+    __atomic_store_n(&control->plan, 2ull << 32 | TCL_PLAN_ROWS_MAX, __ATOMIC_RELEASE);
+    kill(pid, SIGCONT);
+    int status = serve(&d, pid);
+    CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
+    check_books(s);
+    printf("track_plan: born by site, class, phase, share, space and hint, within the budget\n");
+    close_daemon(&d);
+    return 0;
+}
