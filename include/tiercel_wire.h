@@ -231,6 +231,8 @@ struct tcl_header {
 #define TCL_SPACES 3u          /* high-bandwidth, low-latency, large-capacity, in this order */
 #define TCL_STOPS_MAX 64u
 #define TCL_PHASE_WAIT_MS_MAX 10000u
+#define TCL_NUMBERED_MAX 256u             /* births of a site that are told apart at most */
+#define TCL_NUMBERED_BYTES (256ull << 10) /* smaller objects are not: there are too many */
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
  * second is written at births, the third is read at births: they are kept apart. Arena k is memory
@@ -256,7 +258,10 @@ struct tcl_control {
     uint8_t space_arena[TCL_SPACES]; /* TCL_ARENA_UNKNOWN: there is no such space here */
     uint32_t phase_done;             /* entries (see tcl_header) whose moves are over; a futex */
     uint64_t stops[TCL_STOPS_MAX];   /* hashes of phases with moves at their entry; 0 ends */
-    uint8_t pad[4096 - 144 - TCL_STOPS_MAX * 8];
+    /* The first so many large objects of a site get a site each, which has one frame more: no
+     * module, and which birth of the site it is, from 1. 0: none does. */
+    uint32_t numbered_births;
+    uint8_t pad[4096 - 148 - TCL_STOPS_MAX * 8];
 };
 #define TCL_BIRTH_CREDIT (256 << 10)
 

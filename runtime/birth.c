@@ -30,7 +30,8 @@ static _Thread_local struct purse purse;
 static _Thread_local uint8_t wished, hinted; /* arena + 1; 0: none */
 
 static _Atomic uint64_t decided[TCL_SITES_MAX];
-static _Atomic uint32_t turns[TCL_SITES_MAX]; /* births of sites that are split */
+static _Atomic uint32_t turns[TCL_SITES_MAX];   /* births of sites that are split */
+static _Atomic uint32_t numbers[TCL_SITES_MAX]; /* births of sites that are numbered */
 
 /* Arenas the daemon named, clamped: the page may hold anything. */
 static inline uint32_t arena_count(const struct tcl_control *control) {
@@ -196,9 +197,21 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
     return spend(control, count, any ? 0 : arena, any, (int64_t)bytes);
 }
 
+uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address) {
+    uint32_t site = tcl_site_here(return_address, frame_address);
+    if (tcl_likely(bytes < TCL_NUMBERED_BYTES) || !site || site >= TCL_SITES_MAX || !tcl_attached())
+        return site;
+    uint32_t most = __atomic_load_n(&tcl_control()->numbered_births, __ATOMIC_RELAXED);
+    most = most < TCL_NUMBERED_MAX ? most : TCL_NUMBERED_MAX;
+    if (tcl_likely(atomic_load_explicit(&numbers[site], memory_order_relaxed) >= most))
+        return site;
+    uint32_t number = atomic_fetch_add_explicit(&numbers[site], 1, memory_order_relaxed) + 1;
+    return number <= most ? tcl_site_numbered(site, number) : site;
+}
+
 struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address) {
     tcl_session_poll();
-    struct tcl_birth birth = {.site = tcl_site_here(return_address, frame_address)};
+    struct tcl_birth birth = {.site = tcl_birth_site(bytes, return_address, frame_address)};
     birth.arena = tcl_birth_arena(bytes, birth.site);
     return birth;
 }

@@ -337,7 +337,7 @@ static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, 
     int saved = errno;
     if (is_object(bytes, flags)) {
         tcl_session_poll();
-        uint32_t site = tcl_tracking() ? tcl_site_here(return_address, frame_address) : 0;
+        uint32_t site = tcl_tracking() ? tcl_birth_site(bytes, return_address, frame_address) : 0;
         uint8_t arena = place((uintptr_t)p, pages_up(bytes), site);
         mapped((uintptr_t)p, pages_up(bytes), flags, site, arena);
     } else if (flags & MAP_FIXED) {

@@ -341,6 +341,19 @@ __attribute__((noinline)) static uint32_t first_sight(uintptr_t return_address) 
     return id;
 }
 
+uint32_t tcl_site_numbered(uint32_t id, uint32_t number) {
+    if (!id || id >= TCL_SITES_MAX || !tcl_lock(&tcl_life->site_lock))
+        return id;
+    struct tcl_site site = tables->site[id];
+    if (site.frame_count < TCL_SITE_FRAMES)
+        site.frame_count++; /* else the outermost frame makes room */
+    site.frames[site.frame_count - 1] = (uint64_t)TCL_NO_MODULE << 48 | number;
+    site.hash = hash_bytes(site.hash, &number, sizeof(number));
+    uint32_t numbered = intern(&site);
+    tcl_unlock(&tcl_life->site_lock);
+    return numbered ? numbered : id;
+}
+
 /* ---- The hot path ---------------------------------------------------------------------------- */
 
 static uintptr_t stack_top(void) {

@@ -109,6 +109,9 @@ TCL_HIDDEN void tcl_ring_look(void);
 
 /* ---- birth.c --------------------------------------------------------------------------------- */
 
+/* Site of a new object of `bytes`, as tcl_site_here, with its number where births are numbered. */
+TCL_HIDDEN uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address);
+
 /* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
 TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
 /* An object died: with a plan, its bytes may be born again where they were. */
@@ -137,6 +140,10 @@ TCL_HIDDEN bool tcl_site_republish(void);
 /* Site of the caller of the public function: its return address and frame address. Never allocates
  * by malloc, never blocks on a lock that a signal handler's owner may hold; 0 when unknown. */
 TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);
+
+/* The site of birth `number` (from 1) of a site, which is the same in every run of a program that
+ * makes its objects in the same order; the site itself when there is no room for more. */
+TCL_HIDDEN uint32_t tcl_site_numbered(uint32_t id, uint32_t number);
 
 /* The hash of a site's frames, stable from run to run; 0 for the unknown site. */
 TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);

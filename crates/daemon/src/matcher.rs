@@ -8,7 +8,7 @@ use crate::symbols::{SiteFrame, Symbols};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use tiercel_profile::plan::StackKeys;
+use tiercel_profile::plan::{StackKeys, numbered};
 
 /// Questions that may wait; further ones are asked again later.
 const QUESTIONS_MAX: usize = 1024;
@@ -73,7 +73,8 @@ fn keys(symbols: &mut Symbols, frames: &[SiteFrame]) -> StackKeys {
             let named = symbols.innermost(frame);
             let (file, line) = named.line.unwrap_or_default();
             let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
-            (text(&frame.path), named.function, text(&file), line)
+            let number = numbered(Some((!frame.path.as_os_str().is_empty(), frame.addr)));
+            (text(&frame.path), named.function, text(&file), line.max(number))
         })
         .collect();
     StackKeys::of(named.iter().map(|(module, function, file, line)| {

@@ -30,6 +30,10 @@ use tiercel_wire::{PlanRow, Session, phase_hash};
 /// while the program runs.
 const PHASE_WAIT_MS: u32 = 4_000;
 
+/// Large objects of one site that a profile and a plan tell apart: H2M's multi-phase benchmark has
+/// thirty.
+const NUMBERED_BIRTHS: u32 = 64;
+
 /// Jobs that may be under way when a phase is entered: the mover's queue has two places.
 const JOBS_AHEAD: usize = 1;
 
@@ -189,6 +193,9 @@ impl Daemon {
     /// Tells a new client its spaces and the plan. Its arenas are set.
     pub(crate) fn give_plan(&mut self, session: &mut Session) {
         session.set_spaces(self.spaces());
+        if self.planned.is_some() || self.recording.is_some() {
+            session.set_numbered_births(NUMBERED_BIRTHS);
+        }
         let Some(planned) = &self.planned else { return };
         if let Err(error) = planned.tell(session) {
             self.summary.problem(error.to_string());

@@ -110,6 +110,10 @@ pub const SPACES: usize = 3;
 pub const STOPS_MAX: usize = 64;
 /// Longest wait of a phase entry, milliseconds.
 pub const PHASE_WAIT_MS_MAX: u32 = 10_000;
+/// Births of a site that are told apart at most.
+pub const NUMBERED_MAX: u32 = 256;
+/// Smaller objects are not told apart, bytes.
+pub const NUMBERED_BYTES: u64 = 256 << 10;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;
 
@@ -174,6 +178,7 @@ pub mod control {
     pub const SPACE_ARENA: usize = 137;
     pub const PHASE_DONE: usize = 140;
     pub const STOPS: usize = 144;
+    pub const NUMBERED_BIRTHS: usize = 656;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

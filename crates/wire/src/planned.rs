@@ -103,6 +103,12 @@ impl Session {
         self.control_half(control::PHASE_WAIT_MS).store(wait_ms, Ordering::Relaxed);
     }
 
+    /// Gives the first so many large objects of each site a site of their own, at most
+    /// [`crate::layout::NUMBERED_MAX`].
+    pub fn set_numbered_births(&self, most: u32) {
+        self.control_half(control::NUMBERED_BIRTHS).store(most, Ordering::Relaxed);
+    }
+
     /// How often the program entered a phase (modulo 2^32), and the number of the one it is in.
     #[must_use]
     pub fn phase_entered(&self) -> (u32, u32) {

@@ -43,6 +43,8 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_SPACES", layout::SPACES as u64),
         ("TCL_STOPS_MAX", layout::STOPS_MAX as u64),
         ("TCL_PHASE_WAIT_MS_MAX", layout::PHASE_WAIT_MS_MAX.into()),
+        ("TCL_NUMBERED_MAX", layout::NUMBERED_MAX.into()),
+        ("TCL_NUMBERED_BYTES", layout::NUMBERED_BYTES),
         ("TCL_PHASES_MAX", layout::PHASES_MAX as u64),
         ("sizeof(TCL_PHASE_START)", layout::PHASE_START.len() as u64 + 1),
         ("TCL_PHASE_START[0]", layout::PHASE_START.as_bytes()[0].into()),
@@ -148,6 +150,7 @@ fn header_and_control() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_control, space_arena)", control::SPACE_ARENA as u64),
         ("offsetof(struct tcl_control, phase_done)", control::PHASE_DONE as u64),
         ("offsetof(struct tcl_control, stops)", control::STOPS as u64),
+        ("offsetof(struct tcl_control, numbered_births)", control::NUMBERED_BIRTHS as u64),
         ("offsetof(struct tcl_control, detach)", control::DETACH as u64),
     ]
 }

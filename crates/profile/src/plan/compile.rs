@@ -11,7 +11,7 @@ use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
 
-use super::stack::{StackKeys, base};
+use super::stack::{StackKeys, base, numbered};
 use super::{Plan, PlannedPlace, PlannedSite, Unplanned};
 
 /// A plan made to fit.
@@ -107,7 +107,8 @@ fn frames<'a>(
     site.stack.iter().map(|frame| {
         let module = frame.module.and_then(|module| plan.modules.get(module as usize));
         let path = module.map_or("", |module| module.path.as_str());
-        (path, frame.function.as_str(), frame.file.as_str(), frame.line)
+        let number = numbered(Some((frame.module.is_some(), frame.offset)));
+        (path, frame.function.as_str(), frame.file.as_str(), frame.line.max(number))
     })
 }
 

@@ -14,6 +14,7 @@ use tiercel_planner::{
     Copy, MEMORIES_MAX, Memory, Placement, Workload, evaluate, object_cost, score_ns,
 };
 
+use super::stack::numbered;
 use super::{
     Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine, PlannedMemory,
     PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite, Unplanned,
@@ -344,7 +345,12 @@ fn add_sites(
     for (index, classes) in sites {
         let site = &asked.profile.sites[index as usize];
         let stack = stack(site, &mut plan.modules, &mut modules);
-        plan.sites.push(PlannedSite { hash: site.hash, place: place(site), stack, classes });
+        let outermost = site.frames.last().map(|f| (!f.module.is_empty(), f.address));
+        let place = match numbered(outermost) {
+            0 => place(site),
+            number => format!("{} #{number}", place(site)),
+        };
+        plan.sites.push(PlannedSite { hash: site.hash, place, stack, classes });
     }
     plan.sites.sort_by(|a, b| (&a.place, a.hash).cmp(&(&b.place, b.hash)));
 }

@@ -26,7 +26,7 @@ pub use draft::{
 };
 pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
 pub use make::{Asked, Group, plan_of};
-pub use stack::StackKeys;
+pub use stack::{StackKeys, numbered};
 
 /// What to do in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use tiercel_wire::layout::NUMBERED_MAX;
+
 /// A stack in words, exactly and less so. Innermost frame first; `None` when no function is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackKeys {
@@ -15,11 +17,17 @@ pub struct StackKeys {
 
 impl StackKeys {
     /// Of (module's path, function, file, line) each, with empty texts and 0 for what is not known.
+    /// Where there is no module, its line is the number of the birth (see [`numbered`]).
     pub fn of<'a>(frames: impl IntoIterator<Item = (&'a str, &'a str, &'a str, u32)>) -> StackKeys {
         let (mut by_lines, mut by_functions, mut named) = (String::new(), String::new(), false);
         for (module, function, file, line) in frames {
             named |= !function.is_empty();
-            let name = if function.is_empty() { base(module) } else { function };
+            let number = format!("#{line}");
+            let name = match (function.is_empty(), module.is_empty()) {
+                (true, true) => &number,
+                (true, false) => base(module),
+                (false, _) => function,
+            };
             by_functions.push_str(name);
             by_functions.push('\n');
             by_lines.push_str(name);
@@ -30,6 +38,15 @@ impl StackKeys {
         }
         let key = |text| named.then_some(text);
         StackKeys { by_lines: key(by_lines), by_functions: key(by_functions) }
+    }
+}
+
+/// Which birth of a site it is, by its outermost frame: (has a module, offset); 0 where births are
+/// not told apart.
+pub fn numbered(outermost: Option<(bool, u64)>) -> u32 {
+    match outermost {
+        Some((false, number)) if number <= u64::from(NUMBERED_MAX) => number as u32,
+        _ => 0,
     }
 }
 
