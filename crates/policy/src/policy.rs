@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use tiercel_ledger::movement::Outcome;
+use tiercel_ledger::movement::{Failure, Outcome};
 use tiercel_ledger::{Beliefs, ExtentId, Ledger, TickSummary};
 use tiercel_machine::{Machine, NodeId};
 
@@ -22,6 +22,11 @@ use crate::trigger::TriggerState;
 /// An eighth of what is kept free for births is kept even when none came lately: the first of many
 /// come without a warning.
 const KEPT_PARTS: u64 = 8;
+
+/// So large a part of a limit at most is given up where moves find no room.
+const SHORT_PARTS: u64 = 4;
+/// What was missing is forgotten by this part at each assignment: whoever held it may have gone.
+const SHORT_FADES: u64 = 16;
 
 /// What an interval brought, beside what is in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,6 +69,8 @@ pub struct Policy {
     trials: Trials,
     /// Time since the last assignment.
     since_ms: u64,
+    /// Bytes that found no room on a node where the books had some: others hold memory there too.
+    short_bytes: BTreeMap<NodeId, u64>,
     /// What the latest intervals gave birth to, each weighing three quarters of the next, bytes.
     lately_born_bytes: u64,
 }
@@ -84,6 +91,7 @@ impl Policy {
             recent: Recent::default(),
             trials: Trials::default(),
             since_ms: 0,
+            short_bytes: BTreeMap::new(),
             lately_born_bytes: 0,
         })
     }
@@ -93,8 +101,14 @@ impl Policy {
         &self.config
     }
 
-    /// Learns what moves really cost.
+    /// Learns what moves really cost, and where there is less room than the books say.
     pub fn outcome(&mut self, outcome: &Outcome) {
+        for (failure, bytes) in &outcome.failed {
+            if *failure == Failure::NoMemory {
+                let short = self.short_bytes.entry(outcome.asked.to).or_default();
+                *short = short.saturating_add(*bytes);
+            }
+        }
         self.cost.learn(outcome);
         self.trials.outcome(outcome);
     }
@@ -141,6 +155,7 @@ impl Policy {
             self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
             self.trials.begin(ledger, &decision.moves, leave);
             self.since_ms = 0;
+            self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));
         }
         for (books, pids) in books.iter().zip(&members) {
             decision.births.extend(births(ledger, books, pids));
@@ -209,8 +224,12 @@ impl Policy {
 
     fn limits(&self, group: &Group, tiers: &Tiers) -> Vec<u64> {
         let peak = self.peaks.get(&group.name).copied().unwrap_or(0);
-        let all = tiers.tiers.iter().enumerate();
-        all.map(|(rank, tier)| group.bytes_in(rank, peak, tier.capacity_bytes)).collect()
+        let limit = |(rank, tier): (usize, &tiercel_machine::Tier)| {
+            let bytes = group.bytes_in(rank, peak, tier.capacity_bytes);
+            let short = tier.nodes.iter().filter_map(|node| self.short_bytes.get(node)).sum();
+            bytes - (bytes / SHORT_PARTS).min(short)
+        };
+        tiers.tiers.iter().enumerate().map(limit).collect()
     }
 
     /// Judges earlier moves, and takes back what did not pay.

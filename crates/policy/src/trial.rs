@@ -9,7 +9,8 @@
 //! ```
 //! What gained too little for what it cost stays: its cost is spent, and going back costs as much
 //! again.
-//! What a move did is read off the extents it moved: their latency since, over what it was before.
+//! What a move did is read off the extents it moved: their latencies once it is done, over those that
+//! the memory they came from shows at the same time.
 //! Where samples carry no latency, instructions per second tell at least a loss; where nobody
 //! counts those either, nothing is measured, nothing is held back, and the verdict says so.
 
@@ -125,8 +126,11 @@ struct Trial {
     cost_ns: f64,
     /// Outcomes that are still to come.
     awaited: usize,
+    /// Since it was asked for.
     intervals: u32,
-    intervals_since_last: u32,
+    /// Since an interval began with all outcomes known; `None` before.
+    since: Option<u32>,
+    /// As of that interval's begin.
     samples_before: u64,
     speeds_before: Vec<f64>,
 }
@@ -135,7 +139,9 @@ struct Trial {
 struct Moved {
     asked: Move,
     moved_bytes: u64,
-    /// When it was asked for.
+    /// Mean latency, over parallelism, when it was asked for.
+    stall_ns: f64,
+    /// As of the begin of the first interval after it was done.
     accesses_per_s: f64,
     cost_ns_per_s: f64,
 }
@@ -174,7 +180,16 @@ impl Trials {
         }
         if let Some(trial) = &mut self.open {
             trial.intervals += 1;
-            trial.intervals_since_last += 1;
+            match &mut trial.since {
+                Some(since) => *since += 1,
+                None if trial.awaited == 0 => {
+                    (trial.since, trial.samples_before) = (Some(0), self.samples_with_latency);
+                    for moved in &mut trial.moved {
+                        (moved.accesses_per_s, moved.cost_ns_per_s) = heat_of(ledger, &moved.asked);
+                    }
+                }
+                None => {}
+            }
         }
     }
 
@@ -185,7 +200,9 @@ impl Trials {
         }
         let moved = moves.iter().take(TRIAL_MOVES_MAX).map(|asked| {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
-            Moved { asked: asked.clone(), moved_bytes: 0, accesses_per_s, cost_ns_per_s }
+            let stall_ns = if accesses_per_s > 0.0 { cost_ns_per_s / accesses_per_s } else { 0.0 };
+            let asked = asked.clone();
+            Moved { asked, moved_bytes: 0, stall_ns, accesses_per_s, cost_ns_per_s }
         });
         let moved: Vec<_> = moved.collect();
         // The first of equal ones counts, so the last is noted first.
@@ -199,7 +216,7 @@ impl Trials {
             by_wish: by_wish.collect(),
             moved,
             intervals: 0,
-            intervals_since_last: 0,
+            since: None,
             samples_before: self.samples_with_latency,
             speeds_before: self.speeds.iter().copied().collect(),
         });
@@ -212,7 +229,6 @@ impl Trials {
         trial.moved[at].moved_bytes = outcome.moved_bytes;
         trial.awaited = trial.awaited.saturating_sub(1);
         trial.cost_ns += outcome.took_ns as f64;
-        trial.intervals_since_last = 0;
     }
 
     /// Judges the open trial when it is time. Answers the verdict, and the moves back.
@@ -223,11 +239,12 @@ impl Trials {
         interval: &Interval,
     ) -> Option<(Judged, Vec<Move>)> {
         let trial = self.open.as_ref()?;
-        let is_due = if trial.awaited == 0 {
-            let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
-            trial.intervals_since_last >= JUDGE_INTERVALS[usize::from(!has_seen)]
-        } else {
-            trial.intervals >= PATIENCE_INTERVALS
+        let is_due = match trial.since {
+            Some(since) => {
+                let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
+                since >= JUDGE_INTERVALS[usize::from(!has_seen)]
+            }
+            None => trial.intervals >= PATIENCE_INTERVALS,
         };
         if !is_due {
             return None;
@@ -267,6 +284,9 @@ impl Trials {
     }
 
     fn verdict(&self, trial: &Trial, gate: Option<&Benefit>, measured: Option<f64>) -> Verdict {
+        if trial.moved.iter().all(|moved| moved.moved_bytes == 0) {
+            return Verdict::Unmeasured; // Nothing came of it, which says nothing of moving.
+        }
         match (gate, measured) {
             (Some(gate), Some(ns_per_s)) => {
                 let (saved, cost) = (ns_per_s * gate.horizon_s, trial.cost_ns * gate.margin);
@@ -288,18 +308,21 @@ impl Trials {
             return None;
         }
         // An average is a sum: what was before fades, and the rest came since.
-        let fade = (1.0 - f64::from(ledger.config().alpha)).powi(trial.intervals as i32);
+        let fade = (1.0 - f64::from(ledger.config().alpha)).powi(trial.since? as i32);
+        let parallelism = f64::from(ledger.config().parallelism);
         let (mut saved, mut seen) = (0.0, false);
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &moved.asked);
             let accesses = accesses_per_s - fade * moved.accesses_per_s;
             let stalls = cost_ns_per_s - fade * moved.cost_ns_per_s;
-            if accesses <= 0.0 || moved.accesses_per_s <= 0.0 {
+            // Load changes all latencies: those of before say less than what others see now.
+            let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
+            let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
+            if accesses <= 0.0 || stall_ns <= 0.0 {
                 continue;
             }
             seen = true;
-            let before = accesses * moved.cost_ns_per_s / moved.accesses_per_s;
-            saved += (before - stalls.max(0.0)) / (1.0 - fade);
+            saved += (accesses * stall_ns - stalls.max(0.0)) / (1.0 - fade);
         }
         seen.then_some(saved)
     }
@@ -307,7 +330,7 @@ impl Trials {
     /// Whether the programs run slower than before.
     fn has_lost(&self, trial: &Trial) -> bool {
         let before = &trial.speeds_before;
-        let since = trial.intervals_since_last as usize;
+        let since = trial.since.unwrap_or(0) as usize;
         let after: Vec<f64> = self.speeds.iter().rev().take(since).copied().collect();
         if before.len() < BASELINE_MIN || after.is_empty() {
             return false;

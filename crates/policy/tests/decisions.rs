@@ -547,6 +547,41 @@ fn moves_cost_what_they_have_cost() {
 }
 
 #[test]
+fn where_moves_find_no_room_the_limit_is_lower_for_a_while() {
+    let world = World::new("a:4@0:90 b:4@0:50 c:4@1:9");
+    let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
+    let mut policy = policy("apb", "benefit");
+    let demoted = |policy: &mut Policy| {
+        let moves = decide(&world, policy, &machine, 9).moves;
+        moves.iter().filter(|asked| asked.reason == Reason::Demote).count()
+    };
+    assert_eq!(demoted(&mut policy), 0, "8 of 9 MiB");
+    let asked = tiercel_ledger::movement::Move {
+        pid: PID,
+        addr: world.addr("c"),
+        bytes: 4 * MIB,
+        from: Some(NodeId(1)),
+        to: NodeId(0),
+        reason: Reason::Promote,
+        gain_ns_per_s: 0.0,
+        cost_ns: 0.0,
+    };
+    policy.outcome(&Outcome {
+        asked,
+        moved_bytes: 0,
+        resident_bytes: 0,
+        absent_bytes: 0,
+        failed: vec![(tiercel_ledger::movement::Failure::NoMemory, 2 * MIB)],
+        took_ns: 1,
+    });
+    assert_eq!(demoted(&mut policy), 1, "others hold 2 MiB of them");
+    for _ in 0..64 {
+        demoted(&mut policy);
+    }
+    assert_eq!(demoted(&mut policy), 0, "it may be free again");
+}
+
+#[test]
 fn groups_have_their_own_budgets() {
     let mut world = World::new("a:4@1:9 b:2@1:8");
     // A second process with the same objects, much hotter.

@@ -192,6 +192,7 @@ fn what_paid_once_is_taken_back_when_it_no_longer_does() {
     world.step();
     let canary = world.hot_in_fast();
     world.step();
+    world.step();
     assert_eq!(world.verdicts(), [(true, Verdict::Paid)]);
     world.truth.latency_ns = [900, 300];
     (0..8).for_each(|_| drop(world.step()));
