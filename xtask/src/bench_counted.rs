@@ -29,14 +29,7 @@ struct Counted {
 
 const PROGRAMS: &[Counted] = &[
     Counted { name: "sqlite3", commands: &["sqlite3"], size: 1, folder: None },
-    Counted { name: "liblinear", commands: &["liblinear-train"], size: 4, folder: None },
     Counted { name: "zstd", commands: &["zstd", "xz"], size: 1, folder: None },
-    Counted {
-        name: "gcc",
-        commands: &["gcc", "cc1", "as"],
-        size: 1,
-        folder: Some("gcc -print-file-name=include"),
-    },
     Counted {
         name: "redis",
         commands: &["redis-server", "redis-cli", "redis-benchmark"],
@@ -44,11 +37,19 @@ const PROGRAMS: &[Counted] = &[
         folder: None,
     },
     Counted {
+        name: "gcc",
+        commands: &["gcc", "cc1", "as"],
+        size: 1,
+        folder: Some("gcc -print-file-name=include"),
+    },
+    Counted {
         name: "python",
         commands: &["/usr/bin/python3"],
         size: 1,
         folder: Some("/usr/bin/python3 -c 'import os; print(os.path.dirname(os.__file__))'"),
     },
+    // Floating point takes the guest ten times as long as anything else.
+    Counted { name: "liblinear", commands: &["liblinear-train"], size: 2, folder: None },
 ];
 
 /// The ways of hosting, by name, and the words of each; the first is the plain one.
@@ -92,8 +93,17 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
     let ours = OURS.map(|name| Ok((name, program(name, false)?)));
     let ours = ours.into_iter().collect::<Result<Vec<_>>>()?;
     let mut rows: Vec<Row> = Vec::new();
+    let mut failed = Vec::new();
     for counted in PROGRAMS {
-        let counts = count(&guest, &plugin, &ours, counted).context(counted.name)?;
+        // What the others say is not lost by one.
+        let counts = match count(&guest, &plugin, &ours, counted) {
+            Ok(counts) => counts,
+            Err(error) => {
+                eprintln!("{}: {error:#}", counted.name);
+                failed.push(counted.name);
+                continue;
+            }
+        };
         for ((way, _), instructions) in WAYS.iter().zip(&counts).skip(1) {
             let name = format!("{}, {way}, instructions", counted.name);
             let billions = |count: u64| count as f64 / 1e9;
@@ -108,6 +118,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         let ratios: Vec<f64> = of_way.filter_map(|row| row.ratio).collect();
         rows.push(mean(&format!("mean{suffix}"), &ratios));
     }
+    ensure!(failed.is_empty(), "not counted: {}", failed.join(", "));
     Ok(rows)
 }
 
