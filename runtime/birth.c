@@ -19,6 +19,8 @@
 #define GENERATION_BITS 24
 /* Bytes a thread keeps of what died, for its next births. */
 #define CREDIT_MAX (2 * TCL_BIRTH_CREDIT)
+/* Heads of large objects are multiples of a huge OS page, so that none is cut. */
+#define HEAD_STEP (2 << 20)
 
 _Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256, "a decision has 8 bits for each");
 
@@ -214,6 +216,29 @@ struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_
     struct tcl_birth birth = {.site = tcl_birth_site(bytes, return_address, frame_address)};
     birth.arena = tcl_birth_arena(bytes, birth.site);
     return birth;
+}
+
+size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better) {
+    if (tcl_unlikely(!tcl_attached()) || wished || hinted)
+        return 0;
+    struct tcl_control *control = tcl_control();
+    if ((uint32_t)plan_word(control) || arena >= arena_count(control))
+        return 0;
+    for (unsigned k = 0; k < arena; k++) {
+        int64_t *left = &control->birth_bytes_left[k];
+        int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED), head;
+        do {
+            head = had & -(int64_t)HEAD_STEP;
+            if (head < HEAD_STEP || (size_t)head >= bytes || tcl_arena_node(k) < 0)
+                break;
+            if (__atomic_compare_exchange_n(left, &had, had - head, true, __ATOMIC_RELAXED,
+                                            __ATOMIC_RELAXED)) {
+                *better = k;
+                return (size_t)head;
+            }
+        } while (true);
+    }
+    return 0;
 }
 
 unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {

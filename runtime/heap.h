@@ -171,6 +171,17 @@ TCL_HIDDEN uint8_t tcl_arena_bind(unsigned k);
 /* The arena whose chunk holds OS page `number`. */
 TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
 
+/* ---- heap_split.c ---------------------------------------------------------------------------- */
+
+/* Objects from so many OS pages on may be born in two memories: two steps of a head. */
+#define SPLIT_PAGES (4u << (20 - PAGE_SHIFT))
+
+/* A run of which nothing was touched is born, in an arena that is not the best: its head may go to
+ * a better one. Call with no lock held. */
+TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes);
+/* The run that begins with this OS page is given back, or shrinks. Under tcl_heap_lock. */
+TCL_HIDDEN void tcl_split_end(size_t number);
+
 struct heap_figures {
     size_t open, live, dirty, clean; /* OS pages; live includes caches */
 };

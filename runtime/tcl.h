@@ -63,6 +63,10 @@ TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, v
 TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
 TCL_HIDDEN unsigned tcl_small_arena(void);
 
+/* Bytes at the head of an object of `arena` that its budget lets lie in a better arena, taken off
+ * that one's; 0: none. A plan, a wish or a hint knows better. Takes no lock. */
+TCL_HIDDEN size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better);
+
 /* Births of the calling thread go to arena `wish` as far as there is one, and to `hint` where no
  * plan knows better; TCL_ARENA_UNKNOWN for both ends that. */
 TCL_HIDDEN void tcl_birth_wish(unsigned wish, unsigned hint);

@@ -30,6 +30,10 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
     (void)bytes, (void)site;
     return 0;
 }
+size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better) {
+    (void)bytes, (void)arena, (void)better;
+    return 0;
+}
 unsigned tcl_small_arena(void) {
     return 0;
 }

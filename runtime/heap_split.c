@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap_split.c: large objects that are born in two memories, because the better one has room for a
+ * part of them only. First touch gives a program that part for nothing; so do we.
+ * In: runs at birth and at death. Out: the head of a run bound to the better arena's node.
+ * Knows nothing of budgets (birth.c) or of how runs are found.
+ *
+ *   |<------- head ------->|<------------- rest ------------->|
+ *    node of a better arena  node of the arena the run is of     each binding one VMA more
+ *
+ * The record names the run's own arena; the daemon's first look finds the head. A head is bound
+ * back when its run is given back, so that an arena's free memory is the arena's again.
+ */
+#include "heap.h"
+
+/* Where one live run is split. All under tcl_heap_lock. */
+static struct split {
+    uint32_t number; /* OS page number of the run's first */
+    uint32_t pages;  /* of its head */
+} splits[64];
+static unsigned count;
+
+#define SPLITS_MAX (sizeof splits / sizeof *splits)
+
+static void bind_head(size_t number, size_t pages, unsigned k) {
+    tcl_os_bind(tcl_heap_range.base + (number << PAGE_SHIFT), pages << PAGE_SHIFT,
+                tcl_arena_node(k));
+}
+
+void tcl_split_begin(struct run *run, size_t bytes) {
+    size_t number = number_of(run);
+    unsigned k = tcl_arena_of_page(number), better;
+    heap_lock(&tcl_heap_lock);
+    size_t head = count < SPLITS_MAX ? tcl_birth_head(bytes, k, &better) >> PAGE_SHIFT : 0;
+    if (head) {
+        splits[count++] = (struct split){(uint32_t)number, (uint32_t)head};
+        bind_head(number, head, better);
+    }
+    heap_unlock(&tcl_heap_lock);
+}
+
+void tcl_split_end(size_t number) {
+    for (unsigned i = 0; i < count; i++)
+        if (splits[i].number == number) {
+            bind_head(number, splits[i].pages, tcl_arena_of_page(number));
+            splits[i] = splits[--count];
+            return;
+        }
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track_split.c: an object too large for what the better arena has left is born with its head
+ * there; when it dies, shrinks or grows, no byte of it or of others is harmed.
+ * In: a session whose budget the test sets while the program is stopped. Out: what is left of it.
+ */
+#include "hazard.h"
+
+#define MIB (1ull << 20)
+#define LARGE (16 * MIB)
+
+static void fill(unsigned char *p, size_t bytes, unsigned seed) {
+    for (size_t i = 0; i < bytes; i += 512)
+        p[i] = (unsigned char)((i >> 9) * 31 + seed);
+}
+static void check(const unsigned char *p, size_t bytes, unsigned seed) {
+    for (size_t i = 0; i < bytes; i += 512)
+        CHECK(p[i] == (unsigned char)((i >> 9) * 31 + seed), "byte %zu", i);
+}
+
+static unsigned char *make(size_t bytes) {
+    unsigned char *p = malloc(bytes);
+    CHECK(p, "no memory");
+    fill(p, bytes, 1);
+    return p;
+}
+
+static int hosted(void) {
+    raise(SIGSTOP);
+    unsigned char *first = make(LARGE);
+    raise(SIGSTOP);
+    unsigned char *second = make(LARGE), *third = make(LARGE);
+    raise(SIGSTOP);
+    free(make(MIB)); /* no object of its size is split */
+    raise(SIGSTOP);
+    /* Dies, shrinks below its head, grows beyond its end; then their memory is used again. */
+    free(first);
+    second = realloc(second, MIB);
+    third = realloc(third, 3 * LARGE);
+    CHECK(second && third, "no memory");
+    check(second, MIB, 1);
+    check(third, LARGE, 1);
+    for (int i = 0; i < 100; i++) {
+        unsigned char *p = make(LARGE + (size_t)i * MIB);
+        check(p, LARGE, 1);
+        free(p);
+    }
+    check(second, MIB, 1);
+    check(third, LARGE, 1);
+    free(second);
+    free(third);
+    return 0;
+}
+
+static void wait_stop(pid_t pid) {
+    int status;
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
+}
+
+/* Goes on with so much left in the better arena; answers what is left when it stops again. */
+static int64_t left_after(struct session *s, pid_t pid, int64_t left) {
+    control_of(s)->birth_bytes_left[0] = left;
+    kill(pid, SIGCONT);
+    wait_stop(pid);
+    return control_of(s)->birth_bytes_left[0];
+}
+
+static void prepare(struct session *s) {
+    control_of(s)->arena_count = 2; /* both on node 0, the one there is everywhere */
+}
+
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc > 1)
+        return hosted();
+    struct daemon d = {.prepare = prepare};
+    open_daemon(&d);
+    pid_t pid = start_hosted(&d, "hosted");
+    while (d.sessions == 0) {
+        struct pollfd wait = {d.listener, POLLIN, 0};
+        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
+        accept_session(&d);
+    }
+    struct session *s = d.session[0];
+    wait_stop(pid);
+    int64_t left = left_after(s, pid, 7 * MIB);
+    CHECK(left == (int64_t)MIB, "%ld left of 7 MiB: the head takes whole huge OS pages", left);
+    left = left_after(s, pid, 3 * MIB);
+    CHECK(left == (int64_t)MIB, "%ld left of 3 MiB: one of two has a head", left);
+    left = left_after(s, pid, MIB / 2);
+    CHECK(left == (int64_t)MIB / 2, "%ld left of 512 KiB", left);
+    /* What is left may be anything. */
+    control_of(s)->birth_bytes_left[0] = INT64_MIN;
+    kill(pid, SIGCONT);
+    int status = serve(&d, pid);
+    CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
+    check_books(s);
+    printf("track_split: large objects are born with their head where there is room\n");
+    close_daemon(&d);
+    return 0;
+}
