@@ -134,6 +134,7 @@ impl Daemon {
 
     /// Closes the interval; a decision follows when the mover has looked.
     pub(crate) fn tick(&mut self) {
+        self.clients.values().for_each(|client| client.session.mark_births());
         self.drain();
         self.drain_samples();
         let now = self.now_ms();

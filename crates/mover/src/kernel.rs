@@ -244,7 +244,8 @@ impl<K: Kernel> KernelMover<K> {
         let asked = self.kernel.move_pages(pid, &addrs, None, &mut status);
         let failed = asked.err().map(|errno| match errno.0 {
             libc::EPERM | libc::EACCES => ResidencyError::Permission,
-            libc::ESRCH => ResidencyError::Vanished,
+            // EINVAL: it is ending, and has no memory any more.
+            libc::ESRCH | libc::EINVAL => ResidencyError::Vanished,
             _ => ResidencyError::Kernel(errno),
         });
         for (&(owner, _), status) in batch.iter().zip(status) {

@@ -238,7 +238,8 @@ impl ClientSession {
     pub fn take_birth_bytes(&self, arena: usize, bytes: i64) -> i64 {
         assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
         let word = self.control_word(control::BIRTH_BYTES_LEFT + arena * 8);
-        word.fetch_sub(bytes.cast_unsigned(), Ordering::Relaxed).cast_signed() - bytes
+        let before = word.fetch_sub(bytes.cast_unsigned(), Ordering::Relaxed);
+        before.cast_signed().wrapping_sub(bytes)
     }
 
     /// The arena of new blocks of small slots.

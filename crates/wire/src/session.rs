@@ -2,6 +2,7 @@
 //! In: a memfd from an untrusted client. Out: [`Record`]s, snapshots, sites, modules, counters.
 //! Knows nothing of sockets, nor of what records are good for.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +37,8 @@ pub struct Session {
     range_base: u64,
     range_pages: u64,
     clock_ms: u64,
+    /// Birth budgets as of the last mark, or as given since.
+    births_marked: [Cell<i64>; ARENAS_MAX],
     /// Of the last plan written.
     plan_generation: u32,
 }
@@ -141,8 +144,10 @@ impl Session {
             range_base,
             range_pages,
             clock_ms: 0,
+            births_marked: Default::default(),
             plan_generation: 0,
         };
+        session.mark_births();
         session.set_no_arenas();
         session.control_half(control::MAGIC).store(MAGIC, Ordering::Relaxed);
         session.control_half(control::VERSION).store(WIRE_VERSION, Ordering::Release);
@@ -256,11 +261,23 @@ impl Session {
         self.control_half(control::ARENA_COUNT).store(nodes.len() as u32, Ordering::Release);
     }
 
-    /// Sets the bytes that may still be born in `arena` until the next call.
+    /// From here on births count against the budgets that are set next. Call before the rings are
+    /// drained from which those budgets follow.
+    pub fn mark_births(&self) {
+        for (arena, marked) in self.births_marked.iter().enumerate() {
+            marked.set(self.birth_budget(arena));
+        }
+    }
+
+    /// Sets the bytes that may be born in `arena` from the last mark on; what was born since is
+    /// taken off.
     pub fn set_birth_budget(&self, arena: usize, bytes: i64) {
         assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
         let at = control::BIRTH_BYTES_LEFT + arena * 8;
-        self.control_word(at).store(bytes.cast_unsigned(), Ordering::Relaxed);
+        let marked = self.births_marked[arena].replace(bytes);
+        // The client subtracts meanwhile. Whatever it wrote there, sums may only wrap.
+        let more = bytes.wrapping_sub(marked).cast_unsigned();
+        self.control_word(at).fetch_add(more, Ordering::Relaxed);
     }
 
     /// Bytes that may still be born in `arena`; the client subtracts from it.

@@ -128,6 +128,26 @@ fn sites_and_modules_come_out_as_put_in() {
 }
 
 #[test]
+fn births_since_the_mark_are_taken_off_the_next_budget() {
+    let (client, session) = pair();
+    session.set_birth_budget(0, 1000);
+    client.take_birth_bytes(0, 100);
+    session.mark_births();
+    client.take_birth_bytes(0, 30);
+    session.set_birth_budget(0, 500);
+    assert_eq!(session.birth_budget(0), 470);
+    // Corrected without a mark: it replaces the one before.
+    session.set_birth_budget(0, 600);
+    assert_eq!(session.birth_budget(0), 570);
+    // Whatever the client writes there, the next mark begins anew.
+    client.take_birth_bytes(0, i64::MIN);
+    session.set_birth_budget(0, i64::MAX);
+    session.mark_births();
+    session.set_birth_budget(0, 7);
+    assert_eq!(session.birth_budget(0), 7);
+}
+
+#[test]
 fn the_control_page_reaches_the_client() {
     let (client, mut session) = pair();
     session.set_clock_ms(12345);
