@@ -18,10 +18,10 @@ const PS_PER_NS: i64 = 1000;
 
 /// Steps that a virtual CPU waits for one that does not get any further because it waits itself,
 /// perhaps for the first one.
-const STUCK_STEPS: usize = 25;
+const STUCK_STEPS: usize = 12;
 /// Steps that it waits at all; a virtual CPU whose thread the host stopped must not stop the others
-/// for ever.
-const WAIT_STEPS: usize = 20_000;
+/// for ever. With the steps of `time` that is some seconds of the host.
+const WAIT_STEPS: usize = 5_000;
 
 /// One virtual CPU's share of the clock.
 struct Slot {
@@ -99,16 +99,16 @@ impl Clock {
 
     /// Lets others catch up with a virtual CPU until it is ahead by `lead_ps` at most. It gives up
     /// on one that stays where it is while its thread `sleeps`: that one may wait for this one.
-    /// `pause` is a step of waiting.
+    /// `pause` is a step of waiting, counted from 0.
     pub fn wait(
         &self,
         vcpu: usize,
         lead_ps: i64,
         sleeps: impl Fn(usize) -> bool,
-        mut pause: impl FnMut(),
+        mut pause: impl FnMut(usize),
     ) {
         let (mut seen, mut stuck) = (None, 0);
-        for _ in 0..WAIT_STEPS {
+        for step in 0..WAIT_STEPS {
             let last = self.last(vcpu);
             let Some((other, time_ps)) = last else { return };
             if self.time_ps(vcpu) - time_ps <= lead_ps {
@@ -120,7 +120,7 @@ impl Clock {
                 return;
             }
             seen = last;
-            pause();
+            pause(step);
         }
     }
 
@@ -226,18 +226,19 @@ mod tests {
     #[test]
     fn who_reads_the_time_is_told_its_own_however_far_others_were_behind() {
         let (clock, counters) = one_ahead();
-        let catch_up = || _ = counters[1].fetch_add(1_000_000, Ordering::Relaxed);
+        let catch_up = |_| _ = counters[1].fetch_add(1_000_000, Ordering::Relaxed);
         clock.wait(0, 0, |_| false, catch_up);
         assert_eq!(clock.now_ps(), clock.time_ps(0));
         // It is not held up by who is ahead of it.
-        clock.wait(1, 0, |_| unreachable!("nobody is behind"), || unreachable!("no need to wait"));
+        clock.wait(1, 0, |_| unreachable!("nobody is behind"), |_| unreachable!("no need to wait"));
     }
 
     #[test]
     fn one_whose_thread_the_host_lets_wait_is_waited_for_and_one_that_sleeps_is_not() {
         let (clock, counters) = one_ahead();
         let mut steps = 0;
-        let late = || {
+        let late = |step| {
+            assert_eq!(step, steps);
             steps += 1;
             counters[1].fetch_add(if steps > 1000 { 500_000_000 } else { 0 }, Ordering::Relaxed);
         };
@@ -245,10 +246,10 @@ mod tests {
         assert_eq!((lead_ps(&clock), steps), (0, 1001));
         let (clock, _) = one_ahead();
         let mut steps = 0;
-        clock.wait(0, 0, |vcpu| vcpu == 1, || steps += 1);
+        clock.wait(0, 0, |vcpu| vcpu == 1, |_| steps += 1);
         assert_eq!(steps, STUCK_STEPS);
         let mut steps = 0;
-        clock.wait(0, 0, |_| false, || steps += 1);
+        clock.wait(0, 0, |_| false, |_| steps += 1);
         assert_eq!(steps, WAIT_STEPS, "not for ever");
     }
 

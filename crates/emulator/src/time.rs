@@ -26,9 +26,13 @@ pub static CLOCK: Clock = Clock::new();
 /// Virtual CPUs are apart by little more than this, picoseconds.
 pub const QUANTUM_PS: u64 = 20_000_000;
 
-/// A virtual CPU that is ahead waits in steps of this. Exclusive sections of others, which wait for
-/// it, are held up by some of these steps ([`Clock::wait`]).
+/// A virtual CPU that is ahead waits in steps, the first ones as short as this. Exclusive sections of
+/// others, which wait for it, are held up by some of these steps ([`Clock::wait`]).
 const WAIT_STEP: Duration = Duration::from_micros(20);
+/// Steps of one length; then they are twice as long, up to 32 times: who waits that long waits for
+/// the host's scheduler, and would only take time from what it waits for.
+const EQUAL_STEPS: usize = 8;
+const DOUBLINGS_MAX: usize = 5;
 
 /// Picoseconds of a tick of the guest's time-stamp counter: 2 GHz.
 const TICK_PS: i64 = 500;
@@ -101,13 +105,11 @@ pub fn idle(vcpu: usize) {
 
 /// Before a virtual CPU reads the time: what it is told shall be its own.
 pub fn read(vcpu: usize) {
-    let pause = || std::thread::sleep(WAIT_STEP);
     CLOCK.wait(vcpu, 0, thread::sleeps, pause);
 }
 
 /// Once a quantum: lets the others catch up, runs timers that are due.
 pub fn end_quantum(vcpu: usize) {
-    let pause = || std::thread::sleep(WAIT_STEP);
     CLOCK.wait(vcpu, QUANTUM_PS as i64, thread::sleeps, pause);
     let now_ps = CLOCK.now_ps();
     // SAFETY: QEMU's calls; this thread does not hold the lock while it executes a block.
@@ -120,6 +122,11 @@ pub fn end_quantum(vcpu: usize) {
     }
     TOLD_PS.fetch_max(now_ps, Ordering::AcqRel);
     RAN_PS.fetch_max(now_ps, Ordering::AcqRel);
+}
+
+/// One step of waiting for others.
+fn pause(step: usize) {
+    std::thread::sleep(WAIT_STEP * (1 << (step / EQUAL_STEPS).min(DOUBLINGS_MAX)));
 }
 
 /// The time that the calling thread may know.

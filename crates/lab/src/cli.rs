@@ -174,7 +174,15 @@ fn stripped(program: &Path) -> Option<tempfile::NamedTempFile> {
 fn command_line(command: &[String], payload: &mut Payload) -> Result<String> {
     let words = take_along(command, payload)?;
     let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-    Ok(format!("exec {}\n", quoted.join(" ")))
+    Ok(format!("{}exec {}\n", same_directory()?, quoted.join(" ")))
+}
+
+/// Shell words that go to the directory that is called there as the current one is here: relative
+/// names of files taken along then mean the same.
+pub(crate) fn same_directory() -> Result<String> {
+    let here = std::env::current_dir().context("cannot find the current directory")?;
+    let path = quote(&here.to_string_lossy());
+    Ok(format!("mkdir -p {path} && cd {path} && "))
 }
 
 /// A command as it is in the guest. A program that exists here is taken along and keeps its path;
@@ -223,7 +231,7 @@ mod tests {
         assert!(line(&["/nonexistent/x"]).is_err());
         assert_eq!(
             line(&["no-such-tool-here", "a b"]).expect("left to the guest"),
-            "exec 'no-such-tool-here' 'a b'\n"
+            format!("{}exec 'no-such-tool-here' 'a b'\n", same_directory().expect("known"))
         );
     }
 }

@@ -25,7 +25,7 @@ enum LabVerb {
     #[command(after_help = "Examples:
   tiercel lab run --machine spr-cxl -- numactl -H
   tiercel lab run --machine two-socket-optane -- tiercel run --fast 25% -- ./app
-  tiercel lab run --file data:/root/data --out results -- ./app data")]
+  tiercel lab run --file data --out results -- ./app data")]
     Run(LabRunArgs),
     /// Open a shell in such a guest
     #[command(after_help = "Example: tiercel lab shell --machine two-socket-optane")]

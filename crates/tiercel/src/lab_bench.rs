@@ -18,6 +18,11 @@ use tiercel_machine::parse_bytes;
 /// Where a checkout keeps results.
 const RESULTS: &str = "lab/results";
 
+/// What Tiercel is told in `compare`: programs run for seconds of modelled time there, where they run
+/// for minutes on hardware, so ticks are shorter and samples closer by as much.
+const COMPARE_CONFIG: &str =
+    "sampling = { period = 512, cpu-budget = 0.05 }\n[policy]\ntick_ms = 25\n";
+
 /// What `bench` and `compare` share.
 #[derive(ClapArgs, Debug)]
 pub struct MakeArgs {
@@ -79,7 +84,7 @@ pub struct CompareArgs {
     /// set-up then costs its instructions only
     #[arg(long, conflicts_with = "untimed")]
     regions: bool,
-    /// Tiercel's configuration
+    /// Tiercel's configuration; without it, ticks of 25 ms and a sample every 512 misses
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Host seconds after which a run counts as hung
@@ -143,7 +148,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let config = match &args.config {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the configuration {}", path.display()))?,
-        None => String::new(),
+        None => COMPARE_CONFIG.to_owned(),
     };
     judge(&config)?;
     let name = Path::new(&args.program[0]).file_name().unwrap_or_default().to_string_lossy();
@@ -284,6 +289,7 @@ mod tests {
     #[test]
     fn configurations_are_judged_by_what_reads_them() {
         assert!(judge("fast = \"25%\"").is_ok());
+        assert!(judge(COMPARE_CONFIG).is_ok());
         assert!(judge("fest = 1").is_err());
         assert!(judge("machine = \"spr-cxl\"").is_err());
     }

@@ -14,7 +14,7 @@ use super::drive::Boot;
 use super::experiment::{Experiment, Metric};
 use super::plan::{Fingerprints, Place, Run, fingerprint};
 use super::row::{Event, Spec};
-use crate::cli::{ourselves, take_along};
+use crate::cli::{ourselves, same_directory, take_along};
 use crate::image::in_path;
 use crate::mark;
 use crate::{Guest, Model, Payload, Request, Streams, Timing};
@@ -140,7 +140,7 @@ impl Boot for GuestBoot<'_> {
         let request = Request {
             topology: &place.topology,
             payload: self.payload(place, batch)?,
-            command: &format!("exec tiercel lab agent /{SPECS}\n"),
+            command: &format!("{}exec tiercel lab agent /{SPECS}\n", same_directory()?),
             environment: &[],
             timeout: limit,
             out: None,
