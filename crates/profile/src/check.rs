@@ -9,14 +9,14 @@ use crate::tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
 };
 
-/// Most runs of one profile.
-pub const RUNS_MAX: usize = 4096;
+/// Most runs of one profile. On one axis of time they still end below 2^64 ns.
+pub const RUNS_MAX: usize = 1024;
 
 /// Bits of [`Access::threads`].
 pub(crate) const THREAD_BITS: usize = 64;
 
-/// Times beyond are not believed: 146 years.
-const NS_MAX: u64 = 1 << 62;
+/// Times beyond are not believed, nanoseconds: 104 days.
+pub(crate) const NS_MAX: u64 = 1 << 53;
 
 /// Whether everything holds that is said of the parts of a profile; or what does not.
 pub fn check(profile: &Profile) -> Result<(), String> {
@@ -44,6 +44,9 @@ pub fn check(profile: &Profile) -> Result<(), String> {
     Ok(())
 }
 
+/// Longest time slot, nanoseconds.
+const SLOT_NS_MAX: u64 = 1 << 60;
+
 fn check_sizes(profile: &Profile) -> Result<(), String> {
     let sizes = [
         ("runs", profile.runs.len(), RUNS_MAX),
@@ -61,7 +64,8 @@ fn check_sizes(profile: &Profile) -> Result<(), String> {
 
 fn check_runs(profile: &Profile) -> Result<(), String> {
     let slots = profile.slot_ns / SLOT_NS_MIN;
-    if slots * SLOT_NS_MIN != profile.slot_ns || !slots.is_power_of_two() {
+    let is_whole = slots * SLOT_NS_MIN == profile.slot_ns && slots.is_power_of_two();
+    if !is_whole || profile.slot_ns > SLOT_NS_MAX {
         return Err(format!("time slots of {} ns", profile.slot_ns));
     }
     for (index, run) in profile.runs.iter().enumerate() {
@@ -184,7 +188,9 @@ fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str>
     };
     let run = profile.run_of(object);
     let start = u64::from(access.extent).checked_mul(object.extent_bytes);
+    let slot_start = u64::from(access.slot).checked_mul(profile.slot_ns);
     let wrong = [
+        (slot_start.is_none_or(|start| start >= NS_MAX), "its time is not believed"),
         (
             phase.run != run || phase.process.is_some_and(|process| process != object.process),
             "its phase is another process's",

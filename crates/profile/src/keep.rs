@@ -90,7 +90,7 @@ impl Profile {
 
     /// One more than the last time slot with an access.
     fn slots(&self) -> u32 {
-        self.accesses.iter().map(|access| access.slot + 1).max().unwrap_or(0)
+        self.accesses.iter().map(|access| access.slot.saturating_add(1)).max().unwrap_or(0)
     }
 
     /// Whether no table has more rows than are read.
@@ -285,12 +285,12 @@ fn merge<'a>(members: impl Iterator<Item = &'a Object> + Clone) -> Object {
         return one;
     }
     for object in all {
-        one.count += object.count;
+        one.count = one.count.saturating_add(object.count);
         one.bytes = one.bytes.max(object.bytes);
         one.born_bytes = one.born_bytes.saturating_add(object.born_bytes);
         one.birth_ns = one.birth_ns.min(object.birth_ns);
         one.death_ns = one.death_ns.max(object.death_ns);
-        one.freed += object.freed;
+        one.freed = one.freed.saturating_add(object.freed);
         one.lived_ns = one.lived_ns.saturating_add(object.lived_ns);
     }
     one.born_bytes = one.born_bytes.min(i64::MAX as u64);

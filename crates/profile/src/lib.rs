@@ -29,7 +29,7 @@ mod wrappers;
 pub use check::{RUNS_MAX, check};
 pub use export::{Format, TABLES};
 pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
-pub use merge::{MergeError, Relation, merge};
+pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
 pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
 pub use phases::DETECTED_MAX;
 pub use place::{deserving, place};
@@ -38,6 +38,8 @@ pub use profile::{
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
+#[cfg(feature = "forge")]
+pub use store::{forge, read_forged};
 pub use table::TEXT_BYTES_MAX;
 pub use tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,

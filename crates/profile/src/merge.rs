@@ -41,10 +41,24 @@ pub enum MergeError {
         /// Of the first.
         first: String,
     },
+    /// Parts of one run begin together.
+    #[error(
+        "profile {index} began {apart_s} s after or before another; parts of one run begin within \
+         {PARTS_APART_S_MAX} s of each other"
+    )]
+    Apart {
+        /// Which of the profiles, from 0.
+        index: usize,
+        /// Seconds.
+        apart_s: u64,
+    },
     /// A part of a run that is several already.
     #[error("profile {0} has several runs; parts of one run have one each")]
     ManyRuns(usize),
 }
+
+/// How far apart parts of one run may begin, seconds: batch systems start ranks within minutes.
+pub const PARTS_APART_S_MAX: u64 = 3600;
 
 /// How profiles belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +129,10 @@ fn check(profiles: &[Profile], relation: Relation) -> Result<(), MergeError> {
         }
         if relation == Relation::Parts && profile.runs.len() > 1 {
             return Err(MergeError::ManyRuns(index));
+        }
+        let apart_s = run.start_unix_ns.abs_diff(one.start_unix_ns) / 1_000_000_000;
+        if relation == Relation::Parts && apart_s > PARTS_APART_S_MAX {
+            return Err(MergeError::Apart { index, apart_s });
         }
     }
     Ok(())
@@ -255,10 +273,10 @@ impl Seen {
 impl Coarse {
     /// Adds what became coarser in another part.
     fn absorb(&mut self, other: &Coarse) {
-        self.objects_merged += other.objects_merged;
-        self.sites_merged += other.sites_merged;
-        self.extents_merged += other.extents_merged;
-        self.processes_merged += other.processes_merged;
+        self.objects_merged = self.objects_merged.saturating_add(other.objects_merged);
+        self.sites_merged = self.sites_merged.saturating_add(other.sites_merged);
+        self.extents_merged = self.extents_merged.saturating_add(other.extents_merged);
+        self.processes_merged = self.processes_merged.saturating_add(other.processes_merged);
         self.slots_doubled = self.slots_doubled.max(other.slots_doubled);
     }
 }
