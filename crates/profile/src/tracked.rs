@@ -8,7 +8,7 @@
 //!                        `--> groups: (site, size class, kind) -> sums over all of them
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::keep::settle;
 use crate::profile::{Access, Object, size_class};
@@ -24,6 +24,13 @@ const EXTENTS: u64 = 64;
 
 /// Smallest extent, bytes: what is smaller is one.
 const EXTENT_BYTES_MIN: u64 = 64 << 10;
+
+/// How far times of samples and of records may be apart: records have those of the programs' clock,
+/// which is set at every look, each 10 ms.
+const CLOCK_NS: u64 = 20_000_000;
+
+/// Dead objects that late samples are looked for in, half a microsecond each time.
+const GHOSTS_MAX: usize = 512;
 
 /// Cells at the end of an object's list that are looked through for the one to add to.
 const CELLS_RECENT: usize = 2 * EXTENTS as usize;
@@ -69,6 +76,18 @@ struct Live {
     cells: Vec<Access>,
 }
 
+/// Where a dead object was, for samples that come late.
+struct Ghost {
+    addr: u64,
+    end: u64,
+    birth_ns: u64,
+    death_ns: u64,
+    group: u32,
+    extent_bytes: u64,
+    /// Its place in the list of the dead; its group is merged otherwise.
+    dead: Option<u32>,
+}
+
 /// A dead object that is kept by itself.
 struct Dead {
     group: u32,
@@ -97,6 +116,8 @@ pub(crate) struct Tracked {
     groups: Vec<Group>,
     known: HashMap<Key, u32>,
     dead: Vec<Dead>,
+    /// The latest dead, oldest first.
+    ghosts: VecDeque<Ghost>,
     phases: Vec<(u64, Option<u64>)>,
     has_phases: bool,
     live_bytes: u64,
@@ -115,6 +136,7 @@ impl Tracked {
             groups: Vec::new(),
             known: HashMap::new(),
             dead: Vec::new(),
+            ghosts: VecDeque::new(),
             phases: Vec::new(),
             has_phases: true,
             live_bytes: 0,
@@ -249,20 +271,33 @@ impl Tracked {
     pub(crate) fn accessed(&mut self, addr: u64, at_ns: u64, slot_ns: u64, mut access: Access) {
         self.reslot(slot_ns);
         self.last_ns = self.last_ns.max(at_ns);
-        let Some((at, live)) = self.live.range_mut(..=addr).next_back() else { return };
-        if addr >= at + live.bytes {
-            return;
-        }
         access.slot = u32::try_from(at_ns / slot_ns).unwrap_or(u32::MAX);
         let entered = self.phases.partition_point(|(start_ns, _)| *start_ns <= at_ns);
         access.phase = entered.saturating_sub(1) as u32;
-        let group = &mut self.groups[live.group as usize];
-        let cells = if group.is_merged {
-            &mut group.cells
-        } else {
-            access.extent = (addr - at).checked_div(live.extent_bytes).unwrap_or(0) as u32;
-            &mut live.cells
+        let found = self.live.range_mut(..=addr).next_back();
+        let found = found.filter(|(at, live)| addr < *at + live.bytes);
+        // What lives was perhaps not there yet when the access happened.
+        let is_late = found.as_ref().is_none_or(|(_, live)| at_ns + CLOCK_NS < live.birth_ns);
+        let ghost =
+            if is_late { self.ghosts.iter().rev().find(|g| g.was_hit(addr, at_ns)) } else { None };
+        let (cells, extent) = match (ghost, found) {
+            (Some(ghost), _) => {
+                let extent = (addr - ghost.addr).checked_div(ghost.extent_bytes);
+                match ghost.dead {
+                    Some(dead) => (&mut self.dead[dead as usize].cells, extent),
+                    None => (&mut self.groups[ghost.group as usize].cells, None),
+                }
+            }
+            (None, Some((at, live))) => {
+                let group = &mut self.groups[live.group as usize];
+                match group.is_merged {
+                    true => (&mut group.cells, None),
+                    false => (&mut live.cells, (addr - at).checked_div(live.extent_bytes)),
+                }
+            }
+            (None, None) => return,
         };
+        access.extent = extent.unwrap_or(0) as u32;
         let recent = cells.len().saturating_sub(CELLS_RECENT);
         match cells[recent..].iter_mut().rev().find(|cell| cell.key() == access.key()) {
             Some(cell) => cell.absorb(&access),
@@ -399,6 +434,20 @@ impl Tracked {
         group.freed += u64::from(is_freed);
         group.lived_ns = group.lived_ns.saturating_add(death_ns - live.birth_ns);
         group.last_death_ns = group.last_death_ns.max(death_ns);
+        if is_freed {
+            if self.ghosts.len() == GHOSTS_MAX {
+                self.ghosts.pop_front();
+            }
+            self.ghosts.push_back(Ghost {
+                addr,
+                end: addr + live.bytes,
+                birth_ns: live.birth_ns,
+                death_ns,
+                group: live.group,
+                extent_bytes: live.extent_bytes,
+                dead: (!group.is_merged).then_some(self.dead.len() as u32),
+            });
+        }
         if group.is_merged {
             self.cells -= live.cells.len();
             self.cells += take_in(group, live.cells);
@@ -442,6 +491,8 @@ impl Tracked {
             !group.is_merged
         });
         self.dead.shrink_to_fit();
+        // Their places have changed.
+        self.ghosts.clear();
         for group in groups.iter_mut().filter(|group| group.is_merged) {
             group.kept = 0;
             settle(&mut group.cells);
@@ -449,6 +500,15 @@ impl Tracked {
         let live = self.live.values().map(|live| live.cells.len());
         let dead = self.dead.iter().map(|dead| dead.cells.len());
         self.cells = live.chain(dead).chain(self.groups.iter().map(|g| g.cells.len())).sum();
+    }
+}
+
+impl Ghost {
+    /// Whether it had this address at this time, as far as clocks agree.
+    fn was_hit(&self, addr: u64, at_ns: u64) -> bool {
+        (self.addr..self.end).contains(&addr)
+            && at_ns + CLOCK_NS >= self.birth_ns
+            && at_ns <= self.death_ns + CLOCK_NS
     }
 }
 

@@ -100,6 +100,23 @@ fn lives_and_accesses() {
 }
 
 #[test]
+fn samples_that_come_late_find_the_dead() {
+    let mut recorder = recorder();
+    born(&mut recorder, MIB, MIB, 1, 10);
+    gone(&mut recorder, MIB, MIB, 140);
+    recorder.sample(&sample(130, MIB + 9, AccessKind::Read));
+    // Its memory belongs to another one now.
+    born(&mut recorder, MIB, MIB, 2, 150);
+    recorder.sample(&sample(120, MIB + 9, AccessKind::Write));
+    recorder.sample(&sample(500, MIB + 9, AccessKind::Write));
+    gone(&mut recorder, MIB, MIB, 600);
+    // Nobody lives there at that time.
+    recorder.sample(&sample(800, MIB + 9, AccessKind::Write));
+    let profile = end(recorder, 1000);
+    assert_eq!(shown(&profile), ["1: 1048576 10-140 10/10", "2: 1048576 150-600 0/10"]);
+}
+
+#[test]
 fn holes_growth_and_what_is_left() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, 4 * MIB, 1, 10);
