@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{bench_alloc, bench_counted, bench_overhead, exec};
+use crate::{bench_alloc, bench_counted, bench_overhead, bench_record, exec};
 
 /// What `--quick` may take after the build.
 const QUICK_LIMIT: Duration = Duration::from_secs(40);
@@ -71,6 +71,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(bench_overhead::rows)]),
     ("instructions", &[Program::Function(bench_counted::rows)]),
+    ("record", &[Program::Function(bench_record::rows)]),
     ("planner", &[Program::Examples("planner")]),
     ("memsim", &[Program::Examples("memsim")]),
     ("policy", &[Program::Examples("policy")]),

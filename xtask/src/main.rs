@@ -8,6 +8,7 @@ mod bench;
 mod bench_alloc;
 mod bench_counted;
 mod bench_overhead;
+mod bench_record;
 mod build;
 mod demo;
 mod docs;

@@ -24,14 +24,19 @@ const SLOTS_FEW: u32 = 64;
 impl Profile {
     /// Bytes of it before packing. Texts count once each.
     pub fn bytes(&self) -> u64 {
+        let sites: usize = self.sites.iter().map(site_bytes).sum();
+        self.rows_bytes() + (sites + self.texts_bytes()) as u64
+    }
+
+    /// The same without sites and texts, at once.
+    pub(crate) fn rows_bytes(&self) -> u64 {
         let threads: usize = self.processes.iter().map(|process| process.threads.len()).sum();
         let rows = self.objects.len() * row_bytes::<Object>()
             + self.accesses.len() * row_bytes::<Access>()
             + self.phases.len() * row_bytes::<crate::Phase>()
             + self.processes.len() * row_bytes::<Process>()
-            + threads * row_bytes::<ThreadRow>()
-            + self.sites.iter().map(site_bytes).sum::<usize>();
-        (rows + self.texts_bytes()) as u64
+            + threads * row_bytes::<ThreadRow>();
+        rows as u64
     }
 
     fn texts_bytes(&self) -> usize {

@@ -229,7 +229,7 @@ impl Recorder {
             }));
         }
         self.ended.coarse.objects_merged += left.objects_merged;
-        if self.ended.bytes() > self.compact_due {
+        if self.ended.rows_bytes() > self.compact_due {
             self.compact();
         }
     }
@@ -261,7 +261,8 @@ impl Recorder {
         let sites = (0..).zip(&self.ended.sites).map(|(at, site)| (site.hash, at));
         self.sites = sites.collect();
         // Where it cannot get smaller, it is not tried at every process's end.
-        self.compact_due = self.config.limit_bytes.max(self.ended.bytes()).saturating_mul(SLACK);
+        self.compact_due =
+            self.config.limit_bytes.max(self.ended.rows_bytes()).saturating_mul(SLACK);
     }
 
     /// The index of a new process, and whether it has that with others.

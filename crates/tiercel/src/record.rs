@@ -147,7 +147,17 @@ fn json(overview: &Overview, output: &Path, ending: Ending) -> serde_json::Value
         "profile": output.display().to_string(),
         "exit_status": ending.shell_status(),
         "overview": overview,
+        "peak_memory_bytes": peak_memory_bytes(),
     })
+}
+
+/// Most memory this process had at a time, the daemon in it included; 0 when the kernel does not
+/// tell.
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0u64) * 1024
 }
 
 fn unix_ns() -> u64 {

@@ -1,0 +1,120 @@
+//! `./x bench record`: what recording costs a program that allocates all the time. In: whether to be
+//! quick. Out: rows: time over plain, memory of the recorder, time to open what it wrote. Knows
+//! nothing of what a profile has in it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::{Row, median};
+use crate::{build, exec};
+
+/// The program, its arguments, how many allocations it makes.
+struct Case {
+    name: &'static str,
+    arguments: [&'static str; 3],
+    /// Of each of its two threads.
+    allocations: u64,
+}
+
+/// The second has each allocation as an object of its own; nobody promised anything there.
+const CASES: &[Case] = &[
+    Case {
+        name: "50 M allocations, one in 2000 of 4 KiB and more",
+        arguments: ["churn", "slots=100000", "largest=1024"],
+        allocations: 25_000_000,
+    },
+    Case {
+        name: "2 M allocations, most of 4 KiB and more",
+        arguments: ["churn", "slots=2000", "largest=65536"],
+        allocations: 1_000_000,
+    },
+];
+
+const ROUNDS: usize = 3;
+/// A quick run allocates this part of it.
+const QUICK_PART: u64 = 25;
+/// Run time over plain.
+const TIME_LIMIT: f64 = 2.0;
+/// Memory of the recorder, MiB: its limits are 140 MiB of what it remembers, and the ledger.
+const MEMORY_LIMIT: f64 = 512.0;
+/// Opening the profile, seconds.
+const OPEN_LIMIT: f64 = 5.0;
+
+pub fn rows(quick: bool) -> Result<Vec<Row>> {
+    build::runtime(&[])?;
+    let (tiercel, workloads) = (build::tiercel()?, build::workloads()?);
+    let profile = exec::target().join("bench.profile");
+    let mut rows = Vec::new();
+    for (index, case) in CASES.iter().enumerate() {
+        let limit = (index == 0).then_some(TIME_LIMIT);
+        rows.extend(measure(case, quick, limit, &tiercel, &workloads, &profile)?);
+    }
+    Ok(rows)
+}
+
+fn measure(
+    case: &Case,
+    quick: bool,
+    limit: Option<f64>,
+    tiercel: &Path,
+    workloads: &Path,
+    profile: &Path,
+) -> Result<Vec<Row>> {
+    let [program, first, second] = case.arguments;
+    let allocations = if quick { case.allocations / QUICK_PART } else { case.allocations };
+    let program = workloads.join(program);
+    let arguments = [first, second, "threads=2", &format!("accesses={allocations}")];
+    let (mut plain, mut recorded, mut memory, mut open) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..if quick { 1 } else { ROUNDS } {
+        let (seconds, _) = timed(Command::new(&program).args(arguments))?;
+        plain.push(seconds);
+        let mut record = Command::new(tiercel);
+        record.args(["record", "--json", "-o"]).arg(profile).arg("--").arg(&program);
+        let (seconds, said) = timed(record.args(arguments))?;
+        recorded.push(seconds);
+        let line = said.lines().find(|line| line.starts_with('{')).context("no JSON")?;
+        let value: serde_json::Value = serde_json::from_str(line)?;
+        let bytes = value["peak_memory_bytes"].as_f64().context("no peak memory")?;
+        memory.push(bytes / f64::from(1 << 20));
+        let mut show = Command::new(tiercel);
+        open.push(timed(show.args(["profile", "show", "--json"]).arg(profile))?.0);
+    }
+    let ratios: Vec<f64> = recorded.iter().zip(&plain).map(|(one, other)| one / other).collect();
+    let ratio = median(&ratios);
+    let time = Row {
+        name: format!("record, {}", case.name),
+        ours: median(&recorded),
+        peer: Some(median(&plain)),
+        peer_name: Some("plain".into()),
+        ratio: Some(ratio),
+        limit,
+        holds: limit.is_none_or(|limit| ratio <= limit),
+        spread: Some(crate::bench::spread(&ratios)),
+        unit: "s".into(),
+    };
+    let alone = |name: &str, ours: f64, limit: f64, unit: &str| Row {
+        name: format!("{name}, {}", case.name),
+        ours,
+        peer: None,
+        peer_name: None,
+        ratio: None,
+        limit: Some(limit),
+        holds: ours <= limit,
+        spread: None,
+        unit: unit.into(),
+    };
+    let memory = alone("recorder's memory", median(&memory), MEMORY_LIMIT, "MiB");
+    Ok(vec![time, memory, alone("open", median(&open), OPEN_LIMIT, "s")])
+}
+
+/// Seconds a command took, and what it said on standard error.
+fn timed(command: &mut Command) -> Result<(f64, String)> {
+    let start = Instant::now();
+    let out = command.stdout(Stdio::null()).output()?;
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(out.status.success(), "{} ended with {}", exec::shown(command), out.status);
+    Ok((seconds, String::from_utf8_lossy(&out.stderr).into_owned()))
+}
