@@ -16,7 +16,7 @@ use tiercel_profile::{
     Frame, Name, Names, Profile, Recorder, RecorderConfig, Run, Seen, Site, TEXT_BYTES_MAX,
 };
 use tiercel_sampler::Kind;
-use tiercel_wire::Sample;
+use tiercel_wire::{Sample, Session};
 
 /// Sites that get names, those accessed most first: a frame that was not seen before takes up to a
 /// millisecond.
@@ -59,7 +59,7 @@ impl Recording {
     /// The client's objects are in the ledger still; its sites have been learned.
     pub(crate) fn client_left(&mut self, client: &Client, ledger: &mut Ledger, now_ms: u64) {
         self.hear(ledger);
-        let mut names = ClientNames { uses: &client.uses };
+        let mut names = ClientNames { uses: &client.uses, session: &client.session };
         self.recorder.process_gone(client.pid, now_ms, &mut names);
     }
 
@@ -101,6 +101,7 @@ impl Daemon {
 
 struct ClientNames<'a> {
     uses: &'a ClientUses,
+    session: &'a Session,
 }
 
 impl Names for ClientNames<'_> {
@@ -116,7 +117,8 @@ impl Names for ClientNames<'_> {
     }
 
     fn phase(&mut self, number: u64) -> Arc<str> {
-        format!("phase {number}").into()
+        let known = u32::try_from(number).ok().and_then(|number| self.session.phase_name(number));
+        known.map_or_else(|| format!("phase {number}"), |known| known.name).into()
     }
 }
 

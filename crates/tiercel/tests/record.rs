@@ -76,6 +76,40 @@ fn a_program_is_recorded_with_its_child() {
 }
 
 #[test]
+fn phases_that_a_program_marks_have_their_names() {
+    const PHASES: &str = r#"
+#include <time.h>
+void tiercel_phase(const char *name) __attribute__((weak));
+static void spin(long ms) {
+    struct timespec began, now;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000 < ms);
+}
+int main(void) {
+    const char *names[] = {"load", "solve", "load"};
+    for (int i = 0; i < 3; i++) {
+        /* Longer than the clock is coarse, on a busy machine too. */
+        spin(300);
+        if (tiercel_phase)
+            tiercel_phase(names[i]);
+    }
+    return 0;
+}
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "phases", PHASES, &[]);
+    let output = folder.path().join("p.profile");
+    let done = record(&output, &[program.to_str().unwrap()]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let profile = read(&output).unwrap();
+    let marked = profile.phases.iter().filter(|phase| phase.process.is_some());
+    let names: Vec<&str> = marked.map(|phase| &*phase.name).collect();
+    assert_eq!(names, ["start", "load", "solve", "load"]);
+}
+
+#[test]
 fn what_a_killed_program_did_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(folder.path(), "tables", PROGRAM, &[]);
