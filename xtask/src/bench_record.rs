@@ -1,5 +1,5 @@
-//! `./x bench record`: what recording costs a program that allocates all the time. In: whether to be
-//! quick. Out: rows: time over plain, memory of the recorder, time to open what it wrote. Knows
+//! `./x bench record`: what recording costs a program that allocates all the time. In: whether to
+//! be quick. Out: rows: time over plain, memory of the recorder, time to open what it wrote. Knows
 //! nothing of what a profile has in it.
 
 use std::path::Path;
