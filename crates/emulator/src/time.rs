@@ -26,8 +26,8 @@ pub static CLOCK: Clock = Clock::new();
 /// Virtual CPUs are apart by little more than this, picoseconds.
 pub const QUANTUM_PS: u64 = 20_000_000;
 
-/// A virtual CPU that is ahead waits in steps, the first ones as short as this. Exclusive sections of
-/// others, which wait for it, are held up by some of these steps ([`Clock::wait`]).
+/// A virtual CPU that is ahead waits in steps, the first ones as short as this. Exclusive sections
+/// of others, which wait for it, are held up by some of these steps ([`Clock::wait`]).
 const WAIT_STEP: Duration = Duration::from_micros(20);
 /// Steps of one length; then they are twice as long, up to 32 times: who waits that long waits for
 /// the host's scheduler, and would only take time from what it waits for.

@@ -18,8 +18,8 @@ use tiercel_machine::parse_bytes;
 /// Where a checkout keeps results.
 const RESULTS: &str = "lab/results";
 
-/// What Tiercel is told in `compare`: programs run for seconds of modelled time there, where they run
-/// for minutes on hardware, so ticks are shorter and samples closer by as much.
+/// What Tiercel is told in `compare`: programs run for seconds of modelled time there, where they
+/// run for minutes on hardware, so ticks are shorter and samples closer by as much.
 const COMPARE_CONFIG: &str =
     "sampling = { period = 512, cpu-budget = 0.05 }\n[policy]\ntick_ms = 25\n";
 
