@@ -7,7 +7,7 @@ use tiercel_planner::{Objective, Strategy};
 use tiercel_profile::plan::{
     Drafted, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
     PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram,
-    PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit,
+    PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit, predict,
 };
 use tiercel_profile::{
     Access, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site,
@@ -209,6 +209,29 @@ fn a_machine_with_other_memories_gets_what_matches() {
     assert_eq!(fit.remarks.len(), 1, "{:?}", fit.remarks);
     let fastest = arenas.iter().position(|id| *id == tiers[0].nodes[0]).unwrap() as u8;
     assert!(fit.rows.iter().any(|row| row.arena == fastest));
+}
+
+#[test]
+fn less_fast_memory_is_slower_and_more_samples_are_surer() {
+    let seen = profile(3, 50_000_000);
+    let at = |profile: &Profile, bytes| {
+        let drafted = draft(profile, &profile.machine, &wish(Strategy::Joint, bytes)).unwrap();
+        predict(profile, &drafted)
+    };
+    let points = [8, 16, 24, 32].map(|mib| at(&seen, mib * MIB));
+    for two in points.windows(2) {
+        assert!(two[0].slowdown >= two[1].slowdown, "{points:?}");
+    }
+    let [least, .., all] = points;
+    assert!((all.slowdown - 1.0).abs() < 1e-9 && all.error < 1e-9, "{all:?}");
+    assert!(1.0 < least.slowdown && least.slowdown < least.all_slow, "{least:?}");
+    assert!(least.error > 0.0);
+    let mut surer = seen;
+    surer.accesses.iter_mut().for_each(|access| access.samples *= 100);
+    assert!(at(&surer, 8 * MIB).error < least.error / 5.0);
+    // What never reached memory for long leaves its time to the rest: hardly any slowdown.
+    let idle = profile(3, 1_000);
+    assert!(at(&idle, 8 * MIB).slowdown < 1.001);
 }
 
 fn any_place() -> impl Strategy2<Value = PlannedPlace> {

@@ -41,6 +41,11 @@ pub enum Verb {
   tiercel plan app.profile --machine xeonmax-hbm --strategy phased -o app.plan
   tiercel plan app.profile --explain make_grid")]
     Plan(crate::plan::PlanArgs),
+    /// Predict how much slower a recorded program is with less fast memory, or on other machines
+    #[command(after_help = "Examples:
+  tiercel whatif app.profile
+  tiercel whatif app.profile --machine spr-cxl --machine xeonmax-hbm --svg app.svg")]
+    Whatif(crate::whatif::WhatifArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB

@@ -19,6 +19,7 @@ mod run;
 mod show;
 mod table;
 mod verbs;
+mod whatif;
 
 use args::{Args, Verb};
 use clap::Parser;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Verb::Record(args) => return record::record(args),
         Verb::Profile(args) => profile::profile(args),
         Verb::Plan(args) => plan::plan(args),
+        Verb::Whatif(args) => whatif::whatif(args),
         Verb::Daemon(args) => verbs::daemon(args),
         Verb::Top(args) => verbs::top(args),
         Verb::Why(args) => verbs::why(args),

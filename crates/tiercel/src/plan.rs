@@ -105,6 +105,19 @@ pub enum UnplannedArg {
 }
 
 impl WishArgs {
+    /// What is wished where only the strategy is said.
+    pub fn usual(strategy: StrategyArg) -> WishArgs {
+        WishArgs {
+            machine: None,
+            fast: Limit::Capacity,
+            strategy,
+            ahead: 1,
+            objective: ObjectiveArg::Time,
+            slowdown: None,
+            unplanned: UnplannedArg::Slowest,
+        }
+    }
+
     /// The machine to plan for.
     pub fn machine_of(&self, profile: &Profile) -> Result<Machine> {
         match &self.machine {

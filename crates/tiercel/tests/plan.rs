@@ -204,6 +204,23 @@ fn a_place_is_explained() {
 }
 
 #[test]
+fn less_memory_is_predicted() {
+    let stage = Stage::new();
+    stage.planned();
+    let args =
+        ["whatif", "app.profile", "--fast", "25%", "--fast", "100%", "--json", "--svg", "p.svg"];
+    let output = stage.tiercel(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let points: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(points.as_array().unwrap().len(), 2, "{points}");
+    assert_eq!(points[1]["slowdown"], 1.0, "nothing was observed: nothing is slower");
+    assert!(std::fs::read_to_string(stage.path("p.svg")).unwrap().starts_with("<svg"));
+    let args = ["whatif", "app.profile", "--machine", "spr-cxl", "--machine", "xeonmax-hbm"];
+    let said = common::stdout(&stage.tiercel(&args));
+    assert!(said.contains("xeonmax-hbm") && said.contains("33%"), "{said}");
+}
+
+#[test]
 fn plans_that_are_none_stop_before_the_program_starts() {
     let stage = Stage::new();
     stage.planned();

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "tiercel",
         &[
             "wire", "machine", "ledger", "policy", "planner", "profile", "sampler", "mover",
-            "daemon", "lab",
+            "daemon", "report", "lab",
         ],
     ),
     ("xtask", &["machine", "report", "lab"]),

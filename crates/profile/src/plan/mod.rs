@@ -14,6 +14,7 @@ mod compile;
 mod draft;
 mod file;
 mod make;
+mod predict;
 mod stack;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,7 @@ pub use draft::{
 };
 pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
 pub use make::{Asked, Group, plan_of};
+pub use predict::{Prediction, predict};
 pub use stack::{StackKeys, numbered};
 
 /// What to do in a run.

@@ -1,0 +1,75 @@
+//! How much slower a program is expected to be with less fast memory.
+//! In: a profile, plans made from it. Out: [`Prediction`]s. Knows nothing of how they are shown.
+//!
+//! The time that no placement changes is what is left of the recorded time after its accesses, which
+//! are reckoned to have been served by the recording machine's fastest memory: where a program runs
+//! as long as there is room. Then slowdown = (rest + accesses as planned) / (rest + all fast).
+
+use tiercel_machine::Machine;
+use tiercel_planner::{Memory, object_cost};
+
+use super::Drafted;
+use crate::profile::Profile;
+
+/// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
+const DEVIATIONS: f64 = 1.96;
+
+/// What is expected of a plan, against all memory being fast.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Prediction {
+    /// Time over that with everything in the fastest memory; 1: as fast.
+    pub slowdown: f64,
+    /// Half an error bar: what chance in the samples does. The model's own error comes on top.
+    pub error: f64,
+    /// The same with everything in the slowest memory.
+    pub all_slow: f64,
+    /// Time no placement changes, nanoseconds.
+    pub rest_ns: f64,
+}
+
+/// What a plan is expected to do on the machine it was made for.
+pub fn predict(profile: &Profile, drafted: &Drafted) -> Prediction {
+    let expected = &drafted.plan.expected;
+    let rest_ns = rest_ns(profile, drafted);
+    let fast_ns = rest_ns + expected.in_fastest_ns;
+    if fast_ns <= 0.0 {
+        return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
+    }
+    let over = |access_ns: f64| (rest_ns + access_ns) / fast_ns;
+    let slower_ns = (expected.access_ns - expected.in_fastest_ns).max(0.0);
+    Prediction {
+        slowdown: over(expected.access_ns),
+        error: DEVIATIONS * chance(drafted) * slower_ns / fast_ns,
+        all_slow: over(expected.in_slowest_ns),
+        rest_ns,
+    }
+}
+
+fn rest_ns(profile: &Profile, drafted: &Drafted) -> f64 {
+    let took_ns: f64 = profile.runs.iter().map(|run| run.duration_ns as f64).sum();
+    let workload = &drafted.told.workload;
+    let recorded = fastest_of(&profile.machine);
+    let accesses_ns = recorded.map_or(0.0, |memory| {
+        workload.objects.iter().map(|object| object_cost(workload, object, &memory).time_ns).sum()
+    });
+    (took_ns - accesses_ns).max(0.0)
+}
+
+fn fastest_of(machine: &Machine) -> Option<Memory> {
+    Memory::of_machine(machine, None).0.into_iter().next()
+}
+
+/// Relative standard error of what can be won, from the samples of each object: n of them are right
+/// to 1 / sqrt(n).
+fn chance(drafted: &Drafted) -> f64 {
+    let (workload, memories) = (&drafted.told.workload, &drafted.memories);
+    let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
+    let (mut variance, mut sum) = (0.0, 0.0);
+    for (object, group) in workload.objects.iter().zip(&drafted.groups) {
+        let cost = |memory| object_cost(workload, object, memory).time_ns;
+        let gain = cost(slowest) - cost(fastest);
+        sum += gain;
+        variance += gain * gain / group.samples.max(1) as f64;
+    }
+    if sum > 0.0 { variance.sqrt() / sum } else { 0.0 }
+}

@@ -1,0 +1,146 @@
+//! `tiercel whatif`: what less fast memory, or another machine, would cost a program.
+//! In: [`WhatifArgs`], a profile. Out: a table, JSON, a plot. Knows nothing of how it is predicted.
+
+use crate::engine::described;
+use crate::plan::{StrategyArg, WishArgs};
+use crate::table::{Align, Table, printable};
+use crate::verbs::say;
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use serde::Serialize;
+use std::path::PathBuf;
+use tiercel_daemon::units::short_bytes;
+use tiercel_machine::Machine;
+use tiercel_policy::Limit;
+use tiercel_profile::Profile;
+use tiercel_profile::plan::{draft, peak_bytes, predict};
+use tiercel_report::{Lines, Series};
+
+/// Shares of the peak that are looked at where nobody says which, percent.
+const SHARES: [f64; 6] = [12.5, 25.0, 33.0, 50.0, 75.0, 100.0];
+
+/// What `tiercel whatif` is told.
+#[derive(ClapArgs, Debug)]
+pub struct WhatifArgs {
+    /// The profile: what `tiercel record` wrote
+    #[arg(value_name = "PROFILE")]
+    pub profile: PathBuf,
+    /// Machines to look at instead of the profile's; may be given several times
+    #[arg(long, value_name = "FILE|NAME")]
+    pub machine: Vec<String>,
+    /// Sizes of the fast memory to look at; may be given several times
+    #[arg(long, value_name = "SHARE|SIZE")]
+    pub fast: Vec<Limit>,
+    /// How placements are found
+    #[arg(long, value_enum, default_value_t = StrategyArg::Joint)]
+    pub strategy: StrategyArg,
+    /// Write a plot to this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One machine with one size of fast memory.
+#[derive(Serialize)]
+struct Point {
+    machine: String,
+    fast: String,
+    fast_bytes: u64,
+    share_of_peak: f64,
+    slowdown: f64,
+    error: f64,
+    all_slow: f64,
+    moved_bytes: u64,
+}
+
+/// `tiercel whatif`.
+pub fn whatif(args: &WhatifArgs) -> Result<()> {
+    let profile = tiercel_profile::read(&args.profile)?;
+    let machines: Vec<Machine> = match args.machine.is_empty() {
+        true => vec![profile.machine.clone()],
+        false => args.machine.iter().map(|name| described(name)).collect::<Result<_>>()?,
+    };
+    let mut points = Vec::new();
+    for machine in &machines {
+        points.extend(points_of(args, &profile, machine)?);
+    }
+    if let Some(path) = &args.svg {
+        let plot = plot(&points).svg().context("the plot")?;
+        std::fs::write(path, plot).with_context(|| path.display().to_string())?;
+    }
+    match args.json {
+        true => say(&format!("{}\n", serde_json::to_string(&points)?)),
+        false => say(&table(&points)),
+    }
+}
+
+fn points_of(args: &WhatifArgs, profile: &Profile, machine: &Machine) -> Result<Vec<Point>> {
+    let peak = peak_bytes(&profile.to_workload().workload);
+    let sizes = match args.fast.is_empty() {
+        true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
+        false => args.fast.clone(),
+    };
+    let point = |fast: Limit| {
+        let wish = WishArgs::usual(args.strategy).wish(fast, peak);
+        let drafted = draft(profile, machine, &wish)?;
+        let predicted = predict(profile, &drafted);
+        let fast_bytes = drafted.plan.fast_bytes();
+        Ok(Point {
+            machine: machine.name.clone(),
+            fast: wish.fast,
+            fast_bytes,
+            share_of_peak: fast_bytes as f64 / peak.max(1) as f64,
+            slowdown: predicted.slowdown,
+            error: predicted.error,
+            all_slow: predicted.all_slow,
+            moved_bytes: drafted.plan.expected.moved_bytes,
+        })
+    };
+    sizes.into_iter().map(point).collect()
+}
+
+fn table(points: &[Point]) -> String {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("machine", Left),
+        ("fast", Right),
+        ("of it", Right),
+        ("slowdown", Right),
+        ("by chance", Right),
+        ("all slow", Right),
+        ("moved", Right),
+    ]);
+    for point in points {
+        table.row(vec![
+            printable(&point.machine),
+            point.fast.clone(),
+            short_bytes(point.fast_bytes),
+            format!("{:.3}", point.slowdown),
+            format!("+-{:.3}", point.error),
+            format!("{:.3}", point.all_slow),
+            short_bytes(point.moved_bytes),
+        ]);
+    }
+    table.text()
+        + "slowdown over all memory being fast; `by chance` is what the number of samples may do, \
+           95 times of 100\n"
+}
+
+/// A line for each machine.
+fn plot(points: &[Point]) -> Lines {
+    let series = points.chunk_by(|a, b| a.machine == b.machine).map(|of_one| Series {
+        name: of_one[0].machine.clone(),
+        points: of_one.iter().map(|one| (one.share_of_peak * 100.0, one.slowdown)).collect(),
+    });
+    Lines {
+        title: "Predicted slowdown".to_owned(),
+        x: "fast memory, percent of the program's peak".to_owned(),
+        y: "time over all fast".to_owned(),
+        series: series.collect(),
+        expected: Vec::new(),
+        powers: false,
+        mark: Some(1.0),
+    }
+}
