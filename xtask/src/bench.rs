@@ -70,6 +70,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("alloc", &[Program::Function(bench_alloc::rows)]),
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(bench_overhead::rows)]),
+    ("plan-overhead", &[Program::Function(bench_overhead::planned_rows)]),
     ("instructions", &[Program::Function(bench_counted::rows)]),
     ("record", &[Program::Function(bench_record::rows)]),
     ("planner", &[Program::Examples("planner")]),

@@ -160,8 +160,8 @@ fn remarks(plan: &Plan, machine: &Machine) -> Vec<String> {
         let capacity_bytes: u64 = nodes.map(|node| node.capacity_bytes).sum();
         if memory.room_bytes > capacity_bytes {
             remarks.push(format!(
-                "the plan fills {} bytes of the fastest memory, of which there are {capacity_bytes}; \
-                 what does not fit goes to the next one",
+                "the plan fills {} bytes of the fastest memory, of which there are \
+                 {capacity_bytes}; what does not fit goes to the next one",
                 memory.room_bytes,
             ));
         }

@@ -1,9 +1,9 @@
 //! How much slower a program is expected to be with less fast memory.
 //! In: a profile, plans made from it. Out: [`Prediction`]s. Knows nothing of how they are shown.
 //!
-//! The time that no placement changes is what is left of the recorded time after its accesses, which
-//! are reckoned to have been served by the recording machine's fastest memory: where a program runs
-//! as long as there is room. Then slowdown = (rest + accesses as planned) / (rest + all fast).
+//! The time that no placement changes is what is left of the recorded time after its accesses.
+//! Those are reckoned to have been served by the fastest memory of the machine that recorded, where a
+//! program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
 
 use tiercel_machine::Machine;
 use tiercel_planner::{Memory, object_cost};
