@@ -3,9 +3,9 @@
 //! Knows nothing of tiers.
 //!
 //! Sampled counts are small, so of a thousand alike extents some look hot, and those a policy would
-//! promote, and some look cold, and those it would demote, for nothing. How different the extents of
-//! a site really are shows in how much more their counts n differ than those of a Poisson process
-//! with their means m would (an empirical Bayes estimate, as for a gamma prior):
+//! promote, and some look cold, and those it would demote, for nothing. How different the extents
+//! of a site really are shows in how much more their counts n differ than those of a Poisson
+//! process with their means m would (an empirical Bayes estimate, as for a gamma prior):
 //!
 //! ```text
 //! unlikeness h = (sum (n - m)^2 - sum m) / sum m^2      at least 0

@@ -32,9 +32,9 @@ pub const BATCH_OS_PAGES: usize = 4096;
 const ROUNDS: u32 = 4;
 /// Each round's pieces are this many powers of two shorter.
 const ROUND_SHIFT: u32 = 3;
-/// OS pages of one range that a residency question looks at, evenly spread; exact up to 256 KiB. All
-/// 16384 of an extent of 64 MiB took 5 ms; a range at random half on one node is told within 6% of
-/// its size, one that changes nodes once within 1.6%.
+/// OS pages of one range that a residency question looks at, evenly spread; exact up to 256 KiB.
+/// All 16384 of an extent of 64 MiB took 5 ms; a range at random half on one node is told within 6%
+/// of its size, one that changes nodes once within 1.6%.
 pub const MAX_QUERIED_OS_PAGES: u64 = 64;
 /// Longest move; all of the runtime's address range. A longer one is somebody's error and fails as
 /// such.

@@ -27,8 +27,8 @@ const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 /// So many times as much by byte is no noise.
 const OUTWEIGHS: f64 = 4.0;
 
-/// What is assumed of the cost of a byte counts as much as so many bytes moved: a first move of some
-/// MiB says more.
+/// What is assumed of the cost of a byte counts as much as so many bytes moved: a first move of
+/// some MiB says more.
 const ASSUMED_BYTES: f64 = (1u64 << 20) as f64;
 /// What was learned from the bytes before these fades.
 const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
@@ -254,8 +254,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Demotes until a tier holds no more than its limit, which counts for more than whether it pays.
-    /// Nothing is demoted for births that may never come.
+    /// Demotes until a tier holds no more than its limit, which counts for more than whether it
+    /// pays. Nothing is demoted for births that may never come.
     fn make_room(&mut self, from: u8, victims: &mut Vec<Misplaced>) {
         let at = usize::from(from);
         while self.books.used[at] > self.books.limits[at] {

@@ -59,8 +59,8 @@ impl Tiers {
         self.ranks.get(usize::from(node.0)).copied().unwrap_or(self.last())
     }
 
-    /// Takes the latencies that samples show where they are above those of idle memory: under load a
-    /// tier is slower than its description, and leaving it gains more.
+    /// Takes the latencies that samples show where they are above those of idle memory: under load
+    /// a tier is slower than its description, and leaving it gains more.
     pub(crate) fn observe(&mut self, ledger: &Ledger) {
         for ((read, write), tier) in self.latency_ns.iter_mut().zip(&self.tiers) {
             let seen: Vec<f32> =

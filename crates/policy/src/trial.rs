@@ -9,8 +9,8 @@
 //! ```
 //! What gained too little for what it cost stays: its cost is spent, and going back costs as much
 //! again.
-//! What a move did is read off the extents it moved: their latencies once it is done, over those that
-//! the memory they came from shows at the same time.
+//! What a move did is read off the extents it moved: their latencies once it is done, over those
+//! that the memory they came from shows at the same time.
 //! Where samples carry no latency, instructions per second tell at least a loss; where nobody
 //! counts those either, nothing is measured, nothing is held back, and the verdict says so.
 

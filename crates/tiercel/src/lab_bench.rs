@@ -19,9 +19,8 @@ use tiercel_machine::parse_bytes;
 const RESULTS: &str = "lab/results";
 
 /// What Tiercel is told in `compare`: programs run for seconds of modelled time there, where they
-/// run for minutes on hardware, so ticks are shorter and samples closer by as much.
-const COMPARE_CONFIG: &str =
-    "sampling = { period = 512, cpu-budget = 0.05 }\n[policy]\ntick_ms = 25\n";
+/// run for minutes on hardware, so ticks are shorter.
+const COMPARE_CONFIG: &str = "sampling = { cpu-budget = 0.02 }\n[policy]\ntick_ms = 50\n";
 
 /// What `bench` and `compare` share.
 #[derive(ClapArgs, Debug)]
@@ -84,7 +83,7 @@ pub struct CompareArgs {
     /// set-up then costs its instructions only
     #[arg(long, conflicts_with = "untimed")]
     regions: bool,
-    /// Tiercel's configuration; without it, ticks of 25 ms and a sample every 512 misses
+    /// Tiercel's configuration; without it, ticks of 50 ms
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Host seconds after which a run counts as hung
