@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tiercel_ledger::Ledger;
 use tiercel_machine::{Machine, NodeId};
-use tiercel_mover::Mover;
+use tiercel_mover::{Errno, Mover};
 use tiercel_policy::{Interval, Policy};
 use tiercel_sampler::Sampler;
 use tiercel_wire::{Record, Sample};
@@ -261,9 +261,13 @@ impl Daemon {
             return;
         }
         let last = tiers.last().and_then(|tier| tier.nodes.first());
-        if let Some(Err(errno)) = last.map(|node| tiercel_mover::prefer_for_this_thread(*node)) {
-            let what = "cannot keep the daemon's own memory out of the best tier";
-            self.summary.problem(format!("{what}: set_mempolicy: {errno}"));
+        match last.map(|node| tiercel_mover::prefer_for_this_thread(*node)) {
+            // A node the kernel does not have is one on paper.
+            None | Some(Ok(()) | Err(Errno(libc::EINVAL))) => {}
+            Some(Err(errno)) => {
+                let what = "cannot keep the daemon's own memory out of the best tier";
+                self.summary.problem(format!("{what}: set_mempolicy: {errno}"));
+            }
         }
     }
 
