@@ -426,6 +426,6 @@ fn spread(i: u64, asked: u64, total: u64) -> u64 {
     let strip = total / asked;
     let start = (u128::from(i) * u128::from(total) / u128::from(asked)) as u64;
     let mixed = i.wrapping_mul(GOLDEN);
-    let chance = (mixed ^ mixed >> 29).wrapping_mul(GOLDEN) >> 32;
-    start + (chance * strip >> 32)
+    let chance = (mixed ^ (mixed >> 29)).wrapping_mul(GOLDEN) >> 32;
+    start + ((chance * strip) >> 32)
 }
