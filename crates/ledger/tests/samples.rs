@@ -435,7 +435,9 @@ fn a_cut_that_comes_first_takes_its_range_from_the_late_birth() {
 fn check_beliefs(samples: &[u32], want: Expect) {
     let mut world = World::new(Config::default());
     let page = |nth: usize| 1024 * (nth as u64 + 1);
-    (0..samples.len()).for_each(|nth| drop(world.born(page(nth), 256, Flags(0))));
+    for nth in 0..samples.len() {
+        world.born(page(nth), 256, Flags(0));
+    }
     world.tick();
     for (nth, count) in samples.iter().enumerate() {
         (0..*count).for_each(|_| world.sample(page(nth), 1000, AccessKind::Read, Some(100)));

@@ -2,8 +2,8 @@
 //! In: a profile, plans made from it. Out: [`Prediction`]s. Knows nothing of how they are shown.
 //!
 //! The time that no placement changes is what is left of the recorded time after its accesses.
-//! Those are reckoned to have been served by the fastest memory of the machine that recorded, where a
-//! program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
+//! Those are reckoned to have been served by the fastest memory of the machine that recorded, where
+//! a program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
 
 use tiercel_machine::Machine;
 use tiercel_planner::{Memory, object_cost};
