@@ -66,20 +66,14 @@ int main(int argc, char **argv) {
     struct daemon d = {0};
     open_daemon(&d);
     pid_t pid = start_hosted(&d, "hosted");
-    while (d.sessions == 0) {
-        struct pollfd wait = {d.listener, POLLIN, 0};
-        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
-        accept_session(&d);
-    }
-    int status;
-    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
-    struct session *s = d.session[0];
+    struct session *s = first_session(&d);
+    wait_stop(pid);
     struct tcl_control *control = control_of(s);
     control->birth_bytes_left[0] = FAST_BYTES;
     control->small_arena = 1;
     control->arena_count = 2; /* both on node 0, the one there is everywhere */
     kill(pid, SIGCONT);
-    status = serve(&d, pid);
+    int status = serve(&d, pid);
     CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
     check_books(s);
     look_at_table(s);

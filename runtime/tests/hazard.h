@@ -275,6 +275,22 @@ __attribute__((unused)) static pid_t start_hosted(struct daemon *d, const char *
     return pid;
 }
 
+/* The session of the first program that comes. */
+__attribute__((unused)) static struct session *first_session(struct daemon *d) {
+    while (d->sessions == 0) {
+        struct pollfd wait = {d->listener, POLLIN, 0};
+        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
+        accept_session(d);
+    }
+    return d->session[0];
+}
+
+/* Waits until a hosted program has stopped itself. */
+__attribute__((unused)) static void wait_stop(pid_t pid) {
+    int status;
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
+}
+
 /* Serves until the process is gone; its wait status. */
 __attribute__((unused)) static int serve(struct daemon *d, pid_t pid) {
     int status, pidfd = (int)syscall(SYS_pidfd_open, pid, 0);

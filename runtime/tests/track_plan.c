@@ -234,11 +234,6 @@ static void check_births(struct session *s) {
     expect(SIZED, 0, MANY / 2);
 }
 
-static void wait_stop(pid_t pid) {
-    int status;
-    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
-}
-
 int main(int argc, char **argv) {
     (void)argv;
     if (argc > 1)
@@ -246,12 +241,7 @@ int main(int argc, char **argv) {
     struct daemon d = {0};
     open_daemon(&d);
     pid_t pid = start_hosted(&d, "hosted");
-    while (d.sessions == 0) {
-        struct pollfd wait = {d.listener, POLLIN, 0};
-        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
-        accept_session(&d);
-    }
-    struct session *s = d.session[0];
+    struct session *s = first_session(&d);
     struct tcl_control *control = control_of(s);
     wait_stop(pid);
     learn_sites(s);

@@ -52,11 +52,6 @@ static int hosted(void) {
     return 0;
 }
 
-static void wait_stop(pid_t pid) {
-    int status;
-    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
-}
-
 /* Goes on with so much left in the better arena; answers what is left when it stops again. */
 static int64_t left_after(struct session *s, pid_t pid, int64_t left) {
     control_of(s)->birth_bytes_left[0] = left;
@@ -76,12 +71,7 @@ int main(int argc, char **argv) {
     struct daemon d = {.prepare = prepare};
     open_daemon(&d);
     pid_t pid = start_hosted(&d, "hosted");
-    while (d.sessions == 0) {
-        struct pollfd wait = {d.listener, POLLIN, 0};
-        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
-        accept_session(&d);
-    }
-    struct session *s = d.session[0];
+    struct session *s = first_session(&d);
     wait_stop(pid);
     int64_t left = left_after(s, pid, 7 * MIB);
     CHECK(left == (int64_t)MIB, "%ld left of 7 MiB: the head takes whole huge OS pages", left);
