@@ -263,8 +263,21 @@ void tcl_birth_wish(unsigned wish, unsigned hint) {
 unsigned tcl_small_arena(void) {
     if (tcl_unlikely(!tcl_attached()))
         return 0;
-    uint32_t arena = __atomic_load_n(&tcl_control()->small_arena, __ATOMIC_RELAXED);
-    return arena < arena_count(tcl_control()) ? arena : 0;
+    struct tcl_control *control = tcl_control();
+    uint32_t arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
+    uint32_t count = arena_count(control);
+    if (arena >= count)
+        return 0;
+    while (arena + 1 < count &&
+           __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) <= 0)
+        arena++;
+    return arena;
+}
+
+void tcl_birth_block(unsigned arena, size_t bytes) {
+    if (tcl_attached() && arena + 1 < arena_count(tcl_control()))
+        __atomic_fetch_sub(&tcl_control()->birth_bytes_left[arena], (int64_t)bytes,
+                           __ATOMIC_RELAXED);
 }
 
 int tcl_arena_node(unsigned arena) {

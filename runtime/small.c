@@ -204,6 +204,7 @@ static bool block_born(mi_page_t *page) {
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run);
         tcl_note_born(&use);
+        tcl_birth_block(k, use.bytes);
     }
     /* mimalloc takes any arena rather than make a new one. Make it, for the next block. */
     mi_subproc_t *subproc = _mi_subproc();

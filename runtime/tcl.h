@@ -63,6 +63,9 @@ TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, v
 TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
 TCL_HIDDEN unsigned tcl_small_arena(void);
 
+/* A block of small slots took so many bytes of an arena's birth budget. */
+TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
+
 /* Bytes at the head of an object of `arena` that its budget lets lie in a better arena, taken off
  * that one's; 0: none. A plan, a wish or a hint knows better. Takes no lock. */
 TCL_HIDDEN size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better);

@@ -34,6 +34,9 @@ size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better) {
     (void)bytes, (void)arena, (void)better;
     return 0;
 }
+void tcl_birth_block(unsigned arena, size_t bytes) {
+    (void)arena, (void)bytes;
+}
 unsigned tcl_small_arena(void) {
     return 0;
 }
