@@ -18,7 +18,7 @@ static struct split {
     uint32_t number; /* OS page number of the run's first */
     uint32_t pages;  /* of its head */
 } splits[64];
-static unsigned count;
+static unsigned split_count;
 
 #define SPLITS_MAX (sizeof splits / sizeof *splits)
 
@@ -31,19 +31,19 @@ void tcl_split_begin(struct run *run, size_t bytes) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number), better;
     heap_lock(&tcl_heap_lock);
-    size_t head = count < SPLITS_MAX ? tcl_birth_head(bytes, k, &better) >> PAGE_SHIFT : 0;
+    size_t head = split_count < SPLITS_MAX ? tcl_birth_head(bytes, k, &better) >> PAGE_SHIFT : 0;
     if (head) {
-        splits[count++] = (struct split){(uint32_t)number, (uint32_t)head};
+        splits[split_count++] = (struct split){(uint32_t)number, (uint32_t)head};
         bind_head(number, head, better);
     }
     heap_unlock(&tcl_heap_lock);
 }
 
 void tcl_split_end(size_t number) {
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < split_count; i++)
         if (splits[i].number == number) {
             bind_head(number, splits[i].pages, tcl_arena_of_page(number));
-            splits[i] = splits[--count];
+            splits[i] = splits[--split_count];
             return;
         }
 }

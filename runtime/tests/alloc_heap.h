@@ -8,6 +8,7 @@
 #include "../heap_cache.c"
 #include "../heap_far.c"
 #include "../heap_range.c"
+#include "../heap_split.c"
 #include "alloc_untracked.c"
 #include <stdio.h>
 #include <stdlib.h>
