@@ -69,7 +69,9 @@ pub struct Policy {
     trials: Trials,
     /// Time since the last assignment.
     since_ms: u64,
-    /// Bytes that found no room on a node where the books had some: others hold memory there too.
+    /// Bytes that lately found no room on a node.
+    failed_bytes: BTreeMap<NodeId, u64>,
+    /// Bytes of a node's limit that others hold, as moves that found no room have shown.
     short_bytes: BTreeMap<NodeId, u64>,
     /// What the latest intervals gave birth to, each weighing three quarters of the next, bytes.
     lately_born_bytes: u64,
@@ -91,6 +93,7 @@ impl Policy {
             recent: Recent::default(),
             trials: Trials::default(),
             since_ms: 0,
+            failed_bytes: BTreeMap::new(),
             short_bytes: BTreeMap::new(),
             lately_born_bytes: 0,
         })
@@ -105,8 +108,8 @@ impl Policy {
     pub fn outcome(&mut self, outcome: &Outcome) {
         for (failure, bytes) in &outcome.failed {
             if *failure == Failure::NoMemory {
-                let short = self.short_bytes.entry(outcome.asked.to).or_default();
-                *short = short.saturating_add(*bytes);
+                let failed = self.failed_bytes.entry(outcome.asked.to).or_default();
+                *failed = failed.saturating_add(*bytes);
             }
         }
         self.cost.learn(outcome);
@@ -140,6 +143,9 @@ impl Policy {
         }
         let members = members(ledger, budgets);
         let mut books = self.books(ledger, machine, budgets, &members);
+        if self.note_short(&books) {
+            books = self.books(ledger, machine, budgets, &members);
+        }
         // Seen from a home, one tier may be two: near and far.
         let one_tier = books.iter().all(|books| books.tiers.len() < 2);
         if one_tier {
@@ -211,6 +217,21 @@ impl Policy {
                 Books { tiers, limits, room, used }
             })
             .collect()
+    }
+
+    /// Where moves found no room, what is there now is all there is room for, and less by what
+    /// failed. Answers whether limits have changed.
+    fn note_short(&mut self, books: &[Books]) -> bool {
+        let failed = std::mem::take(&mut self.failed_bytes);
+        for (node, bytes) in &failed {
+            let room_left = books.iter().filter_map(|books| {
+                let rank = usize::from(books.tiers.rank(*node));
+                Some(books.limits.get(rank)?.saturating_sub(books.used[rank]))
+            });
+            let short = self.short_bytes.entry(*node).or_default();
+            *short = short.saturating_add(room_left.min().unwrap_or(0)).saturating_add(*bytes);
+        }
+        !failed.is_empty()
     }
 
     /// How much of a limit an assignment fills: births until the next one find the rest.
