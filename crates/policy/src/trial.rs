@@ -242,7 +242,11 @@ impl Trials {
         let is_due = match trial.since {
             Some(since) => {
                 let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
-                since >= JUDGE_INTERVALS[usize::from(!has_seen)]
+                let sees_none = self.samples_with_latency == 0;
+                // Latencies are waited for where there are any: instructions are the poorer witness.
+                (has_seen && since >= JUDGE_INTERVALS[0])
+                    || (sees_none && since >= JUDGE_INTERVALS[1])
+                    || since >= PATIENCE_INTERVALS
             }
             None => trial.intervals >= PATIENCE_INTERVALS,
         };
