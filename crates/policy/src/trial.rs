@@ -243,7 +243,7 @@ impl Trials {
             Some(since) => {
                 let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
                 let sees_none = self.samples_with_latency == 0;
-                // Latencies are waited for where there are any: instructions are the poorer witness.
+                // Latencies are waited for where there are any: they say more than instructions.
                 (has_seen && since >= JUDGE_INTERVALS[0])
                     || (sees_none && since >= JUDGE_INTERVALS[1])
                     || since >= PATIENCE_INTERVALS
