@@ -37,29 +37,21 @@ pub struct Beliefs {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     extents: u32,
-    bytes: f32,
-    reads: f32,
-    writes: f32,
-    stall_ns: f32,
-    n: f32,
-    e: f32,
-    nn: f32,
-    ne: f32,
-    ee: f32,
+    bytes: f64,
+    reads: f64,
+    writes: f64,
+    stall_ns: f64,
+    n: f64,
+    e: f64,
+    nn: f64,
+    ne: f64,
+    ee: f64,
 }
 
 impl Ledger {
     /// Looks at all extents once.
     pub fn beliefs(&self) -> Beliefs {
-        let totals = self.totals();
-        let weight = totals.sampled_accesses as f32 / totals.samples.max(1) as f32;
-        let tick_s = self.config().tick_ms as f32 / 1e3;
-        let mut beliefs = Beliefs {
-            sites: Vec::new(),
-            keep: 1.0 - self.config().alpha,
-            tick_ms: self.config().tick_ms,
-            samples_per_rate: if weight > 0.0 { tick_s / weight } else { 0.0 },
-        };
+        let mut beliefs = Beliefs::new(self);
         for extent in self.extents() {
             beliefs.count(&extent);
         }
@@ -68,14 +60,28 @@ impl Ledger {
 }
 
 impl Beliefs {
-    fn count(&mut self, extent: &Extent) {
+    /// Of extents that are yet to be counted; until then every extent is what its own samples say.
+    pub fn new(ledger: &Ledger) -> Beliefs {
+        let totals = ledger.totals();
+        let weight = totals.sampled_accesses as f32 / totals.samples.max(1) as f32;
+        let tick_s = ledger.config().tick_ms as f32 / 1e3;
+        Beliefs {
+            sites: Vec::new(),
+            keep: 1.0 - ledger.config().alpha,
+            tick_ms: ledger.config().tick_ms,
+            samples_per_rate: if weight > 0.0 { tick_s / weight } else { 0.0 },
+        }
+    }
+
+    /// What one more extent says of its site.
+    pub fn count(&mut self, extent: &Extent) {
         let site = extent.site as usize;
         if site == 0 || site >= SITES_MAX {
             return;
         }
         let (grown, intervals) = self.maturity(extent);
-        let n = self.samples(extent, grown, intervals);
-        let e = extent.bytes as f32 * intervals;
+        let n = f64::from(self.samples(extent, grown, intervals));
+        let e = extent.bytes as f64 * f64::from(intervals);
         let place = usize::from(extent.place);
         if place >= self.sites.len() {
             self.sites.resize(place + 1, Vec::new());
@@ -86,10 +92,10 @@ impl Beliefs {
         }
         let sums = &mut sites[site];
         sums.extents += 1;
-        sums.bytes += extent.bytes as f32;
-        sums.reads += extent.reads_per_s * grown;
-        sums.writes += extent.writes_per_s * grown;
-        sums.stall_ns += extent.cost_ns_per_s * grown;
+        sums.bytes += extent.bytes as f64;
+        sums.reads += f64::from(extent.reads_per_s * grown);
+        sums.writes += f64::from(extent.writes_per_s * grown);
+        sums.stall_ns += f64::from(extent.cost_ns_per_s * grown);
         sums.n += n;
         sums.e += e;
         sums.nn += n * n;
@@ -99,18 +105,21 @@ impl Beliefs {
 
     /// An extent with the rates that are to be believed. A young one, whose average began with zero
     /// (MAT Eq. 1), has grown up.
-    pub fn of<'a>(&self, extent: Extent<'a>) -> Extent<'a> {
-        let (grown, intervals) = self.maturity(&extent);
+    pub fn of<'a>(&self, extent: &Extent<'a>) -> Extent<'a> {
+        let (grown, intervals) = self.maturity(extent);
         let sites = self.sites.get(usize::from(extent.place));
         let sums = sites.and_then(|sites| sites.get(extent.site as usize));
         let sums = sums.filter(|sums| extent.site != 0 && sums.n > 0.0);
+        let bytes = extent.bytes as f64;
         let share = sums.map_or(1.0, |sums| {
-            let mean = sums.n / sums.e * extent.bytes as f32 * intervals;
+            let mean = sums.n / sums.e * bytes * f64::from(intervals);
             let differs = mean * sums.unlikeness();
             differs / (differs + 1.0)
         });
-        let of_site = |sum: f32| sum * extent.bytes as f32 / sums.map_or(1.0, |sums| sums.bytes);
-        let believed = |own: f32, sum: f32| share * own * grown + (1.0 - share) * of_site(sum);
+        let of_site = |sum: f64| sum * bytes / sums.map_or(1.0, |sums| sums.bytes);
+        let believed = |own: f32, sum: f64| {
+            (share * f64::from(own * grown) + (1.0 - share) * of_site(sum)) as f32
+        };
         let sums = sums.copied().unwrap_or_default();
         let reads_per_s = believed(extent.reads_per_s, sums.reads);
         let writes_per_s = believed(extent.writes_per_s, sums.writes);
@@ -120,7 +129,7 @@ impl Beliefs {
         } else {
             believed(0.0, sums.stall_ns)
         };
-        Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent }
+        Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent.clone() }
     }
 
     fn samples(&self, extent: &Extent, grown: f32, intervals: f32) -> f32 {
@@ -143,7 +152,7 @@ impl Beliefs {
 
 impl Sums {
     /// Variance of the extents' true rates over their mean's square.
-    fn unlikeness(&self) -> f32 {
+    fn unlikeness(&self) -> f64 {
         if self.extents < EXTENTS_MIN {
             return 1.0;
         }

@@ -447,7 +447,7 @@ fn check_beliefs(samples: &[u32], want: Expect) {
     let mean = samples.iter().sum::<u32>() as f32 / samples.len() as f32;
     let shown = samples.iter().enumerate().map(|(nth, count)| {
         let extent = world.ledger.find(PID, page(nth) * OS_PAGE).expect("lives");
-        let believed = beliefs.of(extent);
+        let believed = beliefs.of(&extent);
         let latency_ns = believed.cost_ns_per_s * 4.0 / believed.reads_per_s;
         assert!((latency_ns - 100.0).abs() < 1.0, "cost goes with accesses: {latency_ns}");
         // Averages begin with zero: after two intervals, the first without samples, 0.1 of 0.19.
@@ -485,7 +485,7 @@ fn an_extent_of_an_unknown_site_is_what_its_samples_say() {
     world.tick();
     let extent = world.ledger.find(PID, addr).expect("lives");
     let grown = extent.writes_per_s / (1.0 - 0.9 * 0.9);
-    let believed = world.ledger.beliefs().of(extent);
+    let believed = world.ledger.beliefs().of(&extent);
     assert!((believed.writes_per_s - grown).abs() < 1e-3 * grown, "{believed:?}");
     assert_eq!(believed.reads_per_s, 0.0);
 }

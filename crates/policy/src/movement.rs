@@ -385,7 +385,7 @@ impl Planner<'_> {
             }
         }
         let parallelism = f64::from(self.ledger.config().parallelism);
-        let believed = self.beliefs.of(extent.clone());
+        let believed = self.beliefs.of(&extent);
         let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let adds = extent.footprint_bytes().saturating_sub(there);
         // Chosen when the move is asked for.

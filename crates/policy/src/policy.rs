@@ -178,8 +178,7 @@ impl Policy {
         self.note_peaks(ledger, budgets);
         let members = members(ledger, budgets);
         let books = self.books(ledger, machine, budgets, &members);
-        let beliefs = self.beliefs(ledger);
-        let mut lists = self.candidates((ledger, &beliefs), &members, &books, &mut Seen::default());
+        let (mut lists, _) = self.candidates(ledger, &members, &books, &mut Seen::default());
         let mut best = Vec::new();
         for (books, list) in books.iter().zip(&mut lists) {
             let end = assign(list, &books.room)[0];
@@ -280,8 +279,7 @@ impl Policy {
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
-        let beliefs = self.beliefs(ledger);
-        let mut lists = self.candidates((ledger, &beliefs), members, books, &mut seen);
+        let (mut lists, beliefs) = self.candidates(ledger, members, books, &mut seen);
         self.report(ledger, seen, decision);
         self.recent.forget(ledger.now_ms(), self.benefit().map_or(0.0, |benefit| benefit.settle_s));
         let mut summary = Summary::default();
@@ -313,22 +311,21 @@ impl Policy {
         decision.summary = Some(summary);
     }
 
-    /// MAT's own routines go by what was seen, with no gate in front.
-    fn beliefs(&self, ledger: &Ledger) -> Beliefs {
-        match (&self.config.prioritise, &self.config.gate) {
-            (Prioritise::Cpb, _) | (_, Gate::Benefit(_)) => ledger.beliefs(),
-            (_, Gate::None) => Beliefs::default(),
-        }
-    }
-
-    /// Every extent of every group, with its priority and the tier it lies in.
+    /// Every extent of every group, with its priority and the tier it lies in; and what to believe
+    /// of them. MAT's own routines go by what was seen, with no gate in front.
     fn candidates(
         &self,
-        (ledger, beliefs): (&Ledger, &Beliefs),
+        ledger: &Ledger,
         members: &[Vec<u32>],
         books: &[Books],
         seen: &mut Seen,
-    ) -> Vec<Vec<Candidate>> {
+    ) -> (Vec<Vec<Candidate>>, Beliefs) {
+        // Only priorities by cost need all sites' sums before the first extent's.
+        let (mut beliefs, counts) = match (&self.config.prioritise, &self.config.gate) {
+            (Prioritise::Cpb, _) => (ledger.beliefs(), false),
+            (_, Gate::Benefit(_)) => (Beliefs::new(ledger), true),
+            (_, Gate::None) => (Beliefs::default(), false),
+        };
         let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
         let mut lists = vec![Vec::new(); books.len()];
@@ -337,6 +334,9 @@ impl Policy {
         }
         for extent in ledger.extents() {
             let Some(group) = groups[usize::from(extent.place)] else { continue };
+            if counts {
+                beliefs.count(&extent);
+            }
             let bytes = extent.footprint_bytes();
             if bytes == 0 {
                 continue;
@@ -348,12 +348,12 @@ impl Policy {
                 seen.unlocated_bytes += bytes;
             }
             let rank = rank.unwrap_or(tiers.last());
-            let known = (ledger, beliefs);
+            let known = (ledger, &beliefs);
             let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, known);
             seen.not_a_number += u64::from(key.is_none());
             lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
         }
-        lists
+        (lists, beliefs)
     }
 
     fn report(&self, ledger: &Ledger, seen: Seen, decision: &mut Decision) {

@@ -28,7 +28,7 @@ pub(crate) fn key(
         Prioritise::Lru => Some(extent.last_access_ms.map_or(0, of_time)),
         Prioritise::Apb => Some(of_float(extent.accesses_per_s() / bytes)),
         Prioritise::Cpb => {
-            let cost_ns_per_s = beliefs.of(extent.clone()).cost_ns_per_s;
+            let cost_ns_per_s = beliefs.of(extent).cost_ns_per_s;
             Some(of_float(cost_ns_per_s * tiers.slowdown(rank) / bytes))
         }
         Prioritise::Expression(expression) => {
