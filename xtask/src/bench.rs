@@ -56,6 +56,23 @@ pub struct Row {
     pub unit: String,
 }
 
+impl Row {
+    /// A figure of our own, without a peer, that must not exceed `limit`.
+    pub fn alone(name: String, ours: f64, limit: f64, unit: &str) -> Row {
+        Row {
+            name,
+            ours,
+            peer: None,
+            peer_name: None,
+            ratio: None,
+            limit: Some(limit),
+            holds: ours <= limit,
+            spread: None,
+            unit: unit.into(),
+        }
+    }
+}
+
 /// How a bench is run.
 #[derive(Clone, Copy)]
 enum Program {

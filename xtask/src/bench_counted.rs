@@ -12,7 +12,7 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 
 use crate::bench::Row;
-use crate::bench_overhead::{mean, over_plain};
+use crate::bench_overhead::LIMITS;
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 
@@ -99,7 +99,9 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
             Ok(counts) => counts,
             Err(error) => {
                 eprintln!("{}: {error:#}", counted.name);
-                rows.push(failure(counted.name));
+                // It misses any limit.
+                let name = format!("{}, not counted", counted.name);
+                rows.push(Row::alone(name, 1.0, 0.0, "failure"));
                 continue;
             }
         };
@@ -107,7 +109,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
             let name = format!("{}, {way}, instructions", counted.name);
             let billions = |count: u64| count as f64 / 1e9;
             let (ours, plain) = (billions(*instructions), billions(counts[0]));
-            rows.push(over_plain(name, ours, plain, None, "billion"));
+            rows.push(LIMITS.over_plain(name, ours, plain, None, "billion"));
         }
         eprintln!("counted: {}: {counts:?} instructions", counted.name);
     }
@@ -116,25 +118,10 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         let of_way = rows.iter().filter(|row| row.name.ends_with(&suffix));
         let ratios: Vec<f64> = of_way.filter_map(|row| row.ratio).collect();
         if !ratios.is_empty() {
-            rows.push(mean(&format!("mean{suffix}"), &ratios));
+            rows.push(LIMITS.mean(&format!("mean{suffix}"), &ratios));
         }
     }
     Ok(rows)
-}
-
-/// A row for a program that could not be counted: it misses any limit.
-fn failure(name: &str) -> Row {
-    Row {
-        name: format!("{name}, not counted"),
-        ours: 1.0,
-        peer: None,
-        peer_name: None,
-        ratio: None,
-        limit: Some(0.0),
-        holds: false,
-        spread: None,
-        unit: "failure".into(),
-    }
 }
 
 /// Instructions of a program, by way.

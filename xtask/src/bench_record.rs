@@ -95,19 +95,11 @@ fn measure(
         spread: Some(crate::bench::spread(&ratios)),
         unit: "s".into(),
     };
-    let alone = |name: &str, ours: f64, limit: f64, unit: &str| Row {
-        name: format!("{name}, {}", case.name),
-        ours,
-        peer: None,
-        peer_name: None,
-        ratio: None,
-        limit: Some(limit),
-        holds: ours <= limit,
-        spread: None,
-        unit: unit.into(),
+    let alone = |what: &str, values: &[f64], limit, unit| {
+        Row::alone(format!("{what}, {}", case.name), median(values), limit, unit)
     };
-    let memory = alone("recorder's memory", median(&memory), MEMORY_LIMIT, "MiB");
-    Ok(vec![time, memory, alone("open", median(&open), OPEN_LIMIT, "s")])
+    let memory = alone("recorder's memory", &memory, MEMORY_LIMIT, "MiB");
+    Ok(vec![time, memory, alone("open", &open, OPEN_LIMIT, "s")])
 }
 
 /// Seconds a command took, and what it said on standard error.

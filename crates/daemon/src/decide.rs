@@ -5,12 +5,13 @@
 use crate::cpu;
 use crate::daemon::Daemon;
 use crate::hands::Job;
+use tiercel_ledger::movement::Move;
 use tiercel_machine::NodeId;
 use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
 use tiercel_wire::Session;
 
 /// Birth budget of tiers that have no budget, bytes: never used up between two ticks.
-pub(crate) const UNLIMITED_BYTES: u64 = 1 << 56;
+const UNLIMITED_BYTES: u64 = 1 << 56;
 
 /// What a new client may give birth to in the best tier until the first decision: one extent.
 const FIRST_GRANT_BYTES: u64 = 64 << 20;
@@ -50,12 +51,29 @@ impl Daemon {
         for plan in &decision.births {
             self.plan_births(plan);
         }
-        if decision.moves.is_empty() {
-            return;
+        if !decision.moves.is_empty() {
+            self.give_moves(decision.moves, None);
         }
-        match self.hands.give(Job::Execute(decision.moves)) {
-            Ok(()) => self.job_given(None),
-            Err(_) => self.summary.spent.ticks_busy += 1,
+    }
+
+    /// Gives the mover moves, of a phase entry or of nobody's. Answers whether it took them; a mover
+    /// that is busy does not.
+    pub(crate) fn give_moves(&mut self, moves: Vec<Move>, entry: Option<(u32, u32)>) -> bool {
+        let taken = self.hands.give(Job::Execute(moves)).is_ok();
+        if taken {
+            self.job_given(entry);
+        } else {
+            self.summary.spent.ticks_busy += 1;
+        }
+        taken
+    }
+
+    /// Lets a client give birth to `share_bytes` on each node of the best tier, and elsewhere to
+    /// what it likes.
+    pub(crate) fn grant_births(&self, session: &Session, share_bytes: u64) {
+        for (arena, id) in self.arenas.iter().enumerate() {
+            let bytes = if self.fast.contains(id) { share_bytes } else { UNLIMITED_BYTES };
+            session.set_birth_budget(arena, bytes.min(UNLIMITED_BYTES).cast_signed());
         }
     }
 
@@ -70,10 +88,7 @@ impl Daemon {
         // A share of a peak that nobody has seen yet is nothing: begin with something.
         let is_share = matches!(self.config.fast, Limit::ShareOfPeak(_));
         let share = if is_share { share.max(FIRST_GRANT_BYTES) } else { share };
-        for (arena, id) in self.arenas.iter().enumerate() {
-            let bytes = if self.fast.contains(id) { share } else { UNLIMITED_BYTES };
-            session.set_birth_budget(arena, bytes.min(UNLIMITED_BYTES).cast_signed());
-        }
+        self.grant_births(session, share);
         session.set_small_arena(0);
         session.set_arenas(&self.arenas.iter().map(node).collect::<Vec<_>>());
     }

@@ -10,8 +10,6 @@
 
 use crate::client::Client;
 use crate::daemon::Daemon;
-use crate::decide::UNLIMITED_BYTES;
-use crate::hands::Job;
 use crate::matcher::Matcher;
 use crate::symbols::{SiteFrame, hex};
 use serde::{Deserialize, Serialize};
@@ -254,13 +252,9 @@ impl Daemon {
             planned.fit.stops.contains(&hash)
         });
         let moves = if moving { self.moves_into(number, hash) } else { Vec::new() };
-        if moves.is_empty() {
-            self.phase_moved(number, entries);
+        if moves.is_empty() || !self.give_moves(moves, Some((number, entries))) {
+            self.phase_moved(number, entries); // nobody waits for what does not come
             return;
-        }
-        match self.hands.give(Job::Execute(moves)) {
-            Ok(()) => self.job_given(Some((number, entries))),
-            Err(_) => self.summary.spent.ticks_busy += 1,
         }
         if let Some(planned) = &mut self.planned {
             planned.phases_moved += 1;
@@ -306,10 +300,7 @@ impl Daemon {
         let left = self.fast_budget_bytes().saturating_sub(used);
         let share = left / self.clients.len().max(1) as u64 / self.fast.len().max(1) as u64;
         for client in self.clients.values() {
-            for (arena, id) in self.arenas.iter().enumerate() {
-                let bytes = if self.fast.contains(id) { share } else { UNLIMITED_BYTES };
-                client.session.set_birth_budget(arena, bytes.min(UNLIMITED_BYTES).cast_signed());
-            }
+            self.grant_births(&client.session, share);
         }
     }
 
@@ -406,12 +397,8 @@ impl Daemon {
             let (_, phase) = client.session.phase_entered();
             let hash = phase_hash_of(&client.session, phase);
             let moves = self.moves_into(number, hash);
-            if moves.is_empty() {
-                continue;
-            }
-            match self.hands.give(Job::Execute(moves)) {
-                Ok(()) => self.job_given(None),
-                Err(_) => self.summary.spent.ticks_busy += 1,
+            if !moves.is_empty() {
+                self.give_moves(moves, None);
             }
         }
         self.collect();

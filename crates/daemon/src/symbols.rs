@@ -189,23 +189,30 @@ pub fn build_id(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Bytes as hexadecimal text.
-pub(crate) mod hex {
+pub mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use std::sync::Arc;
 
+    /// For serde's `with`.
     pub fn serialize<S: Serializer>(bytes: &[u8], out: S) -> Result<S::Ok, S::Error> {
         out.serialize_str(&text(bytes))
     }
 
+    /// For serde's `with`.
+    ///
+    /// # Errors
+    /// What is not pairs of hexadecimal digits.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<[u8]>, D::Error> {
         let text = String::deserialize(from)?;
         bytes(&text).ok_or_else(|| de::Error::custom("hexadecimal digits in pairs expected"))
     }
 
+    /// Two digits a byte.
     pub fn text(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// The other way; `None` for what is not pairs of hexadecimal digits.
     pub fn bytes(text: &str) -> Option<Arc<[u8]>> {
         if !text.is_ascii() || !text.len().is_multiple_of(2) {
             return None;

@@ -35,6 +35,9 @@ const REFRESH_TICKS: u64 = 5;
 /// Looking again may cost this part of the time: half a percent.
 const REFRESH_PAUSES: u64 = 200;
 
+/// Looking at all extents may cost this part of the time: one percent.
+const LOOK_PAUSES: f64 = 100.0;
+
 /// Records in a ring at which the next drain comes sooner.
 const RING_QUARTER: usize = RING_RECORDS / 4;
 
@@ -255,7 +258,8 @@ impl Daemon {
             self.clients.insert(number, client);
         }
         self.note_fits();
-        self.pace.look_due_ms = now_ms + began.elapsed().as_micros() as u64 / 10;
+        let took_ms = began.elapsed().as_secs_f64() * 1e3;
+        self.pace.look_due_ms = now_ms + (took_ms * LOOK_PAUSES) as u64;
         stale
     }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 use tiercel_daemon::name_sites;
-use tiercel_daemon::symbols::{Symbols, build_id};
+use tiercel_daemon::symbols::{Symbols, build_id, hex};
 use tiercel_daemon::units::short_bytes;
 use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
 
@@ -105,7 +105,7 @@ fn keep(
     let run = profile.runs.first_mut().context("a recorded profile has a run")?;
     run.program = found.to_string_lossy().into_owned();
     let id = build_id(&found).unwrap_or_default();
-    run.build_id = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    run.build_id = hex::text(&id);
     let mut left = ARGUMENTS_BYTES_MAX;
     for argument in &args.program {
         let text = argument.to_string_lossy();
