@@ -56,8 +56,8 @@ impl Daemon {
         }
     }
 
-    /// Gives the mover moves, of a phase entry or of nobody's. Answers whether it took them: one that
-    /// is busy does not.
+    /// Gives the mover moves, of a phase entry or of nobody's. Answers whether it took them: not
+    /// when it is busy.
     pub(crate) fn give_moves(&mut self, moves: Vec<Move>, entry: Option<(u32, u32)>) -> bool {
         let taken = self.hands.give(Job::Execute(moves)).is_ok();
         if taken {
