@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("profile", &["wire", "machine", "ledger", "planner"]),
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
+    ("pool", &["machine"]),
     ("daemon", &["wire", "machine", "ledger", "policy", "profile", "sampler", "mover"]),
     ("emulator", &["machine", "memsim", "wire"]),
     ("report", &[]),
@@ -41,7 +42,7 @@ const RESERVED: &[(&[&str], &[&str])] = &[
     (&["anyhow"], &["tiercel", "lab", "xtask"]),
     (
         &["libc", "rustix", "nix"],
-        &["wire", "sampler", "mover", "daemon", "tiercel", "lab", "xtask"],
+        &["wire", "sampler", "mover", "pool", "daemon", "tiercel", "lab", "xtask"],
     ),
     (&["clap", "ratatui", "crossterm"], &["tiercel", "xtask"]),
 ];

@@ -1,0 +1,155 @@
+//! The books of one node's pool. In: grants, returns, deaths. Out: who holds how much, and whether
+//! there is room. Pure: it holds no memory, only figures.
+
+use std::collections::BTreeMap;
+
+/// Who holds segments: a process, under a number that is never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(pub u64);
+
+/// Number of a segment, unique in a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Populated, nobody's.
+    Ready,
+    /// Its owner's.
+    Granted(Owner),
+    /// Given back and emptied; its owner, or a child, may still map it and fill it again.
+    Returned,
+    /// Its owner is gone; a child of it may still map it.
+    Left,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// What it takes of the pool.
+    bytes: u64,
+    state: State,
+}
+
+/// One pool's books. `ready + granted + returned + left <= capacity`, but where returned memory was
+/// filled again behind our back.
+#[derive(Clone, Debug)]
+pub struct Book {
+    capacity_bytes: u64,
+    entries: BTreeMap<SegmentId, Entry>,
+}
+
+/// What a pool holds, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// All of it.
+    pub capacity: u64,
+    /// May still be handed out.
+    pub free: u64,
+    /// Populated ahead; part of `free`.
+    pub ready: u64,
+    /// In owners' hands.
+    pub granted: u64,
+    /// Given back, and filled again by somebody who kept it mapped.
+    pub returned: u64,
+    /// Of owners that are gone, still mapped by their children.
+    pub left: u64,
+}
+
+impl Book {
+    /// Of an empty pool.
+    pub fn new(capacity_bytes: u64) -> Book {
+        Book { capacity_bytes, entries: BTreeMap::new() }
+    }
+
+    /// What it holds.
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures { capacity: self.capacity_bytes, ..Figures::default() };
+        for entry in self.entries.values() {
+            *match entry.state {
+                State::Ready => &mut figures.ready,
+                State::Granted(_) => &mut figures.granted,
+                State::Returned => &mut figures.returned,
+                State::Left => &mut figures.left,
+            } += entry.bytes;
+        }
+        let taken = figures.granted + figures.returned + figures.left;
+        figures.free = self.capacity_bytes.saturating_sub(taken);
+        figures
+    }
+
+    /// Room for memory that nobody has made ready yet, bytes.
+    pub fn unmade_bytes(&self) -> u64 {
+        let figures = self.figures();
+        figures.free.saturating_sub(figures.ready)
+    }
+
+    /// Memory of `bytes` was made ready.
+    pub fn made(&mut self, id: SegmentId, bytes: u64) {
+        assert!(bytes <= self.unmade_bytes(), "made within the capacity");
+        let before = self.entries.insert(id, Entry { bytes, state: State::Ready });
+        assert!(before.is_none(), "numbers are given once");
+    }
+
+    /// A ready segment of exactly so many bytes.
+    pub fn ready(&self, bytes: u64) -> Option<SegmentId> {
+        let mut entries = self.entries.iter();
+        entries.find(|(_, e)| e.state == State::Ready && e.bytes == bytes).map(|(id, _)| *id)
+    }
+
+    /// Any ready segment.
+    pub fn any_ready(&self) -> Option<SegmentId> {
+        self.entries.iter().find(|(_, e)| e.state == State::Ready).map(|(id, _)| *id)
+    }
+
+    /// A ready segment is somebody's now.
+    pub fn granted(&mut self, id: SegmentId, owner: Owner) {
+        let entry = self.entries.get_mut(&id).expect("a segment of this book");
+        assert_eq!(entry.state, State::Ready, "only what is ready is granted");
+        entry.state = State::Granted(owner);
+    }
+
+    /// True when `owner` holds it.
+    pub fn is_held(&self, id: SegmentId, owner: Owner) -> bool {
+        self.entries.get(&id).is_some_and(|e| e.state == State::Granted(owner))
+    }
+
+    /// How many segments `owner` holds.
+    pub fn held(&self, owner: Owner) -> usize {
+        self.entries.values().filter(|e| e.state == State::Granted(owner)).count()
+    }
+
+    /// Its owner gave it back, and it was emptied.
+    pub fn returned(&mut self, id: SegmentId) {
+        let entry = self.entries.get_mut(&id).expect("a segment of this book");
+        assert!(matches!(entry.state, State::Granted(_)), "only what is granted comes back");
+        *entry = Entry { bytes: 0, state: State::Returned };
+    }
+
+    /// An owner is gone; whatever it held is now on its way back.
+    pub fn gone(&mut self, owner: Owner) {
+        for entry in self.entries.values_mut().filter(|e| e.state == State::Granted(owner)) {
+            entry.state = State::Left;
+        }
+    }
+
+    /// Those that are on their way back.
+    pub fn lingering(&self) -> Vec<SegmentId> {
+        let on_way = |e: &Entry| matches!(e.state, State::Returned | State::Left);
+        self.entries.iter().filter(|(_, e)| on_way(e)).map(|(id, _)| *id).collect()
+    }
+
+    /// A returned segment was seen to hold so many bytes.
+    pub fn seen(&mut self, id: SegmentId, bytes: u64) {
+        if let Some(entry) = self.entries.get_mut(&id)
+            && entry.state == State::Returned
+        {
+            entry.bytes = bytes;
+        }
+    }
+
+    /// The memory is the kernel's again.
+    pub fn freed(&mut self, id: SegmentId) {
+        let entry = self.entries.remove(&id).expect("a segment of this book");
+        assert!(!matches!(entry.state, State::Granted(_)), "what is held is not freed");
+    }
+}

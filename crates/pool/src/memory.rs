@@ -1,0 +1,273 @@
+//! Memory of a node as sealed memfds. In: node, size, kind of OS pages. Out: [`Segment`]s whose
+//! memory is populated and was seen to lie there. Knows nothing of who gets it.
+
+use crate::PoolError;
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, OwnedFd};
+use tiercel_machine::NodeId;
+
+/// Bytes of an OS page; vpages are multiples.
+const OS_PAGE_BYTES: usize = 4096;
+
+/// OS pages asked about in one call: 128 KiB of addresses, and as many statuses.
+const ASKED_MAX: usize = 16_384;
+
+/// linux/mempolicy.h: that node first, others when it is full. Strict binding would meet the
+/// out-of-memory killer instead of an error; where the memory came from is looked up afterwards.
+const MPOL_PREFERRED: libc::c_int = 1;
+
+/// Filled between two looks at how much the system has left, bytes: about 20 ms.
+const POPULATED_MAX: usize = 64 << 20;
+
+/// Left to the system at least, bytes.
+const LEFT_BYTES: u64 = 256 << 20;
+
+/// What a segment is divided into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vpage {
+    /// 4 KiB.
+    Small,
+    /// 64 KiB, of small OS pages.
+    Medium,
+    /// 2 MiB, of huge OS pages where the kernel gives any for shared memory.
+    Large,
+}
+
+/// What makes memory.
+pub trait Memory {
+    /// Populated memory of `node`.
+    fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<Made, PoolError>;
+}
+
+/// Memory that was made.
+pub struct Made {
+    /// It.
+    pub segment: Box<dyn Segment>,
+    /// True: the kernel has no such node; the memory lies anywhere.
+    pub is_emulated: bool,
+}
+
+/// Memory in one piece.
+pub trait Segment: Send {
+    /// A file description for its owner; an errno when the kernel refuses.
+    fn lend(&self) -> Result<OwnedFd, i32>;
+
+    /// Takes the memory from whoever maps it; it reads as zeroes from then on. False when the
+    /// kernel refuses.
+    fn scrub(&self) -> bool;
+
+    /// Bytes of memory it holds.
+    fn resident_bytes(&self) -> u64;
+
+    /// True when nobody but us maps it or holds it open.
+    fn is_let_go(&self) -> bool;
+}
+
+/// The running kernel's.
+#[derive(Debug, Default)]
+pub struct Linux;
+
+impl Memory for Linux {
+    fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<Made, PoolError> {
+        let segment = Memfd::new(bytes)?;
+        let length = usize::try_from(bytes).map_err(|_| PoolError::Size(bytes))?;
+        let no_memory = |what| {
+            move |errno: rustix::io::Errno| PoolError::NoMemory {
+                node,
+                bytes,
+                what,
+                errno: errno.raw_os_error(),
+            }
+        };
+        let window = Window::new(&segment.file, length).map_err(no_memory("mapping it"))?;
+        if vpage == Vpage::Large {
+            window.advise(Advice::LinuxHugepage).ok(); // Where there are none, small ones do.
+        }
+        let is_emulated = !window.prefer(node);
+        window.populate().map_err(no_memory("populating it"))?;
+        let wanted = (!is_emulated).then_some(node);
+        let elsewhere = window.bytes_elsewhere(wanted).map_err(no_memory("looking where it is"))?;
+        if elsewhere > 0 {
+            return Err(PoolError::Elsewhere { node, bytes, elsewhere });
+        }
+        Ok(Made { segment: Box::new(segment), is_emulated })
+    }
+}
+
+/// A sealed memfd, and a second look at it. The kernel counts writers by file description: what the
+/// owner gets is one of its own, so that its end can be seen.
+struct Memfd {
+    file: OwnedFd,
+    /// Read only: a read lease is refused to it while anybody has the memory open or mapped.
+    watch: OwnedFd,
+    /// False: this kernel gives no leases; then memory counts as let go with its owner.
+    can_tell: bool,
+}
+
+impl Memfd {
+    fn new(bytes: u64) -> Result<Memfd, PoolError> {
+        let refused = |what| {
+            move |errno: rustix::io::Errno| PoolError::NoMemfd { what, errno: errno.raw_os_error() }
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("tiercel-pool", flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create("tiercel-pool", flags))
+            .map_err(refused("memfd_create"))?;
+        rustix::fs::ftruncate(&file, bytes).map_err(refused("ftruncate"))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(refused("sealing"))?;
+        let watch = reopen(&file, OFlags::RDONLY).map_err(refused("opening it once more"))?;
+        let can_tell = is_unused(&watch);
+        Ok(Memfd { file, watch, can_tell })
+    }
+}
+
+impl Segment for Memfd {
+    fn lend(&self) -> Result<OwnedFd, i32> {
+        reopen(&self.file, OFlags::RDWR).map_err(rustix::io::Errno::raw_os_error)
+    }
+
+    fn scrub(&self) -> bool {
+        let size = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_size.unsigned_abs());
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.file, flags, 0, size).is_ok()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
+    }
+
+    fn is_let_go(&self) -> bool {
+        !self.can_tell || is_unused(&self.watch)
+    }
+}
+
+/// A read lease is given where nobody may write.
+fn is_unused(watch: &OwnedFd) -> bool {
+    let lease = |kind: libc::c_int| {
+        // SAFETY: sets or removes a lease on a descriptor we own; no memory is passed.
+        unsafe { libc::fcntl(watch.as_raw_fd(), libc::F_SETLEASE, kind) }
+    };
+    let is_given = lease(libc::F_RDLCK) == 0;
+    if is_given {
+        lease(libc::F_UNLCK);
+    }
+    is_given
+}
+
+/// A file description of its own for the same memory.
+fn reopen(file: &OwnedFd, access: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// A segment, mapped here for as long as it is filled. Nothing of it is read or written by us.
+struct Window {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+impl Window {
+    fn new(file: &OwnedFd, bytes: usize) -> rustix::io::Result<Window> {
+        let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: the kernel chooses the address; nothing of ours is replaced.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, how, file, 0)? };
+        Ok(Window { start, bytes })
+    }
+
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: the range is our own mapping, which no reference points into.
+        unsafe { rustix::mm::madvise(self.start, self.bytes, advice) }
+    }
+
+    /// Fills it piece by piece, and stops with an error before the system is short of memory: the
+    /// kernel would end some process instead.
+    fn populate(&self) -> rustix::io::Result<()> {
+        for at in (0..self.bytes).step_by(POPULATED_MAX) {
+            let bytes = POPULATED_MAX.min(self.bytes - at);
+            if available_bytes().is_some_and(|available| available < LEFT_BYTES + bytes as u64) {
+                return Err(rustix::io::Errno::NOMEM);
+            }
+            // SAFETY: a part of our own mapping, which no reference points into.
+            unsafe {
+                let start = self.start.byte_add(at);
+                rustix::mm::madvise(start, bytes, Advice::LinuxPopulateWrite)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for memory of `node`, for whoever touches it first; false when there is no such node.
+    fn prefer(&self, node: NodeId) -> bool {
+        let mut mask = [0u64; 17];
+        let Some(word) = mask.get_mut(usize::from(node.0) / 64) else { return false };
+        *word = 1 << (node.0 % 64);
+        // SAFETY: the range is our own mapping; the kernel reads `mask`, of which it is told
+        // fewer bits than there are.
+        let result = unsafe {
+            let bits = (mask.len() - 1) * 64 + 1;
+            libc::syscall(
+                libc::SYS_mbind,
+                self.start,
+                self.bytes,
+                MPOL_PREFERRED,
+                mask.as_ptr(),
+                bits,
+                0,
+            )
+        };
+        result == 0
+    }
+
+    /// Bytes that do not lie on `node`; with `None`, those that lie nowhere.
+    fn bytes_elsewhere(&self, node: Option<NodeId>) -> rustix::io::Result<u64> {
+        let os_pages = self.bytes / OS_PAGE_BYTES;
+        let mut elsewhere = 0;
+        for first in (0..os_pages).step_by(ASKED_MAX) {
+            let count = ASKED_MAX.min(os_pages - first);
+            let at = |n: usize| self.start as usize + (first + n) * OS_PAGE_BYTES;
+            let addresses: Vec<usize> = (0..count).map(at).collect();
+            let mut status = vec![-libc::ENOENT; count];
+            // SAFETY: the kernel reads `count` addresses and writes `count` statuses; both live.
+            let result = unsafe {
+                let (no_targets, flags) = (std::ptr::null::<libc::c_int>(), 0);
+                libc::syscall(
+                    libc::SYS_move_pages,
+                    0,
+                    count,
+                    addresses.as_ptr(),
+                    no_targets,
+                    status.as_mut_ptr(),
+                    flags,
+                )
+            };
+            if result != 0 {
+                let errno = std::io::Error::last_os_error().raw_os_error();
+                return Err(rustix::io::Errno::from_raw_os_error(errno.unwrap_or(libc::EIO)));
+            }
+            let is_there = |status: &i32| match node {
+                Some(node) => *status == i32::from(node.0),
+                None => *status >= 0,
+            };
+            elsewhere += status.iter().filter(|one| !is_there(one)).count();
+        }
+        Ok((elsewhere * OS_PAGE_BYTES) as u64)
+    }
+}
+
+/// What the system could give without swapping, bytes; `None` where it does not tell.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nothing points into.
+        let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
+    }
+}

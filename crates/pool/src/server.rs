@@ -1,0 +1,215 @@
+//! Pools of all nodes, with their memory. In: what owners ask. Out: grants, figures. Knows nothing
+//! of how an owner asks, or how it is known to be gone.
+
+use crate::book::{Book, Figures, Owner, SegmentId};
+use crate::memory::{Memory, Segment, Vpage};
+use crate::{OWNER_SEGMENTS_MAX, PoolError, READY_BYTES, SEGMENT_UNIT_BYTES};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use tiercel_machine::NodeId;
+
+/// All pools of a machine.
+pub struct Server<M: Memory> {
+    memory: M,
+    pools: BTreeMap<NodeId, Pool>,
+    /// Bytes of each pool that are kept ready.
+    ready_bytes: u64,
+    next: u32,
+}
+
+struct Pool {
+    book: Book,
+    segments: BTreeMap<SegmentId, Box<dyn Segment>>,
+    is_emulated: bool,
+    /// Segments that were made, asked for, refused.
+    made: u64,
+    granted: u64,
+    refused: u64,
+    /// Why the last one could not be made ready.
+    trouble: Option<PoolError>,
+}
+
+/// What an owner gets.
+#[derive(Debug)]
+pub struct Grant {
+    /// Its number, to give it back.
+    pub id: SegmentId,
+    /// The memory; a file description of the owner's own.
+    pub fd: OwnedFd,
+    /// How much.
+    pub bytes: u64,
+    /// True: the node is one on paper, the memory lies anywhere.
+    pub is_emulated: bool,
+}
+
+/// A pool as others may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Of which node.
+    pub node: NodeId,
+    /// Its bytes.
+    pub figures: Figures,
+    /// True: the node is one on paper.
+    pub is_emulated: bool,
+    /// Segments made so far.
+    pub made: u64,
+    /// Segments granted so far.
+    pub granted: u64,
+    /// Asked for and refused so far.
+    pub refused: u64,
+    /// Why none could be made ready.
+    pub trouble: Option<PoolError>,
+}
+
+impl<M: Memory> Server<M> {
+    /// Pools of so many bytes, rounded down to whole units; up to `ready_bytes` of each are kept
+    /// populated ahead.
+    pub fn new(memory: M, capacities: &[(NodeId, u64)], ready_bytes: u64) -> Server<M> {
+        let pool = |bytes: u64| Pool {
+            book: Book::new(bytes / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES),
+            segments: BTreeMap::new(),
+            is_emulated: false,
+            made: 0,
+            granted: 0,
+            refused: 0,
+            trouble: None,
+        };
+        let pools = capacities.iter().map(|(node, bytes)| (*node, pool(*bytes))).collect();
+        Server { memory, pools, ready_bytes, next: 1 }
+    }
+
+    /// A segment of `bytes`, a multiple of [`SEGMENT_UNIT_BYTES`], for `owner`.
+    pub fn grant(
+        &mut self,
+        owner: Owner,
+        node: NodeId,
+        bytes: u64,
+        vpage: Vpage,
+    ) -> Result<Grant, PoolError> {
+        let granted = self.try_grant(owner, node, bytes, vpage);
+        if let Some(pool) = self.pools.get_mut(&node) {
+            *(if granted.is_ok() { &mut pool.granted } else { &mut pool.refused }) += 1;
+        }
+        granted
+    }
+
+    fn try_grant(
+        &mut self,
+        owner: Owner,
+        node: NodeId,
+        bytes: u64,
+        vpage: Vpage,
+    ) -> Result<Grant, PoolError> {
+        if bytes == 0 || !bytes.is_multiple_of(SEGMENT_UNIT_BYTES) {
+            return Err(PoolError::Size(bytes));
+        }
+        if self.pools.values().map(|pool| pool.book.held(owner)).sum::<usize>()
+            >= OWNER_SEGMENTS_MAX
+        {
+            return Err(PoolError::TooMany);
+        }
+        self.sweep();
+        let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
+        let free = pool.book.figures().free;
+        if free < bytes {
+            return Err(PoolError::Exhausted { node, asked: bytes, free });
+        }
+        let ready = pool.book.ready(bytes).filter(|_| vpage != Vpage::Large);
+        let id = match ready {
+            Some(id) => id,
+            None => {
+                while pool.book.unmade_bytes() < bytes {
+                    let spare = pool.book.any_ready().expect("what is free and made is ready");
+                    pool.book.freed(spare);
+                    pool.segments.remove(&spare);
+                }
+                self.make(node, bytes, vpage)?
+            }
+        };
+        let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
+        let fd = pool.segments[&id].lend().map_err(|errno| PoolError::NoMemfd {
+            what: "opening it once more for its owner",
+            errno,
+        })?;
+        pool.book.granted(id, owner);
+        Ok(Grant { id, fd, bytes, is_emulated: pool.is_emulated })
+    }
+
+    fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<SegmentId, PoolError> {
+        let made = self.memory.make(node, bytes, vpage)?;
+        let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
+        let id = SegmentId(self.next);
+        self.next = self.next.checked_add(1).ok_or(PoolError::TooMany)?;
+        pool.book.made(id, bytes);
+        pool.segments.insert(id, made.segment);
+        pool.is_emulated = made.is_emulated;
+        pool.made += 1;
+        Ok(id)
+    }
+
+    /// `owner` needs it no longer. Its memory is the kernel's at once, whoever still maps it.
+    pub fn give_back(&mut self, owner: Owner, id: SegmentId) -> Result<(), PoolError> {
+        let mut pools = self.pools.values_mut();
+        let pool = pools.find(|pool| pool.book.is_held(id, owner));
+        let pool = pool.ok_or(PoolError::Foreign(id.0))?;
+        if pool.segments[&id].scrub() {
+            pool.book.returned(id);
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// `owner` is gone.
+    pub fn gone(&mut self, owner: Owner) {
+        for pool in self.pools.values_mut() {
+            pool.book.gone(owner);
+        }
+        self.sweep();
+    }
+
+    /// Looks which segments nobody maps any more, and how much of the returned is in use again.
+    pub fn sweep(&mut self) {
+        for pool in self.pools.values_mut() {
+            for id in pool.book.lingering() {
+                if pool.segments[&id].is_let_go() {
+                    pool.segments.remove(&id);
+                    pool.book.freed(id);
+                    pool.trouble = None;
+                } else {
+                    pool.book.seen(id, pool.segments[&id].resident_bytes());
+                }
+            }
+        }
+    }
+
+    /// Makes one segment ready where too little is; false when there is nothing to do, or the last
+    /// try failed and nothing has changed since.
+    pub fn prepare(&mut self) -> bool {
+        let wants = |pool: &Pool| {
+            pool.trouble.is_none()
+                && pool.book.figures().ready + READY_BYTES <= self.ready_bytes
+                && pool.book.unmade_bytes() >= READY_BYTES
+        };
+        let node = self.pools.iter().find(|(_, pool)| wants(pool)).map(|(node, _)| *node);
+        let Some(node) = node else { return false };
+        let made = self.make(node, READY_BYTES, Vpage::Small);
+        if let (Err(error), Some(pool)) = (&made, self.pools.get_mut(&node)) {
+            pool.trouble = Some(error.clone());
+        }
+        made.is_ok()
+    }
+
+    /// All pools, ascending by node.
+    pub fn status(&self) -> Vec<Status> {
+        let one = |(node, pool): (&NodeId, &Pool)| Status {
+            node: *node,
+            figures: pool.book.figures(),
+            is_emulated: pool.is_emulated,
+            made: pool.made,
+            granted: pool.granted,
+            refused: pool.refused,
+            trouble: pool.trouble.clone(),
+        };
+        self.pools.iter().map(one).collect()
+    }
+}

@@ -1,0 +1,112 @@
+//! Real memfds of the running kernel: populated, sealed, taken back, seen to be let go.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+
+use rustix::fs::{SealFlags, fcntl_get_seals};
+use tiercel_machine::NodeId;
+use tiercel_pool::{Linux, Memory, Owner, PoolError, SEGMENT_UNIT_BYTES, SegmentId, Server, Vpage};
+
+const NODE: NodeId = NodeId(0);
+/// No kernel has so many nodes.
+const ON_PAPER: NodeId = NodeId(900);
+
+fn server(units: u64) -> Server<Linux> {
+    let bytes = units * SEGMENT_UNIT_BYTES;
+    Server::new(Linux, &[(NODE, bytes), (ON_PAPER, bytes)], 0)
+}
+
+#[test]
+fn a_segment_is_there_before_it_is_touched() {
+    for vpage in [Vpage::Small, Vpage::Medium, Vpage::Large] {
+        let made = Linux.make(NODE, 2 * SEGMENT_UNIT_BYTES, vpage).unwrap();
+        assert_eq!(made.segment.resident_bytes(), 2 * SEGMENT_UNIT_BYTES, "{vpage:?}");
+        assert!(made.segment.is_let_go());
+    }
+}
+
+#[test]
+fn a_node_on_paper_is_marked() {
+    let mut server = server(2);
+    let there = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let paper = server.grant(Owner(1), ON_PAPER, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    assert!(!there.is_emulated && paper.is_emulated);
+    let marked: Vec<bool> = server.status().iter().map(|pool| pool.is_emulated).collect();
+    assert_eq!(marked, [false, true]);
+}
+
+#[test]
+fn an_owner_can_neither_grow_nor_shrink_nor_unseal_it() {
+    let mut server = server(1);
+    let grant = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let seals = fcntl_get_seals(&grant.fd).unwrap();
+    assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
+    for bytes in [0, SEGMENT_UNIT_BYTES - 4096, 2 * SEGMENT_UNIT_BYTES] {
+        let refused = rustix::fs::ftruncate(&grant.fd, bytes).unwrap_err();
+        assert_eq!(refused, rustix::io::Errno::PERM);
+    }
+}
+
+#[test]
+fn what_is_returned_reads_as_zeroes_whoever_kept_it() {
+    let mut server = server(1);
+    let grant = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let mut kept = File::from(grant.fd.as_fd().try_clone_to_owned().unwrap());
+    kept.write_all(b"a secret").unwrap();
+    server.give_back(Owner(1), grant.id).unwrap();
+    let mut read = [1u8; 8];
+    kept.seek(SeekFrom::Start(0)).unwrap();
+    kept.read_exact(&mut read).unwrap();
+    assert_eq!(read, [0; 8]);
+    // What a hostile client fills again counts as its own.
+    kept.write_all(&[1; 8192]).unwrap();
+    server.sweep();
+    let figures = server.status()[0].figures;
+    assert!(figures.returned >= 8192 && figures.free + figures.returned == figures.capacity);
+    drop((kept, grant));
+    server.sweep();
+    assert_eq!(server.status()[0].figures.free, SEGMENT_UNIT_BYTES);
+}
+
+#[test]
+fn a_segment_never_goes_to_a_second_owner() {
+    let mut server = server(1);
+    let first = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let mut kept = File::from(first.fd);
+    kept.write_all(b"a secret").unwrap();
+    assert_eq!(server.give_back(Owner(2), first.id), Err(PoolError::Foreign(first.id.0)));
+    assert_eq!(server.give_back(Owner(1), SegmentId(99)), Err(PoolError::Foreign(99)));
+    server.give_back(Owner(1), first.id).unwrap();
+    let second = server.grant(Owner(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    kept.seek(SeekFrom::Start(0)).unwrap();
+    kept.write_all(b"an attack").unwrap();
+    let mut read = vec![1u8; usize::try_from(second.bytes).unwrap()];
+    File::from(second.fd).read_exact(&mut read).unwrap();
+    assert!(read.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn memory_of_the_dead_stays_taken_while_a_child_has_it() {
+    let mut server = server(1);
+    let grant = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let mut child = File::from(grant.fd);
+    child.write_all(b"kept").unwrap();
+    server.gone(Owner(1));
+    assert_eq!(server.status()[0].figures.left, SEGMENT_UNIT_BYTES);
+    let refused = server.grant(Owner(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap_err();
+    assert!(matches!(refused, PoolError::Exhausted { free: 0, .. }), "{refused}");
+    let mut read = [0u8; 4];
+    child.seek(SeekFrom::Start(0)).unwrap();
+    child.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"kept", "nobody scrubs what a child still uses");
+    drop(child);
+    server.grant(Owner(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+}
+
+#[test]
+fn more_than_a_memfd_can_have_is_refused_by_name() {
+    let bytes = u64::MAX / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES;
+    let Err(refused) = Linux.make(NODE, bytes, Vpage::Small) else { panic!("16 EiB?") };
+    assert!(matches!(refused, PoolError::NoMemfd { what: "ftruncate", .. }), "{refused}");
+}
