@@ -22,6 +22,7 @@ mod recorder;
 mod store;
 mod table;
 mod tables;
+mod timeline;
 mod tracked;
 mod workload;
 mod wrappers;
@@ -44,6 +45,7 @@ pub use table::TEXT_BYTES_MAX;
 pub use tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
 };
+pub use timeline::{COLUMNS_MAX, Timeline, TimelineRow};
 pub use tracked::PHASES_ENTERED_MAX;
 pub use workload::{ACCESS_WEIGHT, MISS_WEIGHT, Told};
 pub use wrappers::is_wrapper;

@@ -1,10 +1,15 @@
 //! Tables and plots of results.
-//! In: names and numbers. Out: Markdown, SVG. Knows nothing of what the numbers are.
+//! In: names and numbers. Out: Markdown, SVG, HTML. Knows nothing of what the numbers are.
 
 #![forbid(unsafe_code)]
 
+mod heat;
+mod page;
 mod plot;
 mod table;
+mod text;
 
+pub use heat::{HeatMap, HeatRow, Stretch};
+pub use page::{Page, Picture};
 pub use plot::{Bars, Lines, PlotError, Series};
 pub use table::{Align, Table};

@@ -73,6 +73,8 @@ pub struct Lines {
     pub y: String,
     /// One line each, with a dot at each point.
     pub series: Vec<Series>,
+    /// For each series, half an error bar at each of its points; may be empty.
+    pub errors: Vec<Vec<f64>>,
     /// What they should be: smooth lines. Where there are any, `series` are dots only, each in the
     /// colour of the one of the same name here.
     pub expected: Vec<Series>,
@@ -159,17 +161,33 @@ impl Lines {
         if all().all(|series| series.points.is_empty()) {
             return Err(refuse("there is nothing in it".to_owned()));
         }
-        let y =
-            range(all(), self.mark).ok_or_else(|| refuse("a number is not finite".to_owned()))?;
+        let bars = self.bars();
+        let y = range(all().chain(&bars), self.mark)
+            .ok_or_else(|| refuse("a number is not finite".to_owned()))?;
         let mut text = String::new();
         let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
-        let drawn = self.draw(&area, y.1);
+        let drawn = self.draw(&area, y.1, &bars);
         drop(area);
         drawn.map_err(refuse)?;
         Ok(text)
     }
 
-    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, top: f64) -> Result<(), String> {
+    /// Error bars: each series' ends, two points for each bar.
+    fn bars(&self) -> Vec<Series> {
+        let pairs = self.series.iter().zip(&self.errors).map(|(series, errors)| {
+            let ends = series.points.iter().zip(errors);
+            let points = ends.flat_map(|(&(x, y), error)| [(x, y - error), (x, y + error)]);
+            Series { name: series.name.clone(), points: points.collect() }
+        });
+        pairs.collect()
+    }
+
+    fn draw(
+        &self,
+        area: &DrawingArea<SVGBackend<'_>, Shift>,
+        top: f64,
+        bars: &[Series],
+    ) -> Result<(), String> {
         area.fill(&WHITE).map_err(text)?;
         let (plot, legend) = area.split_horizontally(WIDTH - legend_width(&self.series));
         let all = self.series.iter().chain(&self.expected);
@@ -202,6 +220,14 @@ impl Lines {
             let line = LineSeries::new(expected.points.iter().copied(), style);
             chart.draw_series(line).map_err(text)?;
         }
+        for (at, series) in bars.iter().enumerate() {
+            for ends in series.points.chunks(2) {
+                // Below 0 there is no plot.
+                let ends = ends.iter().map(|&(x, y)| (x, y.max(0.0)));
+                let bar = LineSeries::new(ends, colour(at).stroke_width(1));
+                chart.draw_series(bar).map_err(text)?;
+            }
+        }
         for (at, series) in self.series.iter().enumerate() {
             let points = series.points.iter().copied();
             if self.expected.is_empty() {
@@ -221,7 +247,7 @@ impl Lines {
 }
 
 /// A label's number without needless places.
-fn short(number: &f64) -> String {
+pub(crate) fn short(number: &f64) -> String {
     // Steps between labels are rounded ones; what is left beyond is binary fractions.
     let text = format!("{number:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -308,6 +334,7 @@ mod tests {
             x: "x".to_owned(),
             y: "y".to_owned(),
             series: vec![Series { name: "s".to_owned(), points: Vec::new() }],
+            errors: Vec::new(),
             expected: Vec::new(),
             powers: false,
             mark: None,
@@ -322,6 +349,7 @@ mod tests {
             x: "share".to_owned(),
             y: "time".to_owned(),
             series: vec![Series { name: "apb".to_owned(), points: vec![(25.0, 1.5)] }],
+            errors: Vec::new(),
             expected: Vec::new(),
             powers: false,
             mark: None,
@@ -349,9 +377,27 @@ mod tests {
         let points = vec![(2.0, 1.0), (14.0, 9.0)];
         let series = vec![Series { name: "s".to_owned(), points }];
         let name = String::new;
-        let (expected, mark) = (Vec::new(), None);
-        let lines =
-            Lines { title: name(), x: name(), y: name(), series, expected, powers: true, mark };
+        let (expected, errors, mark) = (Vec::new(), Vec::new(), None);
+        let (title, x, y, powers) = (name(), name(), name(), true);
+        let lines = Lines { title, x, y, series, errors, expected, powers, mark };
         assert!(lines.svg().expect("drawn").contains("4096\n"));
+    }
+
+    #[test]
+    fn error_bars_stand_at_their_points_and_widen_the_axis() {
+        let series = vec![Series { name: "s".to_owned(), points: vec![(0.0, 1.0), (1.0, 2.0)] }];
+        let name = String::new;
+        let (title, x, y, powers) = (name(), name(), name(), false);
+        let (errors, expected) = (Vec::new(), Vec::new());
+        let mut lines = Lines { title, x, y, series, errors, expected, powers, mark: None };
+        let bars = |lines: &Lines| {
+            lines.svg().expect("drawn").matches("#0072B2\" stroke-width=\"1\"").count()
+        };
+        let without = bars(&lines);
+        lines.errors = vec![vec![0.5, 7.0]];
+        assert_eq!(bars(&lines), without + 2);
+        assert!(lines.svg().expect("drawn").contains("8\n"), "up to 9, not to 2");
+        lines.errors = vec![vec![0.5, f64::INFINITY]];
+        assert!(lines.svg().is_err());
     }
 }

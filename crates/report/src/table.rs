@@ -31,6 +31,16 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Names of the columns, and how they are set.
+    pub(crate) fn columns(&self) -> &[(String, Align)] {
+        &self.columns
+    }
+
+    /// The rows added so far.
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -46,6 +46,11 @@ pub enum Verb {
   tiercel whatif app.profile
   tiercel whatif app.profile --machine spr-cxl --machine xeonmax-hbm --svg app.svg")]
     Whatif(crate::whatif::WhatifArgs),
+    /// Write what a profile and a plan say as one HTML file
+    #[command(after_help = "Examples:
+  tiercel report app.profile -o app.html
+  tiercel report app.profile --plan app.plan --machine spr-cxl -o app.html")]
+    Report(crate::report::ReportArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB

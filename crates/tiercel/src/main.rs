@@ -15,6 +15,7 @@ mod plan;
 mod profile;
 mod program;
 mod record;
+mod report;
 mod run;
 mod show;
 mod table;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Verb::Profile(args) => profile::profile(args),
         Verb::Plan(args) => plan::plan(args),
         Verb::Whatif(args) => whatif::whatif(args),
+        Verb::Report(args) => report::report(args),
         Verb::Daemon(args) => verbs::daemon(args),
         Verb::Top(args) => verbs::top(args),
         Verb::Why(args) => verbs::why(args),

@@ -179,44 +179,23 @@ pub fn plan(args: &PlanArgs) -> Result<()> {
     say(&text)
 }
 
-/// Sites by gain.
+/// Columns of a plan's table.
+pub const PLAN_COLUMNS: [(&str, Align); 8] = [
+    ("size", Align::Right),
+    ("objects", Align::Right),
+    ("each up to", Align::Right),
+    ("gain", Align::Right),
+    ("sure", Align::Right),
+    ("born in", Align::Left),
+    ("phases", Align::Left),
+    ("where", Align::Left),
+];
+
+/// Places by gain.
 fn table(plan: &Plan, rows: usize) -> String {
-    use Align::{Left, Right};
-    let columns = [
-        ("size", Right),
-        ("objects", Right),
-        ("each up to", Right),
-        ("gain", Right),
-        ("sure", Right),
-        ("born in", Left),
-        ("phases", Left),
-        ("where", Left),
-    ];
-    let mut table = Table::new(&columns);
-    let mut classes: Vec<(&PlannedSite, &PlannedClass)> =
-        plan.sites.iter().flat_map(|site| site.classes.iter().map(move |c| (site, c))).collect();
-    let gain = |class: &PlannedClass| class.places.iter().map(|place| place.gain_ns).sum::<f64>();
-    classes.sort_by(|a, b| {
-        gain(b.1).total_cmp(&gain(a.1)).then_with(|| b.1.room_bytes.cmp(&a.1.room_bytes))
-    });
-    let rest = classes.len().saturating_sub(rows);
-    for (site, class) in classes.into_iter().take(rows) {
-        let usual = &class.places[0];
-        let phases = class.places[1..].iter().map(|place| {
-            let name = place.phase.as_deref().unwrap_or_default();
-            format!("{name}: {}", nodes(plan, place))
-        });
-        table.row(vec![
-            short_bytes(class.room_bytes),
-            class.objects.to_string(),
-            short_bytes(class.up_to_bytes),
-            seconds(gain(class)),
-            format!("{:.0}%", usual.confidence * 100.0),
-            nodes(plan, usual),
-            printable(&phases.collect::<Vec<_>>().join(", ")),
-            printable(&site.place),
-        ]);
-    }
+    let mut table = Table::new(&PLAN_COLUMNS);
+    let (cells, rest) = plan_cells(plan, rows);
+    cells.into_iter().for_each(|cells| table.row(cells));
     let mut text = table.text();
     if rest > 0 {
         let _ = writeln!(text, "... and {rest} more; --rows shows them, --json all");
@@ -224,8 +203,37 @@ fn table(plan: &Plan, rows: usize) -> String {
     text
 }
 
+/// Rows of a plan's table, those with most gain first; and how many more there are.
+pub fn plan_cells(plan: &Plan, rows: usize) -> (Vec<Vec<String>>, usize) {
+    let mut classes: Vec<(&PlannedSite, &PlannedClass)> =
+        plan.sites.iter().flat_map(|site| site.classes.iter().map(move |c| (site, c))).collect();
+    let gain = |class: &PlannedClass| class.places.iter().map(|place| place.gain_ns).sum::<f64>();
+    classes.sort_by(|a, b| {
+        gain(b.1).total_cmp(&gain(a.1)).then_with(|| b.1.room_bytes.cmp(&a.1.room_bytes))
+    });
+    let rest = classes.len().saturating_sub(rows);
+    let cells = classes.into_iter().take(rows).map(|(site, class)| {
+        let usual = &class.places[0];
+        let phases = class.places[1..].iter().map(|place| {
+            let name = place.phase.as_deref().unwrap_or_default();
+            format!("{name}: {}", nodes(plan, place))
+        });
+        vec![
+            short_bytes(class.room_bytes),
+            class.objects.to_string(),
+            short_bytes(class.up_to_bytes),
+            seconds(gain(class)),
+            format!("{:.0}%", usual.confidence * 100.0),
+            nodes(plan, usual),
+            phases.collect::<Vec<_>>().join(", "),
+            site.place.clone(),
+        ]
+    });
+    (cells.collect(), rest)
+}
+
 /// `DDR5`, or `DDR5 40% CXL 60%`.
-fn nodes(plan: &Plan, place: &PlannedPlace) -> String {
+pub fn nodes(plan: &Plan, place: &PlannedPlace) -> String {
     let name = |node| match plan.rank_of(node) {
         Some(rank) => plan.machine.memories[rank].name.clone(),
         None => format!("node{node}"),

@@ -44,7 +44,7 @@ pub struct WhatifArgs {
 
 /// One machine with one size of fast memory.
 #[derive(Serialize)]
-struct Point {
+pub struct Point {
     machine: String,
     fast: String,
     fast_bytes: u64,
@@ -58,13 +58,9 @@ struct Point {
 /// `tiercel whatif`.
 pub fn whatif(args: &WhatifArgs) -> Result<()> {
     let profile = tiercel_profile::read(&args.profile)?;
-    let machines: Vec<Machine> = match args.machine.is_empty() {
-        true => vec![profile.machine.clone()],
-        false => args.machine.iter().map(|name| described(name)).collect::<Result<_>>()?,
-    };
     let mut points = Vec::new();
-    for machine in &machines {
-        points.extend(points_of(args, &profile, machine)?);
+    for machine in &machines_of(&args.machine, &profile)? {
+        points.extend(points_of(&profile, machine, &args.fast, args.strategy)?);
     }
     if let Some(path) = &args.svg {
         let plot = plot(&points).svg().context("the plot")?;
@@ -76,14 +72,28 @@ pub fn whatif(args: &WhatifArgs) -> Result<()> {
     }
 }
 
-fn points_of(args: &WhatifArgs, profile: &Profile, machine: &Machine) -> Result<Vec<Point>> {
+/// The machines of these names; the profile's where there are none.
+pub fn machines_of(names: &[String], profile: &Profile) -> Result<Vec<Machine>> {
+    match names.is_empty() {
+        true => Ok(vec![profile.machine.clone()]),
+        false => names.iter().map(|name| described(name)).collect(),
+    }
+}
+
+/// A point for each size of a machine's fast memory; for the usual ones where there are none.
+pub fn points_of(
+    profile: &Profile,
+    machine: &Machine,
+    sizes: &[Limit],
+    strategy: StrategyArg,
+) -> Result<Vec<Point>> {
     let peak = peak_bytes(&profile.to_workload().workload);
-    let sizes = match args.fast.is_empty() {
+    let sizes = match sizes.is_empty() {
         true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
-        false => args.fast.clone(),
+        false => sizes.to_vec(),
     };
     let point = |fast: Limit| {
-        let wish = WishArgs::usual(args.strategy).wish(fast, peak);
+        let wish = WishArgs::usual(strategy).wish(fast, peak);
         let drafted = draft(profile, machine, &wish)?;
         let predicted = predict(profile, &drafted);
         let fast_bytes = drafted.plan.fast_bytes();
@@ -128,9 +138,11 @@ fn table(points: &[Point]) -> String {
            95 times of 100\n"
 }
 
-/// A line for each machine.
-fn plot(points: &[Point]) -> Lines {
-    let series = points.chunk_by(|a, b| a.machine == b.machine).map(|of_one| Series {
+/// A line for each machine, with error bars.
+pub fn plot(points: &[Point]) -> Lines {
+    let machines = || points.chunk_by(|a, b| a.machine == b.machine);
+    let errors = machines().map(|of_one| of_one.iter().map(|one| one.error).collect()).collect();
+    let series = machines().map(|of_one| Series {
         name: of_one[0].machine.clone(),
         points: of_one.iter().map(|one| (one.share_of_peak * 100.0, one.slowdown)).collect(),
     });
@@ -139,6 +151,7 @@ fn plot(points: &[Point]) -> Lines {
         x: "fast memory, percent of the program's peak".to_owned(),
         y: "time over all fast".to_owned(),
         series: series.collect(),
+        errors,
         expected: Vec::new(),
         powers: false,
         mark: Some(1.0),

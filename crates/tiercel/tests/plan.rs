@@ -221,6 +221,39 @@ fn less_memory_is_predicted() {
 }
 
 #[test]
+fn a_report_is_one_file_and_names_in_it_are_names() {
+    let stage = Stage::new();
+    let mut plan = stage.planned();
+    let hostile = "</td><script>alert(1)</script>";
+    plan.sites[0].place = hostile.to_owned();
+    write_plan(&plan, &stage.path("hostile.plan")).unwrap();
+    let args = ["report", "app.profile", "--plan", "hostile.plan", "--machine", "xeonmax-hbm"];
+    let output = stage.tiercel(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let html = std::fs::read_to_string(stage.path("app.html")).unwrap();
+    for word in ["make_grid", "make_table", "app.c:6", "start", "xeonmax-hbm", "2MiB", "<svg"] {
+        assert!(html.contains(word), "{word} is not in the report");
+    }
+    assert!(html.contains("&lt;script&gt;") && !html.contains("<script"), "a name became markup");
+    for word in ["src=", "href=", "url(", "@import"] {
+        assert!(!html.contains(word), "{word}: the file needs another");
+    }
+    // Refused, each with what is wrong; and nothing is written.
+    let refused = [
+        (["report", "nobody.profile", "-o", "x.html"], "nobody.profile"),
+        (["report", "app.profile", "--plan", "app.c"], "is no plan"),
+        (["report", "app.profile", "--machine", "nobody"], "nobody"),
+        (["report", "app.profile", "-o", "nowhere/x.html"], "cannot write the report"),
+    ];
+    for (args, expect) in refused {
+        let output = stage.tiercel(&args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains(expect), "{}", stderr(&output));
+    }
+    assert!(!stage.path("x.html").exists());
+}
+
+#[test]
 fn plans_that_are_none_stop_before_the_program_starts() {
     let stage = Stage::new();
     stage.planned();

@@ -51,6 +51,7 @@ fn lines(machine: &str, names: (&str, &str, &str), series: Vec<Series>) -> Lines
         x: x.to_owned(),
         y: y.to_owned(),
         series,
+        errors: Vec::new(),
         expected: Vec::new(),
         powers: false,
         mark: None,

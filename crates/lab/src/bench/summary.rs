@@ -175,6 +175,7 @@ impl Summary {
             x: "fast memory, % of the peak".to_owned(),
             y: "time over all-fast".to_owned(),
             series: series.filter(|series| !series.points.is_empty()).collect(),
+            errors: Vec::new(),
             expected: Vec::new(),
             powers: false,
             mark: Some(1.0),

@@ -25,7 +25,7 @@ use crate::profile::{Profile, Site};
 /// A split whose smaller part is below this is none: one object in a hundred is chance.
 const PART_MIN: f64 = 0.02;
 /// Smallest size class: an OS page.
-const CLASS_MIN: u32 = 12;
+pub(crate) const CLASS_MIN: u32 = 12;
 
 /// What objects of a workload are in the profile, by index alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -345,14 +345,23 @@ fn add_sites(
     for (index, classes) in sites {
         let site = &asked.profile.sites[index as usize];
         let stack = stack(site, &mut plan.modules, &mut modules);
-        let outermost = site.frames.last().map(|f| (!f.module.is_empty(), f.address));
-        let place = match numbered(outermost) {
-            0 => place(site),
-            number => format!("{} #{number}", place(site)),
-        };
-        plan.sites.push(PlannedSite { hash: site.hash, place, stack, classes });
+        plan.sites.push(PlannedSite {
+            hash: site.hash,
+            place: planned_place(site),
+            stack,
+            classes,
+        });
     }
     plan.sites.sort_by(|a, b| (&a.place, a.hash).cmp(&(&b.place, b.hash)));
+}
+
+/// What plans call a site: its place, with the number of a large object that has one of its own.
+pub fn planned_place(site: &Site) -> String {
+    let outermost = site.frames.last().map(|f| (!f.module.is_empty(), f.address));
+    match numbered(outermost) {
+        0 => place(site),
+        number => format!("{} #{number}", place(site)),
+    }
 }
 
 fn stack(

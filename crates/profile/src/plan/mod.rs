@@ -26,7 +26,8 @@ pub use draft::{
     DraftError, Drafted, Wish, draft, memories_for, objective_name, peak_bytes, strategy_name,
 };
 pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
-pub use make::{Asked, Group, plan_of};
+pub(crate) use make::CLASS_MIN;
+pub use make::{Asked, Group, plan_of, planned_place};
 pub use predict::{Prediction, predict};
 pub use stack::{StackKeys, numbered};
 

@@ -1,0 +1,342 @@
+//! `tiercel report`: a profile, and a plan for it, as one HTML file.
+//! In: [`ReportArgs`], a profile, a plan. Out: a file that needs no network, no script, nothing.
+//! Knows nothing of markup, nor of how figures come about.
+
+use crate::plan::{PLAN_COLUMNS, StrategyArg, nodes, plan_cells};
+use crate::whatif::{Point, machines_of, plot, points_of};
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use tiercel_daemon::units::short_bytes;
+use tiercel_profile::plan::{Plan, PlannedClass, PlannedSite, planned_place, read_plan};
+use tiercel_profile::{Overview, Profile, Site, Timeline, TimelineRow, deserving};
+use tiercel_report::{Align, HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
+
+use crate::show::short_count;
+use crate::verbs::say;
+
+/// What `tiercel report` is told.
+#[derive(ClapArgs, Debug)]
+pub struct ReportArgs {
+    /// The profile: what `tiercel record` wrote
+    #[arg(value_name = "PROFILE")]
+    pub profile: PathBuf,
+    /// The plan to show with it: what `tiercel plan` wrote
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Machines the capacity curve is drawn for instead of the profile's; may be given several
+    /// times
+    #[arg(long, value_name = "FILE|NAME")]
+    pub machine: Vec<String>,
+    /// Where the report goes; without it, the profile's name with .html
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Rows of each table, and of the picture of objects
+    #[arg(long, value_name = "ROWS", default_value_t = 40)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=400))]
+    pub rows: u16,
+}
+
+/// `tiercel report`.
+pub fn report(args: &ReportArgs) -> Result<()> {
+    let profile = tiercel_profile::read(&args.profile)?;
+    let plan = args.plan.as_deref().map(read_plan).transpose()?;
+    let (overview, rows) = (profile.overview(), usize::from(args.rows));
+    let name = overview.runs.last().map_or("a program", |run| &*run.program);
+    let mut page = Page::new(&format!("Tiercel: {name}"));
+    add_runs(&mut page, &overview);
+    add_objects(&mut page, &profile, plan.as_ref(), rows)?;
+    add_curve(&mut page, args, &profile)?;
+    add_plan(&mut page, &profile, plan.as_ref(), rows);
+    add_sites(&mut page, &profile, &overview, rows);
+    add_phases(&mut page, &overview);
+    let output = args.output.clone().unwrap_or_else(|| args.profile.with_extension("html"));
+    let wrote = std::fs::write(&output, page.html());
+    wrote.with_context(|| format!("cannot write the report {}", output.display()))?;
+    say(&format!("written    {}\n", output.display()))
+}
+
+fn table(columns: &[(&str, Align)]) -> Table {
+    Table::new(columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect())
+}
+
+fn add_runs(page: &mut Page, overview: &Overview) {
+    for run in &overview.runs {
+        let only = if run.misses_only { "misses only" } else { "all accesses" };
+        page.paragraph(&format!(
+            "{} ({}), {:.1?}. Sampler {}: {} samples of {:.0} accesses, {only}; {} hit no object, \
+             {} were lost. {}",
+            run.arguments.join(" "),
+            run.ending,
+            Duration::from_nanos(run.duration_ns),
+            run.sampler,
+            run.seen.samples,
+            run.sample_period,
+            run.seen.samples_outside,
+            run.seen.samples_lost,
+            run.sampler_note,
+        ));
+    }
+    page.paragraph(&format!(
+        "Machine {}; {} processes, {} allocations ({}), {} reads, {} writes.",
+        overview.machine,
+        overview.processes,
+        overview.objects,
+        short_bytes(overview.born_bytes),
+        short_count(overview.reads),
+        short_count(overview.writes),
+    ));
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The heat map, and all that lived.
+fn add_objects(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize) -> Result<()> {
+    page.section("Objects over time");
+    let timeline = profile.timeline(rows);
+    if timeline.rows.is_empty() {
+        page.paragraph("The profile has no objects.");
+        return Ok(());
+    }
+    page.figure(
+        &heat_map(&timeline, plan),
+        "A row is an object, or all of one place and size; a bar is the time it lived. On the \
+         right: where the plan has it, usually.",
+    )?;
+    page.figure(&live(&timeline, plan), "Most bytes of objects that lived at a time.")?;
+    Ok(())
+}
+
+fn heat_map(timeline: &Timeline, plan: Option<&Plan>) -> HeatMap {
+    let planned: HashMap<(u64, u32), String> = plan.map_or_else(HashMap::new, |plan| {
+        let of_site = |site: &PlannedSite| {
+            let hash = site.hash;
+            let class = move |class: &PlannedClass| {
+                ((hash, u32::from(class.size_class())), nodes(plan, &class.places[0]))
+            };
+            site.classes.iter().map(class).collect::<Vec<_>>()
+        };
+        plan.sites.iter().flat_map(of_site).collect()
+    });
+    let row = |row: &TimelineRow| HeatRow {
+        name: row_name(row),
+        note: row.class.and_then(|class| planned.get(&class).cloned()).unwrap_or_default(),
+        lives: row.lives.iter().map(|&(from, to)| (seconds(from), seconds(to))).collect(),
+        cells: row.accesses.clone(),
+    };
+    let stretch = |(name, from, to): &(String, u64, u64)| Stretch {
+        name: name.clone(),
+        start_s: seconds(*from),
+        end_s: seconds(*to),
+    };
+    HeatMap {
+        title: "Accesses by object and time".to_owned(),
+        unit: format!("accesses in {:.1?}", Duration::from_nanos(timeline.column_ns)),
+        rows: timeline.rows.iter().map(row).collect(),
+        stretches: timeline.phases.iter().map(stretch).collect(),
+        column_s: seconds(timeline.column_ns),
+        end_s: seconds(timeline.end_ns),
+    }
+}
+
+fn row_name(row: &TimelineRow) -> String {
+    let size = short_bytes(row.bytes);
+    match (row.class, row.objects) {
+        (None, objects) => format!("{objects} others"),
+        (_, 1) => format!("{size} {}", row.place),
+        (_, objects) => format!("{objects} x {size} {}", row.place),
+    }
+}
+
+fn live(timeline: &Timeline, plan: Option<&Plan>) -> Lines {
+    const MIB: f64 = (1u64 << 20) as f64;
+    let column_s = seconds(timeline.column_ns);
+    let points = timeline.live_bytes.iter().enumerate();
+    let points = points.map(|(at, bytes)| (at as f64 * column_s, *bytes as f64 / MIB));
+    let room = plan.map(|plan| plan.fast_bytes() as f64 / MIB);
+    let most = timeline.live_bytes.iter().max().copied().unwrap_or(0) as f64 / MIB;
+    Lines {
+        title: match room {
+            Some(room) => format!("Live bytes; the plan's fast memory is {room:.1} MiB"),
+            None => "Live bytes".to_owned(),
+        },
+        x: "seconds".to_owned(),
+        y: "MiB".to_owned(),
+        series: vec![Series { name: "live".to_owned(), points: points.collect() }],
+        errors: Vec::new(),
+        expected: Vec::new(),
+        powers: false,
+        // One that holds everything would only flatten the rest.
+        mark: room.filter(|room| *room <= 2.0 * most),
+    }
+}
+
+/// Predicted slowdown over sizes of the fast memory.
+fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()> {
+    page.section("How much fast memory it needs");
+    let machines = machines_of(&args.machine, profile)?;
+    let mut points: Vec<Point> = Vec::new();
+    for machine in &machines {
+        match points_of(profile, machine, &[], StrategyArg::Joint) {
+            Ok(more) => points.extend(more),
+            // What was asked for must be there; of the profile's own machine it is worth a remark.
+            Err(error) if !args.machine.is_empty() => return Err(error),
+            Err(error) => page.paragraph(&format!("There is no curve: {error:#}.")),
+        }
+    }
+    if points.is_empty() {
+        return Ok(());
+    }
+    page.figure(
+        &plot(&points),
+        "Time over that with all memory being fast, as `tiercel whatif` predicts it. Bars: what \
+         the number of samples may do, 95 times of 100; the model's own error comes on top.",
+    )?;
+    Ok(())
+}
+
+fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize) {
+    page.section("Plan");
+    let Some(plan) = plan else {
+        page.paragraph("None was given: `tiercel plan` makes one, `--plan` shows it here.");
+        return;
+    };
+    let own = profile.runs.iter().any(|run| run.build_id == plan.program.build_id);
+    if !own {
+        page.paragraph(&format!(
+            "The plan was made for another build or program ({}, build-id {}): its places may not \
+             be those above.",
+            plan.program.path, plan.program.build_id,
+        ));
+    }
+    let expected = &plan.expected;
+    let time = |ns: f64| format!("{:.2?}", Duration::from_nanos(ns.clamp(0.0, 1e18) as u64));
+    page.paragraph(&format!(
+        "Made for {}, {} of fast memory ({}), strategy {}, objective {}. Expected: {} of accesses, \
+         {} all slow, {} all fast; {} moved.",
+        plan.machine.name,
+        short_bytes(plan.fast_bytes()),
+        plan.asked.fast,
+        plan.asked.strategy,
+        plan.asked.objective,
+        time(expected.access_ns),
+        time(expected.in_slowest_ns),
+        time(expected.in_fastest_ns),
+        short_bytes(expected.moved_bytes),
+    ));
+    let align = |one: crate::table::Align| match one {
+        crate::table::Align::Left => Align::Left,
+        crate::table::Align::Right => Align::Right,
+    };
+    let columns = PLAN_COLUMNS.map(|(name, one)| (name, align(one)));
+    let mut table = table(&columns);
+    let (cells, rest) = plan_cells(plan, rows);
+    cells.into_iter().for_each(|cells| table.row(cells));
+    if table.is_empty() {
+        page.paragraph("It names no place: who comes first is served first.");
+        return;
+    }
+    page.table(&table);
+    if rest > 0 {
+        page.paragraph(&format!("... and {rest} more; --rows shows them."));
+    }
+}
+
+/// Top sites, each with its stack.
+fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usize) {
+    use Align::{Left, Right};
+    page.section("Places in the program");
+    let by_hash: HashMap<String, &Site> =
+        profile.sites.iter().map(|site| (format!("{:016x}", site.hash), site)).collect();
+    let mut table = table(&[
+        ("share", Right),
+        ("reads", Right),
+        ("writes", Right),
+        ("latency", Right),
+        ("room", Right),
+        ("objects", Right),
+        ("where", Left),
+        ("source", Left),
+    ]);
+    for sums in overview.sites.iter().take(rows) {
+        let (place, source) = by_hash.get(&sums.hash).map_or_else(Default::default, |site| {
+            let named = deserving(site).map(|(_, name)| source(&name.file, name.line));
+            (planned_place(site), named.unwrap_or_default())
+        });
+        table.row(vec![
+            format!("{:.1}%", sums.share * 100.0),
+            short_count(sums.reads),
+            short_count(sums.writes),
+            sums.latency_ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns")),
+            short_bytes(sums.room_bytes),
+            sums.objects.to_string(),
+            place,
+            source,
+        ]);
+    }
+    if table.is_empty() {
+        page.paragraph("No object was allocated anywhere that is known.");
+        return;
+    }
+    page.table(&table);
+    if overview.sites.len() > rows {
+        page.paragraph(&format!(
+            "... and {} more; --rows shows them.",
+            overview.sites.len() - rows
+        ));
+    }
+    page.paragraph("Their whole stacks, innermost first:");
+    for sums in overview.sites.iter().take(rows) {
+        if let Some(site) = by_hash.get(&sums.hash) {
+            page.folded(&planned_place(site), &stack(site));
+        }
+    }
+}
+
+fn stack(site: &Site) -> Vec<String> {
+    let lines = site.frames.iter().flat_map(|frame| {
+        let module = frame.module.rsplit('/').next().unwrap_or_default();
+        let address = format!("{module}+{:#x}", frame.address);
+        let mut lines: Vec<String> = Vec::new();
+        for name in &frame.names {
+            lines.push(format!("{}  {}  {address}", name.function, source(&name.file, name.line)));
+        }
+        if lines.is_empty() {
+            lines.push(address);
+        }
+        lines
+    });
+    lines.collect()
+}
+
+fn source(file: &str, line: u32) -> String {
+    if file.is_empty() { String::new() } else { format!("{file}:{line}") }
+}
+
+fn add_phases(page: &mut Page, overview: &Overview) {
+    use Align::{Left, Right};
+    page.section("Phases");
+    let mut table = table(&[
+        ("phase", Left),
+        ("entered", Right),
+        ("time", Right),
+        ("reads", Right),
+        ("writes", Right),
+        ("", Left),
+    ]);
+    for sums in &overview.phases {
+        table.row(vec![
+            sums.name.clone(),
+            sums.entries.to_string(),
+            format!("{:.1?}", Duration::from_nanos(sums.time_ns)),
+            short_count(sums.reads),
+            short_count(sums.writes),
+            if sums.detected { "detected" } else { "marked" }.to_owned(),
+        ]);
+    }
+    page.table(&table);
+}
