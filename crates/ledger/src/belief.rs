@@ -12,9 +12,11 @@
 //! believed     = s x own + (1 - s) x mean of the site   s = m h / (m h + 1)
 //! ```
 //! Extents that differ only by chance are all believed to be like their site; those with many
-//! samples, or of a site of hot and cold ones, to be what their own samples say.
+//! samples, or of a site of hot and cold ones, to be what their own samples say. A [`Forecast`]
+//! corrects this by what came of it before.
 
 use crate::extent::Extent;
+use crate::forecast::{CLASSES, Forecast, Tally, class};
 use crate::ledger::Ledger;
 use crate::prior::SITES_MAX;
 
@@ -31,6 +33,8 @@ pub struct Beliefs {
     tick_ms: u64,
     /// Samples of one access per second over an interval.
     samples_per_rate: f32,
+    /// What came of beliefs before, by class of sample counts.
+    tallies: [Tally; CLASSES],
 }
 
 /// Over the extents of a site. `n` counts samples, `e` is bytes times intervals seen.
@@ -70,6 +74,7 @@ impl Beliefs {
             keep: 1.0 - ledger.config().alpha,
             tick_ms: ledger.config().tick_ms,
             samples_per_rate: if weight > 0.0 { tick_s / weight } else { 0.0 },
+            tallies: [Tally::default(); CLASSES],
         }
     }
 
@@ -103,9 +108,24 @@ impl Beliefs {
         sums.ee += e * e;
     }
 
+    /// Corrects what is believed from now on by what came of it before.
+    pub fn heed(&mut self, forecast: &Forecast) {
+        self.tallies = forecast.tallies();
+    }
+
     /// An extent with the rates that are to be believed. A young one, whose average began with zero
     /// (MAT Eq. 1), has grown up.
     pub fn of<'a>(&self, extent: &Extent<'a>) -> Extent<'a> {
+        let (mut believed, samples) = self.uncorrected(extent);
+        let lasting = self.tallies[class(samples)].lasting();
+        believed.reads_per_s *= lasting;
+        believed.writes_per_s *= lasting;
+        believed.cost_ns_per_s *= lasting;
+        believed
+    }
+
+    /// The same without what came before, and how many samples an extent has of its own.
+    pub(crate) fn uncorrected<'a>(&self, extent: &Extent<'a>) -> (Extent<'a>, f32) {
         let (grown, intervals) = self.maturity(extent);
         let sites = self.sites.get(usize::from(extent.place));
         let sums = sites.and_then(|sites| sites.get(extent.site as usize));
@@ -129,7 +149,13 @@ impl Beliefs {
         } else {
             believed(0.0, sums.stall_ns)
         };
-        Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent.clone() }
+        let believed = Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent.clone() };
+        (believed, self.samples(extent, grown, intervals))
+    }
+
+    /// Samples of one access per second over an interval.
+    pub(crate) fn samples_per_rate(&self) -> f32 {
+        self.samples_per_rate
     }
 
     fn samples(&self, extent: &Extent, grown: f32, intervals: f32) -> f32 {

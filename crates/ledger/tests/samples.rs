@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
-use tiercel_ledger::{Config, Ledger, Range};
+use tiercel_ledger::{Config, Forecast, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
@@ -471,6 +471,40 @@ fn what_differs_by_more_is_believed_as_far() {
     check_beliefs(&[12, 2, 1, 4, 0, 3, 1, 9], expect!["84 124 171 100 24 108 171 87"]);
     // Of a few nobody can say how different they are.
     check_beliefs(&[3, 1], expect!["89 132"]);
+}
+
+/// A thousand objects of one site. In each interval ten others have ten samples each, or the same
+/// ten do. Answers what is believed of one that has just had them, over what was without forecasts.
+fn lasting(wanders: bool) -> f32 {
+    let mut world = World::new(Config::default());
+    let page = |nth: usize| 1024 * (nth as u64 + 1);
+    for nth in 0..1000 {
+        world.born(page(nth), 256, Flags(0));
+    }
+    world.tick();
+    let mut forecast = Forecast::default();
+    let mut hot = 0;
+    for round in 0..20 {
+        hot = if wanders { round * 10 } else { 0 };
+        for nth in (hot..hot + 10).flat_map(|nth| [nth; 10]) {
+            world.sample(page(nth), 1000, AccessKind::Read, Some(100));
+        }
+        world.tick();
+        let beliefs = world.ledger.beliefs();
+        forecast.observe(&world.ledger, &beliefs);
+        world.ledger.extents().for_each(|extent| forecast.note(&extent, &beliefs));
+    }
+    let extent = world.ledger.find(PID, page(hot) * OS_PAGE).expect("lives");
+    let mut beliefs = world.ledger.beliefs();
+    let before = beliefs.of(&extent);
+    beliefs.heed(&forecast);
+    beliefs.of(&extent).accesses_per_s() / before.accesses_per_s()
+}
+
+#[test]
+fn heat_that_does_not_last_is_believed_less() {
+    let (wandering, steady) = (lasting(true), lasting(false));
+    assert!(wandering < 0.4 && steady > 0.95 && steady < 1.1, "{wandering} {steady}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::{Failure, Outcome};
-use tiercel_ledger::{Beliefs, ExtentId, Ledger, TickSummary};
+use tiercel_ledger::{Beliefs, ExtentId, Forecast, Ledger, TickSummary, WITNESSES_MAX};
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
@@ -67,6 +67,7 @@ pub struct Policy {
     cost: MoveCost,
     recent: Recent,
     trials: Trials,
+    forecast: Forecast,
     /// Time since the last assignment.
     since_ms: u64,
     /// Bytes that lately found no room on a node.
@@ -92,6 +93,7 @@ impl Policy {
             cost: MoveCost::new(cost),
             recent: Recent::default(),
             trials: Trials::default(),
+            forecast: Forecast::default(),
             since_ms: 0,
             failed_bytes: BTreeMap::new(),
             short_bytes: BTreeMap::new(),
@@ -157,7 +159,7 @@ impl Policy {
         // A canary that paid is followed at once: programs should not wait for what is known.
         let is_known = decision.judged.as_ref().is_some_and(Judged::opens);
         if (verdict.fires || is_known) && !one_tier && decision.moves.is_empty() {
-            let leave = self.trials.leave(self.benefit(), interval, ledger.now_ms());
+            let leave = self.trials.leave(self.config.gate.benefit(), interval, ledger.now_ms());
             self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
             self.trials.begin(ledger, &decision.moves, leave);
             self.since_ms = 0;
@@ -204,7 +206,11 @@ impl Policy {
         budgets: &Budgets,
         members: &[Vec<u32>],
     ) -> Vec<Books> {
-        let gap_ns = self.benefit().map_or(Benefit::default().assumed_gap_ns, |b| b.assumed_gap_ns);
+        let gap_ns = self
+            .config
+            .gate
+            .benefit()
+            .map_or(Benefit::default().assumed_gap_ns, |b| b.assumed_gap_ns);
         let groups = budgets.groups.iter().zip(members);
         groups
             .map(|(group, pids)| {
@@ -254,10 +260,7 @@ impl Policy {
 
     /// Judges earlier moves, and takes back what did not pay.
     fn judge(&mut self, ledger: &Ledger, interval: &Interval, decision: &mut Decision) {
-        let gate = match &self.config.gate {
-            Gate::Benefit(benefit) => Some(benefit),
-            Gate::None => None,
-        };
+        let gate = self.config.gate.benefit();
         let Some((judged, mut back)) = self.trials.judge(ledger, gate, interval) else { return };
         for asked in &mut back {
             asked.cost_ns = asked.bytes as f64 * self.cost.ns_per_byte(asked.to);
@@ -279,9 +282,16 @@ impl Policy {
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
+        self.forecast.observe(ledger, &Beliefs::new(ledger));
         let (mut lists, beliefs) = self.candidates(ledger, members, books, &mut seen);
+        if leave != Leave::Nothing {
+            self.note_beliefs(ledger, &beliefs, &lists);
+        }
         self.report(ledger, seen, decision);
-        self.recent.forget(ledger.now_ms(), self.benefit().map_or(0.0, |benefit| benefit.settle_s));
+        self.recent.forget(
+            ledger.now_ms(),
+            self.config.gate.benefit().map_or(0.0, |benefit| benefit.settle_s),
+        );
         let mut summary = Summary::default();
         let mut moves = Vec::new();
         for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
@@ -332,6 +342,7 @@ impl Policy {
         if let [only] = lists.as_mut_slice() {
             only.reserve(ledger.extent_totals().0 as usize);
         }
+        beliefs.heed(&self.forecast);
         for extent in ledger.extents() {
             let Some(group) = groups[usize::from(extent.place)] else { continue };
             if counts {
@@ -354,6 +365,18 @@ impl Policy {
             lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
         }
         (lists, beliefs)
+    }
+
+    /// Some of the candidates, evenly, are looked at again at the next assignment.
+    fn note_beliefs(&mut self, ledger: &Ledger, beliefs: &Beliefs, lists: &[Vec<Candidate>]) {
+        if self.config.gate == Gate::None {
+            return;
+        }
+        let step = lists.iter().map(Vec::len).sum::<usize>() / WITNESSES_MAX + 1;
+        let ids = lists.iter().flatten().step_by(step).map(Candidate::id);
+        for extent in ids.filter_map(|id| ledger.extent(id)) {
+            self.forecast.note(&extent, beliefs);
+        }
     }
 
     fn report(&self, ledger: &Ledger, seen: Seen, decision: &mut Decision) {
@@ -380,20 +403,13 @@ impl Policy {
             let group = group.name.clone();
             decision.problems.push(Problem::NoBudget { group, limit_bytes, outside_bytes });
         }
-        if let Some(benefit) = self.benefit()
+        if let Some(benefit) = self.config.gate.benefit()
             && !books.tiers.latencies_known
         {
             let problem = Problem::LatenciesUnknown { assumed_gap_ns: benefit.assumed_gap_ns };
             if !decision.problems.contains(&problem) {
                 decision.problems.push(problem);
             }
-        }
-    }
-
-    fn benefit(&self) -> Option<&Benefit> {
-        match &self.config.gate {
-            Gate::Benefit(benefit) => Some(benefit),
-            Gate::None => None,
         }
     }
 }

@@ -134,6 +134,16 @@ pub enum Gate {
     Benefit(Benefit),
 }
 
+impl Gate {
+    /// What has to be saved; `None` where nothing has.
+    pub fn benefit(&self) -> Option<&Benefit> {
+        match self {
+            Gate::Benefit(benefit) => Some(benefit),
+            Gate::None => None,
+        }
+    }
+}
+
 /// A move pays when gain x horizon > cost x margin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
