@@ -17,6 +17,7 @@ JSON
 figure() { sed -n "$1p" events | sed "s/.*\"$2\":\([0-9]*\).*/\1/"; }
 
 tiercel='{"tiercel":"sampler = \"none\"\n"}'
+planned='{"planned":{"config":"sampler = \"none\"\n","plan":["--strategy","fcfs"]}}'
 {
     echo "["
     spec first '"kernel"' 8388608 200k
@@ -27,13 +28,15 @@ tiercel='{"tiercel":"sampler = \"none\"\n"}'
     echo ","
     spec damon '"damon"' 8388608 200k
     echo ","
+    spec planned "$planned" 8388608 200k
+    echo ","
     spec wrong '"kernel"' 8388608 nonsense
     echo "]"
 } > specs.json
 free=$(node_free_kib 0)
 succeeds "the agent makes all runs" sh -c "tiercel lab agent specs.json > events"
 show events
-equal "each run says two things" 10 "$(wc -l < events)"
+equal "each run says two things" 12 "$(wc -l < events)"
 
 at_least "room of a run with 8 MiB" 7864320 "$(figure 2 room_bytes)"
 at_most "and not more" 8912896 "$(figure 2 room_bytes)"
@@ -45,7 +48,9 @@ at_most "Tiercel has the same room" 9437184 "$(figure 6 fast_bytes_max)"
 at_least "and sees the objects" 24 "$(figure 6 born)"
 at_most "DAMON has it too" 9437184 "$(figure 8 fast_bytes_max)"
 at_least "and its run is measured" 1000 "$(figure 8 time_ns)"
-equal "it is off afterwards" 0 "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)"
+at_most "a planned run has the same room" 9437184 "$(figure 10 fast_bytes_max)"
+contains "and says what became of its plan" '"plan":{"sites":' events
+equal "DAMON is off afterwards" 0 "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)"
 contains "a run that fails says why" "cannot use accesses=nonsense" events
 
 equal "nothing is mounted any more" 0 "$(grep -c lab-hog /proc/mounts)"

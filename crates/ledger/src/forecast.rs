@@ -1,6 +1,6 @@
 //! How much of what is believed of extents comes true: the next interval tells.
-//! In: some extents, with what is believed of them; later the ledger again. Out: by how many samples
-//! extents have, what came over what was believed. Knows nothing of tiers, and moves nothing.
+//! In: extents with what is believed of them; later the ledger again. Out: by how many samples they
+//! had, what came over what was believed. Knows nothing of tiers, and moves nothing.
 //!
 //! A few extents in a thousand take most of the accesses (Zipf's law), and heat wanders. So most of
 //! those with one sample get none in the next interval, and a mean and a variance do not tell. But

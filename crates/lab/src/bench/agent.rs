@@ -26,9 +26,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// What a program printed is shown up to here when it fails.
 const SHOWN_LINES: usize = 20;
 
-/// Sites kept of a run by Tiercel.
-const SITES_MAX: usize = 64;
-
 /// A killed group is empty at once; a process that is stuck in the kernel is not.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
@@ -42,8 +39,9 @@ const ROOM_SLACK_BYTES: u64 = 1 << 20;
 /// Where the agent works; a directory other than `/` in tests.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    root: PathBuf,
-    scratch: PathBuf,
+    pub(super) root: PathBuf,
+    /// Emptied before each run.
+    pub(super) scratch: PathBuf,
     group: PathBuf,
 }
 
@@ -78,6 +76,8 @@ impl Agent {
         if spec.method == Method::Damon {
             self.damon(spec, &mut undo)?;
         }
+        // Before fast memory is filled: a program is recorded with all of it.
+        self.prepare(spec)?;
         let hog = match spec.fast_bytes {
             Some(bytes) => Some(Hog::fill(&self.root, &spec.fast_nodes, bytes)?),
             None => None,
@@ -183,37 +183,10 @@ impl Agent {
                 vec!["numactl".to_owned(), format!("--membind={}", nodes.join(","))]
             }
             Method::WeightedInterleave => vec!["/lab/interleave".to_owned()],
-            Method::Tiercel(config) => {
-                let path = self.scratch.join("config.toml");
-                fs::write(&path, config).context("cannot write Tiercel's configuration")?;
-                let summary = self.scratch.join("summary.json");
-                let mut words = vec!["tiercel".to_owned(), "run".to_owned(), "--json".to_owned()];
-                words.extend(["--config".to_owned(), path.display().to_string()]);
-                words.extend(["--output".to_owned(), summary.display().to_string()]);
-                if let Some(bytes) = spec.fast_bytes {
-                    words.extend(["--fast".to_owned(), format!("{bytes}B")]);
-                }
-                words.push("--".to_owned());
-                words
-            }
+            Method::Tiercel(_) | Method::Planned { .. } => self.ours(spec)?,
         };
         words.extend(spec.command.iter().cloned());
         Ok(words)
-    }
-
-    /// The figures of Tiercel's summary, without its sites.
-    fn summary(&self, spec: &Spec) -> Result<serde_json::Value> {
-        if !matches!(spec.method, Method::Tiercel(_)) {
-            return Ok(serde_json::Value::Null);
-        }
-        let text = fs::read_to_string(self.scratch.join("summary.json"))
-            .context("Tiercel left no summary")?;
-        let mut value: serde_json::Value =
-            serde_json::from_str(&text).context("Tiercel's summary is no JSON")?;
-        let mut summary = value["summary"].take();
-        summary["remarks"] = value["remarks"].take();
-        summary["sites"] = sites(&value["sites"]);
-        Ok(summary)
     }
 
     /// Promotes what DAMON finds hot on slow nodes and demotes what it finds cold on fast ones,
@@ -290,7 +263,7 @@ impl Agent {
     }
 
     /// Switches detailed timing; does nothing in guests that are not timed.
-    fn mark(&self, which: &str) {
+    pub(super) fn mark(&self, which: &str) {
         let _ = Command::new(self.at(&format!("/lab/{which}"))).status();
     }
 
@@ -311,7 +284,7 @@ impl Agent {
     }
 
     /// What the program printed, for failures.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         let read = |name: &str| fs::read(self.scratch.join(name)).unwrap_or_default();
         let bytes = [read("out"), read("err")].concat();
         let text = String::from_utf8_lossy(&bytes);
@@ -351,17 +324,6 @@ impl Drop for Undo<'_> {
 fn tell(out: &mut dyn Write, event: &Event) -> Result<()> {
     let line = serde_json::to_string(event).expect("plain data serialises");
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot tell the host")
-}
-
-/// Most bytes that lived and accesses of each site that had any, those with most first.
-fn sites(rows: &serde_json::Value) -> serde_json::Value {
-    let number = |row: &serde_json::Value, name: &str| row["used"][name].as_u64().unwrap_or(0);
-    let site = |row| (number(row, "reads") + number(row, "writes"), number(row, "peak_bytes"));
-    let mut sites: Vec<(u64, u64)> = rows.as_array().into_iter().flatten().map(site).collect();
-    sites.retain(|(accesses, _)| *accesses > 0);
-    sites.sort_by_key(|(accesses, _)| std::cmp::Reverse(*accesses));
-    sites.truncate(SITES_MAX);
-    sites.into_iter().map(|(accesses, bytes)| serde_json::json!([bytes, accesses])).collect()
 }
 
 fn last_line(path: &Path) -> Result<String> {
@@ -514,17 +476,6 @@ mod tests {
         spec.fast_bytes = Some(1 << 20);
         assert!(warnings(&spec, &measured)[0].contains("held 5120 KiB"));
         assert_eq!(warnings(&spec, &Measured::default()), ["its memory was not seen in 0 looks"]);
-    }
-
-    #[test]
-    fn sites_are_kept_by_their_accesses() {
-        let rows = serde_json::json!([
-            { "used": { "reads": 1, "writes": 1, "peak_bytes": 7 } },
-            { "used": { "reads": 0, "writes": 0, "peak_bytes": 9 } },
-            { "used": { "reads": 5, "writes": 0, "peak_bytes": 8 } },
-        ]);
-        assert_eq!(sites(&rows), serde_json::json!([[8, 5], [7, 2]]));
-        assert_eq!(sites(&serde_json::Value::Null), serde_json::json!([]));
     }
 
     #[test]

@@ -17,6 +17,9 @@ const POLICIES_MAX: usize = 256;
 /// Routines of a policy that a grid may vary.
 const GRID_KEYS: [&str; 5] = ["aggregate", "prioritise", "trigger", "enforce", "gate"];
 
+/// Arguments of `tiercel plan` that are not an experiment's to give.
+const PLAN_OWN: [&str; 3] = ["--fast", "-o", "--output"];
+
 /// What is compared on what. Unknown keys are refused with line and column.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -161,6 +164,10 @@ pub struct Policy {
     /// Tiercel's configuration, on top of the experiment's.
     #[serde(default)]
     pub config: Table,
+    /// The program is recorded first, a plan is made with these arguments of `tiercel plan`, and
+    /// the run is by that plan.
+    #[serde(default)]
+    pub plan: Option<Vec<String>>,
     /// Routines to vary; every combination becomes a policy of its own.
     #[serde(default)]
     pub grid: BTreeMap<String, Vec<Value>>,
@@ -195,6 +202,9 @@ pub struct Choice {
     pub knobs: BTreeMap<String, String>,
     /// Tiercel's configuration.
     pub config: Table,
+    /// Arguments of `tiercel plan`; `None`: nothing is planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Vec<String>>,
 }
 
 impl Command {
@@ -306,7 +316,7 @@ impl Choice {
     /// A baseline without settings of its own.
     pub fn plain(name: &str, baseline: Baseline) -> Choice {
         let (name, baseline) = (name.to_owned(), Some(baseline));
-        Choice { name, baseline, knobs: BTreeMap::new(), config: Table::new() }
+        Choice { name, baseline, knobs: BTreeMap::new(), config: Table::new(), plan: None }
     }
 
     /// The configuration file Tiercel is given.
@@ -319,16 +329,21 @@ impl Policy {
     /// A baseline, or Tiercel as it comes.
     pub fn new(name: &str, baseline: Option<Baseline>) -> Policy {
         let (knobs, config, grid) = (BTreeMap::new(), Table::new(), BTreeMap::new());
-        Policy { name: name.to_owned(), baseline, knobs, config, grid }
+        Policy { name: name.to_owned(), baseline, knobs, config, plan: None, grid }
     }
 
     fn unfold(&self, common: &Table) -> Result<Vec<Choice>> {
-        let Policy { name, baseline, knobs, config, grid } = self;
+        let Policy { name, baseline, knobs, config, plan, grid } = self;
         if baseline.is_some() {
             ensure!(
-                config.is_empty() && grid.is_empty(),
-                "policy {name:?}: a baseline takes knobs, but no config and no grid"
+                config.is_empty() && grid.is_empty() && plan.is_none(),
+                "policy {name:?}: a baseline takes knobs, but no config, no plan and no grid"
             );
+        }
+        let own =
+            plan.iter().flatten().find(|word| PLAN_OWN.iter().any(|own| word.starts_with(own)));
+        if let Some(word) = own {
+            bail!("policy {name:?}: plan has {word:?}, which the bench gives by itself");
         }
         for path in knobs.keys() {
             let inside = path.starts_with("/proc/sys/") || path.starts_with("/sys/");
@@ -344,6 +359,7 @@ impl Policy {
             baseline: *baseline,
             knobs: knobs.clone(),
             config: merged,
+            plan: plan.clone(),
         }];
         for (key, values) in grid {
             if !GRID_KEYS.contains(&key.as_str()) {
@@ -504,6 +520,8 @@ gate = "none"
         refused("command = \"hotcold kib=64\"", "command = \" \"", "no command");
         let knob = "baseline = \"first-touch\"\nknobs = { \"/etc/x\" = \"1\" }";
         refused("baseline = \"first-touch\"", knob, "not below /sys");
+        let plan = "name = \"mat\"\nplan = [\"--fast=1GiB\"]";
+        refused("name = \"mat\"", plan, "gives by itself");
         let config = "baseline = \"first-touch\"\nconfig = { fast = \"all\" }";
         refused("baseline = \"first-touch\"", config, "takes knobs");
     }

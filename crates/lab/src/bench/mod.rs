@@ -8,6 +8,7 @@ mod agent;
 mod boot;
 mod drive;
 mod oracle;
+mod ours;
 mod plan;
 mod room;
 mod row;

@@ -237,7 +237,13 @@ impl Run {
                 Method::WeightedInterleave
             }
             Some(Baseline::Damon) => Method::Damon,
-            None => Method::Tiercel(self.choice.config_text()),
+            None => {
+                let config = self.choice.config_text();
+                match self.choice.plan.clone() {
+                    Some(plan) => Method::Planned { config, plan },
+                    None => Method::Tiercel(config),
+                }
+            }
         };
         knobs.extend(self.choice.knobs.clone());
         Spec {

@@ -45,6 +45,23 @@ pub enum Method {
     Damon,
     /// `tiercel run` with this configuration, TOML, at the end of which the budget stands.
     Tiercel(String),
+    /// The same by a plan, made of a recorded run with these arguments of `tiercel plan`.
+    Planned {
+        /// Configuration of recording and of the run, TOML.
+        config: String,
+        /// Words.
+        plan: Vec<String>,
+    },
+}
+
+impl Method {
+    /// Tiercel's configuration; `None` without Tiercel.
+    pub fn config(&self) -> Option<&str> {
+        match self {
+            Method::Tiercel(config) | Method::Planned { config, .. } => Some(config),
+            _ => None,
+        }
+    }
 }
 
 /// What the guest says, a line each.

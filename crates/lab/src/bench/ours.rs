@@ -1,0 +1,130 @@
+//! Runs by Tiercel: what it is told, and what it says.
+//! In: [`Spec`]s. Out: words in front of the program, figures of the summary; before a planned run
+//! a profile, recorded once in a boot, and a plan. Knows nothing of baselines.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::agent::Agent;
+use super::plan::fingerprint;
+use super::row::{Method, Spec};
+
+/// Sites kept of a run.
+const SITES_MAX: usize = 64;
+
+impl Agent {
+    /// What a run needs before it begins: its configuration, and its plan.
+    pub(super) fn prepare(&self, spec: &Spec) -> Result<()> {
+        let Some(config) = spec.method.config() else { return Ok(()) };
+        fs::write(self.configuration(), config).context("cannot write Tiercel's configuration")?;
+        let Method::Planned { plan, .. } = &spec.method else { return Ok(()) };
+        let profile = self.profile(spec, config)?;
+        let mut words = vec!["plan".to_owned(), path_text(&profile)];
+        words.extend(["--output".to_owned(), path_text(&self.plan())]);
+        let fast = spec.fast_bytes.map_or("all".to_owned(), |bytes| format!("{bytes}B"));
+        words.extend(["--fast".to_owned(), fast]);
+        words.extend(plan.iter().cloned());
+        self.tiercel(&words)
+    }
+
+    /// What goes in front of the program.
+    pub(super) fn ours(&self, spec: &Spec) -> Result<Vec<String>> {
+        let mut words = ["tiercel", "run", "--json"].map(str::to_owned).to_vec();
+        words.extend(["--config".to_owned(), path_text(&self.configuration())]);
+        words.extend(["--output".to_owned(), path_text(&self.scratch.join("summary.json"))]);
+        if let Some(bytes) = spec.fast_bytes {
+            words.extend(["--fast".to_owned(), format!("{bytes}B")]);
+        }
+        if let Method::Planned { .. } = spec.method {
+            words.extend(["--plan".to_owned(), path_text(&self.plan())]);
+            // Nobody decides by what they would see.
+            words.extend(["--sampler", "none"].map(str::to_owned));
+        }
+        words.push("--".to_owned());
+        Ok(words)
+    }
+
+    /// The figures of Tiercel's summary, without its sites; null without Tiercel.
+    pub(super) fn summary(&self, spec: &Spec) -> Result<serde_json::Value> {
+        if spec.method.config().is_none() {
+            return Ok(serde_json::Value::Null);
+        }
+        let text = fs::read_to_string(self.scratch.join("summary.json"))
+            .context("Tiercel left no summary")?;
+        let mut value: serde_json::Value =
+            serde_json::from_str(&text).context("Tiercel's summary is no JSON")?;
+        let mut summary = value["summary"].take();
+        summary["remarks"] = value["remarks"].take();
+        summary["sites"] = sites(&value["sites"]);
+        Ok(summary)
+    }
+
+    /// The program's profile; recorded unless this boot has it.
+    fn profile(&self, spec: &Spec, config: &str) -> Result<PathBuf> {
+        let determines = format!("{:?} {config}", spec.command);
+        let name = format!("tmp/lab-{}.profile", fingerprint(determines.as_bytes()));
+        let profile = self.root.join(name);
+        if profile.exists() {
+            return Ok(profile);
+        }
+        let mut words = vec!["record".to_owned(), "--quiet".to_owned()];
+        words.extend(["--config".to_owned(), path_text(&self.configuration())]);
+        words.extend(["--output".to_owned(), path_text(&profile), "--".to_owned()]);
+        words.extend(spec.command.iter().cloned());
+        self.mark("begin");
+        let recorded = self.tiercel(&words);
+        self.mark("end");
+        recorded.map(|()| profile)
+    }
+
+    fn tiercel(&self, words: &[String]) -> Result<()> {
+        let into = |name: &str| File::create(self.scratch.join(name)).context("no room for output");
+        let mut command = Command::new("tiercel");
+        command.args(words).stdin(Stdio::null()).stdout(into("out")?).stderr(into("err")?);
+        let status = command.status().context("cannot start tiercel")?;
+        ensure!(status.success(), "tiercel {} ended with {status}{}", words[0], self.shown());
+        Ok(())
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.scratch.join("config.toml")
+    }
+
+    fn plan(&self) -> PathBuf {
+        self.scratch.join("run.plan")
+    }
+}
+
+fn path_text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Most bytes that lived and accesses of each site that had any, those with most first.
+fn sites(rows: &serde_json::Value) -> serde_json::Value {
+    let number = |row: &serde_json::Value, name: &str| row["used"][name].as_u64().unwrap_or(0);
+    let site = |row| (number(row, "reads") + number(row, "writes"), number(row, "peak_bytes"));
+    let mut sites: Vec<(u64, u64)> = rows.as_array().into_iter().flatten().map(site).collect();
+    sites.retain(|(accesses, _)| *accesses > 0);
+    sites.sort_by_key(|(accesses, _)| std::cmp::Reverse(*accesses));
+    sites.truncate(SITES_MAX);
+    sites.into_iter().map(|(accesses, bytes)| serde_json::json!([bytes, accesses])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_are_kept_by_their_accesses() {
+        let rows = serde_json::json!([
+            { "used": { "reads": 1, "writes": 1, "peak_bytes": 7 } },
+            { "used": { "reads": 0, "writes": 0, "peak_bytes": 9 } },
+            { "used": { "reads": 5, "writes": 0, "peak_bytes": 8 } },
+        ]);
+        assert_eq!(sites(&rows), serde_json::json!([[8, 5], [7, 2]]));
+        assert_eq!(sites(&serde_json::Value::Null), serde_json::json!([]));
+    }
+}
