@@ -19,6 +19,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #if defined(__cplusplus)
 extern "C" {
@@ -93,14 +94,52 @@ void tiercel_set_strategy(tiercel_strategy *strategy, void *context);
 /* 1 when the runtime is here and a daemon listens, else 0. */
 int tiercel_is_hosted(void);
 
+/* ---- Vregions: memory whose place the program decides (VMem, tables 1 and 3) ------------------
+ *
+ * As mmap, backed by a pool of the node the caller runs on: the daemon's (`--pool`), or memory of
+ * the process's own. Only MAP_PRIVATE | MAP_ANONYMOUS is managed; all else is mmap's as it stands.
+ * Vpages have 4 KiB; 64 KiB with MAP_HUGE_64KB, 2 MiB with MAP_HUGE_2MB in `flags`. MAP_POPULATE
+ * maps all of it at once. `bytes` are rounded up to vpages, addresses aligned to them. MAP_FAILED
+ * and errno: ENOMEM (pool exhausted, or no memory), EINVAL, ENOSYS (no memfd here).
+ * munmap, mprotect and fork mean what they mean for private memory. madvise does not: MADV_DONTNEED
+ * zeroes nothing. Buffers of direct I/O (O_DIRECT) may not be moved while it lasts. */
+void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset);
+
+/* As munmap. The calls from here on answer 0, or -1 and errno: EINVAL (no vregion, no such bounds),
+ * ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not to be had here), EBUSY (somebody
+ * else's userfaultfd is on it). */
+int tiercel_vregion_release(void *addr, size_t bytes);
+
+/* Moves what is there to `node`, by the kernel's number, and keeps it there. */
+int tiercel_vregion_bind(void *addr, size_t bytes, int node);
+
+/* Copies to `node` while the program goes on; nothing is switched. A later migration there copies
+ * only what was written since. */
+int tiercel_vregion_replicate(void *addr, size_t bytes, int node);
+
+/* Copies and switches while the program goes on. What it leaves stays as a shadow, so that going
+ * back copies only what was written since. */
+int tiercel_vregion_migrate(void *addr, size_t bytes, int node);
+
+/* The same on a thread of the runtime's own: a ticket from 1, or -1 and errno (EAGAIN: 64 wait). */
+long tiercel_vregion_start(void *addr, size_t bytes, int node);
+
+/* Waits for what that ticket stands for, and answers as tiercel_vregion_migrate. Once a ticket. */
+int tiercel_vregion_await(long ticket);
+
+/* Node that this address has its memory on, or -1 and errno. */
+int tiercel_vregion_node(const void *addr);
+
 #else /* Looked for at the first call. Each file that includes this looks for itself. */
 
 #if defined(__cplusplus)
 } /* extern "C" */
 #endif
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #if defined(__cplusplus)
 extern "C" {
 #endif
@@ -111,30 +150,39 @@ extern "C" {
 #define TIERCEL_MAY_BE_UNUSED
 #endif
 
+/* In the order of their names below. */
 struct tiercel_calls {
     void (*phase)(const char *);
     void *(*aligned_alloc)(size_t, size_t, const struct tiercel_traits *);
     void (*free)(void *);
     void (*set_strategy)(tiercel_strategy *, void *);
     int (*is_hosted)(void);
+    void *(*vregion_register)(void *, size_t, int, int, int, off_t);
+    int (*vregion_release)(void *, size_t);
+    int (*vregion_bind)(void *, size_t, int);
+    int (*vregion_replicate)(void *, size_t, int);
+    int (*vregion_migrate)(void *, size_t, int);
+    long (*vregion_start)(void *, size_t, int);
+    int (*vregion_await)(long);
+    int (*vregion_node)(const void *);
 };
 
 /* Two threads that look at once find the same. Copied as bytes: ISO C has no conversion. */
 TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void) {
     static struct tiercel_calls calls;
     static int is_known;
+    static const char *const names[] = {
+        "tiercel_phase",           "tiercel_aligned_alloc", "tiercel_free",
+        "tiercel_set_strategy",    "tiercel_is_hosted",     "tiercel_vregion_register",
+        "tiercel_vregion_release", "tiercel_vregion_bind",  "tiercel_vregion_replicate",
+        "tiercel_vregion_migrate", "tiercel_vregion_start", "tiercel_vregion_await",
+        "tiercel_vregion_node"};
     if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
-        void *found[5];
-        found[0] = dlsym(RTLD_DEFAULT, "tiercel_phase");
-        found[1] = dlsym(RTLD_DEFAULT, "tiercel_aligned_alloc");
-        found[2] = dlsym(RTLD_DEFAULT, "tiercel_free");
-        found[3] = dlsym(RTLD_DEFAULT, "tiercel_set_strategy");
-        found[4] = dlsym(RTLD_DEFAULT, "tiercel_is_hosted");
-        memcpy(&calls.phase, &found[0], sizeof(found[0]));
-        memcpy(&calls.aligned_alloc, &found[1], sizeof(found[1]));
-        memcpy(&calls.free, &found[2], sizeof(found[2]));
-        memcpy(&calls.set_strategy, &found[3], sizeof(found[3]));
-        memcpy(&calls.is_hosted, &found[4], sizeof(found[4]));
+        void *found[sizeof(names) / sizeof(names[0])];
+        size_t i;
+        for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+            found[i] = dlsym(RTLD_DEFAULT, names[i]);
+        memcpy(&calls, found, sizeof(found));
         __atomic_store_n(&is_known, 1, __ATOMIC_RELEASE);
     }
     return &calls;
@@ -177,6 +225,59 @@ TIERCEL_MAY_BE_UNUSED static inline void tiercel_set_strategy(tiercel_strategy *
 TIERCEL_MAY_BE_UNUSED static inline int tiercel_is_hosted(void) {
     const struct tiercel_calls *calls = tiercel_find_calls();
     return calls->is_hosted ? calls->is_hosted() : 0;
+}
+
+/* Without the runtime: memory of mmap's, which does not move. */
+TIERCEL_MAY_BE_UNUSED static inline void *
+tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    const int huge = 63 << 26; /* MAP_HUGE_MASK << MAP_HUGE_SHIFT: it would be refused */
+    return calls->vregion_register ? calls->vregion_register(addr, bytes, prot, flags, fd, offset)
+                                   : mmap(addr, bytes, prot, flags & ~huge, fd, offset);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_release(void *addr, size_t bytes) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_release ? calls->vregion_release(addr, bytes) : munmap(addr, bytes);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_no_vregions(void) {
+    errno = ENOSYS;
+    return -1;
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_bind(void *addr, size_t bytes, int node) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_bind ? calls->vregion_bind(addr, bytes, node) : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_replicate(void *addr, size_t bytes,
+                                                                  int node) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_replicate ? calls->vregion_replicate(addr, bytes, node)
+                                    : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_migrate(void *addr, size_t bytes,
+                                                                int node) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_migrate ? calls->vregion_migrate(addr, bytes, node)
+                                  : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline long tiercel_vregion_start(void *addr, size_t bytes, int node) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_start ? calls->vregion_start(addr, bytes, node) : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_await(long ticket) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_await ? calls->vregion_await(ticket) : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_node(const void *addr) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_node ? calls->vregion_node(addr) : tiercel_no_vregions();
 }
 
 #endif

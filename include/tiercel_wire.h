@@ -305,6 +305,48 @@ struct tcl_welcome {
     uint32_t session; /* from 1 */
 };
 
+/* ---- Pools: on the same socket, one message each way a connection --------------------------- */
+
+/* Asks for memory of a node, or tells that it is no longer needed. A segment belongs to the process
+ * that the socket's credentials name, for as long as that lives. */
+#define TCL_POOL_MAGIC 0x4c4f4f50u /* "POOL", little endian */
+
+enum tcl_pool_verb {
+    TCL_POOL_GRANT = 1,  /* node, bytes, vpage_shift: a segment, please */
+    TCL_POOL_RETURN = 2, /* number: nobody maps it, and its memory may be taken away at once */
+    TCL_POOL_LEAVE = 3   /* number: a child of ours may map it; it ends with the last mapping */
+};
+
+struct tcl_pool_ask {
+    uint32_t magic; /* TCL_POOL_MAGIC */
+    uint32_t version;
+    uint32_t verb;   /* enum tcl_pool_verb */
+    int32_t node;    /* the kernel's number */
+    uint64_t bytes;  /* a multiple of 2 MiB */
+    uint32_t number; /* of a segment */
+    uint32_t vpage_shift;
+};
+
+enum tcl_pool_status {
+    TCL_POOL_OK = 0,
+    TCL_POOL_NONE = 1,      /* no pool of this node, or none at all */
+    TCL_POOL_EXHAUSTED = 2, /* not enough is free, or the system has no memory for it */
+    TCL_POOL_REFUSED = 3    /* not a question one may ask */
+};
+
+#define TCL_POOL_EMULATED 1u /* the node is one on paper: the memory lies anywhere */
+
+/* With TCL_POOL_OK to TCL_POOL_GRANT the segment's memfd comes by SCM_RIGHTS. */
+struct tcl_pool_answer {
+    uint32_t magic; /* TCL_POOL_MAGIC */
+    uint32_t version;
+    uint32_t status; /* enum tcl_pool_status */
+    uint32_t number;
+    uint64_t bytes;
+    uint32_t flags;
+    uint32_t pad;
+};
+
 /* The one environment variable: path of the daemon's socket. Absent: the allocator runs alone. */
 #define TCL_SOCKET_ENV "TIERCEL_SOCKET"
 
@@ -328,5 +370,7 @@ TCL_ASSERT(sizeof(struct tcl_plan_row) == 24, "plan row");
 TCL_ASSERT(TCL_PHASES_AT + TCL_PHASES_MAX * 64 <= TCL_PLAN_AT, "phases");
 TCL_ASSERT(sizeof(struct tcl_hello) == 24, "hello");
 TCL_ASSERT(sizeof(struct tcl_welcome) == 16, "welcome");
+TCL_ASSERT(sizeof(struct tcl_pool_ask) == 32, "pool ask");
+TCL_ASSERT(sizeof(struct tcl_pool_answer) == 32, "pool answer");
 
 #endif

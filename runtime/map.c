@@ -329,8 +329,15 @@ static uint8_t place(uintptr_t addr, size_t bytes, uint32_t site) {
 
 /* ---- The interposed functions ---------------------------------------------------------------- */
 
+/* Vregions there end, if any. */
+static bool leave_vregions(uintptr_t addr, size_t bytes) {
+    return tcl_likely(!tcl_vmem_any(addr, bytes)) || tcl_vmem_cut(addr, pages_up(bytes));
+}
+
 static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, int fd,
                                  off_t offset, void *return_address, void *frame_address) {
+    if (flags & MAP_FIXED && !leave_vregions((uintptr_t)addr, bytes))
+        return MAP_FAILED;
     void *p = tcl_os_mmap(addr, bytes, prot, flags, fd, offset);
     if (p == MAP_FAILED || !is_watched())
         return p;
@@ -359,6 +366,8 @@ TCL_EXPORT void *mmap64(void *addr, size_t bytes, int prot, int flags, int fd, o
 
 /* Told before it happens: afterwards another thread may have the addresses. */
 TCL_EXPORT int munmap(void *addr, size_t bytes) {
+    if (!leave_vregions((uintptr_t)addr, bytes))
+        return -1;
     if (is_watched() && bytes && !((uintptr_t)addr % TCL_PAGE) &&
         (uintptr_t)addr + pages_up(bytes) > (uintptr_t)addr) {
         int saved = errno;
@@ -376,6 +385,12 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
         to = va_arg(rest, void *);
         va_end(rest);
     }
+    if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, old_bytes ? old_bytes : 1))) {
+        errno = EINVAL; /* a vregion stays where it is */
+        return MAP_FAILED;
+    }
+    if (flags & MREMAP_FIXED && !leave_vregions((uintptr_t)to, new_bytes))
+        return MAP_FAILED;
     struct entry entry;
     bool whole = is_watched() && !(flags & MREMAP_DONTUNMAP) && old_bytes &&
                  lift((uintptr_t)addr, pages_up(old_bytes), &entry);
@@ -396,6 +411,12 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
     }
     errno = saved;
     return p;
+}
+
+TCL_EXPORT int mprotect(void *addr, size_t bytes, int prot) {
+    if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, bytes)))
+        return tcl_vmem_protect((uintptr_t)addr, bytes, prot);
+    return (int)syscall(SYS_mprotect, addr, bytes, prot);
 }
 
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {

@@ -259,7 +259,11 @@ static bool is_trusted(int socket) {
            (peer.uid == 0 || peer.uid == (uid_t)syscall(SYS_geteuid));
 }
 
-static int connect_daemon(void) {
+int tcl_daemon_connect(void) {
+    if (daemon_address.sun_family != AF_UNIX) {
+        errno = ENOENT;
+        return -1;
+    }
     int fd = raise_fd((int)syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return fd;
@@ -423,7 +427,7 @@ static const char *begin(int socket, int memfd) {
 
 /* NULL, or what failed, with errno. EAGAIN: worth another try. */
 static const char *attach(void) {
-    int socket = connect_daemon();
+    int socket = tcl_daemon_connect();
     if (socket < 0)
         return daemon_address.sun_path;
     int memfd = make_memfd();

@@ -102,6 +102,19 @@ TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
 /* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; else steps aside. */
 TCL_HIDDEN void tcl_session_start(void);
 
+/* A connection to the daemon, for one message each way; -1 and errno: ENOENT, none was named. */
+TCL_HIDDEN int tcl_daemon_connect(void);
+
+/* ---- Vregions (vmem.c), called by map.c ------------------------------------------------------ */
+
+/* True when a vregion overlaps; one load where there are none. */
+TCL_HIDDEN bool tcl_vmem_any(uintptr_t start, size_t bytes);
+/* What lies there is no vregion any more, and its addresses have no access. False and errno: it
+ * would cut a vpage (EINVAL). */
+TCL_HIDDEN bool tcl_vmem_cut(uintptr_t start, size_t bytes);
+/* As mprotect, of vregions and what lies between them. */
+TCL_HIDDEN int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot);
+
 /* False where the program, or a library before us, exports a malloc that is not ours. */
 TCL_HIDDEN bool tcl_is_our_malloc(void);
 

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_api.c: vregions by tiercel.h, edge by edge: bounds, rights, parts, refusals; and moves where
+ * no userfaultfd is to be had.
+ */
+#include "tiercel.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+#define PAPER 900
+#define RW (PROT_READ | PROT_WRITE)
+#define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: %m\n", __FILE__, __LINE__, #condition);                    \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define REFUSED(call, error) CHECK((errno = 0, (call) == -1) && errno == (error))
+
+static char *make(size_t bytes, int flags) {
+    char *region = tiercel_vregion_register(NULL, bytes, RW, PRIVATE | flags, -1, 0);
+    CHECK(region != MAP_FAILED);
+    return region;
+}
+
+static sigjmp_buf back;
+static void jump(int signal) {
+    siglongjmp(back, signal);
+}
+
+static bool faults(volatile char *at, bool write) {
+    signal(SIGSEGV, jump);
+    if (sigsetjmp(back, 1))
+        return true;
+    if (write)
+        *at = 1;
+    else
+        (void)*at;
+    return false;
+}
+
+static void bounds_and_kinds(void) {
+    char *region = make(100000, 16 << 26);
+    CHECK((uintptr_t)region % 65536 == 0);
+    region[131071] = 1; /* rounded up to vpages */
+    CHECK(tiercel_vregion_node(region) >= 0);
+    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, 0), EINVAL);
+    REFUSED(tiercel_vregion_migrate(region, 65536, -1), EINVAL);
+    REFUSED(tiercel_vregion_migrate(region, 65536, 1024), EINVAL);
+    REFUSED(tiercel_vregion_node(&region), EINVAL);
+    REFUSED(tiercel_vregion_release(&back, 4096), EINVAL);
+    REFUSED(tiercel_vregion_await(99), EINVAL);
+    REFUSED(munmap(region, 4096), EINVAL); /* a part of a vpage */
+    CHECK(tiercel_vregion_register(NULL, 0, RW, PRIVATE, -1, 0) == MAP_FAILED && errno == EINVAL);
+    CHECK(tiercel_vregion_register(NULL, MIB, RW, PRIVATE | 30 << 26, -1, 0) == MAP_FAILED);
+    CHECK(!tiercel_vregion_release(region, 131072) && faults(region, false));
+    char *fixed = make(MIB, 0);
+    fixed[5] = 5;
+    CHECK(tiercel_vregion_register(fixed, MIB, RW, PRIVATE | MAP_FIXED, -1, 0) == fixed);
+    CHECK(fixed[5] == 0 && !tiercel_vregion_release(fixed, MIB));
+}
+
+/* Files and shared memory are mmap's. */
+static void passed_through(void) {
+    int fd = memfd_create("file", 0);
+    CHECK(fd >= 0 && write(fd, "hello", 5) == 5 && !ftruncate(fd, 4096));
+    char *file = tiercel_vregion_register(NULL, 4096, RW, MAP_SHARED, fd, 0);
+    CHECK(file != MAP_FAILED && !memcmp(file, "hello", 5));
+    file[0] = 'j';
+    char read_back[5];
+    CHECK(pread(fd, read_back, 5, 0) == 5 && read_back[0] == 'j');
+    REFUSED(tiercel_vregion_migrate(file, 4096, 0), EINVAL);
+    CHECK(!munmap(file, 4096) && !close(fd));
+}
+
+static void parts(void) {
+    char *region = make(4 * MIB, 0);
+    memset(region, 7, 4 * MIB);
+    CHECK(!tiercel_vregion_migrate(region + MIB, MIB, PAPER));
+    CHECK(!munmap(region + MIB / 2, MIB));
+    CHECK(faults(region + MIB / 2, false) && !faults(region + MIB / 2 - 1, true));
+    CHECK(tiercel_vregion_node(region + 2 * MIB) != PAPER && region[2 * MIB] == 7);
+    CHECK(tiercel_vregion_node(region + 2 * MIB - 1) == PAPER && region[2 * MIB - 1] == 7);
+    REFUSED(tiercel_vregion_migrate(region, 4 * MIB, 0), EINVAL); /* there is a hole */
+    char *other = mmap(region + 3 * MIB, 4096, RW, PRIVATE | MAP_FIXED, -1, 0);
+    CHECK(other == region + 3 * MIB && other[0] == 0 && other[4096] == 7);
+    REFUSED(tiercel_vregion_node(other), EINVAL);
+    CHECK(mremap(region, 4096, 8192, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    CHECK(!munmap(region, 4 * MIB) && faults(region, false));
+    char *again = make(4 * MIB, 0);
+    for (size_t i = 0; i < 4 * MIB; i++)
+        CHECK(again[i] == 0); /* what was given back is empty */
+    CHECK(!tiercel_vregion_release(again, 4 * MIB));
+}
+
+static void rights(void) {
+    char *region = make(4 * MIB, 0);
+    memset(region, 3, 4 * MIB);
+    CHECK(!mprotect(region + MIB, MIB, PROT_READ) && !mprotect(region + 3 * MIB, MIB, PROT_NONE));
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER));
+    CHECK(faults(region + MIB, true) && !faults(region + MIB, false) && !faults(region, true));
+    CHECK(faults(region + 3 * MIB, false) && !faults(region + 2 * MIB, true));
+    CHECK(!mprotect(region, 4 * MIB, RW) && region[4 * MIB - 1] == 3 && region[MIB + 5] == 3);
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, 0) && region[4 * MIB - 1] == 3);
+    CHECK(!tiercel_vregion_release(region, 4 * MIB));
+}
+
+/* What was not written since it came is not copied when it goes back: A is seen to be B's twin. */
+static void shadows(void) {
+    char *region = make(8 * MIB, 0);
+    int home = tiercel_vregion_node(region);
+    for (int round = 0; round < 20; round++) {
+        memset(region + (size_t)(round + 1000) * 4096, round, 4096);
+        CHECK(!tiercel_vregion_replicate(region, 8 * MIB, round % 2 ? home : PAPER));
+        memset(region + (size_t)round * 4096 * 7, round + 100, 4096);
+        CHECK(!tiercel_vregion_migrate(region, 8 * MIB, round % 2 ? home : PAPER));
+        for (int i = 0; i < round; i++)
+            CHECK(region[(size_t)i * 4096 * 7 + 9] == (char)(i + 100));
+    }
+    CHECK(!tiercel_vregion_bind(region, 8 * MIB, PAPER) && tiercel_vregion_node(region) == PAPER);
+    CHECK(!tiercel_vregion_release(region, 8 * MIB));
+}
+
+/* A program that closes what it does not know: the next move opens anew. */
+static void closes_all(void) {
+    char *region = make(2 * MIB, 0);
+    memset(region, 1, 2 * MIB);
+    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER));
+    CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+    for (int node = 0; node < 3; node++)
+        CHECK(!tiercel_vregion_migrate(region, 2 * MIB, node % 2 ? PAPER : 0) && region[5] == 1);
+    CHECK(!tiercel_vregion_release(region, 2 * MIB));
+}
+
+static void *idle(void *lock) {
+    pthread_mutex_lock(lock);
+    return NULL;
+}
+
+/* Under a seccomp filter nothing can be held up: one thread needs no holding, several have the
+ * kernel move, which knows no nodes on paper. */
+static void without_userfaultfd(void) {
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        char *region = make(6 * MIB, 0);
+        memset(region, 4, 6 * MIB);
+        REFUSED(tiercel_vregion_replicate(region, MIB, PAPER), ENOTSUP);
+        CHECK(!tiercel_vregion_migrate(region, 6 * MIB, PAPER) && region[6 * MIB - 1] == 4);
+        CHECK(tiercel_vregion_node(region + 5 * MIB) == PAPER);
+        static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+        pthread_t thread;
+        pthread_mutex_lock(&lock);
+        CHECK(!pthread_create(&thread, NULL, idle, &lock));
+        CHECK(!tiercel_vregion_migrate(region, 6 * MIB, 0) && region[6 * MIB - 1] == 4);
+        CHECK(tiercel_vregion_node(region) == 0);
+        REFUSED(tiercel_vregion_migrate(region, 6 * MIB, PAPER + 1), ENODEV);
+        pthread_mutex_unlock(&lock);
+        pthread_join(thread, NULL);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* No descriptor to be had, or no memory: it stays where it is, and whole. */
+static void starved(void) {
+    char *region = make(2 * MIB, 0);
+    memset(region, 6, 2 * MIB);
+    struct rlimit before, none = {3, 3};
+    CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+    none.rlim_max = before.rlim_max;
+    int null = open("/dev/null", O_RDONLY);
+    CHECK(null >= 0 && !setrlimit(RLIMIT_NOFILE, &none));
+    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, PAPER), EMFILE);
+    CHECK(tiercel_vregion_node(region) != PAPER && region[9] == 6);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER) && region[9] == 6);
+    CHECK(!tiercel_vregion_release(region, 2 * MIB) && !close(null));
+}
+
+int main(void) {
+    bounds_and_kinds();
+    passed_through();
+    parts();
+    rights();
+    shadows();
+    closes_all();
+    starved();
+    without_userfaultfd();
+    puts("vregions: bounds, parts, rights, shadows and refusals are as promised");
+    return 0;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_fork.c: vregions over a fork are private memory: parent and child each see what was there,
+ * and nothing of what the other writes, also while threads write, regions move, and forks nest.
+ */
+#include "tiercel.h"
+#include <pthread.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES ((size_t)6 << 20)
+#define PAPER 900 /* no machine has this node */
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: %m\n", __FILE__, __LINE__, #condition);                    \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+extern char **environ;
+
+static int *make(int huge) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | huge;
+    int *region = tiercel_vregion_register(NULL, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(region != MAP_FAILED);
+    return region;
+}
+
+static void fill(int *region, int value) {
+    for (size_t i = 0; i < BYTES / sizeof(int); i++)
+        region[i] = value + (int)i;
+}
+
+static void see(const int *region, int value) {
+    for (size_t i = 0; i < BYTES / sizeof(int); i++)
+        CHECK(region[i] == value + (int)i);
+}
+
+static void await(pid_t child) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The child writes, moves and forks; the parent does so too, at the same time. */
+static void both_write(int huge) {
+    int *region = make(huge), pipes[2];
+    fill(region, 1);
+    CHECK(!tiercel_vregion_migrate(region, BYTES / 2, PAPER) && !pipe(pipes));
+    pid_t child = fork();
+    if (child == 0) {
+        char go;
+        CHECK(read(pipes[0], &go, 1) == 1); /* the parent has written */
+        see(region, 1);
+        fill(region, 2);
+        CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
+        see(region, 2);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            see(region, 2);
+            fill(region, 3);
+            CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
+            see(region, 3);
+            _exit(0);
+        }
+        await(grandchild);
+        see(region, 2);
+        CHECK(!tiercel_vregion_release(region, BYTES));
+        _exit(0);
+    }
+    fill(region, 5);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
+    see(region, 5);
+    CHECK(write(pipes[1], "x", 1) == 1);
+    await(child);
+    see(region, 5);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
+    see(region, 5);
+    CHECK(!tiercel_vregion_release(region, BYTES));
+}
+
+static _Atomic bool is_over;
+static _Atomic uint64_t *counters;
+
+/* Keeps neighbours in order: the second is never ahead of the first. */
+static void *count(void *nothing) {
+    for (uint64_t i = 1; !atomic_load(&is_over); i++) {
+        size_t at = i * 7919 % (BYTES / 16) * 2;
+        atomic_store(&counters[at], i);
+        atomic_store(&counters[at + 1], i);
+    }
+    return nothing;
+}
+
+/* Forks in the middle of writes and moves: what a child sees holds together, and stays. */
+static void while_threads_write(void) {
+    pthread_t threads[2];
+    counters = (void *)make(0);
+    for (size_t i = 0; i < 1; i++)
+        CHECK(!pthread_create(&threads[i], NULL, count, NULL));
+    for (int round = 0; round < 20; round++) {
+        long ticket = tiercel_vregion_start((void *)counters, BYTES, round % 2 ? 0 : PAPER);
+        CHECK(ticket > 0);
+        pid_t child = fork();
+        if (child == 0) {
+            static uint64_t seen[BYTES / 8];
+            for (size_t i = 0; i < BYTES / 8; i += 2) {
+                seen[i] = counters[i];
+                seen[i + 1] = counters[i + 1];
+                CHECK(seen[i] >= seen[i + 1]);
+            }
+            CHECK(!tiercel_vregion_migrate((void *)counters, BYTES, round % 2 ? PAPER : 0));
+            for (size_t i = 0; i < BYTES / 8; i++)
+                CHECK(seen[i] == counters[i]);
+            _exit(0);
+        }
+        await(child);
+        CHECK(!tiercel_vregion_await(ticket));
+    }
+    atomic_store(&is_over, true);
+    pthread_join(threads[0], NULL);
+    CHECK(!tiercel_vregion_release((void *)counters, BYTES));
+}
+
+/* vfork and posix_spawn change nothing. */
+static void spawned(void) {
+    int *region = make(0);
+    char *argv[] = {"true", NULL};
+    pid_t child;
+    fill(region, 9);
+    CHECK(!posix_spawnp(&child, "true", NULL, NULL, argv, environ));
+    await(child);
+    child = vfork();
+    if (child == 0) {
+        region[0] = 77; /* as in any vfork, the parent's */
+        _exit(0);
+    }
+    await(child);
+    CHECK(region[0] == 77 && region[1] == 10);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER) && region[0] == 77);
+    CHECK(!tiercel_vregion_release(region, BYTES));
+}
+
+int main(void) {
+    both_write(0);
+    both_write(16 << 26);
+    both_write(21 << 26);
+    while_threads_write();
+    spawned();
+    puts("fork: vregions are private memory to parent, child and grandchild");
+    return 0;
+}

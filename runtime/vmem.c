@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem.c: vregions, by tiercel.h; and what a fork means for them.
+ * In: calls of the program, forks. Out: mappings of places, moves asked for. Knows nothing of how
+ * a vpage moves, or where segments come from.
+ *
+ * fork. Private memory is copied on write by the kernel, and shared memory is not; so before a fork
+ * every vregion becomes a private mapping of the same memfd, one mremap for each run. What was
+ * written before lies in the memfd, which nobody writes from then on (its segment is frozen):
+ * parent and child both see it, and what either writes later is a copy of its own, made by the
+ * kernel. A write of another thread goes before the mremap or after it, never between. Later moves
+ * heal: they copy what the process sees to new vpages and map those shared again.
+ *
+ * vfork and posix_spawn share the address space until exec and change nothing. A child made by a
+ * raw system call runs no handler; it would share its parent's vregions, so they are kept from it
+ * by MADV_DONTFORK, which the handlers of a fork lift.
+ */
+#define TIERCEL_RUNTIME
+#include "vmem.h"
+#include "../include/tiercel.h"
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#define HUGE_SHIFT 26 /* linux/mman.h: log2 of an OS page's size in mmap's flags */
+#define HUGE_MASK 0x3f
+
+size_t vmem_twin_bytes, vmem_twin_limit;
+
+static struct vmem_region regions[VMEM_REGIONS_MAX];
+static _Atomic unsigned region_count; /* slots ever used */
+static pthread_mutex_t vmem_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool is_started;
+
+static int fail(int error) {
+    errno = error;
+    return -1;
+}
+
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+static size_t table_bytes(size_t count) {
+    return (2 * count * sizeof(vmem_place) + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
+}
+
+/* homes and twins in one mapping. */
+static bool make_tables(struct vmem_region *region, size_t count) {
+    void *at = tcl_os_mmap(NULL, table_bytes(count), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
+    region->home = at;
+    region->twin = region->home + count;
+    return true;
+}
+
+static struct vmem_region *free_slot(void) {
+    unsigned slot = 0;
+    while (slot < region_count && regions[slot].start)
+        slot++;
+    if (slot == VMEM_REGIONS_MAX)
+        return NULL;
+    if (slot == region_count)
+        region_count++;
+    return &regions[slot];
+}
+
+static size_t count_of(const struct vmem_region *region) {
+    return region->bytes >> region->shift;
+}
+
+static struct vmem_region *region_over(uintptr_t start, size_t bytes) {
+    for (unsigned i = 0; i < region_count; i++) {
+        struct vmem_region *region = &regions[i];
+        if (region->start && start < region->start + region->bytes && region->start < start + bytes)
+            return region;
+    }
+    return NULL;
+}
+
+/* ---- Vpages of a vregion --------------------------------------------------------------------- */
+
+void vmem_drop_twin(struct vmem_region *region, size_t first, size_t count) {
+    for (size_t done = 0, run; done < count; done += run) {
+        vmem_place twin = region->twin[first + done];
+        run = vmem_run(region, region->twin, first + done, count - done);
+        if (!twin)
+            continue;
+        size_t bytes = run * vmem_vpage(region);
+        vmem_give(twin, bytes);
+        vmem_twin_bytes -= bytes;
+        memset(&region->twin[first + done], 0, run * sizeof(vmem_place));
+    }
+}
+
+bool vmem_drop_twins(void) {
+    bool was_any = vmem_twin_bytes > 0;
+    for (unsigned i = 0; i < region_count; i++)
+        if (regions[i].start)
+            vmem_drop_twin(&regions[i], 0, count_of(&regions[i]));
+    return was_any;
+}
+
+static void give_homes(struct vmem_region *region, size_t first, size_t count) {
+    vmem_drop_twin(region, first, count);
+    for (size_t done = 0, run; done < count; done += run) {
+        vmem_place home = region->home[first + done];
+        run = vmem_run(region, region->home, first + done, count - done);
+        if (home)
+            vmem_give(home, run * vmem_vpage(region));
+        memset(&region->home[first + done], 0, run * sizeof(vmem_place));
+    }
+}
+
+/* Places for all its vpages, in as few runs as there is room for. */
+static bool back(struct vmem_region *region, size_t first, size_t count) {
+    size_t vpage = vmem_vpage(region);
+    vmem_place home = vmem_take(region->node, count * vpage, vpage);
+    if (!home && errno == ENOMEM && vmem_drop_twins())
+        home = vmem_take(region->node, count * vpage, vpage);
+    if (!home)
+        return errno == ENOMEM && count > 1 && back(region, first, count / 2) &&
+               back(region, first + count / 2, count - count / 2);
+    for (size_t i = 0; i < count; i++)
+        region->home[first + i] = home + i * (vpage / TCL_PAGE);
+    return true;
+}
+
+/* Maps the homes. Nobody knows the addresses yet. */
+static bool map(struct vmem_region *region, bool populate) {
+    size_t vpage = vmem_vpage(region), count = count_of(region);
+    for (size_t first = 0, run; first < count; first += run) {
+        run = vmem_run(region, region->home, first, count - first);
+        char *at = (char *)region->start + first * vpage;
+        if (tcl_os_mremap(vmem_shared(region->home[first]), 0, run * vpage,
+                          MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
+            return false;
+    }
+    char *start = (char *)region->start;
+    if (region->prot != (PROT_READ | PROT_WRITE) &&
+        syscall(SYS_mprotect, start, region->bytes, region->prot))
+        return false;
+    syscall(SYS_madvise, start, region->bytes, MADV_DODUMP);
+    syscall(SYS_madvise, start, region->bytes, MADV_DONTFORK);
+    if (populate && syscall(SYS_madvise, start, region->bytes, MADV_POPULATE_WRITE) &&
+        errno == ENOMEM)
+        return false;
+    return true;
+}
+
+/* ---- Fork ------------------------------------------------------------------------------------ */
+
+static void make_private(struct vmem_region *region, size_t first, size_t count) {
+    size_t bytes = count * vmem_vpage(region);
+    char *at = (char *)region->start + first * vmem_vpage(region);
+    char *from = vmem_private(region->home[first]);
+    if (region->prot != (PROT_READ | PROT_WRITE))
+        syscall(SYS_mprotect, from, bytes, region->prot);
+    void *got = tcl_os_mremap(from, bytes, bytes,
+                              MREMAP_MAYMOVE | MREMAP_FIXED | 4 /* MREMAP_DONTUNMAP */, at);
+    if (got != at) { /* out of mappings: the child does without rather than share */
+        syscall(SYS_madvise, at, bytes, MADV_DONTFORK);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        region->home[first + i] |= VMEM_FORKED;
+}
+
+static void before_fork(void) {
+    pthread_mutex_lock(&vmem_lock);
+    vmem_drop_twins();
+    for (unsigned i = 0; i < region_count; i++) {
+        struct vmem_region *region = &regions[i];
+        size_t count = region->start ? count_of(region) : 0;
+        for (size_t first = 0, run; first < count; first += run) {
+            run = vmem_run(region, region->home, first, count - first);
+            if (!(region->home[first] & VMEM_FORKED))
+                make_private(region, first, run);
+        }
+    }
+    vmem_freeze();
+}
+
+static void after_fork_parent(void) {
+    pthread_mutex_unlock(&vmem_lock);
+}
+
+static void after_fork_child(void) {
+    vmem_disown();
+    vmem_track_forget();
+    pthread_mutex_unlock(&vmem_lock);
+}
+
+/* ---- What the program does to its mappings --------------------------------------------------- */
+
+/* Cuts the region in two at an inner vpage; false: out of slots. */
+static bool split(struct vmem_region *region, size_t at) {
+    size_t count = count_of(region);
+    struct vmem_region *tail = free_slot();
+    if (!tail || !make_tables(tail, count - at))
+        return false;
+    vmem_place *home = tail->home, *twin = tail->twin;
+    *tail = *region;
+    tail->home = home;
+    tail->twin = twin;
+    memcpy(home, region->home + at, (count - at) * sizeof(*home));
+    memcpy(twin, region->twin + at, (count - at) * sizeof(*twin));
+    tail->start += at << region->shift;
+    tail->bytes -= at << region->shift;
+    region->bytes = at << region->shift;
+    return true;
+}
+
+/* The part of a region that lies in [start, end) as a region of its own; NULL and errno: its bounds
+ * are no vpage's, or there are too many. */
+static struct vmem_region *isolate(struct vmem_region *region, uintptr_t start, uintptr_t end) {
+    size_t vpage = vmem_vpage(region);
+    uintptr_t from = start > region->start ? start : region->start;
+    uintptr_t region_end = region->start + region->bytes, to = end < region_end ? end : region_end;
+    bool fits = (from - region->start) % vpage == 0 && (to - region->start) % vpage == 0;
+    errno = fits ? ENOMEM : EINVAL;
+    if (!fits || (to < region_end && !split(region, (to - region->start) >> region->shift)))
+        return NULL;
+    if (from > region->start && !split(region, (from - region->start) >> region->shift))
+        return NULL;
+    return region_over(from, 1);
+}
+
+static void forget(struct vmem_region *region) {
+    give_homes(region, 0, count_of(region));
+    tcl_os_munmap(region->home, table_bytes((size_t)(region->twin - region->home)));
+    *region = (struct vmem_region){0};
+}
+
+bool tcl_vmem_any(uintptr_t start, size_t bytes) {
+    if (tcl_likely(!atomic_load_explicit(&region_count, memory_order_relaxed)))
+        return false;
+    pthread_mutex_lock(&vmem_lock);
+    bool is_any = region_over(start, bytes) != NULL;
+    pthread_mutex_unlock(&vmem_lock);
+    return is_any;
+}
+
+bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
+    struct vmem_region *region;
+    bool is_cut = true;
+    pthread_mutex_lock(&vmem_lock);
+    while (is_cut && (region = region_over(start, bytes))) {
+        region = isolate(region, start, start + bytes);
+        is_cut = region != NULL;
+        if (is_cut) { /* first out of sight, then given to others */
+            tcl_os_mmap((void *)region->start, region->bytes, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            forget(region);
+        }
+    }
+    pthread_mutex_unlock(&vmem_lock);
+    return is_cut;
+}
+
+int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot) {
+    int failed = 0;
+    uintptr_t at = start, end = start + bytes;
+    pthread_mutex_lock(&vmem_lock);
+    for (struct vmem_region *region; !failed && at < end && (region = region_over(at, end - at));) {
+        region = isolate(region, start, end);
+        failed = region ? 0 : -1;
+        if (region)
+            region->prot = prot;
+        at = region ? region->start + region->bytes : end;
+    }
+    if (!failed)
+        failed = (int)syscall(SYS_mprotect, start, bytes, prot);
+    pthread_mutex_unlock(&vmem_lock);
+    return failed;
+}
+
+/* ---- tiercel.h ------------------------------------------------------------------------------- */
+
+static void start(void) {
+    struct sysinfo system;
+    if (is_started)
+        return;
+    is_started = true;
+    if (!sysinfo(&system))
+        vmem_twin_limit = (size_t)system.totalram * system.mem_unit / 16;
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static int node_here(void) {
+    unsigned node = 0;
+    return syscall(SYS_getcpu, NULL, &node, NULL) ? 0 : (int)node;
+}
+
+/* An aligned stretch without access; MAP_FIXED: that one. */
+static void *reserve(void *addr, size_t bytes, size_t vpage, int flags) {
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    if (flags & MAP_FIXED)
+        return (uintptr_t)addr % vpage ? (errno = EINVAL, MAP_FAILED)
+                                       : mmap(addr, bytes, PROT_NONE, how | MAP_FIXED, -1, 0);
+    char *at = mmap(NULL, bytes + vpage, PROT_NONE, how, -1, 0);
+    if (at == MAP_FAILED)
+        return at;
+    size_t head = -(uintptr_t)at % vpage;
+    if (head)
+        munmap(at, head);
+    munmap(at + head + bytes, vpage - head);
+    return at + head;
+}
+
+/* Fills a free slot; under the lock. */
+static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate) {
+    struct vmem_region *region = free_slot();
+    if (!region || !make_tables(region, bytes >> shift))
+        return ENOMEM;
+    region->start = (uintptr_t)at;
+    region->bytes = bytes;
+    region->prot = prot;
+    region->shift = (uint8_t)shift;
+    region->node = node_here();
+    errno = ENOMEM;
+    if (back(region, 0, bytes >> shift) && map(region, populate))
+        return 0;
+    int error = errno;
+    forget(region);
+    return error;
+}
+
+TCL_EXPORT void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd,
+                                          off_t offset) {
+    unsigned shift = (unsigned)flags >> HUGE_SHIFT & HUGE_MASK;
+    shift = shift ? shift : 12;
+    if ((flags & (MAP_PRIVATE | MAP_ANONYMOUS)) != (MAP_PRIVATE | MAP_ANONYMOUS))
+        return mmap(addr, bytes, prot, flags, fd, offset);
+    size_t vpage = (size_t)1 << shift;
+    if ((shift != 12 && shift != 16 && shift != 21) || !bytes || bytes > PTRDIFF_MAX - vpage) {
+        errno = EINVAL;
+        return MAP_FAILED;
+    }
+    bytes = (bytes + vpage - 1) & -vpage;
+    void *at = reserve(addr, bytes, vpage, flags);
+    if (at == MAP_FAILED)
+        return at;
+    pthread_mutex_lock(&vmem_lock);
+    start();
+    int error = enter(at, bytes, prot, shift, flags & MAP_POPULATE);
+    pthread_mutex_unlock(&vmem_lock);
+    if (!error)
+        return at;
+    munmap(at, bytes);
+    errno = error;
+    return MAP_FAILED;
+}
+
+TCL_EXPORT int tiercel_vregion_release(void *addr, size_t bytes) {
+    uintptr_t start = (uintptr_t)addr;
+    if (!bytes || start % TCL_PAGE || !tcl_vmem_any(start, bytes))
+        return fail(EINVAL);
+    return munmap(addr, (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE);
+}
+
+/* Piece by piece, so that nobody waits for the lock for long. */
+static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
+    uintptr_t at = (uintptr_t)addr, end = at + bytes;
+    if (!bytes || end < at || node < 0 || node >= VMEM_NODES_MAX)
+        return fail(EINVAL);
+    while (at < end) {
+        pthread_mutex_lock(&vmem_lock);
+        struct vmem_region *region = region_over(at, 1);
+        int error = region ? 0 : EINVAL;
+        if (region) {
+            size_t first = (at - region->start) >> region->shift, count = count_of(region);
+            size_t most = VMEM_PIECE >> region->shift;
+            uintptr_t last =
+                end < region->start + region->bytes ? end : region->start + region->bytes;
+            size_t stop = (last - region->start + vmem_vpage(region) - 1) >> region->shift;
+            /* Pieces end where page tables do. */
+            size_t until = ((region->start >> region->shift) + first + most) / most * most -
+                           (region->start >> region->shift);
+            stop = stop < until ? stop : until;
+            error = vmem_move(region, first, (stop < count ? stop : count) - first, node, how);
+            at = region->start + (stop << region->shift);
+        }
+        pthread_mutex_unlock(&vmem_lock);
+        if (error)
+            return fail(error);
+    }
+    return 0;
+}
+
+TCL_EXPORT int tiercel_vregion_replicate(void *addr, size_t bytes, int node) {
+    return each_piece(addr, bytes, node, VMEM_REPLICATE);
+}
+
+TCL_EXPORT int tiercel_vregion_migrate(void *addr, size_t bytes, int node) {
+    return each_piece(addr, bytes, node, VMEM_MIGRATE);
+}
+
+TCL_EXPORT int tiercel_vregion_bind(void *addr, size_t bytes, int node) {
+    pthread_mutex_lock(&vmem_lock);
+    for (unsigned i = 0; i < region_count; i++) {
+        struct vmem_region *region = &regions[i];
+        uintptr_t start = (uintptr_t)addr, end = start + bytes;
+        if (region->start >= start && region->start + region->bytes <= end && region->start)
+            region->node = node;
+    }
+    pthread_mutex_unlock(&vmem_lock);
+    return each_piece(addr, bytes, node, VMEM_MIGRATE);
+}
+
+TCL_EXPORT int tiercel_vregion_node(const void *addr) {
+    pthread_mutex_lock(&vmem_lock);
+    const struct vmem_region *region = region_over((uintptr_t)addr, 1);
+    int node = -1;
+    if (region)
+        node = vmem_node_of(region->home[((uintptr_t)addr - region->start) >> region->shift]);
+    pthread_mutex_unlock(&vmem_lock);
+    return region ? node : fail(EINVAL);
+}

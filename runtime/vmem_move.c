@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_move.c: vpages change their place while the program reads and writes them.
+ * In: vpages and a node. Out: the same bytes, there. Knows nothing of why.
+ *
+ * Copy first, switch later. A mapping T shows place A; `stage` shows place B, and nobody else knows
+ * it:
+ *
+ *   1. T is write tracked.                         every later write to A is noted
+ *   2. A is copied to the stage.                   the program runs
+ *   3. What was written meanwhile is copied again, until little is, at most ROUNDS_MAX times.
+ *   4. T is held: its entries are dropped, whoever touches it waits (vmem_track.c).
+ *   5. What was written since the last copy is copied.
+ *   6. The stage is moved over T, by one mremap; who waits is woken.
+ *
+ * No write is lost. A write to T is one of: before 1, then 2 copies it; between 1 and 4, then its
+ * OS page is unprotected when some scan comes. The scan of a round protects it again *before* the
+ * copy that follows, so that a write during the copy is found by the next scan; the last scan is
+ * that of 4, which sees all that ever went to A, and 5 copies it while nobody can write. Or after
+ * 4: then it waits, and finds B after 6. A reader sees A until 4 and B after 6, which hold the same
+ * then: it never sees an older value after a newer one. The kernel writes through T as well (system
+ * calls into buffers), and is held like the program.
+ *
+ * No value is torn. A copy may tear what is being written; but then its OS page is noted and copied
+ * anew, at the latest in 5, when nobody writes. The stage is not seen before 6.
+ *
+ * Only direct memory access goes round the mapping: a device that was told to write to A (O_DIRECT)
+ * writes to A. Such buffers must not be vregions that move.
+ *
+ * Signals are blocked from 4 to 6: a handler in this thread that touches T would wait for itself.
+ * No lock of the allocator or of libc is taken: whoever holds one may be waiting in 4.
+ *
+ * Where nothing can be held, a process with one thread needs no holding: nobody else writes.
+ * Otherwise the kernel moves the memory where it stands (mbind), which is slower.
+ */
+#include "vmem.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#if !defined(MREMAP_DONTUNMAP)
+#define MREMAP_DONTUNMAP 4 /* linux/mman.h, 5.7; of shared memory 5.13 */
+#endif
+
+#define ROUNDS_MAX 4
+#define LITTLE_BYTES (64u * TCL_PAGE) /* 40 us of copying, the order of a switch itself */
+
+#define ASKED_MAX 512u
+
+/* Room for a piece at any offset from a multiple of 2 MiB, twice. */
+#define STAGE_BYTES (VMEM_PIECE + VMEM_UNIT)
+static char *stage_base, *aside_base;
+
+/* One run of vpages on its way. */
+struct trip {
+    uintptr_t start; /* of T */
+    size_t bytes;
+    char *from; /* where A is read: its shared window, or T itself, or what was T */
+    char *stage;
+    size_t again; /* bytes copied again in this round */
+};
+
+/* Past the caches: what moves is not what is used next. */
+static void copy(char *to, const char *from, size_t bytes) {
+#if defined(__SSE2__)
+    for (size_t i = 0; i < bytes; i += 64) {
+        __m128i a = _mm_load_si128((const __m128i *)(from + i));
+        __m128i b = _mm_load_si128((const __m128i *)(from + i + 16));
+        __m128i c = _mm_load_si128((const __m128i *)(from + i + 32));
+        __m128i d = _mm_load_si128((const __m128i *)(from + i + 48));
+        _mm_stream_si128((__m128i *)(to + i), a);
+        _mm_stream_si128((__m128i *)(to + i + 16), b);
+        _mm_stream_si128((__m128i *)(to + i + 32), c);
+        _mm_stream_si128((__m128i *)(to + i + 48), d);
+    }
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+static void copy_range(struct vmem_range range, void *context) {
+    struct trip *trip = context;
+    size_t at = range.start - trip->start, bytes = range.end - range.start;
+    copy(trip->stage + at, trip->from + at, bytes);
+    trip->again += bytes;
+}
+
+/* Makes two places alike without dirtying what is alike already. */
+static void copy_what_differs(char *to, const char *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += TCL_PAGE)
+        if (memcmp(to + i, from + i, TCL_PAGE) != 0)
+            memcpy(to + i, from + i, TCL_PAGE);
+}
+
+size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t first,
+                size_t count) {
+    size_t step = vmem_vpage(region) / TCL_PAGE, run = 1;
+    while (run < count &&
+           (list[first] ? list[first + run] == list[first] + run * step : list[first + run] == 0))
+        run++;
+    return run;
+}
+
+/* A piece of address space with the place that T's offset from 2 MiB has: page tables then move
+ * whole. */
+static char *open_stage(char **base, uintptr_t like) {
+    if (!*base) {
+        char *at = tcl_os_mmap(NULL, STAGE_BYTES + VMEM_UNIT, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED)
+            return NULL;
+        *base = (char *)(((uintptr_t)at + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT);
+    }
+    return *base + like % VMEM_UNIT;
+}
+
+static void close_stage(char *at, size_t bytes) {
+    tcl_os_mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0);
+}
+
+/* A full node gives memory of another one, and no error. What a pool granted was looked at. */
+static bool resides(char *stage, vmem_place place, size_t bytes) {
+    const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(place)];
+    void *at[ASKED_MAX];
+    int node[ASKED_MAX];
+    for (size_t done = 0; !segment->number && !segment->is_emulated && done < bytes;) {
+        size_t count = 0;
+        for (; count < ASKED_MAX && done < bytes; done += TCL_PAGE)
+            at[count++] = stage + done;
+        if (syscall(SYS_move_pages, 0, count, at, NULL, node, 0))
+            return errno == ENOSYS; /* a kernel of one node */
+        for (size_t i = 0; i < count; i++)
+            if (node[i] >= 0 && node[i] != segment->node)
+                return false;
+    }
+    return true;
+}
+
+/* The stage shows `place`, with its page table filled. */
+static bool show(char *stage, vmem_place place, size_t bytes) {
+    char *at = tcl_os_mremap(vmem_shared(place), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, stage);
+    if (at != stage)
+        return false;
+    syscall(SYS_madvise, stage, bytes, MADV_DODUMP);
+    syscall(SYS_madvise, stage, bytes, MADV_DONTFORK);
+    if ((!syscall(SYS_madvise, stage, bytes, MADV_POPULATE_WRITE) || errno == EINVAL) &&
+        resides(stage, place, bytes))
+        return true;
+    close_stage(stage, bytes);
+    errno = ENOMEM; /* the node, or the system, is full */
+    return false;
+}
+
+static bool is_alone(void) {
+    struct stat tasks; /* proc counts a link for each thread */
+    return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
+}
+
+/* Steps 4 to 6, or what of them is needed. 0 or an errno; then T shows what it did before. */
+static int commit(const struct vmem_region *region, struct trip *trip, vmem_place home,
+                  bool is_tracked) {
+    char *mapping = (char *)trip->start, *aside = NULL;
+    bool is_forked = home & VMEM_FORKED;
+    if (region->prot != (PROT_READ | PROT_WRITE) &&
+        syscall(SYS_mprotect, trip->stage, trip->bytes, region->prot))
+        return errno;
+    if (is_forked && is_tracked && !(aside = open_stage(&aside_base, trip->start)))
+        return ENOMEM;
+    if (is_forked && is_tracked) {
+        if (!vmem_hold_private(trip->start, trip->bytes, aside))
+            return EBUSY;
+        copy_what_differs(trip->stage, aside, trip->bytes);
+    } else if (is_tracked && !vmem_hold(trip->start, trip->bytes, copy_range, trip)) {
+        return EBUSY;
+    }
+    /* No hole is left that somebody else's mapping could come into. */
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, error = 0;
+    if (tcl_os_mremap(trip->stage, trip->bytes, trip->bytes, flags, mapping) != mapping) {
+        error = errno;
+        if (aside)
+            tcl_os_mremap(aside, trip->bytes, trip->bytes, flags, mapping);
+        else if (!is_forked)
+            tcl_os_mremap(vmem_shared(home), 0, trip->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                          mapping);
+    }
+    if (is_tracked)
+        vmem_wake(trip->start, trip->bytes);
+    if (aside)
+        close_stage(aside, trip->bytes);
+    close_stage(trip->stage, trip->bytes);
+    return error;
+}
+
+/* Steps 2 and 3. */
+static void copy_rounds(struct trip *trip, bool is_known, bool is_tracked) {
+    trip->again = 0;
+    if (!is_known || !vmem_scan(trip->start, trip->bytes, copy_range, trip)) {
+        if (is_known)
+            vmem_track(trip->start, trip->bytes); /* it was not, or no longer */
+        copy(trip->stage, trip->from, trip->bytes);
+    }
+    for (int round = 1; is_tracked && round < ROUNDS_MAX; round++) {
+        trip->again = 0;
+        if (!vmem_scan(trip->start, trip->bytes, copy_range, trip) || trip->again <= LITTLE_BYTES)
+            break;
+    }
+}
+
+/* What the move left behind becomes a shadow, if there is room for one; else it is given back.
+ * Pieces of huge OS pages get none: tracking would break them up. */
+static void keep_shadow(struct vmem_region *region, size_t first, size_t count, vmem_place old) {
+    size_t vpage = vmem_vpage(region), bytes = count * vpage;
+    uintptr_t start = region->start + first * vpage;
+    bool is_kept = !(old & VMEM_FORKED) && vpage < VMEM_UNIT &&
+                   vmem_twin_bytes + bytes <= vmem_twin_limit && vmem_track(start, bytes);
+    if (!is_kept) {
+        vmem_give(old, bytes);
+        return;
+    }
+    vmem_place home = region->home[first];
+    copy_what_differs(vmem_shared(old), vmem_shared(home), bytes);
+    syscall(SYS_madvise, vmem_shared(old), bytes, MADV_DONTNEED);
+    syscall(SYS_madvise, vmem_shared(home), bytes, MADV_DONTNEED);
+    for (size_t i = 0; i < count; i++)
+        region->twin[first + i] = old + i * (vpage / TCL_PAGE);
+    vmem_twin_bytes += bytes;
+}
+
+/* The kernel moves what T shows, whoever writes meanwhile. */
+static int move_in_place(struct vmem_region *region, size_t first, size_t count, int node) {
+    size_t vpage = vmem_vpage(region), bytes = count * vpage;
+    char *start = (char *)region->start + first * vpage;
+    if (!vmem_prefer(start, bytes, node, MPOL_MF_MOVE))
+        return errno == EINVAL ? ENODEV : errno;
+    for (size_t i = 0; i < count; i++) {
+        vmem_place *home = &region->home[first + i];
+        *home &= ~((vmem_place)0x7ff << VMEM_ELSEWHERE_AT);
+        if (vmem_node_of(*home) != node)
+            *home |= (vmem_place)(node + 1) << VMEM_ELSEWHERE_AT;
+    }
+    return 0;
+}
+
+/* A twin of the whole run on that node: the one there is, or a new one. `is_known`: it was alike
+ * when tracking began. */
+static vmem_place twin_on(struct vmem_region *region, size_t first, size_t count, int node,
+                          bool *is_known) {
+    vmem_place twin = region->twin[first];
+    *is_known =
+        twin && vmem_node_of(twin) == node && vmem_run(region, region->twin, first, count) == count;
+    if (*is_known)
+        return twin;
+    vmem_drop_twin(region, first, count);
+    size_t vpage = vmem_vpage(region), bytes = count * vpage;
+    twin = vmem_take(node, bytes, vpage);
+    if (!twin && errno == ENOMEM && vmem_drop_twins())
+        twin = vmem_take(node, bytes, vpage);
+    return twin;
+}
+
+static void set(struct vmem_region *region, vmem_place *list, size_t first, size_t count,
+                vmem_place place) {
+    size_t step = vmem_vpage(region) / TCL_PAGE;
+    for (size_t i = 0; i < count; i++)
+        list[first + i] = place ? place + i * step : 0;
+}
+
+/* Copies and, for VMEM_MIGRATE, switches. Signals are blocked where they must be. */
+static int travel(struct vmem_region *region, size_t first, size_t count, vmem_place to,
+                  bool is_known, bool is_tracked, enum vmem_how how) {
+    size_t bytes = count * vmem_vpage(region);
+    vmem_place home = region->home[first];
+    struct trip trip = {.start = region->start + first * vmem_vpage(region), .bytes = bytes};
+    trip.stage = open_stage(&stage_base, trip.start);
+    if (!trip.stage || !show(trip.stage, to, bytes))
+        return ENOMEM;
+    trip.from = home & VMEM_FORKED ? (char *)trip.start : vmem_shared(home);
+    if (is_tracked && !(home & VMEM_FORKED) && !is_known && !vmem_track(trip.start, bytes)) {
+        close_stage(trip.stage, bytes);
+        return EBUSY;
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    syscall(SYS_madvise, trip.from, bytes, MADV_POPULATE_READ);
+    if (!is_tracked)
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
+    copy_rounds(&trip, is_known, is_tracked && !(home & VMEM_FORKED));
+    int error = 0;
+    if (how == VMEM_REPLICATE) {
+        close_stage(trip.stage, bytes);
+    } else {
+        if (is_tracked)
+            syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
+        error = commit(region, &trip, home, is_tracked);
+    }
+    if (how == VMEM_MIGRATE || !is_tracked)
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
+    if (!(home & VMEM_FORKED))
+        syscall(SYS_madvise, trip.from, bytes, MADV_DONTNEED);
+    return error;
+}
+
+static int move_run(struct vmem_region *region, size_t first, size_t count, int node,
+                    enum vmem_how how) {
+    vmem_place home = region->home[first];
+    bool is_tracked = vmem_can_track(), is_known = false;
+    if (vmem_node_of(home) == node && !(home & VMEM_FORKED))
+        return 0;
+    if (home & VMEM_FORKED && (!(region->prot & PROT_READ) || how == VMEM_REPLICATE))
+        return ENOTSUP;
+    if (!is_tracked && !(how == VMEM_MIGRATE && is_alone()))
+        return how == VMEM_MIGRATE ? move_in_place(region, first, count, node) : ENOTSUP;
+    vmem_place to = twin_on(region, first, count, node, &is_known);
+    if (!to && count > 1 && errno == ENOMEM) { /* no room in one piece */
+        int error = move_run(region, first, count / 2, node, how);
+        return error ? error : move_run(region, first + count / 2, count - count / 2, node, how);
+    }
+    if (!to)
+        return errno;
+    size_t bytes = count * vmem_vpage(region);
+    if (is_known)
+        vmem_twin_bytes -= bytes;
+    set(region, region->twin, first, count, 0);
+    int error = travel(region, first, count, to, is_known, is_tracked, how);
+    if (error) {
+        vmem_give(to, bytes);
+    } else if (how == VMEM_REPLICATE) {
+        set(region, region->twin, first, count, to);
+        vmem_twin_bytes += bytes;
+    } else {
+        set(region, region->home, first, count, to);
+        keep_shadow(region, first, count, home);
+    }
+    return error;
+}
+
+int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, enum vmem_how how) {
+    int error = 0;
+    bool is_open = vmem_can_track() && vmem_track_open();
+    if (vmem_can_track() && !is_open)
+        error = EMFILE;
+    for (size_t done = 0; !error && done < count;) {
+        size_t run = vmem_run(region, region->home, first + done, count - done);
+        run = vmem_run(region, region->twin, first + done, run);
+        error = move_run(region, first + done, run, node, how);
+        done += run;
+    }
+    if (is_open)
+        vmem_track_close();
+    return error;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_segment.c: memory of nodes in segments, and the vpages in them.
+ * In: wishes by node and size, the pool server's segments or memfds of our own.
+ * Out: places. Knows nothing of what is mapped where.
+ *
+ * No descriptor is kept. A segment is mapped twice when it comes, and everything later is done with
+ * these windows: mremap with an old size of 0 maps a piece of the shared one once more, mremap of a
+ * piece of the private one moves it over a vregion.
+ *
+ * What comes back is emptied before anybody finds it again: memory of a pool is zeroed and stays,
+ * memory of our own making goes back to the kernel.
+ */
+#include "vmem.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct vmem_segment vmem_segments[VMEM_SEGMENTS_MAX];
+
+static unsigned segment_count; /* slots ever used */
+
+#define WORD_BITS 64u
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u /* Linux 6.3 */
+#endif
+
+/* Prefers, as the pool does: strict binding would meet the out-of-memory killer. */
+bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
+    unsigned long mask[VMEM_NODES_MAX / WORD_BITS] = {0};
+    if (node < 0 || node >= VMEM_NODES_MAX)
+        return false;
+    mask[(size_t)node / WORD_BITS] = 1ul << (size_t)node % WORD_BITS;
+    return !syscall(SYS_mbind, start, bytes, MPOL_PREFERRED, mask, VMEM_NODES_MAX + 1, flags);
+}
+
+/* A sealed memfd; -1 and errno. */
+static int make_memfd(size_t bytes) {
+    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = (int)syscall(SYS_memfd_create, "tiercel-vmem", flags | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL)
+        fd = (int)syscall(SYS_memfd_create, "tiercel-vmem", flags);
+    if (fd < 0)
+        return -1;
+    if (!syscall(SYS_ftruncate, fd, bytes) &&
+        !syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        return fd;
+    int error = errno;
+    syscall(SYS_close, fd);
+    errno = error;
+    return -1;
+}
+
+static char *window(int fd, size_t bytes, int flags) {
+    char *at = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    syscall(SYS_madvise, at, bytes, MADV_DONTDUMP);
+    return at;
+}
+
+static void drop(struct vmem_segment *segment) {
+    size_t bytes = segment->pages * TCL_PAGE;
+    if (segment->shared)
+        tcl_os_munmap(segment->shared, bytes);
+    if (segment->private)
+        tcl_os_munmap(segment->private, bytes);
+    if (segment->taken)
+        tcl_os_munmap(segment->taken, segment->pages / 8);
+    *segment = (struct vmem_segment){0};
+}
+
+/* Maps the memfd, which is closed whatever happens. */
+static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, int node) {
+    size_t bytes = grant->bytes;
+    *segment = (struct vmem_segment){.pages = bytes / TCL_PAGE,
+                                     .node = node,
+                                     .number = grant->number,
+                                     .is_emulated = grant->is_emulated};
+    segment->shared = window(grant->memfd, bytes, MAP_SHARED);
+    segment->private = window(grant->memfd, bytes, MAP_PRIVATE);
+    syscall(SYS_close, grant->memfd);
+    void *taken = tcl_os_mmap(NULL, segment->pages / 8, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    segment->taken = taken == MAP_FAILED ? NULL : taken;
+    if (segment->shared && segment->private && segment->taken)
+        return true;
+    if (segment->number)
+        vmem_tell(segment->number, false);
+    drop(segment);
+    errno = ENOMEM;
+    return false;
+}
+
+static struct vmem_segment *fresh(int node, size_t bytes, size_t align) {
+    unsigned slot = 0;
+    struct vmem_grant grant = {0};
+    while (slot < segment_count && vmem_segments[slot].shared)
+        slot++;
+    if (slot == VMEM_SEGMENTS_MAX) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    size_t rounded = (bytes + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT;
+    grant.bytes = rounded < VMEM_SEGMENT_BYTES ? VMEM_SEGMENT_BYTES : rounded;
+    bool is_granted = vmem_ask(node, grant.bytes, &grant) ||
+                      (grant.bytes > rounded && vmem_ask(node, rounded, &grant));
+    if (!is_granted && (errno == ENOMEM || (grant.memfd = make_memfd(grant.bytes)) < 0))
+        return NULL; /* a pool that is exhausted is not gone round */
+    struct vmem_segment *segment = &vmem_segments[slot];
+    if (!adopt(segment, &grant, node))
+        return NULL;
+    if (!is_granted)
+        segment->is_emulated = !vmem_prefer(segment->shared, grant.bytes, node, 0);
+    if (align >= VMEM_UNIT)
+        syscall(SYS_madvise, segment->shared, grant.bytes, MADV_HUGEPAGE);
+    if (slot == segment_count)
+        segment_count++;
+    return segment;
+}
+
+static bool is_taken(const struct vmem_segment *segment, size_t page) {
+    return segment->taken[page / WORD_BITS] >> page % WORD_BITS & 1;
+}
+
+static void mark(struct vmem_segment *segment, size_t page, size_t count, bool taken) {
+    for (size_t i = page; i < page + count; i++) {
+        uint64_t bit = 1ull << i % WORD_BITS;
+        segment->taken[i / WORD_BITS] =
+            taken ? segment->taken[i / WORD_BITS] | bit : segment->taken[i / WORD_BITS] & ~bit;
+    }
+    segment->taken_pages += taken ? count : -count;
+}
+
+/* First room of `count` OS pages in [from, to); SIZE_MAX: none. */
+static size_t room(const struct vmem_segment *segment, size_t from, size_t to, size_t count,
+                   size_t align) {
+    size_t page = (from + align - 1) / align * align, found = 0;
+    while (page + count <= to) {
+        while (found < count && !is_taken(segment, page + found))
+            found++;
+        if (found == count)
+            return page;
+        page = (page + found + align) / align * align;
+        found = 0;
+    }
+    return SIZE_MAX;
+}
+
+static vmem_place take_from(struct vmem_segment *segment, size_t count, size_t align) {
+    if (segment->pages - segment->taken_pages < count)
+        return 0;
+    size_t page = room(segment, segment->hint, segment->pages, count, align);
+    if (page == SIZE_MAX)
+        page = room(segment, 0, segment->pages, count, align);
+    if (page == SIZE_MAX)
+        return 0;
+    mark(segment, page, count, true);
+    segment->hint = page + count;
+    return vmem_place_of((unsigned)(segment - vmem_segments), page);
+}
+
+vmem_place vmem_take(int node, size_t bytes, size_t align) {
+    size_t count = bytes / TCL_PAGE, step = align / TCL_PAGE;
+    for (unsigned i = 0; i < segment_count; i++) {
+        struct vmem_segment *segment = &vmem_segments[i];
+        if (!segment->shared || segment->is_frozen || segment->node != node)
+            continue;
+        vmem_place place = take_from(segment, count, step ? step : 1);
+        if (place)
+            return place;
+    }
+    struct vmem_segment *segment = fresh(node, bytes, align);
+    return segment ? take_from(segment, count, step ? step : 1) : 0;
+}
+
+/* Memory of a pool stays there; but not what the kernel moved away. */
+static void scrub(struct vmem_segment *segment, vmem_place place, size_t bytes) {
+    char *start = vmem_shared(place);
+    bool is_home = vmem_node_of(place) == segment->node;
+    if (!is_home)
+        vmem_prefer(start, bytes, segment->node, 0);
+    if (segment->number && is_home) {
+        memset(start, 0, bytes);
+        syscall(SYS_madvise, start, bytes, MADV_DONTNEED);
+    } else if (syscall(SYS_madvise, start, bytes, MADV_REMOVE)) {
+        memset(start, 0, bytes);
+    }
+}
+
+void vmem_give(vmem_place place, size_t bytes) {
+    struct vmem_segment *segment = &vmem_segments[vmem_segment_of(place)];
+    mark(segment, vmem_page_of(place), bytes / TCL_PAGE, false);
+    if (segment->taken_pages > 0) {
+        if (!segment->is_frozen)
+            scrub(segment, place, bytes);
+        return;
+    }
+    uint32_t number = segment->number;
+    bool is_shared = segment->is_frozen;
+    drop(segment);
+    if (number)
+        vmem_tell(number, is_shared);
+}
+
+void vmem_freeze(void) {
+    for (unsigned i = 0; i < segment_count; i++)
+        if (vmem_segments[i].shared)
+            vmem_segments[i].is_frozen = true;
+}
+
+void vmem_disown(void) {
+    for (unsigned i = 0; i < segment_count; i++) {
+        struct vmem_segment *segment = &vmem_segments[i];
+        if (segment->shared)
+            tcl_os_mmap(segment->shared, segment->pages * TCL_PAGE, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        segment->number = 0; /* the parent's, who tells the server */
+    }
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_track.c: sees writes to mappings, and holds up access to them.
+ * In: ranges of addresses. Out: what was written; a stretch of time in which nobody reads or
+ * writes. Knows nothing of segments or vregions.
+ *
+ * Two features of one userfaultfd. Asynchronous write protection (Linux 6.7): the kernel itself
+ * takes the protection off at a write, and PAGEMAP_SCAN finds where it is off and puts it on
+ * again, OS page by OS page and atomically. Minor faults: once the page table entries of a mapping
+ * are dropped, whoever touches it waits until it is woken.
+ *
+ * The order of vmem_hold makes the answer exact. Dropping an entry (MADV_DONTNEED) leaves a
+ * marker where the protection was on and nothing where it was off, in the same step in which the
+ * processor loses the translation. So a write went either through an entry whose protection was
+ * off, and the scan that follows finds no marker, or it has not happened and waits.
+ *
+ * It must be a userfaultfd that also holds up the kernel's accesses, those of system calls into the
+ * program's buffers. One for user mode only would make them fail with EFAULT.
+ */
+#include "vmem.h"
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define HIGH_FD 200 /* above what programs expect to get */
+
+/* linux/userfaultfd.h and linux/fs.h of 6.7, for older headers. */
+#define FEATURE_MINOR_SHMEM (1ull << 10)
+#define FEATURE_WP_SHMEM (1ull << 12)
+#define FEATURE_WP_UNPOPULATED (1ull << 13)
+#define FEATURE_WP_ASYNC (1ull << 15)
+#define REGISTER_WP (1ull << 1)
+#define REGISTER_MINOR (1ull << 2)
+#define CATEGORY_WRITTEN (1ull << 1)
+#define CATEGORY_SWAPPED (1ull << 4) /* also where a marker of write protection is */
+#define SCAN_PROTECT (1ull << 0)
+#define SCAN_CHECK_ASYNC (1ull << 1)
+struct scan_region {
+    uint64_t start, end, categories;
+};
+struct scan {
+    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define SCAN_IOCTL _IOWR('f', 16, struct scan)
+#define DEVICE_NEW _IO(0xAA, 0)
+#define DONTUNMAP 4
+
+#define FOUND_MAX 512u
+
+static int watcher = -1; /* the userfaultfd: open while anything is tracked */
+static int pagemap = -1;
+static enum { UNKNOWN = 0, YES, NO } can_track;
+
+static int raise_fd(int fd) {
+    if (fd < 0 || fd >= HIGH_FD)
+        return fd;
+    int high = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (high < 0)
+        return fd;
+    syscall(SYS_close, fd);
+    return high;
+}
+
+/* By right, or by the device where an administrator lets us. */
+static int open_watcher(void) {
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        int device = (int)syscall(SYS_openat, AT_FDCWD, "/dev/userfaultfd", O_RDWR | O_CLOEXEC, 0);
+        if (device < 0)
+            return -1;
+        fd = (int)syscall(SYS_ioctl, device, DEVICE_NEW, O_CLOEXEC | O_NONBLOCK);
+        syscall(SYS_close, device);
+    }
+    struct uffdio_api api = {.api = UFFD_API,
+                             .features = FEATURE_MINOR_SHMEM | FEATURE_WP_SHMEM |
+                                         FEATURE_WP_UNPOPULATED | FEATURE_WP_ASYNC};
+    if (fd >= 0 && syscall(SYS_ioctl, fd, UFFDIO_API, &api)) {
+        syscall(SYS_close, fd);
+        return -1;
+    }
+    return raise_fd(fd);
+}
+
+/* A program that closes descriptors it does not know closes ours; its own file may have the number
+ * now. Opened anew, it knows nothing of earlier mappings, and scans of those say so. */
+static bool is_ours(void) {
+    struct uffdio_range nothing = {0, TCL_PAGE};
+    return watcher >= 0 && !syscall(SYS_ioctl, watcher, UFFDIO_WAKE, &nothing);
+}
+
+bool vmem_can_track(void) {
+    if (can_track == UNKNOWN) {
+        /* Under any seccomp filter it is not tried: there are filters that kill for it. */
+        int fd = syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) ? -1 : open_watcher();
+        can_track = fd >= 0 ? YES : NO;
+        watcher = fd;
+    }
+    return can_track == YES;
+}
+
+bool vmem_track_open(void) {
+    if (!vmem_can_track())
+        return false;
+    if (!is_ours())
+        watcher = open_watcher();
+    pagemap =
+        raise_fd((int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
+    return watcher >= 0 && pagemap >= 0;
+}
+
+void vmem_track_close(void) {
+    if (pagemap >= 0)
+        syscall(SYS_close, pagemap);
+    pagemap = -1;
+}
+
+static bool mode(uintptr_t start, size_t bytes, uint64_t mode) {
+    struct uffdio_register what = {.range = {start, bytes}, .mode = mode};
+    return !syscall(SYS_ioctl, watcher, UFFDIO_REGISTER, &what);
+}
+
+static bool scan(struct scan what, void (*each)(struct vmem_range, void *), void *context) {
+    struct scan_region found[FOUND_MAX];
+    uint64_t end = what.end;
+    while (what.start < end) {
+        what.size = sizeof(what);
+        what.end = end;
+        what.vec = (uintptr_t)found;
+        what.vec_len = FOUND_MAX;
+        long count = syscall(SYS_ioctl, pagemap, SCAN_IOCTL, &what);
+        if (count < 0 || what.walk_end <= what.start)
+            return false;
+        for (long i = 0; i < count && each; i++)
+            each((struct vmem_range){found[i].start, found[i].end}, context);
+        what.start = what.walk_end;
+    }
+    return true;
+}
+
+bool vmem_scan(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
+               void *context) {
+    struct scan what = {.flags = SCAN_PROTECT | SCAN_CHECK_ASYNC,
+                        .start = start,
+                        .end = start + bytes,
+                        .category_mask = CATEGORY_WRITTEN,
+                        .return_mask = CATEGORY_WRITTEN};
+    return scan(what, each, context);
+}
+
+bool vmem_track(uintptr_t start, size_t bytes) {
+    return mode(start, bytes, REGISTER_WP) && vmem_scan(start, bytes, NULL, NULL);
+}
+
+bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
+               void *context) {
+    struct scan what = {.start = start,
+                        .end = start + bytes,
+                        .category_mask = CATEGORY_SWAPPED,
+                        .category_inverted = CATEGORY_SWAPPED};
+    if (!mode(start, bytes, REGISTER_WP | REGISTER_MINOR))
+        return false;
+    if (!syscall(SYS_madvise, start, bytes, MADV_DONTNEED) && scan(what, each, context))
+        return true;
+    mode(start, bytes, REGISTER_WP);
+    vmem_wake(start, bytes);
+    return false;
+}
+
+bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside) {
+    if (!mode(start, bytes, REGISTER_MINOR))
+        return false;
+    void *at = tcl_os_mremap((void *)start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | DONTUNMAP,
+                             aside);
+    if (at == aside)
+        return true;
+    struct uffdio_range range = {start, bytes};
+    syscall(SYS_ioctl, watcher, UFFDIO_UNREGISTER, &range);
+    return false;
+}
+
+void vmem_wake(uintptr_t start, size_t bytes) {
+    struct uffdio_range range = {start, bytes};
+    syscall(SYS_ioctl, watcher, UFFDIO_WAKE, &range);
+}
+
+void vmem_track_forget(void) {
+    if (watcher >= 0)
+        syscall(SYS_close, watcher);
+    vmem_track_close();
+    watcher = -1;
+    can_track = UNKNOWN;
+}
