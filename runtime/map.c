@@ -356,12 +356,12 @@ static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, 
 
 TCL_EXPORT void *mmap(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
     return map_and_tell(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
-                        __builtin_frame_address(0));
+                        __builtin_dwarf_cfa());
 }
 
 TCL_EXPORT void *mmap64(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
     return map_and_tell(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
-                        __builtin_frame_address(0));
+                        __builtin_dwarf_cfa());
 }
 
 /* Told before it happens: afterwards another thread may have the addresses. */

@@ -367,7 +367,7 @@ static uint64_t key_of(uintptr_t return_address, uintptr_t frame, unsigned walks
     uint64_t key = mix(return_address, 0);
     if (walks >= WALKS_WITH_CALLERS)
         return key;
-    const uintptr_t *place = (const uintptr_t *)frame + 1;
+    const uintptr_t *place = (const uintptr_t *)frame - 1; /* below the frame address */
     if (*place == return_address) {
         uintptr_t pc = return_address;
         for (int i = 0; i < KEY_CALLERS; i++) {

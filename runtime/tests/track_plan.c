@@ -30,7 +30,7 @@ enum part {
 };
 enum round { LEARN, BIRTHS, WITHIN_BUDGET, GARBAGE, ROUNDS };
 
-static void *large[LARGE];
+static void *large[LARGE + 1]; /* the last: of other rounds */
 
 static enum tiercel_space largest(size_t bytes, const struct tiercel_traits *traits,
                                   void *context) {
@@ -84,19 +84,24 @@ __attribute__((noinline)) static void *make(enum part part, size_t bytes) {
     return p;
 }
 
-/* All from one place, so that a part has the same stack in every round. */
+/* All by one call, so that a part has the same stack in every round: nothing around it may depend
+ * on the round by a branch, or the compiler makes two calls of it. */
 __attribute__((noinline)) static void make_all(enum round round) {
     for (int i = 0; i < (round == LEARN ? 1 : MANY); i++)
         for (int part = 0; part < PARTS; part++) {
             size_t bytes = part == SIZED && i % 2 ? 256 * 1024 : 64 * 1024;
             if (round == LEARN)
                 bytes = (size_t)(LEARN_PAGES + part) * TCL_PAGE;
-            if (round == WITHIN_BUDGET && (part != BUDGETED || i >= LARGE))
-                continue;
+            int kept = LARGE;
+            if (round == WITHIN_BUDGET) {
+                if (part != BUDGETED || i >= LARGE)
+                    continue;
+                bytes = MIB;
+                kept = i;
+            }
             tiercel_phase(i % 2 ? "two" : "one");
-            void *p = make(part, round == WITHIN_BUDGET ? MIB : bytes);
-            if (round == WITHIN_BUDGET)
-                large[i] = p;
+            __asm__("" : "+r"(bytes), "+r"(kept));
+            large[kept] = make(part, bytes);
         }
 }
 

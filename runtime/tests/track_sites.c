@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track_sites.c: more sites than the table holds, all in generated code without unwind tables;
- * stacks deeper than a site; and frames of random size, which must not cost a walk each time.
+ * stacks deeper than a site; frames of random size, which must not cost a walk each time; and two
+ * callers of one function, at the same depth.
  */
 #include "hazard.h"
 #include <time.h>
@@ -29,6 +30,28 @@ static void generated(void) {
     }
 }
 
+/* What both call: their stacks differ by one return address, and in nothing else. */
+__attribute__((noinline)) static void *shared(size_t bytes) {
+    void *p = malloc(bytes);
+    hazard_sink = p;
+    return p;
+}
+
+__attribute__((noinline)) static void left(void) {
+    free(shared(24 * 4096));
+    hazard_sink = NULL;
+}
+
+__attribute__((noinline)) static void right(void) {
+    free(shared(24 * 4096));
+    hazard_sink = &hazard_sink;
+}
+
+static bool are_twins(const struct tcl_site *one, const struct tcl_site *other) {
+    return one->frame_count == other->frame_count && one->frames[0] == other->frames[0] &&
+           one->frames[1] != other->frames[1];
+}
+
 __attribute__((noinline)) static void *deep(int depth) {
     void *p = depth ? deep(depth - 1) : malloc(20 * 4096);
     hazard_sink = p;
@@ -42,6 +65,8 @@ __attribute__((noinline)) static void random_frame(size_t bytes) {
 }
 
 static int hosted(void) {
+    left();
+    right();
     for (int i = 0; i < DEEP; i++)
         free(deep(i));
     unsigned seed = 1;
@@ -63,9 +88,13 @@ int main(int argc, char **argv) {
     CHECK(header->site_count == TCL_SITES_MAX, "%u sites", header->site_count);
     CHECK(header->site_overflows > 1000, "%u overflows", header->site_overflows);
     struct tcl_site *sites = (void *)(d.session[0]->base + TCL_SITES_AT);
-    int longest = 0;
-    for (uint32_t i = 1; i < 400; i++)
+    int longest = 0, twins = 0;
+    for (uint32_t i = 1; i < 400; i++) {
         longest = sites[i].frame_count > longest ? sites[i].frame_count : longest;
+        for (uint32_t k = 1; k < i; k++)
+            twins += are_twins(&sites[i], &sites[k]);
+    }
+    CHECK(twins == 1, "%d pairs of sites differ by their caller alone", twins);
     CHECK(longest == TCL_SITE_FRAMES, "%d frames", longest);
     printf("track_sites: %u sites, %u refused and counted\n", header->site_count,
            header->site_overflows);
