@@ -91,6 +91,14 @@ void tiercel_free(void *memory);
  * threads at once. */
 void tiercel_set_strategy(tiercel_strategy *strategy, void *context);
 
+/* As malloc, calloc, realloc and free, for libraries that keep a context beside such functions: it
+ * is a space, `(void *)TIERCEL_HIGH_BANDWIDTH`. Any space may free what another allocated; `bytes`
+ * of the last is ignored. */
+void *tiercel_space_malloc(void *space, size_t bytes);
+void *tiercel_space_calloc(void *space, size_t count, size_t each);
+void *tiercel_space_realloc(void *space, void *memory, size_t bytes);
+void tiercel_space_free(void *space, void *memory, size_t bytes);
+
 /* 1 when the runtime is here and a daemon listens, else 0. */
 int tiercel_is_hosted(void);
 

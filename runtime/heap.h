@@ -220,6 +220,9 @@ TCL_HIDDEN void tcl_far_before_fork(void), tcl_far_after_fork(void);
 
 /* malloc with an alignment (a power of two) and somebody else's caller. */
 TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
+/* calloc and realloc likewise. */
+TCL_HIDDEN void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller);
+TCL_HIDDEN void *tcl_resize(void *p, size_t bytes, struct caller caller);
 
 /* Writes `text` to stderr and aborts, as glibc does with a pointer it can tell is wrong. */
 TCL_HIDDEN void tcl_complain(const char *text, size_t bytes) __attribute__((noreturn, cold));

@@ -33,4 +33,5 @@ __attribute__((constructor(101))) static void start(void) {
     tcl_small_start();
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     tcl_session_start();
+    tcl_openmp_start();
 }

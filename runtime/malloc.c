@@ -202,6 +202,15 @@ void *tcl_allocate(size_t bytes, size_t align, struct caller caller) {
     return allocate_aligned(bytes, align, caller);
 }
 
+void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller) {
+    size_t bytes;
+    return multiply(count, each, &bytes) ? allocate(bytes, true, caller) : fail();
+}
+
+void *tcl_resize(void *p, size_t bytes, struct caller caller) {
+    return resize(p, bytes, caller);
+}
+
 void tcl_complain(const char *text, size_t bytes) {
     syscall(SYS_write, STDERR_FILENO, text, bytes);
     abort();

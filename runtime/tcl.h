@@ -102,6 +102,9 @@ TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
 /* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; else steps aside. */
 TCL_HIDDEN void tcl_session_start(void);
 
+/* Lets OpenMP's spaces reach us, in programs that have an OpenMP runtime. */
+TCL_HIDDEN void tcl_openmp_start(void);
+
 /* A connection to the daemon, for one message each way; -1 and errno: ENOENT, none was named. */
 TCL_HIDDEN int tcl_daemon_connect(void);
 

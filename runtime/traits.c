@@ -62,19 +62,29 @@ static void *theirs(size_t align, size_t bytes) {
     return their_memalign && their_memalign(&memory, align, bytes) == 0 ? memory : NULL;
 }
 
+/* What this thread wants for its next birth, until `forget`. */
+static void wish(size_t bytes, const struct tiercel_traits *traits) {
+    unsigned arena = TCL_ARENA_UNKNOWN;
+    if (!tcl_tracking())
+        return;
+    tcl_session_poll();
+    if (traits->space != TIERCEL_ANY_SPACE)
+        arena = arena_of(traits->space);
+    tcl_birth_wish(arena, arena == TCL_ARENA_UNKNOWN ? arena_of(space_of(bytes, traits))
+                                                     : TCL_ARENA_UNKNOWN);
+}
+
+static void forget(void) {
+    tcl_birth_wish(TCL_ARENA_UNKNOWN, TCL_ARENA_UNKNOWN);
+}
+
 static void *allocate(size_t align, size_t bytes, const struct tiercel_traits *traits,
                       struct caller caller) {
-    unsigned arena = TCL_ARENA_UNKNOWN;
-    if (traits && tcl_tracking()) {
-        tcl_session_poll();
-        if (traits->space != TIERCEL_ANY_SPACE)
-            arena = arena_of(traits->space);
-        tcl_birth_wish(arena, arena == TCL_ARENA_UNKNOWN ? arena_of(space_of(bytes, traits))
-                                                         : TCL_ARENA_UNKNOWN);
-    }
+    if (traits)
+        wish(bytes, traits);
     void *memory = tcl_is_our_malloc() ? tcl_allocate(bytes, align, caller) : theirs(align, bytes);
     if (traits)
-        tcl_birth_wish(TCL_ARENA_UNKNOWN, TCL_ARENA_UNKNOWN);
+        forget();
     return memory;
 }
 
@@ -99,6 +109,50 @@ TCL_EXPORT void tiercel_free(void *memory) {
         any_free(memory);
     else
         free(memory);
+}
+
+/* ---- Functions with a context, as NumPy and memkind want them; the context is a space ---------
+ */
+
+static struct tiercel_traits traits_of(const void *space) {
+    return (struct tiercel_traits){.space = (enum tiercel_space)(uintptr_t)space};
+}
+
+TCL_EXPORT void *tiercel_space_malloc(void *space, size_t bytes) {
+    struct tiercel_traits traits = traits_of(space);
+    return allocate(1, bytes, &traits, CALLER);
+}
+
+TCL_EXPORT void *tiercel_space_calloc(void *space, size_t count, size_t each) {
+    struct tiercel_traits traits = traits_of(space);
+    size_t bytes;
+    if (__builtin_mul_overflow(count, each, &bytes))
+        return NULL;
+    wish(bytes, &traits);
+    bool ours = tcl_is_our_malloc();
+    void *memory = ours ? tcl_allocate_zeroed(count, each, CALLER) : theirs(1, bytes);
+    if (memory && !ours)
+        memset(memory, 0, bytes);
+    forget();
+    return memory;
+}
+
+TCL_EXPORT void *tiercel_space_realloc(void *space, void *memory, size_t bytes) {
+    struct tiercel_traits traits = traits_of(space);
+    void *(*their_realloc)(void *, size_t);
+    void *found = tcl_is_our_malloc() ? NULL : dlsym(RTLD_DEFAULT, "realloc");
+    memcpy(&their_realloc, &found, sizeof(found));
+    if (their_realloc)
+        return their_realloc(memory, bytes);
+    wish(bytes, &traits);
+    void *to = tcl_resize(memory, bytes, CALLER);
+    forget();
+    return to;
+}
+
+TCL_EXPORT void tiercel_space_free(void *space, void *memory, size_t bytes) {
+    (void)space, (void)bytes;
+    tiercel_free(memory);
 }
 
 TCL_EXPORT void tiercel_set_strategy(tiercel_strategy *own, void *context) {

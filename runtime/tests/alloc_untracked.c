@@ -48,6 +48,7 @@ uint32_t tcl_next_carve(void) {
     return ++carve;
 }
 void tcl_session_start(void) {}
+void tcl_openmp_start(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
 }
