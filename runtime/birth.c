@@ -165,17 +165,17 @@ static unsigned spend(struct tcl_control *control, uint32_t count, uint32_t firs
     return count - 1;
 }
 
-void tcl_birth_undo(const struct tcl_use *use) {
+void tcl_birth_give(unsigned arena, size_t bytes) {
+    if (tcl_unlikely(!tcl_attached()))
+        return;
     struct tcl_control *control = tcl_control();
-    if (tcl_likely(!(uint32_t)plan_word(control)) || use->flags & TCL_BLOCK ||
-        use->arena + 1u >= arena_count(control))
+    if (arena + 1u >= arena_count(control))
         return;
     struct purse *mine = open_purse();
-    int64_t bytes = (int64_t)use->bytes;
-    if (mine->arena == use->arena && mine->credit + bytes <= CREDIT_MAX)
-        mine->credit += bytes;
+    if (mine->arena == arena && mine->credit + (int64_t)bytes <= CREDIT_MAX)
+        mine->credit += (int64_t)bytes;
     else
-        __atomic_fetch_add(&control->birth_bytes_left[use->arena], bytes, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&control->birth_bytes_left[arena], (int64_t)bytes, __ATOMIC_RELAXED);
 }
 
 /* ---- Births ---------------------------------------------------------------------------------- */

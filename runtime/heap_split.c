@@ -17,6 +17,7 @@
 static struct split {
     uint32_t number; /* OS page number of the run's first */
     uint32_t pages;  /* of its head */
+    uint32_t arena;  /* of its head */
 } splits[64];
 static unsigned split_count;
 
@@ -29,11 +30,11 @@ static void bind_head(size_t number, size_t pages, unsigned k) {
 
 void tcl_split_begin(struct run *run, size_t bytes) {
     size_t number = number_of(run);
-    unsigned k = tcl_arena_of_page(number), better;
+    unsigned k = tcl_arena_of_page(number), better = 0;
     heap_lock(&tcl_heap_lock);
     size_t head = split_count < SPLITS_MAX ? tcl_birth_head(bytes, k, &better) >> PAGE_SHIFT : 0;
     if (head) {
-        splits[split_count++] = (struct split){(uint32_t)number, (uint32_t)head};
+        splits[split_count++] = (struct split){(uint32_t)number, (uint32_t)head, better};
         bind_head(number, head, better);
     }
     heap_unlock(&tcl_heap_lock);
@@ -43,6 +44,7 @@ void tcl_split_end(size_t number) {
     for (unsigned i = 0; i < split_count; i++)
         if (splits[i].number == number) {
             bind_head(number, splits[i].pages, tcl_arena_of_page(number));
+            tcl_birth_give(splits[i].arena, (size_t)splits[i].pages << PAGE_SHIFT);
             splits[i] = splits[--split_count];
             return;
         }

@@ -300,7 +300,8 @@ void tcl_note_died(const struct tcl_use *use) {
         return;
     leave(use);
     write_record(use, size_and_arena(use), TCL_DIED);
-    tcl_birth_undo(use);
+    if (!(use->flags & TCL_BLOCK))
+        tcl_birth_give(use->arena, use->bytes);
 }
 
 void tcl_note_resized(const struct tcl_use *use) {

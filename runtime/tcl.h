@@ -65,6 +65,9 @@ TCL_HIDDEN unsigned tcl_small_arena(void);
 
 /* A block of small slots took so many bytes of an arena's birth budget. */
 TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
+/* An object died: its bytes may be born again where they were. Until the daemon counts
+ * anew, that is, which knows whether they were moved since. */
+TCL_HIDDEN void tcl_birth_give(unsigned arena, size_t bytes);
 
 /* Bytes at the head of an object of `arena` that its budget lets lie in a better arena, taken off
  * that one's; 0: none. A plan, a wish or a hint knows better. Takes no lock. */

@@ -114,8 +114,6 @@ TCL_HIDDEN uint32_t tcl_birth_site(size_t bytes, void *return_address, void *fra
 
 /* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
 TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
-/* An object died: with a plan, its bytes may be born again where they were. */
-TCL_HIDDEN void tcl_birth_undo(const struct tcl_use *use);
 
 /* ---- phase.c --------------------------------------------------------------------------------- */
 

@@ -49,6 +49,11 @@ static int hosted(void) {
     check(third, LARGE, 1);
     free(second);
     free(third);
+    raise(SIGSTOP);
+    /* Nothing is left of the budget but what dies gives back: a head, and all of a smaller one. */
+    free(make(LARGE));
+    free(make(MIB));
+    raise(SIGSTOP);
     return 0;
 }
 
@@ -80,7 +85,9 @@ int main(int argc, char **argv) {
     left = left_after(s, pid, MIB / 2);
     CHECK(left == (int64_t)MIB / 2, "%ld left of 512 KiB", left);
     /* What is left may be anything. */
-    control_of(s)->birth_bytes_left[0] = INT64_MIN;
+    left_after(s, pid, INT64_MIN);
+    left = left_after(s, pid, 7 * MIB);
+    CHECK(left > 6 * (int64_t)MIB, "%ld left of 7 MiB: what dies gives back", left);
     kill(pid, SIGCONT);
     int status = serve(&d, pid);
     CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
