@@ -312,6 +312,7 @@ impl Planner<'_> {
         }
         let at = usize::from(misplaced.to);
         let promotion = self.weigh(misplaced);
+        let horizon_s = gate.horizon_s.min(self.age_s(&misplaced.candidate));
         let mut gain = promotion.asked.gain_ns_per_s;
         let mut cost = promotion.asked.cost_ns;
         let mut bytes = promotion.adds;
@@ -333,7 +334,7 @@ impl Planner<'_> {
             used = used.saturating_sub(weighed.frees(misplaced.to));
             leaving.push(weighed);
         }
-        if gain * gate.horizon_s <= cost * gate.margin {
+        if gain * horizon_s <= cost * gate.margin {
             return Err(WhyNot::DoesNotPay);
         }
         if used > room {
@@ -357,6 +358,12 @@ impl Planner<'_> {
 
     fn has_settled(&self, misplaced: &Misplaced) -> bool {
         !self.recent.has(misplaced.candidate.id(), self.ledger)
+    }
+
+    /// How long it has lived: no more is believed of its future than was seen of its past.
+    fn age_s(&self, candidate: &Candidate) -> f64 {
+        let born_ms = self.extent(candidate).born_ms;
+        self.ledger.now_ms().saturating_sub(born_ms) as f64 / 1e3
     }
 
     fn extent(&self, candidate: &Candidate) -> Extent<'_> {

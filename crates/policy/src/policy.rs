@@ -2,7 +2,7 @@
 //! In: ledger, machine, budgets, the interval's counters. Out: a [`Decision`].
 //! Knows nothing of clocks (the ledger carries the time) or of how anything is moved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tiercel_ledger::movement::{Failure, Outcome};
 use tiercel_ledger::{Beliefs, ExtentId, Forecast, Ledger, TickSummary, WITNESSES_MAX};
@@ -70,8 +70,8 @@ pub struct Policy {
     forecast: Forecast,
     /// Time since the last assignment.
     since_ms: u64,
-    /// Bytes that lately found no room on a node.
-    failed_bytes: BTreeMap<NodeId, u64>,
+    /// Nodes on which moves lately found no room.
+    full: BTreeSet<NodeId>,
     /// Bytes of a node's limit that others hold, as moves that found no room have shown.
     short_bytes: BTreeMap<NodeId, u64>,
     /// What the latest intervals gave birth to, each weighing three quarters of the next, bytes.
@@ -95,7 +95,7 @@ impl Policy {
             trials: Trials::default(),
             forecast: Forecast::default(),
             since_ms: 0,
-            failed_bytes: BTreeMap::new(),
+            full: BTreeSet::new(),
             short_bytes: BTreeMap::new(),
             lately_born_bytes: 0,
         })
@@ -108,11 +108,8 @@ impl Policy {
 
     /// Learns what moves really cost, and where there is less room than the books say.
     pub fn outcome(&mut self, outcome: &Outcome) {
-        for (failure, bytes) in &outcome.failed {
-            if *failure == Failure::NoMemory {
-                let failed = self.failed_bytes.entry(outcome.asked.to).or_default();
-                *failed = failed.saturating_add(*bytes);
-            }
+        if outcome.failed.iter().any(|(failure, _)| *failure == Failure::NoMemory) {
+            self.full.insert(outcome.asked.to);
         }
         self.cost.learn(outcome);
         self.trials.outcome(outcome);
@@ -224,17 +221,17 @@ impl Policy {
             .collect()
     }
 
-    /// Where moves found no room, what is there now is all there is room for, and less by what
-    /// failed. Answers whether limits have changed.
+    /// Where moves found no room, what is there now is all there is room for: the next one that
+    /// comes takes the place of another. Answers whether limits have changed.
     fn note_short(&mut self, books: &[Books]) -> bool {
-        let failed = std::mem::take(&mut self.failed_bytes);
-        for (node, bytes) in &failed {
+        let failed = std::mem::take(&mut self.full);
+        for node in &failed {
             let room_left = books.iter().filter_map(|books| {
                 let rank = usize::from(books.tiers.rank(*node));
                 Some(books.limits.get(rank)?.saturating_sub(books.used[rank]))
             });
             let short = self.short_bytes.entry(*node).or_default();
-            *short = short.saturating_add(room_left.min().unwrap_or(0)).saturating_add(*bytes);
+            *short = short.saturating_add(room_left.min().unwrap_or(0));
         }
         !failed.is_empty()
     }

@@ -148,8 +148,8 @@ impl Gate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Benefit {
-    /// How long today's access rates are believed to last, seconds. 30: three assignments at the
-    /// default tick and trigger.
+    /// How long today's access rates are believed to last, seconds, and never longer than an extent
+    /// has lived. 30: three assignments at the default tick and trigger.
     pub horizon_s: f64,
     /// How many times its cost a move must save; 1 by default.
     pub margin: f64,
