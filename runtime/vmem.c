@@ -148,7 +148,10 @@ static bool map(struct vmem_region *region, bool populate) {
         return false;
     syscall(SYS_madvise, start, region->bytes, MADV_DODUMP);
     syscall(SYS_madvise, start, region->bytes, MADV_DONTFORK);
-    if (populate && syscall(SYS_madvise, start, region->bytes, MADV_POPULATE_WRITE) &&
+    /* Memory of a pool is there anyway; filling the page table at once costs less than half of what
+     * its faults would (docs/pools.md). */
+    bool is_there = vmem_segments[vmem_segment_of(region->home[0])].number && vpage > TCL_PAGE;
+    if ((populate || is_there) && syscall(SYS_madvise, start, region->bytes, MADV_POPULATE_WRITE) &&
         errno == ENOMEM)
         return false;
     return true;

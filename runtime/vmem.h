@@ -40,6 +40,7 @@ struct vmem_segment {
     uint32_t number;  /* the pool server's; 0: of our own making */
     bool is_frozen;   /* a child may map it: nothing of it is ever reused or scrubbed */
     bool is_emulated; /* there is no such node */
+    bool is_huge;     /* of huge OS pages, as far as the kernel gave any */
 };
 
 /* A place in a segment; 0: none. From the low end: OS page, 40 bits; segment + 1, 12 bits; node + 1
@@ -92,7 +93,7 @@ struct vmem_grant {
     uint32_t number;
     bool is_emulated;
 };
-TCL_HIDDEN bool vmem_ask(int node, size_t bytes, struct vmem_grant *grant);
+TCL_HIDDEN bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant);
 /* Gives it back; `is_shared`: a child of ours may still map it. */
 TCL_HIDDEN void vmem_tell(uint32_t number, bool is_shared);
 

@@ -81,8 +81,9 @@ static bool is_sound(int fd, size_t bytes) {
            (size_t)stat.st_size == bytes;
 }
 
-bool vmem_ask(int node, size_t bytes, struct vmem_grant *grant) {
-    struct tcl_pool_ask question = {.verb = TCL_POOL_GRANT, .node = node, .bytes = bytes};
+bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
+    struct tcl_pool_ask question = {
+        .verb = TCL_POOL_GRANT, .node = node, .bytes = bytes, .vpage_shift = huge ? 21 : 12};
     struct tcl_pool_answer answer;
     int fd = ask(&question, &answer);
     if (fd >= 0 && answer.status == TCL_POOL_OK && answer.number && answer.bytes == bytes &&

@@ -96,7 +96,7 @@ static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, 
     return false;
 }
 
-static struct vmem_segment *fresh(int node, size_t bytes, size_t align) {
+static struct vmem_segment *fresh(int node, size_t bytes, bool huge) {
     unsigned slot = 0;
     struct vmem_grant grant = {0};
     while (slot < segment_count && vmem_segments[slot].shared)
@@ -107,8 +107,8 @@ static struct vmem_segment *fresh(int node, size_t bytes, size_t align) {
     }
     size_t rounded = (bytes + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT;
     grant.bytes = rounded < VMEM_SEGMENT_BYTES ? VMEM_SEGMENT_BYTES : rounded;
-    bool is_granted = vmem_ask(node, grant.bytes, &grant) ||
-                      (grant.bytes > rounded && vmem_ask(node, rounded, &grant));
+    bool is_granted = vmem_ask(node, grant.bytes, huge, &grant) ||
+                      (grant.bytes > rounded && vmem_ask(node, rounded, huge, &grant));
     if (!is_granted && (errno == ENOMEM || (grant.memfd = make_memfd(grant.bytes)) < 0))
         return NULL; /* a pool that is exhausted is not gone round */
     struct vmem_segment *segment = &vmem_segments[slot];
@@ -116,7 +116,8 @@ static struct vmem_segment *fresh(int node, size_t bytes, size_t align) {
         return NULL;
     if (!is_granted)
         segment->is_emulated = !vmem_prefer(segment->shared, grant.bytes, node, 0);
-    if (align >= VMEM_UNIT)
+    segment->is_huge = huge;
+    if (huge)
         syscall(SYS_madvise, segment->shared, grant.bytes, MADV_HUGEPAGE);
     if (slot == segment_count)
         segment_count++;
@@ -166,15 +167,17 @@ static vmem_place take_from(struct vmem_segment *segment, size_t count, size_t a
 
 vmem_place vmem_take(int node, size_t bytes, size_t align) {
     size_t count = bytes / TCL_PAGE, step = align / TCL_PAGE;
+    bool huge = align >= VMEM_UNIT;
     for (unsigned i = 0; i < segment_count; i++) {
         struct vmem_segment *segment = &vmem_segments[i];
-        if (!segment->shared || segment->is_frozen || segment->node != node)
+        if (!segment->shared || segment->is_frozen || segment->node != node ||
+            segment->is_huge != huge)
             continue;
         vmem_place place = take_from(segment, count, step ? step : 1);
         if (place)
             return place;
     }
-    struct vmem_segment *segment = fresh(node, bytes, align);
+    struct vmem_segment *segment = fresh(node, bytes, huge);
     return segment ? take_from(segment, count, step ? step : 1) : 0;
 }
 

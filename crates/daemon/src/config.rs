@@ -212,6 +212,8 @@ pub struct DaemonConfig {
     pub record: Option<tiercel_profile::RecorderConfig>,
     /// What to do, where that was planned.
     pub plan: Option<PlanChoice>,
+    /// Pools of memory for programs that place it themselves: node, bytes.
+    pub pools: Vec<(tiercel_machine::NodeId, u64)>,
 }
 
 impl DaemonConfig {
@@ -235,6 +237,7 @@ impl DaemonConfig {
             policy: settings.policy.clone(),
             record: None,
             plan: None,
+            pools: Vec::new(),
         })
     }
 }

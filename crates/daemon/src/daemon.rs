@@ -16,6 +16,7 @@ use crate::moves::MoveLog;
 use crate::place::{Access, Place, PlaceError};
 use crate::planned::Planned;
 use crate::poller::{Interest, Poller, Token};
+use crate::pools::{self, Pools};
 use crate::record::Recording;
 use crate::sites::Sites;
 use crate::summary::{Farewell, Summary};
@@ -113,6 +114,8 @@ pub struct Daemon {
     pub(crate) poller: Poller,
     pub(crate) greeter: Greeter,
     pub(crate) desk: Desk,
+    /// `None`: this daemon has no pools.
+    pub(crate) pools: Option<Pools>,
     pub(crate) pace: Pace,
     pub(crate) records: Vec<Record>,
     pub(crate) samples: Vec<Sample>,
@@ -167,6 +170,7 @@ impl Daemon {
         if let Some(fd) = hands.wake() {
             poller.add(fd, Token::Wake, Interest::Read).map_err(io("cannot wait for the mover"))?;
         }
+        let pools = Pools::start(&config.pools).map_err(io("cannot start the pools' thread"))?;
         let tiers = parts.machine.tiers();
         let no_tier = || DaemonError::NoTier(parts.machine.name.clone());
         let fast = tiers.first().ok_or_else(no_tier)?.nodes.clone();
@@ -206,6 +210,7 @@ impl Daemon {
             poller,
             greeter,
             desk,
+            pools,
             pace: Pace::default(),
             records: Vec::new(),
             samples: Vec::new(),
@@ -327,8 +332,19 @@ impl Daemon {
         if now >= self.pace.tick_due_ms {
             self.dispatch(Event::Tick);
         }
+        self.pass_questions();
         self.greeter.drop_silent(now);
         self.desk.drop_idle(now);
+    }
+
+    /// Questions to the pools go to their thread.
+    fn pass_questions(&mut self) {
+        for question in self.greeter.questions.drain(..) {
+            match &self.pools {
+                Some(pools) => pools.ask(question),
+                None => pools::decline(&question),
+            }
+        }
     }
 
     /// Hands what the mover finished to the loop.

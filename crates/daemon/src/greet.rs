@@ -1,5 +1,6 @@
 //! The greeting: takes connections, hellos and memfds; hostile or slow peers are bounded.
-//! In: the client socket, readiness. Out: [`Arrival`]s, each with a checked session and a pidfd.
+//! In: the client socket, readiness. Out: [`Arrival`]s, each with a checked session and a pidfd,
+//! and questions to the pools.
 //! Knows nothing of what a session is used for.
 //!
 //! ```text
@@ -9,6 +10,7 @@
 //! ```
 
 use crate::poller::{Interest, Poller, Token};
+use crate::pools::Question;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, sockopt,
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use tiercel_wire::{GreetingError, Hello, Session, Status, Welcome};
+use tiercel_wire::{GreetingError, Hello, PoolAsk, Session, Status, Welcome};
 
 /// Connections that may owe their hello at once. A runtime sends its hello right after connecting.
 pub const GREETINGS_MAX: usize = 64;
@@ -99,6 +101,8 @@ pub struct Greeter {
     guests: Guests,
     waiting: BTreeMap<u32, Waiting>,
     next: u32,
+    /// Questions to the pools that came instead of a hello.
+    pub questions: Vec<Question>,
     /// Counts of those turned away.
     pub refused: Refused,
     /// Why the last one was, for the user.
@@ -110,7 +114,8 @@ impl Greeter {
     pub fn new(listener: OwnedFd, guests: Guests, poller: &Poller) -> std::io::Result<Greeter> {
         poller.add(&listener, Token::Clients, Interest::Read)?;
         let (waiting, refused) = (BTreeMap::new(), Refused::default());
-        Ok(Greeter { listener, guests, waiting, next: 1, refused, last_refusal: None })
+        let questions = Vec::new();
+        Ok(Greeter { listener, guests, waiting, next: 1, questions, refused, last_refusal: None })
     }
 
     /// Takes what waits on the listening socket. A runtime says its hello as it connects, so most
@@ -141,7 +146,7 @@ impl Greeter {
     /// Reads the hello of connection `id`.
     pub fn read(&mut self, id: u32) -> Option<Arrival> {
         let waiting = self.waiting.remove(&id)?;
-        let (hello, fds) = match receive(waiting.socket.as_fd()) {
+        let (said, fds) = match receive(waiting.socket.as_fd()) {
             Ok(received) => received,
             // A peer that left without a word needs no answer; neither does a spurious wake-up.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
@@ -149,6 +154,14 @@ impl Greeter {
                 return None;
             }
             Err(_) => return None,
+        };
+        let hello = match said {
+            Said::Hello(hello) => hello,
+            Said::Question(Ok(ask)) => {
+                self.questions.push(Question { ask, pid: waiting.pid, socket: waiting.socket });
+                return None;
+            }
+            Said::Question(Err(error)) => Err(error),
         };
         match arrival(waiting, hello, fds) {
             Ok(arrival) => Some(arrival),
@@ -206,12 +219,15 @@ enum Refusal {
     Process(rustix::io::Errno),
 }
 
-/// One datagram with at most [`FDS_MAX`] descriptors. A longer datagram fails the hello's length
-/// check.
-fn receive(
-    socket: BorrowedFd<'_>,
-) -> Result<(Result<Hello, GreetingError>, Vec<OwnedFd>), rustix::io::Errno> {
-    let mut bytes = [0u8; Hello::BYTES + 1];
+/// What a process says first.
+enum Said {
+    Hello(Result<Hello, GreetingError>),
+    Question(Result<PoolAsk, GreetingError>),
+}
+
+/// One datagram with at most [`FDS_MAX`] descriptors. A longer datagram fails the check of lengths.
+fn receive(socket: BorrowedFd<'_>) -> Result<(Said, Vec<OwnedFd>), rustix::io::Errno> {
+    let mut bytes = [0u8; PoolAsk::BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -228,7 +244,11 @@ fn receive(
     if got.bytes == 0 && fds.is_empty() {
         return Err(rustix::io::Errno::NOTCONN);
     }
-    Ok((Hello::decode(&bytes[..got.bytes]), fds))
+    let bytes = &bytes[..got.bytes];
+    if PoolAsk::is_one(bytes) {
+        return Ok((Said::Question(PoolAsk::decode(bytes)), fds));
+    }
+    Ok((Said::Hello(Hello::decode(bytes)), fds))
 }
 
 fn arrival(

@@ -25,6 +25,7 @@ mod moves;
 pub mod place;
 mod planned;
 mod poller;
+pub mod pools;
 mod record;
 mod sites;
 mod status;

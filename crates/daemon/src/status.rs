@@ -47,6 +47,7 @@ impl Daemon {
             fast_bytes: self.fast_budget_bytes(),
             used_bytes: summary.budget.used_bytes,
         };
+        summary.pools = self.pools.as_ref().map(crate::pools::Pools::state).unwrap_or_default();
         summary.plan = self.plan_summary();
         // Movers that keep books work on this thread.
         let elsewhere_ns = if self.hands.keeps_books() { 0 } else { summary.spent.mover_ns };

@@ -32,6 +32,8 @@ pub struct Summary {
     pub sampler: String,
     /// What it cannot see.
     pub sampler_note: String,
+    /// Pools of memory for programs that place it themselves.
+    pub pools: Vec<crate::pools::PoolState>,
     /// Hosted processes.
     pub clients: ClientCounts,
     /// Records and their losses.

@@ -125,6 +125,19 @@ impl Book {
         *entry = Entry { bytes: 0, state: State::Returned };
     }
 
+    /// Its owner needs it no longer, or was seen not to have it any more; a child may map it.
+    pub fn left(&mut self, id: SegmentId) {
+        let entry = self.entries.get_mut(&id).expect("a segment of this book");
+        assert!(matches!(entry.state, State::Granted(_)), "only what is granted is left");
+        entry.state = State::Left;
+    }
+
+    /// All that owners hold.
+    pub fn all_held(&self) -> Vec<SegmentId> {
+        let held = |e: &Entry| matches!(e.state, State::Granted(_));
+        self.entries.iter().filter(|(_, e)| held(e)).map(|(id, _)| *id).collect()
+    }
+
     /// An owner is gone; whatever it held is now on its way back.
     pub fn gone(&mut self, owner: Owner) {
         for entry in self.entries.values_mut().filter(|e| e.state == State::Granted(owner)) {

@@ -159,6 +159,32 @@ impl<M: Memory> Server<M> {
         Ok(())
     }
 
+    /// `owner` needs it no longer, but a child of its may: it ends with the last mapping.
+    pub fn leave(&mut self, owner: Owner, id: SegmentId) -> Result<(), PoolError> {
+        let mut pools = self.pools.values_mut();
+        let pool = pools.find(|pool| pool.book.is_held(id, owner));
+        pool.ok_or(PoolError::Foreign(id.0))?.book.left(id);
+        self.sweep();
+        Ok(())
+    }
+
+    /// Takes back what is granted and nobody maps: its owner ran another program, or forgot it.
+    /// True where owners still hold something, or somebody does after them.
+    pub fn reap(&mut self) -> bool {
+        for pool in self.pools.values_mut() {
+            for id in pool.book.all_held() {
+                if pool.segments[&id].is_let_go() {
+                    pool.book.left(id);
+                }
+            }
+        }
+        self.sweep();
+        self.pools.values().any(|pool| {
+            let figures = pool.book.figures();
+            figures.granted + figures.left > 0 || !pool.book.lingering().is_empty()
+        })
+    }
+
     /// `owner` is gone.
     pub fn gone(&mut self, owner: Owner) {
         for pool in self.pools.values_mut() {

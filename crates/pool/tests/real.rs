@@ -105,6 +105,21 @@ fn memory_of_the_dead_stays_taken_while_a_child_has_it() {
 }
 
 #[test]
+fn what_is_left_or_forgotten_ends_with_its_last_mapping() {
+    let mut server = server(2);
+    let one = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let two = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    assert_eq!(server.leave(Owner(2), one.id), Err(PoolError::Foreign(one.id.0)));
+    server.leave(Owner(1), one.id).unwrap();
+    assert!(server.reap());
+    let figures = server.status()[0].figures;
+    assert_eq!((figures.left, figures.granted), (SEGMENT_UNIT_BYTES, SEGMENT_UNIT_BYTES));
+    drop((one, two));
+    assert!(!server.reap());
+    assert_eq!(server.status()[0].figures.free, 2 * SEGMENT_UNIT_BYTES);
+}
+
+#[test]
 fn more_than_a_memfd_can_have_is_refused_by_name() {
     let bytes = u64::MAX / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES;
     let Err(refused) = Linux.make(NODE, bytes, Vpage::Small) else { panic!("16 EiB?") };

@@ -5,6 +5,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tiercel_daemon::units::Span;
+use tiercel_machine::NodeId;
 use tiercel_policy::{Enforce, Gate, Limit, Prioritise, Trigger};
 
 /// Keeps the data that costs a program the most time in its fastest memory, while it runs.
@@ -128,6 +129,9 @@ pub struct EngineArgs {
     /// Model moves on this machine instead: a description's file, or a built-in name
     #[arg(long, value_name = "FILE|NAME")]
     pub machine: Option<String>,
+    /// Pool of a node's memory for programs that place it themselves (docs/pools.md); repeatable
+    #[arg(long, value_name = "NODE=SIZE", value_parser = pool)]
+    pub pool: Vec<(NodeId, u64)>,
     /// Configuration file; --help of `config` shows how to make one
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -430,6 +434,14 @@ fn size(text: &str) -> Result<u64, tiercel_machine::UnitError> {
 fn trigger(text: &str) -> Result<Trigger, tiercel_policy::RoutineError> {
     main_option(text, &[("time", "ticks"), ("llcmpi", "threshold"), ("allocation", "bytes")])
         .parse()
+}
+
+/// `2=8GiB`.
+fn pool(text: &str) -> Result<(NodeId, u64), String> {
+    let (node, size) = text.split_once('=').ok_or("want NODE=SIZE, as in 2=8GiB")?;
+    let node = node.parse().map_err(|error| format!("the node `{node}`: {error}"))?;
+    let bytes = tiercel_machine::parse_bytes(size).map_err(|error| error.to_string())?;
+    Ok((NodeId(node), bytes))
 }
 
 /// `fill=90` is short for `fill:percent=90`.

@@ -54,7 +54,9 @@ pub struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    host_with_runtime(&args.program, planned_engine(args)?)
+    let mut engine = planned_engine(args)?;
+    engine.config.pools.clone_from(&args.engine.pool);
+    host_with_runtime(&args.program, engine)
 }
 
 /// Starts the daemon, then the program with the runtime.

@@ -129,11 +129,11 @@ fn check(bytes: &[u8], want: usize) -> Result<(), GreetingError> {
     }
 }
 
-fn put(out: &mut [u8], at: usize, value: u32) {
+pub(crate) fn put(out: &mut [u8], at: usize, value: u32) {
     out[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-fn get(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn get(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 

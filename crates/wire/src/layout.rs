@@ -4,6 +4,10 @@
 
 /// "TRCL", little endian: first word of a session, of the control page and of the greeting.
 pub const MAGIC: u32 = 0x4c43_5254;
+/// "POOL", little endian: first word of a question to the pools, and of its answer.
+pub const POOL_MAGIC: u32 = 0x4c4f_4f50;
+/// Of an answer: the node is one on paper.
+pub const POOL_EMULATED: u32 = 1;
 /// Version of the layout; both sides must agree exactly.
 pub const WIRE_VERSION: u32 = 2;
 /// Bytes of an OS page, the unit of the object table.

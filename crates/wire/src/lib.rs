@@ -13,6 +13,7 @@ mod greeting;
 pub mod layout;
 mod mapping;
 mod planned;
+mod pool;
 mod record;
 pub mod ring;
 mod session;
@@ -21,6 +22,7 @@ mod snapshot;
 
 pub use greeting::{GreetingError, Hello, Status, Welcome};
 pub use planned::{PhaseName, PlanError, PlanRow, phase_hash};
+pub use pool::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 pub use record::{Flags, RawRecord, Record, Version};
 pub use session::{Drained, Header, Session, SessionError};
 pub use site::{Frame, Module, Site};

@@ -63,6 +63,19 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_RUNS_AT", layout::RUNS_AT),
         ("sizeof(struct tcl_hello)", tiercel_wire::Hello::BYTES as u64),
         ("sizeof(struct tcl_welcome)", tiercel_wire::Welcome::BYTES as u64),
+        ("TCL_POOL_MAGIC", layout::POOL_MAGIC.into()),
+        ("TCL_POOL_EMULATED", layout::POOL_EMULATED.into()),
+        ("sizeof(struct tcl_pool_ask)", tiercel_wire::PoolAsk::BYTES as u64),
+        ("offsetof(struct tcl_pool_ask, verb)", 8),
+        ("offsetof(struct tcl_pool_ask, node)", 12),
+        ("offsetof(struct tcl_pool_ask, bytes)", 16),
+        ("offsetof(struct tcl_pool_ask, number)", 24),
+        ("offsetof(struct tcl_pool_ask, vpage_shift)", 28),
+        ("sizeof(struct tcl_pool_answer)", tiercel_wire::PoolAnswer::BYTES as u64),
+        ("offsetof(struct tcl_pool_answer, status)", 8),
+        ("offsetof(struct tcl_pool_answer, number)", 12),
+        ("offsetof(struct tcl_pool_answer, bytes)", 16),
+        ("offsetof(struct tcl_pool_answer, flags)", 24),
     ]
 }
 

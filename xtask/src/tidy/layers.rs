@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
     ("pool", &["machine"]),
-    ("daemon", &["wire", "machine", "ledger", "policy", "profile", "sampler", "mover"]),
+    ("daemon", &["wire", "machine", "ledger", "policy", "profile", "sampler", "mover", "pool"]),
     ("emulator", &["machine", "memsim", "wire"]),
     ("report", &[]),
     ("lab", &["machine", "report"]),

@@ -111,6 +111,12 @@ impl Stage {
         Stage { directory, clients_path, control_path, handle, thread, samples, watched, attaches }
     }
 
+    /// Where programs attach.
+    #[allow(dead_code, reason = "not every test has programs of its own")]
+    pub fn clients_path(&self) -> &std::path::Path {
+        &self.clients_path
+    }
+
     /// Greets as a runtime does.
     pub fn attach(&self, session: &ClientSession) -> Welcome {
         let kind = SocketType::SEQPACKET;

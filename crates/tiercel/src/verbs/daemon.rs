@@ -33,6 +33,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     }
     let Engine { mut config, parts, remarks } = engine(&settings(&args.engine)?)?;
     config.directory = directory;
+    config.pools.clone_from(&args.engine.pool);
     config.access = if args.all_users { Access::Everybody } else { Access::Owner };
     let daemon = Daemon::new(config, parts)?;
     for remark in remarks {

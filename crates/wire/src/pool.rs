@@ -1,0 +1,198 @@
+//! Questions to the pools: one datagram each way over a `SOCK_SEQPACKET` socket.
+//! In: bytes. Out: [`PoolAsk`], [`PoolAnswer`], or why not.
+//! Knows nothing of sockets, nor of the memfd that rides beside an answer.
+
+use crate::greeting::{GreetingError, get, put};
+use crate::layout::{POOL_EMULATED, POOL_MAGIC, WIRE_VERSION};
+
+/// What a process wants of the pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolVerb {
+    /// A segment of `node`.
+    Grant {
+        /// The kernel's number, as the process says it: may be anything.
+        node: i32,
+        /// As the process says it.
+        bytes: u64,
+        /// Log2 of a vpage's bytes, as the process says it.
+        vpage_shift: u32,
+    },
+    /// It needs this segment no longer, and nobody maps it.
+    Return(u32),
+    /// It needs this segment no longer, and a child may map it.
+    Leave(u32),
+}
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolAsk(pub PoolVerb);
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PoolStatus {
+    /// Done.
+    Ok = 0,
+    /// No pool of this node, or none at all.
+    None = 1,
+    /// Not enough is free, or the system has no memory for it.
+    Exhausted = 2,
+    /// Not a question one may ask.
+    Refused = 3,
+}
+
+/// The answer; a granted segment's memfd comes beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolAnswer {
+    /// What came of it.
+    pub status: PoolStatus,
+    /// Number of the segment, from 1; else 0.
+    pub number: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The node is one on paper.
+    pub is_emulated: bool,
+}
+
+impl PoolAsk {
+    /// Bytes of a question.
+    pub const BYTES: usize = 32;
+
+    /// True when `bytes` begin as a question does, and not as a hello.
+    #[must_use]
+    pub fn is_one(bytes: &[u8]) -> bool {
+        bytes.len() >= 4 && get(bytes, 0) == POOL_MAGIC
+    }
+
+    /// As it goes over the socket.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        put(&mut out, 0, POOL_MAGIC);
+        put(&mut out, 4, WIRE_VERSION);
+        match self.0 {
+            PoolVerb::Grant { node, bytes, vpage_shift } => {
+                put(&mut out, 8, 1);
+                put(&mut out, 12, node.cast_unsigned());
+                out[16..24].copy_from_slice(&bytes.to_le_bytes());
+                put(&mut out, 28, vpage_shift);
+            }
+            PoolVerb::Return(number) => {
+                put(&mut out, 8, 2);
+                put(&mut out, 24, number);
+            }
+            PoolVerb::Leave(number) => {
+                put(&mut out, 8, 3);
+                put(&mut out, 24, number);
+            }
+        }
+        out
+    }
+
+    /// From the socket.
+    pub fn decode(bytes: &[u8]) -> Result<PoolAsk, GreetingError> {
+        check(bytes, Self::BYTES)?;
+        let verb = match get(bytes, 8) {
+            1 => PoolVerb::Grant {
+                node: get(bytes, 12).cast_signed(),
+                bytes: u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32,
+                vpage_shift: get(bytes, 28),
+            },
+            2 => PoolVerb::Return(get(bytes, 24)),
+            3 => PoolVerb::Leave(get(bytes, 24)),
+            other => return Err(GreetingError::Status(other)),
+        };
+        Ok(PoolAsk(verb))
+    }
+}
+
+impl PoolAnswer {
+    /// Bytes of an answer.
+    pub const BYTES: usize = 32;
+
+    /// Without a segment.
+    #[must_use]
+    pub fn only(status: PoolStatus) -> PoolAnswer {
+        PoolAnswer { status, number: 0, bytes: 0, is_emulated: false }
+    }
+
+    /// As it goes over the socket.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        put(&mut out, 0, POOL_MAGIC);
+        put(&mut out, 4, WIRE_VERSION);
+        put(&mut out, 8, self.status as u32);
+        put(&mut out, 12, self.number);
+        out[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        put(&mut out, 24, if self.is_emulated { POOL_EMULATED } else { 0 });
+        out
+    }
+
+    /// From the socket.
+    pub fn decode(bytes: &[u8]) -> Result<PoolAnswer, GreetingError> {
+        check(bytes, Self::BYTES)?;
+        let status = match get(bytes, 8) {
+            0 => PoolStatus::Ok,
+            1 => PoolStatus::None,
+            2 => PoolStatus::Exhausted,
+            3 => PoolStatus::Refused,
+            other => return Err(GreetingError::Status(other)),
+        };
+        Ok(PoolAnswer {
+            status,
+            number: get(bytes, 12),
+            bytes: u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32,
+            is_emulated: get(bytes, 24) & POOL_EMULATED != 0,
+        })
+    }
+}
+
+fn check(bytes: &[u8], want: usize) -> Result<(), GreetingError> {
+    if bytes.len() != want {
+        return Err(GreetingError::Size { got: bytes.len(), want });
+    }
+    if get(bytes, 0) != POOL_MAGIC {
+        return Err(GreetingError::Magic);
+    }
+    match get(bytes, 4) {
+        WIRE_VERSION => Ok(()),
+        other => Err(GreetingError::Version(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn questions_and_answers_survive_the_socket(
+            node: i32, bytes: u64, number: u32, vpage_shift: u32, is_emulated: bool,
+        ) {
+            for verb in [
+                PoolVerb::Grant { node, bytes, vpage_shift },
+                PoolVerb::Return(number),
+                PoolVerb::Leave(number),
+            ] {
+                let encoded = PoolAsk(verb).encode();
+                prop_assert!(PoolAsk::is_one(&encoded));
+                prop_assert_eq!(PoolAsk::decode(&encoded), Ok(PoolAsk(verb)));
+            }
+            let status = PoolStatus::Exhausted;
+            let answer = PoolAnswer { status, number, bytes, is_emulated };
+            prop_assert_eq!(PoolAnswer::decode(&answer.encode()), Ok(answer));
+        }
+
+        #[test]
+        fn garbage_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = (PoolAsk::decode(&bytes), PoolAnswer::decode(&bytes));
+            if bytes.len() >= 8 {
+                put(&mut bytes, 0, POOL_MAGIC);
+                put(&mut bytes, 4, WIRE_VERSION);
+            }
+            let _ = (PoolAsk::decode(&bytes), PoolAnswer::decode(&bytes));
+        }
+    }
+}
