@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{bench_alloc, bench_counted, bench_overhead, bench_record, exec};
+use crate::{bench_alloc, bench_counted, bench_overhead, bench_record, bench_vmem, exec};
 
 /// What `--quick` may take after the build.
 const QUICK_LIMIT: Duration = Duration::from_secs(40);
@@ -90,6 +90,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("plan-overhead", &[Program::Function(bench_overhead::planned_rows)]),
     ("instructions", &[Program::Function(bench_counted::rows)]),
     ("record", &[Program::Function(bench_record::rows)]),
+    ("vmem", &[Program::Function(bench_vmem::rows)]),
     ("planner", &[Program::Examples("planner")]),
     ("memsim", &[Program::Examples("memsim")]),
     ("policy", &[Program::Examples("policy")]),

@@ -9,6 +9,7 @@ mod bench_alloc;
 mod bench_counted;
 mod bench_overhead;
 mod bench_record;
+mod bench_vmem;
 mod build;
 mod demo;
 mod docs;

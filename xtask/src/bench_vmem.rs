@@ -1,0 +1,128 @@
+//! `./x bench vmem`: first touches and migrations of vregions (VMem table 2, figure 4) on this
+//! machine. In: whether to be quick. Out: rows of CPU time for 4 KiB against the kernel's, of the
+//! same round, and the longest stall. Knows nothing of how vregions work.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::{Row, median};
+use crate::{build, exec};
+
+/// Rounds of a full run, and of a quick one.
+const ROUNDS: [usize; 2] = [9, 3];
+/// Bytes of the region, MiB: VMem has 1 GiB; eight pools' segments are as far past every cache.
+const MIB: [u64; 2] = [512, 128];
+/// First touch may not be slower than the kernel's, reads equal (5% is what two runs differ by).
+const WRITE_LIMIT: f64 = 1.0;
+const READ_LIMIT: f64 = 1.05;
+
+/// Kinds of vregions, and the kernel's memory with OS pages of that size.
+const PAIRS: &[(&str, &str)] =
+    &[("vmem4k", "mmap"), ("eager", "mmap"), ("vmem64k", "mmap"), ("vmem2m", "thp")];
+
+/// No machine has this node: a pool of it is emulated, and copies are the host's own.
+const PAPER: &str = "900";
+
+type Figures = BTreeMap<String, f64>;
+
+/// Measures and returns the rows of the bench.
+pub fn rows(quick: bool) -> Result<Vec<Row>> {
+    build::runtime(&[])?;
+    let (tiercel, program) = (build::tiercel()?, build_program()?);
+    let (rounds, mib) = (ROUNDS[usize::from(quick)], MIB[usize::from(quick)]);
+    let mut rows = Vec::new();
+    for (ours, peer) in PAIRS {
+        let mut pairs = Vec::new();
+        for _ in 0..rounds {
+            let touch = |kind| run(&tiercel, &program, &["touch", kind, &mib.to_string()], mib);
+            pairs.push((touch(ours)?, touch(peer)?));
+        }
+        for (what, limit) in [("write", WRITE_LIMIT), ("register+write", WRITE_LIMIT)] {
+            rows.push(row(ours, peer, what, Some(limit).filter(|_| what == "write"), &pairs)?);
+        }
+        rows.push(row(ours, peer, "read", Some(READ_LIMIT), &pairs)?);
+    }
+    for kind in ["vmem4k", "vmem64k", "vmem2m"] {
+        for writers in ["0", "1"] {
+            let arguments = ["move", kind, &mib.to_string(), PAPER, writers];
+            let runs: Result<Vec<Figures>> =
+                (0..rounds).map(|_| run(&tiercel, &program, &arguments, mib)).collect();
+            rows.extend(moved(kind, writers, &runs?)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn build_program() -> Result<PathBuf> {
+    let out = exec::target().join("bench-vmem");
+    let mut gcc = exec::command("gcc");
+    gcc.args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread"]);
+    gcc.arg("-o").arg(&out).arg("workloads/bench-vmem/bench-vmem.c").arg("-ldl");
+    exec::run(&mut gcc)?;
+    Ok(out)
+}
+
+/// One run under a daemon with pools that are large enough for the region, its twin and the rest.
+fn run(tiercel: &Path, program: &Path, arguments: &[&str], mib: u64) -> Result<Figures> {
+    let mut command = exec::command(&tiercel.to_string_lossy());
+    command.args(["run", "--sampler", "none", "--output", "/dev/null"]);
+    for node in ["0", PAPER] {
+        command.args(["--pool", &format!("{node}={}MiB", 2 * mib + 128)]);
+    }
+    command.arg("--").arg(program).args(arguments);
+    let output = command.output().with_context(|| format!("{}", tiercel.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "bench-vmem {}: {errors}", arguments.join(" "));
+    let figure = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    Ok(said.lines().filter_map(figure).collect())
+}
+
+fn value(figures: &Figures, what: &str) -> Result<f64> {
+    let part = |name: &str| {
+        figures.get(name).copied().with_context(|| format!("bench-vmem said no `{name}`"))
+    };
+    what.split('+').map(part).sum()
+}
+
+fn row(
+    kind: &str,
+    peer: &str,
+    what: &str,
+    limit: Option<f64>,
+    pairs: &[(Figures, Figures)],
+) -> Result<Row> {
+    let ours: Vec<f64> = pairs.iter().map(|(o, _)| value(o, what)).collect::<Result<_>>()?;
+    let theirs: Vec<f64> = pairs.iter().map(|(_, p)| value(p, what)).collect::<Result<_>>()?;
+    let mut ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(o, p)| o / p).collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = median(&ratios);
+    Ok(Row {
+        name: format!("{kind}: {what}, 4 KiB"),
+        ours: median(&ours),
+        peer: Some(median(&theirs)),
+        peer_name: Some(peer.into()),
+        ratio: Some(ratio),
+        limit,
+        holds: limit.is_none_or(|limit| ratio <= limit),
+        spread: Some((ratios[ratios.len() * 3 / 4] - ratios[ratios.len() / 4]) / ratio),
+        unit: "ns".into(),
+    })
+}
+
+/// Figure 4: nobody to hold it against on a machine with one node; reported.
+fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (what, unit) in [("whole", "ns"), ("copy", "ns"), ("switch", "ns"), ("stall", "ns")] {
+        let all: Vec<f64> = runs.iter().map(|run| value(run, what)).collect::<Result<_>>()?;
+        let per = if what == "stall" { "longest" } else { "4 KiB" };
+        let name = format!("{kind}, {writers} writers: {what}, {per}");
+        rows.push(Row { limit: None, ..Row::alone(name, median(&all), f64::MAX, unit) });
+    }
+    Ok(rows)
+}
