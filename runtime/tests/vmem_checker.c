@@ -8,9 +8,13 @@
  * word and knows what it wrote last; a word that holds something else was lost or torn. One writer
  * writes by system calls (pread), which the kernel must be held up for as well.
  *
- * argv: seconds (1), MiB (24), nodes (0,900)
+ * argv: seconds (1), MiB (24), the other node (900, which no machine has), `hold`: at the end keeps
+ * a vregion on that node, says where, and waits to be killed.
  */
-#include "tiercel.h"
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../../include/tiercel.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -80,7 +84,7 @@ static void *writer(void *argument) {
     return NULL;
 }
 
-static const int node_of[2] = {0, 900};
+static int node_of[2] = {0, 900};
 
 /* Migrates pieces and the whole, back and forth, with replicas in between. */
 static uint64_t shuffle(char *start, size_t bytes, uint64_t until_ns) {
@@ -132,9 +136,26 @@ static void check(int huge, size_t bytes, double seconds) {
            longest_ns / 1000);
 }
 
+static void hold(size_t bytes) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS, rights = PROT_READ | PROT_WRITE;
+    char *start = tiercel_vregion_register(NULL, bytes, rights, flags, -1, 0);
+    CHECK(start != MAP_FAILED, "%m");
+    for (size_t at = 0; at < bytes; at++)
+        start[at] = (char)at;
+    CHECK(!tiercel_vregion_migrate(start, bytes, node_of[1]), "%m");
+    for (size_t at = 0; at < bytes; at++)
+        CHECK(start[at] == (char)at, "byte %zu is %d", at, start[at]);
+    printf("held 0x%lx %zu\n", (unsigned long)start, bytes);
+    fflush(stdout);
+    pause();
+}
+
 int main(int count, char **arguments) {
     double seconds = count > 1 ? atof(arguments[1]) : 1;
     size_t bytes = (size_t)(count > 2 ? atol(arguments[2]) : 24) << 20;
+    node_of[1] = count > 3 ? atoi(arguments[3]) : 900;
+    if (count > 4)
+        hold(bytes);
     source = memfd_create("source", 0);
     check(0, bytes, seconds);
     check(16 << 26, bytes, seconds);

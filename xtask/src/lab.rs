@@ -180,6 +180,7 @@ fn programs(tests: &[Test], built: bool) -> Result<BTreeMap<String, PathBuf>> {
 /// One of them.
 pub fn program(name: &str, built: bool) -> Result<PathBuf> {
     let source = exec::root().join(format!("lab/tests/{name}.c"));
+    let of_runtime = exec::root().join(format!("runtime/tests/{name}.c"));
     match name {
         "tiercel" if built => stripped(&exec::target().join("release/tiercel")),
         "libtiercel.so" if built => Ok(exec::target().join("runtime/libtiercel.so")),
@@ -191,6 +192,7 @@ pub fn program(name: &str, built: bool) -> Result<PathBuf> {
         "move_range" => example("tiercel-mover", name),
         "samples" => example("tiercel-sampler", name),
         _ if source.exists() => compile(name, &source),
+        _ if of_runtime.exists() => compile(name, &of_runtime),
         _ => {
             let path = build::workloads()?.join(name);
             ensure!(path.exists(), "neither lab/tests nor workloads has it");

@@ -1,0 +1,16 @@
+#!/bin/sh
+# what: a daemon's pools of real nodes back vregions that move, and get all of it back
+# machines: spr-cxl
+# programs: tiercel libtiercel.so vmem_checker json
+# limit: 180
+
+tiercel run --sampler none --pool 0=192MiB --pool 1=192MiB --json --output summary \
+    -- vmem_checker 3 16 1 > log 2> errors
+equal "no write lost, no value torn" 0 $?
+show errors
+show log
+succeeds "the summary is JSON" json "" < summary
+grep -o '"pools":\[[^]]*' summary | tr '{' '\n' > pools
+show pools
+equal "both pools granted" 2 "$(grep -c '"granted":[1-9]' pools)"
+equal "no pool is on paper" 0 "$(grep -c '"emulated":true' pools)"
