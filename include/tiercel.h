@@ -108,7 +108,8 @@ int tiercel_is_hosted(void);
  * the process's own. Only MAP_PRIVATE | MAP_ANONYMOUS is managed; all else is mmap's as it stands.
  * Vpages have 4 KiB; 64 KiB with MAP_HUGE_64KB, 2 MiB with MAP_HUGE_2MB in `flags`. MAP_POPULATE
  * maps all of it at once. `bytes` are rounded up to vpages, addresses aligned to them. MAP_FAILED
- * and errno: ENOMEM (pool exhausted, or no memory), EINVAL, ENOSYS (no memfd here).
+ * and errno: ENOMEM (pool exhausted, or no memory), EINVAL, ENOSYS (no memfd here), EFBIG
+ * (RLIMIT_FSIZE).
  * munmap, mprotect and fork mean what they mean for private memory. madvise does not: MADV_DONTNEED
  * zeroes nothing. Buffers of direct I/O (O_DIRECT) may not be moved while it lasts. */
 void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset);

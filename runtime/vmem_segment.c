@@ -17,6 +17,7 @@
 #include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,6 +41,11 @@ bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
 
 /* A sealed memfd; -1 and errno. */
 static int make_memfd(size_t bytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < bytes) {
+        errno = EFBIG; /* ftruncate would raise SIGXFSZ */
+        return -1;
+    }
     unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
     int fd = (int)syscall(SYS_memfd_create, "tiercel-vmem", flags | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)

@@ -8,7 +8,7 @@ use tiercel_wire::layout::{
     CONTROL_AT, HEADER_AT, MAPS_AT, MODULES_AT, PHASES_AT, RING_BYTES, RING_SLOTS, RINGS_AT,
     RUNS_AT, SITES_AT,
 };
-use tiercel_wire::{Hello, Record, Session, Welcome};
+use tiercel_wire::{Hello, PoolAnswer, PoolAsk, Record, Session, Welcome};
 
 const BASE: u64 = 1 << 40;
 const PAGES: u64 = 1 << 16;
@@ -63,6 +63,7 @@ fn look(session: &mut Session) {
 
 fuzz_target!(|data: &[u8]| {
     let _ = (Hello::decode(data), Welcome::decode(data));
+    let _ = (PoolAsk::is_one(data), PoolAsk::decode(data), PoolAnswer::decode(data));
     let mut data = data;
     let Ok(client) = SessionBuilder::new().range(BASE, PAGES).build() else { return };
     let (Ok(early), Ok(late)) = (client.fd(), client.fd()) else { return };

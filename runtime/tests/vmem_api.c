@@ -195,7 +195,13 @@ static void starved(void) {
     REFUSED(tiercel_vregion_migrate(region, 2 * MIB, PAPER), EMFILE);
     CHECK(tiercel_vregion_node(region) != PAPER && region[9] == 6);
     CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+    CHECK(!mlock(region, 64 << 10)); /* what is locked moves as well */
     CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER) && region[9] == 6);
+    CHECK(!getrlimit(RLIMIT_FSIZE, &before));
+    none = (struct rlimit){MIB, before.rlim_max};
+    CHECK(!setrlimit(RLIMIT_FSIZE, &none));
+    CHECK(tiercel_vregion_register(NULL, 99 * MIB, RW, PRIVATE, -1, 0) == MAP_FAILED);
+    CHECK(errno == EFBIG && !setrlimit(RLIMIT_FSIZE, &before));
     CHECK(!tiercel_vregion_release(region, 2 * MIB) && !close(null));
 }
 
