@@ -238,6 +238,36 @@ impl Machine {
         self.nodes.iter().map(|node| node.capacity_bytes).sum()
     }
 
+    /// The part of it that has these nodes, numbered from 0 in their order here, as if there were
+    /// no others: one socket of two. `Err` with the number of a node that does not exist.
+    pub fn part(&self, ids: &[NodeId]) -> Result<Machine, NodeId> {
+        let find = |id: &NodeId| self.position(*id).ok_or(*id);
+        let mut places = ids.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        places.sort_unstable();
+        places.dedup();
+        let kept: Vec<NodeId> = places.iter().map(|place| self.nodes[*place].id).collect();
+        let number = |id: &NodeId| kept.binary_search(id).ok().map(|at| NodeId(at as u16));
+        let node = |place: &usize| {
+            let node = &self.nodes[*place];
+            let initiators = node.initiators.iter().filter_map(number).collect();
+            let id = number(&node.id).unwrap_or(node.id);
+            Node { id, initiators, ..node.clone() }
+        };
+        let link = |link: &Link| {
+            let (from, to) = (number(&link.from)?, number(&link.to)?);
+            Some(Link { from, to, ..link.clone() })
+        };
+        let row = |from: &usize| places.iter().map(|to| self.distances[*from][*to]).collect();
+        let is_known = !self.distances.is_empty();
+        Ok(Machine {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            distances: if is_known { places.iter().map(row).collect() } else { Vec::new() },
+            nodes: places.iter().map(node).collect(),
+            links: self.links.iter().filter_map(link).collect(),
+        })
+    }
+
     pub(crate) fn position(&self, id: NodeId) -> Option<usize> {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok()
     }

@@ -135,3 +135,15 @@ fn writes_beside_reads_cost_ddr_bandwidth_and_give_cxl_some() {
     assert!(peak(0, 0.6) < 0.85 * peak(0, 1.0));
     assert!(peak(1, 0.6) > 1.1 * peak(1, 1.0));
 }
+
+#[test]
+fn a_part_of_a_machine_is_a_machine() {
+    let whole = Machine::builtin("icelake-optane").unwrap().unwrap();
+    let socket = whole.part(&[NodeId(3), NodeId(1)]).expect("both are there");
+    let ids: Vec<u16> = socket.nodes.iter().map(|node| node.id.0).collect();
+    assert_eq!((ids.as_slice(), &socket.nodes[1].initiators), (&[0, 1][..], &vec![NodeId(0)]));
+    assert_eq!(socket.distance(NodeId(0), NodeId(1)), whole.distance(NodeId(1), NodeId(3)));
+    assert_eq!(socket.figures(None, NodeId(1)), whole.figures(None, NodeId(3)));
+    assert_eq!(Machine::from_toml(&socket.to_toml()).expect("valid"), socket);
+    assert_eq!(whole.part(&[NodeId(0), NodeId(9)]), Err(NodeId(9)));
+}

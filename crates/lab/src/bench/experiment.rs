@@ -31,6 +31,9 @@ pub struct Experiment {
     pub what: String,
     /// Names in `lab/machines`, built-in names, or paths.
     pub machines: Vec<String>,
+    /// By machine, the only nodes that are used of it, as if there were no others: one socket.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, Vec<u16>>,
     /// Memory of the guest, shared out among the nodes as on the machine; bytes, or `"3 GiB"`.
     #[serde(default = "memory", with = "tiercel_machine::bytes")]
     pub memory: u64,
@@ -293,6 +296,9 @@ impl Experiment {
         let named = !self.name.is_empty() && self.name.chars().all(plain);
         ensure!(named, "name {:?}: letters, digits, `-`, `_` and `.` only", self.name);
         ensure!(!self.machines.is_empty(), "machines: name one at least");
+        for name in self.nodes.keys() {
+            ensure!(self.machines.contains(name), "nodes: {name:?} is none of the machines");
+        }
         ensure!(!self.capacities.is_empty(), "capacities: name one at least, as \"25%\"");
         ensure!((1..=64).contains(&self.vcpus), "vcpus = {}: from 1 to 64", self.vcpus);
         ensure!((1..=100).contains(&self.repeats), "repeats = {}: from 1 to 100", self.repeats);
@@ -517,6 +523,7 @@ gate = "none"
         refused("baseline = \"first-touch\"", "baseline = \"best\"", "unknown variant `best`");
         refused("prioritise =", "priority =", "grid has no \"priority\"");
         refused("name = \"hot\"", "name = \"a/b\"", "no slashes");
+        refused("[config]", "[nodes]\nspr = [0]\n[config]", "none of the machines");
         refused("command = \"hotcold kib=64\"", "command = \" \"", "no command");
         let knob = "baseline = \"first-touch\"\nknobs = { \"/etc/x\" = \"1\" }";
         refused("baseline = \"first-touch\"", knob, "not below /sys");

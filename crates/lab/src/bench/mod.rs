@@ -18,7 +18,8 @@ mod watch;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use tiercel_machine::NodeId;
 
 pub use agent::Agent;
 pub use drive::Tally;
@@ -118,7 +119,11 @@ pub fn report(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
 fn places(experiment: &Experiment) -> Result<Vec<Place>> {
     let size = Size { memory_bytes: experiment.memory, cpus: experiment.vcpus };
     let place = |name: &String| {
-        let machine = find_machine(name, &[Path::new(MACHINES)])?;
+        let mut machine = find_machine(name, &[Path::new(MACHINES)])?;
+        if let Some(nodes) = experiment.nodes.get(name) {
+            let ids: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+            machine = machine.part(&ids).map_err(|id| anyhow!("{name} has no node {}", id.0))?;
+        }
         let topology = Topology::of(&machine, size)?;
         let place = Place { name: name.clone(), machine, topology };
         let (fast, slow) = place.tiers();
