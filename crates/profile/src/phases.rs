@@ -2,13 +2,17 @@
 //! In: accesses by time slot. Out: stretches of slots, each with a class; alike stretches have the
 //! same class. Knows nothing of files, and of objects only who they are.
 //!
-//! 1. Neighbouring slots make *windows* of at least [`WINDOW_SAMPLES`] samples each.
-//! 2. A window is a list of shares: which part of its accesses went to each object. Objects that
+//! 1. A slot with samples is a *look*: a sampler that looks now and then sees a part of the
+//!    objects each time, and its looks differ although nothing changed.
+//! 2. Neighbouring looks make *windows* of at least [`WINDOW_SAMPLES`] samples and
+//!    [`WINDOW_LOOKS`] looks; longer ones until chance explains little of their differences.
+//! 3. A window is a list of shares: which part of its accesses went to each object. Objects that
 //!    live for less than half of the run, or are several, count by site and size class.
-//! 3. Two lists differ by half the sum of their differences, 0 to 1. A window that differs from
+//! 4. Two lists differ by half the sum of their differences, 0 to 1. A window that differs from
 //!    the stretch before it by more than [`CHANGE`] plus what chance explains begins another
-//!    stretch, if its successor differs as well.
-//! 4. A stretch that differs from the mean of an earlier class by no more than that is of that
+//!    stretch, if its successor differs as well. What chance explains is seen in the looks: how
+//!    much those of one window differ among each other.
+//! 5. A stretch that differs from the mean of an earlier class by no more than that is of that
 //!    class: the phase recurs. Neighbours of one class become one.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +23,15 @@ use crate::profile::{Phase, Profile};
 
 /// Samples of one window. With 8 objects of equal heat chance explains 0.14 of difference then.
 const WINDOW_SAMPLES: u64 = 64;
+
+/// Looks of one window: fewer say nothing of how much looks differ by chance.
+const WINDOW_LOOKS: u32 = 4;
+
+/// What chance may explain of a window's difference: two thirds of what is a change.
+const NOISE_MAX: f64 = CHANGE * 2.0 / 3.0;
+
+/// Windows that are not made longer for that: nothing would be left to tell apart.
+const WINDOWS_LEAST: usize = 24;
 
 /// Difference that is a change: three tenths of the accesses go elsewhere.
 const CHANGE: f64 = 0.3;
@@ -148,52 +161,124 @@ fn class_name(class: u32) -> Arc<str> {
 
 /// The stretches of slots; at least one, the first from slot 0.
 pub(crate) fn stretches(slots: &[Slot]) -> Vec<Stretch> {
-    let mut samples = WINDOW_SAMPLES;
+    let looks = looks(slots);
+    let (mut samples, mut count) = (WINDOW_SAMPLES, WINDOW_LOOKS);
     loop {
-        let found = classify(&windows(slots, samples));
-        if found.len() <= DETECTED_MAX {
-            return found;
+        let windows = windows(&looks, samples, count);
+        if windows.len() <= WINDOWS_LEAST || usual_noise(&windows) <= NOISE_MAX {
+            let found = classify(&windows);
+            if found.len() <= DETECTED_MAX {
+                return found;
+            }
         }
-        samples *= 2;
+        (samples, count) = (samples.saturating_mul(2), count.saturating_mul(2));
     }
 }
 
-/// Neighbouring slots put together.
+/// The median.
+fn usual_noise(windows: &[Window]) -> f64 {
+    let mut noises: Vec<f64> = windows.iter().map(Window::noise).collect();
+    noises.sort_by(f64::total_cmp);
+    noises.get(noises.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Slots with samples, each as a window.
+fn looks(slots: &[Slot]) -> Vec<Window> {
+    let seen = (0..).zip(slots).filter(|(_, slot)| slot.samples > 0);
+    seen.map(|(start, slot)| Window::of_look(start, slot)).collect()
+}
+
+/// Neighbouring looks put together.
 #[derive(Clone, Debug, Default)]
 struct Window {
     start: u32,
     samples: u64,
-    accesses: BTreeMap<u32, f64>,
+    looks: u32,
+    objects: BTreeMap<u32, Seen>,
     sum: f64,
+    /// Sum over the looks of the square of each one's accesses.
+    squares: f64,
+}
+
+/// One object in a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    accesses: f64,
+    /// Sums over the looks: accesses squared, and times all accesses of the look.
+    squares: f64,
+    products: f64,
 }
 
 impl Window {
-    fn absorb(&mut self, samples: u64, accesses: &BTreeMap<u32, f64>) {
-        self.samples = self.samples.saturating_add(samples);
-        for (name, count) in accesses {
-            *self.accesses.entry(*name).or_default() += count;
-            self.sum += count;
+    /// A look counts by its samples, not by the accesses they stand for: those of one look may
+    /// stand for a hundred times those of the next, and would drown it.
+    fn of_look(start: u32, slot: &Slot) -> Window {
+        let all: f64 = slot.accesses.values().sum();
+        let sum = slot.samples as f64;
+        let each = if all > 0.0 { sum / all } else { 0.0 };
+        let seen = |(name, accesses): (&u32, &f64)| {
+            let accesses = accesses * each;
+            let (squares, products) = (accesses * accesses, accesses * sum);
+            (*name, Seen { accesses, squares, products })
+        };
+        let objects = slot.accesses.iter().map(seen).collect();
+        Window { start, samples: slot.samples, looks: 1, objects, sum, squares: sum * sum }
+    }
+
+    fn absorb(&mut self, other: &Window) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.looks = self.looks.saturating_add(other.looks);
+        self.sum += other.sum;
+        self.squares += other.squares;
+        for (name, more) in &other.objects {
+            let seen = self.objects.entry(*name).or_default();
+            seen.accesses += more.accesses;
+            seen.squares += more.squares;
+            seen.products += more.products;
         }
     }
 
     fn share(&self, name: u32) -> f64 {
-        self.accesses.get(&name).map_or(0.0, |count| count / self.sum.max(f64::MIN_POSITIVE))
+        let sum = self.sum.max(f64::MIN_POSITIVE);
+        self.objects.get(&name).map_or(0.0, |seen| seen.accesses / sum)
     }
 
     /// Half the sum of the differences of shares.
     fn difference(&self, other: &Window) -> f64 {
-        let ours = self.accesses.keys().map(|name| (self.share(*name) - other.share(*name)).abs());
-        let only_theirs = other.accesses.keys().filter(|name| !self.accesses.contains_key(name));
+        let ours = self.objects.keys().map(|name| (self.share(*name) - other.share(*name)).abs());
+        let only_theirs = other.objects.keys().filter(|name| !self.objects.contains_key(name));
         let theirs: f64 = only_theirs.map(|name| other.share(*name)).sum();
         (ours.sum::<f64>() + theirs) / 2.0
     }
 
-    /// What the difference to the true shares is by chance, about: shares of n samples among k
-    /// objects of equal heat are off by sqrt(k / (2 pi n)) in this measure.
+    /// What the difference to the true shares is by chance, about: the larger of two.
     fn noise(&self) -> f64 {
-        let squares: f64 = self.accesses.keys().map(|name| self.share(*name).powi(2)).sum();
+        self.noise_of_samples().max(self.noise_of_looks())
+    }
+
+    /// Shares of n samples among k objects of equal heat are off by sqrt(k / (2 pi n)) in this
+    /// measure.
+    fn noise_of_samples(&self) -> f64 {
+        let squares: f64 = self.objects.keys().map(|name| self.share(*name).powi(2)).sum();
         let objects = 1.0 / squares.max(1e-9);
         (objects / (std::f64::consts::TAU * self.samples.max(1) as f64)).sqrt()
+    }
+
+    /// The same from looks that each see something else: a share is a ratio of two sums over looks,
+    /// whose variance is that of the looks' own deviations from it. Half the sum of the mean
+    /// deviations, each sqrt(2 / pi) of a standard one.
+    fn noise_of_looks(&self) -> f64 {
+        let looks = f64::from(self.looks);
+        if self.looks < 2 || self.sum <= 0.0 {
+            return if self.samples == 0 { 0.0 } else { 1.0 };
+        }
+        let deviation = |seen: &Seen| {
+            let share = seen.accesses / self.sum;
+            let off = seen.squares - 2.0 * share * seen.products + share * share * self.squares;
+            (off.max(0.0) * looks / (looks - 1.0)).sqrt() / self.sum
+        };
+        let sum: f64 = self.objects.values().map(deviation).sum();
+        sum / 2.0 * std::f64::consts::FRAC_2_PI.sqrt()
     }
 
     fn differs(&self, other: &Window) -> bool {
@@ -201,20 +286,28 @@ impl Window {
     }
 }
 
-fn windows(slots: &[Slot], samples: u64) -> Vec<Window> {
+fn windows(looks: &[Window], samples: u64, count: u32) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
-    let mut open = Window::default();
-    for (at, slot) in (0..).zip(slots) {
-        open.absorb(slot.samples, &slot.accesses);
-        if open.samples >= samples {
-            windows.push(std::mem::take(&mut open));
-            open.start = at + 1;
+    let mut open: Option<Window> = None;
+    for look in looks {
+        let window = match &mut open {
+            Some(window) => {
+                window.absorb(look);
+                window
+            }
+            // What nobody accessed anything in belongs to what is around it.
+            None if windows.is_empty() => open.insert(Window { start: 0, ..look.clone() }),
+            None => open.insert(look.clone()),
+        };
+        if window.samples >= samples && window.looks >= count {
+            windows.extend(open.take());
         }
     }
     // What is left over is too little to be told apart.
-    match windows.last_mut() {
-        Some(last) => last.absorb(open.samples, &open.accesses),
-        None => windows.push(open),
+    match (windows.last_mut(), open) {
+        (Some(last), Some(open)) => last.absorb(&open),
+        (None, open) => windows.push(open.unwrap_or_default()),
+        (Some(_), None) => {}
     }
     windows
 }
@@ -228,7 +321,7 @@ fn classify(windows: &[Window]) -> Vec<Stretch> {
         });
         let class = match nearest.filter(|class| !means[*class].differs(&stretch)) {
             Some(class) => {
-                means[class].absorb(stretch.samples, &stretch.accesses);
+                means[class].absorb(&stretch);
                 class
             }
             None => {
@@ -252,7 +345,7 @@ fn split(windows: &[Window]) -> Vec<Window> {
             last.differs(window) && windows.get(at + 1).is_some_and(lasts)
         });
         match stretches.last_mut() {
-            Some(last) if !begins => last.absorb(window.samples, &window.accesses),
+            Some(last) if !begins => last.absorb(window),
             _ => stretches.push(window.clone()),
         }
     }
@@ -293,10 +386,11 @@ mod tests {
     fn changes_and_recurrence() {
         check("", "A0");
         check("aaaaaaaa", "A0");
-        check("aaaabbbbaaaacccc", "A0 B4 A8 C12");
-        check("aaaa....bbbb", "A0 B4");
-        // One odd slot is no phase.
-        check("aaaabaaaa", "A0");
+        check("aaaaaaaabbbbbbbbaaaaaaaacccccccc", "A0 B8 A16 C24");
+        check("aaaaaaaa....bbbbbbbb", "A0 B12");
+        // A few odd slots are no phase.
+        check("aaaaaaaabaaaaaaa", "A0");
+        check("aaaaaaaabbbbaaaaaaaa", "A0");
     }
 
     #[test]
@@ -307,9 +401,65 @@ mod tests {
         assert_eq!(stretches(&thin).len(), 1);
     }
 
+    /// A sampler that looks at each `pause`th slot, and then at some of 32 objects only. Phases are
+    /// (class, looks): eight objects of a class are hot; one access in fifteen is anywhere.
+    fn looked_at(phases: &[(u32, u32)], pause: u32, seed: u64) -> Vec<Slot> {
+        let mut chance = seed.wrapping_mul(2) | 1;
+        let mut random = |below: u64| {
+            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (chance >> 33) % below
+        };
+        let mut slots = Vec::new();
+        for (class, looks) in phases {
+            for _ in 0..*looks {
+                slots.resize(slots.len() + pause as usize - 1, Slot::default());
+                let mut slot = Slot::default();
+                for name in (0..32).filter(|_| random(3) == 0).collect::<Vec<u32>>() {
+                    let heat = if name / 8 == *class { 30 } else { 1 };
+                    let seen = 1 + random(heat);
+                    slot.samples += seen;
+                    slot.accesses.insert(name, (seen * (500 + random(1000))) as f64);
+                }
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+
+    proptest::proptest! {
+        /// As many stretches and classes as there are, each begins within a window of its place.
+        #[test]
+        fn phases_are_found_although_each_look_sees_a_part(
+            pause in 1u32..8,
+            seed: u64,
+            lengths in proptest::collection::vec(100u32..300, 1..9),
+        ) {
+            let classes = lengths.iter().zip([0, 1, 2, 3, 1, 0, 3, 2]);
+            let phases: Vec<(u32, u32)> = classes.map(|(looks, class)| (class, *looks)).collect();
+            let found = stretches(&looked_at(&phases, pause, seed));
+            proptest::prop_assert_eq!(found.len(), phases.len(), "{:?}", found);
+            let mut start = 0;
+            for (one, (class, looks)) in found.iter().zip(&phases) {
+                let off = (i64::from(one.start) - i64::from(start)).unsigned_abs() as u32;
+                proptest::prop_assert!(off <= 48 * pause, "{:?} is off by {}", one, off);
+                let first = phases.iter().position(|(other, _)| other == class);
+                let same = found[first.unwrap_or(0)].class;
+                proptest::prop_assert_eq!(one.class, same, "recurrence: {:?}", found);
+                start += looks * pause;
+            }
+        }
+
+        /// Nothing changes, however unlike each other the looks are.
+        #[test]
+        fn looks_are_no_phases(pause in 1u32..8, seed: u64, looks in 1u32..900) {
+            let found = stretches(&looked_at(&[(0, looks)], pause, seed));
+            proptest::prop_assert_eq!(found.len(), 1, "{:?}", found);
+        }
+    }
+
     #[test]
     fn too_many_changes_are_seen_from_further_away() {
-        let text = "aabb".repeat(200);
+        let text = "aaaaaaaabbbbbbbb".repeat(200);
         assert!(stretches(&slots(&text)).len() <= DETECTED_MAX);
     }
 
