@@ -17,7 +17,7 @@
 //! segment for each phase. Prices per byte for the room in each slot (Lagrange multipliers) take
 //! the items apart: each then takes its shortest path. That gives a bound no plan can beat, equal
 //! to the linear program's; a repair by the same prices gives a plan. Small programs are searched
-//! to the end.
+//! to the end. With the feature `exact`, HiGHS solves the same programs, as what to compare with.
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,8 @@ mod order;
 mod phased;
 mod plan;
 mod problem;
+#[cfg(feature = "exact")]
+mod reference;
 mod repair;
 mod room;
 mod slots;

@@ -69,11 +69,21 @@ pub struct Effort {
     pub path_steps: usize,
     /// Steps of the search to the end, about 50 ns each; 0: none.
     pub search_steps: u64,
+    /// Solve `Initial`, `Intervals` and `Joint` by HiGHS, however long it takes; where it comes to
+    /// no end, the fast path answers.
+    #[cfg(feature = "exact")]
+    pub by_reference: bool,
 }
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { rounds_max: 300, path_steps: 9_000_000, search_steps: 100_000 }
+        Effort {
+            rounds_max: 300,
+            path_steps: 9_000_000,
+            search_steps: 100_000,
+            #[cfg(feature = "exact")]
+            by_reference: false,
+        }
     }
 }
 

@@ -32,6 +32,13 @@ pub struct Solution {
 /// Solves it. `seed`: a choice that keeps the capacities, if one is known; the result is not worse.
 /// The item that finds no room is the error.
 pub fn solve(problem: &Problem, effort: &Effort, seed: Option<Vec<u8>>) -> Result<Solution, usize> {
+    #[cfg(feature = "exact")]
+    if effort.by_reference
+        && let Some(choice) = crate::reference::solve(problem)
+    {
+        let (bound, prices) = (problem.value(&choice), no_prices(problem));
+        return Ok(Solution { choice, bound, proven: true, prices });
+    }
     let free = Sums::of(&no_prices(problem), problem.memories);
     let rounds = (effort.path_steps / problem.spans.len().max(1)).min(effort.rounds_max);
     let mut candidates: Vec<Filled> = Vec::new();

@@ -39,6 +39,7 @@ const RESERVED: &[(&[&str], &[&str])] = &[
     // its plugin, or as a profile or a plan.
     (&["serde_json"], &["profile", "daemon", "emulator", "tiercel", "lab", "xtask"]),
     (&["parquet", "zstd"], &["profile"]),
+    (&["highs"], &["planner"]),
     (&["anyhow"], &["tiercel", "lab", "xtask"]),
     (
         &["libc", "rustix", "nix"],
