@@ -493,11 +493,34 @@ impl Daemon {
     }
 }
 
-/// One arena per node, best tier first; none where there is one kind of memory.
+/// One arena per node, best tier first; none where there is one kind of memory. Where there are too
+/// many nodes each tier has some, so that there is always a place for what has no room in the best.
 fn arenas(tiers: &[tiercel_machine::Tier]) -> Vec<NodeId> {
     if tiers.len() < 2 {
         return Vec::new();
     }
-    let nodes = tiers.iter().flat_map(|tier| tier.nodes.iter().copied());
-    nodes.take(tiercel_wire::layout::ARENAS_MAX).collect()
+    let most = tiers.iter().map(|tier| tier.nodes.len()).max().unwrap_or(0);
+    let in_turn = (0..most).flat_map(|nth| {
+        let has = tiers.iter().enumerate().filter(move |(_, tier)| nth < tier.nodes.len());
+        has.map(move |(rank, tier)| (rank, nth, tier.nodes[nth]))
+    });
+    let mut chosen: Vec<_> = in_turn.take(tiercel_wire::layout::ARENAS_MAX).collect();
+    chosen.sort_unstable();
+    chosen.into_iter().map(|(.., node)| node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tier_has_an_arena() {
+        let arenas = |name: &str| -> Vec<u16> {
+            let machine = Machine::builtin(name).unwrap().unwrap();
+            arenas(&machine.tiers()).iter().map(|node| node.0).collect()
+        };
+        assert_eq!(arenas("spr-cxl"), [0, 1]);
+        // Of eight and eight.
+        assert_eq!(arenas("xeonmax-hbm"), [8, 9, 10, 11, 0, 1, 2, 3]);
+    }
 }

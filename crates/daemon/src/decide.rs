@@ -68,6 +68,12 @@ impl Daemon {
         taken
     }
 
+    /// Of bytes left in the best tier, what one of its arenas of one of `clients` may take.
+    pub(crate) fn share_of_arena(&self, left_bytes: u64, clients: usize) -> u64 {
+        let arenas = self.arenas.iter().filter(|id| self.fast.contains(id)).count();
+        left_bytes / clients.max(1) as u64 / arenas.max(1) as u64
+    }
+
     /// Lets a client give birth to `share_bytes` on each node of the best tier, and elsewhere to
     /// what it likes.
     pub(crate) fn grant_births(&self, session: &Session, share_bytes: u64) {
@@ -84,7 +90,7 @@ impl Daemon {
         }
         let node = |id: &NodeId| self.node_of_arena(*id);
         let left = self.fast_budget_bytes().saturating_sub(self.fast_used_bytes());
-        let share = left / (self.clients.len() as u64 + 1) / self.fast.len().max(1) as u64;
+        let share = self.share_of_arena(left, self.clients.len() + 1);
         // A share of a peak that nobody has seen yet is nothing: begin with something.
         let is_share = matches!(self.config.fast, Limit::ShareOfPeak(_));
         let share = if is_share { share.max(FIRST_GRANT_BYTES) } else { share };
@@ -97,8 +103,9 @@ impl Daemon {
         let number = self.numbers.get(&plan.pid);
         let Some(client) = number.and_then(|number| self.clients.get(number)) else { return };
         for (nodes, bytes) in &plan.tiers {
-            let share = bytes / nodes.len().max(1) as u64;
-            for (arena, _) in self.arenas.iter().enumerate().filter(|(_, id)| nodes.contains(id)) {
+            let arenas = || self.arenas.iter().enumerate().filter(|(_, id)| nodes.contains(id));
+            let share = bytes / arenas().count().max(1) as u64;
+            for (arena, _) in arenas() {
                 let bytes = share.min(UNLIMITED_BYTES).cast_signed();
                 client.session.set_birth_budget(arena, bytes);
             }

@@ -298,7 +298,7 @@ impl Daemon {
         }
         let used: u64 = self.clients.values().map(|client| self.fast_bytes_of(client)).sum();
         let left = self.fast_budget_bytes().saturating_sub(used);
-        let share = left / self.clients.len().max(1) as u64 / self.fast.len().max(1) as u64;
+        let share = self.share_of_arena(left, self.clients.len());
         for client in self.clients.values() {
             self.grant_births(&client.session, share);
         }

@@ -162,6 +162,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let mut policies = vec![Policy::new("all-slow", Some(Baseline::AllSlow))];
     policies.extend(chosen.map(|(_, name, baseline)| Policy::new(name, baseline)));
     let experiment = Experiment {
+        nodes: Default::default(),
         name: "compare".to_owned(),
         what: format!("`{}` under several policies.", args.program.join(" ")),
         machines: vec![args.machine.clone()],
