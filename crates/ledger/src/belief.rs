@@ -31,7 +31,7 @@ pub struct Beliefs {
     sites: Vec<Vec<Sums>>,
     keep: f32,
     tick_ms: u64,
-    /// Samples of one access per second over an interval.
+    /// See [`Ledger::samples_per_rate`].
     samples_per_rate: f32,
     /// What came of beliefs before, by class of sample counts.
     tallies: [Tally; CLASSES],
@@ -61,19 +61,24 @@ impl Ledger {
         }
         beliefs
     }
+
+    /// Samples that one access per second gives in an interval.
+    pub(crate) fn samples_per_rate(&self) -> f32 {
+        let totals = self.totals();
+        let weight = totals.sampled_accesses as f32 / totals.samples.max(1) as f32;
+        let tick_s = self.config().tick_ms as f32 / 1e3;
+        if weight > 0.0 { tick_s / weight } else { 0.0 }
+    }
 }
 
 impl Beliefs {
     /// Of extents that are yet to be counted; until then every extent is what its own samples say.
     pub fn new(ledger: &Ledger) -> Beliefs {
-        let totals = ledger.totals();
-        let weight = totals.sampled_accesses as f32 / totals.samples.max(1) as f32;
-        let tick_s = ledger.config().tick_ms as f32 / 1e3;
         Beliefs {
             sites: Vec::new(),
             keep: 1.0 - ledger.config().alpha,
             tick_ms: ledger.config().tick_ms,
-            samples_per_rate: if weight > 0.0 { tick_s / weight } else { 0.0 },
+            samples_per_rate: ledger.samples_per_rate(),
             tallies: [Tally::default(); CLASSES],
         }
     }
@@ -151,11 +156,6 @@ impl Beliefs {
         };
         let believed = Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent.clone() };
         (believed, self.samples(extent, grown, intervals))
-    }
-
-    /// Samples of one access per second over an interval.
-    pub(crate) fn samples_per_rate(&self) -> f32 {
-        self.samples_per_rate
     }
 
     fn samples(&self, extent: &Extent, grown: f32, intervals: f32) -> f32 {

@@ -74,7 +74,7 @@ impl Forecast {
     }
 
     /// Looks at what was noted again, once an interval has passed, and forgets it.
-    pub fn observe(&mut self, ledger: &Ledger, beliefs: &Beliefs) {
+    pub fn observe(&mut self, ledger: &Ledger) {
         let tick_ms = ledger.config().tick_ms.max(1);
         let is_due = |first: &Witness| ledger.now_ms() >= first.as_of_ms + tick_ms;
         if !self.witnesses.first().is_some_and(is_due) {
@@ -97,7 +97,7 @@ impl Forecast {
             let intervals = elapsed_ms as f32 / tick_ms as f32;
             let kept = keep.powf(intervals);
             let came = (extent.accesses_per_s() - kept * witness.accesses_per_s) / (1.0 - kept);
-            let samples = beliefs.samples_per_rate() * intervals;
+            let samples = ledger.samples_per_rate() * intervals;
             let tally = &mut self.tallies[witness.class];
             tally.believed += witness.believed_per_s * samples;
             tally.came += came.max(0.0) * samples;

@@ -279,7 +279,7 @@ impl Policy {
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
-        self.forecast.observe(ledger, &Beliefs::new(ledger));
+        self.forecast.observe(ledger);
         let (mut lists, beliefs) = self.candidates(ledger, members, books, &mut seen);
         if leave != Leave::Nothing {
             self.note_beliefs(ledger, &beliefs, &lists);
