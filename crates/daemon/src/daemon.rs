@@ -499,14 +499,15 @@ fn arenas(tiers: &[tiercel_machine::Tier]) -> Vec<NodeId> {
     if tiers.len() < 2 {
         return Vec::new();
     }
-    let most = tiers.iter().map(|tier| tier.nodes.len()).max().unwrap_or(0);
-    let in_turn = (0..most).flat_map(|nth| {
-        let has = tiers.iter().enumerate().filter(move |(_, tier)| nth < tier.nodes.len());
-        has.map(move |(rank, tier)| (rank, nth, tier.nodes[nth]))
-    });
-    let mut chosen: Vec<_> = in_turn.take(tiercel_wire::layout::ARENAS_MAX).collect();
-    chosen.sort_unstable();
-    chosen.into_iter().map(|(.., node)| node).collect()
+    let of_tier = |(rank, tier): (usize, &tiercel_machine::Tier)| {
+        let nodes = tier.nodes.clone().into_iter().enumerate();
+        nodes.map(move |(nth, node)| (nth, rank, node)).collect::<Vec<_>>()
+    };
+    let mut nodes: Vec<_> = tiers.iter().enumerate().flat_map(of_tier).collect();
+    nodes.sort_unstable(); // the first of each tier, then the second, ...
+    nodes.truncate(tiercel_wire::layout::ARENAS_MAX);
+    nodes.sort_unstable_by_key(|(nth, rank, _)| (*rank, *nth));
+    nodes.into_iter().map(|(.., node)| node).collect()
 }
 
 #[cfg(test)]
