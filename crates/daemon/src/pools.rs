@@ -95,7 +95,7 @@ impl Pools {
         if let Err(TrySendError::Full(question) | TrySendError::Disconnected(question)) =
             self.questions.try_send(question)
         {
-            answer(&question.socket, PoolAnswer::only(PoolStatus::None), None);
+            decline(&question);
         }
     }
 
@@ -105,7 +105,7 @@ impl Pools {
     }
 }
 
-/// There are no pools here.
+/// There is no pool for it: the process makes its own memory.
 pub fn decline(question: &Question) {
     answer(&question.socket, PoolAnswer::only(PoolStatus::None), None);
 }

@@ -149,9 +149,7 @@ impl<M: Memory> Server<M> {
 
     /// `owner` needs it no longer. Its memory is the kernel's at once, whoever still maps it.
     pub fn give_back(&mut self, owner: Owner, id: SegmentId) -> Result<(), PoolError> {
-        let mut pools = self.pools.values_mut();
-        let pool = pools.find(|pool| pool.book.is_held(id, owner));
-        let pool = pool.ok_or(PoolError::Foreign(id.0))?;
+        let pool = self.holding(owner, id)?;
         if pool.segments[&id].scrub() {
             pool.book.returned(id);
         }
@@ -161,11 +159,15 @@ impl<M: Memory> Server<M> {
 
     /// `owner` needs it no longer, but a child of its may: it ends with the last mapping.
     pub fn leave(&mut self, owner: Owner, id: SegmentId) -> Result<(), PoolError> {
-        let mut pools = self.pools.values_mut();
-        let pool = pools.find(|pool| pool.book.is_held(id, owner));
-        pool.ok_or(PoolError::Foreign(id.0))?.book.left(id);
+        self.holding(owner, id)?.book.left(id);
         self.sweep();
         Ok(())
+    }
+
+    /// The pool whose segment it is, if `owner` holds that.
+    fn holding(&mut self, owner: Owner, id: SegmentId) -> Result<&mut Pool, PoolError> {
+        let mut pools = self.pools.values_mut();
+        pools.find(|pool| pool.book.is_held(id, owner)).ok_or(PoolError::Foreign(id.0))
     }
 
     /// Takes back what is granted and nobody maps: its owner ran another program, or forgot it.
