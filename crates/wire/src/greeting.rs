@@ -74,15 +74,15 @@ impl Hello {
         put(&mut out, 4, WIRE_VERSION);
         put(&mut out, 8, self.pid);
         put(&mut out, 12, self.parent_session);
-        out[16..].copy_from_slice(&self.total_bytes.to_le_bytes());
+        put_u64(&mut out, 16, self.total_bytes);
         out
     }
 
     /// From the socket.
     pub fn decode(bytes: &[u8]) -> Result<Hello, GreetingError> {
-        check(bytes, Self::BYTES)?;
-        let total_bytes = u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32;
-        Ok(Hello { pid: get(bytes, 8), parent_session: get(bytes, 12), total_bytes })
+        check(bytes, MAGIC, Self::BYTES)?;
+        let (pid, parent_session) = (get(bytes, 8), get(bytes, 12));
+        Ok(Hello { pid, parent_session, total_bytes: get_u64(bytes, 16) })
     }
 }
 
@@ -103,7 +103,7 @@ impl Welcome {
 
     /// From the socket.
     pub fn decode(bytes: &[u8]) -> Result<Welcome, GreetingError> {
-        check(bytes, Self::BYTES)?;
+        check(bytes, MAGIC, Self::BYTES)?;
         let status = match get(bytes, 8) {
             0 => Status::Ok,
             1 => Status::RefusedVersion,
@@ -116,11 +116,12 @@ impl Welcome {
     }
 }
 
-fn check(bytes: &[u8], want: usize) -> Result<(), GreetingError> {
+/// Every message begins with what it is and a version.
+pub(crate) fn check(bytes: &[u8], magic: u32, want: usize) -> Result<(), GreetingError> {
     if bytes.len() != want {
         return Err(GreetingError::Size { got: bytes.len(), want });
     }
-    if get(bytes, 0) != MAGIC {
+    if get(bytes, 0) != magic {
         return Err(GreetingError::Magic);
     }
     match get(bytes, 4) {
@@ -135,6 +136,14 @@ pub(crate) fn put(out: &mut [u8], at: usize, value: u32) {
 
 pub(crate) fn get(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+pub(crate) fn put_u64(out: &mut [u8], at: usize, value: u64) {
+    out[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn get_u64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(get(bytes, at)) | u64::from(get(bytes, at + 4)) << 32
 }
 
 #[cfg(test)]

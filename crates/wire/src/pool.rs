@@ -2,7 +2,7 @@
 //! In: bytes. Out: [`PoolAsk`], [`PoolAnswer`], or why not.
 //! Knows nothing of sockets, nor of the memfd that rides beside an answer.
 
-use crate::greeting::{GreetingError, get, put};
+use crate::greeting::{GreetingError, check, get, get_u64, put, put_u64};
 use crate::layout::{POOL_EMULATED, POOL_MAGIC, WIRE_VERSION};
 
 /// What a process wants of the pools.
@@ -74,7 +74,7 @@ impl PoolAsk {
             PoolVerb::Grant { node, bytes, vpage_shift } => {
                 put(&mut out, 8, 1);
                 put(&mut out, 12, node.cast_unsigned());
-                out[16..24].copy_from_slice(&bytes.to_le_bytes());
+                put_u64(&mut out, 16, bytes);
                 put(&mut out, 28, vpage_shift);
             }
             PoolVerb::Return(number) => {
@@ -91,11 +91,11 @@ impl PoolAsk {
 
     /// From the socket.
     pub fn decode(bytes: &[u8]) -> Result<PoolAsk, GreetingError> {
-        check(bytes, Self::BYTES)?;
+        check(bytes, POOL_MAGIC, Self::BYTES)?;
         let verb = match get(bytes, 8) {
             1 => PoolVerb::Grant {
                 node: get(bytes, 12).cast_signed(),
-                bytes: u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32,
+                bytes: get_u64(bytes, 16),
                 vpage_shift: get(bytes, 28),
             },
             2 => PoolVerb::Return(get(bytes, 24)),
@@ -124,14 +124,14 @@ impl PoolAnswer {
         put(&mut out, 4, WIRE_VERSION);
         put(&mut out, 8, self.status as u32);
         put(&mut out, 12, self.number);
-        out[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        put_u64(&mut out, 16, self.bytes);
         put(&mut out, 24, if self.is_emulated { POOL_EMULATED } else { 0 });
         out
     }
 
     /// From the socket.
     pub fn decode(bytes: &[u8]) -> Result<PoolAnswer, GreetingError> {
-        check(bytes, Self::BYTES)?;
+        check(bytes, POOL_MAGIC, Self::BYTES)?;
         let status = match get(bytes, 8) {
             0 => PoolStatus::Ok,
             1 => PoolStatus::None,
@@ -142,22 +142,9 @@ impl PoolAnswer {
         Ok(PoolAnswer {
             status,
             number: get(bytes, 12),
-            bytes: u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32,
+            bytes: get_u64(bytes, 16),
             is_emulated: get(bytes, 24) & POOL_EMULATED != 0,
         })
-    }
-}
-
-fn check(bytes: &[u8], want: usize) -> Result<(), GreetingError> {
-    if bytes.len() != want {
-        return Err(GreetingError::Size { got: bytes.len(), want });
-    }
-    if get(bytes, 0) != POOL_MAGIC {
-        return Err(GreetingError::Magic);
-    }
-    match get(bytes, 4) {
-        WIRE_VERSION => Ok(()),
-        other => Err(GreetingError::Version(other)),
     }
 }
 
