@@ -57,17 +57,41 @@ pub struct Row {
 }
 
 impl Row {
-    /// A figure of our own, without a peer, that must not exceed `limit`.
-    pub fn alone(name: String, ours: f64, limit: f64, unit: &str) -> Row {
+    /// A figure of our own, without a peer, that must not exceed `limit` if there is one.
+    pub fn alone(name: String, ours: f64, limit: Option<f64>, unit: &str) -> Row {
         Row {
             name,
             ours,
             peer: None,
             peer_name: None,
             ratio: None,
-            limit: Some(limit),
-            holds: ours <= limit,
+            limit,
+            holds: limit.is_none_or(|limit| ours <= limit),
             spread: None,
+            unit: unit.into(),
+        }
+    }
+
+    /// Ours against `peer`'s, pair by pair: the medians of the figures and of their ratios.
+    pub fn of_pairs(
+        name: String,
+        peer: &str,
+        ours: &[f64],
+        theirs: &[f64],
+        limit: Option<f64>,
+        unit: &str,
+    ) -> Row {
+        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(one, other)| one / other).collect();
+        let ratio = median(&ratios);
+        Row {
+            name,
+            ours: median(ours),
+            peer: Some(median(theirs)),
+            peer_name: Some(peer.into()),
+            ratio: Some(ratio),
+            limit,
+            holds: limit.is_none_or(|limit| ratio <= limit),
+            spread: Some(spread(&ratios)),
             unit: unit.into(),
         }
     }
@@ -270,17 +294,9 @@ mod tests {
 
     #[test]
     fn a_row_that_misses_is_marked() {
-        let row = Row {
-            name: "small".into(),
-            ours: 9.0,
-            peer: Some(10.0),
-            peer_name: Some("glibc".into()),
-            ratio: Some(0.9),
-            limit: Some(0.75),
-            holds: false,
-            spread: Some(0.02),
-            unit: "ns".into(),
-        };
+        let (ours, theirs) = ([9.0, 18.0, 9.0], [10.0, 20.0, 9.0]);
+        let row = Row::of_pairs("small".into(), "glibc", &ours, &theirs, Some(0.75), "ns");
+        assert_eq!((row.ours, row.peer, row.ratio), (9.0, Some(10.0), Some(0.9)));
         let drawn = table(std::slice::from_ref(&row));
         assert!(drawn.ends_with("  NO\n"), "{drawn}");
         assert_eq!(line(&row), "small: 0.900 against a limit of 0.750");

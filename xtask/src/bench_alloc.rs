@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{self, Row};
+use crate::bench::Row;
 use crate::{build, exec};
 
 /// Rounds of a full run; each runs every pattern under every allocator once.
@@ -66,7 +66,7 @@ type Costs = BTreeMap<(&'static str, &'static str), Vec<Cost>>;
 /// Measures and returns the rows of the bench.
 pub fn rows(quick: bool) -> Result<Vec<Row>> {
     build::runtime(&[])?;
-    let program = build_program()?;
+    let program = build::program("bench-alloc", &["-fno-builtin"])?;
     let mut allocators = vec![(OURS, Some(exec::target().join("runtime/libtiercel.so")))];
     for &(name, library, package) in PEERS {
         allocators.push((name, find(library, package)?));
@@ -86,16 +86,6 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         }
     }
     Ok(PEERS.iter().flat_map(|(peer, ..)| rows_against(peer, &costs)).collect())
-}
-
-fn build_program() -> Result<PathBuf> {
-    let out = exec::target().join("bench-alloc");
-    let mut gcc = exec::command("gcc");
-    gcc.args(["-std=gnu17", "-O2", "-fno-builtin", "-Wall", "-Wextra", "-pthread", "-o"]);
-    gcc.arg(&out).arg("workloads/bench-alloc/bench-alloc.c");
-    std::fs::create_dir_all(exec::target())?;
-    exec::run(&mut gcc)?;
-    Ok(out)
 }
 
 /// Where the loader would find a peer's library; `None` for glibc.
@@ -149,10 +139,8 @@ fn row(
     figure: fn(&Cost) -> f64,
     unit: &str,
 ) -> Row {
-    let ours: Vec<f64> = costs[&(pattern, OURS)].iter().map(figure).collect();
-    let peers: Vec<f64> = costs[&(pattern, peer)].iter().map(figure).collect();
-    let ratios: Vec<f64> = ours.iter().zip(&peers).map(|(one, other)| one / other).collect();
-    finish(name, peer, bench::median(&ours), bench::median(&peers), &ratios, limit, unit)
+    let of = |who| -> Vec<f64> { costs[&(pattern, who)].iter().map(figure).collect() };
+    Row::of_pairs(name.into(), peer, &of(OURS), &of(peer), limit, unit)
 }
 
 /// All small patterns as one: the geometric mean, round by round.
@@ -167,36 +155,11 @@ fn small_row(peer: &'static str, costs: &Costs) -> Row {
         };
         (0..rounds).map(|round| mean(round).exp()).collect()
     };
-    let (ours, peers) = (of(OURS), of(peer));
-    let ratios: Vec<f64> = ours.iter().zip(&peers).map(|(one, other)| one / other).collect();
     let limit = match peer {
         "glibc" => Some(SMALL_LIMIT_GLIBC),
         "mimalloc" => Some(SMALL_LIMIT_MIMALLOC),
         _ => None,
     };
-    let name = "small (geometric mean)";
-    finish(name, peer, bench::median(&ours), bench::median(&peers), &ratios, limit, "ms CPU")
-}
-
-fn finish(
-    name: &str,
-    peer: &str,
-    ours: f64,
-    peers: f64,
-    ratios: &[f64],
-    limit: Option<f64>,
-    unit: &str,
-) -> Row {
-    let ratio = bench::median(ratios);
-    Row {
-        name: name.into(),
-        ours,
-        peer: Some(peers),
-        peer_name: Some(peer.into()),
-        ratio: Some(ratio),
-        limit,
-        holds: limit.is_none_or(|limit| ratio <= limit),
-        spread: Some(bench::spread(ratios)),
-        unit: unit.into(),
-    }
+    let name = "small (geometric mean)".into();
+    Row::of_pairs(name, peer, &of(OURS), &of(peer), limit, "ms CPU")
 }

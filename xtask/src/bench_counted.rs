@@ -101,7 +101,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
                 eprintln!("{}: {error:#}", counted.name);
                 // It misses any limit.
                 let name = format!("{}, not counted", counted.name);
-                rows.push(Row::alone(name, 1.0, 0.0, "failure"));
+                rows.push(Row::alone(name, 1.0, Some(0.0), "failure"));
                 continue;
             }
         };

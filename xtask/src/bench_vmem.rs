@@ -3,7 +3,7 @@
 //! same round, and the longest stall. Knows nothing of how vregions work.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
@@ -30,7 +30,8 @@ type Figures = BTreeMap<String, f64>;
 /// Measures and returns the rows of the bench.
 pub fn rows(quick: bool) -> Result<Vec<Row>> {
     build::runtime(&[])?;
-    let (tiercel, program) = (build::tiercel()?, build_program()?);
+    let tiercel = build::tiercel()?;
+    let program = build::program("bench-vmem", &["-Werror", "-D_GNU_SOURCE", "-ldl"])?;
     let (rounds, mib) = (ROUNDS[usize::from(quick)], MIB[usize::from(quick)]);
     let mut rows = Vec::new();
     for (ours, peer) in PAIRS {
@@ -39,10 +40,11 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
             let touch = |kind| run(&tiercel, &program, &["touch", kind, &mib.to_string()], mib);
             pairs.push((touch(ours)?, touch(peer)?));
         }
-        for (what, limit) in [("write", WRITE_LIMIT), ("register+write", WRITE_LIMIT)] {
-            rows.push(row(ours, peer, what, Some(limit).filter(|_| what == "write"), &pairs)?);
+        let limits =
+            [("write", Some(WRITE_LIMIT)), ("register+write", None), ("read", Some(READ_LIMIT))];
+        for (what, limit) in limits {
+            rows.push(row(ours, peer, what, limit, &pairs)?);
         }
-        rows.push(row(ours, peer, "read", Some(READ_LIMIT), &pairs)?);
     }
     for kind in ["vmem4k", "vmem64k", "vmem2m"] {
         for writers in ["0", "1"] {
@@ -53,15 +55,6 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
-}
-
-fn build_program() -> Result<PathBuf> {
-    let out = exec::target().join("bench-vmem");
-    let mut gcc = exec::command("gcc");
-    gcc.args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread"]);
-    gcc.arg("-o").arg(&out).arg("workloads/bench-vmem/bench-vmem.c").arg("-ldl");
-    exec::run(&mut gcc)?;
-    Ok(out)
 }
 
 /// One run under a daemon with pools that are large enough for the region, its twin and the rest.
@@ -99,30 +92,17 @@ fn row(
 ) -> Result<Row> {
     let ours: Vec<f64> = pairs.iter().map(|(o, _)| value(o, what)).collect::<Result<_>>()?;
     let theirs: Vec<f64> = pairs.iter().map(|(_, p)| value(p, what)).collect::<Result<_>>()?;
-    let mut ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(o, p)| o / p).collect();
-    ratios.sort_by(f64::total_cmp);
-    let ratio = median(&ratios);
-    Ok(Row {
-        name: format!("{kind}: {what}, 4 KiB"),
-        ours: median(&ours),
-        peer: Some(median(&theirs)),
-        peer_name: Some(peer.into()),
-        ratio: Some(ratio),
-        limit,
-        holds: limit.is_none_or(|limit| ratio <= limit),
-        spread: Some((ratios[ratios.len() * 3 / 4] - ratios[ratios.len() / 4]) / ratio),
-        unit: "ns".into(),
-    })
+    Ok(Row::of_pairs(format!("{kind}: {what}, 4 KiB"), peer, &ours, &theirs, limit, "ns"))
 }
 
 /// Figure 4: nobody to hold it against on a machine with one node; reported.
 fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (what, unit) in [("whole", "ns"), ("copy", "ns"), ("switch", "ns"), ("stall", "ns")] {
+    for what in ["whole", "copy", "switch", "stall"] {
         let all: Vec<f64> = runs.iter().map(|run| value(run, what)).collect::<Result<_>>()?;
         let per = if what == "stall" { "longest" } else { "4 KiB" };
         let name = format!("{kind}, {writers} writers: {what}, {per}");
-        rows.push(Row { limit: None, ..Row::alone(name, median(&all), f64::MAX, unit) });
+        rows.push(Row::alone(name, median(&all), None, "ns"));
     }
     Ok(rows)
 }

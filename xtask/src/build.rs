@@ -36,6 +36,17 @@ pub fn workloads_make(goals: &[&str]) -> Command {
     make
 }
 
+/// Builds a bench's program from its one source file, with these `options` besides the usual ones.
+pub fn program(name: &str, options: &[&str]) -> Result<PathBuf> {
+    let out = exec::target().join(name);
+    std::fs::create_dir_all(exec::target())?;
+    let mut gcc = exec::command("gcc");
+    gcc.args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&out);
+    gcc.arg(format!("workloads/{name}/{name}.c")).args(options);
+    exec::run(&mut gcc)?;
+    Ok(out)
+}
+
 /// Builds the binary in release mode and returns where it is.
 pub fn tiercel() -> Result<PathBuf> {
     let mut build = exec::cargo();
