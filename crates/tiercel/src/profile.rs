@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_daemon::units::short_bytes;
 use tiercel_profile::{
-    Diff, Format, Overview, Profile, Relation, Run, SiteSums, TABLES, diff, merge, read, write,
+    Diff, Format, Overview, PhaseSums, Profile, Relation, Run, SiteSums, TABLES, diff, merge, read,
+    write,
 };
 
 /// `tiercel profile`.
@@ -87,7 +88,6 @@ fn export(
 }
 
 fn shown(overview: &Overview, rows: usize) -> String {
-    use Align::{Left, Right};
     let mut out: String = overview.runs.iter().map(run_lines).collect();
     out.push_str(&format!(
         "machine    {}; {} processes, {} allocations ({}) in {} rows\n",
@@ -106,27 +106,12 @@ fn shown(overview: &Overview, rows: usize) -> String {
         short_bytes(overview.bytes),
     ));
     out.push_str(&coarse_line(overview));
-    let mut sites = Table::new(&[
-        ("share", Right),
-        ("reads", Right),
-        ("writes", Right),
-        ("latency", Right),
-        ("room", Right),
-        ("objects", Right),
-        ("site", Left),
-        ("where", Left),
-    ]);
+    let named = [("site", Align::Left), ("where", Align::Left)];
+    let mut sites = Table::new(&[&SITE_COLUMNS[..], &named].concat());
     for sums in overview.sites.iter().take(rows) {
-        sites.row(vec![
-            percent(sums.share),
-            count(sums.reads),
-            count(sums.writes),
-            sums.latency_ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns")),
-            short_bytes(sums.room_bytes),
-            sums.objects.to_string(),
-            sums.hash.clone(),
-            sums.place.clone(),
-        ]);
+        let mut cells = site_cells(sums);
+        cells.extend([sums.hash.clone(), sums.place.clone()]);
+        sites.row(cells);
     }
     out.push_str(&format!("\n{}", sites.text()));
     if overview.sites.len() > rows {
@@ -180,26 +165,53 @@ fn coarse_line(overview: &Overview) -> String {
 }
 
 fn phases(overview: &Overview) -> String {
-    use Align::{Left, Right};
-    let mut table = Table::new(&[
-        ("phase", Left),
-        ("entered", Right),
-        ("time", Right),
-        ("reads", Right),
-        ("writes", Right),
-        ("", Left),
-    ]);
-    for sums in &overview.phases {
-        table.row(vec![
-            sums.name.clone(),
-            sums.entries.to_string(),
-            format!("{:.1?}", Duration::from_nanos(sums.time_ns)),
-            count(sums.reads),
-            count(sums.writes),
-            if sums.detected { "detected" } else { "" }.to_owned(),
-        ]);
-    }
+    let mut table = Table::new(&PHASE_COLUMNS);
+    overview.phases.iter().for_each(|sums| table.row(phase_cells(sums)));
     table.text()
+}
+
+/// Columns of a table of sites, before what names them.
+pub const SITE_COLUMNS: [(&str, Align); 6] = [
+    ("share", Align::Right),
+    ("reads", Align::Right),
+    ("writes", Align::Right),
+    ("latency", Align::Right),
+    ("room", Align::Right),
+    ("objects", Align::Right),
+];
+
+/// A site's cells of these.
+pub fn site_cells(sums: &SiteSums) -> Vec<String> {
+    vec![
+        percent(sums.share),
+        count(sums.reads),
+        count(sums.writes),
+        sums.latency_ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns")),
+        short_bytes(sums.room_bytes),
+        sums.objects.to_string(),
+    ]
+}
+
+/// Columns of a table of phases.
+pub const PHASE_COLUMNS: [(&str, Align); 6] = [
+    ("phase", Align::Left),
+    ("entered", Align::Right),
+    ("time", Align::Right),
+    ("reads", Align::Right),
+    ("writes", Align::Right),
+    ("", Align::Left),
+];
+
+/// A phase's cells of these.
+pub fn phase_cells(sums: &PhaseSums) -> Vec<String> {
+    vec![
+        sums.name.clone(),
+        sums.entries.to_string(),
+        format!("{:.1?}", Duration::from_nanos(sums.time_ns)),
+        count(sums.reads),
+        count(sums.writes),
+        if sums.detected { "detected" } else { "marked" }.to_owned(),
+    ]
 }
 
 fn differences(diff: &Diff, rows: usize) -> String {
@@ -230,7 +242,7 @@ fn differences(diff: &Diff, rows: usize) -> String {
     let mut phases =
         Table::new(&[("phase", Left), ("entered", Right), ("time", Right), ("accesses", Right)]);
     for one in &diff.phases {
-        let cell = |of: &dyn Fn(&tiercel_profile::PhaseSums) -> String| {
+        let cell = |of: &dyn Fn(&PhaseSums) -> String| {
             let side = |sums: &Option<_>| sums.as_ref().map_or("-".to_owned(), of);
             format!("{} > {}", side(&one.before), side(&one.after))
         };

@@ -12,9 +12,11 @@ use std::time::Duration;
 use tiercel_daemon::units::short_bytes;
 use tiercel_profile::plan::{Plan, PlannedClass, PlannedSite, planned_place, read_plan};
 use tiercel_profile::{Overview, Profile, Site, Timeline, TimelineRow, deserving};
-use tiercel_report::{Align, HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
+use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
 
+use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
 use crate::show::short_count;
+use crate::table::Align;
 use crate::verbs::say;
 
 /// What `tiercel report` is told.
@@ -58,8 +60,16 @@ pub fn report(args: &ReportArgs) -> Result<()> {
     say(&format!("written    {}\n", output.display()))
 }
 
+/// A table with the columns that the terminal's has.
 fn table(columns: &[(&str, Align)]) -> Table {
-    Table::new(columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect())
+    let column = |(name, align): &(&str, Align)| {
+        let align = match align {
+            Align::Left => tiercel_report::Align::Left,
+            Align::Right => tiercel_report::Align::Right,
+        };
+        ((*name).to_owned(), align)
+    };
+    Table::new(columns.iter().map(column).collect())
 }
 
 fn add_runs(page: &mut Page, overview: &Overview) {
@@ -228,12 +238,7 @@ fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize
         time(expected.in_fastest_ns),
         short_bytes(expected.moved_bytes),
     ));
-    let align = |one: crate::table::Align| match one {
-        crate::table::Align::Left => Align::Left,
-        crate::table::Align::Right => Align::Right,
-    };
-    let columns = PLAN_COLUMNS.map(|(name, one)| (name, align(one)));
-    let mut table = table(&columns);
+    let mut table = table(&PLAN_COLUMNS);
     let (cells, rest) = plan_cells(plan, rows);
     cells.into_iter().for_each(|cells| table.row(cells));
     if table.is_empty() {
@@ -248,35 +253,19 @@ fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize
 
 /// Top sites, each with its stack.
 fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usize) {
-    use Align::{Left, Right};
     page.section("Places in the program");
     let by_hash: HashMap<String, &Site> =
         profile.sites.iter().map(|site| (format!("{:016x}", site.hash), site)).collect();
-    let mut table = table(&[
-        ("share", Right),
-        ("reads", Right),
-        ("writes", Right),
-        ("latency", Right),
-        ("room", Right),
-        ("objects", Right),
-        ("where", Left),
-        ("source", Left),
-    ]);
+    let named = [("where", Align::Left), ("source", Align::Left)];
+    let mut table = table(&[&SITE_COLUMNS[..], &named].concat());
     for sums in overview.sites.iter().take(rows) {
         let (place, source) = by_hash.get(&sums.hash).map_or_else(Default::default, |site| {
             let named = deserving(site).map(|(_, name)| source(&name.file, name.line));
             (planned_place(site), named.unwrap_or_default())
         });
-        table.row(vec![
-            format!("{:.1}%", sums.share * 100.0),
-            short_count(sums.reads),
-            short_count(sums.writes),
-            sums.latency_ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns")),
-            short_bytes(sums.room_bytes),
-            sums.objects.to_string(),
-            place,
-            source,
-        ]);
+        let mut cells = site_cells(sums);
+        cells.extend([place, source]);
+        table.row(cells);
     }
     if table.is_empty() {
         page.paragraph("No object was allocated anywhere that is known.");
@@ -318,25 +307,8 @@ fn source(file: &str, line: u32) -> String {
 }
 
 fn add_phases(page: &mut Page, overview: &Overview) {
-    use Align::{Left, Right};
     page.section("Phases");
-    let mut table = table(&[
-        ("phase", Left),
-        ("entered", Right),
-        ("time", Right),
-        ("reads", Right),
-        ("writes", Right),
-        ("", Left),
-    ]);
-    for sums in &overview.phases {
-        table.row(vec![
-            sums.name.clone(),
-            sums.entries.to_string(),
-            format!("{:.1?}", Duration::from_nanos(sums.time_ns)),
-            short_count(sums.reads),
-            short_count(sums.writes),
-            if sums.detected { "detected" } else { "marked" }.to_owned(),
-        ]);
-    }
+    let mut table = table(&PHASE_COLUMNS);
+    overview.phases.iter().for_each(|sums| table.row(phase_cells(sums)));
     page.table(&table);
 }
