@@ -25,7 +25,6 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -33,9 +32,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8u
-#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -46,7 +42,6 @@
 #define RETRY_MS 1000 /* after a failed attach; doubles up to 64 s */
 #define RETRY_DOUBLINGS 6
 #define INTERRUPTS_MAX 16 /* signals survived while waiting */
-#define HIGH_FD 200       /* transient descriptors live above what programs expect to get */
 #define LOCK_SPINS 64
 #define LOCK_YIELDS 2000
 
@@ -241,16 +236,6 @@ static bool prepare(void) {
     return !pthread_atfork(before_fork, after_fork_parent, NULL);
 }
 
-static int raise_fd(int fd) {
-    if (fd < 0 || fd >= HIGH_FD)
-        return fd;
-    int high = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD);
-    if (high < 0)
-        return fd; /* a low limit: it is closed soon anyway */
-    syscall(SYS_close, fd);
-    return high;
-}
-
 /* What a hello carries gives its receiver power over us: only root and our own user may have it. */
 static bool is_trusted(int socket) {
     struct ucred peer;
@@ -264,7 +249,7 @@ int tcl_daemon_connect(void) {
         errno = ENOENT;
         return -1;
     }
-    int fd = raise_fd((int)syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    int fd = tcl_raise_fd((int)syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return fd;
     struct timeval wait = {0, WAIT_MS * 1000};
@@ -286,18 +271,9 @@ int tcl_daemon_connect(void) {
     return -1;
 }
 
-/* A sealed memfd with a header; -1 and errno when the kernel refuses. */
+/* A memfd with a header; -1 and errno when the kernel refuses. */
 static int make_memfd(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < total_bytes) {
-        errno = EFBIG; /* ftruncate would raise SIGXFSZ */
-        return -1;
-    }
-    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    int fd = (int)syscall(SYS_memfd_create, "tiercel", flags | MFD_NOEXEC_SEAL);
-    if (fd < 0 && errno == EINVAL)
-        fd = (int)syscall(SYS_memfd_create, "tiercel", flags);
-    fd = raise_fd(fd);
+    int fd = tcl_memfd("tiercel", total_bytes);
     if (fd < 0)
         return fd;
     struct tcl_header header = {
@@ -310,10 +286,8 @@ static int make_memfd(void) {
     };
     struct tcl_control control = {0};
     /* Written, not stored: a full memory is then an error and not a SIGBUS. */
-    if (!syscall(SYS_ftruncate, fd, total_bytes) &&
-        syscall(SYS_pwrite64, fd, &header, sizeof(header), TCL_HEADER_AT) == sizeof(header) &&
-        syscall(SYS_pwrite64, fd, &control, sizeof(control), TCL_CONTROL_AT) == sizeof(control) &&
-        !syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+    if (syscall(SYS_pwrite64, fd, &header, sizeof(header), TCL_HEADER_AT) == sizeof(header) &&
+        syscall(SYS_pwrite64, fd, &control, sizeof(control), TCL_CONTROL_AT) == sizeof(control))
         return fd;
     int error = errno;
     syscall(SYS_close, fd);
@@ -341,7 +315,7 @@ static int open_lent(int lent[TCL_LENT_MAX]) {
         return 0;
     for (; count < (int)TCL_LENT_MAX; count++) {
         int flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;
-        lent[count] = raise_fd((int)syscall(SYS_userfaultfd, flags));
+        lent[count] = tcl_raise_fd((int)syscall(SYS_userfaultfd, flags));
         if (lent[count] < 0)
             break;
     }

@@ -65,8 +65,8 @@ TCL_HIDDEN unsigned tcl_small_arena(void);
 
 /* A block of small slots took so many bytes of an arena's birth budget. */
 TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
-/* An object died: its bytes may be born again where they were. Until the daemon counts
- * anew, that is, which knows whether they were moved since. */
+/* An object of `arena` died: its bytes may be born there again. The daemon's next count, which
+ * knows what was moved meanwhile, replaces this one. */
 TCL_HIDDEN void tcl_birth_give(unsigned arena, size_t bytes);
 
 /* Bytes at the head of an object of `arena` that its budget lets lie in a better arena, taken off
@@ -123,6 +123,11 @@ TCL_HIDDEN int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot);
 
 /* False where the program, or a library before us, exports a malloc that is not ours. */
 TCL_HIDDEN bool tcl_is_our_malloc(void);
+
+/* A sealed memfd of so many bytes, closed by exec; -1 and errno. */
+TCL_HIDDEN int tcl_memfd(const char *name, size_t bytes);
+/* The same file under a number above those that programs expect to get, if there is one. */
+TCL_HIDDEN int tcl_raise_fd(int fd);
 
 /* The kernel's own mmap family, past our interposers (raw system calls). */
 TCL_HIDDEN void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset);

@@ -111,8 +111,7 @@ TCL_EXPORT void tiercel_free(void *memory) {
         free(memory);
 }
 
-/* ---- Functions with a context, as NumPy and memkind want them; the context is a space ---------
- */
+/* ---- With a context, as NumPy and memkind want functions; it is a space ---------------------- */
 
 static struct tiercel_traits traits_of(const void *space) {
     return (struct tiercel_traits){.space = (enum tiercel_space)(uintptr_t)space};

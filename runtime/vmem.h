@@ -20,6 +20,11 @@
 #define TCL_VMEM_H
 
 #include "tcl.h"
+#include <sys/mman.h>
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4 /* linux/mman.h, 5.7; of shared memory 5.13 */
+#endif
 
 #define VMEM_SEGMENTS_MAX 1024u
 #define VMEM_REGIONS_MAX 4096u

@@ -47,10 +47,6 @@
 #include <emmintrin.h>
 #endif
 
-#if !defined(MREMAP_DONTUNMAP)
-#define MREMAP_DONTUNMAP 4 /* linux/mman.h, 5.7; of shared memory 5.13 */
-#endif
-
 #define ROUNDS_MAX 4
 #define LITTLE_BYTES (64u * TCL_PAGE) /* 40 us of copying, the order of a switch itself */
 

@@ -13,11 +13,9 @@
  */
 #include "vmem.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,9 +24,6 @@ struct vmem_segment vmem_segments[VMEM_SEGMENTS_MAX];
 static unsigned segment_count; /* slots ever used */
 
 #define WORD_BITS 64u
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008u /* Linux 6.3 */
-#endif
 
 /* Prefers, as the pool does: strict binding would meet the out-of-memory killer. */
 bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
@@ -37,28 +32,6 @@ bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
         return false;
     mask[(size_t)node / WORD_BITS] = 1ul << (size_t)node % WORD_BITS;
     return !syscall(SYS_mbind, start, bytes, MPOL_PREFERRED, mask, VMEM_NODES_MAX + 1, flags);
-}
-
-/* A sealed memfd; -1 and errno. */
-static int make_memfd(size_t bytes) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < bytes) {
-        errno = EFBIG; /* ftruncate would raise SIGXFSZ */
-        return -1;
-    }
-    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    int fd = (int)syscall(SYS_memfd_create, "tiercel-vmem", flags | MFD_NOEXEC_SEAL);
-    if (fd < 0 && errno == EINVAL)
-        fd = (int)syscall(SYS_memfd_create, "tiercel-vmem", flags);
-    if (fd < 0)
-        return -1;
-    if (!syscall(SYS_ftruncate, fd, bytes) &&
-        !syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-        return fd;
-    int error = errno;
-    syscall(SYS_close, fd);
-    errno = error;
-    return -1;
 }
 
 static char *window(int fd, size_t bytes, int flags) {
@@ -115,7 +88,7 @@ static struct vmem_segment *fresh(int node, size_t bytes, bool huge) {
     grant.bytes = rounded < VMEM_SEGMENT_BYTES ? VMEM_SEGMENT_BYTES : rounded;
     bool is_granted = vmem_ask(node, grant.bytes, huge, &grant) ||
                       (grant.bytes > rounded && vmem_ask(node, rounded, huge, &grant));
-    if (!is_granted && (errno == ENOMEM || (grant.memfd = make_memfd(grant.bytes)) < 0))
+    if (!is_granted && (errno == ENOMEM || (grant.memfd = tcl_memfd("tiercel-vmem", grant.bytes)) < 0))
         return NULL; /* a pool that is exhausted is not gone round */
     struct vmem_segment *segment = &vmem_segments[slot];
     if (!adopt(segment, &grant, node))

@@ -27,8 +27,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HIGH_FD 200 /* above what programs expect to get */
-
 /* linux/userfaultfd.h and linux/fs.h of 6.7, for older headers. */
 #define FEATURE_MINOR_SHMEM (1ull << 10)
 #define FEATURE_WP_SHMEM (1ull << 12)
@@ -49,7 +47,6 @@ struct scan {
 };
 #define SCAN_IOCTL _IOWR('f', 16, struct scan)
 #define DEVICE_NEW _IO(0xAA, 0)
-#define DONTUNMAP 4
 #define DONTNEED_LOCKED 24 /* linux/mman.h, 5.18: also what the program locked */
 
 #define FOUND_MAX 512u
@@ -57,16 +54,6 @@ struct scan {
 static int watcher = -1; /* the userfaultfd: open while anything is tracked */
 static int pagemap = -1;
 static enum { UNKNOWN = 0, YES, NO } can_track;
-
-static int raise_fd(int fd) {
-    if (fd < 0 || fd >= HIGH_FD)
-        return fd;
-    int high = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD);
-    if (high < 0)
-        return fd;
-    syscall(SYS_close, fd);
-    return high;
-}
 
 /* By right, or by the device where an administrator lets us. */
 static int open_watcher(void) {
@@ -85,7 +72,7 @@ static int open_watcher(void) {
         syscall(SYS_close, fd);
         return -1;
     }
-    return raise_fd(fd);
+    return tcl_raise_fd(fd);
 }
 
 /* A program that closes descriptors it does not know closes ours; its own file may have the number
@@ -111,7 +98,7 @@ bool vmem_track_open(void) {
     if (!is_ours())
         watcher = open_watcher();
     pagemap =
-        raise_fd((int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
+        tcl_raise_fd((int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
     return watcher >= 0 && pagemap >= 0;
 }
 
@@ -176,7 +163,7 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
 bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside) {
     if (!mode(start, bytes, REGISTER_MINOR))
         return false;
-    void *at = tcl_os_mremap((void *)start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | DONTUNMAP,
+    void *at = tcl_os_mremap((void *)start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
                              aside);
     if (at == aside)
         return true;

@@ -11,6 +11,7 @@
 #ifndef HAZARD_H
 #define HAZARD_H
 
+#include "check.h"
 #include "tiercel_wire.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -33,16 +34,6 @@
 #define SESSIONS_MAX 64
 #define BOOK_SIZE (1u << 17)
 #define POLL_MS 5
-
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                        \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fprintf(stderr, "\n");                                                                 \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* The last thing known of an address. */
 struct page_of_book {
@@ -220,7 +211,7 @@ static void accept_session(struct daemon *d) {
     CHECK((seals & F_SEAL_SHRINK) && (seals & F_SEAL_GROW), "seals %x", seals);
     s->bytes = s->hello.total_bytes;
     s->base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd, 0);
-    CHECK(s->base != MAP_FAILED, "%s", strerror(errno));
+    CHECK(s->base != MAP_FAILED);
     s->book = calloc(BOOK_SIZE, sizeof(*s->book));
     s->memfd = memfd;
     if (d->fills_control_with_garbage)
@@ -236,14 +227,14 @@ static void accept_session(struct daemon *d) {
 
 __attribute__((unused)) static void open_daemon(struct daemon *d) {
     strcpy(d->folder, "/tmp/tiercel-test-XXXXXX");
-    CHECK(mkdtemp(d->folder), "%s", strerror(errno));
+    CHECK(mkdtemp(d->folder));
     snprintf(d->path, sizeof(d->path), "%s/socket", d->folder);
     snprintf(d->errors, sizeof(d->errors), "%s/stderr", d->folder);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strcpy(address.sun_path, d->path);
     d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    CHECK(!bind(d->listener, (void *)&address, sizeof(address)), "%s", strerror(errno));
-    CHECK(!listen(d->listener, 64), "%s", strerror(errno));
+    CHECK(!bind(d->listener, (void *)&address, sizeof(address)));
+    CHECK(!listen(d->listener, 64));
 }
 
 __attribute__((unused)) static void close_daemon(struct daemon *d) {

@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         return hosted();
     (void)argv;
     char folder[] = "/tmp/tiercel-lib-XXXXXX", path[2][64];
-    CHECK(mkdtemp(folder), "%s", strerror(errno));
+    CHECK(mkdtemp(folder));
     for (int i = 0; i < 2; i++) {
         snprintf(path[i], sizeof(path[i]), "%s/lib%d.so", folder, i);
         build(path[i], 1233 + i);

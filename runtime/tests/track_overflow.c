@@ -62,7 +62,7 @@ static void restart(void) {
     /* The old daemon is gone; the new one listens in its place. */
     close(old.listener);
     unlink(old.path);
-    CHECK(!rename(new.path, old.path), "%s", strerror(errno));
+    CHECK(!rename(new.path, old.path));
     struct pollfd wait = {new.listener, POLLIN, 0};
     CHECK(poll(&wait, 1, 20000) == 1, "the client does not come back");
     accept_session(&new);

@@ -84,7 +84,7 @@ static void *mover(void *unused) {
         sched_yield();
     snprintf(path, sizeof(path), "%s.moved", of_mover->path);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
-    CHECK(fd >= 0, "%s", strerror(errno));
+    CHECK(fd >= 0);
     close(fd);
     __atomic_store_n(&control_of(s)->phase_done, 2, __ATOMIC_RELEASE);
     syscall(SYS_futex, &control_of(s)->phase_done, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);

@@ -28,7 +28,7 @@ static void refuse(int call, int error, int only) {
     }
     struct sock_fprog program = {sizeof(code) / sizeof(*code), code};
     CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
-    CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "%s", strerror(errno));
+    CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 }
 
 static int hosted(void) {

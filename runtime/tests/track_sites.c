@@ -16,7 +16,7 @@
 static void generated(void) {
     uint8_t *code = mmap(NULL, (size_t)CALLS * CODE_BYTES, PROT_READ | PROT_WRITE | PROT_EXEC,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(code != MAP_FAILED, "%s", strerror(errno));
+    CHECK(code != MAP_FAILED);
     void *target = malloc;
     for (uint32_t i = 0; i < CALLS; i++) {
         uint8_t call[] = {0x48, 0x83, 0xec, 8,    0x48, 0xb8, 0,    0,    0, 0,   0,

@@ -9,6 +9,7 @@
 #define make_room site_make_room
 #include "../birth.c"
 #include "../phase.c"
+#include "../fd.c"
 #include "../session.c"
 #include "../site.c"
 #include "../unwind.c"

@@ -3,6 +3,7 @@
  * vmem_api.c: vregions by tiercel.h, edge by edge: bounds, rights, parts, refusals; and moves where
  * no userfaultfd is to be had.
  */
+#include "check.h"
 #include "tiercel.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -25,13 +26,6 @@
 #define PAPER 900
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: %m\n", __FILE__, __LINE__, #condition);                    \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 #define REFUSED(call, error) CHECK((errno = 0, (call) == -1) && errno == (error))
 
 static char *make(size_t bytes, int flags) {

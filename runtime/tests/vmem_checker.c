@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #endif
 #include "../../include/tiercel.h"
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -27,15 +28,6 @@
 #include <unistd.h>
 
 #define WRITERS 3
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                        \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fprintf(stderr, "\n");                                                                 \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static _Atomic uint64_t *words;
 static size_t word_count;
@@ -59,7 +51,7 @@ static void put(size_t at, uint64_t value, bool by_kernel) {
         return;
     }
     uint64_t from = value;
-    CHECK(pwrite(source, &from, sizeof(from), 0) == sizeof(from), "%m");
+    CHECK(pwrite(source, &from, sizeof(from), 0) == sizeof(from));
     ssize_t got = pread(source, (void *)&words[at], sizeof(from), 0);
     CHECK(got == sizeof(from), "a system call into the vregion: %zd, errno %d", got, errno);
 }
@@ -96,8 +88,8 @@ static uint64_t shuffle(char *start, size_t bytes, uint64_t until_ns) {
         length = seed >> 28 < 8 ? length : 4096 + (seed >> 4) % length;
         int node = node_of[seed >> 27 & 1];
         if (seed >> 25 & 1)
-            CHECK(!tiercel_vregion_replicate(start + from, length, node), "%m");
-        CHECK(!tiercel_vregion_migrate(start + from, length, node), "%m");
+            CHECK(!tiercel_vregion_replicate(start + from, length, node));
+        CHECK(!tiercel_vregion_migrate(start + from, length, node));
         CHECK(tiercel_vregion_node(start + from) == node, "%d", tiercel_vregion_node(start));
         moved += length;
     }
@@ -107,7 +99,7 @@ static uint64_t shuffle(char *start, size_t bytes, uint64_t until_ns) {
 static void check(int huge, size_t bytes, double seconds) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | huge;
     char *start = tiercel_vregion_register(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-    CHECK(start != MAP_FAILED, "%m");
+    CHECK(start != MAP_FAILED);
     words = (void *)start;
     word_count = bytes / sizeof(*words);
     for (size_t at = 0; at < word_count; at++)
@@ -119,7 +111,7 @@ static void check(int huge, size_t bytes, double seconds) {
         words[at] = word_of(0);
     pthread_t threads[WRITERS];
     for (size_t i = 0; i < WRITERS; i++)
-        CHECK(!pthread_create(&threads[i], NULL, writer, (void *)i), "%m");
+        CHECK(!pthread_create(&threads[i], NULL, writer, (void *)i));
     uint64_t began = now_ns();
     uint64_t moved = shuffle(start, bytes, began + (uint64_t)(seconds * 1e9));
     double took = (double)(now_ns() - began) / 1e9;
@@ -127,9 +119,9 @@ static void check(int huge, size_t bytes, double seconds) {
     for (size_t i = 0; i < WRITERS; i++)
         pthread_join(threads[i], NULL);
     long ticket = tiercel_vregion_start(start, bytes, 0);
-    CHECK(ticket > 0 && !tiercel_vregion_await(ticket), "%m");
+    CHECK(ticket > 0 && !tiercel_vregion_await(ticket));
     CHECK(tiercel_vregion_node(start + bytes - 1) == 0, "%d", tiercel_vregion_node(start));
-    CHECK(!tiercel_vregion_release(start, bytes), "%m");
+    CHECK(!tiercel_vregion_release(start, bytes));
     printf("vpages of %d KiB: %lu M words written while %lu MiB moved in %.1f s, longest stall "
            "%lu us: none lost\n",
            1 << (huge ? (huge >> 26) - 10 : 2), writes / 1000000, moved >> 20, took,
@@ -139,10 +131,10 @@ static void check(int huge, size_t bytes, double seconds) {
 static void hold(size_t bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS, rights = PROT_READ | PROT_WRITE;
     char *start = tiercel_vregion_register(NULL, bytes, rights, flags, -1, 0);
-    CHECK(start != MAP_FAILED, "%m");
+    CHECK(start != MAP_FAILED);
     for (size_t at = 0; at < bytes; at++)
         start[at] = (char)at;
-    CHECK(!tiercel_vregion_migrate(start, bytes, node_of[1]), "%m");
+    CHECK(!tiercel_vregion_migrate(start, bytes, node_of[1]));
     for (size_t at = 0; at < bytes; at++)
         CHECK(start[at] == (char)at, "byte %zu is %d", at, start[at]);
     printf("held 0x%lx %zu\n", (unsigned long)start, bytes);

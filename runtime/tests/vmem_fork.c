@@ -3,6 +3,7 @@
  * vmem_fork.c: vregions over a fork are private memory: parent and child each see what was there,
  * and nothing of what the other writes, also while threads write, regions move, and forks nest.
  */
+#include "check.h"
 #include "tiercel.h"
 #include <pthread.h>
 #include <spawn.h>
@@ -16,13 +17,6 @@
 
 #define BYTES ((size_t)6 << 20)
 #define PAPER 900 /* no machine has this node */
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: %m\n", __FILE__, __LINE__, #condition);                    \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 extern char **environ;
 

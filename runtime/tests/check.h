@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * check.h: what a test expects, in a parent or in a child that was forked.
+ * In: a condition and, if one likes, a format with its values. Out: nothing, or a line on stderr
+ * and exit status 1. Knows nothing of what is tested.
+ */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: %m", __FILE__, __LINE__, #condition);                      \
+            fprintf(stderr, "; " __VA_ARGS__);                                                     \
+            fprintf(stderr, "\n");                                                                 \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+#endif
