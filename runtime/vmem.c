@@ -165,8 +165,8 @@ static void make_private(struct vmem_region *region, size_t first, size_t count)
     char *from = vmem_private(region->home[first]);
     if (region->prot != (PROT_READ | PROT_WRITE))
         syscall(SYS_mprotect, from, bytes, region->prot);
-    void *got = tcl_os_mremap(from, bytes, bytes,
-                              MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at);
+    void *got =
+        tcl_os_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at);
     if (got != at) { /* out of mappings: the child does without rather than share */
         syscall(SYS_madvise, at, bytes, MADV_DONTFORK);
         return;

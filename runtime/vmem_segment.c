@@ -88,7 +88,8 @@ static struct vmem_segment *fresh(int node, size_t bytes, bool huge) {
     grant.bytes = rounded < VMEM_SEGMENT_BYTES ? VMEM_SEGMENT_BYTES : rounded;
     bool is_granted = vmem_ask(node, grant.bytes, huge, &grant) ||
                       (grant.bytes > rounded && vmem_ask(node, rounded, huge, &grant));
-    if (!is_granted && (errno == ENOMEM || (grant.memfd = tcl_memfd("tiercel-vmem", grant.bytes)) < 0))
+    if (!is_granted &&
+        (errno == ENOMEM || (grant.memfd = tcl_memfd("tiercel-vmem", grant.bytes)) < 0))
         return NULL; /* a pool that is exhausted is not gone round */
     struct vmem_segment *segment = &vmem_segments[slot];
     if (!adopt(segment, &grant, node))

@@ -97,8 +97,8 @@ bool vmem_track_open(void) {
         return false;
     if (!is_ours())
         watcher = open_watcher();
-    pagemap =
-        tcl_raise_fd((int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
+    pagemap = tcl_raise_fd(
+        (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
     return watcher >= 0 && pagemap >= 0;
 }
 
@@ -163,8 +163,8 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
 bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside) {
     if (!mode(start, bytes, REGISTER_MINOR))
         return false;
-    void *at = tcl_os_mremap((void *)start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
-                             aside);
+    void *at = tcl_os_mremap((void *)start, bytes, bytes,
+                             MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, aside);
     if (at == aside)
         return true;
     struct uffdio_range range = {start, bytes};

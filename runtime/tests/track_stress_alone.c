@@ -8,8 +8,8 @@
 #include "../ring.c"
 #define make_room site_make_room
 #include "../birth.c"
-#include "../phase.c"
 #include "../fd.c"
+#include "../phase.c"
 #include "../session.c"
 #include "../site.c"
 #include "../unwind.c"
