@@ -314,7 +314,7 @@ impl Trials {
         // An average is a sum: what was before fades, and the rest came since.
         let fade = (1.0 - f64::from(ledger.config().alpha)).powi(trial.since? as i32);
         let parallelism = f64::from(ledger.config().parallelism);
-        let (mut saved, mut seen) = (0.0, false);
+        let (mut saved, mut is_known) = (0.0, false);
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &moved.asked);
             let accesses = accesses_per_s - fade * moved.accesses_per_s;
@@ -322,13 +322,13 @@ impl Trials {
             // Load changes all latencies: those of before say less than what others see now.
             let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
             let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
-            if accesses <= 0.0 || stall_ns <= 0.0 {
-                continue;
+            is_known |= stall_ns > 0.0;
+            // What nobody came back to saved nothing.
+            if accesses > 0.0 && stall_ns > 0.0 {
+                saved += (accesses * stall_ns - stalls.max(0.0)) / (1.0 - fade);
             }
-            seen = true;
-            saved += (accesses * stall_ns - stalls.max(0.0)) / (1.0 - fade);
         }
-        seen.then_some(saved)
+        is_known.then_some(saved)
     }
 
     /// Whether the programs run slower than before.

@@ -30,6 +30,8 @@ struct World {
     machine: Machine,
     truth: Truth,
     now_ms: u64,
+    /// The hot ones are no longer used.
+    is_over: bool,
     judged: Vec<Judged>,
 }
 
@@ -53,7 +55,8 @@ impl World {
             ..Config::default()
         };
         let policy = Policy::new(config).expect("good");
-        let mut world = World { ledger, policy, machine, truth, now_ms: 0, judged: Vec::new() };
+        let (is_over, judged) = (false, Vec::new());
+        let mut world = World { ledger, policy, machine, truth, now_ms: 0, is_over, judged };
         for nth in 0..OBJECTS {
             let (addr, bytes, site, arena) = (World::addr(nth), MIB, 0, None);
             let version = Version { carve: nth as u32 + 1, generation: 0 };
@@ -87,7 +90,11 @@ impl World {
     fn step(&mut self) -> Decision {
         for nth in 0..OBJECTS {
             let latency_ns = self.truth.latency_ns[usize::from(self.node_of(nth))];
-            let samples = if nth < HOT { 20 } else { 1 };
+            let samples = match nth < HOT {
+                true if self.is_over => 0,
+                true => 20,
+                false => 1,
+            };
             for at in 0..samples {
                 self.ledger.sample(&Sample {
                     time_ms: self.now_ms,
@@ -184,6 +191,17 @@ fn a_fast_tier_that_is_no_faster_does_not_pay_and_neither_would_going_back() {
     (0..5).for_each(|_| drop(world.step()));
     assert_eq!(world.verdicts(), [(true, Verdict::NotPaid)]);
     assert_eq!(world.hot_in_fast(), canary, "it stays, and nothing follows");
+}
+
+#[test]
+fn what_nobody_comes_back_to_did_not_pay() {
+    // Instructions that stay the same would say that nothing is lost.
+    let mut world = World::new(Truth { instructions: Some([1_000_000; 2]), ..HONEST }, "benefit");
+    world.step();
+    world.is_over = true;
+    (0..6).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts(), [(true, Verdict::NotPaid)]);
+    assert_eq!(world.judged[0].measured_ns_per_s, Some(0.0));
 }
 
 #[test]
