@@ -43,6 +43,12 @@ pub(crate) struct Books {
 }
 
 impl Books {
+    /// Whether a tier but the last holds more than an assignment fills.
+    pub(crate) fn holds_too_much(&self) -> bool {
+        let tiers = self.used.iter().zip(&self.room).take(usize::from(self.tiers.last()));
+        tiers.into_iter().any(|(used, room)| used > room)
+    }
+
     /// Whether a tier takes so many bytes more. The last one always does.
     fn fits(&self, rank: u8, bytes: u64) -> bool {
         let at = usize::from(rank);

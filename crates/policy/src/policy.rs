@@ -157,8 +157,15 @@ impl Policy {
         let is_known = decision.judged.as_ref().is_some_and(Judged::opens);
         if (verdict.fires || is_known) && !one_tier && decision.moves.is_empty() {
             let leave = self.trials.leave(self.config.gate.benefit(), interval, ledger.now_ms());
-            self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
-            self.trials.begin(ledger, &decision.moves, leave);
+            // While nothing may be promoted, only a tier that holds too much needs a look at all
+            // extents; where no sample hits any, that is to be said.
+            let is_idle = leave == Leave::Nothing
+                && ledger.totals().samples_attributed > 0
+                && !books.iter().any(Books::holds_too_much);
+            if !is_idle {
+                self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
+                self.trials.begin(ledger, &decision.moves, leave);
+            }
             self.since_ms = 0;
             self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));
         }
