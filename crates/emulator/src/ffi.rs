@@ -75,6 +75,8 @@ pub struct Register {
 
 pub type VcpuCallback = extern "C" fn(id: u64, vcpu: c_uint);
 pub type ExecCallback = extern "C" fn(vcpu: c_uint, data: *mut c_void);
+/// `run_on_cpu_func`; the last is a union of words.
+pub type CpuWork = extern "C" fn(cpu: *mut c_void, data: u64);
 pub type MemCallback = extern "C" fn(vcpu: c_uint, info: u32, address: u64, data: *mut c_void);
 
 unsafe extern "C" {
@@ -141,6 +143,7 @@ unsafe extern "C" {
 
     pub fn object_class_by_name(name: *const c_char) -> *mut c_void;
     pub fn qemu_get_cpu(index: c_int) -> *mut c_void;
+    pub fn async_safe_run_on_cpu(cpu: *mut c_void, work: CpuWork, data: u64);
     pub fn tb_flush(cpu: *mut c_void);
     pub fn tlb_flush(cpu: *mut c_void);
     pub fn qemu_in_vcpu_thread() -> bool;

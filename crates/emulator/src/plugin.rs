@@ -400,12 +400,20 @@ extern "C" fn region_end(vcpu: c_uint, _data: *mut c_void) {
     }
 }
 
-/// Switches detail on or off: what was translated is dropped.
+/// Switches detail on or off: what was translated is dropped, once this block has ended. A flush in
+/// the middle of it, which is what QEMU does at once for a single virtual CPU, would take the memory
+/// away in which the block and those it is chained to go on running.
 fn translate_anew(vcpu: c_uint, detail: bool) {
     if DETAIL.swap(detail, Ordering::Relaxed) != detail {
-        // SAFETY: called by the virtual CPU itself, from a block; QEMU defers what it must.
-        unsafe { ffi::tb_flush(ffi::qemu_get_cpu(vcpu as c_int)) };
+        // SAFETY: called by the virtual CPU itself; the work runs between two of its blocks, while
+        // no other executes any.
+        unsafe { ffi::async_safe_run_on_cpu(ffi::qemu_get_cpu(vcpu as c_int), drop_blocks, 0) };
     }
+}
+
+extern "C" fn drop_blocks(cpu: *mut c_void, _data: u64) {
+    // SAFETY: as above.
+    unsafe { ffi::tb_flush(cpu) };
 }
 
 /// Once a quantum: what cannot wait, and what must not happen in the middle of a block.
