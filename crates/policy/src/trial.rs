@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tiercel_ledger::Ledger;
-use tiercel_ledger::movement::{Move, Outcome, Reason};
+use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_machine::NodeId;
 
 use crate::policy::Interval;
@@ -139,6 +139,8 @@ struct Trial {
 struct Moved {
     asked: Move,
     moved_bytes: u64,
+    /// Found no room.
+    short_bytes: u64,
     /// Mean latency, over parallelism, when it was asked for.
     stall_ns: f64,
     /// As of the begin of the first interval after it was done.
@@ -202,7 +204,8 @@ impl Trials {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
             let stall_ns = if accesses_per_s > 0.0 { cost_ns_per_s / accesses_per_s } else { 0.0 };
             let asked = asked.clone();
-            Moved { asked, moved_bytes: 0, stall_ns, accesses_per_s, cost_ns_per_s }
+            let (moved_bytes, short_bytes) = (0, 0);
+            Moved { asked, moved_bytes, short_bytes, stall_ns, accesses_per_s, cost_ns_per_s }
         });
         let moved: Vec<_> = moved.collect();
         // The first of equal ones counts, so the last is noted first.
@@ -226,6 +229,8 @@ impl Trials {
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         let Some(trial) = &mut self.open else { return };
         let Some(&at) = trial.by_wish.get(&wish(&outcome.asked)) else { return };
+        let short = outcome.failed.iter().filter(|(failure, _)| *failure == Failure::NoMemory);
+        trial.moved[at].short_bytes = short.map(|(_, bytes)| bytes).sum();
         trial.moved[at].moved_bytes = outcome.moved_bytes;
         trial.awaited = trial.awaited.saturating_sub(1);
         trial.cost_ns += outcome.took_ns as f64;
@@ -288,8 +293,11 @@ impl Trials {
     }
 
     fn verdict(&self, trial: &Trial, gate: Option<&Benefit>, measured: Option<f64>) -> Verdict {
-        if trial.moved.iter().all(|moved| moved.moved_bytes == 0) {
-            return Verdict::Unmeasured; // Nothing came of it, which says nothing of moving.
+        let promotions = trial.moved.iter().filter(|one| one.asked.reason == Reason::Promote);
+        let add = |(moved, short), one: &Moved| (moved + one.moved_bytes, short + one.short_bytes);
+        let (moved_bytes, short_bytes) = promotions.fold((0, 0), add);
+        if moved_bytes <= short_bytes {
+            return Verdict::Unmeasured; // Little came of it, which says nothing of moving.
         }
         match (gate, measured) {
             (Some(gate), Some(ns_per_s)) => {

@@ -2,7 +2,7 @@
 //! In: a machine as described, and how fast its memory really is. Out: what moved, what was
 //! concluded. Knows nothing of how either is done.
 
-use tiercel_ledger::movement::{Outcome, Reason};
+use tiercel_ledger::movement::{Failure, Outcome, Reason};
 use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_policy::{Budgets, Config, Decision, Interval, Judged, Limit, Policy, Verdict};
@@ -32,6 +32,8 @@ struct World {
     now_ms: u64,
     /// The hot ones are no longer used.
     is_over: bool,
+    /// Most of what is moved to node 0 finds no room.
+    is_full: bool,
     judged: Vec<Judged>,
 }
 
@@ -55,8 +57,9 @@ impl World {
             ..Config::default()
         };
         let policy = Policy::new(config).expect("good");
-        let (is_over, judged) = (false, Vec::new());
-        let mut world = World { ledger, policy, machine, truth, now_ms: 0, is_over, judged };
+        let (is_over, is_full, judged) = (false, false, Vec::new());
+        let now_ms = 0;
+        let mut world = World { ledger, policy, machine, truth, now_ms, is_over, is_full, judged };
         for nth in 0..OBJECTS {
             let (addr, bytes, site, arena) = (World::addr(nth), MIB, 0, None);
             let version = Version { carve: nth as u32 + 1, generation: 0 };
@@ -123,12 +126,15 @@ impl World {
         let budgets = Budgets::fast(Limit::Bytes(12 * MIB));
         let decision = self.policy.tick(&self.ledger, &self.machine, &budgets, &interval);
         for asked in &decision.moves {
+            let is_short = self.is_full && asked.to == NodeId(0);
+            let moved_bytes = if is_short { asked.bytes / 4 } else { asked.bytes };
+            let short = is_short.then_some((Failure::NoMemory, asked.bytes - moved_bytes));
             let outcome = Outcome {
                 asked: asked.clone(),
-                moved_bytes: asked.bytes,
-                resident_bytes: asked.bytes,
+                moved_bytes,
+                resident_bytes: moved_bytes,
                 absent_bytes: 0,
-                failed: Vec::new(),
+                failed: short.into_iter().collect(),
                 took_ns: 700_000,
             };
             self.ledger.outcome(&outcome);
@@ -202,6 +208,17 @@ fn what_nobody_comes_back_to_did_not_pay() {
     (0..6).for_each(|_| drop(world.step()));
     assert_eq!(world.verdicts(), [(true, Verdict::NotPaid)]);
     assert_eq!(world.judged[0].measured_ns_per_s, Some(0.0));
+}
+
+#[test]
+fn what_found_no_room_says_nothing_of_moving() {
+    let mut world = World::new(HONEST, "benefit");
+    world.is_full = true;
+    world.step();
+    world.is_full = false;
+    (0..4).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts()[0], (true, Verdict::Unmeasured));
+    assert!(world.hot_in_fast() > 0, "nothing is held back: {:?}", world.judged);
 }
 
 #[test]
