@@ -28,6 +28,7 @@ mod poller;
 pub mod pools;
 mod record;
 mod sites;
+mod speeds;
 mod status;
 mod summary;
 pub mod symbols;
@@ -44,6 +45,7 @@ pub use moves::{LoggedMove, MoveTotals};
 pub use planned::{PlanChoice, PlanSummary};
 pub use record::{NAMED_MAX, name_sites};
 pub use sites::{SITES_MAX, SiteRow, Use};
+pub use speeds::measure;
 pub use summary::{
     Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
     Summary,

@@ -22,10 +22,15 @@ use tiercel_wire::{Sample, Session};
 /// millisecond.
 pub const NAMED_MAX: usize = 4096;
 
+/// Processes whose memory beside the objects is looked at: 30 us each.
+const LOOKED_AT_MAX: usize = 16;
+
 /// A recorder, and the news on their way to it.
 pub(crate) struct Recording {
     recorder: Recorder,
     news: Vec<News>,
+    /// Most memory beside the objects so far, bytes.
+    untracked_bytes: u64,
 }
 
 impl Recording {
@@ -39,7 +44,7 @@ impl Recording {
         // All that see addresses see misses; the probe sees OS pages, whatever served them.
         let misses_only = sampler.is_some_and(|kind| kind != Kind::Probe);
         let config = RecorderConfig { misses_only, ..config };
-        Recording { recorder: Recorder::new(config), news: Vec::new() }
+        Recording { recorder: Recorder::new(config), news: Vec::new(), untracked_bytes: 0 }
     }
 
     /// Takes what the ledger has to tell.
@@ -83,6 +88,7 @@ impl Recording {
                 throttled: samples.throttled,
                 blind: samples.blind,
                 phases_refused: 0,
+                untracked_bytes: self.untracked_bytes,
             },
             ..Run::default()
         };
@@ -97,6 +103,28 @@ impl Daemon {
             recording.hear(&mut self.ledger);
         }
     }
+
+    /// Looks how much memory programs have beside their objects.
+    pub(crate) fn note_untracked(&mut self) {
+        let Some(recording) = &mut self.recording else { return };
+        let beside = |client: &Client| {
+            let objects = self.ledger.tracked_bytes(client.pid).map_or(0, |bytes| bytes.0);
+            let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid));
+            status.map_or(0, |status| private_bytes(&status)).saturating_sub(objects)
+        };
+        let sum = self.clients.values().take(LOOKED_AT_MAX).map(beside).sum();
+        recording.untracked_bytes = recording.untracked_bytes.max(sum);
+    }
+}
+
+/// Memory that a process has for itself, its page tables included, by its `/proc/PID/status`.
+fn private_bytes(status: &str) -> u64 {
+    let kib = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        let counts = matches!(name, "RssAnon" | "RssShmem" | "VmPTE");
+        counts.then(|| value.trim().trim_end_matches(" kB").parse::<u64>().ok())?
+    };
+    status.lines().filter_map(kib).sum::<u64>().saturating_mul(1024)
 }
 
 struct ClientNames<'a> {
@@ -163,4 +191,17 @@ fn bounded(text: &str) -> Arc<str> {
         end -= 1;
     }
     text[..end].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_memory_is_what_no_file_backs() {
+        let status = "Name:\tapp\nVmPTE:\t      40 kB\nRssAnon:\t    2000 kB\nRssFile:\t    \
+                      9000 kB\nRssShmem:\t     100 kB\nRssAnon\nRssShmem: many\n";
+        assert_eq!(private_bytes(status), 2140 * 1024);
+        assert_eq!(private_bytes(""), 0);
+    }
 }

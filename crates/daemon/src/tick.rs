@@ -78,6 +78,7 @@ impl Daemon {
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         if now >= self.pace.sample_due_ms {
             self.drain_samples();
+            self.note_untracked();
             self.pace.sample_due_ms = now + SAMPLE_MS;
         }
         self.set_pace(most, more, took_ns, now);

@@ -149,6 +149,7 @@ fn uses(object: &mut Object, phases: usize, random: &mut Random) {
             writes: count * writes,
             hit_ratio,
             latency_weight: 1.0,
+            drawn_bytes: 8.0,
             threads: 16,
         });
     }

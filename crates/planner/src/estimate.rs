@@ -4,7 +4,7 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
-use crate::memory::Memory;
+use crate::memory::{MEMORIES_MAX, Memory};
 use crate::workload::{Object, Use, Workload};
 
 /// CL of H2M Eq. 1: bytes of a cache line.
@@ -29,22 +29,29 @@ pub struct Cost {
 pub struct Copy {
     /// Threads of the mover; at least 1.
     pub threads: u32,
-    /// Most the mover does, measured, GB/s; `None`: what the memories do.
+    /// Most the mover does, GB/s; `None`: what the memories do.
     pub gb_s_max: Option<f64>,
+    /// Measured nanoseconds a byte, from a memory (row) to another (column); 0: not measured, the
+    /// figures above hold.
+    pub measured_ns: [[f64; MEMORIES_MAX]; MEMORIES_MAX],
 }
 
 impl Default for Copy {
     fn default() -> Copy {
-        Copy { threads: 1, gb_s_max: None }
+        Copy { threads: 1, gb_s_max: None, measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] }
     }
 }
 
 /// TAcc of H2M Eq. 1: time the accesses take if the object lies in `memory`, nanoseconds, reads and
 /// writes each with their own latency and bandwidth. Counts are taken as they are.
+///
+/// One thing is added to the paper's: what missed takes no less than its bytes take to come. A
+/// stream's misses overlap until the bandwidth is used up, and then their latency says nothing.
 pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
     let term = |count: f64, latency_ns: f64, gb_s: f64| {
-        let missed = count * latency_ns / ACCESSES_PER_LINE * one.latency_weight;
         // GB/s is bytes per nanosecond.
+        let drawn = count * one.drawn_bytes / gb_s;
+        let missed = (count * latency_ns / ACCESSES_PER_LINE * one.latency_weight).max(drawn);
         let streamed = count * LINE_BYTES / gb_s;
         missed * (1.0 - one.hit_ratio) + streamed * one.hit_ratio
     };
@@ -89,14 +96,17 @@ pub(crate) fn phase_cost(
     cost
 }
 
-/// Moving one byte: size over copy bandwidth (H2M III-D4), and the energy of reading and writing
-/// it.
-pub(crate) fn move_cost_per_byte(from: &Memory, to: &Memory, copy: &Copy) -> Cost {
-    let memories = from.read_gb_s_with(copy.threads).min(to.write_gb_s_with(copy.threads));
-    let gb_s = copy.gb_s_max.map_or(memories, |most| memories.min(most));
+/// Moving one byte between two of `memories`: as measured, or size over copy bandwidth (H2M
+/// III-D4); and the energy of reading and writing it.
+pub fn move_cost_per_byte(memories: &[Memory], from: usize, to: usize, copy: &Copy) -> Cost {
+    let measured_ns = copy.measured_ns[from][to];
+    let (from, to) = (&memories[from], &memories[to]);
+    let both = from.read_gb_s_with(copy.threads).min(to.write_gb_s_with(copy.threads));
+    let gb_s = copy.gb_s_max.map_or(both, |most| both.min(most));
+    let time_ns = if measured_ns > 0.0 { measured_ns } else { 1.0 / gb_s };
     let energy = from.energy.map_or(0.0, |energy| energy.read_pj_per_bit)
         + to.energy.map_or(0.0, |energy| energy.write_pj_per_bit);
-    Cost { time_ns: 1.0 / gb_s, energy_pj: energy * BITS_PER_BYTE }
+    Cost { time_ns, energy_pj: energy * BITS_PER_BYTE }
 }
 
 /// Objective = time x `time` + energy x `energy`.

@@ -222,8 +222,8 @@ pub fn evaluate(
         let (mut at, mut moves) = (placement.birth, placement.moves.iter().peekable());
         for phase in first..=last {
             if let Some((_, to)) = moves.next_if(|(one, _)| *one as usize == phase) {
-                let (from, target) = (&memories[at as usize], &memories[*to as usize]);
-                moved += move_cost_per_byte(from, target, copy) * object.bytes as f64;
+                let per_byte = move_cost_per_byte(memories, at.into(), (*to).into(), copy);
+                moved += per_byte * object.bytes as f64;
                 at = *to;
             }
             let one = uses.next_if(|one| one.phase as usize == phase);
@@ -243,8 +243,14 @@ fn check(memories: &[Memory], options: &Options) -> Result<(), PlanError> {
         ));
     }
     let copy = options.copy;
-    if copy.threads == 0 || copy.gb_s_max.is_some_and(|most| !(most.is_finite() && most > 0.0)) {
-        return Err(PlanError::Options("copies need a thread and a speed above 0"));
+    let mut measured = copy.measured_ns.iter().flatten();
+    if copy.threads == 0
+        || copy.gb_s_max.is_some_and(|most| !(most.is_finite() && most > 0.0))
+        || measured.any(|ns| !(ns.is_finite() && *ns >= 0.0))
+    {
+        return Err(PlanError::Options(
+            "copies need a thread, a speed above 0, and measured times from 0",
+        ));
     }
     if options.slowdown_max.is_some_and(|most| !(most.is_finite() && most >= 0.0)) {
         return Err(PlanError::Options("a slowdown is a number from 0: 0.1 for a tenth longer"));

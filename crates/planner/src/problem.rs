@@ -49,9 +49,10 @@ impl Problem {
     pub fn new(memories: &[Memory], copy: &Copy, weights: Weights, slots: usize) -> Problem {
         let count = memories.len();
         let mut moving = vec![0.0; count * count];
-        for (from, source) in memories.iter().enumerate() {
-            for (to, target) in memories.iter().enumerate().filter(|(to, _)| *to != from) {
-                moving[from * count + to] = weights.of(move_cost_per_byte(source, target, copy));
+        for from in 0..count {
+            for to in (0..count).filter(|to| *to != from) {
+                let cost = move_cost_per_byte(memories, from, to, copy);
+                moving[from * count + to] = weights.of(cost);
             }
         }
         Problem {

@@ -62,6 +62,9 @@ pub struct Use {
     /// How much of a latency an access costs, against H2M Eq. 1. 1: as there, an eighth of the
     /// latency each (as many doubles share a line). 8: all of it, dependent accesses.
     pub latency_weight: f64,
+    /// Bytes that each of them draws from memory at least: no access is served sooner than its
+    /// bytes come. 0: latencies alone count, as in H2M Eq. 1.
+    pub drawn_bytes: f64,
     /// Threads that access it at once; at least 1.
     pub threads: u32,
 }
@@ -145,7 +148,7 @@ impl Workload {
                 return Some("used in a phase it does not live in, or phases out of order");
             }
             earliest = phase + 1;
-            let counts = [one.reads, one.writes, one.latency_weight];
+            let counts = [one.reads, one.writes, one.latency_weight, one.drawn_bytes];
             if counts.iter().any(|count| !(count.is_finite() && *count >= 0.0)) {
                 return Some("a count or weight is not a number from 0 on");
             }

@@ -5,8 +5,8 @@ mod made;
 use made::{memory, object, reads, with_energy, workload};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{
-    Levels, Memory, Objective, Options, Plan, PlanError, Scaling, Strategy, Use, Workload,
-    access_ns, energy_pj, object_cost, plan, score_ns,
+    Copy, Levels, Memory, Objective, Options, Plan, PlanError, Scaling, Strategy, Use, Workload,
+    access_ns, energy_pj, move_cost_per_byte, object_cost, plan, score_ns,
 };
 
 fn near(is: f64, should: f64) {
@@ -41,6 +41,36 @@ fn h2m_equation_1() {
     // Dependent accesses pay the whole latency, not an eighth.
     let chased = Use { latency_weight: 8.0, hit_ratio: 0.0, ..one };
     near(access_ns(&chased, &fast), 800.0 * 100.0);
+}
+
+#[test]
+fn no_access_is_served_sooner_than_its_bytes_come() {
+    let [_, slow] = two(10);
+    // Sixteen bytes each at 3.2 GB/s are 5 ns: less than an eighth of 300 ns.
+    let few = Use { drawn_bytes: 16.0, ..reads(0, 800.0) };
+    near(access_ns(&few, &slow), 800.0 * 300.0 / 8.0);
+    // A line of 64 is 20 ns at 3.2 GB/s, and 160 ns where one thread has an eighth of that.
+    let line = Use { drawn_bytes: 64.0, ..few };
+    near(access_ns(&line, &slow), 800.0 * 300.0 / 8.0);
+    let point = |threads, gb_s| Scaling { threads, read_gb_s: gb_s, write_gb_s: gb_s };
+    let shared = Memory { scaling: vec![point(1, 0.4), point(8, 3.2)], ..slow };
+    near(access_ns(&line, &shared), 800.0 * 160.0);
+    // What caches served costs what it costs in the paper.
+    near(access_ns(&Use { hit_ratio: 0.5, ..line }, &shared), 800.0 * 160.0);
+}
+
+#[test]
+fn measured_moves_cost_what_was_measured() {
+    let memories = two(10);
+    let mut copy = Copy::default();
+    near(move_cost_per_byte(&memories, 0, 1, &copy).time_ns, 1.0 / 3.2);
+    copy.measured_ns[0][1] = 7.5;
+    near(move_cost_per_byte(&memories, 0, 1, &copy).time_ns, 7.5);
+    near(move_cost_per_byte(&memories, 1, 0, &copy).time_ns, 1.0 / 3.2);
+    copy.measured_ns[1][0] = f64::NAN;
+    let options = Options { copy, ..Options::default() };
+    let refused = plan(&workload(1, Vec::new()), &memories, &options);
+    assert!(matches!(refused, Err(PlanError::Options(_))), "{refused:?}");
 }
 
 #[test]

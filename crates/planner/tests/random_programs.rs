@@ -39,13 +39,15 @@ fn workloads(objects: usize, phases: u64) -> impl Strategy_<Value = Workload> {
 use proptest::strategy::Strategy as Strategy_;
 
 fn uses() -> impl Strategy_<Value = Use> {
-    (0.0..100.0f64, 0.0..40.0f64, 0.0..=1.0f64, 0.0..8.0f64, 1u32..16).prop_map(
-        |(reads, writes, hit_ratio, latency_weight, threads)| Use {
+    let counts = (0.0..100.0f64, 0.0..40.0f64, 0.0..=1.0f64);
+    (counts, 0.0..8.0f64, 0.0..64.0f64, 1u32..16).prop_map(
+        |((reads, writes, hit_ratio), latency_weight, drawn_bytes, threads)| Use {
             phase: 0,
             reads,
             writes,
             hit_ratio,
             latency_weight,
+            drawn_bytes,
             threads,
         },
     )

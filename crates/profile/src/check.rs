@@ -73,6 +73,9 @@ fn check_runs(profile: &Profile) -> Result<(), String> {
         {
             return Err(format!("run {index}: a figure that cannot be"));
         }
+        if !run.speeds.is_sound() {
+            return Err(format!("run {index}: a speed that cannot be"));
+        }
     }
     let mut run = 0;
     for (index, process) in profile.processes.iter().enumerate() {

@@ -19,6 +19,7 @@ mod place;
 pub mod plan;
 mod profile;
 mod recorder;
+mod speeds;
 mod store;
 mod table;
 mod tables;
@@ -38,6 +39,7 @@ pub use profile::{
     Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, Site,
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
+pub use speeds::{Copied, Speeds, Stream};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
 #[cfg(feature = "forge")]
 pub use store::{forge, read_forged};

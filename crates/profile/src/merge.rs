@@ -233,6 +233,7 @@ impl Run {
             }
         }
         self.seen.absorb(&part.seen);
+        self.speeds.absorb(&part.speeds);
     }
 }
 
@@ -251,6 +252,7 @@ impl Seen {
             throttled,
             blind,
             phases_refused,
+            untracked_bytes,
         } = other;
         for (sum, more) in [
             (&mut self.births, births),
@@ -264,6 +266,7 @@ impl Seen {
             (&mut self.throttled, throttled),
             (&mut self.blind, blind),
             (&mut self.phases_refused, phases_refused),
+            (&mut self.untracked_bytes, untracked_bytes),
         ] {
             *sum = sum.saturating_add(*more);
         }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tiercel_machine::Machine;
 
+use crate::speeds::Speeds;
+
 /// Shortest time slot, and what every slot length is a power of two of: 2^20 ns. A record carries
 /// its time in milliseconds.
 pub const SLOT_NS_MIN: u64 = 1 << 20;
@@ -69,6 +71,9 @@ pub struct Run {
     pub misses_only: bool,
     /// What was seen, and what was not.
     pub seen: Seen,
+    /// What one thread was measured to do on the machine, before the program ran.
+    #[serde(default)]
+    pub speeds: Speeds,
 }
 
 /// What a run's daemon saw, and what it had to leave out. Nothing is lost that is not counted here.
@@ -97,6 +102,10 @@ pub struct Seen {
     pub blind: u64,
     /// Phase entries beyond the limit; the phase before them lasts longer.
     pub phases_refused: u64,
+    /// Most memory that the processes had beside the objects, bytes: stacks, data of modules, the
+    /// runtime's own. It is not known where objects are not touched; then this is too little.
+    #[serde(default)]
+    pub untracked_bytes: u64,
 }
 
 /// One process of a run.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use tiercel_planner::{self as planner, Use, Workload};
+use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
 
 use crate::profile::{Access, Object, Profile};
 
@@ -20,6 +20,12 @@ pub const MISS_WEIGHT: f64 = 8.0 / 4.0;
 
 /// The same where all accesses were counted: H2M Eq. 1 as it is.
 pub const ACCESS_WEIGHT: f64 = 1.0;
+
+/// Bytes that an access which missed the caches draws from memory: a line.
+const MISS_BYTES: f64 = LINE_BYTES;
+
+/// The same where all accesses were counted: eight share a line, as in H2M Eq. 1.
+const ACCESS_BYTES: f64 = LINE_BYTES / 8.0;
 
 /// A workload, and where its parts come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,8 +84,8 @@ impl Profile {
             told.phases.push(*at);
         }
         let weight = match self.runs[run as usize].misses_only {
-            true => MISS_WEIGHT,
-            false => ACCESS_WEIGHT,
+            true => (MISS_WEIGHT, MISS_BYTES),
+            false => (ACCESS_WEIGHT, ACCESS_BYTES),
         };
         for (index, object) in self.objects_of(run) {
             let site = self.sites[object.site as usize].hash;
@@ -143,7 +149,7 @@ fn phase(name: &str, start_ns: u64) -> planner::Phase {
     planner::Phase { name: name.to_owned(), start_ns, compute_ns: 0.0 }
 }
 
-fn use_of(phase: u32, all: &Access, latency_weight: f64) -> Use {
+fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
     let accesses = all.accesses().max(1) as f64;
     Use {
         phase,
@@ -151,6 +157,7 @@ fn use_of(phase: u32, all: &Access, latency_weight: f64) -> Use {
         writes: all.writes as f64,
         hit_ratio: all.cached.map_or(0.0, |cached| (cached as f64 / accesses).min(1.0)),
         latency_weight,
+        drawn_bytes,
         threads: all.threads.count_ones().max(1),
     }
 }

@@ -5,12 +5,13 @@ use std::path::Path;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{Objective, Strategy};
 use tiercel_profile::plan::{
-    Drafted, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
+    Basis, Drafted, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
     PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram,
-    PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit, predict,
+    PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit, peak_bytes, predict,
 };
 use tiercel_profile::{
-    Access, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site,
+    Access, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site, Speeds,
+    Stream,
 };
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::phase_hash;
@@ -133,6 +134,77 @@ fn phases_that_are_worth_it_turn_places_round() {
         assert!(in_fastest_ns <= access_ns && access_ns <= in_slowest_ns, "{:?}", plan.expected);
     }
     assert!(turned.expected.access_ns < born.expected.access_ns);
+}
+
+/// The profile with what one thread was measured to do, on its own machine.
+fn with_speeds(accesses: u64, stream_ns: f64, move_ns: f64) -> Profile {
+    let mut profile = profile(3, accesses);
+    let slow = slow(&profile.machine);
+    let moved = |from, to| Copied { from, to, ns_per_byte: move_ns };
+    profile.runs[0].speeds = Speeds {
+        streams: vec![Stream {
+            node: slow,
+            read_ns_per_byte: stream_ns,
+            write_ns_per_byte: stream_ns,
+        }],
+        moves: vec![moved(NodeId(0), slow), moved(slow, NodeId(0))],
+    };
+    tiercel_profile::check(&profile).unwrap();
+    profile
+}
+
+#[test]
+fn moves_cost_what_was_measured_where_the_profile_was_made() {
+    let cost = |profile: &Profile, machine: &Machine| {
+        let made = draft(profile, machine, &wish(Strategy::Joint, 16 * MIB)).unwrap().plan;
+        let one = made.machine.moves[0];
+        (one.ns_per_byte, one.basis, made.expected.moved_bytes > 0)
+    };
+    let described = profile(3, 100_000_000);
+    let here = described.machine.clone();
+    let (usual_ns, basis, moves) = cost(&described, &here);
+    assert_eq!((basis, moves), (Basis::Described, true));
+    assert_eq!(cost(&with_speeds(100_000_000, 0.1, 4.0), &here), (4.0, Basis::Measured, true));
+    // What does not pay any more is not moved.
+    let dear = with_speeds(100_000_000, 0.1, 1e4);
+    assert_eq!(cost(&dear, &here), (1e4, Basis::Measured, false));
+    // Another machine is slower than described by the same factor.
+    let other = Machine::builtin("icelake-optane").unwrap().unwrap();
+    let (other_ns, _, _) = cost(&described, &other);
+    let (scaled_ns, basis, _) = cost(&with_speeds(100_000_000, 1e-3, 3.0 * usual_ns), &other);
+    assert_eq!(basis, Basis::Scaled);
+    assert!((scaled_ns / other_ns - 3.0).abs() < 1e-9, "{scaled_ns} is not 3 x {other_ns}");
+}
+
+#[test]
+fn a_share_of_a_memory_makes_what_lies_there_slower() {
+    let slow_ns = |stream_ns| {
+        let profile = with_speeds(1_000_000, stream_ns, 1.0);
+        let drafted = draft(&profile, &profile.machine, &wish(Strategy::Lifetimes, 16 * MIB));
+        drafted.unwrap().plan.expected.in_slowest_ns
+    };
+    // 12 (object, phase) pairs of a million lines; 10 ns a byte are 640 ns a line.
+    assert!((slow_ns(10.0) / (12.0 * 1e6 * 640.0) - 1.0).abs() < 0.01, "{}", slow_ns(10.0));
+    // What is faster than the description is not believed.
+    assert_eq!(slow_ns(1e-3), slow_ns(1e-6));
+}
+
+#[test]
+fn room_is_held_back_for_what_is_no_object() {
+    let room = |untracked_bytes, fast_bytes| {
+        let mut profile = profile(1, 1000);
+        profile.runs[0].seen.untracked_bytes = untracked_bytes;
+        let plan = draft(&profile, &profile.machine, &wish(Strategy::Joint, fast_bytes)).unwrap();
+        let peak = peak_bytes(&profile);
+        (plan.plan.fast_bytes() / MIB, plan.plan.machine.held_back_bytes / MIB, peak / MIB)
+    };
+    assert_eq!(room(0, 16 * MIB), (16, 0, 32));
+    assert_eq!(room(3 * MIB, 16 * MIB), (13, 3, 35));
+    // Never more than half of it.
+    assert_eq!(room(30 * MIB, 16 * MIB), (8, 8, 62));
+    let (all, held_back, _) = room(3 * MIB, u64::MAX);
+    let capacity = profile(1, 1).machine.tiers()[0].capacity_bytes / MIB;
+    assert_eq!((all, held_back), (capacity - 3, 3));
 }
 
 #[test]
@@ -283,7 +355,12 @@ fn any_plan() -> impl Strategy2<Value = Plan> {
         let module = |name: &str| PlannedModule { path: name.into(), build_id: "ab".into() };
         Plan {
             program: PlannedProgram { path: "/bin/app".into(), build_id: String::new() },
-            machine: PlannedMachine { name: "m".into(), memories: vec![memory(0), memory(1)] },
+            machine: PlannedMachine {
+                name: "m".into(),
+                memories: vec![memory(0), memory(1)],
+                held_back_bytes: 0,
+                moves: Vec::new(),
+            },
             asked: PlanOptions::default(),
             expected: Expected { access_ns: 1.5, gap: Some(0.1), ..Expected::default() },
             unplanned: Unplanned::Budget,

@@ -29,6 +29,7 @@ mod support;
 #[cfg(test)]
 mod testing;
 
+pub use emulator::region;
 pub use error::SamplerError;
 pub use support::{open, support};
 

@@ -15,10 +15,13 @@ use tiercel_machine::Machine;
 use tiercel_planner::{Objective, Strategy, score_ns};
 use tiercel_policy::Limit;
 use tiercel_profile::plan::{
-    Drafted, Plan, PlannedClass, PlannedPlace, PlannedSite, Unplanned, Wish, draft, peak_bytes,
-    write_plan,
+    Basis, Drafted, Plan, PlannedClass, PlannedPlace, PlannedSite, Unplanned, Wish, draft,
+    peak_bytes, write_plan,
 };
 use tiercel_profile::{Profile, place};
+
+/// Costs of moves that are shown: between two memories; of more the file has the others.
+const MOVES_SHOWN: usize = 2;
 
 /// What `tiercel plan` is told.
 #[derive(ClapArgs, Debug)]
@@ -160,7 +163,7 @@ impl WishArgs {
 pub fn plan(args: &PlanArgs) -> Result<()> {
     let profile = tiercel_profile::read(&args.profile)?;
     let machine = args.wish.machine_of(&profile)?;
-    let peak = peak_bytes(&profile.to_workload().workload);
+    let peak = peak_bytes(&profile);
     let drafted = draft(&profile, &machine, &args.wish.wish(args.wish.fast, peak))?;
     if let Some(site) = &args.explain {
         return say(&explain(&profile, &drafted, site)?);
@@ -261,6 +264,7 @@ fn promise(drafted: &Drafted, peak_bytes: u64) -> String {
         plan.asked.strategy,
         plan.asked.objective,
     );
+    text.push_str(&costs(plan));
     let gain = expected.in_slowest_ns - expected.access_ns;
     let most = expected.in_slowest_ns - expected.in_fastest_ns;
     let share = if most > 0.0 { gain / most * 100.0 } else { 0.0 };
@@ -279,6 +283,32 @@ fn promise(drafted: &Drafted, peak_bytes: u64) -> String {
         (false, None) => "this strategy knows no bound".to_owned(),
     };
     let _ = writeln!(text, "bound      {proven}");
+    text
+}
+
+/// What is held back, and what moves were reckoned to cost.
+fn costs(plan: &Plan) -> String {
+    let mut text = String::new();
+    let held_back = plan.machine.held_back_bytes;
+    if held_back > 0 {
+        let held_back = short_bytes(held_back);
+        let _ = writeln!(text, "held back  {held_back} for memory that is no object");
+    }
+    let name = |node| match plan.rank_of(node) {
+        Some(rank) => plan.machine.memories[rank].name.as_str(),
+        None => "?",
+    };
+    let moves = plan.machine.moves.iter().take(MOVES_SHOWN).map(|one| {
+        let basis = match one.basis {
+            Basis::Measured => "measured",
+            Basis::Scaled => "as was measured elsewhere",
+            Basis::Described => "by the description",
+        };
+        let (from, to) = (printable(name(one.from)), printable(name(one.to)));
+        format!("{from} to {to} {:.2} ns a byte, {basis}", one.ns_per_byte)
+    });
+    let moves: Vec<String> = moves.collect();
+    let _ = writeln!(text, "moves      {}", moves.join("; "));
     text
 }
 

@@ -15,10 +15,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
-use tiercel_daemon::name_sites;
 use tiercel_daemon::symbols::{Symbols, build_id, hex};
 use tiercel_daemon::units::short_bytes;
-use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
+use tiercel_daemon::{measure, name_sites};
+use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig, Speeds};
 
 /// Arguments of the program that are kept, bytes in all: command lines may have 2 MiB.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
@@ -28,7 +28,7 @@ pub fn record(args: &RecordArgs) -> ExitCode {
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.program[0]));
     let start_unix_ns = unix_ns();
     match start(args, &output) {
-        Ok(started) => finish(args, &output, start_unix_ns, started),
+        Ok((started, speeds)) => finish(args, &output, start_unix_ns, started, speeds),
         Err(error) => refuse(&error),
     }
 }
@@ -40,7 +40,8 @@ fn default_output(program: &OsStr) -> PathBuf {
     name.into()
 }
 
-fn start(args: &RecordArgs, output: &Path) -> Result<Started> {
+/// What the machine does is measured before the program is there to be held up.
+fn start(args: &RecordArgs, output: &Path) -> Result<(Started, Speeds)> {
     if args.limit < LIMIT_BYTES_MIN {
         bail!("--limit {}: must be at least {}", args.limit, short_bytes(LIMIT_BYTES_MIN));
     }
@@ -52,10 +53,22 @@ fn start(args: &RecordArgs, output: &Path) -> Result<Started> {
         ..EngineArgs::default()
     };
     let record = RecorderConfig { limit_bytes: args.limit, ..RecorderConfig::default() };
-    host_with_runtime(&args.program, recording_engine(&settings(&engine)?, record)?)
+    let settings = settings(&engine)?;
+    let mut engine = recording_engine(&settings, record)?;
+    let speeds = match settings.machine.name.as_str() {
+        "" => measure(engine.parts.mover.as_mut(), &engine.parts.machine),
+        _ => Speeds::default(), // a description is of another machine
+    };
+    Ok((host_with_runtime(&args.program, engine)?, speeds))
 }
 
-fn finish(args: &RecordArgs, output: &Path, start_unix_ns: u64, started: Started) -> ExitCode {
+fn finish(
+    args: &RecordArgs,
+    output: &Path,
+    start_unix_ns: u64,
+    started: Started,
+    speeds: Speeds,
+) -> ExitCode {
     let Ended { ending, farewell, remarks } = started.wait();
     let ending = match ending {
         Ok(ending) => ending,
@@ -68,7 +81,10 @@ fn finish(args: &RecordArgs, output: &Path, start_unix_ns: u64, started: Started
     let attached = farewell.as_ref().map_or(0, |end| end.summary.clients.attached);
     let profile = farewell.and_then(|farewell| farewell.profile).map(|profile| *profile);
     let kept = match profile {
-        Some(profile) => keep(args, output, start_unix_ns, ending, profile),
+        Some(mut profile) => {
+            profile.runs.iter_mut().for_each(|run| run.speeds.clone_from(&speeds));
+            keep(args, output, start_unix_ns, ending, profile)
+        }
         None => Err(anyhow::anyhow!("the daemon failed; no profile was written")),
     };
     for remark in remarks {

@@ -87,7 +87,7 @@ pub fn points_of(
     sizes: &[Limit],
     strategy: StrategyArg,
 ) -> Result<Vec<Point>> {
-    let peak = peak_bytes(&profile.to_workload().workload);
+    let peak = peak_bytes(profile);
     let sizes = match sizes.is_empty() {
         true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
         false => sizes.to_vec(),
@@ -96,7 +96,7 @@ pub fn points_of(
         let wish = WishArgs::usual(strategy).wish(fast, peak);
         let drafted = draft(profile, machine, &wish)?;
         let predicted = predict(profile, &drafted);
-        let fast_bytes = drafted.plan.fast_bytes();
+        let fast_bytes = drafted.plan.fast_bytes_of_all();
         Ok(Point {
             machine: machine.name.clone(),
             fast: wish.fast,

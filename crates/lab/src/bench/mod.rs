@@ -7,6 +7,7 @@ pub mod experiment;
 mod agent;
 mod boot;
 mod drive;
+mod foretold;
 mod oracle;
 mod ours;
 mod plan;

@@ -59,6 +59,9 @@ impl Agent {
         let mut summary = value["summary"].take();
         summary["remarks"] = value["remarks"].take();
         summary["sites"] = sites(&value["sites"]);
+        if let Method::Planned { .. } = spec.method {
+            summary["planned"] = planned(&fs::read_to_string(self.plan()).context("the plan")?)?;
+        }
         Ok(summary)
     }
 
@@ -98,6 +101,17 @@ impl Agent {
     }
 }
 
+/// What the plan expected, and what it rests on.
+fn planned(plan: &str) -> Result<serde_json::Value> {
+    let plan: serde_json::Value = serde_json::from_str(plan).context("the plan is no JSON")?;
+    let machine = &plan["machine"];
+    Ok(serde_json::json!({
+        "expected": plan["expected"],
+        "held_back_bytes": machine["held_back_bytes"],
+        "moves": machine["moves"],
+    }))
+}
+
 fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
@@ -116,6 +130,16 @@ fn sites(rows: &serde_json::Value) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_is_kept_with_what_it_expected() {
+        let kept = planned(
+            r#"{"machine":{"moves":[1],"held_back_bytes":7},"expected":{"gap":2},"sites":[]}"#,
+        );
+        let whole = serde_json::json!({"expected":{"gap":2},"held_back_bytes":7,"moves":[1]});
+        assert_eq!(kept.unwrap(), whole);
+        assert!(planned("{").is_err());
+    }
 
     #[test]
     fn sites_are_kept_by_their_accesses() {

@@ -7,6 +7,7 @@ use anyhow::Result;
 use tiercel_report::{Align, Bars, Lines, Series, Table};
 
 use super::experiment::{Half, Share};
+use super::foretold::foretold;
 use super::oracle::{self, Site};
 use super::row::{Failure, Measured, Row};
 use super::store::Manifest;
@@ -92,6 +93,10 @@ impl Summary {
             }
             section(&mut out, "Time over all-fast, by workload", &self.times(scene));
             section(&mut out, "Migration, overhead and residency (means)", &self.costs(scene));
+        }
+        if let Some((said, table)) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
+            let head = "\n### What plans foretold: time of the program over all-fast\n\n";
+            out += &format!("{head}{said}\n\n{}", table.markdown());
         }
         section(&mut out, "Objects, samples and moves", &self.objects());
         section(&mut out, "Odd runs", &self.odd());
@@ -462,7 +467,7 @@ fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 /// The first column is text, the others are numbers.
-fn table(columns: &[&str]) -> Table {
+pub(super) fn table(columns: &[&str]) -> Table {
     let align = |at: usize| if at == 0 { Align::Left } else { Align::Right };
     Table::new(
         columns.iter().enumerate().map(|(at, name)| ((*name).to_owned(), align(at))).collect(),

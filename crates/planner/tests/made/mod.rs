@@ -25,7 +25,8 @@ pub fn with_energy(memory: Memory, read: f64, write: f64, static_w_per_byte: f64
 }
 
 pub fn reads(phase: u32, reads: f64) -> Use {
-    Use { phase, reads, writes: 0.0, hit_ratio: 0.0, latency_weight: 1.0, threads: 1 }
+    let drawn_bytes = 0.0;
+    Use { phase, reads, writes: 0.0, hit_ratio: 0.0, latency_weight: 1.0, drawn_bytes, threads: 1 }
 }
 
 pub fn object(bytes: u64, lives: (u64, u64), uses: Vec<Use>) -> Object {

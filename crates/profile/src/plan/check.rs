@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use tiercel_machine::NodeId;
 use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_ROWS_MAX, SITE_FRAMES};
 
-use super::{Plan, PlannedClass, PlannedPlace, PlannedSite};
+use super::{Plan, PlannedClass, PlannedMove, PlannedPlace, PlannedSite};
 
 /// Most places of one plan: what a session has room for.
 pub const PLACES_MAX: usize = PLAN_ROWS_MAX;
@@ -37,7 +37,9 @@ pub fn check_plan(plan: &Plan) -> Result<(), String> {
         plan.expected.in_fastest_ns,
         plan.expected.gap.unwrap_or(0.0),
     ];
-    if !figures.iter().all(|figure| figure.is_finite()) {
+    let time = plan.expected.time.unwrap_or_default();
+    let time = [time.slowdown, time.error, time.all_slow, time.rest_ns];
+    if !figures.iter().chain(&time).all(|figure| figure.is_finite()) {
         return Err("an expected figure is no number".to_owned());
     }
     if plan.small_objects.is_some_and(|node| plan.rank_of(node).is_none()) {
@@ -69,6 +71,13 @@ fn check_machine(plan: &Plan) -> Result<(), String> {
         if memory.nodes.is_empty() || !memory.nodes.iter().all(|node| nodes.insert(*node)) {
             return Err(format!("memory {} has no node, or another's", memory.name));
         }
+    }
+    let between = |one: &PlannedMove| nodes.contains(&one.from) && nodes.contains(&one.to);
+    let costs = |one: &PlannedMove| one.ns_per_byte.is_finite() && one.ns_per_byte >= 0.0;
+    let moves = &plan.machine.moves;
+    if moves.len() > ARENAS_MAX * ARENAS_MAX || !moves.iter().all(|one| between(one) && costs(one))
+    {
+        return Err("a move that cannot be, or costs what nothing can".to_owned());
     }
     Ok(())
 }

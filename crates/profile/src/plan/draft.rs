@@ -3,17 +3,16 @@
 //! Knows nothing of files.
 
 use tiercel_machine::Machine;
-use tiercel_planner::{
-    self as planner, Copy, Memory, Objective, Options, PlanError, Strategy, Workload,
-};
+use tiercel_planner::{self as planner, Memory, Objective, Options, PlanError, Strategy};
 
-use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of};
+use super::pace::pace_of;
+use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of, predict};
 use crate::profile::Profile;
 use crate::workload::Told;
 
-/// How fast objects move, GB/s: `move_pages` took 2.4 to 4.5 us an OS page in a guest with several
-/// nodes.
-const COPY: Copy = Copy { threads: 1, gb_s_max: Some(1.2) };
+/// Of the room that was asked for, at most this part is held back for what is no object: a small
+/// program's plan would have no room else.
+const HELD_BACK_PARTS: u64 = 2;
 
 /// How a plan is wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +23,7 @@ pub struct Wish {
     pub objective: Objective,
     /// Most that time may grow for objectives other than time (0.1: a tenth).
     pub slowdown_max: Option<f64>,
-    /// Room in the fastest memory, bytes; at most its capacity is used.
+    /// Room in the fastest memory for all of the program, bytes; at most its capacity is used.
     pub fast_bytes: u64,
     /// The same as the user said it.
     pub fast: String,
@@ -72,16 +71,40 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
         return Err(DraftError::Empty);
     }
     let mut remarks = Vec::new();
-    let memories = memories_for(machine, wish.fast_bytes, &mut remarks);
+    let strategy = usable(profile, &told, wish.strategy, &mut remarks);
+    let mut drafted = draft_by(profile, machine, wish, strategy)?;
+    if wish.objective == Objective::Time && drafted.plan.expected.moved_bytes > 0 {
+        let still = draft_by(profile, machine, wish, Strategy::Lifetimes)?;
+        if still.plan.expected.access_ns <= drafted.plan.expected.access_ns {
+            drafted = still;
+            remarks.push("no moves pay here: every object stays where it is born".to_owned());
+        }
+    }
+    drafted.remarks.append(&mut remarks);
+    drafted.plan.expected.time = Some(predict(profile, &drafted));
+    Ok(drafted)
+}
+
+/// By one strategy, whatever others reach.
+fn draft_by(
+    profile: &Profile,
+    machine: &Machine,
+    wish: &Wish,
+    strategy: Strategy,
+) -> Result<Drafted, DraftError> {
+    let told = profile.to_workload();
+    let mut remarks = Vec::new();
+    let mut memories = memories_of(machine, &mut remarks);
     if memories.len() < 2 {
         return Err(DraftError::OneMemory(machine.name.clone()));
     }
-    let strategy = usable(profile, &told, wish.strategy, &mut remarks);
+    let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
+    let pace = pace_of(profile, machine, &mut memories);
     let options = Options {
         strategy,
         objective: wish.objective,
         slowdown_max: wish.slowdown_max,
-        copy: COPY,
+        copy: pace.copy,
         ..Options::default()
     };
     let found = planner::plan(&told.workload, &memories, &options)?;
@@ -93,7 +116,8 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
         machine,
         memories: &memories,
         found: &found,
-        copy: COPY,
+        pace,
+        held_back_bytes,
         options: PlanOptions {
             strategy: strategy_name(wish.strategy).to_owned(),
             objective: objective_name(wish.objective).to_owned(),
@@ -113,12 +137,23 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
     Ok(Drafted { plan, told, groups, memories, found, remarks })
 }
 
-/// The machine's memories, fastest first, of which the fastest has so much room.
-pub fn memories_for(machine: &Machine, fast_bytes: u64, remarks: &mut Vec<String>) -> Vec<Memory> {
-    let (mut memories, left) = Memory::of_machine(machine, None);
-    if let Some(fastest) = memories.first_mut() {
-        fastest.capacity_bytes = fastest.capacity_bytes.min(fast_bytes);
-    }
+/// Leaves a memory so much room for objects as `bytes` leave beside what is no object; returns what
+/// that takes.
+fn give_room(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u64 {
+    let room = memory.capacity_bytes.min(bytes);
+    let held_back = untracked_bytes.min(room / HELD_BACK_PARTS);
+    memory.capacity_bytes = room - held_back;
+    held_back
+}
+
+/// Most memory beside the objects in any run.
+fn untracked_bytes(profile: &Profile) -> u64 {
+    profile.runs.iter().map(|run| run.seen.untracked_bytes).max().unwrap_or(0)
+}
+
+/// The machine's memories, fastest first.
+fn memories_of(machine: &Machine, remarks: &mut Vec<String>) -> Vec<Memory> {
+    let (memories, left) = Memory::of_machine(machine, None);
     for tier in left {
         let nodes: Vec<String> = tier.nodes.iter().map(ToString::to_string).collect();
         remarks.push(format!(
@@ -130,8 +165,10 @@ pub fn memories_for(machine: &Machine, fast_bytes: u64, remarks: &mut Vec<String
     memories
 }
 
-/// Most bytes of live objects at a time, over all runs: what a share of the peak is a share of.
-pub fn peak_bytes(workload: &Workload) -> u64 {
+/// Most bytes of live objects at a time, over all runs, and of memory that is none: what a share of
+/// the peak is a share of.
+pub fn peak_bytes(profile: &Profile) -> u64 {
+    let workload = profile.to_workload().workload;
     let mut changes: Vec<(u64, i128)> = Vec::with_capacity(workload.objects.len() * 2);
     for object in &workload.objects {
         changes.push((object.birth_ns, i128::from(object.bytes)));
@@ -144,7 +181,7 @@ pub fn peak_bytes(workload: &Workload) -> u64 {
         live += change;
         peak = peak.max(live);
     }
-    u64::try_from(peak).unwrap_or(u64::MAX)
+    u64::try_from(peak).unwrap_or(u64::MAX).saturating_add(untracked_bytes(profile))
 }
 
 /// Only phases the program marks are known again in a run; between others nothing can move.

@@ -10,10 +10,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tiercel_machine::{Machine, NodeId};
-use tiercel_planner::{
-    Copy, MEMORIES_MAX, Memory, Placement, Workload, evaluate, object_cost, score_ns,
-};
+use tiercel_planner::{MEMORIES_MAX, Memory, Placement, Workload, evaluate, object_cost, score_ns};
 
+use super::pace::{Pace, planned_moves};
 use super::stack::numbered;
 use super::{
     Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine, PlannedMemory,
@@ -57,7 +56,9 @@ pub struct Asked<'a> {
     /// The planner's answer.
     pub found: &'a tiercel_planner::Plan,
     /// How fast it reckoned objects move.
-    pub copy: Copy,
+    pub pace: Pace,
+    /// What was held back of the fastest memory, bytes.
+    pub held_back_bytes: u64,
     /// How it was asked for.
     pub options: PlanOptions,
     /// The default for what it does not know.
@@ -250,7 +251,12 @@ fn planned_machine(asked: &Asked<'_>) -> PlannedMachine {
         },
         room_bytes: memory.capacity_bytes,
     });
-    PlannedMachine { name: asked.machine.name.clone(), memories: memories.collect() }
+    PlannedMachine {
+        name: asked.machine.name.clone(),
+        memories: memories.collect(),
+        held_back_bytes: asked.held_back_bytes,
+        moves: planned_moves(asked.memories, &asked.pace, |rank| node_of(asked, rank)),
+    }
 }
 
 /// By site, which is all that a run can tell apart: less than the planner promises by object.
@@ -269,7 +275,7 @@ fn expected(
         class.map_or(Placement::default(), |class| placement(workload, index, names, class))
     };
     let placements: Vec<Placement> = asked.groups.iter().enumerate().map(by_site).collect();
-    let (_, moves) = evaluate(workload, asked.memories, &asked.copy, &placements);
+    let (_, moves) = evaluate(workload, asked.memories, &asked.pace.copy, &placements);
     let moved = placements.iter().zip(&workload.objects);
     let gain_ns: f64 = plan.places().map(|place| place.gain_ns).sum::<f64>() + small_gain_ns;
     Expected {
@@ -278,6 +284,7 @@ fn expected(
         in_fastest_ns: workload.objects.iter().map(fastest).sum(),
         moved_bytes: moved.map(|(one, object)| object.bytes * one.moves.len() as u64).sum(),
         gap: promise.gap,
+        time: None,
     }
 }
 

@@ -14,6 +14,7 @@ mod compile;
 mod draft;
 mod file;
 mod make;
+mod pace;
 mod predict;
 mod stack;
 
@@ -22,12 +23,11 @@ use tiercel_machine::NodeId;
 
 pub use check::{PLACES_MAX, check_plan};
 pub use compile::{Fit, fit};
-pub use draft::{
-    DraftError, Drafted, Wish, draft, memories_for, objective_name, peak_bytes, strategy_name,
-};
+pub use draft::{DraftError, Drafted, Wish, draft, objective_name, peak_bytes, strategy_name};
 pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
 pub(crate) use make::CLASS_MIN;
 pub use make::{Asked, Group, plan_of, planned_place};
+pub use pace::Pace;
 pub use predict::{Prediction, predict};
 pub use stack::{StackKeys, numbered};
 
@@ -69,13 +69,46 @@ pub struct PlannedProgram {
 }
 
 /// A machine, as far as a plan needs it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedMachine {
     /// Its name.
     pub name: String,
     /// Its memories, fastest first.
     pub memories: Vec<PlannedMemory>,
+    /// What the plan leaves free of the fastest for memory that is no object, bytes: the program's
+    /// stacks and data, the runtime's own.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub held_back_bytes: u64,
+    /// What moving was reckoned to cost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<PlannedMove>,
+}
+
+/// What moving a byte costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedMove {
+    /// From this node.
+    pub from: NodeId,
+    /// To that one.
+    pub to: NodeId,
+    /// Nanoseconds.
+    pub ns_per_byte: f64,
+    /// What that rests on.
+    pub basis: Basis,
+}
+
+/// What a figure rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// Measured on this machine, beside the recorded run.
+    Measured,
+    /// Described, and scaled by what was measured on another machine.
+    Scaled,
+    /// The machine's description.
+    Described,
 }
 
 /// One kind of memory.
@@ -117,6 +150,9 @@ pub struct Expected {
     /// Share of the best possible gain that may be missing; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<f64>,
+    /// How long the program is expected to take, over all memory being fast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Prediction>,
 }
 
 /// The default for objects of sites a plan does not know.
@@ -239,10 +275,19 @@ impl Plan {
         self.machine.memories.iter().position(|memory| memory.nodes.contains(&node))
     }
 
-    /// Room of the fastest memory, bytes.
+    /// Room of the fastest memory for objects, bytes.
     pub fn fast_bytes(&self) -> u64 {
         self.machine.memories.first().map_or(0, |memory| memory.room_bytes)
     }
+
+    /// The same with what is held back for everything else.
+    pub fn fast_bytes_of_all(&self) -> u64 {
+        self.fast_bytes().saturating_add(self.machine.held_back_bytes)
+    }
+}
+
+fn is_none(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn is_zero(line: &u32) -> bool {

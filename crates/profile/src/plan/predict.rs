@@ -5,17 +5,19 @@
 //! Those are reckoned to have been served by the fastest memory of the machine that recorded, where
 //! a program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
 
-use tiercel_machine::Machine;
+use serde::{Deserialize, Serialize};
 use tiercel_planner::{Memory, object_cost};
 
 use super::Drafted;
+use super::pace::pace_of;
 use crate::profile::Profile;
 
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
 const DEVIATIONS: f64 = 1.96;
 
 /// What is expected of a plan, against all memory being fast.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Prediction {
     /// Time over that with everything in the fastest memory; 1: as fast.
     pub slowdown: f64,
@@ -48,15 +50,17 @@ pub fn predict(profile: &Profile, drafted: &Drafted) -> Prediction {
 fn rest_ns(profile: &Profile, drafted: &Drafted) -> f64 {
     let took_ns: f64 = profile.runs.iter().map(|run| run.duration_ns as f64).sum();
     let workload = &drafted.told.workload;
-    let recorded = fastest_of(&profile.machine);
-    let accesses_ns = recorded.map_or(0.0, |memory| {
-        workload.objects.iter().map(|object| object_cost(workload, object, &memory).time_ns).sum()
+    let accesses_ns = recorded(profile).first().map_or(0.0, |memory| {
+        workload.objects.iter().map(|object| object_cost(workload, object, memory).time_ns).sum()
     });
     (took_ns - accesses_ns).max(0.0)
 }
 
-fn fastest_of(machine: &Machine) -> Option<Memory> {
-    Memory::of_machine(machine, None).0.into_iter().next()
+/// Memories of the machine that recorded, at the pace that was measured there.
+fn recorded(profile: &Profile) -> Vec<Memory> {
+    let (mut memories, _) = Memory::of_machine(&profile.machine, None);
+    pace_of(profile, &profile.machine, &mut memories);
+    memories
 }
 
 /// Relative standard error of what can be won, from the samples of each object: n of them are right

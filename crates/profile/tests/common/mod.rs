@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, NodeId};
 use tiercel_profile::{
-    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, Site,
+    Access, Coarse, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen,
+    Site, Speeds, Stream,
 };
 
 pub fn text() -> impl Strategy<Value = Arc<str>> {
@@ -36,6 +37,13 @@ fn sites() -> impl Strategy<Value = Vec<Site>> {
     })
 }
 
+fn speeds(ns_per_byte: f64) -> Speeds {
+    let (from, to) = (NodeId(0), NodeId(2));
+    let stream =
+        Stream { node: to, read_ns_per_byte: ns_per_byte, write_ns_per_byte: 2.0 * ns_per_byte };
+    Speeds { streams: vec![stream], moves: vec![Copied { from, to, ns_per_byte }] }
+}
+
 fn run() -> impl Strategy<Value = Run> {
     let figures = (any::<u32>(), 1u64..1 << 40, 0.0f64..1e6, any::<bool>(), any::<u32>());
     (proptest::collection::vec("\\PC{0,8}", 1..3), figures).prop_map(
@@ -51,6 +59,7 @@ fn run() -> impl Strategy<Value = Run> {
             sample_period,
             misses_only,
             seen: Seen { samples: u64::from(samples), births: 3, ..Seen::default() },
+            speeds: speeds(f64::from(samples % 7) + 0.25),
         },
     )
 }

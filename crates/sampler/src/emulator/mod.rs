@@ -24,6 +24,9 @@ use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, 
 
 mod btf;
 mod device;
+mod region;
+
+pub use region::region;
 
 /// The kernel's description of its own types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -1,0 +1,195 @@
+//! What moving and streaming cost here, measured before a program runs.
+//! In: a mover, a machine. Out: [`Speeds`]. Knows nothing of programs, or of what figures are for.
+//!
+//! A block of our own memory goes from the fastest node to each other tier's first node and back;
+//! on each it is read and changed from end to end. A thread gets what it gets at this moment: the
+//! share of the machine that others leave.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use tiercel_ledger::movement::{Move, Reason};
+use tiercel_machine::{Machine, NodeId};
+use tiercel_mover::Mover;
+use tiercel_profile::{Copied, Speeds, Stream};
+
+/// Bytes of the block: twice the lab's last cache, so that a second turn finds nothing of the first
+/// in it. Where caches are larger streams look faster than memory is, which plans do not believe.
+const BLOCK_BYTES: usize = 8 << 20;
+
+/// Alignment of the block, bytes: the largest OS page there is, but huge ones.
+const ALIGNMENT: usize = 64 << 10;
+
+/// Nothing more is begun after so long: a program waits to be started.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of a block so much must have moved for its time to say something, in hundredths.
+const MOVED_MIN: usize = 95;
+
+/// Measures what one thread gets of the machine's tiers. Nothing on one tier, or on paper.
+pub fn measure(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
+    tiercel_sampler::region(|| measured(mover, machine))
+}
+
+fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
+    let tiers = machine.tiers();
+    let mut nodes = tiers.iter().filter_map(|tier| tier.nodes.first().copied());
+    let mut speeds = Speeds::default();
+    let (Some(fastest), false) = (nodes.next(), mover.is_modelled()) else { return speeds };
+    let (began, mut block) = (Instant::now(), None);
+    for node in nodes.take_while(|_| began.elapsed() < PATIENCE) {
+        let block = block.get_or_insert_with(Block::new);
+        if block.go(mover, fastest).is_none() {
+            break;
+        }
+        if speeds.streams.is_empty() {
+            speeds.streams.push(block.stream(fastest));
+        }
+        let there = block.go(mover, node);
+        if there.is_some() {
+            speeds.streams.push(block.stream(node));
+        }
+        let back = there.and_then(|_| block.go(mover, fastest));
+        let ways = [(fastest, node, there), (node, fastest, back)];
+        let known = ways.into_iter().filter_map(|(from, to, ns)| {
+            let ns_per_byte = ns.filter(|ns| *ns > 0.0)?;
+            Some(Copied { from, to, ns_per_byte })
+        });
+        speeds.moves.extend(known);
+    }
+    speeds
+}
+
+/// Memory that was touched, and the aligned part of it that moves.
+struct Block {
+    memory: Vec<u64>,
+    first: usize,
+}
+
+const WORD_BYTES: usize = size_of::<u64>();
+const WORDS: usize = BLOCK_BYTES / WORD_BYTES;
+
+impl Block {
+    fn new() -> Block {
+        // Not zeros: those the kernel would not back with memory before they are written.
+        let memory = vec![1u64; WORDS + ALIGNMENT / WORD_BYTES];
+        let addr = memory.as_ptr() as usize;
+        let first = (addr.next_multiple_of(ALIGNMENT) - addr) / WORD_BYTES;
+        Block { memory, first }
+    }
+
+    fn words(&mut self) -> &mut [u64] {
+        &mut self.memory[self.first..][..WORDS]
+    }
+
+    /// Nanoseconds a byte took to move; `None` where the block is not there now.
+    fn go(&mut self, mover: &mut dyn Mover, to: NodeId) -> Option<f64> {
+        let asked = Move {
+            pid: std::process::id(),
+            addr: self.words().as_ptr() as u64,
+            bytes: BLOCK_BYTES as u64,
+            from: None,
+            to,
+            reason: Reason::Asked,
+            gain_ns_per_s: 0.0,
+            cost_ns: 0.0,
+        };
+        let outcomes = mover.execute(&[asked]);
+        let outcome = outcomes.first()?;
+        if outcome.resident_bytes < (BLOCK_BYTES * MOVED_MIN / 100) as u64 {
+            return None;
+        }
+        Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
+    }
+
+    /// The second of two turns each: the first one writes back what moving left in the caches.
+    fn stream(&mut self, node: NodeId) -> Stream {
+        let words = self.words();
+        let read = || {
+            let began = Instant::now();
+            black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
+            ns_per_byte(began)
+        };
+        let (_, read_ns_per_byte) = (read(), read());
+        let mut write = || {
+            let began = Instant::now();
+            words.iter_mut().for_each(|word| *word = word.wrapping_add(1));
+            black_box(&mut *words);
+            ns_per_byte(began)
+        };
+        let (_, write_ns_per_byte) = (write(), write());
+        Stream { node, read_ns_per_byte, write_ns_per_byte }
+    }
+}
+
+/// Above 0, whatever the clock says.
+fn ns_per_byte(began: Instant) -> f64 {
+    began.elapsed().as_nanos().max(1) as f64 / BLOCK_BYTES as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_ledger::movement::Outcome;
+    use tiercel_mover::{Range, Residency, ResidencyError};
+
+    /// Moves at 3 ns a byte, but nothing to `full`.
+    struct Pretending {
+        full: Option<NodeId>,
+        modelled: bool,
+    }
+
+    impl Mover for Pretending {
+        fn execute(&mut self, moves: &[Move]) -> Vec<Outcome> {
+            let outcome = |asked: &Move| {
+                let done = if self.full == Some(asked.to) { 0 } else { asked.bytes };
+                Outcome {
+                    asked: asked.clone(),
+                    moved_bytes: done,
+                    resident_bytes: done,
+                    absent_bytes: 0,
+                    failed: Vec::new(),
+                    took_ns: 3 * asked.bytes,
+                }
+            };
+            moves.iter().map(outcome).collect()
+        }
+
+        fn residency(&mut self, _: u32, _: &[Range]) -> Vec<Result<Residency, ResidencyError>> {
+            Vec::new()
+        }
+
+        fn name(&self) -> &'static str {
+            "pretending"
+        }
+
+        fn is_modelled(&self) -> bool {
+            self.modelled
+        }
+    }
+
+    fn speeds(full: Option<u16>, modelled: bool) -> Speeds {
+        let machine = Machine::builtin("spr-cxl").expect("built in").expect("sound");
+        measure(&mut Pretending { full: full.map(NodeId), modelled }, &machine)
+    }
+
+    #[test]
+    fn every_tier_is_measured_there_and_back() {
+        let speeds = speeds(None, false);
+        let tiers = Machine::builtin("spr-cxl").unwrap().unwrap().tiers().len();
+        assert_eq!(speeds.streams.len(), tiers);
+        assert_eq!(speeds.moves.len(), 2 * (tiers - 1));
+        assert!(speeds.moves.iter().all(|one| one.ns_per_byte == 3.0), "{speeds:?}");
+        let above = |s: &Stream| s.read_ns_per_byte > 0.0 && s.write_ns_per_byte > 0.0;
+        assert!(speeds.streams.iter().all(above), "{speeds:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_moved_is_not_measured() {
+        // No room where the block should begin.
+        let fastest = Machine::builtin("spr-cxl").unwrap().unwrap().tiers()[0].nodes[0];
+        assert!(speeds(Some(fastest.0), false).is_empty());
+        // Nor on paper.
+        assert!(speeds(None, true).is_empty());
+    }
+}

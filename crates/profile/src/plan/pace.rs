@@ -1,0 +1,132 @@
+//! What moves and streams cost where a plan is for: as measured when the profile was recorded.
+//! In: a profile's [`Speeds`], a machine's memories. Out: the memories with what one thread gets of
+//! them, a [`Copy`], and what each figure rests on. Knows nothing of objects.
+//!
+//! A machine's description says what all of it can do. A program has a share, which only
+//! measuring tells: a thread beside 31 others draws a thirty-second of a memory. On another machine
+//! the share is taken to be the same: its figures are scaled by how much less was measured here
+//! than the description says.
+
+use tiercel_machine::{Machine, NodeId};
+use tiercel_planner::{Copy, MEMORIES_MAX, Memory, Scaling, move_cost_per_byte};
+
+use super::{Basis, PlannedMove};
+use crate::profile::Profile;
+use crate::speeds::Speeds;
+
+/// How fast objects move where nothing was measured, GB/s: `move_pages` took 2.4 to 4.5 us an OS
+/// page in a guest with several nodes.
+const COPY: Copy =
+    Copy { threads: 1, gb_s_max: Some(1.2), measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] };
+
+/// What is known of a machine's pace.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How fast objects move.
+    pub copy: Copy,
+    /// What measured figures rest on; others rest on the description.
+    pub basis: Basis,
+}
+
+/// How many times as long something takes as the description says; at least as long.
+#[derive(Clone, Copy)]
+struct Slower {
+    read: f64,
+    write: f64,
+}
+
+/// Puts what was measured into `memories`, which are those of `machine`.
+pub(super) fn pace_of(profile: &Profile, machine: &Machine, memories: &mut [Memory]) -> Pace {
+    let mut pace = Pace { copy: COPY, basis: Basis::Described };
+    let measured = profile.runs.iter().rev().map(|run| &run.speeds).find(|one| !one.is_empty());
+    let Some(speeds) = measured else { return pace };
+    let (recorded, _) = Memory::of_machine(&profile.machine, None);
+    let streams = streams(speeds, &recorded);
+    let moves = moves(speeds, &recorded);
+    if profile.machine == *machine {
+        pace.basis = Basis::Measured;
+        for (at, slower) in streams {
+            share_out(&mut memories[at], slower);
+        }
+        for (from, to, ns, _) in moves {
+            pace.copy.measured_ns[from][to] = ns;
+        }
+        return pace;
+    }
+    pace.basis = Basis::Scaled;
+    let all = Slower {
+        read: mean(streams.iter().map(|(_, slower)| slower.read)),
+        write: mean(streams.iter().map(|(_, slower)| slower.write)),
+    };
+    memories.iter_mut().for_each(|memory| share_out(memory, all));
+    let times = mean(moves.iter().map(|(.., times)| *times));
+    let pairs = (0..memories.len()).flat_map(|a| (0..memories.len()).map(move |b| (a, b)));
+    for (from, to) in pairs.filter(|(from, to)| from != to && !moves.is_empty()) {
+        let described = move_cost_per_byte(memories, from, to, &COPY).time_ns;
+        pace.copy.measured_ns[from][to] = described * times;
+    }
+    pace
+}
+
+/// For a plan's file: what a byte costs from each memory to each other one.
+pub(super) fn planned_moves(
+    memories: &[Memory],
+    pace: &Pace,
+    node: impl Fn(usize) -> NodeId,
+) -> Vec<PlannedMove> {
+    let pairs = (0..memories.len()).flat_map(|a| (0..memories.len()).map(move |b| (a, b)));
+    let one = |(from, to): (usize, usize)| PlannedMove {
+        from: node(from),
+        to: node(to),
+        ns_per_byte: move_cost_per_byte(memories, from, to, &pace.copy).time_ns,
+        basis: if pace.copy.measured_ns[from][to] > 0.0 { pace.basis } else { Basis::Described },
+    };
+    pairs.filter(|(from, to)| from != to).map(one).collect()
+}
+
+/// By memory of the machine that recorded, how much slower one thread's streams are.
+fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slower)> {
+    let known = speeds.streams.iter().filter_map(|stream| {
+        let at = rank_of(recorded, stream.node)?;
+        // What is faster than described came out of a cache.
+        let read = (stream.read_ns_per_byte * recorded[at].read_gb_s_with(1)).max(1.0);
+        let write = (stream.write_ns_per_byte * recorded[at].write_gb_s_with(1)).max(1.0);
+        Some((at, Slower { read, write }))
+    });
+    known.collect()
+}
+
+/// From, to, nanoseconds a byte, how many times as many as described.
+fn moves(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, usize, f64, f64)> {
+    let known = speeds.moves.iter().filter_map(|one| {
+        let (from, to) = (rank_of(recorded, one.from)?, rank_of(recorded, one.to)?);
+        let described = move_cost_per_byte(recorded, from, to, &COPY).time_ns;
+        (from != to).then_some((from, to, one.ns_per_byte, one.ns_per_byte / described))
+    });
+    known.collect()
+}
+
+fn rank_of(memories: &[Memory], node: NodeId) -> Option<usize> {
+    memories.iter().position(|memory| memory.nodes.contains(&node))
+}
+
+/// Geometric; 1 of nothing.
+fn mean(factors: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = factors.fold((0.0, 0), |(sum, count), one| (sum + one.ln(), count + 1));
+    if count == 0 { 1.0 } else { (sum / f64::from(count)).exp() }
+}
+
+/// One thread gets as little as was measured, more threads more, up to what all get.
+fn share_out(memory: &mut Memory, slower: Slower) {
+    if slower.read <= 1.0 && slower.write <= 1.0 {
+        return;
+    }
+    let read_gb_s = memory.read_gb_s_with(1) / slower.read;
+    let write_gb_s = memory.write_gb_s_with(1) / slower.write;
+    let threads = (memory.read_gb_s / read_gb_s).max(memory.write_gb_s / write_gb_s).ceil() as u32;
+    memory.scaling = vec![Scaling { threads: 1, read_gb_s, write_gb_s }];
+    if threads > 1 {
+        let (read_gb_s, write_gb_s) = (memory.read_gb_s, memory.write_gb_s);
+        memory.scaling.push(Scaling { threads, read_gb_s, write_gb_s });
+    }
+}

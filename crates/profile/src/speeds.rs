@@ -1,0 +1,71 @@
+//! What one thread does on a machine: how long a byte takes to read, to change, to move.
+//! In: measurements. Out: [`Speeds`], plain data. Knows nothing of who measures, or of plans.
+
+use serde::{Deserialize, Serialize};
+use tiercel_machine::NodeId;
+
+/// Most figures of a kind: every node to every node of a large machine.
+const FIGURES_MAX: usize = 4096;
+
+/// Longest a byte may take, nanoseconds: a byte a millisecond is no memory.
+const NS_PER_BYTE_MAX: f64 = 1e6;
+
+/// What was measured; nothing where nothing was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Speeds {
+    /// Going through memory once, by node.
+    pub streams: Vec<Stream>,
+    /// Moving memory.
+    pub moves: Vec<Copied>,
+}
+
+/// One thread going through memory of a node, whatever else the machine does.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// The node.
+    pub node: NodeId,
+    /// Reading a byte, nanoseconds.
+    pub read_ns_per_byte: f64,
+    /// Reading, changing and writing a byte, nanoseconds.
+    pub write_ns_per_byte: f64,
+}
+
+/// A mover's thread moving memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Copied {
+    /// From this node.
+    pub from: NodeId,
+    /// To that one.
+    pub to: NodeId,
+    /// A byte, nanoseconds.
+    pub ns_per_byte: f64,
+}
+
+impl Speeds {
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty() && self.moves.is_empty()
+    }
+
+    /// Whether all figures can be.
+    pub(crate) fn is_sound(&self) -> bool {
+        let can_be = |ns: f64| ns > 0.0 && ns <= NS_PER_BYTE_MAX;
+        self.streams.len() <= FIGURES_MAX
+            && self.moves.len() <= FIGURES_MAX
+            && self
+                .streams
+                .iter()
+                .all(|s| can_be(s.read_ns_per_byte) && can_be(s.write_ns_per_byte))
+            && self.moves.iter().all(|one| can_be(one.ns_per_byte))
+    }
+
+    /// Takes in what another part of the same run measured, where this one measured nothing.
+    pub(crate) fn absorb(&mut self, other: &Speeds) {
+        if self.is_empty() {
+            self.clone_from(other);
+        }
+    }
+}
