@@ -201,6 +201,24 @@ struct tcl_plan_row {
 
 /* ---- Header and control -------------------------------------------------------------------- */
 
+/* What backs the heap of a program: ordinary memory; vregions (docs/pools.md); vregions in
+ * memory of the daemon's pools. */
+enum tcl_backing { TCL_BACKING_KERNEL = 0, TCL_BACKING_VMEM = 1, TCL_BACKING_POOLS = 2 };
+
+/* Moves that the program itself executes, and what came of them. Bytes are its claim. */
+#define TCL_MOVES_MAX 64u
+struct tcl_move {
+    uint64_t addr;  /* a multiple of TCL_PAGE */
+    uint64_t bytes; /* likewise */
+    int32_t node;
+    uint32_t pad;
+};
+struct tcl_moved {
+    uint64_t bytes; /* of vregions that are on the node now */
+    int32_t error;  /* errno of the first that is not; 0 */
+    uint32_t pad;
+};
+
 struct tcl_header {
     uint32_t magic;
     uint32_t version;
@@ -223,6 +241,9 @@ struct tcl_header {
     uint64_t phase_entered;
     uint32_t phase_count;     /* names handed out, phase 0 among them */
     uint32_t phase_overflows; /* entries not told: no room for the name, or another thread's turn */
+    uint32_t is_mover;        /* 1: control.moves are executed here, by a thread of the runtime */
+    uint32_t moves_done;      /* the last control.moves_asked that was answered; a futex. Release */
+    struct tcl_moved moved[TCL_MOVES_MAX];
 };
 
 #define TCL_ARENAS_MAX 8u
@@ -261,7 +282,11 @@ struct tcl_control {
     /* The first so many large objects of a site get a site each, which has one frame more: no
      * module, and which birth of the site it is, from 1. 0: none does. */
     uint32_t numbered_births;
-    uint8_t pad[4096 - 148 - TCL_STOPS_MAX * 8];
+    uint32_t backing;     /* enum tcl_backing; looked at once, when the program starts */
+    uint32_t moves_asked; /* changes with every question; a futex. Release, after what it asks */
+    uint32_t move_count;  /* of `moves`; 0: what was asked before is no longer wanted */
+    struct tcl_move moves[TCL_MOVES_MAX];
+    uint8_t pad[4096 - 160 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
 };
 #define TCL_BIRTH_CREDIT (256 << 10)
 
@@ -365,6 +390,8 @@ TCL_ASSERT(sizeof(struct tcl_run) == 16, "run");
 TCL_ASSERT(sizeof(struct tcl_map) == 32, "map");
 TCL_ASSERT(sizeof(struct tcl_header) <= 4096, "header");
 TCL_ASSERT(sizeof(struct tcl_control) == 4096, "control");
+TCL_ASSERT(sizeof(struct tcl_move) == 24, "move");
+TCL_ASSERT(sizeof(struct tcl_moved) == 16, "moved");
 TCL_ASSERT(sizeof(struct tcl_phase_name) == 64, "phase name");
 TCL_ASSERT(sizeof(struct tcl_plan_row) == 24, "plan row");
 TCL_ASSERT(TCL_PHASES_AT + TCL_PHASES_MAX * 64 <= TCL_PLAN_AT, "phases");

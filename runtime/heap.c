@@ -216,8 +216,11 @@ uint8_t tcl_arena_bind(unsigned k) {
     if (arenas[k].node != node) {
         __atomic_store_n(&arenas[k].node, node, __ATOMIC_RELAXED);
         for (size_t unit = 0; node >= 0 && unit < UNITS_MAX; unit++)
-            if (unit_arena[unit] == k + 1)
-                tcl_os_bind(tcl_heap_range.base + (unit << UNIT_SHIFT), UNIT, node);
+            if (unit_arena[unit] == k + 1) {
+                uintptr_t start = tcl_heap_range.base + (unit << UNIT_SHIFT);
+                tcl_os_bind(start, UNIT, node);
+                tcl_vmem_rebind(start, UNIT, node);
+            }
     }
     heap_unlock(&tcl_heap_lock);
     return told;
@@ -237,8 +240,9 @@ static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_
         return 0;
     for (size_t i = 0; i < bytes >> UNIT_SHIFT; i++)
         unit_arena[((*next - tcl_heap_range.base) >> UNIT_SHIFT) + i] = (uint8_t)(k + 1);
-    tcl_os_bind(*next, bytes, arenas[k].node);
     uintptr_t start = *next;
+    if (!tcl_vmem_is_backing() || !tcl_vmem_back(start, bytes, start, arenas[k].node, false))
+        tcl_os_bind(start, bytes, arenas[k].node);
     *next += bytes;
     return start;
 }
@@ -283,6 +287,16 @@ void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
         return NULL; /* the units stay claimed: address space only */
     return (void *)start;
+}
+
+void tcl_heap_back(void) {
+    heap_lock(&tcl_heap_lock);
+    for (size_t i = 0; i < chunk_count; i++)
+        tcl_vmem_back(chunks[i].start, chunks[i].end - chunks[i].start, chunks[i].opened,
+                      arenas[tcl_arena_of_page(page_number(chunks[i].start))].node, true);
+    for (uintptr_t at = tcl_heap_range.base; at < next_small; at += UNIT)
+        tcl_vmem_back(at, UNIT, at + UNIT, arenas[tcl_arena_of_page(page_number(at))].node, true);
+    heap_unlock(&tcl_heap_lock);
 }
 
 size_t tcl_small_top(void) {
@@ -507,8 +521,8 @@ void tcl_pages_purge(bool all) {
         heap_unlock(&tcl_heap_lock);
         bool clean[PURGE_BATCH];
         for (int i = 0; i < count; i++)
-            clean[i] = madvise((void *)page_address(number_of(batch[i])),
-                               (size_t)batch[i]->total << PAGE_SHIFT, MADV_DONTNEED) == 0;
+            clean[i] = tcl_os_clear(page_address(number_of(batch[i])),
+                                    (size_t)batch[i]->total << PAGE_SHIFT) == 0;
         heap_lock(&tcl_heap_lock);
         bool failed = false;
         for (int i = 0; i < count; i++) {

@@ -32,10 +32,6 @@
 /* Objects below this many bytes are small slots. */
 #define SMALL_LIMIT ((size_t)4096)
 
-/* True between our fork handlers, for the forking thread: it holds every lock below, and handlers
- * of other libraries that run after ours may allocate. */
-TCL_HIDDEN extern __thread bool tcl_in_fork;
-
 static inline int heap_lock(pthread_mutex_t *mutex) {
     return tcl_unlikely(tcl_in_fork) ? 0 : pthread_mutex_lock(mutex);
 }
@@ -119,10 +115,6 @@ static inline uintptr_t range_end(void) {
 /* Reserves at most TCL_RANGE_MAX bytes and what describes them, halving down to `least` while that
  * fails; both parts are multiples of `align`. Without access rights: nothing is committed. */
 TCL_HIDDEN bool tcl_range_reserve(struct range *range, size_t least, size_t align);
-
-/* True when memory is accounted when opened (RLIMIT_AS, RLIMIT_DATA, overcommit 2): then nothing is
- * opened ahead of need. Valid after tcl_heap_init. */
-TCL_HIDDEN extern bool tcl_frugal;
 
 /* ---- heap.c: chunks, bins, coalescing, purge. `lock`: callers hold tcl_heap_lock ------------- */
 

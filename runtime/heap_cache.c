@@ -250,7 +250,7 @@ static struct run *take_cached(unsigned k, unsigned class) {
 
 static void zero_dirt(void *p, size_t dirty, size_t pages) {
     dirty = dirty < pages ? dirty : pages;
-    if (dirty < ZERO_BY_KERNEL || madvise(p, dirty << PAGE_SHIFT, MADV_DONTNEED) != 0)
+    if (dirty < ZERO_BY_KERNEL || tcl_os_clear((uintptr_t)p, dirty << PAGE_SHIFT) != 0)
         memset(p, 0, dirty << PAGE_SHIFT);
 }
 

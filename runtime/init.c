@@ -13,16 +13,19 @@ __thread bool tcl_in_fork;
 
 static void before_fork(void) {
     tcl_heap_before_fork();
+    tcl_vmem_before_fork();
     tcl_in_fork = true;
 }
 
 static void after_fork_parent(void) {
     tcl_in_fork = false;
+    tcl_vmem_after_fork_parent();
     tcl_heap_after_fork_parent();
 }
 
 static void after_fork_child(void) {
     tcl_in_fork = false;
+    tcl_vmem_after_fork_child();
     tcl_heap_after_fork_child();
     /* The life page is wiped already. The child attaches at its first birth and not here: most
      * children exec before that, and need neither a session nor its cost. */

@@ -416,7 +416,13 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
 TCL_EXPORT int mprotect(void *addr, size_t bytes, int prot) {
     if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, bytes)))
         return tcl_vmem_protect((uintptr_t)addr, bytes, prot);
+    tcl_vmem_rights((uintptr_t)addr, bytes, prot);
     return (int)syscall(SYS_mprotect, addr, bytes, prot);
+}
+
+/* Only the heap's memory may need more than the kernel does. */
+TCL_EXPORT int madvise(void *addr, size_t bytes, int advice) {
+    return tcl_os_madvise(addr, bytes, advice);
 }
 
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {

@@ -60,8 +60,8 @@ static bool fork_holds_maps, fork_holds_sites;
 
 static const char *attach(void);
 static bool prepare(void);
+static void take_backing(void);
 static void say(const char *what);
-static void say_line(const char *what);
 
 void tcl_session_start(void) {
     int saved = errno;
@@ -75,16 +75,29 @@ void tcl_session_start(void) {
             daemon_address.sun_family = AF_UNIX;
             strcpy(daemon_address.sun_path, path);
             const char *failure = prepare() ? attach() : "the session's memory";
+            if (!failure)
+                take_backing();
             if (failure)
                 say(failure);
             else if (!tcl_is_our_malloc())
-                say_line("this program brings its own malloc; only what it maps is tracked");
+                tcl_say("this program brings its own malloc; only what it maps is tracked");
             if (failure && errno == EAGAIN) /* it is there, and busy: it is asked again later */
                 atomic_store(&tcl_mode, TCL_MODE_TRACKED);
         }
     }
     tcl_map_start();
     errno = saved;
+}
+
+/* Said once, as the program starts. */
+static void take_backing(void) {
+    uint32_t backing = __atomic_load_n(&tcl_control()->backing, __ATOMIC_ACQUIRE);
+    if (backing == TCL_BACKING_KERNEL || backing > TCL_BACKING_POOLS || !tcl_is_our_malloc())
+        return;
+    if (tcl_frugal)
+        tcl_say("address space or memory is limited: the heap stays ordinary memory");
+    else
+        tcl_vmem_back_heap(backing == TCL_BACKING_POOLS);
 }
 
 static void attach_again(void) {
@@ -187,7 +200,7 @@ static void say_parts(const char *const *parts, size_t count) {
     syscall(SYS_write, STDERR_FILENO, line, used);
 }
 
-static void say_line(const char *what) {
+void tcl_say(const char *what) {
     say_parts((const char *[]){"tiercel: ", what, "\n"}, 3);
 }
 
@@ -283,6 +296,7 @@ static int make_memfd(void) {
         .range_base = range_base,
         .range_pages = range_pages,
         .pid = (uint32_t)syscall(SYS_getpid),
+        .is_mover = tcl_vmem_is_mover(),
     };
     struct tcl_control control = {0};
     /* Written, not stored: a full memory is then an error and not a SIGBUS. */

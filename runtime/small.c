@@ -9,7 +9,7 @@
  *                  the node a thread prefers is the arena new blocks should be born in
  *   its blocks     are seen where arena.c enters and removes a page in the page map
  *   its options    cannot be set from the environment
- *   its mmap       goes past our interposed one
+ *   its mmap       goes past our interposed one, its madvise knows what is under the heap
  *   its life       is started from our constructor; it never cleans up at exit
  */
 #include "heap.h"
@@ -81,9 +81,11 @@ static void start_options(void);
 #undef _mi_arenas_page_alloc
 #define mmap tcl_os_mmap
 #define munmap tcl_os_munmap
+#define madvise tcl_os_madvise
 #include <src/prim/prim.c>
 #undef mmap
 #undef munmap
+#undef madvise
 #include <src/random.c>
 #include <src/stats.c>
 #include <src/theap.c>

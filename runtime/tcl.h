@@ -85,6 +85,10 @@ TCL_HIDDEN uint32_t tcl_next_carve(void);
 
 /* ---- The allocator, called by tracking (heap.c, small.c) ------------------------------------- */
 
+/* True when memory is accounted when opened (RLIMIT_AS, RLIMIT_DATA, overcommit 2): then nothing is
+ * opened ahead of need. Valid after the first allocation. */
+TCL_HIDDEN extern bool tcl_frugal;
+
 /* The reserved range: base address and OS pages; pages 0 when none could be had. */
 TCL_HIDDEN void tcl_range(uintptr_t *base, size_t *pages);
 
@@ -111,7 +115,43 @@ TCL_HIDDEN void tcl_openmp_start(void);
 /* A connection to the daemon, for one message each way; -1 and errno: ENOENT, none was named. */
 TCL_HIDDEN int tcl_daemon_connect(void);
 
-/* ---- Vregions (vmem.c), called by map.c ------------------------------------------------------ */
+/* True between our fork handlers, for the forking thread: it holds every lock of the heap and of
+ * vregions, and handlers of other libraries that run after ours may allocate. */
+TCL_HIDDEN extern __thread bool tcl_in_fork;
+
+/* ---- Vregions under the heap (vmem_arena.c) ---------------------------------------------------
+ */
+
+/* From now on fresh memory of the heap is vregions; and what there is becomes one. In a program
+ * with one thread only. `pools`: of the daemon's. */
+TCL_HIDDEN void tcl_vmem_back_heap(bool pools);
+/* True when the heap asks for vregions. */
+TCL_HIDDEN bool tcl_vmem_is_backing(void);
+/* Puts a vregion under a piece of the heap that is empty (`live`: that may hold something). False:
+ * it stays as it is. Addresses up to `open` may be used. */
+TCL_HIDDEN bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live);
+/* Memory of the heap is given back and zero from now on, whatever is under it. -1 and errno:
+ * nobody knows what is in it. */
+TCL_HIDDEN int tcl_os_clear(uintptr_t start, size_t bytes);
+/* As madvise, of the heap or not. */
+TCL_HIDDEN int tcl_os_madvise(void *start, size_t bytes, int advice);
+/* The program set the rights of memory of the heap: it stays where it is. */
+TCL_HIDDEN void tcl_vmem_rights(uintptr_t start, size_t bytes, int prot);
+/* The heap's memory is wished for on another node. */
+TCL_HIDDEN void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node);
+/* True when this process executes the daemon's moves. (vmem_asked.c) */
+TCL_HIDDEN bool tcl_vmem_is_mover(void);
+/* What there is of the heap, as vregions. */
+TCL_HIDDEN void tcl_heap_back(void);
+
+/* A line on stderr, in one write, without stdio or malloc. */
+TCL_HIDDEN void tcl_say(const char *what);
+
+/* ---- Vregions (vmem.c), called by init.c and map.c --------------------------------------------
+ */
+
+TCL_HIDDEN void tcl_vmem_before_fork(void), tcl_vmem_after_fork_parent(void),
+    tcl_vmem_after_fork_child(void);
 
 /* True when a vregion overlaps; one load where there are none. */
 TCL_HIDDEN bool tcl_vmem_any(uintptr_t start, size_t bytes);

@@ -33,14 +33,30 @@
 
 size_t vmem_twin_bytes, vmem_twin_limit;
 
-static struct vmem_region regions[VMEM_REGIONS_MAX];
-static _Atomic unsigned region_count; /* slots ever used */
-static pthread_mutex_t vmem_lock = PTHREAD_MUTEX_INITIALIZER;
+struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
+static unsigned region_count;    /* slots ever used */
+static _Atomic unsigned of_ours; /* slots ever used by vregions of the program's own */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_started;
 
 static int fail(int error) {
     errno = error;
     return -1;
+}
+
+/* Between the handlers of a fork the forking thread has it already. */
+void vmem_lock(void) {
+    if (!tcl_in_fork)
+        pthread_mutex_lock(&lock);
+}
+
+void vmem_unlock(void) {
+    if (!tcl_in_fork)
+        pthread_mutex_unlock(&lock);
+}
+
+unsigned vmem_region_slots(void) {
+    return region_count;
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -62,23 +78,30 @@ static bool make_tables(struct vmem_region *region, size_t count) {
 
 static struct vmem_region *free_slot(void) {
     unsigned slot = 0;
-    while (slot < region_count && regions[slot].start)
+    while (slot < region_count && vmem_regions[slot].start)
         slot++;
     if (slot == VMEM_REGIONS_MAX)
         return NULL;
     if (slot == region_count)
         region_count++;
-    return &regions[slot];
+    return &vmem_regions[slot];
+}
+
+struct vmem_region *vmem_new_region(size_t count) {
+    struct vmem_region *region = free_slot();
+    return region && make_tables(region, count) ? region : NULL;
 }
 
 static size_t count_of(const struct vmem_region *region) {
     return region->bytes >> region->shift;
 }
 
+/* Of the program's own; those under the heap are none of its business. */
 static struct vmem_region *region_over(uintptr_t start, size_t bytes) {
     for (unsigned i = 0; i < region_count; i++) {
-        struct vmem_region *region = &regions[i];
-        if (region->start && start < region->start + region->bytes && region->start < start + bytes)
+        struct vmem_region *region = &vmem_regions[i];
+        if (region->start && !region->own && start < region->start + region->bytes &&
+            region->start < start + bytes)
             return region;
     }
     return NULL;
@@ -102,8 +125,8 @@ void vmem_drop_twin(struct vmem_region *region, size_t first, size_t count) {
 bool vmem_drop_twins(void) {
     bool was_any = vmem_twin_bytes > 0;
     for (unsigned i = 0; i < region_count; i++)
-        if (regions[i].start)
-            vmem_drop_twin(&regions[i], 0, count_of(&regions[i]));
+        if (vmem_regions[i].start && !vmem_regions[i].own)
+            vmem_drop_twin(&vmem_regions[i], 0, count_of(&vmem_regions[i]));
     return was_any;
 }
 
@@ -159,45 +182,72 @@ static bool map(struct vmem_region *region, bool populate) {
 
 /* ---- Fork ------------------------------------------------------------------------------------ */
 
+static int prot_of(const struct vmem_region *region, size_t vpage) {
+    return region->own && region->twin[vpage] ? (int)region->twin[vpage] - 1 : region->prot;
+}
+
+/* Vpages from `first` in one run, with the same rights. */
+static size_t alike(const struct vmem_region *region, size_t first, size_t count) {
+    size_t run = vmem_run(region, region->home, first, count), same = 1;
+    while (same < run && prot_of(region, first + same) == prot_of(region, first))
+        same++;
+    return same;
+}
+
 static void make_private(struct vmem_region *region, size_t first, size_t count) {
-    size_t bytes = count * vmem_vpage(region);
+    size_t bytes = count * vmem_vpage(region), step = vmem_vpage(region) / TCL_PAGE;
     char *at = (char *)region->start + first * vmem_vpage(region);
-    char *from = vmem_private(region->home[first]);
-    if (region->prot != (PROT_READ | PROT_WRITE))
-        syscall(SYS_mprotect, from, bytes, region->prot);
+    vmem_place home = vmem_home(region, first);
+    char *from = vmem_private(home);
+    int prot = prot_of(region, first), usual = PROT_READ | PROT_WRITE;
+    if (prot != usual)
+        syscall(SYS_mprotect, from, bytes, prot);
     void *got =
         tcl_os_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at);
+    if (prot != usual)
+        syscall(SYS_mprotect, from, bytes, usual);
     if (got != at) { /* out of mappings: the child does without rather than share */
         syscall(SYS_madvise, at, bytes, MADV_DONTFORK);
+        region->is_private = false;
         return;
     }
     for (size_t i = 0; i < count; i++)
-        region->home[first + i] |= VMEM_FORKED;
+        region->home[first + i] = (home + i * step) | VMEM_FORKED;
 }
 
-static void before_fork(void) {
-    pthread_mutex_lock(&vmem_lock);
+void tcl_vmem_before_fork(void) {
+    if (!region_count)
+        return;
+    vmem_lock();
+    vmem_after_children();
     vmem_drop_twins();
     for (unsigned i = 0; i < region_count; i++) {
-        struct vmem_region *region = &regions[i];
-        size_t count = region->start ? count_of(region) : 0;
+        struct vmem_region *region = &vmem_regions[i];
+        size_t count = region->start && !region->is_private ? count_of(region) : 0;
+        region->is_private = true;
         for (size_t first = 0, run; first < count; first += run) {
-            run = vmem_run(region, region->home, first, count - first);
+            run = alike(region, first, count - first);
             if (!(region->home[first] & VMEM_FORKED))
                 make_private(region, first, run);
         }
     }
     vmem_freeze();
+    vmem_watch_children();
 }
 
-static void after_fork_parent(void) {
-    pthread_mutex_unlock(&vmem_lock);
+void tcl_vmem_after_fork_parent(void) {
+    if (region_count)
+        vmem_unlock();
 }
 
-static void after_fork_child(void) {
+void tcl_vmem_after_fork_child(void) {
+    if (!region_count)
+        return;
     vmem_disown();
     vmem_track_forget();
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_forget_children();
+    vmem_stop_serving();
+    vmem_unlock();
 }
 
 /* ---- What the program does to its mappings --------------------------------------------------- */
@@ -242,18 +292,18 @@ static void forget(struct vmem_region *region) {
 }
 
 bool tcl_vmem_any(uintptr_t start, size_t bytes) {
-    if (tcl_likely(!atomic_load_explicit(&region_count, memory_order_relaxed)))
+    if (tcl_likely(!atomic_load_explicit(&of_ours, memory_order_relaxed)))
         return false;
-    pthread_mutex_lock(&vmem_lock);
+    vmem_lock();
     bool is_any = region_over(start, bytes) != NULL;
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_unlock();
     return is_any;
 }
 
 bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
     struct vmem_region *region;
     bool is_cut = true;
-    pthread_mutex_lock(&vmem_lock);
+    vmem_lock();
     while (is_cut && (region = region_over(start, bytes))) {
         region = isolate(region, start, start + bytes);
         is_cut = region != NULL;
@@ -263,14 +313,14 @@ bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
             forget(region);
         }
     }
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_unlock();
     return is_cut;
 }
 
 int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot) {
     int failed = 0;
     uintptr_t at = start, end = start + bytes;
-    pthread_mutex_lock(&vmem_lock);
+    vmem_lock();
     for (struct vmem_region *region; !failed && at < end && (region = region_over(at, end - at));) {
         region = isolate(region, start, end);
         failed = region ? 0 : -1;
@@ -280,7 +330,7 @@ int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot) {
     }
     if (!failed)
         failed = (int)syscall(SYS_mprotect, start, bytes, prot);
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_unlock();
     return failed;
 }
 
@@ -293,7 +343,6 @@ static void start(void) {
     is_started = true;
     if (!sysinfo(&system))
         vmem_twin_limit = (size_t)system.totalram * system.mem_unit / 16;
-    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
 static int node_here(void) {
@@ -319,9 +368,10 @@ static void *reserve(void *addr, size_t bytes, size_t vpage, int flags) {
 
 /* Fills a free slot; under the lock. */
 static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate) {
-    struct vmem_region *region = free_slot();
-    if (!region || !make_tables(region, bytes >> shift))
+    struct vmem_region *region = vmem_new_region(bytes >> shift);
+    if (!region)
         return ENOMEM;
+    of_ours++;
     region->start = (uintptr_t)at;
     region->bytes = bytes;
     region->prot = prot;
@@ -350,10 +400,10 @@ TCL_EXPORT void *tiercel_vregion_register(void *addr, size_t bytes, int prot, in
     void *at = reserve(addr, bytes, vpage, flags);
     if (at == MAP_FAILED)
         return at;
-    pthread_mutex_lock(&vmem_lock);
+    vmem_lock();
     start();
     int error = enter(at, bytes, prot, shift, flags & MAP_POPULATE);
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_unlock();
     if (!error)
         return at;
     munmap(at, bytes);
@@ -374,7 +424,7 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
     if (!bytes || end < at || node < 0 || node >= VMEM_NODES_MAX)
         return fail(EINVAL);
     while (at < end) {
-        pthread_mutex_lock(&vmem_lock);
+        vmem_lock();
         struct vmem_region *region = region_over(at, 1);
         int error = region ? 0 : EINVAL;
         if (region) {
@@ -390,7 +440,7 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
             error = vmem_move(region, first, (stop < count ? stop : count) - first, node, how);
             at = region->start + (stop << region->shift);
         }
-        pthread_mutex_unlock(&vmem_lock);
+        vmem_unlock();
         if (error)
             return fail(error);
     }
@@ -406,23 +456,23 @@ TCL_EXPORT int tiercel_vregion_migrate(void *addr, size_t bytes, int node) {
 }
 
 TCL_EXPORT int tiercel_vregion_bind(void *addr, size_t bytes, int node) {
-    pthread_mutex_lock(&vmem_lock);
+    vmem_lock();
     for (unsigned i = 0; i < region_count; i++) {
-        struct vmem_region *region = &regions[i];
+        struct vmem_region *region = &vmem_regions[i];
         uintptr_t start = (uintptr_t)addr, end = start + bytes;
         if (region->start >= start && region->start + region->bytes <= end && region->start)
             region->node = node;
     }
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_unlock();
     return each_piece(addr, bytes, node, VMEM_MIGRATE);
 }
 
 TCL_EXPORT int tiercel_vregion_node(const void *addr) {
-    pthread_mutex_lock(&vmem_lock);
+    vmem_lock();
     const struct vmem_region *region = region_over((uintptr_t)addr, 1);
     int node = -1;
     if (region)
         node = vmem_node_of(region->home[((uintptr_t)addr - region->start) >> region->shift]);
-    pthread_mutex_unlock(&vmem_lock);
+    vmem_unlock();
     return region ? node : fail(EINVAL);
 }

@@ -14,7 +14,11 @@
  * bytes: a replica made ahead, or the shadow a move left behind. A twin is believed only as far as
  * the kernel says that nothing was written since it was seen to be equal.
  *
- * All of it is under one lock, which a move holds for a piece at a time.
+ * Under the heap each stretch that an arena takes is a vregion with a segment of its own, and its
+ * vpages lie there in their order until one is moved (vmem_arena.c).
+ *
+ * All of it is under one lock, which a move holds for a piece at a time. Who holds it waits for
+ * nobody and allocates nothing: the heap's lock may be held outside of it.
  */
 #ifndef TCL_VMEM_H
 #define TCL_VMEM_H
@@ -42,10 +46,12 @@ struct vmem_segment {
     size_t taken_pages;
     size_t hint; /* where the search for room begins, OS pages */
     int node;
-    uint32_t number;  /* the pool server's; 0: of our own making */
-    bool is_frozen;   /* a child may map it: nothing of it is ever reused or scrubbed */
-    bool is_emulated; /* there is no such node */
-    bool is_huge;     /* of huge OS pages, as far as the kernel gave any */
+    uint32_t number;   /* the pool server's; 0: of our own making */
+    bool is_frozen;    /* a child may map it: nothing of it is ever reused or scrubbed */
+    bool is_emulated;  /* there is no such node */
+    bool is_huge;      /* of huge OS pages, as far as the kernel gave any */
+    bool is_arena;     /* of one vregion under the heap: nothing of it is handed out */
+    bool is_inherited; /* in a child: its windows are closed */
 };
 
 /* A place in a segment; 0: none. From the low end: OS page, 40 bits; segment + 1, 12 bits; node + 1
@@ -78,6 +84,12 @@ static inline int vmem_node_of(vmem_place place) {
     int elsewhere = (int)(place >> VMEM_ELSEWHERE_AT & 0x7ff);
     return elsewhere ? elsewhere - 1 : vmem_segments[vmem_segment_of(place)].node;
 }
+
+/* A segment for a vregion under the heap, of exactly so many bytes; NULL and errno. `pools`: of the
+ * daemon's. */
+TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes, bool pools);
+/* What is not taken is emptied, and everything may be used again: no child maps any of it. */
+TCL_HIDDEN void vmem_thaw(void);
 
 /* `bytes` of one piece on `node`, zeroed, at a multiple of `align` bytes; 0 and ENOMEM (exhausted),
  * ENOSYS (no memfd). */
@@ -126,6 +138,8 @@ TCL_HIDDEN bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vme
                           void *context);
 /* The same for a private mapping, whose memory is found at `aside` from then on. */
 TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside);
+/* No write is noted any longer. */
+TCL_HIDDEN void vmem_untrack(uintptr_t start, size_t bytes);
 /* Lets all wait no longer. */
 TCL_HIDDEN void vmem_wake(uintptr_t start, size_t bytes);
 /* In a child: the parent's descriptors are not ours. */
@@ -139,9 +153,23 @@ struct vmem_region {
     int prot;
     int node;         /* where its memory is wished for; TCL_NODE_NONE: where it is */
     uint8_t shift;    /* of a vpage's size */
-    vmem_place *home; /* by vpage */
-    vmem_place *twin; /* by vpage */
+    vmem_place *home; /* by vpage; 0 under the heap: in its order in the vregion's own segment */
+    vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
+    bool is_private;  /* every vpage is, since a fork, and was not moved since */
+    vmem_place own;   /* under the heap: where vpage 0 lies by itself; else 0 */
 };
+
+/* All vregions, under the lock; slots are empty where `start` is 0. */
+TCL_HIDDEN extern struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
+TCL_HIDDEN unsigned vmem_region_slots(void);
+TCL_HIDDEN void vmem_lock(void), vmem_unlock(void);
+/* An empty slot with tables for `count` vpages; NULL: there is none, or no memory. */
+TCL_HIDDEN struct vmem_region *vmem_new_region(size_t count);
+
+static inline vmem_place vmem_home(const struct vmem_region *region, size_t vpage) {
+    vmem_place step = ((vmem_place)1 << region->shift) / TCL_PAGE;
+    return region->home[vpage] ? region->home[vpage] : region->own ? region->own + vpage * step : 0;
+}
 
 static inline size_t vmem_vpage(const struct vmem_region *region) {
     return (size_t)1 << region->shift;
@@ -162,6 +190,22 @@ enum vmem_how { VMEM_REPLICATE, VMEM_MIGRATE };
  * may have moved. */
 TCL_HIDDEN int vmem_move(struct vmem_region *region, size_t first, size_t count, int node,
                          enum vmem_how how);
+/* Moves what has memory of [start, start + bytes), piece by piece, as long as `is_wanted` says so;
+ * the bytes that are on the node then. 0 or the first errno in *error. (vmem_arena.c) */
+TCL_HIDDEN size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted)(void),
+                                  int *error);
+/* Vregions of which nothing is mapped by a child any longer: their memory is had once again, and
+ * not twice. Under the lock. (vmem_arena.c) */
+TCL_HIDDEN void vmem_after_children(void);
+/* A child is about to be forked: it will be seen when it is gone. (vmem_arena.c) */
+TCL_HIDDEN void vmem_watch_children(void);
+/* In a child: its own children are others. */
+TCL_HIDDEN void vmem_forget_children(void);
+/* Begins the thread that executes the daemon's moves, where that is possible; in a child there is
+ * none. (vmem_asked.c) */
+TCL_HIDDEN void vmem_serve(void), vmem_stop_serving(void);
+/* True when this process has one thread. */
+TCL_HIDDEN bool vmem_is_alone(void);
 /* Vpages from `first` whose places in `list` follow one another, at most `count`. */
 TCL_HIDDEN size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t first,
                            size_t count);

@@ -158,7 +158,7 @@ static bool show(char *stage, vmem_place place, size_t bytes) {
     return false;
 }
 
-static bool is_alone(void) {
+bool vmem_is_alone(void) {
     struct stat tasks; /* proc counts a link for each thread */
     return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
 }
@@ -218,7 +218,7 @@ static void copy_rounds(struct trip *trip, bool is_known, bool is_tracked) {
 static void keep_shadow(struct vmem_region *region, size_t first, size_t count, vmem_place old) {
     size_t vpage = vmem_vpage(region), bytes = count * vpage;
     uintptr_t start = region->start + first * vpage;
-    bool is_kept = !(old & VMEM_FORKED) && vpage < VMEM_UNIT &&
+    bool is_kept = !region->own && !(old & VMEM_FORKED) && vpage < VMEM_UNIT &&
                    vmem_twin_bytes + bytes <= vmem_twin_limit && vmem_track(start, bytes);
     if (!is_kept) {
         vmem_give(old, bytes);
@@ -252,13 +252,20 @@ static int move_in_place(struct vmem_region *region, size_t first, size_t count,
  * when tracking began. */
 static vmem_place twin_on(struct vmem_region *region, size_t first, size_t count, int node,
                           bool *is_known) {
+    size_t vpage = vmem_vpage(region), bytes = count * vpage;
+    *is_known = false;
+    if (region->own) {
+        const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(region->own)];
+        vmem_place own = region->own + first * (vpage / TCL_PAGE), home = vmem_home(region, first);
+        bool is_free = segment->node == node && !segment->is_frozen && !segment->is_inherited;
+        return is_free && (home & ~VMEM_FORKED) != own ? own : vmem_take(node, bytes, vpage);
+    }
     vmem_place twin = region->twin[first];
     *is_known =
         twin && vmem_node_of(twin) == node && vmem_run(region, region->twin, first, count) == count;
     if (*is_known)
         return twin;
     vmem_drop_twin(region, first, count);
-    size_t vpage = vmem_vpage(region), bytes = count * vpage;
     twin = vmem_take(node, bytes, vpage);
     if (!twin && errno == ENOMEM && vmem_drop_twins())
         twin = vmem_take(node, bytes, vpage);
@@ -268,21 +275,37 @@ static vmem_place twin_on(struct vmem_region *region, size_t first, size_t count
 static void set(struct vmem_region *region, vmem_place *list, size_t first, size_t count,
                 vmem_place place) {
     size_t step = vmem_vpage(region) / TCL_PAGE;
+    region->is_private = false;
     for (size_t i = 0; i < count; i++)
         list[first + i] = place ? place + i * step : 0;
+}
+
+/* Under the heap a sampler may have tracked it for its own ends. Mapped anew it is nobody's, and
+ * shows what it showed. */
+static bool begin_tracking(const struct vmem_region *region, const struct trip *trip,
+                           vmem_place home) {
+    void *at = (void *)trip->start;
+    if (vmem_track(trip->start, trip->bytes))
+        return true;
+    if (!region->own ||
+        tcl_os_mremap(vmem_shared(home), 0, trip->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
+        return false;
+    syscall(SYS_madvise, at, trip->bytes, MADV_DODUMP);
+    syscall(SYS_madvise, at, trip->bytes, MADV_DONTFORK);
+    return vmem_track(trip->start, trip->bytes);
 }
 
 /* Copies and, for VMEM_MIGRATE, switches. Signals are blocked where they must be. */
 static int travel(struct vmem_region *region, size_t first, size_t count, vmem_place to,
                   bool is_known, bool is_tracked, enum vmem_how how) {
     size_t bytes = count * vmem_vpage(region);
-    vmem_place home = region->home[first];
+    vmem_place home = vmem_home(region, first);
     struct trip trip = {.start = region->start + first * vmem_vpage(region), .bytes = bytes};
     trip.stage = open_stage(&stage_base, trip.start);
     if (!trip.stage || !show(trip.stage, to, bytes))
         return ENOMEM;
     trip.from = home & VMEM_FORKED ? (char *)trip.start : vmem_shared(home);
-    if (is_tracked && !(home & VMEM_FORKED) && !is_known && !vmem_track(trip.start, bytes)) {
+    if (is_tracked && !(home & VMEM_FORKED) && !is_known && !begin_tracking(region, &trip, home)) {
         close_stage(trip.stage, bytes);
         return EBUSY;
     }
@@ -304,18 +327,20 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
     if (!(home & VMEM_FORKED))
         syscall(SYS_madvise, trip.from, bytes, MADV_DONTNEED);
+    if (error && region->own && is_tracked)
+        vmem_untrack(trip.start, bytes);
     return error;
 }
 
 static int move_run(struct vmem_region *region, size_t first, size_t count, int node,
                     enum vmem_how how) {
-    vmem_place home = region->home[first];
+    vmem_place home = vmem_home(region, first);
     bool is_tracked = vmem_can_track(), is_known = false;
     if (vmem_node_of(home) == node && !(home & VMEM_FORKED))
         return 0;
     if (home & VMEM_FORKED && (!(region->prot & PROT_READ) || how == VMEM_REPLICATE))
         return ENOTSUP;
-    if (!is_tracked && !(how == VMEM_MIGRATE && is_alone()))
+    if (!is_tracked && !(how == VMEM_MIGRATE && vmem_is_alone()))
         return how == VMEM_MIGRATE ? move_in_place(region, first, count, node) : ENOTSUP;
     vmem_place to = twin_on(region, first, count, node, &is_known);
     if (!to && count > 1 && errno == ENOMEM) { /* no room in one piece */
@@ -327,7 +352,8 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
     size_t bytes = count * vmem_vpage(region);
     if (is_known)
         vmem_twin_bytes -= bytes;
-    set(region, region->twin, first, count, 0);
+    if (!region->own)
+        set(region, region->twin, first, count, 0);
     int error = travel(region, first, count, to, is_known, is_tracked, how);
     if (error) {
         vmem_give(to, bytes);
@@ -348,7 +374,8 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
         error = EMFILE;
     for (size_t done = 0; !error && done < count;) {
         size_t run = vmem_run(region, region->home, first + done, count - done);
-        run = vmem_run(region, region->twin, first + done, run);
+        if (!region->own)
+            run = vmem_run(region, region->twin, first + done, run);
         error = move_run(region, first + done, run, node, how);
         done += run;
     }

@@ -75,7 +75,8 @@ static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, 
     return false;
 }
 
-static struct vmem_segment *fresh(int node, size_t bytes, bool huge) {
+/* Of `bytes`, or of `usual` if that is more and can be had. */
+static struct vmem_segment *fresh(int node, size_t bytes, size_t usual, bool huge, bool pools) {
     unsigned slot = 0;
     struct vmem_grant grant = {0};
     while (slot < segment_count && vmem_segments[slot].shared)
@@ -85,9 +86,10 @@ static struct vmem_segment *fresh(int node, size_t bytes, bool huge) {
         return NULL;
     }
     size_t rounded = (bytes + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT;
-    grant.bytes = rounded < VMEM_SEGMENT_BYTES ? VMEM_SEGMENT_BYTES : rounded;
-    bool is_granted = vmem_ask(node, grant.bytes, huge, &grant) ||
-                      (grant.bytes > rounded && vmem_ask(node, rounded, huge, &grant));
+    grant.bytes = rounded < usual ? usual : rounded;
+    errno = 0;
+    bool is_granted = pools && (vmem_ask(node, grant.bytes, huge, &grant) ||
+                                (grant.bytes > rounded && vmem_ask(node, rounded, huge, &grant)));
     if (!is_granted &&
         (errno == ENOMEM || (grant.memfd = tcl_memfd("tiercel-vmem", grant.bytes)) < 0))
         return NULL; /* a pool that is exhausted is not gone round */
@@ -150,14 +152,14 @@ vmem_place vmem_take(int node, size_t bytes, size_t align) {
     bool huge = align >= VMEM_UNIT;
     for (unsigned i = 0; i < segment_count; i++) {
         struct vmem_segment *segment = &vmem_segments[i];
-        if (!segment->shared || segment->is_frozen || segment->node != node ||
+        if (!segment->shared || segment->is_frozen || segment->is_arena || segment->node != node ||
             segment->is_huge != huge)
             continue;
         vmem_place place = take_from(segment, count, step ? step : 1);
         if (place)
             return place;
     }
-    struct vmem_segment *segment = fresh(node, bytes, huge);
+    struct vmem_segment *segment = fresh(node, bytes, VMEM_SEGMENT_BYTES, huge, true);
     return segment ? take_from(segment, count, step ? step : 1) : 0;
 }
 
@@ -177,6 +179,11 @@ static void scrub(struct vmem_segment *segment, vmem_place place, size_t bytes) 
 
 void vmem_give(vmem_place place, size_t bytes) {
     struct vmem_segment *segment = &vmem_segments[vmem_segment_of(place)];
+    if (segment->is_arena) {
+        if (!segment->is_frozen)
+            scrub(segment, place, bytes);
+        return;
+    }
     mark(segment, vmem_page_of(place), bytes / TCL_PAGE, false);
     if (segment->taken_pages > 0) {
         if (!segment->is_frozen)
@@ -188,6 +195,29 @@ void vmem_give(vmem_place place, size_t bytes) {
     drop(segment);
     if (number)
         vmem_tell(number, is_shared);
+}
+
+struct vmem_segment *vmem_arena_segment(int node, size_t bytes, bool pools) {
+    struct vmem_segment *segment = fresh(node, bytes, bytes, false, pools && node >= 0);
+    if (segment)
+        segment->is_arena = true;
+    return segment;
+}
+
+void vmem_thaw(void) {
+    for (unsigned i = 0; i < segment_count; i++) {
+        struct vmem_segment *segment = &vmem_segments[i];
+        if (!segment->shared || !segment->is_frozen || segment->is_inherited)
+            continue;
+        segment->is_frozen = false;
+        for (size_t page = 0, run; page < segment->pages && !segment->is_arena; page += run) {
+            bool taken = is_taken(segment, page);
+            for (run = 1; page + run < segment->pages && is_taken(segment, page + run) == taken;)
+                run++;
+            if (!taken)
+                scrub(segment, vmem_place_of(i, page), run * TCL_PAGE);
+        }
+    }
 }
 
 void vmem_freeze(void) {
@@ -202,6 +232,7 @@ void vmem_disown(void) {
         if (segment->shared)
             tcl_os_mmap(segment->shared, segment->pages * TCL_PAGE, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        segment->is_inherited = segment->shared != NULL;
         segment->number = 0; /* the parent's, who tells the server */
     }
 }

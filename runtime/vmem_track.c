@@ -167,9 +167,13 @@ bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside) {
                              MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, aside);
     if (at == aside)
         return true;
+    vmem_untrack(start, bytes);
+    return false;
+}
+
+void vmem_untrack(uintptr_t start, size_t bytes) {
     struct uffdio_range range = {start, bytes};
     syscall(SYS_ioctl, watcher, UFFDIO_UNREGISTER, &range);
-    return false;
 }
 
 void vmem_wake(uintptr_t start, size_t bytes) {

@@ -61,3 +61,22 @@ int tcl_os_munmap(void *addr, size_t bytes) {
 void *tcl_os_mremap(void *addr, size_t old_bytes, size_t new_bytes, int flags, void *to) {
     return (void *)syscall(SYS_mremap, addr, old_bytes, new_bytes, flags, to);
 }
+bool tcl_vmem_is_backing(void) {
+    return false;
+}
+bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
+    (void)start, (void)bytes, (void)open, (void)node, (void)live;
+    return false;
+}
+void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node) {
+    (void)start, (void)bytes, (void)node;
+}
+int tcl_os_clear(uintptr_t start, size_t bytes) {
+    return (int)syscall(SYS_madvise, start, bytes, MADV_DONTNEED);
+}
+int tcl_os_madvise(void *start, size_t bytes, int advice) {
+    return (int)syscall(SYS_madvise, start, bytes, advice);
+}
+void tcl_vmem_before_fork(void) {}
+void tcl_vmem_after_fork_parent(void) {}
+void tcl_vmem_after_fork_child(void) {}

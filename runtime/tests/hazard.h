@@ -64,6 +64,8 @@ struct daemon {
     uint32_t status; /* of its welcomes */
     /* What it writes into the control page before it welcomes. */
     void (*prepare)(struct session *);
+    /* What it does beside draining, once there is a session. */
+    void (*each_turn)(struct daemon *);
 };
 
 __attribute__((unused)) static volatile void *hazard_sink;
@@ -294,6 +296,8 @@ __attribute__((unused)) static int serve(struct daemon *d, pid_t pid) {
             accept_session(d);
         for (int i = 0; i < d->sessions && !d->never_drains; i++)
             drain(d->session[i]);
+        if (d->each_turn && d->sessions > 0)
+            d->each_turn(d);
     }
     waitpid(pid, &status, 0);
     close(pidfd);

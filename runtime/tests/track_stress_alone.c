@@ -34,6 +34,13 @@ bool tcl_map_fill(void) {
     return true;
 }
 void tcl_map_start(void) {}
+bool tcl_frugal;
+bool tcl_vmem_is_mover(void) {
+    return false;
+}
+void tcl_vmem_back_heap(bool pools) {
+    (void)pools;
+}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     /* Past the sanitizer, to which mapping over memory in use would look like a race. */
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);

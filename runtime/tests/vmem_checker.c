@@ -9,7 +9,9 @@
  * writes by system calls (pread), which the kernel must be held up for as well.
  *
  * argv: seconds (1), MiB (24), the other node (900, which no machine has), `hold`: at the end keeps
- * a vregion on that node, says where, and waits to be killed.
+ * a vregion on that node, says where, and waits to be killed. `heap` instead of the node: the words
+ * lie in an object of the heap, born after three times as much that is not used, and whoever hosts
+ * the program may move all of it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -23,6 +25,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,6 +99,22 @@ static uint64_t shuffle(char *start, size_t bytes, uint64_t until_ns) {
     return moved;
 }
 
+static void begin(pthread_t *threads) {
+    atomic_store(&is_over, false);
+    atomic_store(&writes, 0);
+    atomic_store(&longest_ns, 0);
+    for (size_t at = 0; at < word_count; at++)
+        words[at] = word_of(0);
+    for (size_t i = 0; i < WRITERS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, writer, (void *)i));
+}
+
+static void end(const pthread_t *threads) {
+    atomic_store(&is_over, true);
+    for (size_t i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static void check(int huge, size_t bytes, double seconds) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | huge;
     char *start = tiercel_vregion_register(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -104,20 +123,12 @@ static void check(int huge, size_t bytes, double seconds) {
     word_count = bytes / sizeof(*words);
     for (size_t at = 0; at < word_count; at++)
         CHECK(words[at] == 0, "fresh memory holds %lx", words[at]);
-    atomic_store(&is_over, false);
-    atomic_store(&writes, 0);
-    atomic_store(&longest_ns, 0);
-    for (size_t at = 0; at < word_count; at++)
-        words[at] = word_of(0);
     pthread_t threads[WRITERS];
-    for (size_t i = 0; i < WRITERS; i++)
-        CHECK(!pthread_create(&threads[i], NULL, writer, (void *)i));
+    begin(threads);
     uint64_t began = now_ns();
     uint64_t moved = shuffle(start, bytes, began + (uint64_t)(seconds * 1e9));
     double took = (double)(now_ns() - began) / 1e9;
-    atomic_store(&is_over, true);
-    for (size_t i = 0; i < WRITERS; i++)
-        pthread_join(threads[i], NULL);
+    end(threads);
     long ticket = tiercel_vregion_start(start, bytes, 0);
     CHECK(ticket > 0 && !tiercel_vregion_await(ticket));
     CHECK(tiercel_vregion_node(start + bytes - 1) == 0, "%d", tiercel_vregion_node(start));
@@ -125,6 +136,27 @@ static void check(int huge, size_t bytes, double seconds) {
     printf("vpages of %d KiB: %lu M words written while %lu MiB moved in %.1f s, longest stall "
            "%lu us: none lost\n",
            1 << (huge ? (huge >> 26) - 10 : 2), writes / 1000000, moved >> 20, took,
+           longest_ns / 1000);
+}
+
+static void check_heap(size_t bytes, double seconds) {
+    pthread_t threads[WRITERS];
+    uint64_t *cold = malloc(3 * bytes), until_ns = now_ns() + (uint64_t)(seconds * 1e9);
+    CHECK(cold);
+    for (size_t at = 0; at < 3 * bytes / sizeof(*cold); at++)
+        cold[at] = word_of(at);
+    words = malloc(bytes);
+    CHECK(words);
+    word_count = bytes / sizeof(*words);
+    begin(threads);
+    puts("ready");
+    fflush(stdout);
+    while (now_ns() < until_ns)
+        usleep(10000);
+    end(threads);
+    for (size_t at = 0; at < 3 * bytes / sizeof(*cold); at++)
+        CHECK(cold[at] == word_of(at), "cold word %zu: %lx", at, cold[at]);
+    printf("heap: %lu M words written, longest stall %lu us: none lost\n", writes / 1000000,
            longest_ns / 1000);
 }
 
@@ -145,10 +177,14 @@ static void hold(size_t bytes) {
 int main(int count, char **arguments) {
     double seconds = count > 1 ? atof(arguments[1]) : 1;
     size_t bytes = (size_t)(count > 2 ? atol(arguments[2]) : 24) << 20;
+    source = memfd_create("source", 0);
+    if (count > 3 && !strcmp(arguments[3], "heap")) {
+        check_heap(bytes, seconds);
+        return 0;
+    }
     node_of[1] = count > 3 ? atoi(arguments[3]) : 900;
     if (count > 4)
         hold(bytes);
-    source = memfd_create("source", 0);
     check(0, bytes, seconds);
     check(16 << 26, bytes, seconds);
     check(21 << 26, bytes, seconds);

@@ -214,6 +214,8 @@ pub struct DaemonConfig {
     pub plan: Option<PlanChoice>,
     /// Pools of memory for programs that place it themselves: node, bytes.
     pub pools: Vec<(tiercel_machine::NodeId, u64)>,
+    /// What the heap of programs is made of.
+    pub backing: tiercel_wire::Backing,
 }
 
 impl DaemonConfig {
@@ -238,6 +240,7 @@ impl DaemonConfig {
             record: None,
             plan: None,
             pools: Vec::new(),
+            backing: tiercel_wire::Backing::Kernel,
         })
     }
 }

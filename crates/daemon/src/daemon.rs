@@ -12,6 +12,7 @@ use crate::desk::Desk;
 use crate::event::Event;
 use crate::greet::{Arrival, Greeter, Guests};
 use crate::hands::Hands;
+use crate::insider::Hosted;
 use crate::moves::MoveLog;
 use crate::place::{Access, Place, PlaceError};
 use crate::planned::Planned;
@@ -400,6 +401,13 @@ impl Daemon {
         arrival.session.set_clock_ms(now);
         self.give_arenas(&arrival.session);
         self.give_plan(&mut arrival.session);
+        arrival.session.set_backing(self.config.backing);
+        if let Some(insiders) = self.hands.insiders() {
+            match arrival.session.move_line() {
+                Ok(line) => insiders.came(pid, Hosted::new(pid, line)),
+                Err(error) => self.summary.problem(format!("process {pid}: {error}")),
+            }
+        }
         arrival.welcome(number);
         let mut client = Client::new(arrival, now);
         self.ledger.advance(now);

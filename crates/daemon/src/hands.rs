@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Mover, Range, Residency, ResidencyError};
+use tiercel_mover::{Insiders, Mover, Range, Residency, ResidencyError};
 
 /// Jobs that may wait: a look and an execution. More would decide on stale knowledge.
 const JOBS_MAX: usize = 2;
@@ -68,6 +68,8 @@ pub enum Hands {
         pending: usize,
         /// The thread is gone: it panicked.
         failed: bool,
+        /// Processes that move their own memory; `None`: the mover asks nobody.
+        insiders: Option<Insiders>,
     },
 }
 
@@ -80,7 +82,7 @@ impl Hands {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (jobs, inbox) = sync_channel::<Job>(JOBS_MAX);
         let (outbox, done) = sync_channel::<Done>(JOBS_MAX);
-        let bell = Arc::clone(&wake);
+        let (bell, insiders) = (Arc::clone(&wake), mover.insiders());
         std::thread::Builder::new().name("tiercel-mover".into()).spawn(move || {
             let mut mover = mover;
             while let Ok(job) = inbox.recv() {
@@ -91,7 +93,7 @@ impl Hands {
                 let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
             }
         })?;
-        Ok(Hands::Thread { jobs, done, wake, pending: 0, failed: false })
+        Ok(Hands::Thread { jobs, done, wake, pending: 0, failed: false, insiders })
     }
 
     /// Gives a job; hands it back when there is no room.
@@ -155,6 +157,14 @@ impl Hands {
         }
     }
 
+    /// Processes that move their own memory; `None`: the mover asks nobody.
+    pub fn insiders(&self) -> Option<&Insiders> {
+        match self {
+            Hands::Inline { .. } => None,
+            Hands::Thread { insiders, .. } => insiders.as_ref(),
+        }
+    }
+
     /// True when somebody keeps books of births and deaths.
     pub fn keeps_books(&self) -> bool {
         matches!(self, Hands::Inline { .. })
@@ -176,6 +186,9 @@ impl Hands {
 
     /// A process is gone.
     pub fn gone(&mut self, pid: u32) {
+        if let Some(insiders) = self.insiders() {
+            insiders.left(pid);
+        }
         if let Hands::Inline { mover, .. } = self {
             mover.gone(pid);
         }

@@ -19,6 +19,7 @@ mod event;
 mod fits;
 mod greet;
 mod hands;
+mod insider;
 mod matcher;
 mod metrics;
 mod moves;
@@ -51,3 +52,4 @@ pub use summary::{
     Summary,
 };
 pub use tiercel_profile::is_wrapper;
+pub use tiercel_wire::Backing;

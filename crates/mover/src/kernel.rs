@@ -20,6 +20,7 @@ use std::time::Instant;
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
 
+use crate::insider::Insiders;
 use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 use crate::{Mover, Range, Residency, ResidencyError};
 
@@ -53,6 +54,8 @@ pub struct KernelMover<K = Linux> {
     huge_expected: bool,
     /// Targets that ran out of memory during this `execute`.
     full: BTreeSet<NodeId>,
+    /// Who is asked first; `None`: nobody.
+    insiders: Option<Insiders>,
 }
 
 /// One OS page on its way.
@@ -105,7 +108,19 @@ impl<K: Kernel> KernelMover<K> {
     pub fn with_kernel(kernel: K) -> KernelMover<K> {
         let os_page_bytes = kernel.os_page_bytes();
         assert!(os_page_bytes.is_power_of_two());
-        KernelMover { kernel, os_page_bytes, huge_expected: false, full: BTreeSet::new() }
+        KernelMover {
+            kernel,
+            os_page_bytes,
+            huge_expected: false,
+            full: BTreeSet::new(),
+            insiders: None,
+        }
+    }
+
+    /// Processes that say so move their own memory; the kernel moves what is left.
+    pub fn with_insiders(mut self) -> KernelMover<K> {
+        self.insiders = Some(Insiders::default());
+        self
     }
 
     /// Settles a batch and adds it up into the outcomes of its moves.
@@ -128,6 +143,7 @@ impl<K: Kernel> KernelMover<K> {
     fn settle(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) {
         let all: Vec<usize> = (0..batch.len()).collect();
         self.locate(pid, to, batch, &all);
+        self.ask_insider(pid, to, batch);
         for round in 0..ROUNDS {
             let waiting: Vec<usize> = all.iter().copied().filter(|&i| batch[i].waits()).collect();
             if waiting.is_empty() {
@@ -149,6 +165,25 @@ impl<K: Kernel> KernelMover<K> {
             if let Some(&head) = heads.last() {
                 self.huge_expected = batch[head + 1].place == Place::Moved;
             }
+        }
+    }
+
+    /// Lets the process move what waits, if it does.
+    fn ask_insider(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) {
+        let Some(insiders) = &self.insiders else { return };
+        let waiting: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].waits()).collect();
+        let bytes = self.os_page_bytes;
+        let mut ranges: Vec<Range> = Vec::new();
+        for &index in &waiting {
+            match ranges.last_mut() {
+                Some(last) if last.addr + last.bytes == batch[index].addr => last.bytes += bytes,
+                _ => ranges.push(Range { addr: batch[index].addr, bytes }),
+            }
+        }
+        if !ranges.is_empty() && insiders.move_own(pid, &ranges, to) {
+            let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
+            self.locate(pid, to, batch, &waiting);
+            self.note_room_left(batch, &waiting, &before);
         }
     }
 
@@ -335,8 +370,12 @@ impl<K: Kernel> Mover for KernelMover<K> {
         answers.map(|(range, count)| count.map(|count| self.scale(*range, count))).collect()
     }
 
+    fn insiders(&self) -> Option<Insiders> {
+        self.insiders.clone()
+    }
+
     fn name(&self) -> &'static str {
-        "kernel"
+        if self.insiders.is_some() { "vmem" } else { "kernel" }
     }
 
     fn is_modelled(&self) -> bool {

@@ -3,12 +3,14 @@
 //! residency. Knows nothing of why a move was asked for. Memory that is not there yet cannot be
 //! steered from here: `mbind` works only inside the process, so birth placement is the runtime's.
 
+mod insider;
 mod kernel;
 mod modelled;
 mod own;
 mod support;
 mod syscall;
 
+pub use insider::{Insider, Insiders};
 pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;
 pub use own::prefer_for_this_thread;
@@ -27,7 +29,12 @@ pub trait Mover {
     /// Where the memory of `ranges` of one process is now; one answer per range, in order.
     fn residency(&mut self, pid: u32, ranges: &[Range]) -> Vec<Result<Residency, ResidencyError>>;
 
-    /// Short name for people: `kernel`, `modelled`.
+    /// Processes that this mover asks to move their own memory; `None`: it asks nobody.
+    fn insiders(&self) -> Option<Insiders> {
+        None
+    }
+
+    /// Short name for people: `kernel`, `vmem`, `modelled`.
     fn name(&self) -> &'static str;
 
     /// True when nothing really moves. Then [`Mover::note`] says so and must be shown.

@@ -129,12 +129,25 @@ pub struct EngineArgs {
     /// Model moves on this machine instead: a description's file, or a built-in name
     #[arg(long, value_name = "FILE|NAME")]
     pub machine: Option<String>,
+    /// What the heap of programs is made of (docs/pools.md)
+    #[arg(long, value_name = "KIND", default_value = "kernel")]
+    pub backing: BackingArg,
     /// Pool of a node's memory for programs that place it themselves (docs/pools.md); repeatable
     #[arg(long, value_name = "NODE=SIZE", value_parser = pool)]
     pub pool: Vec<(NodeId, u64)>,
     /// Configuration file; --help of `config` shows how to make one
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// What a heap is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BackingArg {
+    /// Ordinary memory, which the kernel moves
+    #[default]
+    Kernel,
+    /// Memory that the program itself moves while it writes; from the pools, if there are any
+    Vmem,
 }
 
 /// Samplers by name.

@@ -1,12 +1,12 @@
 //! Puts an engine together from the command line and the configuration file.
 //! In: [`EngineArgs`]. Out: [`DaemonConfig`] and [`Parts`]. Knows nothing of programs.
 
-use crate::args::EngineArgs;
+use crate::args::{BackingArg, EngineArgs};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::time::Duration;
 use tiercel_daemon::units::Span;
-use tiercel_daemon::{DaemonConfig, Parts, Settings};
+use tiercel_daemon::{Backing, DaemonConfig, Parts, Settings};
 use tiercel_machine::{BUILTIN_NAMES, Machine};
 use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
@@ -58,6 +58,20 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
     }
     settings.check()?;
     Ok(settings)
+}
+
+impl Engine {
+    /// Gives the daemon what the command line says of vregions.
+    pub fn with_vregions(mut self, args: &EngineArgs) -> Engine {
+        self.config.pools.clone_from(&args.pool);
+        if args.backing == BackingArg::Vmem {
+            self.config.backing = if args.pool.is_empty() { Backing::Vmem } else { Backing::Pools };
+            if !self.parts.mover.is_modelled() {
+                self.parts.mover = Box::new(KernelMover::new().with_insiders());
+            }
+        }
+        self
+    }
 }
 
 /// Reads a configuration file; errors name it, the line and the column.

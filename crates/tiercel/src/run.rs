@@ -54,8 +54,7 @@ pub struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    let mut engine = planned_engine(args)?;
-    engine.config.pools.clone_from(&args.engine.pool);
+    let engine = planned_engine(args)?.with_vregions(&args.engine);
     host_with_runtime(&args.program, engine)
 }
 

@@ -12,12 +12,12 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::layout::{
     ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL_AT, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT,
     MAPS_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
-    MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, PATH_MAX,
-    PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASES_AT,
-    PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, RING_BYTES, RING_HEAD, RING_LOST,
-    RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, RUN_BYTES, RUNS_AT, SITE_BYTES,
-    SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED, SITES_AT, SITES_MAX, SPACES,
-    STOPS_MAX, WIRE_VERSION, control, header, session_bytes,
+    MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX, MOVE_BYTES, MOVED_BYTES,
+    MOVES_MAX, OS_PAGE_BYTES, PATH_MAX, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX,
+    PHASE_PUBLISHED, PHASES_AT, PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, RING_BYTES,
+    RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, RUN_BYTES,
+    RUNS_AT, SITE_BYTES, SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED, SITES_AT,
+    SITES_MAX, SPACES, STOPS_MAX, WIRE_VERSION, control, header, session_bytes,
 };
 use crate::mapping::Mapping;
 use crate::planned::{PlanRow, phase_hash};
@@ -262,6 +262,43 @@ impl ClientSession {
         let word = u64::from(entries) << 32 | u64::from(number);
         self.front.word(header::PHASE_ENTERED).store(word, Ordering::Release);
         Ok(())
+    }
+
+    /// Says that moves are executed here.
+    pub fn be_mover(&self) {
+        self.header_half(header::IS_MOVER, 1);
+    }
+
+    /// The moves that are asked for and not answered: address, bytes and node of each; and the
+    /// number to answer with.
+    #[must_use]
+    pub fn asked_moves(&self) -> Option<(u32, Vec<[u64; 3]>)> {
+        let at = CONTROL_AT as usize;
+        let asked = self.front.half(at + control::MOVES_ASKED).load(Ordering::Acquire);
+        if asked == self.front.half(header::MOVES_DONE).load(Ordering::Relaxed) {
+            return None;
+        }
+        let count = self.front.half(at + control::MOVE_COUNT).load(Ordering::Relaxed) as usize;
+        let one = |index: usize| {
+            let word = |nth: usize| {
+                let at = at + control::MOVES + index * MOVE_BYTES + nth * 8;
+                self.front.word(at).load(Ordering::Relaxed)
+            };
+            [word(0), word(1), word(2)]
+        };
+        Some((asked, (0..count.min(MOVES_MAX)).map(one).collect()))
+    }
+
+    /// Answers the question of this number: bytes and errno of each move.
+    pub fn answer_moves(&self, asked: u32, moved: &[(u64, i32)]) {
+        for (index, &(bytes, error)) in moved.iter().enumerate().take(MOVES_MAX) {
+            let at = header::MOVED + index * MOVED_BYTES;
+            self.front.word(at).store(bytes, Ordering::Relaxed);
+            self.front.half(at + 8).store(error.cast_unsigned(), Ordering::Relaxed);
+        }
+        self.front.half(header::MOVES_DONE).store(asked, Ordering::Release);
+        let word = self.front.half(header::MOVES_DONE);
+        let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
     }
 
     /// Entries whose moves are over.

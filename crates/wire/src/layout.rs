@@ -110,6 +110,12 @@ pub const NODE_NONE: i32 = -1;
 pub const NODE_ON_PAPER: i32 = -2;
 /// Spaces: high-bandwidth, low-latency, large-capacity.
 pub const SPACES: usize = 3;
+/// Moves that a program can be asked for at once.
+pub const MOVES_MAX: usize = 64;
+/// Bytes of one in the control page.
+pub const MOVE_BYTES: usize = 24;
+/// Bytes of what came of one, in the header.
+pub const MOVED_BYTES: usize = 16;
 /// Phases whose entry may wait for moves.
 pub const STOPS_MAX: usize = 64;
 /// Longest wait of a phase entry, milliseconds.
@@ -163,6 +169,9 @@ pub mod header {
     pub const PHASE_ENTERED: usize = 216;
     pub const PHASE_COUNT: usize = 224;
     pub const PHASE_OVERFLOWS: usize = 228;
+    pub const IS_MOVER: usize = 232;
+    pub const MOVES_DONE: usize = 236;
+    pub const MOVED: usize = 240;
 }
 
 /// Offsets in the control page.
@@ -183,6 +192,10 @@ pub mod control {
     pub const PHASE_DONE: usize = 140;
     pub const STOPS: usize = 144;
     pub const NUMBERED_BIRTHS: usize = 656;
+    pub const BACKING: usize = 660;
+    pub const MOVES_ASKED: usize = 664;
+    pub const MOVE_COUNT: usize = 668;
+    pub const MOVES: usize = 672;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

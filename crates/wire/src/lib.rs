@@ -12,6 +12,7 @@ pub mod emulator;
 mod greeting;
 pub mod layout;
 mod mapping;
+mod moves;
 mod planned;
 mod pool;
 mod record;
@@ -21,6 +22,7 @@ mod site;
 mod snapshot;
 
 pub use greeting::{GreetingError, Hello, Status, Welcome};
+pub use moves::{Backing, MoveLine, Moved};
 pub use planned::{PhaseName, PlanError, PlanRow, phase_hash};
 pub use pool::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 pub use record::{Flags, RawRecord, Record, Version};

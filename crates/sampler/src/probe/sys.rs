@@ -81,9 +81,11 @@ pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::ENOTTY));
     }
     const API: u64 = 0xaa;
+    const WP_SHMEM: u64 = 1 << 12; // a heap of vregions
     const WP_UNPOPULATED: u64 = 1 << 13;
     const WP_ASYNC: u64 = 1 << 15;
-    let mut arg = UffdApi { api: API, features: WP_UNPOPULATED | WP_ASYNC, ioctls: 0 };
+    let features = WP_SHMEM | WP_UNPOPULATED | WP_ASYNC;
+    let mut arg = UffdApi { api: API, features, ioctls: 0 };
     // SAFETY: UFFDIO_API reads and writes `arg`, which is live and of its size.
     check(unsafe {
         libc::ioctl(uffd.as_raw_fd(), iowr(0xaa, 0x3f, size_of::<UffdApi>()), &mut arg)

@@ -31,9 +31,9 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     if args.all_users && !rustix::process::geteuid().is_root() {
         bail!("--all-users needs root: other users' memory cannot be moved without");
     }
-    let Engine { mut config, parts, remarks } = engine(&settings(&args.engine)?)?;
+    let Engine { mut config, parts, remarks } =
+        engine(&settings(&args.engine)?)?.with_vregions(&args.engine);
     config.directory = directory;
-    config.pools.clone_from(&args.engine.pool);
     config.access = if args.all_users { Access::Everybody } else { Access::Owner };
     let daemon = Daemon::new(config, parts)?;
     for remark in remarks {

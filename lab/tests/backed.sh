@@ -1,0 +1,76 @@
+#!/bin/sh
+# what: a heap of vregions: policies move it between real nodes while it is written, nothing is lost
+# machines: spr-cxl
+# programs: tiercel libtiercel.so hotset vmem_checker residency hog json
+# limit: 300
+
+settings > settings
+
+# pieces PID: mappings that moves left behind; a heap that nobody moved has one for each segment
+pieces() { grep -c tiercel-vmem "/proc/$1/maps"; }
+
+# on_fast ADDRESS BYTES: percent of it on node 0, by the witness
+on_fast() {
+    residency "$pid" "$1" "$2" | awk '
+        $1 == "node" { all += $3; if ($2 == 0) good += $3 }
+        END { print all ? int(100 * good / all) : -1 }'
+}
+# hot_is_fast LOG: the hot objects lie on node 0
+hot_is_fast() {
+    awk '$1 == "object" && $5 == "hot" { print $3, $4 }' "$1" > objects
+    hot=0
+    count=0
+    while read -r address bytes; do
+        hot=$((hot + $(on_fast "$address" "$bytes")))
+        count=$((count + 1))
+    done < objects
+    [ "$count" -gt 0 ] && hot=$((hot / count)) && [ "$hot" -ge 90 ]
+}
+
+tiercel run --fast 25% --backing vmem --config settings --json --output summary \
+    -- hotset 16 3 3072 60 > log 2> errors &
+program=$!
+wait_for 20 grep -q ready log || not_ok "the program starts" "$(cat log errors)"
+pid=$(pidof hotset)
+before=$(pieces "$pid")
+at_least "its heap is vregions" 1 "$before"
+wait_for 50 hot_is_fast log
+at_least "percent of the hot objects on node 0" 90 "$hot"
+at_least "which the program itself moved" "$((before + 2))" "$(pieces "$pid")"
+kill "$pid"
+wait "$program"
+equal "the program's exit status is its own" 0 $?
+contains "and its data are intact" intact log
+show errors
+show summary
+
+# A checker writes numbers into a hot object while the daemon moves it, is killed, and is replaced.
+mkdir -p run
+export XDG_RUNTIME_DIR=/tmp/run
+start_daemon() {
+    tiercel daemon --fast 24MiB --backing vmem --config settings > daemon.log 2>&1 &
+    wait_for 10 tiercel status --json
+}
+moved() { tiercel status --json | tr ',' '\n' | grep -c '"promote":[1-9]'; }
+some_moved() { [ "$(moved)" -gt 0 ]; }
+start_daemon || not_ok "the daemon starts" "$(cat daemon.log)"
+(
+    eval "$(tiercel daemon --env)"
+    exec vmem_checker 45 8 heap
+) > checked 2> errors &
+checker=$!
+wait_for 20 grep -q ready checked || not_ok "the checker starts" "$(cat checked errors)"
+succeeds "something was promoted while it was written" wait_for 30 some_moved
+kill -KILL "$(pidof tiercel)"
+usleep 1000000
+start_daemon || not_ok "a new daemon starts" "$(cat daemon.log)"
+# The fast node fills up: what has no room stays where it is.
+hog 0 8192 > hog.log &
+wait_for 30 grep -q full hog.log || not_ok "node 0 fills up" "$(cat hog.log)"
+wait "$checker"
+equal "no write lost, no value torn" 0 $?
+show errors
+contains "by its own account" "none lost" checked
+show checked
+killall -KILL hog
+tiercel daemon --stop

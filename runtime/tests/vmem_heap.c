@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_heap.c: a heap of vregions is a heap: objects keep what was written to them while they are
+ * moved, freed and born by several threads, fresh ones are zero, what is freed goes back to the
+ * kernel, and forks are those of private memory.
+ *
+ * The daemon of this test asks for every object of the table to be moved, to and fro.
+ */
+#include "hazard.h"
+#include <malloc.h>
+#include <stdatomic.h>
+
+#define MIB ((size_t)1 << 20)
+#define PAPER 900 /* no machine has this node */
+#define THREADS 3
+#define SLOTS 48
+#define ROUNDS 800
+#define FORKS 6
+
+struct slot {
+    uint32_t *words;
+    size_t count;
+    uint32_t seed;
+};
+
+static uint32_t word(uint32_t seed, size_t at) {
+    return seed * 2654435761u + (uint32_t)at * 40503u;
+}
+
+static void fill(struct slot *slot, uint32_t seed) {
+    slot->seed = seed;
+    for (size_t i = 0; i < slot->count; i++)
+        slot->words[i] = word(seed, i);
+}
+
+static void see(const struct slot *slot) {
+    for (size_t i = 0; i < slot->count; i++)
+        CHECK(slot->words[i] == word(slot->seed, i), "%p[%zu] of %zu is %x", (void *)slot->words, i,
+              slot->count, slot->words[i]);
+}
+
+static size_t size_of(uint32_t seed) {
+    size_t step = seed >> 27; /* most are small, some large enough for calloc to ask the kernel */
+    return step == 0 ? 9 * MIB + seed % MIB : step < 16 ? 64 + seed % 4000 : 4096 + seed % 300000;
+}
+
+static void turn(struct slot *slot, uint32_t seed) {
+    if (slot->words) {
+        see(slot);
+        if (seed % 3 == 0) {
+            size_t less = slot->count;
+            slot->count = size_of(seed) / 4;
+            slot->words = realloc(slot->words, slot->count * 4);
+            CHECK(slot->words);
+            less = less < slot->count ? less : slot->count;
+            for (size_t i = 0; i < less; i++)
+                CHECK(slot->words[i] == word(slot->seed, i), "moved by realloc");
+            fill(slot, seed);
+            return;
+        }
+        free(slot->words);
+    }
+    slot->count = size_of(seed) / 4;
+    slot->words = calloc(slot->count, 4);
+    CHECK(slot->words);
+    for (size_t i = 0; i < slot->count; i++)
+        CHECK(slot->words[i] == 0, "%p[%zu] of %zu is born %x", (void *)slot->words, i, slot->count,
+              slot->words[i]);
+    fill(slot, seed);
+}
+
+static void stress(uint32_t seed, unsigned rounds, struct slot *slots) {
+    for (unsigned i = 0; i < rounds; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        turn(&slots[seed >> 8 & 31], seed ^ i);
+    }
+}
+
+static void *thread(void *seed) {
+    struct slot slots[SLOTS] = {0};
+    stress((uint32_t)(uintptr_t)seed, ROUNDS, slots);
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].words) {
+            see(&slots[i]);
+            free(slots[i].words);
+        }
+    return NULL;
+}
+
+/* Children write to what they inherited, and see nothing of what the parent goes on to write. */
+static void fork_while_moving(struct slot *slots, uint32_t seed) {
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < SLOTS; i++)
+            if (slots[i].words)
+                see(&slots[i]);
+        stress(seed, 100, slots);
+        if (seed % 2 && fork() == 0) { /* a grandchild */
+            stress(seed + 1, 50, slots);
+            _exit(0);
+        }
+        for (int i = 0; i < SLOTS; i++)
+            if (slots[i].words)
+                see(&slots[i]);
+        _exit(wait(NULL) > 0 ? 0 : 0);
+    }
+    stress(seed + 7, 100, slots);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "child: %x", status);
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].words)
+            see(&slots[i]);
+}
+
+static size_t resident(const char *start, size_t bytes) {
+    static unsigned char pages[64 * 256];
+    size_t count = 0;
+    CHECK(!mincore((void *)((uintptr_t)start & -4096ul), bytes, pages));
+    for (size_t i = 0; i < bytes / 4096; i++)
+        count += pages[i] & 1;
+    return count;
+}
+
+/* All of it, before and after a fork, whose child is gone. */
+static void given_back(bool after_fork) {
+    size_t bytes = 48 * MIB;
+    char *large = malloc(bytes);
+    CHECK(large);
+    memset(large, 1, bytes);
+    CHECK(resident(large, bytes) == bytes / 4096, "%zu", resident(large, bytes));
+    if (after_fork) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(large[bytes / 2] != 1);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        memset(large, 2, bytes);
+        CHECK(fork() || (_exit(0), 0)); /* sees that the first is gone, and ends at once */
+        wait(NULL);
+        while (resident(large, bytes) == 0)
+            ;
+    }
+    free(large);
+    /* The runtime looks after children once a second. */
+    for (int i = 0; i < 500 && resident(large, bytes) > 0; i++) {
+        malloc_trim(0);
+        struct timespec wait = {0, 20000000};
+        if (resident(large, bytes) > 0)
+            nanosleep(&wait, NULL);
+    }
+    CHECK(resident(large, bytes) == 0, "%zu of %zu OS pages are kept", resident(large, bytes),
+          bytes / 4096);
+}
+
+static void rights_and_advice(void) {
+    char *p = aligned_alloc(4096, 8 * 4096);
+    memset(p, 7, 8 * 4096);
+    CHECK(!madvise(p + 4096, 4096, MADV_DONTNEED));
+    CHECK(p[4095] == 7 && p[4096] == 0 && p[8191] == 0 && p[8192] == 7);
+    CHECK(!mprotect(p, 4096, PROT_READ));
+    CHECK(p[0] == 7 && !mprotect(p, 4096, PROT_READ | PROT_WRITE));
+    p[0] = 8;
+    free(p);
+}
+
+static bool is_shared(const void *p) {
+    char line[512];
+    unsigned long from, to;
+    char rights[5];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    CHECK(maps);
+    while (fgets(line, sizeof(line), maps))
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && from <= (uintptr_t)p &&
+            (uintptr_t)p < to)
+            found = rights[3] == 's';
+    fclose(maps);
+    return found;
+}
+
+static int hosted(void) {
+    void *small = malloc(100), *large = malloc(100000);
+    CHECK(is_shared(small) && is_shared(large), "the heap is not backed by vregions");
+    given_back(false);
+    rights_and_advice();
+    pthread_t threads[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, thread, (void *)(i + 1)));
+    struct slot slots[SLOTS] = {0};
+    stress(99, 500, slots);
+    for (uint32_t i = 0; i < FORKS; i++)
+        fork_while_moving(slots, i * 77 + 5);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].words)
+            see(&slots[i]);
+    rights_and_advice();
+    given_back(true);
+    return 0;
+}
+
+/* ---- The daemon ------------------------------------------------------------------------------ */
+
+static struct tcl_move wished[TCL_MOVES_MAX];
+static uint32_t wished_count;
+static int wished_node = PAPER;
+static uint64_t moved_bytes, questions;
+static int last_error;
+
+static void wish(struct session *s, const struct page_of_book *found) {
+    (void)s;
+    if (wished_count < TCL_MOVES_MAX && (uint32_t)(found->addr >> 12) * 2654435761u >> 31 == 0)
+        wished[wished_count++] =
+            (struct tcl_move){.addr = found->addr, .bytes = found->bytes, .node = wished_node};
+}
+
+/* One question at a time, to the first process, which alone executes moves. */
+static void ask(struct daemon *d) {
+    struct session *s = d->session[0];
+    struct tcl_control *control = control_of(s);
+    uint32_t done = __atomic_load_n(&header_of(s)->moves_done, __ATOMIC_ACQUIRE);
+    if (!header_of(s)->is_mover || done != control->moves_asked)
+        return;
+    for (uint32_t i = 0; i < control->move_count; i++) {
+        moved_bytes += header_of(s)->moved[i].bytes;
+        last_error = header_of(s)->moved[i].error ? header_of(s)->moved[i].error : last_error;
+    }
+    wished_node = wished_node == PAPER ? 0 : PAPER;
+    wished_count = 0;
+    walk_table(s, wish);
+    memcpy(control->moves, wished, sizeof(wished));
+    control->move_count = wished_count;
+    __atomic_store_n(&control->moves_asked, done + 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &control->moves_asked, 1 /* FUTEX_WAKE */, 1, NULL, NULL, 0);
+    questions++;
+}
+
+static void set_backing(struct session *s) {
+    control_of(s)->backing = TCL_BACKING_VMEM;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        return hosted();
+    (void)argv;
+    struct daemon d = {.prepare = set_backing, .each_turn = ask};
+    host(&d, "hosted");
+    for (int i = 1; i < d.sessions; i++)
+        CHECK(!header_of(d.session[i])->is_mover, "a child executes moves");
+    bool can_move = header_of(d.session[0])->is_mover;
+    CHECK(!can_move || (questions > 3 && moved_bytes > MIB), "%lu questions, %lu bytes, error %d",
+          questions, moved_bytes, last_error);
+    printf("vmem_heap: %d processes; %lu MiB moved in %lu questions%s\n", d.sessions,
+           moved_bytes >> 20, questions, can_move ? "" : "; no userfaultfd, nothing was asked");
+    close_daemon(&d);
+    return 0;
+}
