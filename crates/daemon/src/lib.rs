@@ -15,6 +15,7 @@ mod cpu;
 mod daemon;
 mod decide;
 mod desk;
+mod early;
 mod event;
 mod fits;
 mod greet;

@@ -10,6 +10,7 @@
 
 use crate::client::Client;
 use crate::daemon::Daemon;
+use crate::early::Ahead;
 use crate::matcher::Matcher;
 use crate::symbols::{SiteFrame, hex};
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,9 @@ pub struct PlanSummary {
     pub phases_moved: u64,
     /// Entries that were not told: too many names, or several threads at once.
     pub phases_lost: u64,
+    /// Bytes given to the mover during the phase before the one they were for.
+    #[serde(default)]
+    pub early_bytes: u64,
     /// What of it does not match the machine.
     pub remarks: Vec<String>,
     /// The policy corrects it.
@@ -98,6 +102,9 @@ pub(crate) struct Planned {
     matcher: Matcher,
     phases_entered: u64,
     phases_moved: u64,
+    /// Moves for next phases, by client.
+    pub(crate) ahead: Vec<Ahead>,
+    pub(crate) early_bytes: u64,
 }
 
 impl Planned {
@@ -112,11 +119,32 @@ impl Planned {
             matcher: Matcher::default(),
             phases_entered: 0,
             phases_moved: 0,
+            ahead: Vec::new(),
+            early_bytes: 0,
             fit,
             choice,
         };
         planned.index_rows();
         planned
+    }
+
+    /// The phase that is to follow one.
+    pub(crate) fn next_of(&self, phase: u64) -> Option<u64> {
+        self.fit.next.get(&phase).copied()
+    }
+
+    /// True when the mover has nothing to do for this plan.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Whether the objects of a site and size may move during a phase for the next one.
+    fn is_early(&self, site: u64, size_class: u8, phase: u64) -> bool {
+        let name = self.fit.phases.get(&phase);
+        let site = self.hashes.get(&site).and_then(|index| self.choice.plan.sites.get(*index));
+        let (Some(name), Some(site)) = (name, site) else { return false };
+        let mut classes = site.classes.iter().filter(|class| class.size_class() == size_class);
+        classes.any(|class| class.early.contains(name))
     }
 
     /// True when phase entries have to be answered quickly.
@@ -181,6 +209,7 @@ impl Planned {
             phases_entered: self.phases_entered,
             phases_moved: self.phases_moved,
             phases_lost: 0,
+            early_bytes: self.early_bytes,
             remarks: self.fit.remarks.clone(),
             adapt: self.choice.adapt,
         }
@@ -227,6 +256,7 @@ impl Daemon {
 
     /// Looks whether programs entered phases, and starts what the plan wants moved then.
     pub(crate) fn follow_phases(&mut self) {
+        self.collect(); // books have no bell that rings when a job is done
         let Some(planned) = &self.planned else { return };
         let entered = self.clients.iter().filter_map(|(number, client)| {
             let (entries, phase) = client.session.phase_entered();
@@ -251,14 +281,14 @@ impl Daemon {
             planned.phases_entered += u64::from(entered);
             planned.fit.stops.contains(&hash)
         });
-        let moves = if moving { self.moves_into(number, hash) } else { Vec::new() };
+        let moves = if moving { self.moves_into(number, hash, None) } else { Vec::new() };
         if moves.is_empty() || !self.give_moves(moves, Some((number, entries))) {
             self.phase_moved(number, entries); // nobody waits for what does not come
-            return;
-        }
-        if let Some(planned) = &mut self.planned {
+        } else if let Some(planned) = &mut self.planned {
             planned.phases_moved += 1;
         }
+        self.look_ahead(number, entries, hash);
+        self.move_ahead();
     }
 
     /// The mover was given moves of a phase entry, or of the policy.
@@ -275,6 +305,7 @@ impl Daemon {
             self.refill();
             self.phase_moved(number, entries);
         }
+        self.move_ahead();
     }
 
     /// A client leaves: entries since the last look are counted, and nothing waits for them.
@@ -321,8 +352,9 @@ impl Daemon {
     }
 
     /// What lives of a client and belongs elsewhere in the phase with this hash: what leaves fast
-    /// memory first, then what goes there, largest gain per byte first.
-    pub(crate) fn moves_into(&mut self, number: u32, phase: u64) -> Vec<Move> {
+    /// memory first, then what goes there, largest gain per byte first. With `during`, only what
+    /// may move during that phase.
+    pub(crate) fn moves_into(&mut self, number: u32, phase: u64, during: Option<u64>) -> Vec<Move> {
         self.close_interval(); // what was born since the last tick is a record from now on
         let Daemon { clients, ledger, planned, arenas, .. } = self;
         let (Some(client), Some(planned)) = (clients.get_mut(&number), planned) else {
@@ -333,6 +365,9 @@ impl Daemon {
         for object in objects(ledger, client.pid) {
             let (bytes, site) = (object.iter().map(|e| e.bytes).sum::<u64>(), object[0].site);
             let Some(hash) = client.uses.hash(site) else { continue };
+            if during.is_some_and(|now| !planned.is_early(hash, size_class(bytes), now)) {
+                continue;
+            }
             let row = planned.row(hash, size_class(bytes), phase);
             let Some(row) = row.filter(|row| row.share == PLAN_SHARE_ALL) else { continue };
             let Some(to) = arenas.get(usize::from(row.arena)) else { continue };
@@ -396,7 +431,7 @@ impl Daemon {
             let Some(client) = self.clients.get(&number) else { continue };
             let (_, phase) = client.session.phase_entered();
             let hash = phase_hash_of(&client.session, phase);
-            let moves = self.moves_into(number, hash);
+            let moves = self.moves_into(number, hash, None);
             if !moves.is_empty() {
                 self.give_moves(moves, None);
             }

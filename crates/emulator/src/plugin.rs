@@ -400,9 +400,9 @@ extern "C" fn region_end(vcpu: c_uint, _data: *mut c_void) {
     }
 }
 
-/// Switches detail on or off: what was translated is dropped, once this block has ended. A flush in
-/// the middle of it, which is what QEMU does at once for a single virtual CPU, would take the memory
-/// away in which the block and those it is chained to go on running.
+/// Switches detail on or off: what was translated is dropped, once this block has ended. A flush
+/// in the middle of it, which is what QEMU does at once for a single virtual CPU, would take the
+/// memory away in which the block and those it is chained to go on running.
 fn translate_anew(vcpu: c_uint, detail: bool) {
     if DETAIL.swap(detail, Ordering::Relaxed) != detail {
         // SAFETY: called by the virtual CPU itself; the work runs between two of its blocks, while

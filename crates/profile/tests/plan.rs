@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 use std::path::Path;
 use tiercel_machine::{Machine, NodeId};
-use tiercel_planner::{Objective, Strategy};
+use tiercel_planner::{Copy, Objective, Placement, Strategy};
 use tiercel_profile::plan::{
-    Basis, Drafted, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
-    PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram,
-    PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit, peak_bytes, predict,
+    Asked, Basis, Drafted, Expected, Pace, Plan, PlanFileError, PlanOptions, PlannedClass,
+    PlannedFrame, PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace,
+    PlannedProgram, PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit, peak_bytes,
+    plan_of, predict,
 };
 use tiercel_profile::{
     Access, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site, Speeds,
@@ -88,6 +89,7 @@ fn wish(strategy: Strategy, fast_bytes: u64) -> Wish {
         fast_bytes,
         fast: "16 MiB".to_owned(),
         unplanned: Unplanned::Slowest,
+        early: true,
     }
 }
 
@@ -205,6 +207,73 @@ fn room_is_held_back_for_what_is_no_object() {
     let (all, held_back, _) = room(3 * MIB, u64::MAX);
     let capacity = profile(1, 1).machine.tiers()[0].capacity_bytes / MIB;
     assert_eq!((all, held_back), (capacity - 3, 3));
+}
+
+/// The same with a phase after each of the others in which nothing is accessed.
+fn with_rests(turns: u32) -> Profile {
+    let mut profile = profile(turns, 100_000_000);
+    let rest = |phase: &Phase| {
+        let middle_ns = phase.start_ns + SECOND / 2;
+        let first = Phase { end_ns: middle_ns, ..phase.clone() };
+        [first, Phase { name: "rest".into(), start_ns: middle_ns, ..phase.clone() }]
+    };
+    profile.phases = profile.phases.iter().flat_map(rest).collect();
+    profile.accesses.iter_mut().for_each(|access| access.phase *= 2);
+    // Told apart, or nobody knows what follows a rest.
+    for (at, phase) in profile.phases.iter_mut().enumerate().filter(|(_, p)| &*p.name == "rest") {
+        phase.name = if at % 4 == 1 { "before cold" } else { "before hot" }.into();
+    }
+    tiercel_profile::check(&profile).unwrap();
+    profile
+}
+
+/// A plan in which both places swap at the entries of `hot` and `cold`, with so much room.
+fn swapped(profile: &Profile, room_bytes: u64, early: bool) -> Plan {
+    let mut drafted = draft(profile, &profile.machine, &wish(Strategy::Joint, 16 * MIB)).unwrap();
+    for (object, placement) in drafted.found.placements.iter_mut().enumerate() {
+        let (birth, other) = if object % 2 == 0 { (0, 1) } else { (1, 0) };
+        let moves = [(2, other), (4, birth), (6, other), (8, birth), (10, other)].into();
+        *placement = Placement { birth, moves };
+    }
+    drafted.memories[0].capacity_bytes = room_bytes;
+    plan_of(&Asked {
+        profile,
+        workload: &drafted.told.workload,
+        groups: &drafted.groups,
+        machine: &profile.machine,
+        memories: &drafted.memories,
+        found: &drafted.found,
+        pace: Pace { copy: Copy::default(), basis: Basis::Described },
+        held_back_bytes: 0,
+        options: PlanOptions { early, ..drafted.plan.asked.clone() },
+        unplanned: Unplanned::Slowest,
+    })
+}
+
+#[test]
+fn what_a_phase_leaves_alone_may_move_during_it() {
+    let profile = with_rests(3);
+    let early = |plan: &Plan| -> Vec<String> {
+        check_plan(plan).unwrap();
+        let classes = plan.sites.iter().flat_map(|site| &site.classes);
+        classes.map(|class| class.early.join(", ")).collect()
+    };
+    let made = swapped(&profile, 16 * MIB, true);
+    let next: Vec<_> = made.phases.iter().map(|p| (&*p.name, p.next.as_deref())).collect();
+    let follows = [
+        ("hot", Some("before cold")),
+        ("before cold", Some("cold")),
+        ("cold", Some("before hot")),
+        ("before hot", Some("hot")),
+    ];
+    assert_eq!(next, follows);
+    assert_eq!(early(&made), ["before cold, before hot", "before cold, before hot"]);
+    // Without room for both only what goes down does so early: cold ones before `hot`.
+    let narrow = swapped(&profile, 15 * MIB, true);
+    assert_eq!(early(&narrow), ["before hot", "before cold"], "{:?}", places(&narrow));
+    assert_eq!(early(&swapped(&profile, 16 * MIB, false)), ["", ""]);
+    // Without a rest each place is accessed up to the moment when the other one is.
+    assert!(early(&drafted(Strategy::Joint, 100_000_000).plan).concat().is_empty());
 }
 
 #[test]
@@ -329,7 +398,8 @@ fn any_site() -> impl Strategy2<Value = PlannedSite> {
         let mut places = vec![usual];
         let named = |place| PlannedPlace { phase: Some("p".to_owned()), ..place };
         places.extend(in_phase.map(named));
-        PlannedClass { up_to_bytes: 1 << class, objects, room_bytes: objects << 12, places }
+        let (up_to_bytes, room_bytes) = (1 << class, objects << 12);
+        PlannedClass { up_to_bytes, objects, room_bytes, places, early: vec!["p".to_owned()] }
     });
     let classes = proptest::collection::vec(class, 1..4).prop_map(|mut classes| {
         classes.sort_by_key(|class| class.up_to_bytes);
@@ -365,7 +435,7 @@ fn any_plan() -> impl Strategy2<Value = Plan> {
             expected: Expected { access_ns: 1.5, gap: Some(0.1), ..Expected::default() },
             unplanned: Unplanned::Budget,
             small_objects: Some(NodeId(1)),
-            phases: vec![PlannedPhase { name: "p".into(), moves: true }],
+            phases: vec![PlannedPhase { name: "p".into(), moves: true, next: Some("p".into()) }],
             modules: vec![module("/bin/app"), module("/lib/libc.so.6")],
             sites,
         }
@@ -432,6 +502,9 @@ fn hostile_plans_are_refused() {
     refused("without a phase", &|plan| plan.sites[0].classes[0].places.clear());
     refused("no size class", &|plan| plan.sites[0].classes[0].up_to_bytes = 4097);
     refused("not in the list", &|plan| plan.phases.clear());
+    refused("followed by one", &|plan| plan.phases[0].next = Some("nobody".into()));
+    refused("moves early", &|plan| plan.sites[0].classes[0].early.push("nobody".into()));
+    refused("costs what nothing can", &|plan| plan.machine.moves[0].ns_per_byte = -1.0);
     refused("module that is not there", &|plan| plan.modules.clear());
     refused("phase is there twice", &|plan| plan.phases[0] = plan.phases[1].clone());
 }

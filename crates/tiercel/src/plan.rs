@@ -70,6 +70,10 @@ pub struct WishArgs {
     /// Where objects go that the plan does not know
     #[arg(long, value_enum, default_value_t = UnplannedArg::Slowest)]
     pub unplanned: UnplannedArg,
+    /// Move objects at the entry of the phase they move for only; without it what a phase leaves
+    /// alone may move during it, for the next one
+    #[arg(long)]
+    pub at_entry: bool,
 }
 
 /// Strategies by name.
@@ -118,6 +122,7 @@ impl WishArgs {
             objective: ObjectiveArg::Time,
             slowdown: None,
             unplanned: UnplannedArg::Slowest,
+            at_entry: false,
         }
     }
 
@@ -155,6 +160,7 @@ impl WishArgs {
                 UnplannedArg::Slowest => Unplanned::Slowest,
                 UnplannedArg::Budget => Unplanned::Budget,
             },
+            early: !self.at_entry,
         }
     }
 }

@@ -254,8 +254,11 @@ fn planned(out: &mut String, plan: &PlanSummary) {
     if plan.phases_entered + plan.phases_lost > 0 {
         let _ = writeln!(
             out,
-            "phases     {} entered, objects moved at {}, {} not told",
-            plan.phases_entered, plan.phases_moved, plan.phases_lost
+            "phases     {} entered, objects moved at {}, {} moved before, {} not told",
+            plan.phases_entered,
+            plan.phases_moved,
+            short_bytes(plan.early_bytes),
+            plan.phases_lost
         );
     }
     for remark in &plan.remarks {

@@ -96,9 +96,21 @@ impl Stage {
                 site.classes[0].places = vec![at(None, usual), at(Some("solve"), solve)];
             }
         }
-        let named = |(name, moves): (&str, bool)| PlannedPhase { name: name.to_owned(), moves };
-        plan.phases = [("start", false), ("assemble", true), ("solve", true)].map(named).into();
+        let named = |(name, moves, next): (&str, bool, Option<&str>)| PlannedPhase {
+            name: name.to_owned(),
+            moves,
+            next: next.map(ToOwned::to_owned),
+        };
+        let phases = [("start", false, None), ("assemble", true, None), ("solve", true, None)];
+        plan.phases = phases.map(named).into();
         write_plan(&plan, &self.path("turned.plan")).unwrap();
+        // The same, with room for all, and with tables that may move while grids are assembled.
+        let phases = [("start", false, None), ("assemble", true, Some("solve"))];
+        plan.phases = phases.into_iter().chain([("solve", true, None)]).map(named).collect();
+        plan.machine.memories[0].room_bytes = 64 << 20;
+        let tables = plan.sites.iter_mut().filter(|site| site.place.contains("make_table"));
+        tables.for_each(|site| site.classes[0].early = vec!["assemble".to_owned()]);
+        write_plan(&plan, &self.path("early.plan")).unwrap();
     }
 
     /// Runs the program by a plan; the summary.
@@ -145,6 +157,20 @@ fn objects_are_born_and_moved_as_planned() {
     assert_eq!(nodes_of(&summary, "make_table"), [("0".to_owned(), mib8)].into());
     let moved = summary["summary"]["moves"]["moved_bytes"]["asked"].as_u64().unwrap_or(0);
     assert!(moved >= 2 * mib8 && moved <= 6 * 2 * mib8, "{moved}");
+}
+
+#[test]
+fn objects_move_before_the_phase_they_move_for() {
+    let stage = Stage::new();
+    stage.turned();
+    let mib8 = 8u64 << 20;
+    let early = |plan| stage.run(plan)["summary"]["plan"]["early_bytes"].as_u64();
+    assert_eq!(early("turned.plan"), Some(0));
+    // All four tables, each of the three times; a shared machine may be too slow for some.
+    let moved = early("early.plan").unwrap();
+    assert!(moved > 0 && moved <= 3 * mib8, "{moved}");
+    let ended = stage.run("early.plan");
+    assert_eq!(nodes_of(&ended, "make_table"), [("0".to_owned(), mib8)].into());
 }
 
 #[test]

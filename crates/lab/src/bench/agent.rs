@@ -109,8 +109,8 @@ impl Agent {
             ("/sys/kernel/mm/numa/demotion_enabled", "false"),
             // Short lists of free memory at each CPU: they are part of a run's room.
             ("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"),
-            // A node that is nearly full fragments, and each time its watermarks rise by up to 2 MiB
-            // until memory is reclaimed: nothing to a machine's node, a tenth of a run's room.
+            // A node that is nearly full fragments, and each time its watermarks rise by up to 2
+            // MiB until memory is reclaimed: nothing to a machine's node, a tenth of a run's room.
             ("/proc/sys/vm/watermark_boost_factor", "0"),
             ("/proc/sys/vm/drop_caches", "3"),
             ("/proc/sys/vm/compact_memory", "1"),

@@ -88,13 +88,18 @@ fn check_phases(plan: &Plan) -> Result<(), String> {
         return Err(format!("{} phases; at most {}", plan.phases.len(), PHASES_MAX - 1));
     }
     let mut names = HashSet::new();
-    match plan.phases.iter().find(|phase| {
+    let odd = plan.phases.iter().find(|phase| {
         phase.name.len() > TEXT_BYTES_MAX
             || phase.name.contains('\0')
             || !names.insert(phase.name.as_str())
-    }) {
-        Some(_) => Err("a phase is there twice, or has a name that cannot be".to_owned()),
-        None => Ok(()),
+    });
+    if odd.is_some() {
+        return Err("a phase is there twice, or has a name that cannot be".to_owned());
+    }
+    let mut next = plan.phases.iter().filter_map(|phase| phase.next.as_deref());
+    match next.all(|next| names.contains(next)) {
+        true => Ok(()),
+        false => Err("a phase is followed by one that is not in the list".to_owned()),
     }
 }
 
@@ -125,6 +130,10 @@ fn check_class(plan: &Plan, class: &PlannedClass) -> Result<(), String> {
     }
     if !class.places.is_sorted_by(|a, b| a.phase < b.phase) {
         return Err(format!("class {bytes}: places do not ascend by phase"));
+    }
+    let known = |name: &String| plan.phases.iter().any(|phase| phase.name == *name);
+    if !class.early.iter().all(known) || class.early.len() > PHASES_MAX {
+        return Err(format!("class {bytes} moves early in a phase that is not in the list"));
     }
     class.places.iter().try_for_each(|place| check_place(plan, place))
 }

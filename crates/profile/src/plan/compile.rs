@@ -12,7 +12,7 @@ use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
 
 use super::stack::{StackKeys, base, numbered};
-use super::{Plan, PlannedPlace, PlannedSite, Unplanned};
+use super::{Plan, PlannedPhase, PlannedPlace, PlannedSite, Unplanned};
 
 /// A plan made to fit.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Fit {
     pub small: Option<u8>,
     /// Hashes of the phases at whose entry objects move.
     pub stops: Vec<u64>,
+    /// The phase that follows each one, by hash, where it is known.
+    pub next: HashMap<u64, u64>,
     /// Names of the plan's phases by hash.
     pub phases: HashMap<u64, String>,
     /// What does not match, for the user.
@@ -49,6 +51,9 @@ pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
     fit.small = plan.small_objects.and_then(|node| fit.arenas.get(&node).copied());
     let moving = plan.phases.iter().filter(|phase| phase.moves);
     fit.stops = moving.map(|phase| phase_hash(&phase.name)).collect();
+    let follows =
+        |phase: &PlannedPhase| Some((phase_hash(&phase.name), phase_hash(phase.next.as_deref()?)));
+    fit.next = plan.phases.iter().filter_map(follows).collect();
     let names = plan.phases.iter().map(|phase| (phase_hash(&phase.name), phase.name.clone()));
     fit.phases = names.collect();
     for module in &plan.modules {

@@ -29,6 +29,8 @@ pub struct Wish {
     pub fast: String,
     /// The default for what the plan does not know.
     pub unplanned: Unplanned,
+    /// Objects may move before the phase they move for.
+    pub early: bool,
 }
 
 /// A plan, and what it was made of.
@@ -122,6 +124,7 @@ fn draft_by(
             strategy: strategy_name(wish.strategy).to_owned(),
             objective: objective_name(wish.objective).to_owned(),
             fast: wish.fast.clone(),
+            early: wish.early,
         },
         unplanned: wish.unplanned,
     });

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{MEMORIES_MAX, Memory, Placement, Workload, evaluate, object_cost, score_ns};
 
+use super::early::{Early, followers};
 use super::pace::{Pace, planned_moves};
 use super::stack::numbered;
 use super::{
@@ -67,7 +68,7 @@ pub struct Asked<'a> {
 
 /// Votes of the objects of one class, by phase.
 #[derive(Default)]
-struct Class {
+pub(super) struct Class {
     objects: u64,
     room_bytes: u64,
     samples: u64,
@@ -82,6 +83,8 @@ struct Votes {
     bytes: [f64; MEMORIES_MAX],
     /// Time saved against the slowest memory if all of them were there.
     gain_ns: [f64; MEMORIES_MAX],
+    /// Accesses were seen.
+    used: bool,
 }
 
 /// Where a class is in a phase.
@@ -142,6 +145,7 @@ impl Votes {
             self.bytes[memory] += other.bytes[memory];
             self.gain_ns[memory] += other.gain_ns[memory];
         }
+        self.used |= other.used;
     }
 
     fn gain_of(&self, choice: Choice) -> f64 {
@@ -185,15 +189,31 @@ impl Class {
         counts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(choice, _)| choice)
     }
 
+    /// The one memory of all its objects in a phase.
+    pub(super) fn alone_in(&self, phase: usize) -> Option<usize> {
+        let choice = self.place_in(phase)?;
+        choice.other.is_none().then_some(choice.memory)
+    }
+
+    pub(super) fn is_used_in(&self, phase: usize) -> bool {
+        self.phases.get(&phase).is_some_and(|votes| votes.used)
+    }
+
+    /// Gain of the fastest memory in a phase, for each byte.
+    pub(super) fn gain_per_byte(&self, phase: usize) -> f64 {
+        let per_byte = |votes: &Votes| votes.gain_ns[0] / votes.bytes.iter().sum::<f64>().max(1.0);
+        self.phases.get(&phase).map_or(0.0, per_byte)
+    }
+
     fn place_in(&self, phase: usize) -> Option<Choice> {
         self.phases.get(&phase).and_then(Votes::choice)
     }
 }
 
 /// Index of each name, in the order of first entries; and names by index.
-struct Names<'a> {
-    of_phase: Vec<usize>,
-    names: Vec<&'a str>,
+pub(super) struct Names<'a> {
+    pub of_phase: Vec<usize>,
+    pub names: Vec<&'a str>,
 }
 
 fn phase_names(workload: &Workload) -> Names<'_> {
@@ -230,6 +250,7 @@ fn votes_of(
         let entry = votes.entry(name).or_default();
         entry.bytes[usize::from(at)] += object.bytes as f64;
         let Some(one) = uses.next_if(|one| one.phase as usize == phase) else { continue };
+        entry.used |= one.reads + one.writes > 0.0;
         let slowest = &asked.memories[asked.memories.len() - 1];
         for (gain_ns, memory) in entry.gain_ns.iter_mut().zip(asked.memories) {
             *gain_ns += score_ns(one, slowest, memory, workload.sample_period);
@@ -326,7 +347,12 @@ fn planned_phases(
     }
     debug_assert_eq!(workload.phases.len(), names.of_phase.len());
     let named = names.names.iter().zip(moves);
-    named.map(|(name, moves)| PlannedPhase { name: (*name).to_owned(), moves }).collect()
+    let of_name = named.zip(followers(names)).map(|((name, moves), next)| PlannedPhase {
+        name: (*name).to_owned(),
+        moves,
+        next: next.map(|next| names.names[next].to_owned()),
+    });
+    of_name.collect()
 }
 
 fn add_sites(
@@ -337,6 +363,7 @@ fn add_sites(
 ) {
     let mut modules: HashMap<PlannedModule, u32> = HashMap::new();
     let mut sites: BTreeMap<u32, Vec<PlannedClass>> = BTreeMap::new();
+    let early = early_of(asked, names, classes, !plan.phases.is_empty() && asked.options.early);
     for ((site, size_class), class) in classes {
         let places = places(asked, class, names, !plan.phases.is_empty());
         if places.is_empty() {
@@ -347,6 +374,9 @@ fn add_sites(
             objects: class.objects,
             room_bytes: class.room_bytes,
             places,
+            early: early.get(&(*site, *size_class)).map_or(Vec::new(), |phases| {
+                phases.iter().map(|phase| names.names[*phase].to_owned()).collect()
+            }),
         });
     }
     for (index, classes) in sites {
@@ -360,6 +390,35 @@ fn add_sites(
         });
     }
     plan.sites.sort_by(|a, b| (&a.place, a.hash).cmp(&(&b.place, b.hash)));
+}
+
+/// By class, the phases in which its objects may move for the next one already.
+fn early_of(
+    asked: &Asked<'_>,
+    names: &Names<'_>,
+    classes: &BTreeMap<(u32, u32), Class>,
+    wanted: bool,
+) -> BTreeMap<(u32, u32), Vec<usize>> {
+    if !wanted {
+        return BTreeMap::new();
+    }
+    let class =
+        |group: &Group| (!group.is_block).then_some((group.site, group.size_class.max(CLASS_MIN)));
+    let class_of: Vec<Option<(u32, u32)>> = asked.groups.iter().map(class).collect();
+    let mut members: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
+    for (object, key) in class_of.iter().enumerate().filter_map(|(at, key)| Some((at, (*key)?))) {
+        members.entry(key).or_default().push(object);
+    }
+    let early = Early {
+        workload: asked.workload,
+        names,
+        classes,
+        class_of,
+        members,
+        room_bytes: asked.memories[0].capacity_bytes,
+        slowest: asked.memories.len() - 1,
+    };
+    early.by_class()
 }
 
 /// What plans call a site: its place, with the number of a large object that has one of its own.

@@ -12,6 +12,7 @@
 mod check;
 mod compile;
 mod draft;
+mod early;
 mod file;
 mod make;
 mod pace;
@@ -133,6 +134,9 @@ pub struct PlanOptions {
     pub objective: String,
     /// Room of the fastest memory as the user said it: `25%`, `8GiB`, `all`.
     pub fast: String,
+    /// Objects may move before the phase they move for.
+    #[serde(default)]
+    pub early: bool,
 }
 
 /// What a plan is expected to do.
@@ -174,6 +178,9 @@ pub struct PlannedPhase {
     pub name: String,
     /// Objects move when it is entered.
     pub moves: bool,
+    /// The phase that always followed it; absent: there was none, or several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// A file that code is loaded from.
@@ -234,6 +241,10 @@ pub struct PlannedClass {
     /// Where they are, ascending by phase; the one without a phase is for all phases without one
     /// of their own, and is always there.
     pub places: Vec<PlannedPlace>,
+    /// Phases that leave them alone: in those they may move to where the next phase has them,
+    /// before that begins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub early: Vec<String>,
 }
 
 /// Where objects are in a phase.
