@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tiercel_ledger::Ledger;
-use tiercel_machine::{Machine, NodeId};
+use tiercel_machine::{Machine, NodeId, Room};
 use tiercel_mover::{Errno, Mover};
 use tiercel_policy::{Interval, Policy};
 use tiercel_sampler::Sampler;
@@ -112,6 +112,7 @@ pub struct Daemon {
     /// Phase entries that were not told, of clients that have left.
     pub(crate) phases_lost: u64,
     pub(crate) summary: Summary,
+    pub(crate) room: Room,
     pub(crate) poller: Poller,
     pub(crate) greeter: Greeter,
     pub(crate) desk: Desk,
@@ -154,12 +155,8 @@ impl Daemon {
         let place = Place::take(&config.directory, &config.name, config.access)?;
         let poller = Poller::new().map_err(io("cannot make an epoll instance"))?;
         let uid = rustix::process::geteuid().as_raw();
-        let guests = match config.access {
-            Access::Owner => Guests::User(uid),
-            Access::Everybody => Guests::Everybody,
-        };
         let dup = |fd: &OwnedFd| fd.try_clone().map_err(io("cannot duplicate a socket"));
-        let greeter = Greeter::new(dup(&place.clients)?, guests, &poller)
+        let greeter = Greeter::new(dup(&place.clients)?, guests(config.access, uid), &poller)
             .map_err(io("cannot wait for clients"))?;
         let desk = Desk::new(dup(&place.control)?, uid, &poller)
             .map_err(io("cannot wait for requests"))?;
@@ -208,6 +205,7 @@ impl Daemon {
             planned,
             phases_lost: 0,
             summary: Summary { modelled, mover_note, ..Summary::default() },
+            room: Room::of(Path::new("/")),
             poller,
             greeter,
             desk,
@@ -498,6 +496,14 @@ impl Daemon {
         let sites = self.sites.rows(std::iter::empty(), summary.budget.fast_bytes);
         let recorded = self.recording.map(|recording| recording.finish(self.machine, &summary));
         Farewell { summary, sites, profile: recorded.map(Box::new) }
+    }
+}
+
+/// Who may attach to a daemon of user `uid`.
+fn guests(access: Access, uid: u32) -> Guests {
+    match access {
+        Access::Owner => Guests::User(uid),
+        Access::Everybody => Guests::Everybody,
     }
 }
 

@@ -2,6 +2,8 @@
 //! In: the ledger after a look. Out: [`Job::Execute`], figures in control pages.
 //! Knows nothing of how a decision is made or a move executed.
 
+use std::collections::BTreeMap;
+
 use crate::cpu;
 use crate::daemon::Daemon;
 use crate::hands::Job;
@@ -31,10 +33,20 @@ impl Daemon {
             is_modelled: self.hands.keeps_books(),
             ..std::mem::take(&mut self.pace.undecided)
         };
-        let budgets = Budgets::fast(self.config.fast);
+        let budgets = Budgets { left_bytes: self.left_bytes(), ..Budgets::fast(self.config.fast) };
         let decision = self.policy.tick(&self.ledger, &self.machine, &budgets, &interval);
         self.summary.spent.policy_ns += cpu::since_ns(began_ns);
         self.carry_out(decision);
+    }
+
+    /// What is left on the nodes of all tiers but the last, where moves are real.
+    fn left_bytes(&self) -> BTreeMap<NodeId, u64> {
+        let tiers = self.machine.tiers();
+        let (Some((_, better)), false) = (tiers.split_last(), self.hands.keeps_books()) else {
+            return BTreeMap::new();
+        };
+        let nodes = better.iter().flat_map(|tier| &tier.nodes);
+        nodes.filter_map(|node| Some((*node, self.room.left_bytes(*node)?))).collect()
     }
 
     fn carry_out(&mut self, decision: Decision) {

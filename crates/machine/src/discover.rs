@@ -22,7 +22,7 @@ const ACCESS_CLASSES: [&str; 2] = ["access1", "access0"];
 /// The kernel gives bandwidth in MiB/s (Documentation/admin-guide/mm/numaperf.rst).
 const MIB_PER_GB: f64 = 1e9 / (1024.0 * 1024.0);
 
-const NODE_DIR: &str = "sys/devices/system/node";
+pub(crate) const NODE_DIR: &str = "sys/devices/system/node";
 const CPU_DIR: &str = "sys/devices/system/cpu";
 const TIER_DIR: &str = "sys/devices/virtual/memory_tiering";
 const DAX_DIR: &str = "sys/bus/dax/devices";
@@ -279,7 +279,7 @@ impl Tree<'_> {
 }
 
 /// The value of a line `... MemTotal:  123 kB`, in bytes. Works for the per-node form too.
-fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once(key))?.1;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)

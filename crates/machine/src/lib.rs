@@ -1,7 +1,7 @@
 //! A machine as data: nodes, CPUs, distances, tier order, spaces.
 //! In: a sysfs tree below a given root, or a TOML description. Out: [`Machine`].
-//! Knows nothing of objects, policies or how anything is moved; only [`discover`] reads files,
-//! and only below the root it is given.
+//! Knows nothing of objects, policies or how anything is moved; only [`discover`] and [`room`] read
+//! files, and only below the root they are given.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod discover;
 mod finding;
 mod kind;
 mod machine;
+mod room;
 mod text;
 mod tier;
 mod topo;
@@ -20,6 +21,7 @@ pub use builtin::BUILTIN_NAMES;
 pub use curve::{CurveLine, loaded_latency_ns, peak_gb_s};
 pub use finding::{Finding, Standing};
 pub use machine::{Basis, Energy, Figures, Kind, Link, Machine, Node, NodeId};
+pub use room::Room;
 pub use text::{NodeOverride, Overrides};
 pub use tier::{Space, Tier};
 pub use topo::{Topo, TopoNode, TopoSpace, TopoTier};

@@ -1,6 +1,7 @@
 //! How many bytes of each tier groups of processes may hold.
 //! In: TOML or a word on the command line. Out: [`Budgets`]. Knows nothing of what is held.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -13,6 +14,9 @@ use tiercel_machine::{NodeId, format_bytes, parse_bytes};
 pub struct Budgets {
     /// First match wins.
     pub groups: Vec<Group>,
+    /// Bytes that nodes have left for whoever comes, where somebody looked: no limit holds more
+    /// than these and what is there already.
+    pub left_bytes: BTreeMap<NodeId, u64>,
 }
 
 /// Processes that share one budget.
@@ -70,6 +74,7 @@ impl Budgets {
                 limits: vec![limit],
                 outside_bytes: Vec::new(),
             }],
+            left_bytes: BTreeMap::new(),
         }
     }
 }

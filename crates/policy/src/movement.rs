@@ -43,10 +43,10 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Whether a tier but the last holds more than an assignment fills.
+    /// Whether a tier but the last holds more than it may.
     pub(crate) fn holds_too_much(&self) -> bool {
-        let tiers = self.used.iter().zip(&self.room).take(usize::from(self.tiers.last()));
-        tiers.into_iter().any(|(used, room)| used > room)
+        let mut tiers = self.used.iter().zip(&self.limits).take(usize::from(self.tiers.last()));
+        tiers.any(|(used, limit)| used > limit)
     }
 
     /// Whether a tier takes so many bytes more. The last one always does.

@@ -220,9 +220,14 @@ impl Policy {
             .map(|(group, pids)| {
                 let mut tiers = Tiers::new(machine, group.home, gap_ns);
                 tiers.observe(ledger);
-                let limits = self.limits(group, &tiers);
-                let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 let used = usage(ledger, &tiers, pids);
+                let mut limits = self.limits(group, &tiers);
+                for (limit, (tier, used)) in limits.iter_mut().zip(tiers.tiers.iter().zip(&used)) {
+                    let left = tier.nodes.iter().map(|node| budgets.left_bytes.get(node).copied());
+                    let left: Option<u64> = left.sum();
+                    *limit = left.map_or(*limit, |left| (*limit).min(used.saturating_add(left)));
+                }
+                let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 Books { tiers, limits, room, used }
             })
             .collect()

@@ -2,6 +2,8 @@
 //! In: a policy as on the command line, a budget, objects. Out: what would be moved and what not,
 //! and why. Knows nothing of how it is decided.
 
+use std::collections::BTreeMap;
+
 use expect_test::expect;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Outcome, Reason};
@@ -389,7 +391,8 @@ fn groups_have_their_own_budgets() {
         limits: vec![Limit::Bytes(mib * MIB)],
         outside_bytes: vec![MIB],
     };
-    let budgets = Budgets { groups: vec![group("first", PID, 4), group("second", 2, 9)] };
+    let groups = vec![group("first", PID, 4), group("second", 2, 9)];
+    let budgets = Budgets { groups, left_bytes: BTreeMap::new() };
     let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
     let decision = policy("apb", "none").tick(&world.ledger, &machine, &budgets, &world.last);
     // 90% of 4 - 1 MiB hold b; 90% of 9 - 1 hold all of the second's.
@@ -398,6 +401,24 @@ fn groups_have_their_own_budgets() {
     let left: Vec<_> =
         decision.births.iter().map(|plan| (plan.pid, plan.tiers[0].1 / MIB)).collect();
     assert_eq!(left, [(PID, 1), (2, 4)]);
+}
+
+#[test]
+fn a_limit_is_no_more_than_a_node_has_left() {
+    let world = World::new("a:4@0:1 d:4@0:2 e:4@0:3 b:4@1:4000 c:4@1:3000");
+    let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
+    let mut shown = Vec::new();
+    for left_mib in [100, 0] {
+        let mut budgets = Budgets::fast(Limit::Bytes(100 * MIB));
+        budgets.left_bytes.insert(NodeId(0), left_mib * MIB);
+        let decision =
+            policy("apb", "benefit:canary=0").tick(&world.ledger, &machine, &budgets, &world.last);
+        shown.push((world.shown(&decision), decision.births[0].tiers[0].1 / MIB));
+    }
+    assert_eq!(shown[0], ("promote b 1 -> 0\npromote c 1 -> 0".to_owned(), 80));
+    let one_for_another = "demote a 0 -> 1\ndemote d 0 -> 1\npromote b 1 -> 0\n\
+                           promote c 1 -> 0\nleft 1 (4 MiB): NotNeeded";
+    assert_eq!(shown[1], (one_for_another.to_owned(), 0));
 }
 
 #[test]

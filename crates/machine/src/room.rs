@@ -1,0 +1,126 @@
+//! How much of each node's memory a program could still get.
+//! In: `/proc/zoneinfo` once, a node's meminfo at each question. Out: bytes.
+//! Knows nothing of budgets, or of who wants memory.
+//!
+//! Not what is free: below each zone's low watermark and reserve an ordinary allocation goes to the
+//! next node, and a move finds little more. Pages of files count as room, since the kernel drops
+//! them for whoever asks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::discover::{NODE_DIR, meminfo_bytes};
+use crate::machine::NodeId;
+
+const OS_PAGE_BYTES: u64 = 4096;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    root: PathBuf,
+    /// Bytes of each node that nobody gets.
+    floors: BTreeMap<NodeId, u64>,
+}
+
+impl Room {
+    /// Of the machine below `root` (`/` for this one). Where its watermarks cannot be read they
+    /// count as zero.
+    pub fn of(root: &Path) -> Room {
+        let zones = fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
+        Room { root: root.to_owned(), floors: floors(&zones) }
+    }
+
+    /// Bytes that are left on a node now; `None` where nobody says.
+    pub fn left_bytes(&self, node: NodeId) -> Option<u64> {
+        let path = self.root.join(format!("{NODE_DIR}/node{node}/meminfo"));
+        let meminfo = fs::read_to_string(path).ok()?;
+        let free = meminfo_bytes(&meminfo, "MemFree:")?;
+        let of_files = ["Active(file):", "Inactive(file):"]
+            .iter()
+            .filter_map(|key| meminfo_bytes(&meminfo, key))
+            .fold(0, u64::saturating_add);
+        let floor = self.floors.get(&node).copied().unwrap_or(0);
+        Some(free.saturating_add(of_files).saturating_sub(floor))
+    }
+}
+
+/// Low watermark and reserve of each node's zones, as far as these have memory at all, bytes.
+fn floors(zoneinfo: &str) -> BTreeMap<NodeId, u64> {
+    let mut floors: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for zone in zoneinfo.split("\nNode ").filter(|zone| zone.contains("zone")) {
+        let number = zone.trim_start_matches("Node ").split(',').next().unwrap_or_default();
+        let Ok(node) = number.trim().parse() else { continue };
+        let of = |key: &str| {
+            let mut lines = zone.lines().map(str::trim_start);
+            lines.find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let reserves = zone.lines().find_map(|line| line.trim().strip_prefix("protection: ("));
+        let reserves = reserves.into_iter().flat_map(|list| list.trim_end_matches(')').split(','));
+        let reserve = reserves.filter_map(|one| one.trim().parse::<u64>().ok()).max().unwrap_or(0);
+        let pages = of("low ").saturating_add(reserve).min(of("managed "));
+        let floor = floors.entry(NodeId(node)).or_default();
+        *floor = floor.saturating_add(pages.saturating_mul(OS_PAGE_BYTES));
+    }
+    floors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZONES: &str = "\
+Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 11
+  pages free     3840
+        boost    0
+        min      66
+        low      82
+        high     98
+        managed  3998
+        protection: (0, 600, 700, 700, 0)
+Node 0, zone    DMA32
+  pages free     71967
+        min      2749
+        low      3436
+        managed  90000
+        protection: (0, 0, 0, 0, 0)
+Node 1, zone   Device
+  pages free     0
+        low      5
+        managed  0
+        protection: (0, 0, 0, 0, 0)
+";
+
+    #[test]
+    fn watermarks_and_reserves_are_no_room() {
+        let floors = floors(ZONES);
+        assert_eq!(floors[&NodeId(0)], (82 + 700 + 3436) * OS_PAGE_BYTES);
+        assert_eq!(floors[&NodeId(1)], 0, "a zone without memory keeps none back");
+        assert!(super::floors("Node x, zone DMA\nlow many\n").is_empty());
+    }
+
+    #[test]
+    fn what_is_left_is_free_or_of_files_above_the_floor() {
+        let root = tempfile::tempdir().expect("a folder");
+        let node = root.path().join(NODE_DIR).join("node0");
+        fs::create_dir_all(&node).expect("made");
+        fs::create_dir_all(root.path().join("proc")).expect("made");
+        fs::write(root.path().join("proc/zoneinfo"), ZONES).expect("written");
+        let meminfo = |free: u64, file: u64| {
+            let text = format!(
+                "Node 0 MemTotal: 400000 kB\nNode 0 MemFree: {free} kB\nNode 0 Active: 9 kB\n\
+                 Node 0 Active(file): {file} kB\nNode 0 Inactive(file): {file} kB\n"
+            );
+            fs::write(node.join("meminfo"), text).expect("written");
+            Room::of(root.path()).left_bytes(NodeId(0))
+        };
+        let floor_kib = (82 + 700 + 3436) * 4;
+        assert_eq!(meminfo(floor_kib + 100, 10), Some(120 << 10));
+        assert_eq!(meminfo(floor_kib - 100, 10), Some(0));
+        assert_eq!(Room::of(root.path()).left_bytes(NodeId(1)), None);
+        fs::write(node.join("meminfo"), "garbage").expect("written");
+        assert_eq!(Room::of(root.path()).left_bytes(NodeId(0)), None);
+    }
+}
