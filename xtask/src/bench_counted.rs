@@ -12,7 +12,7 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 
 use crate::bench::Row;
-use crate::bench_overhead::LIMITS;
+use crate::bench_overhead::{LIMITS, PLANNED_LIMITS, idle_plan};
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 
@@ -53,11 +53,15 @@ const PROGRAMS: &[Counted] = &[
 ];
 
 /// The ways of hosting, by name, and the words of each; the first is the plain one.
-const WAYS: [(&str, &str); 3] = [
+const WAYS: [(&str, &str); 4] = [
     ("plain", ""),
-    ("tracking", "tiercel run --quiet --fast all --sampler none --"),
+    (TRACKING, "tiercel run --quiet --fast all --sampler none --"),
     ("everything", "tiercel run --quiet --fast all --sampler probe --"),
+    (PLANNED, "tiercel run --quiet --fast all --sampler none --plan /root/idle.plan --"),
 ];
+const TRACKING: &str = "tracking";
+/// By a plan that changes nothing: what looking for each birth's place costs shows over tracking.
+const PLANNED: &str = "planned";
 
 /// What is built here and goes along.
 const OURS: [&str; 3] = ["tiercel", "libtiercel.so", "marked"];
@@ -111,6 +115,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
             let (ours, plain) = (billions(*instructions), billions(counts[0]));
             rows.push(LIMITS.over_plain(name, ours, plain, None, "billion"));
         }
+        rows.push(look_ups(counted.name, &counts));
         eprintln!("counted: {}: {counts:?} instructions", counted.name);
     }
     for (way, _) in &WAYS[1..] {
@@ -121,7 +126,29 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
             rows.push(LIMITS.mean(&format!("mean{suffix}"), &ratios));
         }
     }
+    let ratios: Vec<f64> = of_look_ups(&rows).filter_map(|row| row.ratio).collect();
+    if !ratios.is_empty() {
+        rows.push(PLANNED_LIMITS.mean(&format!("mean{LOOK_UPS}"), &ratios));
+    }
     Ok(rows)
+}
+
+/// How rows of [`look_ups`] end.
+const LOOK_UPS: &str = ", planned over tracking, instructions";
+
+fn of_look_ups(rows: &[Row]) -> impl Iterator<Item = &Row> {
+    rows.iter().filter(|row| row.name.ends_with(LOOK_UPS))
+}
+
+/// The planned way over the one that tracks only.
+fn look_ups(name: &str, counts: &[u64; WAYS.len()]) -> Row {
+    let of = |way: &str| {
+        let all = WAYS.iter().zip(counts);
+        all.filter(|((name, _), _)| *name == way).map(|(_, count)| *count as f64 / 1e9).sum()
+    };
+    let name = format!("{name}{LOOK_UPS}");
+    let row = PLANNED_LIMITS.over_plain(name, of(PLANNED), of(TRACKING), None, "billion");
+    Row { peer_name: Some(TRACKING.into()), ..row }
 }
 
 /// Instructions of a program, by way.
@@ -196,6 +223,7 @@ fn payload(ours: &[(&str, PathBuf)], counted: &Counted) -> Result<Payload> {
         payload.tree(Path::new(folder.trim()), folder.trim())?;
     }
     payload.tree(&programs::folder(), "/root/programs")?;
+    payload.text("/root/idle.plan", 0o644, &idle_plan());
     Ok(payload)
 }
 
@@ -217,9 +245,19 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_is_held_against_tracking() {
+        let row = look_ups("x", &[1_000, 2_000, 9_000, 2_010]);
+        assert!((row.ratio.expect("a ratio") - 1.005).abs() < 1e-9 && row.holds, "{row:?}");
+        assert!(!look_ups("x", &[1_000, 2_000, 9_000, 2_020]).holds);
+    }
+
+    #[test]
     fn commands_of_a_way_are_added_up() {
-        assert_eq!(by_way(&stats(&[1, 2, 10, 20, 100, 200])).expect("whole"), [3, 30, 300]);
-        assert!(by_way(&stats(&[1, 2, 3, 4])).is_err(), "a command was not marked");
+        assert_eq!(
+            by_way(&stats(&[1, 2, 10, 20, 100, 200, 5, 5])).expect("whole"),
+            [3, 30, 300, 10]
+        );
+        assert!(by_way(&stats(&[1, 2, 3, 4, 5, 6])).is_err(), "a command was not marked");
         assert!(by_way(&stats(&[])).is_err());
     }
 }
