@@ -41,14 +41,14 @@
  * table, and programs that fork all the time do not pay that each time. */
 #define LOOK_MS 900
 
-/* Moved runs at a time: each may be a mapping more than there was, of 65530 a process has. Beyond,
- * the kernel moves memory where it stands. */
+/* Moved runs at a time: each may be two mappings more than there were, of 65530 a process has.
+ * Beyond, the kernel moves memory where it stands. */
 #define MOVED_RUNS_MAX 16384u
 
 static _Atomic bool is_backing; /* fresh stretches become vregions */
 static _Atomic bool is_any;     /* some have */
 static bool has_pools, is_told;
-static unsigned moved_runs; /* at most: some have joined again */
+static unsigned moved_runs; /* at most: some have come back or were freed since it was counted */
 
 static int witness = -1; /* the System V segment that children inherit */
 
@@ -302,6 +302,19 @@ static size_t present_run(const struct vmem_region *region, const unsigned char 
     return run;
 }
 
+static bool is_room_for_runs(void) {
+    if (moved_runs < MOVED_RUNS_MAX)
+        return true;
+    moved_runs = 0;
+    for (unsigned i = 0; i < vmem_region_slots(); i++) {
+        const struct vmem_region *region = &vmem_regions[i];
+        size_t count = region->own ? region->bytes / TCL_PAGE : 0;
+        for (size_t first = 0; first < count; first += sort_of(region, first, count - first))
+            moved_runs += (vmem_home(region, first) & ~VMEM_FORKED) != region->own + first;
+    }
+    return moved_runs < MOVED_RUNS_MAX;
+}
+
 /* At most a piece. */
 static size_t move_piece(struct vmem_region *region, size_t first, size_t count, int node,
                          int *error) {
@@ -315,7 +328,7 @@ static size_t move_piece(struct vmem_region *region, size_t first, size_t count,
         run = present_run(region, present + done, first + done, count - done, &skip);
         if (!run)
             break;
-        int failed = moved_runs < MOVED_RUNS_MAX
+        int failed = is_room_for_runs()
                          ? vmem_move(region, first + done + skip, run, node, VMEM_MIGRATE)
                          : ENOSPC;
         moved_runs += !failed && segment_of(region)->node != node;

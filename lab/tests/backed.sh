@@ -6,8 +6,22 @@
 
 settings > settings
 
-# pieces PID: mappings that moves left behind; a heap that nobody moved has one for each segment
-pieces() { grep -c tiercel-vmem "/proc/$1/maps"; }
+# moved_pieces PID: mappings of the heap that are not in their own place; every stretch of the heap
+# is a multiple of 64 MiB and lies in its segment in its order. Windows are left out.
+moved_pieces() {
+    pieces=0
+    while read -r range rights offset rest; do
+        case $rights$rest in
+        rw-s*tiercel-vmem*) ;;
+        *) continue ;;
+        esac
+        start=$((0x${range%-*}))
+        size=$((0x${range#*-} - start))
+        if [ "$offset" = 00000000 ] && [ $((size % 67108864)) = 0 ]; then continue; fi
+        if [ $(((start - 0x$offset) % 67108864)) != 0 ]; then pieces=$((pieces + 1)); fi
+    done < "/proc/$1/maps"
+    echo "$pieces"
+}
 
 # on_fast ADDRESS BYTES: percent of it on node 0, by the witness
 on_fast() {
@@ -32,11 +46,10 @@ tiercel run --fast 25% --backing vmem --config settings --json --output summary 
 program=$!
 wait_for 20 grep -q ready log || not_ok "the program starts" "$(cat log errors)"
 pid=$(pidof hotset)
-before=$(pieces "$pid")
-at_least "its heap is vregions" 1 "$before"
+at_least "its heap is vregions" 1 "$(grep -c tiercel-vmem "/proc/$pid/maps")"
 wait_for 50 hot_is_fast log
 at_least "percent of the hot objects on node 0" 90 "$hot"
-at_least "which the program itself moved" "$((before + 2))" "$(pieces "$pid")"
+at_least "which the program itself moved" 1 "$(moved_pieces "$pid")"
 kill "$pid"
 wait "$program"
 equal "the program's exit status is its own" 0 $?
@@ -56,7 +69,7 @@ some_moved() { [ "$(moved)" -gt 0 ]; }
 start_daemon || not_ok "the daemon starts" "$(cat daemon.log)"
 (
     eval "$(tiercel daemon --env)"
-    exec vmem_checker 45 8 heap
+    exec vmem_checker 60 8 heap
 ) > checked 2> errors &
 checker=$!
 wait_for 20 grep -q ready checked || not_ok "the checker starts" "$(cat checked errors)"
@@ -65,8 +78,9 @@ kill -KILL "$(pidof tiercel)"
 usleep 1000000
 start_daemon || not_ok "a new daemon starts" "$(cat daemon.log)"
 # The fast node fills up: what has no room stays where it is.
-hog 0 8192 > hog.log &
-wait_for 30 grep -q full hog.log || not_ok "node 0 fills up" "$(cat hog.log)"
+hog 0 65536 > hog.log 2>&1 &
+wait_for 40 grep -q full hog.log ||
+    not_ok "node 0 fills up" "$(cat hog.log), $(node_free_kib 0) KiB are free"
 wait "$checker"
 equal "no write lost, no value torn" 0 $?
 show errors

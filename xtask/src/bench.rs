@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{bench_alloc, bench_counted, bench_overhead, bench_record, bench_vmem, exec};
+use crate::{
+    bench_alloc, bench_counted, bench_overhead, bench_record, bench_vmem, bench_vmem_apps, exec,
+};
 
 /// What `--quick` may take after the build.
 const QUICK_LIMIT: Duration = Duration::from_secs(40);
@@ -115,6 +117,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("instructions", &[Program::Function(bench_counted::rows)]),
     ("record", &[Program::Function(bench_record::rows)]),
     ("vmem", &[Program::Function(bench_vmem::rows)]),
+    ("vmem-apps", &[Program::Function(bench_vmem_apps::rows)]),
     ("planner", &[Program::Examples("planner")]),
     ("memsim", &[Program::Examples("memsim")]),
     ("policy", &[Program::Examples("policy")]),

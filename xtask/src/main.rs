@@ -10,6 +10,7 @@ mod bench_counted;
 mod bench_overhead;
 mod bench_record;
 mod bench_vmem;
+mod bench_vmem_apps;
 mod build;
 mod demo;
 mod docs;

@@ -39,6 +39,8 @@ pub struct Cost {
     pub cpu_s: f64,
     /// From its start to its end, seconds.
     pub wall_s: f64,
+    /// Most memory that any one of them had resident, KiB.
+    pub peak_kib: u64,
 }
 
 /// Runs the command and ends this process as the command ended.
@@ -57,14 +59,15 @@ pub fn main(options: &Options) -> Result<()> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let cpu = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     let cpu_s = Duration::from_micros(u64::try_from(cpu)?).as_secs_f64();
-    let cost = Cost { cpu_s, wall_s: start.elapsed().as_secs_f64() };
+    let peak_kib = u64::try_from(usage.max_rss())?; // Linux counts KiB
+    let cost = Cost { cpu_s, wall_s: start.elapsed().as_secs_f64(), peak_kib };
     let mut report = OpenOptions::new().append(true).create(true).open(&options.report)?;
     // One write a line, so that reports of commands that run side by side do not mix.
     report.write_all(format!("{}\n", serde_json::to_string(&cost)?).as_bytes())?;
     std::process::exit(status);
 }
 
-/// The sum of all costs in a report; nothing when no command was run.
+/// The sum of all costs in a report, and the highest peak; nothing when no command was run.
 pub fn read(report: &Path) -> Result<Cost> {
     let text = match std::fs::read_to_string(report) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Cost::default()),
@@ -75,6 +78,7 @@ pub fn read(report: &Path) -> Result<Cost> {
         let cost: Cost = serde_json::from_str(line)?;
         sum.cpu_s += cost.cpu_s;
         sum.wall_s += cost.wall_s;
+        sum.peak_kib = sum.peak_kib.max(cost.peak_kib);
     }
     Ok(sum)
 }

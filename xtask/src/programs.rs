@@ -133,7 +133,7 @@ pub fn run(program: &Program, parts: &Parts, host: &Host, size: u32) -> Result<R
 }
 
 /// The value of HOST: this program's `measure`, then what hosts the command.
-fn hosting(parts: &Parts, host: &Host, report: &Path) -> Result<String> {
+pub fn hosting(parts: &Parts, host: &Host, report: &Path) -> Result<String> {
     let mut words = vec![std::env::current_exe()?.display().to_string(), "measure".into()];
     words.push(format!("--report={}", report.display()));
     words.extend(parts.words(host));

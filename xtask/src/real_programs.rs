@@ -20,6 +20,9 @@ pub struct Options {
     /// Only the programs whose name contains this; the table is left alone
     #[arg(long)]
     only: Option<String>,
+    /// What the heap is made of; with `vmem` the table is left alone
+    #[arg(long, value_parser = ["kernel", "vmem"], default_value = "kernel")]
+    backing: String,
     /// Fail when the table in docs/ is not what came out, instead of writing it
     #[arg(long)]
     check: bool,
@@ -41,13 +44,13 @@ pub fn main(options: &Options) -> Result<()> {
     let mut lines = Vec::new();
     let mut missing = Vec::new();
     for program in chosen {
-        match compare(&program, &parts)? {
+        match compare(&program, &parts, options.backing == "vmem")? {
             Some(line) => lines.push(line),
             None => missing.push(program.name),
         }
     }
     let failed = lines.iter().filter(|line| !(line.same_output && line.same_status)).count();
-    if options.only.is_none() && missing.is_empty() {
+    if options.only.is_none() && options.backing == "kernel" && missing.is_empty() {
         keep(&table(&lines), options.check)?;
     }
     let failed = failed + missing.len();
@@ -62,13 +65,17 @@ pub fn main(options: &Options) -> Result<()> {
 }
 
 /// Runs it plainly and hosted; `None` when it is not installed.
-fn compare(program: &Program, parts: &Parts) -> Result<Option<Line>> {
+fn compare(program: &Program, parts: &Parts, vmem: bool) -> Result<Option<Line>> {
     let plain = programs::run(program, parts, &Host::Plain, 1)?;
     if plain.is_missing() {
         println!("{:10} {}", program.name, plain.stderr.trim_end());
         return Ok(None);
     }
-    let hosted = programs::run(program, parts, &Host::Tiercel(HOSTED.to_vec()), 1)?;
+    let mut arguments = HOSTED.to_vec();
+    if vmem {
+        arguments.extend(["--backing", "vmem"]);
+    }
+    let hosted = programs::run(program, parts, &Host::Tiercel(arguments), 1)?;
     let line = Line {
         program: program.clone(),
         same_output: plain.stdout == hosted.stdout,
