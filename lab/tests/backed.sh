@@ -2,7 +2,7 @@
 # what: a heap of vregions: policies move it between real nodes while it is written, nothing is lost
 # machines: spr-cxl
 # programs: tiercel libtiercel.so hotset vmem_checker residency hog json
-# limit: 300
+# limit: 400
 
 settings > settings
 
@@ -69,17 +69,17 @@ some_moved() { [ "$(moved)" -gt 0 ]; }
 start_daemon || not_ok "the daemon starts" "$(cat daemon.log)"
 (
     eval "$(tiercel daemon --env)"
-    exec vmem_checker 60 8 heap
+    exec vmem_checker 120 8 heap
 ) > checked 2> errors &
 checker=$!
 wait_for 20 grep -q ready checked || not_ok "the checker starts" "$(cat checked errors)"
 succeeds "something was promoted while it was written" wait_for 30 some_moved
+# Meanwhile the fast node fills up: what has no room stays where it is.
+hog 0 65536 > hog.log 2>&1 &
 kill -KILL "$(pidof tiercel)"
 usleep 1000000
 start_daemon || not_ok "a new daemon starts" "$(cat daemon.log)"
-# The fast node fills up: what has no room stays where it is.
-hog 0 65536 > hog.log 2>&1 &
-wait_for 40 grep -q full hog.log ||
+wait_for 100 grep -q full hog.log ||
     not_ok "node 0 fills up" "$(cat hog.log), $(node_free_kib 0) KiB are free"
 wait "$checker"
 equal "no write lost, no value torn" 0 $?
