@@ -63,6 +63,10 @@ const TRACKING: &str = "tracking";
 /// By a plan that changes nothing: what looking for each birth's place costs shows over tracking.
 const PLANNED: &str = "planned";
 
+/// Sites of that plan: some dozens are what programs of H2M have. It is read once, at 12,000
+/// instructions a site, which is a matter of a plan's size and none of looking it up.
+const SITES: usize = 100;
+
 /// What is built here and goes along.
 const OURS: [&str; 3] = ["tiercel", "libtiercel.so", "marked"];
 
@@ -223,7 +227,7 @@ fn payload(ours: &[(&str, PathBuf)], counted: &Counted) -> Result<Payload> {
         payload.tree(Path::new(folder.trim()), folder.trim())?;
     }
     payload.tree(&programs::folder(), "/root/programs")?;
-    payload.text("/root/idle.plan", 0o644, &idle_plan());
+    payload.text("/root/idle.plan", 0o644, &idle_plan(SITES));
     Ok(payload)
 }
 

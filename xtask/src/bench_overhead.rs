@@ -120,7 +120,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
 
 /// `./x bench plan-overhead`: interception, stack and look-up under a plan that changes nothing.
 pub fn planned_rows(quick: bool) -> Result<Vec<Row>> {
-    std::fs::write(idle_plan_path(), idle_plan())?;
+    std::fs::write(idle_plan_path(), idle_plan(PLANNED_SITES))?;
     rows_of(PLANNED, &PLANNED_LIMITS, quick)
 }
 
@@ -147,7 +147,7 @@ fn rows_of(ways: &'static [Way], limits: &Limits, quick: bool) -> Result<Vec<Row
 }
 
 /// As `tiercel plan` writes them, for sites of no program.
-pub fn idle_plan() -> String {
+pub fn idle_plan(sites: usize) -> String {
     let site = |index: usize| {
         let place = serde_json::json!({ "node": 0, "gain_ns": 0.0, "confidence": 0.0 });
         let class = serde_json::json!({
@@ -169,7 +169,7 @@ pub fn idle_plan() -> String {
         "expected": expected,
         "unplanned": "budget",
         "modules": [],
-        "sites": (0..PLANNED_SITES).map(site).collect::<Vec<_>>(),
+        "sites": (0..sites).map(site).collect::<Vec<_>>(),
     });
     plan.to_string()
 }
