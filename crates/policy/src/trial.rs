@@ -33,6 +33,8 @@ const JUDGE_INTERVALS: [u32; 2] = [1, 2];
 const PATIENCE_INTERVALS: u32 = 10;
 /// Samples with latency that must have come in since.
 const SAMPLES_MIN: u64 = 64;
+/// Part of its former accesses that must have come back to what was promoted.
+const RETURNED_MIN: f64 = 0.5;
 /// Intervals before a trial whose instructions are compared with those after.
 const BASELINE: usize = 8;
 /// Nothing is compared with fewer.
@@ -143,6 +145,8 @@ struct Moved {
     short_bytes: u64,
     /// Mean latency, over parallelism, when it was asked for.
     stall_ns: f64,
+    /// When it was asked for.
+    believed_per_s: f64,
     /// As of the begin of the first interval after it was done.
     accesses_per_s: f64,
     cost_ns_per_s: f64,
@@ -203,9 +207,15 @@ impl Trials {
         let moved = moves.iter().take(TRIAL_MOVES_MAX).map(|asked| {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
             let stall_ns = if accesses_per_s > 0.0 { cost_ns_per_s / accesses_per_s } else { 0.0 };
-            let asked = asked.clone();
-            let (moved_bytes, short_bytes) = (0, 0);
-            Moved { asked, moved_bytes, short_bytes, stall_ns, accesses_per_s, cost_ns_per_s }
+            Moved {
+                asked: asked.clone(),
+                moved_bytes: 0,
+                short_bytes: 0,
+                stall_ns,
+                believed_per_s: accesses_per_s,
+                accesses_per_s,
+                cost_ns_per_s,
+            }
         });
         let moved: Vec<_> = moved.collect();
         // The first of equal ones counts, so the last is noted first.
@@ -249,7 +259,7 @@ impl Trials {
                 let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
                 let sees_none = self.samples_with_latency == 0;
                 // Latencies are waited for where there are any: they say more than instructions.
-                (has_seen && since >= JUDGE_INTERVALS[0])
+                (has_seen && since >= JUDGE_INTERVALS[0] && trial.has_returned(ledger))
                     || (sees_none && since >= JUDGE_INTERVALS[1])
                     || since >= PATIENCE_INTERVALS
             }
@@ -319,8 +329,7 @@ impl Trials {
         if self.samples_with_latency < trial.samples_before + SAMPLES_MIN {
             return None;
         }
-        // An average is a sum: what was before fades, and the rest came since.
-        let fade = (1.0 - f64::from(ledger.config().alpha)).powi(trial.since? as i32);
+        let fade = trial.fade(ledger)?;
         let parallelism = f64::from(ledger.config().parallelism);
         let (mut saved, mut is_known) = (0.0, false);
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
@@ -377,6 +386,25 @@ fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
 }
 
 impl Trial {
+    /// What is left of averages of when it was done. An average is a sum: what was before fades,
+    /// and the rest came since.
+    fn fade(&self, ledger: &Ledger) -> Option<f64> {
+        Some((1.0 - f64::from(ledger.config().alpha)).powi(self.since? as i32))
+    }
+
+    /// Whether what was promoted was accessed again at half its former rate. What is used in turns
+    /// that are longer than a few intervals comes later: until then nothing can be said.
+    fn has_returned(&self, ledger: &Ledger) -> bool {
+        let Some(fade) = self.fade(ledger) else { return false };
+        let promoted = |one: &&Moved| one.asked.reason == Reason::Promote && one.moved_bytes > 0;
+        let (mut believed, mut came) = (0.0, 0.0);
+        for one in self.moved.iter().filter(promoted) {
+            believed += one.believed_per_s;
+            came += (heat_of(ledger, &one.asked).0 - fade * one.accesses_per_s) / (1.0 - fade);
+        }
+        came >= believed * RETURNED_MIN
+    }
+
     /// The moves back, those that make room first.
     fn back(&self) -> Vec<Move> {
         let moved = self.moved.iter().filter(|moved| moved.moved_bytes > 0);

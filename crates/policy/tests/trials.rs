@@ -205,9 +205,21 @@ fn what_nobody_comes_back_to_did_not_pay() {
     let mut world = World::new(Truth { instructions: Some([1_000_000; 2]), ..HONEST }, "benefit");
     world.step();
     world.is_over = true;
-    (0..6).for_each(|_| drop(world.step()));
+    (0..13).for_each(|_| drop(world.step()));
     assert_eq!(world.verdicts(), [(true, Verdict::NotPaid)]);
     assert_eq!(world.judged[0].measured_ns_per_s, Some(0.0));
+}
+
+#[test]
+fn what_is_used_in_turns_is_judged_when_its_turn_comes() {
+    let mut world = World::new(HONEST, "benefit");
+    world.step();
+    world.is_over = true;
+    (0..5).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts(), [], "nothing can be said yet");
+    world.is_over = false;
+    (0..3).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts()[0], (true, Verdict::Paid));
 }
 
 #[test]
