@@ -270,6 +270,8 @@ fn rows_say_how_much_of_them_deserves_fast_memory() {
     });
     let row = &stage.stop().sites[0];
     assert!(row.deserves_fast);
-    let fits = Fits { bytes: 2 * MIB, objects: 2, of_bytes: 8 * MIB, of_objects: 8 };
-    assert_eq!(row.used.last_fits, fits);
+    // Of objects that were split since, the warmer parts deserve it.
+    let Fits { bytes, .. } = row.used.last_fits;
+    assert!((1..=2 * MIB).contains(&bytes), "{bytes}");
+    assert_eq!(row.used.last_fits, Fits { bytes, objects: 2, of_bytes: 8 * MIB, of_objects: 8 });
 }
