@@ -8,8 +8,7 @@
  *                            |  |      |  |
  *   its own segment        [ a  b  .  d  e ... ]     sparse: what is not touched costs nothing
  *                                  \
- *   segment of a node      [ ...  c ... ]            what a move brought there; its own place is
- * empty
+ *   segment of a node      [ ...  c ... ]            what a move brought there, and left a hole
  *
  * Vpages are 4 KiB: an extent may be as small, and a larger vpage would take its neighbours along.
  * A home of 0 says "in its own place", so that the tables of what never moved stay untouched; what
