@@ -23,6 +23,7 @@ use crate::sites::Sites;
 use crate::summary::{Farewell, Summary};
 use crate::watch::Watch;
 use rustix::event::{EventfdFlags, eventfd};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -112,7 +113,8 @@ pub struct Daemon {
     /// Phase entries that were not told, of clients that have left.
     pub(crate) phases_lost: u64,
     pub(crate) summary: Summary,
-    pub(crate) room: Room,
+    /// Looked at where a decision needs it.
+    pub(crate) room: OnceCell<Room>,
     pub(crate) poller: Poller,
     pub(crate) greeter: Greeter,
     pub(crate) desk: Desk,
@@ -205,7 +207,7 @@ impl Daemon {
             planned,
             phases_lost: 0,
             summary: Summary { modelled, mover_note, ..Summary::default() },
-            room: Room::of(Path::new("/")),
+            room: OnceCell::new(),
             poller,
             greeter,
             desk,

@@ -3,12 +3,13 @@
 //! Knows nothing of how a decision is made or a move executed.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::cpu;
 use crate::daemon::Daemon;
 use crate::hands::Job;
 use tiercel_ledger::movement::Move;
-use tiercel_machine::NodeId;
+use tiercel_machine::{NodeId, Room};
 use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
 use tiercel_wire::Session;
 
@@ -45,8 +46,10 @@ impl Daemon {
         let (Some((_, better)), false) = (tiers.split_last(), self.hands.keeps_books()) else {
             return BTreeMap::new();
         };
+        let os_page_bytes = rustix::param::page_size() as u64;
+        let room = self.room.get_or_init(|| Room::of(Path::new("/"), os_page_bytes));
         let nodes = better.iter().flat_map(|tier| &tier.nodes);
-        nodes.filter_map(|node| Some((*node, self.room.left_bytes(*node)?))).collect()
+        nodes.filter_map(|node| Some((*node, room.left_bytes(*node)?))).collect()
     }
 
     fn carry_out(&mut self, decision: Decision) {

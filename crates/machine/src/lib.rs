@@ -16,6 +16,7 @@ mod text;
 mod tier;
 mod topo;
 mod units;
+mod zones;
 
 pub use builtin::BUILTIN_NAMES;
 pub use curve::{CurveLine, loaded_latency_ns, peak_gb_s};
@@ -26,6 +27,7 @@ pub use text::{NodeOverride, Overrides};
 pub use tier::{Space, Tier};
 pub use topo::{Topo, TopoNode, TopoSpace, TopoTier};
 pub use units::{CpuList, UnitError, bytes, format_bytes, parse_bytes};
+pub use zones::Zone;
 
 /// Something odd that was seen and worked around: the machine is usable, the user should know.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

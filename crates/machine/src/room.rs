@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::discover::{NODE_DIR, meminfo_bytes};
 use crate::machine::NodeId;
-
-const OS_PAGE_BYTES: u64 = 4096;
+use crate::zones::Zone;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -24,11 +23,11 @@ pub struct Room {
 }
 
 impl Room {
-    /// Of the machine below `root` (`/` for this one). Where its watermarks cannot be read they
-    /// count as zero.
-    pub fn of(root: &Path) -> Room {
+    /// Of the machine below `root` (`/` for this one), whose OS pages have so many bytes. Where its
+    /// watermarks cannot be read they count as zero.
+    pub fn of(root: &Path, os_page_bytes: u64) -> Room {
         let zones = fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
-        Room { root: root.to_owned(), floors: floors(&zones) }
+        Room { root: root.to_owned(), floors: floors(&zones, os_page_bytes) }
     }
 
     /// Bytes that are left on a node now; `None` where nobody says.
@@ -46,21 +45,12 @@ impl Room {
 }
 
 /// Low watermark and reserve of each node's zones, as far as these have memory at all, bytes.
-fn floors(zoneinfo: &str) -> BTreeMap<NodeId, u64> {
+fn floors(zoneinfo: &str, os_page_bytes: u64) -> BTreeMap<NodeId, u64> {
     let mut floors: BTreeMap<NodeId, u64> = BTreeMap::new();
-    for zone in zoneinfo.split("\nNode ").filter(|zone| zone.contains("zone")) {
-        let number = zone.trim_start_matches("Node ").split(',').next().unwrap_or_default();
-        let Ok(node) = number.trim().parse() else { continue };
-        let of = |key: &str| {
-            let mut lines = zone.lines().map(str::trim_start);
-            lines.find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok()).unwrap_or(0)
-        };
-        let reserves = zone.lines().find_map(|line| line.trim().strip_prefix("protection: ("));
-        let reserves = reserves.into_iter().flat_map(|list| list.trim_end_matches(')').split(','));
-        let reserve = reserves.filter_map(|one| one.trim().parse::<u64>().ok()).max().unwrap_or(0);
-        let pages = of("low ").saturating_add(reserve).min(of("managed "));
-        let floor = floors.entry(NodeId(node)).or_default();
-        *floor = floor.saturating_add(pages.saturating_mul(OS_PAGE_BYTES));
+    for zone in Zone::all(zoneinfo) {
+        let floor = floors.entry(zone.node).or_default();
+        let bytes = zone.floor().min(zone.managed).saturating_mul(os_page_bytes);
+        *floor = floor.saturating_add(bytes);
     }
     floors
 }
@@ -68,6 +58,8 @@ fn floors(zoneinfo: &str) -> BTreeMap<NodeId, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const OS_PAGE_BYTES: u64 = 4096;
 
     const ZONES: &str = "\
 Node 0, zone      DMA
@@ -95,10 +87,10 @@ Node 1, zone   Device
 
     #[test]
     fn watermarks_and_reserves_are_no_room() {
-        let floors = floors(ZONES);
+        let floors = floors(ZONES, OS_PAGE_BYTES);
         assert_eq!(floors[&NodeId(0)], (82 + 700 + 3436) * OS_PAGE_BYTES);
         assert_eq!(floors[&NodeId(1)], 0, "a zone without memory keeps none back");
-        assert!(super::floors("Node x, zone DMA\nlow many\n").is_empty());
+        assert!(super::floors("Node x, zone DMA\nlow many\n", OS_PAGE_BYTES).is_empty());
     }
 
     #[test]
@@ -114,13 +106,13 @@ Node 1, zone   Device
                  Node 0 Active(file): {file} kB\nNode 0 Inactive(file): {file} kB\n"
             );
             fs::write(node.join("meminfo"), text).expect("written");
-            Room::of(root.path()).left_bytes(NodeId(0))
+            Room::of(root.path(), OS_PAGE_BYTES).left_bytes(NodeId(0))
         };
         let floor_kib = (82 + 700 + 3436) * 4;
         assert_eq!(meminfo(floor_kib + 100, 10), Some(120 << 10));
         assert_eq!(meminfo(floor_kib - 100, 10), Some(0));
-        assert_eq!(Room::of(root.path()).left_bytes(NodeId(1)), None);
+        assert_eq!(Room::of(root.path(), OS_PAGE_BYTES).left_bytes(NodeId(1)), None);
         fs::write(node.join("meminfo"), "garbage").expect("written");
-        assert_eq!(Room::of(root.path()).left_bytes(NodeId(0)), None);
+        assert_eq!(Room::of(root.path(), OS_PAGE_BYTES).left_bytes(NodeId(0)), None);
     }
 }

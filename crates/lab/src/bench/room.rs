@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use tiercel_machine::{NodeId, Zone};
 
 const OS_PAGE_BYTES: u64 = 4096;
 
@@ -112,7 +113,8 @@ pub(crate) fn usable_bytes(root: &Path, node: u16) -> Result<u64> {
 /// The same without what CPUs keep in their own lists.
 fn watermarked_bytes(root: &Path, node: u16) -> Result<u64> {
     let zones = zones_of(root, node)?;
-    Ok(zones.iter().map(Zone::above_watermark).sum::<u64>() * OS_PAGE_BYTES)
+    let above = |zone: &Zone| zone.free.saturating_sub(zone.floor());
+    Ok(zones.iter().map(above).sum::<u64>() * OS_PAGE_BYTES)
 }
 
 fn zones_of(root: &Path, node: u16) -> Result<Vec<Zone>> {
@@ -120,7 +122,7 @@ fn zones_of(root: &Path, node: u16) -> Result<Vec<Zone>> {
     let _ = fs::read(root.join("proc/sys/vm/stat_refresh"));
     let path = root.join("proc/zoneinfo");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
-    Ok(zones(&text).filter(|zone| zone.node == node).collect())
+    Ok(Zone::all(&text).into_iter().filter(|zone| zone.node == NodeId(node)).collect())
 }
 
 /// Physical addresses of a node's memory: first byte, and behind the last.
@@ -131,51 +133,6 @@ pub(crate) fn physical_range(root: &Path, node: u16) -> Result<(u64, u64)> {
     let end = mine.iter().map(|zone| zone.start + zone.spanned).max();
     let (start, end) = start.zip(end).with_context(|| format!("node {node} has no memory"))?;
     Ok((start * OS_PAGE_BYTES, end * OS_PAGE_BYTES))
-}
-
-/// One zone of `/proc/zoneinfo`, in OS pages.
-#[derive(Clone, Copy, Debug, Default)]
-struct Zone {
-    node: u16,
-    free: u64,
-    /// In CPUs' own lists.
-    listed: u64,
-    low: u64,
-    reserve: u64,
-    start: u64,
-    spanned: u64,
-}
-
-impl Zone {
-    fn above_watermark(&self) -> u64 {
-        self.free.saturating_sub(self.low + self.reserve)
-    }
-}
-
-fn zones(text: &str) -> impl Iterator<Item = Zone> {
-    let mut zones: Vec<Zone> = Vec::new();
-    for line in text.lines() {
-        let words: Vec<&str> =
-            line.split([' ', ',', '(', ')', '\t']).filter(|word| !word.is_empty()).collect();
-        if let ["Node", node, "zone", ..] = words[..] {
-            zones.push(Zone { node: node.parse().unwrap_or(u16::MAX), ..Zone::default() });
-            continue;
-        }
-        let Some(zone) = zones.last_mut() else { continue };
-        let number = |text: &str| text.parse().unwrap_or(0);
-        match words[..] {
-            ["pages", "free", count] => zone.free = number(count),
-            ["count:", count] => zone.listed += number(count),
-            ["low", count] => zone.low = number(count),
-            ["spanned", count] => zone.spanned = number(count),
-            ["start_pfn:", count] => zone.start = number(count),
-            ["protection:", ref rest @ ..] => {
-                zone.reserve = rest.iter().map(|text| number(text)).max().unwrap_or(0);
-            }
-            _ => {}
-        }
-    }
-    zones.into_iter()
 }
 
 #[cfg(test)]
