@@ -333,16 +333,14 @@ impl Trials {
         let parallelism = f64::from(ledger.config().parallelism);
         let (mut saved, mut is_known) = (0.0, false);
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
-            let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &moved.asked);
-            let accesses = accesses_per_s - fade * moved.accesses_per_s;
-            let stalls = cost_ns_per_s - fade * moved.cost_ns_per_s;
+            let (accesses_per_s, cost_ns_per_s) = moved.heat_since(ledger, fade);
             // Load changes all latencies: those of before say less than what others see now.
             let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
             let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
             is_known |= stall_ns > 0.0;
             // What nobody came back to saved nothing.
-            if accesses > 0.0 && stall_ns > 0.0 {
-                saved += (accesses * stall_ns - stalls.max(0.0)) / (1.0 - fade);
+            if accesses_per_s > 0.0 && stall_ns > 0.0 {
+                saved += accesses_per_s * stall_ns - cost_ns_per_s.max(0.0);
             }
         }
         is_known.then_some(saved)
@@ -385,9 +383,18 @@ fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
     sums
 }
 
-impl Trial {
-    /// What is left of averages of when it was done. An average is a sum: what was before fades,
+impl Moved {
+    /// As [`heat_of`], of the time since it was done. An average is a sum: what was before fades,
     /// and the rest came since.
+    fn heat_since(&self, ledger: &Ledger, fade: f64) -> (f64, f64) {
+        let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &self.asked);
+        let since = |now: f64, before: f64| (now - fade * before) / (1.0 - fade);
+        (since(accesses_per_s, self.accesses_per_s), since(cost_ns_per_s, self.cost_ns_per_s))
+    }
+}
+
+impl Trial {
+    /// What is left of averages of when it was done.
     fn fade(&self, ledger: &Ledger) -> Option<f64> {
         Some((1.0 - f64::from(ledger.config().alpha)).powi(self.since? as i32))
     }
@@ -400,7 +407,7 @@ impl Trial {
         let (mut believed, mut came) = (0.0, 0.0);
         for one in self.moved.iter().filter(promoted) {
             believed += one.believed_per_s;
-            came += (heat_of(ledger, &one.asked).0 - fade * one.accesses_per_s) / (1.0 - fade);
+            came += one.heat_since(ledger, fade).0;
         }
         came >= believed * RETURNED_MIN
     }
