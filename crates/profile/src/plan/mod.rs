@@ -79,7 +79,7 @@ pub struct PlannedMachine {
     pub memories: Vec<PlannedMemory>,
     /// What the plan leaves free of the fastest for memory that is no object, bytes: the program's
     /// stacks and data, the runtime's own.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub held_back_bytes: u64,
     /// What moving was reckoned to cost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -297,12 +297,8 @@ impl Plan {
     }
 }
 
-fn is_none(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
-fn is_zero(line: &u32) -> bool {
-    *line == 0
+fn is_zero<T: Default + PartialEq>(figure: &T) -> bool {
+    *figure == T::default()
 }
 
 fn one() -> f64 {
