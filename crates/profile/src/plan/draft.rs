@@ -73,71 +73,69 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
         return Err(DraftError::Empty);
     }
     let mut remarks = Vec::new();
-    let strategy = usable(profile, &told, wish.strategy, &mut remarks);
-    let mut drafted = draft_by(profile, machine, wish, strategy)?;
-    if wish.objective == Objective::Time && drafted.plan.expected.moved_bytes > 0 {
-        let still = draft_by(profile, machine, wish, Strategy::Lifetimes)?;
-        if still.plan.expected.access_ns <= drafted.plan.expected.access_ns {
-            drafted = still;
-            remarks.push("no moves pay here: every object stays where it is born".to_owned());
-        }
-    }
-    drafted.remarks.append(&mut remarks);
-    drafted.plan.expected.time = Some(predict(profile, &drafted));
-    Ok(drafted)
-}
-
-/// By one strategy, whatever others reach.
-fn draft_by(
-    profile: &Profile,
-    machine: &Machine,
-    wish: &Wish,
-    strategy: Strategy,
-) -> Result<Drafted, DraftError> {
-    let told = profile.to_workload();
-    let mut remarks = Vec::new();
     let mut memories = memories_of(machine, &mut remarks);
     if memories.len() < 2 {
         return Err(DraftError::OneMemory(machine.name.clone()));
     }
+    if profile.accesses.is_empty() {
+        remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
+    }
+    let strategy = usable(profile, &told, wish.strategy, &mut remarks);
     let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
     let pace = pace_of(profile, machine, &mut memories);
-    let options = Options {
-        strategy,
-        objective: wish.objective,
-        slowdown_max: wish.slowdown_max,
-        copy: pace.copy,
-        ..Options::default()
-    };
-    let found = planner::plan(&told.workload, &memories, &options)?;
     let groups = groups_of(profile, &told);
-    let mut plan = plan_of(&Asked {
-        profile,
-        workload: &told.workload,
-        groups: &groups,
-        machine,
-        memories: &memories,
-        found: &found,
-        pace,
-        held_back_bytes,
-        options: PlanOptions {
-            strategy: strategy_name(wish.strategy).to_owned(),
-            objective: objective_name(wish.objective).to_owned(),
-            fast: wish.fast.clone(),
-            early: wish.early,
-        },
-        unplanned: wish.unplanned,
-    });
+    let by = |strategy: Strategy| -> Result<(planner::Plan, Plan), DraftError> {
+        let options = Options {
+            strategy,
+            objective: wish.objective,
+            slowdown_max: wish.slowdown_max,
+            copy: pace.copy,
+            ..Options::default()
+        };
+        let found = planner::plan(&told.workload, &memories, &options)?;
+        let plan = plan_of(&Asked {
+            profile,
+            workload: &told.workload,
+            groups: &groups,
+            machine,
+            memories: &memories,
+            found: &found,
+            pace,
+            held_back_bytes,
+            options: wish.options(),
+            unplanned: wish.unplanned,
+        });
+        Ok((found, plan))
+    };
+    let (mut found, mut plan) = by(strategy)?;
+    if wish.objective == Objective::Time && plan.expected.moved_bytes > 0 {
+        let still = by(Strategy::Lifetimes)?;
+        if still.1.expected.access_ns <= plan.expected.access_ns {
+            (found, plan) = still;
+            remarks.push("no moves pay here: every object stays where it is born".to_owned());
+        }
+    }
     if strategy == Strategy::FirstCome {
         // Who comes first is served first: that is what a run does without knowing any site.
         (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
         plan.sites.clear();
         plan.modules.clear();
     }
-    if profile.accesses.is_empty() {
-        remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
+    let mut drafted = Drafted { plan, told, groups, memories, found, remarks };
+    drafted.plan.expected.time = Some(predict(profile, &drafted));
+    Ok(drafted)
+}
+
+impl Wish {
+    /// As it stands in a plan's file.
+    fn options(&self) -> PlanOptions {
+        PlanOptions {
+            strategy: strategy_name(self.strategy).to_owned(),
+            objective: objective_name(self.objective).to_owned(),
+            fast: self.fast.clone(),
+            early: self.early,
+        }
     }
-    Ok(Drafted { plan, told, groups, memories, found, remarks })
 }
 
 /// Leaves a memory so much room for objects as `bytes` leave beside what is no object; returns what
