@@ -119,8 +119,7 @@ TCL_HIDDEN int tcl_daemon_connect(void);
  * vregions, and handlers of other libraries that run after ours may allocate. */
 TCL_HIDDEN extern __thread bool tcl_in_fork;
 
-/* ---- Vregions under the heap (vmem_arena.c) ---------------------------------------------------
- */
+/* ---- Vregions under the heap (vmem_arena.c) -------------------------------------------------- */
 
 /* From now on fresh memory of the heap is vregions; and what there is becomes one. In a program
  * with one thread only. `pools`: of the daemon's. */
@@ -147,8 +146,7 @@ TCL_HIDDEN void tcl_heap_back(void);
 /* A line on stderr, in one write, without stdio or malloc. */
 TCL_HIDDEN void tcl_say(const char *what);
 
-/* ---- Vregions (vmem.c), called by init.c and map.c --------------------------------------------
- */
+/* ---- Vregions (vmem.c), called by init.c and map.c ------------------------------------------- */
 
 TCL_HIDDEN void tcl_vmem_before_fork(void), tcl_vmem_after_fork_parent(void),
     tcl_vmem_after_fork_child(void);

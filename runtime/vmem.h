@@ -29,6 +29,9 @@
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4 /* linux/mman.h, 5.7; of shared memory 5.13 */
 #endif
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24 /* linux/mman.h, 5.18: also what the program locked */
+#endif
 
 #define VMEM_SEGMENTS_MAX 1024u
 #define VMEM_REGIONS_MAX 4096u
@@ -96,6 +99,9 @@ TCL_HIDDEN void vmem_thaw(void);
 TCL_HIDDEN vmem_place vmem_take(int node, size_t bytes, size_t align);
 /* They are empty from now on. */
 TCL_HIDDEN void vmem_give(vmem_place place, size_t bytes);
+/* The mapping at `at` shows this place, and is kept from children of raw system calls. False: there
+ * are too many mappings. */
+TCL_HIDDEN bool vmem_show(uintptr_t at, vmem_place place, size_t bytes);
 /* The kernel is to serve the mapping from this node, as far as there is room. */
 TCL_HIDDEN bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags);
 /* Nothing that exists now is reused: a child is about to map it. */

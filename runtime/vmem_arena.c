@@ -33,7 +33,6 @@
 #include <unistd.h>
 
 #define PIECE_PAGES (VMEM_PIECE / TCL_PAGE)
-#define DONTNEED_LOCKED 24 /* linux/mman.h, 5.18 */
 #define RIGHTS (PROT_READ | PROT_WRITE)
 
 /* Between two looks whether children are gone: what they leave costs a walk over the heap's page
@@ -64,16 +63,6 @@ static struct vmem_region *arena_over(uintptr_t start, size_t bytes) {
 
 static struct vmem_segment *segment_of(const struct vmem_region *region) {
     return &vmem_segments[vmem_segment_of(region->own)];
-}
-
-/* The mapping at `at` shows this place, and is kept from children of raw system calls. */
-static bool show_at(uintptr_t at, vmem_place place, size_t bytes) {
-    void *to = (void *)at;
-    if (tcl_os_mremap(vmem_shared(place), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
-        return false;
-    syscall(SYS_madvise, to, bytes, MADV_DODUMP);
-    syscall(SYS_madvise, to, bytes, MADV_DONTFORK);
-    return true;
 }
 
 /* ---- Taking stretches ------------------------------------------------------------------------ */
@@ -131,7 +120,7 @@ static bool back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool l
     vmem_place own = vmem_place_of((unsigned)(segment - vmem_segments), 0);
     struct filling filling = {start, segment->shared};
     if ((live && !each_present(start, bytes, false, fill, &filling)) ||
-        !show_at(start, own, bytes)) {
+        !vmem_show(start, own, bytes)) {
         segment->is_arena = false;
         vmem_give(own, 0);
         return false;
@@ -211,7 +200,7 @@ static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
         errno = EBUSY;
         return false;
     }
-    if (!show_at(at, own, bytes))
+    if (!vmem_show(at, own, bytes))
         return false;
     memset(&region->home[first], 0, count * sizeof(vmem_place));
     region->is_private = false;
@@ -254,7 +243,7 @@ int tcl_os_clear(uintptr_t start, size_t bytes) {
 int tcl_os_madvise(void *start, size_t bytes, int advice) {
     uintptr_t at = (uintptr_t)start;
     size_t whole = (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
-    bool is_away = advice == MADV_DONTNEED || advice == MADV_FREE || advice == DONTNEED_LOCKED;
+    bool is_away = advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_DONTNEED_LOCKED;
     if (tcl_likely(!is_away || !atomic_load_explicit(&is_any, memory_order_relaxed)) ||
         at % TCL_PAGE || !whole)
         return (int)syscall(SYS_madvise, start, bytes, advice);

@@ -145,11 +145,8 @@ static bool resides(char *stage, vmem_place place, size_t bytes) {
 
 /* The stage shows `place`, with its page table filled. */
 static bool show(char *stage, vmem_place place, size_t bytes) {
-    char *at = tcl_os_mremap(vmem_shared(place), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, stage);
-    if (at != stage)
+    if (!vmem_show((uintptr_t)stage, place, bytes))
         return false;
-    syscall(SYS_madvise, stage, bytes, MADV_DODUMP);
-    syscall(SYS_madvise, stage, bytes, MADV_DONTFORK);
     if ((!syscall(SYS_madvise, stage, bytes, MADV_POPULATE_WRITE) || errno == EINVAL) &&
         resides(stage, place, bytes))
         return true;
@@ -284,15 +281,10 @@ static void set(struct vmem_region *region, vmem_place *list, size_t first, size
  * shows what it showed. */
 static bool begin_tracking(const struct vmem_region *region, const struct trip *trip,
                            vmem_place home) {
-    void *at = (void *)trip->start;
     if (vmem_track(trip->start, trip->bytes))
         return true;
-    if (!region->own ||
-        tcl_os_mremap(vmem_shared(home), 0, trip->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
-        return false;
-    syscall(SYS_madvise, at, trip->bytes, MADV_DODUMP);
-    syscall(SYS_madvise, at, trip->bytes, MADV_DONTFORK);
-    return vmem_track(trip->start, trip->bytes);
+    return region->own && vmem_show(trip->start, home, trip->bytes) &&
+           vmem_track(trip->start, trip->bytes);
 }
 
 /* Copies and, for VMEM_MIGRATE, switches. Signals are blocked where they must be. */

@@ -34,6 +34,15 @@ bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
     return !syscall(SYS_mbind, start, bytes, MPOL_PREFERRED, mask, VMEM_NODES_MAX + 1, flags);
 }
 
+bool vmem_show(uintptr_t at, vmem_place place, size_t bytes) {
+    void *to = (void *)at;
+    if (tcl_os_mremap(vmem_shared(place), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
+        return false;
+    syscall(SYS_madvise, to, bytes, MADV_DODUMP);
+    syscall(SYS_madvise, to, bytes, MADV_DONTFORK);
+    return true;
+}
+
 static char *window(int fd, size_t bytes, int flags) {
     char *at = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED)

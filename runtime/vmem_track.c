@@ -47,7 +47,6 @@ struct scan {
 };
 #define SCAN_IOCTL _IOWR('f', 16, struct scan)
 #define DEVICE_NEW _IO(0xAA, 0)
-#define DONTNEED_LOCKED 24 /* linux/mman.h, 5.18: also what the program locked */
 
 #define FOUND_MAX 512u
 
@@ -153,7 +152,7 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
                         .category_inverted = CATEGORY_SWAPPED};
     if (!mode(start, bytes, REGISTER_WP | REGISTER_MINOR))
         return false;
-    if (!syscall(SYS_madvise, start, bytes, DONTNEED_LOCKED) && scan(what, each, context))
+    if (!syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED) && scan(what, each, context))
         return true;
     mode(start, bytes, REGISTER_WP);
     vmem_wake(start, bytes);
