@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 /// No operations, told apart by the address they name. `crates/lab` writes the first two,
-/// `workloads/roi.h` the others.
+/// `workloads/roi.h` and `crates/sampler` the others.
 const MARKS: [([u8; 7], Kind); 4] = [
     ([0x0f, 0x1f, 0x80, 0x01, b'L', b'C', b'T'], Kind::Begin),
     ([0x0f, 0x1f, 0x80, 0x02, b'L', b'C', b'T'], Kind::End),
