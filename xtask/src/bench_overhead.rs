@@ -24,8 +24,8 @@ const QUICK: Duration = Duration::from_secs(8);
 
 /// What ratios to plain may be: their mean, and each.
 pub struct Limits {
-    mean: f64,
-    worst: f64,
+    pub mean: f64,
+    pub worst: f64,
 }
 
 /// MAT reports 2.8% mean and 5.8% worst (5.1.1); design 4 wants under 1% and 2%.
@@ -79,21 +79,21 @@ fn tiercel(more: &[&'static str]) -> Host {
     Host::Tiercel([&["--quiet", "--fast", "all"], more].concat())
 }
 
-/// Costs of one way and of plain, a round each.
+/// Costs of one way and of plain (or of another peer), a round each.
 #[derive(Default)]
-struct Series {
+pub struct Series {
     plain: Vec<f64>,
     ours: Vec<f64>,
 }
 
 impl Series {
-    fn push(&mut self, plain: f64, ours: f64) {
+    pub fn push(&mut self, plain: f64, ours: f64) {
         self.plain.push(plain);
         self.ours.push(ours);
     }
 
     /// The least of ours over the least of plain.
-    fn ratio(&self) -> f64 {
+    pub fn ratio(&self) -> f64 {
         least(self.ours.iter()) / least(self.plain.iter())
     }
 
@@ -216,9 +216,7 @@ fn one_round(
 type Key = (String, &'static str, &'static str);
 
 fn row((program, way, what): &Key, series: &Series, limits: &Limits) -> Row {
-    let (ours, plain) = (least(series.ours.iter()), least(series.plain.iter()));
-    let name = format!("{program}, {way}, {what}");
-    limits.over_plain(name, ours, plain, Some(series.spread()), "s")
+    limits.of_series(format!("{program}, {way}, {what}"), series, "s")
 }
 
 /// The means over the programs of each way's ratios.
@@ -237,6 +235,12 @@ fn means(table: &Table, ways: &[&Way], limits: &Limits) -> Vec<Row> {
 }
 
 impl Limits {
+    /// A row of the least of each.
+    pub fn of_series(&self, name: String, series: &Series, unit: &str) -> Row {
+        let (ours, plain) = (least(series.ours.iter()), least(series.plain.iter()));
+        self.over_plain(name, ours, plain, Some(series.spread()), unit)
+    }
+
     /// A row of one program.
     pub fn over_plain(
         &self,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::bench::Row;
+use crate::bench_overhead::{Limits, Series};
 use crate::measure::{self, Cost};
 use crate::programs::{self, Host, Parts};
 use crate::{build, exec};
@@ -20,9 +21,9 @@ use crate::{build, exec};
 const ROUNDS: [usize; 2] = [8, 2];
 /// No further round begins after this.
 const LONGEST: Duration = Duration::from_secs(1500);
-/// Limits: 2% mean, 5% worst, memory within 5%.
-const MEAN: f64 = 1.02;
-const WORST: f64 = 1.05;
+/// 2% mean, 5% worst, memory within 5%.
+const CPU: Limits = Limits { mean: 1.02, worst: 1.05 };
+const MEMORY: Limits = Limits { mean: 1.05, worst: 1.05 };
 
 /// KiB of a MiB.
 const KIB: f64 = 1024.0;
@@ -40,11 +41,11 @@ const WORKLOADS: &[&str] = &[
     "phases mib=64 rounds=8 rows=16",
 ];
 
-/// Both ways of one program, a round each.
-struct Series {
-    name: String,
-    kernel: Vec<Cost>,
-    vmem: Vec<Cost>,
+/// Both ways of one program.
+struct Both {
+    name: &'static str,
+    cpu_s: Series,
+    peak_mib: Series,
 }
 
 /// Measures and returns the rows of the bench.
@@ -52,37 +53,35 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
     let (parts, began) = (Parts::build()?, Instant::now());
     let rounds = ROUNDS[usize::from(quick)];
     let names = PROGRAMS.iter().map(|(name, _)| *name).chain(WORKLOADS.iter().copied());
-    let empty = |name: &str| Series { name: name.into(), kernel: vec![], vmem: vec![] };
-    let mut table: Vec<Series> = names.map(empty).collect();
+    let empty = |name| Both { name, cpu_s: Series::default(), peak_mib: Series::default() };
+    let mut table: Vec<Both> = names.map(empty).collect();
     for round in 0..rounds {
         if round > 1 && began.elapsed() > LONGEST {
             break;
         }
-        for series in &mut table {
-            let mut both = [Cost::default(); 2];
+        for both in &mut table {
+            let mut costs = [Cost::default(); 2];
             for turn in 0..2 {
                 let which = (turn + round) % 2;
-                both[which] = run(&series.name, &parts, which == 1)?;
+                costs[which] = run(both.name, &parts, which == 1)?;
             }
-            series.kernel.push(both[0]);
-            series.vmem.push(both[1]);
-            eprintln!("round {} of {rounds}: {}", round + 1, series.name);
+            let [kernel, vmem] = costs;
+            both.cpu_s.push(kernel.cpu_s, vmem.cpu_s);
+            both.peak_mib.push(kernel.peak_kib as f64 / KIB, vmem.peak_kib as f64 / KIB);
+            eprintln!("round {} of {rounds}: {}", round + 1, both.name);
         }
     }
-    let mut rows: Vec<Row> =
-        table.iter().flat_map(|series| [cpu(series), memory(series)]).collect();
-    for (what, of) in [("cpu", cpu as fn(&Series) -> Row), ("peak memory", memory)] {
-        let ratios: Vec<f64> = table.iter().filter_map(|series| of(series).ratio).collect();
-        let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
-        let limit = if what == "cpu" { MEAN } else { WORST };
-        rows.push(Row::alone(
-            format!("geometric mean, {what}, over kernel"),
-            mean,
-            Some(limit),
-            "x",
-        ));
+    let mut rows = Vec::new();
+    for Both { name, cpu_s, peak_mib } in &table {
+        rows.push(CPU.of_series(format!("{name}, cpu"), cpu_s, "s"));
+        rows.push(MEMORY.of_series(format!("{name}, peak memory"), peak_mib, "MiB"));
     }
-    Ok(rows)
+    let ratios = |of: fn(&Both) -> &Series| table.iter().map(|both| of(both).ratio()).collect();
+    let (cpu, memory): (Vec<f64>, Vec<f64>) = (ratios(|b| &b.cpu_s), ratios(|b| &b.peak_mib));
+    rows.push(CPU.mean("geometric mean, cpu", &cpu));
+    rows.push(MEMORY.mean("geometric mean, peak memory", &memory));
+    let over_kernel = |row: Row| Row { peer_name: Some("kernel".into()), ..row };
+    Ok(rows.into_iter().map(over_kernel).collect())
 }
 
 /// One run; its result is checked by the script or by the workload.
@@ -104,32 +103,4 @@ fn run(name: &str, parts: &Parts, vmem: bool) -> Result<Cost> {
     command.args(words).arg(build::workloads()?.join(program)).args(rest.split(' '));
     ensure!(command.stdout(Stdio::null()).status()?.success(), "{name}, {backing}");
     measure::read(&report)
-}
-
-fn cpu(series: &Series) -> Row {
-    row(series, "cpu", |cost| cost.cpu_s, "s")
-}
-
-fn memory(series: &Series) -> Row {
-    row(series, "peak memory", |cost| cost.peak_kib as f64 / KIB, "MiB")
-}
-
-fn row(series: &Series, what: &str, of: fn(&Cost) -> f64, unit: &str) -> Row {
-    let least = |costs: &[Cost], from: usize, step: usize| {
-        costs.iter().skip(from).step_by(step).map(of).fold(f64::INFINITY, f64::min)
-    };
-    let (ours, theirs) = (least(&series.vmem, 0, 1), least(&series.kernel, 0, 1));
-    let half = |from| least(&series.vmem, from, 2) / least(&series.kernel, from, 2);
-    let ratio = ours / theirs;
-    Row {
-        name: format!("{}, {what}", series.name),
-        ours,
-        peer: Some(theirs),
-        peer_name: Some("kernel".into()),
-        ratio: Some(ratio),
-        limit: Some(WORST),
-        holds: ratio <= WORST,
-        spread: (series.vmem.len() > 1).then(|| f64::abs(half(0) - half(1))),
-        unit: unit.into(),
-    }
 }
