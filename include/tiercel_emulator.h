@@ -23,7 +23,7 @@
 
 /* "TCLE", little endian. */
 #define TCLE_MAGIC UINT64_C(0x454c4354)
-#define TCLE_VERSION UINT64_C(1)
+#define TCLE_VERSION UINT64_C(2)
 
 /* Bytes of the area; devices have powers of two. */
 #define TCLE_AREA_BYTES (UINT64_C(8) << 20)
@@ -47,16 +47,30 @@ struct tcle_control {
     uint64_t current_at; /* offset of the running task's address from a CPU's own kernel data */
     uint64_t task_at;    /* offsets in a task: of its thread's number in the low 32 bits, of its
                             process's in the high */
+    uint64_t wants;      /* TCLE_WANTS_DIRTIED, or 0 */
 };
+
+/* Lines that become dirty are told as well, sampled as misses are. */
+#define TCLE_WANTS_DIRTIED UINT64_C(1)
+
+/* Of blocks of so many bytes, the last so many that misses were in are remembered. */
+#define TCLE_BLOCK_BYTES 256
+#define TCLE_BLOCKS 64
 
 /* What a record is. */
 enum tcle_kind {
     TCLE_COUNT = 1, /* only its counts */
     TCLE_READ = 2,
     TCLE_WRITE = 3,
+    TCLE_DIRTIED = 4, /* a store changed a line that was clean in all caches: it goes back once */
 };
 
-/* One sampled miss of the last level by user code, or counts. */
+/* Flags of a miss. */
+enum tcle_flag {
+    TCLE_APART = 1, /* none of the last TCLE_BLOCKS blocks that misses were in is its own */
+};
+
+/* One sampled miss of the last level by user code, a line that became dirty, or counts. */
 struct tcle_record {
     uint64_t time_ns;     /* guest time, the clock of clock_ns */
     uint64_t address;     /* virtual */
@@ -64,11 +78,14 @@ struct tcle_record {
     uint64_t instruction; /* virtual address of the instruction */
     uint32_t process;
     uint32_t thread;     /* 0: not known */
-    uint32_t latency_ns; /* from when the address was known to the data */
-    uint32_t weight;     /* misses it stands for; 0 for a count */
+    uint32_t latency_ns; /* from when the address was known to the data; 0 of a dirtied line */
+    uint32_t weight;     /* misses it stands for, or dirtied lines; 0 for a count */
     uint16_t node;       /* the guest kernel's number of the node that served it */
     uint8_t kind;        /* enum tcle_kind */
-    uint8_t zero[5];
+    uint8_t flags;       /* enum tcle_flag */
+    uint16_t at_once;    /* misses under way at once during the 64 before, while there were any, in
+                            hundredths; 0: not known */
+    uint8_t zero[2];
     uint32_t misses;       /* of this process on this virtual CPU since the record before */
     uint32_t instructions; /* likewise, in user mode */
 };

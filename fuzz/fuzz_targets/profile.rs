@@ -58,6 +58,7 @@ fn good() -> Profile {
                     latency_ns,
                     node: None,
                     weight: 100,
+                    around: None,
                 });
             }
         }

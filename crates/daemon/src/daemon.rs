@@ -182,8 +182,8 @@ impl Daemon {
             // there.
             ledger.set_arenas(&arenas.iter().copied().map(Some).collect::<Vec<_>>());
         }
-        let kind = parts.sampler.as_ref().map(|sampler| sampler.kind());
-        let recording = config.record.map(|config| Recording::new(config, kind, &mut ledger));
+        let sampler = parts.sampler.as_deref();
+        let recording = config.record.map(|config| Recording::new(config, sampler, &mut ledger));
         let policy = Policy::new(config.policy.clone())
             .map_err(|error| DaemonError::Policy(error.to_string()))?;
         let planned = config.plan.clone().map(|plan| Planned::new(plan, &parts.machine, &arenas));

@@ -15,7 +15,7 @@ use tiercel_machine::Machine;
 use tiercel_profile::{
     Frame, Name, Names, Profile, Recorder, RecorderConfig, Run, Seen, Site, TEXT_BYTES_MAX,
 };
-use tiercel_sampler::Kind;
+use tiercel_sampler::{Kind, Sampler};
 use tiercel_wire::{Sample, Session};
 
 /// Sites that get names, those accessed most first: a frame that was not seen before takes up to a
@@ -37,13 +37,17 @@ impl Recording {
     /// A recording of what this ledger tells from now on.
     pub(crate) fn new(
         config: RecorderConfig,
-        sampler: Option<Kind>,
+        sampler: Option<&dyn Sampler>,
         ledger: &mut Ledger,
     ) -> Recording {
         ledger.listen();
         // All that see addresses see misses; the probe sees OS pages, whatever served them.
-        let misses_only = sampler.is_some_and(|kind| kind != Kind::Probe);
-        let config = RecorderConfig { misses_only, ..config };
+        let misses_only = sampler.is_some_and(|sampler| sampler.kind() != Kind::Probe);
+        let config = RecorderConfig {
+            misses_only,
+            sees_dirtied: sampler.is_some_and(|sampler| sampler.sees().dirtied),
+            ..config
+        };
         Recording { recorder: Recorder::new(config), news: Vec::new(), untracked_bytes: 0 }
     }
 

@@ -120,7 +120,7 @@ impl ClientUses {
         used.samples += 1;
         match sample.kind {
             AccessKind::Write => used.writes += u64::from(sample.weight),
-            AccessKind::Read | AccessKind::Unknown => used.reads += u64::from(sample.weight),
+            _ => used.reads += u64::from(sample.weight),
         }
     }
 

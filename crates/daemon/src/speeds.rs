@@ -2,8 +2,8 @@
 //! In: a mover, a machine. Out: [`Speeds`]. Knows nothing of programs, or of what figures are for.
 //!
 //! A block of our own memory goes from the fastest node to each other tier's first node and back;
-//! on each it is read and changed from end to end. A thread gets what it gets at this moment: the
-//! share of the machine that others leave.
+//! on each it is read and changed from end to end, and line by line in no order. A thread gets
+//! what it gets at this moment: the share of the machine that others leave.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -67,6 +67,13 @@ struct Block {
 }
 
 const WORD_BYTES: usize = size_of::<u64>();
+const LINE_WORDS: usize = 64 / WORD_BYTES;
+/// Lines that lie together in a block of memories that have such: Optane's of 256 bytes.
+const PER_GROUP: usize = 4;
+/// Such groups in the block.
+const GROUPS: usize = WORDS / LINE_WORDS / PER_GROUP;
+/// 2^64 over the golden ratio, odd: neighbours come far apart.
+const SPREAD: usize = 0x9E37_79B9_7F4A_7C15;
 const WORDS: usize = BLOCK_BYTES / WORD_BYTES;
 
 impl Block {
@@ -102,29 +109,49 @@ impl Block {
         Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
     }
 
-    /// The second of two turns each: the first one writes back what moving left in the caches.
+    /// Reading comes before changing, which leaves lines in the caches that must go back first; and
+    /// of two turns each the second one counts, before which moving had left such.
     fn stream(&mut self, node: NodeId) -> Stream {
         let words = self.words();
         let read = || {
             let began = Instant::now();
             black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
-            ns_per_byte(began)
+            ns_per(BLOCK_BYTES, began)
         };
         let (_, read_ns_per_byte) = (read(), read());
+        let began = Instant::now();
+        black_box(each_apart(0).fold(0u64, |sum, at| sum.wrapping_add(words[at])));
+        let read_line_ns = ns_per(GROUPS, began);
         let mut write = || {
             let began = Instant::now();
             words.iter_mut().for_each(|word| *word = word.wrapping_add(1));
             black_box(&mut *words);
-            ns_per_byte(began)
+            ns_per(BLOCK_BYTES, began)
         };
         let (_, write_ns_per_byte) = (write(), write());
-        Stream { node, read_ns_per_byte, write_ns_per_byte }
+        let mut write_apart = |nth| {
+            let began = Instant::now();
+            each_apart(nth).for_each(|at| words[at] = words[at].wrapping_add(1));
+            black_box(&mut *words);
+            ns_per(GROUPS, began)
+        };
+        // A turn changes a quarter of the block, so before the last one all that was changed in a
+        // stream is out of caches that the block is twice as large as.
+        let write_line_ns = (0..PER_GROUP).map(&mut write_apart).last().unwrap_or_default();
+        Stream { node, read_ns_per_byte, write_ns_per_byte, read_line_ns, write_line_ns }
     }
 }
 
-/// Above 0, whatever the clock says.
-fn ns_per_byte(began: Instant) -> f64 {
-    began.elapsed().as_nanos().max(1) as f64 / BLOCK_BYTES as f64
+/// The first word of the `nth` line of each group, groups in no order.
+fn each_apart(nth: usize) -> impl Iterator<Item = usize> {
+    // An odd factor visits all of a power of two once.
+    let group = |n: usize| n.wrapping_mul(SPREAD) % GROUPS;
+    (0..GROUPS).map(move |n| (group(n) * PER_GROUP + nth) * LINE_WORDS)
+}
+
+/// Nanoseconds since then for each of so many; above 0, whatever the clock says.
+fn ns_per(count: usize, began: Instant) -> f64 {
+    began.elapsed().as_nanos().max(1) as f64 / count as f64
 }
 
 #[cfg(test)]
@@ -174,13 +201,25 @@ mod tests {
     }
 
     #[test]
+    fn every_group_is_visited_once_and_not_in_order() {
+        let mut groups: Vec<usize> = each_apart(3).collect();
+        let far = groups.windows(2).filter(|two| two[0].abs_diff(two[1]) > 64 * LINE_WORDS);
+        assert!(far.count() * 100 > GROUPS * 99);
+        groups.sort_unstable();
+        let expected = (0..GROUPS).map(|group| (group * PER_GROUP + 3) * LINE_WORDS);
+        assert!(groups.into_iter().eq(expected));
+    }
+
+    #[test]
     fn every_tier_is_measured_there_and_back() {
         let speeds = speeds(None, false);
         let tiers = Machine::builtin("spr-cxl").unwrap().unwrap().tiers().len();
         assert_eq!(speeds.streams.len(), tiers);
         assert_eq!(speeds.moves.len(), 2 * (tiers - 1));
         assert!(speeds.moves.iter().all(|one| one.ns_per_byte == 3.0), "{speeds:?}");
-        let above = |s: &Stream| s.read_ns_per_byte > 0.0 && s.write_ns_per_byte > 0.0;
+        let figures =
+            |s: &Stream| [s.read_ns_per_byte, s.write_ns_per_byte, s.read_line_ns, s.write_line_ns];
+        let above = |s: &Stream| figures(s).iter().all(|ns| *ns > 0.0);
         assert!(speeds.streams.iter().all(above), "{speeds:?}");
     }
 

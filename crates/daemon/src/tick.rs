@@ -18,6 +18,7 @@ use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_mover as mover;
 use tiercel_policy::Interval;
+use tiercel_wire::AccessKind;
 use tiercel_wire::layout::RING_RECORDS;
 
 /// Extents looked up in one tick. The kernel's answer costs 0.1 to 0.3 us an OS page.
@@ -121,11 +122,15 @@ impl Daemon {
         self.summary.samples.throttled += drained.throttled;
         self.summary.samples.blind += drained.blind;
         for sample in &self.samples {
-            let site = self.ledger.site_at(sample.pid, sample.addr);
-            self.ledger.sample(sample);
             if let Some(recording) = &mut self.recording {
                 recording.sampled(sample);
             }
+            // No access of its own: its line was read or written, and that was sampled.
+            if sample.kind == AccessKind::Dirtied {
+                continue;
+            }
+            let site = self.ledger.site_at(sample.pid, sample.addr);
+            self.ledger.sample(sample);
             if let Some(site) = site
                 && let Some(number) = self.numbers.get(&sample.pid)
                 && let Some(client) = self.clients.get_mut(number)

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::{
-    Access as Asked, CacheShape, CoreShape, LINE_BYTES, LevelShape, Memory, ModelError,
+    Access as Asked, CacheShape, CoreShape, LINE_BYTES, LevelShape, Memory, ModelError, Pending,
     PrefetchShape, Uncore, WindowShape,
 };
 
@@ -79,6 +79,17 @@ pub struct Cost {
     pub stall_ps: u64,
     /// What memory had to do for it; `None`: a cache or a device served it.
     pub fetched: Option<Fetched>,
+    /// The line that became dirty by it, having been clean in all caches.
+    pub dirtied: Option<Dirtied>,
+}
+
+/// A line that will go back to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirtied {
+    /// The access's physical address.
+    pub physical: u64,
+    /// Whose memory it is.
+    pub node: NodeId,
 }
 
 /// A line that came from memory.
@@ -185,7 +196,14 @@ impl Shared {
         let uncore = self.lock();
         let of = |node: NodeId| {
             let used = uncore.memory().used(node);
-            NodeStats { node, reads: used.reads, writes: used.writes, access_j: used.access_j }
+            NodeStats {
+                node,
+                reads: used.reads,
+                writes: used.writes,
+                device_read_bytes: used.device_read_bytes,
+                device_written_bytes: used.device_written_bytes,
+                access_j: used.access_j,
+            }
         };
         machine.memory_nodes().map(|node| of(node.id)).collect()
     }
@@ -226,7 +244,7 @@ impl Core {
         value: impl FnOnce() -> u64,
     ) -> Cost {
         let Some(physical) = self.translate(address, place) else {
-            return Cost { stall_ps: DEVICE_PS, fetched: None };
+            return Cost { stall_ps: DEVICE_PS, fetched: None, dirtied: None };
         };
         let line = address / LINE_BYTES;
         let write = access == Access::Store;
@@ -248,7 +266,14 @@ impl Core {
             let node = shared.node_of(physical);
             Fetched { physical, node, latency_ps: served.latency_ps }
         });
-        Cost { stall_ps, fetched }
+        let dirtied = served.dirtied && !shared.lock().holds_dirty(physical);
+        let dirtied = dirtied.then(|| Dirtied { physical, node: shared.node_of(physical) });
+        Cost { stall_ps, fetched, dirtied }
+    }
+
+    /// What was on its way from memory so far.
+    pub fn pending(&self) -> Pending {
+        self.model.pending()
     }
 
     /// Whether hardware would have replaced the translations it had when this last was true: after
@@ -458,11 +483,54 @@ mod tests {
     }
 
     #[test]
+    fn a_line_becomes_dirty_once_until_it_is_written_back() {
+        let (shared, mut core, machine) = one_core();
+        let mut at = Moment { instruction: 0, now_ps: 0 };
+        let mut dirtied = 0;
+        // Load, then store, a line of 200,000 again and again, two rounds: none stays in a cache.
+        let lines = 200_000;
+        for i in 0..2 * lines {
+            let address = i % lines * 64;
+            for access in [Access::Load, Access::Store, Access::Store] {
+                at.instruction += 1;
+                at.now_ps += 30_000;
+                let place = || Place::Memory(address);
+                let cost = core.miss(&shared, address, access, at, place, || 0);
+                dirtied += u64::from(cost.dirtied.is_some());
+            }
+        }
+        assert_eq!(dirtied, 2 * lines);
+        let written = shared.nodes(&machine)[0].writes;
+        let cached = (5 << 20) / 64 + 512;
+        assert!((dirtied - cached..=dirtied).contains(&written), "{written} of {dirtied}");
+    }
+
+    #[test]
+    fn what_is_pending_tells_a_chase_from_independent_loads() {
+        for (chase, at_once) in [(true, 1.0), (false, 16.0)] {
+            let (shared, mut core, _) = one_core();
+            let mut at = Moment { instruction: 0, now_ps: 0 };
+            let address = |i: u64| i * 4160 % 0x3000_0000;
+            for i in 0..10_000 {
+                at.instruction += 8;
+                at.now_ps += 8 * shared.config().instruction_ps;
+                let place = || Place::Memory(address(i));
+                let value = || if chase { address(i + 1) } else { 0 };
+                at.now_ps +=
+                    core.miss(&shared, address(i), Access::Load, at, place, value).stall_ps;
+            }
+            let Pending { lines_ps, any_ps } = core.pending();
+            let seen = lines_ps as f64 / any_ps as f64;
+            assert!((seen / at_once - 1.0).abs() < 0.05, "{seen} at once, not {at_once}");
+        }
+    }
+
+    #[test]
     fn a_device_takes_its_time() {
         let (shared, mut core, _) = one_core();
         let at = Moment { instruction: 1, now_ps: 0 };
         let cost = core.miss(&shared, 64, Access::Load, at, || Place::Device, || 0);
-        assert_eq!(cost, Cost { stall_ps: DEVICE_PS, fetched: None });
+        assert_eq!(cost, Cost { stall_ps: DEVICE_PS, fetched: None, dirtied: None });
     }
 
     #[test]

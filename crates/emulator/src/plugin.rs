@@ -8,11 +8,13 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, NodeId};
+use tiercel_memsim::Pending;
+use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{AREA_BYTES, Area, VCPUS_MAX};
 
 use crate::config::{Config, EmulatorError, Samples, demand};
-use crate::core::{Access, Core, Fetched, Moment, Place, Shared};
+use crate::core::{Access, Core, Cost, Dirtied, Fetched, Moment, Place, Shared};
 use crate::ffi;
 use crate::instruction::{self, Kind};
 use crate::regions::Regions;
@@ -313,35 +315,48 @@ fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, 
     let cost = core.miss(&state().shared, address, access, at, || place(info, address), value);
     hold_up(counters, cost.stall_ps);
     if code < USER_END {
-        tell(vcpu, address, access, code, cost.fetched);
+        tell(now_with(vcpu, core.pending()), vcpu, address, access, code, &cost);
     }
 }
 
 /// Tells the guest's sampler of an access of user code, if it wants to know.
-fn tell(vcpu: c_uint, address: u64, access: Access, code: u64, fetched: Option<Fetched>) {
+fn tell(now: Now, vcpu: c_uint, address: u64, access: Access, code: u64, cost: &Cost) {
     let Some((tap, area, samples)) = tap(vcpu) else { return };
-    let now = now(vcpu);
     if tap.export.asks()
         && let Some(task) = tap.reader.task(area.task_offsets())
     {
         tap.export.meet(task.pid, now);
     }
-    let Some(Fetched { physical, node, latency_ps }) = fetched else { return };
-    let number = samples.nodes.iter().position(|known| *known == node).unwrap_or(usize::MAX);
-    let number = u16::try_from(number).unwrap_or(u16::MAX);
-    let write = access == Access::Store;
-    let miss = samples::miss(write, address, physical, code, latency_ps, number);
     let Tap { export, reader } = tap;
-    if export.miss(area, now, miss, || reader.task(area.task_offsets())) {
-        hold_up(counters(vcpu), samples.sample_ps);
+    let number = |node: NodeId| {
+        let number = samples.nodes.iter().position(|known| *known == node).unwrap_or(usize::MAX);
+        u16::try_from(number).unwrap_or(u16::MAX)
+    };
+    let mut task = || reader.task(area.task_offsets());
+    let mut taken = 0;
+    if let Some(Fetched { physical, node, latency_ps }) = cost.fetched {
+        let kind = if access == Access::Store { AccessKind::Write } else { AccessKind::Read };
+        let miss = samples::miss(kind, [address, physical, code], latency_ps, number(node));
+        taken += u64::from(export.miss(area, now, miss, &mut task));
     }
+    if let Some(Dirtied { physical, node }) = cost.dirtied {
+        let line = [address, physical, code];
+        let miss = samples::miss(AccessKind::Dirtied, line, 0, number(node));
+        taken += u64::from(export.dirtied(area, now, miss, &mut task));
+    }
+    hold_up(counters(vcpu), taken * samples.sample_ps);
 }
 
 /// Where a virtual CPU stands, for its own thread.
 fn now(vcpu: c_uint) -> Now {
+    now_with(vcpu, core(vcpu).pending())
+}
+
+fn now_with(vcpu: c_uint, pending: Pending) -> Now {
     Now {
         now_ns: CLOCK.time_ps(vcpu as usize) as u64 / 1000,
         instructions: counters(vcpu).user_instructions.load(Ordering::Relaxed),
+        pending,
     }
 }
 

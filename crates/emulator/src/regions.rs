@@ -57,6 +57,8 @@ fn between(before: &Stats, now: &Stats) -> RegionStats {
         node: now.node,
         reads: now.reads - before.reads,
         writes: now.writes - before.writes,
+        device_read_bytes: now.device_read_bytes - before.device_read_bytes,
+        device_written_bytes: now.device_written_bytes - before.device_written_bytes,
         access_j: now.access_j.zip(before.access_j).map(|(now, before)| now - before),
     });
     RegionStats {
@@ -79,7 +81,14 @@ mod tests {
             stalled_ps: count,
             served: [count, 0, 2 * count],
         };
-        let node = NodeStats { node: NodeId(3), reads: count, writes: 0, access_j: None };
+        let node = NodeStats {
+            node: NodeId(3),
+            reads: count,
+            writes: 0,
+            device_read_bytes: 4 * count,
+            device_written_bytes: 0,
+            access_j: None,
+        };
         Stats { elapsed_ns, vcpus: vec![vcpu], nodes: vec![node], ..Stats::default() }
     }
 
@@ -95,6 +104,7 @@ mod tests {
         assert_eq!((done[0].began_ns, done[0].elapsed_ns), (10, 20));
         assert_eq!(done[0].vcpus[0].served, [50, 0, 100]);
         assert_eq!((done[1].elapsed_ns, done[1].nodes[0].reads), (5, 1));
+        assert_eq!(done[1].nodes[0].device_read_bytes, 4);
     }
 
     #[test]

@@ -1,26 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One virtual CPU's misses, told to the sampler in the guest: some with their addresses, all
-//! of them as counts of the process that had them.
-//! In: user-mode misses, changes of the address space, who runs. Out: records in the shared area.
+//! of them as counts of the process that had them; and lines that become dirty, if it wants.
+//! In: user-mode accesses, changes of the address space, who runs. Out: records in the shared area.
 //! Knows nothing of QEMU.
 //!
 //! ```text
 //!   CR3 write        whose addresses are these now? nobody knows
 //!   first miss       the task is asked: from here on all counts are its process's
 //!   every 3/4 to 5/4 of a period, at random
-//!                    a record with the access, its thread, and the counts since the last record
+//!                    a record with the access, its thread, and the counts since the last record;
+//!                    of dirtied lines likewise, by a count of their own
 //!   CR3 write, or a millisecond without a record
 //!                    a record with the counts alone
 //! ```
 
+use tiercel_memsim::Pending;
 use tiercel_wire::AccessKind;
-use tiercel_wire::emulator::{Area, Miss, Observation};
+use tiercel_wire::emulator::{Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
 use tiercel_wire::ring::{Pen, push};
 
 /// Counts are told at least so often while somebody runs, nanoseconds: finer than any tick.
 const COUNTS_NS: u64 = 1_000_000;
 /// A span with fewer instructions and no miss is not worth a record.
 const INSTRUCTIONS_LEAST: u64 = 1000;
+/// So many misses before a sample are those that it says of how many were under way at once: few,
+/// so that they are of the same loop, and more than there can be at once.
+const BURST: u64 = 64;
+/// Blocks that share a place.
+const BLOCK_WAYS: usize = 4;
+
+/// How far the next sample is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    /// Events until then, and since the last one.
+    until: u64,
+    since: u64,
+}
+
+/// Blocks that misses were in, four by hash of the block, those used last in front.
+#[derive(Debug)]
+struct Blocks([[u64; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]);
 
 /// Who runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +57,8 @@ pub struct Now {
     pub now_ns: u64,
     /// Instructions it has executed in user mode.
     pub instructions: u64,
+    /// What was on its way from memory.
+    pub pending: Pending,
 }
 
 /// One virtual CPU's side of the export.
@@ -47,9 +68,12 @@ pub struct Export {
     pen: Pen,
     /// Misses per sample; `None`: nobody samples.
     period: Option<u64>,
-    /// Misses until the next sample, and since the last.
-    until: u64,
-    since: u64,
+    misses_turn: Turn,
+    /// The same of dirtied lines; `None`: nobody wants them.
+    dirtied_turn: Option<Turn>,
+    /// [`BURST`] misses before the next sample, or at the latest one.
+    pending: Pending,
+    blocks: Blocks,
     /// xorshift64's state. Chance keeps the period from walking in step with a loop, and is the
     /// same in every run.
     chance: u64,
@@ -69,8 +93,10 @@ impl Export {
             vcpu,
             pen: Pen::default(),
             period: None,
-            until: 0,
-            since: 0,
+            misses_turn: Turn::default(),
+            dirtied_turn: None,
+            pending: Pending::default(),
+            blocks: Blocks([[u64::MAX; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]),
             chance: vcpu as u64 + 1,
             owner: None,
             misses: 0,
@@ -95,9 +121,11 @@ impl Export {
     /// Once a quantum: hears what the sampler wants, tells counts that are old.
     pub fn look(&mut self, area: &Area, at: Now) {
         let period = area.period();
-        if period != self.period {
-            (self.period, self.owner, self.since) = (period, None, 0);
-            self.arm();
+        let wants = period.is_some() && area.wants_dirtied();
+        if period != self.period || wants != self.dirtied_turn.is_some() {
+            (self.period, self.owner, self.pending) = (period, None, at.pending);
+            self.misses_turn = self.arm();
+            self.dirtied_turn = wants.then(|| self.arm());
         }
         self.count(at);
         if at.now_ns.saturating_sub(self.told_ns) >= COUNTS_NS {
@@ -124,26 +152,60 @@ impl Export {
         if self.period.is_none() {
             return false;
         }
+        let apart = self.blocks.miss(miss.addr);
         self.misses += 1;
-        self.since += 1;
-        if self.since < self.until {
+        self.misses_turn.since += 1;
+        if self.misses_turn.since < self.misses_turn.until {
+            if self.misses_turn.until - self.misses_turn.since == BURST {
+                self.pending = at.pending;
+            }
             return false;
         }
-        let Some(Task { pid, tid }) = task() else { return false };
+        let Some(task) = task() else { return false };
+        let at_once = self.at_once(at.pending);
+        let weight = self.misses_turn.weight();
+        self.misses_turn = self.arm();
+        self.sample(area, at, Miss { weight, at_once, apart, ..miss }, task);
+        true
+    }
+
+    /// A store in user mode made a line dirty. As [`Export::miss`].
+    pub fn dirtied(
+        &mut self,
+        area: &Area,
+        at: Now,
+        miss: Miss,
+        task: impl FnOnce() -> Option<Task>,
+    ) -> bool {
+        let Some(turn) = &mut self.dirtied_turn else { return false };
+        turn.since += 1;
+        if turn.since < turn.until {
+            return false;
+        }
+        let weight = turn.weight();
+        let Some(task) = task() else { return false };
+        self.dirtied_turn = Some(self.arm());
+        self.sample(area, at, Miss { weight, ..miss }, task);
+        true
+    }
+
+    fn sample(&mut self, area: &Area, at: Now, miss: Miss, Task { pid, tid }: Task) {
         self.count(at);
         // Counts of one process never go out under another's name.
         let (misses, instructions) = match self.owner {
             Some(owner) if owner == pid => self.take_counts(),
             _ => (0, 0),
         };
-        let weight = u32::try_from(self.since).unwrap_or(u32::MAX);
-        let access = Some(Miss { weight, ..miss });
-        let time_ns = at.now_ns;
-        let one = Observation { time_ns, pid, tid, misses, instructions, access };
-        self.since = 0;
-        self.arm();
-        self.tell(area, &one);
-        true
+        let (access, time_ns) = (Some(miss), at.now_ns);
+        self.tell(area, &Observation { time_ns, pid, tid, misses, instructions, access });
+    }
+
+    /// Misses at once in the burst that ends here.
+    fn at_once(&mut self, now: Pending) -> Option<f32> {
+        let before = std::mem::replace(&mut self.pending, now);
+        let lines_ps = now.lines_ps.saturating_sub(before.lines_ps) as f32;
+        let any_ps = now.any_ps.saturating_sub(before.any_ps) as f32;
+        (any_ps > 0.0).then(|| lines_ps / any_ps)
     }
 
     fn count(&mut self, at: Now) {
@@ -174,22 +236,52 @@ impl Export {
         push(&area.ring(self.vcpu), &mut self.pen, &one.encode());
     }
 
-    /// Chooses how many misses the next sample is away.
-    fn arm(&mut self) {
+    /// Chooses how many events the next sample is away.
+    fn arm(&mut self) -> Turn {
         let period = self.period.unwrap_or(0);
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
         self.chance ^= self.chance << 17;
         let around = period / 4;
-        self.until = period - around + self.chance % (2 * around + 1);
+        Turn { until: period - around + self.chance % (2 * around + 1), since: 0 }
     }
 }
 
-/// An access as the area names it; the weight is filled in when it is sampled.
-pub fn miss(write: bool, addr: u64, physical: u64, ip: u64, latency_ps: u64, node: u16) -> Miss {
-    let kind = if write { AccessKind::Write } else { AccessKind::Read };
+impl Turn {
+    /// What a sample now stands for.
+    fn weight(self) -> u32 {
+        u32::try_from(self.since).unwrap_or(u32::MAX)
+    }
+}
+
+impl Blocks {
+    /// A miss; whether none was in its block lately.
+    fn miss(&mut self, addr: u64) -> bool {
+        let block = addr / BLOCK_BYTES;
+        // Streams that run together often lie a power of two apart.
+        let hash = block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let places = &mut self.0[hash as usize % (BLOCKS / BLOCK_WAYS)];
+        let found = places.iter().position(|known| *known == block);
+        places[..=found.unwrap_or(BLOCK_WAYS - 1)].rotate_right(1);
+        places[0] = block;
+        found.is_none()
+    }
+}
+
+/// An access as the area names it; what belongs to a sample is filled in when it is one.
+pub fn miss(kind: AccessKind, [addr, physical, ip]: [u64; 3], latency_ps: u64, node: u16) -> Miss {
     let latency_ns = u32::try_from(latency_ps / 1000).unwrap_or(u32::MAX);
-    Miss { kind, addr, physical, instruction: ip, latency_ns, node, weight: 0 }
+    Miss {
+        kind,
+        addr,
+        physical,
+        instruction: ip,
+        latency_ns,
+        node,
+        weight: 0,
+        at_once: None,
+        apart: false,
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +295,7 @@ mod tests {
         export: Export,
         cursor: Cursor,
         at: Now,
+        at_once: u64,
     }
 
     impl Rig {
@@ -212,14 +305,14 @@ mod tests {
             let area = Area::map(&file).expect("mapped");
             area.publish(1);
             area.set_period(period);
-            let at = Now { now_ns: 0, instructions: 0 };
+            let at = Now { now_ns: 0, instructions: 0, pending: Pending::default() };
             let (export, cursor) = (Export::new(0), Cursor::default());
-            let mut rig = Rig { area, export, cursor, at };
+            let mut rig = Rig { area, export, cursor, at, at_once: 2 };
             rig.export.look(&rig.area, rig.at);
             rig
         }
 
-        /// `misses` misses of 10 instructions and 100 ns each.
+        /// `misses` misses of 10 instructions and 100 ns each, `at_once` under way at any time.
         fn run(&mut self, task: Task, misses: u64) {
             for n in 0..misses {
                 self.at.instructions += 10;
@@ -227,8 +320,15 @@ mod tests {
                 if self.export.asks() {
                     self.export.meet(task.pid, self.at);
                 }
-                let miss = miss(n % 2 == 1, n * 64, n * 64, 7, 250_900, 2);
+                self.at.pending.lines_ps += 100_000 * self.at_once;
+                self.at.pending.any_ps += 100_000;
+                let kind = if n % 2 == 1 { AccessKind::Write } else { AccessKind::Read };
+                let stored = miss(AccessKind::Dirtied, [n * 64, n * 64, 7], 0, 2);
+                let miss = miss(kind, [n * 64, n * 64, 7], 250_900, 2);
                 self.export.miss(&self.area, self.at, miss, || Some(task));
+                if kind == AccessKind::Write {
+                    self.export.dirtied(&self.area, self.at, stored, || Some(task));
+                }
             }
         }
 
@@ -280,7 +380,58 @@ mod tests {
             assert!(writes * 3 > accesses.len() && writes * 3 < accesses.len() * 2, "{writes}");
             assert!(accesses.iter().all(|miss| (miss.latency_ns, miss.node) == (250, 2)));
             assert!(accesses.iter().all(|miss| (75..=125).contains(&miss.weight)));
+            assert!(accesses.iter().all(|miss| miss.at_once == Some(2.0)));
+            let apart = accesses.iter().filter(|miss| miss.apart).count();
+            assert!(apart * 3 < accesses.len() && apart * 5 > accesses.len(), "one line of four");
         }
+    }
+
+    #[test]
+    fn dirtied_lines_are_told_to_who_wants_them() {
+        let mut rig = Rig::new(Some(10));
+        rig.run(ONE, 2000);
+        let kinds = |seen: &[Observation], wanted| -> u64 {
+            let of = seen.iter().filter_map(|one| one.access).filter(|miss| miss.kind == wanted);
+            of.map(|miss| u64::from(miss.weight)).sum()
+        };
+        let seen = rig.seen();
+        assert_eq!(kinds(&seen, AccessKind::Dirtied), 0);
+        rig.area.set_wants_dirtied(true);
+        rig.export.look(&rig.area, rig.at);
+        rig.run(ONE, 2000);
+        let seen = rig.seen();
+        assert!(kinds(&seen, AccessKind::Dirtied).abs_diff(1000) < 20);
+        let misses = kinds(&seen, AccessKind::Read) + kinds(&seen, AccessKind::Write);
+        assert!(misses.abs_diff(2000) < 40, "{misses}");
+    }
+
+    #[test]
+    fn who_takes_turns_is_told_apart() {
+        // Turns of 500 misses one at a time, and as many ten at a time.
+        let mut rig = Rig::new(Some(1000));
+        let (mut sums, mut counts) = ([0.0; 2], [0; 2]);
+        for turn in 0..2000 {
+            rig.at_once = if turn % 2 == 0 { 1 } else { 10 };
+            rig.run(Task { tid: turn % 2, ..ONE }, 500);
+            for one in rig.seen() {
+                let Some(miss) = one.access else { continue };
+                sums[one.tid as usize] += 1.0 / miss.at_once.expect("known");
+                counts[one.tid as usize] += 1;
+            }
+        }
+        assert!(counts.iter().all(|count| *count > 300), "{counts:?}");
+        let at_once = [0, 1].map(|of| f64::from(counts[of]) / f64::from(sums[of]));
+        assert!(at_once[0] < 1.2 && at_once[1] > 6.0, "{at_once:?}");
+    }
+
+    #[test]
+    fn a_block_is_forgotten_after_many_others() {
+        let mut blocks = Blocks([[u64::MAX; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]);
+        assert!(blocks.miss(0));
+        assert!(!blocks.miss(255));
+        assert!(blocks.miss(256));
+        (1..100 * BLOCKS as u64).for_each(|block| _ = blocks.miss(block * BLOCK_BYTES));
+        assert!(blocks.miss(0));
     }
 
     #[test]
@@ -315,7 +466,7 @@ mod tests {
     fn who_runs_without_missing_is_counted_all_the_same() {
         let mut rig = Rig::new(Some(4096));
         rig.export.meet(ONE.pid, rig.at);
-        rig.at = Now { now_ns: 2 * COUNTS_NS, instructions: 5000 };
+        rig.at = Now { now_ns: 2 * COUNTS_NS, instructions: 5000, ..rig.at };
         rig.export.look(&rig.area, rig.at);
         let seen = rig.seen();
         assert_eq!(seen.len(), 1);

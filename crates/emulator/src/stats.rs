@@ -66,6 +66,12 @@ pub struct NodeStats {
     pub reads: u64,
     /// Lines written to it.
     pub writes: u64,
+    /// Bytes the device read for these: whole blocks, where its blocks are larger than a line.
+    #[serde(default)]
+    pub device_read_bytes: u64,
+    /// Bytes the device wrote, likewise.
+    #[serde(default)]
+    pub device_written_bytes: u64,
     /// Joules of these, where the machine says what they cost.
     pub access_j: Option<f64>,
 }

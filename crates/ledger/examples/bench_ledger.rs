@@ -218,6 +218,7 @@ impl Interval {
             latency_ns: Some(300),
             node: None,
             weight: 4096,
+            around: None,
         };
         let mut samples: Vec<_> = (0..SAMPLES).map(|_| sample(random)).collect();
         // A sampler drains its buffers process by process.

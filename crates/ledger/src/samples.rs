@@ -9,7 +9,8 @@ use crate::row::{FRESH, Stamp};
 
 impl Ledger {
     /// Adds one observed access to the extent it hit. It counts in the open interval whatever its
-    /// own time says: a sampler's buffer is drained at every tick.
+    /// own time says: a sampler's buffer is drained at every tick. [`AccessKind::Dirtied`] is no
+    /// access and is not to be told.
     pub fn sample(&mut self, sample: &Sample) {
         self.counts.samples += 1;
         self.counts.sampled_accesses += u64::from(sample.weight);
@@ -62,13 +63,13 @@ impl Ledger {
         row.stall_ns = row.stall_ns * decay + share * latency_ns / self.config.parallelism;
         match sample.kind {
             AccessKind::Write => row.writes += share,
-            AccessKind::Read | AccessKind::Unknown => row.reads += share,
+            _ => row.reads += share,
         }
         row.last_access = row.last_access.max(Stamp::at(sample.time_ms.min(self.now_ms)));
         let (slot, site) = (row.process, row.site);
         let accesses = match sample.kind {
             AccessKind::Write => (0.0, sample.weight as f32),
-            AccessKind::Read | AccessKind::Unknown => (sample.weight as f32, 0.0),
+            _ => (sample.weight as f32, 0.0),
         };
         let stall_ns = sample.weight as f32 * latency_ns / self.config.parallelism;
         self.count_heat(slot, site, accesses, stall_ns);

@@ -49,6 +49,7 @@ impl World {
                 latency_ns: None,
                 node: None,
                 weight: 1000,
+                around: None,
             });
         }
     }

@@ -291,6 +291,7 @@ fn regrain(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
             latency_ns: None,
             node: None,
             weight: 100,
+            around: None,
         });
     }
 }

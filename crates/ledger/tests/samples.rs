@@ -43,8 +43,17 @@ impl World {
 
     fn sample(&mut self, page: u64, weight: u32, kind: AccessKind, latency_ns: Option<u32>) {
         let (addr, time_ms) = (page * OS_PAGE + 8, self.now_ms);
-        let sample =
-            Sample { time_ms, pid: PID, tid: 0, addr, kind, latency_ns, node: None, weight };
+        let sample = Sample {
+            time_ms,
+            pid: PID,
+            tid: 0,
+            addr,
+            kind,
+            latency_ns,
+            node: None,
+            weight,
+            around: None,
+        };
         self.ledger.sample(&sample);
     }
 
@@ -203,6 +212,7 @@ fn samples_are_accounted_for_to_the_last() {
         latency_ns: None,
         node: None,
         weight: 1,
+        around: None,
     };
     world.ledger.sample(&stranger);
     let counts = world.tick().counts;

@@ -137,6 +137,14 @@ impl Cache {
         self.way_of(set, name).is_some()
     }
 
+    /// Whether the line is here and was written while it was; changes nothing.
+    pub fn holds_dirty(&self, line: u64) -> bool {
+        let (set, name) = self.place_of(line);
+        let bit = |way: usize| 1 << (MAX_WAYS as usize + way);
+        let state = self.state[set * (1 + self.words)];
+        self.way_of(set, name).is_some_and(|way| state & bit(way) != 0)
+    }
+
     /// The set a line belongs to.
     #[inline]
     pub fn set_of(&self, line: u64) -> usize {

@@ -70,6 +70,21 @@ pub struct Served {
     pub done_ps: u64,
     /// From when the address was known to then.
     pub latency_ps: u64,
+    /// A store changed a line that was clean in all of the core's own caches, and in the shared
+    /// one if that was asked. If it was clean there too ([`Uncore::holds_dirty`]), it goes back to
+    /// memory once more.
+    pub dirtied: bool,
+}
+
+/// What was on its way from memory, for how long: together they say how many lines at once, as
+/// processors count it (`l3_miss_demand_data_rd` of Intel's OFFCORE_REQUESTS_OUTSTANDING, and the
+/// cycles with any).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Times of all lines added up, picoseconds.
+    pub lines_ps: u64,
+    /// Time in which there was any.
+    pub any_ps: u64,
 }
 
 /// What a prefetcher did.
@@ -110,6 +125,9 @@ pub struct Core {
     fetched_ps: Vec<u64>,
     fetch: usize,
     flight: Flight,
+    pending: Pending,
+    /// Until when something is pending.
+    pending_until_ps: u64,
     /// Accesses by level; the one behind the last level is memory.
     served: [u64; MAX_LEVELS + 1],
     port: Port,
@@ -150,6 +168,11 @@ impl Uncore {
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
+
+    /// Whether the last level has the line of an address as one that must go back to memory.
+    pub fn holds_dirty(&self, addr: u64) -> bool {
+        self.shared.as_ref().is_some_and(|cache| cache.holds_dirty(addr / LINE_BYTES))
+    }
 }
 
 impl Core {
@@ -179,6 +202,8 @@ impl Core {
                 done_ps: [0; FLIGHT as usize],
                 until_ps: 0,
             },
+            pending: Pending::default(),
+            pending_until_ps: 0,
             served: [0; MAX_LEVELS + 1],
             port: uncore.memory.port(shape.home),
             shape: shape.clone(),
@@ -193,7 +218,9 @@ impl Core {
         let key = (line + 1) << 1;
         let slot = self.private[0].set_of(line) % FILTER;
         let entry = self.filter[slot];
+        let mut dirtied = false;
         if entry != key | 1 && (entry != key || access.write) {
+            dirtied = access.write && self.is_clean(line);
             if !self.private[0].hit(line, access.write) {
                 return None;
             }
@@ -211,7 +238,7 @@ impl Core {
             self.now_ps = self.window.load(self.instruction, self.now_ps, done_ps);
         }
         self.since_ps = self.now_ps;
-        Some(Served { level: 0, done_ps, latency_ps: done_ps - known_ps })
+        Some(Served { level: 0, done_ps, latency_ps: done_ps - known_ps, dirtied })
     }
 
     /// The next access. `node_of` places what memory reads or takes back.
@@ -252,6 +279,11 @@ impl Core {
         &self.served
     }
 
+    /// What was on its way from memory for this core's accesses so far.
+    pub fn pending(&self) -> Pending {
+        self.pending
+    }
+
     /// What the prefetcher did.
     pub fn prefetches(&self) -> Prefetches {
         self.prefetches
@@ -274,6 +306,7 @@ impl Core {
     ) -> Served {
         self.step(access);
         let line = access.addr / LINE_BYTES;
+        let dirtied = access.write && self.is_clean(line) && !uncore.holds_dirty(access.addr);
         let (level, back) = self.bring(0, line, access.write, uncore);
         let slot = self.private[0].set_of(line) % FILTER;
         self.filter[slot] = (line + 1) << 1 | u64::from(access.write);
@@ -290,6 +323,9 @@ impl Core {
         }
         self.window.take(register, done_ps);
         self.flight.add(line, done_ps);
+        if level == self.levels(uncore) {
+            self.pend(register.out_ps, done_ps);
+        }
         self.now_ps = if access.write {
             self.window.store(self.now_ps, done_ps)
         } else {
@@ -301,7 +337,18 @@ impl Core {
             let ahead = prefetcher.miss(line);
             ahead.lines().for_each(|line| self.prefetch(line, uncore, node_of));
         }
-        Served { level, done_ps, latency_ps: done_ps - known_ps }
+        Served { level, done_ps, latency_ps: done_ps - known_ps, dirtied }
+    }
+
+    /// A line is on its way in that time.
+    fn pend(&mut self, out_ps: u64, done_ps: u64) {
+        self.pending.lines_ps += done_ps - out_ps;
+        self.pending.any_ps += done_ps.saturating_sub(out_ps.max(self.pending_until_ps));
+        self.pending_until_ps = self.pending_until_ps.max(done_ps);
+    }
+
+    fn is_clean(&self, line: u64) -> bool {
+        !self.private.iter().any(|cache| cache.holds_dirty(line))
     }
 
     /// Brings a line into the second level, unless it is there or there are too many in flight.

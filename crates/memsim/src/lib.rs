@@ -21,7 +21,7 @@ mod wear;
 mod window;
 
 pub use crate::core::{
-    Access, Core, CoreShape, LevelShape, MAX_LEVELS, Prefetches, Served, Uncore,
+    Access, Core, CoreShape, LevelShape, MAX_LEVELS, Pending, Prefetches, Served, Uncore,
 };
 pub use cache::{Cache, CacheShape, Evicted, MAX_WAYS};
 pub use memory::{Memory, NodeUse, Port};

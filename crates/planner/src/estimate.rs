@@ -5,7 +5,7 @@
 use std::ops::{Add, AddAssign, Mul};
 
 use crate::memory::{MEMORIES_MAX, Memory};
-use crate::workload::{Object, Use, Workload};
+use crate::workload::{BLOCK_BYTES, Object, Use, Workload};
 
 /// CL of H2M Eq. 1: bytes of a cache line.
 pub const LINE_BYTES: f64 = 64.0;
@@ -45,20 +45,27 @@ impl Default for Copy {
 /// TAcc of H2M Eq. 1: time the accesses take if the object lies in `memory`, nanoseconds, reads and
 /// writes each with their own latency and bandwidth. Counts are taken as they are.
 ///
-/// One thing is added to the paper's: what missed takes no less than its bytes take to come. A
+/// Two things are added to the paper's. What missed takes no less than its bytes take to come: a
 /// stream's misses overlap until the bandwidth is used up, and then their latency says nothing.
+/// And lines whose neighbours are not wanted take as much longer as they do in this memory.
 pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
-    let term = |count: f64, latency_ns: f64, gb_s: f64| {
+    let term = |count: f64, latency_ns: f64, gb_s: f64, apart_times: f64| {
         // GB/s is bytes per nanosecond.
-        let drawn = count * one.drawn_bytes / gb_s;
+        let drawn = count * one.drawn_bytes * (1.0 + apart(one) * (apart_times - 1.0)) / gb_s;
         let missed = (count * latency_ns / ACCESSES_PER_LINE * one.latency_weight).max(drawn);
         let streamed = count * LINE_BYTES / gb_s;
         missed * (1.0 - one.hit_ratio) + streamed * one.hit_ratio
     };
     let read_gb_s = memory.read_gb_s_with(one.threads);
     let write_gb_s = memory.write_gb_s_with(one.threads);
-    term(one.reads, memory.read_latency_ns, read_gb_s)
-        + term(one.writes, memory.write_latency_ns, write_gb_s)
+    term(one.reads, memory.read_latency_ns, read_gb_s, memory.read_apart_times)
+        + term(one.writes, memory.write_latency_ns, write_gb_s, memory.write_apart_times)
+}
+
+/// Share of the lines that come by themselves, and not with the others of their block.
+fn apart(one: &Use) -> f64 {
+    let dense = LINE_BYTES / BLOCK_BYTES;
+    one.apart.map_or(0.0, |apart| ((apart - dense) / (1.0 - dense)).max(0.0))
 }
 
 /// V of H2M Eq. 2: time saved by lying in `fast` instead of `slow`, nanoseconds. `sample_period` is
@@ -67,12 +74,13 @@ pub fn score_ns(one: &Use, slow: &Memory, fast: &Memory, sample_period: f64) -> 
     (access_ns(one, slow) - access_ns(one, fast)) * sample_period
 }
 
-/// The dynamic part of OAM Eq. 3, picojoules: a line is read or written for each access that misses
-/// the caches. 0 if the memory's energy is unknown.
+/// The dynamic part of OAM Eq. 3, picojoules: a line is read for each access that misses the
+/// caches, and written as well for each that writes. 0 if the memory's energy is unknown.
 pub fn energy_pj(one: &Use, memory: &Memory) -> f64 {
     let Some(energy) = memory.energy else { return 0.0 };
     let bits = LINE_BYTES * BITS_PER_BYTE * (1.0 - one.hit_ratio);
-    bits * (one.reads * energy.read_pj_per_bit + one.writes * energy.write_pj_per_bit)
+    let read = (one.reads + one.writes) * energy.read_pj_per_bit;
+    bits * (read + one.writes * energy.write_pj_per_bit)
 }
 
 /// Accesses of an object in one phase. `one` is `None` where it has none.

@@ -46,7 +46,7 @@ pub use plan::{
     Effort, Levels, Move, Objective, Options, Placement, Plan, Promise, Strategy, evaluate,
     object_cost, plan,
 };
-pub use workload::{OBJECTS_MAX, Object, Phase, SEGMENTS_MAX, Use, Workload};
+pub use workload::{BLOCK_BYTES, OBJECTS_MAX, Object, Phase, SEGMENTS_MAX, Use, Workload};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

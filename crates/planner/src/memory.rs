@@ -30,6 +30,11 @@ pub struct Memory {
     pub read_gb_s: f64,
     /// Most that writes reach with all threads, GB/s.
     pub write_gb_s: f64,
+    /// How many times as long as in a stream a line takes to be read whose neighbours are not
+    /// wanted; at least 1. More where the memory reads blocks larger than a line.
+    pub read_apart_times: f64,
+    /// The same of a line that is read, changed and written.
+    pub write_apart_times: f64,
     /// Measured bandwidth, ascending by threads. Empty: a thread has [`LINES_PER_THREAD`] lines
     /// under way, up to the limits above.
     pub scaling: Vec<Scaling>,
@@ -111,7 +116,9 @@ impl Memory {
             .scaling
             .iter()
             .all(|point| point.threads > 0 && above(point.read_gb_s) && above(point.write_gb_s));
-        figures.into_iter().all(above) && energy && ascends && scaling
+        let apart = [self.read_apart_times, self.write_apart_times];
+        let apart = apart.iter().all(|times| times.is_finite() && *times >= 1.0);
+        figures.into_iter().all(above) && energy && ascends && scaling && apart
     }
 
     fn with(&self, threads: u32, most: f64, latency_ns: f64, figure: fn(&Scaling) -> f64) -> f64 {
@@ -143,6 +150,8 @@ fn of_tier(machine: &Machine, from: Option<NodeId>, tier: &Tier) -> Result<Memor
             static_w_per_byte: node.energy.static_w.unwrap_or(0.0) / node.capacity_bytes as f64,
         })
     })();
+    let apart_times = node.granularity_bytes.map_or(1.0, |bytes| f64::from(bytes) / LINE_BYTES);
+    let apart_times = apart_times.max(1.0);
     Ok(Memory {
         name: node.label(),
         nodes: tier.nodes.clone(),
@@ -151,6 +160,8 @@ fn of_tier(machine: &Machine, from: Option<NodeId>, tier: &Tier) -> Result<Memor
         write_latency_ns: figures.write_latency_ns.unwrap_or(read_latency_ns),
         read_gb_s,
         write_gb_s: figures.write_gb_s.unwrap_or(read_gb_s),
+        read_apart_times: apart_times,
+        write_apart_times: apart_times,
         scaling: Vec::new(),
         energy,
     })

@@ -8,6 +8,9 @@ pub const OBJECTS_MAX: usize = 1 << 20;
 /// Most (object, phase it lives in) pairs: 24 bytes of costs each for three memories, 1.5 GiB.
 pub const SEGMENTS_MAX: usize = 1 << 26;
 
+/// Blocks that [`Use::apart`] is of, bytes.
+pub const BLOCK_BYTES: f64 = 256.0;
+
 /// A program as a profile saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
@@ -65,6 +68,10 @@ pub struct Use {
     /// Bytes that each of them draws from memory at least: no access is served sooner than its
     /// bytes come. 0: latencies alone count, as in H2M Eq. 1.
     pub drawn_bytes: f64,
+    /// Share of them, 0 to 1, whose block no other one lately was in, by blocks of
+    /// [`BLOCK_BYTES`]: a quarter, where all of a block's lines follow one another, which is also
+    /// what is believed where nobody knows (`None`).
+    pub apart: Option<f64>,
     /// Threads that access it at once; at least 1.
     pub threads: u32,
 }
@@ -148,12 +155,16 @@ impl Workload {
                 return Some("used in a phase it does not live in, or phases out of order");
             }
             earliest = phase + 1;
-            let counts = [one.reads, one.writes, one.latency_weight, one.drawn_bytes];
+            let apart = one.apart.unwrap_or(0.0);
+            let counts = [one.reads, one.writes, one.latency_weight, one.drawn_bytes, apart];
             if counts.iter().any(|count| !(count.is_finite() && *count >= 0.0)) {
                 return Some("a count or weight is not a number from 0 on");
             }
             if !(0.0..=1.0).contains(&one.hit_ratio) || one.threads == 0 {
                 return Some("a hit ratio beyond 0 to 1, or no thread");
+            }
+            if apart > 1.0 {
+                return Some("more lines come by themselves than there are");
             }
         }
         None

@@ -60,6 +60,31 @@ fn no_access_is_served_sooner_than_its_bytes_come() {
 }
 
 #[test]
+fn lines_that_come_by_themselves_take_as_long_as_they_do_in_a_memory() {
+    let [fast, slow] = two(10);
+    let blocks = Memory {
+        scaling: vec![Scaling { threads: 1, read_gb_s: 0.4, write_gb_s: 0.1 }],
+        read_apart_times: 4.0,
+        write_apart_times: 2.0,
+        ..slow
+    };
+    let of = |apart| Use { drawn_bytes: 64.0, writes: 100.0, apart, ..reads(0, 800.0) };
+    // One of four lines that are its block's first: as in a stream.
+    near(access_ns(&of(Some(0.25)), &blocks), 800.0 * 160.0 + 100.0 * 640.0);
+    near(access_ns(&of(None), &blocks), access_ns(&of(Some(0.25)), &blocks));
+    near(access_ns(&of(Some(0.0)), &blocks), access_ns(&of(Some(0.25)), &blocks));
+    // All are.
+    near(access_ns(&of(Some(1.0)), &blocks), 800.0 * 4.0 * 160.0 + 100.0 * 2.0 * 640.0);
+    // Half way.
+    near(access_ns(&of(Some(0.625)), &blocks), 800.0 * 2.5 * 160.0 + 100.0 * 1.5 * 640.0);
+    // No matter where lines are all there is.
+    near(access_ns(&of(Some(1.0)), &fast), access_ns(&of(None), &fast));
+    let wrong = Memory { read_apart_times: 0.5, ..fast };
+    let refused = plan(&workload(1, Vec::new()), &[wrong], &Options::default());
+    assert!(matches!(refused, Err(PlanError::Options(_))), "{refused:?}");
+}
+
+#[test]
 fn measured_moves_cost_what_was_measured() {
     let memories = two(10);
     let mut copy = Copy::default();
@@ -201,8 +226,8 @@ fn h2m_more_than_two_kinds() {
 fn oam_equations_2_and_3() {
     let dram = with_energy(memory("dram", 10, 27.0, 64.0), 1.17, 0.39, 0.0);
     let one = Use { writes: 10.0, hit_ratio: 0.5, ..reads(0, 4.0) };
-    // Half of the accesses reach memory, 512 bits each.
-    near(energy_pj(&one, &dram), 0.5 * 512.0 * (4.0 * 1.17 + 10.0 * 0.39));
+    // Half of the accesses reach memory, 512 bits each; what is written is read before.
+    near(energy_pj(&one, &dram), 0.5 * 512.0 * (14.0 * 1.17 + 10.0 * 0.39));
     // A watt a byte for 100 ns: 10^5 pJ a byte.
     let idle = with_energy(memory("idle", 10, 27.0, 64.0), 0.0, 0.0, 1.0);
     let held = workload(1, vec![object(3, (0, 100), vec![])]);
@@ -293,6 +318,7 @@ fn what_cannot_be_planned_is_refused() {
     assert!(refused(|w| w.objects[0].death_ns = 100).contains("does not live in"));
     assert!(refused(|w| w.objects[0].uses[0].reads = f64::NAN).contains("not a number"));
     assert!(refused(|w| w.objects[0].uses[0].hit_ratio = 1.5).contains("hit ratio"));
+    assert!(refused(|w| w.objects[0].uses[0].apart = Some(1.5)).contains("by themselves"));
     assert!(refused(|w| w.phases[1].start_ns = 0).contains("ends before"));
     assert!(refused(|w| w.phases.clear()).contains("at least one phase"));
     assert!(refused(|w| w.objects[0].bytes = 2000).contains("finds no room"));

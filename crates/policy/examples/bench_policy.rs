@@ -82,6 +82,7 @@ fn ledger(extents: u64) -> Ledger {
             latency_ns: Some(100 + (random >> 40) as u32 % 400),
             node: None,
             weight: 4096,
+            around: None,
         };
         ledger.sample(&sample);
     }

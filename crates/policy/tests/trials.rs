@@ -109,6 +109,7 @@ impl World {
                     latency_ns: self.truth.is_seen.then_some(latency_ns),
                     node: None,
                     weight: 10_000,
+                    around: None,
                 });
             }
         }

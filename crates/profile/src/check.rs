@@ -211,6 +211,12 @@ fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str>
             access.cached.is_some_and(|cached| cached > access.accesses()),
             "more were served by caches than there were",
         ),
+        (
+            access.around > access.accesses()
+                || access.alone > access.around
+                || access.apart > access.around,
+            "of more it is known what else was under way than there were",
+        ),
     ];
     wrong.iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| *what)
 }

@@ -242,6 +242,16 @@ pub struct Access {
     pub write_ns: u64,
     /// Of loads and stores, those that a cache served; `None`: not known.
     pub cached: Option<u64>,
+    /// Lines that stores made dirty, so that they go back to memory once more; `None`: not known.
+    pub dirtied: Option<u64>,
+    /// Of loads and stores, those of which it was told what else was under way.
+    pub around: u64,
+    /// Of those, each over how many misses were under way at once: as many as a program that has
+    /// one at a time would have to wait for to wait as long.
+    pub alone: u64,
+    /// Of those, the ones whose block of 256 bytes ([`tiercel_wire::emulator::BLOCK_BYTES`]) was
+    /// not used by others lately.
+    pub apart: u64,
     /// Who accessed: a bit for each of [`Process::threads`]; 0: not known.
     pub threads: u64,
 }
@@ -301,11 +311,16 @@ impl Access {
             (&mut self.read_ns, other.read_ns),
             (&mut self.timed_writes, other.timed_writes),
             (&mut self.write_ns, other.write_ns),
+            (&mut self.around, other.around),
+            (&mut self.alone, other.alone),
+            (&mut self.apart, other.apart),
         ];
         for (sum, more) in pairs {
             *sum = sum.saturating_add(more);
         }
-        self.cached = self.cached.zip(other.cached).map(|(a, b)| a.saturating_add(b));
+        let both = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.saturating_add(b));
+        self.cached = both(self.cached, other.cached);
+        self.dirtied = both(self.dirtied, other.dirtied);
         self.threads |= other.threads;
     }
 }

@@ -54,6 +54,8 @@ pub struct RecorderConfig {
     pub limit_bytes: u64,
     /// The sampler reports accesses that missed all caches, and no others.
     pub misses_only: bool,
+    /// The sampler reports lines that become dirty.
+    pub sees_dirtied: bool,
     /// Dead objects that are kept one by one, of all live processes.
     pub kept_max: usize,
     /// Cells of accesses of live processes.
@@ -65,6 +67,7 @@ impl Default for RecorderConfig {
         RecorderConfig {
             limit_bytes: LIMIT_BYTES,
             misses_only: false,
+            sees_dirtied: false,
             kept_max: KEPT_MAX,
             cells_max: CELLS_MAX,
         }
@@ -156,28 +159,18 @@ impl Recorder {
 
     /// One observed access.
     pub fn sample(&mut self, sample: &Sample) {
-        self.period.0 += f64::from(sample.weight);
-        self.period.1 += 1;
+        if sample.kind != AccessKind::Dirtied {
+            self.period.0 += f64::from(sample.weight);
+            self.period.1 += 1;
+        }
         let Some(tracked) = self.live.get_mut(&sample.pid) else { return };
         let at_ns = ns(sample.time_ms);
         while at_ns / self.slot_ns >= SLOTS_MAX {
             self.slot_ns *= 2;
         }
-        let cached = self.config.misses_only.then_some(0);
-        let mut access = Access { cached, samples: 1, ..Access::default() };
-        let weight = u64::from(sample.weight);
-        let latency_ns = sample.latency_ns.map(|ns| weight * u64::from(ns));
-        let timed = if latency_ns.is_some() { weight } else { 0 };
-        match sample.kind {
-            AccessKind::Write => {
-                access.writes = weight;
-                (access.timed_writes, access.write_ns) = (timed, latency_ns.unwrap_or(0));
-            }
-            AccessKind::Read | AccessKind::Unknown => {
-                access.reads = weight;
-                (access.timed_reads, access.read_ns) = (timed, latency_ns.unwrap_or(0));
-            }
-        }
+        let mut access = access_of(sample);
+        access.cached = self.config.misses_only.then_some(0);
+        access.dirtied = access.dirtied.or(self.config.sees_dirtied.then_some(0));
         let process = &mut self.ended.processes[tracked.index as usize];
         access.threads = thread_bit(&mut process.threads, sample.tid);
         tracked.accessed(sample.addr, at_ns, self.slot_ns, access);
@@ -327,6 +320,31 @@ impl Recorder {
 }
 
 /// Nanoseconds of milliseconds.
+/// What a sample counts, but for what the sampler as a whole cannot tell.
+fn access_of(sample: &Sample) -> Access {
+    let weight = u64::from(sample.weight);
+    if sample.kind == AccessKind::Dirtied {
+        return Access { dirtied: Some(weight), ..Access::default() };
+    }
+    let mut access = Access { samples: 1, ..Access::default() };
+    let latency_ns = sample.latency_ns.map(|ns| weight * u64::from(ns));
+    let timed = if latency_ns.is_some() { weight } else { 0 };
+    if sample.kind == AccessKind::Write {
+        access.writes = weight;
+        (access.timed_writes, access.write_ns) = (timed, latency_ns.unwrap_or(0));
+    } else {
+        access.reads = weight;
+        (access.timed_reads, access.read_ns) = (timed, latency_ns.unwrap_or(0));
+    }
+    if let Some(around) = sample.around {
+        let alone = (f64::from(sample.weight) / f64::from(around.at_once.max(1.0))).round();
+        access.around = weight;
+        access.alone = (alone as u64).clamp(weight.min(1), weight);
+        access.apart = if around.apart { weight } else { 0 };
+    }
+    access
+}
+
 fn ns(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }

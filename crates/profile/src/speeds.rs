@@ -30,6 +30,10 @@ pub struct Stream {
     pub read_ns_per_byte: f64,
     /// Reading, changing and writing a byte, nanoseconds.
     pub write_ns_per_byte: f64,
+    /// Reading a line whose neighbours are not wanted, and that waits for no other, nanoseconds.
+    pub read_line_ns: f64,
+    /// Reading, changing and writing such a line, nanoseconds.
+    pub write_line_ns: f64,
 }
 
 /// A mover's thread moving memory.
@@ -58,7 +62,11 @@ impl Speeds {
             && self
                 .streams
                 .iter()
-                .all(|s| can_be(s.read_ns_per_byte) && can_be(s.write_ns_per_byte))
+                .all(|s| [s.read_ns_per_byte, s.write_ns_per_byte].into_iter().all(can_be))
+            && self
+                .streams
+                .iter()
+                .all(|s| [s.read_line_ns, s.write_line_ns].into_iter().all(can_be))
             && self.moves.iter().all(|one| can_be(one.ns_per_byte))
     }
 

@@ -108,6 +108,10 @@ table!(
         timed_writes,
         write_ns,
         cached,
+        dirtied,
+        around,
+        alone,
+        apart,
         threads
     ]
 );

@@ -13,10 +13,13 @@ use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
 
 use crate::profile::{Access, Object, Profile};
 
-/// Weight of a latency where each access counted missed the caches and is a line of its own: 8
-/// (all of it, against the eighth of H2M Eq. 1) over the misses a core keeps in flight, as the
-/// ledger reckons.
-pub const MISS_WEIGHT: f64 = 8.0 / 4.0;
+/// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.
+const WHOLE_WEIGHT: f64 = 8.0;
+
+/// Weight of a latency where each access counted missed the caches and is a line of its own: all of
+/// it over the misses a core keeps in flight, as the ledger reckons, where the sampler did not see
+/// how many those are.
+pub const MISS_WEIGHT: f64 = WHOLE_WEIGHT / 4.0;
 
 /// The same where all accesses were counted: H2M Eq. 1 as it is.
 pub const ACCESS_WEIGHT: f64 = 1.0;
@@ -102,7 +105,7 @@ impl Profile {
                 let phase = self.phase_of(access, &phases, &starts) + first_phase;
                 let phase = phase.clamp(first as u32, last as u32);
                 uses.entry(phase)
-                    .or_insert(Access { cached: Some(0), ..Access::default() })
+                    .or_insert(Access { cached: Some(0), dirtied: Some(0), ..Access::default() })
                     .absorb(access);
             }
             planned.uses =
@@ -110,6 +113,27 @@ impl Profile {
             told.workload.objects.push(planned);
             told.objects.push(index);
         }
+    }
+
+    /// By object: whether stores may have changed lines that nobody told of; whether nobody told
+    /// how many misses were under way at once. Only where misses were counted, and of those that
+    /// have any.
+    pub(crate) fn unseen(&self) -> (Vec<bool>, Vec<bool>) {
+        let mut all = vec![Access { dirtied: Some(0), ..Access::default() }; self.objects.len()];
+        for access in &self.accesses {
+            all[access.object as usize].absorb(access);
+        }
+        // Where no stores were seen at all, any object may have been stored to.
+        let sees_writes = all.iter().any(|sum| sum.writes > 0);
+        let of = |is: &dyn Fn(&Access) -> bool| {
+            let each = all.iter().zip(&self.objects).map(|(sum, object)| {
+                let run = &self.runs[self.run_of(object) as usize];
+                run.misses_only && sum.accesses() > 0 && is(sum)
+            });
+            each.collect()
+        };
+        let dirtied = of(&|sum| sum.dirtied.is_none() && (sum.writes > 0 || !sees_writes));
+        (dirtied, of(&|sum| sum.around == 0))
     }
 
     /// The phases that count in a run, ascending by start; at least one where it has accesses.
@@ -149,15 +173,24 @@ fn phase(name: &str, start_ns: u64) -> planner::Phase {
     planner::Phase { name: name.to_owned(), start_ns, compute_ns: 0.0 }
 }
 
+/// A line that goes back counts as one that is written: reading it first, and changing it, is what
+/// writing was measured to cost. Where it is not known which do, those that stores brought in.
 fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
     let accesses = all.accesses().max(1) as f64;
+    let written = all.dirtied.unwrap_or(all.writes).min(all.accesses());
+    let seen = all.around.max(1) as f64;
+    let is_seen = all.around > 0;
     Use {
         phase,
-        reads: all.reads as f64,
-        writes: all.writes as f64,
+        reads: (all.accesses() - written) as f64,
+        writes: written as f64,
         hit_ratio: all.cached.map_or(0.0, |cached| (cached as f64 / accesses).min(1.0)),
-        latency_weight,
+        latency_weight: match is_seen {
+            true => WHOLE_WEIGHT * all.alone as f64 / seen,
+            false => latency_weight,
+        },
         drawn_bytes,
+        apart: is_seen.then(|| all.apart as f64 / seen),
         threads: all.threads.count_ones().max(1),
     }
 }

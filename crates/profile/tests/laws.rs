@@ -82,9 +82,9 @@ proptest! {
         prop_assert_eq!(told.objects.len(), profile.objects.len());
         prop_assert_eq!(told.phases.len(), told.workload.phases.len());
         let uses = told.workload.objects.iter().flat_map(|object| &object.uses);
-        let reads: f64 = uses.map(|one| one.reads).sum();
-        let expect = totals(&profile)[4] as f64;
-        prop_assert!((reads - expect).abs() <= 1e-9 * expect, "{} for {}", reads, expect);
+        let accesses: f64 = uses.map(|one| one.reads + one.writes).sum();
+        let expect = (totals(&profile)[4] + totals(&profile)[5]) as f64;
+        prop_assert!((accesses - expect).abs() <= 1e-9 * expect, "{} for {}", accesses, expect);
     }
 }
 

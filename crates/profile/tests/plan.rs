@@ -7,8 +7,8 @@ use tiercel_planner::{Copy, Objective, Placement, Strategy};
 use tiercel_profile::plan::{
     Asked, Basis, Drafted, Expected, Pace, Plan, PlanFileError, PlanOptions, PlannedClass,
     PlannedFrame, PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace,
-    PlannedProgram, PlannedSite, StackKeys, Unplanned, Wish, check_plan, draft, fit, peak_bytes,
-    plan_of, predict,
+    PlannedProgram, PlannedSite, Prediction, StackKeys, Unplanned, Wish, check_plan, draft, fit,
+    peak_bytes, plan_of, predict,
 };
 use tiercel_profile::{
     Access, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site, Speeds,
@@ -74,6 +74,10 @@ fn profile(turns: u32, accesses: u64) -> Profile {
                 slot,
                 reads: accesses,
                 samples,
+                dirtied: Some(0),
+                around: accesses,
+                alone: accesses / 4,
+                apart: accesses / 4,
                 ..Access::default()
             });
         }
@@ -148,6 +152,8 @@ fn with_speeds(accesses: u64, stream_ns: f64, move_ns: f64) -> Profile {
             node: slow,
             read_ns_per_byte: stream_ns,
             write_ns_per_byte: stream_ns,
+            read_line_ns: 64.0 * stream_ns,
+            write_line_ns: 64.0 * stream_ns,
         }],
         moves: vec![moved(NodeId(0), slow), moved(slow, NodeId(0))],
     };
@@ -370,9 +376,38 @@ fn less_fast_memory_is_slower_and_more_samples_are_surer() {
     let mut surer = seen;
     surer.accesses.iter_mut().for_each(|access| access.samples *= 100);
     assert!(at(&surer, 8 * MIB).error < least.error / 5.0);
+    // What the sampler cannot see widens the bar: how many misses at once, what is written back.
+    let blind = |change: fn(&mut Access)| {
+        let mut seen = surer.clone();
+        seen.accesses.iter_mut().for_each(change);
+        at(&seen, 8 * MIB)
+    };
+    let lonely = blind(|access| (access.around, access.alone, access.apart) = (0, 0, 0));
+    assert_eq!(lonely.slowdown, least.slowdown, "as many at once as there were");
+    assert!(lonely.error > 4.0 * least.error, "{lonely:?}");
     // What never reached memory for long leaves its time to the rest: hardly any slowdown.
     let idle = profile(3, 1_000);
     assert!(at(&idle, 8 * MIB).slowdown < 1.001);
+}
+
+#[test]
+fn lines_that_go_back_are_dearer_and_unsure_where_nobody_told_of_them() {
+    let at = |dirtied: fn(u64) -> Option<u64>| {
+        // A byte takes 10 ns to read, 30 to change.
+        let mut profile = with_speeds(1_000_000, 10.0, 1.0);
+        profile.runs[0].speeds.streams[0].write_ns_per_byte = 30.0;
+        profile.runs[0].speeds.streams[0].write_line_ns = 1920.0;
+        profile.accesses.iter_mut().for_each(|access| access.dirtied = dirtied(access.reads));
+        let wish = wish(Strategy::Lifetimes, 8 * MIB);
+        predict(&profile, &draft(&profile, &profile.machine, &wish).unwrap())
+    };
+    let (clean, dirty, unknown) = (at(|_| Some(0)), at(Some), at(|_| None));
+    let more = |one: &Prediction| one.all_slow - 1.0;
+    assert!((more(&dirty) / more(&clean) - 3.0).abs() < 0.2, "{dirty:?} {clean:?}");
+    assert_eq!(unknown.slowdown, clean.slowdown);
+    // The bar reaches as far as what it would be if all went back.
+    assert!(unknown.slowdown + unknown.error > 0.9 * dirty.slowdown, "{unknown:?} {dirty:?}");
+    assert!(clean.error < unknown.error / 4.0, "{clean:?}");
 }
 
 fn any_place() -> impl Strategy2<Value = PlannedPlace> {

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tiercel_ledger::{Config, Event, Ledger, News};
 use tiercel_machine::Machine;
-use tiercel_profile::{Frame, Names, Object, Profile, Recorder, RecorderConfig, Run, Site, check};
-use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
+use tiercel_profile::{
+    Frame, MISS_WEIGHT, Names, Object, Profile, Recorder, RecorderConfig, Run, Site, check,
+};
+use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
 
 const PID: u32 = 7;
 const OS_PAGE: u64 = 4096;
@@ -31,8 +33,13 @@ impl Names for Numbers {
 }
 
 fn recorder() -> Recorder {
+    recorder_that(false)
+}
+
+fn recorder_that(sees_dirtied: bool) -> Recorder {
     let mut recorder = Recorder::new(RecorderConfig {
         misses_only: true,
+        sees_dirtied,
         kept_max: KEPT_MAX,
         cells_max: CELLS_MAX,
         ..Default::default()
@@ -61,7 +68,54 @@ fn gone(recorder: &mut Recorder, addr: u64, bytes: u64, at_ms: u64) {
 
 fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
     let latency_ns = Some(100);
-    Sample { time_ms, pid: PID, tid: PID, addr, kind, latency_ns, node: None, weight: 10 }
+    Sample {
+        time_ms,
+        pid: PID,
+        tid: PID,
+        addr,
+        kind,
+        latency_ns,
+        node: None,
+        weight: 10,
+        around: None,
+    }
+}
+
+#[test]
+fn what_went_on_around_accesses_and_what_they_dirtied() {
+    let mut recorder = recorder_that(true);
+    born(&mut recorder, MIB, MIB, 1, 10);
+    let around = |at_once, apart| Some(Around { at_once, apart });
+    let read = sample(30, MIB, AccessKind::Read);
+    recorder.sample(&Sample { around: around(2.0, true), ..read });
+    recorder.sample(&Sample { around: around(4.0, false), ..read });
+    recorder.sample(&read);
+    let dirtied = Sample { kind: AccessKind::Dirtied, weight: 7, latency_ns: None, ..read };
+    recorder.sample(&dirtied);
+    let profile = end(recorder, 100);
+    let [seen] = profile.accesses[..] else { panic!("{:?}", profile.accesses) };
+    // Ten and ten accesses, of two and four at once: 5 + 2.5, rounded up.
+    assert_eq!((seen.reads, seen.around, seen.alone, seen.apart), (30, 20, 8, 10));
+    assert_eq!((seen.writes, seen.samples, seen.dirtied), (0, 3, Some(7)));
+    assert_eq!(profile.runs[0].sample_period, 10.0);
+    let used = profile.to_workload().workload.objects[0].uses[0];
+    // Lines that go back are those that are written; the latency counts by 8 / 20 of all of it.
+    assert_eq!((used.reads, used.writes, used.latency_weight), (23.0, 7.0, 8.0 * 8.0 / 20.0));
+    assert_eq!(used.apart, Some(0.5));
+}
+
+#[test]
+fn where_nobody_tells_what_is_dirtied_it_is_not_known() {
+    let mut recorder = recorder();
+    born(&mut recorder, MIB, MIB, 1, 10);
+    recorder.sample(&sample(30, MIB, AccessKind::Read));
+    recorder.sample(&sample(30, MIB, AccessKind::Write));
+    let profile = end(recorder, 100);
+    let [seen] = profile.accesses[..] else { panic!("{:?}", profile.accesses) };
+    assert_eq!((seen.dirtied, seen.around), (None, 0));
+    let used = profile.to_workload().workload.objects[0].uses[0];
+    assert_eq!((used.reads, used.writes), (10.0, 10.0));
+    assert_eq!((used.latency_weight, used.apart), (MISS_WEIGHT, None));
 }
 
 /// `site: bytes birth-death reads/writes`, times in milliseconds.

@@ -111,7 +111,7 @@ fn another_version_is_named() {
     write(&example(), &path).unwrap();
     let manifest = path.join("manifest.json");
     let text = std::fs::read_to_string(&manifest).unwrap();
-    std::fs::write(&manifest, text.replace("\"version\": 1", "\"version\": 7")).unwrap();
+    std::fs::write(&manifest, text.replace("\"version\": 2", "\"version\": 7")).unwrap();
     assert!(matches!(read(&path), Err(ProfileError::Foreign { found: 7, .. })));
     // It is a profile all the same, and may be replaced.
     write(&example(), &path).unwrap();

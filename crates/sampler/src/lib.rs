@@ -167,6 +167,10 @@ pub struct Sees {
     pub latency: bool,
     /// Whether samples say which node served them.
     pub node: bool,
+    /// Whether samples say what else was under way ([`tiercel_wire::Around`]).
+    pub around: bool,
+    /// Whether lines that stores make dirty are told, where [`Config::dirtied`] asks for them.
+    pub dirtied: bool,
     /// Whether [`Sampler::counters`] answers.
     pub counters: bool,
     /// The source in use: an event's name, or the kernel interface.
@@ -217,6 +221,9 @@ pub struct Config {
     pub source: Source,
     /// Names of events to use instead of the processor's own set; empty: that set.
     pub events: Vec<String>,
+    /// Also sample stores that make a line dirty ([`tiercel_wire::AccessKind::Dirtied`]), where the
+    /// source can tell (emulator).
+    pub dirtied: bool,
     /// Bytes of one ring: perf has one per CPU, bpf one in all. Rounded up to a power of two.
     pub ring_bytes: usize,
     /// Most samples one drain may append.
@@ -248,6 +255,7 @@ impl Default for Config {
             cpu_budget: 0.005,
             source: Source::Hardware,
             events: Vec::new(),
+            dirtied: false,
             ring_bytes: 256 << 10,
             drain_max: 1 << 16,
             page_events: false,

@@ -90,6 +90,7 @@ pub fn engine(settings: &Settings) -> Result<Engine> {
 pub fn recording_engine(settings: &Settings, record: RecorderConfig) -> Result<Engine> {
     let mut settings = settings.clone();
     settings.policy.trigger = Trigger::Never;
+    settings.sampling.dirtied = true;
     // Times in a profile are as fine as the clock of programs, which is set at every drain.
     settings.daemon.poll_max = settings.daemon.poll_max.min(RECORD_CLOCK);
     settings.daemon.poll_min = settings.daemon.poll_min.min(RECORD_CLOCK);

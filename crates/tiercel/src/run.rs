@@ -265,7 +265,18 @@ mod tests {
         fn sees(&self) -> Sees {
             let (source, text) = (String::new(), String::new());
             let (reads, writes) = (Sight::Blind, Sight::Blind);
-            Sees { reads, writes, latency: false, node: false, counters: false, source, text }
+            let (around, dirtied) = (false, false);
+            Sees {
+                reads,
+                writes,
+                latency: false,
+                node: false,
+                around,
+                dirtied,
+                counters: false,
+                source,
+                text,
+            }
         }
 
         fn cost(&self) -> Cost {

@@ -15,7 +15,7 @@ use crate::{AccessKind, layout::OS_PAGE_BYTES};
 /// "TCLE", little endian.
 pub const MAGIC: u64 = 0x454c_4354;
 /// Version of the layout; both sides must agree exactly.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Bytes of the area.
 pub const AREA_BYTES: usize = 8 << 20;
 /// Rings of the area.
@@ -43,6 +43,12 @@ pub const PERIOD_AT: usize = 72;
 pub const CURRENT_AT: usize = 80;
 /// Offset of where a task's numbers are.
 pub const TASK_AT: usize = 88;
+/// Offset of what the sampler wants beside misses.
+pub const WANTS_AT: usize = 96;
+/// Bytes of a block: memories that read and write more than a line have such (Optane).
+pub const BLOCK_BYTES: u64 = 256;
+/// Blocks that are remembered: what Optane's buffer of 16 KiB holds.
+pub const BLOCKS: usize = 64;
 /// Offset of the rings.
 pub const RINGS_AT: usize = OS_PAGE_BYTES as usize;
 /// Bytes of a ring.
@@ -62,9 +68,14 @@ pub type Ring<'a> = Words<'a, AtomicU64, RECORD_WORDS>;
 const COUNT: u64 = 1;
 const READ: u64 = 2;
 const WRITE: u64 = 3;
+const DIRTIED: u64 = 4;
+const APART: u64 = 1;
+const WANTS_DIRTIED: u64 = 1;
+/// Misses at once are told in parts of one.
+const AT_ONCE_PARTS: f32 = 100.0;
 
 /// One record: counts, and mostly a sampled miss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
     /// The guest's clock, nanoseconds.
     pub time_ns: u64,
@@ -80,10 +91,10 @@ pub struct Observation {
     pub access: Option<Miss>,
 }
 
-/// An access that memory served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An access that memory served, or a store that made a line dirty.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Miss {
-    /// Read or write.
+    /// Read, write, or [`AccessKind::Dirtied`].
     pub kind: AccessKind,
     /// Virtual address, bytes.
     pub addr: u64,
@@ -95,8 +106,13 @@ pub struct Miss {
     pub latency_ns: u32,
     /// The guest kernel's number of the node.
     pub node: u16,
-    /// Misses it stands for.
+    /// Misses it stands for, or dirtied lines.
     pub weight: u32,
+    /// Misses under way at once in the burst of 64 before, while there were any, to a hundredth, at
+    /// most 655; `None`: not known.
+    pub at_once: Option<f32>,
+    /// Its block was none of the last [`BLOCKS`] that misses were in.
+    pub apart: bool,
 }
 
 impl Observation {
@@ -112,8 +128,15 @@ impl Observation {
             Some(miss) => {
                 (raw[1], raw[2], raw[3]) = (miss.addr, miss.physical, miss.instruction);
                 raw[5] = pair(miss.latency_ns, miss.weight);
-                raw[6] = u64::from(miss.node);
-                if miss.kind == AccessKind::Write { WRITE } else { READ }
+                // Saturates.
+                let at_once = miss.at_once.map_or(0, |n| (n * AT_ONCE_PARTS).round() as u16);
+                let flags = u64::from(miss.apart) * APART;
+                raw[6] = u64::from(miss.node) | flags << 24 | u64::from(at_once) << 32;
+                match miss.kind {
+                    AccessKind::Write => WRITE,
+                    AccessKind::Dirtied => DIRTIED,
+                    AccessKind::Read | AccessKind::Unknown => READ,
+                }
             }
         };
         raw[6] |= kind << 16;
@@ -123,12 +146,17 @@ impl Observation {
     /// Reads a record; `None` for what the emulator never writes.
     pub fn decode(raw: &RawObservation) -> Option<Observation> {
         let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
-        let kind = match raw[6] >> 16 {
+        let (flags, at_once) = (raw[6] >> 24 & 0xFF, (raw[6] >> 32) as u16);
+        let kind = match raw[6] >> 16 & 0xFF {
             COUNT => None,
             READ => Some(AccessKind::Read),
             WRITE => Some(AccessKind::Write),
+            DIRTIED => Some(AccessKind::Dirtied),
             _ => return None,
         };
+        if raw[6] >> 48 != 0 || flags & !APART != 0 {
+            return None;
+        }
         let access = kind.map(|kind| Miss {
             kind,
             addr: raw[1],
@@ -137,6 +165,8 @@ impl Observation {
             latency_ns: low(raw[5]),
             weight: high(raw[5]),
             node: raw[6] as u16,
+            at_once: (at_once > 0).then(|| f32::from(at_once) / AT_ONCE_PARTS),
+            apart: flags & APART != 0,
         });
         Some(Observation {
             time_ns: raw[0],
@@ -252,6 +282,16 @@ impl Area {
         self.map.word(PERIOD_AT).store(period, Ordering::Relaxed);
     }
 
+    /// Whether lines that become dirty are told as well.
+    pub fn wants_dirtied(&self) -> bool {
+        self.map.word(WANTS_AT).load(Ordering::Relaxed) & WANTS_DIRTIED != 0
+    }
+
+    /// The sampler: says whether it wants to be told of lines that become dirty.
+    pub fn set_wants_dirtied(&self, wants: bool) {
+        self.map.word(WANTS_AT).store(u64::from(wants) * WANTS_DIRTIED, Ordering::Relaxed);
+    }
+
     /// Where a task's numbers are; all zero before anybody said so.
     pub fn task_offsets(&self) -> TaskOffsets {
         let task = self.map.word(TASK_AT).load(Ordering::Relaxed);
@@ -313,6 +353,9 @@ mod tests {
         assert_eq!(emulator.period(), None);
         sampler.set_period(Some(u64::MAX));
         assert_eq!(emulator.period(), Some(PERIOD_MAX));
+        assert!(!emulator.wants_dirtied());
+        sampler.set_wants_dirtied(true);
+        assert!(emulator.wants_dirtied());
         let offsets = TaskOffsets { current: 1 << 40, thread: 7, process: u32::MAX };
         sampler.set_task_offsets(offsets);
         assert_eq!(emulator.task_offsets(), offsets);
@@ -335,8 +378,8 @@ mod tests {
         assert_eq!(area.check(), Err(AreaError::Vcpus(17)));
         word(VCPUS_AT, 0).expect("written");
         assert_eq!(area.check(), Err(AreaError::Vcpus(0)));
-        word(VERSION_AT, 2).expect("written");
-        assert_eq!(area.check(), Err(AreaError::Version(2)));
+        word(VERSION_AT, 1).expect("written");
+        assert_eq!(area.check(), Err(AreaError::Version(1)));
     }
 
     #[test]
@@ -354,12 +397,15 @@ mod tests {
     }
 
     fn observation() -> impl Strategy<Value = Observation> {
-        let miss = (any::<[u64; 3]>(), any::<[u32; 2]>(), any::<u16>(), any::<bool>());
-        let miss =
-            miss.prop_map(|([addr, physical, instruction], [latency_ns, weight], node, w)| {
-                let kind = if w { AccessKind::Write } else { AccessKind::Read };
-                Miss { kind, addr, physical, instruction, latency_ns, node, weight }
-            });
+        let kinds = [AccessKind::Read, AccessKind::Write, AccessKind::Dirtied];
+        let kind = proptest::sample::select(kinds.to_vec());
+        let around = (proptest::option::of(1..=u16::MAX), any::<bool>());
+        let miss = (any::<[u64; 3]>(), any::<[u32; 2]>(), any::<u16>(), kind, around);
+        let miss = miss.prop_map(|(words, [latency_ns, weight], node, kind, (at_once, apart))| {
+            let [addr, physical, instruction] = words;
+            let at_once = at_once.map(|parts| f32::from(parts) / AT_ONCE_PARTS);
+            Miss { kind, addr, physical, instruction, latency_ns, node, weight, at_once, apart }
+        });
         (any::<u64>(), any::<[u32; 4]>(), proptest::option::of(miss)).prop_map(
             |(time_ns, [pid, tid, misses, instructions], access)| Observation {
                 time_ns,

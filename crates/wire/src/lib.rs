@@ -49,6 +49,18 @@ pub struct Sample {
     pub node: Option<u16>,
     /// Accesses this sample stands for (the sampling period, or bytes / line size for a probe).
     pub weight: u32,
+    /// What else went on, where the source tells.
+    pub around: Option<Around>,
+}
+
+/// What a source saw around an access that missed the caches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Around {
+    /// Misses of its CPU that were under way at once lately, while there were any; at least 1.
+    pub at_once: f32,
+    /// Its block of [`emulator::BLOCK_BYTES`] had no other miss lately: a memory that reads such
+    /// blocks read one for this line alone.
+    pub apart: bool,
 }
 
 /// Read, write, or not told.
@@ -60,4 +72,7 @@ pub enum AccessKind {
     Write,
     /// The source does not tell.
     Unknown,
+    /// A store, as far as it makes a line dirty that no cache had dirty: an event of its own beside
+    /// reads and writes, told by sources that are asked for it. It goes back to memory once.
+    Dirtied,
 }

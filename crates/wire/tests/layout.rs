@@ -200,6 +200,9 @@ fn emulators_area() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcle_control, period)", emulator::PERIOD_AT as u64),
         ("offsetof(struct tcle_control, current_at)", emulator::CURRENT_AT as u64),
         ("offsetof(struct tcle_control, task_at)", emulator::TASK_AT as u64),
+        ("offsetof(struct tcle_control, wants)", emulator::WANTS_AT as u64),
+        ("TCLE_BLOCK_BYTES", emulator::BLOCK_BYTES),
+        ("TCLE_BLOCKS", emulator::BLOCKS as u64),
         ("offsetof(struct tcle_area, rings)", emulator::RINGS_AT as u64),
         ("sizeof(struct tcle_ring)", emulator::RING_BYTES as u64),
         ("offsetof(struct tcle_ring, head)", 0),
@@ -216,6 +219,8 @@ fn emulators_area() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcle_record, weight)", 44),
         ("offsetof(struct tcle_record, node)", 48),
         ("offsetof(struct tcle_record, kind)", 50),
+        ("offsetof(struct tcle_record, flags)", 51),
+        ("offsetof(struct tcle_record, at_once)", 52),
         ("offsetof(struct tcle_record, misses)", 56),
         ("offsetof(struct tcle_record, instructions)", 60),
     ]

@@ -277,6 +277,7 @@ impl Sampler for FedSampler {
                 latency_ns: None,
                 node: None,
                 weight: 64,
+                around: None,
             }));
         }
         Drained { samples: (out.len() - before) as u64, blind: 1, ..Drained::default() }
@@ -292,6 +293,8 @@ impl Sampler for FedSampler {
             writes: Sight::Blind,
             latency: false,
             node: false,
+            around: false,
+            dirtied: false,
             counters: false,
             source: "fed".into(),
             text: "sees what it is fed".into(),

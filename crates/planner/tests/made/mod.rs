@@ -14,6 +14,8 @@ pub fn memory(name: &str, capacity_bytes: u64, latency_ns: f64, gb_s: f64) -> Me
         write_latency_ns: latency_ns,
         read_gb_s: gb_s,
         write_gb_s: gb_s,
+        read_apart_times: 1.0,
+        write_apart_times: 1.0,
         scaling: Vec::new(),
         energy: None,
     }
@@ -25,8 +27,16 @@ pub fn with_energy(memory: Memory, read: f64, write: f64, static_w_per_byte: f64
 }
 
 pub fn reads(phase: u32, reads: f64) -> Use {
-    let drawn_bytes = 0.0;
-    Use { phase, reads, writes: 0.0, hit_ratio: 0.0, latency_weight: 1.0, drawn_bytes, threads: 1 }
+    Use {
+        phase,
+        reads,
+        writes: 0.0,
+        hit_ratio: 0.0,
+        latency_weight: 1.0,
+        drawn_bytes: 0.0,
+        apart: None,
+        threads: 1,
+    }
 }
 
 pub fn object(bytes: u64, lives: (u64, u64), uses: Vec<Use>) -> Object {

@@ -88,8 +88,17 @@ impl World {
         for _ in 0..accesses {
             let (kind, time_ms) = (AccessKind::Read, self.now_ms);
             let (latency_ns, node) = (None, None);
-            let sample =
-                Sample { time_ms, pid: PID, tid: 0, addr, kind, latency_ns, node, weight: 1000 };
+            let sample = Sample {
+                time_ms,
+                pid: PID,
+                tid: 0,
+                addr,
+                kind,
+                latency_ns,
+                node,
+                weight: 1000,
+                around: None,
+            };
             self.ledger.sample(&sample);
         }
     }

@@ -8,7 +8,7 @@
 //! than the description says.
 
 use tiercel_machine::{Machine, NodeId};
-use tiercel_planner::{Copy, MEMORIES_MAX, Memory, Scaling, move_cost_per_byte};
+use tiercel_planner::{Copy, LINE_BYTES, MEMORIES_MAX, Memory, Scaling, move_cost_per_byte};
 
 use super::{Basis, PlannedMove};
 use crate::profile::Profile;
@@ -33,6 +33,8 @@ pub struct Pace {
 struct Slower {
     read: f64,
     write: f64,
+    /// And a line by itself as a line of a stream; of another machine its description knows.
+    apart: Option<[f64; 2]>,
 }
 
 /// Puts what was measured into `memories`, which are those of `machine`.
@@ -57,6 +59,7 @@ pub(super) fn pace_of(profile: &Profile, machine: &Machine, memories: &mut [Memo
     let all = Slower {
         read: mean(streams.iter().map(|(_, slower)| slower.read)),
         write: mean(streams.iter().map(|(_, slower)| slower.write)),
+        apart: None,
     };
     memories.iter_mut().for_each(|memory| share_out(memory, all));
     let times = mean(moves.iter().map(|(.., times)| *times));
@@ -91,7 +94,12 @@ fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slower)> {
         // What is faster than described came out of a cache.
         let read = (stream.read_ns_per_byte * recorded[at].read_gb_s_with(1)).max(1.0);
         let write = (stream.write_ns_per_byte * recorded[at].write_gb_s_with(1)).max(1.0);
-        Some((at, Slower { read, write }))
+        let times = |line_ns: f64, ns_per_byte: f64| (line_ns / ns_per_byte / LINE_BYTES).max(1.0);
+        let apart = [
+            times(stream.read_line_ns, read / recorded[at].read_gb_s_with(1)),
+            times(stream.write_line_ns, write / recorded[at].write_gb_s_with(1)),
+        ];
+        Some((at, Slower { read, write, apart: Some(apart) }))
     });
     known.collect()
 }
@@ -118,6 +126,9 @@ fn mean(factors: impl Iterator<Item = f64>) -> f64 {
 
 /// One thread gets as little as was measured, more threads more, up to what all get.
 fn share_out(memory: &mut Memory, slower: Slower) {
+    if let Some([read, write]) = slower.apart {
+        (memory.read_apart_times, memory.write_apart_times) = (read, write);
+    }
     if slower.read <= 1.0 && slower.write <= 1.0 {
         return;
     }

@@ -6,7 +6,7 @@
 //! a program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
 
 use serde::{Deserialize, Serialize};
-use tiercel_planner::{Memory, object_cost};
+use tiercel_planner::{Memory, Object, object_cost};
 
 use super::Drafted;
 use super::pace::pace_of;
@@ -15,13 +15,17 @@ use crate::profile::Profile;
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
 const DEVIATIONS: f64 = 1.96;
 
+/// Misses at once that nobody counted may be so many times fewer than believed.
+const UNSEEN_TIMES: f64 = 2.0;
+
 /// What is expected of a plan, against all memory being fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prediction {
     /// Time over that with everything in the fastest memory; 1: as fast.
     pub slowdown: f64,
-    /// Half an error bar: what chance in the samples does. The model's own error comes on top.
+    /// Half an error bar: what chance in the samples does, and what the sampler could not see. The
+    /// model's own error comes on top.
     pub error: f64,
     /// The same with everything in the slowest memory.
     pub all_slow: f64,
@@ -39,12 +43,40 @@ pub fn predict(profile: &Profile, drafted: &Drafted) -> Prediction {
     }
     let over = |access_ns: f64| (rest_ns + access_ns) / fast_ns;
     let slower_ns = (expected.access_ns - expected.in_fastest_ns).max(0.0);
+    let unsure = DEVIATIONS * chance(drafted) + unseen(profile, drafted);
     Prediction {
         slowdown: over(expected.access_ns),
-        error: DEVIATIONS * chance(drafted) * slower_ns / fast_ns,
+        error: unsure * slower_ns / fast_ns,
         all_slow: over(expected.in_slowest_ns),
         rest_ns,
     }
+}
+
+/// What can be won and was not seen, of what can be won: lines that go back to memory where nobody
+/// told which do, and latencies that are waited for one by one, not four at a time, but two.
+fn unseen(profile: &Profile, drafted: &Drafted) -> f64 {
+    let (workload, memories) = (&drafted.told.workload, &drafted.memories);
+    let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
+    let (dirtied, around) = profile.unseen();
+    let (mut seen_ns, mut most_ns) = (0.0, 0.0);
+    for (object, index) in workload.objects.iter().zip(&drafted.told.objects) {
+        let gain = |object: &Object| {
+            let cost = |memory| object_cost(workload, object, memory).time_ns;
+            cost(slowest) - cost(fastest)
+        };
+        let mut most = object.clone();
+        for one in &mut most.uses {
+            if dirtied[*index as usize] {
+                (one.reads, one.writes) = (0.0, one.reads + one.writes);
+            }
+            if around[*index as usize] {
+                one.latency_weight *= UNSEEN_TIMES;
+            }
+        }
+        seen_ns += gain(object);
+        most_ns += gain(&most).max(gain(object));
+    }
+    if seen_ns > 0.0 { most_ns / seen_ns - 1.0 } else { 0.0 }
 }
 
 fn rest_ns(profile: &Profile, drafted: &Drafted) -> f64 {

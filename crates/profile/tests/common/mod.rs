@@ -39,8 +39,13 @@ fn sites() -> impl Strategy<Value = Vec<Site>> {
 
 fn speeds(ns_per_byte: f64) -> Speeds {
     let (from, to) = (NodeId(0), NodeId(2));
-    let stream =
-        Stream { node: to, read_ns_per_byte: ns_per_byte, write_ns_per_byte: 2.0 * ns_per_byte };
+    let stream = Stream {
+        node: to,
+        read_ns_per_byte: ns_per_byte,
+        write_ns_per_byte: 2.0 * ns_per_byte,
+        read_line_ns: 80.0 * ns_per_byte,
+        write_line_ns: 160.0 * ns_per_byte,
+    };
     Speeds { streams: vec![stream], moves: vec![Copied { from, to, ns_per_byte }] }
 }
 
@@ -191,6 +196,10 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
             timed_writes: writes / 3,
             write_ns: writes * 50,
             cached: cached.map(|cached| cached % (reads + writes + 1)),
+            dirtied: cached.map(|cached| cached % 1000),
+            around: reads + writes,
+            alone: reads / 3,
+            apart: *writes,
             threads: *threads,
         });
     }

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tiercel_machine::Finding;
-use tiercel_wire::Sample;
-use tiercel_wire::emulator::{Area, Observation};
+use tiercel_wire::emulator::{Area, Miss, Observation};
 use tiercel_wire::ring::{Cursor, pull};
+use tiercel_wire::{AccessKind, Around, Sample};
 
 use crate::clock;
 use crate::perf::USER_END;
@@ -65,6 +65,7 @@ impl EmulatorSampler {
     }
 
     fn begin(config: &Config, area: Area, rings: usize) -> EmulatorSampler {
+        area.set_wants_dirtied(config.dirtied);
         area.set_period(Some(config.period));
         EmulatorSampler {
             config: config.clone(),
@@ -160,6 +161,8 @@ impl Sampler for EmulatorSampler {
             writes: Sight::Exact,
             latency: true,
             node: true,
+            around: true,
+            dirtied: self.config.dirtied,
             counters: true,
             source: "last-level misses of the timed guest's model".to_owned(),
             text: "Accesses that the model's caches or prefetcher served, and those of the kernel \
@@ -212,11 +215,18 @@ impl Pass<'_> {
             tid: one.tid,
             addr: miss.addr,
             kind: miss.kind,
-            latency_ns: Some(miss.latency_ns),
+            latency_ns: Some(miss.latency_ns).filter(|_| miss.kind != AccessKind::Dirtied),
             node: Some(miss.node),
             weight: miss.weight,
+            around: around(&miss),
         });
     }
+}
+
+/// What the emulator says of a miss; of a dirtied line it says nothing.
+fn around(miss: &Miss) -> Option<Around> {
+    let at_once = miss.at_once.filter(|_| miss.kind != AccessKind::Dirtied)?;
+    Some(Around { at_once: at_once.max(1.0), apart: miss.apart })
 }
 
 /// The area of the first device that is the emulator's, with its number of rings.

@@ -50,6 +50,8 @@ fn observation(pid: u32, addr: u64) -> Observation {
         latency_ns: 250,
         node: 2,
         weight: 4000,
+        at_once: Some(2.5),
+        apart: true,
     };
     Observation {
         time_ns: 5_000_000,
@@ -84,6 +86,7 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
         latency_ns: Some(250),
         node: Some(2),
         weight: 4000,
+        around: Some(Around { at_once: 2.5, apart: true }),
     };
     assert_eq!(out, [expect]);
     let counted = Counters { llc_misses: 4100, instructions: 100_010 };

@@ -267,13 +267,16 @@ pub fn sees_of(choice: &Choice, latency: bool) -> Sees {
         "Only the first access of an OS page after it was mapped or moved; no heat."
     } else {
         "Accesses that hardware prefetchers served in time, and those of the kernel on the \
-         program's behalf, are not seen."
+         program's behalf, are not seen; nor how many misses were under way at once, nor which \
+         lines that were loaded were stored to later."
     };
     Sees {
         reads: sight(has(Decode::LoadMiss) || all),
         writes: sight(has(Decode::Store) || all),
         latency: !first_touch && latency,
         node: false,
+        around: false,
+        dirtied: false,
         counters: false,
         source: names.join(", "),
         text: text.to_owned(),
@@ -298,6 +301,7 @@ pub fn to_sample(
         latency_ns: cycles_per_ns.filter(|_| cycles > 0.0).map(|per_ns| (cycles / per_ns) as u32),
         node: None,
         weight: u32::try_from(period).unwrap_or(u32::MAX),
+        around: None,
     }
 }
 

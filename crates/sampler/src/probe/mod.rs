@@ -264,6 +264,8 @@ impl Sampler for ProbeSampler {
             writes,
             latency: false,
             node: false,
+            around: false,
+            dirtied: false,
             counters: false,
             source: source.to_owned(),
             text:
@@ -309,6 +311,7 @@ impl Pass<'_> {
             latency_ns: None,
             node: None,
             weight,
+            around: None,
         });
     }
 }
