@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * bench-vmem.c: what vregions cost, as VMem measures it.
- * In: touch KIND MIB, or move KIND MIB NODE WRITERS. Out: `name value` lines, ns of CPU for 4 KiB;
- * the stall in ns that passed.
+ * In: touch KIND MIB, or move KIND MIB NODE (0, 1: whether it is written meanwhile).
+ * Out: `name value` lines: times in ns for 4 KiB, stalls in ns, touches in a microsecond.
  * Knows nothing of who compares.
  *
  * touch (table 2): one pass writes every word of fresh memory, one reads them; kinds are `mmap` and
  * `thp` (the kernel's, with 4 KiB and huge OS pages), `vmem4k`, `vmem64k`, `vmem2m`, and `eager`,
  * which is vmem4k mapped whole at its registration.
- * move (figure 4): migrates all of it to NODE and back, several times, whole; copies ahead and
- * then switches; `kernel` does it by mbind. With WRITERS, threads write one word of an OS page
- * after the other meanwhile. A thread that keeps reading tells the longest it had to wait.
+ * move (figure 4): migrates all of it from node 0 to NODE (`whole`) and `back`; copies another
+ * region ahead (`copy`) and then switches (`switch`). `mbind`, `mbindthp`, `pages` (move_pages) and
+ * `pagesthp` are the kernel's ways. A second thread, on a CPU of its own where there are two, keeps
+ * reading or writing one word of an OS page after the other, and tells the longest that some
+ * touches took. Where memory is afterwards is asked of the kernel.
  */
 #include "../../include/tiercel.h"
 #include <linux/mempolicy.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,8 +27,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#define ROUNDS 4
 
 static void die(const char *what) {
     perror(what);
@@ -80,74 +81,197 @@ static void touch(const char *kind, size_t bytes) {
            (double)(written - made) / os_pages, (double)(read - written) / os_pages, sum);
 }
 
-static _Atomic bool is_over;
-static uint64_t *area;
-static size_t area_bytes;
-static uint64_t longest_ns;
+/* Who keeps touching the region while it moves: how often, and the longest it had to wait. */
+static struct {
+    _Atomic bool is_over;
+    _Atomic uint64_t touches, longest_ns;
+    uint64_t *area;
+    size_t bytes;
+    bool writes;
+} toucher;
 
-static void *toucher(void *nothing) {
+/* So many touches between two looks at the clock, which costs as much as some of them: 5 us. */
+#define TOUCHES 64
+/* Before anything moves it shows for so long how fast it is alone. */
+#define ALONE_US 20000u
+/* Asked about in one call. */
+#define ASKED_MAX 1024u
+
+static cpu_set_t cpus; /* that this program may use */
+
+static void pin(int turn) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&cpus) > 1 && cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &cpus) && !turn--)
+            CPU_SET(cpu, &one);
+    if (CPU_COUNT(&one))
+        sched_setaffinity(0, sizeof(one), &one);
+}
+
+static void *touch_on(void *nothing) {
+    pin(1);
     uint64_t last = now_ns();
-    for (size_t at = 0; !atomic_load(&is_over); at = (at + 4096 * 7) % area_bytes) {
-        (void)__atomic_load_n(&area[at / 8], __ATOMIC_RELAXED);
+    for (size_t at = 8; !atomic_load(&toucher.is_over);) {
+        for (int i = 0; i < TOUCHES; i++, at = (at + 4096 * 7) % toucher.bytes)
+            if (toucher.writes)
+                __atomic_fetch_add(&toucher.area[at / 8], 1, __ATOMIC_RELAXED);
+            else
+                (void)__atomic_load_n(&toucher.area[at / 8], __ATOMIC_RELAXED);
         uint64_t now = now_ns();
-        longest_ns = now - last > longest_ns ? now - last : longest_ns;
+        if (now - last > atomic_load(&toucher.longest_ns))
+            atomic_store(&toucher.longest_ns, now - last);
         last = now;
+        atomic_fetch_add(&toucher.touches, TOUCHES);
     }
     return nothing;
 }
 
-static void *writer(void *nothing) {
-    for (size_t at = 8; !atomic_load(&is_over); at = (at + 4096) % area_bytes)
-        __atomic_fetch_add(&area[at / 8], 1, __ATOMIC_RELAXED);
-    return nothing;
+/* A stretch of time of the mover, and what the toucher saw of it. */
+struct stretch {
+    uint64_t cpu_ns, elapsed_ns, touches;
+};
+
+static struct stretch begin(void) {
+    atomic_store(&toucher.longest_ns, 0);
+    return (struct stretch){cpu_ns(), now_ns(), atomic_load(&toucher.touches)};
 }
 
-static void kernel_moves(int node) {
+static struct stretch end(struct stretch began, uint64_t *longest_ns) {
+    struct stretch took = {cpu_ns() - began.cpu_ns, now_ns() - began.elapsed_ns,
+                           atomic_load(&toucher.touches) - began.touches};
+    /* It may wait still. */
+    uint64_t seen = atomic_load(&toucher.touches);
+    while (atomic_load(&toucher.touches) == seen)
+        ;
+    *longest_ns = atomic_load(&toucher.longest_ns);
+    return took;
+}
+
+static struct stretch alone(uint64_t *longest_ns) {
+    struct stretch began = begin();
+    usleep(ALONE_US);
+    return end(began, longest_ns);
+}
+
+/* Percent of the region on `node`; every node is right where that one does not exist. */
+static double percent_on(int node) {
+    char path[64];
+    snprintf(path, sizeof(path), "/sys/devices/system/node/node%d", node);
+    size_t on = 0;
+    if (access(path, F_OK))
+        return 100;
+    for (size_t done = 0; done < toucher.bytes;) {
+        void *at[ASKED_MAX];
+        int status[ASKED_MAX];
+        unsigned long count = 0;
+        for (; count < ASKED_MAX && done < toucher.bytes; done += 4096)
+            at[count++] = (char *)toucher.area + done;
+        if (syscall(SYS_move_pages, 0, count, at, NULL, status, 0))
+            die("move_pages");
+        for (unsigned long i = 0; i < count; i++)
+            on += status[i] == node;
+    }
+    return 100.0 * (double)on / (double)(toucher.bytes / 4096);
+}
+
+/* MiB of this process in huge OS pages, which are mapped as such. */
+static double huge_mib(void) {
+    char line[256];
+    double kib = 0, some;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    while (file && fgets(line, sizeof(line), file))
+        if (sscanf(line, "AnonHugePages: %lf", &some) == 1 ||
+            sscanf(line, "ShmemPmdMapped: %lf", &some) == 1)
+            kib += some;
+    if (file)
+        fclose(file);
+    return kib / 1024;
+}
+
+static int by_mbind(void *at, size_t bytes, int node) {
     unsigned long mask[16] = {0};
     mask[node / 64] = 1ul << node % 64;
-    if (syscall(SYS_mbind, area, area_bytes, MPOL_BIND, mask, 1025, MPOL_MF_MOVE))
-        die("mbind");
+    return (int)syscall(SYS_mbind, at, bytes, MPOL_BIND, mask, 1025, MPOL_MF_MOVE);
 }
 
-static uint64_t timed(int (*call)(void *, size_t, int), int node) {
-    uint64_t began = cpu_ns();
-    if (call(area, area_bytes, node))
-        die("vregion");
-    return cpu_ns() - began;
-}
-
-static void move(const char *kind, size_t bytes, int node, int writers) {
-    bool by_kernel = !strcmp(kind, "kernel") || !strcmp(kind, "kernelthp");
-    area = make(!strcmp(kind, "kernel") ? "mmap" : by_kernel ? "thp" : kind, bytes);
-    area_bytes = bytes;
-    memset(area, 1, bytes);
-    pthread_t threads[16], watch;
-    for (int i = 0; i < writers && i < 16; i++)
-        pthread_create(&threads[i], NULL, writer, NULL);
-    pthread_create(&watch, NULL, toucher, NULL);
-    uint64_t whole = 0, ahead = 0, switched = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        int to = round % 2 ? 0 : node;
-        uint64_t began = cpu_ns();
-        if (by_kernel)
-            kernel_moves(to);
-        else if (round < ROUNDS / 2)
-            whole += timed(tiercel_vregion_migrate, to);
-        else {
-            ahead += timed(tiercel_vregion_replicate, to);
-            switched += timed(tiercel_vregion_migrate, to);
+/* In batches, as Tiercel's own mover. */
+static int by_pages(void *start, size_t bytes, int node) {
+    void *at[ASKED_MAX];
+    int nodes[ASKED_MAX], status[ASKED_MAX];
+    for (size_t done = 0; done < bytes;) {
+        unsigned long count = 0;
+        for (; count < ASKED_MAX && done < bytes; done += 4096, count++) {
+            at[count] = (char *)start + done;
+            nodes[count] = node;
         }
-        whole += by_kernel && round < ROUNDS / 2 ? cpu_ns() - began : 0;
+        if (syscall(SYS_move_pages, 0, count, at, nodes, status, MPOL_MF_MOVE) < 0)
+            return -1;
     }
-    atomic_store(&is_over, true);
-    pthread_join(watch, NULL);
-    for (int i = 0; i < writers && i < 16; i++)
-        pthread_join(threads[i], NULL);
-    double part = (double)bytes * (ROUNDS / 2) / 4096;
-    printf("whole %.1f\n", (double)whole / part);
-    if (!by_kernel)
-        printf("copy %.1f\nswitch %.1f\n", (double)ahead / part, (double)switched / part);
-    printf("stall %.1f\n", (double)longest_ns);
+    return 0;
+}
+
+typedef int (*mover)(void *at, size_t bytes, int node);
+
+static void report(const char *name, struct stretch took, uint64_t longest_ns) {
+    double os_pages = (double)(toucher.bytes / 4096);
+    printf("%s %.1f\n%s_elapsed %.1f\n%s_stall %.1f\n%s_touches %.6f\n", name,
+           (double)took.cpu_ns / os_pages, name, (double)took.elapsed_ns / os_pages, name,
+           (double)longest_ns, name, (double)took.touches * 1e3 / (double)took.elapsed_ns);
+}
+
+static void timed(const char *name, mover call, int node, int now_on) {
+    uint64_t longest_ns;
+    struct stretch began = begin();
+    if (call(toucher.area, toucher.bytes, node))
+        die(name);
+    struct stretch took = end(began, &longest_ns);
+    report(name, took, longest_ns);
+    double on = percent_on(now_on);
+    if (on < 99)
+        fprintf(stderr, "%s: %.1f%% is on node %d\n", name, on, now_on);
+    if (on < 99)
+        exit(1);
+}
+
+/* A region of its own for each way, as what a move leaves behind makes the next one cheaper. */
+static void moves(const char *kind, size_t bytes, int node, bool writes, bool is_ahead) {
+    bool is_mbind = !strncmp(kind, "mbind", 5), is_pages = !strncmp(kind, "pages", 5);
+    bool is_huge = strstr(kind, "thp") != NULL;
+    bool is_ours = !is_mbind && !is_pages;
+    mover migrate = is_mbind ? by_mbind : is_pages ? by_pages : tiercel_vregion_migrate;
+    toucher.area = make(is_ours ? kind : is_huge ? "thp" : "mmap", bytes);
+    toucher.bytes = bytes;
+    toucher.writes = writes;
+    atomic_store(&toucher.is_over, false);
+    for (size_t i = 0; i < bytes / 8; i++)
+        toucher.area[i] = i;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, touch_on, NULL))
+        die("thread");
+    if (!is_ahead) {
+        uint64_t longest_ns;
+        struct stretch took = alone(&longest_ns);
+        printf("huge %.1f\n", huge_mib());
+        report("alone", took, longest_ns);
+        timed("whole", migrate, node, node);
+        timed("back", migrate, 0, 0);
+    } else {
+        timed("copy", tiercel_vregion_replicate, node, 0);
+        timed("switch", migrate, node, node);
+    }
+    atomic_store(&toucher.is_over, true);
+    pthread_join(thread, NULL);
+    if (is_ours)
+        tiercel_vregion_release(toucher.area, bytes);
+}
+
+static void move(const char *kind, size_t bytes, int node, bool writes) {
+    sched_getaffinity(0, sizeof(cpus), &cpus);
+    pin(0);
+    moves(kind, bytes, node, writes, false);
+    if (!strncmp(kind, "vmem", 4))
+        moves(kind, bytes, node, writes, true);
 }
 
 int main(int count, char **arguments) {
@@ -155,7 +279,7 @@ int main(int count, char **arguments) {
     if (count == 4 && !strcmp(arguments[1], "touch"))
         touch(arguments[2], bytes);
     else if (count == 6 && !strcmp(arguments[1], "move"))
-        move(arguments[2], bytes, atoi(arguments[4]), atoi(arguments[5]));
+        move(arguments[2], bytes, atoi(arguments[4]), atoi(arguments[5]) != 0);
     else
         return 2;
     return 0;

@@ -10,7 +10,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bench_alloc, bench_counted, bench_overhead, bench_record, bench_vmem, bench_vmem_apps, exec,
+    bench_alloc, bench_counted, bench_moves, bench_overhead, bench_record, bench_vmem,
+    bench_vmem_apps, exec,
 };
 
 /// What `--quick` may take after the build.
@@ -117,6 +118,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("instructions", &[Program::Function(bench_counted::rows)]),
     ("record", &[Program::Function(bench_record::rows)]),
     ("vmem", &[Program::Function(bench_vmem::rows)]),
+    ("vmem-moves", &[Program::Function(bench_moves::rows)]),
     ("vmem-apps", &[Program::Function(bench_vmem_apps::rows)]),
     ("planner", &[Program::Examples("planner")]),
     ("memsim", &[Program::Examples("memsim")]),

@@ -25,7 +25,8 @@ const PAIRS: &[(&str, &str)] =
 /// No machine has this node: a pool of it is emulated, and copies are the host's own.
 const PAPER: &str = "900";
 
-type Figures = BTreeMap<String, f64>;
+/// What the bench's program said, by name.
+pub type Figures = BTreeMap<String, f64>;
 
 /// Measures and returns the rows of the bench.
 pub fn rows(quick: bool) -> Result<Vec<Row>> {
@@ -69,14 +70,20 @@ fn run(tiercel: &Path, program: &Path, arguments: &[&str], mib: u64) -> Result<F
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "bench-vmem {}: {errors}", arguments.join(" "));
+    Ok(figures(&said))
+}
+
+/// Its `name value` lines.
+pub fn figures(said: &str) -> Figures {
     let figure = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         Some((name.to_owned(), value.parse().ok()?))
     };
-    Ok(said.lines().filter_map(figure).collect())
+    said.lines().filter_map(figure).collect()
 }
 
-fn value(figures: &Figures, what: &str) -> Result<f64> {
+/// One of them, or the sum of several, `a+b`.
+pub fn value(figures: &Figures, what: &str) -> Result<f64> {
     let part = |name: &str| {
         figures.get(name).copied().with_context(|| format!("bench-vmem said no `{name}`"))
     };
@@ -95,14 +102,18 @@ fn row(
     Ok(Row::of_pairs(format!("{kind}: {what}, 4 KiB"), peer, &ours, &theirs, limit, "ns"))
 }
 
-/// Figure 4: nobody to hold it against on a machine with one node; reported.
+/// Figure 4: nobody to hold it against on a machine with one node; reported. `./x bench vmem-moves`
+/// has the kernel's moves beside it.
 fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for what in ["whole", "copy", "switch", "stall"] {
-        let all: Vec<f64> = runs.iter().map(|run| value(run, what)).collect::<Result<_>>()?;
-        let per = if what == "stall" { "longest" } else { "4 KiB" };
-        let name = format!("{kind}, {writers} writers: {what}, {per}");
-        rows.push(Row::alone(name, median(&all), None, "ns"));
+    let ways = ["whole", "back", "copy", "switch"];
+    for (suffix, per) in [("", "4 KiB"), ("_stall", "longest stall")] {
+        for way in ways {
+            let what = format!("{way}{suffix}");
+            let all: Vec<f64> = runs.iter().map(|run| value(run, &what)).collect::<Result<_>>()?;
+            let name = format!("{kind}, {writers} writers: {way}, {per}");
+            rows.push(Row::alone(name, median(&all), None, "ns"));
+        }
     }
     Ok(rows)
 }

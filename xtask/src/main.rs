@@ -7,6 +7,7 @@
 mod bench;
 mod bench_alloc;
 mod bench_counted;
+mod bench_moves;
 mod bench_overhead;
 mod bench_record;
 mod bench_vmem;
