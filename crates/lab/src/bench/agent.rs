@@ -403,6 +403,7 @@ mod tests {
             huge: Huge::Never,
             knobs: Vec::new(),
             metric: Metric::Reported,
+            run: Vec::new(),
         }
     }
 

@@ -17,8 +17,10 @@ const POLICIES_MAX: usize = 256;
 /// Routines of a policy that a grid may vary.
 const GRID_KEYS: [&str; 5] = ["aggregate", "prioritise", "trigger", "enforce", "gate"];
 
-/// Arguments of `tiercel plan` that are not an experiment's to give.
+/// Arguments of `tiercel plan` that are not an experiment's to give, and of `tiercel run`.
 const PLAN_OWN: [&str; 3] = ["--fast", "-o", "--output"];
+const RUN_OWN: [&str; 7] =
+    ["--config", "--fast", "--json", "-o", "--output", "--plan", "--sampler"];
 
 /// What is compared on what. Unknown keys are refused with line and column.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -171,6 +173,9 @@ pub struct Policy {
     /// the run is by that plan.
     #[serde(default)]
     pub plan: Option<Vec<String>>,
+    /// Further arguments of `tiercel run`.
+    #[serde(default)]
+    pub run: Vec<String>,
     /// Routines to vary; every combination becomes a policy of its own.
     #[serde(default)]
     pub grid: BTreeMap<String, Vec<Value>>,
@@ -208,6 +213,9 @@ pub struct Choice {
     /// Arguments of `tiercel plan`; `None`: nothing is planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Vec<String>>,
+    /// Further arguments of `tiercel run`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub run: Vec<String>,
 }
 
 impl Command {
@@ -321,8 +329,14 @@ impl Experiment {
 impl Choice {
     /// A baseline without settings of its own.
     pub fn plain(name: &str, baseline: Baseline) -> Choice {
-        let (name, baseline) = (name.to_owned(), Some(baseline));
-        Choice { name, baseline, knobs: BTreeMap::new(), config: Table::new(), plan: None }
+        Choice {
+            name: name.to_owned(),
+            baseline: Some(baseline),
+            knobs: BTreeMap::new(),
+            config: Table::new(),
+            plan: None,
+            run: Vec::new(),
+        }
     }
 
     /// The configuration file Tiercel is given.
@@ -335,21 +349,25 @@ impl Policy {
     /// A baseline, or Tiercel as it comes.
     pub fn new(name: &str, baseline: Option<Baseline>) -> Policy {
         let (knobs, config, grid) = (BTreeMap::new(), Table::new(), BTreeMap::new());
-        Policy { name: name.to_owned(), baseline, knobs, config, plan: None, grid }
+        let (name, run) = (name.to_owned(), Vec::new());
+        Policy { name, baseline, knobs, config, plan: None, run, grid }
     }
 
     fn unfold(&self, common: &Table) -> Result<Vec<Choice>> {
-        let Policy { name, baseline, knobs, config, plan, grid } = self;
+        let Policy { name, baseline, knobs, config, plan, run, grid } = self;
         if baseline.is_some() {
             ensure!(
-                config.is_empty() && grid.is_empty() && plan.is_none(),
-                "policy {name:?}: a baseline takes knobs, but no config, no plan and no grid"
+                config.is_empty() && grid.is_empty() && plan.is_none() && run.is_empty(),
+                "policy {name:?}: a baseline takes knobs, but no config, plan, run or grid"
             );
         }
-        let own =
-            plan.iter().flatten().find(|word| PLAN_OWN.iter().any(|own| word.starts_with(own)));
-        if let Some(word) = own {
-            bail!("policy {name:?}: plan has {word:?}, which the bench gives by itself");
+        let planned = plan.iter().flatten().map(|word| ("plan", &PLAN_OWN[..], word));
+        let words = planned.chain(run.iter().map(|word| ("run", &RUN_OWN[..], word)));
+        for (key, owns, word) in words {
+            ensure!(
+                !owns.iter().any(|own| word.starts_with(own)),
+                "policy {name:?}: {key} has {word:?}, which the bench gives by itself"
+            );
         }
         for path in knobs.keys() {
             let inside = path.starts_with("/proc/sys/") || path.starts_with("/sys/");
@@ -366,6 +384,7 @@ impl Policy {
             knobs: knobs.clone(),
             config: merged,
             plan: plan.clone(),
+            run: run.clone(),
         }];
         for (key, values) in grid {
             if !GRID_KEYS.contains(&key.as_str()) {
@@ -529,6 +548,8 @@ gate = "none"
         refused("baseline = \"first-touch\"", knob, "not below /sys");
         let plan = "name = \"mat\"\nplan = [\"--fast=1GiB\"]";
         refused("name = \"mat\"", plan, "gives by itself");
+        let run = "name = \"mat\"\nrun = [\"--sampler\", \"none\"]";
+        refused("name = \"mat\"", run, "run has \"--sampler\"");
         let config = "baseline = \"first-touch\"\nconfig = { fast = \"all\" }";
         refused("baseline = \"first-touch\"", config, "takes knobs");
     }

@@ -43,6 +43,7 @@ impl Agent {
             // Nobody decides by what they would see.
             words.extend(["--sampler", "none"].map(str::to_owned));
         }
+        words.extend(spec.run.iter().cloned());
         words.push("--".to_owned());
         Ok(words)
     }

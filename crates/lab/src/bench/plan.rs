@@ -256,6 +256,7 @@ impl Run {
             huge: experiment.huge,
             knobs,
             metric: self.workload.metric,
+            run: self.choice.run.clone(),
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Spec {
     pub knobs: Vec<(String, String)>,
     /// What counts as the run's time.
     pub metric: Metric,
+    /// Further arguments of `tiercel run`.
+    pub run: Vec<String>,
 }
 
 /// What decides where memory is.
