@@ -1,11 +1,11 @@
 //! What plans foretold of a run's time, against what was measured.
-//! In: rows. Out: a table, and how far the predictions were off. Knows nothing of how they are
-//! made.
+//! In: rows. Out: a table, a plot, and how far the predictions were off. Knows nothing of how they
+//! are made.
 //!
 //! Both are times of the whole program over that with everything in fast memory, as `whatif`
 //! predicts them.
 
-use tiercel_report::Table;
+use tiercel_report::{Lines, Series, Table};
 
 use super::row::{Cell, Row};
 use super::summary::table;
@@ -13,11 +13,23 @@ use super::summary::table;
 /// A prediction that is off by no more counts as right: a tenth of the all-fast time.
 const RIGHT: f64 = 0.1;
 
+/// All predictions.
+pub struct Foretold {
+    /// How far they were off, as a sentence.
+    pub said: String,
+    /// Each.
+    pub table: Table,
+    /// Foretold over measured.
+    pub plot: Lines,
+}
+
 /// One prediction.
 struct Point<'a> {
     cell: &'a Cell,
     what: &'static str,
     foretold: f64,
+    /// Half its error bar.
+    error: f64,
     measured: f64,
 }
 
@@ -31,7 +43,7 @@ impl Point<'_> {
 const ALL_SLOW_NAME: &str = "everything in slow memory";
 
 /// Every plan's prediction; and one of each workload and machine of everything in slow memory.
-pub fn foretold(rows: &[Row], all_fast: &str, all_slow: &str) -> Option<(String, Table)> {
+pub fn foretold(rows: &[Row], all_fast: &str, all_slow: &str) -> Option<Foretold> {
     let wall = |cell: &Cell, policy: &str| {
         let of = |row: &&Row| {
             let other = &row.cell;
@@ -49,17 +61,26 @@ pub fn foretold(rows: &[Row], all_fast: &str, all_slow: &str) -> Option<(String,
         else {
             continue;
         };
+        let error = time("error").unwrap_or(0.0);
         let known = |point: &Point<'_>| {
             point.what == ALL_SLOW_NAME
                 && (&point.cell.workload, &point.cell.machine) == (&cell.workload, &cell.machine)
         };
         if let (Some(slow_ns), false) = (wall(cell, all_slow), points.iter().any(known)) {
+            // A plan's bar is of its own part of what slow memory costs.
+            let part = (slow - 1.0) / (planned - 1.0).max(f64::EPSILON);
+            let error = if planned > 1.0 { error * part } else { 0.0 };
             let (foretold, measured) = (slow, slow_ns / fast_ns);
-            points.push(Point { cell, what: ALL_SLOW_NAME, foretold, measured });
+            points.push(Point { cell, what: ALL_SLOW_NAME, foretold, error, measured });
         }
-        points.push(Point { cell, what: "", foretold: planned, measured: wall_ns / fast_ns });
+        let measured = wall_ns / fast_ns;
+        points.push(Point { cell, what: "", foretold: planned, error, measured });
     }
-    (!points.is_empty()).then(|| (said(&points), rows_of(&points)))
+    (!points.is_empty()).then(|| Foretold {
+        said: said(&points),
+        table: rows_of(&points),
+        plot: plot_of(&points),
+    })
 }
 
 fn said(points: &[Point<'_>]) -> String {
@@ -67,9 +88,21 @@ fn said(points: &[Point<'_>]) -> String {
     off.sort_by(f64::total_cmp);
     let right = off.iter().filter(|off| **off <= RIGHT).count();
     let at = |part: f64| 100.0 * off[((off.len() - 1) as f64 * part).round() as usize];
+    let is_slower = |point: &&Point<'_>| point.measured > 1.0 + RIGHT;
+    let parts = points.iter().filter(is_slower);
+    let parts = parts.map(|point| (point.foretold - 1.0) / (point.measured - 1.0));
+    let (least, most) =
+        parts.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p), high.max(p)));
+    let beyond = match least <= most {
+        true => format!(
+            " What was slower by more than that was foretold to be slower by {least:.2} to \
+             {most:.2} of what it was."
+        ),
+        false => String::new(),
+    };
     format!(
         "{right} of {} are within {:.0} percentage points of the all-fast time; off by {:.0} in the \
-         median, {:.0} at nine of ten, {:.0} at worst.",
+         median, {:.0} at nine of ten, {:.0} at worst.{beyond}",
         off.len(),
         100.0 * RIGHT,
         at(0.5),
@@ -95,6 +128,32 @@ fn rows_of(points: &[Point<'_>]) -> Table {
     table
 }
 
+/// A dot for each prediction, in the colour of its workload; the line is where all should be.
+fn plot_of(points: &[Point<'_>]) -> Lines {
+    let (mut series, mut errors): (Vec<Series>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
+    for point in points {
+        let name = format!("{} {}", point.cell.machine, point.cell.workload);
+        let at = series.iter().position(|one| one.name == name).unwrap_or_else(|| {
+            series.push(Series { name, points: Vec::new() });
+            errors.push(Vec::new());
+            series.len() - 1
+        });
+        series[at].points.push((point.measured, point.foretold));
+        errors[at].push(point.error);
+    }
+    let most = points.iter().fold(1.0, |most: f64, one| most.max(one.measured).max(one.foretold));
+    Lines {
+        title: "What plans foretold: time of the program over all-fast".to_owned(),
+        x: "measured".to_owned(),
+        y: "foretold".to_owned(),
+        series,
+        errors,
+        expected: vec![Series { name: String::new(), points: vec![(1.0, 1.0), (most, most)] }],
+        powers: false,
+        mark: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,7 +162,11 @@ mod tests {
 
     fn row(policy: &str, wall_ns: u64, foretold: Option<(f64, f64)>) -> Row {
         let tiercel = foretold.map_or(serde_json::Value::Null, |(slowdown, all_slow)| {
-            let time = serde_json::json!({ "slowdown": slowdown, "all_slow": all_slow });
+            let time = serde_json::json!({
+                "slowdown": slowdown,
+                "all_slow": all_slow,
+                "error": 0.25,
+            });
             serde_json::json!({ "planned": { "expected": { "time": time } } })
         });
         Row {
@@ -133,12 +196,18 @@ mod tests {
             row("idp", 205, Some((2.0, 3.5))),
             row("joint", 150, Some((1.8, 3.5))),
         ];
-        let (said, table) = foretold(&rows, "all-fast", "all-slow").expect("predictions");
+        let found = foretold(&rows, "all-fast", "all-slow").expect("predictions");
+        let Foretold { said, table, plot } = found;
         assert!(said.starts_with("1 of 3 are within 10 "), "{said}");
         assert!(said.contains("30 in the median") && said.contains("50 at worst"), "{said}");
         let text = table.markdown();
         assert!(text.contains("everything in slow memory"), "{text}");
         assert!(text.contains("-5 ") && text.contains("+30 ") && text.contains("-50 "), "{text}");
+        assert!(said.contains("0.83 to 1.60 of what it was"), "{said}");
+        // Everything slow is 2.5 times as much as the first plan's part, and so is its bar.
+        assert_eq!(plot.series[0].points, [(4.0, 3.5), (2.05, 2.0), (1.5, 1.8)]);
+        assert_eq!(plot.errors[0], [0.625, 0.25, 0.25]);
+        assert!(plot.svg().expect("drawn").contains("m w"));
         assert!(foretold(&rows[..3], "all-fast", "all-slow").is_none());
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use tiercel_report::{Align, Bars, Lines, Series, Table};
 
 use super::experiment::{Half, Share};
-use super::foretold::foretold;
+use super::foretold::{Foretold, foretold};
 use super::oracle::{self, Site};
 use super::row::{Failure, Measured, Row};
 use super::store::Manifest;
@@ -94,7 +94,7 @@ impl Summary {
             section(&mut out, "Time over all-fast, by workload", &self.times(scene));
             section(&mut out, "Migration, overhead and residency (means)", &self.costs(scene));
         }
-        if let Some((said, table)) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
+        if let Some(Foretold { said, table, .. }) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
             let head = "\n### What plans foretold: time of the program over all-fast\n\n";
             out += &format!("{head}{said}\n\n{}", table.markdown());
         }
@@ -143,6 +143,9 @@ impl Summary {
             if lines.series.iter().any(|series| series.points.len() > 1) {
                 pictures.push((format!("{machine}-capacity.svg"), lines.svg()?));
             }
+        }
+        if let Some(foretold) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
+            pictures.push(("foretold.svg".to_owned(), foretold.plot.svg()?));
         }
         Ok(pictures)
     }
