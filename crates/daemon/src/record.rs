@@ -93,6 +93,7 @@ impl Recording {
                 blind: samples.blind,
                 phases_refused: 0,
                 untracked_bytes: self.untracked_bytes,
+                sampling_ns: summary.spent.theirs_ns,
             },
             ..Run::default()
         };

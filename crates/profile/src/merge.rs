@@ -253,9 +253,11 @@ impl Seen {
             blind,
             phases_refused,
             untracked_bytes,
+            sampling_ns,
         } = other;
         for (sum, more) in [
             (&mut self.births, births),
+            (&mut self.sampling_ns, sampling_ns),
             (&mut self.born_bytes, born_bytes),
             (&mut self.records, records),
             (&mut self.records_lost, records_lost),

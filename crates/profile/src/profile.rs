@@ -106,6 +106,10 @@ pub struct Seen {
     /// runtime's own. It is not known where objects are not touched; then this is too little.
     #[serde(default)]
     pub untracked_bytes: u64,
+    /// Time that sampling took from the programs, nanoseconds, as the sampler reckons; of all
+    /// threads together.
+    #[serde(default)]
+    pub sampling_ns: u64,
 }
 
 /// One process of a run.

@@ -410,6 +410,20 @@ fn lines_that_go_back_are_dearer_and_unsure_where_nobody_told_of_them() {
     assert!(clean.error < unknown.error / 4.0, "{clean:?}");
 }
 
+#[test]
+fn what_recording_took_is_no_time_of_the_program() {
+    let at = |sampling_ns, threads: &[u32]| {
+        let mut profile = profile(3, 1_000_000);
+        profile.runs[0].seen.sampling_ns = sampling_ns;
+        profile.processes[0].threads = threads.to_vec();
+        let wish = wish(Strategy::Lifetimes, 8 * MIB);
+        predict(&profile, &draft(&profile, &profile.machine, &wish).unwrap()).rest_ns
+    };
+    assert_eq!(at(0, &[1]) - at(SECOND, &[1]), SECOND as f64);
+    assert_eq!(at(0, &[1]) - at(SECOND, &[1, 2, 3, 4]), SECOND as f64 / 4.0);
+    assert_eq!(at(u64::MAX, &[]), 0.0);
+}
+
 fn any_place() -> impl Strategy2<Value = PlannedPlace> {
     let share = prop_oneof![Just(1.0), (1u32..100).prop_map(|share| f64::from(share) / 100.0)];
     (0u16..2, share, -1e12..1e12, 0.0..1.0f64).prop_map(|(node, share, gain_ns, confidence)| {

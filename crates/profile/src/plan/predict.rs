@@ -1,7 +1,8 @@
 //! How much slower a program is expected to be with less fast memory.
 //! In: a profile, plans made from it. Out: [`Prediction`]s. Knows nothing of how they are shown.
 //!
-//! The time that no placement changes is what is left of the recorded time after its accesses.
+//! The time that no placement changes is what is left of the recorded time after its accesses, and
+//! after what recording took.
 //! Those are reckoned to have been served by the fastest memory of the machine that recorded, where
 //! a program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
 
@@ -80,7 +81,13 @@ fn unseen(profile: &Profile, drafted: &Drafted) -> f64 {
 }
 
 fn rest_ns(profile: &Profile, drafted: &Drafted) -> f64 {
-    let took_ns: f64 = profile.runs.iter().map(|run| run.duration_ns as f64).sum();
+    let took = (0..).zip(&profile.runs).map(|(at, run)| {
+        // Threads were held up beside each other.
+        let of_run = profile.processes.iter().filter(|process| process.run == at);
+        let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
+        run.duration_ns as f64 - run.seen.sampling_ns as f64 / threads as f64
+    });
+    let took_ns: f64 = took.sum();
     let workload = &drafted.told.workload;
     let accesses_ns = recorded(profile).first().map_or(0.0, |memory| {
         workload.objects.iter().map(|object| object_cost(workload, object, memory).time_ns).sum()
