@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use crate::profile::{Access, Object, Profile, SLOT_NS_MIN};
+use crate::profile::{Access, Object, Profile, SERVED_MAX, SLOT_NS_MIN};
 use crate::table::TEXT_BYTES_MAX;
 use crate::tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
@@ -72,6 +72,10 @@ fn check_runs(profile: &Profile) -> Result<(), String> {
         if !(run.sample_period.is_finite() && run.sample_period >= 0.0) || run.duration_ns > NS_MAX
         {
             return Err(format!("run {index}: a figure that cannot be"));
+        }
+        let ascends = run.served.windows(2).all(|two| two[0].node < two[1].node);
+        if !ascends || run.served.len() > SERVED_MAX {
+            return Err(format!("run {index}: nodes that served are out of order"));
         }
         if !run.speeds.is_sound() {
             return Err(format!("run {index}: a speed that cannot be"));

@@ -36,7 +36,8 @@ pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, dif
 pub use phases::DETECTED_MAX;
 pub use place::{deserving, place};
 pub use profile::{
-    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, Site,
+    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, ServedBy,
+    Site,
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
 pub use speeds::{Copied, Speeds, Stream};

@@ -232,6 +232,7 @@ impl Run {
                 *ours = "differs".to_owned();
             }
         }
+        part.served.iter().for_each(|one| self.count_served(one.node, one.accesses));
         self.seen.absorb(&part.seen);
         self.speeds.absorb(&part.speeds);
     }

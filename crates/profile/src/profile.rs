@@ -13,13 +13,16 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, NodeId};
 
 use crate::speeds::Speeds;
 
 /// Shortest time slot, and what every slot length is a power of two of: 2^20 ns. A record carries
 /// its time in milliseconds.
 pub const SLOT_NS_MIN: u64 = 1 << 20;
+
+/// Most nodes of [`Run::served`]: of Linux.
+pub(crate) const SERVED_MAX: usize = 1024;
 
 /// What was seen of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,9 +74,22 @@ pub struct Run {
     pub misses_only: bool,
     /// What was seen, and what was not.
     pub seen: Seen,
+    /// Accesses by the node that served them, ascending, where the sampler tells.
+    #[serde(default)]
+    pub served: Vec<ServedBy>,
     /// What one thread was measured to do on the machine, before the program ran.
     #[serde(default)]
     pub speeds: Speeds,
+}
+
+/// Accesses that a node served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServedBy {
+    /// The node.
+    pub node: NodeId,
+    /// As many as the samples stand for.
+    pub accesses: u64,
 }
 
 /// What a run's daemon saw, and what it had to leave out. Nothing is lost that is not counted here.
@@ -326,6 +342,22 @@ impl Access {
         self.cached = both(self.cached, other.cached);
         self.dirtied = both(self.dirtied, other.dirtied);
         self.threads |= other.threads;
+    }
+}
+
+impl Run {
+    /// Counts accesses of a node; of more nodes than machines have, nothing.
+    pub(crate) fn count_served(&mut self, node: NodeId, accesses: u64) {
+        match self.served.binary_search_by_key(&node, |one| one.node) {
+            Ok(at) => {
+                let sum = &mut self.served[at].accesses;
+                *sum = sum.saturating_add(accesses);
+            }
+            Err(at) if self.served.len() < SERVED_MAX => {
+                self.served.insert(at, ServedBy { node, accesses });
+            }
+            Err(_) => {}
+        }
     }
 }
 

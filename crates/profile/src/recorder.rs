@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tiercel_ledger::{Event, News};
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::{AccessKind, Sample};
 
 use crate::check::THREAD_BITS;
@@ -162,6 +162,9 @@ impl Recorder {
         if sample.kind != AccessKind::Dirtied {
             self.period.0 += f64::from(sample.weight);
             self.period.1 += 1;
+            if let Some(node) = sample.node {
+                self.ended.runs[0].count_served(NodeId(node), u64::from(sample.weight));
+            }
         }
         let Some(tracked) = self.live.get_mut(&sample.pid) else { return };
         let at_ns = ns(sample.time_ms);
@@ -234,6 +237,7 @@ impl Recorder {
             run.sample_period = self.period.0 / self.period.1 as f64;
         }
         run.misses_only = self.config.misses_only;
+        run.served = std::mem::take(&mut self.ended.runs[0].served);
         run.seen.phases_refused += self.phases_refused;
         self.ended.phases[0].end_ns = run.duration_ns.max(1);
         self.ended.runs[0] = run;

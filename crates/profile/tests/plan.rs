@@ -11,8 +11,8 @@ use tiercel_profile::plan::{
     peak_bytes, plan_of, predict,
 };
 use tiercel_profile::{
-    Access, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Site, Speeds,
-    Stream,
+    Access, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, ServedBy, Site,
+    Speeds, Stream,
 };
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::phase_hash;
@@ -408,6 +408,26 @@ fn lines_that_go_back_are_dearer_and_unsure_where_nobody_told_of_them() {
     // The bar reaches as far as what it would be if all went back.
     assert!(unknown.slowdown + unknown.error > 0.9 * dirty.slowdown, "{unknown:?} {dirty:?}");
     assert!(clean.error < unknown.error / 4.0, "{clean:?}");
+}
+
+#[test]
+fn accesses_took_as_long_as_the_memory_that_served_them() {
+    let rest_ns = |served: &[(NodeId, u64)]| {
+        let mut profile = profile(3, 1_000_000);
+        let served = served.iter().map(|&(node, accesses)| ServedBy { node, accesses });
+        profile.runs[0].served = served.collect();
+        tiercel_profile::check(&profile).unwrap();
+        let wish = wish(Strategy::Lifetimes, 8 * MIB);
+        let drafted = draft(&profile, &profile.machine, &wish).unwrap();
+        (predict(&profile, &drafted).rest_ns, drafted.plan.expected)
+    };
+    let slow = slow(&profile(1, 1).machine);
+    let (unknown, Expected { in_slowest_ns, in_fastest_ns, .. }) = rest_ns(&[]);
+    assert_eq!(rest_ns(&[(NodeId(0), 7)]).0, unknown);
+    let more_ns = in_slowest_ns - in_fastest_ns;
+    let near = |ns: f64, expect: f64| assert!((ns - expect).abs() < 1e3, "{ns} {expect}");
+    near(unknown - rest_ns(&[(slow, 7)]).0, more_ns);
+    near(unknown - rest_ns(&[(NodeId(0), 30), (slow, 10)]).0, more_ns / 4.0);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tiercel_ledger::{Config, Event, Ledger, News};
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, NodeId};
 use tiercel_profile::{
-    Frame, MISS_WEIGHT, Names, Object, Profile, Recorder, RecorderConfig, Run, Site, check,
+    Frame, MISS_WEIGHT, Names, Object, Profile, Recorder, RecorderConfig, Run, ServedBy, Site,
+    check,
 };
 use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
 
@@ -88,7 +89,7 @@ fn what_went_on_around_accesses_and_what_they_dirtied() {
     let around = |at_once, apart| Some(Around { at_once, apart });
     let read = sample(30, MIB, AccessKind::Read);
     recorder.sample(&Sample { around: around(2.0, true), ..read });
-    recorder.sample(&Sample { around: around(4.0, false), ..read });
+    recorder.sample(&Sample { around: around(4.0, false), node: Some(2), ..read });
     recorder.sample(&read);
     let dirtied = Sample { kind: AccessKind::Dirtied, weight: 7, latency_ns: None, ..read };
     recorder.sample(&dirtied);
@@ -98,6 +99,8 @@ fn what_went_on_around_accesses_and_what_they_dirtied() {
     assert_eq!((seen.reads, seen.around, seen.alone, seen.apart), (30, 20, 8, 10));
     assert_eq!((seen.writes, seen.samples, seen.dirtied), (0, 3, Some(7)));
     assert_eq!(profile.runs[0].sample_period, 10.0);
+    let served = ServedBy { node: NodeId(2), accesses: 10 };
+    assert_eq!(profile.runs[0].served, [served]);
     let used = profile.to_workload().workload.objects[0].uses[0];
     // Lines that go back are those that are written; the latency counts by 8 / 20 of all of it.
     assert_eq!((used.reads, used.writes, used.latency_weight), (23.0, 7.0, 8.0 * 8.0 / 20.0));

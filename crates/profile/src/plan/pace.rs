@@ -114,7 +114,8 @@ fn moves(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, usize, f64, f64)> 
     known.collect()
 }
 
-fn rank_of(memories: &[Memory], node: NodeId) -> Option<usize> {
+/// The memory of a node.
+pub(super) fn rank_of(memories: &[Memory], node: NodeId) -> Option<usize> {
     memories.iter().position(|memory| memory.nodes.contains(&node))
 }
 

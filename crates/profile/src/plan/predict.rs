@@ -2,15 +2,15 @@
 //! In: a profile, plans made from it. Out: [`Prediction`]s. Knows nothing of how they are shown.
 //!
 //! The time that no placement changes is what is left of the recorded time after its accesses, and
-//! after what recording took.
-//! Those are reckoned to have been served by the fastest memory of the machine that recorded, where
-//! a program runs while there is room. Slowdown = (rest + accesses as planned) / (rest + all fast).
+//! after what recording took. Those are reckoned to have been served by the memories whose nodes
+//! the samples name; where they name none by the fastest one of the machine that recorded.
+//! Slowdown = (rest + accesses as planned) / (rest + all fast).
 
 use serde::{Deserialize, Serialize};
 use tiercel_planner::{Memory, Object, object_cost};
 
 use super::Drafted;
-use super::pace::pace_of;
+use super::pace::{pace_of, rank_of};
 use crate::profile::Profile;
 
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
@@ -89,10 +89,30 @@ fn rest_ns(profile: &Profile, drafted: &Drafted) -> f64 {
     });
     let took_ns: f64 = took.sum();
     let workload = &drafted.told.workload;
-    let accesses_ns = recorded(profile).first().map_or(0.0, |memory| {
+    let in_memory = |memory: &Memory| -> f64 {
         workload.objects.iter().map(|object| object_cost(workload, object, memory).time_ns).sum()
-    });
+    };
+    let memories = recorded(profile);
+    let accesses_ns = match served(profile, &memories) {
+        Some(shares) => {
+            let parts = memories.iter().zip(shares).filter(|(_, share)| *share > 0.0);
+            parts.map(|(memory, share)| in_memory(memory) * share).sum()
+        }
+        None => memories.first().map_or(0.0, in_memory),
+    };
     (took_ns - accesses_ns).max(0.0)
+}
+
+/// Which part of the accesses each of the memories served; `None` where the sampler did not tell.
+fn served(profile: &Profile, memories: &[Memory]) -> Option<Vec<f64>> {
+    let mut parts = vec![0.0; memories.len()];
+    for one in profile.runs.iter().flat_map(|run| &run.served) {
+        if let Some(at) = rank_of(memories, one.node) {
+            parts[at] += one.accesses as f64;
+        }
+    }
+    let all: f64 = parts.iter().sum();
+    (all > 0.0).then(|| parts.into_iter().map(|part| part / all).collect())
 }
 
 /// Memories of the machine that recorded, at the pace that was measured there.

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_profile::{
     Access, Coarse, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen,
-    Site, Speeds, Stream,
+    ServedBy, Site, Speeds, Stream,
 };
 
 pub fn text() -> impl Strategy<Value = Arc<str>> {
@@ -64,6 +64,7 @@ fn run() -> impl Strategy<Value = Run> {
             sample_period,
             misses_only,
             seen: Seen { samples: u64::from(samples), births: 3, ..Seen::default() },
+            served: vec![ServedBy { node: NodeId(samples as u16 % 3), accesses: samples.into() }],
             speeds: speeds(f64::from(samples % 7) + 0.25),
         },
     )
