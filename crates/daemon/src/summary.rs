@@ -134,7 +134,7 @@ pub struct ObjectCounts {
 /// What moves saved, expected against measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Benefit {
-    /// Assignments by verdict: `paid`, `not-paid`, `taken-back`, `unmeasured`.
+    /// Assignments by verdict: `paid`, `not-paid`, `unclear`, `taken-back`, `unmeasured`.
     pub verdicts: BTreeMap<String, u64>,
     /// The last ones, oldest first.
     pub last: VecDeque<Judged>,

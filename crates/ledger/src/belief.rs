@@ -63,7 +63,7 @@ impl Ledger {
     }
 
     /// Samples that one access per second gives in an interval.
-    pub(crate) fn samples_per_rate(&self) -> f32 {
+    pub fn samples_per_rate(&self) -> f32 {
         let totals = self.totals();
         let weight = totals.sampled_accesses as f32 / totals.samples.max(1) as f32;
         let tick_s = self.config().tick_ms as f32 / 1e3;

@@ -12,6 +12,7 @@ mod assign;
 mod budget;
 mod config;
 mod decision;
+mod evidence;
 mod expression;
 mod movement;
 mod policy;

@@ -12,7 +12,7 @@ use crate::assign::Candidate;
 use crate::decision::{Refused, Summary, WhyNot};
 use crate::routine::{Benefit, Gate};
 use crate::tiers::Tiers;
-use crate::trial::Leave;
+use crate::trial::{Leave, RAMP};
 
 /// Most moves of one decision; what is beyond waits for the next.
 pub const MOVES_MAX: usize = 65_536;
@@ -23,6 +23,9 @@ pub const RECENT_MAX: usize = 131_072;
 /// After so many promotions in a row that do not pay, those of still lower priority are not looked
 /// at.
 const REFUSED_IN_A_ROW_MAX: u32 = 1024;
+
+/// Samples in an interval that a canary should be judged by: a quarter more or less is chance.
+const CANARY_SAMPLES: f64 = 16.0;
 
 /// So many times as much by byte is no noise.
 const OUTWEIGHS: f64 = 4.0;
@@ -141,6 +144,8 @@ struct Weighed {
     to: u8,
     /// Bytes the move adds to `to`.
     adds: u64,
+    /// Samples it is believed to get in an interval.
+    samples: f64,
     /// Bytes the move takes off each tier it leaves.
     leaves: Vec<(u8, u64)>,
 }
@@ -169,8 +174,39 @@ pub(crate) struct Planner<'a> {
     pub(crate) cost: &'a MoveCost,
     pub(crate) bytes_left: u64,
     pub(crate) leave: Leave,
-    /// Bytes that a canary may still move, the victims' among them.
-    pub(crate) canary_left: u64,
+    pub(crate) canary: Canary,
+}
+
+/// What may be promoted of a share, the victims' bytes among it: as much as the share, and where
+/// too few samples are to be expected of that, up to [`RAMP`] times as much.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Canary {
+    bytes_left: u64,
+    bytes_left_for_samples: u64,
+    samples_left: f64,
+}
+
+impl Canary {
+    /// A share of the best tier's room.
+    pub(crate) fn new(leave: Leave, room: &[u64]) -> Canary {
+        let bytes_left = match leave {
+            Leave::Share(share) => (room[0] as f64 * share) as u64,
+            Leave::All | Leave::Nothing => u64::MAX,
+        };
+        let bytes_left_for_samples = bytes_left.saturating_mul(RAMP as u64);
+        Canary { bytes_left, bytes_left_for_samples, samples_left: CANARY_SAMPLES }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.bytes_left == 0 && (self.samples_left <= 0.0 || self.bytes_left_for_samples == 0)
+    }
+
+    /// The last one may go beyond: a canary is at least one move.
+    fn spend(&mut self, bytes: u64, samples: f64) {
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        self.bytes_left_for_samples = self.bytes_left_for_samples.saturating_sub(bytes);
+        self.samples_left -= samples;
+    }
 }
 
 impl Planner<'_> {
@@ -313,7 +349,7 @@ impl Planner<'_> {
         }
         match self.leave {
             Leave::Nothing => return Err(WhyNot::Held),
-            Leave::Share(_) if self.canary_left == 0 => return Err(WhyNot::Canary),
+            Leave::Share(_) if self.canary.is_spent() => return Err(WhyNot::Canary),
             Leave::Share(_) | Leave::All => {}
         }
         let at = usize::from(misplaced.to);
@@ -356,8 +392,7 @@ impl Planner<'_> {
         for (victim, weighed) in left.iter().rev().zip(leaving) {
             self.ask(weighed, &victim.candidate);
         }
-        // The last one may go beyond: a canary is at least one move.
-        self.canary_left = self.canary_left.saturating_sub(bytes);
+        self.canary.spend(bytes, promotion.samples);
         self.ask(promotion, &misplaced.candidate);
         Ok(())
     }
@@ -400,6 +435,7 @@ impl Planner<'_> {
         let parallelism = f64::from(self.ledger.config().parallelism);
         let believed = self.beliefs.of(&extent);
         let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
+        let samples = f64::from(believed.accesses_per_s() * self.ledger.samples_per_rate());
         let adds = extent.footprint_bytes().saturating_sub(there);
         // Chosen when the move is asked for.
         let node = books.tiers.tiers[usize::from(to)].nodes[0];
@@ -413,7 +449,7 @@ impl Planner<'_> {
             gain_ns_per_s,
             cost_ns: adds as f64 * self.cost.ns_per_byte(node),
         };
-        Weighed { asked, to, adds, leaves }
+        Weighed { asked, to, adds, samples, leaves }
     }
 
     /// Asks for a move, and books it as done.
@@ -422,7 +458,7 @@ impl Planner<'_> {
             self.refuse(WhyNot::TooManyMoves, candidate);
             return;
         }
-        let Weighed { mut asked, to, adds, leaves } = weighed;
+        let Weighed { mut asked, to, adds, leaves, .. } = weighed;
         asked.to = self.books.tiers.take_node(to, adds);
         self.bytes_left = self.bytes_left.saturating_sub(adds);
         let used = &mut self.books.used;

@@ -12,7 +12,7 @@ use crate::assign::{Candidate, assign};
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
 use crate::decision::{BirthPlan, Decision, Problem, Summary};
-use crate::movement::{Books, MoveCost, Planner, Recent};
+use crate::movement::{Books, Canary, MoveCost, Planner, Recent};
 use crate::prioritise;
 use crate::routine::{Benefit, Enforce, Gate, Prioritise};
 use crate::tiers::Tiers;
@@ -306,7 +306,7 @@ impl Policy {
         for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
             self.report_group(group, books, decision);
             let ends = assign(list, &books.room);
-            let canary_left = canary_bytes(leave, &books.room);
+            let canary = Canary::new(leave, &books.room);
             let mut planner = Planner {
                 ledger,
                 beliefs: &beliefs,
@@ -318,7 +318,7 @@ impl Policy {
                 cost: &self.cost,
                 bytes_left: allowance(&self.config.gate, self.since_ms),
                 leave,
-                canary_left,
+                canary,
             };
             planner.plan(list, &ends);
         }
@@ -460,14 +460,6 @@ fn allowance(gate: &Gate, since_ms: u64) -> u64 {
             benefit.bytes_per_s.saturating_mul(since_ms) / 1000
         }
         _ => u64::MAX,
-    }
-}
-
-/// Bytes of a canary: a share of the best tier.
-fn canary_bytes(leave: Leave, room: &[u64]) -> u64 {
-    match leave {
-        Leave::Share(share) => (room[0] as f64 * share) as u64,
-        Leave::All | Leave::Nothing => u64::MAX,
     }
 }
 

@@ -4,13 +4,15 @@
 //!
 //! ```text
 //! Share --asks for a share--> trial --paid----> four times the share ... --paid--> All ...
-//!   ^                           |                                        |
+//!   ^                           | |                                      |
+//!   +--- as much again <--------|-+ unclear                              |
 //!   +---- held, twice as long <-+-- did not pay ; did harm: taken back <-+
 //! ```
 //! What gained too little for what it cost stays: its cost is spent, and going back costs as much
 //! again.
 //! What a move did is read off the extents it moved: their latencies once it is done, over those
-//! that the memory they came from shows at the same time.
+//! that the memory they came from shows at the same time. Few samples say little: a verdict goes by
+//! [`Evidence`].
 //! Where samples carry no latency, instructions per second tell at least a loss; where nobody
 //! counts those either, nothing is measured, nothing is held back, and the verdict says so.
 
@@ -21,6 +23,7 @@ use tiercel_ledger::Ledger;
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_machine::NodeId;
 
+use crate::evidence::{Evidence, Finding, Measured};
 use crate::policy::Interval;
 use crate::routine::Benefit;
 
@@ -44,7 +47,7 @@ const LOSS: f64 = 0.97;
 /// so many standard deviations.
 const LOSS_DEVIATIONS: f64 = 2.0;
 /// After a share that paid comes one so many times as large: from a twentieth, all in the fourth.
-const RAMP: f64 = 4.0;
+pub(crate) const RAMP: f64 = 4.0;
 /// A wait is doubled at most so often.
 const DOUBLINGS_MAX: u32 = 5;
 
@@ -56,6 +59,8 @@ pub enum Verdict {
     Paid,
     /// Saved too little for that; it stays, and nothing is promoted for a while.
     NotPaid,
+    /// Saved too little, but by so few samples that it may be chance; as much again is tried.
+    Unclear,
     /// Did harm; it was taken back, and nothing is promoted for a while.
     TakenBack,
     /// Nobody measures latencies or instructions, or too little was seen.
@@ -79,6 +84,9 @@ pub struct Judged {
     pub expected_ns_per_s: f64,
     /// What they saved, by the latencies of what was moved; `None` where nobody measures them.
     pub measured_ns_per_s: Option<f64>,
+    /// Samples of what was moved that this goes by.
+    #[serde(default)]
+    pub samples: f64,
     /// What moving took, nanoseconds.
     pub cost_ns: f64,
     /// What was concluded.
@@ -99,7 +107,7 @@ pub(crate) enum Leave {
     All,
     /// A share of the best tier, to see whether it pays.
     Share(f64),
-    /// Nothing: a trial is under way, or the last one did not pay.
+    /// Nothing: a first trial is under way, or the last one did not pay.
     Nothing,
 }
 
@@ -112,6 +120,7 @@ pub(crate) struct Trials {
     held_until_ms: u64,
     doublings: u32,
     open: Option<Trial>,
+    evidence: Evidence,
     /// Instructions per second of the latest intervals.
     speeds: VecDeque<f64>,
     samples_with_latency: u64,
@@ -159,15 +168,16 @@ impl Trials {
         if !self.measures(interval) {
             return Leave::All;
         }
+        let share = gate.canary * RAMP.powi(self.paid.min(i32::MAX as u32) as i32);
         match () {
-            () if self.open.is_some() || now_ms < self.held_until_ms => Leave::Nothing,
+            () if now_ms < self.held_until_ms => Leave::Nothing,
+            // Where moving has paid time and again, nothing waits for one more verdict.
+            () if share >= 1.0 => Leave::All,
+            () if self.open.is_some() => Leave::Nothing,
             () if self.samples_with_latency == 0 && self.speeds.len() < BASELINE_MIN => {
                 Leave::Nothing
             }
-            () => {
-                let share = gate.canary * RAMP.powi(self.paid.min(i32::MAX as u32) as i32);
-                if share >= 1.0 { Leave::All } else { Leave::Share(share) }
-            }
+            () => Leave::Share(share),
         }
     }
 
@@ -270,12 +280,12 @@ impl Trials {
         }
         let trial = self.open.take()?;
         let measured = self.measures(interval).then(|| self.measure(ledger, &trial)).flatten();
-        let verdict = self.verdict(&trial, gate, measured);
+        let verdict = self.verdict(&trial, gate, measured.as_ref());
         let now_ms = ledger.now_ms();
         let mut back = Vec::new();
         match (verdict, gate) {
             (Verdict::NotPaid | Verdict::TakenBack, Some(gate)) => {
-                self.paid = 0;
+                (self.paid, self.evidence) = (0, Evidence::default());
                 let wait_ms = gate.settle_s * 1e3 * f64::from(1 << self.doublings);
                 self.held_until_ms = now_ms + wait_ms as u64;
                 self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
@@ -295,14 +305,20 @@ impl Trials {
             moves: trial.moved.len() as u64,
             moved_bytes: trial.moved.iter().map(|moved| moved.moved_bytes).sum(),
             expected_ns_per_s: trial.expected_ns_per_s,
-            measured_ns_per_s: measured,
+            measured_ns_per_s: measured.as_ref().map(Measured::ns_per_s),
+            samples: measured.map_or(0.0, |measured| measured.samples),
             cost_ns: trial.cost_ns,
             verdict,
         };
         Some((judged, back))
     }
 
-    fn verdict(&self, trial: &Trial, gate: Option<&Benefit>, measured: Option<f64>) -> Verdict {
+    fn verdict(
+        &mut self,
+        trial: &Trial,
+        gate: Option<&Benefit>,
+        measured: Option<&Measured>,
+    ) -> Verdict {
         let promotions = trial.moved.iter().filter(|one| one.asked.reason == Reason::Promote);
         let add = |(moved, short), one: &Moved| (moved + one.moved_bytes, short + one.short_bytes);
         let (moved_bytes, short_bytes) = promotions.fold((0, 0), add);
@@ -310,12 +326,15 @@ impl Trials {
             return Verdict::Unmeasured; // Little came of it, which says nothing of moving.
         }
         match (gate, measured) {
-            (Some(gate), Some(ns_per_s)) => {
-                let (saved, cost) = (ns_per_s * gate.horizon_s, trial.cost_ns * gate.margin);
-                match () {
-                    () if saved > cost => Verdict::Paid,
-                    () if -saved > cost => Verdict::TakenBack,
-                    () => Verdict::NotPaid,
+            (Some(gate), Some(measured)) => {
+                let needed_ns_per_s = trial.cost_ns * gate.margin / gate.horizon_s;
+                if measured.did_harm(needed_ns_per_s) {
+                    return Verdict::TakenBack;
+                }
+                match self.evidence.weigh(measured, needed_ns_per_s) {
+                    Finding::Paid => Verdict::Paid,
+                    Finding::NotPaid => Verdict::NotPaid,
+                    Finding::Unclear => Verdict::Unclear,
                 }
             }
             (Some(_), None) if self.has_lost(trial) => Verdict::TakenBack,
@@ -325,25 +344,31 @@ impl Trials {
     }
 
     /// Stall time saved per second, by the latencies of what was moved.
-    fn measure(&self, ledger: &Ledger, trial: &Trial) -> Option<f64> {
+    fn measure(&self, ledger: &Ledger, trial: &Trial) -> Option<Measured> {
         if self.samples_with_latency < trial.samples_before + SAMPLES_MIN {
             return None;
         }
-        let fade = trial.fade(ledger)?;
+        let (fade, intervals) = (trial.fade(ledger)?, f64::from(trial.since?));
+        let samples_per_rate = f64::from(ledger.samples_per_rate()) * intervals;
+        if samples_per_rate <= 0.0 {
+            return None;
+        }
         let parallelism = f64::from(ledger.config().parallelism);
-        let (mut saved, mut is_known) = (0.0, false);
+        let mut measured = Measured::default();
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
             let (accesses_per_s, cost_ns_per_s) = moved.heat_since(ledger, fade);
             // Load changes all latencies: those of before say less than what others see now.
             let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
             let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
-            is_known |= stall_ns > 0.0;
+            measured.sample_ns_per_s = measured.sample_ns_per_s.max(stall_ns / samples_per_rate);
             // What nobody came back to saved nothing.
             if accesses_per_s > 0.0 && stall_ns > 0.0 {
-                saved += accesses_per_s * stall_ns - cost_ns_per_s.max(0.0);
+                let saved_ns_per_s = accesses_per_s * stall_ns - cost_ns_per_s.max(0.0);
+                measured.samples += accesses_per_s * samples_per_rate;
+                measured.add(saved_ns_per_s);
             }
         }
-        is_known.then_some(saved)
+        (measured.sample_ns_per_s > 0.0).then_some(measured)
     }
 
     /// Whether the programs run slower than before.

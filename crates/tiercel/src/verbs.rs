@@ -79,6 +79,7 @@ fn judged(summary: &Summary) -> String {
         ("moved", Right),
         ("expected", Right),
         ("measured", Right),
+        ("samples", Right),
         ("cost", Right),
         ("verdict", Left),
     ]);
@@ -88,6 +89,7 @@ fn judged(summary: &Summary) -> String {
         let verdict = match one.verdict {
             Verdict::Paid => "paid",
             Verdict::NotPaid => "did not pay; nothing more is promoted for a while",
+            Verdict::Unclear => "too few samples to tell; as much again is tried",
             Verdict::TakenBack => "did harm, taken back",
             Verdict::Unmeasured => "nobody measures it: no sampled latency, no counters",
         };
@@ -96,6 +98,7 @@ fn judged(summary: &Summary) -> String {
             short_bytes(one.moved_bytes),
             rate(one.expected_ns_per_s),
             one.measured_ns_per_s.map_or("-".to_owned(), rate),
+            format!("{:.0}", one.samples),
             format!("{:.2}ms", one.cost_ns / 1e6),
             format!("{verdict}{kind}"),
         ]);

@@ -1,0 +1,147 @@
+//! What trials say of whether moving pays, and how sure that is.
+//! In: stall time that moves saved and lost, by how many samples. Out: paid, not paid beyond
+//! chance, or neither. Knows nothing of extents and nodes.
+//!
+//! A sample stands for thousands of accesses, so what moves saved comes in steps of g, what one
+//! sample is worth, and their number is that of a Poisson process. Of moves that save just what they
+//! cost, b a second, b / g samples come, give or take its root:
+//!
+//! ```text
+//! variance = g x (b + 2 x lost)          what was lost is measured as well, and has to be made up
+//! not paid = saved + 1.64 x sqrt(variance) < b
+//! ```
+//! of sums over trials, so that several tell what one cannot. Those that paid weigh half at the
+//! next one; those that were unclear weigh all, and there are a few in a row at most: what cannot be
+//! told from nothing is not worth more.
+
+/// Standard deviations beyond which it is no chance: one time in twenty.
+const DEVIATIONS: f64 = 1.64;
+
+/// Weight of trials that paid at the next one.
+const KEPT: f64 = 0.5;
+
+/// Trials in a row that may be unclear.
+const UNCLEAR_MAX: u32 = 4;
+
+/// What trials say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Finding {
+    Paid,
+    NotPaid,
+    Unclear,
+}
+
+/// What the moves of a trial did, nanoseconds of stall per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measured {
+    saved_ns_per_s: f64,
+    lost_ns_per_s: f64,
+    /// What a sample more or less is worth, at most.
+    pub(crate) sample_ns_per_s: f64,
+    /// Samples of what was moved.
+    pub(crate) samples: f64,
+}
+
+/// Sums over trials since the last finding that it did not pay.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evidence {
+    saved_ns_per_s: f64,
+    needed_ns_per_s: f64,
+    variance: f64,
+    unclear: u32,
+}
+
+impl Measured {
+    /// One move's part; negative where it lost.
+    pub(crate) fn add(&mut self, saved_ns_per_s: f64) {
+        if saved_ns_per_s < 0.0 {
+            self.lost_ns_per_s -= saved_ns_per_s;
+        } else {
+            self.saved_ns_per_s += saved_ns_per_s;
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn ns_per_s(&self) -> f64 {
+        self.saved_ns_per_s - self.lost_ns_per_s
+    }
+
+    /// Whether going back would pay, beyond chance.
+    pub(crate) fn did_harm(&self, needed_ns_per_s: f64) -> bool {
+        let variance = self.sample_ns_per_s * (self.saved_ns_per_s + self.lost_ns_per_s);
+        self.ns_per_s() + DEVIATIONS * variance.sqrt() < -needed_ns_per_s
+    }
+}
+
+impl Evidence {
+    /// One more trial, which had to save this much to pay.
+    pub(crate) fn weigh(&mut self, measured: &Measured, needed_ns_per_s: f64) -> Finding {
+        let lost = 2.0 * measured.lost_ns_per_s;
+        self.saved_ns_per_s += measured.ns_per_s();
+        self.needed_ns_per_s += needed_ns_per_s;
+        self.variance += measured.sample_ns_per_s * (needed_ns_per_s + lost);
+        let missing_ns_per_s = self.needed_ns_per_s - self.saved_ns_per_s;
+        self.unclear += 1;
+        match () {
+            () if missing_ns_per_s < 0.0 => {
+                self.saved_ns_per_s *= KEPT;
+                self.needed_ns_per_s *= KEPT;
+                self.variance *= KEPT * KEPT;
+                self.unclear = 0;
+                Finding::Paid
+            }
+            () if missing_ns_per_s > DEVIATIONS * self.variance.sqrt()
+                || self.unclear >= UNCLEAR_MAX =>
+            {
+                *self = Evidence::default();
+                Finding::NotPaid
+            }
+            () => Finding::Unclear,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(saved_ns_per_s: f64, lost_ns_per_s: f64) -> Measured {
+        Measured { saved_ns_per_s, lost_ns_per_s, sample_ns_per_s: 1.0, samples: saved_ns_per_s }
+    }
+
+    fn after(trials: &[(f64, f64)]) -> Finding {
+        let mut evidence = Evidence::default();
+        let one = |(saved, needed): &(f64, f64)| evidence.weigh(&measured(*saved, 0.0), *needed);
+        trials.iter().map(one).last().expect("a trial")
+    }
+
+    #[test]
+    fn few_samples_are_not_evidence_and_many_are() {
+        assert_eq!(after(&[(3.0, 4.0)]), Finding::Unclear);
+        assert_eq!(after(&[(0.0, 2.0)]), Finding::Unclear);
+        assert_eq!(after(&[(0.0, 3.0)]), Finding::NotPaid);
+        assert_eq!(after(&[(75.0, 100.0)]), Finding::NotPaid);
+        assert_eq!(after(&[(101.0, 100.0)]), Finding::Paid);
+    }
+
+    #[test]
+    fn what_single_trials_cannot_say_several_can() {
+        assert_eq!(after(&[(2.0, 4.0)]), Finding::Unclear);
+        assert_eq!(after(&[(2.0, 4.0), (2.0, 4.0), (2.0, 4.0)]), Finding::NotPaid);
+        assert_eq!(after(&[(64.0, 20.0), (0.0, 20.0)]), Finding::Paid);
+        assert_eq!(after(&[(64.0, 20.0), (0.0, 20.0), (0.0, 20.0)]), Finding::NotPaid);
+    }
+
+    #[test]
+    fn what_stays_unclear_does_not_pay() {
+        assert_eq!(after(&[(0.0, 0.01); 3]), Finding::Unclear);
+        assert_eq!(after(&[(0.0, 0.01); 4]), Finding::NotPaid);
+    }
+
+    #[test]
+    fn harm_is_taken_back_only_beyond_chance() {
+        assert!(!measured(0.0, 4.0).did_harm(1.0));
+        assert!(measured(0.0, 5.0).did_harm(1.0));
+        assert!(!measured(40.0, 55.0).did_harm(1.0), "as much noise as harm");
+    }
+}
