@@ -15,7 +15,7 @@
 //! alone (a short move); shorter calls confine that to its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
@@ -127,9 +127,10 @@ impl<K: Kernel> KernelMover<K> {
     fn flush(&mut self, batch: &mut Vec<OsPage>, outcomes: &mut [Outcome]) {
         let Some(first) = batch.first() else { return };
         let (pid, to) = (outcomes[first.owner].asked.pid, outcomes[first.owner].asked.to);
-        let started = Instant::now();
-        self.settle(pid, to, batch);
-        let took_ns = started.elapsed().as_nanos() as u64;
+        // The CPU time it takes, not what others had of that CPU meanwhile; an insider's is its own.
+        let began = thread_time();
+        let waited = self.settle(pid, to, batch);
+        let took_ns = (thread_time().saturating_sub(began) + waited).as_nanos() as u64;
         let (length, bytes) = (batch.len() as u64, self.os_page_bytes);
         for run in batch.chunk_by(|a, b| a.owner == b.owner) {
             let outcome = &mut outcomes[run[0].owner];
@@ -139,19 +140,20 @@ impl<K: Kernel> KernelMover<K> {
         batch.clear();
     }
 
-    /// Brings every OS page of the batch to its final place.
-    fn settle(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) {
+    /// Brings every OS page of the batch to its final place. Answers how long the process itself
+    /// was waited for.
+    fn settle(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) -> Duration {
         let all: Vec<usize> = (0..batch.len()).collect();
         self.locate(pid, to, batch, &all);
-        self.ask_insider(pid, to, batch);
+        let waited = self.ask_insider(pid, to, batch);
         for round in 0..ROUNDS {
             let waiting: Vec<usize> = all.iter().copied().filter(|&i| batch[i].waits()).collect();
             if waiting.is_empty() {
-                return;
+                break;
             }
             if self.full.contains(&to) {
                 waiting.iter().for_each(|&i| batch[i].said = Some(Failure::NoMemory));
-                return;
+                break;
             }
             let (attempt, heads) = self.heads_first(round, batch, &waiting);
             for piece in attempt.chunks(BATCH_OS_PAGES >> (ROUND_SHIFT * round)) {
@@ -166,11 +168,12 @@ impl<K: Kernel> KernelMover<K> {
                 self.huge_expected = batch[head + 1].place == Place::Moved;
             }
         }
+        waited
     }
 
-    /// Lets the process move what waits, if it does.
-    fn ask_insider(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) {
-        let Some(insiders) = &self.insiders else { return };
+    /// Lets the process move what waits, if it does. Answers how long that took.
+    fn ask_insider(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) -> Duration {
+        let Some(insiders) = &self.insiders else { return Duration::ZERO };
         let waiting: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].waits()).collect();
         let bytes = self.os_page_bytes;
         let mut ranges: Vec<Range> = Vec::new();
@@ -180,11 +183,15 @@ impl<K: Kernel> KernelMover<K> {
                 _ => ranges.push(Range { addr: batch[index].addr, bytes }),
             }
         }
-        if !ranges.is_empty() && insiders.move_own(pid, &ranges, to) {
+        let began = Instant::now();
+        let has_moved = !ranges.is_empty() && insiders.move_own(pid, &ranges, to);
+        let waited = began.elapsed();
+        if has_moved {
             let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
             self.locate(pid, to, batch, &waiting);
             self.note_room_left(batch, &waiting, &before);
         }
+        waited
     }
 
     /// Asks where the OS pages at these indices are.
@@ -388,6 +395,12 @@ impl OsPage {
     fn waits(&self) -> bool {
         matches!(self.place, Place::Elsewhere(_)) && matches!(self.said, None | Some(Failure::Busy))
     }
+}
+
+/// CPU time this thread has had.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 fn blank(asked: &Move) -> Outcome {

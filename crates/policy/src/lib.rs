@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod assign;
+mod audit;
 mod budget;
 mod config;
 mod decision;

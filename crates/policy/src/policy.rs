@@ -9,6 +9,7 @@ use tiercel_ledger::{Beliefs, ExtentId, Forecast, Ledger, TickSummary, WITNESSES
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
+use crate::audit::Audit;
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
 use crate::decision::{BirthPlan, Decision, Problem, Summary};
@@ -67,6 +68,7 @@ pub struct Policy {
     cost: MoveCost,
     recent: Recent,
     trials: Trials,
+    audit: Audit,
     forecast: Forecast,
     /// Time since the last assignment.
     since_ms: u64,
@@ -93,6 +95,7 @@ impl Policy {
             cost: MoveCost::new(cost),
             recent: Recent::default(),
             trials: Trials::default(),
+            audit: Audit::default(),
             forecast: Forecast::default(),
             since_ms: 0,
             full: BTreeSet::new(),
@@ -113,6 +116,7 @@ impl Policy {
         }
         self.cost.learn(outcome);
         self.trials.outcome(outcome);
+        self.audit.outcome(outcome);
     }
 
     /// Cost of moving a byte to a node, as far as learned, nanoseconds.
@@ -133,6 +137,9 @@ impl Policy {
         self.note_peaks(ledger, budgets);
         let mut decision = Decision::default();
         self.trials.observe(ledger, interval);
+        if let Some(benefit) = self.config.gate.benefit().filter(|_| !interval.is_modelled) {
+            self.audit.observe(ledger, interval.elapsed_ms, benefit.horizon_s);
+        }
         let verdict = self.trigger.tick(&self.config.trigger, interval);
         decision.trigger = verdict.why;
         decision.problems.extend(verdict.problem);
@@ -316,6 +323,7 @@ impl Policy {
                 moves: &mut moves,
                 recent: &mut self.recent,
                 cost: &self.cost,
+                share: self.audit.share(),
                 bytes_left: allowance(&self.config.gate, self.since_ms),
                 leave,
                 canary,

@@ -394,7 +394,7 @@ fn wish(asked: &Move) -> (u32, u64, NodeId) {
 
 /// Accesses per second and stall time per second of the extents in a move's range: it may have been
 /// split, or joined with others, since.
-fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
+pub(crate) fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
     let (mut at, end) = (asked.addr, asked.addr + asked.bytes);
     let mut sums = (0.0, 0.0);
     while at < end {
