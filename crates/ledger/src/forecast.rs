@@ -55,22 +55,19 @@ struct Witness {
 }
 
 impl Forecast {
-    /// Notes what is believed of an extent, before corrections; beyond [`WITNESSES_MAX`] nothing.
-    pub fn note(&mut self, extent: &Extent, beliefs: &Beliefs) {
-        if self.witnesses.len() >= WITNESSES_MAX {
-            return;
+    /// Notes what is believed of some extents, before corrections: as many as there is room for,
+    /// those with samples of their own first. It is they that a policy moves, and they are few.
+    pub fn note<'a>(&mut self, extents: impl Iterator<Item = Extent<'a>>, beliefs: &Beliefs) {
+        let mut cold = Vec::new();
+        for extent in extents {
+            let witness = Witness::of(&extent, beliefs);
+            let witnesses = if witness.class > 0 { &mut self.witnesses } else { &mut cold };
+            if witnesses.len() < WITNESSES_MAX {
+                witnesses.push(witness);
+            }
         }
-        let (believed, samples) = beliefs.uncorrected(extent);
-        self.witnesses.push(Witness {
-            pid: extent.pid,
-            addr: extent.addr,
-            bytes: extent.bytes,
-            born_ms: extent.born_ms,
-            class: class(samples),
-            believed_per_s: believed.accesses_per_s(),
-            accesses_per_s: extent.accesses_per_s(),
-            as_of_ms: extent.as_of_ms,
-        });
+        cold.truncate(WITNESSES_MAX - self.witnesses.len());
+        self.witnesses.append(&mut cold);
     }
 
     /// Looks at what was noted again, once an interval has passed, and forgets it.
@@ -106,6 +103,22 @@ impl Forecast {
 
     pub(crate) fn tallies(&self) -> [Tally; CLASSES] {
         self.tallies
+    }
+}
+
+impl Witness {
+    fn of(extent: &Extent, beliefs: &Beliefs) -> Witness {
+        let (believed, samples) = beliefs.uncorrected(extent);
+        Witness {
+            pid: extent.pid,
+            addr: extent.addr,
+            bytes: extent.bytes,
+            born_ms: extent.born_ms,
+            class: class(samples),
+            believed_per_s: believed.accesses_per_s(),
+            accesses_per_s: extent.accesses_per_s(),
+            as_of_ms: extent.as_of_ms,
+        }
     }
 }
 

@@ -502,7 +502,7 @@ fn lasting(wanders: bool) -> f32 {
         world.tick();
         let beliefs = world.ledger.beliefs();
         forecast.observe(&world.ledger);
-        world.ledger.extents().for_each(|extent| forecast.note(&extent, &beliefs));
+        forecast.note(world.ledger.extents(), &beliefs);
     }
     let extent = world.ledger.find(PID, page(hot) * OS_PAGE).expect("lives");
     let mut beliefs = world.ledger.beliefs();

@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! variance = g x (b + 2 x lost)          what was lost is measured as well, and has to be made up
-//! not paid = saved + 1.64 x sqrt(variance) < b
+//! not paid = saved - lost + 1.64 x sqrt(variance) < b
+//! paid     = saved - lost - sqrt(g x (saved + lost)) > b
 //! ```
 //! of sums over trials, so that several tell what one cannot. Those that paid weigh half at the
 //! next one; those that were unclear weigh all, and there are a few in a row at most: what cannot be
@@ -16,6 +17,9 @@
 
 /// Standard deviations beyond which it is no chance: one time in twenty.
 const DEVIATIONS: f64 = 1.64;
+
+/// To go on needs less than to stop: what follows is judged again.
+const DEVIATIONS_TO_GO_ON: f64 = 1.0;
 
 /// Weight of trials that paid at the next one.
 const KEPT: f64 = 0.5;
@@ -47,6 +51,9 @@ pub(crate) struct Measured {
 pub(crate) struct Evidence {
     saved_ns_per_s: f64,
     needed_ns_per_s: f64,
+    /// If they saved just what they had to.
+    variance_of_needed: f64,
+    /// As measured.
     variance: f64,
     unclear: u32,
 }
@@ -68,8 +75,11 @@ impl Measured {
 
     /// Whether going back would pay, beyond chance.
     pub(crate) fn did_harm(&self, needed_ns_per_s: f64) -> bool {
-        let variance = self.sample_ns_per_s * (self.saved_ns_per_s + self.lost_ns_per_s);
-        self.ns_per_s() + DEVIATIONS * variance.sqrt() < -needed_ns_per_s
+        self.ns_per_s() + DEVIATIONS * self.variance().sqrt() < -needed_ns_per_s
+    }
+
+    fn variance(&self) -> f64 {
+        self.sample_ns_per_s * (self.saved_ns_per_s + self.lost_ns_per_s)
     }
 }
 
@@ -79,18 +89,20 @@ impl Evidence {
         let lost = 2.0 * measured.lost_ns_per_s;
         self.saved_ns_per_s += measured.ns_per_s();
         self.needed_ns_per_s += needed_ns_per_s;
-        self.variance += measured.sample_ns_per_s * (needed_ns_per_s + lost);
+        self.variance_of_needed += measured.sample_ns_per_s * (needed_ns_per_s + lost);
+        self.variance += measured.variance();
         let missing_ns_per_s = self.needed_ns_per_s - self.saved_ns_per_s;
         self.unclear += 1;
         match () {
-            () if missing_ns_per_s < 0.0 => {
+            () if -missing_ns_per_s > DEVIATIONS_TO_GO_ON * self.variance.sqrt() => {
                 self.saved_ns_per_s *= KEPT;
                 self.needed_ns_per_s *= KEPT;
+                self.variance_of_needed *= KEPT * KEPT;
                 self.variance *= KEPT * KEPT;
                 self.unclear = 0;
                 Finding::Paid
             }
-            () if missing_ns_per_s > DEVIATIONS * self.variance.sqrt()
+            () if missing_ns_per_s > DEVIATIONS * self.variance_of_needed.sqrt()
                 || self.unclear >= UNCLEAR_MAX =>
             {
                 *self = Evidence::default();
@@ -121,15 +133,17 @@ mod tests {
         assert_eq!(after(&[(0.0, 2.0)]), Finding::Unclear);
         assert_eq!(after(&[(0.0, 3.0)]), Finding::NotPaid);
         assert_eq!(after(&[(75.0, 100.0)]), Finding::NotPaid);
-        assert_eq!(after(&[(101.0, 100.0)]), Finding::Paid);
+        assert_eq!(after(&[(101.0, 100.0)]), Finding::Unclear);
+        assert_eq!(after(&[(112.0, 100.0)]), Finding::Paid);
+        assert_eq!(after(&[(1.0, 0.1)]), Finding::Unclear, "one sample is none");
     }
 
     #[test]
     fn what_single_trials_cannot_say_several_can() {
         assert_eq!(after(&[(2.0, 4.0)]), Finding::Unclear);
         assert_eq!(after(&[(2.0, 4.0), (2.0, 4.0), (2.0, 4.0)]), Finding::NotPaid);
-        assert_eq!(after(&[(64.0, 20.0), (0.0, 20.0)]), Finding::Paid);
-        assert_eq!(after(&[(64.0, 20.0), (0.0, 20.0), (0.0, 20.0)]), Finding::NotPaid);
+        assert_eq!(after(&[(80.0, 20.0), (0.0, 20.0)]), Finding::Paid);
+        assert_eq!(after(&[(80.0, 20.0), (0.0, 20.0), (0.0, 20.0)]), Finding::NotPaid);
     }
 
     #[test]

@@ -24,6 +24,9 @@ use crate::trigger::TriggerState;
 /// come without a warning.
 const KEPT_PARTS: u64 = 8;
 
+/// Extents among which those are chosen that tell whether beliefs come true.
+const LOOKED_AT_MAX: usize = 8 * WITNESSES_MAX;
+
 /// So large a part of a limit at most is given up where moves find no room.
 const SHORT_PARTS: u64 = 4;
 /// What was missing is forgotten by this part at each assignment: whoever held it may have gone.
@@ -384,16 +387,14 @@ impl Policy {
         (lists, beliefs)
     }
 
-    /// Some of the candidates, evenly, are looked at again at the next assignment.
+    /// Some of the candidates are looked at again at the next assignment.
     fn note_beliefs(&mut self, ledger: &Ledger, beliefs: &Beliefs, lists: &[Vec<Candidate>]) {
         if self.config.gate == Gate::None {
             return;
         }
-        let step = lists.iter().map(Vec::len).sum::<usize>() / WITNESSES_MAX + 1;
+        let step = lists.iter().map(Vec::len).sum::<usize>() / LOOKED_AT_MAX + 1;
         let ids = lists.iter().flatten().step_by(step).map(Candidate::id);
-        for extent in ids.filter_map(|id| ledger.extent(id)) {
-            self.forecast.note(&extent, beliefs);
-        }
+        self.forecast.note(ids.filter_map(|id| ledger.extent(id)), beliefs);
     }
 
     fn report(&self, ledger: &Ledger, seen: Seen, decision: &mut Decision) {
