@@ -174,7 +174,7 @@ impl Policy {
                 && !books.iter().any(Books::holds_too_much);
             if !is_idle {
                 self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
-                self.trials.begin(ledger, &decision.moves, leave);
+                self.trials.begin(ledger, &decision.moves, leave, self.audit.share());
             }
             self.since_ms = 0;
             self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));

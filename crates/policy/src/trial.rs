@@ -82,6 +82,9 @@ pub struct Judged {
     pub moved_bytes: u64,
     /// Stall time they were expected to save, nanoseconds per second.
     pub expected_ns_per_s: f64,
+    /// What of that was believed, as earlier gains came true: a factor.
+    #[serde(default = "whole")]
+    pub believed: f64,
     /// What they saved, by the latencies of what was moved; `None` where nobody measures them.
     pub measured_ns_per_s: Option<f64>,
     /// Samples of what was moved that this goes by.
@@ -91,6 +94,10 @@ pub struct Judged {
     pub cost_ns: f64,
     /// What was concluded.
     pub verdict: Verdict,
+}
+
+fn whole() -> f64 {
+    1.0
 }
 
 impl Judged {
@@ -134,6 +141,7 @@ struct Trial {
     /// Where in `moved` a wish is.
     by_wish: HashMap<(u32, u64, NodeId), usize>,
     expected_ns_per_s: f64,
+    believed: f64,
     cost_ns: f64,
     /// Outcomes that are still to come.
     awaited: usize,
@@ -210,7 +218,7 @@ impl Trials {
     }
 
     /// These moves were asked for.
-    pub(crate) fn begin(&mut self, ledger: &Ledger, moves: &[Move], leave: Leave) {
+    pub(crate) fn begin(&mut self, ledger: &Ledger, moves: &[Move], leave: Leave, believed: f64) {
         if self.open.is_some() || !moves.iter().any(|asked| asked.reason == Reason::Promote) {
             return;
         }
@@ -234,6 +242,7 @@ impl Trials {
             asked_ms: ledger.now_ms(),
             canary: matches!(leave, Leave::Share(_)),
             expected_ns_per_s: moves.iter().map(|asked| asked.gain_ns_per_s).sum(),
+            believed,
             cost_ns: 0.0,
             awaited: moved.len(),
             by_wish: by_wish.collect(),
@@ -305,6 +314,7 @@ impl Trials {
             moves: trial.moved.len() as u64,
             moved_bytes: trial.moved.iter().map(|moved| moved.moved_bytes).sum(),
             expected_ns_per_s: trial.expected_ns_per_s,
+            believed: trial.believed,
             measured_ns_per_s: measured.as_ref().map(Measured::ns_per_s),
             samples: measured.map_or(0.0, |measured| measured.samples),
             cost_ns: trial.cost_ns,
