@@ -57,7 +57,7 @@ const WAYS: [(&str, &str); 4] = [
 ];
 const TOUCHES: [(&str, &str); 2] = [("0", "read"), ("1", "written")];
 
-/// The longest that anybody should wait, us (the issue: 1 ms while a GiB moves).
+/// The longest that anybody should wait, us, however much moves: what one wait in a GiB may be.
 const STALL_LIMIT_US: f64 = 1000.0;
 
 /// By kind and whether it is written meanwhile.
