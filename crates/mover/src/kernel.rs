@@ -127,7 +127,7 @@ impl<K: Kernel> KernelMover<K> {
     fn flush(&mut self, batch: &mut Vec<OsPage>, outcomes: &mut [Outcome]) {
         let Some(first) = batch.first() else { return };
         let (pid, to) = (outcomes[first.owner].asked.pid, outcomes[first.owner].asked.to);
-        // The CPU time it takes, not what others had of that CPU meanwhile; an insider's is its own.
+        // The CPU time it takes, not what others had of that CPU meanwhile.
         let began = thread_time();
         let waited = self.settle(pid, to, batch);
         let took_ns = (thread_time().saturating_sub(began) + waited).as_nanos() as u64;

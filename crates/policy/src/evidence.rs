@@ -3,8 +3,8 @@
 //! chance, or neither. Knows nothing of extents and nodes.
 //!
 //! A sample stands for thousands of accesses, so what moves saved comes in steps of g, what one
-//! sample is worth, and their number is that of a Poisson process. Of moves that save just what they
-//! cost, b a second, b / g samples come, give or take its root:
+//! sample is worth, and their number is that of a Poisson process. Of moves that save just what
+//! they cost, b a second, b / g samples come, give or take its root:
 //!
 //! ```text
 //! variance = g x (b + 2 x lost)          what was lost is measured as well, and has to be made up
@@ -12,8 +12,8 @@
 //! paid     = saved - lost - sqrt(g x (saved + lost)) > b
 //! ```
 //! of sums over trials, so that several tell what one cannot. Those that paid weigh half at the
-//! next one; those that were unclear weigh all, and there are a few in a row at most: what cannot be
-//! told from nothing is not worth more.
+//! next one; those that were unclear weigh all, and there are a few in a row at most: what cannot
+//! be told from nothing is not worth more.
 
 /// Standard deviations beyond which it is no chance: one time in twenty.
 const DEVIATIONS: f64 = 1.64;
