@@ -144,9 +144,9 @@ static void give_homes(struct vmem_region *region, size_t first, size_t count) {
 /* Places for all its vpages, in as few runs as there is room for. */
 static bool back(struct vmem_region *region, size_t first, size_t count) {
     size_t vpage = vmem_vpage(region);
-    vmem_place home = vmem_take(region->node, count * vpage, vpage);
+    vmem_place home = vmem_take(region->node, count * vpage, vpage, true);
     if (!home && errno == ENOMEM && vmem_drop_twins())
-        home = vmem_take(region->node, count * vpage, vpage);
+        home = vmem_take(region->node, count * vpage, vpage, true);
     if (!home)
         return errno == ENOMEM && count > 1 && back(region, first, count / 2) &&
                back(region, first + count / 2, count - count / 2);

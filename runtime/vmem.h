@@ -37,7 +37,7 @@
 #define VMEM_REGIONS_MAX 4096u
 #define VMEM_UNIT ((size_t)2 << 20)           /* segments are multiples of this, bytes */
 #define VMEM_SEGMENT_BYTES ((size_t)64 << 20) /* usual size of a segment */
-#define VMEM_PIECE ((size_t)4 << 20) /* moved under one lock; the longest stall goes by it */
+#define VMEM_PIECE ((size_t)2 << 20) /* moved under one lock; the longest stall goes by it */
 
 /* ---- Segments and their vpages (vmem_segment.c) ---------------------------------------------- */
 
@@ -45,6 +45,7 @@ struct vmem_segment {
     char *shared;    /* NULL: an empty slot */
     char *private;   /* pieces of it are used up by forks */
     uint64_t *taken; /* a bit for each OS page */
+    uint64_t *stale; /* likewise: not taken, and holds what it held */
     size_t pages;    /* OS pages */
     size_t taken_pages;
     size_t hint; /* where the search for room begins, OS pages */
@@ -94,10 +95,10 @@ TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes, bool 
 /* What is not taken is emptied, and everything may be used again: no child maps any of it. */
 TCL_HIDDEN void vmem_thaw(void);
 
-/* `bytes` of one piece on `node`, zeroed, at a multiple of `align` bytes; 0 and ENOMEM (exhausted),
- * ENOSYS (no memfd). */
-TCL_HIDDEN vmem_place vmem_take(int node, size_t bytes, size_t align);
-/* They are empty from now on. */
+/* `bytes` of one piece on `node` at a multiple of `align` bytes, zeroed or as they come; 0 and
+ * ENOMEM (exhausted), ENOSYS (no memfd). */
+TCL_HIDDEN vmem_place vmem_take(int node, size_t bytes, size_t align, bool zeroed);
+/* They are empty from now on to all who take them zeroed. */
 TCL_HIDDEN void vmem_give(vmem_place place, size_t bytes);
 /* The mapping at `at` shows this place, and is kept from children of raw system calls. False: there
  * are too many mappings. */

@@ -8,8 +8,9 @@
  * these windows: mremap with an old size of 0 maps a piece of the shared one once more, mremap of a
  * piece of the private one moves it over a vregion.
  *
- * What comes back is emptied before anybody finds it again: memory of a pool is zeroed and stays,
- * memory of our own making goes back to the kernel.
+ * What comes back is emptied before anybody finds it again. Memory of our own making goes back to
+ * the kernel at once; memory of a pool stays, and is zeroed when somebody takes it who does not
+ * overwrite all of it: most goes to the next copy.
  */
 #include "vmem.h"
 #include <errno.h>
@@ -58,7 +59,7 @@ static void drop(struct vmem_segment *segment) {
     if (segment->private)
         tcl_os_munmap(segment->private, bytes);
     if (segment->taken)
-        tcl_os_munmap(segment->taken, segment->pages / 8);
+        tcl_os_munmap(segment->taken, segment->pages / 4);
     *segment = (struct vmem_segment){0};
 }
 
@@ -72,9 +73,10 @@ static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, 
     segment->shared = window(grant->memfd, bytes, MAP_SHARED);
     segment->private = window(grant->memfd, bytes, MAP_PRIVATE);
     syscall(SYS_close, grant->memfd);
-    void *taken = tcl_os_mmap(NULL, segment->pages / 8, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    segment->taken = taken == MAP_FAILED ? NULL : taken;
+    void *bits = tcl_os_mmap(NULL, segment->pages / 4, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    segment->taken = bits == MAP_FAILED ? NULL : bits;
+    segment->stale = segment->taken + segment->pages / WORD_BITS;
     if (segment->shared && segment->private && segment->taken)
         return true;
     if (segment->number)
@@ -115,16 +117,23 @@ static struct vmem_segment *fresh(int node, size_t bytes, size_t usual, bool hug
     return segment;
 }
 
+static bool has(const uint64_t *bits, size_t page) {
+    return bits[page / WORD_BITS] >> page % WORD_BITS & 1;
+}
+
 static bool is_taken(const struct vmem_segment *segment, size_t page) {
-    return segment->taken[page / WORD_BITS] >> page % WORD_BITS & 1;
+    return has(segment->taken, page);
+}
+
+static void note(uint64_t *bits, size_t page, size_t count, bool is_so) {
+    for (size_t i = page; i < page + count; i++) {
+        uint64_t bit = 1ull << i % WORD_BITS;
+        bits[i / WORD_BITS] = is_so ? bits[i / WORD_BITS] | bit : bits[i / WORD_BITS] & ~bit;
+    }
 }
 
 static void mark(struct vmem_segment *segment, size_t page, size_t count, bool taken) {
-    for (size_t i = page; i < page + count; i++) {
-        uint64_t bit = 1ull << i % WORD_BITS;
-        segment->taken[i / WORD_BITS] =
-            taken ? segment->taken[i / WORD_BITS] | bit : segment->taken[i / WORD_BITS] & ~bit;
-    }
+    note(segment->taken, page, count, taken);
     segment->taken_pages += taken ? count : -count;
 }
 
@@ -143,7 +152,27 @@ static size_t room(const struct vmem_segment *segment, size_t from, size_t to, s
     return SIZE_MAX;
 }
 
-static vmem_place take_from(struct vmem_segment *segment, size_t count, size_t align) {
+/* Nothing of it is read by whoever takes it next. */
+static void zero(struct vmem_segment *segment, size_t page, size_t count) {
+    char *start = segment->shared + page * TCL_PAGE;
+    memset(start, 0, count * TCL_PAGE);
+    syscall(SYS_madvise, start, count * TCL_PAGE, MADV_DONTNEED);
+    note(segment->stale, page, count, false);
+}
+
+/* Memory of a pool stays there; but not what the kernel moved away. */
+static void scrub(struct vmem_segment *segment, vmem_place place, size_t bytes) {
+    char *start = vmem_shared(place);
+    bool is_home = vmem_node_of(place) == segment->node;
+    if (!is_home)
+        vmem_prefer(start, bytes, segment->node, 0);
+    if (segment->number && is_home)
+        note(segment->stale, vmem_page_of(place), bytes / TCL_PAGE, true);
+    else if (syscall(SYS_madvise, start, bytes, MADV_REMOVE))
+        zero(segment, vmem_page_of(place), bytes / TCL_PAGE);
+}
+
+static vmem_place take_from(struct vmem_segment *segment, size_t count, size_t align, bool zeroed) {
     if (segment->pages - segment->taken_pages < count)
         return 0;
     size_t page = room(segment, segment->hint, segment->pages, count, align);
@@ -153,10 +182,17 @@ static vmem_place take_from(struct vmem_segment *segment, size_t count, size_t a
         return 0;
     mark(segment, page, count, true);
     segment->hint = page + count;
+    for (size_t at = page, run; zeroed && at < page + count; at += run) {
+        bool is_stale = has(segment->stale, at);
+        for (run = 1; at + run < page + count && has(segment->stale, at + run) == is_stale;)
+            run++;
+        if (is_stale)
+            zero(segment, at, run);
+    }
     return vmem_place_of((unsigned)(segment - vmem_segments), page);
 }
 
-vmem_place vmem_take(int node, size_t bytes, size_t align) {
+vmem_place vmem_take(int node, size_t bytes, size_t align, bool zeroed) {
     size_t count = bytes / TCL_PAGE, step = align / TCL_PAGE;
     bool huge = align >= VMEM_UNIT;
     for (unsigned i = 0; i < segment_count; i++) {
@@ -164,26 +200,12 @@ vmem_place vmem_take(int node, size_t bytes, size_t align) {
         if (!segment->shared || segment->is_frozen || segment->is_arena || segment->node != node ||
             segment->is_huge != huge)
             continue;
-        vmem_place place = take_from(segment, count, step ? step : 1);
+        vmem_place place = take_from(segment, count, step ? step : 1, zeroed);
         if (place)
             return place;
     }
     struct vmem_segment *segment = fresh(node, bytes, VMEM_SEGMENT_BYTES, huge, true);
-    return segment ? take_from(segment, count, step ? step : 1) : 0;
-}
-
-/* Memory of a pool stays there; but not what the kernel moved away. */
-static void scrub(struct vmem_segment *segment, vmem_place place, size_t bytes) {
-    char *start = vmem_shared(place);
-    bool is_home = vmem_node_of(place) == segment->node;
-    if (!is_home)
-        vmem_prefer(start, bytes, segment->node, 0);
-    if (segment->number && is_home) {
-        memset(start, 0, bytes);
-        syscall(SYS_madvise, start, bytes, MADV_DONTNEED);
-    } else if (syscall(SYS_madvise, start, bytes, MADV_REMOVE)) {
-        memset(start, 0, bytes);
-    }
+    return segment ? take_from(segment, count, step ? step : 1, zeroed) : 0;
 }
 
 void vmem_give(vmem_place place, size_t bytes) {
