@@ -241,8 +241,9 @@ static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_
     for (size_t i = 0; i < bytes >> UNIT_SHIFT; i++)
         unit_arena[((*next - tcl_heap_range.base) >> UNIT_SHIFT) + i] = (uint8_t)(k + 1);
     uintptr_t start = *next;
-    if (!tcl_vmem_is_backing() || !tcl_vmem_back(start, bytes, start, arenas[k].node, false))
-        tcl_os_bind(start, bytes, arenas[k].node);
+    tcl_os_bind(start, bytes, arenas[k].node);
+    if (tcl_unlikely(tcl_vmem_is_backing()))
+        tcl_vmem_back(start, bytes, start, arenas[k].node, false);
     *next += bytes;
     return start;
 }

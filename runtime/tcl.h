@@ -121,8 +121,8 @@ TCL_HIDDEN extern __thread bool tcl_in_fork;
 
 /* ---- Vregions under the heap (vmem_arena.c) -------------------------------------------------- */
 
-/* From now on fresh memory of the heap is vregions; and what there is becomes one. In a program
- * with one thread only. `pools`: of the daemon's. */
+/* From now on this program can move memory of its heap, also what there is. `pools`: it is of the
+ * daemon's from the beginning, where the program has one thread. */
 TCL_HIDDEN void tcl_vmem_back_heap(bool pools);
 /* True when the heap asks for vregions. */
 TCL_HIDDEN bool tcl_vmem_is_backing(void);

@@ -100,7 +100,7 @@ static size_t count_of(const struct vmem_region *region) {
 static struct vmem_region *region_over(uintptr_t start, size_t bytes) {
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
-        if (region->start && !region->own && start < region->start + region->bytes &&
+        if (region->start && !region->is_heap && start < region->start + region->bytes &&
             region->start < start + bytes)
             return region;
     }
@@ -125,7 +125,7 @@ void vmem_drop_twin(struct vmem_region *region, size_t first, size_t count) {
 bool vmem_drop_twins(void) {
     bool was_any = vmem_twin_bytes > 0;
     for (unsigned i = 0; i < region_count; i++)
-        if (vmem_regions[i].start && !vmem_regions[i].own)
+        if (vmem_regions[i].start && !vmem_regions[i].is_heap)
             vmem_drop_twin(&vmem_regions[i], 0, count_of(&vmem_regions[i]));
     return was_any;
 }
@@ -183,7 +183,7 @@ static bool map(struct vmem_region *region, bool populate) {
 /* ---- Fork ------------------------------------------------------------------------------------ */
 
 static int prot_of(const struct vmem_region *region, size_t vpage) {
-    return region->own && region->twin[vpage] ? (int)region->twin[vpage] - 1 : region->prot;
+    return region->is_heap && region->twin[vpage] ? (int)region->twin[vpage] - 1 : region->prot;
 }
 
 /* Vpages from `first` in one run, with the same rights. */
@@ -227,7 +227,7 @@ void tcl_vmem_before_fork(void) {
         region->is_private = true;
         for (size_t first = 0, run; first < count; first += run) {
             run = alike(region, first, count - first);
-            if (!(region->home[first] & VMEM_FORKED))
+            if (vmem_home(region, first) && !(region->home[first] & VMEM_FORKED))
                 make_private(region, first, run);
         }
     }

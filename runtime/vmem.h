@@ -14,8 +14,9 @@
  * bytes: a replica made ahead, or the shadow a move left behind. A twin is believed only as far as
  * the kernel says that nothing was written since it was seen to be equal.
  *
- * Under the heap each stretch that an arena takes is a vregion with a segment of its own, and its
- * vpages lie there in their order until one is moved (vmem_arena.c).
+ * Under the heap each stretch that an arena takes is a vregion. With pools it has a segment of its
+ * own, and its vpages lie there in their order until one is moved; without it is private memory
+ * like any other until then, and its vpages have no home (vmem_arena.c).
  *
  * All of it is under one lock, which a move holds for a piece at a time. Who holds it waits for
  * nobody and allocates nothing: the heap's lock may be held outside of it.
@@ -89,9 +90,11 @@ static inline int vmem_node_of(vmem_place place) {
     return elsewhere ? elsewhere - 1 : vmem_segments[vmem_segment_of(place)].node;
 }
 
-/* A segment for a vregion under the heap, of exactly so many bytes; NULL and errno. `pools`: of the
- * daemon's. */
-TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes, bool pools);
+/* A segment for a vregion under the heap, of exactly so many bytes, of the daemon's pools if there
+ * is one for the node; NULL and errno. */
+TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes);
+/* A child may map some of them. */
+TCL_HIDDEN bool vmem_is_any_frozen(void);
 /* What is not taken is emptied, and everything may be used again: no child maps any of it. */
 TCL_HIDDEN void vmem_thaw(void);
 
@@ -143,8 +146,9 @@ TCL_HIDDEN bool vmem_scan(uintptr_t start, size_t bytes, void (*each)(struct vme
  * last scan. False, with nothing held up: it cannot be had. */
 TCL_HIDDEN bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
                           void *context);
-/* The same for a private mapping, whose memory is found at `aside` from then on. */
-TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside);
+/* The same for a private mapping, of a file or of none, whose memory is found at `aside` from then
+ * on. */
+TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file);
 /* No write is noted any longer. */
 TCL_HIDDEN void vmem_untrack(uintptr_t start, size_t bytes);
 /* Lets all wait no longer. */
@@ -160,10 +164,13 @@ struct vmem_region {
     int prot;
     int node;         /* where its memory is wished for; TCL_NODE_NONE: where it is */
     uint8_t shift;    /* of a vpage's size */
-    vmem_place *home; /* by vpage; 0 under the heap: in its order in the vregion's own segment */
+    vmem_place *home; /* by vpage; 0 under the heap: in its order in the vregion's own segment, or
+                         private memory where there is none */
     vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
     bool is_private;  /* every vpage is, since a fork, and was not moved since */
-    vmem_place own;   /* under the heap: where vpage 0 lies by itself; else 0 */
+    bool is_heap;     /* the allocator's, and not the program's own */
+    bool has_homes;   /* under the heap: some vpage is, or was, not in its own place */
+    vmem_place own;   /* under the heap with pools: where vpage 0 lies by itself; else 0 */
 };
 
 /* All vregions, under the lock; slots are empty where `start` is 0. */

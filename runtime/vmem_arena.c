@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem_arena.c: vregions under the heap.
- * In: stretches of the heap's range, what is freed of them, moves, forks. Out: memory that is
- * shared and that the runtime can move. Knows nothing of runs, blocks or records.
+ * In: stretches of the heap's range, what is freed of them, moves, forks. Out: memory that the
+ * runtime can move. Knows nothing of runs, blocks or records.
+ *
+ *   stretch of an arena    [ a  b  c  d  e ... ]     private memory, as any heap's
+ *                                  |
+ *   segment of a node      [ ...  c ... ]            where a move brought some of it
+ *
+ * Until it moves, memory of the heap is the kernel's to serve: shared memory would cost half as
+ * much again at each first touch, and twice as much when it is freed. What is freed after it moved
+ * is private memory again, and what moves on goes from segment to segment.
+ *
+ * With pools a stretch is memory of theirs from the beginning, and what comes back, or is freed,
+ * goes to its own place again, where the kernel joins the mappings:
  *
  *   stretch of an arena    [ a  b  c  d  e ... ]     one mapping
  *                            |  |      |  |
@@ -11,15 +22,14 @@
  *   segment of a node      [ ...  c ... ]            what a move brought there, and left a hole
  *
  * Vpages are 4 KiB: an extent may be as small, and a larger vpage would take its neighbours along.
- * A home of 0 says "in its own place", so that the tables of what never moved stay untouched; what
- * comes back, or is freed, goes to its own place again, where the kernel joins the mappings.
+ * A home of 0 says "in its own place", so that the tables of what never moved stay untouched.
  *
  * Only what has memory moves: a hole that was moved would be filled. What was swapped out looks
  * like a hole and stays too.
  *
- * After a fork (vmem.c) the stretch is private, and what is written since is there twice: in the
- * memfd, for the child, and as a copy of ours. When no child is left (a System V segment that is
- * only inherited tells how many map it) the first of the two is given back.
+ * After a fork (vmem.c) what had moved is private, and what is written of it since is there twice:
+ * in the memfd, for the child, and as a copy of ours. When no child is left (a System V segment
+ * that is only inherited tells how many map it) the first of the two is given back.
  */
 #include "track.h"
 #include "vmem.h"
@@ -54,15 +64,22 @@ static struct vmem_region *arena_over(uintptr_t start, size_t bytes) {
     struct vmem_region *first = NULL;
     for (unsigned i = 0; i < vmem_region_slots(); i++) {
         struct vmem_region *region = &vmem_regions[i];
-        if (region->own && region->start < start + bytes && start < region->start + region->bytes &&
-            (!first || region->start < first->start))
+        if (region->is_heap && region->start < start + bytes &&
+            start < region->start + region->bytes && (!first || region->start < first->start))
             first = region;
     }
     return first;
 }
 
+/* Its own one; NULL: it is private memory. */
 static struct vmem_segment *segment_of(const struct vmem_region *region) {
-    return &vmem_segments[vmem_segment_of(region->own)];
+    return region->own ? &vmem_segments[vmem_segment_of(region->own)] : NULL;
+}
+
+/* Vpages from `first` are not in their own place. */
+static bool is_moved(const struct vmem_region *region, size_t first) {
+    vmem_place home = region->home[first] & ~VMEM_FORKED;
+    return home && (!region->own || home != region->own + first);
 }
 
 /* ---- Taking stretches ------------------------------------------------------------------------ */
@@ -112,21 +129,29 @@ static void fill(uintptr_t at, size_t bytes, void *context) {
     memcpy(filling->to + (at - filling->start), (void *)at, bytes);
 }
 
-static bool back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
-    struct vmem_region *region = vmem_new_region(bytes / TCL_PAGE);
-    struct vmem_segment *segment = region ? vmem_arena_segment(node, bytes, has_pools) : NULL;
+/* Maps a segment of a pool there. 0: it cannot be had. */
+static vmem_place pooled(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
+    struct vmem_segment *segment = vmem_arena_segment(node, bytes);
     if (!segment)
-        return false;
+        return 0;
     vmem_place own = vmem_place_of((unsigned)(segment - vmem_segments), 0);
     struct filling filling = {start, segment->shared};
     if ((live && !each_present(start, bytes, false, fill, &filling)) ||
         !vmem_show(start, own, bytes)) {
         segment->is_arena = false;
         vmem_give(own, 0);
-        return false;
+        return 0;
     }
     if (open < start + bytes)
         syscall(SYS_mprotect, open, start + bytes - open, PROT_NONE);
+    return own;
+}
+
+static bool back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
+    struct vmem_region *region = vmem_new_region(bytes / TCL_PAGE);
+    vmem_place own = region && has_pools ? pooled(start, bytes, open, node, live) : 0;
+    if (!region || (has_pools && !own))
+        return false;
     *region = (struct vmem_region){.start = start,
                                    .bytes = bytes,
                                    .prot = RIGHTS,
@@ -134,6 +159,8 @@ static bool back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool l
                                    .shift = 12,
                                    .home = region->home,
                                    .twin = region->twin,
+                                   .is_private = !own,
+                                   .is_heap = true,
                                    .own = own};
     atomic_store(&is_any, true);
     return true;
@@ -154,7 +181,7 @@ bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool
 }
 
 void tcl_vmem_back_heap(bool pools) {
-    if (!vmem_is_alone()) {
+    if (pools && !vmem_is_alone()) {
         tcl_say("this program has threads before it begins: its heap stays ordinary memory");
         return;
     }
@@ -170,11 +197,13 @@ void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node) {
     int saved = errno;
     vmem_lock();
     struct vmem_region *region = arena_over(start, bytes);
-    if (region && region->start <= start && region->node != node) {
-        struct vmem_segment *segment = segment_of(region);
-        region->node = segment->node = node;
+    struct vmem_segment *segment = region ? segment_of(region) : NULL;
+    if (segment && region->start <= start && region->node != node) {
+        segment->node = node;
         segment->is_emulated = !vmem_prefer(segment->shared, region->bytes, node, 0);
     }
+    if (region)
+        region->node = node;
     vmem_unlock();
     errno = saved;
 }
@@ -186,12 +215,34 @@ static size_t sort_of(const struct vmem_region *region, size_t first, size_t cou
     return vmem_run(region, region->home, first, count);
 }
 
+/* Private memory again, whoever else maps what it showed. */
+static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
+    uintptr_t at = region->start + first * TCL_PAGE;
+    size_t bytes = count * TCL_PAGE;
+    vmem_place home = region->home[first];
+    if (!home)
+        return !syscall(SYS_madvise, at, bytes, MADV_DONTNEED);
+    void *to = (void *)at;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (tcl_os_mmap(to, bytes, RIGHTS, flags, -1, 0) != to)
+        return false;
+    vmem_prefer(to, bytes, region->node, 0);
+    for (size_t i = first; i < first + count; i++)
+        if (region->twin[i]) /* set by the program after it moved */
+            syscall(SYS_mprotect, region->start + i * TCL_PAGE, TCL_PAGE, region->twin[i] - 1);
+    memset(&region->home[first], 0, count * sizeof(vmem_place));
+    vmem_give(home & ~VMEM_FORKED, bytes);
+    return true;
+}
+
 /* One run is empty afterwards. False: a child may see what it shows. */
 static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
     uintptr_t at = region->start + first * TCL_PAGE;
     size_t bytes = count * TCL_PAGE;
     vmem_place home = vmem_home(region, first), own = region->own + first;
     struct vmem_segment *mine = segment_of(region);
+    if (!mine)
+        return make_plain(region, first, count);
     bool is_home = (home & ~VMEM_FORKED) == own, is_closed = mine->is_frozen || mine->is_inherited;
     if (!(home & VMEM_FORKED) && (is_home || is_closed)) /* where it is */
         return !syscall(SYS_madvise, at, bytes, MADV_REMOVE);
@@ -212,6 +263,8 @@ static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
 static bool clear(struct vmem_region *region, uintptr_t start, uintptr_t end) {
     size_t first = (start - region->start) / TCL_PAGE, stop = (end - region->start) / TCL_PAGE;
     bool is_clear = true;
+    if (!region->own && !region->has_homes)
+        return !syscall(SYS_madvise, start, end - start, MADV_DONTNEED);
     for (size_t run; first < stop; first += run) {
         run = sort_of(region, first, stop - first);
         is_clear &= clear_run(region, first, run);
@@ -296,9 +349,9 @@ static bool is_room_for_runs(void) {
     moved_runs = 0;
     for (unsigned i = 0; i < vmem_region_slots(); i++) {
         const struct vmem_region *region = &vmem_regions[i];
-        size_t count = region->own ? region->bytes / TCL_PAGE : 0;
+        size_t count = region->is_heap ? region->bytes / TCL_PAGE : 0;
         for (size_t first = 0; first < count; first += sort_of(region, first, count - first))
-            moved_runs += (vmem_home(region, first) & ~VMEM_FORKED) != region->own + first;
+            moved_runs += is_moved(region, first);
     }
     return moved_runs < MOVED_RUNS_MAX;
 }
@@ -319,7 +372,7 @@ static size_t move_piece(struct vmem_region *region, size_t first, size_t count,
         int failed = is_room_for_runs()
                          ? vmem_move(region, first + done + skip, run, node, VMEM_MIGRATE)
                          : ENOSPC;
-        moved_runs += !failed && segment_of(region)->node != node;
+        moved_runs += !failed && is_moved(region, first + done + skip);
         moved += failed ? 0 : run * TCL_PAGE;
         *error = *error ? *error : failed;
         if (failed == ENOMEM || failed == ENOSPC)
@@ -395,17 +448,16 @@ void vmem_after_children(void) {
     looked_ms = now_ms;
     if (has_children())
         return;
-    bool was_frozen = false;
-    for (unsigned i = 0; i < vmem_region_slots(); i++) {
+    bool was_frozen = vmem_is_any_frozen();
+    for (unsigned i = 0; was_frozen && i < vmem_region_slots(); i++) {
         struct vmem_region *region = &vmem_regions[i];
-        if (!region->own || !segment_of(region)->is_frozen || segment_of(region)->is_inherited)
+        if (!region->is_heap)
             continue;
-        was_frozen = true;
         each_present(region->start, region->bytes, true, give_under, region);
-        size_t count = region->bytes / TCL_PAGE;
+        size_t count = region->own ? region->bytes / TCL_PAGE : 0;
         for (size_t first = 0, run; first < count; first += run) {
             run = sort_of(region, first, count - first);
-            if ((vmem_home(region, first) & ~VMEM_FORKED) != region->own + first)
+            if (is_moved(region, first) && !segment_of(region)->is_inherited)
                 syscall(SYS_madvise, vmem_shared(region->own + first), run * TCL_PAGE, MADV_REMOVE);
         }
     }

@@ -158,6 +158,11 @@ static bool show(char *stage, vmem_place place, size_t bytes, bool is_seen) {
     return false;
 }
 
+/* Nobody but this process sees what it shows: memory of its own, or after a fork. */
+static bool is_ours_alone(vmem_place home) {
+    return !home || home & VMEM_FORKED;
+}
+
 bool vmem_is_alone(void) {
     struct stat tasks; /* proc counts a link for each thread */
     return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
@@ -167,14 +172,13 @@ bool vmem_is_alone(void) {
 static int commit(const struct vmem_region *region, struct trip *trip, vmem_place home,
                   bool is_tracked) {
     char *mapping = (char *)trip->start, *aside = NULL;
-    bool is_forked = home & VMEM_FORKED;
     if (region->prot != (PROT_READ | PROT_WRITE) &&
         syscall(SYS_mprotect, trip->stage, trip->bytes, region->prot))
         return errno;
-    if (is_forked && is_tracked && !(aside = open_stage(&aside_base, trip->start)))
+    if (is_ours_alone(home) && is_tracked && !(aside = open_stage(&aside_base, trip->start)))
         return ENOMEM;
-    if (is_forked && is_tracked) {
-        if (!vmem_hold_private(trip->start, trip->bytes, aside))
+    if (is_ours_alone(home) && is_tracked) {
+        if (!vmem_hold_private(trip->start, trip->bytes, aside, home != 0))
             return EBUSY;
         copy_what_differs(trip->stage, aside, trip->bytes);
     } else if (is_tracked && !vmem_hold(trip->start, trip->bytes, copy_range, trip)) {
@@ -186,7 +190,7 @@ static int commit(const struct vmem_region *region, struct trip *trip, vmem_plac
         error = errno;
         if (aside)
             tcl_os_mremap(aside, trip->bytes, trip->bytes, flags, mapping);
-        else if (!is_forked)
+        else if (!is_ours_alone(home))
             tcl_os_mremap(vmem_shared(home), 0, trip->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
                           mapping);
     }
@@ -221,7 +225,7 @@ static void copy_rounds(struct trip *trip, bool is_known, bool is_tracked) {
  * was copied ahead, or to a shadow, leaves none. Pieces of huge OS pages get none either: tracking
  * would break them up. */
 static bool keep_shadow(struct vmem_region *region, const struct trip *trip, vmem_place old) {
-    bool is_wanted = !region->own && !(old & VMEM_FORKED) && vmem_vpage(region) < VMEM_UNIT &&
+    bool is_wanted = !region->is_heap && !(old & VMEM_FORKED) && vmem_vpage(region) < VMEM_UNIT &&
                      region->prot & PROT_READ && vmem_twin_bytes + trip->bytes <= vmem_twin_limit;
     if (!is_wanted || !vmem_track(trip->start, trip->bytes))
         return false;
@@ -250,6 +254,8 @@ static vmem_place twin_on(struct vmem_region *region, size_t first, size_t count
                           bool *is_known) {
     size_t vpage = vmem_vpage(region), bytes = count * vpage;
     *is_known = false;
+    if (region->is_heap && !region->own)
+        return vmem_take(node, bytes, vpage, false);
     if (region->own) {
         const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(region->own)];
         vmem_place own = region->own + first * (vpage / TCL_PAGE), home = vmem_home(region, first);
@@ -272,6 +278,7 @@ static void set(struct vmem_region *region, vmem_place *list, size_t first, size
                 vmem_place place) {
     size_t step = vmem_vpage(region) / TCL_PAGE;
     region->is_private = false;
+    region->has_homes = true;
     for (size_t i = 0; i < count; i++)
         list[first + i] = place ? place + i * step : 0;
 }
@@ -296,8 +303,8 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
     trip.stage = open_stage(&stage_base, trip.start);
     if (!trip.stage || !show(trip.stage, to, bytes, is_known))
         return ENOMEM;
-    trip.from = home & VMEM_FORKED ? (char *)trip.start : vmem_shared(home);
-    if (is_tracked && !(home & VMEM_FORKED) && !is_known && !begin_tracking(region, &trip, home)) {
+    trip.from = is_ours_alone(home) ? (char *)trip.start : vmem_shared(home);
+    if (is_tracked && !is_ours_alone(home) && !is_known && !begin_tracking(region, &trip, home)) {
         close_stage(trip.stage, bytes);
         return EBUSY;
     }
@@ -307,7 +314,7 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
         syscall(SYS_madvise, trip.from, bytes, MADV_POPULATE_READ);
     if (!is_tracked)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
-    copy_rounds(&trip, is_known, is_tracked && !(home & VMEM_FORKED));
+    copy_rounds(&trip, is_known, is_tracked && !is_ours_alone(home));
     int error = 0;
     if (how == VMEM_REPLICATE) {
         close_stage(trip.stage, bytes);
@@ -320,9 +327,9 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
     *shadow = how == VMEM_MIGRATE && !error && is_tracked && !is_known &&
               keep_shadow(region, &trip, home);
-    if (!(home & VMEM_FORKED))
+    if (!is_ours_alone(home))
         syscall(SYS_madvise, trip.from, bytes, MADV_DONTNEED);
-    if (error && region->own && is_tracked)
+    if (error && region->is_heap && is_tracked)
         vmem_untrack(trip.start, bytes);
     return error;
 }
@@ -331,12 +338,12 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
                     enum vmem_how how) {
     vmem_place home = vmem_home(region, first);
     bool is_tracked = vmem_can_track(), is_known = false;
-    if (vmem_node_of(home) == node && !(home & VMEM_FORKED))
+    if (!is_ours_alone(home) && vmem_node_of(home) == node)
         return 0;
-    if (home & VMEM_FORKED && (!(region->prot & PROT_READ) || how == VMEM_REPLICATE))
+    if (is_ours_alone(home) && (!(region->prot & PROT_READ) || how == VMEM_REPLICATE))
         return ENOTSUP;
     if (!is_tracked && !(how == VMEM_MIGRATE && vmem_is_alone()))
-        return how == VMEM_MIGRATE ? move_in_place(region, first, count, node) : ENOTSUP;
+        return how == VMEM_MIGRATE && home ? move_in_place(region, first, count, node) : ENOTSUP;
     vmem_place to = twin_on(region, first, count, node, &is_known);
     if (!to && count > 1 && errno == ENOMEM) { /* no room in one piece */
         int error = move_run(region, first, count / 2, node, how);
@@ -347,7 +354,7 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
     size_t bytes = count * vmem_vpage(region);
     if (is_known)
         vmem_twin_bytes -= bytes;
-    if (!region->own)
+    if (!region->is_heap)
         set(region, region->twin, first, count, 0);
     bool shadow = false;
     int error = travel(region, first, count, to, is_known, is_tracked, how, &shadow);
@@ -356,7 +363,7 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
     if (!error && (how == VMEM_REPLICATE || shadow)) {
         set(region, region->twin, first, count, shadow ? home : to);
         vmem_twin_bytes += bytes;
-    } else {
+    } else if (error || home) {
         vmem_give(error ? to : home, bytes);
     }
     return error;
@@ -369,7 +376,7 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
         error = EMFILE;
     for (size_t done = 0; !error && done < count;) {
         size_t run = vmem_run(region, region->home, first + done, count - done);
-        if (!region->own)
+        if (!region->is_heap)
             run = vmem_run(region, region->twin, first + done, run);
         error = move_run(region, first + done, run, node, how);
         done += run;

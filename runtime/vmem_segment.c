@@ -228,8 +228,8 @@ void vmem_give(vmem_place place, size_t bytes) {
         vmem_tell(number, is_shared);
 }
 
-struct vmem_segment *vmem_arena_segment(int node, size_t bytes, bool pools) {
-    struct vmem_segment *segment = fresh(node, bytes, bytes, false, pools && node >= 0);
+struct vmem_segment *vmem_arena_segment(int node, size_t bytes) {
+    struct vmem_segment *segment = fresh(node, bytes, bytes, false, node >= 0);
     if (segment)
         segment->is_arena = true;
     return segment;
@@ -249,6 +249,13 @@ void vmem_thaw(void) {
                 scrub(segment, vmem_place_of(i, page), run * TCL_PAGE);
         }
     }
+}
+
+bool vmem_is_any_frozen(void) {
+    for (unsigned i = 0; i < segment_count; i++)
+        if (vmem_segments[i].shared && vmem_segments[i].is_frozen && !vmem_segments[i].is_inherited)
+            return true;
+    return false;
 }
 
 void vmem_freeze(void) {

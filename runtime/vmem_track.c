@@ -32,6 +32,7 @@
 #define FEATURE_WP_SHMEM (1ull << 12)
 #define FEATURE_WP_UNPOPULATED (1ull << 13)
 #define FEATURE_WP_ASYNC (1ull << 15)
+#define REGISTER_MISSING (1ull << 0)
 #define REGISTER_WP (1ull << 1)
 #define REGISTER_MINOR (1ull << 2)
 #define CATEGORY_WRITTEN (1ull << 1)
@@ -159,8 +160,8 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
     return false;
 }
 
-bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside) {
-    if (!mode(start, bytes, REGISTER_MINOR))
+bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file) {
+    if (!mode(start, bytes, of_file ? REGISTER_MINOR : REGISTER_MISSING))
         return false;
     void *at = tcl_os_mremap((void *)start, bytes, bytes,
                              MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, aside);
