@@ -103,7 +103,7 @@ pub struct Measured {
     pub warnings: Vec<String>,
 }
 
-/// Anonymous memory of the control group by node, as the kernel accounts for it.
+/// Memory of the control group's programs by node, as the kernel accounts for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resident {
     /// How often somebody looked.
@@ -214,6 +214,12 @@ impl Measured {
             value = value.get(key)?;
         }
         value.as_f64()
+    }
+
+    /// Bytes that Tiercel moved, by its own account: the kernel does not count what programs move.
+    pub fn bytes_moved_by_us(&self) -> u64 {
+        let moved = self.tiercel["moves"]["moved_bytes"].as_object();
+        moved.into_iter().flatten().filter_map(|(_, bytes)| bytes.as_u64()).sum()
     }
 
     /// What Tiercel saw of each site: most bytes that lived, accesses.

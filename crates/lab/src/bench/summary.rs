@@ -244,6 +244,8 @@ impl Summary {
             "migrated MiB",
             "of the peak",
             "failed MiB",
+            "Tiercel's MiB",
+            "its ns a byte",
             "hint faults",
             "daemon % of time",
             "on fast nodes %",
@@ -261,13 +263,19 @@ impl Summary {
             let peak = |row: &Row| mib(row.measured.peak_bytes).max(1.0);
             let overhead = mean(&|row| 100.0 * overhead(&row.measured).unwrap_or(0.0));
             let ours = runs.iter().any(|row| overhead_known(&row.measured));
+            let bytes = |row: &Row| row.measured.bytes_moved_by_us() as f64;
+            let took = |row: &Row| row.measured.figure(&["moves", "took_ns"]).unwrap_or(0.0);
+            let per_byte = mean(&took) / mean(&bytes).max(1.0);
+            let of_ours = |text: String| if ours { text } else { "-".to_owned() };
             table.row(vec![
                 policy.to_owned(),
                 format!("{:.1}", mean(&moved)),
                 format!("{:.2}", mean(&|row| moved(row) / peak(row))),
                 format!("{:.1}", mean(&|row| mib(row.measured.moved.failed_bytes))),
+                of_ours(format!("{:.1}", mean(&bytes) / f64::from(1 << 20))),
+                of_ours(format!("{per_byte:.2}")),
                 format!("{:.0}", mean(&|row| row.measured.moved.hint_faults as f64)),
-                if ours { format!("{overhead:.2}") } else { "-".to_owned() },
+                of_ours(format!("{overhead:.2}")),
                 format!("{:.1}", mean(&|row| 100.0 * row.measured.resident.fast_share)),
             ]);
         }

@@ -13,7 +13,11 @@ fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64)
         "spent": { "cpu_ns": 1_000_000, "theirs_ns": 0 },
         "objects": { "born": 64, "born_bytes": 8_000_000, "ephemeral": 1, "peak_bytes": 4 << 20 },
         "samples": { "seen": 100, "attributed": 90 },
-        "moves": { "asked": 7 },
+        "moves": {
+            "asked": 7,
+            "took_ns": 4_000_000,
+            "moved_bytes": { "promote": 2 << 20, "demote": 1 << 20 },
+        },
         "sites": [[1 << 20, 80], [8 << 20, 20]],
     });
     Row {
@@ -95,7 +99,7 @@ fn the_document_has_every_table_and_picture() {
         "m-25.svg",
         "### Report half",
         "| lru                      | 1.000 | 4.000 |",
-        "| lru         |          2.0 |        0.25 |        0.0 |           0 |    ",
+        "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |          1.27 |",
         "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
         "0.900",
         "| hot/first-touch/25% |",

@@ -9,7 +9,8 @@ use super::row::{Moved, Resident};
 
 const OS_PAGE_BYTES: u64 = 4096;
 
-/// Watches where the anonymous memory of a control group lies.
+/// Watches where the memory of a control group's programs lies: anonymous, and shared without a
+/// file, which a heap of vregions is.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     seen: Resident,
@@ -26,7 +27,7 @@ impl Watch {
     }
 
     fn note(&mut self, text: &str, fast_nodes: &[u16]) {
-        let (fast, slow) = anonymous(text, fast_nodes);
+        let (fast, slow) = of_programs(text, fast_nodes);
         self.seen.looks += 1;
         if fast + slow == 0 {
             return;
@@ -48,11 +49,11 @@ impl Watch {
     }
 }
 
-/// Bytes of the line `anon N0=4096 N1=0` on fast nodes, and on others.
-fn anonymous(text: &str, fast_nodes: &[u16]) -> (u64, u64) {
-    let line = text.lines().find_map(|line| line.strip_prefix("anon ")).unwrap_or("");
+/// Bytes of the lines `anon N0=4096 N1=0` and `shmem ...` on fast nodes, and on others.
+fn of_programs(text: &str, fast_nodes: &[u16]) -> (u64, u64) {
+    let is_theirs = |line: &&str| line.starts_with("anon ") || line.starts_with("shmem ");
     let mut bytes = (0, 0);
-    for word in line.split_whitespace() {
+    for word in text.lines().filter(is_theirs).flat_map(str::split_whitespace) {
         let pair = word.strip_prefix('N').and_then(|word| word.split_once('='));
         let Some((node, count)) = pair else { continue };
         let (Ok(node), Ok(count)) = (node.parse::<u16>(), count.parse::<u64>()) else { continue };
@@ -105,7 +106,7 @@ mod tests {
         let mut watch = Watch::default();
         for text in [
             "anon N0=0 N1=0\nfile N0=9 N1=9\n",
-            "anon N0=75 N1=25\n",
+            "anon N0=70 N1=25\nshmem N0=5 N1=0\n",
             "anon N0=50 N1=50\nanon_thp N0=7 N1=7\n",
             "anon N0=4 N1=0\n",
             "nothing",
