@@ -16,7 +16,7 @@
 #define THREADS 3
 #define SLOTS 48
 #define ROUNDS 400
-#define FORKS 6
+#define FORKS 3
 
 struct slot {
     uint32_t *words;
