@@ -95,8 +95,8 @@ fn said(points: &[Point<'_>]) -> String {
         parts.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p), high.max(p)));
     let beyond = match least <= most {
         true => format!(
-            " What was slower by more than that was foretold to be slower by {least:.2} to \
-             {most:.2} of what it was."
+            " The time beyond all-fast, where it is more than a tenth of that, is foretold at {least:.2} \
+             to {most:.2} of what it is."
         ),
         false => String::new(),
     };
@@ -203,7 +203,7 @@ mod tests {
         let text = table.markdown();
         assert!(text.contains("everything in slow memory"), "{text}");
         assert!(text.contains("-5 ") && text.contains("+30 ") && text.contains("-50 "), "{text}");
-        assert!(said.contains("0.83 to 1.60 of what it was"), "{said}");
+        assert!(said.contains("0.83 to 1.60 of what it is"), "{said}");
         // Everything slow is 2.5 times as much as the first plan's part, and so is its bar.
         assert_eq!(plot.series[0].points, [(4.0, 3.5), (2.05, 2.0), (1.5, 1.8)]);
         assert_eq!(plot.errors[0], [0.625, 0.25, 0.25]);
