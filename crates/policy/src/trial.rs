@@ -278,7 +278,9 @@ impl Trials {
                 let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
                 let sees_none = self.samples_with_latency == 0;
                 // Latencies are waited for where there are any: they say more than instructions.
-                (has_seen && since >= JUDGE_INTERVALS[0] && trial.has_returned(ledger))
+                (has_seen
+                    && since >= JUDGE_INTERVALS[0]
+                    && (trial.has_returned(ledger) || self.does_harm(ledger, trial, gate)))
                     || (sees_none && since >= JUDGE_INTERVALS[1])
                     || since >= PATIENCE_INTERVALS
             }
@@ -337,7 +339,7 @@ impl Trials {
         }
         match (gate, measured) {
             (Some(gate), Some(measured)) => {
-                let needed_ns_per_s = trial.cost_ns * gate.margin / gate.horizon_s;
+                let needed_ns_per_s = trial.needed_ns_per_s(gate);
                 if measured.did_harm(needed_ns_per_s) {
                     return Verdict::TakenBack;
                 }
@@ -351,6 +353,14 @@ impl Trials {
             (Some(_), None) if !trial.speeds_before.is_empty() => Verdict::Paid,
             _ => Verdict::Unmeasured,
         }
+    }
+
+    /// Whether harm shows already: for that nobody waits.
+    fn does_harm(&self, ledger: &Ledger, trial: &Trial, gate: Option<&Benefit>) -> bool {
+        let (Some(gate), Some(measured)) = (gate, self.measure(ledger, trial)) else {
+            return false;
+        };
+        measured.did_harm(trial.needed_ns_per_s(gate))
     }
 
     /// Stall time saved per second, by the latencies of what was moved.
@@ -429,6 +439,11 @@ impl Moved {
 }
 
 impl Trial {
+    /// What it has to save to pay, stall time per second.
+    fn needed_ns_per_s(&self, gate: &Benefit) -> f64 {
+        self.cost_ns * gate.margin / gate.horizon_s
+    }
+
     /// What is left of averages of when it was done.
     fn fade(&self, ledger: &Ledger) -> Option<f64> {
         Some((1.0 - f64::from(ledger.config().alpha)).powi(self.since? as i32))

@@ -32,6 +32,8 @@ struct World {
     now_ms: u64,
     /// The hot ones are no longer used.
     is_over: bool,
+    /// The hot ones are no longer used, and all others are hot.
+    is_turned: bool,
     /// Most of what is moved to node 0 finds no room.
     is_full: bool,
     judged: Vec<Judged>,
@@ -57,9 +59,10 @@ impl World {
             ..Config::default()
         };
         let policy = Policy::new(config).expect("good");
-        let (is_over, is_full, judged) = (false, false, Vec::new());
+        let (is_over, is_turned, is_full, judged) = (false, false, false, Vec::new());
         let now_ms = 0;
-        let mut world = World { ledger, policy, machine, truth, now_ms, is_over, is_full, judged };
+        let mut world =
+            World { ledger, policy, machine, truth, now_ms, is_over, is_turned, is_full, judged };
         for nth in 0..OBJECTS {
             let (addr, bytes, site, arena) = (World::addr(nth), MIB, 0, None);
             let version = Version { carve: nth as u32 + 1, generation: 0 };
@@ -93,10 +96,10 @@ impl World {
     fn step(&mut self) -> Decision {
         for nth in 0..OBJECTS {
             let latency_ns = self.truth.latency_ns[usize::from(self.node_of(nth))];
-            let samples = match nth < HOT {
+            let samples = match (nth < HOT) != self.is_turned {
                 true if self.is_over => 0,
                 true => 20,
-                false => 1,
+                false => u64::from(!self.is_turned),
             };
             for at in 0..samples {
                 self.ledger.sample(&Sample {
@@ -223,6 +226,21 @@ fn what_is_used_in_turns_is_judged_when_its_turn_comes() {
     world.is_over = false;
     (0..3).for_each(|_| drop(world.step()));
     assert_eq!(world.verdicts()[0], (true, Verdict::Paid));
+}
+
+#[test]
+fn harm_is_not_waited_for() {
+    let mut world = World::new(HONEST, "benefit");
+    for nth in HOT..HOT + 12 {
+        let range = Range { pid: PID, addr: World::addr(nth), bytes: MIB };
+        world.ledger.set_residency(range, &[(NodeId(0), MIB)], world.now_ms);
+    }
+    let decision = world.step();
+    assert!(decision.moves.iter().any(|asked| asked.reason == Reason::Demote), "one made room");
+    // What was promoted is not used any more; but what made room for it is.
+    world.is_turned = true;
+    (0..3).for_each(|_| drop(world.step()));
+    assert_eq!(world.verdicts(), [(true, Verdict::TakenBack)]);
 }
 
 #[test]
