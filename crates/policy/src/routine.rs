@@ -159,10 +159,10 @@ pub struct Benefit {
     /// An extent that moved less than this ago does not move back, seconds. 20: two assignments at
     /// the default tick and trigger.
     pub settle_s: f64,
-    /// Share of the best tier that is moved first, in and out, to see whether it pays: 0 to 1.
-    /// After what did not pay nothing is promoted for `settle_s`, twice as long each time; what did
-    /// harm is also taken back. 0: all moves are trusted. 0.05: enough to be measured, little
-    /// enough to be lost.
+    /// Share of the best tier that is moved first, in and out, to see whether it pays: 0 to 1. Up
+    /// to four times as much where that would be too few samples to judge by. After what did not
+    /// pay nothing is promoted for `settle_s`, twice as long each time; what did harm is also taken
+    /// back. 0: all moves are trusted. 0.05: little enough to be lost.
     pub canary: f64,
     /// Bytes moved per second at most, over the time since the last assignment; 0: no limit. 1
     /// GiB/s is what one mover thread reaches at the default cost, with some to spare.
