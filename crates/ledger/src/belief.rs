@@ -62,6 +62,11 @@ impl Ledger {
         beliefs
     }
 
+    /// What is left of an average after so many intervals (MAT Eq. 1).
+    pub fn kept(&self, intervals: f64) -> f64 {
+        (1.0 - f64::from(self.config().alpha)).powf(intervals)
+    }
+
     /// Samples that one access per second gives in an interval.
     pub fn samples_per_rate(&self) -> f32 {
         let totals = self.totals();

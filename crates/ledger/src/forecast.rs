@@ -80,7 +80,6 @@ impl Forecast {
         for tally in &mut self.tallies {
             *tally = Tally { believed: tally.believed * KEPT, came: tally.came * KEPT };
         }
-        let keep = 1.0 - ledger.config().alpha;
         for witness in std::mem::take(&mut self.witnesses) {
             let Some(extent) = ledger.find(witness.pid, witness.addr) else { continue };
             let here = (extent.addr, extent.bytes, extent.born_ms);
@@ -92,8 +91,8 @@ impl Forecast {
                 continue;
             }
             let intervals = elapsed_ms as f32 / tick_ms as f32;
-            let kept = keep.powf(intervals);
-            let came = (extent.accesses_per_s() - kept * witness.accesses_per_s) / (1.0 - kept);
+            let kept = ledger.kept(f64::from(intervals));
+            let came = came(extent.accesses_per_s(), witness.accesses_per_s, kept) as f32;
             let samples = ledger.samples_per_rate() * intervals;
             let tally = &mut self.tallies[witness.class];
             tally.believed += witness.believed_per_s * samples;
@@ -127,6 +126,12 @@ impl Tally {
     pub(crate) fn lasting(self) -> f32 {
         (PRIOR_SAMPLES + self.came) / (PRIOR_SAMPLES + self.believed)
     }
+}
+
+/// Of an average (MAT Eq. 1), the mean of what came since it was `before`, of which this part is
+/// left: an average is a sum, and the rest is new.
+pub fn came(now: impl Into<f64>, before: impl Into<f64>, kept: f64) -> f64 {
+    (now.into() - kept * before.into()) / (1.0 - kept)
 }
 
 /// Of an extent with so many samples.

@@ -32,7 +32,7 @@ pub use belief::Beliefs;
 pub use config::{Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX};
 pub use counts::{Characteristics, Counts, TickSummary};
 pub use extent::{Extent, ExtentId, Range, Residency};
-pub use forecast::{Forecast, WITNESSES_MAX};
+pub use forecast::{Forecast, WITNESSES_MAX, came};
 pub use grain::{BUDGET_EXTENTS, DETAILS_MAX, JOINS_MAX, SWEEP_ROWS};
 pub use ledger::{Ledger, LedgerError, PROCESSES_MAX};
 pub use news::{Event, News};

@@ -61,16 +61,12 @@ impl Ledger {
         row.reads *= decay;
         row.writes *= decay;
         row.stall_ns = row.stall_ns * decay + share * latency_ns / self.config.parallelism;
-        match sample.kind {
-            AccessKind::Write => row.writes += share,
-            _ => row.reads += share,
-        }
+        let is_write = sample.kind == AccessKind::Write;
+        *(if is_write { &mut row.writes } else { &mut row.reads }) += share;
         row.last_access = row.last_access.max(Stamp::at(sample.time_ms.min(self.now_ms)));
         let (slot, site) = (row.process, row.site);
-        let accesses = match sample.kind {
-            AccessKind::Write => (0.0, sample.weight as f32),
-            _ => (sample.weight as f32, 0.0),
-        };
+        let weight = sample.weight as f32;
+        let accesses = if is_write { (0.0, weight) } else { (weight, 0.0) };
         let stall_ns = sample.weight as f32 * latency_ns / self.config.parallelism;
         self.count_heat(slot, site, accesses, stall_ns);
         if !is_fresh {

@@ -11,8 +11,8 @@
 //! ```
 //! where c is what the latest moves cost: as if so much had come as believed.
 
-use tiercel_ledger::Ledger;
 use tiercel_ledger::movement::{Move, Outcome, Reason};
+use tiercel_ledger::{Ledger, came};
 
 use crate::trial::heat_of;
 
@@ -70,7 +70,7 @@ impl Audit {
         }
         let elapsed_s = elapsed_ms as f64 / 1e3;
         let intervals = elapsed_ms as f64 / ledger.config().tick_ms.max(1) as f64;
-        let keep = (1.0 - f64::from(ledger.config().alpha)).powf(intervals);
+        let kept = ledger.kept(intervals);
         let parallelism = f64::from(ledger.config().parallelism);
         let fade = (-elapsed_s / horizon_s).exp();
         let (mut came_ns, mut believed_ns) = (self.came_ns * fade, self.believed_ns * fade);
@@ -81,7 +81,7 @@ impl Audit {
             let Some(from_ns) = one.asked.from.and_then(|from| ledger.latency_ns(from)) else {
                 continue;
             };
-            let of_interval = |now: f64, last: f64| ((now - keep * last) / (1.0 - keep)).max(0.0);
+            let of_interval = |now: f64, last: f64| came(now, last, kept).max(0.0);
             let stall_ns = of_interval(now.0, last.0) * f64::from(from_ns) / parallelism;
             came_ns += (stall_ns - of_interval(now.1, last.1)) * elapsed_s;
             believed_ns += one.asked.gain_ns_per_s * elapsed_s;
@@ -91,7 +91,7 @@ impl Audit {
     }
 
     /// What to multiply gains by.
-    pub(crate) fn share(&self) -> f64 {
+    pub(crate) fn gains_believed(&self) -> f64 {
         let share = (self.cost_ns + self.came_ns) / (self.cost_ns + self.believed_ns.max(0.0));
         if share.is_finite() { share.clamp(SHARE[0], SHARE[1]) } else { 1.0 }
     }
@@ -179,13 +179,13 @@ mod tests {
                 self.step(samples, latency_ns);
                 audit.observe(&self.ledger, 2000, HORIZON_S);
             }
-            audit.share()
+            audit.gains_believed()
         }
     }
 
     #[test]
     fn nothing_seen_changes_nothing() {
-        assert_eq!(Audit::default().share(), 1.0);
+        assert_eq!(Audit::default().gains_believed(), 1.0);
         assert_eq!(World::new().share(1, 100, 400), 1.0);
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct Measured {
     pub(crate) samples: f64,
 }
 
-/// Sums over trials since the last finding that it did not pay.
+/// Sums over trials. Whoever hears that it did not pay begins anew.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
     saved_ns_per_s: f64,
@@ -105,7 +105,6 @@ impl Evidence {
             () if missing_ns_per_s > DEVIATIONS * self.variance_of_needed.sqrt()
                 || self.unclear >= UNCLEAR_MAX =>
             {
-                *self = Evidence::default();
                 Finding::NotPaid
             }
             () => Finding::Unclear,

@@ -172,8 +172,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) moves: &'a mut Vec<Move>,
     pub(crate) recent: &'a mut Recent,
     pub(crate) cost: &'a MoveCost,
-    /// What to believe of gains; see [`crate::audit`].
-    pub(crate) share: f64,
+    /// What to multiply gains by; see [`crate::audit`].
+    pub(crate) gains_believed: f64,
     pub(crate) bytes_left: u64,
     pub(crate) leave: Leave,
     pub(crate) canary: Canary,
@@ -378,7 +378,7 @@ impl Planner<'_> {
             used = used.saturating_sub(weighed.frees(misplaced.to));
             leaving.push(weighed);
         }
-        if gain * self.share * horizon_s <= cost * gate.margin {
+        if gain * self.gains_believed * horizon_s <= cost * gate.margin {
             return Err(WhyNot::DoesNotPay);
         }
         if used > room {

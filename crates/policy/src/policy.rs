@@ -174,7 +174,7 @@ impl Policy {
                 && !books.iter().any(Books::holds_too_much);
             if !is_idle {
                 self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
-                self.trials.begin(ledger, &decision.moves, leave, self.audit.share());
+                self.trials.begin(ledger, &decision.moves, leave, self.audit.gains_believed());
             }
             self.since_ms = 0;
             self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));
@@ -326,7 +326,7 @@ impl Policy {
                 moves: &mut moves,
                 recent: &mut self.recent,
                 cost: &self.cost,
-                share: self.audit.share(),
+                gains_believed: self.audit.gains_believed(),
                 bytes_left: allowance(&self.config.gate, self.since_ms),
                 leave,
                 canary,

@@ -19,8 +19,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use tiercel_ledger::Ledger;
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
+use tiercel_ledger::{Ledger, came};
 use tiercel_machine::NodeId;
 
 use crate::evidence::{Evidence, Finding, Measured};
@@ -273,14 +273,15 @@ impl Trials {
         interval: &Interval,
     ) -> Option<(Judged, Vec<Move>)> {
         let trial = self.open.as_ref()?;
+        let measured = self.measures(interval).then(|| self.measure(ledger, trial)).flatten();
         let is_due = match trial.since {
             Some(since) => {
                 let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
                 let sees_none = self.samples_with_latency == 0;
                 // Latencies are waited for where there are any: they say more than instructions.
-                (has_seen
-                    && since >= JUDGE_INTERVALS[0]
-                    && (trial.has_returned(ledger) || self.does_harm(ledger, trial, gate)))
+                // For what returns is waited as well; for harm nobody waits.
+                let harms = || trial.did_harm(gate, measured.as_ref());
+                (has_seen && since >= JUDGE_INTERVALS[0] && (trial.has_returned(ledger) || harms()))
                     || (sees_none && since >= JUDGE_INTERVALS[1])
                     || since >= PATIENCE_INTERVALS
             }
@@ -290,7 +291,6 @@ impl Trials {
             return None;
         }
         let trial = self.open.take()?;
-        let measured = self.measures(interval).then(|| self.measure(ledger, &trial)).flatten();
         let verdict = self.verdict(&trial, gate, measured.as_ref());
         let now_ms = ledger.now_ms();
         let mut back = Vec::new();
@@ -338,12 +338,9 @@ impl Trials {
             return Verdict::Unmeasured; // Little came of it, which says nothing of moving.
         }
         match (gate, measured) {
+            (Some(_), Some(_)) if trial.did_harm(gate, measured) => Verdict::TakenBack,
             (Some(gate), Some(measured)) => {
-                let needed_ns_per_s = trial.needed_ns_per_s(gate);
-                if measured.did_harm(needed_ns_per_s) {
-                    return Verdict::TakenBack;
-                }
-                match self.evidence.weigh(measured, needed_ns_per_s) {
+                match self.evidence.weigh(measured, trial.needed_ns_per_s(gate)) {
                     Finding::Paid => Verdict::Paid,
                     Finding::NotPaid => Verdict::NotPaid,
                     Finding::Unclear => Verdict::Unclear,
@@ -353,14 +350,6 @@ impl Trials {
             (Some(_), None) if !trial.speeds_before.is_empty() => Verdict::Paid,
             _ => Verdict::Unmeasured,
         }
-    }
-
-    /// Whether harm shows already: for that nobody waits.
-    fn does_harm(&self, ledger: &Ledger, trial: &Trial, gate: Option<&Benefit>) -> bool {
-        let (Some(gate), Some(measured)) = (gate, self.measure(ledger, trial)) else {
-            return false;
-        };
-        measured.did_harm(trial.needed_ns_per_s(gate))
     }
 
     /// Stall time saved per second, by the latencies of what was moved.
@@ -429,11 +418,10 @@ pub(crate) fn heat_of(ledger: &Ledger, asked: &Move) -> (f64, f64) {
 }
 
 impl Moved {
-    /// As [`heat_of`], of the time since it was done. An average is a sum: what was before fades,
-    /// and the rest came since.
+    /// As [`heat_of`], of the time since it was done.
     fn heat_since(&self, ledger: &Ledger, fade: f64) -> (f64, f64) {
         let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &self.asked);
-        let since = |now: f64, before: f64| (now - fade * before) / (1.0 - fade);
+        let since = |now: f64, before: f64| came(now, before, fade);
         (since(accesses_per_s, self.accesses_per_s), since(cost_ns_per_s, self.cost_ns_per_s))
     }
 }
@@ -444,9 +432,15 @@ impl Trial {
         self.cost_ns * gate.margin / gate.horizon_s
     }
 
+    /// Whether going back would pay.
+    fn did_harm(&self, gate: Option<&Benefit>, measured: Option<&Measured>) -> bool {
+        let seen = gate.zip(measured);
+        seen.is_some_and(|(gate, measured)| measured.did_harm(self.needed_ns_per_s(gate)))
+    }
+
     /// What is left of averages of when it was done.
     fn fade(&self, ledger: &Ledger) -> Option<f64> {
-        Some((1.0 - f64::from(ledger.config().alpha)).powi(self.since? as i32))
+        Some(ledger.kept(f64::from(self.since?)))
     }
 
     /// Whether what was promoted was accessed again at half its former rate. What is used in turns
