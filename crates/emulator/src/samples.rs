@@ -154,11 +154,11 @@ impl Export {
         }
         let apart = self.blocks.miss(miss.addr);
         self.misses += 1;
-        self.misses_turn.since += 1;
-        if self.misses_turn.since < self.misses_turn.until {
-            if self.misses_turn.until - self.misses_turn.since == BURST {
-                self.pending = at.pending;
-            }
+        let left = self.misses_turn.count();
+        if left == BURST {
+            self.pending = at.pending;
+        }
+        if left > 0 {
             return false;
         }
         let Some(task) = task() else { return false };
@@ -178,8 +178,7 @@ impl Export {
         task: impl FnOnce() -> Option<Task>,
     ) -> bool {
         let Some(turn) = &mut self.dirtied_turn else { return false };
-        turn.since += 1;
-        if turn.since < turn.until {
+        if turn.count() > 0 {
             return false;
         }
         let weight = turn.weight();
@@ -248,6 +247,12 @@ impl Export {
 }
 
 impl Turn {
+    /// One more event. Answers how many are left.
+    fn count(&mut self) -> u64 {
+        self.since += 1;
+        self.until.saturating_sub(self.since)
+    }
+
     /// What a sample now stands for.
     fn weight(self) -> u32 {
         u32::try_from(self.since).unwrap_or(u32::MAX)
