@@ -217,9 +217,7 @@ mod tests {
         assert_eq!(speeds.streams.len(), tiers);
         assert_eq!(speeds.moves.len(), 2 * (tiers - 1));
         assert!(speeds.moves.iter().all(|one| one.ns_per_byte == 3.0), "{speeds:?}");
-        let figures =
-            |s: &Stream| [s.read_ns_per_byte, s.write_ns_per_byte, s.read_line_ns, s.write_line_ns];
-        let above = |s: &Stream| figures(s).iter().all(|ns| *ns > 0.0);
+        let above = |s: &Stream| s.figures().iter().all(|ns| *ns > 0.0);
         assert!(speeds.streams.iter().all(above), "{speeds:?}");
     }
 

@@ -323,7 +323,6 @@ impl Recorder {
     }
 }
 
-/// Nanoseconds of milliseconds.
 /// What a sample counts, but for what the sampler as a whole cannot tell.
 fn access_of(sample: &Sample) -> Access {
     let weight = u64::from(sample.weight);
@@ -349,6 +348,7 @@ fn access_of(sample: &Sample) -> Access {
     access
 }
 
+/// Nanoseconds of milliseconds.
 fn ns(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }

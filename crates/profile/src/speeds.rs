@@ -36,6 +36,13 @@ pub struct Stream {
     pub write_line_ns: f64,
 }
 
+impl Stream {
+    /// All of them.
+    pub fn figures(&self) -> [f64; 4] {
+        [self.read_ns_per_byte, self.write_ns_per_byte, self.read_line_ns, self.write_line_ns]
+    }
+}
+
 /// A mover's thread moving memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,14 +66,7 @@ impl Speeds {
         let can_be = |ns: f64| ns > 0.0 && ns <= NS_PER_BYTE_MAX;
         self.streams.len() <= FIGURES_MAX
             && self.moves.len() <= FIGURES_MAX
-            && self
-                .streams
-                .iter()
-                .all(|s| [s.read_ns_per_byte, s.write_ns_per_byte].into_iter().all(can_be))
-            && self
-                .streams
-                .iter()
-                .all(|s| [s.read_line_ns, s.write_line_ns].into_iter().all(can_be))
+            && self.streams.iter().all(|s| s.figures().into_iter().all(can_be))
             && self.moves.iter().all(|one| can_be(one.ns_per_byte))
     }
 
