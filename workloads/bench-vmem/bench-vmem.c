@@ -228,10 +228,10 @@ static void timed(const char *name, mover call, int node, int now_on) {
     struct stretch took = end(began, &longest_ns);
     report(name, took, longest_ns);
     double on = percent_on(now_on);
-    if (on < 99)
+    if (on < 99) {
         fprintf(stderr, "%s: %.1f%% is on node %d\n", name, on, now_on);
-    if (on < 99)
         exit(1);
+    }
 }
 
 /* A region of its own for each way, as what a move leaves behind makes the next one cheaper. */
