@@ -285,8 +285,9 @@ impl Experiment {
     /// All policies, grids unfolded, all-fast in front: it measures each workload's peak.
     pub fn choices(&self) -> Result<Vec<Choice>> {
         let mut choices = Vec::new();
+        let common = self.common();
         for policy in &self.policies {
-            choices.extend(policy.unfold(&self.config)?);
+            choices.extend(policy.unfold(&common)?);
             ensure!(choices.len() <= POLICIES_MAX, "more than {POLICIES_MAX} policies");
         }
         let all_fast = |choice: &Choice| choice.baseline == Some(Baseline::AllFast);
@@ -296,6 +297,16 @@ impl Experiment {
         };
         choices.insert(0, first);
         Ok(choices)
+    }
+
+    /// What all policies of Tiercel begin with. Who does not name a sampler has the model's: a timed
+    /// guest that cannot give it fails, and never measures another one's view in silence.
+    fn common(&self) -> Table {
+        let mut common = self.config.clone();
+        if self.timed {
+            common.entry("sampler").or_insert_with(|| "emulator".into());
+        }
+        common
     }
 
     /// Refuses what cannot work; `check` judges a policy's configuration, TOML.
@@ -530,6 +541,18 @@ gate = "none"
         assert_eq!(policy["trigger"]["allocation"]["bytes"].as_integer(), Some(5), "{text}");
         assert!(policy["trigger"].get("time").is_none(), "{text}");
         assert!(choices[1].config.is_empty());
+    }
+
+    #[test]
+    fn timed_runs_are_sampled_by_the_model_or_by_whom_they_name() {
+        let sampler = |from: &str, to: &str| {
+            let experiment = parse(&SMALL.replacen(from, to, 1)).expect("valid");
+            let choices = experiment.choices().expect("unfolds");
+            choices[2].config.get("sampler").and_then(Value::as_str).map(str::to_owned)
+        };
+        assert_eq!(sampler("", "").as_deref(), Some("emulator"));
+        assert_eq!(sampler("[config]", "[config]\nsampler = \"probe\"").as_deref(), Some("probe"));
+        assert_eq!(sampler("[config]", "timed = false\n[config]"), None);
     }
 
     #[test]
