@@ -19,6 +19,7 @@ mod movement;
 mod policy;
 mod prioritise;
 mod routine;
+mod stall;
 mod tiers;
 mod trial;
 mod trigger;

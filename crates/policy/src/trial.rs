@@ -26,6 +26,7 @@ use tiercel_machine::NodeId;
 use crate::evidence::{Evidence, Finding, Measured};
 use crate::policy::Interval;
 use crate::routine::Benefit;
+use crate::stall::Stayed;
 
 /// Moves of one trial that are remembered to be judged and taken back; those beyond stay.
 pub const TRIAL_MOVES_MAX: usize = 8192;
@@ -160,8 +161,7 @@ struct Moved {
     moved_bytes: u64,
     /// Found no room.
     short_bytes: u64,
-    /// Mean latency, over parallelism, when it was asked for.
-    stall_ns: f64,
+    stayed: Stayed,
     /// When it was asked for.
     believed_per_s: f64,
     /// As of the begin of the first interval after it was done.
@@ -224,12 +224,11 @@ impl Trials {
         }
         let moved = moves.iter().take(TRIAL_MOVES_MAX).map(|asked| {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
-            let stall_ns = if accesses_per_s > 0.0 { cost_ns_per_s / accesses_per_s } else { 0.0 };
             Moved {
                 asked: asked.clone(),
                 moved_bytes: 0,
                 short_bytes: 0,
-                stall_ns,
+                stayed: Stayed::of(ledger, asked),
                 believed_per_s: accesses_per_s,
                 accesses_per_s,
                 cost_ns_per_s,
@@ -362,13 +361,10 @@ impl Trials {
         if samples_per_rate <= 0.0 {
             return None;
         }
-        let parallelism = f64::from(ledger.config().parallelism);
         let mut measured = Measured::default();
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
             let (accesses_per_s, cost_ns_per_s) = moved.heat_since(ledger, fade);
-            // Load changes all latencies: those of before say less than what others see now.
-            let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
-            let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
+            let stall_ns = moved.stayed.stall_ns(ledger, &moved.asked).unwrap_or(0.0);
             measured.sample_ns_per_s = measured.sample_ns_per_s.max(stall_ns / samples_per_rate);
             // What nobody came back to saved nothing.
             if accesses_per_s > 0.0 && stall_ns > 0.0 {
@@ -397,7 +393,7 @@ impl Trials {
 }
 
 /// What tells wishes of one assignment apart.
-fn wish(asked: &Move) -> (u32, u64, NodeId) {
+pub(crate) fn wish(asked: &Move) -> (u32, u64, NodeId) {
     (asked.pid, asked.addr, asked.to)
 }
 
