@@ -41,8 +41,8 @@ pub struct Extent<'a> {
     pub reads_per_s: f32,
     /// Weighted average of writes per second.
     pub writes_per_s: f32,
-    /// Weighted average of stall time, nanoseconds per second: accesses x latency / misses under way
-    /// at once.
+    /// Weighted average of stall time, nanoseconds per second: accesses x latency / misses under
+    /// way at once.
     pub cost_ns_per_s: f32,
     /// Rates hold as of this time (the end of the last closed interval), daemon's clock.
     pub as_of_ms: u64,

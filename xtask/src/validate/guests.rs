@@ -11,8 +11,8 @@ use tiercel_machine::{Machine, NodeId};
 
 use crate::exec;
 
-/// A guest that takes longer hangs. The slowest takes some minutes on two idle cores, and many times
-/// as long on busy ones, which modelled time knows nothing of.
+/// A guest that takes longer hangs. The slowest takes some minutes on two idle cores, and many
+/// times as long on busy ones, which modelled time knows nothing of.
 const LIMIT: Duration = Duration::from_secs(5400);
 /// Memory of a guest: each node then holds the probe's 64 MiB and more.
 const MEMORY_BYTES: u64 = 4 << 30;

@@ -299,8 +299,8 @@ impl Experiment {
         Ok(choices)
     }
 
-    /// What all policies of Tiercel begin with. Who does not name a sampler has the model's: a timed
-    /// guest that cannot give it fails, and never measures another one's view in silence.
+    /// What all policies of Tiercel begin with. Who does not name a sampler has the model's: a
+    /// timed guest that cannot give it fails, and measures no other's view in silence.
     fn common(&self) -> Table {
         let mut common = self.config.clone();
         if self.timed {
