@@ -161,6 +161,7 @@ impl Daemon {
         self.pace.tick_due_ms = now.max(self.pace.tick_due_ms) + self.config.tick_ms;
         let began_ns = cpu::thread_ns();
         self.tell_sampler(now);
+        self.tell_enough();
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         if self.recording.is_some() {
             // Everything stays where the program and the kernel put it.

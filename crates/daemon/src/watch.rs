@@ -1,4 +1,4 @@
-//! Who is observed, from when on, and where.
+//! Who is observed, from when on, where and how finely.
 //! In: clients by age and size, their ranges in the ledger. Out: what the sampler is told.
 //! Knows nothing of how a sampler sees.
 //!
@@ -30,6 +30,12 @@ const TELLING_PAUSES: u64 = 100;
 
 /// Ranges of one process that a sampler is told to watch.
 const WATCHED_MAX: usize = 65_536;
+
+/// Samples of an interval that suffice for each extent, in the mean: hot ones have more.
+const SAMPLES_ENOUGH: u64 = 4;
+
+/// And that suffice together, with few extents.
+const SAMPLES_LEAST: u64 = 128;
 
 /// How far the sampler knows a client.
 pub(crate) enum Watch {
@@ -78,6 +84,19 @@ impl Daemon {
     fn has_choice(&self) -> bool {
         let live_bytes = self.summary.objects.live_bytes;
         self.arenas.len() > 1 && !self.hands.keeps_books() && live_bytes > self.fast_budget_bytes()
+    }
+
+    /// Tells how many samples are of use: enough to tell extents apart. A recorded run, or one on
+    /// paper, is looked at as finely as it can be.
+    pub(crate) fn tell_enough(&mut self) {
+        if self.recording.is_some() || self.hands.keeps_books() {
+            return;
+        }
+        let (extents, _) = self.ledger.extent_totals();
+        let enough = SAMPLES_LEAST.max(extents.saturating_mul(SAMPLES_ENOUGH));
+        if let Some(sampler) = &mut self.sampler {
+            sampler.enough(enough as f64 * 1e3 / self.config.tick_ms as f64);
+        }
     }
 
     /// Tells of everything that lives.

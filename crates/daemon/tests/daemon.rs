@@ -225,6 +225,32 @@ fn large_processes_are_observed_before_the_first_tick() {
 }
 
 #[test]
+fn the_more_extents_there_are_the_more_samples_are_of_use() {
+    let (stage, gate) = Stage::with_slow_mover();
+    let session = SessionBuilder::new().build().unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let told = |samples_per_tick: u64| {
+        stage.enough_per_s.load(Ordering::Relaxed) == samples_per_tick * 1000 / 50
+    };
+    stage.until("few extents ask for this at least", |_| told(128));
+    let mut ring = session.ring(0);
+    assert!((0..100).all(|nth| ring.push(&born((1 << 41) + nth * 4 * MIB, MIB, nth as u32 + 2))));
+    stage.until("a hundred extents live", |_| told(400));
+    gate.open.store(true, Ordering::Release);
+    gate.thread.unpark();
+}
+
+#[test]
+fn on_paper_everything_is_looked_at() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    session.put_run(&object(1 << 40, MIB)).unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.until("an interval ends", |s| s.spent.ticks > 2);
+    assert_eq!(stage.enough_per_s.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn processes_that_are_gone_at_once_are_only_counted() {
     let stage = Stage::new();
     for _ in 0..20 {

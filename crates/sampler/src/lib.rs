@@ -80,6 +80,12 @@ pub trait Sampler: Send {
     /// Outside [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
+    /// More samples than these are of no use from now on: those that can see fewer, at less cost to
+    /// programs. Others ignore it.
+    fn enough(&mut self, samples_per_s: f64) {
+        let _ = samples_per_s;
+    }
+
     /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples
     /// are dated. Bounded by [`Config::drain_max`] samples; takes no longer than
     /// some milliseconds, of which the probe sampler may sleep two.

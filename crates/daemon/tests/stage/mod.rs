@@ -43,6 +43,8 @@ pub struct Stage {
     samples: Samples,
     /// What the sampler was told to watch last.
     pub watched: Watched,
+    /// Samples that it was told suffice, a second; 0: nobody said so.
+    pub enough_per_s: Arc<AtomicU64>,
     /// Processes it was told to observe.
     pub attaches: Arc<AtomicU64>,
 }
@@ -97,9 +99,11 @@ impl Stage {
         change(&mut config);
         let samples = Samples::default();
         let (watched, attaches) = (Watched::default(), Arc::new(AtomicU64::new(0)));
+        let enough_per_s = Arc::new(AtomicU64::new(0));
         let sampler = Box::new(FedSampler {
             samples: Arc::clone(&samples),
             watched: Arc::clone(&watched),
+            enough_per_s: Arc::clone(&enough_per_s),
             attaches: Arc::clone(&attaches),
         });
         let parts = Parts { machine: machine(), sampler: Some(sampler), mover };
@@ -108,7 +112,17 @@ impl Stage {
         let clients_path = daemon.clients_path().to_owned();
         let control_path = daemon.control_path();
         let thread = Some(std::thread::spawn(move || daemon.run()));
-        Stage { directory, clients_path, control_path, handle, thread, samples, watched, attaches }
+        Stage {
+            directory,
+            clients_path,
+            control_path,
+            handle,
+            thread,
+            samples,
+            watched,
+            enough_per_s,
+            attaches,
+        }
     }
 
     /// Where programs attach.
@@ -246,6 +260,7 @@ fn machine() -> Machine {
 struct FedSampler {
     samples: Samples,
     watched: Watched,
+    enough_per_s: Arc<AtomicU64>,
     attaches: Arc<AtomicU64>,
 }
 
@@ -263,6 +278,10 @@ impl Sampler for FedSampler {
 
     fn watch(&mut self, _pid: u32, ranges: &[Range<u64>]) {
         *self.watched.lock().unwrap() = ranges.to_vec();
+    }
+
+    fn enough(&mut self, samples_per_s: f64) {
+        self.enough_per_s.store(samples_per_s as u64, Ordering::Relaxed);
     }
 
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {

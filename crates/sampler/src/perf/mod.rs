@@ -215,6 +215,10 @@ impl Sampler for PerfSampler {
 
     fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
 
+    fn enough(&mut self, samples_per_s: f64) {
+        self.pace.enough(samples_per_s);
+    }
+
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
         let began = clock::thread_cpu();
         let now_ns = clock::monotonic_ns();
@@ -231,7 +235,7 @@ impl Sampler for PerfSampler {
         self.cost.passes += 1;
         let elapsed = Duration::from_nanos(now_ns - self.last_drain_ns);
         self.last_drain_ns = now_ns;
-        if self.pace.look(elapsed, ours + theirs, met.throttled) {
+        if self.pace.look(elapsed, ours + theirs, records, met.throttled) {
             self.reopen();
         }
         met

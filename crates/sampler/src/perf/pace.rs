@@ -1,4 +1,5 @@
-//! Keeps the cost of sampling within a share of one CPU by choosing the period.
+//! Keeps the cost of sampling within a share of one CPU, and samples to as many as are of use, by
+//! choosing the period.
 //! In: samples and time since the last look. Out: a factor on every event's period.
 //! Knows nothing of events or the kernel.
 
@@ -15,46 +16,87 @@ const FACTOR_MAX: u64 = 1 << 16;
 /// for the halving without at once being over budget again.
 const CHEAP: f64 = 0.25;
 
-/// The controller: multiplies at once when over budget, halves one step at a time when cheap.
+/// The controller. For the budget it multiplies at once when over, and halves one step at a time
+/// when cheap: an ebb may be short. For what is of use it follows what comes.
 #[derive(Clone, Debug)]
 pub struct Pace {
     cpu_budget: f64,
-    factor: u64,
+    enough_per_s: f64,
+    /// For the budget, and for what is of use; the larger one counts.
+    factors: [u64; 2],
     elapsed: Duration,
     spent: Duration,
+    samples: u64,
     throttled: bool,
 }
 
 impl Pace {
     /// Begins at the configured period. `cpu_budget` is a share of one CPU.
     pub fn new(cpu_budget: f64) -> Pace {
-        let zero = Duration::ZERO;
-        Pace { cpu_budget, factor: 1, elapsed: zero, spent: zero, throttled: false }
+        Pace {
+            cpu_budget,
+            enough_per_s: f64::INFINITY,
+            factors: [1, 1],
+            elapsed: Duration::ZERO,
+            spent: Duration::ZERO,
+            samples: 0,
+            throttled: false,
+        }
+    }
+
+    /// More samples than these are of no use from now on.
+    pub fn enough(&mut self, samples_per_s: f64) {
+        self.enough_per_s = samples_per_s;
     }
 
     /// What the configured period is to be multiplied by.
     pub fn factor(&self) -> u64 {
-        self.factor
+        self.factors[0].max(self.factors[1])
     }
 
     /// Takes in what happened during `elapsed`; true when the factor changed.
-    pub fn look(&mut self, elapsed: Duration, spent: Duration, throttled: u64) -> bool {
+    pub fn look(
+        &mut self,
+        elapsed: Duration,
+        spent: Duration,
+        samples: u64,
+        throttled: u64,
+    ) -> bool {
         self.elapsed += elapsed;
         self.spent += spent;
+        self.samples += samples;
         self.throttled |= throttled > 0;
         if self.elapsed < LOOK {
             return false;
         }
+        let before = self.factor();
+        self.keep_budget();
+        self.follow_use(before);
+        (self.elapsed, self.spent) = (Duration::ZERO, Duration::ZERO);
+        (self.samples, self.throttled) = (0, false);
+        self.factor() != before
+    }
+
+    fn keep_budget(&mut self) {
         let share = self.spent.as_secs_f64() / self.elapsed.as_secs_f64() / self.cpu_budget;
-        let before = self.factor;
+        let factor = &mut self.factors[0];
         if share > 1.0 || self.throttled {
             let times = (share.ceil() as u64).next_power_of_two().clamp(2, 64);
-            self.factor = (self.factor * times).min(FACTOR_MAX);
-        } else if share < CHEAP && self.factor > 1 {
-            self.factor /= 2;
+            *factor = (*factor * times).min(FACTOR_MAX);
+        } else if share < CHEAP && *factor > 1 {
+            *factor /= 2;
         }
-        (self.elapsed, self.spent, self.throttled) = (Duration::ZERO, Duration::ZERO, false);
-        self.factor != before
+    }
+
+    fn follow_use(&mut self, factor: u64) {
+        let unpaced_per_s = self.samples as f64 * factor as f64 / self.elapsed.as_secs_f64();
+        let times = (unpaced_per_s / self.enough_per_s).ceil() as u64;
+        let needed = times.clamp(1, FACTOR_MAX).next_power_of_two();
+        let factor = &mut self.factors[1];
+        // One step more than is needed stays, lest it changes back and forth.
+        if needed > *factor || needed * 2 < *factor {
+            *factor = needed;
+        }
     }
 }
 
@@ -67,28 +109,42 @@ mod tests {
     #[test]
     fn a_flood_is_dammed_in_one_step_and_an_ebb_released_slowly() {
         let mut pace = Pace::new(0.01);
-        assert!(!pace.look(SECOND, Duration::from_millis(9), 0), "within budget");
-        assert!(pace.look(SECOND, Duration::from_millis(100), 0), "ten times over");
+        assert!(!pace.look(SECOND, Duration::from_millis(9), 0, 0), "within budget");
+        assert!(pace.look(SECOND, Duration::from_millis(100), 0, 0), "ten times over");
         assert_eq!(pace.factor(), 16);
-        assert!(!pace.look(SECOND, Duration::from_millis(6), 0), "dear enough to stay");
-        assert!(pace.look(SECOND, Duration::from_millis(1), 0));
+        assert!(!pace.look(SECOND, Duration::from_millis(6), 0, 0), "dear enough to stay");
+        assert!(pace.look(SECOND, Duration::from_millis(1), 0, 0));
         assert_eq!(pace.factor(), 8);
+    }
+
+    #[test]
+    fn no_more_is_sampled_than_is_of_use() {
+        let mut pace = Pace::new(0.01);
+        assert!(!pace.look(SECOND, Duration::ZERO, 10_000, 0), "nobody said so");
+        pace.enough(3000.0);
+        assert!(pace.look(SECOND, Duration::ZERO, 10_000, 0));
+        assert_eq!(pace.factor(), 4);
+        assert!(!pace.look(SECOND, Duration::ZERO, 2500, 0), "enough");
+        assert!(!pace.look(SECOND, Duration::ZERO, 1200, 0), "half of it");
+        pace.enough(30_000.0);
+        assert!(pace.look(SECOND, Duration::ZERO, 2500, 0), "more are of use");
+        assert_eq!(pace.factor(), 1);
     }
 
     #[test]
     fn throttling_counts_as_over_budget() {
         let mut pace = Pace::new(0.01);
-        assert!(pace.look(SECOND, Duration::ZERO, 1));
+        assert!(pace.look(SECOND, Duration::ZERO, 0, 1));
         assert_eq!(pace.factor(), 2);
     }
 
     #[test]
     fn short_looks_add_up_and_the_factor_is_bounded() {
         let mut pace = Pace::new(0.01);
-        assert!(!pace.look(LOOK / 2, SECOND, 0));
-        assert!(pace.look(LOOK / 2, SECOND, 0));
+        assert!(!pace.look(LOOK / 2, SECOND, 0, 0));
+        assert!(pace.look(LOOK / 2, SECOND, 0, 0));
         for _ in 0..10 {
-            pace.look(SECOND, SECOND, 0);
+            pace.look(SECOND, SECOND, 0, 0);
         }
         assert_eq!(pace.factor(), FACTOR_MAX);
     }
