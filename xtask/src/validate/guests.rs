@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use tiercel_lab::{Guest, Model, Payload, Request, Size, Streams, Timing, Topology};
 use tiercel_machine::{Machine, NodeId};
 
@@ -14,6 +14,8 @@ use crate::exec;
 /// A guest that takes longer hangs. The slowest takes some minutes on two idle cores, and many
 /// times as long on busy ones, which modelled time knows nothing of.
 const LIMIT: Duration = Duration::from_secs(5400);
+/// Most virtual CPUs of a guest: of more, those that wait for one another keep a host of few busy.
+const VCPUS_MAX: u32 = 8;
 /// Memory of a guest: each node then holds the probe's 64 MiB and more.
 const MEMORY_BYTES: u64 = 4 << 30;
 
@@ -104,10 +106,26 @@ pub fn is_main(machine: &Machine, path: Path) -> bool {
     Some(path.from) == first && machine.links.iter().all(|l| (l.from, l.to) != (path.from, path.to))
 }
 
+fn with_cpus(machine: &Machine) -> u32 {
+    machine.nodes.iter().filter(|node| node.has_cpus()).count() as u32
+}
+
+/// The nodes that a boot has: all of them, or those of the main paths, where all were too many
+/// virtual CPUs.
+fn booted(machine: &Machine, boot: Boot) -> Vec<NodeId> {
+    let nodes = machine.nodes.iter().map(|node| node.id);
+    if boot.vcpus * with_cpus(machine) <= VCPUS_MAX {
+        return nodes.collect();
+    }
+    let main: Vec<Path> = paths(machine).into_iter().filter(|p| is_main(machine, *p)).collect();
+    nodes.filter(|id| main.iter().any(|path| path.from == *id || path.to == *id)).collect()
+}
+
 /// Boots, runs the probe on every path, reads what it says.
 pub fn measure(guest: &Guest, tools: &Tools, machine: &Machine, boot: Boot) -> Result<Vec<Seen>> {
-    let with_cpus = machine.nodes.iter().filter(|node| node.has_cpus()).count() as u32;
-    let size = Size { memory_bytes: MEMORY_BYTES, cpus: boot.vcpus * with_cpus };
+    let nodes = booted(machine, boot);
+    let machine = &machine.part(&nodes).map_err(|id| anyhow!("the machine has no node {id}"))?;
+    let size = Size { memory_bytes: MEMORY_BYTES, cpus: boot.vcpus * with_cpus(machine) };
     let topology = Topology::of(machine, size)?;
     let command = script(machine, &topology, boot)?;
     let mut payload = Payload::default();
@@ -126,7 +144,12 @@ pub fn measure(guest: &Guest, tools: &Tools, machine: &Machine, boot: Boot) -> R
     let outcome = guest.run(request, streams)?;
     let text = String::from_utf8_lossy(&stdout);
     ensure!(outcome.status == 0, "the guest's probe ended with {}:\n{text}", outcome.status);
-    parse(&text)
+    let mut seen = parse(&text)?;
+    for Seen { path, .. } in &mut seen {
+        let whole = |id: NodeId| nodes.get(usize::from(id.0)).copied().context("an unknown node");
+        *path = Path { from: whole(path.from)?, to: whole(path.to)? };
+    }
+    Ok(seen)
 }
 
 fn script(machine: &Machine, topology: &Topology, boot: Boot) -> Result<String> {
@@ -191,6 +214,18 @@ mod tests {
         assert!(parse("level 64 4.0 0\n").is_err(), "of no path");
         assert!(parse("path 0 1\nlevel 64 x 0\n").is_err());
         assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn of_machines_with_many_cpus_two_a_node_are_those_of_the_main_paths() {
+        let nodes = |name: &str, vcpus: u32| {
+            let machine = Machine::builtin(name).expect("known").expect("valid");
+            let ids = booted(&machine, Boot { vcpus, model: Model::default() });
+            ids.iter().map(|id| id.0).collect::<Vec<_>>()
+        };
+        assert_eq!(nodes("xeonmax-hbm", 1).len(), 16);
+        assert_eq!(nodes("xeonmax-hbm", 2), [0, 8]);
+        assert_eq!(nodes("two-socket-optane", 2), [0, 1, 2, 3]);
     }
 
     #[test]
