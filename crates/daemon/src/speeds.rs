@@ -1,5 +1,6 @@
 //! What moving and streaming cost here, measured before a program runs.
-//! In: a mover, a machine. Out: [`Speeds`]. Knows nothing of programs, or of what figures are for.
+//! In: a mover, a machine. Out: [`Speeds`], or what moving costs alone. Knows nothing of programs,
+//! or of what figures are for.
 //!
 //! A block of our own memory goes from the fastest node to each other tier's first node and back;
 //! on each it is read and changed from end to end, and line by line in no order. A thread gets
@@ -17,6 +18,9 @@ use tiercel_profile::{Copied, Speeds, Stream};
 /// in it. Where caches are larger streams look faster than memory is, which plans do not believe.
 const BLOCK_BYTES: usize = 8 << 20;
 
+/// Bytes that are moved to see what moving costs: some hundred OS pages, in a millisecond or less.
+const MOVED_BYTES: usize = 1 << 20;
+
 /// Alignment of the block, bytes: the largest OS page there is, but huge ones.
 const ALIGNMENT: usize = 64 << 10;
 
@@ -31,14 +35,37 @@ pub fn measure(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
     tiercel_sampler::region(|| measured(mover, machine))
 }
 
+/// What moving a byte costs, nanoseconds, by the node it goes to. Nothing on one tier, on paper, or
+/// of nodes without room.
+pub fn move_costs(mover: &mut dyn Mover, machine: &Machine) -> Vec<(NodeId, f64)> {
+    let firsts = first_nodes(machine);
+    let ([fastest, others @ ..], false) = (firsts.as_slice(), mover.is_modelled()) else {
+        return Vec::new();
+    };
+    if others.is_empty() {
+        return Vec::new();
+    }
+    tiercel_sampler::region(|| {
+        let mut block = Block::new(MOVED_BYTES);
+        block.go(mover, *fastest);
+        let ways = others.iter().flat_map(|node| [*node, *fastest]);
+        let costs = ways.map(|to| Some((to, block.go(mover, to).filter(|ns| *ns > 0.0)?)));
+        costs.flatten().collect()
+    })
+}
+
+/// The first node of each tier, the best first.
+fn first_nodes(machine: &Machine) -> Vec<NodeId> {
+    machine.tiers().iter().filter_map(|tier| tier.nodes.first().copied()).collect()
+}
+
 fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
-    let tiers = machine.tiers();
-    let mut nodes = tiers.iter().filter_map(|tier| tier.nodes.first().copied());
+    let mut nodes = first_nodes(machine).into_iter();
     let mut speeds = Speeds::default();
     let (Some(fastest), false) = (nodes.next(), mover.is_modelled()) else { return speeds };
     let (began, mut block) = (Instant::now(), None);
     for node in nodes.take_while(|_| began.elapsed() < PATIENCE) {
-        let block = block.get_or_insert_with(Block::new);
+        let block = block.get_or_insert_with(|| Block::new(BLOCK_BYTES));
         if block.go(mover, fastest).is_none() {
             break;
         }
@@ -64,6 +91,7 @@ fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
 struct Block {
     memory: Vec<u64>,
     first: usize,
+    bytes: usize,
 }
 
 const WORD_BYTES: usize = size_of::<u64>();
@@ -77,16 +105,16 @@ const SPREAD: usize = 0x9E37_79B9_7F4A_7C15;
 const WORDS: usize = BLOCK_BYTES / WORD_BYTES;
 
 impl Block {
-    fn new() -> Block {
+    fn new(bytes: usize) -> Block {
         // Not zeros: those the kernel would not back with memory before they are written.
-        let memory = vec![1u64; WORDS + ALIGNMENT / WORD_BYTES];
+        let memory = vec![1u64; (bytes + ALIGNMENT) / WORD_BYTES];
         let addr = memory.as_ptr() as usize;
         let first = (addr.next_multiple_of(ALIGNMENT) - addr) / WORD_BYTES;
-        Block { memory, first }
+        Block { memory, first, bytes }
     }
 
     fn words(&mut self) -> &mut [u64] {
-        &mut self.memory[self.first..][..WORDS]
+        &mut self.memory[self.first..][..self.bytes / WORD_BYTES]
     }
 
     /// Nanoseconds a byte took to move; `None` where the block is not there now.
@@ -94,7 +122,7 @@ impl Block {
         let asked = Move {
             pid: std::process::id(),
             addr: self.words().as_ptr() as u64,
-            bytes: BLOCK_BYTES as u64,
+            bytes: self.bytes as u64,
             from: None,
             to,
             reason: Reason::Asked,
@@ -103,13 +131,13 @@ impl Block {
         };
         let outcomes = mover.execute(&[asked]);
         let outcome = outcomes.first()?;
-        if outcome.resident_bytes < (BLOCK_BYTES * MOVED_MIN / 100) as u64 {
+        if outcome.resident_bytes < (self.bytes * MOVED_MIN / 100) as u64 {
             return None;
         }
         Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
     }
 
-    /// Reading comes before changing, which leaves lines in the caches that must go back first; and
+    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the caches that must go back first; and
     /// of two turns each the second one counts, before which moving had left such.
     fn stream(&mut self, node: NodeId) -> Stream {
         let words = self.words();
@@ -219,6 +247,18 @@ mod tests {
         assert!(speeds.moves.iter().all(|one| one.ns_per_byte == 3.0), "{speeds:?}");
         let above = |s: &Stream| s.figures().iter().all(|ns| *ns > 0.0);
         assert!(speeds.streams.iter().all(above), "{speeds:?}");
+    }
+
+    #[test]
+    fn moving_costs_what_it_took_there_and_back() {
+        let machine = Machine::builtin("spr-cxl").unwrap().unwrap();
+        let costs = |full: Option<NodeId>, modelled| {
+            move_costs(&mut Pretending { full, modelled }, &machine)
+        };
+        let [fast, slow] = first_nodes(&machine)[..] else { panic!("two tiers") };
+        assert_eq!(costs(None, false), [(slow, 3.0), (fast, 3.0)]);
+        assert_eq!(costs(Some(slow), false), [(fast, 3.0)], "as far as known");
+        assert_eq!(costs(None, true), []);
     }
 
     #[test]
