@@ -16,8 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::experiment::{Huge, Metric};
+use super::held::Waits;
 use super::room::{Hog, physical_range};
-use super::row::{Event, Measured, Method, Resident, Spec};
+use super::row::{Event, Held, Measured, Method, Resident, Spec};
 use super::watch::{Counters, Watch};
 
 /// Between two looks at where memory is, guest time.
@@ -106,6 +107,8 @@ impl Agent {
         self.write_all(&[
             ("/sys/kernel/mm/transparent_hugepage/enabled", huge),
             ("/proc/sys/kernel/numa_balancing", "0"),
+            // The kernel counts what threads wait.
+            ("/proc/sys/kernel/sched_schedstats", "1"),
             ("/sys/kernel/mm/numa/demotion_enabled", "false"),
             // Short lists of free memory at each CPU: they are part of a run's room.
             ("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"),
@@ -134,7 +137,7 @@ impl Agent {
         let counters = Counters::read(&self.root);
         let began = Instant::now();
         let child = command.spawn().context("cannot start sh")?;
-        let (status, watch) = self.wait(child, spec)?;
+        let (status, watch, held) = self.wait(child, spec)?;
         let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let moved = Counters::read(&self.root).since(&counters);
         self.mark("end");
@@ -154,25 +157,28 @@ impl Agent {
             peak_bytes: peak.trim().parse().unwrap_or(0),
             resident: watch.resident(),
             moved,
+            held,
             tiercel: self.summary(spec)?,
             said,
             ..Measured::default()
         })
     }
 
-    fn wait(&self, mut child: Child, spec: &Spec) -> Result<(ExitStatus, Watch)> {
+    fn wait(&self, mut child: Child, spec: &Spec) -> Result<(ExitStatus, Watch, Option<Held>)> {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .context("cannot watch the program")?;
         let step = Timespec::try_from(LOOK_EVERY).expect("a short time");
         let mut watch = Watch::default();
+        let mut waits = Waits::of(spec.command.first().map_or("", String::as_str));
         loop {
             watch.look(&self.group, &spec.fast_nodes);
+            waits.look(&self.root, &self.group);
             match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&step)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("cannot wait for the program"),
             }
             if let Some(status) = child.try_wait().context("cannot wait for the program")? {
-                return Ok((status, watch));
+                return Ok((status, watch, waits.held()));
             }
         }
     }

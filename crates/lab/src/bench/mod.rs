@@ -8,6 +8,7 @@ mod agent;
 mod boot;
 mod drive;
 mod foretold;
+mod held;
 mod oracle;
 mod ours;
 mod plan;
@@ -26,7 +27,7 @@ pub use agent::Agent;
 pub use drive::Tally;
 pub use experiment::Experiment;
 pub(crate) use plan::fingerprint;
-pub use row::{Cell, Event, Failure, Measured, Moved, Resident, Row, Spec};
+pub use row::{Cell, Event, Failure, Held, Measured, Moved, Resident, Row, Spec};
 pub use store::{Manifest, Store};
 pub use summary::{Summary, summarise};
 

@@ -93,6 +93,9 @@ pub struct Measured {
     pub resident: Resident,
     /// What the kernel counted while it ran.
     pub moved: Moved,
+    /// How long its first thread did not run though it would; `None`: nobody counted.
+    #[serde(default)]
+    pub held: Option<Held>,
     /// The summary of `tiercel run`; `null` for baselines.
     #[serde(default)]
     pub tiercel: serde_json::Value,
@@ -131,6 +134,19 @@ pub struct Moved {
     pub demoted_bytes: u64,
     /// Faults taken to see accesses.
     pub hint_faults: u64,
+}
+
+/// What a thread waited by the kernel's account, nanoseconds: in all, and the longest once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// For its CPU, which others had.
+    pub for_cpu_ns: u64,
+    /// The longest of these waits, or a bound of it.
+    pub for_cpu_ns_max: u64,
+    /// For memory, locks and other processes; a program that sleeps sleeps here.
+    pub for_memory_ns: u64,
+    /// The longest of these waits, or a bound of it.
+    pub for_memory_ns_max: u64,
 }
 
 /// One finished run: a file of the results, one line of JSON.

@@ -9,7 +9,7 @@ use tiercel_report::{Align, Bars, Lines, Series, Table};
 use super::experiment::{Half, Share};
 use super::foretold::{Foretold, foretold};
 use super::oracle::{self, Site};
-use super::row::{Failure, Measured, Row};
+use super::row::{Failure, Held, Measured, Row};
 use super::store::Manifest;
 
 /// Bars of a group stay readable up to here.
@@ -93,6 +93,7 @@ impl Summary {
             }
             section(&mut out, "Time over all-fast, by workload", &self.times(scene));
             section(&mut out, "Migration, overhead and residency (means)", &self.costs(scene));
+            section(&mut out, "What the program waited", &self.waits(scene));
         }
         if let Some(Foretold { said, table, .. }) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
             let head = "\n### What plans foretold: time of the program over all-fast\n\n";
@@ -277,6 +278,39 @@ impl Summary {
                 format!("{:.0}", mean(&|row| row.measured.moved.hint_faults as f64)),
                 of_ours(format!("{overhead:.2}")),
                 format!("{:.1}", mean(&|row| 100.0 * row.measured.resident.fast_share)),
+            ]);
+        }
+        table
+    }
+
+    /// Of its first thread, by the kernel's account: means of the sums, and the longest of all.
+    fn waits(&self, scene: Scene<'_>) -> Table {
+        let mut table = table(&[
+            "policy",
+            "for its CPU, ms",
+            "longest, ms",
+            "for memory and others, ms",
+            "longest, ms",
+            "runs",
+        ]);
+        for policy in self.policies() {
+            let runs = self.runs_of(scene, policy);
+            let held: Vec<Held> = runs.iter().filter_map(|row| row.measured.held).collect();
+            if held.is_empty() {
+                continue;
+            }
+            let ms = |ns: f64| format!("{:.2}", ns / 1e6);
+            let mean = |of: fn(&Held) -> u64| {
+                ms(held.iter().map(|one| of(one) as f64).sum::<f64>() / held.len() as f64)
+            };
+            let most = |of: fn(&Held) -> u64| ms(held.iter().map(of).max().unwrap_or(0) as f64);
+            table.row(vec![
+                policy.to_owned(),
+                mean(|held| held.for_cpu_ns),
+                most(|held| held.for_cpu_ns_max),
+                mean(|held| held.for_memory_ns),
+                most(|held| held.for_memory_ns_max),
+                held.len().to_string(),
             ]);
         }
         table

@@ -2,7 +2,7 @@
 //! In: times. Out: tables. Knows nothing of guests.
 
 use super::*;
-use crate::bench::row::{Cell, Moved, Resident};
+use crate::bench::row::{Cell, Held, Moved, Resident};
 use expect_test::expect;
 
 fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64) -> Row {
@@ -58,6 +58,14 @@ fn summary() -> Summary {
         row("bfs", Half::Report, "lru", quarter, 800),
     ];
     rows[3].measured.warnings.push("odd".to_owned());
+    for (at, ms) in [(5, 2), (6, 4)] {
+        rows[at].measured.held = Some(Held {
+            for_cpu_ns: ms * 3_000_000,
+            for_cpu_ns_max: ms * 500_000,
+            for_memory_ns: ms * 1_000_000,
+            for_memory_ns_max: ms * 250_000,
+        });
+    }
     let manifest =
         Manifest { name: "t".to_owned(), what: "It shows.".to_owned(), keys: Vec::new() };
     summarise(&manifest, rows, Vec::new())
@@ -100,6 +108,7 @@ fn the_document_has_every_table_and_picture() {
         "### Report half",
         "| lru                      | 1.000 | 4.000 |",
         "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |          1.27 |",
+        "| lru    |            9.00 |        2.00 |                      3.00 |        1.00 |    2",
         "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
         "0.900",
         "| hot/first-touch/25% |",

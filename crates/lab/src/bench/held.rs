@@ -1,0 +1,176 @@
+//! How long a program was held up: by whoever had its CPU, and by waiting for memory.
+//! In: the guest's file system, looked at now and then. Out: [`Held`]. Knows nothing of what moves.
+//!
+//! The kernel's scheduler counts what a thread waits (`kernel.sched_schedstats`), nanosecond by
+//! nanosecond; the longest waits are kept as well. Only the program's first thread counts: it is
+//! the one that works in programs of one, and waits for the others in programs of several.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::row::Held;
+
+/// At this sighting the account begins: the first may fall into the program's start, where it meets
+/// the daemon and waits for it.
+const FIRST_SIGHTING: u32 = 2;
+
+/// A command's name has so many bytes at most (`TASK_COMM_LEN`, without the end).
+const NAME_BYTES: usize = 15;
+
+/// Watches one program's first thread.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    name: String,
+    account: Option<PathBuf>,
+    sightings: u32,
+    begun: Account,
+    last: Account,
+}
+
+/// What the kernel has counted of a thread since its beginning, nanoseconds: all, and the longest.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Account {
+    cpu: (u64, u64),
+    memory: (u64, u64),
+}
+
+impl Waits {
+    /// Of the program with this path.
+    pub(crate) fn of(program: &str) -> Waits {
+        let name = Path::new(program).file_name().unwrap_or_default().as_encoded_bytes();
+        let name = String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES)]).into_owned();
+        let (begun, last) = (Account::default(), Account::default());
+        Waits { name, account: None, sightings: 0, begun, last }
+    }
+
+    /// Looks once for it among the processes of `group`.
+    pub(crate) fn look(&mut self, root: &Path, group: &Path) {
+        if self.account.is_none() {
+            self.account = find(root, group, &self.name);
+        }
+        let Some(path) = &self.account else { return };
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let Some(seen) = Account::parse(&text) else { return };
+        self.sightings += 1;
+        self.last = seen;
+        if self.sightings == FIRST_SIGHTING {
+            self.begun = seen;
+        }
+    }
+
+    /// From its second sighting to its last; `None`: it was not seen as often, or nobody counts.
+    pub(crate) fn held(&self) -> Option<Held> {
+        let since = |of: fn(&Account) -> (u64, u64)| {
+            let ((all_before, most_before), (all, most)) = (of(&self.begun), of(&self.last));
+            let all = all.saturating_sub(all_before);
+            // A longest wait of before hides shorter ones, which are part of the sum.
+            (all, if most > most_before { most } else { most.min(all) })
+        };
+        let (for_cpu_ns, for_cpu_ns_max) = since(|account| account.cpu);
+        let (for_memory_ns, for_memory_ns_max) = since(|account| account.memory);
+        (self.sightings > FIRST_SIGHTING).then_some(Held {
+            for_cpu_ns,
+            for_cpu_ns_max,
+            for_memory_ns,
+            for_memory_ns_max,
+        })
+    }
+}
+
+/// The account of the group's first process of that name.
+fn find(root: &Path, group: &Path, name: &str) -> Option<PathBuf> {
+    let processes = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+    let mut folders = processes.lines().map(|process| root.join("proc").join(process));
+    let is_named = |folder: &PathBuf| {
+        fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    folders.find(is_named).map(|folder| folder.join("sched"))
+}
+
+impl Account {
+    /// Of `/proc/PID/sched`: lines `name : milliseconds`, in which sleeping is interruptible waits
+    /// and blocking, and the longest of each stands alone. `None`: nobody counts.
+    fn parse(text: &str) -> Option<Account> {
+        let figure = |name: &str| {
+            let value = text.lines().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                (key.trim() == name).then(|| value.trim().parse::<f64>().ok())?
+            })?;
+            Some((value * 1e6).round() as u64)
+        };
+        let longest = figure("sleep_max")?.max(figure("block_max")?);
+        Some(Account {
+            cpu: (figure("wait_sum")?, figure("wait_max")?),
+            memory: (figure("sum_sleep_runtime")?, longest),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sched(wait: (f64, f64), sleep: (f64, f64), block_max: f64) -> String {
+        format!(
+            "hotcold (7, #threads: 2)\n-----\nse.exec_start   :  3.000001\n\
+             sum_sleep_runtime                            :  {:.6}\n\
+             sum_block_runtime                            :  0.5\n\
+             sleep_max                                    :  {:.6}\n\
+             block_max                                    :  {block_max:.6}\n\
+             wait_max                                     :  {:.6}\n\
+             wait_sum                                     :  {:.6}\n",
+            sleep.0, sleep.1, wait.1, wait.0
+        )
+    }
+
+    /// A guest with two processes in the group.
+    fn guest() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (process, name) in [("6", "tiercel"), ("7", "hotcold")] {
+            let folder = dir.path().join("proc").join(process);
+            fs::create_dir_all(&folder).expect("made");
+            fs::write(folder.join("comm"), format!("{name}\n")).expect("written");
+        }
+        fs::write(dir.path().join("cgroup.procs"), "6\n7\n").expect("written");
+        dir
+    }
+
+    fn watch(accounts: &[String]) -> Option<Held> {
+        let dir = guest();
+        let mut waits = Waits::of("/root/bin/hotcold");
+        for text in accounts {
+            fs::write(dir.path().join("proc/7/sched"), text).expect("written");
+            waits.look(dir.path(), dir.path());
+        }
+        waits.held()
+    }
+
+    #[test]
+    fn what_it_waited_after_its_start_counts() {
+        let start = sched((1.0, 0.5), (80.0, 60.0), 2.0);
+        let held = watch(&[
+            sched((0.5, 0.5), (60.0, 60.0), 0.0),
+            start.clone(),
+            sched((4.0, 2.5), (83.0, 60.0), 2.5),
+        ]);
+        let expected = Held {
+            for_cpu_ns: 3_000_000,
+            for_cpu_ns_max: 2_500_000,
+            for_memory_ns: 3_000_000,
+            // No more than it waited at all: the 60 ms were its start's.
+            for_memory_ns_max: 3_000_000,
+        };
+        assert_eq!(held, Some(expected));
+        assert_eq!(watch(&[start.clone(), start]), None, "nothing to compare with");
+    }
+
+    #[test]
+    fn without_an_account_nothing_is_known() {
+        let off = "hotcold (7, #threads: 1)\nse.exec_start : 3.0\nnr_switches : 3\n".to_owned();
+        assert_eq!(watch(&[off.clone(), off.clone(), off]), None);
+        let mut waits = Waits::of("a-name-that-is-too-long");
+        assert_eq!(waits.name, "a-name-that-is-");
+        waits.look(guest().path(), guest().path());
+        assert_eq!(waits.held(), None);
+    }
+}
