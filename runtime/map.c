@@ -416,8 +416,7 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
 TCL_EXPORT int mprotect(void *addr, size_t bytes, int prot) {
     if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, bytes)))
         return tcl_vmem_protect((uintptr_t)addr, bytes, prot);
-    tcl_vmem_rights((uintptr_t)addr, bytes, prot);
-    return (int)syscall(SYS_mprotect, addr, bytes, prot);
+    return tcl_vmem_rights((uintptr_t)addr, bytes, prot);
 }
 
 /* Only the heap's memory may need more than the kernel does. */

@@ -134,8 +134,8 @@ TCL_HIDDEN bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int
 TCL_HIDDEN int tcl_os_clear(uintptr_t start, size_t bytes);
 /* As madvise, of the heap or not. */
 TCL_HIDDEN int tcl_os_madvise(void *start, size_t bytes, int advice);
-/* The program set the rights of memory of the heap: it stays where it is. */
-TCL_HIDDEN void tcl_vmem_rights(uintptr_t start, size_t bytes, int prot);
+/* As mprotect. Memory of the heap that has other rights than usual is not moved. */
+TCL_HIDDEN int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot);
 /* The heap's memory is wished for on another node. */
 TCL_HIDDEN void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node);
 /* True when this process executes the daemon's moves. (vmem_asked.c) */

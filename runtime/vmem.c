@@ -182,14 +182,13 @@ static bool map(struct vmem_region *region, bool populate) {
 
 /* ---- Fork ------------------------------------------------------------------------------------ */
 
-static int prot_of(const struct vmem_region *region, size_t vpage) {
+int vmem_prot(const struct vmem_region *region, size_t vpage) {
     return region->is_heap && region->twin[vpage] ? (int)region->twin[vpage] - 1 : region->prot;
 }
 
-/* Vpages from `first` in one run, with the same rights. */
-static size_t alike(const struct vmem_region *region, size_t first, size_t count) {
+size_t vmem_alike(const struct vmem_region *region, size_t first, size_t count) {
     size_t run = vmem_run(region, region->home, first, count), same = 1;
-    while (same < run && prot_of(region, first + same) == prot_of(region, first))
+    while (same < run && vmem_prot(region, first + same) == vmem_prot(region, first))
         same++;
     return same;
 }
@@ -199,11 +198,10 @@ static void make_private(struct vmem_region *region, size_t first, size_t count)
     char *at = (char *)region->start + first * vmem_vpage(region);
     vmem_place home = vmem_home(region, first);
     char *from = vmem_private(home);
-    int prot = prot_of(region, first), usual = PROT_READ | PROT_WRITE;
-    if (prot != usual)
-        syscall(SYS_mprotect, from, bytes, prot);
-    void *got =
-        tcl_os_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at);
+    int prot = vmem_prot(region, first), usual = PROT_READ | PROT_WRITE;
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    bool is_ready = prot == usual || !syscall(SYS_mprotect, from, bytes, prot);
+    void *got = is_ready ? tcl_os_mremap(from, bytes, bytes, flags, at) : MAP_FAILED;
     if (prot != usual)
         syscall(SYS_mprotect, from, bytes, usual);
     if (got != at) { /* out of mappings: the child does without rather than share */
@@ -226,7 +224,7 @@ void tcl_vmem_before_fork(void) {
         size_t count = region->start && !region->is_private ? count_of(region) : 0;
         region->is_private = true;
         for (size_t first = 0, run; first < count; first += run) {
-            run = alike(region, first, count - first);
+            run = vmem_alike(region, first, count - first);
             if (vmem_home(region, first) && !(region->home[first] & VMEM_FORKED))
                 make_private(region, first, run);
         }

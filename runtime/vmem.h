@@ -149,7 +149,11 @@ TCL_HIDDEN bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vme
 /* The same for a private mapping, of a file or of none, whose memory is found at `aside` from then
  * on. */
 TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file);
-/* No write is noted any longer. */
+/* Undoes it: what is aside is in the mapping again, and nobody is held. Where a process has as many
+ * mappings as it may, nothing can be mapped back, and it is copied. False: there was no memory for
+ * that in 10 s; who touches it waits. */
+TCL_HIDDEN bool vmem_put_back(uintptr_t start, size_t bytes, void *aside);
+/* No write is noted any longer, nobody is held. */
 TCL_HIDDEN void vmem_untrack(uintptr_t start, size_t bytes);
 /* Lets all wait no longer. */
 TCL_HIDDEN void vmem_wake(uintptr_t start, size_t bytes);
@@ -188,6 +192,11 @@ static inline vmem_place vmem_home(const struct vmem_region *region, size_t vpag
 static inline size_t vmem_vpage(const struct vmem_region *region) {
     return (size_t)1 << region->shift;
 }
+
+/* Rights of a vpage: those of its vregion, or under the heap what the program set. */
+TCL_HIDDEN int vmem_prot(const struct vmem_region *region, size_t vpage);
+/* Vpages from `first` in one run of homes, with the same rights; at most `count`. */
+TCL_HIDDEN size_t vmem_alike(const struct vmem_region *region, size_t first, size_t count);
 
 /* Gives every twin back; false: there was none. Under the lock. */
 TCL_HIDDEN bool vmem_drop_twins(void);

@@ -215,7 +215,18 @@ static size_t sort_of(const struct vmem_region *region, size_t first, size_t cou
     return vmem_run(region, region->home, first, count);
 }
 
-/* Private memory again, whoever else maps what it showed. */
+/* What shows `home` is empty afterwards and stays where it is. False: it cannot be had, or a child
+ * may see it. The window is writable whatever rights the program set. */
+static bool empty(uintptr_t at, vmem_place home, size_t bytes) {
+    const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(home)];
+    if (home & VMEM_FORKED)
+        return false;
+    return !syscall(SYS_madvise, at, bytes, MADV_REMOVE) ||
+           (!segment->is_inherited && !syscall(SYS_madvise, vmem_shared(home), bytes, MADV_REMOVE));
+}
+
+/* Private memory again, whoever else maps what it showed; where there are too many mappings it is
+ * emptied in its place. Vpages of one run, with the same rights. */
 static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
     uintptr_t at = region->start + first * TCL_PAGE;
     size_t bytes = count * TCL_PAGE;
@@ -224,18 +235,16 @@ static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
         return !syscall(SYS_madvise, at, bytes, MADV_DONTNEED);
     void *to = (void *)at;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    if (tcl_os_mmap(to, bytes, RIGHTS, flags, -1, 0) != to)
-        return false;
+    if (tcl_os_mmap(to, bytes, vmem_prot(region, first), flags, -1, 0) != to)
+        return empty(at, home, bytes);
     vmem_prefer(to, bytes, region->node, 0);
-    for (size_t i = first; i < first + count; i++)
-        if (region->twin[i]) /* set by the program after it moved */
-            syscall(SYS_mprotect, region->start + i * TCL_PAGE, TCL_PAGE, region->twin[i] - 1);
     memset(&region->home[first], 0, count * sizeof(vmem_place));
     vmem_give(home & ~VMEM_FORKED, bytes);
     return true;
 }
 
-/* One run is empty afterwards. False: a child may see what it shows. */
+/* A run with the same rights is empty afterwards. False: it is not, for want of mappings or because
+ * a child may see what it shows. */
 static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
     uintptr_t at = region->start + first * TCL_PAGE;
     size_t bytes = count * TCL_PAGE;
@@ -244,15 +253,16 @@ static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
     if (!mine)
         return make_plain(region, first, count);
     bool is_home = (home & ~VMEM_FORKED) == own, is_closed = mine->is_frozen || mine->is_inherited;
-    if (!(home & VMEM_FORKED) && (is_home || is_closed)) /* where it is */
-        return !syscall(SYS_madvise, at, bytes, MADV_REMOVE);
-    if (is_closed) {
+    bool has_rights = vmem_prot(region, first) != RIGHTS; /* another mapping would not have them */
+    if (!(home & VMEM_FORKED) && (is_home || is_closed || has_rights))
+        return empty(at, home, bytes);
+    if (is_closed || has_rights) {
         syscall(SYS_madvise, at, bytes, MADV_DONTNEED);
         errno = EBUSY;
         return false;
     }
     if (!vmem_show(at, own, bytes))
-        return false;
+        return empty(at, home, bytes);
     memset(&region->home[first], 0, count * sizeof(vmem_place));
     region->is_private = false;
     if (!is_home)
@@ -266,7 +276,7 @@ static bool clear(struct vmem_region *region, uintptr_t start, uintptr_t end) {
     if (!region->own && !region->has_homes)
         return !syscall(SYS_madvise, start, end - start, MADV_DONTNEED);
     for (size_t run; first < stop; first += run) {
-        run = sort_of(region, first, stop - first);
+        run = vmem_alike(region, first, stop - first);
         is_clear &= clear_run(region, first, run);
     }
     return is_clear;
@@ -293,6 +303,18 @@ int tcl_os_clear(uintptr_t start, size_t bytes) {
     return failed;
 }
 
+/* By the books: what is no vregion may be written, or the kernel has cleared it. */
+static bool is_writable(uintptr_t start, size_t bytes) {
+    bool is_so = true;
+    vmem_lock();
+    for (uintptr_t at = start; is_so && at < start + bytes; at += TCL_PAGE) {
+        const struct vmem_region *region = arena_over(at, TCL_PAGE);
+        is_so = !region || vmem_prot(region, (at - region->start) / TCL_PAGE) & PROT_WRITE;
+    }
+    vmem_unlock();
+    return is_so;
+}
+
 int tcl_os_madvise(void *start, size_t bytes, int advice) {
     uintptr_t at = (uintptr_t)start;
     size_t whole = (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
@@ -305,16 +327,18 @@ int tcl_os_madvise(void *start, size_t bytes, int advice) {
     vmem_unlock();
     if (!is_ours)
         return (int)syscall(SYS_madvise, start, bytes, advice);
-    if (tcl_os_clear(at, whole) && advice != MADV_FREE)
-        memset(start, 0, whole);
+    if (!tcl_os_clear(at, whole) || advice == MADV_FREE)
+        return 0;
+    if (!is_writable(at, whole)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    memset(start, 0, whole);
     return 0;
 }
 
-void tcl_vmem_rights(uintptr_t start, size_t bytes, int prot) {
-    if (tcl_likely(!atomic_load_explicit(&is_any, memory_order_relaxed)) || !bytes)
-        return;
-    uintptr_t end = start + ((bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE);
-    vmem_lock();
+/* Every vpage under the heap there, by the books. */
+static void note_rights(uintptr_t start, uintptr_t end, int prot) {
     for (struct vmem_region *region; start < end && (region = arena_over(start, end - start));) {
         uintptr_t from = start > region->start ? start : region->start;
         uintptr_t stop = region->start + region->bytes;
@@ -326,7 +350,17 @@ void tcl_vmem_rights(uintptr_t start, size_t bytes, int prot) {
                 region->twin[i] = rights;
         }
     }
+}
+
+int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot) {
+    if (tcl_likely(!atomic_load_explicit(&is_any, memory_order_relaxed)) || !bytes)
+        return (int)syscall(SYS_mprotect, start, bytes, prot);
+    vmem_lock();
+    int failed = (int)syscall(SYS_mprotect, start, bytes, prot);
+    if (!failed)
+        note_rights(start, start + ((bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE), prot);
     vmem_unlock();
+    return failed;
 }
 
 /* ---- Moves ----------------------------------------------------------------------------------- */

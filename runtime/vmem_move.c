@@ -168,6 +168,22 @@ bool vmem_is_alone(void) {
     return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
 }
 
+/* Steps 4 and 5. 0 or an errno; then nothing is held. What was private is found aside from then
+ * on. */
+static int hold(struct trip *trip, vmem_place home, char **aside) {
+    if (!is_ours_alone(home))
+        return vmem_hold(trip->start, trip->bytes, copy_range, trip) ? 0 : EBUSY;
+    *aside = open_stage(&aside_base, trip->start);
+    if (!*aside)
+        return ENOMEM;
+    if (!vmem_hold_private(trip->start, trip->bytes, *aside, home != 0)) {
+        close_stage(*aside, trip->bytes);
+        return EBUSY;
+    }
+    copy_what_differs(trip->stage, *aside, trip->bytes);
+    return 0;
+}
+
 /* Steps 4 to 6, or what of them is needed. 0 or an errno; then T shows what it did before. */
 static int commit(const struct vmem_region *region, struct trip *trip, vmem_place home,
                   bool is_tracked) {
@@ -175,30 +191,23 @@ static int commit(const struct vmem_region *region, struct trip *trip, vmem_plac
     if (region->prot != (PROT_READ | PROT_WRITE) &&
         syscall(SYS_mprotect, trip->stage, trip->bytes, region->prot))
         return errno;
-    if (is_ours_alone(home) && is_tracked && !(aside = open_stage(&aside_base, trip->start)))
-        return ENOMEM;
-    if (is_ours_alone(home) && is_tracked) {
-        if (!vmem_hold_private(trip->start, trip->bytes, aside, home != 0))
-            return EBUSY;
-        copy_what_differs(trip->stage, aside, trip->bytes);
-    } else if (is_tracked && !vmem_hold(trip->start, trip->bytes, copy_range, trip)) {
-        return EBUSY;
-    }
-    /* No hole is left that somebody else's mapping could come into. */
-    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, error = 0;
+    int error = is_tracked ? hold(trip, home, &aside) : 0;
+    if (error)
+        return error;
+    /* No hole is left that somebody else's mapping could come into. It fails before it unmaps
+     * anything, for want of mappings. */
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     if (tcl_os_mremap(trip->stage, trip->bytes, trip->bytes, flags, mapping) != mapping) {
         error = errno;
-        if (aside)
-            tcl_os_mremap(aside, trip->bytes, trip->bytes, flags, mapping);
-        else if (!is_ours_alone(home))
-            tcl_os_mremap(vmem_shared(home), 0, trip->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-                          mapping);
+        if (aside && !vmem_put_back(trip->start, trip->bytes, aside))
+            aside_base = aside = NULL; /* it is kept, where nobody finds it */
+        else if (!aside && is_tracked)
+            vmem_untrack(trip->start, trip->bytes);
     }
     if (is_tracked)
         vmem_wake(trip->start, trip->bytes);
     if (aside)
         close_stage(aside, trip->bytes);
-    close_stage(trip->stage, trip->bytes);
     return error;
 }
 
@@ -316,13 +325,12 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
     copy_rounds(&trip, is_known, is_tracked && !is_ours_alone(home));
     int error = 0;
-    if (how == VMEM_REPLICATE) {
-        close_stage(trip.stage, bytes);
-    } else {
+    if (how == VMEM_MIGRATE) {
         if (is_tracked)
             syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
         error = commit(region, &trip, home, is_tracked);
     }
+    close_stage(trip.stage, bytes);
     if (how == VMEM_MIGRATE || !is_tracked)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
     *shadow = how == VMEM_MIGRATE && !error && is_tracked && !is_known &&

@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* linux/userfaultfd.h and linux/fs.h of 6.7, for older headers. */
@@ -50,6 +51,7 @@ struct scan {
 #define DEVICE_NEW _IO(0xAA, 0)
 
 #define FOUND_MAX 512u
+#define PUT_BACK_MAX 10000 /* tries, 1 ms apart */
 
 static int watcher = -1; /* the userfaultfd: open while anything is tracked */
 static int pagemap = -1;
@@ -155,8 +157,7 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
         return false;
     if (!syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED) && scan(what, each, context))
         return true;
-    mode(start, bytes, REGISTER_WP);
-    vmem_wake(start, bytes);
+    vmem_untrack(start, bytes);
     return false;
 }
 
@@ -169,6 +170,24 @@ bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file)
         return true;
     vmem_untrack(start, bytes);
     return false;
+}
+
+bool vmem_put_back(uintptr_t start, size_t bytes, void *aside) {
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    if (tcl_os_mremap(aside, bytes, bytes, flags, (void *)start) == (void *)start)
+        return true;
+    size_t done = 0;
+    for (int i = 0; done < bytes && i < PUT_BACK_MAX; i++) {
+        struct uffdio_copy what = {
+            .dst = start + done, .src = (uintptr_t)aside + done, .len = bytes - done};
+        struct timespec moment = {0, 1000000};
+        if (syscall(SYS_ioctl, watcher, UFFDIO_COPY, &what))
+            syscall(SYS_nanosleep, &moment, NULL); /* memory is short */
+        done += what.copy > 0 ? (size_t)what.copy : 0;
+    }
+    if (done == bytes)
+        vmem_untrack(start, bytes);
+    return done == bytes;
 }
 
 void vmem_untrack(uintptr_t start, size_t bytes) {

@@ -9,6 +9,7 @@
  */
 #include "hazard.h"
 #include <malloc.h>
+#include <setjmp.h>
 #include <stdatomic.h>
 
 #define MIB ((size_t)1 << 20)
@@ -17,6 +18,7 @@
 #define SLOTS 48
 #define ROUNDS 400
 #define FORKS 3
+#define OBJECTS 32 /* some of them are asked for */
 
 struct slot {
     uint32_t *words;
@@ -157,17 +159,6 @@ static void given_back(bool after_fork) {
           bytes / 4096);
 }
 
-static void rights_and_advice(void) {
-    char *p = aligned_alloc(4096, 8 * 4096);
-    memset(p, 7, 8 * 4096);
-    CHECK(!madvise(p + 4096, 4096, MADV_DONTNEED));
-    CHECK(p[4095] == 7 && p[4096] == 0 && p[8191] == 0 && p[8192] == 7);
-    CHECK(!mprotect(p, 4096, PROT_READ));
-    CHECK(p[0] == 7 && !mprotect(p, 4096, PROT_READ | PROT_WRITE));
-    p[0] = 8;
-    free(p);
-}
-
 static bool is_shared(const void *p) {
     char line[512];
     unsigned long from, to;
@@ -183,11 +174,72 @@ static bool is_shared(const void *p) {
     return found;
 }
 
-static int hosted(bool pooled) {
+static sigjmp_buf back;
+static void jump(int signal) {
+    siglongjmp(back, signal);
+}
+
+static bool may_write(volatile char *at) {
+    signal(SIGSEGV, jump);
+    if (sigsetjmp(back, 1))
+        return false;
+    *at = *at;
+    return true;
+}
+
+/* As many mappings as a process may have, each OS page of it two more; what they lie in. */
+static char *take_mappings(size_t *bytes) {
+    *bytes = (size_t)512 * MIB;
+    char *fill =
+        mmap(NULL, *bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(fill != MAP_FAILED);
+    for (size_t at = 4096; at < *bytes && !mprotect(fill + at, 4096, PROT_READ);)
+        at += 8192;
+    CHECK(errno == ENOMEM);
+    return fill;
+}
+
+/* Eight OS pages; the daemon asks for about every second object, on and on. */
+static char *one_that_moved(bool can_move) {
+    char *all[OBJECTS], *found = NULL;
+    for (int i = 0; i < OBJECTS; i++)
+        all[i] = memset(aligned_alloc(4096, 8 * 4096), 7, 8 * 4096);
+    for (int i = 0; !found; i = (i + 1) % OBJECTS)
+        if (!can_move || is_shared(all[i]))
+            found = all[i];
+    for (int i = 0; i < OBJECTS; i++)
+        if (all[i] != found)
+            free(all[i]);
+    return found;
+}
+
+/* Private memory that was emptied keeps its rights; so does what has moved. `full`: there is no
+ * mapping to be had for that. */
+static void rights_and_advice(bool can_move, bool full) {
+    size_t fill_bytes = 0;
+    char *p = one_that_moved(can_move), *fill = NULL;
+    CHECK(!mprotect(p, 4096, PROT_READ) && !mprotect(p + 3 * 4096, 4096, PROT_NONE));
+    if (full)
+        fill = take_mappings(&fill_bytes);
+    CHECK(mprotect(p + 6 * 4096, 4096, PROT_READ) == (full ? -1 : 0));
+    bool was_set = !full;
+    CHECK(!madvise(p, 5 * 4096, MADV_DONTNEED));
+    CHECK(!may_write(p) && may_write(p + 4096) && !may_write(p + 3 * 4096));
+    CHECK(may_write(p + 6 * 4096) != was_set && p[6 * 4096] == 7, "rights that were refused");
+    CHECK(p[0] == 0 && p[4096] == 0 && p[4 * 4096] == 0 && p[5 * 4096] == 7 && p[8 * 4096 - 1] == 7);
+    if (full)
+        CHECK(!munmap(fill, fill_bytes));
+    CHECK(!mprotect(p, 8 * 4096, PROT_READ | PROT_WRITE));
+    CHECK(p[3 * 4096] == 0 && may_write(p) && may_write(p + 3 * 4096));
+    free(p);
+}
+
+static int hosted(bool pooled, bool can_move) {
     void *small = malloc(100), *large = malloc(100000);
     CHECK(is_shared(small) == pooled && is_shared(large) == pooled, "what backs the heap");
     given_back(false);
-    rights_and_advice();
+    rights_and_advice(can_move, false);
+    rights_and_advice(can_move, true);
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK(!pthread_create(&threads[i], NULL, thread, (void *)(i + 1)));
@@ -200,7 +252,7 @@ static int hosted(bool pooled) {
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].words)
             see(&slots[i]);
-    rights_and_advice();
+    rights_and_advice(can_move && pooled, false);
     given_back(true);
     return 0;
 }
@@ -262,9 +314,17 @@ static void try(enum tcl_backing how, const char *name) {
     close_daemon(&d);
 }
 
+/* As the runtime finds it out: a userfaultfd for the kernel's accesses too. */
+static bool can_move(void) {
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || !access("/dev/userfaultfd", R_OK | W_OK);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
-        return hosted(!strcmp(argv[1], "pooled"));
+        return hosted(!strcmp(argv[1], "pooled"), can_move());
     try(TCL_BACKING_VMEM, "private");
     try(TCL_BACKING_POOLS, "pooled");
     return 0;
