@@ -146,8 +146,15 @@ TCL_HIDDEN bool vmem_scan(uintptr_t start, size_t bytes, void (*each)(struct vme
  * last scan. False, with nothing held up: it cannot be had. */
 TCL_HIDDEN bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
                           void *context);
-/* The same for a private mapping, of a file or of none, whose memory is found at `aside` from then
- * on. */
+/* True when the page table has all of it in entries for huge OS pages; and when besides each is
+ * protected, so that nothing was written since vmem_track. */
+TCL_HIDDEN bool vmem_is_whole(uintptr_t start, size_t bytes);
+TCL_HIDDEN bool vmem_is_unwritten(uintptr_t start, size_t bytes);
+/* Holds up every write to such a mapping, and if it was written since vmem_track, or *is_alike is
+ * false, every access; then *is_alike is false afterwards. False: it cannot be had. */
+TCL_HIDDEN bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike);
+/* The same as vmem_hold for a private mapping, of a file or of none, whose memory is found at
+ * `aside` from then on. */
 TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file);
 /* Undoes it: what is aside is in the mapping again, and nobody is held. Where a process has as many
  * mappings as it may, nothing can be mapped back, and it is copied. False: there was no memory for

@@ -22,6 +22,10 @@
  * then: it never sees an older value after a newer one. The kernel writes through T as well (system
  * calls into buffers), and is held like the program.
  *
+ * A vpage of 2 MiB that the page table has in one entry (a huge OS page) is not broken up for that:
+ * its writes are seen as one. Copying ahead ends as soon as one is seen, and then 5 copies all of
+ * it while everybody waits, as the kernel does; if none was, nobody waits but for 6.
+ *
  * No value is torn. A copy may tear what is being written; but then its OS page is noted and copied
  * anew, at the latest in 5, when nobody writes. The stage is not seen before 6.
  *
@@ -51,6 +55,8 @@
 #define ROUNDS_MAX 4
 #define LITTLE_BYTES (64u * TCL_PAGE) /* 40 us of copying, the order of a switch itself */
 
+#define WHOLE_STEP (VMEM_UNIT / 8) /* between two looks whether a huge OS page was written */
+
 #define ASKED_MAX 512u
 
 /* Room for a piece at any offset from a multiple of 2 MiB, twice. */
@@ -61,9 +67,11 @@ static char *stage_base, *aside_base;
 struct trip {
     uintptr_t start; /* of T */
     size_t bytes;
-    char *from; /* where A is read: its shared window, or T itself, or what was T */
+    char *from; /* where A is read: T itself, as long as nobody is held, or its shared window */
     char *stage;
-    size_t again; /* bytes copied again in this round */
+    size_t again;  /* bytes copied again in this round */
+    bool is_whole; /* one entry of the page table */
+    bool is_alike; /* the stage holds what it held when it was protected, if it is whole */
 };
 
 /* Past the caches: what moves is not what is used next. */
@@ -168,9 +176,22 @@ bool vmem_is_alone(void) {
     return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
 }
 
+/* Step 4 and 5 for one entry. */
+static bool hold_whole(struct trip *trip) {
+    if (!vmem_hold_whole(trip->start, trip->bytes, &trip->is_alike))
+        return false;
+    if (!trip->is_alike)
+        copy(trip->stage, trip->from, trip->bytes);
+    return true;
+}
+
 /* Steps 4 and 5. 0 or an errno; then nothing is held. What was private is found aside from then
  * on. */
 static int hold(struct trip *trip, vmem_place home, char **aside) {
+    if (!is_ours_alone(home))
+        trip->from = vmem_shared(home);
+    if (trip->is_whole)
+        return hold_whole(trip) ? 0 : EBUSY;
     if (!is_ours_alone(home))
         return vmem_hold(trip->start, trip->bytes, copy_range, trip) ? 0 : EBUSY;
     *aside = open_stage(&aside_base, trip->start);
@@ -226,6 +247,29 @@ static void copy_rounds(struct trip *trip, bool is_known, bool is_tracked) {
             trip->again > before / 2)
             break;
         before = trip->again;
+    }
+}
+
+/* The page table has a huge OS page in one entry, or does again: it is broken up where it was
+ * written while it was protected. */
+static bool make_whole(const struct vmem_region *region, const struct trip *trip, vmem_place home) {
+    if (vmem_is_whole(trip->start, trip->bytes))
+        return true;
+    return region->prot == (PROT_READ | PROT_WRITE) && vmem_show(trip->start, home, trip->bytes) &&
+           !syscall(SYS_madvise, trip->start, trip->bytes, MADV_POPULATE_READ) &&
+           vmem_is_whole(trip->start, trip->bytes);
+}
+
+/* Step 2 for one entry, which is protected; what is known to be alike is not copied. To migrate
+ * what is written meanwhile it need not be copied to the end, or at all. */
+static void copy_whole(struct trip *trip, bool is_known, enum vmem_how how) {
+    trip->is_alike = is_known && vmem_is_unwritten(trip->start, trip->bytes);
+    if (trip->is_alike || (is_known && how == VMEM_MIGRATE))
+        return;
+    trip->is_alike = true;
+    for (size_t at = 0; at < trip->bytes && trip->is_alike; at += WHOLE_STEP) {
+        copy(trip->stage + at, trip->from + at, WHOLE_STEP);
+        trip->is_alike = how == VMEM_REPLICATE || vmem_is_unwritten(trip->start, trip->bytes);
     }
 }
 
@@ -302,28 +346,48 @@ static bool begin_tracking(const struct vmem_region *region, const struct trip *
            vmem_track(trip->start, trip->bytes);
 }
 
+/* Step 1, and what is read in 2: T itself where the program may read it, whose page table is there,
+ * else another mapping of A, whose entries have to be made. *is_known becomes false where nothing
+ * is to be had of an earlier copy. */
+static bool begin(const struct vmem_region *region, struct trip *trip, vmem_place home,
+                  bool *is_known, enum vmem_how how) {
+    bool is_huge = region->shift == 21 && vmem_segments[vmem_segment_of(home)].is_huge;
+    if (is_huge && *is_known)
+        *is_known = how == VMEM_MIGRATE || vmem_is_unwritten(trip->start, trip->bytes);
+    trip->is_whole = is_huge && (*is_known || make_whole(region, trip, home));
+    char *mapping = (char *)trip->start, *window = vmem_shared(home);
+    bool is_read = !trip->is_whole && region->prot & PROT_READ &&
+                   !syscall(SYS_madvise, mapping, trip->bytes, MADV_POPULATE_READ);
+    trip->from = is_read ? mapping : window;
+    if (!is_read && !(trip->is_whole && vmem_is_unwritten(trip->start, trip->bytes)))
+        syscall(SYS_madvise, window, trip->bytes, MADV_POPULATE_READ);
+    return *is_known || begin_tracking(region, trip, home);
+}
+
 /* Copies and, for VMEM_MIGRATE, switches; *shadow then tells whether what was left is one. Signals
  * are blocked where they must be. */
 static int travel(struct vmem_region *region, size_t first, size_t count, vmem_place to,
                   bool is_known, bool is_tracked, enum vmem_how how, bool *shadow) {
     size_t bytes = count * vmem_vpage(region);
     vmem_place home = vmem_home(region, first);
+    bool is_seen = is_tracked && !is_ours_alone(home); /* writes to T are */
     struct trip trip = {.start = region->start + first * vmem_vpage(region), .bytes = bytes};
     trip.stage = open_stage(&stage_base, trip.start);
     if (!trip.stage || !show(trip.stage, to, bytes, is_known))
         return ENOMEM;
-    trip.from = is_ours_alone(home) ? (char *)trip.start : vmem_shared(home);
-    if (is_tracked && !is_ours_alone(home) && !is_known && !begin_tracking(region, &trip, home)) {
+    trip.from = (char *)trip.start;
+    if (is_seen && !begin(region, &trip, home, &is_known, how)) {
         close_stage(trip.stage, bytes);
         return EBUSY;
     }
     sigset_t all, before;
     sigfillset(&all);
-    if (!is_known)
-        syscall(SYS_madvise, trip.from, bytes, MADV_POPULATE_READ);
     if (!is_tracked)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
-    copy_rounds(&trip, is_known, is_tracked && !is_ours_alone(home));
+    if (trip.is_whole)
+        copy_whole(&trip, is_known, how);
+    else
+        copy_rounds(&trip, is_known, is_seen);
     int error = 0;
     if (how == VMEM_MIGRATE) {
         if (is_tracked)
@@ -335,8 +399,8 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
     *shadow = how == VMEM_MIGRATE && !error && is_tracked && !is_known &&
               keep_shadow(region, &trip, home);
-    if (!is_ours_alone(home))
-        syscall(SYS_madvise, trip.from, bytes, MADV_DONTNEED);
+    if (is_seen)
+        syscall(SYS_madvise, vmem_shared(home), bytes, MADV_DONTNEED);
     if (error && region->is_heap && is_tracked)
         vmem_untrack(trip.start, bytes);
     return error;

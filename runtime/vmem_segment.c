@@ -44,10 +44,22 @@ bool vmem_show(uintptr_t at, vmem_place place, size_t bytes) {
     return true;
 }
 
+/* At a multiple of 2 MiB, so that the page table can have huge OS pages in one entry each. */
 static char *window(int fd, size_t bytes, int flags) {
-    char *at = tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+    char *at = tcl_os_mmap(NULL, bytes + VMEM_UNIT, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
+    size_t head = -(uintptr_t)at % VMEM_UNIT;
+    if (head)
+        tcl_os_munmap(at, head);
+    tcl_os_munmap(at + head + bytes, VMEM_UNIT - head);
+    at += head;
+    if (tcl_os_mmap(at, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE | MAP_FIXED, fd, 0) !=
+        at) {
+        tcl_os_munmap(at, bytes);
+        return NULL;
+    }
     syscall(SYS_madvise, at, bytes, MADV_DONTDUMP);
     return at;
 }

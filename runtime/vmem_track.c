@@ -14,6 +14,11 @@
  * processor loses the translation. So a write went either through an entry whose protection was
  * off, and the scan that follows finds no marker, or it has not happened and waits.
  *
+ * A huge OS page that the page table has in one entry is protected as one, and the first write to
+ * it drops the entry; the kernel leaves no marker then. So there the order is the other way round:
+ * once minor faults wait, an entry that still is protected can only be read through, as a write
+ * drops it, faults, and waits. Nothing was written if it is found so, and what was read is true.
+ *
  * It must be a userfaultfd that also holds up the kernel's accesses, those of system calls into the
  * program's buffers. One for user mode only would make them fail with EFAULT.
  */
@@ -37,7 +42,9 @@
 #define REGISTER_WP (1ull << 1)
 #define REGISTER_MINOR (1ull << 2)
 #define CATEGORY_WRITTEN (1ull << 1)
+#define CATEGORY_PRESENT (1ull << 3)
 #define CATEGORY_SWAPPED (1ull << 4) /* also where a marker of write protection is */
+#define CATEGORY_HUGE (1ull << 6)
 #define SCAN_PROTECT (1ull << 0)
 #define SCAN_CHECK_ASYNC (1ull << 1)
 struct scan_region {
@@ -156,6 +163,41 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
     if (!mode(start, bytes, REGISTER_WP | REGISTER_MINOR))
         return false;
     if (!syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED) && scan(what, each, context))
+        return true;
+    vmem_untrack(start, bytes);
+    return false;
+}
+
+/* Adds up what is found. */
+static void add(struct vmem_range found, void *bytes) {
+    *(size_t *)bytes += found.end - found.start;
+}
+
+/* One entry of the page table, with `mask` and without `inverted`. */
+static bool is_one_entry(uintptr_t start, size_t bytes, uint64_t inverted) {
+    uint64_t mask = CATEGORY_HUGE | CATEGORY_PRESENT | inverted;
+    size_t found = 0;
+    struct scan what = {.start = start,
+                        .end = start + bytes,
+                        .category_mask = mask,
+                        .category_inverted = inverted,
+                        .return_mask = CATEGORY_HUGE};
+    return scan(what, add, &found) && found == bytes;
+}
+
+bool vmem_is_whole(uintptr_t start, size_t bytes) {
+    return is_one_entry(start, bytes, 0);
+}
+
+bool vmem_is_unwritten(uintptr_t start, size_t bytes) {
+    return is_one_entry(start, bytes, CATEGORY_WRITTEN);
+}
+
+bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike) {
+    if (!mode(start, bytes, REGISTER_WP | REGISTER_MINOR))
+        return false;
+    *is_alike = *is_alike && vmem_is_unwritten(start, bytes);
+    if (*is_alike || !syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED))
         return true;
     vmem_untrack(start, bytes);
     return false;

@@ -190,8 +190,7 @@ static bool may_write(volatile char *at) {
 /* As many mappings as a process may have, each OS page of it two more; what they lie in. */
 static char *take_mappings(size_t *bytes) {
     *bytes = (size_t)512 * MIB;
-    char *fill =
-        mmap(NULL, *bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *fill = mmap(NULL, *bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(fill != MAP_FAILED);
     for (size_t at = 4096; at < *bytes && !mprotect(fill + at, 4096, PROT_READ);)
         at += 8192;
@@ -226,7 +225,8 @@ static void rights_and_advice(bool can_move, bool full) {
     CHECK(!madvise(p, 5 * 4096, MADV_DONTNEED));
     CHECK(!may_write(p) && may_write(p + 4096) && !may_write(p + 3 * 4096));
     CHECK(may_write(p + 6 * 4096) != was_set && p[6 * 4096] == 7, "rights that were refused");
-    CHECK(p[0] == 0 && p[4096] == 0 && p[4 * 4096] == 0 && p[5 * 4096] == 7 && p[8 * 4096 - 1] == 7);
+    CHECK(p[0] == 0 && p[4096] == 0 && p[4 * 4096] == 0 && p[5 * 4096] == 7 &&
+          p[8 * 4096 - 1] == 7);
     if (full)
         CHECK(!munmap(fill, fill_bytes));
     CHECK(!mprotect(p, 8 * 4096, PROT_READ | PROT_WRITE));
