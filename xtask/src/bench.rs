@@ -116,6 +116,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("overhead", &[Program::Function(bench_overhead::rows)]),
     ("plan-overhead", &[Program::Function(bench_overhead::planned_rows)]),
     ("instructions", &[Program::Function(bench_counted::rows)]),
+    ("vmem-instructions", &[Program::Function(bench_counted::vmem_rows)]),
     ("record", &[Program::Function(bench_record::rows)]),
     ("vmem", &[Program::Function(bench_vmem::rows)]),
     ("vmem-moves", &[Program::Function(bench_moves::rows)]),

@@ -1,7 +1,7 @@
-//! `./x bench instructions`: what noise cannot touch of Tiercel's cost, counted in a guest.
-//! In: real programs, each hosted in several ways on one virtual CPU. Out: rows, instructions of
-//! user and kernel, the daemon's among them, over the plain program's. Knows nothing of caches:
-//! what a way costs there, only the measured rows show.
+//! `./x bench instructions` and `vmem-instructions`: what noise cannot touch of Tiercel's cost,
+//! counted in a guest. In: real programs, each hosted in several ways on one virtual CPU. Out:
+//! rows, instructions of user and kernel, the daemon's among them, over the plain program's. Knows
+//! nothing of caches: what a way costs there, only the measured rows show.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -52,14 +52,25 @@ const PROGRAMS: &[Counted] = &[
     Counted { name: "liblinear", commands: &["liblinear-train"], size: 2, folder: None },
 ];
 
-/// The ways of hosting, by name, and the words of each; the first is the plain one.
-const WAYS: [(&str, &str); 4] = [
-    ("plain", ""),
-    (TRACKING, "tiercel run --quiet --fast all --sampler none --"),
+/// A way of hosting, by name, and its words.
+type Way = (&'static str, &'static str);
+
+/// The first is the plain one.
+const WAYS: &[Way] = &[
+    PLAIN,
+    TRACKED,
     ("everything", "tiercel run --quiet --fast all --sampler probe --"),
     (PLANNED, "tiercel run --quiet --fast all --sampler none --plan /root/idle.plan --"),
 ];
+const PLAIN: Way = ("plain", "");
+const TRACKED: Way = (TRACKING, "tiercel run --quiet --fast all --sampler none --");
 const TRACKING: &str = "tracking";
+
+/// The heap as vregions, which nobody moves.
+const VMEM_WAYS: &[Way] =
+    &[PLAIN, TRACKED, ("vmem", "tiercel run --quiet --fast all --sampler none --backing vmem --")];
+/// Those whose CPU time `./x bench vmem-apps` cannot tell from 1, and one that it can.
+const VMEM_PROGRAMS: &[&str] = &["sqlite3", "gcc", "python"];
 /// By a plan that changes nothing: what looking for each birth's place costs shows over tracking.
 const PLANNED: &str = "planned";
 
@@ -94,47 +105,84 @@ struct Vcpu {
 }
 
 pub fn rows(quick: bool) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, counts) in counted(quick, |_| true, WAYS)? {
+        let Some(counts) = counts else {
+            rows.push(not_counted(name));
+            continue;
+        };
+        rows.extend(over_plain(name, WAYS, &counts));
+        rows.push(look_ups(name, &counts));
+    }
+    rows.extend(means(WAYS, &rows));
+    let ratios: Vec<f64> = of_look_ups(&rows).filter_map(|row| row.ratio).collect();
+    if !ratios.is_empty() {
+        rows.push(PLANNED_LIMITS.mean(&format!("mean{LOOK_UPS}"), &ratios));
+    }
+    Ok(rows)
+}
+
+/// `./x bench vmem-instructions`: a heap of vregions, which `./x bench vmem-apps` times.
+pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, counts) in counted(quick, |name| VMEM_PROGRAMS.contains(&name), VMEM_WAYS)? {
+        match counts {
+            Some(counts) => rows.extend(over_plain(name, VMEM_WAYS, &counts)),
+            None => rows.push(not_counted(name)),
+        }
+    }
+    rows.extend(means(VMEM_WAYS, &rows));
+    Ok(rows)
+}
+
+/// A program and its instructions by way; `None`: it could not be counted, which is said.
+type Program = (&'static str, Option<Vec<u64>>);
+
+/// Each program.
+fn counted(quick: bool, is_wanted: fn(&str) -> bool, ways: &[Way]) -> Result<Vec<Program>> {
     ensure!(!quick, "instructions are counted for minutes, and once: there is no quick run");
     let mut progress = |line: &str| eprintln!("{line}");
     let guest = Guest::prepare(&Cache::of_user()?, Acceleration::Tcg, &mut progress)?;
     let plugin = plugin(false)?;
     let ours = OURS.map(|name| Ok((name, program(name, false)?)));
     let ours = ours.into_iter().collect::<Result<Vec<_>>>()?;
-    let mut rows: Vec<Row> = Vec::new();
-    for counted in PROGRAMS {
+    let mut all = Vec::new();
+    for program in PROGRAMS.iter().filter(|program| is_wanted(program.name)) {
         // What the others say is not lost by one.
-        let counts = match count(&guest, &plugin, &ours, counted) {
-            Ok(counts) => counts,
-            Err(error) => {
-                eprintln!("{}: {error:#}", counted.name);
-                // It misses any limit.
-                let name = format!("{}, not counted", counted.name);
-                rows.push(Row::alone(name, 1.0, Some(0.0), "failure"));
-                continue;
-            }
-        };
-        for ((way, _), instructions) in WAYS.iter().zip(&counts).skip(1) {
-            let name = format!("{}, {way}, instructions", counted.name);
-            let billions = |count: u64| count as f64 / 1e9;
-            let (ours, plain) = (billions(*instructions), billions(counts[0]));
-            rows.push(LIMITS.over_plain(name, ours, plain, None, "billion"));
+        let counts = count(&guest, &plugin, &ours, program, ways);
+        match &counts {
+            Ok(counts) => eprintln!("counted: {}: {counts:?} instructions", program.name),
+            Err(error) => eprintln!("{}: {error:#}", program.name),
         }
-        rows.push(look_ups(counted.name, &counts));
-        eprintln!("counted: {}: {counts:?} instructions", counted.name);
+        all.push((program.name, counts.ok()));
     }
-    for (way, _) in &WAYS[1..] {
+    Ok(all)
+}
+
+/// It misses any limit.
+fn not_counted(name: &str) -> Row {
+    Row::alone(format!("{name}, not counted"), 1.0, Some(0.0), "failure")
+}
+
+/// Rows of all ways but the plain one.
+fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<Row> {
+    let billions = |count: u64| count as f64 / 1e9;
+    let row = |((way, _), count): (&Way, &u64)| {
+        let name = format!("{name}, {way}, instructions");
+        LIMITS.over_plain(name, billions(*count), billions(counts[0]), None, "billion")
+    };
+    ways.iter().zip(counts).skip(1).map(row).collect()
+}
+
+/// A mean of each way but the plain one.
+fn means(ways: &[Way], rows: &[Row]) -> Vec<Row> {
+    let mean = |(way, _): &Way| {
         let suffix = format!(", {way}, instructions");
         let of_way = rows.iter().filter(|row| row.name.ends_with(&suffix));
         let ratios: Vec<f64> = of_way.filter_map(|row| row.ratio).collect();
-        if !ratios.is_empty() {
-            rows.push(LIMITS.mean(&format!("mean{suffix}"), &ratios));
-        }
-    }
-    let ratios: Vec<f64> = of_look_ups(&rows).filter_map(|row| row.ratio).collect();
-    if !ratios.is_empty() {
-        rows.push(PLANNED_LIMITS.mean(&format!("mean{LOOK_UPS}"), &ratios));
-    }
-    Ok(rows)
+        (!ratios.is_empty()).then(|| LIMITS.mean(&format!("mean{suffix}"), &ratios))
+    };
+    ways.iter().skip(1).filter_map(mean).collect()
 }
 
 /// How rows of [`look_ups`] end.
@@ -145,7 +193,7 @@ fn of_look_ups(rows: &[Row]) -> impl Iterator<Item = &Row> {
 }
 
 /// The planned way over the one that tracks only.
-fn look_ups(name: &str, counts: &[u64; WAYS.len()]) -> Row {
+fn look_ups(name: &str, counts: &[u64]) -> Row {
     let of = |way: &str| {
         let all = WAYS.iter().zip(counts);
         all.filter(|((name, _), _)| *name == way).map(|(_, count)| *count as f64 / 1e9).sum()
@@ -161,14 +209,15 @@ fn count(
     plugin: &Path,
     ours: &[(&str, PathBuf)],
     counted: &Counted,
-) -> Result<[u64; WAYS.len()]> {
+    ways: &[Way],
+) -> Result<Vec<u64>> {
     let machine = cli::find_machine(MACHINE, &[&exec::root().join("lab/machines")])?;
     let topology = Topology::of(&machine, SIZE)?;
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let request = Request {
         topology: &topology,
         payload: payload(ours, counted)?,
-        command: &script(counted),
+        command: &script(counted, ways),
         environment: &[],
         timeout: LIMIT,
         out: None,
@@ -177,28 +226,25 @@ fn count(
     let outcome = guest.run(request, Streams { stdout: &mut stdout, stderr: &mut stderr })?;
     ensure!(outcome.status == 0, "{}", String::from_utf8_lossy(&stderr));
     let stats = outcome.timing.context("the plugin wrote no statistics")?;
-    by_way(&serde_json::from_str(&stats)?)
+    by_way(&serde_json::from_str(&stats)?, ways.len())
 }
 
-fn by_way(stats: &Stats) -> Result<[u64; WAYS.len()]> {
+fn by_way(stats: &Stats, ways: usize) -> Result<Vec<u64>> {
     let regions = &stats.regions;
-    let each = regions.len() / WAYS.len();
-    let whole = each > 0 && regions.len().is_multiple_of(WAYS.len()) && stats.regions_left_out == 0;
-    ensure!(whole, "{} marked commands for {} ways", regions.len(), WAYS.len());
+    let each = regions.len() / ways;
+    let whole = each > 0 && regions.len().is_multiple_of(ways) && stats.regions_left_out == 0;
+    ensure!(whole, "{} marked commands for {ways} ways", regions.len());
     let of = |region: &Region| region.vcpus.iter().map(|vcpu| vcpu.instructions).sum::<u64>();
-    let mut counts = [0; WAYS.len()];
-    for (count, some) in counts.iter_mut().zip(regions.chunks(each)) {
-        *count = some.iter().map(of).sum();
-    }
-    Ok(counts)
+    let sum = |some: &[Region]| some.iter().map(of).sum();
+    Ok(regions.chunks(each).map(sum).collect())
 }
 
 /// Runs every way; the hosted commands are marked, so that making their input does not count.
 /// Details end at once: instructions are counted all the same, and ten times faster.
-fn script(counted: &Counted) -> String {
+fn script(counted: &Counted, ways: &[Way]) -> String {
     let Counted { name, size, .. } = counted;
     let mut text = format!("/lab/end\nexport PATH=$PATH:/root/bin SIZE={size}\n");
-    for (way, words) in WAYS {
+    for (way, words) in ways {
         text += &format!(
             "mkdir /root/work && cd /root/work\n\
              HOST='marked {words}' bash /root/programs/{name}.sh > ../{way}.out 2> ../{way}.err\n\
@@ -206,7 +252,7 @@ fn script(counted: &Counted) -> String {
              cd /root && rm -rf work\n\
              if [ $status -ne 0 ]; then cat {way}.err >&2; exit $status; fi\n\
              if ! cmp {way}.out {plain}.out >&2; then exit 1; fi\n",
-            plain = WAYS[0].0
+            plain = PLAIN.0
         );
     }
     text
@@ -256,12 +302,24 @@ mod tests {
     }
 
     #[test]
+    fn each_way_is_held_against_the_plain_one() {
+        let mut rows = over_plain("x", VMEM_WAYS, &[1_000_000_000, 1_010_000_000, 1_030_000_000]);
+        rows.extend(over_plain("y", VMEM_WAYS, &[1_000_000_000, 1_000_000_000, 1_000_000_000]));
+        rows.extend(means(VMEM_WAYS, &rows));
+        let said: Vec<(&str, bool)> =
+            rows.iter().map(|row| (row.name.as_str(), row.holds)).collect();
+        assert_eq!(said[1], ("x, vmem, instructions", false));
+        assert_eq!(said[5], ("mean, vmem, instructions", false));
+        assert_eq!(said[4], ("mean, tracking, instructions", true));
+    }
+
+    #[test]
     fn commands_of_a_way_are_added_up() {
         assert_eq!(
-            by_way(&stats(&[1, 2, 10, 20, 100, 200, 5, 5])).expect("whole"),
+            by_way(&stats(&[1, 2, 10, 20, 100, 200, 5, 5]), 4).expect("whole"),
             [3, 30, 300, 10]
         );
-        assert!(by_way(&stats(&[1, 2, 3, 4, 5, 6])).is_err(), "a command was not marked");
-        assert!(by_way(&stats(&[])).is_err());
+        assert!(by_way(&stats(&[1, 2, 3, 4, 5, 6]), 4).is_err(), "a command was not marked");
+        assert!(by_way(&stats(&[]), 4).is_err());
     }
 }
