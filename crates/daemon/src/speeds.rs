@@ -137,8 +137,9 @@ impl Block {
         Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
     }
 
-    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the caches that must go back first; and
-    /// of two turns each the second one counts, before which moving had left such.
+    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the
+    /// caches that must go back first; and of two turns each the second one counts, before which
+    /// moving had left such.
     fn stream(&mut self, node: NodeId) -> Stream {
         let words = self.words();
         let read = || {
