@@ -112,6 +112,8 @@ pub(crate) struct GuestBoot<'a> {
     pub(crate) experiment: &'a Experiment,
     pub(crate) programs: &'a Programs,
     pub(crate) plugin: Option<&'a Path>,
+    /// Where profiles and plans go, in a folder for each machine.
+    pub(crate) keep: &'a Path,
 }
 
 impl Boot for GuestBoot<'_> {
@@ -137,13 +139,15 @@ impl Boot for GuestBoot<'_> {
         let mut stderr = Tail::default();
         let Experiment { prefetch, share, regions_only, .. } = *self.experiment;
         let model = Model { prefetch, share, regions_only };
+        let plans = batch.iter().any(|(run, _)| run.choice.plan.is_some());
+        let keep = self.keep.join(&place.name);
         let request = Request {
             topology: &place.topology,
             payload: self.payload(place, batch)?,
             command: &format!("{}exec tiercel lab agent /{SPECS}\n", same_directory()?),
             environment: &[],
             timeout: limit,
-            out: None,
+            out: plans.then_some(&keep),
             timing: self.plugin.map(|plugin| Timing { plugin, machine: &place.machine, model }),
         };
         let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };

@@ -37,6 +37,9 @@ use boot::{GuestBoot, Programs};
 use drive::Drive;
 use plan::{Place, Run, expand};
 
+/// Profiles and plans in a folder of results.
+pub const KEPT: &str = "profiles";
+
 /// How an experiment is made.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -93,6 +96,7 @@ pub fn bench(
         experiment: &experiment,
         programs: &programs,
         plugin: plugin.as_deref(),
+        keep: &options.results.join(KEPT),
     };
     let tally = drive.go(&mut boot, note)?;
     let summary = report(&options.results, note)?;

@@ -1,6 +1,7 @@
 //! Runs by Tiercel: what it is told, and what it says.
 //! In: [`Spec`]s. Out: words in front of the program, figures of the summary; before a planned run
-//! a profile, recorded once in a boot, and a plan. Knows nothing of baselines.
+//! a profile, recorded once in a boot, and a plan, both of which are kept. Knows nothing of
+//! baselines.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,12 @@ use super::row::{Method, Spec};
 /// Sites kept of a run.
 const SITES_MAX: usize = 64;
 
+/// What a boot brings back besides its rows.
+const KEPT: &str = "out";
+
+/// Digits of a fingerprint that tell profiles of one program apart.
+const NAME_DIGITS: usize = 8;
+
 impl Agent {
     /// What a run needs before it begins: its configuration, and its plan.
     pub(super) fn prepare(&self, spec: &Spec) -> Result<()> {
@@ -27,7 +34,10 @@ impl Agent {
         let fast = spec.fast_bytes.map_or("all".to_owned(), |bytes| format!("{bytes}B"));
         words.extend(["--fast".to_owned(), fast]);
         words.extend(plan.iter().cloned());
-        self.tiercel(&words)
+        self.tiercel(&words)?;
+        let kept = self.root.join(KEPT).join(format!("{}.plan", spec.key));
+        fs::copy(self.plan(), kept).context("cannot keep the plan")?;
+        Ok(())
     }
 
     /// What goes in front of the program.
@@ -60,20 +70,20 @@ impl Agent {
         let mut summary = value["summary"].take();
         summary["remarks"] = value["remarks"].take();
         summary["sites"] = sites(&value["sites"]);
-        if let Method::Planned { .. } = spec.method {
+        if let Method::Planned { config, .. } = &spec.method {
             summary["planned"] = planned(&fs::read_to_string(self.plan()).context("the plan")?)?;
+            summary["planned"]["profile"] = profile_name(&spec.command, config).into();
         }
         Ok(summary)
     }
 
     /// The program's profile; recorded unless this boot has it.
     fn profile(&self, spec: &Spec, config: &str) -> Result<PathBuf> {
-        let determines = format!("{:?} {config}", spec.command);
-        let name = format!("tmp/lab-{}.profile", fingerprint(determines.as_bytes()));
-        let profile = self.root.join(name);
+        let profile = self.root.join(KEPT).join(profile_name(&spec.command, config));
         if profile.exists() {
             return Ok(profile);
         }
+        fs::create_dir_all(self.root.join(KEPT)).context("no room for a profile")?;
         let mut words = vec!["record".to_owned(), "--quiet".to_owned()];
         words.extend(["--config".to_owned(), path_text(&self.configuration())]);
         words.extend(["--output".to_owned(), path_text(&profile), "--".to_owned()]);
@@ -100,6 +110,14 @@ impl Agent {
     fn plan(&self) -> PathBuf {
         self.scratch.join("run.plan")
     }
+}
+
+/// Where the profile of a program recorded with this configuration is kept, in [`KEPT`].
+pub(super) fn profile_name(command: &[String], config: &str) -> String {
+    let program = command.first().and_then(|path| Path::new(path).file_name());
+    let program = program.unwrap_or_default().to_string_lossy();
+    let determines = fingerprint(format!("{command:?} {config}").as_bytes());
+    format!("{program}-{}.profile", &determines[..NAME_DIGITS])
 }
 
 /// What the plan expected, and what it rests on.
