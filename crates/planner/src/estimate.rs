@@ -51,8 +51,8 @@ impl Default for Copy {
 pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
     let term = |count: f64, latency_ns: f64, gb_s: f64, apart_times: f64| {
         // GB/s is bytes per nanosecond.
-        let drawn = count * one.drawn_bytes * (1.0 + apart(one) * (apart_times - 1.0)) / gb_s;
-        let missed = (count * latency_ns / ACCESSES_PER_LINE * one.latency_weight).max(drawn);
+        let drawn = count * drawn_bytes(one, apart_times) / gb_s;
+        let missed = waited_ns(one, count, latency_ns).max(drawn);
         let streamed = count * LINE_BYTES / gb_s;
         missed * (1.0 - one.hit_ratio) + streamed * one.hit_ratio
     };
@@ -60,6 +60,41 @@ pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
     let write_gb_s = memory.write_gb_s_with(one.threads);
     term(one.reads, memory.read_latency_ns, read_gb_s, memory.read_apart_times)
         + term(one.writes, memory.write_latency_ns, write_gb_s, memory.write_apart_times)
+}
+
+/// What accesses ask of who makes them and of a memory. Each has its own time for it: a core waits
+/// and computes while the memory works, and the longer of both is how long that takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Demand {
+    /// A core's time, nanoseconds: misses that are waited for, hits.
+    pub core_ns: f64,
+    /// The memory's time, nanoseconds: lines that come, and those that go back.
+    pub memory_ns: f64,
+}
+
+/// The terms of [`access_ns`] apart. A line that goes back was read like any other, and nobody
+/// waits for its way back.
+pub fn demand(one: &Use, memory: &Memory) -> Demand {
+    let read_gb_s = memory.read_gb_s_with(one.threads);
+    let write_gb_s = memory.write_gb_s_with(one.threads);
+    let waited_ns = waited_ns(one, one.reads + one.writes, memory.read_latency_ns);
+    let streamed_ns = one.reads * LINE_BYTES / read_gb_s + one.writes * LINE_BYTES / write_gb_s;
+    let drawn_ns = one.reads * drawn_bytes(one, memory.read_apart_times) / read_gb_s
+        + one.writes * drawn_bytes(one, memory.write_apart_times) / write_gb_s;
+    Demand {
+        core_ns: waited_ns * (1.0 - one.hit_ratio) + streamed_ns * one.hit_ratio,
+        memory_ns: drawn_ns * (1.0 - one.hit_ratio),
+    }
+}
+
+/// Time in which somebody waits for so many misses.
+fn waited_ns(one: &Use, count: f64, latency_ns: f64) -> f64 {
+    count * latency_ns / ACCESSES_PER_LINE * one.latency_weight
+}
+
+/// Bytes that an access draws from a memory, or as many as take it as long as what it draws.
+fn drawn_bytes(one: &Use, apart_times: f64) -> f64 {
+    one.drawn_bytes * (1.0 + apart(one) * (apart_times - 1.0))
 }
 
 /// Share of the lines that come by themselves, and not with the others of their block.

@@ -40,7 +40,9 @@ mod slots;
 mod solve;
 mod workload;
 
-pub use estimate::{Copy, Cost, LINE_BYTES, access_ns, energy_pj, move_cost_per_byte, score_ns};
+pub use estimate::{
+    Copy, Cost, Demand, LINE_BYTES, access_ns, demand, energy_pj, move_cost_per_byte, score_ns,
+};
 pub use memory::{Energy, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
 pub use plan::{
     Effort, Levels, Move, Objective, Options, Placement, Plan, Promise, Strategy, evaluate,

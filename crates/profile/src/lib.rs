@@ -21,6 +21,7 @@ mod profile;
 mod recorder;
 mod speeds;
 mod store;
+mod stretches;
 mod table;
 mod tables;
 mod timeline;

@@ -14,7 +14,7 @@ use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
 use crate::profile::{Access, Object, Profile};
 
 /// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.
-const WHOLE_WEIGHT: f64 = 8.0;
+pub(crate) const WHOLE_WEIGHT: f64 = 8.0;
 
 /// Weight of a latency where each access counted missed the caches and is a line of its own: all of
 /// it over the misses a core keeps in flight, as the ledger reckons, where the sampler did not see
@@ -86,10 +86,7 @@ impl Profile {
             told.workload.phases.push(phase(&one.name, start_ns));
             told.phases.push(*at);
         }
-        let weight = match self.runs[run as usize].misses_only {
-            true => (MISS_WEIGHT, MISS_BYTES),
-            false => (ACCESS_WEIGHT, ACCESS_BYTES),
-        };
+        let weight = self.weight_of(run);
         for (index, object) in self.objects_of(run) {
             let site = self.sites[object.site as usize].hash;
             let mut planned = planner::Object {
@@ -112,6 +109,14 @@ impl Profile {
                 uses.into_iter().map(|(phase, all)| use_of(phase, &all, weight)).collect();
             told.workload.objects.push(planned);
             told.objects.push(index);
+        }
+    }
+
+    /// Weight of a latency and bytes drawn, of an access counted in this run.
+    pub(crate) fn weight_of(&self, run: u32) -> (f64, f64) {
+        match self.runs[run as usize].misses_only {
+            true => (MISS_WEIGHT, MISS_BYTES),
+            false => (ACCESS_WEIGHT, ACCESS_BYTES),
         }
     }
 
@@ -160,7 +165,7 @@ impl Profile {
     }
 
     /// Which of the leading phases an access belongs to.
-    fn phase_of(&self, access: &Access, phases: &[u32], starts: &[u64]) -> u32 {
+    pub(crate) fn phase_of(&self, access: &Access, phases: &[u32], starts: &[u64]) -> u32 {
         if let Ok(at) = phases.binary_search(&access.phase) {
             return at as u32;
         }
@@ -175,7 +180,7 @@ fn phase(name: &str, start_ns: u64) -> planner::Phase {
 
 /// A line that goes back counts as one that is written: reading it first, and changing it, is what
 /// writing was measured to cost. Where it is not known which do, those that stores brought in.
-fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
+pub(crate) fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
     let accesses = all.accesses().max(1) as f64;
     let written = all.dirtied.unwrap_or(all.writes).min(all.accesses());
     let seen = all.around.max(1) as f64;

@@ -13,7 +13,7 @@ use tiercel_daemon::units::short_bytes;
 use tiercel_machine::Machine;
 use tiercel_policy::Limit;
 use tiercel_profile::Profile;
-use tiercel_profile::plan::{draft, peak_bytes, predict};
+use tiercel_profile::plan::{Plan, Prediction, draft, peak_bytes, predict, read_plan};
 use tiercel_report::{Lines, Series};
 
 /// Shares of the peak that are looked at where nobody says which, percent.
@@ -34,6 +34,9 @@ pub struct WhatifArgs {
     /// How placements are found
     #[arg(long, value_enum, default_value_t = StrategyArg::Joint)]
     pub strategy: StrategyArg,
+    /// Look at this plan instead, on the machine it was made for
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "fast", "strategy"])]
+    pub plan: Option<PathBuf>,
     /// Write a plot to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -59,8 +62,12 @@ pub struct Point {
 pub fn whatif(args: &WhatifArgs) -> Result<()> {
     let profile = tiercel_profile::read(&args.profile)?;
     let mut points = Vec::new();
-    for machine in &machines_of(&args.machine, &profile)? {
-        points.extend(points_of(&profile, machine, &args.fast, args.strategy)?);
+    if let Some(path) = &args.plan {
+        points.push(point_of(&profile, &read_plan(path)?)?);
+    } else {
+        for machine in &machines_of(&args.machine, &profile)? {
+            points.extend(points_of(&profile, machine, &args.fast, args.strategy)?);
+        }
     }
     if let Some(path) = &args.svg {
         let plot = plot(&points).svg().context("the plot")?;
@@ -92,23 +99,36 @@ pub fn points_of(
         true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
         false => sizes.to_vec(),
     };
-    let point = |fast: Limit| {
+    let drafted = |fast: Limit| {
         let wish = WishArgs::usual(strategy).wish(fast, peak);
-        let drafted = draft(profile, machine, &wish)?;
-        let predicted = predict(profile, &drafted);
-        let fast_bytes = drafted.plan.fast_bytes_of_all();
-        Ok(Point {
-            machine: machine.name.clone(),
-            fast: wish.fast,
-            fast_bytes,
-            share_of_peak: fast_bytes as f64 / peak.max(1) as f64,
-            slowdown: predicted.slowdown,
-            error: predicted.error,
-            all_slow: predicted.all_slow,
-            moved_bytes: drafted.plan.expected.moved_bytes,
-        })
+        let plan = draft(profile, machine, &wish)?.plan;
+        Ok(point(&plan, plan.expected.time.unwrap_or_default(), peak))
     };
-    sizes.into_iter().map(point).collect()
+    sizes.into_iter().map(drafted).collect()
+}
+
+/// What comes of a plan that is there.
+fn point_of(profile: &Profile, plan: &Plan) -> Result<Point> {
+    let name = &plan.machine.name;
+    let machine = match profile.machine.name == *name {
+        true => profile.machine.clone(),
+        false => described(name).with_context(|| format!("the plan was made for {name}"))?,
+    };
+    Ok(point(plan, predict(profile, &machine, plan), peak_bytes(profile)))
+}
+
+fn point(plan: &Plan, predicted: Prediction, peak_bytes: u64) -> Point {
+    let fast_bytes = plan.fast_bytes_of_all();
+    Point {
+        machine: plan.machine.name.clone(),
+        fast: plan.asked.fast.clone(),
+        fast_bytes,
+        share_of_peak: fast_bytes as f64 / peak_bytes.max(1) as f64,
+        slowdown: predicted.slowdown,
+        error: predicted.error,
+        all_slow: predicted.all_slow,
+        moved_bytes: plan.expected.moved_bytes,
+    }
 }
 
 fn table(points: &[Point]) -> String {

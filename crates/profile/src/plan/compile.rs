@@ -88,9 +88,10 @@ impl Fit {
         exact.or(near).copied()
     }
 
-    /// Whether the plan knows a module with this file name, and none of this build.
-    pub fn is_rebuilt(&self, file_name: &str, build_id: &str) -> bool {
-        self.builds.get(file_name).is_some_and(|builds| !builds.contains(build_id))
+    /// Build-ids that the plan knows of modules with this file name; `None`: it knows no such
+    /// module.
+    pub fn builds_of(&self, file_name: &str) -> Option<&HashSet<String>> {
+        self.builds.get(file_name)
     }
 
     fn row(&self, place: &PlannedPlace, site: u64, size_class: u8) -> Option<PlanRow> {

@@ -122,7 +122,7 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
         plan.modules.clear();
     }
     let mut drafted = Drafted { plan, told, groups, memories, found, remarks };
-    drafted.plan.expected.time = Some(predict(profile, &drafted));
+    drafted.plan.expected.time = Some(predict(profile, machine, &drafted.plan));
     Ok(drafted)
 }
 

@@ -16,6 +16,7 @@ mod early;
 mod file;
 mod make;
 mod pace;
+mod places;
 mod predict;
 mod stack;
 

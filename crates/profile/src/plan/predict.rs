@@ -1,23 +1,45 @@
 //! How much slower a program is expected to be with less fast memory.
-//! In: a profile, plans made from it. Out: [`Prediction`]s. Knows nothing of how they are shown.
+//! In: a profile, a plan. Out: a [`Prediction`]. Knows nothing of how it is shown.
 //!
-//! The time that no placement changes is what is left of the recorded time after its accesses, and
-//! after what recording took. Those are reckoned to have been served by the memories whose nodes
-//! the samples name; where they name none by the fastest one of the machine that recorded.
-//! Slowdown = (rest + accesses as planned) / (rest + all fast).
+//! The recorded run is gone through stretch by stretch ([`crate::stretches`]). In each a core
+//! computes and waits for misses, and meanwhile each memory serves what is drawn from it: the
+//! stretch takes as long as the one that takes longest.
+//!
+//! ```text
+//!   recorded      took = rest + waits        the rest is what no placement changes
+//!   elsewhere     longest of: rest + waits there, what each memory has to do
+//! ```
+//!
+//! Misses that are under way at once are waited for together, as long as for the slowest of them.
+//! Which come together nobody tells; lines of one block do, and blocks are taken to come by chance.
+//! So of all waits those for a memory are as many as have one of its blocks in them, and none of a
+//! slower memory.
+//!
+//! Waits of the recorded run are those that were measured, where the sampler tells, else those of
+//! the memories that served it. What comes out is held against everything in the fastest memory.
 
 use serde::{Deserialize, Serialize};
-use tiercel_planner::{Memory, Object, object_cost};
+use tiercel_machine::Machine;
+use tiercel_planner::{
+    BLOCK_BYTES, LINE_BYTES, Memory, Object, Use, demand, evaluate, object_cost,
+};
 
-use super::Drafted;
+use super::Plan;
 use super::pace::{pace_of, rank_of};
-use crate::profile::Profile;
+use super::places::{Parts, Places};
+use crate::profile::{Access, Profile};
+use crate::stretches::Stretch;
+use crate::workload::{Told, WHOLE_WEIGHT, use_of};
 
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
 const DEVIATIONS: f64 = 1.96;
 
 /// Misses at once that nobody counted may be so many times fewer than believed.
 const UNSEEN_TIMES: f64 = 2.0;
+
+/// Placements that are reckoned, in this order: everything in the fastest memory, as planned,
+/// everything in the slowest.
+const CASES: usize = 3;
 
 /// What is expected of a plan, against all memory being fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,33 +56,190 @@ pub struct Prediction {
     pub rest_ns: f64,
 }
 
-/// What a plan is expected to do on the machine it was made for.
-pub fn predict(profile: &Profile, drafted: &Drafted) -> Prediction {
-    let expected = &drafted.plan.expected;
-    let rest_ns = rest_ns(profile, drafted);
-    let fast_ns = rest_ns + expected.in_fastest_ns;
+/// What a plan is expected to do on a machine: the one it was made for.
+pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction {
+    let told = profile.to_workload();
+    let (mut memories, _) = Memory::of_machine(machine, None);
+    let pace = pace_of(profile, machine, &mut memories);
+    let Some(fastest) = memories.first_mut() else {
+        return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
+    };
+    fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
+    let places = Places::new(plan, profile, &told, &memories);
+    let (_, moves) = evaluate(&told.workload, &memories, &pace.copy, &places.placements(&told));
+    let scene = Scene::new(profile, machine, &memories);
+    let mut reckoned = Reckoned::default();
+    let mut of_object = vec![usize::MAX; profile.objects.len()];
+    (0..).zip(&told.objects).for_each(|(at, index)| of_object[*index as usize] = at);
+    let stretches = profile.stretches(&told);
+    for stretch in &stretches.all {
+        scene.reckon(
+            stretch,
+            |object, phase| places.parts(of_object[object], phase),
+            &mut reckoned,
+        );
+    }
+    let rest_ns = reckoned.rest_ns + stretches.idle_ns;
+    let [fast_ns, planned_ns, slow_ns] = reckoned.cases_ns.map(|ns| ns + stretches.idle_ns);
     if fast_ns <= 0.0 {
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     }
-    let over = |access_ns: f64| (rest_ns + access_ns) / fast_ns;
-    let slower_ns = (expected.access_ns - expected.in_fastest_ns).max(0.0);
-    let unsure = DEVIATIONS * chance(drafted) + unseen(profile, drafted);
+    let planned_ns = planned_ns + moves.time_ns;
+    let unsure = DEVIATIONS * chance(profile, &told, &memories) + unseen(profile, &told, &memories);
     Prediction {
-        slowdown: over(expected.access_ns),
-        error: unsure * slower_ns / fast_ns,
-        all_slow: over(expected.in_slowest_ns),
+        slowdown: planned_ns / fast_ns,
+        error: unsure * (planned_ns - fast_ns).max(0.0) / fast_ns,
+        all_slow: slow_ns / fast_ns,
         rest_ns,
     }
 }
 
+/// What came of all stretches, nanoseconds.
+#[derive(Default)]
+struct Reckoned {
+    cases_ns: [f64; CASES],
+    rest_ns: f64,
+}
+
+/// What each memory has to do in a stretch.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    /// Blocks that come from it.
+    blocks: Parts,
+    /// Its time for them, nanoseconds.
+    memory_ns: Parts,
+}
+
+/// Everything that is waited for in a stretch.
+#[derive(Clone, Copy, Default)]
+struct Waits {
+    /// How often.
+    count: f64,
+    /// How long in the recorded run, nanoseconds.
+    recorded_ns: f64,
+    /// How long if everything were in one memory, by memory, nanoseconds.
+    all_in_ns: Parts,
+}
+
+/// What stretches are reckoned with.
+struct Scene<'a> {
+    profile: &'a Profile,
+    memories: &'a [Memory],
+    /// Of the machine that recorded, with the part of the accesses that each served.
+    recorded: Vec<Memory>,
+    served: Vec<f64>,
+    /// Whether that is the machine in question.
+    same: bool,
+}
+
+impl<'a> Scene<'a> {
+    fn new(profile: &'a Profile, machine: &Machine, memories: &'a [Memory]) -> Scene<'a> {
+        let recorded = recorded(profile);
+        let served = served(profile, &recorded);
+        Scene { profile, memories, recorded, served, same: profile.machine == *machine }
+    }
+
+    fn reckon<'b>(
+        &self,
+        stretch: &Stretch,
+        parts_of: impl Fn(usize, usize) -> &'b Parts,
+        sum: &mut Reckoned,
+    ) {
+        let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
+        let last = self.memories.len() - 1;
+        for index in &stretch.accesses {
+            let access = &self.profile.accesses[*index as usize];
+            let object = &self.profile.objects[access.object as usize];
+            let weight = self.profile.weight_of(self.profile.run_of(object));
+            let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
+            let (recorded_ns, loaded) = self.recorded_ns(access, &one);
+            waits.recorded_ns += recorded_ns;
+            waits.count += waits_of(&one);
+            let parts = parts_of(access.object as usize, stretch.phase as usize);
+            for (at, memory) in self.memories.iter().enumerate() {
+                let asked = demand(&one, memory);
+                let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
+                waits.all_in_ns[at] += asked.core_ns * loaded;
+                let whole = |is: bool| f64::from(u8::from(is));
+                let of_cases = [whole(at == 0), parts[at], whole(at == last)];
+                for (work, part) in cases.iter_mut().zip(of_cases) {
+                    work.blocks[at] += part * blocks_of(&one);
+                    work.memory_ns[at] += part * asked.memory_ns;
+                }
+            }
+        }
+        let threads = f64::from(stretch.threads);
+        let rest_ns = (stretch.took_ns - waits.recorded_ns / threads).max(0.0);
+        sum.rest_ns += rest_ns;
+        for (sum_ns, work) in sum.cases_ns.iter_mut().zip(&cases) {
+            let core_ns = rest_ns + waits.with(&work.blocks) / threads;
+            *sum_ns += work.memory_ns.iter().fold(core_ns, |most, ns| most.max(*ns));
+        }
+    }
+
+    /// What accesses were waited for when they were recorded; and how many times as long as idle
+    /// memory would have taken.
+    fn recorded_ns(&self, access: &Access, one: &Use) -> (f64, f64) {
+        let memories = self.recorded.iter().zip(&self.served).filter(|(_, part)| **part > 0.0);
+        let (mut idle_ns, mut latency_ns) = (0.0, 0.0);
+        for (memory, part) in memories {
+            idle_ns += part * demand(one, memory).core_ns;
+            latency_ns += part * memory.read_latency_ns;
+        }
+        let timed = (access.timed_reads + access.timed_writes) as f64;
+        if timed == 0.0 || latency_ns <= 0.0 {
+            return (idle_ns, 1.0);
+        }
+        let loaded = (access.read_ns + access.write_ns) as f64 / timed / latency_ns;
+        (idle_ns * loaded, loaded)
+    }
+
+    /// How much of what was recorded a memory served: what was measured holds for it.
+    fn part_served(&self, at: usize) -> f64 {
+        if self.same { self.served.get(at).copied().unwrap_or(0.0) } else { 0.0 }
+    }
+}
+
+impl Waits {
+    /// How long if so many blocks come from each memory, nanoseconds.
+    fn with(&self, blocks: &Parts) -> f64 {
+        // Of as many things as fall into boxes by chance, so many boxes have one at least.
+        let hit = |blocks: f64| 1.0 - (-blocks / self.count).exp();
+        let mut slowest_first: Vec<usize> = (0..blocks.len()).collect();
+        slowest_first.sort_by(|a, b| self.all_in_ns[*b].total_cmp(&self.all_in_ns[*a]));
+        let all: f64 = blocks.iter().sum();
+        if self.count <= 0.0 || all <= 0.0 {
+            return 0.0;
+        }
+        let (mut waited_ns, mut so_far) = (0.0, 0.0);
+        for at in slowest_first {
+            let before = hit(so_far);
+            so_far += blocks[at];
+            waited_ns += (hit(so_far) - before) / hit(all) * self.all_in_ns[at];
+        }
+        waited_ns
+    }
+}
+
+/// Times somebody waits for accesses, each for as many misses as are under way at once.
+fn waits_of(one: &Use) -> f64 {
+    (one.reads + one.writes) * one.latency_weight / WHOLE_WEIGHT
+}
+
+/// Blocks that accesses draw from memory; where nobody told, whole ones.
+fn blocks_of(one: &Use) -> f64 {
+    let lines = (one.reads + one.writes) * one.drawn_bytes / LINE_BYTES;
+    lines * one.apart.unwrap_or(LINE_BYTES / BLOCK_BYTES)
+}
+
 /// What can be won and was not seen, of what can be won: lines that go back to memory where nobody
 /// told which do, and latencies that are waited for one by one, not four at a time, but two.
-fn unseen(profile: &Profile, drafted: &Drafted) -> f64 {
-    let (workload, memories) = (&drafted.told.workload, &drafted.memories);
+fn unseen(profile: &Profile, told: &Told, memories: &[Memory]) -> f64 {
+    let workload = &told.workload;
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
     let (dirtied, around) = profile.unseen();
     let (mut seen_ns, mut most_ns) = (0.0, 0.0);
-    for (object, index) in workload.objects.iter().zip(&drafted.told.objects) {
+    for (object, index) in workload.objects.iter().zip(&told.objects) {
         let gain = |object: &Object| {
             let cost = |memory| object_cost(workload, object, memory).time_ns;
             cost(slowest) - cost(fastest)
@@ -80,31 +259,9 @@ fn unseen(profile: &Profile, drafted: &Drafted) -> f64 {
     if seen_ns > 0.0 { most_ns / seen_ns - 1.0 } else { 0.0 }
 }
 
-fn rest_ns(profile: &Profile, drafted: &Drafted) -> f64 {
-    let took = (0..).zip(&profile.runs).map(|(at, run)| {
-        // Threads were held up beside each other.
-        let of_run = profile.processes.iter().filter(|process| process.run == at);
-        let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
-        run.duration_ns as f64 - run.seen.sampling_ns as f64 / threads as f64
-    });
-    let took_ns: f64 = took.sum();
-    let workload = &drafted.told.workload;
-    let in_memory = |memory: &Memory| -> f64 {
-        workload.objects.iter().map(|object| object_cost(workload, object, memory).time_ns).sum()
-    };
-    let memories = recorded(profile);
-    let accesses_ns = match served(profile, &memories) {
-        Some(shares) => {
-            let parts = memories.iter().zip(shares).filter(|(_, share)| *share > 0.0);
-            parts.map(|(memory, share)| in_memory(memory) * share).sum()
-        }
-        None => memories.first().map_or(0.0, in_memory),
-    };
-    (took_ns - accesses_ns).max(0.0)
-}
-
-/// Which part of the accesses each of the memories served; `None` where the sampler did not tell.
-fn served(profile: &Profile, memories: &[Memory]) -> Option<Vec<f64>> {
+/// Which part of the accesses each of the memories served;
+/// the fastest one all, where the sampler did not tell.
+fn served(profile: &Profile, memories: &[Memory]) -> Vec<f64> {
     let mut parts = vec![0.0; memories.len()];
     for one in profile.runs.iter().flat_map(|run| &run.served) {
         if let Some(at) = rank_of(memories, one.node) {
@@ -112,7 +269,12 @@ fn served(profile: &Profile, memories: &[Memory]) -> Option<Vec<f64>> {
         }
     }
     let all: f64 = parts.iter().sum();
-    (all > 0.0).then(|| parts.into_iter().map(|part| part / all).collect())
+    parts.iter_mut().for_each(|part| *part /= all);
+    if all == 0.0 {
+        parts = vec![0.0; memories.len()];
+        parts.first_mut().into_iter().for_each(|fastest| *fastest = 1.0);
+    }
+    parts
 }
 
 /// Memories of the machine that recorded, at the pace that was measured there.
@@ -124,15 +286,17 @@ fn recorded(profile: &Profile) -> Vec<Memory> {
 
 /// Relative standard error of what can be won, from the samples of each object: n of them are right
 /// to 1 / sqrt(n).
-fn chance(drafted: &Drafted) -> f64 {
-    let (workload, memories) = (&drafted.told.workload, &drafted.memories);
+fn chance(profile: &Profile, told: &Told, memories: &[Memory]) -> f64 {
+    let workload = &told.workload;
+    let mut samples = vec![0u64; profile.objects.len()];
+    profile.accesses.iter().for_each(|one| samples[one.object as usize] += one.samples);
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
     let (mut variance, mut sum) = (0.0, 0.0);
-    for (object, group) in workload.objects.iter().zip(&drafted.groups) {
+    for (object, index) in workload.objects.iter().zip(&told.objects) {
         let cost = |memory| object_cost(workload, object, memory).time_ns;
         let gain = cost(slowest) - cost(fastest);
         sum += gain;
-        variance += gain * gain / group.samples.max(1) as f64;
+        variance += gain * gain / samples[*index as usize].max(1) as f64;
     }
     if sum > 0.0 { variance.sqrt() / sum } else { 0.0 }
 }

@@ -1,0 +1,144 @@
+//! Where a plan has the objects of a profile.
+//! In: a [`Plan`], a profile, its workload. Out: [`Places`]: by object and phase, which part of it
+//! lies in which memory, and what is moved. Knows nothing of what that costs.
+
+use std::collections::HashMap;
+
+use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement, Strategy};
+
+use super::{Plan, PlannedClass, PlannedPlace, Unplanned};
+use crate::profile::{Object, Profile};
+use crate::workload::Told;
+
+/// Part of an object in each memory, 0 to 1; their sum is 1.
+pub(super) type Parts = [f64; MEMORIES_MAX];
+
+/// Where objects of one kind are.
+struct Kind<'a> {
+    usual: Parts,
+    by_phase: HashMap<&'a str, Parts>,
+}
+
+/// A plan, laid out over a profile.
+pub(super) struct Places<'a> {
+    kinds: Vec<Kind<'a>>,
+    /// By object of the workload.
+    kind_of: Vec<usize>,
+    /// By phase of the workload.
+    names: Vec<&'a str>,
+}
+
+impl<'a> Places<'a> {
+    /// `memories` are those of the machine, the fastest with the room that the plan has in it.
+    pub(super) fn new(
+        plan: &'a Plan,
+        profile: &Profile,
+        told: &'a Told,
+        memories: &[Memory],
+    ) -> Places<'a> {
+        let names = told.workload.phases.iter().map(|phase| phase.name.as_str()).collect();
+        let mut places = Places { kinds: Vec::new(), kind_of: Vec::new(), names };
+        let last = memories.len() - 1;
+        let rank = |node| plan.rank_of(node).unwrap_or(last).min(last);
+        places.kinds.push(Kind::of(whole(last)));
+        places.kinds.push(Kind::of(whole(plan.small_objects.map_or(last, rank))));
+        let (mut classes, mut alone) = (HashMap::new(), HashMap::new());
+        for site in &plan.sites {
+            for class in &site.classes {
+                classes.insert((site.hash, u32::from(class.size_class())), places.kinds.len());
+                alone.insert(site.hash, (site.classes.len() == 1).then_some(places.kinds.len()));
+                places.kinds.push(Kind::of_class(class, &rank));
+            }
+        }
+        let kind = |object: &Object| {
+            let hash = profile.site_of(object).hash;
+            let class = classes.get(&(hash, object.size_class().max(super::CLASS_MIN)));
+            // As runs do: a site with one size class has that place for all sizes.
+            class.copied().or(alone.get(&hash).copied().flatten())
+        };
+        let births = first_come(plan, told, memories);
+        for (at, index) in told.objects.iter().enumerate() {
+            let object = &profile.objects[*index as usize];
+            let found = if object.is_block && plan.small_objects.is_some() {
+                Some(1)
+            } else {
+                kind(object).filter(|_| !object.is_block)
+            };
+            let kind = found.unwrap_or_else(|| match births.get(at) {
+                Some(birth) => {
+                    places.kinds.push(Kind::of(whole(usize::from(birth.birth))));
+                    places.kinds.len() - 1
+                }
+                None => 0,
+            });
+            places.kind_of.push(kind);
+        }
+        places
+    }
+
+    /// Where an object of the workload is in a phase of it.
+    pub(super) fn parts(&self, object: usize, phase: usize) -> &Parts {
+        let kind = &self.kinds[self.kind_of[object]];
+        kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
+    }
+
+    /// Where objects go, and when; those that are split stay.
+    pub(super) fn placements(&self, told: &Told) -> Vec<Placement> {
+        let of = |(at, object): (usize, &planner::Object)| {
+            let (first, last) = told.workload.phases_of(object);
+            let whole = |phase| self.parts(at, phase).iter().position(|part| *part == 1.0);
+            let mut here = whole(first).unwrap_or(0);
+            let mut placement = Placement { birth: here as u8, moves: Vec::new() };
+            for phase in first + 1..=last {
+                let Some(to) = whole(phase).filter(|to| *to != here) else { continue };
+                // From where a split left them nobody knows.
+                if whole(phase - 1).is_some() {
+                    placement.moves.push((phase as u32, to as u8));
+                }
+                here = to;
+            }
+            placement
+        };
+        told.workload.objects.iter().enumerate().map(of).collect()
+    }
+}
+
+impl<'a> Kind<'a> {
+    fn of(usual: Parts) -> Kind<'a> {
+        Kind { usual, by_phase: HashMap::new() }
+    }
+
+    fn of_class(class: &'a PlannedClass, rank: &impl Fn(tiercel_machine::NodeId) -> usize) -> Self {
+        let parts = |place: &PlannedPlace| {
+            let mut parts = [0.0; MEMORIES_MAX];
+            parts[rank(place.node)] += place.share;
+            parts[place.other.map_or(rank(place.node), rank)] += 1.0 - place.share;
+            parts
+        };
+        let mut kind = Kind::of(class.places.first().map_or(whole(0), parts));
+        for place in &class.places {
+            match &place.phase {
+                Some(phase) => drop(kind.by_phase.insert(phase, parts(place))),
+                None => kind.usual = parts(place),
+            }
+        }
+        kind
+    }
+}
+
+/// Births of what a plan does not know, where those have the fastest memory while there is room:
+/// who comes first. Nothing where they have the slowest.
+fn first_come(plan: &Plan, told: &Told, memories: &[Memory]) -> Vec<Placement> {
+    if plan.unplanned == Unplanned::Slowest {
+        return Vec::new();
+    }
+    let options = Options { strategy: Strategy::FirstCome, ..Options::default() };
+    // Where not even all memory together holds the objects, a run places what it can.
+    planner::plan(&told.workload, memories, &options).map_or(Vec::new(), |found| found.placements)
+}
+
+fn whole(memory: usize) -> Parts {
+    let mut parts = [0.0; MEMORIES_MAX];
+    parts[memory] = 1.0;
+    parts
+}

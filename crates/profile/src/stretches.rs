@@ -1,0 +1,150 @@
+//! A run in stretches of time, each with the accesses in it: where one thing limits a program, and
+//! where another.
+//! In: a [`Profile`], its workload. Out: [`Stretches`]. Knows nothing of memories.
+//!
+//! A stretch is a time slot of a phase, or as many of them as it takes to have enough samples: what
+//! is longer, of two things, is overrated where both are seen badly. Slots without samples are no
+//! part of any: the program computed.
+
+use std::collections::BTreeMap;
+
+use crate::profile::Profile;
+use crate::workload::Told;
+
+/// Samples of a stretch at least, if its phase has as many: counts are right to a sixteenth.
+const SAMPLES_MIN: u64 = 256;
+
+/// A part of a phase in which something was accessed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Stretch {
+    /// Index of the phase in the workload.
+    pub phase: u32,
+    /// How long it took, without what sampling took, nanoseconds.
+    pub took_ns: f64,
+    /// Threads that accessed something, at least 1.
+    pub threads: u32,
+    /// Indexes of the accesses.
+    pub accesses: Vec<u32>,
+}
+
+/// All of a profile's runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Stretches {
+    /// In order of time.
+    pub all: Vec<Stretch>,
+    /// Time in which nothing was accessed, nanoseconds.
+    pub idle_ns: f64,
+}
+
+impl Profile {
+    /// `told` is the profile's.
+    pub(crate) fn stretches(&self, told: &Told) -> Stretches {
+        let mut found = Stretches::default();
+        let run_of = |phase: &u32| self.phases[*phase as usize].run;
+        let mut by_run: Vec<Vec<u32>> = vec![Vec::new(); self.runs.len()];
+        for (index, access) in (0..).zip(&self.accesses) {
+            by_run[self.run_of(&self.objects[access.object as usize]) as usize].push(index);
+        }
+        let mut first = 0;
+        for phases in told.phases.chunk_by(|a, b| run_of(a) == run_of(b)) {
+            let ends = &told.workload.phases;
+            let end_ns =
+                ends.get(first + phases.len()).map_or(told.workload.end_ns, |n| n.start_ns);
+            let run = run_of(&phases[0]);
+            self.add_run(run, &by_run[run as usize], phases, (first, end_ns), told, &mut found);
+            first += phases.len();
+        }
+        found
+    }
+
+    /// A run with its accesses, whose phases begin at an index of the workload's and end at a time
+    /// of its.
+    fn add_run(
+        &self,
+        run: u32,
+        accesses: &[u32],
+        phases: &[u32],
+        (first, end_ns): (usize, u64),
+        told: &Told,
+        found: &mut Stretches,
+    ) {
+        let of_workload = &told.workload.phases[first..first + phases.len()];
+        let base_ns = of_workload[0].start_ns;
+        let starts: Vec<u64> = phases.iter().map(|at| self.phases[*at as usize].start_ns).collect();
+        let mut cells: Vec<BTreeMap<u64, Vec<u32>>> = vec![BTreeMap::new(); phases.len()];
+        for index in accesses {
+            let access = &self.accesses[*index as usize];
+            let phase = self.phase_of(access, phases, &starts) as usize;
+            cells[phase].entry(u64::from(access.slot)).or_default().push(*index);
+        }
+        let samples = |stretch: &[u32]| stretch.iter().map(|one| self.samples(*one)).sum::<u64>();
+        let hits = samples(accesses);
+        let all = hits.max(self.runs[run as usize].seen.samples).max(1);
+        let a_sample_ns = self.sampling_ns(run) / all as f64;
+        found.idle_ns -= (all - hits) as f64 * a_sample_ns;
+        for (at, cells) in cells.into_iter().enumerate() {
+            let next = of_workload.get(at + 1).map_or(end_ns, |next| next.start_ns);
+            let span = (of_workload[at].start_ns - base_ns, next - base_ns);
+            let from = found.all.len();
+            self.add_phase((first + at) as u32, span, cells, found);
+            let mut left_ns = (span.1 - span.0) as f64;
+            for stretch in &mut found.all[from..] {
+                left_ns -= stretch.took_ns;
+                let sampling_ns = samples(&stretch.accesses) as f64 * a_sample_ns;
+                stretch.took_ns = (stretch.took_ns - sampling_ns).max(0.0);
+            }
+            found.idle_ns += left_ns;
+        }
+        found.idle_ns = found.idle_ns.max(0.0);
+    }
+
+    fn add_phase(
+        &self,
+        phase: u32,
+        (start_ns, end_ns): (u64, u64),
+        cells: BTreeMap<u64, Vec<u32>>,
+        found: &mut Stretches,
+    ) {
+        let (mut open, mut samples): (Option<Stretch>, u64) = (None, 0);
+        let from = found.all.len();
+        for (slot, accesses) in cells {
+            let slot_ns = slot * self.slot_ns;
+            let lap_ns = end_ns.min(slot_ns + self.slot_ns).saturating_sub(start_ns.max(slot_ns));
+            let stretch = open.get_or_insert_with(|| Stretch { phase, ..Stretch::default() });
+            stretch.took_ns += lap_ns as f64;
+            samples += accesses.iter().map(|one| self.samples(*one)).sum::<u64>();
+            stretch.accesses.extend(accesses);
+            if samples >= SAMPLES_MIN {
+                found.all.extend(open.take());
+                samples = 0;
+            }
+        }
+        // What is left is too little for a stretch of its own.
+        if let Some(left) = open {
+            match found.all[from..].last_mut() {
+                Some(last) => {
+                    last.took_ns += left.took_ns;
+                    last.accesses.extend(left.accesses);
+                }
+                None => found.all.push(left),
+            }
+        }
+        for stretch in &mut found.all[from..] {
+            let bits = stretch.accesses.iter().map(|one| self.accesses[*one as usize].threads);
+            stretch.threads = bits.fold(0, |all, bits| all | bits).count_ones().max(1);
+        }
+    }
+
+    fn samples(&self, access: u32) -> u64 {
+        self.accesses[access as usize].samples
+    }
+
+    /// What samples took from the programs of a run, nanoseconds of wall time: threads were held up
+    /// beside each other.
+    fn sampling_ns(&self, run: u32) -> f64 {
+        let seen = &self.runs[run as usize].seen;
+        let of_run = self.processes.iter().filter(|process| process.run == run);
+        let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
+        seen.sampling_ns as f64 / threads as f64
+    }
+}
