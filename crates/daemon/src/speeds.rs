@@ -137,49 +137,43 @@ impl Block {
         Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
     }
 
-    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the
-    /// caches that must go back first; and of two turns each the second one counts, before which
-    /// moving had left such.
+    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the caches
+    /// that must go back first. Of two turns each the second one counts: the first leaves of what
+    /// comes first nothing in caches that the block is twice as large as, where moving or another
+    /// pattern had left some. (Lines of one number in their groups may have but a part of a cache to
+    /// themselves, so that turns over others do not push them out.)
     fn stream(&mut self, node: NodeId) -> Stream {
         let words = self.words();
-        let read = || {
-            let began = Instant::now();
+        let read_ns_per_byte = second(BLOCK_BYTES, || {
             black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
-            ns_per(BLOCK_BYTES, began)
-        };
-        let (_, read_ns_per_byte) = (read(), read());
-        let began = Instant::now();
-        black_box(each_apart(0).fold(0u64, |sum, at| sum.wrapping_add(words[at])));
-        let read_line_ns = ns_per(GROUPS, began);
-        let mut write = || {
-            let began = Instant::now();
+        });
+        let read_line_ns = second(GROUPS, || {
+            black_box(each_apart().fold(0u64, |sum, at| sum.wrapping_add(words[at])));
+        });
+        let write_ns_per_byte = second(BLOCK_BYTES, || {
             words.iter_mut().for_each(|word| *word = word.wrapping_add(1));
             black_box(&mut *words);
-            ns_per(BLOCK_BYTES, began)
-        };
-        let (_, write_ns_per_byte) = (write(), write());
-        let mut write_apart = |nth| {
-            let began = Instant::now();
-            each_apart(nth).for_each(|at| words[at] = words[at].wrapping_add(1));
+        });
+        let write_line_ns = second(GROUPS, || {
+            each_apart().for_each(|at| words[at] = words[at].wrapping_add(1));
             black_box(&mut *words);
-            ns_per(GROUPS, began)
-        };
-        // A turn changes a quarter of the block, so before the last one all that was changed in a
-        // stream is out of caches that the block is twice as large as.
-        let write_line_ns = (0..PER_GROUP).map(&mut write_apart).last().unwrap_or_default();
+        });
         Stream { node, read_ns_per_byte, write_ns_per_byte, read_line_ns, write_line_ns }
     }
 }
 
-/// The first word of the `nth` line of each group, groups in no order.
-fn each_apart(nth: usize) -> impl Iterator<Item = usize> {
+/// The first word of each group, groups in no order, which is the same every time.
+fn each_apart() -> impl Iterator<Item = usize> {
     // An odd factor visits all of a power of two once.
     let group = |n: usize| n.wrapping_mul(SPREAD) % GROUPS;
-    (0..GROUPS).map(move |n| (group(n) * PER_GROUP + nth) * LINE_WORDS)
+    (0..GROUPS).map(move |n| group(n) * PER_GROUP * LINE_WORDS)
 }
 
-/// Nanoseconds since then for each of so many; above 0, whatever the clock says.
-fn ns_per(count: usize, began: Instant) -> f64 {
+/// Nanoseconds of the second of two turns for each of so many; above 0, whatever the clock says.
+fn second(count: usize, mut turn: impl FnMut()) -> f64 {
+    turn();
+    let began = Instant::now();
+    turn();
     began.elapsed().as_nanos().max(1) as f64 / count as f64
 }
 
@@ -231,11 +225,11 @@ mod tests {
 
     #[test]
     fn every_group_is_visited_once_and_not_in_order() {
-        let mut groups: Vec<usize> = each_apart(3).collect();
+        let mut groups: Vec<usize> = each_apart().collect();
         let far = groups.windows(2).filter(|two| two[0].abs_diff(two[1]) > 64 * LINE_WORDS);
         assert!(far.count() * 100 > GROUPS * 99);
         groups.sort_unstable();
-        let expected = (0..GROUPS).map(|group| (group * PER_GROUP + 3) * LINE_WORDS);
+        let expected = (0..GROUPS).map(|group| group * PER_GROUP * LINE_WORDS);
         assert!(groups.into_iter().eq(expected));
     }
 
