@@ -55,6 +55,8 @@ pub struct Client {
     pub(crate) phase_entries: u32,
     /// Sites it had, and sites it had used, when they were last looked for in a plan.
     pub(crate) sites_looked: (u32, usize),
+    /// Stacks of it that the plan was asked about.
+    pub(crate) stacks_looked: usize,
     /// Records drained.
     pub records: u64,
     /// Records lost.
@@ -83,6 +85,7 @@ impl Client {
             looked: HashSet::new(),
             phase_entries: 0,
             sites_looked: (0, 0),
+            stacks_looked: 0,
             records: 0,
             lost: 0,
             resyncs: 0,

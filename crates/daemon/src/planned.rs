@@ -404,10 +404,11 @@ impl Daemon {
             let Planned { hashes, fit, matcher, .. } = &mut *planned;
             let asked = client
                 .uses
-                .stacks()
+                .stacks(client.stacks_looked)
                 .filter(|(hash, frames)| !hashes.contains_key(hash) && is_rebuilt(fit, frames));
             // A full queue is asked again at the next drain.
             if asked.fold(true, |all, (hash, frames)| all & matcher.ask(hash, frames)) {
+                client.stacks_looked = client.uses.learned();
                 client.sites_looked = looked;
             }
         }
@@ -465,7 +466,7 @@ impl Daemon {
 fn is_rebuilt(fit: &Fit, frames: &[SiteFrame]) -> bool {
     frames.iter().any(|frame| {
         let name = frame.path.file_name().unwrap_or_default().to_string_lossy();
-        fit.is_rebuilt(&name, &hex::text(&frame.build_id))
+        fit.builds_of(&name).is_some_and(|builds| !builds.contains(&hex::text(&frame.build_id)))
     })
 }
 

@@ -89,6 +89,8 @@ pub struct ClientUses {
     uses: HashMap<u32, Use>,
     /// Sites that were read from the session: they are written once.
     known: HashMap<u32, Known>,
+    /// Their numbers, in the order in which they were read.
+    learned: Vec<u32>,
     modules: HashMap<u16, (Arc<Path>, Arc<[u8]>)>,
 }
 
@@ -126,7 +128,7 @@ impl ClientUses {
 
     /// Reads the sites that are used and not known yet.
     pub fn learn(&mut self, session: &Session) {
-        let ClientUses { uses, known, modules } = self;
+        let ClientUses { uses, known, learned, modules } = self;
         let unknown = uses.keys().filter(|number| **number != 0);
         let unknown: Vec<u32> = unknown.filter(|n| !known.contains_key(n)).copied().collect();
         for number in unknown {
@@ -142,6 +144,7 @@ impl ClientUses {
                 SiteFrame { path, build_id, addr: frame.offset }
             });
             known.insert(number, Known { hash: site.hash, frames: frames.collect() });
+            learned.push(number);
         }
     }
 
@@ -163,9 +166,15 @@ impl ClientUses {
         self.uses.len()
     }
 
-    /// Sites that were learnt, with their stacks.
-    pub(crate) fn stacks(&self) -> impl Iterator<Item = (u64, &Arc<[SiteFrame]>)> {
-        self.known.values().map(|known| (known.hash, &known.frames))
+    /// How many sites were learnt.
+    pub(crate) fn learned(&self) -> usize {
+        self.learned.len()
+    }
+
+    /// Sites that were learnt after the first so many, with their stacks.
+    pub(crate) fn stacks(&self, after: usize) -> impl Iterator<Item = (u64, &Arc<[SiteFrame]>)> {
+        let later = self.learned.iter().skip(after).filter_map(|number| self.known.get(number));
+        later.map(|known| (known.hash, &known.frames))
     }
 
     /// Adds the bytes born at each site, by hash. Blocks of small slots have no site.

@@ -209,7 +209,9 @@ pub mod hex {
 
     /// Two digits a byte.
     pub fn text(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
     }
 
     /// The other way; `None` for what is not pairs of hexadecimal digits.
