@@ -14,6 +14,7 @@ use tiercel_lab::bench::experiment::{
 };
 use tiercel_lab::bench::{self, Agent, BenchOptions, Spec, Summary, Tally};
 use tiercel_machine::parse_bytes;
+use tiercel_profile::plan::{predict, read_plan};
 
 /// Where a checkout keeps results.
 const RESULTS: &str = "lab/results";
@@ -119,6 +120,10 @@ pub struct ReportArgs {
     /// Folder of the results of an experiment
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
+    /// Reckon anew, by this build, what plans foretell, from the profiles and plans that are kept
+    /// with the runs; what was measured stays
+    #[arg(long)]
+    foretell: bool,
     /// Print the rows as JSON, one a line, instead of tables
     #[arg(long)]
     json: bool,
@@ -192,6 +197,15 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
 
 /// Draws tables and plots anew.
 pub fn report(args: &ReportArgs) -> Result<ExitCode> {
+    if args.foretell {
+        let mut foretell = |profile: &Path, plan: &Path| {
+            let profile = tiercel_profile::read(profile)?;
+            let foretold = predict(&profile, &profile.machine, &read_plan(plan)?);
+            Ok(serde_json::to_value(foretold)?)
+        };
+        let count = bench::foretell(&args.folder, &mut foretell, &mut |line| eprintln!("{line}"))?;
+        eprintln!("lab: {count} predictions were made anew");
+    }
     let summary = bench::report(&args.folder, &mut |line| eprintln!("{line}"))?;
     show(&summary, args.json, &args.folder);
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
-//! `tiercel report`: a profile, and a plan for it, as one HTML file.
-//! In: [`ReportArgs`], a profile, a plan. Out: a file that needs no network, no script, nothing.
+//! `tiercel report`: a profile, a plan for it, and how far predictions are off, as one HTML file.
+//! In: [`ReportArgs`], a profile, a plan, results of the lab. Out: a file that needs no network, no script, nothing.
 //! Knows nothing of markup, nor of how figures come about.
 
 use crate::plan::{PLAN_COLUMNS, StrategyArg, nodes, plan_cells};
@@ -7,9 +7,10 @@ use crate::whatif::{Point, machines_of, plot, points_of};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_daemon::units::short_bytes;
+use tiercel_lab::bench::{self, Foretold};
 use tiercel_profile::plan::{Plan, PlannedClass, PlannedSite, planned_place, read_plan};
 use tiercel_profile::{Overview, Profile, Site, Timeline, TimelineRow, deserving};
 use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
@@ -32,6 +33,9 @@ pub struct ReportArgs {
     /// times
     #[arg(long, value_name = "FILE|NAME")]
     pub machine: Vec<String>,
+    /// Show how far predictions were off: results of `tiercel lab bench` with plans
+    #[arg(long, value_name = "FOLDER")]
+    pub lab: Option<PathBuf>,
     /// Where the report goes; without it, the profile's name with .html
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -45,12 +49,14 @@ pub struct ReportArgs {
 pub fn report(args: &ReportArgs) -> Result<()> {
     let profile = tiercel_profile::read(&args.profile)?;
     let plan = args.plan.as_deref().map(read_plan).transpose()?;
+    let lab = args.lab.as_deref().map(predictions).transpose()?;
     let (overview, rows) = (profile.overview(), usize::from(args.rows));
     let name = overview.runs.last().map_or("a program", |run| &*run.program);
     let mut page = Page::new(&format!("Tiercel: {name}"));
     add_runs(&mut page, &overview);
     add_objects(&mut page, &profile, plan.as_ref(), rows)?;
     add_curve(&mut page, args, &profile)?;
+    add_predictions(&mut page, lab.as_ref())?;
     add_plan(&mut page, &profile, plan.as_ref(), rows);
     add_sites(&mut page, &profile, &overview, rows);
     add_phases(&mut page, &overview);
@@ -206,6 +212,36 @@ fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()
         "Time over that with all memory being fast, as `tiercel whatif` predicts it. Bars: what \
          the number of samples may do, 95 times of 100; the model's own error comes on top.",
     )?;
+    Ok(())
+}
+
+/// What the lab has of predictions.
+fn predictions(folder: &Path) -> Result<Foretold> {
+    let results = bench::results(folder, &mut |line| eprintln!("tiercel: {line}"))?;
+    let foretold = results.foretold().cloned();
+    foretold.with_context(|| {
+        format!("{} has no run by a plan beside one with all memory fast", folder.display())
+    })
+}
+
+/// How far predictions like the curve's were off where somebody measured.
+fn add_predictions(page: &mut Page, lab: Option<&Foretold>) -> Result<()> {
+    page.section("How far predictions are off");
+    let Some(Foretold { said, table, plot, spread }) = lab else {
+        page.paragraph(
+            "No results were given: `tiercel lab bench` runs programs by their plans, `--lab` \
+             shows here what came of it.",
+        );
+        return Ok(());
+    };
+    page.paragraph(&format!("Of plans that were run in the lab: {said}"));
+    page.figure(
+        spread,
+        "The line across is the share that is to be within 10 percentage points of the all-fast \
+         time.",
+    )?;
+    page.figure(plot, "A dot is a run by a plan; on the line it took as long as foretold.")?;
+    page.table(table);
     Ok(())
 }
 

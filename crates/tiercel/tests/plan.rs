@@ -279,6 +279,89 @@ fn a_report_is_one_file_and_names_in_it_are_names() {
     assert!(!stage.path("x.html").exists());
 }
 
+/// Results of an experiment, by hand: everything fast and slow, and a run by the stage's plan, with
+/// the profile and the plan kept.
+fn keep_results(stage: &Stage) {
+    let row = |policy: &str, wall_ns: u64, tiercel: Value| {
+        let cell = serde_json::json!({
+            "machine": "m", "workload": "w", "half": "tuning", "policy": policy, "repeat": 0,
+        });
+        let resident = serde_json::json!({ "looks": 1, "fast_share": 1.0, "fast_bytes_max": 0, "fast_bytes": 0, "slow_bytes": 0 });
+        let moved = serde_json::json!({
+            "migrated_bytes": 0, "failed_bytes": 0, "promoted_bytes": 0, "demoted_bytes": 0,
+            "hint_faults": 0,
+        });
+        let measured = serde_json::json!({
+            "time_ns": wall_ns, "wall_ns": wall_ns, "peak_bytes": 1, "room_bytes": 0,
+            "resident": resident, "moved": moved, "tiercel": tiercel, "said": "",
+        });
+        let row = serde_json::json!({
+            "key": policy, "cell": cell, "timed": true, "vcpus": 1, "measured": measured,
+            "host_s": 1.0,
+        });
+        std::fs::write(stage.path(&format!("lab/runs/{policy}.json")), format!("{row}\n")).unwrap();
+    };
+    let kept = stage.path("lab/profiles/m");
+    std::fs::create_dir_all(stage.path("lab/runs")).unwrap();
+    std::fs::create_dir_all(&kept).unwrap();
+    std::fs::rename(stage.path("app.profile"), kept.join("app.profile")).unwrap();
+    std::fs::copy(stage.path("app.plan"), kept.join("idp.plan")).unwrap();
+    let time =
+        serde_json::json!({ "slowdown": 3.5, "error": 0.0, "all_slow": 4.0, "rest_ns": 0.0 });
+    let planned = serde_json::json!({ "expected": { "time": time }, "profile": "app.profile" });
+    row("all-fast", 100, Value::Null);
+    row("all-slow", 400, Value::Null);
+    row("idp", 101, serde_json::json!({ "planned": planned }));
+    let manifest =
+        serde_json::json!({ "name": "t", "what": "", "keys": ["all-fast", "all-slow", "idp"] });
+    std::fs::write(stage.path("lab/manifest.json"), manifest.to_string()).unwrap();
+}
+
+#[test]
+fn predictions_are_held_against_the_lab_and_made_anew() {
+    let stage = Stage::new();
+    stage.planned();
+    keep_results(&stage);
+    let profile = "lab/profiles/m/app.profile";
+    let report = || {
+        let output = stage.tiercel(&["report", profile, "--lab", "lab", "-o", "app.html"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        std::fs::read_to_string(stage.path("app.html")).unwrap()
+    };
+    let html = report();
+    for word in ["1 of 2 are within 10", "Predictions by how far", "m: w/idp", "+249"] {
+        assert!(html.contains(word), "{word} is not in the report");
+    }
+    // Nothing was observed of the program: by this build its plan is foretold to cost nothing.
+    let output = stage.tiercel(&["lab", "report", "lab", "--foretell"]);
+    assert!(stderr(&output).contains("1 predictions were made anew"), "{}", stderr(&output));
+    let anew = report();
+    assert!(html.contains("3.500") && anew.contains("1.000") && !anew.contains("3.500"));
+    let readme = std::fs::read_to_string(stage.path("lab/README.md")).unwrap();
+    assert!(readme.contains("foretold-spread.svg") && readme.contains("1.000"), "{readme}");
+    std::fs::remove_file(stage.path("lab/runs/idp.json")).unwrap();
+    for (folder, expect) in [("lab", "has no run by a plan"), ("nowhere", "no folder of results")] {
+        let output = stage.tiercel(&["report", profile, "--lab", folder, "-o", "x.html"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(expect), "{}", stderr(&output));
+    }
+    assert!(!stage.path("x.html").exists());
+}
+
+#[test]
+fn a_plan_that_is_there_is_predicted() {
+    let stage = Stage::new();
+    stage.planned();
+    let args = ["whatif", "app.profile", "--plan", "app.plan", "--json"];
+    let output = stage.tiercel(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let points: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(points.as_array().unwrap().len(), 1, "{points}");
+    assert_eq!((&points[0]["machine"], &points[0]["slowdown"]), (&"spr-cxl".into(), &1.0.into()));
+    let output = stage.tiercel(&["whatif", "app.profile", "--plan", "app.plan", "--fast", "25%"]);
+    assert!(!output.status.success(), "one or the other: {}", stderr(&output));
+}
+
 #[test]
 fn plans_that_are_none_stop_before_the_program_starts() {
     let stage = Stage::new();

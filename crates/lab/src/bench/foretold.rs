@@ -1,5 +1,5 @@
 //! What plans foretold of a run's time, against what was measured.
-//! In: rows. Out: a table, a plot, and how far the predictions were off. Knows nothing of how they
+//! In: rows. Out: a table, plots, and how far the predictions were off. Knows nothing of how they
 //! are made.
 //!
 //! Both are times of the whole program over that with everything in fast memory, as `whatif`
@@ -13,14 +13,20 @@ use super::summary::table;
 /// A prediction that is off by no more counts as right: a tenth of the all-fast time.
 const RIGHT: f64 = 0.1;
 
+/// Share of the predictions that is to be right, percent.
+const RIGHT_SHARE: f64 = 80.0;
+
 /// All predictions.
+#[derive(Clone, Debug)]
 pub struct Foretold {
-    /// How far they were off, as a sentence.
+    /// How far they were off, as a sentence or two.
     pub said: String,
     /// Each.
     pub table: Table,
     /// Foretold over measured.
     pub plot: Lines,
+    /// How many were off by how much at most.
+    pub spread: Lines,
 }
 
 /// One prediction.
@@ -80,12 +86,19 @@ pub fn foretold(rows: &[Row], all_fast: &str, all_slow: &str) -> Option<Foretold
         said: said(&points),
         table: rows_of(&points),
         plot: plot_of(&points),
+        spread: spread_of(&points),
     })
 }
 
-fn said(points: &[Point<'_>]) -> String {
+/// How far they are off, ascending.
+fn distances(points: &[Point<'_>]) -> Vec<f64> {
     let mut off: Vec<f64> = points.iter().map(|point| point.off().abs()).collect();
     off.sort_by(f64::total_cmp);
+    off
+}
+
+fn said(points: &[Point<'_>]) -> String {
+    let off = distances(points);
     let right = off.iter().filter(|off| **off <= RIGHT).count();
     let at = |part: f64| 100.0 * off[((off.len() - 1) as f64 * part).round() as usize];
     let is_slower = |point: &&Point<'_>| point.measured > 1.0 + RIGHT;
@@ -154,6 +167,24 @@ fn plot_of(points: &[Point<'_>]) -> Lines {
     }
 }
 
+/// The distribution of the errors: of all predictions, how many percent are off by no more.
+fn spread_of(points: &[Point<'_>]) -> Lines {
+    let off = distances(points);
+    let all = off.len() as f64;
+    let share = |(at, off): (usize, &f64)| (100.0 * off, 100.0 * (at + 1) as f64 / all);
+    let shares = off.iter().enumerate().map(share).collect();
+    Lines {
+        title: "Predictions by how far they were off".to_owned(),
+        x: "off by so many percentage points of the all-fast time at most".to_owned(),
+        y: "% of the predictions".to_owned(),
+        series: vec![Series { name: "predictions".to_owned(), points: shares }],
+        errors: Vec::new(),
+        expected: Vec::new(),
+        powers: false,
+        mark: Some(RIGHT_SHARE),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +218,10 @@ mod tests {
         }
     }
 
+    fn rounded(&(x, y): &(f64, f64)) -> (i64, i64) {
+        (x.round() as i64, y.round() as i64)
+    }
+
     #[test]
     fn predictions_are_held_against_times() {
         let rows = [
@@ -197,7 +232,7 @@ mod tests {
             row("joint", 150, Some((1.8, 3.5))),
         ];
         let found = foretold(&rows, "all-fast", "all-slow").expect("predictions");
-        let Foretold { said, table, plot } = found;
+        let Foretold { said, table, plot, spread } = found;
         assert!(said.starts_with("1 of 3 are within 10 "), "{said}");
         assert!(said.contains("30 in the median") && said.contains("50 at worst"), "{said}");
         let text = table.markdown();
@@ -208,6 +243,8 @@ mod tests {
         assert_eq!(plot.series[0].points, [(4.0, 3.5), (2.05, 2.0), (1.5, 1.8)]);
         assert_eq!(plot.errors[0], [0.625, 0.25, 0.25]);
         assert!(plot.svg().expect("drawn").contains("m w"));
+        let shares: Vec<(i64, i64)> = spread.series[0].points.iter().map(rounded).collect();
+        assert_eq!(shares, [(5, 33), (30, 67), (50, 100)]);
         assert!(foretold(&rows[..3], "all-fast", "all-slow").is_none());
     }
 }

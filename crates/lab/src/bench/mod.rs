@@ -26,6 +26,7 @@ use tiercel_machine::NodeId;
 pub use agent::Agent;
 pub use drive::Tally;
 pub use experiment::Experiment;
+pub use foretold::Foretold;
 pub(crate) use plan::fingerprint;
 pub use row::{Cell, Event, Failure, Held, Measured, Moved, Resident, Row, Spec};
 pub use store::{Manifest, Store};
@@ -103,12 +104,42 @@ pub fn bench(
     Ok((tally, summary))
 }
 
-/// Draws tables and plots of what is in a folder of results, into it.
-pub fn report(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
+/// What is in a folder of results.
+pub fn results(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
+    ensure!(dir.is_dir(), "{} is no folder of results", dir.display());
     let store = Store::open(dir)?;
     let manifest = store.manifest()?;
     let (rows, failures) = store.all(note)?;
-    let summary = summarise(&manifest, rows, failures);
+    Ok(summarise(&manifest, rows, failures))
+}
+
+/// Lets `predict` say anew what plans foretell, from the profile and the plan that were kept of
+/// each run; returns of how many. Runs of which there is none keep what they have.
+pub fn foretell(
+    dir: &Path,
+    predict: &mut dyn FnMut(&Path, &Path) -> Result<serde_json::Value>,
+    note: &mut dyn FnMut(&str),
+) -> Result<usize> {
+    let mut count = 0;
+    for mut row in results(dir, note)?.rows().to_vec() {
+        let Some(profile) = row.measured.tiercel["planned"]["profile"].as_str() else { continue };
+        let kept = dir.join(KEPT).join(&row.cell.machine);
+        let (profile, plan) = (kept.join(profile), kept.join(format!("{}.plan", row.key)));
+        if !profile.exists() || !plan.exists() {
+            note(&format!("{}: its profile or plan is not there", row.cell.label()));
+            continue;
+        }
+        let foretold = predict(&profile, &plan).with_context(|| row.cell.label())?;
+        row.measured.tiercel["planned"]["expected"]["time"] = foretold;
+        Store::open(dir)?.keep(&row)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Draws tables and plots of what is in a folder of results, into it.
+pub fn report(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
+    let summary = results(dir, note)?;
     let pictures = summary.pictures()?;
     let write = |name: &str, text: &str| {
         let path = dir.join(name);

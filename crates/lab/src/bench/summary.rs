@@ -33,11 +33,13 @@ pub struct Summary {
     manifest: Manifest,
     rows: Vec<Row>,
     failures: Vec<Failure>,
+    foretold: Option<Foretold>,
 }
 
 /// Takes rows of one experiment.
 pub fn summarise(manifest: &Manifest, rows: Vec<Row>, failures: Vec<Failure>) -> Summary {
-    Summary { manifest: manifest.clone(), rows, failures }
+    let foretold = foretold(&rows, ALL_FAST, ALL_SLOW);
+    Summary { manifest: manifest.clone(), rows, failures, foretold }
 }
 
 /// One machine at one capacity.
@@ -51,6 +53,11 @@ impl Summary {
     /// The rows, in the experiment's order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// What plans foretold, against what was measured; `None` where no plan was run.
+    pub fn foretold(&self) -> Option<&Foretold> {
+        self.foretold.as_ref()
     }
 
     /// Runs that failed as often as they are tried.
@@ -95,7 +102,7 @@ impl Summary {
             section(&mut out, "Migration, overhead and residency (means)", &self.costs(scene));
             section(&mut out, "What the program waited", &self.waits(scene));
         }
-        if let Some(Foretold { said, table, .. }) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
+        if let Some(Foretold { said, table, .. }) = &self.foretold {
             let head = "\n### What plans foretold: time of the program over all-fast\n\n";
             out += &format!("{head}{said}\n\n{}", table.markdown());
         }
@@ -145,8 +152,9 @@ impl Summary {
                 pictures.push((format!("{machine}-capacity.svg"), lines.svg()?));
             }
         }
-        if let Some(foretold) = foretold(&self.rows, ALL_FAST, ALL_SLOW) {
-            pictures.push(("foretold.svg".to_owned(), foretold.plot.svg()?));
+        if let Some(Foretold { plot, spread, .. }) = &self.foretold {
+            pictures.push(("foretold.svg".to_owned(), plot.svg()?));
+            pictures.push(("foretold-spread.svg".to_owned(), spread.svg()?));
         }
         Ok(pictures)
     }
