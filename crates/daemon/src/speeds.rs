@@ -137,11 +137,11 @@ impl Block {
         Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
     }
 
-    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the caches
-    /// that must go back first. Of two turns each the second one counts: the first leaves of what
-    /// comes first nothing in caches that the block is twice as large as, where moving or another
-    /// pattern had left some. (Lines of one number in their groups may have but a part of a cache to
-    /// themselves, so that turns over others do not push them out.)
+    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the
+    /// caches that must go back first. Of two turns each the second one counts: the first leaves
+    /// nothing of what was before in caches that the block is twice as large as. (Lines of one
+    /// number in their groups may have but a part of a cache to themselves, so that turns over
+    /// others do not push them out.)
     fn stream(&mut self, node: NodeId) -> Stream {
         let words = self.words();
         let read_ns_per_byte = second(BLOCK_BYTES, || {

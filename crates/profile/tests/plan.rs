@@ -1,4 +1,5 @@
-//! Plans: made from what a profile saw, written and read as the same, refused when spoilt.
+//! Plans: made from what a profile saw, written and read as the same, refused when spoilt. Long,
+//! because all of it stands on one profile made by hand.
 
 use proptest::prelude::*;
 use std::path::Path;

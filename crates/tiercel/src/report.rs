@@ -1,5 +1,6 @@
 //! `tiercel report`: a profile, a plan for it, and how far predictions are off, as one HTML file.
-//! In: [`ReportArgs`], a profile, a plan, results of the lab. Out: a file that needs no network, no script, nothing.
+//! In: [`ReportArgs`], a profile, a plan, results of the lab. Out: a file that needs no network, no
+//! script, nothing.
 //! Knows nothing of markup, nor of how figures come about.
 
 use crate::plan::{PLAN_COLUMNS, StrategyArg, nodes, plan_cells};

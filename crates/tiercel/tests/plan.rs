@@ -286,7 +286,9 @@ fn keep_results(stage: &Stage) {
         let cell = serde_json::json!({
             "machine": "m", "workload": "w", "half": "tuning", "policy": policy, "repeat": 0,
         });
-        let resident = serde_json::json!({ "looks": 1, "fast_share": 1.0, "fast_bytes_max": 0, "fast_bytes": 0, "slow_bytes": 0 });
+        let resident = serde_json::json!({
+            "looks": 1, "fast_share": 1.0, "fast_bytes_max": 0, "fast_bytes": 0, "slow_bytes": 0,
+        });
         let moved = serde_json::json!({
             "migrated_bytes": 0, "failed_bytes": 0, "promoted_bytes": 0, "demoted_bytes": 0,
             "hint_faults": 0,
