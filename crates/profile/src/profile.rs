@@ -316,6 +316,11 @@ impl Access {
         (self.object, self.phase, self.slot, self.extent)
     }
 
+    /// No accesses to an object, to take some in.
+    pub(crate) fn none_of(object: u32) -> Access {
+        Access { object, cached: Some(0), dirtied: Some(0), ..Access::default() }
+    }
+
     /// Loads and stores.
     pub fn accesses(&self) -> u64 {
         self.reads.saturating_add(self.writes)

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::profile::Profile;
+use crate::profile::{Access, Profile};
 use crate::workload::Told;
 
 /// Samples of a stretch at least, if its phase has as many: counts are right to a sixteenth.
@@ -23,8 +23,8 @@ pub(crate) struct Stretch {
     pub took_ns: f64,
     /// Threads that accessed something, at least 1.
     pub threads: u32,
-    /// Indexes of the accesses.
-    pub accesses: Vec<u32>,
+    /// What was accessed, a row for each object: shares of few samples are no shares.
+    pub accesses: Vec<Access>,
 }
 
 /// All of a profile's runs.
@@ -77,8 +77,7 @@ impl Profile {
             let phase = self.phase_of(access, phases, &starts) as usize;
             cells[phase].entry(u64::from(access.slot)).or_default().push(*index);
         }
-        let samples = |stretch: &[u32]| stretch.iter().map(|one| self.samples(*one)).sum::<u64>();
-        let hits = samples(accesses);
+        let hits: u64 = accesses.iter().map(|one| self.accesses[*one as usize].samples).sum();
         let all = hits.max(self.runs[run as usize].seen.samples).max(1);
         let a_sample_ns = self.sampling_ns(run) / all as f64;
         found.idle_ns -= (all - hits) as f64 * a_sample_ns;
@@ -90,7 +89,8 @@ impl Profile {
             let mut left_ns = (span.1 - span.0) as f64;
             for stretch in &mut found.all[from..] {
                 left_ns -= stretch.took_ns;
-                let sampling_ns = samples(&stretch.accesses) as f64 * a_sample_ns;
+                let samples: u64 = stretch.accesses.iter().map(|one| one.samples).sum();
+                let sampling_ns = samples as f64 * a_sample_ns;
                 stretch.took_ns = (stretch.took_ns - sampling_ns).max(0.0);
             }
             found.idle_ns += left_ns;
@@ -105,38 +105,47 @@ impl Profile {
         cells: BTreeMap<u64, Vec<u32>>,
         found: &mut Stretches,
     ) {
-        let (mut open, mut samples): (Option<Stretch>, u64) = (None, 0);
-        let from = found.all.len();
+        let (mut open, mut rows) = (Stretch { phase, ..Stretch::default() }, Vec::new());
+        let (mut samples, from) = (0, found.all.len());
         for (slot, accesses) in cells {
             let slot_ns = slot * self.slot_ns;
             let lap_ns = end_ns.min(slot_ns + self.slot_ns).saturating_sub(start_ns.max(slot_ns));
-            let stretch = open.get_or_insert_with(|| Stretch { phase, ..Stretch::default() });
-            stretch.took_ns += lap_ns as f64;
-            samples += accesses.iter().map(|one| self.samples(*one)).sum::<u64>();
-            stretch.accesses.extend(accesses);
+            open.took_ns += lap_ns as f64;
+            samples += accesses.iter().map(|one| self.accesses[*one as usize].samples).sum::<u64>();
+            rows.extend(accesses);
             if samples >= SAMPLES_MIN {
-                found.all.extend(open.take());
+                let full = std::mem::replace(&mut open, Stretch { phase, ..Stretch::default() });
+                found.all.push(self.closed(full, &rows));
+                rows.clear();
                 samples = 0;
             }
         }
         // What is left is too little for a stretch of its own.
-        if let Some(left) = open {
-            match found.all[from..].last_mut() {
-                Some(last) => {
-                    last.took_ns += left.took_ns;
-                    last.accesses.extend(left.accesses);
-                }
-                None => found.all.push(left),
+        match found.all[from..].last_mut() {
+            _ if rows.is_empty() => {}
+            None => found.all.push(self.closed(open, &rows)),
+            Some(last) => {
+                let left = self.closed(open, &rows);
+                last.took_ns += left.took_ns;
+                last.threads = last.threads.max(left.threads);
+                last.accesses.extend(left.accesses);
             }
-        }
-        for stretch in &mut found.all[from..] {
-            let bits = stretch.accesses.iter().map(|one| self.accesses[*one as usize].threads);
-            stretch.threads = bits.fold(0, |all, bits| all | bits).count_ones().max(1);
         }
     }
 
-    fn samples(&self, access: u32) -> u64 {
-        self.accesses[access as usize].samples
+    /// A stretch with its accesses, by index.
+    fn closed(&self, stretch: Stretch, accesses: &[u32]) -> Stretch {
+        let mut objects: BTreeMap<u32, Access> = BTreeMap::new();
+        let mut threads = 0u64;
+        for access in accesses.iter().map(|one| &self.accesses[*one as usize]) {
+            threads |= access.threads;
+            objects
+                .entry(access.object)
+                .or_insert_with(|| Access::none_of(access.object))
+                .absorb(access);
+        }
+        let accesses = objects.into_values().collect();
+        Stretch { threads: threads.count_ones().max(1), accesses, ..stretch }
     }
 
     /// What samples took from the programs of a run, nanoseconds of wall time: threads were held up

@@ -101,9 +101,7 @@ impl Profile {
             for access in of_object[index as usize] {
                 let phase = self.phase_of(access, &phases, &starts) + first_phase;
                 let phase = phase.clamp(first as u32, last as u32);
-                uses.entry(phase)
-                    .or_insert(Access { cached: Some(0), dirtied: Some(0), ..Access::default() })
-                    .absorb(access);
+                uses.entry(phase).or_insert(Access::none_of(index)).absorb(access);
             }
             planned.uses =
                 uses.into_iter().map(|(phase, all)| use_of(phase, &all, weight)).collect();

@@ -469,6 +469,8 @@ fn misses_at_once_are_waited_for_as_long_as_the_slowest() {
     let (whole, apart) = (half_over_all(|reads| reads / 4), half_over_all(|reads| reads));
     assert!((whole - hit(0.5) / hit(1.0)).abs() < 1e-3, "{whole}");
     assert!((apart - hit(2.0) / hit(4.0)).abs() < 1e-3, "{apart}");
+    // Fewer than one of four cannot be, but be sampled.
+    assert_eq!(half_over_all(|_| 0), whole);
 }
 
 #[test]

@@ -147,8 +147,7 @@ impl<'a> Scene<'a> {
     ) {
         let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
         let last = self.memories.len() - 1;
-        for index in &stretch.accesses {
-            let access = &self.profile.accesses[*index as usize];
+        for access in &stretch.accesses {
             let object = &self.profile.objects[access.object as usize];
             let weight = self.profile.weight_of(self.profile.run_of(object));
             let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
@@ -204,7 +203,7 @@ impl Waits {
     /// How long if so many blocks come from each memory, nanoseconds.
     fn with(&self, blocks: &Parts) -> f64 {
         // Of as many things as fall into boxes by chance, so many boxes have one at least.
-        let hit = |blocks: f64| 1.0 - (-blocks / self.count).exp();
+        let hit = |blocks: f64| -(-blocks / self.count).exp_m1();
         let mut slowest_first: Vec<usize> = (0..blocks.len()).collect();
         slowest_first.sort_by(|a, b| self.all_in_ns[*b].total_cmp(&self.all_in_ns[*a]));
         let all: f64 = blocks.iter().sum();
@@ -226,10 +225,11 @@ fn waits_of(one: &Use) -> f64 {
     (one.reads + one.writes) * one.latency_weight / WHOLE_WEIGHT
 }
 
-/// Blocks that accesses draw from memory; where nobody told, whole ones.
+/// Blocks that accesses draw from memory; where nobody told, whole ones. Few samples may say less
+/// than one of a block's lines is the first.
 fn blocks_of(one: &Use) -> f64 {
     let lines = (one.reads + one.writes) * one.drawn_bytes / LINE_BYTES;
-    lines * one.apart.unwrap_or(LINE_BYTES / BLOCK_BYTES)
+    lines * one.apart.unwrap_or(0.0).max(LINE_BYTES / BLOCK_BYTES)
 }
 
 /// What can be won and was not seen, of what can be won: lines that go back to memory where nobody
