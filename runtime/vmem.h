@@ -124,6 +124,10 @@ TCL_HIDDEN bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *g
 /* Gives it back; `is_shared`: a child of ours may still map it. */
 TCL_HIDDEN void vmem_tell(uint32_t number, bool is_shared);
 
+/* False: so much more memory of our own would be more than the process's control group may have,
+ * and the kernel would end it. (vmem_room.c) */
+TCL_HIDDEN bool vmem_is_room(size_t bytes);
+
 /* ---- Tracking of writes (vmem_track.c) ------------------------------------------------------- */
 
 struct vmem_range {

@@ -273,6 +273,11 @@ static void copy_whole(struct trip *trip, bool is_known, enum vmem_how how) {
     }
 }
 
+/* Memory of a pool is there anyway. */
+static bool is_affordable(vmem_place place, size_t bytes) {
+    return vmem_segments[vmem_segment_of(place)].number || vmem_is_room(bytes);
+}
+
 /* What a copy left behind becomes a shadow, if there is room for one: T may have been written
  * between 6 and now, so that they are compared. That costs as much as copying; so a switch to what
  * was copied ahead, or to a shadow, leaves none. Pieces of huge OS pages get none either: tracking
@@ -280,7 +285,7 @@ static void copy_whole(struct trip *trip, bool is_known, enum vmem_how how) {
 static bool keep_shadow(struct vmem_region *region, const struct trip *trip, vmem_place old) {
     bool is_wanted = !region->is_heap && !(old & VMEM_FORKED) && vmem_vpage(region) < VMEM_UNIT &&
                      region->prot & PROT_READ && vmem_twin_bytes + trip->bytes <= vmem_twin_limit;
-    if (!is_wanted || !vmem_track(trip->start, trip->bytes))
+    if (!is_wanted || !is_affordable(old, trip->bytes) || !vmem_track(trip->start, trip->bytes))
         return false;
     copy_what_differs(trip->from, (char *)trip->start, trip->bytes);
     return true;
@@ -424,6 +429,11 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
     if (!to)
         return errno;
     size_t bytes = count * vmem_vpage(region);
+    if (!is_known && !is_affordable(to, bytes) &&
+        !(vmem_drop_twins() && is_affordable(to, bytes))) {
+        vmem_give(to, bytes);
+        return ENOMEM;
+    }
     if (is_known)
         vmem_twin_bytes -= bytes;
     if (!region->is_heap)

@@ -11,6 +11,21 @@ show errors
 at_least "all three sorts of vpages" 3 "$(grep -c 'none lost' log)"
 show log
 
+# Its region has 40 MiB, and so would its shadows.
+limited=/sys/fs/cgroup/limited
+echo +memory > /sys/fs/cgroup/cgroup.subtree_control
+mkdir "$limited"
+echo 64M > "$limited/memory.max"
+sh -c 'echo $$ > "$0/cgroup.procs" && exec vmem_checker 3 40 1' "$limited" > log 2> errors
+equal "in a control group that has no room for shadows: it is not killed, and no write is lost" 0 $?
+show errors
+at_least "all three sorts of vpages" 3 "$(grep -c 'none lost' log)"
+show log
+show "$limited/memory.events"
+equal "nobody was killed for memory" 0 \
+    "$(awk '$1 == "oom_kill" { print $2 }' "$limited/memory.events")"
+rmdir "$limited"
+
 vmem_checker 1 16 1 hold > held 2> errors &
 checker=$!
 wait_for 60 grep -q '^held' held || not_ok "it holds still" "$(cat held errors)"

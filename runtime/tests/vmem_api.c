@@ -195,7 +195,11 @@ static void starved(void) {
     none = (struct rlimit){MIB, before.rlim_max};
     CHECK(!setrlimit(RLIMIT_FSIZE, &none));
     CHECK(tiercel_vregion_register(NULL, 99 * MIB, RW, PRIVATE, -1, 0) == MAP_FAILED);
-    CHECK(errno == EFBIG && !setrlimit(RLIMIT_FSIZE, &before));
+    CHECK(errno == EFBIG);
+    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, PAPER + 1), EFBIG); /* a segment for it */
+    CHECK(tiercel_vregion_node(region) == PAPER && region[9] == 6);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &before));
+    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER + 1) && region[9] == 6);
     CHECK(!tiercel_vregion_release(region, 2 * MIB) && !close(null));
 }
 

@@ -11,6 +11,7 @@
 #include <malloc.h>
 #include <setjmp.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #define MIB ((size_t)1 << 20)
 #define PAPER 900 /* no machine has this node */
@@ -234,6 +235,16 @@ static void rights_and_advice(bool can_move, bool full) {
     free(p);
 }
 
+/* Without descriptors nothing moves, and nothing else happens. */
+static void without_descriptors(struct slot *slots) {
+    struct rlimit before, none;
+    CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+    none = (struct rlimit){3, before.rlim_max};
+    CHECK(!setrlimit(RLIMIT_NOFILE, &none));
+    stress(7, 150, slots);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+}
+
 static int hosted(bool pooled, bool can_move) {
     void *small = malloc(100), *large = malloc(100000);
     CHECK(is_shared(small) == pooled && is_shared(large) == pooled, "what backs the heap");
@@ -245,6 +256,8 @@ static int hosted(bool pooled, bool can_move) {
         CHECK(!pthread_create(&threads[i], NULL, thread, (void *)(i + 1)));
     struct slot slots[SLOTS] = {0};
     stress(99, 250, slots);
+    if (!pooled) /* which says then that it goes on with ordinary memory */
+        without_descriptors(slots);
     for (uint32_t i = 0; i < FORKS; i++)
         fork_while_moving(slots, i * 77 + 5);
     for (int i = 0; i < THREADS; i++)
