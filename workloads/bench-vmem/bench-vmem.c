@@ -94,6 +94,8 @@ static struct {
 #define TOUCHES 64
 /* Before anything moves it shows for so long how fast it is alone. */
 #define ALONE_US 20000u
+/* The daemon looks five times a second what of its pools it should make ready. */
+#define READY_US 800000u
 /* Asked about in one call. */
 #define ASKED_MAX 1024u
 
@@ -246,6 +248,7 @@ static void moves(const char *kind, size_t bytes, int node, bool writes, bool is
     atomic_store(&toucher.is_over, false);
     for (size_t i = 0; i < bytes / 8; i++)
         toucher.area[i] = i;
+    usleep(READY_US);
     pthread_t thread;
     if (pthread_create(&thread, NULL, touch_on, NULL))
         die("thread");

@@ -90,10 +90,10 @@ impl Book {
         assert!(before.is_none(), "numbers are given once");
     }
 
-    /// A ready segment of exactly so many bytes.
-    pub fn ready(&self, bytes: u64) -> Option<SegmentId> {
-        let mut entries = self.entries.iter();
-        entries.find(|(_, e)| e.state == State::Ready && e.bytes == bytes).map(|(id, _)| *id)
+    /// Ready segments of exactly so many bytes.
+    pub fn ready(&self, bytes: u64) -> impl Iterator<Item = SegmentId> {
+        let entries = self.entries.iter();
+        entries.filter(move |(_, e)| e.state == State::Ready && e.bytes == bytes).map(|(id, _)| *id)
     }
 
     /// Any ready segment.

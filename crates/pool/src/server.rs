@@ -4,7 +4,7 @@
 use crate::book::{Book, Figures, Owner, SegmentId};
 use crate::memory::{Memory, Segment, Vpage};
 use crate::{OWNER_SEGMENTS_MAX, PoolError, READY_BYTES, SEGMENT_UNIT_BYTES};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tiercel_machine::NodeId;
 
@@ -12,7 +12,7 @@ use tiercel_machine::NodeId;
 pub struct Server<M: Memory> {
     memory: M,
     pools: BTreeMap<NodeId, Pool>,
-    /// Bytes of each pool that are kept ready.
+    /// Bytes of each pool that are kept ready of small OS pages.
     ready_bytes: u64,
     next: u32,
 }
@@ -20,6 +20,8 @@ pub struct Server<M: Memory> {
 struct Pool {
     book: Book,
     segments: BTreeMap<SegmentId, Box<dyn Segment>>,
+    /// Those of huge OS pages.
+    large: BTreeSet<SegmentId>,
     is_emulated: bool,
     /// Segments that were made, asked for, refused.
     made: u64,
@@ -61,13 +63,38 @@ pub struct Status {
     pub trouble: Option<PoolError>,
 }
 
+impl Pool {
+    /// What should be made ready next: one of each sort, and then more small OS pages.
+    fn wanted(&self, ready_bytes: u64) -> Option<Vpage> {
+        let can = self.trouble.is_none() && self.book.unmade_bytes() >= READY_BYTES;
+        let is_large = |id: &SegmentId| self.large.contains(id);
+        let large = self.book.ready(READY_BYTES).filter(is_large).count() as u64;
+        let small = self.book.ready(READY_BYTES).count() as u64 - large;
+        if !can || ready_bytes < READY_BYTES {
+            None
+        } else if small > 0 && large == 0 {
+            Some(Vpage::Large)
+        } else {
+            ((small + 1) * READY_BYTES <= ready_bytes).then_some(Vpage::Small)
+        }
+    }
+
+    /// The memory is the kernel's again.
+    fn forget(&mut self, id: SegmentId) {
+        self.book.freed(id);
+        self.segments.remove(&id);
+        self.large.remove(&id);
+    }
+}
+
 impl<M: Memory> Server<M> {
     /// Pools of so many bytes, rounded down to whole units; up to `ready_bytes` of each are kept
-    /// populated ahead.
+    /// populated ahead, and besides one segment of huge OS pages.
     pub fn new(memory: M, capacities: &[(NodeId, u64)], ready_bytes: u64) -> Server<M> {
         let pool = |bytes: u64| Pool {
             book: Book::new(bytes / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES),
             segments: BTreeMap::new(),
+            large: BTreeSet::new(),
             is_emulated: false,
             made: 0,
             granted: 0,
@@ -114,14 +141,14 @@ impl<M: Memory> Server<M> {
         if free < bytes {
             return Err(PoolError::Exhausted { node, asked: bytes, free });
         }
-        let ready = pool.book.ready(bytes).filter(|_| vpage != Vpage::Large);
+        let is_large = vpage == Vpage::Large;
+        let ready = pool.book.ready(bytes).find(|id| pool.large.contains(id) == is_large);
         let id = match ready {
             Some(id) => id,
             None => {
                 while pool.book.unmade_bytes() < bytes {
                     let spare = pool.book.any_ready().expect("what is free and made is ready");
-                    pool.book.freed(spare);
-                    pool.segments.remove(&spare);
+                    pool.forget(spare);
                 }
                 self.make(node, bytes, vpage)?
             }
@@ -142,6 +169,9 @@ impl<M: Memory> Server<M> {
         self.next = self.next.checked_add(1).ok_or(PoolError::TooMany)?;
         pool.book.made(id, bytes);
         pool.segments.insert(id, made.segment);
+        if vpage == Vpage::Large {
+            pool.large.insert(id);
+        }
         pool.is_emulated = made.is_emulated;
         pool.made += 1;
         Ok(id)
@@ -200,8 +230,7 @@ impl<M: Memory> Server<M> {
         for pool in self.pools.values_mut() {
             for id in pool.book.lingering() {
                 if pool.segments[&id].is_let_go() {
-                    pool.segments.remove(&id);
-                    pool.book.freed(id);
+                    pool.forget(id);
                     pool.trouble = None;
                 } else {
                     pool.book.seen(id, pool.segments[&id].resident_bytes());
@@ -213,14 +242,11 @@ impl<M: Memory> Server<M> {
     /// Makes one segment ready where too little is; false when there is nothing to do, or the last
     /// try failed and nothing has changed since.
     pub fn prepare(&mut self) -> bool {
-        let wants = |pool: &Pool| {
-            pool.trouble.is_none()
-                && pool.book.figures().ready + READY_BYTES <= self.ready_bytes
-                && pool.book.unmade_bytes() >= READY_BYTES
-        };
-        let node = self.pools.iter().find(|(_, pool)| wants(pool)).map(|(node, _)| *node);
-        let Some(node) = node else { return false };
-        let made = self.make(node, READY_BYTES, Vpage::Small);
+        let ready_bytes = self.ready_bytes;
+        let mut pools = self.pools.iter();
+        let wanted = pools.find_map(|(node, pool)| Some((*node, pool.wanted(ready_bytes)?)));
+        let Some((node, vpage)) = wanted else { return false };
+        let made = self.make(node, READY_BYTES, vpage);
         if let (Err(error), Some(pool)) = (&made, self.pools.get_mut(&node)) {
             pool.trouble = Some(error.clone());
         }
