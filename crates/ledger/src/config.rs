@@ -26,9 +26,8 @@ pub struct Config {
     /// Nominal time between two ticks, milliseconds (MAT 4.5.1). Rates are per this interval;
     /// a tick that comes late by several intervals closes several.
     pub tick_ms: u64,
-    /// Misses a core is taken to have under way at once where samples do not say: latency is
-    /// divided by it to get stall time. 4 lies between a pointer chase (1) and a stream (10
-    /// line-fill buffers and more).
+    /// Misses a core keeps in flight at a time: latency is divided by it to get stall time. 4 lies
+    /// between a pointer chase (1) and a stream (10 line-fill buffers and more).
     pub parallelism: f32,
     /// Latency taken for samples that carry none, nanoseconds. About one local DRAM access, so that
     /// cost keeps the order of accesses where nobody measures latency.

@@ -41,9 +41,10 @@ pub struct Extent<'a> {
     pub reads_per_s: f32,
     /// Weighted average of writes per second.
     pub writes_per_s: f32,
-    /// Weighted average of stall time, nanoseconds per second: accesses x latency / misses under
-    /// way at once.
+    /// Weighted average of stall time, nanoseconds per second: accesses x latency / parallelism.
     pub cost_ns_per_s: f32,
+    /// Mean latency of its accesses, as sampled or assumed, nanoseconds; 0 without accesses.
+    pub latency_ns: f32,
     /// Rates hold as of this time (the end of the last closed interval), daemon's clock.
     pub as_of_ms: u64,
     /// Where it lies.
@@ -55,13 +56,6 @@ impl Extent<'_> {
     #[inline]
     pub fn accesses_per_s(&self) -> f32 {
         self.reads_per_s + self.writes_per_s
-    }
-
-    /// Mean stall time of an access, as sampled or assumed, nanoseconds; 0 without accesses.
-    #[inline]
-    pub fn stall_ns(&self) -> f32 {
-        let accesses_per_s = self.accesses_per_s();
-        if accesses_per_s > 0.0 { self.cost_ns_per_s / accesses_per_s } else { 0.0 }
     }
 
     /// Bytes it takes in memory: what was seen resident where somebody looked, else its size

@@ -350,6 +350,8 @@ impl Ledger {
         let closed = self.interval.saturating_sub(1);
         let decay = self.decay(closed.saturating_sub(row.clock));
         let per_s = decay * 1e3 / self.config.tick_ms as f32;
+        let accesses = row.reads + row.writes;
+        let stall_ns = row.stall_ns * self.config.parallelism;
         let more = if row.has(SPILLED) { self.spill[&number].as_slice() } else { &[] };
         Extent {
             id: ExtentId(number),
@@ -370,6 +372,7 @@ impl Ledger {
             reads_per_s: row.reads * per_s,
             writes_per_s: row.writes * per_s,
             cost_ns_per_s: row.stall_ns * per_s,
+            latency_ns: if accesses > 0.0 { stall_ns / accesses } else { 0.0 },
             as_of_ms: self.tick_began_ms,
             residency: Residency {
                 as_of_ms: row.homes_as_of.ms(),

@@ -49,7 +49,7 @@ impl Ledger {
     }
 
     fn add(&mut self, number: u32, sample: &Sample) {
-        let stall_ns = self.stall_ns(sample);
+        let latency_ns = sample.latency_ns.map_or(self.config.assumed_latency_ns, |ns| ns as f32);
         let share = self.config.alpha * sample.weight as f32;
         let is_fresh = self.rows[number].has(FRESH);
         let interval = self.interval;
@@ -60,24 +60,17 @@ impl Ledger {
         }
         row.reads *= decay;
         row.writes *= decay;
-        row.stall_ns = row.stall_ns * decay + share * stall_ns;
+        row.stall_ns = row.stall_ns * decay + share * latency_ns / self.config.parallelism;
         let is_write = sample.kind == AccessKind::Write;
         *(if is_write { &mut row.writes } else { &mut row.reads }) += share;
         row.last_access = row.last_access.max(Stamp::at(sample.time_ms.min(self.now_ms)));
         let (slot, site) = (row.process, row.site);
         let weight = sample.weight as f32;
         let accesses = if is_write { (0.0, weight) } else { (weight, 0.0) };
-        self.count_heat(slot, site, accesses, weight * stall_ns);
+        let stall_ns = sample.weight as f32 * latency_ns / self.config.parallelism;
+        self.count_heat(slot, site, accesses, stall_ns);
         if !is_fresh {
             self.count_within(number, sample.addr, share);
         }
-    }
-
-    /// What an access held its program up for: of misses that are under way at once each bears a
-    /// part.
-    fn stall_ns(&self, sample: &Sample) -> f32 {
-        let latency_ns = sample.latency_ns.map_or(self.config.assumed_latency_ns, |ns| ns as f32);
-        let at_once = sample.around.map_or(self.config.parallelism, |around| around.at_once);
-        latency_ns / at_once.max(1.0)
     }
 }

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_ledger::{Config, Forecast, Ledger, Range};
 use tiercel_machine::NodeId;
-use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
+use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
 const PID: u32 = 1;
 const OS_PAGE: u64 = 4096;
@@ -42,21 +42,18 @@ impl World {
     }
 
     fn sample(&mut self, page: u64, weight: u32, kind: AccessKind, latency_ns: Option<u32>) {
-        self.sample_around(page, weight, kind, latency_ns, None);
-    }
-
-    fn sample_around(
-        &mut self,
-        page: u64,
-        weight: u32,
-        kind: AccessKind,
-        latency_ns: Option<u32>,
-        at_once: Option<f32>,
-    ) {
         let (addr, time_ms) = (page * OS_PAGE + 8, self.now_ms);
-        let around = at_once.map(|at_once| Around { at_once, apart: false });
-        let (pid, tid, node) = (PID, 0, None);
-        let sample = Sample { time_ms, pid, tid, addr, kind, latency_ns, node, weight, around };
+        let sample = Sample {
+            time_ms,
+            pid: PID,
+            tid: 0,
+            addr,
+            kind,
+            latency_ns,
+            node: None,
+            weight,
+            around: None,
+        };
         self.ledger.sample(&sample);
     }
 
@@ -140,23 +137,9 @@ fn reads_and_writes_are_kept_apart_and_cost_is_stall_time() {
     world.tick();
     // alpha x (100 x 400 + 10 x 100 (assumed) + 10 x 100) ns / parallelism 4.
     assert_eq!(world.shown(), "16+1 11.000/1.000 1050.0");
-    // (100 x 400 + 20 x 100) / 120 / 4.
-    let stall_ns = world.ledger.find(PID, 16 * OS_PAGE).expect("lives").stall_ns();
-    assert!((stall_ns - 87.5).abs() < 0.01, "{stall_ns}");
-}
-
-#[test]
-fn misses_that_are_under_way_together_stall_for_a_part_each() {
-    let mut world = World::new(small());
-    world.born(16, 1, Flags(0));
-    world.tick();
-    let mut stall_ns = |weight, at_once| {
-        world.sample_around(16, weight, AccessKind::Read, Some(400), Some(at_once));
-        world.ledger.find(PID, 16 * OS_PAGE).expect("lives").stall_ns().round()
-    };
-    assert_eq!(stall_ns(100, 1.0), 400.0, "a pointer chase");
-    assert_eq!(stall_ns(300, 10.0), 130.0, "(100 x 400 + 300 x 40) / 400");
-    assert_eq!(stall_ns(400, 0.0), 265.0, "one at least");
+    // (100 x 400 + 20 x 100) / 120.
+    let latency_ns = world.ledger.find(PID, 16 * OS_PAGE).expect("lives").latency_ns;
+    assert!((latency_ns - 350.0).abs() < 0.01, "{latency_ns}");
 }
 
 #[test]

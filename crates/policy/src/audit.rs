@@ -14,8 +14,7 @@
 use tiercel_ledger::movement::{Move, Outcome, Reason};
 use tiercel_ledger::{Ledger, came};
 
-use crate::stall::Stayed;
-use crate::trial::{heat_of, wish};
+use crate::trial::heat_of;
 
 /// Most moves that are watched; others are taken to be like them.
 const WATCHED_MAX: usize = 512;
@@ -42,8 +41,6 @@ pub(crate) struct Audit {
 #[derive(Debug)]
 struct Watched {
     asked: Move,
-    stayed: Stayed,
-    is_done: bool,
     /// How long it has been watched.
     for_s: f64,
     /// Averages at the last tick; `None` before the first.
@@ -51,36 +48,17 @@ struct Watched {
 }
 
 impl Audit {
-    /// These moves were asked for.
-    pub(crate) fn begin(&mut self, ledger: &Ledger, moves: &[Move]) {
-        for asked in moves.iter().filter(|asked| asked.reason != Reason::TakeBack) {
-            // It is moved on: what came of the last move ends here.
-            self.watched.retain(|one| (one.asked.pid, one.asked.addr) != (asked.pid, asked.addr));
-            if self.watched.len() < WATCHED_MAX {
-                let (asked, stayed) = (asked.clone(), Stayed::of(ledger, asked));
-                self.watched.push(Watched {
-                    asked,
-                    stayed,
-                    is_done: false,
-                    for_s: 0.0,
-                    last: None,
-                });
-            }
-        }
-    }
-
     /// What became of a move.
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         let asked = &outcome.asked;
-        if asked.reason == Reason::TakeBack {
+        if outcome.moved_bytes == 0 || asked.reason == Reason::TakeBack {
             return;
         }
-        let is_it = |one: &Watched| wish(&one.asked) == wish(asked);
-        if outcome.moved_bytes > 0 {
-            self.cost_now_ns += outcome.took_ns as f64;
-            self.watched.iter_mut().filter(|one| is_it(one)).for_each(|one| one.is_done = true);
-        } else {
-            self.watched.retain(|one| !is_it(one));
+        self.cost_now_ns += outcome.took_ns as f64;
+        // It was moved on: what came of the last move ends here.
+        self.watched.retain(|one| (one.asked.pid, one.asked.addr) != (asked.pid, asked.addr));
+        if self.watched.len() < WATCHED_MAX {
+            self.watched.push(Watched { asked: asked.clone(), for_s: 0.0, last: None });
         }
     }
 
@@ -93,18 +71,18 @@ impl Audit {
         let elapsed_s = elapsed_ms as f64 / 1e3;
         let intervals = elapsed_ms as f64 / ledger.config().tick_ms.max(1) as f64;
         let kept = ledger.kept(intervals);
+        let parallelism = f64::from(ledger.config().parallelism);
         let fade = (-elapsed_s / horizon_s).exp();
         let (mut came_ns, mut believed_ns) = (self.came_ns * fade, self.believed_ns * fade);
         for one in &mut self.watched {
-            one.for_s += elapsed_s;
-            if !one.is_done {
-                continue;
-            }
             let now = heat_of(ledger, &one.asked);
             let Some(last) = one.last.replace(now) else { continue };
-            let Some(from_ns) = one.stayed.stall_ns(ledger, &one.asked) else { continue };
+            one.for_s += elapsed_s;
+            let Some(from_ns) = one.asked.from.and_then(|from| ledger.latency_ns(from)) else {
+                continue;
+            };
             let of_interval = |now: f64, last: f64| came(now, last, kept).max(0.0);
-            let stall_ns = of_interval(now.0, last.0) * from_ns;
+            let stall_ns = of_interval(now.0, last.0) * f64::from(from_ns) / parallelism;
             came_ns += (stall_ns - of_interval(now.1, last.1)) * elapsed_s;
             believed_ns += one.asked.gain_ns_per_s * elapsed_s;
         }
@@ -187,7 +165,6 @@ mod tests {
                 gain_ns_per_s: 10_000_000.0,
                 cost_ns: 0.0,
             };
-            audit.begin(&self.ledger, std::slice::from_ref(&asked));
             audit.outcome(&Outcome {
                 asked,
                 moved_bytes: BYTES,

@@ -31,8 +31,8 @@ pub const VARIABLES: [(&str, &str); 10] = [
     ("age_s", "seconds since its object was born"),
     ("lifetime_s", "seconds that objects of its site lived, mean; its age where it is older"),
     ("idle_s", "seconds since an access was last seen; its age if none was"),
-    ("stall_ns", "mean stall time of an access: latency / misses under way at once"),
-    ("cost", "stall time, nanoseconds per second: accesses x stall_ns"),
+    ("latency_ns", "mean latency of its accesses, as sampled or assumed"),
+    ("cost", "stall time, nanoseconds per second: accesses x latency / parallelism"),
 ];
 
 /// Values of [`VARIABLES`], in their order.
@@ -316,7 +316,7 @@ mod tests {
         check("(reads*2+writes*10)/bytes", expect!["0.034179688"]);
         check("max(reads, writes) + min(age_s, idle_s)", expect!["22"]);
         check("sqrt(size / 2) * 1", expect!["64"]);
-        check("log(1) + cost / stall_ns", expect!["30"]);
+        check("log(1) + cost / latency_ns", expect!["30"]);
         check("accesses", expect!["30"]);
         check("1 / 0", expect!["inf"]);
     }
@@ -352,7 +352,7 @@ mod tests {
             expect![[r#"
                 expression `heat / 2`, at character 1:
                 no variable `heat`;
-                there are accesses, reads, writes, bytes, size, age_s, lifetime_s, idle_s, stall_ns, cost,
+                there are accesses, reads, writes, bytes, size, age_s, lifetime_s, idle_s, latency_ns, cost,
                 and functions min, max, log, sqrt"#]],
         );
         check(

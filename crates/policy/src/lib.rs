@@ -19,7 +19,6 @@ mod movement;
 mod policy;
 mod prioritise;
 mod routine;
-mod stall;
 mod tiers;
 mod trial;
 mod trigger;

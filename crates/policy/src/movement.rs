@@ -439,8 +439,9 @@ impl Planner<'_> {
                 rank => leaves.push((rank, bytes)),
             }
         }
+        let parallelism = f64::from(self.ledger.config().parallelism);
         let believed = self.beliefs.of(&extent);
-        let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, self.ledger);
+        let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let samples = f64::from(believed.accesses_per_s() * self.ledger.samples_per_rate());
         let adds = extent.footprint_bytes().saturating_sub(there);
         // Chosen when the move is asked for.

@@ -180,7 +180,6 @@ impl Policy {
             if !is_idle {
                 self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
                 self.trials.begin(ledger, &decision.moves, leave, self.audit.gains_believed());
-                self.audit.begin(ledger, &decision.moves);
             }
             self.since_ms = 0;
             self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));

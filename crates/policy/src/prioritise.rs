@@ -53,7 +53,7 @@ fn values(extent: &Extent, ledger: &Ledger) -> [f32; crate::VARIABLES.len()] {
         seconds_since(extent.born_ms),
         ledger.lifetime_ms(extent) as f32 / 1e3,
         idle_s,
-        extent.stall_ns(),
+        extent.latency_ns,
         extent.cost_ns_per_s,
     ]
 }

@@ -72,17 +72,12 @@ impl Tiers {
         }
     }
 
-    /// Stall time saved per second by serving an extent from tier `to` instead of `from`. What
-    /// samples show an access to stall for shrinks as the latency does; where they show none, it is
-    /// the latency over as many as are taken to be under way at once.
-    pub(crate) fn gain_ns_per_s(&self, extent: &Extent, from: u8, to: u8, ledger: &Ledger) -> f64 {
+    /// Stall time saved per second by serving an extent from tier `to` instead of `from`.
+    pub(crate) fn gain_ns_per_s(&self, extent: &Extent, from: u8, to: u8, parallelism: f64) -> f64 {
         let (from, to) = (self.latency_ns[usize::from(from)], self.latency_ns[usize::from(to)]);
-        let parallelism = f64::from(ledger.config().parallelism);
-        let seen_ns = (ledger.totals().samples_with_latency > 0).then(|| extent.stall_ns());
-        let stall_ns = |from_ns: f64| seen_ns.map_or(from_ns / parallelism, f64::from);
-        let saved_ns = |from_ns: f64, to_ns: f64| stall_ns(from_ns) * (1.0 - to_ns / from_ns);
-        let reads_ns = f64::from(extent.reads_per_s) * saved_ns(from.0, to.0);
-        reads_ns + f64::from(extent.writes_per_s) * saved_ns(from.1, to.1)
+        let reads = f64::from(extent.reads_per_s) * (from.0 - to.0);
+        let writes = f64::from(extent.writes_per_s) * (from.1 - to.1);
+        (reads + writes) / parallelism
     }
 
     /// Read latency of the last tier over that of `rank`: what turns a stall seen there into the

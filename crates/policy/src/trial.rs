@@ -26,7 +26,6 @@ use tiercel_machine::NodeId;
 use crate::evidence::{Evidence, Finding, Measured};
 use crate::policy::Interval;
 use crate::routine::Benefit;
-use crate::stall::Stayed;
 
 /// Moves of one trial that are remembered to be judged and taken back; those beyond stay.
 pub const TRIAL_MOVES_MAX: usize = 8192;
@@ -161,7 +160,8 @@ struct Moved {
     moved_bytes: u64,
     /// Found no room.
     short_bytes: u64,
-    stayed: Stayed,
+    /// Mean latency, over parallelism, when it was asked for.
+    stall_ns: f64,
     /// When it was asked for.
     believed_per_s: f64,
     /// As of the begin of the first interval after it was done.
@@ -224,11 +224,12 @@ impl Trials {
         }
         let moved = moves.iter().take(TRIAL_MOVES_MAX).map(|asked| {
             let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, asked);
+            let stall_ns = if accesses_per_s > 0.0 { cost_ns_per_s / accesses_per_s } else { 0.0 };
             Moved {
                 asked: asked.clone(),
                 moved_bytes: 0,
                 short_bytes: 0,
-                stayed: Stayed::of(ledger, asked),
+                stall_ns,
                 believed_per_s: accesses_per_s,
                 accesses_per_s,
                 cost_ns_per_s,
@@ -361,10 +362,13 @@ impl Trials {
         if samples_per_rate <= 0.0 {
             return None;
         }
+        let parallelism = f64::from(ledger.config().parallelism);
         let mut measured = Measured::default();
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
             let (accesses_per_s, cost_ns_per_s) = moved.heat_since(ledger, fade);
-            let stall_ns = moved.stayed.stall_ns(ledger, &moved.asked).unwrap_or(0.0);
+            // Load changes all latencies: those of before say less than what others see now.
+            let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
+            let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
             measured.sample_ns_per_s = measured.sample_ns_per_s.max(stall_ns / samples_per_rate);
             // What nobody came back to saved nothing.
             if accesses_per_s > 0.0 && stall_ns > 0.0 {
@@ -393,7 +397,7 @@ impl Trials {
 }
 
 /// What tells wishes of one assignment apart.
-pub(crate) fn wish(asked: &Move) -> (u32, u64, NodeId) {
+fn wish(asked: &Move) -> (u32, u64, NodeId) {
     (asked.pid, asked.addr, asked.to)
 }
 

@@ -135,8 +135,8 @@ fn mistakes_are_refused_with_their_place() {
             1 | prioritise = { expression = "reads / byte" }
               |                             ^^^^^^^^^^^^^^
             expression `reads / byte`, at character 9: no variable `byte`; there are
-            accesses, reads, writes, bytes, size, age_s, lifetime_s, idle_s, stall_ns, cost,
-            and functions min, max, log, sqrt"#]],
+            accesses, reads, writes, bytes, size, age_s, lifetime_s, idle_s, latency_ns,
+            cost, and functions min, max, log, sqrt"#]],
     );
     check(
         "trigger = { allocation = { bytes = \"much\" } }",

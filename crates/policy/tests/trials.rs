@@ -6,7 +6,7 @@ use tiercel_ledger::movement::{Failure, Outcome, Reason};
 use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_policy::{Budgets, Config, Decision, Interval, Judged, Limit, Policy, Verdict};
-use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
+use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
 const MIB: u64 = 1 << 20;
 const PID: u32 = 1;
@@ -19,8 +19,6 @@ const HOT: u64 = 10;
 struct Truth {
     latency_ns: [u32; 2],
     is_seen: bool,
-    /// Misses that are under way at once, where samples say so.
-    at_once: Option<f32>,
     /// Instructions of an interval with nothing and with all hot objects in node 0.
     instructions: Option<[u64; 2]>,
     is_modelled: bool,
@@ -114,7 +112,7 @@ impl World {
                     latency_ns: self.truth.is_seen.then_some(latency_ns),
                     node: None,
                     weight: 10_000,
-                    around: self.truth.at_once.map(|at_once| Around { at_once, apart: false }),
+                    around: None,
                 });
             }
         }
@@ -155,13 +153,8 @@ impl World {
     }
 }
 
-const HONEST: Truth = Truth {
-    latency_ns: [100, 300],
-    is_seen: true,
-    at_once: None,
-    instructions: None,
-    is_modelled: false,
-};
+const HONEST: Truth =
+    Truth { latency_ns: [100, 300], is_seen: true, instructions: None, is_modelled: false };
 
 #[test]
 fn a_canary_goes_first_then_larger_shares_and_then_all() {
@@ -179,21 +172,6 @@ fn a_canary_goes_first_then_larger_shares_and_then_all() {
     let judged = &world.judged[1];
     let ratio = judged.measured_ns_per_s.expect("seen") / judged.expected_ns_per_s;
     assert!((0.5..2.0).contains(&ratio), "{judged:?}");
-}
-
-#[test]
-fn what_is_under_way_together_gains_a_part_each_and_saves_as_much() {
-    let whole = |at_once: f32| {
-        let mut world = World::new(Truth { at_once: Some(at_once), ..HONEST }, "benefit");
-        (0..8).for_each(|_| drop(world.step()));
-        world.judged[0].clone()
-    };
-    let (chase, stream) = (whole(1.0), whole(10.0));
-    let parts = chase.expected_ns_per_s / stream.expected_ns_per_s;
-    assert!((parts - 10.0).abs() < 0.01, "{chase:?}\n{stream:?}");
-    let saved = |judged: &Judged| judged.measured_ns_per_s.expect("latencies are seen");
-    let parts = saved(&chase) / saved(&stream);
-    assert!((parts - 10.0).abs() < 0.01, "{chase:?}\n{stream:?}");
 }
 
 #[test]
