@@ -208,8 +208,6 @@ pub struct DaemonConfig {
     pub ledger: tiercel_ledger::Config,
     /// The policy's settings.
     pub policy: tiercel_policy::Config,
-    /// What moving a byte to a node was measured to cost, nanoseconds; else the policy assumes.
-    pub move_costs: Vec<(tiercel_machine::NodeId, f64)>,
     /// Record a profile; then births are left to the kernel.
     pub record: Option<tiercel_profile::RecorderConfig>,
     /// What to do, where that was planned.
@@ -239,7 +237,6 @@ impl DaemonConfig {
             poll_max_ms: settings.daemon.poll_max.0.as_millis() as u64,
             ledger,
             policy: settings.policy.clone(),
-            move_costs: Vec::new(),
             record: None,
             plan: None,
             pools: Vec::new(),

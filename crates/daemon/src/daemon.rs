@@ -184,9 +184,8 @@ impl Daemon {
         }
         let sampler = parts.sampler.as_deref();
         let recording = config.record.map(|config| Recording::new(config, sampler, &mut ledger));
-        let mut policy = Policy::new(config.policy.clone())
+        let policy = Policy::new(config.policy.clone())
             .map_err(|error| DaemonError::Policy(error.to_string()))?;
-        config.move_costs.iter().for_each(|(to, ns)| policy.assume_move_cost(*to, *ns));
         let planned = config.plan.clone().map(|plan| Planned::new(plan, &parts.machine, &arenas));
         let mut config = config;
         if planned.as_ref().is_some_and(Planned::has_stops) {

@@ -47,7 +47,7 @@ pub use moves::{LoggedMove, MoveTotals};
 pub use planned::{PlanChoice, PlanSummary};
 pub use record::{NAMED_MAX, name_sites};
 pub use sites::{SITES_MAX, SiteRow, Use};
-pub use speeds::{measure, move_costs};
+pub use speeds::measure;
 pub use summary::{
     Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
     Summary,

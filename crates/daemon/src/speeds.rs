@@ -1,6 +1,5 @@
 //! What moving and streaming cost here, measured before a program runs.
-//! In: a mover, a machine. Out: [`Speeds`], or what moving costs alone. Knows nothing of programs,
-//! or of what figures are for.
+//! In: a mover, a machine. Out: [`Speeds`]. Knows nothing of programs, or of what figures are for.
 //!
 //! A block of our own memory goes from the fastest node to each other tier's first node and back;
 //! on each it is read and changed from end to end, and line by line in no order. A thread gets
@@ -18,9 +17,6 @@ use tiercel_profile::{Copied, Speeds, Stream};
 /// in it. Where caches are larger streams look faster than memory is, which plans do not believe.
 const BLOCK_BYTES: usize = 8 << 20;
 
-/// Bytes that are moved to see what moving costs: some hundred OS pages, in a millisecond or less.
-const MOVED_BYTES: usize = 1 << 20;
-
 /// Alignment of the block, bytes: the largest OS page there is, but huge ones.
 const ALIGNMENT: usize = 64 << 10;
 
@@ -35,37 +31,14 @@ pub fn measure(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
     tiercel_sampler::region(|| measured(mover, machine))
 }
 
-/// What moving a byte costs, nanoseconds, by the node it goes to. Nothing on one tier, on paper, or
-/// of nodes without room.
-pub fn move_costs(mover: &mut dyn Mover, machine: &Machine) -> Vec<(NodeId, f64)> {
-    let firsts = first_nodes(machine);
-    let ([fastest, others @ ..], false) = (firsts.as_slice(), mover.is_modelled()) else {
-        return Vec::new();
-    };
-    if others.is_empty() {
-        return Vec::new();
-    }
-    tiercel_sampler::region(|| {
-        let mut block = Block::new(MOVED_BYTES);
-        block.go(mover, *fastest);
-        let ways = others.iter().flat_map(|node| [*node, *fastest]);
-        let costs = ways.map(|to| Some((to, block.go(mover, to).filter(|ns| *ns > 0.0)?)));
-        costs.flatten().collect()
-    })
-}
-
-/// The first node of each tier, the best first.
-fn first_nodes(machine: &Machine) -> Vec<NodeId> {
-    machine.tiers().iter().filter_map(|tier| tier.nodes.first().copied()).collect()
-}
-
 fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
-    let mut nodes = first_nodes(machine).into_iter();
+    let tiers = machine.tiers();
+    let mut nodes = tiers.iter().filter_map(|tier| tier.nodes.first().copied());
     let mut speeds = Speeds::default();
     let (Some(fastest), false) = (nodes.next(), mover.is_modelled()) else { return speeds };
     let (began, mut block) = (Instant::now(), None);
     for node in nodes.take_while(|_| began.elapsed() < PATIENCE) {
-        let block = block.get_or_insert_with(|| Block::new(BLOCK_BYTES));
+        let block = block.get_or_insert_with(Block::new);
         if block.go(mover, fastest).is_none() {
             break;
         }
@@ -91,7 +64,6 @@ fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
 struct Block {
     memory: Vec<u64>,
     first: usize,
-    bytes: usize,
 }
 
 const WORD_BYTES: usize = size_of::<u64>();
@@ -105,16 +77,16 @@ const SPREAD: usize = 0x9E37_79B9_7F4A_7C15;
 const WORDS: usize = BLOCK_BYTES / WORD_BYTES;
 
 impl Block {
-    fn new(bytes: usize) -> Block {
+    fn new() -> Block {
         // Not zeros: those the kernel would not back with memory before they are written.
-        let memory = vec![1u64; (bytes + ALIGNMENT) / WORD_BYTES];
+        let memory = vec![1u64; WORDS + ALIGNMENT / WORD_BYTES];
         let addr = memory.as_ptr() as usize;
         let first = (addr.next_multiple_of(ALIGNMENT) - addr) / WORD_BYTES;
-        Block { memory, first, bytes }
+        Block { memory, first }
     }
 
     fn words(&mut self) -> &mut [u64] {
-        &mut self.memory[self.first..][..self.bytes / WORD_BYTES]
+        &mut self.memory[self.first..][..WORDS]
     }
 
     /// Nanoseconds a byte took to move; `None` where the block is not there now.
@@ -122,7 +94,7 @@ impl Block {
         let asked = Move {
             pid: std::process::id(),
             addr: self.words().as_ptr() as u64,
-            bytes: self.bytes as u64,
+            bytes: BLOCK_BYTES as u64,
             from: None,
             to,
             reason: Reason::Asked,
@@ -131,17 +103,16 @@ impl Block {
         };
         let outcomes = mover.execute(&[asked]);
         let outcome = outcomes.first()?;
-        if outcome.resident_bytes < (self.bytes * MOVED_MIN / 100) as u64 {
+        if outcome.resident_bytes < (BLOCK_BYTES * MOVED_MIN / 100) as u64 {
             return None;
         }
         Some(outcome.took_ns as f64 / outcome.moved_bytes.max(1) as f64)
     }
 
-    /// Of a block of [`BLOCK_BYTES`]. Reading comes before changing, which leaves lines in the
-    /// caches that must go back first. Of two turns each the second one counts: the first leaves
-    /// nothing of what was before in caches that the block is twice as large as. (Lines of one
-    /// number in their groups may have but a part of a cache to themselves, so that turns over
-    /// others do not push them out.)
+    /// Reading comes before changing, which leaves lines in the caches that must go back first. Of
+    /// two turns each the second one counts: the first leaves nothing of what was before in caches
+    /// that the block is twice as large as. (Lines of one number in their groups may have but a
+    /// part of a cache to themselves, so that turns over others do not push them out.)
     fn stream(&mut self, node: NodeId) -> Stream {
         let words = self.words();
         let read_ns_per_byte = second(BLOCK_BYTES, || {
@@ -242,18 +213,6 @@ mod tests {
         assert!(speeds.moves.iter().all(|one| one.ns_per_byte == 3.0), "{speeds:?}");
         let above = |s: &Stream| s.figures().iter().all(|ns| *ns > 0.0);
         assert!(speeds.streams.iter().all(above), "{speeds:?}");
-    }
-
-    #[test]
-    fn moving_costs_what_it_took_there_and_back() {
-        let machine = Machine::builtin("spr-cxl").unwrap().unwrap();
-        let costs = |full: Option<NodeId>, modelled| {
-            move_costs(&mut Pretending { full, modelled }, &machine)
-        };
-        let [fast, slow] = first_nodes(&machine)[..] else { panic!("two tiers") };
-        assert_eq!(costs(None, false), [(slow, 3.0), (fast, 3.0)]);
-        assert_eq!(costs(Some(slow), false), [(fast, 3.0)], "as far as known");
-        assert_eq!(costs(None, true), []);
     }
 
     #[test]

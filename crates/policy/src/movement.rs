@@ -83,11 +83,6 @@ impl MoveCost {
         self.to.get(&to).unwrap_or(&self.all).ns_per_byte
     }
 
-    /// What moving to a node was measured to cost, for that which was assumed.
-    pub(crate) fn assume(&mut self, to: NodeId, ns_per_byte: f64) {
-        self.to.insert(to, Cost { ns_per_byte, bytes: ASSUMED_BYTES });
-    }
-
     /// Moves that moved nothing say nothing about bytes. Movers that take no time (modelled ones)
     /// do not make moving free.
     pub(crate) fn learn(&mut self, outcome: &Outcome) {

@@ -122,11 +122,6 @@ impl Policy {
         self.audit.outcome(outcome);
     }
 
-    /// Until movers have shown what moving to a node costs, a byte costs so many nanoseconds.
-    pub fn assume_move_cost(&mut self, to: NodeId, ns_per_byte: f64) {
-        self.cost.assume(to, ns_per_byte);
-    }
-
     /// Cost of moving a byte to a node, as far as learned, nanoseconds.
     pub fn move_ns_per_byte(&self, to: NodeId) -> f64 {
         self.cost.ns_per_byte(to)

@@ -286,8 +286,12 @@ fn never_does_nothing() {
     assert_eq!(decide(&world, &mut policy, &machine, 100).moves, []);
 }
 
-fn moved(to: NodeId, moved_bytes: u64, took_ns: u64) -> Outcome {
-    Outcome {
+#[test]
+fn moves_cost_what_they_have_cost() {
+    let (fast, slow) = (NodeId(0), NodeId(1));
+    let mut policy = policy("apb", "benefit");
+    assert_eq!((policy.move_ns_per_byte(fast), policy.move_ns_per_byte(slow)), (0.7, 0.7));
+    let outcome = |to, moved_bytes: u64, took_ns: u64| Outcome {
         asked: tiercel_ledger::movement::Move {
             pid: PID,
             addr: 0,
@@ -303,47 +307,28 @@ fn moved(to: NodeId, moved_bytes: u64, took_ns: u64) -> Outcome {
         absent_bytes: 0,
         failed: Vec::new(),
         took_ns,
-    }
-}
-
-fn check_cost(policy: &Policy, node: NodeId, want: f64) {
-    let ns = policy.move_ns_per_byte(node);
-    assert!((ns - want).abs() < 1e-6, "{ns}, not {want}");
-}
-
-#[test]
-fn what_moving_was_measured_to_cost_stands_for_what_is_assumed() {
-    let (fast, slow) = (NodeId(0), NodeId(1));
-    let mut policy = policy("apb", "benefit");
-    policy.assume_move_cost(slow, 6.0);
-    check_cost(&policy, slow, 6.0);
-    check_cost(&policy, fast, 0.7);
-    policy.outcome(&moved(slow, 4 * MIB, 4 * MIB * 11));
-    check_cost(&policy, slow, 10.0);
-}
-
-#[test]
-fn moves_cost_what_they_have_cost() {
-    let (fast, slow) = (NodeId(0), NodeId(1));
-    let mut policy = policy("apb", "benefit");
-    assert_eq!((policy.move_ns_per_byte(fast), policy.move_ns_per_byte(slow)), (0.7, 0.7));
+    };
+    let check = |policy: &tiercel_policy::Policy, node, want: f64| {
+        let ns = policy.move_ns_per_byte(node);
+        assert!((ns - want).abs() < 1e-6, "{ns}, not {want}");
+    };
     // What is assumed weighs a MiB, so 4 MiB at 10.7 ns a byte weigh four fifths.
-    policy.outcome(&moved(fast, 4 * MIB, 4 * MIB * 107 / 10));
-    check_cost(&policy, fast, 8.7);
-    check_cost(&policy, slow, 8.7);
+    policy.outcome(&outcome(fast, 4 * MIB, 4 * MIB * 107 / 10));
+    check(&policy, fast, 8.7);
+    check(&policy, slow, 8.7);
     // The way down is another: it begins with what the way up costs.
-    policy.outcome(&moved(slow, MIB, MIB * 287 / 10));
-    check_cost(&policy, fast, 8.7);
-    check_cost(&policy, slow, 18.7);
+    policy.outcome(&outcome(slow, MIB, MIB * 287 / 10));
+    check(&policy, fast, 8.7);
+    check(&policy, slow, 18.7);
     // What moved nothing, and movers that only keep books, teach nothing.
-    policy.outcome(&moved(fast, 0, 1_000_000));
-    policy.outcome(&moved(fast, 64 * MIB, 0));
-    check_cost(&policy, fast, 8.7);
+    policy.outcome(&outcome(fast, 0, 1_000_000));
+    policy.outcome(&outcome(fast, 64 * MIB, 0));
+    check(&policy, fast, 8.7);
     // After a long time the latest bytes count.
     for _ in 0..1000 {
-        policy.outcome(&moved(fast, 64 * MIB, 64 * MIB));
+        policy.outcome(&outcome(fast, 64 * MIB, 64 * MIB));
     }
-    check_cost(&policy, fast, 1.0);
+    check(&policy, fast, 1.0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::time::Duration;
 use tiercel_daemon::units::Span;
-use tiercel_daemon::{Backing, DaemonConfig, Parts, Settings, move_costs};
+use tiercel_daemon::{Backing, DaemonConfig, Parts, Settings};
 use tiercel_machine::{BUILTIN_NAMES, Machine};
 use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
@@ -69,16 +69,6 @@ impl Engine {
             if !self.parts.mover.is_modelled() {
                 self.parts.mover = Box::new(KernelMover::new().with_insiders());
             }
-        }
-        self
-    }
-
-    /// Measures what moving costs here, where somebody weighs moves.
-    pub fn with_move_costs(mut self) -> Engine {
-        let Engine { config, parts, .. } = &mut self;
-        let decides = config.plan.as_ref().is_none_or(|choice| choice.adapt);
-        if decides && config.policy.gate.benefit().is_some() {
-            config.move_costs = move_costs(parts.mover.as_mut(), &parts.machine);
         }
         self
     }

@@ -54,7 +54,7 @@ pub struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    let engine = planned_engine(args)?.with_vregions(&args.engine).with_move_costs();
+    let engine = planned_engine(args)?.with_vregions(&args.engine);
     host_with_runtime(&args.program, engine)
 }
 

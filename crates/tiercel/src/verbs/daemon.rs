@@ -32,7 +32,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
         bail!("--all-users needs root: other users' memory cannot be moved without");
     }
     let Engine { mut config, parts, remarks } =
-        engine(&settings(&args.engine)?)?.with_vregions(&args.engine).with_move_costs();
+        engine(&settings(&args.engine)?)?.with_vregions(&args.engine);
     config.directory = directory;
     config.access = if args.all_users { Access::Everybody } else { Access::Owner };
     let daemon = Daemon::new(config, parts)?;
