@@ -31,11 +31,12 @@ const TELLING_PAUSES: u64 = 100;
 /// Ranges of one process that a sampler is told to watch.
 const WATCHED_MAX: usize = 65_536;
 
-/// Samples of an interval that suffice for each extent, in the mean: hot ones have more.
-const SAMPLES_ENOUGH: u64 = 4;
+/// Samples of an interval that suffice for each extent, in the mean: as many as tell which part of
+/// it is hot.
+const SAMPLES_ENOUGH: u64 = 32;
 
 /// And that suffice together, with few extents.
-const SAMPLES_LEAST: u64 = 128;
+const SAMPLES_LEAST: u64 = 1024;
 
 /// How far the sampler knows a client.
 pub(crate) enum Watch {

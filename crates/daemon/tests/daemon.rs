@@ -232,10 +232,10 @@ fn the_more_extents_there_are_the_more_samples_are_of_use() {
     let told = |samples_per_tick: u64| {
         stage.enough_per_s.load(Ordering::Relaxed) == samples_per_tick * 1000 / 50
     };
-    stage.until("few extents ask for this at least", |_| told(128));
+    stage.until("few extents ask for this at least", |_| told(1024));
     let mut ring = session.ring(0);
     assert!((0..100).all(|nth| ring.push(&born((1 << 41) + nth * 4 * MIB, MIB, nth as u32 + 2))));
-    stage.until("a hundred extents live", |_| told(400));
+    stage.until("a hundred extents live", |_| told(3200));
     gate.open.store(true, Ordering::Release);
     gate.thread.unpark();
 }
