@@ -235,7 +235,7 @@ impl Sampler for PerfSampler {
         self.cost.passes += 1;
         let elapsed = Duration::from_nanos(now_ns - self.last_drain_ns);
         self.last_drain_ns = now_ns;
-        if self.pace.look(elapsed, ours + theirs, records, met.throttled) {
+        if self.pace.look(elapsed, ours + theirs, met.samples, met.throttled) {
             self.reopen();
         }
         met

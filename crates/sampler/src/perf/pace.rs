@@ -22,8 +22,10 @@ const CHEAP: f64 = 0.25;
 pub struct Pace {
     cpu_budget: f64,
     enough_per_s: f64,
-    /// For the budget, and for what is of use; the larger one counts.
-    factors: [u64; 2],
+    /// For the budget.
+    budget_factor: u64,
+    /// For what is of use; the larger one counts.
+    use_factor: u64,
     elapsed: Duration,
     spent: Duration,
     samples: u64,
@@ -36,7 +38,8 @@ impl Pace {
         Pace {
             cpu_budget,
             enough_per_s: f64::INFINITY,
-            factors: [1, 1],
+            budget_factor: 1,
+            use_factor: 1,
             elapsed: Duration::ZERO,
             spent: Duration::ZERO,
             samples: 0,
@@ -51,7 +54,7 @@ impl Pace {
 
     /// What the configured period is to be multiplied by.
     pub fn factor(&self) -> u64 {
-        self.factors[0].max(self.factors[1])
+        self.budget_factor.max(self.use_factor)
     }
 
     /// Takes in what happened during `elapsed`; true when the factor changed.
@@ -70,32 +73,32 @@ impl Pace {
             return false;
         }
         let before = self.factor();
-        self.keep_budget();
+        self.keep_budget(before);
         self.follow_use(before);
         (self.elapsed, self.spent) = (Duration::ZERO, Duration::ZERO);
         (self.samples, self.throttled) = (0, false);
         self.factor() != before
     }
 
-    fn keep_budget(&mut self) {
+    /// `factor` is the one that this was spent with.
+    fn keep_budget(&mut self, factor: u64) {
         let share = self.spent.as_secs_f64() / self.elapsed.as_secs_f64() / self.cpu_budget;
-        let factor = &mut self.factors[0];
         if share > 1.0 || self.throttled {
             let times = (share.ceil() as u64).next_power_of_two().clamp(2, 64);
-            *factor = (*factor * times).min(FACTOR_MAX);
-        } else if share < CHEAP && *factor > 1 {
-            *factor /= 2;
+            self.budget_factor = (factor * times).min(FACTOR_MAX);
+        } else if share < CHEAP && self.budget_factor > 1 {
+            self.budget_factor /= 2;
         }
     }
 
+    /// `factor` is the one that these samples came with.
     fn follow_use(&mut self, factor: u64) {
         let unpaced_per_s = self.samples as f64 * factor as f64 / self.elapsed.as_secs_f64();
         let times = (unpaced_per_s / self.enough_per_s).ceil() as u64;
         let needed = times.clamp(1, FACTOR_MAX).next_power_of_two();
-        let factor = &mut self.factors[1];
         // One step more than is needed stays, lest it changes back and forth.
-        if needed > *factor || needed * 2 < *factor {
-            *factor = needed;
+        if needed > self.use_factor || needed * 2 < self.use_factor {
+            self.use_factor = needed;
         }
     }
 }
@@ -129,6 +132,15 @@ mod tests {
         pace.enough(30_000.0);
         assert!(pace.look(SECOND, Duration::ZERO, 2500, 0), "more are of use");
         assert_eq!(pace.factor(), 1);
+    }
+
+    #[test]
+    fn over_budget_it_goes_on_from_where_it_is() {
+        let mut pace = Pace::new(0.01);
+        pace.enough(1000.0);
+        assert!(pace.look(SECOND, Duration::ZERO, 8000, 0));
+        assert!(pace.look(SECOND, Duration::from_millis(20), 900, 0), "twice over");
+        assert_eq!(pace.factor(), 16);
     }
 
     #[test]
