@@ -173,7 +173,7 @@ static void add(struct vmem_range found, void *bytes) {
     *(size_t *)bytes += found.end - found.start;
 }
 
-/* One entry of the page table, with `mask` and without `inverted`. */
+/* All of it is in entries for huge OS pages that are present, without `inverted`. */
 static bool is_one_entry(uintptr_t start, size_t bytes, uint64_t inverted) {
     uint64_t mask = CATEGORY_HUGE | CATEGORY_PRESENT | inverted;
     size_t found = 0;

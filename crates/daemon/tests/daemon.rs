@@ -17,9 +17,7 @@ use tiercel_wire::layout::{MAPS_AT, RING_RECORDS, RINGS_AT, RUNS_AT};
 #[test]
 fn a_client_is_hosted_and_its_objects_are_seen() {
     let stage = Stage::new();
-    let session = SessionBuilder::new().build().unwrap();
-    session.put_run(&object(1 << 40, 2 * MIB)).unwrap();
-    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let session = stage.host(2 * MIB);
     let mut ring = session.ring(0);
     assert!(ring.push(&born((1 << 40) + 4 * MIB, MIB, 2)));
     stage.until("three MiB live", |s: &Summary| s.objects.live_bytes == 3 * MIB);
@@ -37,12 +35,8 @@ fn a_client_is_hosted_and_its_objects_are_seen() {
 #[test]
 fn the_same_process_again_replaces_itself() {
     let stage = Stage::new();
-    let first = SessionBuilder::new().build().unwrap();
-    first.put_run(&object(1 << 40, MIB)).unwrap();
-    assert_eq!(stage.attach(&first).status, Status::Ok);
-    let second = SessionBuilder::new().build().unwrap();
-    second.put_run(&object(1 << 40, 5 * MIB)).unwrap();
-    assert_eq!(stage.attach(&second).status, Status::Ok);
+    let _first = stage.host(MIB);
+    let _second = stage.host(5 * MIB);
     stage.until("only the second lives", |s| {
         s.clients.now == 1 && s.clients.replaced == 1 && s.objects.live_bytes == 5 * MIB
     });
@@ -183,9 +177,7 @@ fn births_are_budgeted() {
 #[test]
 fn a_slow_mover_does_not_stop_the_draining() {
     let (stage, gate) = Stage::with_slow_mover();
-    let session = SessionBuilder::new().build().unwrap();
-    session.put_run(&object(1 << 40, MIB)).unwrap();
-    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let session = stage.host(MIB);
     stage.until("the mover is stuck", |s| s.spent.ticks_busy > 0);
     let mut ring = session.ring(0);
     assert!(ring.push(&born((1 << 40) + 4 * MIB, MIB, 2)));
@@ -199,9 +191,7 @@ fn a_slow_mover_does_not_stop_the_draining() {
 #[test]
 fn a_mover_that_panics_is_a_problem_not_an_end() {
     let stage = Stage::with_failing_mover();
-    let session = SessionBuilder::new().build().unwrap();
-    session.put_run(&object(1 << 40, MIB)).unwrap();
-    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let session = stage.host(MIB);
     let failed = |s: &Summary| s.problems.keys().any(|text| text.contains("mover failed"));
     stage.until("it is said", failed);
     assert!(session.ring(0).push(&born((1 << 40) + 4 * MIB, MIB, 2)));
@@ -211,9 +201,7 @@ fn a_mover_that_panics_is_a_problem_not_an_end() {
 #[test]
 fn large_processes_are_observed_before_the_first_tick() {
     let stage = Stage::with(|config| config.tick_ms = 3_600_000);
-    let session = SessionBuilder::new().build().unwrap();
-    session.put_run(&object(1 << 40, 64 * MIB)).unwrap();
-    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let session = stage.host(64 * MIB);
     let all = |bytes: u64| {
         let watched = stage.watched.lock().unwrap();
         watched.iter().map(|range| range.end - range.start).sum::<u64>() == bytes
@@ -243,9 +231,7 @@ fn the_more_extents_there_are_the_more_samples_are_of_use() {
 #[test]
 fn on_paper_everything_is_looked_at() {
     let stage = Stage::new();
-    let session = SessionBuilder::new().build().unwrap();
-    session.put_run(&object(1 << 40, MIB)).unwrap();
-    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let _session = stage.host(MIB);
     stage.until("an interval ends", |s| s.spent.ticks > 2);
     assert_eq!(stage.enough_per_s.load(Ordering::Relaxed), 0);
 }
@@ -254,9 +240,7 @@ fn on_paper_everything_is_looked_at() {
 fn processes_that_are_gone_at_once_are_only_counted() {
     let stage = Stage::new();
     for _ in 0..20 {
-        let session = SessionBuilder::new().build().unwrap();
-        session.put_run(&object(1 << 40, MIB)).unwrap();
-        assert_eq!(stage.attach(&session).status, Status::Ok);
+        let _session = stage.host(MIB);
     }
     stage.until("all but the last were replaced", |s| s.clients.replaced == 19);
     let attaches = || stage.attaches.load(Ordering::Relaxed);
@@ -267,9 +251,7 @@ fn processes_that_are_gone_at_once_are_only_counted() {
 #[test]
 fn parts_of_the_time_add_up_and_blind_looks_are_shown() {
     let stage = Stage::new();
-    let session = SessionBuilder::new().build().unwrap();
-    session.put_run(&object(1 << 40, 64 * MIB)).unwrap();
-    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let _session = stage.host(64 * MIB);
     stage.feed(1 << 40, MIB);
     let seen = |s: &Summary| s.spent.ticks > 5 && s.samples.seen > 0 && s.samples.blind > 0;
     let spent = stage.until("it works", seen).spent;

@@ -67,7 +67,7 @@ impl Ledger {
         let (slot, site) = (row.process, row.site);
         let weight = sample.weight as f32;
         let accesses = if is_write { (0.0, weight) } else { (weight, 0.0) };
-        let stall_ns = sample.weight as f32 * latency_ns / self.config.parallelism;
+        let stall_ns = weight * latency_ns / self.config.parallelism;
         self.count_heat(slot, site, accesses, stall_ns);
         if !is_fresh {
             self.count_within(number, sample.addr, share);

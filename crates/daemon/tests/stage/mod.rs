@@ -23,8 +23,10 @@ use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_mover::{ModelledMover, Mover, Residency, ResidencyError};
 use tiercel_sampler::{Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
-use tiercel_wire::client::ClientSession;
-use tiercel_wire::{AccessKind, Flags, Hello, ObjectSnapshot, Record, Sample, Version, Welcome};
+use tiercel_wire::client::{ClientSession, SessionBuilder};
+use tiercel_wire::{
+    AccessKind, Flags, Hello, ObjectSnapshot, Record, Sample, Status, Version, Welcome,
+};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -74,9 +76,7 @@ impl Stage {
         let mover = SlowMover { open: Arc::clone(&open), sender };
         let stage = Stage::start(|_| {}, Box::new(mover));
         // The thread names itself at its first call, which the first objects bring about.
-        let session = tiercel_wire::client::SessionBuilder::new().build().unwrap();
-        session.put_run(&object(1 << 40, MIB)).unwrap();
-        stage.attach(&session);
+        let _session = stage.host(MIB);
         let thread = receiver.recv_timeout(DEADLINE).unwrap();
         (stage, Gate { open, thread })
     }
@@ -151,6 +151,14 @@ impl Stage {
         let mut answer = [0u8; 64];
         let (_, got) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
         Welcome::decode(&answer[..got]).unwrap()
+    }
+
+    /// Attaches a process with one object of so many bytes, at 1 TiB.
+    pub fn host(&self, bytes: u64) -> ClientSession {
+        let session = SessionBuilder::new().build().unwrap();
+        session.put_run(&object(1 << 40, bytes)).unwrap();
+        assert_eq!(self.attach(&session).status, Status::Ok);
+        session
     }
 
     /// From now on every drain brings a sample in every OS page of the range.

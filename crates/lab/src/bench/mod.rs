@@ -120,8 +120,9 @@ pub fn foretell(
     predict: &mut dyn FnMut(&Path, &Path) -> Result<serde_json::Value>,
     note: &mut dyn FnMut(&str),
 ) -> Result<usize> {
+    let (rows, store) = (results(dir, note)?.rows().to_vec(), Store::open(dir)?);
     let mut count = 0;
-    for mut row in results(dir, note)?.rows().to_vec() {
+    for mut row in rows {
         let Some(profile) = row.measured.tiercel["planned"]["profile"].as_str() else { continue };
         let kept = dir.join(KEPT).join(&row.cell.machine);
         let (profile, plan) = (kept.join(profile), kept.join(format!("{}.plan", row.key)));
@@ -131,7 +132,7 @@ pub fn foretell(
         }
         let foretold = predict(&profile, &plan).with_context(|| row.cell.label())?;
         row.measured.tiercel["planned"]["expected"]["time"] = foretold;
-        Store::open(dir)?.keep(&row)?;
+        store.keep(&row)?;
         count += 1;
     }
     Ok(count)

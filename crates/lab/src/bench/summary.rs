@@ -264,9 +264,7 @@ impl Summary {
             if runs.is_empty() {
                 continue;
             }
-            let mean = |figure: &dyn Fn(&Row) -> f64| {
-                runs.iter().map(|row| figure(row)).sum::<f64>() / runs.len() as f64
-            };
+            let mean = |figure: &dyn Fn(&Row) -> f64| mean(runs.iter().map(|row| figure(row)));
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             let moved = |row: &Row| mib(row.measured.moved.migrated_bytes);
             let peak = |row: &Row| mib(row.measured.peak_bytes).max(1.0);
@@ -308,9 +306,7 @@ impl Summary {
                 continue;
             }
             let ms = |ns: f64| format!("{:.2}", ns / 1e6);
-            let mean = |of: fn(&Held) -> u64| {
-                ms(held.iter().map(|one| of(one) as f64).sum::<f64>() / held.len() as f64)
-            };
+            let mean = |of: fn(&Held) -> u64| ms(mean(held.iter().map(|one| of(one) as f64)));
             let most = |of: fn(&Held) -> u64| ms(held.iter().map(of).max().unwrap_or(0) as f64);
             table.row(vec![
                 policy.to_owned(),
@@ -449,7 +445,7 @@ impl Summary {
         let runs = self.runs_of(scene, policy);
         let mine = runs.iter().filter(|row| row.cell.workload == workload);
         let times: Vec<f64> = mine.map(|row| row.measured.time_ns as f64).collect();
-        (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
+        (!times.is_empty()).then(|| mean(times.into_iter()))
     }
 
     fn runs_of(&self, scene: Scene<'_>, policy: &str) -> Vec<&Row> {
@@ -505,6 +501,12 @@ struct Mean {
 /// Whether Tiercel was there.
 fn overhead_known(measured: &Measured) -> bool {
     measured.figure(&["spent", "cpu_ns"]).is_some()
+}
+
+/// Of one value at least.
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
 }
 
 /// CPU time of the daemon, and what sampling took from the program, over the run's time.
