@@ -3,6 +3,7 @@
 //! odd. Knows nothing of privileges: it reads only files that everybody may read, and a missing,
 //! cut or garbled file costs one figure and one [`Problem`], never the machine.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,7 @@ impl Tree<'_> {
             ids.retain(|&id| online.contains(u32::from(id)));
         }
         let mut nodes: Vec<Node> = ids.into_iter().map(|id| self.read_node(NodeId(id))).collect();
+        self.one_node_a_cpu(&mut nodes);
         let with_cpus: Vec<NodeId> =
             nodes.iter().filter(|node| node.has_cpus()).map(|node| node.id).collect();
         nodes.iter_mut().for_each(|node| self.read_access(node, &with_cpus));
@@ -89,6 +91,20 @@ impl Tree<'_> {
         node.free_bytes = meminfo.as_deref().and_then(|text| meminfo_bytes(text, "MemFree:"));
         node.cpus = self.list(&format!("{dir}/cpulist")).unwrap_or_default();
         node
+    }
+
+    /// A CPU that several nodes claim stays with the first of them.
+    fn one_node_a_cpu(&mut self, nodes: &mut [Node]) {
+        let mut taken = BTreeSet::new();
+        for node in nodes {
+            let (own, others): (Vec<u32>, Vec<u32>) =
+                node.cpus.iter().partition(|&cpu| taken.insert(cpu));
+            if !others.is_empty() {
+                let what = format!("CPUs {} are another node's already", CpuList::new(others));
+                self.odd(format!("{NODE_DIR}/node{}/cpulist", node.id), what, "");
+                node.cpus = CpuList::new(own);
+            }
+        }
     }
 
     /// Initiators and figures of the first access class that has initiators with CPUs: what

@@ -67,6 +67,18 @@ fn the_machine_this_runs_on() {
 }
 
 #[test]
+fn a_cpu_that_two_nodes_claim_stays_with_the_first() {
+    const NODE: &str = "sys/devices/system/node";
+    let root = tree::unpack_text(&format!(
+        "{NODE}/node0/meminfo: MemTotal: 7 kB\\n\n{NODE}/node0/cpulist: 0,7\n{NODE}/node1/cpulist: 7\n"
+    ));
+    let (machine, problems) = Machine::discover(root.path()).unwrap();
+    assert_eq!(machine.cpus(), [(0, NodeId(0)), (7, NodeId(0))]);
+    assert!(problems.iter().any(|problem| problem.what.starts_with("CPUs 7 are another")));
+    assert_eq!(Machine::from_toml(&machine.to_toml()).unwrap(), machine);
+}
+
+#[test]
 fn a_root_that_is_none_is_an_error_that_says_so() {
     let root = tree::unpack_text("etc/hostname: nowhere\n");
     let error = Machine::discover(root.path()).unwrap_err();
