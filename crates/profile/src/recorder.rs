@@ -27,11 +27,8 @@ pub const KEPT_MAX: usize = 1 << 17;
 /// Cells of accesses that are kept unless told otherwise: 104 bytes each.
 pub const CELLS_MAX: usize = 1 << 20;
 
-/// Time slots of a run at most; 16 ms each at first, so they double after a minute.
+/// Time slots of a run at most; 1 ms each at first, so they double after 4 s.
 pub const SLOTS_MAX: u64 = 4096;
-
-/// Length of a time slot at first, nanoseconds: 16.8 ms.
-const SLOT_NS_FIRST: u64 = SLOT_NS_MIN << 4;
 
 /// Slots that are left when cells are too many; then objects are put together.
 const SLOTS_FEW: u64 = 64;
@@ -103,7 +100,7 @@ impl Recorder {
     pub fn new(config: RecorderConfig) -> Recorder {
         let whole = Phase { run: 0, process: None, name: "A".into(), start_ns: 0, end_ns: 1 };
         let ended = Profile {
-            slot_ns: SLOT_NS_FIRST,
+            slot_ns: SLOT_NS_MIN,
             runs: vec![Run::default()],
             phases: vec![whole],
             ..Profile::default()
@@ -114,7 +111,7 @@ impl Recorder {
             sites: HashMap::new(),
             live: HashMap::new(),
             shared: HashMap::new(),
-            slot_ns: SLOT_NS_FIRST,
+            slot_ns: SLOT_NS_MIN,
             compact_due: config.limit_bytes.saturating_mul(SLACK),
             period: (0.0, 0),
             phases_refused: 0,
@@ -246,7 +243,7 @@ impl Recorder {
         self.order();
         self.ended.detect_phases();
         self.ended.keep(self.config.limit_bytes);
-        self.ended.coarse.slots_doubled = (self.ended.slot_ns / SLOT_NS_FIRST).ilog2();
+        self.ended.coarse.slots_doubled = (self.ended.slot_ns / SLOT_NS_MIN).ilog2();
         self.ended
     }
 

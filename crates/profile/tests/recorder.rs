@@ -149,9 +149,9 @@ fn lives_and_accesses() {
     let expect = ["1: 1048576 10-40 10/10", "2: 2097152 20-100 0/0", "1: 1048576 50-100 10/0"];
     assert_eq!(shown(&profile), expect);
     assert_eq!(profile.objects.iter().map(|o| o.freed).collect::<Vec<_>>(), [1, 0, 0]);
-    // A MiB has 16 extents of 64 KiB; a slot is 2^24 ns.
+    // A MiB has 16 extents of 64 KiB; a slot is 2^20 ns.
     let seen = profile.accesses.last().unwrap();
-    assert_eq!((seen.extent, seen.slot, seen.samples, seen.threads), (15, 3, 1, 1));
+    assert_eq!((seen.extent, seen.slot, seen.samples, seen.threads), (15, 57, 1, 1));
     assert_eq!((seen.timed_reads, seen.read_ns, seen.cached), (10, 1000, Some(0)));
     assert_eq!((profile.processes[0].peak_bytes, profile.runs[0].sample_period), (3 * MIB, 10.0));
 }
@@ -227,9 +227,9 @@ fn phases_that_are_found() {
         recorder.sample(&sample(time_ms, (hot + 1) * MIB, AccessKind::Read));
     }
     let profile = end(recorder, 1200);
-    // A window has 64 samples, four slots of 17 ms: each change is found within one.
+    // A window has 64 samples, one a slot: each change is found within one.
     let phases = profile.phases.iter().map(|p| format!("{} {}", p.name, p.start_ns / 1_000_000));
-    assert_eq!(phases.collect::<Vec<_>>(), ["A 0", "B 335", "A 603", "B 872"]);
+    assert_eq!(phases.collect::<Vec<_>>(), ["A 0", "B 319", "A 575", "B 895"]);
 }
 
 #[test]

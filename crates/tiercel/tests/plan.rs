@@ -15,6 +15,7 @@ use tiercel_profile::plan::{Plan, PlannedPhase, PlannedPlace, read_plan, write_p
 const PROGRAM: &str = r#"
 #include <tiercel.h>
 #include <stdio.h>
+#include <unistd.h>
 #define BYTES (2ul << 20)
 %EDIT%
 __attribute__((noinline)) static char *make_grid(void) { return malloc(BYTES); }
@@ -29,6 +30,7 @@ int main(int argc, char **argv) {
         tiercel_phase("assemble");
         for (int i = 0; i < 4; i++)
             memset(grid[i], turn, BYTES);
+        usleep(20000); /* time for moves ahead of the next phase */
         tiercel_phase("solve");
         for (int i = 0; i < 4; i++)
             memset(table[i], turn, BYTES);
@@ -257,7 +259,7 @@ fn a_report_is_one_file_and_names_in_it_are_names() {
     let output = stage.tiercel(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let html = std::fs::read_to_string(stage.path("app.html")).unwrap();
-    for word in ["make_grid", "make_table", "app.c:6", "start", "xeonmax-hbm", "2MiB", "<svg"] {
+    for word in ["make_grid", "make_table", "app.c:7", "start", "xeonmax-hbm", "2MiB", "<svg"] {
         assert!(html.contains(word), "{word} is not in the report");
     }
     assert!(html.contains("&lt;script&gt;") && !html.contains("<script"), "a name became markup");
