@@ -29,8 +29,26 @@ const LOOKED_AT_MAX: usize = 16;
 pub(crate) struct Recording {
     recorder: Recorder,
     news: Vec<News>,
-    /// Most memory beside the objects so far, bytes.
-    untracked_bytes: u64,
+    most: Most,
+}
+
+/// The most that was seen at any look, bytes. What was freed stays with the program for a while, so
+/// the two are not held against each other at each look.
+#[derive(Default)]
+struct Most {
+    private_bytes: u64,
+    object_bytes: u64,
+}
+
+impl Most {
+    fn note(&mut self, private_bytes: u64, object_bytes: u64) {
+        self.private_bytes = self.private_bytes.max(private_bytes);
+        self.object_bytes = self.object_bytes.max(object_bytes);
+    }
+
+    fn untracked_bytes(&self) -> u64 {
+        self.private_bytes.saturating_sub(self.object_bytes)
+    }
 }
 
 impl Recording {
@@ -48,7 +66,7 @@ impl Recording {
             sees_dirtied: sampler.is_some_and(|sampler| sampler.sees().dirtied),
             ..config
         };
-        Recording { recorder: Recorder::new(config), news: Vec::new(), untracked_bytes: 0 }
+        Recording { recorder: Recorder::new(config), news: Vec::new(), most: Most::default() }
     }
 
     /// Takes what the ledger has to tell.
@@ -92,7 +110,7 @@ impl Recording {
                 throttled: samples.throttled,
                 blind: samples.blind,
                 phases_refused: 0,
-                untracked_bytes: self.untracked_bytes,
+                untracked_bytes: self.most.untracked_bytes(),
                 sampling_ns: summary.spent.theirs_ns,
             },
             ..Run::default()
@@ -112,13 +130,13 @@ impl Daemon {
     /// Looks how much memory programs have beside their objects.
     pub(crate) fn note_untracked(&mut self) {
         let Some(recording) = &mut self.recording else { return };
-        let beside = |client: &Client| {
-            let objects = self.ledger.tracked_bytes(client.pid).map_or(0, |bytes| bytes.0);
+        let (mut private, mut objects) = (0, 0);
+        for client in self.clients.values().take(LOOKED_AT_MAX) {
             let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid));
-            status.map_or(0, |status| private_bytes(&status)).saturating_sub(objects)
-        };
-        let sum = self.clients.values().take(LOOKED_AT_MAX).map(beside).sum();
-        recording.untracked_bytes = recording.untracked_bytes.max(sum);
+            private += status.map_or(0, |status| private_bytes(&status));
+            objects += self.ledger.tracked_bytes(client.pid).map_or(0, |bytes| bytes.0);
+        }
+        recording.most.note(private, objects);
     }
 }
 
@@ -208,5 +226,14 @@ mod tests {
                       9000 kB\nRssShmem:\t     100 kB\nRssAnon\nRssShmem: many\n";
         assert_eq!(private_bytes(status), 2140 * 1024);
         assert_eq!(private_bytes(""), 0);
+    }
+
+    #[test]
+    fn what_was_freed_and_is_still_there_is_not_beside_the_objects() {
+        let mut most = Most::default();
+        for (all, objects) in [(10, 100), (103, 100), (103, 20), (0, 0)] {
+            most.note(all, objects);
+        }
+        assert_eq!(most.untracked_bytes(), 3);
     }
 }

@@ -118,8 +118,8 @@ pub struct Seen {
     pub blind: u64,
     /// Phase entries beyond the limit; the phase before them lasts longer.
     pub phases_refused: u64,
-    /// Most memory that the processes had beside the objects, bytes: stacks, data of modules, the
-    /// runtime's own. It is not known where objects are not touched; then this is too little.
+    /// How much more memory the processes had at most than objects at most, bytes: stacks, data of
+    /// modules, the runtime's own. Where objects are not touched this is too little.
     #[serde(default)]
     pub untracked_bytes: u64,
     /// Time that sampling took from the programs, nanoseconds, as the sampler reckons; of all
