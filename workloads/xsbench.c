@@ -9,12 +9,13 @@
  */
 #include "team.h"
 
-enum { TOTAL_MIB, NUCLIDES, LOOKUPS, THREADS, SEED, CORRUPT };
+enum { TOTAL_MIB, NUCLIDES, LOOKUPS, LAST, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
     [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
     [NUCLIDES] = {"nuclides", 68, "nuclides: 68 is XSBench's small problem, 355 its large one"},
     [LOOKUPS] = {"lookups", 1000000, "macroscopic lookups"},
+    [LAST] = {"last", 0, "1: the index grid is made and cleared first, what is hot last"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of grids and lookups"},
     [CORRUPT] = {"corrupt", 0, "1: spoil the index grid, to see that the check sees it"},
@@ -244,11 +245,17 @@ static void check_share(struct member *member) {
 
 static void build(struct problem *p, uint64_t bytes) {
     uint64_t all = p->nuclides * p->points, state = seeded(options[SEED].value, UINT64_MAX);
+    if (options[LAST].value) {
+        p->index_grid = make_index_grid(bytes);
+        memset(p->index_grid, 0, bytes);
+    }
     p->nuclide_grid = make_nuclide_grid(all * sizeof(struct point));
     fill_nuclide_grid(p, &state);
     p->energies = make_energies(all * sizeof(double));
     fill_energies(p);
-    p->index_grid = make_index_grid(bytes);
+    if (p->index_grid == NULL) {
+        p->index_grid = make_index_grid(bytes);
+    }
     fill_index_grid(p);
     fill_materials(p, &state);
     for (uint64_t i = 0; options[CORRUPT].value && i < all * p->nuclides; i += 7) {
