@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::bench::plan::{Fingerprints, expand};
+use crate::bench::{asked_for, chosen};
 use crate::topology::{Size, Topology};
 use anyhow::bail;
 use std::fs;
@@ -153,6 +154,21 @@ fn what_is_there_is_not_made_again() {
     assert_eq!(made, ["a/first-touch/50%", "a/lru/25%", "b/lru/50%"]);
     assert!(lines[0].contains("is damaged"), "{lines:#?}");
     assert!(path("a/lru/25%").with_extension("json.corrupt").exists());
+}
+
+#[test]
+fn a_part_of_the_runs_leaves_the_others_in_the_tables() {
+    let mut lab = Lab::new();
+    let all = lab.runs.clone();
+    let part = |lab: &mut Lab, only: &str| {
+        lab.runs = chosen(&all, &[only.to_owned()]);
+        let keys = asked_for(&all, &lab.runs, &lab.store);
+        lab.go(&mut Scripted::default(), false);
+        keys.len()
+    };
+    assert_eq!(part(&mut lab, "a/lru"), 3, "two, and the run that sizes them");
+    assert_eq!(part(&mut lab, "b/"), 3 + 5);
+    assert_eq!(part(&mut lab, "a/"), 10);
 }
 
 #[test]

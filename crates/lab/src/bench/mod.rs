@@ -77,13 +77,14 @@ pub fn bench(
     let acceleration = if experiment.timed { Acceleration::Tcg } else { options.acceleration };
     let guest = Guest::prepare(&Cache::of_user()?, acceleration, note)?;
     let prints = programs.fingerprints(&experiment, &guest, plugin.as_deref())?;
-    let runs = chosen(expand(&experiment, &places, &prints)?, &options.only);
+    let all = expand(&experiment, &places, &prints)?;
+    let runs = chosen(&all, &options.only);
     ensure!(!runs.is_empty(), "no run's name contains {}", options.only.join(" or "));
     let store = Store::open(&options.results)?;
     store.keep_manifest(&Manifest {
         name: experiment.name.clone(),
         what: experiment.what.clone(),
-        keys: runs.iter().map(|run| run.key.clone()).collect(),
+        keys: asked_for(&all, &runs, &store),
     })?;
     let drive = Drive {
         experiment: &experiment,
@@ -172,13 +173,19 @@ fn places(experiment: &Experiment) -> Result<Vec<Place>> {
     experiment.machines.iter().map(place).collect()
 }
 
+/// Keys of the runs that are asked for now, and of those that were before.
+fn asked_for(all: &[Run], now: &[Run], store: &Store) -> Vec<String> {
+    let is_asked = |run: &&Run| now.iter().any(|one| one.key == run.key) || store.knows(&run.key);
+    all.iter().filter(is_asked).map(|run| run.key.clone()).collect()
+}
+
 /// Runs that `only` names, and those whose peaks they need.
-fn chosen(runs: Vec<Run>, only: &[String]) -> Vec<Run> {
+fn chosen(runs: &[Run], only: &[String]) -> Vec<Run> {
     let named = |run: &Run| {
         let label = run.cell.label();
         only.is_empty() || only.iter().any(|part| label.contains(part.as_str()))
     };
-    let needed: Vec<String> =
-        runs.iter().filter(|run| named(run)).filter_map(|run| run.sized_by.clone()).collect();
-    runs.into_iter().filter(|run| named(run) || needed.contains(&run.key)).collect()
+    let needed: Vec<&String> =
+        runs.iter().filter(|run| named(run)).filter_map(|run| run.sized_by.as_ref()).collect();
+    runs.iter().filter(|run| named(run) || needed.contains(&&run.key)).cloned().collect()
 }

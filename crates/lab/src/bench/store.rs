@@ -28,7 +28,7 @@ pub struct Manifest {
     pub name: String,
     /// What it shall show.
     pub what: String,
-    /// Keys of all its runs, in order.
+    /// Keys of its runs that were asked for so far, in order.
     pub keys: Vec<String>,
 }
 
@@ -54,6 +54,11 @@ impl Store {
     /// What is known of a run that failed.
     pub fn failure(&self, key: &str, note: &mut dyn FnMut(&str)) -> Result<Option<Failure>> {
         self.read(&self.path(key, "failed.json"), note)
+    }
+
+    /// Whether a run finished or failed.
+    pub fn knows(&self, key: &str) -> bool {
+        ["json", "failed.json"].iter().any(|ending| self.path(key, ending).exists())
     }
 
     /// Keeps a finished run; what was known of earlier failures is gone.
