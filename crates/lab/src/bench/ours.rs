@@ -50,8 +50,10 @@ impl Agent {
         }
         if let Method::Planned { .. } = spec.method {
             words.extend(["--plan".to_owned(), path_text(&self.plan())]);
-            // Nobody decides by what they would see.
-            words.extend(["--sampler", "none"].map(str::to_owned));
+            if !spec.run.iter().any(|word| word == "--adapt") {
+                // Nobody decides by what they would see.
+                words.extend(["--sampler", "none"].map(str::to_owned));
+            }
         }
         words.extend(spec.run.iter().cloned());
         words.push("--".to_owned());
