@@ -12,6 +12,7 @@
  */
 #include "heap.h"
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -39,6 +40,7 @@ _Static_assert((UNIT >> SLICE_SHIFT) * sizeof(void *) % TCL_PAGE == 0, "opened b
 #define PURGE_BATCH 16
 #define PURGE_ROUNDS 64
 #define DIRT_FREE ((size_t)(4 << 20) / TCL_PAGE) /* this much dirt is not worth a thought */
+#define MAKE_WAY_FROM ((size_t)(1 << 20) / TCL_PAGE)
 
 struct bins {
     uint64_t map[(BINS + 63) / 64]; /* bit set: bin not empty */
@@ -490,10 +492,10 @@ void tcl_pages_trim(struct run *run, size_t total) {
 /* ---- Purge ------------------------------------------------------------------------------------
  */
 
-/* Unlinks the biggest dirty run of any arena as RUN_PURGING. */
-static struct run *pick_dirty(void) {
+/* Unlinks the biggest dirty run of the arenas from `first` up to `end` as RUN_PURGING. */
+static struct run *pick_dirty(unsigned first, unsigned end) {
     struct run *best = NULL, *run;
-    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+    for (unsigned k = first; k < end; k++)
         if ((run = find_biggest(&arenas[k].dirty)) && (!best || run->total > best->total))
             best = run;
     if (best) {
@@ -505,6 +507,32 @@ static struct run *pick_dirty(void) {
     return best;
 }
 
+/* Clears dirty runs of those arenas, the biggest first, until it is `pages` OS pages or more. Under
+ * the lock, which it lets go meanwhile. */
+static void clear_dirt(unsigned first, unsigned end, size_t pages, int rounds) {
+    for (bool failed = false; pages > 0 && rounds > 0 && !failed; rounds--) {
+        struct run *batch[PURGE_BATCH];
+        int count = 0;
+        while (count < PURGE_BATCH && pages > 0 &&
+               (batch[count] = pick_dirty(first, end)) != NULL) {
+            size_t total = batch[count++]->total;
+            pages -= total < pages ? total : pages;
+        }
+        if (count == 0)
+            return;
+        heap_unlock(&tcl_heap_lock);
+        bool clean[PURGE_BATCH];
+        for (int i = 0; i < count; i++)
+            clean[i] = tcl_os_clear(page_address(number_of(batch[i])),
+                                    (size_t)batch[i]->total << PAGE_SHIFT) == 0;
+        heap_lock(&tcl_heap_lock);
+        for (int i = 0; i < count; i++) {
+            insert_free(number_of(batch[i]), batch[i]->total, clean[i] ? RUN_CLEAN : RUN_DIRTY);
+            failed |= !clean[i]; /* locked memory: it stays dirty */
+        }
+    }
+}
+
 void tcl_pages_purge(bool all) {
     int saved = errno;
     tcl_purge_due = false;
@@ -512,30 +540,20 @@ void tcl_pages_purge(bool all) {
     size_t idle = all ? pages_dirty : pages_dirty_low, keep = pages_dirty - idle;
     if (!all && keep < DIRT_FREE)
         keep = DIRT_FREE;
-    for (int round = 0; round < PURGE_ROUNDS || all; round++) {
-        struct run *batch[PURGE_BATCH];
-        int count = 0;
-        while (count < PURGE_BATCH && pages_dirty > keep && (batch[count] = pick_dirty()) != NULL)
-            count++;
-        if (count == 0)
-            break;
-        heap_unlock(&tcl_heap_lock);
-        bool clean[PURGE_BATCH];
-        for (int i = 0; i < count; i++)
-            clean[i] = tcl_os_clear(page_address(number_of(batch[i])),
-                                    (size_t)batch[i]->total << PAGE_SHIFT) == 0;
-        heap_lock(&tcl_heap_lock);
-        bool failed = false;
-        for (int i = 0; i < count; i++) {
-            insert_free(number_of(batch[i]), batch[i]->total, clean[i] ? RUN_CLEAN : RUN_DIRTY);
-            failed |= !clean[i]; /* locked memory: it stays dirty */
-        }
-        if (failed)
-            break;
-    }
+    if (pages_dirty > keep)
+        clear_dirt(0, TCL_ARENAS_MAX, pages_dirty - keep, all ? INT_MAX : PURGE_ROUNDS);
     pages_dirty_low = pages_dirty;
     window_end_ms = now_ms() + PURGE_WINDOW_MS;
     heap_unlock(&tcl_heap_lock);
+    errno = saved;
+}
+
+void tcl_pages_make_way(unsigned k, const struct run *run) {
+    size_t fresh = run->total - run->touched;
+    if (fresh < MAKE_WAY_FROM || arenas[k].node < 0 || !has_runs(&arenas[k].dirty))
+        return;
+    int saved = errno;
+    clear_dirt(k, k + 1, fresh, PURGE_ROUNDS);
     errno = saved;
 }
 

@@ -144,6 +144,11 @@ TCL_HIDDEN void tcl_pages_trim(struct run *run, size_t total);
 /* Purges what is due; `all`: everything. Takes the lock itself; callers do not hold it. */
 TCL_HIDDEN void tcl_pages_purge(bool all);
 
+/* A run of arena k that was just taken will touch fresh memory of the arena's node: as much that is
+ * free and still resident there goes first, where that is a MiB or more. Under the lock, which it
+ * lets go meanwhile. */
+TCL_HIDDEN void tcl_pages_make_way(unsigned k, const struct run *run);
+
 /* Calls `visit` for every run of whatever state. Under the lock. */
 TCL_HIDDEN void tcl_pages_each(void (*visit)(struct run *, void *), void *context);
 

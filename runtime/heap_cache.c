@@ -224,6 +224,8 @@ void tcl_cache_flush(void) {
 static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
     heap_lock(&tcl_heap_lock);
     struct run *run = tcl_pages_take(k, total, align, take);
+    if (run)
+        tcl_pages_make_way(k, run);
     heap_unlock(&tcl_heap_lock);
     if (tcl_unlikely(tcl_purge_due))
         tcl_pages_purge(false);
@@ -410,6 +412,8 @@ static struct run *take_growing(unsigned k, size_t pages) {
         return take_cached(k, class_of(pages + pages / 4));
     heap_lock(&tcl_heap_lock);
     struct run *run = tcl_pages_take_growing(k, pages, room_to_grow(pages));
+    if (run)
+        tcl_pages_make_way(k, run);
     heap_unlock(&tcl_heap_lock);
     if (tcl_unlikely(tcl_purge_due))
         tcl_pages_purge(false);

@@ -10,6 +10,31 @@
 #define FAST_BYTES (8 * MIB)
 #define OBJECTS 40
 
+/* Too little to be purged for its own sake. */
+#define SMALL (3 * MIB)
+
+/* OS pages of memory that is resident, freed or not. */
+static size_t resident(char *p, size_t bytes) {
+    static unsigned char map[SMALL / TCL_PAGE];
+    uintptr_t start = (uintptr_t)p & ~(uintptr_t)(TCL_PAGE - 1);
+    CHECK(mincore((void *)start, bytes, map) == 0, "mincore");
+    size_t count = 0;
+    for (size_t i = 0; i < bytes / TCL_PAGE; i++)
+        count += map[i] & 1;
+    return count;
+}
+
+/* What is free and still takes room of a node makes way for a large object there. */
+static void make_way(void) {
+    char *small = malloc(SMALL), *kept = small;
+    memset(small, 1, SMALL);
+    free(small);
+    CHECK(resident(kept, SMALL) > 0, "purged at once: this test sees nothing");
+    char *large = malloc(16 * MIB);
+    CHECK(large && resident(kept, SMALL) == 0, "%lu", resident(kept, SMALL));
+    hazard_sink = large;
+}
+
 static int hosted(void) {
     void *before = malloc(3 * MIB); /* while the kernel places: arena unknown */
     raise(SIGSTOP);                 /* the daemon fills the control page in */
@@ -21,6 +46,7 @@ static int hosted(void) {
     }
     for (int i = 0; i < 200000; i++)
         hazard_sink = malloc(100);
+    make_way();
     hazard_sink = before;
     return 0;
 }
