@@ -157,6 +157,20 @@ fn lives_and_accesses() {
 }
 
 #[test]
+fn births_and_deaths_of_one_millisecond_keep_their_order() {
+    let mut recorder = recorder();
+    born(&mut recorder, 8 * MIB, MIB, 1, 10);
+    born(&mut recorder, MIB, MIB, 2, 10);
+    gone(&mut recorder, 8 * MIB, MIB, 10);
+    born(&mut recorder, 4 * MIB, MIB, 3, 10);
+    let profile = end(recorder, 10);
+    let sites: Vec<u64> = profile.objects.iter().map(|o| profile.site_of(o).hash).collect();
+    assert_eq!(sites, [1, 2, 3]);
+    let [first, second, third] = &profile.objects[..] else { panic!("three") };
+    assert!(second.birth_ns < first.death_ns && first.death_ns < third.birth_ns);
+}
+
+#[test]
 fn samples_that_come_late_find_the_dead() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, MIB, 1, 10);
