@@ -368,7 +368,8 @@ impl Paths {
             }
             at
         };
-        let mut at = at_least(&best, 0, &|_| 0.0);
+        // What gains nothing is last: H2M III-D2 leaves out what has no positive V.
+        let mut at = at_least(&best, K - 1, &|_| 0.0);
         let value = best[at];
         choice[segments.end - 1] = at as u8;
         for segment in (segments.start..segments.end - 1).rev() {
