@@ -96,15 +96,16 @@ static size_t count_of(const struct vmem_region *region) {
     return region->bytes >> region->shift;
 }
 
-/* Of the program's own; those under the heap are none of its business. */
+/* The first by address of the program's own; those under the heap are none of its business. */
 static struct vmem_region *region_over(uintptr_t start, size_t bytes) {
+    struct vmem_region *first = NULL;
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
         if (region->start && !region->is_heap && start < region->start + region->bytes &&
-            region->start < start + bytes)
-            return region;
+            region->start < start + bytes && (!first || region->start < first->start))
+            first = region;
     }
-    return NULL;
+    return first;
 }
 
 /* ---- Vpages of a vregion --------------------------------------------------------------------- */
