@@ -209,7 +209,7 @@ static char *one_that_moved(bool can_move) {
     for (int i = 0; i < OBJECTS; i++)
         all[i] = memset(aligned_alloc(4096, 8 * 4096), 7, 8 * 4096);
     for (int i = 0; !found; i = (i + 1) % OBJECTS)
-        if (!can_move || is_shared(all[i]))
+        if (!can_move || (is_shared(all[i]) && is_shared(all[i] + 7 * 4096))) /* not a part of it */
             found = all[i];
     for (int i = 0; i < OBJECTS; i++)
         if (all[i] != found)
