@@ -116,7 +116,8 @@ void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, in
 
 /* As munmap. The calls from here on answer 0, or -1 and errno: EINVAL (no vregion, no such bounds),
  * ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not to be had here), EBUSY (somebody
- * else's userfaultfd is on it). */
+ * else's userfaultfd is on it), EFAULT (the program mapped something else there, or set rights, by
+ * a system call that the runtime does not see). */
 int tiercel_vregion_release(void *addr, size_t bytes);
 
 /* Moves what is there to `node`, by the kernel's number, and keeps it there. */

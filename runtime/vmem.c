@@ -96,15 +96,16 @@ static size_t count_of(const struct vmem_region *region) {
     return region->bytes >> region->shift;
 }
 
-/* Of the program's own; those under the heap are none of its business. */
+/* The first by address of the program's own; those under the heap are none of its business. */
 static struct vmem_region *region_over(uintptr_t start, size_t bytes) {
+    struct vmem_region *first = NULL;
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
         if (region->start && !region->is_heap && start < region->start + region->bytes &&
-            region->start < start + bytes)
-            return region;
+            region->start < start + bytes && (!first || region->start < first->start))
+            first = region;
     }
-    return NULL;
+    return first;
 }
 
 /* ---- Vpages of a vregion --------------------------------------------------------------------- */
@@ -193,23 +194,32 @@ size_t vmem_alike(const struct vmem_region *region, size_t first, size_t count) 
     return same;
 }
 
-static void make_private(struct vmem_region *region, size_t first, size_t count) {
-    size_t bytes = count * vmem_vpage(region), step = vmem_vpage(region) / TCL_PAGE;
-    char *at = (char *)region->start + first * vmem_vpage(region);
-    vmem_place home = vmem_home(region, first);
+static bool map_private(char *at, vmem_place home, size_t bytes, int prot) {
     char *from = vmem_private(home);
-    int prot = vmem_prot(region, first), usual = PROT_READ | PROT_WRITE;
-    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    int usual = PROT_READ | PROT_WRITE, flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     bool is_ready = prot == usual || !syscall(SYS_mprotect, from, bytes, prot);
     void *got = is_ready ? tcl_os_mremap(from, bytes, bytes, flags, at) : MAP_FAILED;
     if (prot != usual)
         syscall(SYS_mprotect, from, bytes, usual);
-    if (got != at) { /* out of mappings: the child does without rather than share */
+    if (got != at) /* out of mappings: the child does without rather than share */
         syscall(SYS_madvise, at, bytes, MADV_DONTFORK);
-        region->is_private = false;
-        return;
+    return got == at;
+}
+
+/* What the program took away by itself is left alone. */
+static void make_private(struct vmem_region *region, size_t first, size_t count) {
+    size_t bytes = count * vmem_vpage(region), step = vmem_vpage(region) / TCL_PAGE;
+    char *start = (char *)region->start + first * vmem_vpage(region);
+    vmem_place home = vmem_home(region, first);
+    bool is_so, is_done = true;
+    for (size_t done = 0, part; done < bytes; done += part) {
+        vmem_place here = home + done / TCL_PAGE;
+        part = vmem_look((uintptr_t)start + done, bytes - done, here, VMEM_ANY_RIGHTS, &is_so);
+        if (is_so)
+            is_done &= map_private(start + done, here, part, vmem_prot(region, first));
     }
-    for (size_t i = 0; i < count; i++)
+    region->is_private &= is_done;
+    for (size_t i = 0; is_done && i < count; i++)
         region->home[first + i] = (home + i * step) | VMEM_FORKED;
 }
 
@@ -219,6 +229,7 @@ void tcl_vmem_before_fork(void) {
     vmem_lock();
     vmem_after_children();
     vmem_drop_twins();
+    vmem_look_open();
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
         size_t count = region->start && !region->is_private ? count_of(region) : 0;
@@ -229,6 +240,7 @@ void tcl_vmem_before_fork(void) {
                 make_private(region, first, run);
         }
     }
+    vmem_look_close();
     vmem_freeze();
     vmem_watch_children();
 }
@@ -283,6 +295,19 @@ static struct vmem_region *isolate(struct vmem_region *region, uintptr_t start, 
     return region_over(from, 1);
 }
 
+/* What the program took away by itself may be mapped elsewhere: nobody else gets its places. */
+static void leave_what_left(struct vmem_region *region) {
+    size_t vpage = vmem_vpage(region);
+    vmem_look_open();
+    for (size_t i = 0, run; i < count_of(region); i += run) {
+        uintptr_t at = region->start + i * vpage;
+        run = vmem_run(region, region->home, i, count_of(region) - i);
+        if (region->home[i] && !vmem_is_shown(at, run * vpage, region->home[i], VMEM_ANY_RIGHTS))
+            memset(&region->home[i], 0, run * sizeof(vmem_place));
+    }
+    vmem_look_close();
+}
+
 static void forget(struct vmem_region *region) {
     give_homes(region, 0, count_of(region));
     tcl_os_munmap(region->home, table_bytes((size_t)(region->twin - region->home)));
@@ -306,6 +331,7 @@ bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
         region = isolate(region, start, start + bytes);
         is_cut = region != NULL;
         if (is_cut) { /* first out of sight, then given to others */
+            leave_what_left(region);
             tcl_os_mmap((void *)region->start, region->bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
             forget(region);

@@ -51,6 +51,7 @@ struct vmem_segment {
     size_t taken_pages;
     size_t hint; /* where the search for room begins, OS pages */
     int node;
+    uint64_t inode;    /* of the memfd */
     uint32_t number;   /* the pool server's; 0: of our own making */
     bool is_frozen;    /* a child may map it: nothing of it is ever reused or scrubbed */
     bool is_emulated;  /* there is no such node */
@@ -128,6 +129,17 @@ TCL_HIDDEN void vmem_tell(uint32_t number, bool is_shared);
  * and the kernel would end it. (vmem_room.c) */
 TCL_HIDDEN bool vmem_is_room(size_t bytes);
 
+/* ---- What is mapped (vmem_look.c) ------------------------------------------------------------ */
+
+#define VMEM_ANY_RIGHTS (-1)
+/* Opens and closes what looking needs; without it only holes are seen. */
+TCL_HIDDEN void vmem_look_open(void), vmem_look_close(void);
+/* Bytes from `at`, at most `bytes`, of which all show `place` (0: private memory of no file) with
+ * these rights, or all do not: *is_so. */
+TCL_HIDDEN size_t vmem_look(uintptr_t at, size_t bytes, vmem_place place, int prot, bool *is_so);
+/* All of it does; else errno is EFAULT. */
+TCL_HIDDEN bool vmem_is_shown(uintptr_t at, size_t bytes, vmem_place place, int prot);
+
 /* ---- Tracking of writes (vmem_track.c) ------------------------------------------------------- */
 
 struct vmem_range {
@@ -157,13 +169,12 @@ TCL_HIDDEN bool vmem_is_unwritten(uintptr_t start, size_t bytes);
 /* Holds up every write to such a mapping, and if it was written since vmem_track, or *is_alike is
  * false, every access; then *is_alike is false afterwards. False: it cannot be had. */
 TCL_HIDDEN bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike);
-/* The same as vmem_hold for a private mapping, of a file or of none, whose memory is found at
- * `aside` from then on. */
-TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file);
-/* Undoes it: what is aside is in the mapping again, and nobody is held. Where a process has as many
- * mappings as it may, nothing can be mapped back, and it is copied. False: there was no memory for
- * that in 10 s; who touches it waits. */
-TCL_HIDDEN bool vmem_put_back(uintptr_t start, size_t bytes, void *aside);
+/* Holds up every write to a private mapping, which need not be tracked. */
+TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes);
+/* True when it held up all writes to all of it until now: nobody mapped or emptied a part anew. */
+TCL_HIDDEN bool vmem_is_held_private(uintptr_t start, size_t bytes);
+/* Copies from a mapping that somebody may unmap meanwhile: then false, and some of it came. */
+TCL_HIDDEN bool vmem_read(void *to, const void *from, size_t bytes);
 /* No write is noted any longer, nobody is held. */
 TCL_HIDDEN void vmem_untrack(uintptr_t start, size_t bytes);
 /* Lets all wait no longer. */

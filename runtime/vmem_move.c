@@ -32,6 +32,14 @@
  * Only direct memory access goes round the mapping: a device that was told to write to A (O_DIRECT)
  * writes to A. Such buffers must not be vregions that move.
  *
+ * Private memory (of the heap, or after a fork) is copied once, in 5: meanwhile who writes waits.
+ *
+ * The program may unmap, remap or protect T by a system call that the runtime does not see. So T is
+ * looked at before 1, before 4 and before 6 (vmem_look.c), and what is not as it was made is left
+ * alone; and T itself is read by the kernel, which then says so. Between the last look and 6 lie
+ * two system calls: what is taken away just there is switched all the same. The kernel has no call
+ * that does both.
+ *
  * Signals are blocked from 4 to 6: a handler in this thread that touches T would wait for itself.
  * No lock of the allocator or of libc is taken: whoever holds one may be waiting in 4.
  *
@@ -59,9 +67,9 @@
 
 #define ASKED_MAX 512u
 
-/* Room for a piece at any offset from a multiple of 2 MiB, twice. */
+/* Room for a piece at any offset from a multiple of 2 MiB. */
 #define STAGE_BYTES (VMEM_PIECE + VMEM_UNIT)
-static char *stage_base, *aside_base;
+static char *stage_base;
 
 /* One run of vpages on its way. */
 struct trip {
@@ -69,9 +77,11 @@ struct trip {
     size_t bytes;
     char *from; /* where A is read: T itself, as long as nobody is held, or its shared window */
     char *stage;
-    size_t again;  /* bytes copied again in this round */
-    bool is_whole; /* one entry of the page table */
-    bool is_alike; /* the stage holds what it held when it was protected, if it is whole */
+    size_t again;      /* bytes copied again in this round */
+    bool is_program_s; /* `from` is T, which the program may take away while it is read */
+    bool is_lost;      /* it did */
+    bool is_whole;     /* one entry of the page table */
+    bool is_alike;     /* the stage holds what it held when it was protected, if it is whole */
 };
 
 /* Past the caches: what moves is not what is used next. */
@@ -93,18 +103,18 @@ static void copy(char *to, const char *from, size_t bytes) {
 #endif
 }
 
-static void copy_range(struct vmem_range range, void *context) {
-    struct trip *trip = context;
-    size_t at = range.start - trip->start, bytes = range.end - range.start;
-    copy(trip->stage + at, trip->from + at, bytes);
-    trip->again += bytes;
+/* What is the program's is read by the kernel, at 0.3 us an OS page more, because that can fail. */
+static void fetch(struct trip *trip, size_t at, size_t bytes) {
+    if (!trip->is_program_s)
+        copy(trip->stage + at, trip->from + at, bytes);
+    else if (!vmem_read(trip->stage + at, trip->from + at, bytes))
+        trip->is_lost = true;
 }
 
-/* Makes two places alike without dirtying what is alike already. */
-static void copy_what_differs(char *to, const char *from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += TCL_PAGE)
-        if (memcmp(to + i, from + i, TCL_PAGE) != 0)
-            memcpy(to + i, from + i, TCL_PAGE);
+static void copy_range(struct vmem_range range, void *context) {
+    struct trip *trip = context;
+    fetch(trip, range.start - trip->start, range.end - range.start);
+    trip->again += range.end - range.start;
 }
 
 size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t first,
@@ -118,15 +128,15 @@ size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t
 
 /* A piece of address space with the place that T's offset from 2 MiB has: page tables then move
  * whole. */
-static char *open_stage(char **base, uintptr_t like) {
-    if (!*base) {
+static char *open_stage(uintptr_t like) {
+    if (!stage_base) {
         char *at = tcl_os_mmap(NULL, STAGE_BYTES + VMEM_UNIT, PROT_NONE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED)
             return NULL;
-        *base = (char *)(((uintptr_t)at + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT);
+        stage_base = (char *)(((uintptr_t)at + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT);
     }
-    return *base + like % VMEM_UNIT;
+    return stage_base + like % VMEM_UNIT;
 }
 
 static void close_stage(char *at, size_t bytes) {
@@ -171,6 +181,11 @@ static bool is_ours_alone(vmem_place home) {
     return !home || home & VMEM_FORKED;
 }
 
+/* T shows A, with the rights it is to have: nobody mapped something else there. */
+static bool is_still(const struct vmem_region *region, const struct trip *trip, vmem_place home) {
+    return vmem_is_shown(trip->start, trip->bytes, home, region->prot);
+}
+
 bool vmem_is_alone(void) {
     struct stat tasks; /* proc counts a link for each thread */
     return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
@@ -185,50 +200,53 @@ static bool hold_whole(struct trip *trip) {
     return true;
 }
 
-/* Steps 4 and 5. 0 or an errno; then nothing is held. What was private is found aside from then
- * on. */
-static int hold(struct trip *trip, vmem_place home, char **aside) {
-    if (!is_ours_alone(home))
-        trip->from = vmem_shared(home);
+/* Steps 4 and 5. 0 or an errno; then nothing is held. */
+static int hold(struct trip *trip, vmem_place home) {
+    if (is_ours_alone(home)) {
+        if (!vmem_hold_private(trip->start, trip->bytes))
+            return EBUSY;
+        fetch(trip, 0, trip->bytes);
+        return 0;
+    }
+    trip->from = vmem_shared(home);
+    trip->is_program_s = false;
     if (trip->is_whole)
         return hold_whole(trip) ? 0 : EBUSY;
-    if (!is_ours_alone(home))
-        return vmem_hold(trip->start, trip->bytes, copy_range, trip) ? 0 : EBUSY;
-    *aside = open_stage(&aside_base, trip->start);
-    if (!*aside)
-        return ENOMEM;
-    if (!vmem_hold_private(trip->start, trip->bytes, *aside, home != 0)) {
-        close_stage(*aside, trip->bytes);
-        return EBUSY;
-    }
-    copy_what_differs(trip->stage, *aside, trip->bytes);
-    return 0;
+    return vmem_hold(trip->start, trip->bytes, copy_range, trip) ? 0 : EBUSY;
+}
+
+/* T was what it is to be all the time since it was held, as far as it can be seen. */
+static bool is_unchanged(const struct vmem_region *region, const struct trip *trip, vmem_place home,
+                         bool is_held) {
+    bool is_so = !trip->is_lost && (!is_held || !is_ours_alone(home) ||
+                                    vmem_is_held_private(trip->start, trip->bytes));
+    errno = EFAULT;
+    return is_so && is_still(region, trip, home);
 }
 
 /* Steps 4 to 6, or what of them is needed. 0 or an errno; then T shows what it did before. */
 static int commit(const struct vmem_region *region, struct trip *trip, vmem_place home,
                   bool is_tracked) {
-    char *mapping = (char *)trip->start, *aside = NULL;
+    char *mapping = (char *)trip->start;
     if (region->prot != (PROT_READ | PROT_WRITE) &&
         syscall(SYS_mprotect, trip->stage, trip->bytes, region->prot))
         return errno;
-    int error = is_tracked ? hold(trip, home, &aside) : 0;
+    if (trip->is_lost || !is_still(region, trip, home))
+        return EFAULT;
+    int error = is_tracked ? hold(trip, home) : 0;
     if (error)
         return error;
     /* No hole is left that somebody else's mapping could come into. It fails before it unmaps
      * anything, for want of mappings. */
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
-    if (tcl_os_mremap(trip->stage, trip->bytes, trip->bytes, flags, mapping) != mapping) {
+    if (!is_unchanged(region, trip, home, is_tracked) ||
+        tcl_os_mremap(trip->stage, trip->bytes, trip->bytes, flags, mapping) != mapping) {
         error = errno;
-        if (aside && !vmem_put_back(trip->start, trip->bytes, aside))
-            aside_base = aside = NULL; /* it is kept, where nobody finds it */
-        else if (!aside && is_tracked)
+        if (is_tracked)
             vmem_untrack(trip->start, trip->bytes);
     }
     if (is_tracked)
         vmem_wake(trip->start, trip->bytes);
-    if (aside)
-        close_stage(aside, trip->bytes);
     return error;
 }
 
@@ -238,7 +256,7 @@ static void copy_rounds(struct trip *trip, bool is_known, bool is_tracked) {
     if (!is_known || !vmem_scan(trip->start, trip->bytes, copy_range, trip)) {
         if (is_known)
             vmem_track(trip->start, trip->bytes); /* it was not, or no longer */
-        copy(trip->stage, trip->from, trip->bytes);
+        fetch(trip, 0, trip->bytes);
     }
     size_t before = trip->bytes;
     for (int round = 1; is_tracked && round < ROUNDS_MAX; round++) {
@@ -255,7 +273,8 @@ static void copy_rounds(struct trip *trip, bool is_known, bool is_tracked) {
 static bool make_whole(const struct vmem_region *region, const struct trip *trip, vmem_place home) {
     if (vmem_is_whole(trip->start, trip->bytes))
         return true;
-    return region->prot == (PROT_READ | PROT_WRITE) && vmem_show(trip->start, home, trip->bytes) &&
+    return region->prot == (PROT_READ | PROT_WRITE) && is_still(region, trip, home) &&
+           vmem_show(trip->start, home, trip->bytes) &&
            !syscall(SYS_madvise, trip->start, trip->bytes, MADV_POPULATE_READ) &&
            vmem_is_whole(trip->start, trip->bytes);
 }
@@ -279,7 +298,7 @@ static bool is_affordable(vmem_place place, size_t bytes) {
 }
 
 /* What a copy left behind becomes a shadow, if there is room for one: T may have been written
- * between 6 and now, so that they are compared. That costs as much as copying; so a switch to what
+ * between 6 and now, so that it is copied back. That costs as much as copying; so a switch to what
  * was copied ahead, or to a shadow, leaves none. Pieces of huge OS pages get none either: tracking
  * would break them up. */
 static bool keep_shadow(struct vmem_region *region, const struct trip *trip, vmem_place old) {
@@ -287,8 +306,8 @@ static bool keep_shadow(struct vmem_region *region, const struct trip *trip, vme
                      region->prot & PROT_READ && vmem_twin_bytes + trip->bytes <= vmem_twin_limit;
     if (!is_wanted || !is_affordable(old, trip->bytes) || !vmem_track(trip->start, trip->bytes))
         return false;
-    copy_what_differs(trip->from, (char *)trip->start, trip->bytes);
-    return true;
+    syscall(SYS_madvise, trip->from, trip->bytes, MADV_POPULATE_READ);
+    return vmem_read(trip->from, (char *)trip->start, trip->bytes);
 }
 
 /* The kernel moves what T shows, whoever writes meanwhile. */
@@ -347,8 +366,8 @@ static bool begin_tracking(const struct vmem_region *region, const struct trip *
                            vmem_place home) {
     if (vmem_track(trip->start, trip->bytes))
         return true;
-    return region->own && vmem_show(trip->start, home, trip->bytes) &&
-           vmem_track(trip->start, trip->bytes);
+    return region->own && is_still(region, trip, home) &&
+           vmem_show(trip->start, home, trip->bytes) && vmem_track(trip->start, trip->bytes);
 }
 
 /* Step 1, and what is read in 2: T itself where the program may read it, whose page table is there,
@@ -364,6 +383,7 @@ static bool begin(const struct vmem_region *region, struct trip *trip, vmem_plac
     bool is_read = !trip->is_whole && region->prot & PROT_READ &&
                    !syscall(SYS_madvise, mapping, trip->bytes, MADV_POPULATE_READ);
     trip->from = is_read ? mapping : window;
+    trip->is_program_s = is_read;
     if (!is_read && !(trip->is_whole && vmem_is_unwritten(trip->start, trip->bytes)))
         syscall(SYS_madvise, window, trip->bytes, MADV_POPULATE_READ);
     return *is_known || begin_tracking(region, trip, home);
@@ -377,10 +397,13 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
     vmem_place home = vmem_home(region, first);
     bool is_seen = is_tracked && !is_ours_alone(home); /* writes to T are */
     struct trip trip = {.start = region->start + first * vmem_vpage(region), .bytes = bytes};
-    trip.stage = open_stage(&stage_base, trip.start);
+    if (!is_still(region, &trip, home))
+        return EFAULT;
+    trip.stage = open_stage(trip.start);
     if (!trip.stage || !show(trip.stage, to, bytes, is_known))
         return ENOMEM;
     trip.from = (char *)trip.start;
+    trip.is_program_s = is_tracked;
     if (is_seen && !begin(region, &trip, home, &is_known, how)) {
         close_stage(trip.stage, bytes);
         return EBUSY;
@@ -391,9 +414,9 @@ static int travel(struct vmem_region *region, size_t first, size_t count, vmem_p
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
     if (trip.is_whole)
         copy_whole(&trip, is_known, how);
-    else
+    else if (is_seen || !is_tracked) /* else nobody writes while it is copied, in 5 */
         copy_rounds(&trip, is_known, is_seen);
-    int error = 0;
+    int error = trip.is_lost ? EFAULT : 0;
     if (how == VMEM_MIGRATE) {
         if (is_tracked)
             syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
@@ -454,6 +477,7 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
 int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, enum vmem_how how) {
     int error = 0;
     bool is_open = vmem_can_track() && vmem_track_open();
+    vmem_look_open();
     if (vmem_can_track() && !is_open)
         error = EMFILE;
     for (size_t done = 0; !error && done < count;) {
@@ -463,6 +487,7 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
         error = move_run(region, first + done, run, node, how);
         done += run;
     }
+    vmem_look_close();
     if (is_open)
         vmem_track_close();
     return error;

@@ -17,6 +17,7 @@
 #include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -78,8 +79,11 @@ static void drop(struct vmem_segment *segment) {
 /* Maps the memfd, which is closed whatever happens. */
 static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, int node) {
     size_t bytes = grant->bytes;
+    struct stat stat = {0};
+    syscall(SYS_fstat, grant->memfd, &stat);
     *segment = (struct vmem_segment){.pages = bytes / TCL_PAGE,
                                      .node = node,
+                                     .inode = stat.st_ino,
                                      .number = grant->number,
                                      .is_emulated = grant->is_emulated};
     segment->shared = window(grant->memfd, bytes, MAP_SHARED);

@@ -19,6 +19,11 @@
  * once minor faults wait, an entry that still is protected can only be read through, as a write
  * drops it, faults, and waits. Nothing was written if it is found so, and what was read is true.
  *
+ * Private memory has no other mapping by which it could be copied while its entries are gone. There
+ * a second userfaultfd protects, whose protection the kernel does not take off by itself: who
+ * writes waits, who reads does not, and the memory stays where it is. Whoever unmaps or remaps it
+ * meanwhile, by a system call that the runtime does not see, does so with all it holds.
+ *
  * It must be a userfaultfd that also holds up the kernel's accesses, those of system calls into the
  * program's buffers. One for user mode only would make them fail with EFAULT.
  */
@@ -30,7 +35,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 /* linux/userfaultfd.h and linux/fs.h of 6.7, for older headers. */
@@ -38,7 +43,6 @@
 #define FEATURE_WP_SHMEM (1ull << 12)
 #define FEATURE_WP_UNPOPULATED (1ull << 13)
 #define FEATURE_WP_ASYNC (1ull << 15)
-#define REGISTER_MISSING (1ull << 0)
 #define REGISTER_WP (1ull << 1)
 #define REGISTER_MINOR (1ull << 2)
 #define CATEGORY_WRITTEN (1ull << 1)
@@ -58,14 +62,14 @@ struct scan {
 #define DEVICE_NEW _IO(0xAA, 0)
 
 #define FOUND_MAX 512u
-#define PUT_BACK_MAX 10000 /* tries, 1 ms apart */
 
 static int watcher = -1; /* the userfaultfd: open while anything is tracked */
+static int holder = -1;  /* another one, for private mappings: its protection holds up */
 static int pagemap = -1;
 static enum { UNKNOWN = 0, YES, NO } can_track;
 
 /* By right, or by the device where an administrator lets us. */
-static int open_watcher(void) {
+static int open_watcher(uint64_t more) {
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         int device = (int)syscall(SYS_openat, AT_FDCWD, "/dev/userfaultfd", O_RDWR | O_CLOEXEC, 0);
@@ -76,7 +80,7 @@ static int open_watcher(void) {
     }
     struct uffdio_api api = {.api = UFFD_API,
                              .features = FEATURE_MINOR_SHMEM | FEATURE_WP_SHMEM |
-                                         FEATURE_WP_UNPOPULATED | FEATURE_WP_ASYNC};
+                                         FEATURE_WP_UNPOPULATED | more};
     if (fd >= 0 && syscall(SYS_ioctl, fd, UFFDIO_API, &api)) {
         syscall(SYS_close, fd);
         return -1;
@@ -86,15 +90,16 @@ static int open_watcher(void) {
 
 /* A program that closes descriptors it does not know closes ours; its own file may have the number
  * now. Opened anew, it knows nothing of earlier mappings, and scans of those say so. */
-static bool is_ours(void) {
+static bool is_ours(int fd) {
     struct uffdio_range nothing = {0, TCL_PAGE};
-    return watcher >= 0 && !syscall(SYS_ioctl, watcher, UFFDIO_WAKE, &nothing);
+    return fd >= 0 && !syscall(SYS_ioctl, fd, UFFDIO_WAKE, &nothing);
 }
 
 bool vmem_can_track(void) {
     if (can_track == UNKNOWN) {
         /* Under any seccomp filter it is not tried: there are filters that kill for it. */
-        int fd = syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) ? -1 : open_watcher();
+        bool is_filtered = syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0);
+        int fd = is_filtered ? -1 : open_watcher(FEATURE_WP_ASYNC);
         can_track = fd >= 0 ? YES : NO;
         watcher = fd;
     }
@@ -104,8 +109,8 @@ bool vmem_can_track(void) {
 bool vmem_track_open(void) {
     if (!vmem_can_track())
         return false;
-    if (!is_ours())
-        watcher = open_watcher();
+    if (!is_ours(watcher))
+        watcher = open_watcher(FEATURE_WP_ASYNC);
     pagemap = tcl_raise_fd(
         (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
     return watcher >= 0 && pagemap >= 0;
@@ -117,9 +122,9 @@ void vmem_track_close(void) {
     pagemap = -1;
 }
 
-static bool mode(uintptr_t start, size_t bytes, uint64_t mode) {
+static bool mode(int fd, uintptr_t start, size_t bytes, uint64_t mode) {
     struct uffdio_register what = {.range = {start, bytes}, .mode = mode};
-    return !syscall(SYS_ioctl, watcher, UFFDIO_REGISTER, &what);
+    return !syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &what);
 }
 
 static bool scan(struct scan what, void (*each)(struct vmem_range, void *), void *context) {
@@ -151,7 +156,7 @@ bool vmem_scan(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
 }
 
 bool vmem_track(uintptr_t start, size_t bytes) {
-    return mode(start, bytes, REGISTER_WP) && vmem_scan(start, bytes, NULL, NULL);
+    return mode(watcher, start, bytes, REGISTER_WP) && vmem_scan(start, bytes, NULL, NULL);
 }
 
 bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
@@ -160,7 +165,7 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
                         .end = start + bytes,
                         .category_mask = CATEGORY_SWAPPED,
                         .category_inverted = CATEGORY_SWAPPED};
-    if (!mode(start, bytes, REGISTER_WP | REGISTER_MINOR))
+    if (!mode(watcher, start, bytes, REGISTER_WP | REGISTER_MINOR))
         return false;
     if (!syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED) && scan(what, each, context))
         return true;
@@ -173,28 +178,30 @@ static void add(struct vmem_range found, void *bytes) {
     *(size_t *)bytes += found.end - found.start;
 }
 
-/* All of it is in entries for huge OS pages that are present, without `inverted`. */
-static bool is_one_entry(uintptr_t start, size_t bytes, uint64_t inverted) {
-    uint64_t mask = CATEGORY_HUGE | CATEGORY_PRESENT | inverted;
+/* All of it is mapped and has every category of `all`, but for those `inverted` has not, and, if
+ * there are some in `any`, one of those. */
+static bool is_all(uintptr_t start, size_t bytes, uint64_t inverted, uint64_t all, uint64_t any) {
     size_t found = 0;
     struct scan what = {.start = start,
                         .end = start + bytes,
-                        .category_mask = mask,
+                        .category_mask = all,
                         .category_inverted = inverted,
-                        .return_mask = CATEGORY_HUGE};
+                        .category_anyof_mask = any,
+                        .return_mask = all};
     return scan(what, add, &found) && found == bytes;
 }
 
 bool vmem_is_whole(uintptr_t start, size_t bytes) {
-    return is_one_entry(start, bytes, 0);
+    return is_all(start, bytes, 0, CATEGORY_HUGE | CATEGORY_PRESENT, 0);
 }
 
 bool vmem_is_unwritten(uintptr_t start, size_t bytes) {
-    return is_one_entry(start, bytes, CATEGORY_WRITTEN);
+    return is_all(start, bytes, CATEGORY_WRITTEN,
+                  CATEGORY_HUGE | CATEGORY_PRESENT | CATEGORY_WRITTEN, 0);
 }
 
 bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike) {
-    if (!mode(start, bytes, REGISTER_WP | REGISTER_MINOR))
+    if (!mode(watcher, start, bytes, REGISTER_WP | REGISTER_MINOR))
         return false;
     *is_alike = *is_alike && vmem_is_unwritten(start, bytes);
     if (*is_alike || !syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED))
@@ -203,49 +210,55 @@ bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike) {
     return false;
 }
 
-bool vmem_hold_private(uintptr_t start, size_t bytes, void *aside, bool of_file) {
-    if (!mode(start, bytes, of_file ? REGISTER_MINOR : REGISTER_MISSING))
+bool vmem_hold_private(uintptr_t start, size_t bytes) {
+    struct uffdio_writeprotect what = {.range = {start, bytes},
+                                       .mode = UFFDIO_WRITEPROTECT_MODE_WP};
+    if (!is_ours(holder))
+        holder = open_watcher(0);
+    if (holder < 0 || !mode(holder, start, bytes, REGISTER_WP))
         return false;
-    void *at = tcl_os_mremap((void *)start, bytes, bytes,
-                             MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, aside);
-    if (at == aside)
+    if (!syscall(SYS_ioctl, holder, UFFDIO_WRITEPROTECT, &what))
         return true;
     vmem_untrack(start, bytes);
     return false;
 }
 
-bool vmem_put_back(uintptr_t start, size_t bytes, void *aside) {
-    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
-    if (tcl_os_mremap(aside, bytes, bytes, flags, (void *)start) == (void *)start)
-        return true;
-    size_t done = 0;
-    for (int i = 0; done < bytes && i < PUT_BACK_MAX; i++) {
-        struct uffdio_copy what = {
-            .dst = start + done, .src = (uintptr_t)aside + done, .len = bytes - done};
-        struct timespec moment = {0, 1000000};
-        if (syscall(SYS_ioctl, watcher, UFFDIO_COPY, &what))
-            syscall(SYS_nanosleep, &moment, NULL); /* memory is short */
-        done += what.copy > 0 ? (size_t)what.copy : 0;
-    }
-    if (done == bytes)
-        vmem_untrack(start, bytes);
-    return done == bytes;
+bool vmem_is_held_private(uintptr_t start, size_t bytes) {
+    return is_all(start, bytes, CATEGORY_WRITTEN, CATEGORY_WRITTEN,
+                  CATEGORY_PRESENT | CATEGORY_SWAPPED);
 }
 
+bool vmem_read(void *to, const void *from, size_t bytes) {
+    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
+    long self = syscall(SYS_getpid);
+    return syscall(SYS_process_vm_readv, self, &here, 1, &there, 1, 0) == (long)bytes;
+}
+
+/* In halves where something that cannot be tracked lies between: the kernel then refuses all. */
 void vmem_untrack(uintptr_t start, size_t bytes) {
     struct uffdio_range range = {start, bytes};
-    syscall(SYS_ioctl, watcher, UFFDIO_UNREGISTER, &range);
+    size_t half = bytes / TCL_PAGE / 2 * TCL_PAGE;
+    bool is_done = !syscall(SYS_ioctl, watcher, UFFDIO_UNREGISTER, &range);
+    is_done |= holder >= 0 && !syscall(SYS_ioctl, holder, UFFDIO_UNREGISTER, &range);
+    if (is_done || !half)
+        return;
+    vmem_untrack(start, half);
+    vmem_untrack(start + half, bytes - half);
 }
 
 void vmem_wake(uintptr_t start, size_t bytes) {
     struct uffdio_range range = {start, bytes};
     syscall(SYS_ioctl, watcher, UFFDIO_WAKE, &range);
+    if (holder >= 0)
+        syscall(SYS_ioctl, holder, UFFDIO_WAKE, &range);
 }
 
 void vmem_track_forget(void) {
     if (watcher >= 0)
         syscall(SYS_close, watcher);
+    if (holder >= 0)
+        syscall(SYS_close, holder);
     vmem_track_close();
-    watcher = -1;
+    watcher = holder = -1;
     can_track = UNKNOWN;
 }

@@ -113,6 +113,7 @@ static void rights(void) {
     CHECK(faults(region + 3 * MIB, false) && !faults(region + 2 * MIB, true));
     CHECK(!mprotect(region, 4 * MIB, RW) && region[4 * MIB - 1] == 3 && region[MIB + 5] == 3);
     CHECK(!tiercel_vregion_migrate(region, 4 * MIB, 0) && region[4 * MIB - 1] == 3);
+    CHECK(!faults(region + MIB, true) && !faults(region + 3 * MIB, true));
     CHECK(!tiercel_vregion_release(region, 4 * MIB));
 }
 

@@ -2,7 +2,7 @@
  *
  * vmem_heap.c: a heap of vregions is a heap: objects keep what was written to them while they are
  * moved, freed and born by several threads, fresh ones are zero, what is freed goes back to the
- * kernel, and forks are those of private memory.
+ * kernel, forks are those of private memory, and what is remapped by raw system calls stays whole.
  *
  * The daemon of this test asks for every object of the table to be moved, to and fro. Once the heap
  * is private memory until it moves, and once it is segments from the beginning, as with pools.
@@ -20,6 +20,10 @@
 #define ROUNDS 400
 #define FORKS 3
 #define OBJECTS 32 /* some of them are asked for */
+#define TAKEN (2 * MIB)
+#define TAKEN_OBJECTS 6
+#define TAKEN_ROUNDS 6
+#define LOST_MAX 2 /* of 36 */
 
 struct slot {
     uint32_t *words;
@@ -205,7 +209,7 @@ static char *one_that_moved(bool can_move) {
     for (int i = 0; i < OBJECTS; i++)
         all[i] = memset(aligned_alloc(4096, 8 * 4096), 7, 8 * 4096);
     for (int i = 0; !found; i = (i + 1) % OBJECTS)
-        if (!can_move || is_shared(all[i]))
+        if (!can_move || (is_shared(all[i]) && is_shared(all[i] + 7 * 4096))) /* not a part of it */
             found = all[i];
     for (int i = 0; i < OBJECTS; i++)
         if (all[i] != found)
@@ -235,6 +239,49 @@ static void rights_and_advice(bool can_move, bool full) {
     free(p);
 }
 
+/* By system calls that the runtime does not see. What is taken away between the last look at a
+ * mapping and its switch is lost. */
+static bool take_away(char *p, char *aside) {
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED, nothing = MAP_PRIVATE | MAP_ANONYMOUS;
+    bool is_kept = true;
+    for (size_t at = 0; at < TAKEN; at += 4096) {
+        CHECK(syscall(SYS_mremap, p + at, 4096, 4096, flags, aside + at) == (long)(aside + at));
+        CHECK(syscall(SYS_mmap, p + at, 4096, PROT_NONE, nothing | MAP_FIXED, -1, 0) != -1);
+    }
+    for (size_t at = 0; at < TAKEN; at++)
+        is_kept &= aside[at] == (char)(at >> 7);
+    for (size_t at = 0; at < TAKEN; at += 4096)
+        CHECK(syscall(SYS_mremap, aside + at, 4096, 4096, flags, p + at) == (long)(p + at));
+    CHECK(!syscall(SYS_mprotect, p, TAKEN, PROT_READ) &&
+          !syscall(SYS_mprotect, p, TAKEN, PROT_READ | PROT_WRITE));
+    return is_kept;
+}
+
+static void taken_away(void) {
+    char *p[TAKEN_OBJECTS];
+    char *aside = mmap(NULL, TAKEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int lost = 0;
+    CHECK(aside != MAP_FAILED);
+    for (int i = 0; i < TAKEN_OBJECTS; i++) {
+        CHECK((p[i] = aligned_alloc(4096, TAKEN)));
+        for (size_t at = 0; at < TAKEN; at++)
+            p[i][at] = (char)(at >> 7);
+    }
+    for (int i = 0; i < TAKEN_OBJECTS * TAKEN_ROUNDS; i++) {
+        char *one = p[i % TAKEN_OBJECTS];
+        bool is_kept = take_away(one, aside);
+        for (size_t at = 0; at < TAKEN; at++)
+            CHECK(!is_kept || one[at] == (char)(at >> 7), "%zu in round %d", at, i);
+        for (size_t at = 0; at < TAKEN; at++) /* private memory again, or what moved is written */
+            one[at] = (char)(at >> 7);
+        lost += !is_kept;
+    }
+    CHECK(lost <= LOST_MAX, "%d", lost);
+    for (int i = 0; i < TAKEN_OBJECTS; i++)
+        free(p[i]);
+    CHECK(!munmap(aside, TAKEN));
+}
+
 /* Without descriptors nothing moves, and nothing else happens. */
 static void without_descriptors(struct slot *slots) {
     struct rlimit before, none;
@@ -251,6 +298,7 @@ static int hosted(bool pooled, bool can_move) {
     given_back(false);
     rights_and_advice(can_move, false);
     rights_and_advice(can_move, true);
+    taken_away();
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK(!pthread_create(&threads[i], NULL, thread, (void *)(i + 1)));
