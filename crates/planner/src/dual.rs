@@ -236,6 +236,7 @@ pub fn sample(problem: &Problem, stride: usize) -> Problem {
         spans: Vec::new(),
         costs: Vec::new(),
         moving: problem.moving.clone(),
+        ties_to: problem.ties_to,
     };
     for item in picked.iter().map(|item| &problem.items[*item]) {
         let first = sample.spans.len() as u32;
@@ -368,8 +369,7 @@ impl Paths {
             }
             at
         };
-        // What gains nothing is last: H2M III-D2 leaves out what has no positive V.
-        let mut at = at_least(&best, K - 1, &|_| 0.0);
+        let mut at = at_least(&best, usize::from(problem.ties_to), &|_| 0.0);
         let value = best[at];
         choice[segments.end - 1] = at as u8;
         for segment in (segments.start..segments.end - 1).rev() {

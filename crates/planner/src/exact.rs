@@ -240,6 +240,7 @@ mod tests {
             spans: Vec::new(),
             costs: costs[..sizes.len() * 6].to_vec(),
             moving: vec![0.0, 0.1, 0.3, 0.2, 0.0, 0.4, 0.5, 0.1, 0.0],
+            ties_to: 2,
         };
         for (at, bytes) in sizes.iter().enumerate() {
             let first = problem.spans.len() as u32;

@@ -122,6 +122,7 @@ fn knapsack(
         spans: vec![Span { first: 0, last: 0 }; candidates.len()],
         costs: Vec::new(),
         moving: vec![0.0; 4],
+        ties_to: problem.ties_to.min(1),
     };
     for (at, index) in candidates.iter().enumerate() {
         let bytes = problem.items[*index].bytes;

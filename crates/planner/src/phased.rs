@@ -68,7 +68,7 @@ impl Window<'_> {
         let end = self.slots.of_phase.get(self.until + 1).copied();
         let end = end.unwrap_or(self.slots.count as u32);
         let count = (end - base) as usize;
-        let mut problem = Problem::new(self.memories, &options.copy, weights, count);
+        let mut problem = Problem::new(self.workload, self.memories, &options.copy, weights, count);
         let mut objects = Vec::new();
         for (index, (first, last)) in self.lives.iter().enumerate() {
             if *last < self.phase || *first > self.until {

@@ -42,12 +42,22 @@ pub struct Problem {
     pub costs: Vec<f64>,
     /// Cost per byte, `from * memories + to`.
     pub moving: Vec<f64>,
+    /// Memory of what costs the same in all. The last, which leaves room for what is not known (H2M
+    /// III-D2 takes what has a positive V); where no access to anything is known, the first.
+    pub ties_to: u8,
 }
 
 impl Problem {
     /// Nothing to place yet.
-    pub fn new(memories: &[Memory], copy: &Copy, weights: Weights, slots: usize) -> Problem {
+    pub fn new(
+        workload: &Workload,
+        memories: &[Memory],
+        copy: &Copy,
+        weights: Weights,
+        slots: usize,
+    ) -> Problem {
         let count = memories.len();
+        let is_known = workload.objects.iter().any(|object| !object.uses.is_empty());
         let mut moving = vec![0.0; count * count];
         for from in 0..count {
             for to in (0..count).filter(|to| *to != from) {
@@ -63,6 +73,7 @@ impl Problem {
             spans: Vec::new(),
             costs: Vec::new(),
             moving,
+            ties_to: if is_known { count as u8 - 1 } else { 0 },
         }
     }
 
@@ -75,7 +86,7 @@ impl Problem {
         slots: &Slots,
         by_phase: bool,
     ) -> Problem {
-        let mut problem = Problem::new(memories, copy, weights, slots.count);
+        let mut problem = Problem::new(workload, memories, copy, weights, slots.count);
         for (index, object) in workload.objects.iter().enumerate() {
             let (first, last) = workload.phases_of(object);
             let mut uses = object.uses.iter().peekable();
@@ -103,7 +114,8 @@ impl Problem {
 
     /// All objects, one segment each, at no cost: for those who only look at room.
     pub fn without_costs(workload: &Workload, memories: &[Memory], slots: &Slots) -> Problem {
-        let mut problem = Problem::new(memories, &Copy::default(), Weights::TIME, slots.count);
+        let mut problem =
+            Problem::new(workload, memories, &Copy::default(), Weights::TIME, slots.count);
         for (object, span) in workload.objects.iter().zip(&slots.of_object) {
             let mut item = problem.begin(object.bytes, None);
             problem.segment(&mut item, *span, &[0.0; MEMORIES_MAX]);

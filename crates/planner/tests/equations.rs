@@ -135,6 +135,18 @@ fn h2m_equations_3_to_5() {
 }
 
 #[test]
+fn what_gains_nothing_leaves_the_room_unless_nothing_is_known() {
+    let unused = || object(3, (0, 100), Vec::new());
+    let used = object(3, (0, 100), vec![reads(0, 60.0)]);
+    let some = workload(1, vec![unused(), used, unused()]);
+    let none = workload(1, vec![unused(), unused(), unused()]);
+    for strategy in [Strategy::Initial, Strategy::Lifetimes, Strategy::Joint] {
+        assert_eq!(births(&planned(&some, &two(7), strategy)), [1, 0, 1]);
+        assert_eq!(births(&planned(&none, &two(7), strategy)), [0, 0, 1]);
+    }
+}
+
+#[test]
 fn h2m_algorithm_1_uses_what_was_freed() {
     let lives = |lives, count| object(10, lives, vec![reads(0, count)]);
     let workload =
