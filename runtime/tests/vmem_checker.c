@@ -88,7 +88,7 @@ static uint64_t shuffle(char *start, size_t bytes, uint64_t until_ns) {
     while (now_ns() < until_ns) {
         seed = seed * 1664525u + 1013904223u;
         size_t from = (seed >> 8) % bytes & -(size_t)4096, length = bytes - from;
-        length = seed >> 28 < 8 ? length : 4096 + (seed >> 4) % length;
+        length = seed >> 28 < 8 ? length : 4096 + (seed >> 4) % (length - 4095);
         int node = node_of[seed >> 27 & 1];
         if (seed >> 25 & 1)
             CHECK(!tiercel_vregion_replicate(start + from, length, node));
