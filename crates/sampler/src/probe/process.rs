@@ -15,7 +15,7 @@ use super::smaps::{self, Mapping};
 use super::windows::{self, Random};
 use super::writes::Writes;
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, Terms};
-use crate::clock::ProcessClock;
+use crate::clock;
 
 /// Walking one OS page in clear_refs and in smaps together (measured: 0.9 + 1.1 ms for 16,384).
 const WALK_NS: u64 = 125;
@@ -35,7 +35,7 @@ const SMAPS_CHUNK: usize = 64 << 10;
 
 /// See the module.
 pub struct Process {
-    clock: ProcessClock,
+    pid: u32,
     pagemap: File,
     smaps: File,
     clear_refs: File,
@@ -89,7 +89,7 @@ impl Process {
     pub fn open(pid: u32) -> io::Result<Process> {
         let file = |name: &str| File::open(format!("/proc/{pid}/{name}"));
         Ok(Process {
-            clock: ProcessClock::new(pid),
+            pid,
             pagemap: file("pagemap")?,
             smaps: file("smaps")?,
             clear_refs: OpenOptions::new().write(true).open(format!("/proc/{pid}/clear_refs"))?,
@@ -141,7 +141,7 @@ impl Process {
         random: &mut Random,
         pass: &mut Pass<'_>,
     ) -> Duration {
-        self.writes.step((&self.clock, &self.pagemap), terms, random, pass)
+        self.writes.step((self.pid, &self.pagemap), terms, random, pass)
     }
 
     /// Reads referenced bits since they were cleared, clears them. The early look comes in
@@ -154,9 +154,8 @@ impl Process {
             return;
         }
         if let Some(cleared) = self.cleared.take() {
+            let used = self.cpu().saturating_sub(cleared.at);
             let late = if self.looks == Looks::Early { None } else { self.look(cleared.at) };
-            let passed = || self.cpu().saturating_sub(cleared.at);
-            let used = late.as_ref().map_or_else(passed, |look| look.elapsed);
             self.report(cleared.early.as_ref(), late.as_ref(), used, pass);
         }
         let before = self.cpu();
@@ -177,12 +176,12 @@ impl Process {
 
     /// Looks at what was armed, at a time when no step is due.
     pub fn look_between(&mut self) {
-        self.writes.look_between((&self.clock, &self.pagemap));
+        self.writes.look_between((self.pid, &self.pagemap));
     }
 
     /// The early look, a moment after the steps.
     pub fn look_soon(&mut self) {
-        self.writes.look_soon((&self.clock, &self.pagemap));
+        self.writes.look_soon((self.pid, &self.pagemap));
         let Some(at) = self.cleared.as_ref().filter(|c| c.early.is_none()).map(|c| c.at) else {
             return;
         };
@@ -207,7 +206,7 @@ impl Process {
     }
 
     fn cpu(&self) -> Duration {
-        self.clock.now().unwrap_or_default()
+        clock::process_cpu(self.pid).unwrap_or_default()
     }
 
     /// Shares out what the looks of one cycle saw over what is watched; `used` is the program's CPU
@@ -242,7 +241,7 @@ impl Process {
             windows::spread(&self.ranges, &mapping.range, parts, add);
         }
         for (range, parts) in self.ranges.iter().zip(accesses_by_range) {
-            pass.push(self.clock.pid(), range.start, AccessKind::Unknown, parts as f64 / PARTS);
+            pass.push(self.pid, range.start, AccessKind::Unknown, parts as f64 / PARTS);
         }
         self.looks = match () {
             () if self.cycles.is_multiple_of(BOTH_EVERY) => Looks::Both,

@@ -28,7 +28,7 @@ use super::rate::{self, Seen};
 use super::sys::{self, Scan};
 use super::windows::{Random, Window};
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, Terms};
-use crate::clock::{self, ProcessClock};
+use crate::clock;
 
 /// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
 const WRITE_FAULT: Duration = Duration::from_nanos(1150);
@@ -168,7 +168,7 @@ impl Writes {
     /// Looks at the spots armed before, arms others. Answers what it cost the program.
     pub fn step(
         &mut self,
-        (program, pagemap): (&ProcessClock, &File),
+        (pid, pagemap): (u32, &File),
         terms: &Terms,
         random: &mut Random,
         pass: &mut Pass<'_>,
@@ -178,7 +178,7 @@ impl Writes {
         }
         let began = clock::thread_cpu();
         let elapsed = Duration::from_millis(pass.now_ms.saturating_sub(self.armed_at_ms));
-        let now = program.now().unwrap_or_default();
+        let now = clock::process_cpu(pid).unwrap_or_default();
         let used = now.saturating_sub(self.armed_at).as_secs_f64();
         let armed = std::mem::take(&mut self.armed);
         let mut written = 0;
@@ -192,7 +192,7 @@ impl Writes {
             let rate = rate::rate(&[late, spot.early[2], spot.early[1], spot.early[0]]);
             let os_pages = spot.stands_for as f64 / spot.os_page as f64;
             let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
-            pass.push(program.pid(), addr, AccessKind::Write, rate * os_pages * used);
+            pass.push(pid, addr, AccessKind::Write, rate * os_pages * used);
         }
         let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX)
             + FLUSH * u32::try_from(armed.len()).unwrap_or(u32::MAX);
@@ -203,7 +203,7 @@ impl Writes {
         self.register_some();
         (self.armed_at_ms, self.armed_at) = (pass.now_ms, now);
         self.splits.earn(pass.now_ms);
-        self.arm((program, pagemap), random);
+        self.arm((pid, pagemap), random);
         theirs
     }
 
@@ -213,12 +213,12 @@ impl Writes {
     }
 
     /// Looks at the spots armed a moment ago: the busiest show now how busy they are.
-    pub fn look_soon(&mut self, process: (&ProcessClock, &File)) {
+    pub fn look_soon(&mut self, process: (u32, &File)) {
         self.armed.iter_mut().for_each(|armed| armed.look(process, 1));
     }
 
     /// Looks once more some time before the next step, which may be seconds away.
-    pub fn look_between(&mut self, process: (&ProcessClock, &File)) {
+    pub fn look_between(&mut self, process: (u32, &File)) {
         let is_new = |spot: &&Armed| spot.early[2].elapsed.is_zero();
         if self.armed.first().as_ref().is_some_and(is_new) {
             self.armed.iter_mut().for_each(|armed| armed.look(process, 2));
@@ -264,7 +264,7 @@ impl Writes {
         self.count = self.count.clamp(1, spots_max.max(1));
     }
 
-    fn arm(&mut self, process: (&ProcessClock, &File), random: &mut Random) {
+    fn arm(&mut self, process: (u32, &File), random: &mut Random) {
         let Some(total) = self.places.last().map(|place| place.to) else { return };
         let stride = (total / self.count.max(1) as u64).max(SPOT_BYTES);
         let positions: Vec<u64> = (random.below(stride)..total).step_by(stride as usize).collect();
@@ -277,10 +277,10 @@ impl Writes {
     }
 
     /// Waits until the program has run since a batch was armed.
-    fn let_run(&self, program: &ProcessClock, first: usize) {
+    fn let_run(&self, pid: u32, first: usize) {
         let Some(since) = self.armed.get(first).map(|spot| spot.armed_at) else { return };
         for _ in 0..BATCH_NAPS_MAX {
-            if program.now().is_none_or(|now| now >= since + BATCH_RUN) {
+            if clock::process_cpu(pid).is_none_or(|now| now >= since + BATCH_RUN) {
                 return;
             }
             std::thread::sleep(BATCH_NAP);
@@ -288,7 +288,7 @@ impl Writes {
     }
 
     /// Arms the spot at the `position`-th watched byte.
-    fn arm_spot(&mut self, (program, pagemap): (&ProcessClock, &File), position: u64, stride: u64) {
+    fn arm_spot(&mut self, (pid, pagemap): (u32, &File), position: u64, stride: u64) {
         let place = &self.places[self.places.partition_point(|place| place.to <= position)];
         if self.windows[place.window].uffd.is_none() {
             return;
@@ -305,7 +305,7 @@ impl Writes {
                 return;
             }
         }
-        let Some(armed_at) = program.now() else { return };
+        let Some(armed_at) = clock::process_cpu(pid) else { return };
         if sys::scan(pagemap, &spot, Scan::Arm, |_| ()).is_ok() {
             let early = Default::default();
             self.armed.push(Armed { spot, os_page, at, stands_for: stride, armed_at, early });
@@ -362,9 +362,9 @@ impl Writes {
 impl Armed {
     /// What was written of it so far. A spot that was unmapped since shows nothing, and neither
     /// does a process that is gone.
-    fn look(&mut self, (program, pagemap): (&ProcessClock, &File), which: usize) {
+    fn look(&mut self, (pid, pagemap): (u32, &File), which: usize) {
         let runs = written_runs(pagemap, &self.spot);
-        self.early[which] = self.seen(&runs, program.now().unwrap_or_default());
+        self.early[which] = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default());
     }
 
     /// `now` is the program's CPU time.
