@@ -16,7 +16,7 @@ pub fn thread_cpu() -> Duration {
 
 /// CPU time all threads of a process have used; none of one that is gone.
 pub fn process_cpu(pid: u32) -> Option<Duration> {
-    const SCHED: i32 = 2; // CPUCLOCK_SCHED of a whole process: exact, also while it runs.
+    const SCHED: i32 = 2; // CPUCLOCK_SCHED of a whole process: while it runs, as of the last tick.
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the call to fill; nothing is kept.
     let failed = unsafe { libc::clock_gettime(!(pid as i32) << 3 | SCHED, &mut time) };

@@ -44,6 +44,17 @@ impl Seen {
         if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
     }
 
+    /// The same with a length that can be. Of a program that runs the kernel tells CPU time at
+    /// ticks only (4 ms at 250 Hz): a short window in which it used OS pages seems to have no
+    /// length, or more than all its CPUs had by the wall clock. Then it is taken to have run all
+    /// the time.
+    /// `pace`: CPU time over time, of late.
+    pub fn between_ticks(self, wall: Duration, pace: f64) -> Seen {
+        let most = wall.mul_f64(pace.max(1.0));
+        let can_be = !self.elapsed.is_zero() && self.elapsed <= most;
+        if self.used == 0 || can_be { self } else { Seen { elapsed: most, ..self } }
+    }
+
     /// Accesses per OS page and second, by this window alone.
     fn rate(&self) -> f64 {
         if self.used == 0 || self.elapsed.is_zero() {
@@ -115,6 +126,17 @@ mod tests {
         // One access by chance in a short window is no hot spot.
         let cold = [seen(100, 1_000_000), seen(1, 2_000), seen(0, 50)];
         about(rate(&cold), cold[0].rate());
+    }
+
+    #[test]
+    fn windows_between_ticks_have_a_length() {
+        let wall = Duration::from_micros(100);
+        let length = |window: Seen, pace| window.between_ticks(wall, pace).elapsed.as_micros();
+        assert_eq!(length(seen(5, 0), 0.5), 100, "it ran, and no tick told");
+        assert_eq!(length(seen(5, 4000), 1.0), 100, "a tick told of 4 ms");
+        assert_eq!(length(seen(5, 4000), 3.0), 300, "three threads run");
+        assert_eq!(length(seen(5, 20), 1.0), 20, "it waits, and the kernel told");
+        assert_eq!(length(seen(0, 0), 1.0), 0, "perhaps it did not run");
     }
 
     #[test]

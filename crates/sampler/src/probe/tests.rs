@@ -266,9 +266,7 @@ fn ranges_that_are_not_mapped_are_passed_over() {
     assert_eq!(seen, [told(0..8)]);
 }
 
-/// A program that uses all its memory in every interval: 128 MiB, half of it 20 times as hot. On a
-/// fast CPU it is told as 1.3 times: the kernel tells CPU time at ticks, which short windows are
-/// shorter than.
+/// A program that uses all its memory in every interval: 128 MiB, half of it 20 times as hot.
 fn hot_and_warm(writes: bool, kind: AccessKind) -> (u64, u64) {
     const HALF: u64 = 16_384;
     let mut sampler = sampler();
@@ -287,11 +285,11 @@ fn hot_and_warm(writes: bool, kind: AccessKind) -> (u64, u64) {
 #[test]
 fn busy_memory_is_told_apart_by_writes() {
     let (hot, warm) = hot_and_warm(true, AccessKind::Write);
-    assert!(warm > 0 && hot * 4 > warm * 5, "hot {hot}, warm {warm}");
+    assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
 }
 
 #[test]
 fn busy_memory_is_told_apart_by_reads() {
     let (hot, warm) = hot_and_warm(false, AccessKind::Unknown);
-    assert!(warm > 0 && hot * 4 > warm * 5, "hot {hot}, warm {warm}");
+    assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
 }

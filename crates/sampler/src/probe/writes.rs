@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tiercel_wire::AccessKind;
 
@@ -72,6 +72,10 @@ pub struct Writes {
     armed_at_ms: u64,
     /// CPU time of the program when they were armed.
     armed_at: Duration,
+    /// The same by the wall clock.
+    armed_when: Option<Instant>,
+    /// CPU time of the program over time, between the last two steps.
+    pace: f64,
     /// Spots to arm at a time.
     count: usize,
     /// Windows from here on have not been tried since they came.
@@ -96,6 +100,8 @@ struct Armed {
     stands_for: u64,
     /// CPU time of the program when it was armed.
     armed_at: Duration,
+    /// The same by the wall clock.
+    armed_when: Instant,
     /// At the end of its batch, after the nap, and between two steps.
     early: [Seen; 3],
 }
@@ -180,6 +186,8 @@ impl Writes {
         let elapsed = Duration::from_millis(pass.now_ms.saturating_sub(self.armed_at_ms));
         let now = clock::process_cpu(pid).unwrap_or_default();
         let used = now.saturating_sub(self.armed_at).as_secs_f64();
+        let when = self.armed_when.replace(Instant::now());
+        self.pace = when.map_or(1.0, |when| used / when.elapsed().as_secs_f64().max(f64::EPSILON));
         let armed = std::mem::take(&mut self.armed);
         let mut written = 0;
         for spot in &armed {
@@ -214,14 +222,16 @@ impl Writes {
 
     /// Looks at the spots armed a moment ago: the busiest show now how busy they are.
     pub fn look_soon(&mut self, process: (u32, &File)) {
-        self.armed.iter_mut().for_each(|armed| armed.look(process, 1));
+        let pace = self.pace;
+        self.armed.iter_mut().for_each(|armed| armed.look(process, 1, pace));
     }
 
     /// Looks once more some time before the next step, which may be seconds away.
     pub fn look_between(&mut self, process: (u32, &File)) {
         let is_new = |spot: &&Armed| spot.early[2].elapsed.is_zero();
         if self.armed.first().as_ref().is_some_and(is_new) {
-            self.armed.iter_mut().for_each(|armed| armed.look(process, 2));
+            let pace = self.pace;
+            self.armed.iter_mut().for_each(|armed| armed.look(process, 2, pace));
         }
     }
 
@@ -272,7 +282,8 @@ impl Writes {
             let first = self.armed.len();
             batch.iter().for_each(|position| self.arm_spot(process, *position, stride));
             self.let_run(process.0, first);
-            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0));
+            let pace = self.pace;
+            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0, pace));
         }
     }
 
@@ -307,8 +318,10 @@ impl Writes {
         }
         let Some(armed_at) = clock::process_cpu(pid) else { return };
         if sys::scan(pagemap, &spot, Scan::Arm, |_| ()).is_ok() {
-            let early = Default::default();
-            self.armed.push(Armed { spot, os_page, at, stands_for: stride, armed_at, early });
+            let (armed_when, early) = (Instant::now(), Default::default());
+            let stands_for = stride;
+            let armed = Armed { spot, os_page, at, stands_for, armed_at, armed_when, early };
+            self.armed.push(armed);
         }
     }
 
@@ -362,9 +375,10 @@ impl Writes {
 impl Armed {
     /// What was written of it so far. A spot that was unmapped since shows nothing, and neither
     /// does a process that is gone.
-    fn look(&mut self, (pid, pagemap): (u32, &File), which: usize) {
+    fn look(&mut self, (pid, pagemap): (u32, &File), which: usize, pace: f64) {
         let runs = written_runs(pagemap, &self.spot);
-        self.early[which] = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default());
+        let seen = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default());
+        self.early[which] = seen.between_ticks(self.armed_when.elapsed(), pace);
     }
 
     /// `now` is the program's CPU time.
