@@ -82,13 +82,29 @@ pub struct Recorder {
     /// Index in `ended` that processes of a program share when there are too many.
     shared: HashMap<Arc<str>, u32>,
     slot_ns: u64,
-    /// The millisecond of the latest birth or death, and how many came in it before.
-    latest: (u64, u64),
+    order: Order,
     period: (f64, u64),
     phases_refused: u64,
     check_due: u32,
     /// Size of `ended` at which it is put together, bytes.
     compact_due: u64,
+}
+
+/// Births and deaths within a millisecond come in the order they are told in, a nanosecond apart:
+/// who comes first is served first, and what died makes room for what is born.
+struct Order {
+    /// Of the latest one.
+    ms: u64,
+    /// Those before it in the same millisecond.
+    count: u64,
+}
+
+impl Order {
+    fn next_ns(&mut self, at_ms: u64) -> u64 {
+        let is_same = at_ms == self.ms;
+        (self.ms, self.count) = (at_ms, if is_same { (self.count + 1).min(MS_NS - 1) } else { 0 });
+        ns(at_ms).saturating_add(self.count)
+    }
 }
 
 /// Samples and news between two looks at how much is kept.
@@ -114,7 +130,7 @@ impl Recorder {
             live: HashMap::new(),
             shared: HashMap::new(),
             slot_ns: SLOT_NS_MIN,
-            latest: (u64::MAX, 0),
+            order: Order { ms: u64::MAX, count: 0 },
             compact_due: config.limit_bytes.saturating_mul(SLACK),
             period: (0.0, 0),
             phases_refused: 0,
@@ -142,14 +158,11 @@ impl Recorder {
 
     /// What the ledger told. News of processes that are not hosted are ignored.
     pub fn hear(&mut self, news: &News) {
-        if !self.live.contains_key(&news.pid) {
-            return;
-        }
+        let Some(tracked) = self.live.get_mut(&news.pid) else { return };
         let at_ns = match news.event {
-            Event::Born { .. } | Event::Gone { .. } => self.next_ns(news.at_ms),
+            Event::Born { .. } | Event::Gone { .. } => self.order.next_ns(news.at_ms),
             Event::Grown { .. } | Event::Phase { .. } => ns(news.at_ms),
         };
-        let Some(tracked) = self.live.get_mut(&news.pid) else { return };
         match news.event {
             Event::Born { addr, bytes, site, is_block, is_mapped } => {
                 tracked.born(addr, bytes, site, (is_block, is_mapped), at_ns);
@@ -161,15 +174,6 @@ impl Recorder {
             }
         }
         self.look_after();
-    }
-
-    /// Births and deaths within a millisecond come in the order they are told in, a nanosecond
-    /// apart: who comes first is served first, and what died makes room for what is born.
-    fn next_ns(&mut self, at_ms: u64) -> u64 {
-        let (latest_ms, count) = self.latest;
-        let count = if at_ms == latest_ms { (count + 1).min(MS_NS - 1) } else { 0 };
-        self.latest = (at_ms, count);
-        ns(at_ms).saturating_add(count)
     }
 
     /// One observed access.
