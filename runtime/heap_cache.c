@@ -220,16 +220,20 @@ void tcl_cache_flush(void) {
 /* ---- Allocation --------------------------------------------------------------------------------
  */
 
-/* A run fresh from the page heap, past the caches. */
-static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
-    heap_lock(&tcl_heap_lock);
-    struct run *run = tcl_pages_take(k, total, align, take);
+/* What follows the taking of a run, or of none, under the lock, which it lets go. */
+static struct run *taken(unsigned k, struct run *run) {
     if (run)
         tcl_pages_make_way(k, run);
     heap_unlock(&tcl_heap_lock);
     if (tcl_unlikely(tcl_purge_due))
         tcl_pages_purge(false);
     return run;
+}
+
+/* A run fresh from the page heap, past the caches. */
+static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
+    heap_lock(&tcl_heap_lock);
+    return taken(k, tcl_pages_take(k, total, align, take));
 }
 
 static struct run *take_cached(unsigned k, unsigned class) {
@@ -411,13 +415,7 @@ static struct run *take_growing(unsigned k, size_t pages) {
     if (pages < GROW_FROM)
         return take_cached(k, class_of(pages + pages / 4));
     heap_lock(&tcl_heap_lock);
-    struct run *run = tcl_pages_take_growing(k, pages, room_to_grow(pages));
-    if (run)
-        tcl_pages_make_way(k, run);
-    heap_unlock(&tcl_heap_lock);
-    if (tcl_unlikely(tcl_purge_due))
-        tcl_pages_purge(false);
-    return run;
+    return taken(k, tcl_pages_take_growing(k, pages, room_to_grow(pages)));
 }
 
 void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
