@@ -8,6 +8,7 @@
 #define CHECK_H
 
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECK(condition, ...)                                                                      \
@@ -19,5 +20,14 @@
             _exit(1);                                                                              \
         }                                                                                          \
     } while (0)
+
+/* Forks a child that ends at once, and waits for its end. */
+static inline void fork_once(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(0);
+    CHECK(waitpid(child, NULL, 0) == child);
+}
 
 #endif

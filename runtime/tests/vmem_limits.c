@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #define MIB ((size_t)1 << 20)
 #define PAPER 900
@@ -85,13 +84,8 @@ static void move_with(size_t room, bool forked) {
     for (size_t at = 0; at < BYTES; at += 8)
         toucher.region[at] = at % OS_PAGE ? (char)(at / 8 * 7) : 0;
     CHECK(!tiercel_vregion_migrate(toucher.region + MIB, OS_PAGE * 3, node)); /* several runs */
-    if (forked) {
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0)
-            _exit(0);
-        CHECK(waitpid(child, NULL, 0) == child);
-    }
+    if (forked)
+        fork_once();
     CHECK(!pthread_create(&thread, NULL, touch, &toucher));
     while (take_mappings())
         ;

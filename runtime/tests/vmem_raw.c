@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
@@ -112,13 +111,8 @@ static bool play(int round, enum taking how, unsigned seed) {
     char *elsewhere = mmap(NULL, PART, PROT_NONE, flags, -1, 0);
     CHECK(mover.region != MAP_FAILED && elsewhere != MAP_FAILED);
     fill(mover.region, BYTES, round);
-    if (seed >> 30 == 0) { /* what was forked is private, and moves in another way */
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0)
-            _exit(0);
-        CHECK(waitpid(child, NULL, 0) == child);
-    }
+    if (seed >> 30 == 0)
+        fork_once(); /* what was forked is private, and moves in another way */
     CHECK(!pthread_create(&thread, NULL, move, &mover));
     await_moment(&mover, seed);
     char *part = take(mover.region + PART_AT, how, elsewhere, round);
