@@ -24,13 +24,13 @@ use crate::summary::{Farewell, Summary};
 use crate::watch::Watch;
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tiercel_ledger::Ledger;
+use tiercel_ledger::{Ledger, Range};
 use tiercel_machine::{Machine, NodeId, Room};
 use tiercel_mover::{Errno, Mover};
 use tiercel_policy::{Interval, Policy};
@@ -102,6 +102,8 @@ pub struct Daemon {
     pub(crate) ledger: Ledger,
     pub(crate) policy: Policy,
     pub(crate) hands: Hands,
+    /// What the mover is at, by job, the oldest first.
+    pub(crate) moving: VecDeque<Vec<Range>>,
     pub(crate) sampler: Option<Box<dyn Sampler>>,
     /// By session number.
     pub(crate) clients: BTreeMap<u32, Client>,
@@ -199,6 +201,7 @@ impl Daemon {
             ledger,
             policy,
             hands,
+            moving: VecDeque::new(),
             sampler: parts.sampler,
             clients: BTreeMap::new(),
             numbers: HashMap::new(),

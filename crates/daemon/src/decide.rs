@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::cpu;
 use crate::daemon::Daemon;
 use crate::hands::Job;
+use tiercel_ledger::Range;
 use tiercel_ledger::movement::Move;
 use tiercel_machine::{NodeId, Room};
 use tiercel_policy::{BirthPlan, Budgets, Decision, Interval, Limit};
@@ -74,10 +75,15 @@ impl Daemon {
     /// Gives the mover moves, of a phase entry or of nobody's. Answers whether it took them: not
     /// when it is busy.
     pub(crate) fn give_moves(&mut self, moves: Vec<Move>, entry: Option<(u32, u32)>) -> bool {
+        let ranges = moves.iter().map(|m| Range { pid: m.pid, addr: m.addr, bytes: m.bytes });
+        self.moving.push_back(ranges.collect());
+        self.let_go();
         let taken = self.hands.give(Job::Execute(moves)).is_ok();
         if taken {
             self.job_given(entry);
         } else {
+            self.moving.pop_back();
+            self.let_go();
             self.summary.spent.ticks_busy += 1;
         }
         taken

@@ -224,6 +224,8 @@ impl Daemon {
             }
             Done::Executed { outcomes, took_ns } => {
                 self.summary.spent.mover_ns += took_ns;
+                self.moving.pop_front();
+                self.let_go();
                 for outcome in outcomes {
                     self.note_outcome(outcome);
                 }

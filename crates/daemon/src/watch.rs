@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_sampler::{Help, Kind, Sampler};
+use tiercel_wire::Backing;
 
 /// Age at which a process is observed, milliseconds: most compiler runs are over by then.
 const PROBATION_MS: u64 = 250;
@@ -85,6 +86,20 @@ impl Daemon {
     fn has_choice(&self) -> bool {
         let live_bytes = self.summary.objects.live_bytes;
         self.arenas.len() > 1 && !self.hands.keeps_books() && live_bytes > self.fast_budget_bytes()
+    }
+
+    /// The sampler lets go of what programs move themselves now: they cannot move what is
+    /// registered with somebody else's userfaultfd.
+    pub(crate) fn let_go(&mut self) {
+        let Some(sampler) = &mut self.sampler else { return };
+        if self.config.backing == Backing::Kernel {
+            return;
+        }
+        for client in self.clients.values() {
+            let moves = self.moving.iter().flatten().filter(|moved| moved.pid == client.pid);
+            let ranges = moves.map(|moved| moved.addr..moved.addr + moved.bytes);
+            sampler.let_go(client.pid, &ranges.collect::<Vec<_>>());
+        }
     }
 
     /// Tells how many samples are of use: enough to tell extents apart. A recorded run, or one on

@@ -80,6 +80,13 @@ pub trait Sampler: Send {
     /// Outside [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
+    /// Memory of a process that must not be held in any way from now on, because somebody moves it,
+    /// replacing what was said before. The probe sampler gives back what it registered there, and
+    /// does not see it until it is told of less. Others ignore it.
+    fn let_go(&mut self, pid: u32, ranges: &[Range<u64>]) {
+        let _ = (pid, ranges);
+    }
+
     /// More samples than these are of no use from now on: those that can see fewer, at less cost to
     /// programs. Others ignore it.
     fn enough(&mut self, samples_per_s: f64) {

@@ -227,6 +227,12 @@ impl Sampler for ProbeSampler {
         }
     }
 
+    fn let_go(&mut self, pid: u32, ranges: &[Range<u64>]) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.let_go(ranges);
+        }
+    }
+
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
         let began = clock::thread_cpu();
         let room = self.config.drain_max;

@@ -133,6 +133,11 @@ impl Process {
         self.writes.watch(windows::cut_finely(&whole, self.has_huge));
     }
 
+    /// Gives back what is registered in `ranges`, and registers nothing there.
+    pub fn let_go(&mut self, ranges: &[Range<u64>]) {
+        self.writes.let_go(ranges);
+    }
+
     /// Reports what was written where it was armed, arms elsewhere. Answers what it cost the
     /// program.
     pub fn step_writes(

@@ -231,6 +231,30 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
 }
 
 #[test]
+fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 2048, &mut sampler);
+    warm(&mut sampler);
+    let at = |os_page| child.buffer.start + os_page * OS_PAGE;
+    let (halves, moving) = ([at(0)..at(2048), at(2048)..at(4096)], at(100)..at(200));
+    let lent = child.userfaultfds();
+    let is_refused = |uffd: &&OwnedFd, half: usize| sys::register(uffd, &halves[half]).is_err();
+    let stranger = |half| lent.iter().find(|uffd| is_refused(uffd, half)).expect("half is held");
+    let (first, second) = (stranger(0), stranger(1));
+    sampler.let_go(child.pid, std::slice::from_ref(&moving));
+    sampler.watch(child.pid, &halves);
+    drained(&mut sampler, WARM_MS + INTERVAL_MS);
+    assert!(!is_refused(&first, 0), "the window of what moves is free, whatever is told meanwhile");
+    assert!(is_refused(&second, 1), "the other is not");
+    sys::unregister(first, &halves[0]).expect("it was registered just now");
+    sampler.let_go(child.pid, &[]);
+    drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
+    child.write(0..100);
+    let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
+    assert_eq!(by_piece(&child, 2048, &samples, AccessKind::Write), [told(0..100), 0]);
+}
+
+#[test]
 fn a_vanished_process_harms_nobody() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);

@@ -80,6 +80,8 @@ pub struct Writes {
     count: usize,
     /// Windows from here on have not been tried since they came.
     untried: usize,
+    /// Ranges in which nothing may be registered, ascending and apart.
+    barred: Vec<Range<u64>>,
     splits: Splits,
 }
 
@@ -168,6 +170,24 @@ impl Writes {
             }
         }
         self.windows = next;
+        self.untried = 0;
+    }
+
+    /// Gives back the windows that touch `ranges`, and leaves them alone until it hears of others.
+    pub fn let_go(&mut self, ranges: &[Range<u64>]) {
+        if self.barred.is_empty() && ranges.is_empty() {
+            return;
+        }
+        self.barred = joined(ranges);
+        for index in 0..self.windows.len() {
+            let Watched { window, uffd } = &mut self.windows[index];
+            let span = window.span.clone();
+            if is_in(&self.barred, &span)
+                && let Some(uffd) = uffd.take()
+            {
+                self.give_back(uffd, &span);
+            }
+        }
         self.untried = 0;
     }
 
@@ -339,6 +359,9 @@ impl Writes {
     /// refuses (part of it is not memory of the program's) stays unseen.
     fn register(&mut self, index: usize) {
         let span = &self.windows[index].window.span;
+        if is_in(&self.barred, span) {
+            return;
+        }
         let touching = |other: usize| {
             let Watched { window, uffd } = self.windows.get(other)?;
             (window.span.end == span.start || span.end == window.span.start).then_some((*uffd)?)
@@ -356,6 +379,10 @@ impl Writes {
     /// is registered. Answers the userfaultfd it is registered with.
     fn succeed(&mut self, before: &Watched, is: &Range<u64>) -> Option<usize> {
         let was = &before.window.span;
+        if is_in(&self.barred, is) {
+            self.forget(before, was);
+            return None;
+        }
         self.forget(before, &(was.start..is.start));
         self.forget(before, &(is.end..was.end));
         let covered = was.start <= is.start && is.end <= was.end;
@@ -364,7 +391,12 @@ impl Writes {
 
     /// Gives back part of what a window registered.
     fn forget(&mut self, watched: &Watched, part: &Range<u64>) {
-        let Some(uffd) = watched.uffd.filter(|_| part.start < part.end) else { return };
+        if let Some(uffd) = watched.uffd.filter(|_| part.start < part.end) {
+            self.give_back(uffd, part);
+        }
+    }
+
+    fn give_back(&mut self, uffd: usize, part: &Range<u64>) {
         let apart = |spot: &Range<u64>| spot.end <= part.start || part.end <= spot.start;
         self.armed.retain(|armed| apart(&armed.spot));
         // It may be unmapped by now, and then there is nothing to undo.
@@ -418,6 +450,26 @@ impl Splits {
         self.left -= 1;
         true
     }
+}
+
+/// Ranges in ascending order; those that overlap are one.
+fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut out: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+/// Whether a range touches one of `ranges`, which ascend and are apart.
+fn is_in(ranges: &[Range<u64>], span: &Range<u64>) -> bool {
+    let at = ranges.partition_point(|range| range.end <= span.start);
+    ranges.get(at).is_some_and(|range| range.start < span.end)
 }
 
 fn written_runs(pagemap: &File, spot: &Range<u64>) -> Vec<Range<u64>> {
