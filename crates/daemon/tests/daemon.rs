@@ -6,13 +6,14 @@ mod stage;
 
 use stage::{MIB, Stage, born, died, object};
 use std::io::Write;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tiercel_daemon::control::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
 use tiercel_daemon::{Fits, Summary};
 use tiercel_policy::Limit;
-use tiercel_wire::Status;
 use tiercel_wire::client::SessionBuilder;
 use tiercel_wire::layout::{MAPS_AT, RING_RECORDS, RINGS_AT, RUNS_AT};
+use tiercel_wire::{Backing, Status};
 
 #[test]
 fn a_client_is_hosted_and_its_objects_are_seen() {
@@ -160,6 +161,23 @@ fn what_is_hot_and_slow_is_promoted_and_the_log_says_why() {
     assert!(log.iter().any(is_hot), "{log:?}");
     let objects = stage.ask(&Request::Objects { by: Order::Heat, limit: 5 }, "objects");
     assert!(objects["rows"][0]["used"]["samples"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn what_a_program_moves_itself_the_sampler_lets_go_meanwhile() {
+    let told = |backing| {
+        let stage = Stage::with(|config| config.backing = backing);
+        let _session = stage.host(64 * MIB);
+        stage.feed(1 << 40, 4 * MIB);
+        stage.until("something moves", |s| s.moves.moved_bytes_all() > 0);
+        stage.let_go.lock().unwrap().clone()
+    };
+    assert_eq!(told(Backing::Kernel), [[]; 0], "the kernel moves anything");
+    let told = told(Backing::Vmem);
+    let heap = 1 << 40..(1 << 40) + 64 * MIB;
+    let inside = |range: &Range<u64>| heap.start <= range.start && range.end <= heap.end;
+    assert!(!told[0].is_empty() && told[0].iter().all(inside), "{told:?}");
+    assert!(told.iter().skip(1).step_by(2).all(Vec::is_empty), "{told:?}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 type Samples = Arc<Mutex<Vec<(Range<u64>, u32)>>>;
 type Watched = Arc<Mutex<Vec<Range<u64>>>>;
+type Told = Arc<Mutex<Vec<Vec<Range<u64>>>>>;
 
 pub struct Stage {
     directory: tempfile::TempDir,
@@ -45,6 +46,8 @@ pub struct Stage {
     samples: Samples,
     /// What the sampler was told to watch last.
     pub watched: Watched,
+    /// What it was told to let go, each time.
+    pub let_go: Told,
     /// Samples that it was told suffice, a second; 0: nobody said so.
     pub enough_per_s: Arc<AtomicU64>,
     /// Processes it was told to observe.
@@ -99,10 +102,12 @@ impl Stage {
         change(&mut config);
         let samples = Samples::default();
         let (watched, attaches) = (Watched::default(), Arc::new(AtomicU64::new(0)));
+        let let_go = Told::default();
         let enough_per_s = Arc::new(AtomicU64::new(0));
         let sampler = Box::new(FedSampler {
             samples: Arc::clone(&samples),
             watched: Arc::clone(&watched),
+            let_go: Arc::clone(&let_go),
             enough_per_s: Arc::clone(&enough_per_s),
             attaches: Arc::clone(&attaches),
         });
@@ -120,6 +125,7 @@ impl Stage {
             thread,
             samples,
             watched,
+            let_go,
             enough_per_s,
             attaches,
         }
@@ -268,6 +274,7 @@ fn machine() -> Machine {
 struct FedSampler {
     samples: Samples,
     watched: Watched,
+    let_go: Told,
     enough_per_s: Arc<AtomicU64>,
     attaches: Arc<AtomicU64>,
 }
@@ -286,6 +293,10 @@ impl Sampler for FedSampler {
 
     fn watch(&mut self, _pid: u32, ranges: &[Range<u64>]) {
         *self.watched.lock().unwrap() = ranges.to_vec();
+    }
+
+    fn let_go(&mut self, _pid: u32, ranges: &[Range<u64>]) {
+        self.let_go.lock().unwrap().push(ranges.to_vec());
     }
 
     fn enough(&mut self, samples_per_s: f64) {
