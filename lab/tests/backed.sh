@@ -29,16 +29,22 @@ on_fast() {
         $1 == "node" { all += $3; if ($2 == 0) good += $3 }
         END { print all ? int(100 * good / all) : -1 }'
 }
-# hot_is_fast LOG: the hot objects lie on node 0
-hot_is_fast() {
-    awk '$1 == "object" && $5 == "hot" { print $3, $4 }' "$1" > objects
-    hot=0
+# fast_share LOG KIND: percent of the objects of a kind that lies on node 0, in $share
+fast_share() {
+    awk -v kind="$2" '$1 == "object" && $5 == kind { print $3, $4 }' "$1" > objects
+    share=0
     count=0
     while read -r address bytes; do
-        hot=$((hot + $(on_fast "$address" "$bytes")))
+        share=$((share + $(on_fast "$address" "$bytes")))
         count=$((count + 1))
     done < objects
-    [ "$count" -gt 0 ] && hot=$((hot / count)) && [ "$hot" -ge 90 ]
+    [ "$count" -gt 0 ] && share=$((share / count))
+}
+# sorted LOG: the hot objects lie on node 0, and hardly any other does. All are born there, as
+# long as nobody knows how many they are.
+sorted() {
+    fast_share "$1" cold && cold=$share && fast_share "$1" hot && hot=$share &&
+        [ "$hot" -ge 90 ] && [ "$cold" -le 20 ]
 }
 
 tiercel run --fast 25% --backing vmem --config settings --json --output summary \
@@ -46,8 +52,9 @@ tiercel run --fast 25% --backing vmem --config settings --json --output summary 
 program=$!
 wait_for 20 grep -q ready log || not_ok "the program starts" "$(cat log errors)"
 pid=$(pidof hotset)
-wait_for 50 hot_is_fast log
+wait_for 50 sorted log
 at_least "percent of the hot objects on node 0" 90 "$hot"
+at_least "percent of the cold objects elsewhere" 80 $((100 - cold))
 at_least "which the program itself moved" 1 "$(moved_pieces "$pid")"
 kill "$pid"
 wait "$program"
