@@ -23,6 +23,14 @@ moved_pieces() {
     echo "$pieces"
 }
 
+# own_percent SUMMARY: of the bytes that moved, those that the program itself moved
+own_percent() {
+    own=$(json summary.moves.own_bytes < "$1")
+    all=0
+    for reason in promote demote; do all=$((all + $(json "summary.moves.moved_bytes.$reason" < "$1"))); done
+    echo $((all ? 100 * own / all : -1))
+}
+
 # on_fast ADDRESS BYTES: percent of it on node 0, by the witness
 on_fast() {
     residency "$pid" "$1" "$2" | awk '
@@ -60,6 +68,7 @@ kill "$pid"
 wait "$program"
 equal "the program's exit status is its own" 0 $?
 contains "and its data are intact" intact log
+at_least "percent of what moved that it moved itself" 90 "$(own_percent summary)"
 show errors
 show summary
 

@@ -17,6 +17,9 @@ pub struct MoveTotals {
     pub asked_bytes: u64,
     /// Bytes moved, by reason: `promote`, `demote`, `take-back`, `asked`.
     pub moved_bytes: BTreeMap<String, u64>,
+    /// Of those, bytes that the processes moved themselves.
+    #[serde(default)]
+    pub own_bytes: u64,
     /// Bytes that did not move, by failure.
     pub failed_bytes: BTreeMap<String, u64>,
     /// Bytes that had no physical memory behind them.
@@ -60,6 +63,7 @@ impl MoveLog {
         totals.asked_bytes += outcome.asked.bytes;
         totals.absent_bytes += outcome.absent_bytes;
         totals.took_ns += outcome.took_ns;
+        totals.own_bytes += outcome.own_bytes;
         let reason = reason_name(outcome.asked.reason).to_owned();
         *totals.moved_bytes.entry(reason).or_default() += outcome.moved_bytes;
         for (failure, bytes) in &outcome.failed {
@@ -112,12 +116,11 @@ mod tests {
             cost_ns: 0.0,
         };
         Outcome {
-            asked,
             moved_bytes: 4096,
             resident_bytes: 4096,
-            absent_bytes: 0,
             failed: vec![(Failure::NoMemory, 4096)],
             took_ns: 5,
+            ..Outcome::of(asked)
         }
     }
 

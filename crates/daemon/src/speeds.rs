@@ -168,12 +168,10 @@ mod tests {
             let outcome = |asked: &Move| {
                 let done = if self.full == Some(asked.to) { 0 } else { asked.bytes };
                 Outcome {
-                    asked: asked.clone(),
                     moved_bytes: done,
                     resident_bytes: done,
-                    absent_bytes: 0,
-                    failed: Vec::new(),
                     took_ns: 3 * asked.bytes,
+                    ..Outcome::of(asked.clone())
                 }
             };
             moves.iter().map(outcome).collect()

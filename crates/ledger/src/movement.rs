@@ -46,6 +46,8 @@ pub struct Outcome {
     pub asked: Move,
     /// Bytes that were elsewhere before and are on `asked.to` now.
     pub moved_bytes: u64,
+    /// Of those, what the process moved itself.
+    pub own_bytes: u64,
     /// Bytes on `asked.to` now, moved or there before.
     pub resident_bytes: u64,
     /// Bytes with no physical memory behind them (never touched).
@@ -54,6 +56,21 @@ pub struct Outcome {
     pub failed: Vec<(Failure, u64)>,
     /// Time the mover took, nanoseconds.
     pub took_ns: u64,
+}
+
+impl Outcome {
+    /// Of a wish that nothing was done about.
+    pub fn of(asked: Move) -> Outcome {
+        Outcome {
+            asked,
+            moved_bytes: 0,
+            own_bytes: 0,
+            resident_bytes: 0,
+            absent_bytes: 0,
+            failed: Vec::new(),
+            took_ns: 0,
+        }
+    }
 }
 
 /// Why bytes did not move.

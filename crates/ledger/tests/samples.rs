@@ -316,12 +316,12 @@ fn residency_follows_looks_and_outcomes() {
         cost_ns: 0.0,
     };
     let outcome = Outcome {
-        asked,
         moved_bytes: OS_PAGE,
         resident_bytes: 2 * OS_PAGE,
         absent_bytes: OS_PAGE,
         failed: vec![(Failure::Busy, OS_PAGE)],
         took_ns: 1,
+        ..Outcome::of(asked)
     };
     world.ledger.outcome(&outcome);
     assert_eq!(nodes(&world), (Some(NodeId(0)), vec![(0, 2), (2, 1)]));

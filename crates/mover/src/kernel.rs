@@ -67,6 +67,8 @@ struct OsPage {
     place: Place,
     /// What the last attempt said about it.
     said: Option<Failure>,
+    /// The process itself brought it there.
+    is_own: bool,
 }
 
 /// Where the OS pages of a range are that were asked about.
@@ -190,6 +192,7 @@ impl<K: Kernel> KernelMover<K> {
             let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
             self.locate(pid, to, batch, &waiting);
             self.note_room_left(batch, &waiting, &before);
+            waiting.iter().for_each(|&i| batch[i].is_own = batch[i].place == Place::Moved);
         }
         waited
     }
@@ -330,7 +333,7 @@ impl<K: Kernel> KernelMover<K> {
 impl<K: Kernel> Mover for KernelMover<K> {
     fn execute(&mut self, moves: &[Move]) -> Vec<Outcome> {
         self.full.clear();
-        let mut outcomes: Vec<Outcome> = moves.iter().map(blank).collect();
+        let mut outcomes: Vec<Outcome> = moves.iter().cloned().map(Outcome::of).collect();
         let mut batch: Vec<OsPage> = Vec::with_capacity(BATCH_OS_PAGES);
         for (owner, asked) in moves.iter().enumerate() {
             let key = |owner: usize| (moves[owner].pid, moves[owner].to);
@@ -343,7 +346,7 @@ impl<K: Kernel> Mover for KernelMover<K> {
             }
             for index in 0..asked.bytes / self.os_page_bytes {
                 let addr = asked.addr.saturating_add(index * self.os_page_bytes);
-                batch.push(OsPage { addr, owner, place: Place::Absent, said: None });
+                batch.push(OsPage { addr, owner, place: Place::Absent, said: None, is_own: false });
                 if batch.len() == BATCH_OS_PAGES {
                     self.flush(&mut batch, &mut outcomes);
                 }
@@ -403,17 +406,6 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-fn blank(asked: &Move) -> Outcome {
-    Outcome {
-        asked: asked.clone(),
-        moved_bytes: 0,
-        resident_bytes: 0,
-        absent_bytes: 0,
-        failed: Vec::new(),
-        took_ns: 0,
-    }
-}
-
 /// Adds one OS page to the outcome of its move.
 fn count(outcome: &mut Outcome, os_page: &OsPage, bytes: u64) {
     let failure = match os_page.place {
@@ -421,6 +413,7 @@ fn count(outcome: &mut Outcome, os_page: &OsPage, bytes: u64) {
         Place::Absent => return outcome.absent_bytes += bytes,
         Place::Moved => {
             outcome.resident_bytes += bytes;
+            outcome.own_bytes += if os_page.is_own { bytes } else { 0 };
             return outcome.moved_bytes += bytes;
         }
         Place::Lost(failure) => failure,

@@ -156,14 +156,7 @@ impl ModelledMover {
     }
 
     fn execute_one(&mut self, asked: &Move) -> Outcome {
-        let mut outcome = Outcome {
-            asked: asked.clone(),
-            moved_bytes: 0,
-            resident_bytes: 0,
-            absent_bytes: 0,
-            failed: Vec::new(),
-            took_ns: 0,
-        };
+        let mut outcome = Outcome::of(asked.clone());
         if self.machine.node(asked.to).is_none() {
             outcome.failed.push((Failure::NoNode, asked.bytes));
             return outcome;

@@ -91,6 +91,7 @@ fn check(below: u64, is_liar: bool) -> (Vec<Range>, usize) {
     assert_eq!((outcome.moved_bytes, outcome.resident_bytes), (7 * OS_PAGE, 8 * OS_PAGE));
     let asked = asked.lock().unwrap().clone();
     let by_kernel = *by_kernel.lock().unwrap();
+    assert_eq!(outcome.own_bytes, outcome.moved_bytes - by_kernel as u64 * OS_PAGE);
     (asked, by_kernel)
 }
 

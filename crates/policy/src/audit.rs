@@ -166,12 +166,10 @@ mod tests {
                 cost_ns: 0.0,
             };
             audit.outcome(&Outcome {
-                asked,
                 moved_bytes: BYTES,
                 resident_bytes: BYTES,
-                absent_bytes: 0,
-                failed: Vec::new(),
                 took_ns: 10_000_000,
+                ..Outcome::of(asked)
             });
             let range = Range { pid: PID, addr: ADDR, bytes: BYTES };
             self.ledger.set_residency(range, &[(NodeId(0), BYTES)], self.now_ms);

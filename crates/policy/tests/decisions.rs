@@ -291,8 +291,8 @@ fn moves_cost_what_they_have_cost() {
     let (fast, slow) = (NodeId(0), NodeId(1));
     let mut policy = policy("apb", "benefit");
     assert_eq!((policy.move_ns_per_byte(fast), policy.move_ns_per_byte(slow)), (0.7, 0.7));
-    let outcome = |to, moved_bytes: u64, took_ns: u64| Outcome {
-        asked: tiercel_ledger::movement::Move {
+    let outcome = |to, moved_bytes: u64, took_ns: u64| {
+        let asked = tiercel_ledger::movement::Move {
             pid: PID,
             addr: 0,
             bytes: 64 * MIB,
@@ -301,12 +301,8 @@ fn moves_cost_what_they_have_cost() {
             reason: Reason::Promote,
             gain_ns_per_s: 0.0,
             cost_ns: 0.0,
-        },
-        moved_bytes,
-        resident_bytes: moved_bytes,
-        absent_bytes: 0,
-        failed: Vec::new(),
-        took_ns,
+        };
+        Outcome { moved_bytes, resident_bytes: moved_bytes, took_ns, ..Outcome::of(asked) }
     };
     let check = |policy: &tiercel_policy::Policy, node, want: f64| {
         let ns = policy.move_ns_per_byte(node);
@@ -353,16 +349,8 @@ fn where_moves_found_no_room_one_leaves_for_each_that_comes() {
             cost_ns: 0.0,
         };
         let failed = vec![(tiercel_ledger::movement::Failure::NoMemory, 4 * MIB)];
-        let (moved_bytes, resident_bytes, absent_bytes, took_ns) = (0, 0, 0, 1);
         let mut policy = fresh();
-        policy.outcome(&Outcome {
-            asked,
-            moved_bytes,
-            resident_bytes,
-            absent_bytes,
-            failed,
-            took_ns,
-        });
+        policy.outcome(&Outcome { failed, took_ns: 1, ..Outcome::of(asked) });
         policy
     };
     assert_eq!(reasons(full()), [Reason::Demote, Reason::Promote], "others hold the rest");

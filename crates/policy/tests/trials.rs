@@ -134,12 +134,11 @@ impl World {
             let moved_bytes = if is_short { asked.bytes / 4 } else { asked.bytes };
             let short = is_short.then_some((Failure::NoMemory, asked.bytes - moved_bytes));
             let outcome = Outcome {
-                asked: asked.clone(),
                 moved_bytes,
                 resident_bytes: moved_bytes,
-                absent_bytes: 0,
                 failed: short.into_iter().collect(),
                 took_ns: 700_000,
+                ..Outcome::of(asked.clone())
             };
             self.ledger.outcome(&outcome);
             self.policy.outcome(&outcome);

@@ -225,6 +225,10 @@ fn moves(out: &mut String, s: &Summary) {
         short_bytes(s.moves.failed_bytes.values().sum()),
         list(failed),
     );
+    if s.moves.own_bytes > 0 {
+        let own = short_bytes(s.moves.own_bytes);
+        let _ = writeln!(out, "           {own} of it by the programs themselves");
+    }
     let _ = writeln!(
         out,
         "budget     {} of fast memory ({}), {} used at the last tick; machine {}",

@@ -254,6 +254,7 @@ impl Summary {
             "of the peak",
             "failed MiB",
             "Tiercel's MiB",
+            "by programs",
             "its ns a byte",
             "hint faults",
             "daemon % of time",
@@ -271,6 +272,7 @@ impl Summary {
             let overhead = mean(&|row| 100.0 * overhead(&row.measured).unwrap_or(0.0));
             let ours = runs.iter().any(|row| overhead_known(&row.measured));
             let bytes = |row: &Row| row.measured.bytes_moved_by_us() as f64;
+            let own = |row: &Row| row.measured.figure(&["moves", "own_bytes"]).unwrap_or(0.0);
             let took = |row: &Row| row.measured.figure(&["moves", "took_ns"]).unwrap_or(0.0);
             let per_byte = mean(&took) / mean(&bytes).max(1.0);
             let of_ours = |text: String| if ours { text } else { "-".to_owned() };
@@ -280,6 +282,7 @@ impl Summary {
                 format!("{:.2}", mean(&|row| moved(row) / peak(row))),
                 format!("{:.1}", mean(&|row| mib(row.measured.moved.failed_bytes))),
                 of_ours(format!("{:.1}", mean(&bytes) / f64::from(1 << 20))),
+                of_ours(format!("{:.1}", mean(&own) / f64::from(1 << 20))),
                 of_ours(format!("{per_byte:.2}")),
                 format!("{:.0}", mean(&|row| row.measured.moved.hint_faults as f64)),
                 of_ours(format!("{overhead:.2}")),

@@ -16,6 +16,7 @@ fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64)
         "moves": {
             "asked": 7,
             "took_ns": 4_000_000,
+            "own_bytes": 1 << 20,
             "moved_bytes": { "promote": 2 << 20, "demote": 1 << 20 },
         },
         "sites": [[1 << 20, 80], [8 << 20, 20]],
@@ -107,7 +108,7 @@ fn the_document_has_every_table_and_picture() {
         "m-25.svg",
         "### Report half",
         "| lru                      | 1.000 | 4.000 |",
-        "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |          1.27 |",
+        "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |         1.0 |          1.27 |",
         "| lru    |            9.00 |        2.00 |                      3.00 |        1.00 |    2",
         "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
         "0.900",

@@ -112,12 +112,9 @@ impl World {
     pub fn execute(&mut self, decision: &Decision) {
         for asked in &decision.moves {
             let outcome = Outcome {
-                asked: asked.clone(),
                 moved_bytes: asked.bytes,
                 resident_bytes: asked.bytes,
-                absent_bytes: 0,
-                failed: Vec::new(),
-                took_ns: 0,
+                ..Outcome::of(asked.clone())
             };
             self.ledger.outcome(&outcome);
         }
