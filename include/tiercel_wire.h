@@ -193,8 +193,9 @@ struct tcl_plan_row {
     uint64_t site;      /* tcl_site.hash; 0: the unknown site */
     uint64_t phase;     /* tcl_phase_name.hash; 0: any */
     uint8_t size_class; /* ceil(log2(bytes in whole OS pages)); TCL_PLAN_CLASS_ANY */
-    uint8_t arena;      /* for `share` of TCL_PLAN_SHARE_ALL births, evenly spread */
-    uint8_t other;      /* for the others */
+    uint8_t arena;      /* for `share` of TCL_PLAN_SHARE_ALL births, evenly spread; of objects of
+                         * TCL_CUT_BYTES and more for the head of each */
+    uint8_t other;      /* for the rest */
     uint8_t share;
     uint8_t pad[4];
 };
@@ -254,6 +255,7 @@ struct tcl_header {
 #define TCL_PHASE_WAIT_MS_MAX 10000u
 #define TCL_NUMBERED_MAX 256u             /* births of a site that are told apart at most */
 #define TCL_NUMBERED_BYTES (256ull << 10) /* smaller objects are not: there are too many */
+#define TCL_CUT_BYTES (4ull << 20)        /* larger objects can lie in two memories */
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
  * second is written at births, the third is read at births: they are kept apart. Arena k is memory

@@ -19,8 +19,10 @@
 #define GENERATION_BITS 24
 /* Bytes a thread keeps of what died, for its next births. */
 #define CREDIT_MAX (2 * TCL_BIRTH_CREDIT)
-/* Heads of large objects are multiples of a huge OS page, so that none is cut. */
-#define HEAD_STEP (2 << 20)
+/* Heads of objects are multiples of a huge OS page, so that none is cut. */
+#define HEAD_STEP ((size_t)2 << 20)
+/* From here on, where a step more or less makes little difference. */
+#define HEAD_WHOLE (16 * HEAD_STEP)
 
 _Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256, "a decision has 8 bits for each");
 
@@ -96,11 +98,10 @@ static uint64_t read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t
     return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN << 8 | TCL_ARENA_UNKNOWN;
 }
 
-/* What the plan says; TCL_ARENA_UNKNOWN when it says nothing. `word` has rows. */
-static unsigned planned(const struct tcl_control *control, uint64_t word, size_t bytes,
-                        uint32_t site) {
+/* The decision of the plan, read once. `word` has rows. */
+static uint64_t decision(uint64_t word, size_t bytes, uint32_t site) {
     if (tcl_unlikely((uint32_t)word > TCL_PLAN_ROWS_MAX || site >= TCL_SITES_MAX))
-        return TCL_ARENA_UNKNOWN;
+        return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN;
     uint32_t phase = tcl_phase_now();
     uint64_t key = (uint64_t)phase << 8 | class_of(bytes);
     uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
@@ -110,8 +111,18 @@ static unsigned planned(const struct tcl_control *control, uint64_t word, size_t
         known = key << 24 | read_plan(word, site, class_of(bytes), tcl_phase_hash(phase));
         atomic_store_explicit(&decided[site], known, memory_order_relaxed);
     }
+    return known;
+}
+
+/* What the plan says; TCL_ARENA_UNKNOWN when it says nothing. Of what is split, the large objects
+ * are all born in the second arena, but for their heads. */
+static unsigned planned(const struct tcl_control *control, uint64_t word, size_t bytes,
+                        uint32_t site) {
+    uint64_t known = decision(word, bytes, site);
     unsigned arena = known & 0xff, share = known >> 16 & 0xff;
-    if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL)) {
+    if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL && bytes >= TCL_CUT_BYTES)) {
+        arena = known >> 8 & 0xff;
+    } else if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL)) {
         uint64_t turn = atomic_fetch_add_explicit(&turns[site], 1, memory_order_relaxed);
         bool mine = (turn + 1) * share / TCL_PLAN_SHARE_ALL != turn * share / TCL_PLAN_SHARE_ALL;
         arena = mine ? arena : known >> 8 & 0xff;
@@ -218,25 +229,49 @@ struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_
     return birth;
 }
 
-size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better) {
-    if (tcl_unlikely(!tcl_attached()) || wished || hinted)
+/* As much of `most` bytes as an arena has left, in whole steps. */
+static size_t take_head(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+    int64_t *left = &control->birth_bytes_left[arena];
+    int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED);
+    for (;;) {
+        size_t room = had > 0 ? (size_t)had : 0;
+        size_t head = (room < most ? room : most) & -step;
+        if (!head || tcl_arena_node(arena) < 0)
+            return 0;
+        if (__atomic_compare_exchange_n(left, &had, had - (int64_t)head, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+            return head;
+    }
+}
+
+/* The share that the plan states; which it does of two arenas, the better one first. */
+static size_t planned_head(struct tcl_control *control, uint64_t word, size_t bytes, uint32_t site,
+                           unsigned arena, unsigned *better) {
+    uint64_t known = decision(word, bytes, site);
+    size_t share = known >> 16 & 0xff;
+    *better = known & 0xff;
+    if (share == TCL_PLAN_SHARE_ALL || *better >= arena || bytes < TCL_CUT_BYTES)
+        return 0;
+    size_t head = bytes / TCL_PLAN_SHARE_ALL * share;
+    return take_head(control, *better, head, head >= HEAD_WHOLE ? HEAD_STEP : TCL_PAGE);
+}
+
+size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
+    if (tcl_unlikely(!tcl_attached()) || wished)
         return 0;
     struct tcl_control *control = tcl_control();
-    if ((uint32_t)plan_word(control) || arena >= arena_count(control))
+    uint64_t word = plan_word(control);
+    if (arena >= arena_count(control))
+        return 0;
+    if ((uint32_t)word)
+        return planned_head(control, word, bytes, site, arena, better);
+    if (hinted)
         return 0;
     for (unsigned k = 0; k < arena; k++) {
-        int64_t *left = &control->birth_bytes_left[k];
-        int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED), head;
-        do {
-            head = had & -(int64_t)HEAD_STEP;
-            if (head < HEAD_STEP || (size_t)head >= bytes || tcl_arena_node(k) < 0)
-                break;
-            if (__atomic_compare_exchange_n(left, &had, had - head, true, __ATOMIC_RELAXED,
-                                            __ATOMIC_RELAXED)) {
-                *better = k;
-                return (size_t)head;
-            }
-        } while (true);
+        size_t head = take_head(control, k, bytes - 1, HEAD_STEP);
+        *better = k;
+        if (head)
+            return head;
     }
     return 0;
 }

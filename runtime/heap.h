@@ -170,8 +170,8 @@ TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
 
 /* ---- heap_split.c ---------------------------------------------------------------------------- */
 
-/* Objects from so many OS pages on may be born in two memories: two steps of a head. */
-#define SPLIT_PAGES (4u << (20 - PAGE_SHIFT))
+/* Objects from so many OS pages on may be born in two memories. */
+#define SPLIT_PAGES (TCL_CUT_BYTES >> PAGE_SHIFT)
 
 /* A run of which nothing was touched is born, in an arena that is not the best: its head may go to
  * a better one. Call with no lock held. */

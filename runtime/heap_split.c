@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * heap_split.c: large objects that are born in two memories, because the better one has room for a
- * part of them only. First touch gives a program that part for nothing; so do we.
+ * part of them only, or the plan says so. First touch gives a program that part for nothing; so do
+ * we.
  * In: runs at birth and at death. Out: the head of a run bound to the better arena's node.
  * Knows nothing of budgets (birth.c) or of how runs are found.
  *
@@ -18,7 +19,7 @@ static struct split {
     uint32_t number; /* OS page number of the run's first */
     uint32_t pages;  /* of its head */
     uint32_t arena;  /* of its head */
-} splits[64];
+} splits[256];
 static unsigned split_count;
 
 #define SPLITS_MAX (sizeof splits / sizeof *splits)
@@ -32,7 +33,9 @@ void tcl_split_begin(struct run *run, size_t bytes) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number), better = 0;
     heap_lock(&tcl_heap_lock);
-    size_t head = split_count < SPLITS_MAX ? tcl_birth_head(bytes, k, &better) >> PAGE_SHIFT : 0;
+    size_t head = 0;
+    if (split_count < SPLITS_MAX)
+        head = tcl_birth_head(bytes, run->site, k, &better) >> PAGE_SHIFT;
     if (head) {
         splits[split_count++] = (struct split){(uint32_t)number, (uint32_t)head, better};
         bind_head(number, head, better);

@@ -323,6 +323,10 @@ static uint8_t place(uintptr_t addr, size_t bytes, uint32_t site) {
         if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX)
             return TCL_ARENA_UNKNOWN;
         tcl_os_bind(addr, bytes, node);
+        unsigned better;
+        size_t head = tcl_birth_head(bytes, site, arena, &better);
+        if (head)
+            tcl_os_bind(addr, head, tcl_arena_node(better));
     }
     return node >= 0 || node == TCL_NODE_ON_PAPER ? (uint8_t)arena : TCL_ARENA_UNKNOWN;
 }

@@ -27,7 +27,9 @@ moved_pieces() {
 own_percent() {
     own=$(json summary.moves.own_bytes < "$1")
     all=0
-    for reason in promote demote; do all=$((all + $(json "summary.moves.moved_bytes.$reason" < "$1"))); done
+    for reason in promote demote; do
+        all=$((all + $(json "summary.moves.moved_bytes.$reason" < "$1")))
+    done
     echo $((all ? 100 * own / all : -1))
 }
 

@@ -33,8 +33,8 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
 void tcl_birth_give(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
-size_t tcl_birth_head(size_t bytes, unsigned arena, unsigned *better) {
-    (void)bytes, (void)arena, (void)better;
+size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
+    (void)bytes, (void)site, (void)arena, (void)better;
     return 0;
 }
 void tcl_birth_block(unsigned arena, size_t bytes) {

@@ -12,6 +12,7 @@
 #define MANY 40 /* objects of a part, two a turn */
 #define LARGE 16
 #define BUDGET (8 * MIB)
+#define CUT_BYTES (32 * MIB)
 #define LEARN_PAGES 100 /* the first object of a part has so many OS pages, and its number more */
 
 enum part {
@@ -28,7 +29,7 @@ enum part {
     STRATEGY,
     PARTS
 };
-enum round { LEARN, BIRTHS, WITHIN_BUDGET, GARBAGE, ROUNDS };
+enum round { LEARN, BIRTHS, WITHIN_BUDGET, CUT, GARBAGE, ROUNDS };
 
 static void *large[LARGE + 1]; /* the last: of other rounds */
 
@@ -98,6 +99,10 @@ __attribute__((noinline)) static void make_all(enum round round) {
                     continue;
                 bytes = MIB;
                 kept = i;
+            } else if (round == CUT) {
+                if ((part != SPLIT && part != MAPPED) || i)
+                    continue;
+                bytes = CUT_BYTES;
             }
             tiercel_phase(i % 2 ? "two" : "one");
             __asm__("" : "+r"(bytes), "+r"(kept));
@@ -108,8 +113,8 @@ __attribute__((noinline)) static void make_all(enum round round) {
 static int hosted(void) {
     CHECK(tiercel_is_hosted(), "not hosted");
     /* Two rounds within the budget: what is freed after the first has room in the second. */
-    enum round rounds[] = {LEARN, BIRTHS, WITHIN_BUDGET, WITHIN_BUDGET, GARBAGE};
-    for (int i = 0; i < 5; i++) {
+    enum round rounds[] = {LEARN, BIRTHS, WITHIN_BUDGET, WITHIN_BUDGET, CUT, GARBAGE};
+    for (int i = 0; i < 6; i++) {
         if (i)
             raise(SIGSTOP); /* the daemon looks, and fills its side in */
         for (int k = 0; i == 3 && k < LARGE; k++)
@@ -239,6 +244,21 @@ static void check_births(struct session *s) {
     expect(SIZED, 0, MANY / 2);
 }
 
+/* Of a large object the head has the share, in whole OS pages; of a mapping with one place, all. */
+static void check_cuts(struct session *s, pid_t pid) {
+    int64_t head = CUT_BYTES / 255 * 64 / TCL_PAGE * TCL_PAGE;
+    int64_t *left = control_of(s)->birth_bytes_left;
+    *left = 4 * CUT_BYTES;
+    kill(pid, SIGCONT);
+    wait_stop(pid);
+    count_all(s, CUT_BYTES);
+    expect(SPLIT, 0, 1);
+    expect(MAPPED, 1, 0);
+    int64_t taken = 4 * (int64_t)CUT_BYTES - *left;
+    CHECK(taken == head + (int64_t)CUT_BYTES, "%ld taken of the budget, of them %ld by the head",
+          taken, taken - (int64_t)CUT_BYTES);
+}
+
 int main(int argc, char **argv) {
     (void)argv;
     if (argc > 1)
@@ -261,6 +281,7 @@ int main(int argc, char **argv) {
         count_all(s, MIB);
         expect(BUDGETED, BUDGET / MIB, LARGE - BUDGET / MIB);
     }
+    check_cuts(s, pid);
     memset(s->base + TCL_PLAN_AT, 0xa5, 2 * TCL_PLAN_ROWS_MAX * sizeof(*rows));
     __atomic_store_n(&control->plan, 2ull << 32 | TCL_PLAN_ROWS_MAX, __ATOMIC_RELEASE);
     kill(pid, SIGCONT);

@@ -12,6 +12,7 @@ mod client;
 pub mod config;
 pub mod control;
 mod cpu;
+mod cuts;
 mod daemon;
 mod decide;
 mod desk;

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::client::Client;
+use crate::cuts::{move_of, parts_of};
 use crate::daemon::Daemon;
 use crate::early::Ahead;
 use crate::matcher::Matcher;
@@ -16,7 +17,7 @@ use crate::symbols::{SiteFrame, hex};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
-use tiercel_ledger::movement::{Move, Reason};
+use tiercel_ledger::movement::Move;
 use tiercel_ledger::{Extent, Ledger};
 use tiercel_machine::{Machine, NodeId, Space};
 use tiercel_profile::plan::{Fit, Plan, PlannedSite, fit};
@@ -168,7 +169,7 @@ impl Planned {
     }
 
     /// The row that holds for an object, as the runtime finds it.
-    fn row(&self, site: u64, size_class: u8, phase: u64) -> Option<&PlanRow> {
+    pub(crate) fn row(&self, site: u64, size_class: u8, phase: u64) -> Option<&PlanRow> {
         let keys =
             [(size_class, phase), (size_class, 0), (PLAN_CLASS_ANY, phase), (PLAN_CLASS_ANY, 0)];
         keys.iter().find_map(|(class, phase)| self.rows.get(&(site, *class, *phase)))
@@ -368,22 +369,15 @@ impl Daemon {
             if during.is_some_and(|now| !planned.is_early(hash, size_class(bytes), now)) {
                 continue;
             }
-            let row = planned.row(hash, size_class(bytes), phase);
-            let Some(row) = row.filter(|row| row.share == PLAN_SHARE_ALL) else { continue };
-            let Some(to) = arenas.get(usize::from(row.arena)) else { continue };
-            for extent in object.iter().filter(|extent| !lies_on(extent, *to, arenas)) {
-                let asked = Move {
-                    pid: client.pid,
-                    addr: extent.addr,
-                    bytes: extent.bytes,
-                    from: extent.residency.main_node(),
-                    to: *to,
-                    reason: Reason::Asked,
-                    gain_ns_per_s: 0.0,
-                    cost_ns: 0.0,
-                };
-                let heat = extent.accesses_per_s() / extent.bytes as f32;
-                moves.push((u8::MAX - row.arena, Reverse((heat * 1e9) as u64), asked));
+            let Some(row) = planned.row(hash, size_class(bytes), phase) else { continue };
+            for (part, arena) in parts_of(row, bytes) {
+                let Some(to) = arenas.get(usize::from(arena)) else { continue };
+                let away = object.iter().filter(|extent| !lies_on(extent, *to, arenas));
+                moves.extend(away.filter_map(|extent| {
+                    let heat = extent.accesses_per_s() / extent.bytes as f32;
+                    let asked = move_of(client.pid, extent, object[0].addr, &part, *to)?;
+                    Some((u8::MAX - arena, Reverse((heat * 1e9) as u64), asked))
+                }));
             }
         }
         moves.sort_by_key(|(order, heat, _)| (*order, *heat));
@@ -471,7 +465,7 @@ fn is_rebuilt(fit: &Fit, frames: &[SiteFrame]) -> bool {
 }
 
 /// A phase that was never published is none of the plan's.
-fn phase_hash_of(session: &Session, phase: u32) -> u64 {
+pub(crate) fn phase_hash_of(session: &Session, phase: u32) -> u64 {
     match phase {
         0 => phase_hash(PHASE_START),
         _ => session.phase_name(phase).map_or(0, |name| name.hash),
@@ -479,7 +473,7 @@ fn phase_hash_of(session: &Session, phase: u32) -> u64 {
 }
 
 /// Objects of a process, with all their extents.
-fn objects<'a>(ledger: &'a Ledger, pid: u32) -> Vec<Vec<Extent<'a>>> {
+pub(crate) fn objects<'a>(ledger: &'a Ledger, pid: u32) -> Vec<Vec<Extent<'a>>> {
     let mut objects: Vec<Vec<Extent<'a>>> = Vec::new();
     // Extents come by address: those of one object follow each other.
     for extent in ledger.extents_of(pid).filter(|extent| !extent.is_block) {
@@ -497,6 +491,6 @@ fn lies_on(extent: &Extent<'_>, node: NodeId, arenas: &[NodeId]) -> bool {
 }
 
 /// ceil(log2) of an object's bytes, whole OS pages.
-fn size_class(bytes: u64) -> u8 {
+pub(crate) fn size_class(bytes: u64) -> u8 {
     bytes.max(1).next_power_of_two().trailing_zeros() as u8
 }

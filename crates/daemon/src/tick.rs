@@ -293,6 +293,10 @@ impl Daemon {
             let node = arena.and_then(|arena| self.arenas.get(usize::from(arena)));
             self.hands.born(pid, mover::Range { addr, bytes }, node.copied());
         }
+        for (pid, head, node) in self.heads_of(born) {
+            let range = mover::Range { addr: head.start, bytes: head.end - head.start };
+            self.hands.born(pid, range, Some(node));
+        }
     }
 
     fn note_peak(&mut self) {

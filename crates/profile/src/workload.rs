@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
+use tiercel_wire::layout::CUT_BYTES;
 
 use crate::profile::{Access, Object, Profile};
 
@@ -39,6 +40,72 @@ pub struct Told {
     pub objects: Vec<u32>,
     /// Index in the profile of each of its phases.
     pub phases: Vec<u32>,
+}
+
+/// A workload whose large objects are several, each a part of what they were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// Parts that follow one another in memory follow one another here.
+    pub told: Told,
+    /// What each of its objects is a part of.
+    pub parts: Vec<Part>,
+}
+
+/// Part of an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// Index of the object in the workload that was cut.
+    pub whole: usize,
+    /// Where in it the middle of the part lies, 0 to 1; `None`: it is all of it.
+    pub middle: Option<f64>,
+    /// It is the first one.
+    pub is_first: bool,
+}
+
+/// Parts of an object at most.
+const PARTS_MAX: u64 = 16;
+
+/// Bytes of one at least.
+const PART_BYTES_MIN: u64 = 1 << 20;
+
+impl Told {
+    /// Cuts objects that have at least so many bytes, and that a run can have in two memories.
+    /// Their accesses are taken to be spread evenly.
+    pub fn cut(&self, bytes_min: u64) -> Cut {
+        let Workload { phases, end_ns, sample_period, .. } = &self.workload;
+        let workload = Workload {
+            objects: Vec::new(),
+            phases: phases.clone(),
+            end_ns: *end_ns,
+            sample_period: *sample_period,
+        };
+        let told = Told { workload, objects: Vec::new(), phases: self.phases.clone() };
+        let mut cut = Cut { told, parts: Vec::new() };
+        for (whole, (object, index)) in self.workload.objects.iter().zip(&self.objects).enumerate()
+        {
+            let count = match object.bytes >= bytes_min.max(CUT_BYTES) {
+                true => (object.bytes / PART_BYTES_MIN).min(PARTS_MAX),
+                false => 1,
+            };
+            for part in 0..count {
+                cut.told.workload.objects.push(part_of(object, part, count));
+                cut.told.objects.push(*index);
+                let middle = (count > 1).then_some((part as f64 + 0.5) / count as f64);
+                cut.parts.push(Part { whole, middle, is_first: part == 0 });
+            }
+        }
+        cut
+    }
+}
+
+fn part_of(object: &planner::Object, part: u64, count: u64) -> planner::Object {
+    let at = |part: u64| object.bytes / count * part + object.bytes % count * part / count;
+    let mut uses = object.uses.clone();
+    for one in &mut uses {
+        one.reads /= count as f64;
+        one.writes /= count as f64;
+    }
+    planner::Object { bytes: at(part + 1) - at(part), uses, ..object.clone() }
 }
 
 impl Profile {

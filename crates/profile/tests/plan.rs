@@ -241,7 +241,8 @@ fn with_rests(turns: u32) -> Profile {
 fn swapped(profile: &Profile, room_bytes: u64, early: bool) -> Plan {
     let mut drafted = draft(profile, &profile.machine, &wish(Strategy::Joint, 16 * MIB)).unwrap();
     for (object, placement) in drafted.found.placements.iter_mut().enumerate() {
-        let (birth, other) = if object % 2 == 0 { (0, 1) } else { (1, 0) };
+        let is_hot = drafted.groups[object].site == 0;
+        let (birth, other) = if is_hot { (0, 1) } else { (1, 0) };
         let moves = [(2, other), (4, birth), (6, other), (8, birth), (10, other)].into();
         *placement = Placement { birth, moves };
     }
@@ -284,6 +285,26 @@ fn what_a_phase_leaves_alone_may_move_during_it() {
     assert_eq!(early(&swapped(&profile, 16 * MIB, false)), ["", ""]);
     // Without a rest each place is accessed up to the moment when the other one is.
     assert!(early(&drafted(Strategy::Joint, 100_000_000).plan).concat().is_empty());
+}
+
+#[test]
+fn an_object_that_is_larger_than_the_room_has_its_head_there() {
+    let profile = profile(1, 50_000_000);
+    let share = |strategy| {
+        let plan = draft(&profile, &profile.machine, &wish(strategy, 6 * MIB)).unwrap().plan;
+        let split = plan.places().find(|place| place.other.is_some());
+        (split.map(|place| place.share), plan.expected.time.unwrap().slowdown)
+    };
+    let (_, whole) = share(Strategy::Lifetimes);
+    let (head, cut) = share(Strategy::Intervals);
+    // 6 of the 16 MiB of a class; parts are of a MiB.
+    assert_eq!((share(Strategy::Lifetimes).0, head), (None, Some(0.38)));
+    assert!(cut < whole - 0.001, "{cut} {whole}");
+    // What moves between phases may be such heads.
+    let profile = self::profile(3, 50_000_000);
+    let plan = draft(&profile, &profile.machine, &wish(Strategy::Joint, 6 * MIB)).unwrap().plan;
+    assert!(plan.expected.moved_bytes > 0 && plan.phases.iter().any(|p| p.moves), "{plan:?}");
+    assert!(plan.expected.moved_bytes <= 6 * 2 * 6 * MIB, "{}", plan.expected.moved_bytes);
 }
 
 #[test]

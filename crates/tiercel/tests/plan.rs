@@ -117,7 +117,11 @@ impl Stage {
 
     /// Runs the program by a plan; the summary.
     fn run(&self, plan: &str) -> Value {
-        let output = self.tiercel(&["run", "--plan", plan, "--json", "--", "./app"]);
+        self.run_with(&["--plan", plan])
+    }
+
+    fn run_with(&self, args: &[&str]) -> Value {
+        let output = self.tiercel(&[&["run", "--json"], args, &["--", "./app"]].concat());
         assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
         serde_json::from_str(&stderr(&output)).unwrap()
     }
@@ -159,6 +163,40 @@ fn objects_are_born_and_moved_as_planned() {
     assert_eq!(nodes_of(&summary, "make_table"), [("0".to_owned(), mib8)].into());
     let moved = summary["summary"]["moves"]["moved_bytes"]["asked"].as_u64().unwrap_or(0);
     assert!(moved >= 2 * mib8 && moved <= 6 * 2 * mib8, "{moved}");
+}
+
+#[test]
+fn large_objects_are_born_in_two_memories_and_moved_as_planned() {
+    let stage = Stage::new();
+    stage.build("#undef BYTES\n#define BYTES (8ul << 20)");
+    stage.turned();
+    let mut plan = read_plan(&stage.path("turned.plan")).unwrap();
+    plan.machine.memories[0].room_bytes = 64 << 20;
+    // Grids are always cut. Tables are slow, and have half of each in the fast memory in `solve`.
+    for site in &mut plan.sites {
+        let is_grid = site.place.contains("make_grid");
+        for place in &mut site.classes[0].places {
+            if is_grid || place.phase.is_some() {
+                (place.node, place.other) = (NodeId(0), Some(NodeId(slow_node())));
+                place.share = if is_grid { 0.25 } else { 0.5 };
+            }
+        }
+    }
+    write_plan(&plan, &stage.path("cut.plan")).unwrap();
+    // The books hear of births at ticks.
+    std::fs::write(stage.path("settings"), "policy.tick_ms = 10\n").unwrap();
+    let summary = stage.run_with(&["--plan", "cut.plan", "--config", "settings"]);
+    let share = |place| {
+        let nodes = nodes_of(&summary, place);
+        let fast = nodes.get("0").copied().unwrap_or(0);
+        fast as f64 / nodes.values().sum::<u64>() as f64
+    };
+    let near = |share: f64, of: f64| (share - of).abs() < 0.01;
+    assert!(near(share("make_grid"), 0.25), "{}", share("make_grid"));
+    assert!(near(share("make_table"), 0.5), "{}", share("make_table"));
+    let moved = summary["summary"]["moves"]["moved_bytes"]["asked"].as_u64().unwrap_or(0);
+    let half = 16 << 20;
+    assert!(moved > 3 * half && moved < 6 * half, "five times half of the tables: {moved}");
 }
 
 #[test]

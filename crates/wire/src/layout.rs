@@ -124,6 +124,8 @@ pub const PHASE_WAIT_MS_MAX: u32 = 10_000;
 pub const NUMBERED_MAX: u32 = 256;
 /// Smaller objects are not told apart, bytes.
 pub const NUMBERED_BYTES: u64 = 256 << 10;
+/// From here on an object can lie in two memories: a share of it, and not of births, bytes.
+pub const CUT_BYTES: u64 = 4 << 20;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;
 

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::layout::{
-    ARENA_UNKNOWN, ARENAS_MAX, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX,
-    PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES,
-    PLAN_ROWS_MAX, SPACES, STOPS_MAX, control, header,
+    ARENA_UNKNOWN, ARENAS_MAX, OS_PAGE_BYTES, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES,
+    PHASE_NAME_MAX, PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX, PLAN_AT,
+    PLAN_ROW_BYTES, PLAN_ROWS_MAX, PLAN_SHARE_ALL, SPACES, STOPS_MAX, control, header,
 };
 use crate::session::Session;
 use crate::site::{half, word};
@@ -24,6 +24,11 @@ pub struct PhaseName {
     pub name: String,
 }
 
+/// Heads of objects are multiples of a huge OS page,
+const HEAD_STEP_BYTES: u64 = 2 << 20;
+/// from here on; as the runtime has it (birth.c).
+const HEAD_WHOLE_BYTES: u64 = 16 * HEAD_STEP_BYTES;
+
 /// Where objects of one site are born. Of the rows that fit a birth the first of these holds:
 /// (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,12 +39,23 @@ pub struct PlanRow {
     pub size_class: u8,
     /// [`phase_hash`] of the phase; 0: any.
     pub phase: u64,
-    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread.
+    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread; of objects of
+    /// [`crate::layout::CUT_BYTES`] and more for the head of each.
     pub arena: u8,
-    /// For the others.
+    /// For the rest.
     pub other: u8,
-    /// How many go to `arena`.
+    /// How much of it goes to `arena`.
     pub share: u8,
+}
+
+impl PlanRow {
+    /// Bytes of an object that its head in `arena` has, if the object is cut.
+    #[must_use]
+    pub fn head_bytes(&self, bytes: u64) -> u64 {
+        let head = bytes / u64::from(PLAN_SHARE_ALL) * u64::from(self.share);
+        let step = if head >= HEAD_WHOLE_BYTES { HEAD_STEP_BYTES } else { OS_PAGE_BYTES };
+        head / step * step
+    }
 }
 
 /// A plan that cannot be told.

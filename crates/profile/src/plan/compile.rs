@@ -95,10 +95,17 @@ impl Fit {
     }
 
     fn row(&self, place: &PlannedPlace, site: u64, size_class: u8) -> Option<PlanRow> {
-        let arena = *self.arenas.get(&place.node)?;
-        let other = place.other.and_then(|node| self.arenas.get(&node)).copied().unwrap_or(arena);
+        let mut arena = *self.arenas.get(&place.node)?;
+        let mut share = place.share;
+        let mut other = place.other.and_then(|node| self.arenas.get(&node)).copied();
+        // Heads of objects are in the faster memory.
+        if let Some(slower) = other.as_mut().filter(|other| **other < arena) {
+            std::mem::swap(&mut arena, slower);
+            share = 1.0 - share;
+        }
         // Up: three quarters of four births are three.
-        let parts = (place.share * f64::from(PLAN_SHARE_ALL)).ceil() as u8;
+        let parts = (share * f64::from(PLAN_SHARE_ALL)).ceil() as u8;
+        let other = other.unwrap_or(arena);
         let share =
             if other == arena { PLAN_SHARE_ALL } else { parts.clamp(1, PLAN_SHARE_ALL - 1) };
         let phase = place.phase.as_deref().map_or(0, phase_hash);

@@ -5,14 +5,21 @@
 use tiercel_machine::Machine;
 use tiercel_planner::{self as planner, Memory, Objective, Options, PlanError, Strategy};
 
-use super::pace::pace_of;
+use super::pace::{Pace, pace_of};
 use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of, predict};
 use crate::profile::Profile;
-use crate::workload::Told;
+use crate::workload::{Cut, Part, Told};
 
 /// Of the room that was asked for, at most this part is held back for what is no object: a small
 /// program's plan would have no room else.
 const HELD_BACK_PARTS: u64 = 2;
+
+/// Objects are cut that are larger than such a part of the fastest memory: all that find no room
+/// in it at all, and more.
+const CUT_PARTS: [u64; 2] = [1, 8];
+
+/// More objects and parts are not planned with.
+const CUT_OBJECTS_MAX: usize = 1 << 14;
 
 /// How a plan is wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +44,7 @@ pub struct Wish {
 pub struct Drafted {
     /// For the file.
     pub plan: Plan,
-    /// What the planner was told.
+    /// What the planner was told; large objects are several there.
     pub told: Told,
     /// What its objects are.
     pub groups: Vec<Group>,
@@ -83,47 +90,106 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
     let strategy = usable(profile, &told, wish.strategy, &mut remarks);
     let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
     let pace = pace_of(profile, machine, &mut memories);
-    let groups = groups_of(profile, &told);
-    let by = |strategy: Strategy| -> Result<(planner::Plan, Plan), DraftError> {
-        let options = Options {
-            strategy,
-            objective: wish.objective,
-            slowdown_max: wish.slowdown_max,
-            copy: pace.copy,
-            ..Options::default()
+    let scene = Scene { profile, machine, memories: &memories, pace, held_back_bytes, wish };
+    let mut made = scene.best(strategy, &told)?;
+    if wish.objective == Objective::Time && made.plan.expected.moved_bytes > 0 {
+        let still = match strategy {
+            Strategy::Joint => scene.best(Strategy::Intervals, &told)?,
+            _ => scene.make(Strategy::Lifetimes, &made.cut)?,
         };
-        let found = planner::plan(&told.workload, &memories, &options)?;
-        let plan = plan_of(&Asked {
-            profile,
-            workload: &told.workload,
-            groups: &groups,
-            machine,
-            memories: &memories,
-            found: &found,
-            pace,
-            held_back_bytes,
-            options: wish.options(),
-            unplanned: wish.unplanned,
-        });
-        Ok((found, plan))
-    };
-    let (mut found, mut plan) = by(strategy)?;
-    if wish.objective == Objective::Time && plan.expected.moved_bytes > 0 {
-        let still = by(Strategy::Lifetimes)?;
-        if still.1.expected.access_ns <= plan.expected.access_ns {
-            (found, plan) = still;
+        if still.plan.expected.access_ns <= made.plan.expected.access_ns {
+            made = still;
             remarks.push("no moves pay here: every object stays where it is born".to_owned());
         }
     }
+    let Made { found, mut plan, groups, cut } = made;
     if strategy == Strategy::FirstCome {
         // Who comes first is served first: that is what a run does without knowing any site.
         (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
         plan.sites.clear();
         plan.modules.clear();
     }
-    let mut drafted = Drafted { plan, told, groups, memories, found, remarks };
-    drafted.plan.expected.time = Some(predict(profile, machine, &drafted.plan));
-    Ok(drafted)
+    plan.expected.time = Some(predict(profile, machine, &plan));
+    Ok(Drafted { plan, told: cut.told, groups, memories, found, remarks })
+}
+
+/// What a plan is made for.
+struct Scene<'a> {
+    profile: &'a Profile,
+    machine: &'a Machine,
+    memories: &'a [Memory],
+    pace: Pace,
+    held_back_bytes: u64,
+    wish: &'a Wish,
+}
+
+/// A plan, what the planner answered, and what it was told.
+struct Made {
+    found: planner::Plan,
+    plan: Plan,
+    groups: Vec<Group>,
+    cut: Cut,
+}
+
+impl Scene<'_> {
+    /// The best plan, with large objects in one piece or in several: more pieces can be placed
+    /// better, and are harder to place well. The strategies of H2M place whole objects.
+    fn best(&self, strategy: Strategy, told: &Told) -> Result<Made, PlanError> {
+        let whole = self.make(strategy, &told.cut(u64::MAX));
+        if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
+            return whole;
+        }
+        let mut known = told.workload.objects.len();
+        let mut best = whole;
+        for parts in CUT_PARTS {
+            let cut = told.cut(self.memories[0].capacity_bytes / parts);
+            let count = cut.parts.len();
+            if std::mem::replace(&mut known, count) == count || count > CUT_OBJECTS_MAX {
+                continue;
+            }
+            let made = self.make(strategy, &cut);
+            let is_better = match (&made, &best) {
+                (Ok(made), Ok(best)) => self.value(made) < self.value(best),
+                (made, _) => made.is_ok(),
+            };
+            best = if is_better { made } else { best };
+        }
+        best
+    }
+
+    /// What is to be small.
+    fn value(&self, made: &Made) -> f64 {
+        match self.wish.objective {
+            Objective::Time => made.plan.expected.access_ns,
+            _ => made.found.promise.value,
+        }
+    }
+
+    fn make(&self, strategy: Strategy, cut: &Cut) -> Result<Made, PlanError> {
+        let options = Options {
+            strategy,
+            objective: self.wish.objective,
+            slowdown_max: self.wish.slowdown_max,
+            copy: self.pace.copy,
+            ..Options::default()
+        };
+        let workload = &cut.told.workload;
+        let found = planner::plan(workload, self.memories, &options)?;
+        let groups = groups_of(self.profile, cut);
+        let plan = plan_of(&Asked {
+            profile: self.profile,
+            workload,
+            groups: &groups,
+            machine: self.machine,
+            memories: self.memories,
+            found: &found,
+            pace: self.pace,
+            held_back_bytes: self.held_back_bytes,
+            options: self.wish.options(),
+            unplanned: self.wish.unplanned,
+        });
+        Ok(Made { found, plan, groups, cut: cut.clone() })
+    }
 }
 
 impl Wish {
@@ -202,25 +268,27 @@ fn usable(
          tiercel_phase (docs/planning.md) to plan moves"
             .to_owned(),
     );
-    Strategy::Intervals
+    if strategy == Strategy::Joint { Strategy::Intervals } else { Strategy::Lifetimes }
 }
 
-fn groups_of(profile: &Profile, told: &Told) -> Vec<Group> {
+fn groups_of(profile: &Profile, cut: &Cut) -> Vec<Group> {
     let mut samples = vec![0u64; profile.objects.len()];
     for access in &profile.accesses {
         samples[access.object as usize] += access.samples;
     }
-    let group = |index: &u32| {
+    let group = |(index, part): (&u32, &Part)| {
         let object = &profile.objects[*index as usize];
+        let once = |count: u64| if part.is_first { count } else { 0 };
         Group {
             site: object.site,
             size_class: object.size_class(),
             is_block: object.is_block,
-            count: object.count,
-            samples: samples[*index as usize],
+            count: once(object.count),
+            samples: once(samples[*index as usize]),
+            middle: part.middle,
         }
     };
-    told.objects.iter().map(group).collect()
+    cut.told.objects.iter().zip(&cut.parts).map(group).collect()
 }
 
 /// The name of a strategy on the command line.

@@ -5,7 +5,8 @@
 //! The planner decides object by object and for every time a phase is entered; a run knows an
 //! object by its site and size class, and a phase by its name. So objects of one class are counted
 //! together, in each phase by name: the memory with most of their bytes is their place, and where
-//! two memories have a part each, births are split between them as their bytes are.
+//! two memories have a part each, births are split between them as their bytes are, or each object
+//! is, where those are large.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,7 +29,7 @@ const PART_MIN: f64 = 0.02;
 pub(crate) const CLASS_MIN: u32 = 12;
 
 /// What objects of a workload are in the profile, by index alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Group {
     /// Index of their site.
     pub site: u32,
@@ -40,6 +41,8 @@ pub struct Group {
     pub count: u64,
     /// Samples that hit them.
     pub samples: u64,
+    /// Of a part of a larger object, where in that its middle lies, 0 to 1.
+    pub middle: Option<f64>,
 }
 
 /// What a plan is made of.
@@ -293,7 +296,9 @@ fn expected(
     let by_site = |(index, group): (usize, &Group)| {
         let class = classes.get(&(group.site, group.size_class.max(CLASS_MIN)));
         let class = class.filter(|_| !group.is_block && !plan.phases.is_empty());
-        class.map_or(Placement::default(), |class| placement(workload, index, names, class))
+        class.map_or(Placement::default(), |class| {
+            placement(workload, (index, group.middle), names, class)
+        })
     };
     let placements: Vec<Placement> = asked.groups.iter().enumerate().map(by_site).collect();
     let (_, moves) = evaluate(workload, asked.memories, &asked.pace.copy, &placements);
@@ -309,11 +314,23 @@ fn expected(
     }
 }
 
-/// Where an object goes as its class does; objects of classes that are split stay where they are.
-fn placement(workload: &Workload, index: usize, names: &Names<'_>, class: &Class) -> Placement {
+/// Where an object, or a part of one, goes as its class does; whole objects of classes that are
+/// split stay where they are.
+fn placement(
+    workload: &Workload,
+    (index, middle): (usize, Option<f64>),
+    names: &Names<'_>,
+    class: &Class,
+) -> Placement {
     let whole = |phase: usize| {
-        let choice = class.place_in(names.of_phase[phase]).or(class.usual());
-        choice.filter(|choice| choice.other.is_none()).map(|choice| choice.memory as u8)
+        let choice = class.place_in(names.of_phase[phase]).or(class.usual())?;
+        let memory = match (choice.other, middle) {
+            (None, _) => choice.memory,
+            (Some(other), Some(middle)) if middle * 100.0 > f64::from(choice.share) => other,
+            (Some(_), Some(_)) => choice.memory,
+            (Some(_), None) => return None,
+        };
+        Some(memory as u8)
     };
     let (first, last) = workload.phases_of(&workload.objects[index]);
     let mut at = whole(first);

@@ -8,7 +8,7 @@ use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement,
 
 use super::{Plan, PlannedClass, PlannedPlace, Unplanned};
 use crate::profile::{Object, Profile};
-use crate::workload::Told;
+use crate::workload::{Cut, Part, Told};
 
 /// Part of an object in each memory, 0 to 1; their sum is 1.
 pub(super) type Parts = [f64; MEMORIES_MAX];
@@ -82,11 +82,12 @@ impl<'a> Places<'a> {
         kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
     }
 
-    /// Where objects go, and when; those that are split stay.
-    pub(super) fn placements(&self, told: &Told) -> Vec<Placement> {
-        let of = |(at, object): (usize, &planner::Object)| {
-            let (first, last) = told.workload.phases_of(object);
-            let whole = |phase| self.parts(at, phase).iter().position(|part| *part == 1.0);
+    /// Where objects and parts of them go, and when; whole ones that are split stay.
+    pub(super) fn placements(&self, cut: &Cut) -> Vec<Placement> {
+        let workload = &cut.told.workload;
+        let of = |(object, part): (&planner::Object, &Part)| {
+            let (first, last) = workload.phases_of(object);
+            let whole = |phase| lies_in(self.parts(part.whole, phase), part.middle);
             let mut here = whole(first).unwrap_or(0);
             let mut placement = Placement { birth: here as u8, moves: Vec::new() };
             for phase in first + 1..=last {
@@ -99,8 +100,19 @@ impl<'a> Places<'a> {
             }
             placement
         };
-        told.workload.objects.iter().enumerate().map(of).collect()
+        workload.objects.iter().zip(&cut.parts).map(of).collect()
     }
+}
+
+/// The memory of an object, or of a part of one around its `middle`: the parts in faster memory
+/// come first.
+fn lies_in(parts: &Parts, middle: Option<f64>) -> Option<usize> {
+    let Some(middle) = middle else { return parts.iter().position(|part| *part == 1.0) };
+    let mut end = 0.0;
+    parts.iter().position(|part| {
+        end += part;
+        middle < end
+    })
 }
 
 impl<'a> Kind<'a> {

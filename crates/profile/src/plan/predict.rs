@@ -24,6 +24,8 @@ use tiercel_planner::{
     BLOCK_BYTES, LINE_BYTES, Memory, Object, Use, demand, evaluate, object_cost,
 };
 
+use tiercel_wire::layout::CUT_BYTES;
+
 use super::Plan;
 use super::pace::{pace_of, rank_of};
 use super::places::{Parts, Places};
@@ -66,7 +68,9 @@ pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction 
     };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
     let places = Places::new(plan, profile, &told, &memories);
-    let (_, moves) = evaluate(&told.workload, &memories, &pace.copy, &places.placements(&told));
+    let cut = told.cut(CUT_BYTES);
+    let placements = places.placements(&cut);
+    let (_, moves) = evaluate(&cut.told.workload, &memories, &pace.copy, &placements);
     let scene = Scene::new(profile, machine, &memories);
     let mut reckoned = Reckoned::default();
     let mut of_object = vec![usize::MAX; profile.objects.len()];
