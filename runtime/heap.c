@@ -276,7 +276,7 @@ static bool open_more(unsigned k, size_t total, size_t align) {
     }
     size_t number = page_number(chunk->opened);
     chunk->opened += step;
-    pages_open += step >> PAGE_SHIFT;
+    __atomic_store_n(&pages_open, pages_open + (step >> PAGE_SHIFT), __ATOMIC_RELAXED);
     insert_free(number, step >> PAGE_SHIFT, RUN_CLEAN);
     return true;
 }
@@ -566,6 +566,10 @@ void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
              number += run_at(number)->total)
             visit(run_at(number), context);
     }
+}
+
+size_t tcl_heap_open_bytes(void) {
+    return __atomic_load_n(&pages_open, __ATOMIC_RELAXED) << PAGE_SHIFT;
 }
 
 struct heap_figures tcl_heap_figures(void) {

@@ -121,6 +121,8 @@ static void attach_again(void) {
 void tcl_session_poll(void) {
     if (tcl_unlikely(!tcl_attached()) && tcl_tracking())
         attach_again();
+    if (tcl_unlikely(atomic_load_explicit(&tcl_vmem_waits, memory_order_relaxed)))
+        tcl_vmem_serve_if_worth();
 }
 
 void tcl_session_lost_reader(void) {

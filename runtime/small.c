@@ -190,6 +190,14 @@ static void set_slices(void *start, size_t pages, mi_page_t *page) {
         __atomic_store_n(&slices[i], page, __ATOMIC_RELAXED);
 }
 
+/* Of those born and not dead since tracking began; those before it make it too small. */
+static _Atomic size_t block_bytes;
+
+size_t tcl_small_bytes(void) {
+    size_t bytes = atomic_load_explicit(&block_bytes, memory_order_relaxed);
+    return bytes > SIZE_MAX / 2 ? 0 : bytes;
+}
+
 static bool block_born(mi_page_t *page) {
     if (!_mi_page_map_register(page))
         return false;
@@ -207,6 +215,7 @@ static bool block_born(mi_page_t *page) {
         struct tcl_use use = use_of(run);
         tcl_note_born(&use);
         tcl_birth_block(k, use.bytes);
+        atomic_fetch_add_explicit(&block_bytes, use.bytes, memory_order_relaxed);
     }
     /* mimalloc takes any arena rather than make a new one. Make it, for the next block. */
     mi_subproc_t *subproc = _mi_subproc();
@@ -222,6 +231,7 @@ static void block_dies(mi_page_t *page) {
         if (tcl_unlikely(tcl_tracking())) {
             struct tcl_use use = use_of(run);
             tcl_note_died(&use);
+            atomic_fetch_sub_explicit(&block_bytes, use.bytes, memory_order_relaxed);
         }
         atomic_store_explicit(&run->state, RUN_NONE, memory_order_release);
         set_slices(start, run->total, NULL);

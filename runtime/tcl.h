@@ -140,6 +140,11 @@ TCL_HIDDEN int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot);
 TCL_HIDDEN void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node);
 /* True when this process executes the daemon's moves. (vmem_asked.c) */
 TCL_HIDDEN bool tcl_vmem_is_mover(void);
+/* It will, from the first occasion on at which its heap is worth it. Call with no lock held. */
+TCL_HIDDEN extern _Atomic bool tcl_vmem_waits;
+TCL_HIDDEN void tcl_vmem_serve_if_worth(void);
+/* Bytes of the heap that are opened for runs; those of blocks of small slots. */
+TCL_HIDDEN size_t tcl_heap_open_bytes(void), tcl_small_bytes(void);
 /* What there is of the heap, as vregions. */
 TCL_HIDDEN void tcl_heap_back(void);
 

@@ -246,8 +246,8 @@ TCL_HIDDEN void vmem_after_children(void);
 TCL_HIDDEN void vmem_watch_children(void);
 /* In a child: its own children are others. */
 TCL_HIDDEN void vmem_forget_children(void);
-/* Begins the thread that executes the daemon's moves, where that is possible; in a child there is
- * none. (vmem_asked.c) */
+/* Has a thread execute the daemon's moves, where that is possible, as soon as it is worth one; in a
+ * child there is none. (vmem_asked.c) */
 TCL_HIDDEN void vmem_serve(void), vmem_stop_serving(void);
 /* True when this process has one thread. */
 TCL_HIDDEN bool vmem_is_alone(void);

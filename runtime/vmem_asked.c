@@ -8,8 +8,10 @@
  *             moved[] <- moves_done <~~futex~~               piece by piece, as long as it is asked
  *
  * A question ends when another number is asked; then at most a piece is moved that nobody wants.
- * The thread begins with the program, and only where the program's heap is vregions and writes can
- * be tracked. A forked child has none: the kernel moves its memory.
+ * The thread begins only where the program's heap is vregions and writes can be tracked; and in a
+ * program of one thread as late as at the first birth of a large object in a heap that is worth
+ * moving: with a second thread libc takes a lock in every getc, which cost sqlite3 6%. A forked
+ * child has none: the kernel moves its memory.
  */
 #include "track.h"
 #include "vmem.h"
@@ -24,6 +26,10 @@
 /* So often it looks whether children are gone, and whether there is another session. */
 #define LOOK_S 1
 
+/* A heap of less is left to the kernel. */
+#define WORTH_BYTES ((size_t)16 << 20)
+
+_Atomic bool tcl_vmem_waits;
 static _Atomic bool is_running;
 static uint32_t current;
 
@@ -77,11 +83,9 @@ static void *serve(void *nothing) {
     return nothing;
 }
 
-void vmem_serve(void) {
+static void begin(void) {
     sigset_t all, before;
     pthread_t thread;
-    if (!vmem_can_track())
-        return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool is_begun = !pthread_create(&thread, NULL, serve, NULL);
@@ -90,7 +94,25 @@ void vmem_serve(void) {
         return;
     pthread_detach(thread);
     atomic_store(&is_running, true);
-    tcl_header()->is_mover = 1;
+    if (tcl_attached())
+        tcl_header()->is_mover = 1;
+}
+
+void vmem_serve(void) {
+    if (!vmem_can_track())
+        return;
+    if (vmem_is_alone())
+        atomic_store(&tcl_vmem_waits, true);
+    else
+        begin();
+}
+
+void tcl_vmem_serve_if_worth(void) {
+    int saved = errno;
+    size_t bytes = tcl_heap_open_bytes() + tcl_small_bytes();
+    if (bytes >= WORTH_BYTES && atomic_exchange(&tcl_vmem_waits, false))
+        begin();
+    errno = saved;
 }
 
 bool tcl_vmem_is_mover(void) {
@@ -99,4 +121,5 @@ bool tcl_vmem_is_mover(void) {
 
 void vmem_stop_serving(void) {
     atomic_store(&is_running, false);
+    atomic_store(&tcl_vmem_waits, false);
 }

@@ -35,6 +35,8 @@ bool tcl_map_fill(void) {
 }
 void tcl_map_start(void) {}
 bool tcl_frugal;
+_Atomic bool tcl_vmem_waits;
+void tcl_vmem_serve_if_worth(void) {}
 bool tcl_vmem_is_mover(void) {
     return false;
 }

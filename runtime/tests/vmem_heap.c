@@ -292,10 +292,19 @@ static void without_descriptors(struct slot *slots) {
     CHECK(!setrlimit(RLIMIT_NOFILE, &before));
 }
 
+static long threads_now(void) {
+    struct stat tasks; /* proc counts a link for each thread */
+    CHECK(!stat("/proc/self/task", &tasks));
+    return (long)tasks.st_nlink - 2;
+}
+
 static int hosted(bool pooled, bool can_move) {
     void *small = malloc(100), *large = malloc(100000);
     CHECK(is_shared(small) == pooled && is_shared(large) == pooled, "what backs the heap");
+    CHECK(threads_now() == 1, "a small heap is not worth a thread");
     given_back(false);
+    free(malloc(MIB));
+    CHECK(threads_now() == 1 + can_move, "a large one is");
     rights_and_advice(can_move, false);
     rights_and_advice(can_move, true);
     taken_away();

@@ -31,8 +31,8 @@ use tiercel_wire::{PlanRow, Session, phase_hash};
 const PHASE_WAIT_MS: u32 = 4_000;
 
 /// Large objects of one site that a profile and a plan tell apart: H2M's multi-phase benchmark has
-/// thirty.
-const NUMBERED_BIRTHS: u32 = 64;
+/// thirty, hotcold of `movers` 96.
+const NUMBERED_BIRTHS: u32 = 128;
 
 /// Jobs that may be under way when a phase is entered: the mover's queue has two places.
 const JOBS_AHEAD: usize = 1;
