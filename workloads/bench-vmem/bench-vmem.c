@@ -85,6 +85,7 @@ static void touch(const char *kind, size_t bytes) {
 static struct {
     _Atomic bool is_over;
     _Atomic uint64_t touches, longest_ns;
+    _Atomic int thread;
     uint64_t *area;
     size_t bytes;
     bool writes;
@@ -111,8 +112,44 @@ static void pin(int turn) {
         sched_setaffinity(0, sizeof(one), &one);
 }
 
+/* What the kernel's scheduler counts of the toucher (kernel.sched_schedstats). */
+static FILE *account(const char *mode) {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/task/%d/sched", atomic_load(&toucher.thread));
+    return fopen(path, mode);
+}
+
+static void forget_waits(void) {
+    FILE *file = account("w");
+    if (file)
+        fputs("0", file);
+    if (!file || fclose(file))
+        die("/proc/self/task/TID/sched");
+}
+
+/* Its longest waits since then, ns: for its CPU, which others had; and asleep, which it is for
+ * memory only. */
+static void longest_waits(uint64_t *for_cpu_ns, uint64_t *for_memory_ns) {
+    FILE *file = account("r");
+    char line[256], name[64];
+    double ms;
+    *for_cpu_ns = *for_memory_ns = 0;
+    while (file && fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "%63[^: ] : %lf", name, &ms) != 2)
+            continue;
+        uint64_t ns = (uint64_t)(ms * 1e6);
+        if (!strcmp(name, "wait_max"))
+            *for_cpu_ns = ns;
+        if ((!strcmp(name, "sleep_max") || !strcmp(name, "block_max")) && ns > *for_memory_ns)
+            *for_memory_ns = ns;
+    }
+    if (file)
+        fclose(file);
+}
+
 static void *touch_on(void *nothing) {
     pin(1);
+    atomic_store(&toucher.thread, (int)syscall(SYS_gettid));
     uint64_t last = now_ns();
     for (size_t at = 8; !atomic_load(&toucher.is_over);) {
         for (int i = 0; i < TOUCHES; i++, at = (at + 4096 * 7) % toucher.bytes)
@@ -132,28 +169,36 @@ static void *touch_on(void *nothing) {
 /* A stretch of time of the mover, and what the toucher saw of it. */
 struct stretch {
     uint64_t cpu_ns, elapsed_ns, touches;
+    uint64_t longest_ns, for_cpu_ns, for_memory_ns; /* its waits, whatever for; by the kernel */
 };
 
 static struct stretch begin(void) {
+    while (!atomic_load(&toucher.touches))
+        ;
+    forget_waits();
     atomic_store(&toucher.longest_ns, 0);
-    return (struct stretch){cpu_ns(), now_ns(), atomic_load(&toucher.touches)};
+    return (struct stretch){.cpu_ns = cpu_ns(),
+                            .elapsed_ns = now_ns(),
+                            .touches = atomic_load(&toucher.touches)};
 }
 
-static struct stretch end(struct stretch began, uint64_t *longest_ns) {
-    struct stretch took = {cpu_ns() - began.cpu_ns, now_ns() - began.elapsed_ns,
-                           atomic_load(&toucher.touches) - began.touches};
+static struct stretch end(struct stretch began) {
+    struct stretch took = {.cpu_ns = cpu_ns() - began.cpu_ns,
+                           .elapsed_ns = now_ns() - began.elapsed_ns,
+                           .touches = atomic_load(&toucher.touches) - began.touches};
     /* It may wait still. */
     uint64_t seen = atomic_load(&toucher.touches);
     while (atomic_load(&toucher.touches) == seen)
         ;
-    *longest_ns = atomic_load(&toucher.longest_ns);
+    took.longest_ns = atomic_load(&toucher.longest_ns);
+    longest_waits(&took.for_cpu_ns, &took.for_memory_ns);
     return took;
 }
 
-static struct stretch alone(uint64_t *longest_ns) {
+static struct stretch alone(void) {
     struct stretch began = begin();
     usleep(ALONE_US);
-    return end(began, longest_ns);
+    return end(began);
 }
 
 /* Percent of the region on `node`; every node is right where that one does not exist. */
@@ -215,20 +260,20 @@ static int by_pages(void *start, size_t bytes, int node) {
 
 typedef int (*mover)(void *at, size_t bytes, int node);
 
-static void report(const char *name, struct stretch took, uint64_t longest_ns) {
+static void report(const char *name, struct stretch took) {
     double os_pages = (double)(toucher.bytes / 4096);
-    printf("%s %.1f\n%s_elapsed %.1f\n%s_stall %.1f\n%s_touches %.6f\n", name,
-           (double)took.cpu_ns / os_pages, name, (double)took.elapsed_ns / os_pages, name,
-           (double)longest_ns, name, (double)took.touches * 1e3 / (double)took.elapsed_ns);
+    printf("%s %.1f\n", name, (double)took.cpu_ns / os_pages);
+    printf("%s_elapsed %.1f\n", name, (double)took.elapsed_ns / os_pages);
+    printf("%s_stall %lu\n%s_for_cpu %lu\n%s_for_memory %lu\n", name, took.longest_ns, name,
+           took.for_cpu_ns, name, took.for_memory_ns);
+    printf("%s_touches %.6f\n", name, (double)took.touches * 1e3 / (double)took.elapsed_ns);
 }
 
 static void timed(const char *name, mover call, int node, int now_on) {
-    uint64_t longest_ns;
     struct stretch began = begin();
     if (call(toucher.area, toucher.bytes, node))
         die(name);
-    struct stretch took = end(began, &longest_ns);
-    report(name, took, longest_ns);
+    report(name, end(began));
     double on = percent_on(now_on);
     if (on < 99) {
         fprintf(stderr, "%s: %.1f%% is on node %d\n", name, on, now_on);
@@ -246,6 +291,7 @@ static void moves(const char *kind, size_t bytes, int node, bool writes, bool is
     toucher.bytes = bytes;
     toucher.writes = writes;
     atomic_store(&toucher.is_over, false);
+    atomic_store(&toucher.touches, 0);
     for (size_t i = 0; i < bytes / 8; i++)
         toucher.area[i] = i;
     usleep(READY_US);
@@ -253,10 +299,9 @@ static void moves(const char *kind, size_t bytes, int node, bool writes, bool is
     if (pthread_create(&thread, NULL, touch_on, NULL))
         die("thread");
     if (!is_ahead) {
-        uint64_t longest_ns;
-        struct stretch took = alone(&longest_ns);
+        struct stretch took = alone();
         printf("huge %.1f\n", huge_mib());
-        report("alone", took, longest_ns);
+        report("alone", took);
         timed("whole", migrate, node, node);
         timed("back", migrate, 0, 0);
     } else {

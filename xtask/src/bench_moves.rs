@@ -70,7 +70,11 @@ struct Line {
     ns: f64,
     kernel_ns: f64,
     limit: Option<f64>,
+    /// Longest waits of who touches: of any kind; by the kernel's account for its CPU, and for
+    /// memory.
     stall_us: f64,
+    for_cpu_us: f64,
+    for_memory_us: f64,
     stall_limit_us: Option<f64>,
     /// Touches in a microsecond over those while nothing moves.
     speed: f64,
@@ -123,6 +127,7 @@ fn measure(mib: u64) -> Result<Seen> {
 fn script(mib: u64) -> String {
     let mut text = "set -e\nexport PATH=$PATH:/root/bin\n\
                     echo 0 > /proc/sys/kernel/numa_balancing\n\
+                    echo 1 > /proc/sys/kernel/sched_schedstats\n\
                     echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled\n"
         .to_owned();
     let pool = 2 * mib + 128;
@@ -173,6 +178,8 @@ fn lines_of(seen: &Seen, pages: &Pages, (writes, touched): (&str, &str)) -> Resu
             kernel_ns,
             limit: (way == "switch").then_some(pages.switch_limit),
             stall_us: value(from, &format!("{way}_stall"))? / 1e3,
+            for_cpu_us: value(from, &format!("{way}_for_cpu"))? / 1e3,
+            for_memory_us: value(from, &format!("{way}_for_memory"))? / 1e3,
             stall_limit_us: None,
             speed,
         })
@@ -189,13 +196,17 @@ fn lines_of(seen: &Seen, pages: &Pages, (writes, touched): (&str, &str)) -> Resu
     Ok(lines)
 }
 
-fn rows_of(line: &Line) -> [Row; 3] {
-    let Line { what, ns, kernel_ns, limit, stall_us, stall_limit_us, speed } = line;
-    let (ns, kernel_ns) = (&[*ns], &[*kernel_ns]);
+fn rows_of(line: &Line) -> [Row; 5] {
+    let Line { what, limit, .. } = line;
+    let (ns, kernel_ns) = (&[line.ns], &[line.kernel_ns]);
+    let wait =
+        |kind: &str, us: f64, limit| Row::alone(format!("{what}: longest {kind}"), us, limit, "us");
     [
         Row { spread: None, ..Row::of_pairs(what.clone(), "mbind", ns, kernel_ns, *limit, "ns") },
-        Row::alone(format!("{what}: longest wait"), *stall_us, *stall_limit_us, "us"),
-        Row::alone(format!("{what}: speed of who touches it"), *speed, None, "of alone"),
+        wait("wait for memory", line.for_memory_us, line.stall_limit_us),
+        wait("wait for its CPU", line.for_cpu_us, None),
+        wait("wait", line.stall_us, None),
+        Row::alone(format!("{what}: speed of who touches it"), line.speed, None, "of alone"),
     ]
 }
 
@@ -218,6 +229,8 @@ fn page(lines: &[Line]) -> String {
         ("us for 4 KiB".to_owned(), Align::Right),
         ("speed over mbind".to_owned(), Align::Right),
         ("longest wait, us".to_owned(), Align::Right),
+        ("for memory".to_owned(), Align::Right),
+        ("for its CPU".to_owned(), Align::Right),
         ("toucher's speed".to_owned(), Align::Right),
     ]);
     for line in lines {
@@ -227,6 +240,8 @@ fn page(lines: &[Line]) -> String {
             format!("{:.3}", line.ns / 1e3),
             format!("{:.2}", line.kernel_ns / line.ns),
             format!("{:.0}", line.stall_us),
+            format!("{:.0}", line.for_memory_us),
+            format!("{:.0}", line.for_cpu_us),
             format!("{:.2}", line.speed),
         ]);
     }
@@ -234,7 +249,9 @@ fn page(lines: &[Line]) -> String {
         "# Migrations of vregions beside the kernel's\n\nWritten by `./x bench vmem-moves` \
          (docs/evaluation.md): {mib} MiB from node 0 to node 1 of\na timed `{MACHINE}`, each line \
          measured once. One virtual CPU moves, the other one touches one\nword of an OS page after \
-         the other; its speed is over that while nothing moves. `moves.jsonl` has\nthe rows.\n\n{}",
+         the other; its speed is over that while nothing moves. What it waited for is by the\nkernel's \
+         account: the daemon and the kernel's own threads have its CPU at times.\n`moves.jsonl` has \
+         the rows.\n\n{}",
         table.markdown()
     )
 }
@@ -248,7 +265,8 @@ mod tests {
         let mut text = format!("about {kind} 0\nalone_touches 10\n");
         for (i, (way, _)) in WAYS.iter().enumerate() {
             let ns = ns * (i + 1) as f64;
-            let _ = writeln!(text, "{way}_elapsed {ns}\n{way}_stall 5000\n{way}_touches 8");
+            let _ = writeln!(text, "{way}_elapsed {ns}\n{way}_stall 5000000\n{way}_touches 8");
+            let _ = writeln!(text, "{way}_for_cpu 4990000\n{way}_for_memory 9000");
         }
         text
     }
@@ -260,7 +278,7 @@ mod tests {
         let seen = parse(&text).expect("valid");
         let lines = lines_of(&seen, &SIZES[0], TOUCHES[0]).expect("all there");
         assert_eq!(lines.len(), 2 + WAYS.len());
-        let [time, stall, speed] = rows_of(&lines[5]);
+        let [time, stall, .., speed] = rows_of(&lines[5]);
         assert_eq!((time.ours, time.peer, time.ratio), (2000.0, Some(1000.0), Some(2.0)));
         assert!(!time.holds && stall.holds && speed.ours == 0.8, "{time:?} {stall:?} {speed:?}");
         assert!(lines_of(&seen, &SIZES[1], TOUCHES[0]).is_err(), "huge OS pages were not moved");
