@@ -25,7 +25,12 @@ pub(crate) struct Stretch {
     pub threads: u32,
     /// What was accessed, a row for each object: shares of few samples are no shares.
     pub accesses: Vec<Access>,
+    /// Of each row, how many were in which extent.
+    pub extents: Vec<Extents>,
 }
+
+/// Accesses by extent of an object, ascending.
+pub(crate) type Extents = BTreeMap<u32, u64>;
 
 /// All of a profile's runs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -129,23 +134,24 @@ impl Profile {
                 last.took_ns += left.took_ns;
                 last.threads = last.threads.max(left.threads);
                 last.accesses.extend(left.accesses);
+                last.extents.extend(left.extents);
             }
         }
     }
 
     /// A stretch with its accesses, by index.
     fn closed(&self, stretch: Stretch, accesses: &[u32]) -> Stretch {
-        let mut objects: BTreeMap<u32, Access> = BTreeMap::new();
+        let mut objects: BTreeMap<u32, (Access, Extents)> = BTreeMap::new();
         let mut threads = 0u64;
         for access in accesses.iter().map(|one| &self.accesses[*one as usize]) {
             threads |= access.threads;
-            objects
-                .entry(access.object)
-                .or_insert_with(|| Access::none_of(access.object))
-                .absorb(access);
+            let none = || (Access::none_of(access.object), Extents::new());
+            let (sum, extents) = objects.entry(access.object).or_insert_with(none);
+            sum.absorb(access);
+            *extents.entry(access.extent).or_default() += access.accesses();
         }
-        let accesses = objects.into_values().collect();
-        Stretch { threads: threads.count_ones().max(1), accesses, ..stretch }
+        let (accesses, extents) = objects.into_values().unzip();
+        Stretch { threads: threads.count_ones().max(1), accesses, extents, ..stretch }
     }
 
     /// What samples took from the programs of a run, nanoseconds of wall time: threads were held up

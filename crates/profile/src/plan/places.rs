@@ -8,6 +8,7 @@ use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement,
 
 use super::{Plan, PlannedClass, PlannedPlace, Unplanned};
 use crate::profile::{Object, Profile};
+use crate::stretches::Extents;
 use crate::workload::{Cut, Part, Told};
 
 /// Part of an object in each memory, 0 to 1; their sum is 1.
@@ -80,6 +81,30 @@ impl<'a> Places<'a> {
     pub(super) fn parts(&self, object: usize, phase: usize) -> &Parts {
         let kind = &self.kinds[self.kind_of[object]];
         kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
+    }
+
+    /// The same of what is accessed in a phase: of an object that is cut it is not known by its
+    /// size, but by the extents that were hit, each `extent_share` of the object.
+    pub(super) fn parts_hit(
+        &self,
+        object: usize,
+        phase: usize,
+        extents: &Extents,
+        extent_share: f64,
+    ) -> Parts {
+        let parts = self.parts(object, phase);
+        let all: u64 = extents.values().sum();
+        if extent_share <= 0.0 || all == 0 || parts.contains(&1.0) {
+            return *parts;
+        }
+        let mut hit = [0.0; MEMORIES_MAX];
+        for (extent, accesses) in extents {
+            let middle = (f64::from(*extent) + 0.5) * extent_share;
+            // The last extent may reach beyond the object's end.
+            let memory = lies_in(parts, Some(middle.min(1.0 - f64::EPSILON)));
+            hit[memory.unwrap_or(0)] += *accesses as f64 / all as f64;
+        }
+        hit
     }
 
     /// Where objects and parts of them go, and when; whole ones that are split stay.

@@ -30,7 +30,7 @@ use super::Plan;
 use super::pace::{pace_of, rank_of};
 use super::places::{Parts, Places};
 use crate::profile::{Access, Profile};
-use crate::stretches::Stretch;
+use crate::stretches::{Extents, Stretch};
 use crate::workload::{Told, WHOLE_WEIGHT, use_of};
 
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
@@ -79,7 +79,13 @@ pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction 
     for stretch in &stretches.all {
         scene.reckon(
             stretch,
-            |object, phase| places.parts(of_object[object], phase),
+            |object, phase, extents| {
+                let seen = &profile.objects[object];
+                let is_cut = seen.bytes >= CUT_BYTES;
+                let extent_bytes = if is_cut { seen.extent_bytes } else { 0 };
+                let share = extent_bytes as f64 / seen.bytes.max(1) as f64;
+                places.parts_hit(of_object[object], phase, extents, share)
+            },
             &mut reckoned,
         );
     }
@@ -143,22 +149,22 @@ impl<'a> Scene<'a> {
         Scene { profile, memories, recorded, served, same: profile.machine == *machine }
     }
 
-    fn reckon<'b>(
+    fn reckon(
         &self,
         stretch: &Stretch,
-        parts_of: impl Fn(usize, usize) -> &'b Parts,
+        parts_of: impl Fn(usize, usize, &Extents) -> Parts,
         sum: &mut Reckoned,
     ) {
         let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
         let last = self.memories.len() - 1;
-        for access in &stretch.accesses {
+        for (access, extents) in stretch.accesses.iter().zip(&stretch.extents) {
             let object = &self.profile.objects[access.object as usize];
             let weight = self.profile.weight_of(self.profile.run_of(object));
             let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
             let (recorded_ns, loaded) = self.recorded_ns(access, &one);
             waits.recorded_ns += recorded_ns;
             waits.count += waits_of(&one);
-            let parts = parts_of(access.object as usize, stretch.phase as usize);
+            let parts = parts_of(access.object as usize, stretch.phase as usize, extents);
             for (at, memory) in self.memories.iter().enumerate() {
                 let asked = demand(&one, memory);
                 let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
