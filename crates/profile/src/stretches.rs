@@ -4,7 +4,8 @@
 //!
 //! A stretch is a time slot of a phase, or as many of them as it takes to have enough samples: what
 //! is longer, of two things, is overrated where both are seen badly. Slots without samples are no
-//! part of any: the program computed.
+//! part of any: the program computed. Within a stretch laps tell what was accessed at a time: what
+//! follows one another does not overlap.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,9 @@ use crate::workload::Told;
 
 /// Samples of a stretch at least, if its phase has as many: counts are right to a sixteenth.
 const SAMPLES_MIN: u64 = 256;
+
+/// Samples of a lap at least: as many as tell which objects a loop is at.
+const LAP_SAMPLES_MIN: u64 = 16;
 
 /// A part of a phase in which something was accessed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,8 +29,17 @@ pub(crate) struct Stretch {
     pub threads: u32,
     /// What was accessed, a row for each object: shares of few samples are no shares.
     pub accesses: Vec<Access>,
-    /// Of each row, how many were in which extent.
-    pub extents: Vec<Extents>,
+    /// In order of time.
+    pub laps: Vec<Lap>,
+}
+
+/// A part of a stretch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Lap {
+    /// How much of the stretch it took, 0 to 1.
+    pub share: f64,
+    /// By row of the stretch: which share of its accesses, and in which extents.
+    pub accesses: Vec<(usize, f64, Extents)>,
 }
 
 /// Accesses by extent of an object, ascending.
@@ -110,48 +123,58 @@ impl Profile {
         cells: BTreeMap<u64, Vec<u32>>,
         found: &mut Stretches,
     ) {
-        let (mut open, mut rows) = (Stretch { phase, ..Stretch::default() }, Vec::new());
-        let (mut samples, from) = (0, found.all.len());
+        let (mut open, from) = (Open::default(), found.all.len());
         for (slot, accesses) in cells {
             let slot_ns = slot * self.slot_ns;
             let lap_ns = end_ns.min(slot_ns + self.slot_ns).saturating_sub(start_ns.max(slot_ns));
-            open.took_ns += lap_ns as f64;
-            samples += accesses.iter().map(|one| self.accesses[*one as usize].samples).sum::<u64>();
-            rows.extend(accesses);
-            if samples >= SAMPLES_MIN {
-                let full = std::mem::replace(&mut open, Stretch { phase, ..Stretch::default() });
-                found.all.push(self.closed(full, &rows));
-                rows.clear();
-                samples = 0;
+            let samples = accesses.iter().map(|one| self.accesses[*one as usize].samples).sum();
+            open.add(lap_ns as f64, samples, accesses);
+            if open.samples >= SAMPLES_MIN {
+                found.all.push(self.closed(phase, std::mem::take(&mut open)));
             }
         }
+        if open.laps.is_empty() {
+            return;
+        }
+        let left = self.closed(phase, open);
         // What is left is too little for a stretch of its own.
         match found.all[from..].last_mut() {
-            _ if rows.is_empty() => {}
-            None => found.all.push(self.closed(open, &rows)),
-            Some(last) => {
-                let left = self.closed(open, &rows);
-                last.took_ns += left.took_ns;
-                last.threads = last.threads.max(left.threads);
-                last.accesses.extend(left.accesses);
-                last.extents.extend(left.extents);
-            }
+            None => found.all.push(left),
+            Some(last) => last.extend(left),
         }
     }
 
     /// A stretch with its accesses, by index.
-    fn closed(&self, stretch: Stretch, accesses: &[u32]) -> Stretch {
-        let mut objects: BTreeMap<u32, (Access, Extents)> = BTreeMap::new();
+    fn closed(&self, phase: u32, open: Open) -> Stretch {
+        let mut rows: BTreeMap<u32, Access> = BTreeMap::new();
         let mut threads = 0u64;
-        for access in accesses.iter().map(|one| &self.accesses[*one as usize]) {
+        let all = open.laps.iter().flat_map(|lap| &lap.accesses);
+        for access in all.map(|one| &self.accesses[*one as usize]) {
             threads |= access.threads;
-            let none = || (Access::none_of(access.object), Extents::new());
-            let (sum, extents) = objects.entry(access.object).or_insert_with(none);
-            sum.absorb(access);
-            *extents.entry(access.extent).or_default() += access.accesses();
+            let none = || Access::none_of(access.object);
+            rows.entry(access.object).or_insert_with(none).absorb(access);
         }
-        let (accesses, extents) = objects.into_values().unzip();
-        Stretch { threads: threads.count_ones().max(1), accesses, extents, ..stretch }
+        let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
+        let accesses: Vec<Access> = rows.into_values().collect();
+        let took_ns: f64 = open.laps.iter().map(|lap| lap.took_ns).sum();
+        let laps = open.laps.iter().map(|lap| {
+            let mut extents: BTreeMap<usize, Extents> = BTreeMap::new();
+            for access in lap.accesses.iter().map(|one| &self.accesses[*one as usize]) {
+                let of_row = extents.entry(row_of[&access.object]).or_default();
+                *of_row.entry(access.extent).or_default() += access.accesses();
+            }
+            let share = |(row, extents): (usize, Extents)| {
+                let of_lap: u64 = extents.values().sum();
+                let of_row = accesses[row].accesses().max(1);
+                (row, of_lap as f64 / of_row as f64, extents)
+            };
+            Lap {
+                share: if took_ns > 0.0 { lap.took_ns / took_ns } else { 0.0 },
+                accesses: extents.into_iter().map(share).collect(),
+            }
+        });
+        let laps = laps.collect();
+        Stretch { phase, took_ns, threads: threads.count_ones().max(1), accesses, laps }
     }
 
     /// What samples took from the programs of a run, nanoseconds of wall time: threads were held up
@@ -161,5 +184,51 @@ impl Profile {
         let of_run = self.processes.iter().filter(|process| process.run == run);
         let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
         seen.sampling_ns as f64 / threads as f64
+    }
+}
+
+/// A stretch that is not complete.
+#[derive(Default)]
+struct Open {
+    laps: Vec<OpenLap>,
+    samples: u64,
+}
+
+#[derive(Default)]
+struct OpenLap {
+    took_ns: f64,
+    samples: u64,
+    /// By index.
+    accesses: Vec<u32>,
+}
+
+impl Open {
+    fn add(&mut self, took_ns: f64, samples: u64, accesses: Vec<u32>) {
+        self.samples += samples;
+        if self.laps.last().is_none_or(|lap| lap.samples >= LAP_SAMPLES_MIN) {
+            self.laps.push(OpenLap::default());
+        }
+        let lap = self.laps.last_mut().expect("one was put there");
+        lap.took_ns += took_ns;
+        lap.samples += samples;
+        lap.accesses.extend(accesses);
+    }
+}
+
+impl Stretch {
+    /// Goes on with what followed it.
+    fn extend(&mut self, mut next: Stretch) {
+        let took_ns = self.took_ns + next.took_ns;
+        let part = |of_ns: f64| if took_ns > 0.0 { of_ns / took_ns } else { 0.0 };
+        self.laps.iter_mut().for_each(|lap| lap.share *= part(self.took_ns));
+        let rows = self.accesses.len();
+        for lap in &mut next.laps {
+            lap.share *= part(next.took_ns);
+            lap.accesses.iter_mut().for_each(|(row, ..)| *row += rows);
+        }
+        self.took_ns = took_ns;
+        self.threads = self.threads.max(next.threads);
+        self.accesses.append(&mut next.accesses);
+        self.laps.append(&mut next.laps);
     }
 }

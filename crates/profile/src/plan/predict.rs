@@ -1,9 +1,9 @@
 //! How much slower a program is expected to be with less fast memory.
 //! In: a profile, a plan. Out: a [`Prediction`]. Knows nothing of how it is shown.
 //!
-//! The recorded run is gone through stretch by stretch ([`crate::stretches`]). In each a core
-//! computes and waits for misses, and meanwhile each memory serves what is drawn from it: the
-//! stretch takes as long as the one that takes longest.
+//! The recorded run is gone through stretch by stretch, lap by lap ([`crate::stretches`]). In each
+//! lap a core computes and waits for misses, and meanwhile each memory serves what is drawn from
+//! it: the lap takes as long as the one that takes longest.
 //!
 //! ```text
 //!   recorded      took = rest + waits        the rest is what no placement changes
@@ -111,7 +111,7 @@ struct Reckoned {
     rest_ns: f64,
 }
 
-/// What each memory has to do in a stretch.
+/// What each memory has to do in a lap.
 #[derive(Clone, Copy, Default)]
 struct Work {
     /// Blocks that come from it.
@@ -120,13 +120,25 @@ struct Work {
     memory_ns: Parts,
 }
 
-/// Everything that is waited for in a stretch.
+/// Of the accesses to one object in a stretch.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    /// How long they were waited for in the recorded run, nanoseconds.
+    recorded_ns: f64,
+    /// How often.
+    waits: f64,
+    /// Blocks they draw.
+    blocks: f64,
+    /// Waits and the memory's time if all were in one memory, by memory, nanoseconds.
+    core_ns: Parts,
+    memory_ns: Parts,
+}
+
+/// Everything that is waited for in a lap.
 #[derive(Clone, Copy, Default)]
 struct Waits {
     /// How often.
     count: f64,
-    /// How long in the recorded run, nanoseconds.
-    recorded_ns: f64,
     /// How long if everything were in one memory, by memory, nanoseconds.
     all_in_ns: Parts,
 }
@@ -155,35 +167,50 @@ impl<'a> Scene<'a> {
         parts_of: impl Fn(usize, usize, &Extents) -> Parts,
         sum: &mut Reckoned,
     ) {
-        let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
+        let rows: Vec<Row> = stretch.accesses.iter().map(|one| self.row(stretch, one)).collect();
+        let threads = f64::from(stretch.threads);
+        let recorded_ns: f64 = rows.iter().map(|row| row.recorded_ns).sum();
+        let rest_ns = (stretch.took_ns - recorded_ns / threads).max(0.0);
+        sum.rest_ns += rest_ns;
         let last = self.memories.len() - 1;
-        for (access, extents) in stretch.accesses.iter().zip(&stretch.extents) {
-            let object = &self.profile.objects[access.object as usize];
-            let weight = self.profile.weight_of(self.profile.run_of(object));
-            let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
-            let (recorded_ns, loaded) = self.recorded_ns(access, &one);
-            waits.recorded_ns += recorded_ns;
-            waits.count += waits_of(&one);
-            let parts = parts_of(access.object as usize, stretch.phase as usize, extents);
-            for (at, memory) in self.memories.iter().enumerate() {
-                let asked = demand(&one, memory);
-                let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
-                waits.all_in_ns[at] += asked.core_ns * loaded;
-                let whole = |is: bool| f64::from(u8::from(is));
-                let of_cases = [whole(at == 0), parts[at], whole(at == last)];
-                for (work, part) in cases.iter_mut().zip(of_cases) {
-                    work.blocks[at] += part * blocks_of(&one);
-                    work.memory_ns[at] += part * asked.memory_ns;
+        for lap in &stretch.laps {
+            let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
+            for (at, share, extents) in &lap.accesses {
+                let (row, object) = (&rows[*at], stretch.accesses[*at].object as usize);
+                let parts = parts_of(object, stretch.phase as usize, extents);
+                waits.count += share * row.waits;
+                for (memory, planned) in parts.iter().enumerate().take(last + 1) {
+                    waits.all_in_ns[memory] += share * row.core_ns[memory];
+                    let whole = |is: bool| f64::from(u8::from(is));
+                    let of_cases = [whole(memory == 0), *planned, whole(memory == last)];
+                    for (work, part) in cases.iter_mut().zip(of_cases) {
+                        work.blocks[memory] += share * part * row.blocks;
+                        work.memory_ns[memory] += share * part * row.memory_ns[memory];
+                    }
                 }
             }
+            for (sum_ns, work) in sum.cases_ns.iter_mut().zip(&cases) {
+                let core_ns = rest_ns * lap.share + waits.with(&work.blocks) / threads;
+                *sum_ns += work.memory_ns.iter().fold(core_ns, |most, ns| most.max(*ns));
+            }
         }
-        let threads = f64::from(stretch.threads);
-        let rest_ns = (stretch.took_ns - waits.recorded_ns / threads).max(0.0);
-        sum.rest_ns += rest_ns;
-        for (sum_ns, work) in sum.cases_ns.iter_mut().zip(&cases) {
-            let core_ns = rest_ns + waits.with(&work.blocks) / threads;
-            *sum_ns += work.memory_ns.iter().fold(core_ns, |most, ns| most.max(*ns));
+    }
+
+    /// What the accesses of a row of a stretch ask for, wherever they go.
+    fn row(&self, stretch: &Stretch, access: &Access) -> Row {
+        let object = &self.profile.objects[access.object as usize];
+        let weight = self.profile.weight_of(self.profile.run_of(object));
+        let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
+        let (recorded_ns, loaded) = self.recorded_ns(access, &one);
+        let mut row =
+            Row { recorded_ns, waits: waits_of(&one), blocks: blocks_of(&one), ..Row::default() };
+        for (at, memory) in self.memories.iter().enumerate() {
+            let asked = demand(&one, memory);
+            let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
+            row.core_ns[at] = asked.core_ns * loaded;
+            row.memory_ns[at] = asked.memory_ns;
         }
+        row
     }
 
     /// What accesses were waited for when they were recorded; and how many times as long as idle
