@@ -256,6 +256,10 @@ static size_t planned_head(struct tcl_control *control, uint64_t word, size_t by
     return take_head(control, *better, head, head >= HEAD_WHOLE ? HEAD_STEP : TCL_PAGE);
 }
 
+bool tcl_birth_is_planned(void) {
+    return tcl_attached() && (uint32_t)plan_word(tcl_control());
+}
+
 size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
     if (tcl_unlikely(!tcl_attached()) || wished)
         return 0;

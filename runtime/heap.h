@@ -173,11 +173,12 @@ TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
 /* Objects from so many OS pages on may be born in two memories. */
 #define SPLIT_PAGES (TCL_CUT_BYTES >> PAGE_SHIFT)
 
-/* A run of which nothing was touched is born, in an arena that is not the best: its head may go to
- * a better one. Call with no lock held. */
-TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes);
-/* The run that begins with this OS page is given back, or shrinks. Under tcl_heap_lock. */
-TCL_HIDDEN void tcl_split_end(size_t number);
+/* A run is born in an arena that is not the best: its head may go to a better one. Call with no
+ * lock held. */
+TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes, bool is_touched);
+/* The run that begins with this OS page is given back (`is_dead`), or shrinks. Under
+ * tcl_heap_lock. */
+TCL_HIDDEN void tcl_split_end(size_t number, bool is_dead);
 
 struct heap_figures {
     size_t open, live, dirty, clean; /* OS pages; live includes caches */

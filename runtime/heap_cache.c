@@ -302,8 +302,8 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     }
     size_t dirty = run->touched;
     void *p = give_out(run, pages, arena, site, 0);
-    if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k && !dirty))
-        tcl_split_begin(run, bytes);
+    if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
+        tcl_split_begin(run, bytes, dirty > 0);
     if (zero && dirty)
         zero_dirt(p, dirty, pages);
     if (tcl_likely(pages <= CLASS_PAGES_MAX && align <= LINE))
@@ -350,7 +350,7 @@ void tcl_run_free(void *p) {
         return;
     }
     heap_lock(&tcl_heap_lock);
-    tcl_split_end(number);
+    tcl_split_end(number, true);
     tcl_pages_give(run);
     heap_unlock(&tcl_heap_lock);
 }
@@ -392,7 +392,7 @@ static bool resize_in_place(struct run *run, size_t pages) {
         /* Give a tail back only when it is worth a lock: a quarter of the run and 64 KiB. */
         if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
             heap_lock(&tcl_heap_lock);
-            tcl_split_end(number_of(run));
+            tcl_split_end(number_of(run), false);
             tcl_pages_trim(run, pages);
             heap_unlock(&tcl_heap_lock);
         }

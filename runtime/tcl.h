@@ -72,6 +72,8 @@ TCL_HIDDEN void tcl_birth_give(unsigned arena, size_t bytes);
 /* Bytes at the head of an object of `arena` that lie in a better arena, taken off that one's
  * budget: as many as the plan says, without one as many as there are; 0: none. Takes no lock. */
 TCL_HIDDEN size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better);
+/* There is a plan. */
+TCL_HIDDEN bool tcl_birth_is_planned(void);
 
 /* Births of the calling thread go to arena `wish` as far as there is one, and to `hint` where no
  * plan knows better; TCL_ARENA_UNKNOWN for both ends that. */

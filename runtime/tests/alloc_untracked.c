@@ -37,6 +37,9 @@ size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *bet
     (void)bytes, (void)site, (void)arena, (void)better;
     return 0;
 }
+bool tcl_birth_is_planned(void) {
+    return false;
+}
 void tcl_birth_block(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
