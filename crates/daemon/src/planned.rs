@@ -357,6 +357,7 @@ impl Daemon {
     /// may move during that phase.
     pub(crate) fn moves_into(&mut self, number: u32, phase: u64, during: Option<u64>) -> Vec<Move> {
         self.close_interval(); // what was born since the last tick is a record from now on
+        self.book();
         let Daemon { clients, ledger, planned, arenas, .. } = self;
         let (Some(client), Some(planned)) = (clients.get_mut(&number), planned) else {
             return Vec::new();

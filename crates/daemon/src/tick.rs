@@ -176,9 +176,7 @@ impl Daemon {
             self.summary.spent.ticks_busy += 1;
             return;
         }
-        let limit = if self.hands.keeps_books() { BOOKED_MAX } else { LOOKS_MAX };
-        let mut wanted = self.ledger.take_unlocated(limit);
-        self.book_births(&wanted);
+        let mut wanted = self.born_unlocated();
         wanted.extend(stale);
         if wanted.is_empty() || self.hands.give(Job::Look(by_process(wanted))).is_err() {
             self.decide();
@@ -284,6 +282,25 @@ impl Daemon {
             }
         }
         client.uses.end_look();
+    }
+
+    /// What was born and nobody knows where it is; the books hear of it.
+    fn born_unlocated(&mut self) -> Vec<Range> {
+        let limit = if self.hands.keeps_books() { BOOKED_MAX } else { LOOKS_MAX };
+        let born = self.ledger.take_unlocated(limit);
+        self.book_births(&born);
+        born
+    }
+
+    /// The books know all that lives: what they do not know they do not move.
+    pub(crate) fn book(&mut self) {
+        if !self.hands.keeps_books() {
+            return;
+        }
+        let born = self.born_unlocated();
+        if !born.is_empty() && self.hands.give(Job::Look(by_process(born))).is_ok() {
+            self.collect();
+        }
     }
 
     /// A mover that keeps books hears of the objects that became records.

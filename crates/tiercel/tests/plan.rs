@@ -123,7 +123,8 @@ impl Stage {
     fn run_with(&self, args: &[&str]) -> Value {
         let output = self.tiercel(&[&["run", "--json"], args, &["--", "./app"]].concat());
         assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-        serde_json::from_str(&stderr(&output)).unwrap()
+        serde_json::from_str(&stderr(&output))
+            .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)))
     }
 }
 

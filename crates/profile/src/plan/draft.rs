@@ -91,25 +91,7 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
     let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
     let pace = pace_of(profile, machine, &mut memories);
     let scene = Scene { profile, machine, memories: &memories, pace, held_back_bytes, wish };
-    let mut made = scene.best(strategy, &told)?;
-    if wish.objective == Objective::Time && made.plan.expected.moved_bytes > 0 {
-        let still = match strategy {
-            Strategy::Joint => scene.best(Strategy::Intervals, &told)?,
-            _ => scene.make(Strategy::Lifetimes, &made.cut)?,
-        };
-        if still.plan.expected.access_ns <= made.plan.expected.access_ns {
-            made = still;
-            remarks.push("no moves pay here: every object stays where it is born".to_owned());
-        }
-    }
-    let Made { found, mut plan, groups, cut } = made;
-    if strategy == Strategy::FirstCome {
-        // Who comes first is served first: that is what a run does without knowing any site.
-        (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
-        plan.sites.clear();
-        plan.modules.clear();
-    }
-    plan.expected.time = Some(predict(profile, machine, &plan));
+    let Made { found, plan, groups, cut } = scene.best(strategy, &told, &mut remarks)?;
     Ok(Drafted { plan, told: cut.told, groups, memories, found, remarks })
 }
 
@@ -132,40 +114,66 @@ struct Made {
 }
 
 impl Scene<'_> {
-    /// The best plan, with large objects in one piece or in several: more pieces can be placed
-    /// better, and are harder to place well. The strategies of H2M place whole objects.
-    fn best(&self, strategy: Strategy, told: &Told) -> Result<Made, PlanError> {
-        let whole = self.make(strategy, &told.cut(u64::MAX));
-        if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
-            return whole;
-        }
-        let mut known = told.workload.objects.len();
-        let mut best = whole;
-        for parts in CUT_PARTS {
-            let cut = told.cut(self.memories[0].capacity_bytes / parts);
-            let count = cut.parts.len();
-            if std::mem::replace(&mut known, count) == count || count > CUT_OBJECTS_MAX {
-                continue;
+    /// The best plan: with large objects in one piece or in several, which can be placed better and
+    /// are harder to place well; and with moves or without.
+    fn best(
+        &self,
+        strategy: Strategy,
+        told: &Told,
+        remarks: &mut Vec<String>,
+    ) -> Result<Made, PlanError> {
+        let still = match strategy {
+            Strategy::Joint => Some(Strategy::Intervals),
+            Strategy::Phases { .. } => Some(Strategy::Lifetimes),
+            _ => None,
+        };
+        let mut best = Err(PlanError::Options("no plan was tried"));
+        let mut moves = false;
+        for strategy in [Some(strategy), still].into_iter().flatten() {
+            for cut in self.cuts(strategy, told) {
+                let made = self.make(strategy, cut);
+                moves |= made.as_ref().is_ok_and(|made| made.plan.expected.moved_bytes > 0);
+                let is_better = match (&made, &best) {
+                    (Ok(made), Ok(best)) => self.is_better(made, best),
+                    (made, best) => made.is_ok() || matches!(best, Err(PlanError::Options(_))),
+                };
+                best = if is_better { made } else { best };
             }
-            let made = self.make(strategy, &cut);
-            let is_better = match (&made, &best) {
-                (Ok(made), Ok(best)) => self.value(made) < self.value(best),
-                (made, _) => made.is_ok(),
-            };
-            best = if is_better { made } else { best };
+        }
+        if moves && best.as_ref().is_ok_and(|best| best.plan.expected.moved_bytes == 0) {
+            remarks.push("no moves pay here: every object stays where it is born".to_owned());
         }
         best
     }
 
-    /// What is to be small.
-    fn value(&self, made: &Made) -> f64 {
-        match self.wish.objective {
-            Objective::Time => made.plan.expected.access_ns,
-            _ => made.found.promise.value,
+    /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
+    fn cuts(&self, strategy: Strategy, told: &Told) -> Vec<Cut> {
+        let mut cuts = vec![told.cut(u64::MAX)];
+        for parts in CUT_PARTS {
+            let cut = told.cut(self.memories[0].capacity_bytes / parts);
+            let count = cut.parts.len();
+            let is_ours = matches!(strategy, Strategy::Intervals | Strategy::Joint);
+            if is_ours && count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
+                cuts.push(cut);
+            }
         }
+        cuts
     }
 
-    fn make(&self, strategy: Strategy, cut: &Cut) -> Result<Made, PlanError> {
+    /// By what is foretold of the program's time: it knows what overlaps, which the planner's sums
+    /// over objects do not. Other objectives are the planner's.
+    fn is_better(&self, made: &Made, than: &Made) -> bool {
+        let value = |made: &Made| match self.wish.objective {
+            Objective::Time => {
+                let expected = &made.plan.expected;
+                (expected.time.map_or(f64::INFINITY, |time| time.slowdown), expected.access_ns)
+            }
+            _ => (made.found.promise.value, 0.0),
+        };
+        value(made) < value(than)
+    }
+
+    fn make(&self, strategy: Strategy, cut: Cut) -> Result<Made, PlanError> {
         let options = Options {
             strategy,
             objective: self.wish.objective,
@@ -175,8 +183,8 @@ impl Scene<'_> {
         };
         let workload = &cut.told.workload;
         let found = planner::plan(workload, self.memories, &options)?;
-        let groups = groups_of(self.profile, cut);
-        let plan = plan_of(&Asked {
+        let groups = groups_of(self.profile, &cut);
+        let mut plan = plan_of(&Asked {
             profile: self.profile,
             workload,
             groups: &groups,
@@ -188,7 +196,14 @@ impl Scene<'_> {
             options: self.wish.options(),
             unplanned: self.wish.unplanned,
         });
-        Ok(Made { found, plan, groups, cut: cut.clone() })
+        if strategy == Strategy::FirstCome {
+            // Who comes first is served first: that is what a run does without knowing any site.
+            (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
+            plan.sites.clear();
+            plan.modules.clear();
+        }
+        plan.expected.time = Some(predict(self.profile, self.machine, &plan));
+        Ok(Made { found, plan, groups, cut })
     }
 }
 
