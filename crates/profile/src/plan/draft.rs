@@ -127,23 +127,23 @@ impl Scene<'_> {
             Strategy::Phases { .. } => Some(Strategy::Lifetimes),
             _ => None,
         };
-        let mut best = Err(PlanError::Options("no plan was tried"));
-        let mut moves = false;
+        let (mut made, mut failed) = (Vec::new(), None);
         for strategy in [Some(strategy), still].into_iter().flatten() {
             for cut in self.cuts(strategy, told) {
-                let made = self.make(strategy, cut);
-                moves |= made.as_ref().is_ok_and(|made| made.plan.expected.moved_bytes > 0);
-                let is_better = match (&made, &best) {
-                    (Ok(made), Ok(best)) => self.is_better(made, best),
-                    (made, best) => made.is_ok() || matches!(best, Err(PlanError::Options(_))),
-                };
-                best = if is_better { made } else { best };
+                match self.make(strategy, cut) {
+                    Ok(one) => made.push(one),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
         }
-        if moves && best.as_ref().is_ok_and(|best| best.plan.expected.moved_bytes == 0) {
+        let moves = |made: &Made| made.plan.expected.moved_bytes > 0;
+        let some_move = made.iter().any(moves);
+        let better = |best, one| if self.is_better(&one, &best) { one } else { best };
+        let best = made.into_iter().reduce(better);
+        if some_move && best.as_ref().is_some_and(|best| !moves(best)) {
             remarks.push("no moves pay here: every object stays where it is born".to_owned());
         }
-        best
+        best.ok_or_else(|| failed.expect("without a plan there was an error"))
     }
 
     /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
