@@ -69,9 +69,9 @@ const PARTS_MAX: u64 = 16;
 const PART_BYTES_MIN: u64 = 1 << 20;
 
 impl Told {
-    /// Cuts objects that have at least so many bytes, and that a run can have in two memories.
-    /// Their accesses are taken to be spread evenly.
-    pub fn cut(&self, bytes_min: u64) -> Cut {
+    /// Cuts objects of `profile`, which this is told of, that have at least so many bytes, and that
+    /// a run can have in two memories. Their accesses are taken to be spread evenly.
+    pub fn cut(&self, profile: &Profile, bytes_min: u64) -> Cut {
         let Workload { phases, end_ns, sample_period, .. } = &self.workload;
         let workload = Workload {
             objects: Vec::new(),
@@ -83,7 +83,9 @@ impl Told {
         let mut cut = Cut { told, parts: Vec::new() };
         for (whole, (object, index)) in self.workload.objects.iter().zip(&self.objects).enumerate()
         {
-            let count = match object.bytes >= bytes_min.max(CUT_BYTES) {
+            // Many small ones may be one here.
+            let is_large = profile.objects[*index as usize].bytes >= CUT_BYTES;
+            let count = match is_large && object.bytes >= bytes_min.max(CUT_BYTES) {
                 true => (object.bytes / PART_BYTES_MIN).min(PARTS_MAX),
                 false => 1,
             };

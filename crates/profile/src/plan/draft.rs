@@ -148,9 +148,9 @@ impl Scene<'_> {
 
     /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
     fn cuts(&self, strategy: Strategy, told: &Told) -> Vec<Cut> {
-        let mut cuts = vec![told.cut(u64::MAX)];
+        let mut cuts = vec![told.cut(self.profile, u64::MAX)];
         for parts in CUT_PARTS {
-            let cut = told.cut(self.memories[0].capacity_bytes / parts);
+            let cut = told.cut(self.profile, self.memories[0].capacity_bytes / parts);
             let count = cut.parts.len();
             let is_ours = matches!(strategy, Strategy::Intervals | Strategy::Joint);
             if is_ours && count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {

@@ -68,7 +68,7 @@ pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction 
     };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
     let places = Places::new(plan, profile, &told, &memories);
-    let cut = told.cut(CUT_BYTES);
+    let cut = told.cut(profile, CUT_BYTES);
     let placements = places.placements(&cut);
     let (_, moves) = evaluate(&cut.told.workload, &memories, &pace.copy, &placements);
     let scene = Scene::new(profile, machine, &memories);
