@@ -304,6 +304,9 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     void *p = give_out(run, pages, arena, site, 0);
     if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
         tcl_split_begin(run, bytes, dirty > 0);
+    if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
+                     atomic_load_explicit(&tcl_vmem_waits, memory_order_relaxed)))
+        tcl_vmem_serve_if_worth(); /* a program may make one large object and no other */
     if (zero && dirty)
         zero_dirt(p, dirty, pages);
     if (tcl_likely(pages <= CLASS_PAGES_MAX && align <= LINE))

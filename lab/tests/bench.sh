@@ -9,7 +9,7 @@ spec() {
     cat << JSON
 {"key":"$1","command":["$(command -v hotcold)","objects=24","kib=1024","hot=3","accesses=$4"],
 "method":$2,"fast_nodes":[0],"slow_nodes":[1],"fast_bytes":$3,"huge":"never","metric":"reported",
-"knobs":[["/proc/sys/kernel/numa_balancing","0"]]}
+"knobs":[["/proc/sys/kernel/numa_balancing","0"]],"run":[]}
 JSON
 }
 
@@ -49,7 +49,7 @@ at_least "and sees the objects" 24 "$(figure 6 born)"
 at_most "DAMON has it too" 9437184 "$(figure 8 fast_bytes_max)"
 at_least "and its run is measured" 1000 "$(figure 8 time_ns)"
 at_most "a planned run has the same room" 9437184 "$(figure 10 fast_bytes_max)"
-contains "and says what became of its plan" '"plan":{"sites":' events
+contains "and says what became of its plan" '"plan":{"adapt":' events
 equal "DAMON is off afterwards" 0 "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)"
 contains "a run that fails says why" "cannot use accesses=nonsense" events
 

@@ -37,6 +37,8 @@ size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *bet
     (void)bytes, (void)site, (void)arena, (void)better;
     return 0;
 }
+_Atomic bool tcl_vmem_waits;
+void tcl_vmem_serve_if_worth(void) {}
 bool tcl_birth_is_planned(void) {
     return false;
 }

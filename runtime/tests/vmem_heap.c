@@ -303,7 +303,6 @@ static int hosted(bool pooled, bool can_move) {
     CHECK(is_shared(small) == pooled && is_shared(large) == pooled, "what backs the heap");
     CHECK(threads_now() == 1, "a small heap is not worth a thread");
     given_back(false);
-    free(malloc(MIB));
     CHECK(threads_now() == 1 + can_move, "a large one is");
     rights_and_advice(can_move, false);
     rights_and_advice(can_move, true);
