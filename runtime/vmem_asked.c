@@ -30,6 +30,7 @@
 #define WORTH_BYTES ((size_t)16 << 20)
 
 _Atomic bool tcl_vmem_waits;
+static long waiting_process; /* whose thread it is to be */
 static _Atomic bool is_running;
 static uint32_t current;
 
@@ -101,6 +102,7 @@ static void begin(void) {
 void vmem_serve(void) {
     if (!vmem_can_track())
         return;
+    waiting_process = syscall(SYS_getpid);
     if (vmem_is_alone())
         atomic_store(&tcl_vmem_waits, true);
     else
@@ -110,7 +112,9 @@ void vmem_serve(void) {
 void tcl_vmem_serve_if_worth(void) {
     int saved = errno;
     size_t bytes = tcl_heap_open_bytes() + tcl_small_bytes();
-    if (bytes >= WORTH_BYTES && atomic_exchange(&tcl_vmem_waits, false))
+    /* A child of vfork has our memory, and its threads would end with it. */
+    if (bytes >= WORTH_BYTES && syscall(SYS_getpid) == waiting_process &&
+        atomic_exchange(&tcl_vmem_waits, false))
         begin();
     errno = saved;
 }

@@ -298,10 +298,24 @@ static long threads_now(void) {
     return (long)tasks.st_nlink - 2;
 }
 
+/* It shares the heap until it ends, and nothing it begins may outlive it. */
+static void child_makes_a_large_object(void) {
+    pid_t child = vfork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        free(malloc(48 * MIB));
+        _exit(threads_now() != 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "%x", status);
+}
+
 static int hosted(bool pooled, bool can_move) {
     void *small = malloc(100), *large = malloc(100000);
     CHECK(is_shared(small) == pooled && is_shared(large) == pooled, "what backs the heap");
     CHECK(threads_now() == 1, "a small heap is not worth a thread");
+    child_makes_a_large_object();
+    CHECK(threads_now() == 1, "nor is it this process's");
     given_back(false);
     CHECK(threads_now() == 1 + can_move, "a large one is");
     rights_and_advice(can_move, false);
