@@ -133,18 +133,24 @@ static void longest_waits(uint64_t *for_cpu_ns, uint64_t *for_memory_ns) {
     FILE *file = account("r");
     char line[256], name[64];
     double ms;
+    int found = 0;
     *for_cpu_ns = *for_memory_ns = 0;
     while (file && fgets(line, sizeof(line), file)) {
         if (sscanf(line, "%63[^: ] : %lf", name, &ms) != 2)
             continue;
         uint64_t ns = (uint64_t)(ms * 1e6);
-        if (!strcmp(name, "wait_max"))
+        bool is_cpu = !strcmp(name, "wait_max");
+        bool is_memory = !strcmp(name, "sleep_max") || !strcmp(name, "block_max");
+        found += is_cpu || is_memory;
+        if (is_cpu)
             *for_cpu_ns = ns;
-        if ((!strcmp(name, "sleep_max") || !strcmp(name, "block_max")) && ns > *for_memory_ns)
+        if (is_memory && ns > *for_memory_ns)
             *for_memory_ns = ns;
     }
     if (file)
         fclose(file);
+    if (found != 3) /* nobody counts: no waits were none */
+        die("/proc/self/task/TID/sched");
 }
 
 static void *touch_on(void *nothing) {
