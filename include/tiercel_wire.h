@@ -256,6 +256,8 @@ struct tcl_header {
 #define TCL_NUMBERED_MAX 256u             /* births of a site that are told apart at most */
 #define TCL_NUMBERED_BYTES (256ull << 10) /* smaller objects are not: there are too many */
 #define TCL_CUT_BYTES (4ull << 20)        /* larger objects can lie in two memories */
+#define TCL_HEAD_STEP (2ull << 20)        /* heads are multiples of a huge OS page, */
+#define TCL_HEAD_WHOLE (32ull << 20)      /* planned ones from here on */
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
  * second is written at births, the third is read at births: they are kept apart. Arena k is memory

@@ -19,10 +19,6 @@
 #define GENERATION_BITS 24
 /* Bytes a thread keeps of what died, for its next births. */
 #define CREDIT_MAX (2 * TCL_BIRTH_CREDIT)
-/* Heads of objects are multiples of a huge OS page, so that none is cut. */
-#define HEAD_STEP ((size_t)2 << 20)
-/* From here on, where a step more or less makes little difference. */
-#define HEAD_WHOLE (16 * HEAD_STEP)
 
 _Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256, "a decision has 8 bits for each");
 
@@ -253,7 +249,7 @@ static size_t planned_head(struct tcl_control *control, uint64_t word, size_t by
     if (share == TCL_PLAN_SHARE_ALL || *better >= arena || bytes < TCL_CUT_BYTES)
         return 0;
     size_t head = bytes / TCL_PLAN_SHARE_ALL * share;
-    return take_head(control, *better, head, head >= HEAD_WHOLE ? HEAD_STEP : TCL_PAGE);
+    return take_head(control, *better, head, head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE);
 }
 
 bool tcl_birth_is_planned(void) {
@@ -272,7 +268,7 @@ size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *bet
     if (hinted)
         return 0;
     for (unsigned k = 0; k < arena; k++) {
-        size_t head = take_head(control, k, bytes - 1, HEAD_STEP);
+        size_t head = take_head(control, k, bytes - 1, TCL_HEAD_STEP);
         *better = k;
         if (head)
             return head;

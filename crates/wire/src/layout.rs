@@ -126,6 +126,10 @@ pub const NUMBERED_MAX: u32 = 256;
 pub const NUMBERED_BYTES: u64 = 256 << 10;
 /// From here on an object can lie in two memories: a share of it, and not of births, bytes.
 pub const CUT_BYTES: u64 = 4 << 20;
+/// Heads of such objects are multiples of a huge OS page,
+pub const HEAD_STEP: u64 = 2 << 20;
+/// planned ones from here on, where a step more or less makes little difference.
+pub const HEAD_WHOLE: u64 = 32 << 20;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;
 

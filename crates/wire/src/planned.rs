@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::layout::{
-    ARENA_UNKNOWN, ARENAS_MAX, OS_PAGE_BYTES, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES,
-    PHASE_NAME_MAX, PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX, PLAN_AT,
-    PLAN_ROW_BYTES, PLAN_ROWS_MAX, PLAN_SHARE_ALL, SPACES, STOPS_MAX, control, header,
+    ARENA_UNKNOWN, ARENAS_MAX, HEAD_STEP, HEAD_WHOLE, OS_PAGE_BYTES, PHASE_BYTES, PHASE_NAME,
+    PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX,
+    PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, PLAN_SHARE_ALL, SPACES, STOPS_MAX, control, header,
 };
 use crate::session::Session;
 use crate::site::{half, word};
@@ -23,11 +23,6 @@ pub struct PhaseName {
     /// The name, at most [`PHASE_NAME_MAX`] bytes of it; what is no UTF-8 is replaced.
     pub name: String,
 }
-
-/// Heads of objects are multiples of a huge OS page,
-const HEAD_STEP_BYTES: u64 = 2 << 20;
-/// from here on; as the runtime has it (birth.c).
-const HEAD_WHOLE_BYTES: u64 = 16 * HEAD_STEP_BYTES;
 
 /// Where objects of one site are born. Of the rows that fit a birth the first of these holds:
 /// (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
@@ -53,7 +48,7 @@ impl PlanRow {
     #[must_use]
     pub fn head_bytes(&self, bytes: u64) -> u64 {
         let head = bytes / u64::from(PLAN_SHARE_ALL) * u64::from(self.share);
-        let step = if head >= HEAD_WHOLE_BYTES { HEAD_STEP_BYTES } else { OS_PAGE_BYTES };
+        let step = if head >= HEAD_WHOLE { HEAD_STEP } else { OS_PAGE_BYTES };
         head / step * step
     }
 }

@@ -55,6 +55,8 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_NUMBERED_MAX", layout::NUMBERED_MAX.into()),
         ("TCL_NUMBERED_BYTES", layout::NUMBERED_BYTES),
         ("TCL_CUT_BYTES", layout::CUT_BYTES),
+        ("TCL_HEAD_STEP", layout::HEAD_STEP),
+        ("TCL_HEAD_WHOLE", layout::HEAD_WHOLE),
         ("TCL_PHASES_MAX", layout::PHASES_MAX as u64),
         ("sizeof(TCL_PHASE_START)", layout::PHASE_START.len() as u64 + 1),
         ("TCL_PHASE_START[0]", layout::PHASE_START.as_bytes()[0].into()),
