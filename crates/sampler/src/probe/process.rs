@@ -202,10 +202,7 @@ impl Process {
         let before = self.cpu();
         let mut mappings = smaps::read(BufReader::with_capacity(SMAPS_CHUNK, &self.smaps));
         let at = (before + self.cpu()) / 2;
-        mappings.retain(|mapping| {
-            let at = self.ranges.partition_point(|range| range.end <= mapping.range.start);
-            self.ranges.get(at).is_some_and(|range| range.start < mapping.range.end)
-        });
+        mappings.retain(|mapping| windows::touches(&self.ranges, &mapping.range));
         self.has_huge = mappings.iter().any(|mapping| mapping.huge_bytes > 0);
         Some(Look { elapsed: at.saturating_sub(cleared_at), mappings })
     }

@@ -86,6 +86,12 @@ pub fn unsplit(ranges: &[Range<u64>], splittable: &Range<u64>) -> Vec<Range<u64>
     out
 }
 
+/// Whether a range overlaps one of `ranges`, which ascend and are apart.
+pub fn touches(ranges: &[Range<u64>], span: &Range<u64>) -> bool {
+    let at = ranges.partition_point(|range| range.end <= span.start);
+    ranges.get(at).is_some_and(|range| range.start < span.end)
+}
+
 /// Shares `bytes` seen somewhere in `seen` out over the ranges that overlap it, in proportion.
 /// `visit` gets the index of the range and its share in bytes.
 pub fn spread(

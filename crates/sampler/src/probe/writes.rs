@@ -26,7 +26,7 @@ use tiercel_wire::AccessKind;
 
 use super::rate::{self, Seen};
 use super::sys::{self, Scan};
-use super::windows::{Random, Window};
+use super::windows::{self, Random, Window};
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, Terms};
 use crate::clock;
 
@@ -182,7 +182,7 @@ impl Writes {
         for index in 0..self.windows.len() {
             let Watched { window, uffd } = &mut self.windows[index];
             let span = window.span.clone();
-            if is_in(&self.barred, &span)
+            if windows::touches(&self.barred, &span)
                 && let Some(uffd) = uffd.take()
             {
                 self.give_back(uffd, &span);
@@ -359,7 +359,7 @@ impl Writes {
     /// refuses (part of it is not memory of the program's) stays unseen.
     fn register(&mut self, index: usize) {
         let span = &self.windows[index].window.span;
-        if is_in(&self.barred, span) {
+        if windows::touches(&self.barred, span) {
             return;
         }
         let touching = |other: usize| {
@@ -379,7 +379,7 @@ impl Writes {
     /// is registered. Answers the userfaultfd it is registered with.
     fn succeed(&mut self, before: &Watched, is: &Range<u64>) -> Option<usize> {
         let was = &before.window.span;
-        if is_in(&self.barred, is) {
+        if windows::touches(&self.barred, is) {
             self.forget(before, was);
             return None;
         }
@@ -464,12 +464,6 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         }
     }
     out
-}
-
-/// Whether a range touches one of `ranges`, which ascend and are apart.
-fn is_in(ranges: &[Range<u64>], span: &Range<u64>) -> bool {
-    let at = ranges.partition_point(|range| range.end <= span.start);
-    ranges.get(at).is_some_and(|range| range.start < span.end)
 }
 
 fn written_runs(pagemap: &File, spot: &Range<u64>) -> Vec<Range<u64>> {
