@@ -6,8 +6,10 @@ use tiercel_machine::Machine;
 use tiercel_planner::{self as planner, Memory, Objective, Options, PlanError, Strategy};
 
 use super::pace::{Pace, pace_of};
-use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of, predict};
+use super::predict::predict_of;
+use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of};
 use crate::profile::Profile;
+use crate::stretches::Stretches;
 use crate::workload::{Cut, Part, Told};
 
 /// Of the room that was asked for, at most this part is held back for what is no object: a small
@@ -90,14 +92,26 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
     let strategy = usable(profile, &told, wish.strategy, &mut remarks);
     let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
     let pace = pace_of(profile, machine, &mut memories);
-    let scene = Scene { profile, machine, memories: &memories, pace, held_back_bytes, wish };
-    let Made { found, plan, groups, cut } = scene.best(strategy, &told, &mut remarks)?;
+    let stretches = profile.stretches(&told);
+    let scene = Scene {
+        profile,
+        told: &told,
+        stretches: &stretches,
+        machine,
+        memories: &memories,
+        pace,
+        held_back_bytes,
+        wish,
+    };
+    let Made { found, plan, groups, cut } = scene.best(strategy, &mut remarks)?;
     Ok(Drafted { plan, told: cut.told, groups, memories, found, remarks })
 }
 
 /// What a plan is made for.
 struct Scene<'a> {
     profile: &'a Profile,
+    told: &'a Told,
+    stretches: &'a Stretches,
     machine: &'a Machine,
     memories: &'a [Memory],
     pace: Pace,
@@ -116,12 +130,7 @@ struct Made {
 impl Scene<'_> {
     /// The best plan: with large objects in one piece or in several, which can be placed better and
     /// are harder to place well; and with moves or without.
-    fn best(
-        &self,
-        strategy: Strategy,
-        told: &Told,
-        remarks: &mut Vec<String>,
-    ) -> Result<Made, PlanError> {
+    fn best(&self, strategy: Strategy, remarks: &mut Vec<String>) -> Result<Made, PlanError> {
         let still = match strategy {
             Strategy::Joint => Some(Strategy::Intervals),
             Strategy::Phases { .. } => Some(Strategy::Lifetimes),
@@ -129,7 +138,7 @@ impl Scene<'_> {
         };
         let (mut made, mut failed) = (Vec::new(), None);
         for strategy in [Some(strategy), still].into_iter().flatten() {
-            for cut in self.cuts(strategy, told) {
+            for cut in self.cuts(strategy) {
                 match self.make(strategy, cut) {
                     Ok(one) => made.push(one),
                     Err(error) => failed = failed.or(Some(error)),
@@ -147,13 +156,15 @@ impl Scene<'_> {
     }
 
     /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
-    fn cuts(&self, strategy: Strategy, told: &Told) -> Vec<Cut> {
-        let mut cuts = vec![told.cut(self.profile, u64::MAX)];
+    fn cuts(&self, strategy: Strategy) -> Vec<Cut> {
+        let mut cuts = vec![self.told.cut(self.profile, u64::MAX)];
+        if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
+            return cuts;
+        }
         for parts in CUT_PARTS {
-            let cut = told.cut(self.profile, self.memories[0].capacity_bytes / parts);
+            let cut = self.told.cut(self.profile, self.memories[0].capacity_bytes / parts);
             let count = cut.parts.len();
-            let is_ours = matches!(strategy, Strategy::Intervals | Strategy::Joint);
-            if is_ours && count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
+            if count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
                 cuts.push(cut);
             }
         }
@@ -202,7 +213,8 @@ impl Scene<'_> {
             plan.sites.clear();
             plan.modules.clear();
         }
-        plan.expected.time = Some(predict(self.profile, self.machine, &plan));
+        let seen = (self.told, self.stretches);
+        plan.expected.time = Some(predict_of(self.profile, seen, self.machine, &plan));
         Ok(Made { found, plan, groups, cut })
     }
 }

@@ -15,6 +15,7 @@ use tiercel_planner::{MEMORIES_MAX, Memory, Placement, Workload, evaluate, objec
 
 use super::early::{Early, followers};
 use super::pace::{Pace, planned_moves};
+use super::places::{Parts, lies_in};
 use super::stack::numbered;
 use super::{
     Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine, PlannedMemory,
@@ -97,6 +98,17 @@ struct Choice {
     other: Option<usize>,
     /// Of `memory`, in hundredths.
     share: u32,
+}
+
+impl Choice {
+    fn parts(self) -> Parts {
+        let mut parts = [0.0; MEMORIES_MAX];
+        parts[self.memory] = f64::from(self.share) / 100.0;
+        if let Some(other) = self.other {
+            parts[other] = 1.0 - parts[self.memory];
+        }
+        parts
+    }
 }
 
 /// Makes a plan by site out of one by object.
@@ -324,13 +336,7 @@ fn placement(
 ) -> Placement {
     let whole = |phase: usize| {
         let choice = class.place_in(names.of_phase[phase]).or(class.usual())?;
-        let memory = match (choice.other, middle) {
-            (None, _) => choice.memory,
-            (Some(other), Some(middle)) if middle * 100.0 > f64::from(choice.share) => other,
-            (Some(_), Some(_)) => choice.memory,
-            (Some(_), None) => return None,
-        };
-        Some(memory as u8)
+        lies_in(&choice.parts(), middle).map(|memory| memory as u8)
     };
     let (first, last) = workload.phases_of(&workload.objects[index]);
     let mut at = whole(first);

@@ -131,7 +131,7 @@ impl<'a> Places<'a> {
 
 /// The memory of an object, or of a part of one around its `middle`: the parts in faster memory
 /// come first.
-fn lies_in(parts: &Parts, middle: Option<f64>) -> Option<usize> {
+pub(super) fn lies_in(parts: &Parts, middle: Option<f64>) -> Option<usize> {
     let Some(middle) = middle else { return parts.iter().position(|part| *part == 1.0) };
     let mut end = 0.0;
     parts.iter().position(|part| {

@@ -30,7 +30,7 @@ use super::Plan;
 use super::pace::{pace_of, rank_of};
 use super::places::{Parts, Places};
 use crate::profile::{Access, Profile};
-use crate::stretches::{Extents, Stretch};
+use crate::stretches::{Extents, Stretch, Stretches};
 use crate::workload::{Told, WHOLE_WEIGHT, use_of};
 
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
@@ -61,13 +61,23 @@ pub struct Prediction {
 /// What a plan is expected to do on a machine: the one it was made for.
 pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction {
     let told = profile.to_workload();
+    predict_of(profile, (&told, &profile.stretches(&told)), machine, plan)
+}
+
+/// The same of one of several plans: with the profile's workload and stretches.
+pub(super) fn predict_of(
+    profile: &Profile,
+    (told, stretches): (&Told, &Stretches),
+    machine: &Machine,
+    plan: &Plan,
+) -> Prediction {
     let (mut memories, _) = Memory::of_machine(machine, None);
     let pace = pace_of(profile, machine, &mut memories);
     let Some(fastest) = memories.first_mut() else {
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
-    let places = Places::new(plan, profile, &told, &memories);
+    let places = Places::new(plan, profile, told, &memories);
     let cut = told.cut(profile, CUT_BYTES);
     let placements = places.placements(&cut);
     let (_, moves) = evaluate(&cut.told.workload, &memories, &pace.copy, &placements);
@@ -75,7 +85,6 @@ pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction 
     let mut reckoned = Reckoned::default();
     let mut of_object = vec![usize::MAX; profile.objects.len()];
     (0..).zip(&told.objects).for_each(|(at, index)| of_object[*index as usize] = at);
-    let stretches = profile.stretches(&told);
     for stretch in &stretches.all {
         scene.reckon(
             stretch,
@@ -95,7 +104,7 @@ pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction 
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     }
     let planned_ns = planned_ns + moves.time_ns;
-    let unsure = DEVIATIONS * chance(profile, &told, &memories) + unseen(profile, &told, &memories);
+    let unsure = DEVIATIONS * chance(profile, told, &memories) + unseen(profile, told, &memories);
     Prediction {
         slowdown: planned_ns / fast_ns,
         error: unsure * (planned_ns - fast_ns).max(0.0) / fast_ns,
