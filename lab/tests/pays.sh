@@ -7,7 +7,8 @@
 # limit: 200
 
 # 64 MiB, since smaller programs are observed from 250 ms on only. Two objects of 4 MiB get 90% of
-# the accesses; the second is made when the budget is used up.
+# the accesses; the second is made when the budget is used up. Sixty ticks, so that moves which the
+# gate took back on little evidence are tried again.
 objects="objects=16 kib=4096 hot=2"
 # picoseconds an access: `hotcold: right, N accesses, X ns each`
 picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }
@@ -16,7 +17,7 @@ numactl --membind=0 hotcold $objects accesses=200k > fast
 numactl --membind=1 hotcold $objects accesses=200k > slow
 echo 'sampling = { period = 512, cpu-budget = 0.05 }' > settings
 tiercel run --fast 25% --config settings --tick 10ms --output summary \
-    -- hotcold $objects accesses=5m > ours
+    -- hotcold $objects accesses=20m > ours
 equal "the program is right" 0 $?
 cat fast slow ours
 show summary
