@@ -71,6 +71,13 @@ struct tiercel_traits {
 typedef enum tiercel_space tiercel_strategy(size_t bytes, const struct tiercel_traits *traits,
                                             void *context);
 
+/* A flag of tiercel_vregion_register: no memory is taken now. A vpage gets it when it is first
+ * touched, by a thread of the runtime and a userfaultfd: of the node that the vregion is bound to,
+ * or else of the CPU that first touches its 2 MiB. So what is never touched has none. Where no
+ * userfaultfd is to be had the flag does nothing; where a pool is exhausted at a touch, the rest of
+ * the vregion is ordinary memory of the kernel's. */
+#define TIERCEL_MAP_USERFAULT 0x1000000
+
 #if defined(TIERCEL_LINKED) || defined(TIERCEL_RUNTIME)
 
 /* Says that another phase begins, until the next call. The name is copied; the same name is the
@@ -114,6 +121,11 @@ int tiercel_is_hosted(void);
  * zeroes nothing. Buffers of direct I/O (O_DIRECT) may not be moved while it lasts. */
 void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset);
 
+/* How such touches are served from now on, in all vregions: memory for `around` bytes at a time, a
+ * power of two from 4096 to 2 MiB (65536 unless told); and for so many microseconds, at most a
+ * second, the thread looks for the next touch before it sleeps (50). */
+int tiercel_vregion_faults(size_t around, unsigned spin_us);
+
 /* As munmap. The calls from here on answer 0, or -1 and errno: EINVAL (no vregion, no such bounds),
  * ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not to be had here), EBUSY (somebody
  * else's userfaultfd is on it), EFAULT (the program mapped something else there, or set rights, by
@@ -137,7 +149,7 @@ long tiercel_vregion_start(void *addr, size_t bytes, int node);
 /* Waits for what that ticket stands for, and answers as tiercel_vregion_migrate. Once a ticket. */
 int tiercel_vregion_await(long ticket);
 
-/* Node that this address has its memory on, or -1 and errno. */
+/* Node that this address has its memory on, or -1 and errno (ENOENT: it was not touched yet). */
 int tiercel_vregion_node(const void *addr);
 
 #else /* Looked for at the first call. Each file that includes this looks for itself. */
@@ -175,6 +187,7 @@ struct tiercel_calls {
     long (*vregion_start)(void *, size_t, int);
     int (*vregion_await)(long);
     int (*vregion_node)(const void *);
+    int (*vregion_faults)(size_t, unsigned);
 };
 
 /* Two threads that look at once find the same. Copied as bytes: ISO C has no conversion. */
@@ -186,7 +199,7 @@ TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void
         "tiercel_set_strategy",    "tiercel_is_hosted",     "tiercel_vregion_register",
         "tiercel_vregion_release", "tiercel_vregion_bind",  "tiercel_vregion_replicate",
         "tiercel_vregion_migrate", "tiercel_vregion_start", "tiercel_vregion_await",
-        "tiercel_vregion_node"};
+        "tiercel_vregion_node",    "tiercel_vregion_faults"};
     if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
         void *found[sizeof(names) / sizeof(names[0])];
         size_t i;
@@ -288,6 +301,11 @@ TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_await(long ticket) {
 TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_node(const void *addr) {
     const struct tiercel_calls *calls = tiercel_find_calls();
     return calls->vregion_node ? calls->vregion_node(addr) : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_faults(size_t around, unsigned spin_us) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_faults ? calls->vregion_faults(around, spin_us) : tiercel_no_vregions();
 }
 
 #endif

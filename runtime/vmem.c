@@ -37,6 +37,7 @@ struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
 static unsigned region_count;    /* slots ever used */
 static _Atomic unsigned of_ours; /* slots ever used by vregions of the program's own */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned touches_waiting; /* for the lock, which who moves would take again */
 static bool is_started;
 
 static int fail(int error) {
@@ -46,8 +47,17 @@ static int fail(int error) {
 
 /* Between the handlers of a fork the forking thread has it already. */
 void vmem_lock(void) {
-    if (!tcl_in_fork)
-        pthread_mutex_lock(&lock);
+    if (tcl_in_fork)
+        return;
+    while (atomic_load_explicit(&touches_waiting, memory_order_relaxed))
+        sched_yield();
+    pthread_mutex_lock(&lock);
+}
+
+void vmem_lock_for_touch(void) {
+    atomic_fetch_add(&touches_waiting, 1);
+    pthread_mutex_lock(&lock);
+    atomic_fetch_sub(&touches_waiting, 1);
 }
 
 void vmem_unlock(void) {
@@ -96,8 +106,7 @@ static size_t count_of(const struct vmem_region *region) {
     return region->bytes >> region->shift;
 }
 
-/* The first by address of the program's own; those under the heap are none of its business. */
-static struct vmem_region *region_over(uintptr_t start, size_t bytes) {
+struct vmem_region *vmem_region_over(uintptr_t start, size_t bytes) {
     struct vmem_region *first = NULL;
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
@@ -253,8 +262,12 @@ void tcl_vmem_after_fork_parent(void) {
 void tcl_vmem_after_fork_child(void) {
     if (!region_count)
         return;
+    atomic_store(&touches_waiting, 0);
     vmem_disown();
     vmem_track_forget();
+    vmem_forget_touches();
+    for (unsigned i = 0; i < region_count; i++)
+        vmem_regions[i].is_on_touch = false;
     vmem_forget_children();
     vmem_stop_serving();
     vmem_unlock();
@@ -292,7 +305,7 @@ static struct vmem_region *isolate(struct vmem_region *region, uintptr_t start, 
         return NULL;
     if (from > region->start && !split(region, (from - region->start) >> region->shift))
         return NULL;
-    return region_over(from, 1);
+    return vmem_region_over(from, 1);
 }
 
 /* What the program took away by itself may be mapped elsewhere: nobody else gets its places. */
@@ -318,7 +331,7 @@ bool tcl_vmem_any(uintptr_t start, size_t bytes) {
     if (tcl_likely(!atomic_load_explicit(&of_ours, memory_order_relaxed)))
         return false;
     vmem_lock();
-    bool is_any = region_over(start, bytes) != NULL;
+    bool is_any = vmem_region_over(start, bytes) != NULL;
     vmem_unlock();
     return is_any;
 }
@@ -327,7 +340,7 @@ bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
     struct vmem_region *region;
     bool is_cut = true;
     vmem_lock();
-    while (is_cut && (region = region_over(start, bytes))) {
+    while (is_cut && (region = vmem_region_over(start, bytes))) {
         region = isolate(region, start, start + bytes);
         is_cut = region != NULL;
         if (is_cut) { /* first out of sight, then given to others */
@@ -344,8 +357,9 @@ bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
 int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot) {
     int failed = 0;
     uintptr_t at = start, end = start + bytes;
+    struct vmem_region *region;
     vmem_lock();
-    for (struct vmem_region *region; !failed && at < end && (region = region_over(at, end - at));) {
+    while (!failed && at < end && (region = vmem_region_over(at, end - at))) {
         region = isolate(region, start, end);
         failed = region ? 0 : -1;
         if (region)
@@ -390,8 +404,16 @@ static void *reserve(void *addr, size_t bytes, size_t vpage, int flags) {
     return at + head;
 }
 
+/* Its vpages have no home until they are touched. */
+static bool fill_on_touch(struct vmem_region *region) {
+    region->node = TCL_NODE_NONE;
+    region->is_on_touch = !syscall(SYS_mprotect, region->start, region->bytes, region->prot) &&
+                          vmem_watch_touches(region->start, region->bytes);
+    return region->is_on_touch;
+}
+
 /* Fills a free slot; under the lock. */
-static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate) {
+static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate, bool on_touch) {
     struct vmem_region *region = vmem_new_region(bytes >> shift);
     if (!region)
         return ENOMEM;
@@ -400,6 +422,8 @@ static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate
     region->bytes = bytes;
     region->prot = prot;
     region->shift = (uint8_t)shift;
+    if (on_touch && fill_on_touch(region))
+        return 0;
     region->node = node_here();
     errno = ENOMEM;
     if (back(region, 0, bytes >> shift) && map(region, populate))
@@ -414,7 +438,7 @@ TCL_EXPORT void *tiercel_vregion_register(void *addr, size_t bytes, int prot, in
     unsigned shift = (unsigned)flags >> HUGE_SHIFT & HUGE_MASK;
     shift = shift ? shift : 12;
     if ((flags & (MAP_PRIVATE | MAP_ANONYMOUS)) != (MAP_PRIVATE | MAP_ANONYMOUS))
-        return mmap(addr, bytes, prot, flags, fd, offset);
+        return mmap(addr, bytes, prot, flags & ~TIERCEL_MAP_USERFAULT, fd, offset);
     size_t vpage = (size_t)1 << shift;
     if ((shift != 12 && shift != 16 && shift != 21) || !bytes || bytes > PTRDIFF_MAX - vpage) {
         errno = EINVAL;
@@ -424,9 +448,10 @@ TCL_EXPORT void *tiercel_vregion_register(void *addr, size_t bytes, int prot, in
     void *at = reserve(addr, bytes, vpage, flags);
     if (at == MAP_FAILED)
         return at;
+    bool on_touch = flags & TIERCEL_MAP_USERFAULT && vmem_serve_touches();
     vmem_lock();
     start();
-    int error = enter(at, bytes, prot, shift, flags & MAP_POPULATE);
+    int error = enter(at, bytes, prot, shift, flags & MAP_POPULATE, on_touch);
     vmem_unlock();
     if (!error)
         return at;
@@ -449,7 +474,7 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
         return fail(EINVAL);
     while (at < end) {
         vmem_lock();
-        struct vmem_region *region = region_over(at, 1);
+        struct vmem_region *region = vmem_region_over(at, 1);
         int error = region ? 0 : EINVAL;
         if (region) {
             size_t first = (at - region->start) >> region->shift, count = count_of(region);
@@ -484,19 +509,32 @@ TCL_EXPORT int tiercel_vregion_bind(void *addr, size_t bytes, int node) {
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
         uintptr_t start = (uintptr_t)addr, end = start + bytes;
-        if (region->start >= start && region->start + region->bytes <= end && region->start)
-            region->node = node;
+        if (region->start < start || region->start + region->bytes > end || !region->start)
+            continue;
+        region->node = node;
+        if (region->is_on_touch) /* places that nobody touched yet, elsewhere */
+            vmem_drop_twin(region, 0, count_of(region));
     }
     vmem_unlock();
     return each_piece(addr, bytes, node, VMEM_MIGRATE);
 }
 
+/* Of private memory, or ENOENT: nobody touched it. */
+static int kernel_s_node(const void *addr) {
+    void *at = (void *)((uintptr_t)addr & -(uintptr_t)TCL_PAGE);
+    int node = -1;
+    if (syscall(SYS_move_pages, 0, 1ul, &at, NULL, &node, 0))
+        return fail(errno);
+    return node >= 0 ? node : fail(-node);
+}
+
 TCL_EXPORT int tiercel_vregion_node(const void *addr) {
     vmem_lock();
-    const struct vmem_region *region = region_over((uintptr_t)addr, 1);
-    int node = -1;
+    const struct vmem_region *region = vmem_region_over((uintptr_t)addr, 1);
+    vmem_place home = 0;
     if (region)
-        node = vmem_node_of(region->home[((uintptr_t)addr - region->start) >> region->shift]);
+        home = region->home[((uintptr_t)addr - region->start) >> region->shift];
+    int node = home ? vmem_node_of(home) : -1;
     vmem_unlock();
-    return region ? node : fail(EINVAL);
+    return !region ? fail(EINVAL) : home ? node : kernel_s_node(addr);
 }

@@ -146,6 +146,10 @@ struct vmem_range {
     uintptr_t start, end;
 };
 
+/* A userfaultfd that also holds up the kernel's own accesses, not blocking; -1: none is to be had
+ * here. And whether a descriptor still is one: a program may close what it does not know. */
+TCL_HIDDEN int vmem_open_userfaultfd(uint64_t features);
+TCL_HIDDEN bool vmem_is_userfaultfd(int fd);
 /* True when writes to mappings can be seen, and all access be held up: by a userfaultfd that also
  * holds up the kernel's own accesses. */
 TCL_HIDDEN bool vmem_can_track(void);
@@ -166,6 +170,9 @@ TCL_HIDDEN bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vme
  * protected, so that nothing was written since vmem_track. */
 TCL_HIDDEN bool vmem_is_whole(uintptr_t start, size_t bytes);
 TCL_HIDDEN bool vmem_is_unwritten(uintptr_t start, size_t bytes);
+/* Bytes from `start`, at most `bytes`, that all have memory or all have none: *is_any. What is
+ * swapped out has some; and what cannot be looked at. */
+TCL_HIDDEN size_t vmem_look_for_memory(uintptr_t start, size_t bytes, bool *is_any);
 /* Holds up every write to such a mapping, and if it was written since vmem_track, or *is_alike is
  * false, every access; then *is_alike is false afterwards. False: it cannot be had. */
 TCL_HIDDEN bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike);
@@ -191,18 +198,24 @@ struct vmem_region {
     int node;         /* where its memory is wished for; TCL_NODE_NONE: where it is */
     uint8_t shift;    /* of a vpage's size */
     vmem_place *home; /* by vpage; 0 under the heap: in its order in the vregion's own segment, or
-                         private memory where there is none */
+                         private memory where there is none; 0 else: not touched yet, or private
+                         memory since nobody serves touches any longer */
     vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
     bool is_private;  /* every vpage is, since a fork, and was not moved since */
     bool is_heap;     /* the allocator's, and not the program's own */
+    bool is_on_touch; /* vpages without a home get one when they are touched (vmem_fault.c) */
     bool has_homes;   /* under the heap: some vpage is, or was, not in its own place */
     vmem_place own;   /* under the heap with pools: where vpage 0 lies by itself; else 0 */
 };
 
+/* The first by address of the program's own; those under the heap are none of its business. */
+TCL_HIDDEN struct vmem_region *vmem_region_over(uintptr_t start, size_t bytes);
 /* All vregions, under the lock; slots are empty where `start` is 0. */
 TCL_HIDDEN extern struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
 TCL_HIDDEN unsigned vmem_region_slots(void);
 TCL_HIDDEN void vmem_lock(void), vmem_unlock(void);
+/* Before all others who wait: threads of the program are held up for as long. */
+TCL_HIDDEN void vmem_lock_for_touch(void);
 /* An empty slot with tables for `count` vpages; NULL: there is none, or no memory. */
 TCL_HIDDEN struct vmem_region *vmem_new_region(size_t count);
 
@@ -226,6 +239,15 @@ TCL_HIDDEN bool vmem_drop_twins(void);
 TCL_HIDDEN extern size_t vmem_twin_bytes, vmem_twin_limit;
 /* Gives the twins of these vpages back. */
 TCL_HIDDEN void vmem_drop_twin(struct vmem_region *region, size_t first, size_t count);
+
+/* ---- Faults (vmem_fault.c) ------------------------------------------------------------------- */
+
+/* A thread serves touches of what is watched; false: that cannot be had. Not under the lock. */
+TCL_HIDDEN bool vmem_serve_touches(void);
+/* From now on who touches this private memory, in which nothing is, waits for that thread. */
+TCL_HIDDEN bool vmem_watch_touches(uintptr_t start, size_t bytes);
+/* In a child: nobody serves it, and nothing of it is watched. */
+TCL_HIDDEN void vmem_forget_touches(void);
 
 /* ---- Moves (vmem_move.c) --------------------------------------------------------------------- */
 

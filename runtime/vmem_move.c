@@ -302,7 +302,7 @@ static bool is_affordable(vmem_place place, size_t bytes) {
  * was copied ahead, or to a shadow, leaves none. Pieces of huge OS pages get none either: tracking
  * would break them up. */
 static bool keep_shadow(struct vmem_region *region, const struct trip *trip, vmem_place old) {
-    bool is_wanted = !region->is_heap && !(old & VMEM_FORKED) && vmem_vpage(region) < VMEM_UNIT &&
+    bool is_wanted = !region->is_heap && !is_ours_alone(old) && vmem_vpage(region) < VMEM_UNIT &&
                      region->prot & PROT_READ && vmem_twin_bytes + trip->bytes <= vmem_twin_limit;
     if (!is_wanted || !is_affordable(old, trip->bytes) || !vmem_track(trip->start, trip->bytes))
         return false;
@@ -474,6 +474,17 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
     return error;
 }
 
+/* Vpages from `first`, without a home, of which either none or each has memory (*is_any): at most
+ * `count`. */
+static size_t touched_alike(const struct vmem_region *region, size_t first, size_t count,
+                            bool *is_any) {
+    size_t vpage = vmem_vpage(region);
+    uintptr_t at = region->start + first * vpage;
+    size_t alike = vmem_look_for_memory(at, count * vpage, is_any);
+    *is_any |= alike < vpage;
+    return *is_any ? (alike + vpage - 1) / vpage : alike / vpage;
+}
+
 int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, enum vmem_how how) {
     int error = 0;
     bool is_open = vmem_can_track() && vmem_track_open();
@@ -482,9 +493,12 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
         error = EMFILE;
     for (size_t done = 0; !error && done < count;) {
         size_t run = vmem_run(region, region->home, first + done, count - done);
+        bool is_any = true;
         if (!region->is_heap)
             run = vmem_run(region, region->twin, first + done, run);
-        error = move_run(region, first + done, run, node, how);
+        if (!region->is_heap && !region->home[first + done])
+            run = touched_alike(region, first + done, run, &is_any);
+        error = !is_any ? 0 : move_run(region, first + done, run, node, how);
         done += run;
     }
     vmem_look_close();

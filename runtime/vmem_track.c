@@ -69,7 +69,10 @@ static int pagemap = -1;
 static enum { UNKNOWN = 0, YES, NO } can_track;
 
 /* By right, or by the device where an administrator lets us. */
-static int open_watcher(uint64_t more) {
+int vmem_open_userfaultfd(uint64_t features) {
+    /* Under any seccomp filter it is not tried: there are filters that kill for it. */
+    if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
+        return -1;
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         int device = (int)syscall(SYS_openat, AT_FDCWD, "/dev/userfaultfd", O_RDWR | O_CLOEXEC, 0);
@@ -78,9 +81,7 @@ static int open_watcher(uint64_t more) {
         fd = (int)syscall(SYS_ioctl, device, DEVICE_NEW, O_CLOEXEC | O_NONBLOCK);
         syscall(SYS_close, device);
     }
-    struct uffdio_api api = {.api = UFFD_API,
-                             .features = FEATURE_MINOR_SHMEM | FEATURE_WP_SHMEM |
-                                         FEATURE_WP_UNPOPULATED | more};
+    struct uffdio_api api = {.api = UFFD_API, .features = features};
     if (fd >= 0 && syscall(SYS_ioctl, fd, UFFDIO_API, &api)) {
         syscall(SYS_close, fd);
         return -1;
@@ -88,18 +89,21 @@ static int open_watcher(uint64_t more) {
     return tcl_raise_fd(fd);
 }
 
+static int open_watcher(uint64_t more) {
+    return vmem_open_userfaultfd(FEATURE_MINOR_SHMEM | FEATURE_WP_SHMEM | FEATURE_WP_UNPOPULATED |
+                                 more);
+}
+
 /* A program that closes descriptors it does not know closes ours; its own file may have the number
  * now. Opened anew, it knows nothing of earlier mappings, and scans of those say so. */
-static bool is_ours(int fd) {
+bool vmem_is_userfaultfd(int fd) {
     struct uffdio_range nothing = {0, TCL_PAGE};
     return fd >= 0 && !syscall(SYS_ioctl, fd, UFFDIO_WAKE, &nothing);
 }
 
 bool vmem_can_track(void) {
     if (can_track == UNKNOWN) {
-        /* Under any seccomp filter it is not tried: there are filters that kill for it. */
-        bool is_filtered = syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0);
-        int fd = is_filtered ? -1 : open_watcher(FEATURE_WP_ASYNC);
+        int fd = open_watcher(FEATURE_WP_ASYNC);
         can_track = fd >= 0 ? YES : NO;
         watcher = fd;
     }
@@ -109,7 +113,7 @@ bool vmem_can_track(void) {
 bool vmem_track_open(void) {
     if (!vmem_can_track())
         return false;
-    if (!is_ours(watcher))
+    if (!vmem_is_userfaultfd(watcher))
         watcher = open_watcher(FEATURE_WP_ASYNC);
     pagemap = tcl_raise_fd(
         (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
@@ -195,6 +199,20 @@ bool vmem_is_whole(uintptr_t start, size_t bytes) {
     return is_all(start, bytes, 0, CATEGORY_HUGE | CATEGORY_PRESENT, 0);
 }
 
+size_t vmem_look_for_memory(uintptr_t start, size_t bytes, bool *is_any) {
+    struct scan_region first;
+    struct scan what = {.size = sizeof(what),
+                        .start = start,
+                        .end = start + bytes,
+                        .vec = (uintptr_t)&first,
+                        .vec_len = 1,
+                        .category_anyof_mask = CATEGORY_PRESENT | CATEGORY_SWAPPED,
+                        .return_mask = CATEGORY_PRESENT};
+    long count = syscall(SYS_ioctl, pagemap, SCAN_IOCTL, &what);
+    *is_any = count != 0 && (count < 0 || first.start == start);
+    return count <= 0 ? bytes : (*is_any ? first.end : first.start) - start;
+}
+
 bool vmem_is_unwritten(uintptr_t start, size_t bytes) {
     return is_all(start, bytes, CATEGORY_WRITTEN,
                   CATEGORY_HUGE | CATEGORY_PRESENT | CATEGORY_WRITTEN, 0);
@@ -213,7 +231,7 @@ bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike) {
 bool vmem_hold_private(uintptr_t start, size_t bytes) {
     struct uffdio_writeprotect what = {.range = {start, bytes},
                                        .mode = UFFDIO_WRITEPROTECT_MODE_WP};
-    if (!is_ours(holder))
+    if (!vmem_is_userfaultfd(holder))
         holder = open_watcher(0);
     if (holder < 0 || !mode(holder, start, bytes, REGISTER_WP))
         return false;

@@ -7,7 +7,8 @@
  *
  * touch (table 2): one pass writes every word of fresh memory, one reads them; kinds are `mmap` and
  * `thp` (the kernel's, with 4 KiB and huge OS pages), `vmem4k`, `vmem64k`, `vmem2m`, and `eager`,
- * which is vmem4k mapped whole at its registration.
+ * which is vmem4k mapped whole at its registration. `user:KIB:US` is vmem4k filled by userfaultfd
+ * where it is touched, so many KiB at a time, by a thread that looks so long before it sleeps.
  * move (figure 4): migrates all of it from node 0 to NODE (`whole`) and `back`; copies another
  * region ahead (`copy`) and then switches (`switch`). `mbind`, `mbindthp`, `pages` (move_pages) and
  * `pagesthp` are the kernel's ways. A second thread, on a CPU of its own where there are two, keeps
@@ -46,17 +47,29 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The flag of `user:KIB:US`, whose figures hold from now on. */
+static int by_touch(const char *kind) {
+    size_t kib;
+    unsigned spin_us;
+    if (sscanf(kind, "user:%zu:%u", &kib, &spin_us) != 2)
+        return 0;
+    if (tiercel_vregion_faults(kib << 10, spin_us))
+        die(kind);
+    return TIERCEL_MAP_USERFAULT;
+}
+
 static uint64_t *make(const char *kind, size_t bytes) {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS, rights = PROT_READ | PROT_WRITE;
-    bool is_ours = !strncmp(kind, "vmem", 4) || !strcmp(kind, "eager");
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | by_touch(kind), rights = PROT_READ | PROT_WRITE;
+    bool is_user = flags & TIERCEL_MAP_USERFAULT;
+    bool is_ours = is_user || !strncmp(kind, "vmem", 4) || !strcmp(kind, "eager");
     int huge = !strcmp(kind, "vmem64k") ? 16 << 26 : !strcmp(kind, "vmem2m") ? 21 << 26 : 0;
     huge |= strcmp(kind, "eager") ? 0 : MAP_POPULATE;
     char *at = is_ours ? tiercel_vregion_register(NULL, bytes, rights, flags | huge, -1, 0)
                        : mmap(NULL, bytes + (2 << 20), rights, flags, -1, 0);
     if (at == MAP_FAILED)
         die(kind);
-    if (is_ours && tiercel_vregion_node(at) < 0)
-        die("no runtime");
+    if (is_ours && (tiercel_vregion_node(at) < 0) != is_user)
+        die("no runtime, or no userfaultfd");
     if (!is_ours)
         at = (char *)(((uintptr_t)at + (2 << 20) - 1) & -(uintptr_t)(2 << 20));
     if (!strcmp(kind, "thp"))
@@ -69,16 +82,18 @@ static uint64_t *make(const char *kind, size_t bytes) {
 static void touch(const char *kind, size_t bytes) {
     uint64_t began = cpu_ns(), seed = 1, sum = 0;
     uint64_t *words = make(kind, bytes);
-    uint64_t made = cpu_ns();
+    uint64_t made = cpu_ns(), elapsed = now_ns();
     for (size_t i = 0; i < bytes / 8; i++)
         words[i] = seed = seed * 6364136223846793005u + 1442695040888963407u;
     uint64_t written = cpu_ns();
+    elapsed = now_ns() - elapsed;
     for (size_t i = 0; i < bytes / 8; i++)
         sum += ((volatile uint64_t *)words)[i];
     uint64_t read = cpu_ns();
     double os_pages = (double)(bytes / 4096);
     printf("register %.1f\nwrite %.1f\nread %.1f\nsum %lu\n", (double)(made - began) / os_pages,
            (double)(written - made) / os_pages, (double)(read - written) / os_pages, sum);
+    printf("write_elapsed %.1f\n", (double)elapsed / os_pages);
 }
 
 /* Who keeps touching the region while it moves: how often, and the longest it had to wait. */

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_fault.c: vregions whose vpages get memory when they are touched: by threads and system
+ * calls, while they move, across forks, and where that cannot be had (any longer).
+ *
+ * argv: `where`: only whose node the memory comes from.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../../include/tiercel.h"
+#include "check.h"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+#define OS_PAGE ((size_t)4096)
+#define PAPER 900
+#define RW (PROT_READ | PROT_WRITE)
+#define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
+#define THREADS 4
+#define CPUS_MAX 64
+
+static const int shifts[] = {0, 16, 21};
+
+static char *make(size_t bytes, int shift) {
+    int flags = PRIVATE | TIERCEL_MAP_USERFAULT | shift << 26;
+    char *region = tiercel_vregion_register(NULL, bytes, RW, flags, -1, 0);
+    CHECK(region != MAP_FAILED);
+    return region;
+}
+
+static bool is_untouched(const char *at) {
+    return tiercel_vregion_node(at) == -1 && errno == ENOENT;
+}
+
+/* KiB of this process that lie in memory. */
+static long resident_kib(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%*d %ld", &pages) == 1 && !fclose(file));
+    return pages * 4;
+}
+
+static void only_what_is_touched(void) {
+    long before = resident_kib();
+    char *region = make(1024 * MIB, 0);
+    CHECK(is_untouched(region) && is_untouched(region + 1023 * MIB));
+    for (size_t at = 5; at < 1024 * MIB; at += 64 * MIB) {
+        CHECK(region[at] == 0);
+        region[at] = 7;
+        CHECK(tiercel_vregion_node(region + at) >= 0 && region[at] == 7);
+        char *neighbour = (char *)((uintptr_t)(region + at) ^ OS_PAGE);
+        CHECK(neighbour < region || tiercel_vregion_node(neighbour) >= 0);
+        CHECK(is_untouched(region + at + MIB));
+    }
+    CHECK(resident_kib() - before < 8 << 10, "%ld KiB", resident_kib() - before);
+    CHECK(!tiercel_vregion_migrate(region, 1024 * MIB, PAPER));
+    CHECK(tiercel_vregion_node(region) == PAPER && region[5] == 7 && is_untouched(region + MIB));
+    CHECK(!tiercel_vregion_bind(region, 1024 * MIB, PAPER + 1) && region[MIB] == 0);
+    CHECK(tiercel_vregion_node(region) == PAPER + 1);
+    CHECK(tiercel_vregion_node(region + MIB) == PAPER + 1);
+    CHECK(!tiercel_vregion_release(region, 1024 * MIB));
+}
+
+/* Memory comes from the node of the CPU that touches, whoever registered it; so also where a thread
+ * of the runtime serves it. */
+static void where_it_is_touched(void) {
+    cpu_set_t before, one;
+    CHECK(!sched_getaffinity(0, sizeof(before), &before));
+    char *region = make(CPUS_MAX * 4 * MIB, 0), *at = region;
+    unsigned node, nodes = 0;
+    for (int cpu = 0; cpu < CPUS_MAX; cpu++, at += 4 * MIB) {
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        if (!CPU_ISSET(cpu, &before) || sched_setaffinity(0, sizeof(one), &one))
+            continue;
+        at[0] = 1;
+        CHECK(!syscall(SYS_getcpu, NULL, &node, NULL));
+        CHECK(tiercel_vregion_node(at) == (int)node, "cpu %d", cpu);
+        nodes = node + 1 > nodes ? node + 1 : nodes;
+    }
+    printf("touched from %u nodes with CPUs\n", nodes);
+    CHECK(!sched_setaffinity(0, sizeof(before), &before));
+    CHECK(!tiercel_vregion_release(region, CPUS_MAX * 4 * MIB));
+}
+
+struct crowd {
+    uint64_t *words;
+    size_t count;
+    _Atomic unsigned turn;
+    _Atomic bool is_over;
+};
+
+/* Each thread owns every fourth word and adds to it, at places without order. */
+static void *touch(void *argument) {
+    struct crowd *crowd = argument;
+    uint64_t seed = atomic_fetch_add(&crowd->turn, 1), own = seed % THREADS;
+    for (size_t i = 0; i < crowd->count / THREADS; i++) {
+        size_t at = (i * 40503 + 11) % (crowd->count / THREADS) * THREADS + own;
+        CHECK(crowd->words[at] == 0);
+        crowd->words[at] = at + 1;
+    }
+    return NULL;
+}
+
+static void *move(void *argument) {
+    struct crowd *crowd = argument;
+    for (int i = 0; !atomic_load(&crowd->is_over); i++)
+        CHECK(!tiercel_vregion_migrate(crowd->words, crowd->count * 8, i % 2 ? 0 : PAPER));
+    return NULL;
+}
+
+static void by_many(size_t around, unsigned spin_us, int shift) {
+    size_t bytes = 16 * MIB;
+    struct crowd crowd = {.words = (uint64_t *)make(bytes, shift), .count = bytes / 8};
+    pthread_t threads[THREADS], mover;
+    CHECK(!tiercel_vregion_faults(around, spin_us));
+    CHECK(!pthread_create(&mover, NULL, move, &crowd));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, touch, &crowd));
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&crowd.is_over, true);
+    pthread_join(mover, NULL);
+    for (size_t i = 0; i < crowd.count; i++)
+        CHECK(crowd.words[i] == i + 1, "word %zu by %zu bytes", i, around);
+    CHECK(!tiercel_vregion_release(crowd.words, bytes));
+}
+
+/* The kernel touches as well: what a system call reads into. */
+static void by_the_kernel(void) {
+    char *region = make(4 * MIB, 0), *big = malloc(MIB);
+    int fd = memfd_create("source", 0);
+    memset(big, 5, MIB);
+    CHECK(fd >= 0 && write(fd, big, MIB) == (ssize_t)MIB);
+    CHECK(pread(fd, region + MIB + 5, MIB, 0) == (ssize_t)MIB);
+    CHECK(region[MIB + 4] == 0 && region[MIB + 5] == 5 && region[2 * MIB + 4] == 5);
+    CHECK(!tiercel_vregion_release(region, 4 * MIB) && !close(fd));
+    free(big);
+}
+
+static void parts_and_rights(void) {
+    char *region = make(4 * MIB, 0);
+    CHECK(!mprotect(region + MIB, MIB, PROT_READ));
+    CHECK(region[MIB + 9] == 0 && tiercel_vregion_node(region + MIB) >= 0);
+    CHECK(!mprotect(region + MIB, MIB, RW));
+    region[MIB + 9] = 1;
+    CHECK(!munmap(region + 2 * MIB, MIB));
+    char *other = mmap(region + 2 * MIB, MIB, RW, PRIVATE | MAP_FIXED, -1, 0);
+    other[0] = 3;
+    region[2 * MIB - 1] = 2, region[3 * MIB] = 4;
+    CHECK(other[0] == 3 && region[MIB + 9] == 1 && tiercel_vregion_node(other) == -1);
+    CHECK(!tiercel_vregion_release(region, 4 * MIB));
+}
+
+/* What the program mapped there by itself, with memory in it, is not mapped over. */
+static void by_raw_system_calls(void) {
+    char *region = make(MIB, 0), *at = region + 4 * OS_PAGE;
+    CHECK(!syscall(SYS_munmap, at, OS_PAGE));
+    CHECK(syscall(SYS_mmap, at, OS_PAGE, RW, PRIVATE | MAP_FIXED, -1, 0) == (long)at);
+    at[0] = 9;
+    region[0] = 1; /* 64 KiB around it would be filled */
+    CHECK(at[0] == 9 && region[0] == 1 && region[5 * OS_PAGE] == 0);
+    CHECK(!syscall(SYS_munmap, region + 32 * OS_PAGE, 32 * OS_PAGE));
+    region[64 * OS_PAGE] = 2;
+    CHECK(region[64 * OS_PAGE] == 2 && at[0] == 9);
+    CHECK(!tiercel_vregion_release(region, MIB));
+}
+
+static void wait_well(pid_t child) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* To a child it is private memory, and moves as such. */
+static void child_s(char *region) {
+    CHECK(region[0] == 1 && region[MIB] == 0 && region[2 * MIB] == 0);
+    region[0] = 11, region[MIB] = 12;
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER));
+    CHECK(tiercel_vregion_node(region + MIB) == PAPER && region[MIB] == 12 && region[0] == 11);
+    CHECK(is_untouched(region + 3 * MIB));
+    pid_t grandchild = fork();
+    if (grandchild == 0) {
+        CHECK(region[0] == 11 && region[MIB] == 12 && region[3 * MIB] == 0);
+        char *own = make(MIB, 0);
+        CHECK(is_untouched(own) && own[5] == 0 && tiercel_vregion_node(own) >= 0);
+        _exit(0);
+    }
+    wait_well(grandchild);
+    CHECK(region[3 * MIB] == 0);
+    _exit(0);
+}
+
+static void forked(void) {
+    char *region = make(4 * MIB, 0);
+    region[0] = 1;
+    pid_t child = fork();
+    if (child == 0)
+        child_s(region);
+    region[3 * MIB] = 4; /* served while there is a child */
+    wait_well(child);
+    CHECK(region[0] == 1 && region[MIB] == 0 && region[3 * MIB] == 4);
+    CHECK(tiercel_vregion_node(region + MIB) >= 0 && is_untouched(region + 2 * MIB + MIB / 2));
+    fork_once();
+    region[3 * MIB] = 5;
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER) && region[3 * MIB] == 5);
+    CHECK(!tiercel_vregion_release(region, 4 * MIB));
+}
+
+/* No place is to be had at a touch: the rest is the kernel's, and moves when there is room. */
+static void exhausted(void) {
+    char *region = make(256 * MIB, 0);
+    struct rlimit before, none;
+    region[0] = 1;
+    CHECK(!getrlimit(RLIMIT_FSIZE, &before));
+    none = (struct rlimit){MIB, before.rlim_max};
+    CHECK(!setrlimit(RLIMIT_FSIZE, &none));
+    for (size_t at = 0; at < 256 * MIB; at += OS_PAGE)
+        region[at] = (char)(at / OS_PAGE);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &before));
+    CHECK(!tiercel_vregion_migrate(region, 256 * MIB, PAPER));
+    for (size_t at = 0; at < 256 * MIB; at += OS_PAGE)
+        CHECK(region[at] == (char)(at / OS_PAGE));
+    CHECK(tiercel_vregion_node(region + 255 * MIB) == PAPER);
+    CHECK(!tiercel_vregion_release(region, 256 * MIB));
+}
+
+static void *touch_later(void *region) {
+    usleep(20000);
+    *(char *)region = 3;
+    return NULL;
+}
+
+/* A program that closes what it does not know: nobody waits for ever, and what is registered then
+ * is served again. */
+static void closes_all(void) {
+    char *region = make(4 * MIB, 0);
+    pthread_t thread;
+    region[0] = 1;
+    CHECK(!pthread_create(&thread, NULL, touch_later, region + 2 * MIB));
+    CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+    region[MIB] = 2;
+    pthread_join(thread, NULL);
+    CHECK(region[0] == 1 && region[MIB] == 2 && region[2 * MIB] == 3 && region[3 * MIB] == 0);
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER));
+    CHECK(region[0] == 1 && region[MIB] == 2 && region[2 * MIB] == 3 && region[3 * MIB] == 0);
+    char *again = make(MIB, 0);
+    CHECK(is_untouched(again) && again[0] == 0 && tiercel_vregion_node(again) >= 0);
+    CHECK(!tiercel_vregion_release(region, 4 * MIB) && !tiercel_vregion_release(again, MIB));
+}
+
+/* Under a seccomp filter the flag does nothing: memory is there from the beginning. */
+static void refused(void) {
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        char *region = make(MIB, 0);
+        CHECK(tiercel_vregion_node(region) >= 0 && region[0] == 0);
+        _exit(0);
+    }
+    wait_well(child);
+}
+
+int main(int count, char **arguments) {
+    CHECK(tiercel_vregion_faults(4097, 0) == -1 && errno == EINVAL);
+    CHECK(tiercel_vregion_faults(4 * MIB, 0) == -1 && tiercel_vregion_faults(0, 0) == -1);
+    CHECK(tiercel_vregion_faults(4096, 2000000) == -1 && errno == EINVAL);
+    where_it_is_touched();
+    if (count > 1 && !strcmp(arguments[1], "where"))
+        return 0;
+    only_what_is_touched();
+    for (size_t i = 0; i < sizeof(shifts) / sizeof(*shifts); i++) {
+        by_many(OS_PAGE, 0, shifts[i]);
+        by_many(64 << 10, 1000, shifts[i]);
+        by_many(2 * MIB, 50, shifts[i]);
+    }
+    CHECK(!tiercel_vregion_faults(64 << 10, 50));
+    by_the_kernel();
+    parts_and_rights();
+    by_raw_system_calls();
+    forked();
+    exhausted();
+    closes_all();
+    refused();
+    puts("vregions: filled where they are touched, by whom, and by the kernel where not");
+    return 0;
+}
