@@ -38,7 +38,7 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 2u
+#define TCL_WIRE_VERSION 3u
 
 #define TCL_PAGE 4096u
 
@@ -58,7 +58,8 @@ enum tcl_record_kind {
 enum tcl_record_flags {
     TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
     TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
-    TCL_CONTINUED = 1u << 2 /* a realloc that moved; its old address dies in the next record */
+    TCL_CONTINUED = 1u << 2, /* a realloc that moved; its old address dies in the next record */
+    TCL_FRESH = 1u << 3      /* nothing had most of its memory: the kernel zeroes it at a touch */
 };
 
 /* Records of different threads are drained in any order, so each carries a version that totally
@@ -75,7 +76,7 @@ struct tcl_record {
     uint32_t time_ms; /* control.clock_ms, truncated, when written */
     uint16_t generation;
     uint8_t kind;      /* enum tcl_record_kind */
-    uint8_t flags_low; /* TCL_BLOCK | TCL_MAPPED | TCL_CONTINUED */
+    uint8_t flags_low; /* enum tcl_record_flags */
 };
 /* The arena an object was born in rides in the top byte of `size` (sizes stay below 2^56). */
 #define TCL_SIZE_BITS 56

@@ -50,6 +50,7 @@ struct session {
     int memfd;
     size_t bytes;
     uint64_t tail[TCL_RINGS_MAX], lost, records, kinds[8], without_ring;
+    uint64_t fresh_bytes; /* of objects born in memory that nothing had before */
     uint64_t ring_lost[TCL_RINGS_MAX];
     struct page_of_book *book;
 };
@@ -93,6 +94,8 @@ static bool is_newer(uint32_t carve, uint16_t generation, const struct page_of_b
 static void apply(struct session *s, const struct tcl_record *r) {
     s->records++;
     s->kinds[r->kind & 7]++;
+    if (r->kind == TCL_BORN && r->flags_low & TCL_FRESH)
+        s->fresh_bytes += r->size & (((uint64_t)1 << TCL_SIZE_BITS) - 1);
     if (r->kind < TCL_BORN || r->kind > TCL_RESIZED)
         return;
     struct page_of_book *page = look_up(s, r->addr);

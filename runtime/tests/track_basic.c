@@ -4,6 +4,8 @@
  */
 #include "hazard.h"
 
+#define LARGE ((size_t)1 << 29)
+
 __attribute__((noinline)) static void *xmalloc(size_t bytes) {
     void *p = malloc(bytes);
     CHECK(p, "no memory");
@@ -26,6 +28,11 @@ static int hosted(void) {
     for (int i = 0; i < 8; i++) {
         a[i] = from_here();
         b[i] = from_there();
+    }
+    for (int i = 0; i < 3; i++) { /* fresh once */
+        void *large = xmalloc(LARGE);
+        hazard_sink = large;
+        free(large);
     }
     char *map = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(map != MAP_FAILED, "mmap");
@@ -64,6 +71,8 @@ int main(int argc, char **argv) {
     CHECK(d.sessions == 1, "%d sessions", d.sessions);
     CHECK(s->lost + s->without_ring == 0, "lost %lu", s->lost);
     CHECK(s->kinds[TCL_BORN] > 1000 && s->kinds[TCL_DIED] > 1000, "few records");
+    CHECK(s->fresh_bytes >= LARGE + (24 << 20) && s->fresh_bytes < 2 * LARGE, "%lu bytes fresh",
+          s->fresh_bytes);
     walk_table(s, sort_by_size);
     CHECK(seen[0].count == 9 && seen[1].count == 8 && seen[2].count == 1, "%d %d %d", seen[0].count,
           seen[1].count, seen[2].count);

@@ -10,6 +10,7 @@ use crate::symbols::{SiteFrame, Symbols, hex};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use tiercel_ledger::{Ledger, News};
 use tiercel_machine::Machine;
 use tiercel_profile::{
@@ -93,6 +94,9 @@ impl Recording {
     /// The profile. What only the caller knows of the run is filled in later.
     pub(crate) fn finish(self, machine: Machine, summary: &Summary) -> Profile {
         let (records, samples) = (&summary.records, &summary.samples);
+        // Where there is one CPU, no program has it while the daemon works.
+        let is_one = thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+        let own_ns = if is_one { summary.spent.cpu_ns } else { 0 };
         let run = Run {
             duration_ns: summary.elapsed_ms * 1_000_000,
             ending: "unknown".to_owned(),
@@ -111,7 +115,7 @@ impl Recording {
                 blind: samples.blind,
                 phases_refused: 0,
                 untracked_bytes: self.most.untracked_bytes(),
-                sampling_ns: summary.spent.theirs_ns,
+                sampling_ns: summary.spent.theirs_ns + own_ns,
             },
             ..Run::default()
         };

@@ -30,6 +30,8 @@ pub enum Event {
         is_block: bool,
         /// Made by mmap, served by the kernel.
         is_mapped: bool,
+        /// Nothing had most of its memory before: the kernel zeroes it when it is touched.
+        is_fresh: bool,
     },
     /// The object that ends where this range begins has the range as well.
     Grown {

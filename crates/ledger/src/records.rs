@@ -122,7 +122,8 @@ impl Ledger {
         let Birth { addr, bytes, site, .. } = *birth;
         let is_block = birth.flags.has(Flags::BLOCK);
         let is_mapped = birth.flags.has(Flags::MAPPED);
-        self.tell(slot, Event::Born { addr, bytes, site, is_block, is_mapped });
+        let is_fresh = is_mapped || birth.flags.has(Flags::FRESH);
+        self.tell(slot, Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh });
         let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
         self.insert_row(Row {
             addr: birth.addr,

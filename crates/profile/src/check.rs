@@ -171,6 +171,7 @@ fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<
             object.bytes == 0
                 || object.bytes > object.room_bytes
                 || object.room_bytes > object.born_bytes
+                || object.fresh_bytes > object.born_bytes
                 || object.born_bytes > i64::MAX as u64,
             "its sizes contradict each other",
         ),

@@ -293,12 +293,14 @@ fn merge<'a>(members: impl Iterator<Item = &'a Object> + Clone) -> Object {
         one.count = one.count.saturating_add(object.count);
         one.bytes = one.bytes.max(object.bytes);
         one.born_bytes = one.born_bytes.saturating_add(object.born_bytes);
+        one.fresh_bytes = one.fresh_bytes.saturating_add(object.fresh_bytes);
         one.birth_ns = one.birth_ns.min(object.birth_ns);
         one.death_ns = one.death_ns.max(object.death_ns);
         one.freed = one.freed.saturating_add(object.freed);
         one.lived_ns = one.lived_ns.saturating_add(object.lived_ns);
     }
     one.born_bytes = one.born_bytes.min(i64::MAX as u64);
+    one.fresh_bytes = one.fresh_bytes.min(one.born_bytes);
     one.room_bytes = room_bytes(members).max(one.bytes).min(one.born_bytes);
     (one.address, one.extent_bytes) = (0, 0);
     one

@@ -123,7 +123,7 @@ pub struct Seen {
     #[serde(default)]
     pub untracked_bytes: u64,
     /// Time that sampling took from the programs, nanoseconds, as the sampler reckons; of all
-    /// threads together.
+    /// threads together. On a machine of one CPU what the daemon did besides.
     #[serde(default)]
     pub sampling_ns: u64,
 }
@@ -217,6 +217,8 @@ pub struct Object {
     pub room_bytes: u64,
     /// Bytes of all of them, what they grew by included.
     pub born_bytes: u64,
+    /// Of these, what came from the kernel unused and is zeroed when it is touched.
+    pub fresh_bytes: u64,
     /// First byte; of several 0.
     pub address: u64,
     /// When it was born; of several the first, nanoseconds.

@@ -164,8 +164,8 @@ impl Recorder {
             Event::Grown { .. } | Event::Phase { .. } => ns(news.at_ms),
         };
         match news.event {
-            Event::Born { addr, bytes, site, is_block, is_mapped } => {
-                tracked.born(addr, bytes, site, (is_block, is_mapped), at_ns);
+            Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh } => {
+                tracked.born(addr, bytes, site, (is_block, is_mapped, is_fresh), at_ns);
             }
             Event::Grown { addr, bytes } => tracked.grown(addr, bytes),
             Event::Gone { addr, bytes } => tracked.gone(addr, bytes, at_ns),

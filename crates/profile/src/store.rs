@@ -24,7 +24,7 @@ use crate::table::{self, Row, Texts};
 use crate::tables;
 
 /// Version of the folder's contents. Others are refused: there is no older one to read yet.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// First word of every manifest.
 const FORMAT: &str = "tiercel-profile";

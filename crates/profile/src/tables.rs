@@ -81,6 +81,7 @@ table!(
         bytes,
         room_bytes,
         born_bytes,
+        fresh_bytes,
         address,
         birth_ns,
         death_ns,

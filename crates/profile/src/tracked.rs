@@ -53,6 +53,7 @@ struct Group {
     live_bytes: u64,
     room_bytes: u64,
     born_bytes: u64,
+    fresh_bytes: u64,
     first_birth_ns: u64,
     last_death_ns: u64,
     lived_ns: u64,
@@ -68,6 +69,7 @@ struct Group {
 struct Live {
     bytes: u64,
     birth_bytes: u64,
+    fresh_bytes: u64,
     room_bytes: u64,
     birth_ns: u64,
     group: u32,
@@ -175,13 +177,15 @@ impl Tracked {
         addr: u64,
         bytes: u64,
         site: u32,
-        (is_block, is_mapped): (bool, bool),
+        (is_block, is_mapped, is_fresh): (bool, bool, bool),
         at_ns: u64,
     ) {
+        let fresh_bytes = if is_fresh { bytes } else { 0 };
         let group = self.group(Key { site, class: size_class(bytes), is_block, is_mapped }, at_ns);
         let sums = &mut self.groups[group as usize];
         sums.count += 1;
         sums.bytes = sums.bytes.max(bytes);
+        sums.fresh_bytes = sums.fresh_bytes.saturating_add(fresh_bytes);
         sums.first_birth_ns = sums.first_birth_ns.min(at_ns);
         let extent_bytes = match (bytes / EXTENTS).next_power_of_two() {
             _ if sums.is_merged || bytes <= EXTENT_BYTES_MIN => 0,
@@ -190,6 +194,7 @@ impl Tracked {
         let live = Live {
             bytes,
             birth_bytes: bytes,
+            fresh_bytes,
             room_bytes: bytes,
             birth_ns: at_ns,
             group,
@@ -389,6 +394,7 @@ impl Tracked {
             live_bytes: 0,
             room_bytes: 0,
             born_bytes: 0,
+            fresh_bytes: 0,
             first_birth_ns: at_ns,
             last_death_ns: at_ns,
             lived_ns: 0,
@@ -461,6 +467,7 @@ impl Tracked {
             bytes: live.birth_bytes,
             room_bytes: live.room_bytes,
             born_bytes: live.room_bytes,
+            fresh_bytes: live.fresh_bytes,
             address: addr,
             birth_ns: live.birth_ns,
             death_ns,
@@ -523,6 +530,7 @@ impl Group {
             bytes: self.bytes,
             room_bytes: self.room_bytes.max(self.bytes),
             born_bytes: self.born_bytes.clamp(self.room_bytes.max(self.bytes), i64::MAX as u64),
+            fresh_bytes: self.fresh_bytes.min(self.born_bytes).min(i64::MAX as u64),
             address: 0,
             birth_ns: self.first_birth_ns,
             death_ns: self.last_death_ns.max(self.first_birth_ns + 1),

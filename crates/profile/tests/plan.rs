@@ -471,6 +471,29 @@ fn a_core_and_memories_work_at_the_same_time() {
 }
 
 #[test]
+fn what_is_zeroed_is_written_where_it_is_born() {
+    // What 32 MiB of zeroes cost where writing a byte takes so long in slow memory.
+    let zeroing = |stream_ns| {
+        let time = |fresh_bytes| {
+            let mut profile = with_speeds(1_000, stream_ns, 1.0);
+            profile.objects.iter_mut().for_each(|one| one.fresh_bytes = fresh_bytes);
+            tiercel_profile::check(&profile).unwrap();
+            foretold(&profile, &wish(Strategy::Lifetimes, 16 * MIB))
+        };
+        let (none, all) = (time(0), time(8 * MIB));
+        assert_eq!(all.rest_ns, none.rest_ns);
+        (all.slowdown - none.slowdown, all.all_slow - none.all_slow)
+    };
+    let ((half, slow), (half_of_more, slow_of_more)) = (zeroing(20.0), zeroing(40.0));
+    let expected = 32.0 * MIB as f64 * 20.0 / (20.0 * SECOND as f64);
+    let near =
+        |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.01, "{found}");
+    near(slow_of_more - slow, expected);
+    // Two of four objects are planned to be born there.
+    near(half_of_more - half, expected / 2.0);
+}
+
+#[test]
 fn misses_at_once_are_waited_for_as_long_as_the_slowest() {
     let half_over_all = |apart_of: fn(u64) -> u64| {
         let mut profile = profile(3, 10_000_000);

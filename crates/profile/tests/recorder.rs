@@ -59,7 +59,8 @@ fn end(mut recorder: Recorder, now_ms: u64) -> Profile {
 }
 
 fn born(recorder: &mut Recorder, addr: u64, bytes: u64, site: u32, at_ms: u64) {
-    let event = Event::Born { addr, bytes, site, is_block: false, is_mapped: false };
+    let event =
+        Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh: false };
     recorder.hear(&News { pid: PID, at_ms, event });
 }
 
@@ -80,6 +81,19 @@ fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
         weight: 10,
         around: None,
     }
+}
+
+#[test]
+fn what_came_unused_from_the_kernel_is_summed() {
+    let mut recorder = recorder();
+    for (at, is_fresh) in (1..=6).zip([true, false, true, false, false, true]) {
+        let (addr, bytes, site) = (at * MIB, 8192 * at, 1);
+        let event = Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh };
+        recorder.hear(&News { pid: PID, at_ms: 10 * at, event });
+    }
+    let profile = end(recorder, 100);
+    let fresh_bytes: u64 = profile.objects.iter().map(|one| one.fresh_bytes).sum();
+    assert_eq!(fresh_bytes, 8192 * (1 + 3 + 6));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use common::profiles;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use tiercel_profile::{Profile, ProfileError, check, read, vacant, write};
+use tiercel_profile::{FORMAT_VERSION, Profile, ProfileError, check, read, vacant, write};
 
 /// One that has something in every table.
 fn example() -> Profile {
@@ -111,7 +111,8 @@ fn another_version_is_named() {
     write(&example(), &path).unwrap();
     let manifest = path.join("manifest.json");
     let text = std::fs::read_to_string(&manifest).unwrap();
-    std::fs::write(&manifest, text.replace("\"version\": 2", "\"version\": 7")).unwrap();
+    let own = format!("\"version\": {FORMAT_VERSION}");
+    std::fs::write(&manifest, text.replace(&own, "\"version\": 7")).unwrap();
     assert!(matches!(read(&path), Err(ProfileError::Foreign { found: 7, .. })));
     // It is a profile all the same, and may be replaced.
     write(&example(), &path).unwrap();

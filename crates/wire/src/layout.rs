@@ -9,7 +9,7 @@ pub const POOL_MAGIC: u32 = 0x4c4f_4f50;
 /// Of an answer: the node is one on paper.
 pub const POOL_EMULATED: u32 = 1;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 

@@ -49,8 +49,10 @@ impl Flags {
     pub const MAPPED: Flags = Flags(1 << 1);
     /// Born by a realloc that moved; the old address dies in the next record.
     pub const CONTINUED: Flags = Flags(1 << 2);
+    /// Nothing had most of its memory before: the kernel zeroes it when it is touched.
+    pub const FRESH: Flags = Flags(1 << 3);
 
-    const KNOWN: u8 = 0b111;
+    const KNOWN: u8 = 0b1111;
 
     /// True when every bit of `other` is set.
     #[must_use]

@@ -15,6 +15,9 @@
 //! So of all waits those for a memory are as many as have one of its blocks in them, and none of a
 //! slower memory.
 //!
+//! What nobody had before is zeroed by the kernel when it is touched, which no sample sees: that is
+//! added by what writing is measured to take in each memory.
+//!
 //! Waits of the recorded run are those that were measured, where the sampler tells, else those of
 //! the memories that served it. What comes out is held against everything in the fastest memory.
 
@@ -99,6 +102,9 @@ pub(super) fn predict_of(
         );
     }
     let rest_ns = reckoned.rest_ns + stretches.idle_ns;
+    for (sum_ns, ns) in reckoned.cases_ns.iter_mut().zip(scene.zeroing_ns(told, &places)) {
+        *sum_ns += ns;
+    }
     let [fast_ns, planned_ns, slow_ns] = reckoned.cases_ns.map(|ns| ns + stretches.idle_ns);
     if fast_ns <= 0.0 {
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
@@ -203,6 +209,30 @@ impl<'a> Scene<'a> {
                 *sum_ns += work.memory_ns.iter().fold(core_ns, |most, ns| most.max(*ns));
             }
         }
+    }
+
+    /// How much longer than in the recorded run zeroing takes: of what was accessed later at all.
+    fn zeroing_ns(&self, told: &Told, places: &Places<'_>) -> [f64; CASES] {
+        let byte_ns = |memory: &Memory| memory.write_gb_s_with(1).recip();
+        let served = self.recorded.iter().zip(&self.served);
+        let recorded_ns: f64 = served.map(|(memory, part)| part * byte_ns(memory)).sum();
+        let mut is_accessed = vec![false; self.profile.objects.len()];
+        self.profile.accesses.iter().for_each(|one| is_accessed[one.object as usize] = true);
+        let last = self.memories.len() - 1;
+        let mut cases_ns = [0.0; CASES];
+        for (at, (object, index)) in told.workload.objects.iter().zip(&told.objects).enumerate() {
+            let fresh_bytes = self.profile.objects[*index as usize].fresh_bytes as f64;
+            if !is_accessed[*index as usize] || fresh_bytes == 0.0 {
+                continue;
+            }
+            let parts = places.parts(at, told.workload.phases_of(object).0);
+            for (memory, part) in self.memories.iter().zip(parts) {
+                cases_ns[1] += fresh_bytes * part * (byte_ns(memory) - recorded_ns);
+            }
+            cases_ns[0] += fresh_bytes * (byte_ns(&self.memories[0]) - recorded_ns);
+            cases_ns[CASES - 1] += fresh_bytes * (byte_ns(&self.memories[last]) - recorded_ns);
+        }
+        cases_ns
     }
 
     /// What the accesses of a row of a stretch ask for, wherever they go.

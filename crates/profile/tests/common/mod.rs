@@ -150,6 +150,7 @@ fn add_objects(profile: &mut Profile, raw: &[RawObject]) {
     for (process, site, (bytes, more), (birth_ns, life_ns), count, kind) in raw {
         let room_bytes = bytes + more;
         profile.objects.push(Object {
+            fresh_bytes: 0,
             process: process.index(profile.processes.len()) as u32,
             site: site.index(profile.sites.len()) as u32,
             count: *count,
