@@ -251,6 +251,7 @@ void tcl_vmem_after_fork_parent(void) {
 }
 
 void tcl_vmem_after_fork_child(void) {
+    vmem_copy_forget();
     if (!region_count)
         return;
     vmem_disown();
@@ -447,6 +448,7 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
     uintptr_t at = (uintptr_t)addr, end = at + bytes;
     if (!bytes || end < at || node < 0 || node >= VMEM_NODES_MAX)
         return fail(EINVAL);
+    vmem_copy_prepare(bytes);
     while (at < end) {
         vmem_lock();
         struct vmem_region *region = region_over(at, 1);

@@ -182,6 +182,22 @@ TCL_HIDDEN void vmem_wake(uintptr_t start, size_t bytes);
 /* In a child: the parent's descriptors are not ours. */
 TCL_HIDDEN void vmem_track_forget(void);
 
+/* ---- Copies (vmem_copy.c) -------------------------------------------------------------------- */
+
+enum vmem_copy_how {
+    VMEM_COPY_PROGRAM_S = 1, /* it may be taken away while it is read */
+    VMEM_COPY_HELD = 2       /* the program waits: this thread copies, and waits for nobody */
+};
+
+/* Copies OS pages. False: they were taken away, and some of them came. Under the lock. */
+TCL_HIDDEN bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how);
+/* Before moves of so many bytes, with no lock held: makes the threads that will help. */
+TCL_HIDDEN void vmem_copy_prepare(size_t bytes);
+/* At the beginning of a move: how many may help now. */
+TCL_HIDDEN void vmem_copy_look(void);
+/* In a child: its parent's threads are not there. */
+TCL_HIDDEN void vmem_copy_forget(void);
+
 /* ---- Vregions (vmem.c) ----------------------------------------------------------------------- */
 
 struct vmem_region {
