@@ -195,8 +195,16 @@ TCL_HIDDEN bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how
 TCL_HIDDEN void vmem_copy_prepare(size_t bytes);
 /* At the beginning of a move: how many may help now. */
 TCL_HIDDEN void vmem_copy_look(void);
-/* In a child: its parent's threads are not there. */
+/* In a child: its parent's threads and queue are not its own. */
 TCL_HIDDEN void vmem_copy_forget(void);
+
+/* There is a device that copies; looked for at the first call. (vmem_dsa.c) */
+TCL_HIDDEN bool vmem_dsa_is_there(void);
+/* So many bytes from the first one on, in whole OS pages, were copied by the device, which is done
+ * with all of it; all of `bytes`, some, or 0. Never while the program is held. */
+TCL_HIDDEN size_t vmem_dsa_copy(char *to, const char *from, size_t bytes);
+/* In a child: its parent's queue is not its own. */
+TCL_HIDDEN void vmem_dsa_forget(void);
 
 /* ---- Vregions (vmem.c) ----------------------------------------------------------------------- */
 

@@ -15,8 +15,9 @@
  * before it changes `work`.
  *
  * Helpers are threads of the runtime's, with all signals blocked, asleep on `bell`. They are made
- * before a move takes the lock, and only where writes can be tracked: elsewhere having one thread
- * is what lets a process move. A child of a fork has none until it moves something itself.
+ * before a move takes the lock, and only where no device copies and writes can be tracked:
+ * elsewhere having one thread is what lets a process move. A child of a fork has none until it
+ * moves something itself.
  *
  * A helper that is preempted in the midst of a chunk holds up its mover for as long as others have
  * the CPU. So there are by default as many as have a CPU that nobody uses, and none in steps 4 to 6
@@ -34,7 +35,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -44,17 +45,20 @@
 #include <emmintrin.h>
 #endif
 
-#define CHUNK_BYTES ((size_t)64 << 10)
+#define CHUNK_BYTES ((size_t)64 << 10) /* 12 us; what the mover waits for at the end is a half */
 #define NUMBER_AT 16
 #define CHUNKS_MAX ((1u << NUMBER_AT) - 1)
 _Static_assert(VMEM_PIECE / CHUNK_BYTES <= CHUNKS_MAX, "no more than a piece is copied at once");
-/* Less is copied by the mover, sooner than anybody has awoken. */
+/* Less is copied by the mover, sooner than it pays to wake somebody: that takes 8 us, and who wakes
+ * begins 25 us later. 256 KiB take 47 us alone, some 40 shared (two CPUs of a virtual machine).
+ */
 #define SHARED_BYTES ((size_t)256 << 10)
 /* Threads that copy: what a program may ask for; and by itself, enough for the bandwidth of one
  * memory at some 10 GB/s each. */
 #define COPIERS_MAX 16
 #define COPIERS_USUAL 4
-/* Looks for the last chunks before the mover sleeps: 20 to 50 us, twice what a chunk takes. */
+/* Looks for the last chunks before the mover sleeps: 20 to 50 us, twice what a chunk takes. A
+ * helper that runs is done by then. */
 #define LOOKS 1000
 
 struct work {
@@ -190,8 +194,12 @@ static bool copy_together(char *to, const char *from, size_t bytes, unsigned how
 }
 
 bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how) {
-    bool is_shared = bytes >= SHARED_BYTES && !(how & VMEM_COPY_HELD) && helpers_now > 0;
-    return (is_shared ? copy_together : copy_alone)(to, from, bytes, how);
+    bool is_shared = bytes >= SHARED_BYTES && !(how & VMEM_COPY_HELD);
+    size_t there = is_shared ? vmem_dsa_copy(to, from, bytes) : 0;
+    if (there == bytes)
+        return true;
+    is_shared = is_shared && helpers_now > 0;
+    return (is_shared ? copy_together : copy_alone)(to + there, from + there, bytes - there, how);
 }
 
 /* ---- How many -------------------------------------------------------------------------------- */
@@ -203,16 +211,19 @@ static int threads_here(void) {
     return is_seen ? (int)tasks.st_nlink - 2 : 0;
 }
 
-/* Threads that run or wait for a CPU at this moment, of all processes; 0: it cannot be seen. */
+/* Threads that run or wait for a CPU at this moment, of all processes; 0: it cannot be seen. In
+ * proc: three averages, then these, a slash, all threads. */
 static int threads_running(void) {
     char text[128];
-    int running = 0;
+    const char *at = text;
     int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/loadavg", O_RDONLY | O_CLOEXEC, 0);
     ssize_t got = fd < 0 ? 0 : syscall(SYS_read, fd, text, sizeof(text) - 1);
     if (fd >= 0)
         syscall(SYS_close, fd);
     text[got > 0 ? got : 0] = 0;
-    return sscanf(text, "%*s %*s %*s %d/", &running) == 1 ? running : 0;
+    for (int word = 0; at && word < 3; word++)
+        at = strchr(at + (word > 0), ' ');
+    return at ? atoi(at) : 0;
 }
 
 static int smaller(int a, int b) {
@@ -256,7 +267,7 @@ void vmem_copy_prepare(size_t bytes) {
     if (bytes < SHARED_BYTES || tcl_in_fork)
         return;
     vmem_lock();
-    bool is_possible = vmem_can_track();
+    bool is_possible = vmem_can_track() && !vmem_dsa_is_there();
     vmem_unlock();
     int wanted = is_possible ? helpers_wanted() : 0, have = atomic_load(&helpers);
     while (have < wanted) {
@@ -276,6 +287,7 @@ void vmem_copy_look(void) {
 }
 
 void vmem_copy_forget(void) {
+    vmem_dsa_forget();
     atomic_store(&helpers, 0);
     helpers_now = 0;
 }

@@ -34,8 +34,8 @@
  *
  * Private memory (of the heap, or after a fork) is copied once, in 5: meanwhile who writes waits.
  *
- * In 2 and 3 several threads copy (vmem_copy.c); each round ends when all of it is copied. In 5 the
- * mover copies by itself, and waits for no thread that may have lost its CPU.
+ * In 2 and 3 a device or several threads copy (vmem_copy.c); each round ends when all of it is
+ * copied. In 5 the mover copies by itself, and waits for no thread that may have lost its CPU.
  *
  * The program may unmap, remap or protect T by a system call that the runtime does not see. So T is
  * looked at before 1, before 4 and before 6 (vmem_look.c), and what is not as it was made is left
