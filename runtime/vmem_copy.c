@@ -57,6 +57,7 @@ _Static_assert(VMEM_PIECE / CHUNK_BYTES <= CHUNKS_MAX, "no more than a piece is 
  * memory at some 10 GB/s each. */
 #define COPIERS_MAX 16
 #define COPIERS_USUAL 4
+#define UNSEEN (-1)
 /* Looks for the last chunks before the mover sleeps: 20 to 50 us, twice what a chunk takes. A
  * helper that runs is done by then. */
 #define LOOKS 1000
@@ -78,7 +79,7 @@ static _Atomic bool is_lost;
 
 static _Atomic int copiers_asked; /* by the program; 0: as CPUs are idle */
 static _Atomic int helpers;       /* that there are */
-static int helpers_now;           /* that this move may have; under the lock */
+static int helpers_now;           /* that this move may have; UNSEEN; under the lock */
 
 /* ---- One thread ------------------------------------------------------------------------------ */
 
@@ -193,15 +194,6 @@ static bool copy_together(char *to, const char *from, size_t bytes, unsigned how
     return !atomic_load_explicit(&is_lost, memory_order_relaxed);
 }
 
-bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how) {
-    bool is_shared = bytes >= SHARED_BYTES && !(how & VMEM_COPY_HELD);
-    size_t there = is_shared ? vmem_dsa_copy(to, from, bytes) : 0;
-    if (there == bytes)
-        return true;
-    is_shared = is_shared && helpers_now > 0;
-    return (is_shared ? copy_together : copy_alone)(to + there, from + there, bytes - there, how);
-}
-
 /* ---- How many -------------------------------------------------------------------------------- */
 
 /* Threads of this process, which proc counts by links; 0: it cannot be seen. */
@@ -233,21 +225,44 @@ static int smaller(int a, int b) {
 /* CPUs that this thread may use and no thread of the program has, asleep or not, as far as as many
  * idle at this moment: other processes, ranks of the same job, run on them too. */
 static int idle_cpus(void) {
-    static int online;
+    static _Atomic int online;
     cpu_set_t mine;
     int threads = threads_here(), running = threads_running();
-    if (!online)
-        online = get_nprocs();
+    if (!atomic_load(&online))
+        atomic_store(&online, get_nprocs());
     if (!threads || !running || sched_getaffinity(0, sizeof(mine), &mine))
         return 0;
     int free = CPU_COUNT(&mine) - (threads - atomic_load(&helpers));
-    int idle = smaller(free, online - running);
+    int idle = smaller(free, atomic_load(&online) - running);
     return idle > 0 ? idle : 0;
 }
 
 static int helpers_wanted(void) {
     int asked = atomic_load(&copiers_asked);
     return asked ? asked - 1 : smaller(idle_cpus(), COPIERS_USUAL - 1);
+}
+
+static bool is_helped(void) {
+    if (helpers_now == UNSEEN) {
+        int have = atomic_load(&helpers);
+        helpers_now = have ? smaller(have, helpers_wanted()) : 0;
+    }
+    return helpers_now > 0;
+}
+
+/* ---- What the others call -------------------------------------------------------------------- */
+
+bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how) {
+    bool is_shared = bytes >= SHARED_BYTES && !(how & VMEM_COPY_HELD);
+    size_t there = is_shared ? vmem_dsa_copy(to, from, bytes) : 0;
+    if (there == bytes)
+        return true;
+    is_shared = is_shared && is_helped();
+    return (is_shared ? copy_together : copy_alone)(to + there, from + there, bytes - there, how);
+}
+
+void vmem_copy_begin(void) {
+    helpers_now = UNSEEN;
 }
 
 /* False: there can be no more threads. */
@@ -281,15 +296,9 @@ void vmem_copy_prepare(size_t bytes) {
     }
 }
 
-void vmem_copy_look(void) {
-    int have = atomic_load(&helpers);
-    helpers_now = have ? smaller(have, helpers_wanted()) : 0;
-}
-
 void vmem_copy_forget(void) {
     vmem_dsa_forget();
     atomic_store(&helpers, 0);
-    helpers_now = 0;
 }
 
 TCL_EXPORT int tiercel_vregion_copiers(int threads) {

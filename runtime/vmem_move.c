@@ -461,7 +461,7 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
     int error = 0;
     bool is_open = vmem_can_track() && vmem_track_open();
     vmem_look_open();
-    vmem_copy_look();
+    vmem_copy_begin();
     if (vmem_can_track() && !is_open)
         error = EMFILE;
     for (size_t done = 0; !error && done < count;) {
