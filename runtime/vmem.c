@@ -448,8 +448,8 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
     uintptr_t at = (uintptr_t)addr, end = at + bytes;
     if (!bytes || end < at || node < 0 || node >= VMEM_NODES_MAX)
         return fail(EINVAL);
-    vmem_copy_prepare(bytes);
     while (at < end) {
+        vmem_copy_prepare();
         vmem_lock();
         struct vmem_region *region = region_over(at, 1);
         int error = region ? 0 : EINVAL;

@@ -191,8 +191,8 @@ enum vmem_copy_how {
 
 /* Copies OS pages. False: they were taken away, and some of them came. Under the lock. */
 TCL_HIDDEN bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how);
-/* Before moves of so many bytes, with no lock held: makes the threads that will help. */
-TCL_HIDDEN void vmem_copy_prepare(size_t bytes);
+/* Before each piece, with no lock held: makes threads that help, if a copy before missed them. */
+TCL_HIDDEN void vmem_copy_prepare(void);
 /* A move begins: how many may help is seen anew, which takes 6 us, at its first copy of size. */
 TCL_HIDDEN void vmem_copy_begin(void);
 /* In a child: its parent's threads and queue are not its own. */

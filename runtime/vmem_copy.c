@@ -15,9 +15,9 @@
  * before it changes `work`.
  *
  * Helpers are threads of the runtime's, with all signals blocked, asleep on `bell`. They are made
- * before a move takes the lock, and only where no device copies and writes can be tracked:
- * elsewhere having one thread is what lets a process move. A child of a fork has none until it
- * moves something itself.
+ * once a copy missed them, before the next piece of a move takes the lock; and only where writes
+ * can be tracked: elsewhere having one thread is what lets a process move. A child of a fork has
+ * none until it moves something itself.
  *
  * A helper that is preempted in the midst of a chunk holds up its mover for as long as others have
  * the CPU. So there are by default as many as have a CPU that nobody uses, and none in steps 4 to 6
@@ -79,6 +79,7 @@ static _Atomic bool is_lost;
 
 static _Atomic int copiers_asked; /* by the program; 0: as CPUs are idle */
 static _Atomic int helpers;       /* that there are */
+static _Atomic bool is_wished;    /* a copy would have had more */
 static int helpers_now;           /* that this move may have; UNSEEN; under the lock */
 
 /* ---- One thread ------------------------------------------------------------------------------ */
@@ -244,8 +245,10 @@ static int helpers_wanted(void) {
 
 static bool is_helped(void) {
     if (helpers_now == UNSEEN) {
-        int have = atomic_load(&helpers);
-        helpers_now = have ? smaller(have, helpers_wanted()) : 0;
+        int have = atomic_load(&helpers), wanted = helpers_wanted();
+        helpers_now = smaller(have, wanted);
+        if (have < wanted)
+            atomic_store(&is_wished, true);
     }
     return helpers_now > 0;
 }
@@ -278,14 +281,13 @@ static bool start(void) {
     return is_begun;
 }
 
-void vmem_copy_prepare(size_t bytes) {
-    if (bytes < SHARED_BYTES || tcl_in_fork)
+void vmem_copy_prepare(void) {
+    if (!atomic_load(&is_wished) || tcl_in_fork || !atomic_exchange(&is_wished, false))
         return;
     vmem_lock();
-    bool is_possible = vmem_can_track() && !vmem_dsa_is_there();
+    int wanted = vmem_can_track() ? helpers_wanted() : 0;
     vmem_unlock();
-    int wanted = is_possible ? helpers_wanted() : 0, have = atomic_load(&helpers);
-    while (have < wanted) {
+    for (int have = atomic_load(&helpers); have < wanted;) {
         if (!atomic_compare_exchange_strong(&helpers, &have, have + 1))
             continue;
         if (!start()) {
@@ -299,6 +301,7 @@ void vmem_copy_prepare(size_t bytes) {
 void vmem_copy_forget(void) {
     vmem_dsa_forget();
     atomic_store(&helpers, 0);
+    atomic_store(&is_wished, false);
 }
 
 TCL_EXPORT int tiercel_vregion_copiers(int threads) {
