@@ -152,6 +152,11 @@ int tiercel_vregion_await(long ticket);
 /* Node that this address has its memory on, or -1 and errno (ENOENT: it was not touched yet). */
 int tiercel_vregion_node(const void *addr);
 
+/* From now on so many threads copy what moves, up to 16; 1: only the one that moves it. 0, which is
+ * the default: up to 4, as far as there are CPUs that idle and that no thread of the program has.
+ */
+int tiercel_vregion_copiers(int threads);
+
 #else /* Looked for at the first call. Each file that includes this looks for itself. */
 
 #if defined(__cplusplus)
@@ -187,6 +192,7 @@ struct tiercel_calls {
     long (*vregion_start)(void *, size_t, int);
     int (*vregion_await)(long);
     int (*vregion_node)(const void *);
+    int (*vregion_copiers)(int);
     int (*vregion_faults)(size_t, unsigned);
 };
 
@@ -195,11 +201,11 @@ TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void
     static struct tiercel_calls calls;
     static int is_known;
     static const char *const names[] = {
-        "tiercel_phase",           "tiercel_aligned_alloc", "tiercel_free",
-        "tiercel_set_strategy",    "tiercel_is_hosted",     "tiercel_vregion_register",
-        "tiercel_vregion_release", "tiercel_vregion_bind",  "tiercel_vregion_replicate",
-        "tiercel_vregion_migrate", "tiercel_vregion_start", "tiercel_vregion_await",
-        "tiercel_vregion_node",    "tiercel_vregion_faults"};
+        "tiercel_phase",           "tiercel_aligned_alloc",  "tiercel_free",
+        "tiercel_set_strategy",    "tiercel_is_hosted",      "tiercel_vregion_register",
+        "tiercel_vregion_release", "tiercel_vregion_bind",   "tiercel_vregion_replicate",
+        "tiercel_vregion_migrate", "tiercel_vregion_start",  "tiercel_vregion_await",
+        "tiercel_vregion_node",    "tiercel_vregion_copiers", "tiercel_vregion_faults"};
     if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
         void *found[sizeof(names) / sizeof(names[0])];
         size_t i;
@@ -301,6 +307,11 @@ TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_await(long ticket) {
 TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_node(const void *addr) {
     const struct tiercel_calls *calls = tiercel_find_calls();
     return calls->vregion_node ? calls->vregion_node(addr) : tiercel_no_vregions();
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_copiers(int threads) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->vregion_copiers ? calls->vregion_copiers(threads) : tiercel_no_vregions();
 }
 
 TIERCEL_MAY_BE_UNUSED static inline int tiercel_vregion_faults(size_t around, unsigned spin_us) {

@@ -260,6 +260,7 @@ void tcl_vmem_after_fork_parent(void) {
 }
 
 void tcl_vmem_after_fork_child(void) {
+    vmem_copy_forget();
     if (!region_count)
         return;
     atomic_store(&touches_waiting, 0);
@@ -473,6 +474,7 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
     if (!bytes || end < at || node < 0 || node >= VMEM_NODES_MAX)
         return fail(EINVAL);
     while (at < end) {
+        vmem_copy_prepare();
         vmem_lock();
         struct vmem_region *region = vmem_region_over(at, 1);
         int error = region ? 0 : EINVAL;

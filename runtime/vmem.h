@@ -189,6 +189,30 @@ TCL_HIDDEN void vmem_wake(uintptr_t start, size_t bytes);
 /* In a child: the parent's descriptors are not ours. */
 TCL_HIDDEN void vmem_track_forget(void);
 
+/* ---- Copies (vmem_copy.c) -------------------------------------------------------------------- */
+
+enum vmem_copy_how {
+    VMEM_COPY_PROGRAM_S = 1, /* it may be taken away while it is read */
+    VMEM_COPY_HELD = 2       /* the program waits: this thread copies, and waits for nobody */
+};
+
+/* Copies OS pages. False: they were taken away, and some of them came. Under the lock. */
+TCL_HIDDEN bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how);
+/* Before each piece, with no lock held: makes threads that help, if a copy before missed them. */
+TCL_HIDDEN void vmem_copy_prepare(void);
+/* A move begins: how many may help is seen anew, which takes 6 us, at its first copy of size. */
+TCL_HIDDEN void vmem_copy_begin(void);
+/* In a child: its parent's threads and queue are not its own. */
+TCL_HIDDEN void vmem_copy_forget(void);
+
+/* There is a device that copies; looked for at the first call. (vmem_dsa.c) */
+TCL_HIDDEN bool vmem_dsa_is_there(void);
+/* So many bytes from the first one on, in whole OS pages, were copied by the device, which is done
+ * with all of it; all of `bytes`, some, or 0. Never while the program is held. */
+TCL_HIDDEN size_t vmem_dsa_copy(char *to, const char *from, size_t bytes);
+/* In a child: its parent's queue is not its own. */
+TCL_HIDDEN void vmem_dsa_forget(void);
+
 /* ---- Vregions (vmem.c) ----------------------------------------------------------------------- */
 
 struct vmem_region {

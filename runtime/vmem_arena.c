@@ -421,6 +421,7 @@ size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted
     size_t moved = 0;
     *error = 0;
     while (at < end && is_wanted() && *error != ENOMEM && *error != ENOSPC) {
+        vmem_copy_prepare();
         vmem_lock();
         struct vmem_region *region = arena_over(at, end - at);
         if (region) {

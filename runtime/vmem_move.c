@@ -34,6 +34,9 @@
  *
  * Private memory (of the heap, or after a fork) is copied once, in 5: meanwhile who writes waits.
  *
+ * In 2 and 3 a device or several threads copy (vmem_copy.c); each round ends when all of it is
+ * copied. In 5 the mover copies by itself, and waits for no thread that may have lost its CPU.
+ *
  * The program may unmap, remap or protect T by a system call that the runtime does not see. So T is
  * looked at before 1, before 4 and before 6 (vmem_look.c), and what is not as it was made is left
  * alone; and T itself is read by the kernel, which then says so. Between the last look and 6 lie
@@ -56,9 +59,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 #define ROUNDS_MAX 4
 #define LITTLE_BYTES (64u * TCL_PAGE) /* 40 us of copying, the order of a switch itself */
@@ -80,34 +80,15 @@ struct trip {
     size_t again;      /* bytes copied again in this round */
     bool is_program_s; /* `from` is T, which the program may take away while it is read */
     bool is_lost;      /* it did */
+    bool is_held;      /* nobody writes, and who wants to waits for us: 4 and 5 */
     bool is_whole;     /* one entry of the page table */
     bool is_alike;     /* the stage holds what it held when it was protected, if it is whole */
 };
 
-/* Past the caches: what moves is not what is used next. */
-static void copy(char *to, const char *from, size_t bytes) {
-#if defined(__SSE2__)
-    for (size_t i = 0; i < bytes; i += 64) {
-        __m128i a = _mm_load_si128((const __m128i *)(from + i));
-        __m128i b = _mm_load_si128((const __m128i *)(from + i + 16));
-        __m128i c = _mm_load_si128((const __m128i *)(from + i + 32));
-        __m128i d = _mm_load_si128((const __m128i *)(from + i + 48));
-        _mm_stream_si128((__m128i *)(to + i), a);
-        _mm_stream_si128((__m128i *)(to + i + 16), b);
-        _mm_stream_si128((__m128i *)(to + i + 32), c);
-        _mm_stream_si128((__m128i *)(to + i + 48), d);
-    }
-    _mm_sfence();
-#else
-    memcpy(to, from, bytes);
-#endif
-}
-
-/* What is the program's is read by the kernel, at 0.3 us an OS page more, because that can fail. */
 static void fetch(struct trip *trip, size_t at, size_t bytes) {
-    if (!trip->is_program_s)
-        copy(trip->stage + at, trip->from + at, bytes);
-    else if (!vmem_read(trip->stage + at, trip->from + at, bytes))
+    unsigned how =
+        (trip->is_program_s ? VMEM_COPY_PROGRAM_S : 0u) | (trip->is_held ? VMEM_COPY_HELD : 0u);
+    if (!vmem_copy(trip->stage + at, trip->from + at, bytes, how))
         trip->is_lost = true;
 }
 
@@ -196,12 +177,13 @@ static bool hold_whole(struct trip *trip) {
     if (!vmem_hold_whole(trip->start, trip->bytes, &trip->is_alike))
         return false;
     if (!trip->is_alike)
-        copy(trip->stage, trip->from, trip->bytes);
+        fetch(trip, 0, trip->bytes);
     return true;
 }
 
 /* Steps 4 and 5. 0 or an errno; then nothing is held. */
 static int hold(struct trip *trip, vmem_place home) {
+    trip->is_held = true;
     if (is_ours_alone(home)) {
         if (!vmem_hold_private(trip->start, trip->bytes))
             return EBUSY;
@@ -286,8 +268,9 @@ static void copy_whole(struct trip *trip, bool is_known, enum vmem_how how) {
     if (trip->is_alike || (is_known && how == VMEM_MIGRATE))
         return;
     trip->is_alike = true;
-    for (size_t at = 0; at < trip->bytes && trip->is_alike; at += WHOLE_STEP) {
-        copy(trip->stage + at, trip->from + at, WHOLE_STEP);
+    size_t step = how == VMEM_REPLICATE ? trip->bytes : WHOLE_STEP;
+    for (size_t at = 0; at < trip->bytes && trip->is_alike; at += step) {
+        fetch(trip, at, step);
         trip->is_alike = how == VMEM_REPLICATE || vmem_is_unwritten(trip->start, trip->bytes);
     }
 }
@@ -307,7 +290,7 @@ static bool keep_shadow(struct vmem_region *region, const struct trip *trip, vme
     if (!is_wanted || !is_affordable(old, trip->bytes) || !vmem_track(trip->start, trip->bytes))
         return false;
     syscall(SYS_madvise, trip->from, trip->bytes, MADV_POPULATE_READ);
-    return vmem_read(trip->from, (char *)trip->start, trip->bytes);
+    return vmem_copy(trip->from, (char *)trip->start, trip->bytes, VMEM_COPY_PROGRAM_S);
 }
 
 /* The kernel moves what T shows, whoever writes meanwhile. */
@@ -489,6 +472,7 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
     int error = 0;
     bool is_open = vmem_can_track() && vmem_track_open();
     vmem_look_open();
+    vmem_copy_begin();
     if (vmem_can_track() && !is_open)
         error = EMFILE;
     for (size_t done = 0; !error && done < count;) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem_checker.c: several threads write sequence numbers into every word of a vregion while it
- * migrates back and forth, with every sort of vpage. No write is lost, no value torn, none goes
- * back.
+ * migrates back and forth, copied by up to three threads, with every sort of vpage. No write is
+ * lost, no value torn, none goes back.
  *
  * A word is (writer's sequence << 16 | check of that sequence). Each writer owns every WRITERS-th
  * word and knows what it wrote last; a word that holds something else was lost or torn. One writer
@@ -90,6 +90,7 @@ static uint64_t shuffle(char *start, size_t bytes, uint64_t until_ns) {
         size_t from = (seed >> 8) % bytes & -(size_t)4096, length = bytes - from;
         length = seed >> 28 < 8 ? length : 4096 + (seed >> 4) % (length - 4095);
         int node = node_of[seed >> 27 & 1];
+        CHECK(!tiercel_vregion_copiers(seed >> 23 & 3)); /* 0: as CPUs are idle */
         if (seed >> 25 & 1)
             CHECK(!tiercel_vregion_replicate(start + from, length, node));
         CHECK(!tiercel_vregion_migrate(start + from, length, node));

@@ -143,6 +143,7 @@ static void spawned(void) {
 }
 
 int main(void) {
+    CHECK(!tiercel_vregion_copiers(3)); /* threads that no child has */
     both_write(0);
     both_write(16 << 26);
     both_write(21 << 26);

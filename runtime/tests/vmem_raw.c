@@ -110,6 +110,7 @@ static bool play(int round, enum taking how, unsigned seed) {
     mover.region = tiercel_vregion_register(NULL, BYTES, rights, flags, -1, 0);
     char *elsewhere = mmap(NULL, PART, PROT_NONE, flags, -1, 0);
     CHECK(mover.region != MAP_FAILED && elsewhere != MAP_FAILED);
+    CHECK(!tiercel_vregion_copiers(1 + round % 3));
     fill(mover.region, BYTES, round);
     if (seed >> 30 == 0)
         fork_once(); /* what was forked is private, and moves in another way */

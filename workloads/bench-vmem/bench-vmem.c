@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * bench-vmem.c: what vregions cost, as VMem measures it.
- * In: touch KIND MIB, or move KIND MIB NODE (0, 1: whether it is written meanwhile).
+ * In: touch KIND MIB, copy KIND MIB ROUNDS, or move KIND MIB NODE (0, 1: whether it is written
+ * meanwhile).
  * Out: `name value` lines: times in ns for 4 KiB, stalls in ns, touches in a microsecond.
  * Knows nothing of who compares.
  *
@@ -9,6 +10,9 @@
  * `thp` (the kernel's, with 4 KiB and huge OS pages), `vmem4k`, `vmem64k`, `vmem2m`, and `eager`,
  * which is vmem4k mapped whole at its registration. `user:KIB:US` is vmem4k filled by userfaultfd
  * where it is touched, so many KiB at a time, by a thread that looks so long before it sleeps.
+ * copy: replicates to a node that no machine has, by one thread and by two, turn and turn about,
+ * while nobody touches anything; medians of elapsed time, which is what more threads are for.
+ * `first` takes memory for the replica, `again` finds one of which every word is out of date.
  * move (figure 4): migrates all of it from node 0 to NODE (`whole`) and `back`; copies another
  * region ahead (`copy`) and then switches (`switch`). `mbind`, `mbindthp`, `pages` (move_pages) and
  * `pagesthp` are the kernel's ways. A second thread, on a CPU of its own where there are two, keeps
@@ -343,10 +347,53 @@ static void move(const char *kind, size_t bytes, int node, bool writes) {
         moves(kind, bytes, node, writes, true);
 }
 
+#define ROUNDS_MAX 64
+#define PAPER 900 /* no machine has this node */
+
+static int by_size(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t replicate_ns(uint64_t *area, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes / 8; i++)
+        area[i] = i ^ seed;
+    uint64_t began = now_ns();
+    if (tiercel_vregion_replicate(area, bytes, PAPER))
+        die("replicate");
+    return now_ns() - began;
+}
+
+static void copy(const char *kind, size_t bytes, int rounds) {
+    static const char *const names[2] = {"first", "again"};
+    static uint64_t took[2][2][ROUNDS_MAX]; /* first or again; by one thread or two */
+    if (rounds < 1 || rounds > ROUNDS_MAX)
+        die("rounds");
+    setenv("TIERCEL_DSA", "off", 1); /* threads copy */
+    for (int turn = 0; turn < 2 * rounds; turn++) {
+        int threads = turn % 2 + 1;
+        uint64_t *area = make(kind, bytes);
+        if (tiercel_vregion_copiers(threads))
+            die("copiers");
+        for (int way = 0; way < 2; way++)
+            took[way][threads - 1][turn / 2] = replicate_ns(area, bytes, (uint64_t)way);
+        tiercel_vregion_release(area, bytes);
+    }
+    for (int way = 0; way < 2; way++)
+        for (int threads = 1; threads <= 2; threads++) {
+            uint64_t *all = took[way][threads - 1];
+            qsort(all, (size_t)rounds, sizeof(*all), by_size);
+            printf("%s_by_%d %.1f\n", names[way], threads,
+                   (double)all[rounds / 2] / (double)(bytes / 4096));
+        }
+}
+
 int main(int count, char **arguments) {
     size_t bytes = count > 3 ? (size_t)atol(arguments[3]) << 20 : 0;
     if (count == 4 && !strcmp(arguments[1], "touch"))
         touch(arguments[2], bytes);
+    else if (count == 5 && !strcmp(arguments[1], "copy"))
+        copy(arguments[2], bytes, atoi(arguments[4]));
     else if (count == 6 && !strcmp(arguments[1], "move"))
         move(arguments[2], bytes, atoi(arguments[4]), atoi(arguments[5]) != 0);
     else

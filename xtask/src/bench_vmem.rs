@@ -60,6 +60,12 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         // Who touches waits for another thread: CPU time would tell half of it.
         rows.push(row(kind, "mmap", "write_elapsed", None, &pairs(kind, "mmap")?)?);
     }
+    for kind in ["vmem4k", "vmem2m"] {
+        let arguments = ["copy", kind, &mib.to_string(), &rounds.to_string()];
+        let runs: Result<Vec<Figures>> =
+            (0..rounds).map(|_| run(&tiercel, &program, &arguments, mib)).collect();
+        rows.extend(copied(kind, &runs?)?);
+    }
     for kind in ["vmem4k", "vmem64k", "vmem2m"] {
         for writers in ["0", "1"] {
             let arguments = ["move", kind, &mib.to_string(), PAPER, writers];
@@ -113,6 +119,21 @@ fn row(
     let ours: Vec<f64> = pairs.iter().map(|(o, _)| value(o, what)).collect::<Result<_>>()?;
     let theirs: Vec<f64> = pairs.iter().map(|(_, p)| value(p, what)).collect::<Result<_>>()?;
     Ok(Row::of_pairs(format!("{kind}: {what}, 4 KiB"), peer, &ours, &theirs, limit, "ns"))
+}
+
+/// Copies ahead by two threads over those by one, of the same run; elapsed, and none faster where
+/// other programs keep the CPUs busy.
+fn copied(kind: &str, runs: &[Figures]) -> Result<Vec<Row>> {
+    let by = |way: &str, threads: u32| {
+        runs.iter()
+            .map(|run| value(run, &format!("{way}_by_{threads}")))
+            .collect::<Result<Vec<_>>>()
+    };
+    let row = |way: &str| {
+        let name = format!("{kind}: {way} copy by two threads, 4 KiB");
+        Ok(Row::of_pairs(name, "by one", &by(way, 2)?, &by(way, 1)?, None, "ns"))
+    };
+    ["first", "again"].into_iter().map(row).collect()
 }
 
 /// Figure 4: nobody to hold it against on a machine with one node; reported. `./x bench vmem-moves`

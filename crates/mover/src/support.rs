@@ -29,6 +29,7 @@ pub fn support_below(root: &Path, kernel: &mut dyn Kernel) -> Vec<Finding> {
         mems_allowed(&status, &online),
         numa_balancing(text("proc/sys/kernel/numa_balancing").as_deref()),
         demotion(text("sys/kernel/mm/numa/demotion_enabled").as_deref()),
+        copy_device(&root.join("dev/dsa")),
     ]
 }
 
@@ -125,6 +126,37 @@ fn demotion(setting: Option<&str>) -> Finding {
         ),
         _ => Finding::ok(NAME, "off"),
     }
+}
+
+/// Opens work queues as the runtime does, which uses the first that opens (`runtime/vmem_dsa.c`).
+fn copy_device(folder: &Path) -> Finding {
+    const NAME: &str = "copy-device";
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut queues: Vec<_> = entries.map(|entry| entry.path()).collect();
+    queues.retain(|path| name_of(path).starts_with("wq"));
+    queues.sort();
+    let mut refused = None;
+    for queue in &queues {
+        match std::fs::OpenOptions::new().write(true).open(queue) {
+            Ok(_) => {
+                let detail = format!("{} copies what vregions move", name_of(queue));
+                return Finding::ok(NAME, detail);
+            }
+            Err(error) => refused = refused.or(Some(format!("{}: {error}", name_of(queue)))),
+        }
+    }
+    match refused {
+        None => Finding::ok(NAME, "no work queue of a Data Streaming Accelerator: CPUs copy"),
+        Some(refused) => Finding::degraded(
+            NAME,
+            format!("no work queue opens, CPUs copy: {refused}"),
+            "let this user write to a work queue of type user and mode shared in /dev/dsa",
+        ),
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {

@@ -180,7 +180,8 @@ fn support_is_told_with_a_remedy_for_everything_that_is_wrong() {
             "other-processes",
             "mems-allowed",
             "numa-balancing",
-            "kernel-demotion"
+            "kernel-demotion",
+            "copy-device"
         ]
     );
     for finding in findings {

@@ -63,6 +63,7 @@ fn a_good_machine() {
         mems-allowed Ok: all nodes with memory are allowed (0-3)
         numa-balancing Ok: off
         kernel-demotion Ok: off
+        copy-device Ok: no work queue of a Data Streaming Accelerator: CPUs copy
     "#]],
     );
 }
@@ -85,6 +86,7 @@ fn everything_in_the_way() {
               do: sysctl kernel.numa_balancing=0 while tiercel runs
             kernel-demotion Degraded: on: under pressure the kernel demotes OS pages that we placed
               do: echo 0 > /sys/kernel/mm/numa/demotion_enabled, or leave free room in the fast tier
+            copy-device Ok: no work queue of a Data Streaming Accelerator: CPUs copy
         "#]],
     );
 }
@@ -103,6 +105,7 @@ fn a_bare_root_and_an_old_kernel() {
         mems-allowed Ok: the kernel restricts no node
         numa-balancing Ok: this kernel has no NUMA balancing to fight with
         kernel-demotion Ok: off
+        copy-device Ok: no work queue of a Data Streaming Accelerator: CPUs copy
     "#]],
     );
 }
@@ -121,6 +124,36 @@ fn a_kernel_that_talks_nonsense() {
         mems-allowed Ok: the kernel restricts no node
         numa-balancing Ok: this kernel has no NUMA balancing to fight with
         kernel-demotion Ok: off
+        copy-device Ok: no work queue of a Data Streaming Accelerator: CPUs copy
     "#]],
+    );
+}
+
+/// What `copy-device` says where `/dev/dsa` has these; nobody can write to a folder.
+fn check_device(files: &[&str], folders: &[&str], expected: &Expect) {
+    let root = tempfile::tempdir().unwrap();
+    let dsa = root.path().join("dev/dsa");
+    fs::create_dir_all(&dsa).unwrap();
+    files.iter().for_each(|name| fs::write(dsa.join(name), "").unwrap());
+    folders.iter().for_each(|name| fs::create_dir(dsa.join(name)).unwrap());
+    let findings = support_below(root.path(), &mut Answers(Ok(0)));
+    let found = findings.iter().find(|finding| finding.name == "copy-device").unwrap();
+    expected.assert_eq(&format!("{:?}: {}; do: {}", found.standing, found.detail, found.remedy));
+}
+
+#[test]
+fn devices_that_copy() {
+    check_device(
+        &["by-path", "wq0.1"],
+        &["wq0.0"],
+        &expect!["Ok: wq0.1 copies what vregions move; do: "],
+    );
+    check_device(
+        &[],
+        &["wq0.0", "wq2.3"],
+        &expect![
+            "Degraded: no work queue opens, CPUs copy: wq0.0: Is a directory (os error 21); \
+             do: let this user write to a work queue of type user and mode shared in /dev/dsa"
+        ],
     );
 }

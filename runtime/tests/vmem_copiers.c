@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * vmem_copiers.c: several threads copy what moves: as many as are asked for and no more, without a
+ * signal, and without one in a child of a fork until it moves something itself. That no write is
+ * lost meanwhile is seen by vmem_checker, vmem_fork and vmem_raw, which ask for several too.
+ */
+#include "check.h"
+#include "tiercel.h"
+#include <dirent.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+#define BYTES (9 * MIB + 4096 * 3) /* no multiple of a chunk */
+#define SMALL ((size_t)64 << 10)   /* not worth a thread */
+#define PAPER 900                  /* no machine has this node */
+#define COPIERS 4
+#define WAIT_S 30
+
+static uint64_t *region;
+
+/* Calls `each` for all threads but this one, and counts them. */
+static int others(void (*each)(int thread, void *), void *context) {
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0, self = (int)syscall(SYS_gettid);
+    CHECK(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        int thread = atoi(entry->d_name);
+        if (thread <= 0 || thread == self)
+            continue;
+        count++;
+        if (each)
+            each(thread, context);
+    }
+    closedir(tasks);
+    return count;
+}
+
+static void check_blocked(int thread, void *nothing) {
+    char path[64], line[256];
+    unsigned long blocked = 0;
+    (void)nothing;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/status", thread);
+    FILE *file = fopen(path, "r");
+    CHECK(file);
+    while (fgets(line, sizeof(line), file))
+        sscanf(line, "SigBlk: %lx", &blocked);
+    fclose(file);
+    int signals[] = {SIGTERM, SIGINT, SIGALRM, SIGUSR1, SIGCHLD, SIGPROF, SIGRTMAX};
+    for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)
+        CHECK(blocked >> (signals[i] - 1) & 1, "thread %d: signal %d", thread, signals[i]);
+}
+
+/* Counts threads that were on a CPU at all. */
+static void count_run(int thread, void *count) {
+    char path[64];
+    unsigned long on_cpu_ns = 0;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/schedstat", thread);
+    FILE *file = fopen(path, "r");
+    CHECK(file && fscanf(file, "%lu", &on_cpu_ns) == 1);
+    fclose(file);
+    *(int *)count += on_cpu_ns > 0;
+}
+
+static void fill(uint64_t seed) {
+    for (size_t i = 0; i < BYTES / 8; i++)
+        region[i] = i * 0x9e3779b97f4a7c15ull + seed;
+}
+
+static void see(uint64_t seed) {
+    for (size_t i = 0; i < BYTES / 8; i++)
+        CHECK(region[i] == i * 0x9e3779b97f4a7c15ull + seed, "word %zu, seed %lu", i, seed);
+}
+
+/* There and back, which makes it shared again after a fork; then a fresh copy, one that is brought
+ * up to date, a shadow. */
+static void move(uint64_t seed) {
+    fill(seed);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
+    see(seed);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
+    CHECK(!tiercel_vregion_replicate(region, BYTES, PAPER));
+    fill(seed + 1);
+    CHECK(!tiercel_vregion_replicate(region, BYTES, PAPER));
+    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
+    see(seed + 1);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
+    see(seed + 1);
+}
+
+static void refuse(void) {
+    CHECK(tiercel_vregion_copiers(-1) == -1 && errno == EINVAL);
+    CHECK(tiercel_vregion_copiers(17) == -1 && errno == EINVAL);
+}
+
+static void ask(void) {
+    move(10);
+    CHECK(others(NULL, NULL) == 0, "the mover alone, and %d", others(NULL, NULL));
+    CHECK(!tiercel_vregion_copiers(COPIERS));
+    CHECK(!tiercel_vregion_migrate(region, SMALL, PAPER) && others(NULL, NULL) == 0);
+    for (int ran = 0, turn = 0; ran < COPIERS - 1; turn++) {
+        move((uint64_t)turn * 2 + 20);
+        ran = 0;
+        CHECK(others(count_run, &ran) == COPIERS - 1, "%d helpers", others(NULL, NULL));
+    }
+    others(check_blocked, NULL);
+}
+
+static void await(pid_t child) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", status);
+}
+
+/* Parent and child move at the same time. */
+static void fork_both(void) {
+    fill(1);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(others(NULL, NULL) == 0);
+        see(1);
+        CHECK(!tiercel_vregion_migrate(region, SMALL, PAPER) && others(NULL, NULL) == 0);
+        move(30);
+        CHECK(others(NULL, NULL) == COPIERS - 1, "%d helpers", others(NULL, NULL));
+        _exit(0);
+    }
+    see(1);
+    move(40);
+    await(child);
+}
+
+/* By itself it has no helper where this thread has one CPU. */
+static void pin(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        cpu_set_t mine, one;
+        CPU_ZERO(&one);
+        CHECK(!sched_getaffinity(0, sizeof(mine), &mine));
+        for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+            if (CPU_ISSET(cpu, &mine))
+                CPU_SET(cpu, &one);
+        CHECK(!sched_setaffinity(0, sizeof(one), &one) && !tiercel_vregion_copiers(0));
+        move(50);
+        CHECK(others(NULL, NULL) == 0, "%d helpers", others(NULL, NULL));
+        _exit(0);
+    }
+    await(child);
+}
+
+int main(void) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    alarm(WAIT_S);
+    setenv("TIERCEL_DSA", "off", 1);
+    region = tiercel_vregion_register(NULL, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(region != MAP_FAILED);
+    refuse();
+    CHECK(!tiercel_vregion_copiers(1));
+    if (tiercel_vregion_replicate(region, BYTES, PAPER) && errno == ENOTSUP) {
+        puts("copiers: writes cannot be tracked here, one thread copies");
+        return 0;
+    }
+    ask();
+    fork_both();
+    pin();
+    puts("copiers: as many as were asked for, none that was not, and nothing lost");
+    return 0;
+}
