@@ -365,6 +365,7 @@ enum tcl_pool_status {
 };
 
 #define TCL_POOL_EMULATED 1u /* the node is one on paper: the memory lies anywhere */
+#define TCL_POOL_FILE 2u     /* a file without a name, which has no seals */
 
 /* With TCL_POOL_OK to TCL_POOL_GRANT the segment's memfd comes by SCM_RIGHTS. */
 struct tcl_pool_answer {

@@ -73,12 +73,15 @@ static int ask(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
     return fd;
 }
 
-/* A memfd that could shrink would be a SIGBUS in wait. */
-static bool is_sound(int fd, size_t bytes) {
+/* A memfd that could shrink would be a SIGBUS in wait. Files of a pool's folder have no seals, nor
+ * a name by which anybody but the daemon could come to them. */
+static bool is_sound(int fd, size_t bytes, bool is_file) {
     struct stat stat;
-    int seals = (int)syscall(SYS_fcntl, fd, F_GET_SEALS);
-    return seals >= 0 && seals & F_SEAL_SHRINK && !syscall(SYS_fstat, fd, &stat) &&
-           (size_t)stat.st_size == bytes;
+    if (syscall(SYS_fstat, fd, &stat) || (size_t)stat.st_size != bytes)
+        return false;
+    int seals = is_file ? 0 : (int)syscall(SYS_fcntl, fd, F_GET_SEALS);
+    return is_file ? S_ISREG(stat.st_mode) && stat.st_nlink == 0
+                   : seals >= 0 && seals & F_SEAL_SHRINK;
 }
 
 bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
@@ -87,7 +90,7 @@ bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
     struct tcl_pool_answer answer;
     int fd = ask(&question, &answer);
     if (fd >= 0 && answer.status == TCL_POOL_OK && answer.number && answer.bytes == bytes &&
-        is_sound(fd, bytes)) {
+        is_sound(fd, bytes, answer.flags & TCL_POOL_FILE)) {
         *grant = (struct vmem_grant){.memfd = fd,
                                      .bytes = bytes,
                                      .number = answer.number,

@@ -212,8 +212,8 @@ pub struct DaemonConfig {
     pub record: Option<tiercel_profile::RecorderConfig>,
     /// What to do, where that was planned.
     pub plan: Option<PlanChoice>,
-    /// Pools of memory for programs that place it themselves: node, bytes.
-    pub pools: Vec<(tiercel_machine::NodeId, u64)>,
+    /// Pools of memory for programs that place it themselves.
+    pub pools: Vec<tiercel_pool::Capacity>,
     /// What the heap of programs is made of.
     pub backing: tiercel_wire::Backing,
 }

@@ -53,5 +53,6 @@ pub use summary::{
     Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
     Summary,
 };
+pub use tiercel_pool::Capacity;
 pub use tiercel_profile::is_wrapper;
 pub use tiercel_wire::Backing;

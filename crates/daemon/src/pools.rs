@@ -16,7 +16,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tiercel_machine::NodeId;
-use tiercel_pool::{Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage};
+use tiercel_pool::{
+    Capacity, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,
+};
 use tiercel_wire::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 
 /// Questions that may wait; those beyond are refused, and the process makes its own memory.
@@ -71,12 +73,20 @@ pub struct Pools {
 
 impl Pools {
     /// Begins to serve pools of so many bytes; `None` when there are none.
-    pub fn start(capacities: &[(NodeId, u64)]) -> std::io::Result<Option<Pools>> {
+    /// A folder that is none is an error.
+    pub fn start(capacities: &[Capacity]) -> std::io::Result<Option<Pools>> {
         if capacities.is_empty() {
             return Ok(None);
         }
+        let in_folders = capacities.iter().filter_map(|one| Some((one.node, one.folder.clone()?)));
+        let memory = Linux { folders: in_folders.collect() };
+        if let Some(folder) = memory.folders.values().find(|folder| !folder.is_dir()) {
+            let why = format!("{} is no folder that a pool could have files in", folder.display());
+            return Err(std::io::Error::new(std::io::ErrorKind::NotADirectory, why));
+        }
+        let capacities: Vec<_> = capacities.iter().map(|one| (one.node, one.bytes)).collect();
         let (questions, inbox) = sync_channel(QUESTIONS_MAX);
-        let server = Server::new(Linux, capacities, READY_AHEAD_BYTES);
+        let server = Server::new(memory, &capacities, READY_AHEAD_BYTES);
         let state = Arc::new(Mutex::new(states(&server)));
         let mut keeper = Keeper {
             server,
@@ -191,6 +201,7 @@ impl<M: Memory> Keeper<M> {
                     number: grant.id.0,
                     bytes: grant.bytes,
                     is_emulated: grant.is_emulated,
+                    is_file: grant.is_file,
                 };
                 if !answer(&question.socket, said, Some(&grant.fd)) {
                     // It has left; what it never got is nobody's.
@@ -246,6 +257,7 @@ fn status(error: PoolError) -> PoolStatus {
         PoolError::Exhausted { .. }
         | PoolError::TooMany
         | PoolError::NoMemory { .. }
+        | PoolError::NoFile { .. }
         | PoolError::Elsewhere { .. } => PoolStatus::Exhausted,
         PoolError::Size(_) | PoolError::Foreign(_) => PoolStatus::Refused,
     }

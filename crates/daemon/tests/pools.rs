@@ -18,6 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tiercel_machine::NodeId;
+use tiercel_pool::Capacity;
 use tiercel_wire::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 
 /// No machine has this node.
@@ -28,8 +29,8 @@ const SOCKET: &str = "TIERCEL_TEST_POOL_SOCKET";
 const PART: &str = "TIERCEL_TEST_POOL_PART";
 
 fn stage() -> Stage {
-    let pools = vec![(NodeId(0), CAPACITY), (NodeId(PAPER as u16), CAPACITY)];
-    Stage::with(|config| config.pools = pools)
+    let of = |node| Capacity { node, bytes: CAPACITY, folder: None };
+    Stage::with(|config| config.pools = vec![of(NodeId(0)), of(NodeId(PAPER as u16))])
 }
 
 fn say(path: &Path, bytes: &[u8]) -> (Option<PoolAnswer>, Option<OwnedFd>) {
@@ -105,6 +106,24 @@ fn what_another_process_does() {
         other => panic!("{other}"),
     }
     std::io::stdout().flush().unwrap();
+}
+
+#[test]
+fn a_pool_in_a_folder_grants_files_without_a_name() {
+    let folder = std::env::temp_dir().join(format!("tiercel-pools-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let of_folder = Capacity { node: NodeId(0), bytes: CAPACITY, folder: Some(folder.clone()) };
+    let stage = Stage::with(|config| config.pools = vec![of_folder]);
+    let (answer, fd) = grant(stage.clients_path(), 0, 8 * MIB);
+    let fd = fd.expect("a file");
+    assert_eq!((answer.status, answer.is_file, answer.is_emulated), (PoolStatus::Ok, true, true));
+    let stat = fstat(&fd).unwrap();
+    assert_eq!((stat.st_size.unsigned_abs(), stat.st_nlink), (8 * MIB, 0));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    let (full, nothing) = grant(stage.clients_path(), 0, CAPACITY);
+    assert!(full.status == PoolStatus::Exhausted && nothing.is_none());
+    drop((fd, stage));
+    std::fs::remove_dir(&folder).unwrap();
 }
 
 #[test]

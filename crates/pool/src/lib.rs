@@ -33,6 +33,17 @@ pub const READY_BYTES: u64 = 64 << 20;
 /// Segments that one owner may hold at once, over all nodes.
 pub const OWNER_SEGMENTS_MAX: usize = 1024;
 
+/// A pool that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Of which node.
+    pub node: NodeId,
+    /// Its size.
+    pub bytes: u64,
+    /// Where its memory is files; else it is the node's.
+    pub folder: Option<std::path::PathBuf>,
+}
+
 /// Why a pool cannot do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
@@ -63,6 +74,21 @@ pub enum PoolError {
     NoMemory {
         /// For which node.
         node: NodeId,
+        /// Bytes of the segment.
+        bytes: u64,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// A folder gives no file of that size.
+    #[error(
+        "{} gives no file of {bytes} bytes for a pool: {what}: errno {errno}; it needs a file \
+         system with room that knows files without names", folder.display()
+    )]
+    NoFile {
+        /// The folder.
+        folder: std::path::PathBuf,
         /// Bytes of the segment.
         bytes: u64,
         /// What was tried.

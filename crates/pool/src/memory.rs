@@ -1,11 +1,19 @@
-//! Memory of a node as sealed memfds. In: node, size, kind of OS pages. Out: [`Segment`]s whose
-//! memory is populated and was seen to lie there. Knows nothing of who gets it.
+//! Memory of a node as sealed memfds, or as files of a folder. In: node, size, kind of OS pages.
+//! Out: [`Segment`]s whose memory is populated and was seen to lie there. Knows nothing of who gets
+//! it.
+//!
+//! A folder is for memory that the kernel has no node for: a file system on a persistent memory's
+//! device, mounted with `dax`, whose files are that memory. Its files have no name and go with
+//! their last mapping. Files have no seals: an owner may cut its own short, and be ended by a touch
+//! behind the end; what it makes longer is cut off when the pool looks the next time.
 
 use crate::PoolError;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use tiercel_machine::NodeId;
 
 /// Bytes of an OS page; vpages are multiples.
@@ -39,6 +47,11 @@ pub enum Vpage {
 pub trait Memory {
     /// Populated memory of `node`.
     fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<Made, PoolError>;
+
+    /// True: what it makes of `node` are files without seals.
+    fn is_of_files(&self, _node: NodeId) -> bool {
+        false
+    }
 }
 
 /// Memory that was made.
@@ -67,11 +80,18 @@ pub trait Segment: Send {
 
 /// The running kernel's.
 #[derive(Debug, Default)]
-pub struct Linux;
+pub struct Linux {
+    /// Whose memory is files of a folder.
+    pub folders: BTreeMap<NodeId, PathBuf>,
+}
 
 impl Memory for Linux {
     fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<Made, PoolError> {
-        let segment = Memfd::new(bytes)?;
+        let folder = self.folders.get(&node);
+        let segment = match folder {
+            Some(folder) => SharedFile::in_folder(folder, bytes)?,
+            None => SharedFile::memfd(bytes)?,
+        };
         let length = usize::try_from(bytes).map_err(|_| PoolError::Size(bytes))?;
         let no_memory = |what| {
             move |errno: rustix::io::Errno| PoolError::NoMemory {
@@ -81,12 +101,19 @@ impl Memory for Linux {
                 errno: errno.raw_os_error(),
             }
         };
-        let window = Window::new(&segment.file, length).map_err(no_memory("mapping it"))?;
+        let window = segment.writable().and_then(|file| Window::new(&file, length));
+        let window = window.map_err(no_memory("mapping it"))?;
         if vpage == Vpage::Large {
             window.advise(Advice::LinuxHugepage).ok(); // Where there are none, small ones do.
         }
-        let is_emulated = !window.prefer(node);
+        let is_emulated = match folder {
+            Some(_) => !is_dax(&segment.file),
+            None => !window.prefer(node),
+        };
         window.populate().map_err(no_memory("populating it"))?;
+        if folder.is_some() {
+            return Ok(Made { segment: Box::new(segment), is_emulated });
+        }
         let wanted = (!is_emulated).then_some(node);
         let elsewhere = window.bytes_elsewhere(wanted).map_err(no_memory("looking where it is"))?;
         if elsewhere > 0 {
@@ -94,20 +121,34 @@ impl Memory for Linux {
         }
         Ok(Made { segment: Box::new(segment), is_emulated })
     }
+
+    fn is_of_files(&self, node: NodeId) -> bool {
+        self.folders.contains_key(&node)
+    }
 }
 
-/// A sealed memfd, and a second look at it. The kernel counts writers by file description: what the
-/// owner gets is one of its own, so that its end can be seen.
-struct Memfd {
+/// statx(2): the file's memory is the device's own, and no copy of it.
+const STATX_ATTR_DAX: u64 = 0x0020_0000;
+
+fn is_dax(file: &OwnedFd) -> bool {
+    let flags = rustix::fs::AtFlags::EMPTY_PATH;
+    rustix::fs::statx(file, "", flags, rustix::fs::StatxFlags::BASIC_STATS)
+        .is_ok_and(|found| found.stx_attributes.bits() & STATX_ATTR_DAX != 0)
+}
+
+/// A sealed memfd, or a file without a name, and a second look at it. The kernel counts writers by
+/// file description: what the owner gets is one of its own, so that its end can be seen.
+struct SharedFile {
     file: OwnedFd,
+    bytes: u64,
     /// Read only: a read lease is refused to it while anybody has the memory open or mapped.
     watch: OwnedFd,
     /// False: this kernel gives no leases; then memory counts as let go with its owner.
     can_tell: bool,
 }
 
-impl Memfd {
-    fn new(bytes: u64) -> Result<Memfd, PoolError> {
+impl SharedFile {
+    fn memfd(bytes: u64) -> Result<SharedFile, PoolError> {
         let refused = |what| {
             move |errno: rustix::io::Errno| PoolError::NoMemfd { what, errno: errno.raw_os_error() }
         };
@@ -120,23 +161,55 @@ impl Memfd {
         rustix::fs::fcntl_add_seals(&file, seals).map_err(refused("sealing"))?;
         let watch = reopen(&file, OFlags::RDONLY).map_err(refused("opening it once more"))?;
         let can_tell = is_unused(&watch);
-        Ok(Memfd { file, watch, can_tell })
+        Ok(SharedFile { file, bytes, watch, can_tell })
+    }
+
+    fn in_folder(folder: &Path, bytes: u64) -> Result<SharedFile, PoolError> {
+        let refused = |what| {
+            move |errno: rustix::io::Errno| PoolError::NoFile {
+                folder: folder.to_owned(),
+                bytes,
+                what,
+                errno: errno.raw_os_error(),
+            }
+        };
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(refused("making a file without a name"))?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+            .map_err(refused("making room"))?;
+        // Unlike a memfd's first description, that of a file counts as a writer: it must not stay.
+        let again = || reopen(&file, OFlags::RDONLY).map_err(refused("opening it once more"));
+        let (kept, watch) = (again()?, again()?);
+        drop(file);
+        let can_tell = is_unused(&watch);
+        Ok(SharedFile { file: kept, bytes, watch, can_tell })
+    }
+
+    fn writable(&self) -> rustix::io::Result<OwnedFd> {
+        reopen(&self.file, OFlags::RDWR)
     }
 }
 
-impl Segment for Memfd {
+impl Segment for SharedFile {
     fn lend(&self) -> Result<OwnedFd, i32> {
-        reopen(&self.file, OFlags::RDWR).map_err(rustix::io::Errno::raw_os_error)
+        self.writable().map_err(rustix::io::Errno::raw_os_error)
     }
 
     fn scrub(&self) -> bool {
         let size = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_size.unsigned_abs());
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.file, flags, 0, size).is_ok()
+        let punch = |file: OwnedFd| rustix::fs::fallocate(&file, flags, 0, size);
+        size == 0 || self.writable().and_then(punch).is_ok()
     }
 
     fn resident_bytes(&self) -> u64 {
-        rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
+        let found = rustix::fs::fstat(&self.file);
+        if found.is_ok_and(|stat| stat.st_size.unsigned_abs() > self.bytes) {
+            let cut = |file: OwnedFd| rustix::fs::ftruncate(&file, self.bytes);
+            self.writable().and_then(cut).ok();
+        }
+        found.map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
     }
 
     fn is_let_go(&self) -> bool {

@@ -42,6 +42,8 @@ pub struct Grant {
     pub bytes: u64,
     /// True: the node is one on paper, the memory lies anywhere.
     pub is_emulated: bool,
+    /// True: a file without a name; else a sealed memfd.
+    pub is_file: bool,
 }
 
 /// A pool as others may see it.
@@ -159,7 +161,8 @@ impl<M: Memory> Server<M> {
             errno,
         })?;
         pool.book.granted(id, owner);
-        Ok(Grant { id, fd, bytes, is_emulated: pool.is_emulated })
+        let is_file = self.memory.is_of_files(node);
+        Ok(Grant { id, fd, bytes, is_emulated: pool.is_emulated, is_file })
     }
 
     fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<SegmentId, PoolError> {

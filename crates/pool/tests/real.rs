@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use tiercel_machine::NodeId;
@@ -14,13 +15,13 @@ const ON_PAPER: NodeId = NodeId(900);
 
 fn server(units: u64) -> Server<Linux> {
     let bytes = units * SEGMENT_UNIT_BYTES;
-    Server::new(Linux, &[(NODE, bytes), (ON_PAPER, bytes)], 0)
+    Server::new(Linux::default(), &[(NODE, bytes), (ON_PAPER, bytes)], 0)
 }
 
 #[test]
 fn a_segment_is_there_before_it_is_touched() {
     for vpage in [Vpage::Small, Vpage::Medium, Vpage::Large] {
-        let made = Linux.make(NODE, 2 * SEGMENT_UNIT_BYTES, vpage).unwrap();
+        let made = Linux::default().make(NODE, 2 * SEGMENT_UNIT_BYTES, vpage).unwrap();
         assert_eq!(made.segment.resident_bytes(), 2 * SEGMENT_UNIT_BYTES, "{vpage:?}");
         assert!(made.segment.is_let_go());
     }
@@ -122,6 +123,73 @@ fn what_is_left_or_forgotten_ends_with_its_last_mapping() {
 #[test]
 fn more_than_a_memfd_can_have_is_refused_by_name() {
     let bytes = u64::MAX / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES;
-    let Err(refused) = Linux.make(NODE, bytes, Vpage::Small) else { panic!("16 EiB?") };
+    let Err(refused) = Linux::default().make(NODE, bytes, Vpage::Small) else { panic!("16 EiB?") };
     assert!(matches!(refused, PoolError::NoMemfd { what: "ftruncate", .. }), "{refused}");
+}
+
+/// A folder that goes with its last use.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tiercel-pool-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn memory(&self) -> Linux {
+        Linux { folders: [(NODE, self.0.clone())].into() }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir(&self.0).expect("no file was left in it");
+    }
+}
+
+#[test]
+fn a_folder_s_files_are_memory_as_well() {
+    let folder = Folder::new("files");
+    let capacities = [(NODE, 2 * SEGMENT_UNIT_BYTES)];
+    let mut server = Server::new(folder.memory(), &capacities, 0);
+    let first = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    assert!(first.is_emulated, "no file system on a device with DAX");
+    let mut kept = File::from(first.fd.try_clone().unwrap());
+    kept.write_all(b"a secret").unwrap();
+    server.give_back(Owner(1), first.id).unwrap();
+    let mut read = [1u8; 8];
+    kept.seek(SeekFrom::Start(0)).unwrap();
+    kept.read_exact(&mut read).unwrap();
+    assert_eq!(read, [0; 8]);
+    drop((kept, first));
+    let second = server.grant(Owner(2), NODE, 2 * SEGMENT_UNIT_BYTES, Vpage::Large).unwrap();
+    assert_eq!(second.bytes, 2 * SEGMENT_UNIT_BYTES);
+    let refused = server.grant(Owner(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap_err();
+    assert!(matches!(refused, PoolError::Exhausted { free: 0, .. }), "{refused}");
+}
+
+#[test]
+fn a_file_that_its_owner_made_longer_is_cut() {
+    let folder = Folder::new("longer");
+    let made = folder.memory().make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let lent = made.segment.lend().unwrap();
+    rustix::fs::ftruncate(&lent, 1 << 30).unwrap();
+    assert!(!made.segment.is_let_go());
+    made.segment.resident_bytes();
+    let size = rustix::fs::fstat(&lent).unwrap().st_size.unsigned_abs();
+    assert_eq!(size, SEGMENT_UNIT_BYTES);
+    rustix::fs::ftruncate(&lent, 0).unwrap();
+    assert!(made.segment.scrub() && made.segment.resident_bytes() == 0);
+}
+
+#[test]
+fn a_folder_without_room_or_that_is_none_is_named() {
+    let folder = Folder::new("room");
+    let bytes = 1 << 60;
+    let Err(full) = folder.memory().make(NODE, bytes, Vpage::Small) else { panic!("1 EiB?") };
+    assert!(matches!(full, PoolError::NoFile { what: "making room", .. }), "{full}");
+    let mut gone = Linux { folders: [(NODE, folder.0.join("gone"))].into() };
+    let Err(gone) = gone.make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small) else { panic!("no folder") };
+    assert!(gone.to_string().contains("gone gives no file"), "{gone}");
 }

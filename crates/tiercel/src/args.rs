@@ -4,6 +4,7 @@
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use tiercel_daemon::Capacity;
 use tiercel_daemon::units::Span;
 use tiercel_machine::NodeId;
 use tiercel_policy::{Enforce, Gate, Limit, Prioritise, Trigger};
@@ -133,8 +134,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "KIND", default_value = "kernel")]
     pub backing: BackingArg,
     /// Pool of a node's memory for programs that place it themselves (docs/pools.md); repeatable
-    #[arg(long, value_name = "NODE=SIZE", value_parser = pool)]
-    pub pool: Vec<(NodeId, u64)>,
+    #[arg(long, value_name = "NODE=SIZE[:FOLDER]", value_parser = pool)]
+    pub pool: Vec<Capacity>,
     /// Configuration file; --help of `config` shows how to make one
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -449,12 +450,13 @@ fn trigger(text: &str) -> Result<Trigger, tiercel_policy::RoutineError> {
         .parse()
 }
 
-/// `2=8GiB`.
-fn pool(text: &str) -> Result<(NodeId, u64), String> {
+/// `2=8GiB`, `2=8GiB:/mnt/pmem0`.
+fn pool(text: &str) -> Result<Capacity, String> {
     let (node, size) = text.split_once('=').ok_or("want NODE=SIZE, as in 2=8GiB")?;
+    let (size, folder) = size.split_once(':').map_or((size, None), |(a, b)| (a, Some(b.into())));
     let node = node.parse().map_err(|error| format!("the node `{node}`: {error}"))?;
     let bytes = tiercel_machine::parse_bytes(size).map_err(|error| error.to_string())?;
-    Ok((NodeId(node), bytes))
+    Ok(Capacity { node: NodeId(node), bytes, folder })
 }
 
 /// `fill=90` is short for `fill:percent=90`.
@@ -475,6 +477,19 @@ fn main_option(text: &str, options: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn a_pool_has_a_size_and_perhaps_a_folder() {
+        let of = |folder: Option<&str>| {
+            let (node, bytes) = (NodeId(2), 8 << 30);
+            Ok(Capacity { node, bytes, folder: folder.map(Into::into) })
+        };
+        assert_eq!(pool("2=8GiB"), of(None));
+        assert_eq!(pool("2=8GiB:/mnt/a:b"), of(Some("/mnt/a:b")));
+        for wrong in ["2", "2=", "x=8GiB", "2=8GiBs", "2:/mnt=8GiB"] {
+            assert!(pool(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -8,6 +8,8 @@ pub const MAGIC: u32 = 0x4c43_5254;
 pub const POOL_MAGIC: u32 = 0x4c4f_4f50;
 /// Of an answer: the node is one on paper.
 pub const POOL_EMULATED: u32 = 1;
+/// Flag of a pool's answer: a file without a name, which has no seals.
+pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
 pub const WIRE_VERSION: u32 = 3;
 /// Bytes of an OS page, the unit of the object table.

@@ -3,7 +3,7 @@
 //! Knows nothing of sockets, nor of the memfd that rides beside an answer.
 
 use crate::greeting::{GreetingError, check, get, get_u64, put, put_u64};
-use crate::layout::{POOL_EMULATED, POOL_MAGIC, WIRE_VERSION};
+use crate::layout::{POOL_EMULATED, POOL_FILE, POOL_MAGIC, WIRE_VERSION};
 
 /// What a process wants of the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct PoolAnswer {
     pub bytes: u64,
     /// The node is one on paper.
     pub is_emulated: bool,
+    /// A file without a name, which has no seals; else a sealed memfd.
+    pub is_file: bool,
 }
 
 impl PoolAsk {
@@ -113,7 +115,7 @@ impl PoolAnswer {
     /// Without a segment.
     #[must_use]
     pub fn only(status: PoolStatus) -> PoolAnswer {
-        PoolAnswer { status, number: 0, bytes: 0, is_emulated: false }
+        PoolAnswer { status, number: 0, bytes: 0, is_emulated: false, is_file: false }
     }
 
     /// As it goes over the socket.
@@ -125,7 +127,8 @@ impl PoolAnswer {
         put(&mut out, 8, self.status as u32);
         put(&mut out, 12, self.number);
         put_u64(&mut out, 16, self.bytes);
-        put(&mut out, 24, if self.is_emulated { POOL_EMULATED } else { 0 });
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        put(&mut out, 24, flag(self.is_emulated, POOL_EMULATED) | flag(self.is_file, POOL_FILE));
         out
     }
 
@@ -144,6 +147,7 @@ impl PoolAnswer {
             number: get(bytes, 12),
             bytes: get_u64(bytes, 16),
             is_emulated: get(bytes, 24) & POOL_EMULATED != 0,
+            is_file: get(bytes, 24) & POOL_FILE != 0,
         })
     }
 }
@@ -157,6 +161,7 @@ mod tests {
         #[test]
         fn questions_and_answers_survive_the_socket(
             node: i32, bytes: u64, number: u32, vpage_shift: u32, is_emulated: bool,
+            is_file: bool,
         ) {
             for verb in [
                 PoolVerb::Grant { node, bytes, vpage_shift },
@@ -168,7 +173,7 @@ mod tests {
                 prop_assert_eq!(PoolAsk::decode(&encoded), Ok(PoolAsk(verb)));
             }
             let status = PoolStatus::Exhausted;
-            let answer = PoolAnswer { status, number, bytes, is_emulated };
+            let answer = PoolAnswer { status, number, bytes, is_emulated, is_file };
             prop_assert_eq!(PoolAnswer::decode(&answer.encode()), Ok(answer));
         }
 

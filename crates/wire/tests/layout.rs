@@ -77,6 +77,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("sizeof(struct tcl_welcome)", tiercel_wire::Welcome::BYTES as u64),
         ("TCL_POOL_MAGIC", layout::POOL_MAGIC.into()),
         ("TCL_POOL_EMULATED", layout::POOL_EMULATED.into()),
+        ("TCL_POOL_FILE", layout::POOL_FILE.into()),
         ("sizeof(struct tcl_pool_ask)", tiercel_wire::PoolAsk::BYTES as u64),
         ("offsetof(struct tcl_pool_ask, verb)", 8),
         ("offsetof(struct tcl_pool_ask, node)", 12),
