@@ -94,9 +94,11 @@ impl Recording {
     /// The profile. What only the caller knows of the run is filled in later.
     pub(crate) fn finish(self, machine: Machine, summary: &Summary) -> Profile {
         let (records, samples) = (&summary.records, &summary.samples);
-        // Where there is one CPU, no program has it while the daemon works.
+        // Where there is one CPU, no program has it while the daemon takes what it saw.
         let is_one = thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        let own_ns = if is_one { summary.spent.cpu_ns } else { 0 };
+        let spent = &summary.spent;
+        let own_ns = spent.records_ns + spent.samples_ns + spent.ledger_ns;
+        let own_ns = if is_one { own_ns } else { 0 };
         let run = Run {
             duration_ns: summary.elapsed_ms * 1_000_000,
             ending: "unknown".to_owned(),

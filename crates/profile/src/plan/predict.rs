@@ -16,7 +16,8 @@
 //! slower memory.
 //!
 //! What nobody had before is zeroed by the kernel when it is touched, which no sample sees: that is
-//! added by what writing is measured to take in each memory.
+//! added by what writing is measured to take in each memory. Before the first sample of a run
+//! nobody looked, and nothing is known of what it cost.
 //!
 //! Waits of the recorded run are those that were measured, where the sampler tells, else those of
 //! the memories that served it. What comes out is held against everything in the fastest memory.
@@ -41,6 +42,10 @@ const DEVIATIONS: f64 = 1.96;
 
 /// Misses at once that nobody counted may be so many times fewer than believed.
 const UNSEEN_TIMES: f64 = 2.0;
+
+/// What is born so long before the first sample may have been touched when that was taken: two looks
+/// at the sampler's buffer, nanoseconds.
+const BEFORE_NS: u64 = 20_000_000;
 
 /// Placements that are reckoned, in this order: everything in the fastest memory, as planned,
 /// everything in the slowest.
@@ -217,12 +222,19 @@ impl<'a> Scene<'a> {
         let served = self.recorded.iter().zip(&self.served);
         let recorded_ns: f64 = served.map(|(memory, part)| part * byte_ns(memory)).sum();
         let mut is_accessed = vec![false; self.profile.objects.len()];
-        self.profile.accesses.iter().for_each(|one| is_accessed[one.object as usize] = true);
+        let mut first_ns = vec![u64::MAX; self.profile.runs.len()];
+        for one in &self.profile.accesses {
+            let run = self.profile.run_of(&self.profile.objects[one.object as usize]) as usize;
+            is_accessed[one.object as usize] = true;
+            first_ns[run] = first_ns[run].min(u64::from(one.slot) * self.profile.slot_ns);
+        }
         let last = self.memories.len() - 1;
         let mut cases_ns = [0.0; CASES];
         for (at, (object, index)) in told.workload.objects.iter().zip(&told.objects).enumerate() {
-            let fresh_bytes = self.profile.objects[*index as usize].fresh_bytes as f64;
-            if !is_accessed[*index as usize] || fresh_bytes == 0.0 {
+            let seen = &self.profile.objects[*index as usize];
+            let fresh_bytes = seen.fresh_bytes as f64;
+            let is_seen = seen.birth_ns + BEFORE_NS >= first_ns[self.profile.run_of(seen) as usize];
+            if !is_accessed[*index as usize] || !is_seen || fresh_bytes == 0.0 {
                 continue;
             }
             let parts = places.parts(at, told.workload.phases_of(object).0);
