@@ -10,6 +10,7 @@
 //! their gain, and every place says what is expected of it.
 
 mod check;
+mod choice;
 mod compile;
 mod draft;
 mod early;

@@ -1,4 +1,5 @@
-//! The margin of a plan: where it is left, and what it may cost.
+//! What is chosen among plans by what is foretold: a margin, where it is left and what it may cost;
+//! which of several streams is fast.
 
 mod common;
 
@@ -9,7 +10,7 @@ use tiercel_planner::{Copy, Memory, Objective, Options, Strategy as Finds, plan}
 use tiercel_profile::plan::{
     Asked, Basis, Drafted, Pace, Prediction, Unplanned, Wish, draft, plan_of, predict,
 };
-use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site};
+use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -76,6 +77,63 @@ fn a_margin_is_left_of_what_gains_little() {
     // What all fits is not made slow for nothing, and what nobody accesses needs no margin.
     assert_eq!(held_back(&lukewarm[..15], Finds::Intervals), (0, 16));
     assert_eq!(held_back(&[0; 24], Finds::Intervals), (0, 16));
+}
+
+/// Two objects that are gone through side by side, one of twice the other's size.
+fn side_by_side() -> Profile {
+    let slot_ns = 1 << 26;
+    let mut profile = of_heats(&[0, 0]);
+    profile.slot_ns = slot_ns;
+    profile.accesses.clear();
+    let slow = profile.machine.tiers().last().unwrap().nodes[0];
+    // Slow memory takes 64 ns for a line, and the core three fifths of what both together take.
+    let lines = (slot_ns as f64 / 0.6 / 64.0) as u64;
+    profile.runs[0].speeds.streams = vec![Stream {
+        node: slow,
+        read_ns_per_byte: 1.0,
+        write_ns_per_byte: 1.0,
+        read_line_ns: 64.0,
+        write_line_ns: 64.0,
+    }];
+    for (object, mib, reads) in [(0, 16, lines * 68 / 100), (1, 8, lines * 32 / 100)] {
+        let seen = &mut profile.objects[object as usize];
+        (seen.bytes, seen.room_bytes, seen.born_bytes) = (mib * MIB, mib * MIB, mib * MIB);
+        seen.extent_bytes = mib * MIB / 16;
+        for slot in 0..16 {
+            profile.accesses.push(Access {
+                object,
+                slot,
+                extent: slot,
+                reads,
+                samples: 100,
+                around: reads,
+                alone: reads / 16,
+                apart: reads / 4,
+                ..Access::default()
+            });
+        }
+    }
+    tiercel_profile::check(&profile).unwrap();
+    profile
+}
+
+#[test]
+fn a_stream_is_fast_all_along_where_that_is_foretold_to_be_best() {
+    let profile = side_by_side();
+    let wish = wish(Finds::Intervals, 7 * MIB);
+    let made = draft(&profile, &profile.machine, &wish).unwrap();
+    let fast_bytes = |site: u32| {
+        let objects = made.told.workload.objects.iter().zip(&made.groups);
+        let placed = objects.zip(&made.found.placements);
+        let fast = placed.filter(|((_, group), one)| group.site == site && one.birth == 0);
+        fast.map(|((object, _), _)| object.bytes).sum::<u64>() / MIB
+    };
+    // By the sums parts of the large one gain most, but then the core is what takes longest.
+    assert_eq!((fast_bytes(0), fast_bytes(1)), (0, 7));
+    assert!(most_fast_bytes(&made) <= made.memories[0].capacity_bytes);
+    let by_sums = filled(&profile, &made, &made.memories).slowdown;
+    let slowdown = made.plan.expected.time.unwrap().slowdown;
+    assert!(slowdown < by_sums * 0.9, "{slowdown} {by_sums}");
 }
 
 /// What the plan would be if it filled the margin, too.
