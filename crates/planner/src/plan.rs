@@ -233,6 +233,38 @@ pub fn evaluate(
     (all + moved, moved)
 }
 
+fn moved_bytes(workload: &Workload, placements: &[Placement]) -> u64 {
+    let moved = workload.objects.iter().zip(placements);
+    moved.map(|(object, one)| object.bytes * one.moves.len() as u64).sum()
+}
+
+impl Plan {
+    /// The plan with other placements, which somebody found who knows more of time than sums do;
+    /// they must keep the capacities. By sums it may be worse, and the bound says by how much. Of a
+    /// plan that makes time small.
+    pub fn with(
+        &self,
+        workload: &Workload,
+        memories: &[Memory],
+        copy: &Copy,
+        placements: Vec<Placement>,
+    ) -> Plan {
+        let (cost, moved) = evaluate(workload, memories, copy, &placements);
+        let (value, before) = (cost.time_ns, self.promise);
+        let promise = Promise {
+            cost,
+            moves: moved,
+            moved_bytes: moved_bytes(workload, &placements),
+            value,
+            gap: before.bound.map(|bound| gap(value, bound, before.in_last.time_ns)),
+            proven: false,
+            ..before
+        };
+        let (moves, overflow_bytes) = in_order(workload, memories, &placements);
+        Plan { placements, moves, overflow_bytes, promise, prices: self.prices.clone() }
+    }
+}
+
 fn check(memories: &[Memory], options: &Options) -> Result<(), PlanError> {
     if memories.is_empty() || memories.len() > MEMORIES_MAX {
         return Err(PlanError::Options("a plan needs 1 to 8 memories"));
@@ -398,12 +430,10 @@ impl<'a> Planner<'a> {
             Objective::EnergyDelay => (in_last.time_ns + compute_ns) * in_last.energy_pj,
         };
         let gap = bound.map(|bound| gap(value, bound, value_in_last));
-        let moved_bytes = workload.objects.iter().zip(&trial.placements);
-        let moved_bytes = moved_bytes.map(|(object, one)| object.bytes * one.moves.len() as u64);
         let promise = Promise {
             cost: trial.cost,
             moves: trial.moves,
-            moved_bytes: moved_bytes.sum(),
+            moved_bytes: moved_bytes(workload, &trial.placements),
             in_last,
             value,
             bound,

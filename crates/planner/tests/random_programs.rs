@@ -5,8 +5,8 @@ mod made;
 use made::{all_placements, keeps_capacities, least, memory, object, with_energy, worst_overflow};
 use proptest::prelude::*;
 use tiercel_planner::{
-    Copy, Cost, Effort, Levels, Memory, Objective, Options, Plan, PlanError, Strategy, Use,
-    Workload, evaluate, plan,
+    Copy, Cost, Effort, Levels, Memory, Objective, Options, Plan, PlanError, Promise, Strategy,
+    Use, Workload, evaluate, plan,
 };
 
 const STRATEGIES: [Strategy; 8] = [
@@ -106,6 +106,9 @@ proptest! {
             check_whole(&workload, &memories, &plan);
             prop_assert_eq!(plan.overflow_bytes, 0);
             prop_assert_eq!(&plan, &once_more(&workload, &memories, &options));
+            let same = plan.with(&workload, &memories, &options.copy, plan.placements.clone());
+            let promise = Promise { proven: same.promise.proven, ..plan.promise };
+            prop_assert_eq!(same, Plan { promise, ..plan });
         }
     }
 

@@ -298,7 +298,7 @@ fn costs(plan: &Plan) -> String {
     let held_back = plan.machine.held_back_bytes;
     if held_back > 0 {
         let held_back = short_bytes(held_back);
-        let _ = writeln!(text, "held back  {held_back} for memory that is no object");
+        let _ = writeln!(text, "held back  {held_back} for what the plan does not know");
     }
     let name = |node| match plan.rank_of(node) {
         Some(rank) => plan.machine.memories[rank].name.as_str(),

@@ -3,25 +3,17 @@
 //! Knows nothing of files.
 
 use tiercel_machine::Machine;
-use tiercel_planner::{self as planner, Memory, Objective, Options, PlanError, Strategy};
+use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy};
 
-use super::pace::{Pace, pace_of};
-use super::predict::predict_of;
-use super::{Asked, Group, Plan, PlanOptions, Unplanned, plan_of};
+use super::choice::{Made, Room, Scene};
+use super::pace::pace_of;
+use super::{Group, Plan, PlanOptions, Unplanned};
 use crate::profile::Profile;
-use crate::stretches::Stretches;
-use crate::workload::{Cut, Part, Told};
+use crate::workload::Told;
 
 /// Of the room that was asked for, at most this part is held back for what is no object: a small
 /// program's plan would have no room else.
 const HELD_BACK_PARTS: u64 = 2;
-
-/// Objects are cut that are larger than such a part of the fastest memory: all that find no room
-/// in it at all, and more.
-const CUT_PARTS: [u64; 2] = [1, 8];
-
-/// More objects and parts are not planned with.
-const CUT_OBJECTS_MAX: usize = 1 << 14;
 
 /// How a plan is wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,136 +84,16 @@ pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafte
     let strategy = usable(profile, &told, wish.strategy, &mut remarks);
     let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
     let pace = pace_of(profile, machine, &mut memories);
+    let room = Room { memories, held_back_bytes };
     let stretches = profile.stretches(&told);
-    let scene = Scene {
-        profile,
-        told: &told,
-        stretches: &stretches,
-        machine,
-        memories: &memories,
-        pace,
-        held_back_bytes,
-        wish,
-    };
-    let Made { found, plan, groups, cut } = scene.best(strategy, &mut remarks)?;
-    Ok(Drafted { plan, told: cut.told, groups, memories, found, remarks })
-}
-
-/// What a plan is made for.
-struct Scene<'a> {
-    profile: &'a Profile,
-    told: &'a Told,
-    stretches: &'a Stretches,
-    machine: &'a Machine,
-    memories: &'a [Memory],
-    pace: Pace,
-    held_back_bytes: u64,
-    wish: &'a Wish,
-}
-
-/// A plan, what the planner answered, and what it was told.
-struct Made {
-    found: planner::Plan,
-    plan: Plan,
-    groups: Vec<Group>,
-    cut: Cut,
-}
-
-impl Scene<'_> {
-    /// The best plan: with large objects in one piece or in several, which can be placed better and
-    /// are harder to place well; and with moves or without.
-    fn best(&self, strategy: Strategy, remarks: &mut Vec<String>) -> Result<Made, PlanError> {
-        let still = match strategy {
-            Strategy::Joint => Some(Strategy::Intervals),
-            Strategy::Phases { .. } => Some(Strategy::Lifetimes),
-            _ => None,
-        };
-        let (mut made, mut failed) = (Vec::new(), None);
-        for strategy in [Some(strategy), still].into_iter().flatten() {
-            for cut in self.cuts(strategy) {
-                match self.make(strategy, cut) {
-                    Ok(one) => made.push(one),
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
-        }
-        let moves = |made: &Made| made.plan.expected.moved_bytes > 0;
-        let some_move = made.iter().any(moves);
-        let better = |best, one| if self.is_better(&one, &best) { one } else { best };
-        let best = made.into_iter().reduce(better);
-        if some_move && best.as_ref().is_some_and(|best| !moves(best)) {
-            remarks.push("no moves pay here: every object stays where it is born".to_owned());
-        }
-        best.ok_or_else(|| failed.expect("without a plan there was an error"))
-    }
-
-    /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
-    fn cuts(&self, strategy: Strategy) -> Vec<Cut> {
-        let mut cuts = vec![self.told.cut(self.profile, u64::MAX)];
-        if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
-            return cuts;
-        }
-        for parts in CUT_PARTS {
-            let cut = self.told.cut(self.profile, self.memories[0].capacity_bytes / parts);
-            let count = cut.parts.len();
-            if count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
-                cuts.push(cut);
-            }
-        }
-        cuts
-    }
-
-    /// By what is foretold of the program's time: it knows what overlaps, which the planner's sums
-    /// over objects do not. Other objectives are the planner's.
-    fn is_better(&self, made: &Made, than: &Made) -> bool {
-        let value = |made: &Made| match self.wish.objective {
-            Objective::Time => {
-                let expected = &made.plan.expected;
-                (expected.time.map_or(f64::INFINITY, |time| time.slowdown), expected.access_ns)
-            }
-            _ => (made.found.promise.value, 0.0),
-        };
-        value(made) < value(than)
-    }
-
-    fn make(&self, strategy: Strategy, cut: Cut) -> Result<Made, PlanError> {
-        let options = Options {
-            strategy,
-            objective: self.wish.objective,
-            slowdown_max: self.wish.slowdown_max,
-            copy: self.pace.copy,
-            ..Options::default()
-        };
-        let workload = &cut.told.workload;
-        let found = planner::plan(workload, self.memories, &options)?;
-        let groups = groups_of(self.profile, &cut);
-        let mut plan = plan_of(&Asked {
-            profile: self.profile,
-            workload,
-            groups: &groups,
-            machine: self.machine,
-            memories: self.memories,
-            found: &found,
-            pace: self.pace,
-            held_back_bytes: self.held_back_bytes,
-            options: self.wish.options(),
-            unplanned: self.wish.unplanned,
-        });
-        if strategy == Strategy::FirstCome {
-            // Who comes first is served first: that is what a run does without knowing any site.
-            (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
-            plan.sites.clear();
-            plan.modules.clear();
-        }
-        let seen = (self.told, self.stretches);
-        plan.expected.time = Some(predict_of(self.profile, seen, self.machine, &plan));
-        Ok(Made { found, plan, groups, cut })
-    }
+    let scene = Scene { profile, told: &told, stretches: &stretches, machine, pace, wish };
+    let Made { found, plan, groups, cut, room, .. } = scene.best(strategy, &room, &mut remarks)?;
+    Ok(Drafted { plan, told: cut.told, groups, memories: room.memories, found, remarks })
 }
 
 impl Wish {
     /// As it stands in a plan's file.
-    fn options(&self) -> PlanOptions {
+    pub(super) fn options(&self) -> PlanOptions {
         PlanOptions {
             strategy: strategy_name(self.strategy).to_owned(),
             objective: objective_name(self.objective).to_owned(),
@@ -268,6 +140,11 @@ pub fn peak_bytes(profile: &Profile) -> u64 {
         changes.push((object.birth_ns, i128::from(object.bytes)));
         changes.push((object.death_ns, -i128::from(object.bytes)));
     }
+    most(changes).saturating_add(untracked_bytes(profile))
+}
+
+/// The most that changes at their times add up to.
+pub(super) fn most(mut changes: Vec<(u64, i128)>) -> u64 {
     // What dies makes room for what is born at the same time.
     changes.sort_unstable();
     let (mut live, mut peak) = (0, 0);
@@ -275,7 +152,7 @@ pub fn peak_bytes(profile: &Profile) -> u64 {
         live += change;
         peak = peak.max(live);
     }
-    u64::try_from(peak).unwrap_or(u64::MAX).saturating_add(untracked_bytes(profile))
+    u64::try_from(peak).unwrap_or(u64::MAX)
 }
 
 /// Only phases the program marks are known again in a run; between others nothing can move.
@@ -296,26 +173,6 @@ fn usable(
             .to_owned(),
     );
     if strategy == Strategy::Joint { Strategy::Intervals } else { Strategy::Lifetimes }
-}
-
-fn groups_of(profile: &Profile, cut: &Cut) -> Vec<Group> {
-    let mut samples = vec![0u64; profile.objects.len()];
-    for access in &profile.accesses {
-        samples[access.object as usize] += access.samples;
-    }
-    let group = |(index, part): (&u32, &Part)| {
-        let object = &profile.objects[*index as usize];
-        let once = |count: u64| if part.is_first { count } else { 0 };
-        Group {
-            site: object.site,
-            size_class: object.size_class(),
-            is_block: object.is_block,
-            count: once(object.count),
-            samples: once(samples[*index as usize]),
-            middle: part.middle,
-        }
-    };
-    cut.told.objects.iter().zip(&cut.parts).map(group).collect()
 }
 
 /// The name of a strategy on the command line.

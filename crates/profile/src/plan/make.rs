@@ -62,7 +62,7 @@ pub struct Asked<'a> {
     pub found: &'a tiercel_planner::Plan,
     /// How fast it reckoned objects move.
     pub pace: Pace,
-    /// What was held back of the fastest memory, bytes.
+    /// What was held back of the fastest memory, with a margin, bytes.
     pub held_back_bytes: u64,
     /// How it was asked for.
     pub options: PlanOptions,

@@ -10,6 +10,7 @@
 //! their gain, and every place says what is expected of it.
 
 mod check;
+mod choice;
 mod compile;
 mod draft;
 mod early;
@@ -78,8 +79,8 @@ pub struct PlannedMachine {
     pub name: String,
     /// Its memories, fastest first.
     pub memories: Vec<PlannedMemory>,
-    /// What the plan leaves free of the fastest for memory that is no object, bytes: the program's
-    /// stacks and data, the runtime's own.
+    /// What the plan leaves free of the fastest, bytes: for memory that is no object (the program's
+    /// stacks and data, the runtime's own), and a margin where what would fill it gains little.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held_back_bytes: u64,
     /// What moving was reckoned to cost.
