@@ -122,7 +122,7 @@ int tiercel_is_hosted(void);
 void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset);
 
 /* How such touches are served from now on, in all vregions: memory for `around` bytes at a time, a
- * power of two from 4096 to 2 MiB (65536 unless told); and for so many microseconds, at most a
+ * power of two from 4096 to 2 MiB (262144 unless told); and for so many microseconds, at most a
  * second, the thread looks for the next touch before it sleeps (50). */
 int tiercel_vregion_faults(size_t around, unsigned spin_us);
 
