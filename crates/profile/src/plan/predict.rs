@@ -43,8 +43,8 @@ const DEVIATIONS: f64 = 1.96;
 /// Misses at once that nobody counted may be so many times fewer than believed.
 const UNSEEN_TIMES: f64 = 2.0;
 
-/// What is born so long before the first sample may have been touched when that was taken: two looks
-/// at the sampler's buffer, nanoseconds.
+/// What is born so long before the first sample may have been touched when that was taken: two
+/// looks at the sampler's buffer, nanoseconds.
 const BEFORE_NS: u64 = 20_000_000;
 
 /// Placements that are reckoned, in this order: everything in the fastest memory, as planned,
