@@ -43,7 +43,9 @@ fn good() -> Profile {
         for number in 0..6u64 {
             let (addr, bytes) = ((number + 1) << 24, 1 << (13 + number));
             let (site, is_block) = (number as u32 % 3, number == 5);
-            let event = Event::Born { addr, bytes, site, is_block, is_mapped: number == 4 };
+            let is_fresh = number % 2 == 1;
+            let event =
+                Event::Born { addr, bytes, site, is_block, is_mapped: number == 4, is_fresh };
             recorder.hear(&News { pid, at_ms: number, event });
             let kind = if number % 2 == 0 { AccessKind::Read } else { AccessKind::Write };
             let latency_ns = (number > 2).then_some(90);
