@@ -157,10 +157,12 @@ static bool reserve(struct vmem_region *region, size_t vpage, int node) {
     size_t first, count = around(region, vpage, VMEM_UNIT, region->twin, &first);
     size_t size = vmem_vpage(region);
     vmem_place place = vmem_take(node, count * size, size, true);
-    if (!place && (count > 1 || (errno == ENOMEM && vmem_drop_twins()))) {
+    if (!place) {
         first = vpage, count = 1;
         place = vmem_take(node, size, size, true);
     }
+    if (!place && errno == ENOMEM && vmem_drop_twins())
+        place = vmem_take(node, size, size, true);
     if (!place)
         return false;
     for (size_t i = 0; i < count; i++)
