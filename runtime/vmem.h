@@ -129,6 +129,16 @@ TCL_HIDDEN void vmem_tell(uint32_t number, bool is_shared);
  * and the kernel would end it. (vmem_room.c) */
 TCL_HIDDEN bool vmem_is_room(size_t bytes);
 
+/* ---- This process (vmem_self.c) -------------------------------------------------------------- */
+
+/* Of a small file of /proc or /sys, as text; false: it cannot be read, or is empty. */
+TCL_HIDDEN bool vmem_read_text(const char *path, char *text, size_t size);
+/* Threads there are; 0: it cannot be seen. */
+TCL_HIDDEN int vmem_threads(void);
+/* A thread of the runtime's own, with all signals blocked, which nobody joins: 0 or an errno. Not
+ * under the lock. */
+TCL_HIDDEN int vmem_begin_thread(void *(*work)(void *), void *argument);
+
 /* ---- What is mapped (vmem_look.c) ------------------------------------------------------------ */
 
 #define VMEM_ANY_RIGHTS (-1)
@@ -182,6 +192,8 @@ TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes);
 TCL_HIDDEN bool vmem_is_held_private(uintptr_t start, size_t bytes);
 /* Copies from a mapping that somebody may unmap meanwhile: then false, and some of it came. */
 TCL_HIDDEN bool vmem_read(void *to, const void *from, size_t bytes);
+/* No userfaultfd of these two (-1: none) has any of it registered any longer. */
+TCL_HIDDEN void vmem_unregister(int one, int other, uintptr_t start, size_t bytes);
 /* No write is noted any longer, nobody is held. */
 TCL_HIDDEN void vmem_untrack(uintptr_t start, size_t bytes);
 /* Lets all wait no longer. */
@@ -295,8 +307,6 @@ TCL_HIDDEN void vmem_forget_children(void);
 /* Has a thread execute the daemon's moves, where that is possible, as soon as it is worth one; in a
  * child there is none. (vmem_asked.c) */
 TCL_HIDDEN void vmem_serve(void), vmem_stop_serving(void);
-/* True when this process has one thread. */
-TCL_HIDDEN bool vmem_is_alone(void);
 /* Vpages from `first` whose places in `list` follow one another, at most `count`. */
 TCL_HIDDEN size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t first,
                            size_t count);

@@ -181,7 +181,7 @@ bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool
 }
 
 void tcl_vmem_back_heap(bool pools) {
-    if (pools && !vmem_is_alone()) {
+    if (pools && vmem_threads() != 1) {
         tcl_say("this program has threads before it begins: its heap stays ordinary memory");
         return;
     }

@@ -17,8 +17,6 @@
 #include "vmem.h"
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,15 +83,8 @@ static void *serve(void *nothing) {
 }
 
 static void begin(void) {
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool is_begun = !pthread_create(&thread, NULL, serve, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!is_begun)
+    if (vmem_begin_thread(serve, NULL))
         return;
-    pthread_detach(thread);
     atomic_store(&is_running, true);
     if (tcl_attached())
         tcl_header()->is_mover = 1;
@@ -103,7 +94,7 @@ void vmem_serve(void) {
     if (!vmem_can_track())
         return;
     waiting_process = syscall(SYS_getpid);
-    if (vmem_is_alone())
+    if (vmem_threads() == 1)
         atomic_store(&tcl_vmem_waits, true);
     else
         begin();

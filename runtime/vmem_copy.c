@@ -29,15 +29,11 @@
 #include "../include/tiercel.h"
 #include "vmem.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -197,23 +193,11 @@ static bool copy_together(char *to, const char *from, size_t bytes, unsigned how
 
 /* ---- How many -------------------------------------------------------------------------------- */
 
-/* Threads of this process, which proc counts by links; 0: it cannot be seen. */
-static int threads_here(void) {
-    struct stat tasks;
-    bool is_seen = !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0);
-    return is_seen ? (int)tasks.st_nlink - 2 : 0;
-}
-
 /* Threads that run or wait for a CPU at this moment, of all processes; 0: it cannot be seen. In
  * proc: three averages, then these, a slash, all threads. */
 static int threads_running(void) {
     char text[128];
-    const char *at = text;
-    int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/loadavg", O_RDONLY | O_CLOEXEC, 0);
-    ssize_t got = fd < 0 ? 0 : syscall(SYS_read, fd, text, sizeof(text) - 1);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    text[got > 0 ? got : 0] = 0;
+    const char *at = vmem_read_text("/proc/loadavg", text, sizeof(text)) ? text : NULL;
     for (int word = 0; at && word < 3; word++)
         at = strchr(at + (word > 0), ' ');
     return at ? atoi(at) : 0;
@@ -228,7 +212,7 @@ static int smaller(int a, int b) {
 static int idle_cpus(void) {
     static _Atomic int online;
     cpu_set_t mine;
-    int threads = threads_here(), running = threads_running();
+    int threads = vmem_threads(), running = threads_running();
     if (!atomic_load(&online))
         atomic_store(&online, get_nprocs());
     if (!threads || !running || sched_getaffinity(0, sizeof(mine), &mine))
@@ -268,19 +252,6 @@ void vmem_copy_begin(void) {
     helpers_now = UNSEEN;
 }
 
-/* False: there can be no more threads. */
-static bool start(void) {
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool is_begun = !pthread_create(&thread, NULL, help, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (is_begun)
-        pthread_detach(thread);
-    return is_begun;
-}
-
 void vmem_copy_prepare(void) {
     if (!atomic_load(&is_wished) || tcl_in_fork || !atomic_exchange(&is_wished, false))
         return;
@@ -290,7 +261,7 @@ void vmem_copy_prepare(void) {
     for (int have = atomic_load(&helpers); have < wanted;) {
         if (!atomic_compare_exchange_strong(&helpers, &have, have + 1))
             continue;
-        if (!start()) {
+        if (vmem_begin_thread(help, NULL)) { /* there can be no more */
             atomic_fetch_sub(&helpers, 1);
             return;
         }

@@ -30,9 +30,7 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,22 +58,12 @@ static _Atomic enum { NOT, BEGINNING, RUNNING } state;
 
 /* ---- Who touched ----------------------------------------------------------------------------- */
 
-/* Of a small file of /proc or /sys, as text; false: it cannot be read. */
-static bool read_text(const char *path, char *text, size_t size) {
-    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    long got = fd < 0 ? -1 : syscall(SYS_read, fd, text, size - 1);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    text[got > 0 ? got : 0] = 0;
-    return got > 0;
-}
-
 /* That thread's CPU, or the last it had; -1: it is gone. */
 static int cpu_of(unsigned thread) {
     enum { FIELDS_BEFORE = 36 }; /* from `state`, the first after the name, to `processor` */
     char path[64], text[1024];
     snprintf(path, sizeof(path), "/proc/self/task/%u/stat", thread);
-    const char *at = read_text(path, text, sizeof(text)) ? strrchr(text, ')') : NULL;
+    const char *at = vmem_read_text(path, text, sizeof(text)) ? strrchr(text, ')') : NULL;
     for (int i = 0; at && i <= FIELDS_BEFORE; i++)
         at = strchr(at + 1, ' ');
     int cpu = -1;
@@ -100,7 +88,7 @@ static int node_of_thread(unsigned thread) {
     static int only = -2; /* -1: there are several */
     char text[256];
     if (only == -2) {
-        bool is_told = read_text("/sys/devices/system/node/has_cpu", text, sizeof(text));
+        bool is_told = vmem_read_text("/sys/devices/system/node/has_cpu", text, sizeof(text));
         only = !is_told ? 0 : strpbrk(text, ",-") ? -1 : atoi(text);
     }
     return only >= 0 ? only : node_of_cpu(cpu_of(thread));
@@ -187,22 +175,12 @@ static bool back(struct vmem_region *region, size_t first, size_t count) {
     return true;
 }
 
-/* What has no home is the kernel's from now on. In halves where something lies between that is not
- * registered: the kernel then refuses all. */
-static void leave(int fd, uintptr_t start, size_t bytes) {
-    struct uffdio_range range = {start, bytes};
-    size_t half = bytes / TCL_PAGE / 2 * TCL_PAGE;
-    if (!syscall(SYS_ioctl, fd, UFFDIO_UNREGISTER, &range) || !half)
-        return;
-    leave(fd, start, half);
-    leave(fd, start + half, bytes - half);
-}
-
+/* What has no home is the kernel's from now on. */
 static void step_aside(int fd, struct vmem_region *region) {
     static bool is_said;
     region->is_on_touch = false;
     vmem_drop_twin(region, 0, region->bytes >> region->shift);
-    leave(fd, region->start, region->bytes);
+    vmem_unregister(fd, -1, region->start, region->bytes);
     if (!is_said)
         tcl_say("memory for vregions cannot be had where it is touched; they go on with ordinary "
                 "memory");
@@ -278,20 +256,11 @@ static void *serve_all(void *descriptor) {
 }
 
 static bool begin(void) {
-    sigset_t all, before;
-    pthread_t thread;
     vmem_lock();
     int fd = vmem_can_track() ? vmem_open_userfaultfd(UFFD_FEATURE_THREAD_ID) : -1;
     vmem_unlock();
-    if (fd < 0)
-        return false;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool is_begun = !pthread_create(&thread, NULL, serve_all, (void *)(intptr_t)fd);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (is_begun)
-        pthread_detach(thread);
-    else
+    bool is_begun = fd >= 0 && !vmem_begin_thread(serve_all, (void *)(intptr_t)fd);
+    if (fd >= 0 && !is_begun)
         syscall(SYS_close, fd);
     atomic_store(&server, is_begun ? fd : -1);
     return is_begun;

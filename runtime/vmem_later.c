@@ -14,7 +14,6 @@
 #include "vmem.h"
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #define TICKETS_MAX 64
@@ -71,19 +70,12 @@ static void after_fork_child(void) {
 /* Under the lock. */
 static int start(void) {
     static bool is_known_to_forks;
-    sigset_t all, before;
-    pthread_t thread;
     if (is_running)
         return 0;
     if (!is_known_to_forks)
         pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     is_known_to_forks = true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, keep_tickets, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error)
-        pthread_detach(thread);
+    int error = vmem_begin_thread(keep_tickets, NULL);
     is_running = !error;
     return error;
 }

@@ -51,12 +51,10 @@
  */
 #include "vmem.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -165,11 +163,6 @@ static bool is_ours_alone(vmem_place home) {
 /* T shows A, with the rights it is to have: nobody mapped something else there. */
 static bool is_still(const struct vmem_region *region, const struct trip *trip, vmem_place home) {
     return vmem_is_shown(trip->start, trip->bytes, home, region->prot);
-}
-
-bool vmem_is_alone(void) {
-    struct stat tasks; /* proc counts a link for each thread */
-    return !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) && tasks.st_nlink == 3;
 }
 
 /* Step 4 and 5 for one entry. */
@@ -425,7 +418,7 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
         return 0;
     if (is_ours_alone(home) && (!(region->prot & PROT_READ) || how == VMEM_REPLICATE))
         return ENOTSUP;
-    if (!is_tracked && !(how == VMEM_MIGRATE && vmem_is_alone()))
+    if (!is_tracked && !(how == VMEM_MIGRATE && vmem_threads() == 1))
         return how == VMEM_MIGRATE && home ? move_in_place(region, first, count, node) : ENOTSUP;
     vmem_place to = twin_on(region, first, count, node, &is_known);
     if (!to && count > 1 && errno == ENOMEM) { /* no room in one piece */

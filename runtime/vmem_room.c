@@ -11,10 +11,7 @@
  */
 #include "track.h"
 #include "vmem.h"
-#include <fcntl.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define ROOT "/sys/fs/cgroup"
 #define PATH_BYTES 512u
@@ -25,16 +22,6 @@
 /* So much is taken of what there is before it is looked at again, and for so long. */
 #define SHARE 8u
 #define LOOK_MS 500u
-
-/* False: it cannot be read, or is empty. */
-static bool read_text(const char *path, char *text, size_t size) {
-    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    long got = fd < 0 ? -1 : syscall(SYS_read, fd, text, size - 1);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    text[got > 0 ? got : 0] = 0;
-    return got > 0;
-}
 
 /* SIZE_MAX where there is no number, as in `max`. */
 static size_t number(const char *text) {
@@ -50,7 +37,7 @@ static size_t figure(char *folder, const char *file, const char *key) {
     static char text[TEXT_BYTES]; /* under the lock; a thread's stack may be small */
     size_t end = strlen(folder);
     strcpy(folder + end, file);
-    bool is_read = read_text(folder, text, sizeof(text));
+    bool is_read = vmem_read_text(folder, text, sizeof(text));
     folder[end] = 0;
     const char *at = !is_read ? NULL : key ? strstr(text, key) : text;
     return at ? number(at + (key ? strlen(key) : 0)) : SIZE_MAX;
@@ -73,7 +60,7 @@ static size_t room_in(char *folder) {
 static size_t room(void) {
     char text[PATH_BYTES], folder[2 * PATH_BYTES] = ROOT;
     size_t least = SIZE_MAX;
-    const char *own = read_text("/proc/self/cgroup", text, sizeof(text)) ? strstr(text, "0::/") : 0;
+    const char *own = vmem_read_text("/proc/self/cgroup", text, sizeof(text)) ? strstr(text, "0::/") : 0;
     if (!own)
         return least;
     size_t bytes = strcspn(own + 3, "\n");

@@ -252,16 +252,20 @@ bool vmem_read(void *to, const void *from, size_t bytes) {
     return syscall(SYS_process_vm_readv, self, &here, 1, &there, 1, 0) == (long)bytes;
 }
 
-/* In halves where something that cannot be tracked lies between: the kernel then refuses all. */
-void vmem_untrack(uintptr_t start, size_t bytes) {
+/* In halves where something that cannot be registered lies between: the kernel then refuses all. */
+void vmem_unregister(int one, int other, uintptr_t start, size_t bytes) {
     struct uffdio_range range = {start, bytes};
     size_t half = bytes / TCL_PAGE / 2 * TCL_PAGE;
-    bool is_done = !syscall(SYS_ioctl, watcher, UFFDIO_UNREGISTER, &range);
-    is_done |= holder >= 0 && !syscall(SYS_ioctl, holder, UFFDIO_UNREGISTER, &range);
+    bool is_done = one >= 0 && !syscall(SYS_ioctl, one, UFFDIO_UNREGISTER, &range);
+    is_done |= other >= 0 && !syscall(SYS_ioctl, other, UFFDIO_UNREGISTER, &range);
     if (is_done || !half)
         return;
-    vmem_untrack(start, half);
-    vmem_untrack(start + half, bytes - half);
+    vmem_unregister(one, other, start, half);
+    vmem_unregister(one, other, start + half, bytes - half);
+}
+
+void vmem_untrack(uintptr_t start, size_t bytes) {
+    vmem_unregister(watcher, holder, start, bytes);
 }
 
 void vmem_wake(uintptr_t start, size_t bytes) {
