@@ -266,8 +266,21 @@ static bool begin(void) {
     return is_begun;
 }
 
+/* The descriptor is of whoever opened it: through it a child would have its parent's memory
+ * watched. A child of a raw system call has run no handler of a fork. */
+static void forget_if_inherited(void) {
+    static long process; /* that knows of `server`; under the lock */
+    long here = syscall(SYS_getpid);
+    vmem_lock();
+    if (process != here)
+        vmem_forget_touches();
+    process = here;
+    vmem_unlock();
+}
+
 bool vmem_serve_touches(void) {
     int now = RUNNING;
+    forget_if_inherited();
     if (atomic_load(&state) == RUNNING && !vmem_is_userfaultfd(atomic_load(&server)))
         atomic_compare_exchange_strong(&state, &now, NOT); /* that thread ends by itself */
     for (;;) {

@@ -15,6 +15,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -222,6 +223,26 @@ static void forked(void) {
     CHECK(!tiercel_vregion_release(region, 4 * MIB));
 }
 
+/* A child that ran no handler of a fork: its touches are its own, and its parent's go on. */
+static void cloned(void) {
+    char *region = make(4 * MIB, 0);
+    region[0] = 1;
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        char *own = make(MIB, 0);
+        CHECK(is_untouched(own) && own[5] == 0 && tiercel_vregion_node(own) >= 0);
+        own[9] = 2;
+        CHECK(own[9] == 2);
+        _exit(0);
+    }
+    wait_well(child);
+    region[MIB] = 3;
+    CHECK(region[0] == 1 && region[MIB] == 3 && tiercel_vregion_node(region + MIB) >= 0);
+    char *again = make(MIB, 0);
+    CHECK(is_untouched(again) && again[5] == 0);
+    CHECK(!tiercel_vregion_release(region, 4 * MIB) && !tiercel_vregion_release(again, MIB));
+}
+
 /* No place is to be had at a touch: the rest is the kernel's, and moves when there is room. */
 static void exhausted(void) {
     char *region = make(256 * MIB, 0);
@@ -297,6 +318,7 @@ int main(int count, char **arguments) {
     parts_and_rights();
     by_raw_system_calls();
     forked();
+    cloned();
     exhausted();
     closes_all();
     refused();
