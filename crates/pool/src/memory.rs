@@ -74,6 +74,9 @@ pub trait Segment: Send {
     /// Bytes of memory it holds.
     fn resident_bytes(&self) -> u64;
 
+    /// Cuts off what an owner made longer, where seals do not forbid that.
+    fn keep_size(&self) {}
+
     /// True when nobody but us maps it or holds it open.
     fn is_let_go(&self) -> bool;
 }
@@ -204,12 +207,15 @@ impl Segment for SharedFile {
     }
 
     fn resident_bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
+    }
+
+    fn keep_size(&self) {
         let found = rustix::fs::fstat(&self.file);
         if found.is_ok_and(|stat| stat.st_size.unsigned_abs() > self.bytes) {
             let cut = |file: OwnedFd| rustix::fs::ftruncate(&file, self.bytes);
-            self.writable().and_then(cut).ok();
+            self.writable().and_then(cut).ok(); // Or at the next look.
         }
-        found.map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
     }
 
     fn is_let_go(&self) -> bool {

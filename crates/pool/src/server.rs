@@ -204,10 +204,12 @@ impl<M: Memory> Server<M> {
     }
 
     /// Takes back what is granted and nobody maps: its owner ran another program, or forgot it.
+    /// What owners made longer is cut off.
     /// True where owners still hold something, or somebody does after them.
     pub fn reap(&mut self) -> bool {
         for pool in self.pools.values_mut() {
             for id in pool.book.all_held() {
+                pool.segments[&id].keep_size();
                 if pool.segments[&id].is_let_go() {
                     pool.book.left(id);
                 }
@@ -236,6 +238,7 @@ impl<M: Memory> Server<M> {
                     pool.forget(id);
                     pool.trouble = None;
                 } else {
+                    pool.segments[&id].keep_size();
                     pool.book.seen(id, pool.segments[&id].resident_bytes());
                 }
             }

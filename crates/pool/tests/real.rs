@@ -172,13 +172,24 @@ fn a_folder_s_files_are_memory_as_well() {
 #[test]
 fn a_file_that_its_owner_made_longer_is_cut() {
     let folder = Folder::new("longer");
+    let mut server = Server::new(folder.memory(), &[(NODE, SEGMENT_UNIT_BYTES)], 0);
+    let grant = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let size = || rustix::fs::fstat(&grant.fd).unwrap().st_size.unsigned_abs();
+    rustix::fs::ftruncate(&grant.fd, 1 << 30).unwrap();
+    assert!(server.reap(), "it is held");
+    assert_eq!(size(), SEGMENT_UNIT_BYTES);
+    server.give_back(Owner(1), grant.id).unwrap();
+    rustix::fs::ftruncate(&grant.fd, 1 << 30).unwrap();
+    server.sweep();
+    assert_eq!(size(), SEGMENT_UNIT_BYTES);
+}
+
+#[test]
+fn a_file_that_its_owner_cut_short_is_empty() {
+    let folder = Folder::new("shorter");
     let made = folder.memory().make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
     let lent = made.segment.lend().unwrap();
-    rustix::fs::ftruncate(&lent, 1 << 30).unwrap();
     assert!(!made.segment.is_let_go());
-    made.segment.resident_bytes();
-    let size = rustix::fs::fstat(&lent).unwrap().st_size.unsigned_abs();
-    assert_eq!(size, SEGMENT_UNIT_BYTES);
     rustix::fs::ftruncate(&lent, 0).unwrap();
     assert!(made.segment.scrub() && made.segment.resident_bytes() == 0);
 }
