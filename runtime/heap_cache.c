@@ -89,7 +89,7 @@ static struct tcl_use use_of(const struct run *run, uint8_t flags) {
 /* Makes a cached run the program's. */
 static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
                              uint8_t flags) {
-    if (run->touched < pages / 2)
+    if (2 * (size_t)run->touched < pages)
         flags |= TCL_FRESH;
     run->pages = (uint32_t)pages;
     if (run->touched < pages)
