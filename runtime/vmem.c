@@ -31,6 +31,9 @@
 #define HUGE_SHIFT 26 /* linux/mman.h: log2 of an OS page's size in mmap's flags */
 #define HUGE_MASK 0x3f
 
+/* A thread of a higher priority than the one that serves touches would let it go first for ever. */
+#define YIELDS_MAX 1000
+
 size_t vmem_twin_bytes, vmem_twin_limit;
 
 struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
@@ -49,7 +52,8 @@ static int fail(int error) {
 void vmem_lock(void) {
     if (tcl_in_fork)
         return;
-    while (atomic_load_explicit(&touches_waiting, memory_order_relaxed))
+    for (int i = 0; i < YIELDS_MAX && atomic_load_explicit(&touches_waiting, memory_order_relaxed);
+         i++)
         sched_yield();
     pthread_mutex_lock(&lock);
 }

@@ -60,7 +60,8 @@ static size_t room_in(char *folder) {
 static size_t room(void) {
     char text[PATH_BYTES], folder[2 * PATH_BYTES] = ROOT;
     size_t least = SIZE_MAX;
-    const char *own = vmem_read_text("/proc/self/cgroup", text, sizeof(text)) ? strstr(text, "0::/") : 0;
+    bool is_read = vmem_read_text("/proc/self/cgroup", text, sizeof(text));
+    const char *own = is_read ? strstr(text, "0::/") : NULL;
     if (!own)
         return least;
     size_t bytes = strcspn(own + 3, "\n");
