@@ -18,6 +18,10 @@ const SAMPLES_MIN: u64 = 256;
 /// Samples of a lap at least: as many as tell which objects a loop is at.
 const LAP_SAMPLES_MIN: u64 = 16;
 
+/// What is born so long before the first sample may have been touched when that was taken: two
+/// looks at the sampler's buffer, nanoseconds.
+const BEFORE_NS: u64 = 20_000_000;
+
 /// A part of a phase in which something was accessed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Stretch {
@@ -52,6 +56,8 @@ pub(crate) struct Stretches {
     pub all: Vec<Stretch>,
     /// Time in which nothing was accessed, nanoseconds.
     pub idle_ns: f64,
+    /// What the kernel zeroed while somebody looked: object of the workload, bytes.
+    pub fresh_bytes: Vec<(usize, f64)>,
 }
 
 impl Profile {
@@ -72,7 +78,27 @@ impl Profile {
             self.add_run(run, &by_run[run as usize], phases, (first, end_ns), told, &mut found);
             first += phases.len();
         }
+        found.fresh_bytes = self.fresh_bytes(told);
         found
+    }
+
+    /// Of objects that were accessed at all. Before the first sample of a run nobody looked.
+    fn fresh_bytes(&self, told: &Told) -> Vec<(usize, f64)> {
+        let mut is_accessed = vec![false; self.objects.len()];
+        let mut first_ns = vec![u64::MAX; self.runs.len()];
+        for one in &self.accesses {
+            let run = self.run_of(&self.objects[one.object as usize]) as usize;
+            is_accessed[one.object as usize] = true;
+            first_ns[run] = first_ns[run].min(u64::from(one.slot) * self.slot_ns);
+        }
+        let numbered = told.objects.iter().enumerate();
+        let fresh = numbered.filter_map(|(at, index)| {
+            let object = &self.objects[*index as usize];
+            let is_seen = object.birth_ns + BEFORE_NS >= first_ns[self.run_of(object) as usize];
+            let is_zeroed = is_accessed[*index as usize] && is_seen && object.fresh_bytes > 0;
+            is_zeroed.then_some((at, object.fresh_bytes as f64))
+        });
+        fresh.collect()
     }
 
     /// A run with its accesses, whose phases begin at an index of the workload's and end at a time

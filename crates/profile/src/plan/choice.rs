@@ -96,8 +96,7 @@ impl Scene<'_> {
         }
         let moves = |made: &Made| made.plan.expected.moved_bytes > 0;
         let some_move = made.iter().any(moves);
-        let better = |best, one| if self.is_better(&one, &best) { one } else { best };
-        let best = made.into_iter().reduce(better);
+        let best = made.into_iter().reduce(|best, one| self.better(best, one));
         if some_move && best.as_ref().is_some_and(|best| !moves(best)) {
             remarks.push("no moves pay here: every object stays where it is born".to_owned());
         }
@@ -136,8 +135,7 @@ impl Scene<'_> {
             let found = made.found.with(workload, memories, &self.pace.copy, placements);
             Some(self.plan(made.strategy, made.cut.clone(), made.room.clone(), found))
         });
-        let better = |best, one| if self.is_better(&one, &best) { one } else { best };
-        tried.reduce(better).filter(|best| self.is_better(best, made))
+        tried.reduce(|best, one| self.better(best, one)).filter(|best| self.is_better(best, made))
     }
 
     /// The same plan in a room smaller by a margin, where filling that gains little. A run may have
@@ -196,6 +194,10 @@ impl Scene<'_> {
             _ => (made.found.promise.value, 0.0),
         };
         value(made) < value(than)
+    }
+
+    fn better(&self, best: Made, one: Made) -> Made {
+        if self.is_better(&one, &best) { one } else { best }
     }
 
     fn make(&self, strategy: Strategy, cut: Cut, room: Room) -> Result<Made, PlanError> {

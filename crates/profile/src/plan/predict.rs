@@ -43,10 +43,6 @@ const DEVIATIONS: f64 = 1.96;
 /// Misses at once that nobody counted may be so many times fewer than believed.
 const UNSEEN_TIMES: f64 = 2.0;
 
-/// What is born so long before the first sample may have been touched when that was taken: two
-/// looks at the sampler's buffer, nanoseconds.
-const BEFORE_NS: u64 = 20_000_000;
-
 /// Placements that are reckoned, in this order: everything in the fastest memory, as planned,
 /// everything in the slowest.
 const CASES: usize = 3;
@@ -107,7 +103,8 @@ pub(super) fn predict_of(
         );
     }
     let rest_ns = reckoned.rest_ns + stretches.idle_ns;
-    for (sum_ns, ns) in reckoned.cases_ns.iter_mut().zip(scene.zeroing_ns(told, &places)) {
+    let zeroing_ns = scene.zeroing_ns((told, stretches), &places);
+    for (sum_ns, ns) in reckoned.cases_ns.iter_mut().zip(zeroing_ns) {
         *sum_ns += ns;
     }
     let [fast_ns, planned_ns, slow_ns] = reckoned.cases_ns.map(|ns| ns + stretches.idle_ns);
@@ -216,28 +213,20 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// How much longer than in the recorded run zeroing takes: of what was accessed later at all.
-    fn zeroing_ns(&self, told: &Told, places: &Places<'_>) -> [f64; CASES] {
+    /// How much longer than in the recorded run zeroing takes.
+    fn zeroing_ns(
+        &self,
+        (told, stretches): (&Told, &Stretches),
+        places: &Places<'_>,
+    ) -> [f64; CASES] {
         let byte_ns = |memory: &Memory| memory.write_gb_s_with(1).recip();
         let served = self.recorded.iter().zip(&self.served);
         let recorded_ns: f64 = served.map(|(memory, part)| part * byte_ns(memory)).sum();
-        let mut is_accessed = vec![false; self.profile.objects.len()];
-        let mut first_ns = vec![u64::MAX; self.profile.runs.len()];
-        for one in &self.profile.accesses {
-            let run = self.profile.run_of(&self.profile.objects[one.object as usize]) as usize;
-            is_accessed[one.object as usize] = true;
-            first_ns[run] = first_ns[run].min(u64::from(one.slot) * self.profile.slot_ns);
-        }
         let last = self.memories.len() - 1;
         let mut cases_ns = [0.0; CASES];
-        for (at, (object, index)) in told.workload.objects.iter().zip(&told.objects).enumerate() {
-            let seen = &self.profile.objects[*index as usize];
-            let fresh_bytes = seen.fresh_bytes as f64;
-            let is_seen = seen.birth_ns + BEFORE_NS >= first_ns[self.profile.run_of(seen) as usize];
-            if !is_accessed[*index as usize] || !is_seen || fresh_bytes == 0.0 {
-                continue;
-            }
-            let parts = places.parts(at, told.workload.phases_of(object).0);
+        for (at, fresh_bytes) in &stretches.fresh_bytes {
+            let phase = told.workload.phases_of(&told.workload.objects[*at]).0;
+            let parts = places.parts(*at, phase);
             for (memory, part) in self.memories.iter().zip(parts) {
                 cases_ns[1] += fresh_bytes * part * (byte_ns(memory) - recorded_ns);
             }
