@@ -3,12 +3,10 @@
  * vmem_api.c: vregions by tiercel.h, edge by edge: bounds, rights, parts, refusals; and moves where
  * no userfaultfd is to be had.
  */
-#include "check.h"
 #include "tiercel.h"
+#include "vregion.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -16,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -152,12 +149,9 @@ static void *idle(void *lock) {
 /* Under a seccomp filter nothing can be held up: one thread needs no holding, several have the
  * kernel move, which knows no nodes on paper. */
 static void without_userfaultfd(void) {
-    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {1, &allow};
     pid_t child = fork();
     if (child == 0) {
-        CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        be_filtered();
         char *region = make(6 * MIB, 0);
         memset(region, 4, 6 * MIB);
         REFUSED(tiercel_vregion_replicate(region, MIB, PAPER), ENOTSUP);
@@ -174,8 +168,7 @@ static void without_userfaultfd(void) {
         pthread_join(thread, NULL);
         exit(0);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    end_well(child);
 }
 
 /* No descriptor to be had, or no memory: it stays where it is, and whole. */

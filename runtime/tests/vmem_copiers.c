@@ -4,8 +4,8 @@
  * signal, and without one in a child of a fork until it moves something itself. That no write is
  * lost meanwhile is seen by vmem_checker, vmem_fork and vmem_raw, which ask for several too.
  */
-#include "check.h"
 #include "tiercel.h"
+#include "vregion.h"
 #include <dirent.h>
 #include <errno.h>
 #include <sched.h>
@@ -71,13 +71,11 @@ static void count_run(int thread, void *count) {
 }
 
 static void fill(uint64_t seed) {
-    for (size_t i = 0; i < BYTES / 8; i++)
-        region[i] = i * 0x9e3779b97f4a7c15ull + seed;
+    fill_words(region, BYTES, seed);
 }
 
 static void see(uint64_t seed) {
-    for (size_t i = 0; i < BYTES / 8; i++)
-        CHECK(region[i] == i * 0x9e3779b97f4a7c15ull + seed, "word %zu, seed %lu", i, seed);
+    see_words(region, BYTES, seed);
 }
 
 /* There and back, which makes it shared again after a fork; then a fresh copy, one that is brought
@@ -114,12 +112,6 @@ static void ask(void) {
     others(check_blocked, NULL);
 }
 
-static void await(pid_t child) {
-    int status;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", status);
-}
-
 /* Parent and child move at the same time. */
 static void fork_both(void) {
     fill(1);
@@ -134,7 +126,7 @@ static void fork_both(void) {
     }
     see(1);
     move(40);
-    await(child);
+    end_well(child);
 }
 
 /* By itself it has no helper where this thread has one CPU. */
@@ -152,7 +144,7 @@ static void pin(void) {
         CHECK(others(NULL, NULL) == 0, "%d helpers", others(NULL, NULL));
         _exit(0);
     }
-    await(child);
+    end_well(child);
 }
 
 int main(void) {

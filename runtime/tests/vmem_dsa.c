@@ -6,8 +6,8 @@
  * The device is a stand-in: a FIFO whose reader, a thread of this program, carries descriptors out.
  * It tells nothing of what a real one does, but for the layout, which is the kernel's header's.
  */
-#include "check.h"
 #include "tiercel.h"
+#include "vregion.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -155,13 +155,11 @@ static void make_region(void) {
 }
 
 static void fill(uint64_t seed) {
-    for (size_t i = 0; i < BYTES / 8; i++)
-        region[i] = i * 0x9e3779b97f4a7c15ull + seed;
+    fill_words(region, BYTES, seed);
 }
 
 static void see(uint64_t seed) {
-    for (size_t i = 0; i < BYTES / 8; i++)
-        CHECK(region[i] == i * 0x9e3779b97f4a7c15ull + seed, "word %zu, seed %lu", i, seed);
+    see_words(region, BYTES, seed);
 }
 
 /* Descriptors that a move of all of it takes. */
@@ -262,12 +260,6 @@ static void closed(void) {
     end_device();
 }
 
-static void await(pid_t child) {
-    int status;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", status);
-}
-
 /* The parent's queue is bound to the parent's memory: its child has another one. */
 static void forked(void) {
     make_device("parent");
@@ -284,7 +276,7 @@ static void forked(void) {
         end_device();
         _exit(0);
     }
-    await(child);
+    end_well(child);
     CHECK(atomic_load(&device.descriptors) == before);
     see(2);
     CHECK(move(20) >= 3);
@@ -330,7 +322,7 @@ static void alone(void (*part)(void)) {
         part();
         _exit(0);
     }
-    await(child);
+    end_well(child);
 }
 
 static void none(void) {

@@ -9,10 +9,8 @@
 #define _GNU_SOURCE
 #endif
 #include "../../include/tiercel.h"
-#include "check.h"
+#include "vregion.h"
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -22,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -183,11 +180,6 @@ static void by_raw_system_calls(void) {
     CHECK(!tiercel_vregion_release(region, MIB));
 }
 
-static void wait_well(pid_t child) {
-    int status;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-}
-
 /* To a child it is private memory, and moves as such. */
 static void child_s(char *region) {
     CHECK(region[0] == 1 && region[MIB] == 0 && region[2 * MIB] == 0);
@@ -202,7 +194,7 @@ static void child_s(char *region) {
         CHECK(is_untouched(own) && own[5] == 0 && tiercel_vregion_node(own) >= 0);
         _exit(0);
     }
-    wait_well(grandchild);
+    end_well(grandchild);
     CHECK(region[3 * MIB] == 0);
     _exit(0);
 }
@@ -214,7 +206,7 @@ static void forked(void) {
     if (child == 0)
         child_s(region);
     region[3 * MIB] = 4; /* served while there is a child */
-    wait_well(child);
+    end_well(child);
     CHECK(region[0] == 1 && region[MIB] == 0 && region[3 * MIB] == 4);
     CHECK(tiercel_vregion_node(region + MIB) >= 0 && is_untouched(region + 2 * MIB + MIB / 2));
     fork_once();
@@ -235,7 +227,7 @@ static void cloned(void) {
         CHECK(own[9] == 2);
         _exit(0);
     }
-    wait_well(child);
+    end_well(child);
     region[MIB] = 3;
     CHECK(region[0] == 1 && region[MIB] == 3 && tiercel_vregion_node(region + MIB) >= 0);
     char *again = make(MIB, 0);
@@ -287,17 +279,14 @@ static void closes_all(void) {
 
 /* Under a seccomp filter the flag does nothing: memory is there from the beginning. */
 static void refused(void) {
-    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {1, &allow};
     pid_t child = fork();
     if (child == 0) {
-        CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        be_filtered();
         char *region = make(MIB, 0);
         CHECK(tiercel_vregion_node(region) >= 0 && region[0] == 0);
         _exit(0);
     }
-    wait_well(child);
+    end_well(child);
 }
 
 int main(int count, char **arguments) {
