@@ -140,12 +140,12 @@ static FILE *account(const char *mode) {
     return fopen(path, mode);
 }
 
-static void forget_waits(void) {
+/* False: nobody counts here. */
+static bool forget_waits(void) {
     FILE *file = account("w");
     if (file)
         fputs("0", file);
-    if (!file || fclose(file))
-        die("/proc/self/task/TID/sched");
+    return file && !fclose(file);
 }
 
 /* Its longest waits since then, ns: for its CPU, which others had; and asleep, which it is for
@@ -202,9 +202,10 @@ struct stretch {
 static struct stretch begin(void) {
     while (!atomic_load(&toucher.touches))
         ;
-    forget_waits();
+    bool is_counted = forget_waits();
     atomic_store(&toucher.longest_ns, 0);
-    return (struct stretch){.cpu_ns = cpu_ns(),
+    return (struct stretch){.is_counted = is_counted,
+                            .cpu_ns = cpu_ns(),
                             .elapsed_ns = now_ns(),
                             .touches = atomic_load(&toucher.touches)};
 }
@@ -218,7 +219,7 @@ static struct stretch end(struct stretch began) {
     while (atomic_load(&toucher.touches) == seen)
         ;
     took.longest_ns = atomic_load(&toucher.longest_ns);
-    took.is_counted = longest_waits(&took.for_cpu_ns, &took.for_memory_ns);
+    took.is_counted = began.is_counted && longest_waits(&took.for_cpu_ns, &took.for_memory_ns);
     return took;
 }
 
