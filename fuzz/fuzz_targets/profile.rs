@@ -52,7 +52,7 @@ fn good() -> Profile {
             for time_ms in [20, 40, 300] {
                 let addr = addr + 4096;
                 recorder.sample(&Sample {
-                    time_ms,
+                    time_us: time_ms * 1000,
                     pid,
                     tid: pid + number as u32,
                     addr,

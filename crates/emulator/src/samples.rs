@@ -14,7 +14,7 @@
 //!                    a record with the counts alone
 //! ```
 
-use tiercel_memsim::Pending;
+use tiercel_memsim::{Pending, place};
 use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
 use tiercel_wire::ring::{Pen, push};
@@ -37,7 +37,8 @@ struct Turn {
     since: u64,
 }
 
-/// Blocks that misses were in, four by hash of the block, those used last in front.
+/// Blocks that misses were in, those used last in front: as a memory of blocks buffers them, which
+/// goes by physical addresses as well.
 #[derive(Debug)]
 struct Blocks([[u64; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]);
 
@@ -152,7 +153,7 @@ impl Export {
         if self.period.is_none() {
             return false;
         }
-        let apart = self.blocks.miss(miss.addr);
+        let apart = self.blocks.miss(miss.physical);
         self.misses += 1;
         let left = self.misses_turn.count();
         if left == BURST {
@@ -260,12 +261,10 @@ impl Turn {
 }
 
 impl Blocks {
-    /// A miss; whether none was in its block lately.
-    fn miss(&mut self, addr: u64) -> bool {
-        let block = addr / BLOCK_BYTES;
-        // Streams that run together often lie a power of two apart.
-        let hash = block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let places = &mut self.0[hash as usize % (BLOCKS / BLOCK_WAYS)];
+    /// A miss, by physical address; whether none was in its block lately.
+    fn miss(&mut self, physical: u64) -> bool {
+        let block = physical / BLOCK_BYTES;
+        let places = &mut self.0[place(block, (BLOCKS / BLOCK_WAYS) as u64)];
         let found = places.iter().position(|known| *known == block);
         places[..=found.unwrap_or(BLOCK_WAYS - 1)].rotate_right(1);
         places[0] = block;

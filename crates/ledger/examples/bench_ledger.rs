@@ -133,7 +133,7 @@ impl Books for Plain {
         }
         let latency_ns = f64::from(sample.latency_ns.unwrap_or(100));
         record.new_stall_ns += f64::from(sample.weight) * latency_ns;
-        record.last_access_ms = sample.time_ms;
+        record.last_access_ms = sample.time_us / 1000;
     }
 
     fn tick(&mut self, _now_ms: u64) {
@@ -208,7 +208,7 @@ impl Interval {
             }
         }
         let sample = |random: &mut Random| Sample {
-            time_ms: 0,
+            time_us: 0,
             pid: random.below(PROCESSES) as u32,
             tid: 0,
             // A tenth of the objects take most of the accesses.

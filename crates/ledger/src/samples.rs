@@ -63,7 +63,7 @@ impl Ledger {
         row.stall_ns = row.stall_ns * decay + share * latency_ns / self.config.parallelism;
         let is_write = sample.kind == AccessKind::Write;
         *(if is_write { &mut row.writes } else { &mut row.reads }) += share;
-        row.last_access = row.last_access.max(Stamp::at(sample.time_ms.min(self.now_ms)));
+        row.last_access = row.last_access.max(Stamp::at((sample.time_us / 1000).min(self.now_ms)));
         let (slot, site) = (row.process, row.site);
         let weight = sample.weight as f32;
         let accesses = if is_write { (0.0, weight) } else { (weight, 0.0) };

@@ -41,7 +41,7 @@ impl World {
     fn read(&mut self, at_kib: u64, kib: u64, samples: u64) {
         for nth in 0..samples {
             self.ledger.sample(&Sample {
-                time_ms: self.now_ms,
+                time_us: self.now_ms * 1000,
                 pid: PID,
                 tid: 0,
                 addr: BASE + (at_kib << 10) + (kib << 10) * nth / samples,

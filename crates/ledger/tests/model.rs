@@ -283,7 +283,7 @@ fn regrain(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
     ledger.fit_extents(budget_os_pages * OS_PAGE);
     for _ in 0..40 {
         ledger.sample(&Sample {
-            time_ms: 0,
+            time_us: 0,
             pid: PID,
             tid: 0,
             addr: (BASE + hot % (HEAP + MAPS)) * OS_PAGE,

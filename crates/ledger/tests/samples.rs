@@ -42,9 +42,9 @@ impl World {
     }
 
     fn sample(&mut self, page: u64, weight: u32, kind: AccessKind, latency_ns: Option<u32>) {
-        let (addr, time_ms) = (page * OS_PAGE + 8, self.now_ms);
+        let (addr, time_us) = (page * OS_PAGE + 8, self.now_ms * 1000);
         let sample = Sample {
-            time_ms,
+            time_us,
             pid: PID,
             tid: 0,
             addr,
@@ -204,7 +204,7 @@ fn samples_are_accounted_for_to_the_last() {
         world.sample(page, 1, AccessKind::Read, None);
     }
     let stranger = Sample {
-        time_ms: 0,
+        time_us: 0,
         pid: 99,
         tid: 0,
         addr: 16 * OS_PAGE,

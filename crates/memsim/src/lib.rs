@@ -42,7 +42,7 @@ pub const PS_PER_NS: f64 = 1000.0;
 /// Where something with this number has its place in a table of a power of two places: neighbours
 /// and numbers a power of two apart are spread.
 #[inline]
-fn place(number: u64, places: u64) -> usize {
+pub fn place(number: u64, places: u64) -> usize {
     (number.wrapping_mul(SPREAD) >> (u64::BITS - places.ilog2())) as usize
 }
 

@@ -74,7 +74,7 @@ fn ledger(extents: u64) -> Ledger {
         let nth = (random >> 20) % (extents / PROCESSES);
         let nth = if random.is_multiple_of(10) { nth } else { nth / 5 * 5 };
         let sample = Sample {
-            time_ms: 2000,
+            time_us: 2_000_000,
             pid: (random % PROCESSES) as u32,
             tid: 0,
             addr: 0x7000_0000_0000 + nth * 2 * OBJECT,

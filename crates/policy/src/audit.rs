@@ -137,7 +137,7 @@ mod tests {
         fn step(&mut self, samples: u64, latency_ns: u32) {
             for nth in 0..samples {
                 self.ledger.sample(&Sample {
-                    time_ms: self.now_ms,
+                    time_us: self.now_ms * 1000,
                     pid: PID,
                     tid: 0,
                     addr: ADDR + nth % 100 * BYTES / 100,

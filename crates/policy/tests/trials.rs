@@ -103,7 +103,7 @@ impl World {
             };
             for at in 0..samples {
                 self.ledger.sample(&Sample {
-                    time_ms: self.now_ms,
+                    time_us: self.now_ms * 1000,
                     pid: PID,
                     tid: 0,
                     // All over the object, so that it is not split.

@@ -17,9 +17,9 @@ use tiercel_machine::{Machine, NodeId};
 
 use crate::speeds::Speeds;
 
-/// Shortest time slot, and what every slot length is a power of two of: 2^20 ns. A record carries
-/// its time in milliseconds.
-pub const SLOT_NS_MIN: u64 = 1 << 20;
+/// Shortest time slot, nanoseconds, and what every slot length is a power of two of. Loops over a
+/// few megabytes follow one another within a millisecond.
+pub const SLOT_NS_MIN: u64 = 1 << 18;
 
 /// Most nodes of [`Run::served`]: of Linux.
 pub(crate) const SERVED_MAX: usize = 1024;

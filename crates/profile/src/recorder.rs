@@ -27,8 +27,8 @@ pub const KEPT_MAX: usize = 1 << 17;
 /// Cells of accesses that are kept unless told otherwise: 104 bytes each.
 pub const CELLS_MAX: usize = 1 << 20;
 
-/// Time slots of a run at most; 1 ms each at first, so they double after 4 s.
-pub const SLOTS_MAX: u64 = 4096;
+/// Time slots of a run at most; a quarter of 1 ms each at first, so they double after 4 s.
+pub const SLOTS_MAX: u64 = 16384;
 
 /// Slots that are left when cells are too many; then objects are put together.
 const SLOTS_FEW: u64 = 64;
@@ -186,7 +186,7 @@ impl Recorder {
             }
         }
         let Some(tracked) = self.live.get_mut(&sample.pid) else { return };
-        let at_ns = ns(sample.time_ms);
+        let at_ns = sample.time_us.saturating_mul(US_NS);
         while at_ns / self.slot_ns >= SLOTS_MAX {
             self.slot_ns *= 2;
         }
@@ -369,6 +369,7 @@ fn access_of(sample: &Sample) -> Access {
 
 /// A millisecond in nanoseconds.
 const MS_NS: u64 = 1_000_000;
+const US_NS: u64 = 1000;
 
 /// Nanoseconds of milliseconds.
 fn ns(ms: u64) -> u64 {

@@ -150,19 +150,20 @@ impl Profile {
         found: &mut Stretches,
     ) {
         let (mut open, from) = (Open::default(), found.all.len());
+        let ways = self.ways_of(cells.values().flatten());
         for (slot, accesses) in cells {
             let slot_ns = slot * self.slot_ns;
             let lap_ns = end_ns.min(slot_ns + self.slot_ns).saturating_sub(start_ns.max(slot_ns));
             let samples = accesses.iter().map(|one| self.accesses[*one as usize].samples).sum();
             open.add(lap_ns as f64, samples, accesses);
             if open.samples >= SAMPLES_MIN {
-                found.all.push(self.closed(phase, std::mem::take(&mut open)));
+                found.all.push(self.closed(phase, std::mem::take(&mut open), &ways));
             }
         }
         if open.laps.is_empty() {
             return;
         }
-        let left = self.closed(phase, open);
+        let left = self.closed(phase, open, &ways);
         // What is left is too little for a stretch of its own.
         match found.all[from..].last_mut() {
             None => found.all.push(left),
@@ -170,8 +171,28 @@ impl Profile {
         }
     }
 
-    /// A stretch with its accesses, by index.
-    fn closed(&self, phase: u32, open: Open) -> Stretch {
+    /// How accesses of a phase come, by site. A stretch has too few samples of an object to tell:
+    /// chance would only ever add to a part that has a least, and take from one that has a most.
+    fn ways_of<'a>(&self, accesses: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, Ways> {
+        let mut sums: BTreeMap<u32, Access> = BTreeMap::new();
+        for access in accesses.map(|one| &self.accesses[*one as usize]) {
+            let none = || Access::none_of(access.object);
+            sums.entry(self.site_at(access)).or_insert_with(none).absorb(access);
+        }
+        let part = |count: u64, of: u64| count as f64 / of.max(1) as f64;
+        let ways = |sum: Access| Ways {
+            apart: part(sum.apart, sum.around),
+            dirtied: sum.dirtied.map(|dirtied| part(dirtied, sum.accesses())),
+        };
+        sums.into_iter().map(|(site, sum)| (site, ways(sum))).collect()
+    }
+
+    fn site_at(&self, access: &Access) -> u32 {
+        self.objects[access.object as usize].site
+    }
+
+    /// A stretch with its accesses, by index; and how those of each site come.
+    fn closed(&self, phase: u32, open: Open, ways: &BTreeMap<u32, Ways>) -> Stretch {
         let mut rows: BTreeMap<u32, Access> = BTreeMap::new();
         let mut threads = 0u64;
         let all = open.laps.iter().flat_map(|lap| &lap.accesses);
@@ -179,6 +200,12 @@ impl Profile {
             threads |= access.threads;
             let none = || Access::none_of(access.object);
             rows.entry(access.object).or_insert_with(none).absorb(access);
+        }
+        for row in rows.values_mut() {
+            let ways = &ways[&self.site_at(row)];
+            row.apart = (row.around as f64 * ways.apart).round() as u64;
+            let dirtied = ways.dirtied.map(|part| (row.accesses() as f64 * part).round() as u64);
+            row.dirtied = dirtied;
         }
         let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
         let accesses: Vec<Access> = rows.into_values().collect();
@@ -211,6 +238,14 @@ impl Profile {
         let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
         seen.sampling_ns as f64 / threads as f64
     }
+}
+
+/// How accesses come.
+struct Ways {
+    /// Which part of the misses is by itself in its block.
+    apart: f64,
+    /// Lines that become dirty for each access; `None`: not known.
+    dirtied: Option<f64>,
 }
 
 /// A stretch that is not complete.

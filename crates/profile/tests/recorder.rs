@@ -71,7 +71,7 @@ fn gone(recorder: &mut Recorder, addr: u64, bytes: u64, at_ms: u64) {
 fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
     let latency_ns = Some(100);
     Sample {
-        time_ms,
+        time_us: time_ms * 1000,
         pid: PID,
         tid: PID,
         addr,
@@ -163,9 +163,9 @@ fn lives_and_accesses() {
     let expect = ["1: 1048576 10-40 10/10", "2: 2097152 20-100 0/0", "1: 1048576 50-100 10/0"];
     assert_eq!(shown(&profile), expect);
     assert_eq!(profile.objects.iter().map(|o| o.freed).collect::<Vec<_>>(), [1, 0, 0]);
-    // A MiB has 16 extents of 64 KiB; a slot is 2^20 ns.
+    // A MiB has 16 extents of 64 KiB; a slot is 2^18 ns.
     let seen = profile.accesses.last().unwrap();
-    assert_eq!((seen.extent, seen.slot, seen.samples, seen.threads), (15, 57, 1, 1));
+    assert_eq!((seen.extent, seen.slot, seen.samples, seen.threads), (15, 228, 1, 1));
     assert_eq!((seen.timed_reads, seen.read_ns, seen.cached), (10, 1000, Some(0)));
     assert_eq!((profile.processes[0].peak_bytes, profile.runs[0].sample_period), (3 * MIB, 10.0));
 }

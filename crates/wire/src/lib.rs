@@ -33,8 +33,8 @@ pub use snapshot::{ObjectSnapshot, Snapshot};
 /// One observed access to memory, as every sampler reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Milliseconds since the daemon's clock began.
-    pub time_ms: u64,
+    /// Microseconds since the daemon's clock began.
+    pub time_us: u64,
     /// Process (thread group) that accessed, in the daemon's pid namespace.
     pub pid: u32,
     /// Thread, 0 where the sampler cannot tell.

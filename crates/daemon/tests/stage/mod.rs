@@ -307,7 +307,7 @@ impl Sampler for FedSampler {
         let before = out.len();
         for (range, pid) in self.samples.lock().unwrap().iter() {
             out.extend(range.clone().step_by(4096).map(|addr| Sample {
-                time_ms: now_ms,
+                time_us: now_ms * 1000,
                 pid: *pid,
                 tid: *pid,
                 addr,

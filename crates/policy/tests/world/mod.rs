@@ -86,10 +86,10 @@ impl World {
 
     pub fn access(&mut self, addr: u64, accesses: u32) {
         for _ in 0..accesses {
-            let (kind, time_ms) = (AccessKind::Read, self.now_ms);
+            let (kind, time_us) = (AccessKind::Read, self.now_ms * 1000);
             let (latency_ns, node) = (None, None);
             let sample = Sample {
-                time_ms,
+                time_us,
                 pid: PID,
                 tid: 0,
                 addr,

@@ -10,6 +10,10 @@
 //!   elsewhere     longest of: rest + waits there, what each memory has to do
 //! ```
 //!
+//! The rest is what is left of the time that was measured, and less than nothing where chance makes
+//! the waits longer than that: it is right in the sum, and would not be if it were cut off. What a
+//! memory did in a lap it did in that time, whatever was measured of its speed.
+//!
 //! Misses that are under way at once are waited for together, as long as for the slowest of them.
 //! Which come together nobody tells; lines of one block do, and blocks are taken to come by chance.
 //! So of all waits those for a memory are as many as have one of its blocks in them, and none of a
@@ -137,6 +141,16 @@ struct Work {
     memory_ns: Parts,
 }
 
+/// What a lap took when it was recorded, nanoseconds.
+#[derive(Clone, Copy, Default)]
+struct Recorded {
+    took_ns: f64,
+    /// How long misses were waited for.
+    waits_ns: f64,
+    /// Each memory's time for what it served.
+    memory_ns: Parts,
+}
+
 /// Of the accesses to one object in a stretch.
 #[derive(Clone, Copy, Default)]
 struct Row {
@@ -187,17 +201,21 @@ impl<'a> Scene<'a> {
         let rows: Vec<Row> = stretch.accesses.iter().map(|one| self.row(stretch, one)).collect();
         let threads = f64::from(stretch.threads);
         let recorded_ns: f64 = rows.iter().map(|row| row.recorded_ns).sum();
-        let rest_ns = (stretch.took_ns - recorded_ns / threads).max(0.0);
-        sum.rest_ns += rest_ns;
+        sum.rest_ns += (stretch.took_ns - recorded_ns / threads).max(0.0);
         let last = self.memories.len() - 1;
         for lap in &stretch.laps {
             let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
+            let mut recorded =
+                Recorded { took_ns: stretch.took_ns * lap.share, ..Recorded::default() };
             for (at, share, extents) in &lap.accesses {
                 let (row, object) = (&rows[*at], stretch.accesses[*at].object as usize);
                 let parts = parts_of(object, stretch.phase as usize, extents);
                 waits.count += share * row.waits;
+                recorded.waits_ns += share * row.recorded_ns / threads;
                 for (memory, planned) in parts.iter().enumerate().take(last + 1) {
                     waits.all_in_ns[memory] += share * row.core_ns[memory];
+                    let memory_ns = row.memory_ns[memory] * self.part_served(memory);
+                    recorded.memory_ns[memory] += share * memory_ns;
                     let whole = |is: bool| f64::from(u8::from(is));
                     let of_cases = [whole(memory == 0), *planned, whole(memory == last)];
                     for (work, part) in cases.iter_mut().zip(of_cases) {
@@ -207,8 +225,7 @@ impl<'a> Scene<'a> {
                 }
             }
             for (sum_ns, work) in sum.cases_ns.iter_mut().zip(&cases) {
-                let core_ns = rest_ns * lap.share + waits.with(&work.blocks) / threads;
-                *sum_ns += work.memory_ns.iter().fold(core_ns, |most, ns| most.max(*ns));
+                *sum_ns += recorded.elsewhere_ns(waits.with(&work.blocks) / threads, work);
             }
         }
     }
@@ -273,6 +290,18 @@ impl<'a> Scene<'a> {
     /// How much of what was recorded a memory served: what was measured holds for it.
     fn part_served(&self, at: usize) -> f64 {
         if self.same { self.served.get(at).copied().unwrap_or(0.0) } else { 0.0 }
+    }
+}
+
+impl Recorded {
+    /// How long the lap takes where it is waited for so long, and memories have so much to do.
+    fn elsewhere_ns(&self, waits_ns: f64, work: &Work) -> f64 {
+        let core_ns = (self.took_ns + waits_ns - self.waits_ns).max(0.0);
+        let served = work.memory_ns.iter().zip(&self.memory_ns);
+        served.fold(core_ns, |most, (ns, recorded_ns)| {
+            let fits = if *recorded_ns > self.took_ns { self.took_ns / recorded_ns } else { 1.0 };
+            most.max(ns * fits)
+        })
     }
 }
 

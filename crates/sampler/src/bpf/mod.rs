@@ -201,10 +201,10 @@ impl Sampler for BpfSampler {
             if !self.tracked.contains(&raw.pid) || access.addr >= crate::perf::USER_END {
                 continue;
             }
-            let age_ms = now_ns.saturating_sub(raw.time_ns) / 1_000_000;
-            let time_ms = now_ms.saturating_sub(age_ms);
+            let age_us = now_ns.saturating_sub(raw.time_ns) / 1000;
+            let time_us = (now_ms * 1000).saturating_sub(age_us);
             let period = self.period(*kind);
-            out.push(to_sample(&access, (raw.pid, raw.tid), time_ms, period, self.cycles_per_ns));
+            out.push(to_sample(&access, (raw.pid, raw.tid), time_us, period, self.cycles_per_ns));
             met.samples += 1;
         }
         let ours = clock::thread_cpu() - began;

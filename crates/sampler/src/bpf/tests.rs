@@ -46,7 +46,7 @@ fn only_tracked_processes_are_seen_and_all_of_them() {
     assert_eq!(seen(&one), (100..300).collect::<Vec<_>>());
     assert_eq!(seen(&two), (0..50).collect::<Vec<_>>());
     assert!(samples.iter().all(|sample| sample.pid != other.pid));
-    assert!(samples.iter().all(|sample| (900_000..=1_000_000).contains(&sample.time_ms)));
+    assert!(samples.iter().all(|sample| (900_000_000..=1_000_000_000).contains(&sample.time_us)));
     assert_eq!(met.lost, 0);
     sampler.detach(one.pid);
     one.write(400..500);

@@ -78,7 +78,7 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
     let met = sampler.drain(1000, &mut out);
     assert_eq!((met.samples, met.lost), (1, 0));
     let expect = Sample {
-        time_ms: 980,
+        time_us: 980_000,
         pid: ourselves(),
         tid: 7,
         addr: 0x7000,

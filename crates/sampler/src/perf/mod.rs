@@ -291,13 +291,13 @@ pub fn sees_of(choice: &Choice, latency: bool) -> Sees {
 pub fn to_sample(
     access: &decode::Access,
     task: (u32, u32),
-    time_ms: u64,
+    time_us: u64,
     period: u64,
     cycles_per_ns: Option<f64>,
 ) -> Sample {
     let cycles = access.latency_cycles as f64;
     Sample {
-        time_ms,
+        time_us,
         pid: task.0,
         tid: task.1,
         addr: access.addr,
@@ -320,8 +320,8 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// The daemon's clock when the kernel's showed `time_ns`.
-    fn time_ms(&self, time_ns: u64) -> u64 {
-        self.now_ms.saturating_sub(self.now_ns.saturating_sub(time_ns) / 1_000_000)
+    fn time_us(&self, time_ns: u64) -> u64 {
+        (self.now_ms * 1000).saturating_sub(self.now_ns.saturating_sub(time_ns) / 1000)
     }
 
     fn push(&mut self, sample: Sample) {
@@ -359,7 +359,7 @@ impl PerfSampler {
         let period = if raw.period == 0 { self.period(kind) } else { raw.period };
         let sample = {
             let task = (raw.pid, raw.tid);
-            to_sample(&access, task, pass.time_ms(raw.time_ns), period, self.cycles_per_ns)
+            to_sample(&access, task, pass.time_us(raw.time_ns), period, self.cycles_per_ns)
         };
         pass.push(sample);
     }
@@ -374,11 +374,11 @@ impl PerfSampler {
         }
         let mut accesses = Vec::new();
         pass.met.lost += spe::decode(&self.aux_scratch, &mut accesses) as u64;
-        let (time_ms, period) = (pass.time_ms(chunk.time_ns), self.period(0));
+        let (time_us, period) = (pass.time_us(chunk.time_ns), self.period(0));
         pass.records += accesses.len() as u64;
         for access in accesses.iter().filter(|access| access.addr < USER_END) {
             let task = (chunk.pid, chunk.tid);
-            pass.push(to_sample(access, task, time_ms, period, self.cycles_per_ns));
+            pass.push(to_sample(access, task, time_us, period, self.cycles_per_ns));
         }
     }
 }

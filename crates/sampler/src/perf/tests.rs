@@ -29,7 +29,7 @@ fn first_touches_of_the_hot_part_are_seen_where_they_happened() {
     let mut by_hundred: HashMap<u64, u64> = HashMap::new();
     for sample in samples.iter().filter(|sample| child.buffer.contains(&sample.addr)) {
         assert_eq!((sample.pid, sample.weight), (child.pid, 1));
-        assert!((900_000..=1_000_000).contains(&sample.time_ms), "{sample:?}");
+        assert!((900_000_000..=1_000_000_000).contains(&sample.time_us), "{sample:?}");
         *by_hundred.entry((sample.addr - child.buffer.start) / (100 * OS_PAGE)).or_default() += 1;
     }
     let expect = HashMap::from([(0, 10), (3, 100), (4, 100), (5, 100), (6, 100)]);

@@ -309,7 +309,7 @@ impl Pass<'_> {
         self.room -= 1;
         self.met.samples += 1;
         self.out.push(Sample {
-            time_ms: self.now_ms,
+            time_us: self.now_ms * 1000,
             pid,
             tid: 0,
             addr,
