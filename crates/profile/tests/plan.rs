@@ -518,6 +518,46 @@ fn misses_at_once_are_waited_for_as_long_as_the_slowest() {
 }
 
 #[test]
+fn waits_that_are_believed_longer_than_the_run_shrink_by_a_part_of_it() {
+    let all_ns = 20.0 * SECOND as f64;
+    // Recorded in slow memory: what the waits took, and what all takes in fast memory.
+    let at = |accesses| {
+        let mut profile = profile(3, accesses);
+        let node = slow(&profile.machine);
+        profile.runs[0].served = vec![ServedBy { node, accesses: 7 }];
+        profile.accesses.iter_mut().for_each(|access| access.alone = access.around);
+        let time = foretold(&profile, &wish(Strategy::Lifetimes, 8 * MIB));
+        (all_ns - time.rest_ns, all_ns / time.all_slow)
+    };
+    let (waits_ns, fast_ns) = at(1_000_000);
+    let shorter = (all_ns - fast_ns) / waits_ns;
+    assert!(0.2 < shorter && shorter < 0.8, "{shorter}");
+    // Ten times the waits would be 4 s of each second.
+    let (waits_ns, fast_ns) = at(10_000_000);
+    let near = |ns: f64, expect: f64| assert!((ns / expect - 1.0).abs() < 1e-6, "{ns} {expect}");
+    near(waits_ns, 6.0 * SECOND as f64);
+    near(all_ns - fast_ns, waits_ns * shorter);
+}
+
+#[test]
+fn few_samples_of_an_object_do_not_make_its_lines_dearer() {
+    let at = |apart: [u64; 2], dirtied: [u64; 2]| {
+        let mut profile = with_speeds(10_000_000, 10.0, 1.0);
+        profile.runs[0].speeds.streams[0].read_line_ns = 2560.0;
+        for one in &mut profile.accesses {
+            // Two objects of each site.
+            let which = (one.object / 2) as usize;
+            one.apart = one.reads / 8 * apart[which];
+            one.dirtied = Some(one.reads / 8 * dirtied[which]);
+        }
+        foretold(&profile, &wish(Strategy::Lifetimes, 8 * MIB)).all_slow
+    };
+    // In the mean one line of four is the first of its block, and each other one is changed.
+    assert_eq!(at([0, 4], [0, 8]), at([2, 2], [4, 4]));
+    assert!(at([4, 4], [4, 4]) > 1.1 * at([2, 2], [4, 4]));
+}
+
+#[test]
 fn what_recording_took_is_no_time_of_the_program() {
     let at = |sampling_ns, threads: &[u32]| {
         let mut profile = profile(3, 1_000_000);

@@ -296,7 +296,10 @@ impl<'a> Scene<'a> {
 impl Recorded {
     /// How long the lap takes where it is waited for so long, and memories have so much to do.
     fn elsewhere_ns(&self, waits_ns: f64, work: &Work) -> f64 {
-        let core_ns = (self.took_ns + waits_ns - self.waits_ns).max(0.0);
+        let more_ns = waits_ns - self.waits_ns;
+        // Waits that were shorter than believed are made shorter by less.
+        let part = if more_ns < 0.0 { waits_ns / self.waits_ns } else { 0.0 };
+        let core_ns = (self.took_ns + more_ns).max(self.took_ns * part);
         let served = work.memory_ns.iter().zip(&self.memory_ns);
         served.fold(core_ns, |most, (ns, recorded_ns)| {
             let fits = if *recorded_ns > self.took_ns { self.took_ns / recorded_ns } else { 1.0 };
