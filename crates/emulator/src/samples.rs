@@ -14,7 +14,7 @@
 //!                    a record with the counts alone
 //! ```
 
-use tiercel_memsim::{Pending, place};
+use tiercel_memsim::{Blocks, Pending};
 use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
 use tiercel_wire::ring::{Pen, push};
@@ -26,8 +26,7 @@ const INSTRUCTIONS_LEAST: u64 = 1000;
 /// So many misses before a sample are those that it says of how many were under way at once: few,
 /// so that they are of the same loop, and more than there can be at once.
 const BURST: u64 = 64;
-/// Blocks that share a place.
-const BLOCK_WAYS: usize = 4;
+const _: () = assert!(BLOCKS == Blocks::COUNT, "as samples say");
 
 /// How far the next sample is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,11 +35,6 @@ struct Turn {
     until: u64,
     since: u64,
 }
-
-/// Blocks that misses were in, those used last in front: as a memory of blocks buffers them, which
-/// goes by physical addresses as well.
-#[derive(Debug)]
-struct Blocks([[u64; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]);
 
 /// Who runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +68,7 @@ pub struct Export {
     dirtied_turn: Option<Turn>,
     /// [`BURST`] misses before the next sample, or at the latest one.
     pending: Pending,
+    /// By physical address: as a memory of blocks buffers them.
     blocks: Blocks,
     /// xorshift64's state. Chance keeps the period from walking in step with a loop, and is the
     /// same in every run.
@@ -97,7 +92,7 @@ impl Export {
             misses_turn: Turn::default(),
             dirtied_turn: None,
             pending: Pending::default(),
-            blocks: Blocks([[u64::MAX; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]),
+            blocks: Blocks::default(),
             chance: vcpu as u64 + 1,
             owner: None,
             misses: 0,
@@ -153,7 +148,7 @@ impl Export {
         if self.period.is_none() {
             return false;
         }
-        let apart = self.blocks.miss(miss.physical);
+        let apart = !self.blocks.uses(miss.physical / BLOCK_BYTES);
         self.misses += 1;
         let left = self.misses_turn.count();
         if left == BURST {
@@ -257,18 +252,6 @@ impl Turn {
     /// What a sample now stands for.
     fn weight(self) -> u32 {
         u32::try_from(self.since).unwrap_or(u32::MAX)
-    }
-}
-
-impl Blocks {
-    /// A miss, by physical address; whether none was in its block lately.
-    fn miss(&mut self, physical: u64) -> bool {
-        let block = physical / BLOCK_BYTES;
-        let places = &mut self.0[place(block, (BLOCKS / BLOCK_WAYS) as u64)];
-        let found = places.iter().position(|known| *known == block);
-        places[..=found.unwrap_or(BLOCK_WAYS - 1)].rotate_right(1);
-        places[0] = block;
-        found.is_none()
     }
 }
 
@@ -430,12 +413,13 @@ mod tests {
 
     #[test]
     fn a_block_is_forgotten_after_many_others() {
-        let mut blocks = Blocks([[u64::MAX; BLOCK_WAYS]; BLOCKS / BLOCK_WAYS]);
-        assert!(blocks.miss(0));
-        assert!(!blocks.miss(255));
-        assert!(blocks.miss(256));
-        (1..100 * BLOCKS as u64).for_each(|block| _ = blocks.miss(block * BLOCK_BYTES));
-        assert!(blocks.miss(0));
+        let mut blocks = Blocks::default();
+        let mut is_apart = |physical| !blocks.uses(physical / BLOCK_BYTES);
+        assert!(is_apart(0));
+        assert!(!is_apart(255));
+        assert!(is_apart(256));
+        (1..100 * BLOCKS as u64).for_each(|block| _ = is_apart(block * BLOCK_BYTES));
+        assert!(is_apart(0));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod cache;
 mod core;
 mod memory;
@@ -23,6 +24,7 @@ mod window;
 pub use crate::core::{
     Access, Core, CoreShape, LevelShape, MAX_LEVELS, Pending, Prefetches, Served, Uncore,
 };
+pub use blocks::Blocks;
 pub use cache::{Cache, CacheShape, Evicted, MAX_WAYS};
 pub use memory::{Memory, NodeUse, Port};
 pub use prefetch::{Ahead, PrefetchShape, Prefetcher, STREAMS};
@@ -42,7 +44,7 @@ pub const PS_PER_NS: f64 = 1000.0;
 /// Where something with this number has its place in a table of a power of two places: neighbours
 /// and numbers a power of two apart are spread.
 #[inline]
-pub fn place(number: u64, places: u64) -> usize {
+fn place(number: u64, places: u64) -> usize {
     (number.wrapping_mul(SPREAD) >> (u64::BITS - places.ilog2())) as usize
 }
 

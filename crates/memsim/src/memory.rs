@@ -25,7 +25,7 @@ use serde::Serialize;
 use tiercel_machine::{Energy, Figures, Machine, Node, NodeId, loaded_latency_ns, peak_gb_s};
 
 use crate::wear::{Counters, Wear};
-use crate::{LINE_BYTES, ModelError, PS_PER_NS, place};
+use crate::{Blocks, LINE_BYTES, ModelError, PS_PER_NS};
 
 /// Length of the interval over which load is measured: some hundred lines at full bandwidth.
 const INTERVAL_PS: u64 = 1_000_000;
@@ -42,11 +42,6 @@ const APART_INTERVALS: u64 = 32;
 const FORGET_LATE: u64 = 64;
 /// Work is kept in parts of a picosecond: a byte at 833 GB/s takes 1.2 ps.
 const WORK_PER_PS: u64 = 1 << 10;
-/// Blocks in the buffer of a memory whose blocks are larger than a line: Optane has 16 KiB of 256
-/// bytes (Izraelevitz 2019). Four ways, by hash, since streams that run together often lie a power
-/// of two apart.
-const BUFFER_SETS: usize = 16;
-const BUFFER_WAYS: usize = 4;
 /// Joules of a picojoule.
 const J_PER_PJ: f64 = 1e-12;
 /// No path or node.
@@ -114,13 +109,10 @@ struct Server {
     /// What the present load and mix make of an access: of reads, of writes.
     rates: [Rate; 2],
     /// Blocks read and blocks written last, where blocks are larger than a line.
-    buffers: Option<Box<[Buffer; 2]>>,
+    buffers: Option<Box<[Blocks; 2]>>,
     wear: Counters,
     used: NodeUse,
 }
-
-/// Blocks by set, those used last in front.
-type Buffer = [[u64; BUFFER_WAYS]; BUFFER_SETS];
 
 /// Where and when a line is asked for: `ahead_ps` after the time of the core.
 #[derive(Clone, Copy, Debug)]
@@ -300,7 +292,7 @@ impl Server {
             work: Work::default(),
             intervals: Vec::new(),
             rates: [Rate::default(); 2],
-            buffers: blocks.then(|| Box::new([[[u64::MAX; BUFFER_WAYS]; BUFFER_SETS]; 2])),
+            buffers: blocks.then(Box::default),
             wear: Counters::new(node.capacity_bytes),
             used: NodeUse::default(),
             node: node.clone(),
@@ -364,12 +356,8 @@ impl Server {
     fn device_bytes(&mut self, addr: u64, write: bool) -> u64 {
         let Some(buffers) = &mut self.buffers else { return LINE_BYTES };
         let block_bytes = u64::from(self.node.granularity_bytes.unwrap_or(0));
-        let block = addr / block_bytes;
-        let set = &mut buffers[usize::from(write)][place(block, BUFFER_SETS as u64)];
-        let found = set.iter().position(|&held| held == block);
-        set[..=found.unwrap_or(BUFFER_WAYS - 1)].rotate_right(1);
-        set[0] = block;
-        if found.is_some() { 0 } else { block_bytes }
+        let is_there = buffers[usize::from(write)].uses(addr / block_bytes);
+        if is_there { 0 } else { block_bytes }
     }
 
     fn access_j(&self) -> Option<f64> {
