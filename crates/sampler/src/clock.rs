@@ -9,6 +9,11 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// What the daemon's clock showed at `then_ns`, microseconds, where it shows `now_ms` at `now_ns`.
+pub fn daemon_us(now_ms: u64, now_ns: u64, then_ns: u64) -> u64 {
+    (now_ms * 1000).saturating_sub(now_ns.saturating_sub(then_ns) / 1000)
+}
+
 /// CPU time this thread has used.
 pub fn thread_cpu() -> Duration {
     Duration::from_nanos(read(libc::CLOCK_THREAD_CPUTIME_ID))

@@ -201,8 +201,7 @@ impl Sampler for BpfSampler {
             if !self.tracked.contains(&raw.pid) || access.addr >= crate::perf::USER_END {
                 continue;
             }
-            let age_us = now_ns.saturating_sub(raw.time_ns) / 1000;
-            let time_us = (now_ms * 1000).saturating_sub(age_us);
+            let time_us = clock::daemon_us(now_ms, now_ns, raw.time_ns);
             let period = self.period(*kind);
             out.push(to_sample(&access, (raw.pid, raw.tid), time_us, period, self.cycles_per_ns));
             met.samples += 1;

@@ -211,10 +211,9 @@ impl Pass<'_> {
         let Some(miss) = one.access.filter(|miss| miss.addr < USER_END && miss.weight > 0) else {
             return;
         };
-        let ago_us = self.clock_ns.saturating_sub(one.time_ns) / 1000;
         self.met.samples += 1;
         self.out.push(Sample {
-            time_us: (self.now_ms * 1000).saturating_sub(ago_us),
+            time_us: clock::daemon_us(self.now_ms, self.clock_ns, one.time_ns),
             pid: one.pid,
             tid: one.tid,
             addr: miss.addr,

@@ -321,7 +321,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// The daemon's clock when the kernel's showed `time_ns`.
     fn time_us(&self, time_ns: u64) -> u64 {
-        (self.now_ms * 1000).saturating_sub(self.now_ns.saturating_sub(time_ns) / 1000)
+        clock::daemon_us(self.now_ms, self.now_ns, time_ns)
     }
 
     fn push(&mut self, sample: Sample) {
