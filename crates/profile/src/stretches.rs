@@ -203,9 +203,9 @@ impl Profile {
         }
         for row in rows.values_mut() {
             let ways = &ways[&self.site_at(row)];
-            row.apart = (row.around as f64 * ways.apart).round() as u64;
-            let dirtied = ways.dirtied.map(|part| (row.accesses() as f64 * part).round() as u64);
-            row.dirtied = dirtied;
+            let part = |count: u64, part: f64| (count as f64 * part).round() as u64;
+            row.apart = part(row.around, ways.apart);
+            row.dirtied = ways.dirtied.map(|dirtied| part(row.accesses(), dirtied));
         }
         let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
         let accesses: Vec<Access> = rows.into_values().collect();
