@@ -17,6 +17,7 @@ use crate::symbols::{SiteFrame, hex};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use tiercel_ledger::movement::Move;
 use tiercel_ledger::{Extent, Ledger};
 use tiercel_machine::{Machine, NodeId, Space};
@@ -50,8 +51,8 @@ const NOBODY: PlanRow = PlanRow {
 /// A plan and how it is used.
 #[derive(Clone, Debug)]
 pub struct PlanChoice {
-    /// What to do.
-    pub plan: Plan,
+    /// What to do. Shared: a large plan takes milliseconds to copy, and to give back.
+    pub plan: Arc<Plan>,
     /// The policy may correct it.
     pub adapt: bool,
 }
@@ -161,7 +162,7 @@ impl Planned {
     /// Adds the rows of a site that was found by name under another hash.
     fn add_site(&mut self, index: usize, hash: u64) {
         let Some(site) = self.choice.plan.sites.get(index) else { return };
-        let rows = self.fit.rows_of(site, hash);
+        let rows: Vec<PlanRow> = self.fit.rows_of(site, hash).collect();
         self.fit.rows.extend(rows);
         self.hashes.insert(hash, index);
         self.by_name.insert(hash);
@@ -409,7 +410,7 @@ impl Daemon {
         }
         let mut found = false;
         for (hash, keys) in planned.matcher.answers() {
-            if let Some(index) = planned.fit.site_of(&keys) {
+            if let Some(index) = planned.fit.site_of(&planned.choice.plan, &keys) {
                 planned.add_site(index, hash);
                 found = true;
             }

@@ -16,7 +16,7 @@ use tiercel_profile::{
     Stream,
 };
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
-use tiercel_wire::phase_hash;
+use tiercel_wire::{PlanRow, phase_hash};
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1 << 30;
@@ -363,12 +363,12 @@ fn rows_and_keys_of_a_plan() {
     assert_eq!(fit.stops.len(), 2);
     // Another build: the same function in another line, and a module of the plan's name.
     let keys = StackKeys::of([("/opt/app", "make_hot", "app.c", 99)]);
-    let index = fit.site_of(&keys).unwrap();
+    let index = fit.site_of(&drafted.plan, &keys).unwrap();
     assert_eq!(drafted.plan.sites[index].hash, 5);
     let knows = |build| fit.builds_of("app").is_some_and(|builds| builds.contains(build));
     assert!(knows("ab12") && !knows("cd34"));
     assert!(fit.builds_of("libc.so.6").is_none());
-    let rows = fit.rows_of(&drafted.plan.sites[index], 77);
+    let rows: Vec<PlanRow> = fit.rows_of(&drafted.plan.sites[index], 77).collect();
     assert!(!rows.is_empty() && rows.iter().all(|row| row.site == 77));
 }
 

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::{Daemon, DaemonError, Farewell, Handle, PlanChoice};
@@ -95,6 +96,9 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
         engine.remarks.push("this machine has one kind of memory: the plan changes nothing".into());
     }
     engine.remarks.extend(of_another_program(&plan, &args.program[0]));
+    let plan = Arc::new(plan);
+    // The process ends with the run: what a large plan is made of is not given back piece by piece.
+    std::mem::forget(Arc::clone(&plan));
     engine.config.plan = Some(PlanChoice { plan, adapt: args.adapt });
     Ok(engine)
 }

@@ -45,7 +45,7 @@ pub fn check_plan(plan: &Plan) -> Result<(), String> {
     if plan.small_objects.is_some_and(|node| plan.rank_of(node).is_none()) {
         return Err("small objects on a node that is none of the machine's".to_owned());
     }
-    let mut hashes = HashSet::new();
+    let mut hashes = HashSet::with_capacity(plan.sites.len());
     for (index, site) in plan.sites.iter().enumerate() {
         if !hashes.insert(site.hash) {
             return Err(format!("site {index}: there are two of hash {:016x}", site.hash));

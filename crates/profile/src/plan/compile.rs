@@ -5,6 +5,7 @@
 //! Memories are matched by rank: the plan's fastest is this machine's fastest. A node of the plan
 //! that has the same rank here is itself.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
 use tiercel_machine::{Machine, NodeId};
@@ -33,11 +34,17 @@ pub struct Fit {
     pub remarks: Vec<String>,
     /// Arena of each node of the plan.
     arenas: HashMap<NodeId, u8>,
-    /// Sites by the keys of their stacks.
-    by_lines: HashMap<String, usize>,
-    by_functions: HashMap<String, usize>,
+    /// Made when the first stack is asked for: most runs are of the build that was recorded.
+    stacks: OnceCell<Stacks>,
     /// Build-ids of the plan's modules, by file name.
     builds: HashMap<String, HashSet<String>>,
+}
+
+/// Sites (indices of the plan's) by the keys of their stacks, of those that only one site has.
+#[derive(Clone, Debug, Default)]
+struct Stacks {
+    by_lines: HashMap<String, usize>,
+    by_functions: HashMap<String, usize>,
 }
 
 /// Makes a plan fit a machine whose arena `k` is memory of node `arenas[k]`.
@@ -60,31 +67,29 @@ pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
         let builds = fit.builds.entry(base(&module.path).to_owned()).or_default();
         builds.insert(module.build_id.clone());
     }
-    fit.rows = plan.sites.iter().flat_map(|site| fit.rows_of(site, site.hash)).collect();
-    let keys: Vec<StackKeys> =
-        plan.sites.iter().map(|site| StackKeys::of(frames(plan, site))).collect();
-    fit.by_lines = unambiguous(keys.iter().map(|keys| keys.by_lines.clone()));
-    fit.by_functions = unambiguous(keys.iter().map(|keys| keys.by_functions.clone()));
+    let mut rows = Vec::with_capacity(plan.places().count());
+    plan.sites.iter().for_each(|site| rows.extend(fit.rows_of(site, site.hash)));
+    fit.rows = rows;
     fit
 }
 
 impl Fit {
     /// Rows of a site under another hash: of the same place in another build.
-    pub fn rows_of(&self, site: &PlannedSite, hash: u64) -> Vec<PlanRow> {
+    pub fn rows_of(&self, site: &PlannedSite, hash: u64) -> impl Iterator<Item = PlanRow> {
         // A site with objects of one class has the same place for sizes the profile did not see.
         let alone = site.classes.len() == 1 && hash != 0;
-        let rows = site.classes.iter().flat_map(|class| {
+        site.classes.iter().flat_map(move |class| {
             let size_class = if alone { PLAN_CLASS_ANY } else { class.size_class() };
             class.places.iter().filter_map(move |place| self.row(place, hash, size_class))
-        });
-        rows.collect()
+        })
     }
 
-    /// The site (an index of the plan's) with this stack: by lines, else by functions. Only of
-    /// stacks that are told apart.
-    pub fn site_of(&self, keys: &StackKeys) -> Option<usize> {
-        let exact = keys.by_lines.as_ref().and_then(|key| self.by_lines.get(key));
-        let near = keys.by_functions.as_ref().and_then(|key| self.by_functions.get(key));
+    /// The site (an index of the plan's, the one this was made from) with this stack: by lines,
+    /// else by functions. Only of stacks that are told apart.
+    pub fn site_of(&self, plan: &Plan, keys: &StackKeys) -> Option<usize> {
+        let stacks = self.stacks.get_or_init(|| Stacks::of(plan));
+        let exact = keys.by_lines.as_ref().and_then(|key| stacks.by_lines.get(key));
+        let near = keys.by_functions.as_ref().and_then(|key| stacks.by_functions.get(key));
         exact.or(near).copied()
     }
 
@@ -113,6 +118,15 @@ impl Fit {
     }
 }
 
+impl Stacks {
+    fn of(plan: &Plan) -> Stacks {
+        let keys = plan.sites.iter().map(|site| StackKeys::of(frames(plan, site)));
+        let (lines, functions): (Vec<_>, Vec<_>) =
+            keys.map(|keys| (keys.by_lines, keys.by_functions)).unzip();
+        Stacks { by_lines: unambiguous(lines), by_functions: unambiguous(functions) }
+    }
+}
+
 fn frames<'a>(
     plan: &'a Plan,
     site: &'a PlannedSite,
@@ -126,9 +140,10 @@ fn frames<'a>(
 }
 
 /// Keys that only one site has.
-fn unambiguous(keys: impl Iterator<Item = Option<String>>) -> HashMap<String, usize> {
+fn unambiguous(keys: Vec<Option<String>>) -> HashMap<String, usize> {
     let mut sites: HashMap<String, Option<usize>> = HashMap::new();
-    for (index, key) in keys.enumerate().filter_map(|(index, key)| Some((index, key?))) {
+    for (index, key) in keys.into_iter().enumerate().filter_map(|(index, key)| Some((index, key?)))
+    {
         sites.entry(key).and_modify(|known| *known = None).or_insert(Some(index));
     }
     sites.into_iter().filter_map(|(key, index)| Some((key, index?))).collect()

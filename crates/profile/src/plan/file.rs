@@ -5,8 +5,8 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use tiercel_machine::NodeId;
 
 use super::{
@@ -94,7 +94,7 @@ pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
         return Err(no_plan("it is no regular file"));
     }
     let file = std::fs::File::open(path).map_err(io("open the plan"))?;
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(meta.len().min(PLAN_BYTES_MAX) as usize + 1);
     file.take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io("read the plan"))?;
     parse(&bytes).map_err(|refusal| refusal.at(path))
 }
@@ -169,34 +169,39 @@ fn parse(bytes: &[u8]) -> Result<Plan, Refusal> {
         return no_plan("it is larger than any plan");
     }
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::NoPlan("it is no text".into()))?;
-    // Of one that is cut off the head is still there: that is a damaged plan, and nothing else.
-    let begins = text.trim_start().starts_with('{') && text.contains(FORMAT);
-    let head: Head = match serde_json::from_str(text) {
-        Ok(head) => head,
-        Err(error) if begins => return Err(Refusal::Damaged(error.to_string())),
-        Err(_) => return no_plan("it is not JSON as a plan is"),
-    };
-    if head.format.as_deref() != Some(FORMAT) {
-        return no_plan("it does not say that it is one");
-    }
-    match head.version {
-        Some(version) if version == u64::from(PLAN_VERSION) => {}
-        Some(version) => return Err(Refusal::Foreign(version)),
-        None => return Err(Refusal::Damaged("it has no version".to_owned())),
-    }
-    let plan = body(text).map_err(|error| Refusal::Damaged(error.to_string()))?;
+    let plan = body(text).map_err(|error| refusal(text, &error))?;
     check_plan(&plan).map_err(Refusal::Damaged)?;
     Ok(plan)
+}
+
+/// Why a text is not a whole plan of this version, of which `error` is all that its reader knows.
+fn refusal(text: &str, error: &serde_json::Error) -> Refusal {
+    // Of one that is cut off the head is still there: that is a damaged plan, and nothing else.
+    let begins = text.trim_start().starts_with('{') && text.contains(FORMAT);
+    let Ok(head) = serde_json::from_str::<Head>(text) else {
+        return match begins {
+            true => Refusal::Damaged(error.to_string()),
+            false => Refusal::NoPlan("it is not JSON as a plan is".to_owned()),
+        };
+    };
+    if head.format.as_deref() != Some(FORMAT) {
+        return Refusal::NoPlan("it does not say that it is one".to_owned());
+    }
+    match head.version {
+        Some(version) if version == u64::from(PLAN_VERSION) => Refusal::Damaged(error.to_string()),
+        Some(version) => Refusal::Foreign(version),
+        None => Refusal::Damaged("it has no version".to_owned()),
+    }
 }
 
 /// A whole file; unknown fields are refused, with line and column.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Whole {
-    #[serde(rename = "format")]
-    _format: IgnoredAny,
-    #[serde(rename = "version")]
-    _version: IgnoredAny,
+    #[serde(rename = "format", deserialize_with = "our_format")]
+    _format: (),
+    #[serde(rename = "version", deserialize_with = "our_version")]
+    _version: (),
     program: PlannedProgram,
     machine: PlannedMachine,
     asked: PlanOptions,
@@ -208,6 +213,16 @@ struct Whole {
     phases: Vec<PlannedPhase>,
     modules: Vec<PlannedModule>,
     sites: Vec<PlannedSite>,
+}
+
+fn our_format<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    let is_ours = String::deserialize(from)? == FORMAT;
+    is_ours.then_some(()).ok_or_else(|| D::Error::custom("another format"))
+}
+
+fn our_version<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    let is_ours = u32::deserialize(from)? == PLAN_VERSION;
+    is_ours.then_some(()).ok_or_else(|| D::Error::custom("another version"))
 }
 
 fn body(text: &str) -> Result<Plan, serde_json::Error> {

@@ -21,7 +21,11 @@ mod places;
 mod predict;
 mod stack;
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use tiercel_machine::NodeId;
 
 pub use check::{PLACES_MAX, check_plan};
@@ -207,6 +211,7 @@ pub struct PlannedSite {
     /// The stack, innermost first: matches after a rebuild, by function and line.
     pub stack: Vec<PlannedFrame>,
     /// Its objects by size, ascending.
+    #[serde(deserialize_with = "snug")]
     pub classes: Vec<PlannedClass>,
 }
 
@@ -242,6 +247,7 @@ pub struct PlannedClass {
     pub room_bytes: u64,
     /// Where they are, ascending by phase; the one without a phase is for all phases without one
     /// of their own, and is always there.
+    #[serde(deserialize_with = "snug")]
     pub places: Vec<PlannedPlace>,
     /// Phases that leave them alone: in those they may move to where the next phase has them,
     /// before that begins.
@@ -309,6 +315,33 @@ fn one() -> f64 {
 
 fn is_one(share: &f64) -> bool {
     *share == 1.0
+}
+
+/// A list that most often has one member: room for four, as lists begin, is most of the memory of a
+/// large plan.
+fn snug<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Members<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::with_capacity(1);
+            while let Some(member) = members.next_element()? {
+                list.push(member);
+            }
+            Ok(list)
+        }
+    }
+    from.deserialize_seq(Members(PhantomData))
 }
 
 /// A hash as 16 hexadecimal digits: JSON's numbers do not hold 64 bits everywhere.
