@@ -1,7 +1,7 @@
-//! `./x bench instructions` and `vmem-instructions`: what noise cannot touch of Tiercel's cost,
-//! counted in a guest. In: real programs, each hosted in several ways on one virtual CPU. Out:
-//! rows, instructions of user and kernel, the daemon's among them, over the plain program's. Knows
-//! nothing of caches: what a way costs there, only the measured rows show.
+//! `./x bench instructions`, `plan-overhead` and `vmem-instructions`: what noise cannot touch of
+//! Tiercel's cost, counted in a guest. In: real programs, each hosted in several ways on one
+//! virtual CPU. Out: rows, instructions of user and kernel, the daemon's among them, over the plain
+//! program's. Knows nothing of caches: what a way costs there, only the measured rows show.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 
 use crate::bench::Row;
-use crate::bench_overhead::{LIMITS, PLANNED_LIMITS, idle_plan};
+use crate::bench_overhead::{LIMITS, PLANNED_LIMITS, PLANNED_SITES, idle_plan};
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 
@@ -52,6 +52,9 @@ const PROGRAMS: &[Counted] = &[
     Counted { name: "liblinear", commands: &["liblinear-train"], size: 2, folder: None },
 ];
 
+/// A program that does nothing: what is left is starting and ending.
+const START: Counted = Counted { name: "start", commands: &["sleep"], size: 1, folder: None };
+
 /// A way of hosting, by name, and its words.
 type Way = (&'static str, &'static str);
 
@@ -74,9 +77,14 @@ const VMEM_PROGRAMS: &[&str] = &["sqlite3", "gcc", "python"];
 /// By a plan that changes nothing: what looking for each birth's place costs shows over tracking.
 const PLANNED: &str = "planned";
 
-/// Sites of that plan: some dozens are what programs of H2M have. It is read once, at 12,000
-/// instructions a site, which is a matter of a plan's size and none of looking it up.
+/// Sites of that plan: some dozens are what programs of H2M have.
 const SITES: usize = 100;
+/// A large plan that changes nothing.
+const PLAN_WAYS: &[Way] = &[
+    PLAIN,
+    TRACKED,
+    (PLANNED, "tiercel run --quiet --fast all --sampler none --plan /root/large.plan --"),
+];
 
 /// What is built here and goes along.
 const OURS: [&str; 3] = ["tiercel", "libtiercel.so", "marked"];
@@ -106,8 +114,8 @@ struct Vcpu {
 
 pub fn rows(quick: bool) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (name, counts) in counted(quick, |_| true, WAYS)? {
-        let Some(counts) = counts else {
+    for (name, counts) in counted(quick, PROGRAMS.iter(), WAYS)? {
+        let Some(Counts { ways: counts, .. }) = counts else {
             rows.push(not_counted(name));
             continue;
         };
@@ -125,9 +133,10 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
 /// `./x bench vmem-instructions`: a heap of vregions, which `./x bench vmem-apps` times.
 pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (name, counts) in counted(quick, |name| VMEM_PROGRAMS.contains(&name), VMEM_WAYS)? {
+    let programs = PROGRAMS.iter().filter(|program| VMEM_PROGRAMS.contains(&program.name));
+    for (name, counts) in counted(quick, programs, VMEM_WAYS)? {
         match counts {
-            Some(counts) => rows.extend(over_plain(name, VMEM_WAYS, &counts)),
+            Some(counts) => rows.extend(over_plain(name, VMEM_WAYS, &counts.ways)),
             None => rows.push(not_counted(name)),
         }
     }
@@ -135,11 +144,75 @@ pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A program and its instructions by way; `None`: it could not be counted, which is said.
-type Program = (&'static str, Option<Vec<u64>>);
+/// `./x bench plan-overhead`: interception, stack and look-up under a large plan. What starting and
+/// ending `tiercel run` takes is counted of a program that does nothing, and told apart: it is
+/// the same for a program of a second and of a day.
+pub fn planned_rows() -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let mut start = None;
+    for (name, counts) in counted(false, [&START].into_iter().chain(PROGRAMS), PLAN_WAYS)? {
+        let Some(counts) = counts else {
+            rows.push(not_counted(name));
+            continue;
+        };
+        match &start {
+            None => {
+                rows.extend(starts(&counts.ways));
+                start = Some(counts.ways);
+            }
+            Some(start) => rows.extend(beyond_start(name, start, &counts)),
+        }
+    }
+    let of_all = rows.iter().filter(|row| row.name.ends_with(BEYOND_START));
+    let ratios: Vec<f64> = of_all.filter_map(|row| row.ratio).collect();
+    if !ratios.is_empty() {
+        rows.push(PLANNED_LIMITS.mean(&format!("mean{BEYOND_START}"), &ratios));
+    }
+    Ok(rows)
+}
+
+/// How rows of [`beyond_start`] end.
+const BEYOND_START: &str = ", planned, start apart, instructions";
+
+/// What starting and ending takes, which nothing is expected of.
+fn starts(counts: &[u64]) -> Vec<Row> {
+    let millions = |count: u64| count.saturating_sub(counts[0]) as f64 / 1e6;
+    let row = |((way, _), count): (&Way, &u64)| {
+        Row::alone(format!("start and end, {way}"), millions(*count), None, "million")
+    };
+    PLAN_WAYS.iter().zip(counts).skip(1).map(row).collect()
+}
+
+/// A program under the plan, whole and without what starting and ending its commands takes.
+fn beyond_start(name: &str, start: &[u64], counts: &Counts) -> Vec<Row> {
+    let billions = |count: u64| count as f64 / 1e9;
+    let of = |index: usize| (start[index] - start[0].min(start[index])) * counts.commands;
+    let last = PLAN_WAYS.len() - 1;
+    let (plain, planned) = (counts.ways[0], counts.ways[last]);
+    let apart = planned.saturating_sub(of(last));
+    let whole = format!("{name}, planned, whole, instructions");
+    let whole =
+        PLANNED_LIMITS.over_plain(whole, billions(planned), billions(plain), None, "billion");
+    let name = format!("{name}{BEYOND_START}");
+    let apart = PLANNED_LIMITS.over_plain(name, billions(apart), billions(plain), None, "billion");
+    vec![Row { limit: None, holds: true, ..whole }, apart]
+}
+
+/// Instructions by way, and how many commands each way hosted.
+struct Counts {
+    ways: Vec<u64>,
+    commands: u64,
+}
+
+/// A program; `None`: it could not be counted, which is said.
+type Program = (&'static str, Option<Counts>);
 
 /// Each program.
-fn counted(quick: bool, is_wanted: fn(&str) -> bool, ways: &[Way]) -> Result<Vec<Program>> {
+fn counted(
+    quick: bool,
+    programs: impl Iterator<Item = &'static Counted>,
+    ways: &[Way],
+) -> Result<Vec<Program>> {
     ensure!(!quick, "instructions are counted for minutes, and once: there is no quick run");
     let mut progress = |line: &str| eprintln!("{line}");
     let guest = Guest::prepare(&Cache::of_user()?, Acceleration::Tcg, &mut progress)?;
@@ -147,11 +220,11 @@ fn counted(quick: bool, is_wanted: fn(&str) -> bool, ways: &[Way]) -> Result<Vec
     let ours = OURS.map(|name| Ok((name, program(name, false)?)));
     let ours = ours.into_iter().collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
-    for program in PROGRAMS.iter().filter(|program| is_wanted(program.name)) {
+    for program in programs {
         // What the others say is not lost by one.
         let counts = count(&guest, &plugin, &ours, program, ways);
         match &counts {
-            Ok(counts) => eprintln!("counted: {}: {counts:?} instructions", program.name),
+            Ok(Counts { ways, .. }) => eprintln!("counted: {}: {ways:?}", program.name),
             Err(error) => eprintln!("{}: {error:#}", program.name),
         }
         all.push((program.name, counts.ok()));
@@ -203,14 +276,14 @@ fn look_ups(name: &str, counts: &[u64]) -> Row {
     Row { peer_name: Some(TRACKING.into()), ..row }
 }
 
-/// Instructions of a program, by way.
+/// Counts a program's instructions.
 fn count(
     guest: &Guest,
     plugin: &Path,
     ours: &[(&str, PathBuf)],
     counted: &Counted,
     ways: &[Way],
-) -> Result<Vec<u64>> {
+) -> Result<Counts> {
     let machine = cli::find_machine(MACHINE, &[&exec::root().join("lab/machines")])?;
     let topology = Topology::of(&machine, SIZE)?;
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -229,25 +302,29 @@ fn count(
     by_way(&serde_json::from_str(&stats)?, ways.len())
 }
 
-fn by_way(stats: &Stats, ways: usize) -> Result<Vec<u64>> {
+fn by_way(stats: &Stats, ways: usize) -> Result<Counts> {
     let regions = &stats.regions;
     let each = regions.len() / ways;
     let whole = each > 0 && regions.len().is_multiple_of(ways) && stats.regions_left_out == 0;
     ensure!(whole, "{} marked commands for {ways} ways", regions.len());
     let of = |region: &Region| region.vcpus.iter().map(|vcpu| vcpu.instructions).sum::<u64>();
     let sum = |some: &[Region]| some.iter().map(of).sum();
-    Ok(regions.chunks(each).map(sum).collect())
+    Ok(Counts { ways: regions.chunks(each).map(sum).collect(), commands: each as u64 })
 }
 
 /// Runs every way; the hosted commands are marked, so that making their input does not count.
 /// Details end at once: instructions are counted all the same, and ten times faster.
 fn script(counted: &Counted, ways: &[Way]) -> String {
     let Counted { name, size, .. } = counted;
+    let run = match *name {
+        _ if *name == START.name => "bash -c '$HOST sleep 0'".to_owned(),
+        _ => format!("bash /root/programs/{name}.sh"),
+    };
     let mut text = format!("/lab/end\nexport PATH=$PATH:/root/bin SIZE={size}\n");
     for (way, words) in ways {
         text += &format!(
             "mkdir /root/work && cd /root/work\n\
-             HOST='marked {words}' bash /root/programs/{name}.sh > ../{way}.out 2> ../{way}.err\n\
+             HOST='marked {words}' {run} > ../{way}.out 2> ../{way}.err\n\
              status=$?\n\
              cd /root && rm -rf work\n\
              if [ $status -ne 0 ]; then cat {way}.err >&2; exit $status; fi\n\
@@ -274,6 +351,7 @@ fn payload(ours: &[(&str, PathBuf)], counted: &Counted) -> Result<Payload> {
     }
     payload.tree(&programs::folder(), "/root/programs")?;
     payload.text("/root/idle.plan", 0o644, &idle_plan(SITES));
+    payload.text("/root/large.plan", 0o644, &idle_plan(PLANNED_SITES));
     Ok(payload)
 }
 
@@ -314,9 +392,21 @@ mod tests {
     }
 
     #[test]
+    fn what_starting_takes_is_told_apart() {
+        let start = [1_000_000, 5_000_000, 21_000_000];
+        let ways = vec![1_000_000_000, 1_010_000_000, 1_042_000_000];
+        let rows = beyond_start("x", &start, &Counts { ways, commands: 2 });
+        assert_eq!(rows[0].ratio, Some(1.042));
+        assert_eq!((rows[1].ratio, rows[1].holds), (Some(1.002), true));
+        let dear = Counts { ways: vec![1_000_000_000, 0, 1_050_000_000], commands: 2 };
+        assert!(!beyond_start("x", &start, &dear)[1].holds);
+        assert_eq!(starts(&start)[1].ours, 20.0);
+    }
+
+    #[test]
     fn commands_of_a_way_are_added_up() {
         assert_eq!(
-            by_way(&stats(&[1, 2, 10, 20, 100, 200, 5, 5]), 4).expect("whole"),
+            by_way(&stats(&[1, 2, 10, 20, 100, 200, 5, 5]), 4).expect("whole").ways,
             [3, 30, 300, 10]
         );
         assert!(by_way(&stats(&[1, 2, 3, 4, 5, 6]), 4).is_err(), "a command was not marked");

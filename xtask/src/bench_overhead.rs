@@ -1,7 +1,7 @@
-//! `./x bench overhead`: what Tiercel costs a program that gains nothing. In: real programs, each
-//! hosted in several ways. Out: rows, user and system time of all processes (the daemon among them)
-//! and wall time over the plain program's, run in turns. Knows nothing of what the time went into;
-//! `./x bench instructions` counts what noise cannot touch.
+//! `./x bench overhead` and `plan-overhead`: what Tiercel costs a program that gains nothing. In:
+//! real programs, each hosted in several ways. Out: rows, user and system time of all processes
+//! (the daemon among them) and wall time over the plain program's, run in turns. Knows nothing of
+//! what the time went into; `./x bench instructions` counts what noise cannot touch.
 //!
 //! What else runs on a machine only ever adds to a program's time. So the least of many short runs
 //! is what the program costs; medians of the same runs move by ten per cent on a shared machine.
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::bench::{self, Row};
+use crate::bench_counted;
 use crate::exec;
 use crate::measure::Cost;
 use crate::programs::{self, Host, Parts, Program};
@@ -33,18 +34,14 @@ pub const LIMITS: Limits = Limits { mean: 1.01, worst: 1.02 };
 /// H2M III-B reports under 1% for interception and look-up; design 4 wants under 0.5% on each.
 pub const PLANNED_LIMITS: Limits = Limits { mean: 1.005, worst: 1.005 };
 /// Sites of a plan that no program ever comes by.
-const PLANNED_SITES: usize = 10_000;
+pub const PLANNED_SITES: usize = 10_000;
 
-/// The programs and how much of each: one run takes about two seconds.
-const PROGRAMS: &[(&str, u32)] = &[
-    ("python", 1),
-    ("gcc", 1),
-    ("sqlite3", 1),
-    ("liblinear", 10),
-    ("zstd", 1),
-    ("numpy", 6),
-    ("redis", 1),
-];
+const PROGRAMS: &[&str] = &["python", "gcc", "sqlite3", "liblinear", "zstd", "numpy", "redis"];
+/// CPU time of a plain run that a full run's programs are made large enough for: starting and
+/// ending a `tiercel run` takes milliseconds, as jobs of some seconds at least are worth.
+const RUN_S: f64 = 2.0;
+/// Largest size: inputs are made by scripts, before each run.
+const SIZE_MAX: u32 = 40;
 /// Those of a quick run, at size 1.
 const QUICK_PROGRAMS: usize = 5;
 
@@ -61,8 +58,12 @@ const WAYS: &[Way] = &[
     Way { name: "everything", host: || tiercel(&[]), quick: true },
 ];
 
-/// A plan that changes nothing, and says so for ten thousand sites.
-const PLANNED: &[Way] = &[Way { name: "planned", host: planned, quick: true }];
+/// A plan that changes nothing, and says so for ten thousand sites; and plain once more, which
+/// shows what is noise.
+const PLANNED: &[Way] = &[
+    Way { name: "planned", host: planned, quick: true },
+    Way { name: "plain again", host: || Host::Plain, quick: false },
+];
 
 fn planned() -> Host {
     tiercel(&["--plan", idle_plan_path()])
@@ -119,31 +120,52 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
 }
 
 /// `./x bench plan-overhead`: interception, stack and look-up under a plan that changes nothing.
+/// Instructions are judged. Times are reported: on shared machines plain differs from plain by ten
+/// times what is asked for.
 pub fn planned_rows(quick: bool) -> Result<Vec<Row>> {
     std::fs::write(idle_plan_path(), idle_plan(PLANNED_SITES))?;
-    rows_of(PLANNED, &PLANNED_LIMITS, quick)
+    let mut rows = if quick { Vec::new() } else { bench_counted::planned_rows()? };
+    let timed = rows_of(PLANNED, &PLANNED_LIMITS, quick)?;
+    rows.extend(timed.into_iter().map(|row| Row { limit: None, holds: true, ..row }));
+    Ok(rows)
 }
 
 fn rows_of(ways: &'static [Way], limits: &Limits, quick: bool) -> Result<Vec<Row>> {
     let parts = Parts::build()?;
     let ways: Vec<&Way> = ways.iter().filter(|way| way.quick || !quick).collect();
-    let chosen = &PROGRAMS[..if quick { QUICK_PROGRAMS } else { PROGRAMS.len() }];
+    let chosen =
+        PROGRAMS[..if quick { QUICK_PROGRAMS } else { PROGRAMS.len() }].iter().map(|name| {
+            let program = programs::named(name)?;
+            let size = if quick { 1 } else { size_of(&program, &parts)? };
+            Ok((program, size))
+        });
+    let chosen: Vec<(Program, u32)> = chosen.collect::<Result<_>>()?;
     let mut table = Table::new();
     let start = Instant::now();
     for round in 0..ROUNDS {
         if quick && round > 0 && start.elapsed() > QUICK {
             break;
         }
-        for (name, size) in chosen {
-            let program = programs::named(name)?;
-            let size = if quick { 1 } else { *size };
-            one_round(&program, &parts, &ways, size, round, &mut table)?;
-            eprintln!("round {} of {ROUNDS}: {name}", round + 1);
+        for (program, size) in &chosen {
+            one_round(program, &parts, &ways, *size, round, &mut table)?;
+            eprintln!("round {} of {ROUNDS}: {} of size {size}", round + 1, program.name);
         }
     }
     let mut rows: Vec<Row> = table.iter().map(|(key, series)| row(key, series, limits)).collect();
     rows.extend(means(&table, &ways, limits));
     Ok(rows)
+}
+
+/// How much of a program takes [`RUN_S`] on this machine.
+fn size_of(program: &Program, parts: &Parts) -> Result<u32> {
+    let of_size = |size| -> Result<f64> {
+        let ran = programs::run(program, parts, &Host::Plain, size)?;
+        ensure!(ran.status == Some(0), "{}: {}", program.name, ran.stderr);
+        Ok(ran.cost.cpu_s)
+    };
+    let (one, two) = (of_size(1)?, of_size(2)?);
+    let more = (RUN_S - one) / (two - one).max(RUN_S / f64::from(SIZE_MAX));
+    Ok((1.0 + more.max(0.0)).ceil().min(f64::from(SIZE_MAX)) as u32)
 }
 
 /// As `tiercel plan` writes them, for sites of no program.
