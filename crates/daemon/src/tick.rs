@@ -129,9 +129,7 @@ impl Daemon {
             if sample.kind == AccessKind::Dirtied {
                 continue;
             }
-            let site = self.ledger.site_at(sample.pid, sample.addr);
-            self.ledger.sample(sample);
-            if let Some(site) = site
+            if let Some(site) = self.ledger.sample(sample)
                 && let Some(number) = self.numbers.get(&sample.pid)
                 && let Some(client) = self.clients.get_mut(number)
             {

@@ -10,19 +10,19 @@ use crate::row::{FRESH, Stamp};
 impl Ledger {
     /// Adds one observed access to the extent it hit. It counts in the open interval whatever its
     /// own time says: a sampler's buffer is drained at every tick. [`AccessKind::Dirtied`] is no
-    /// access and is not to be told.
-    pub fn sample(&mut self, sample: &Sample) {
+    /// access and is not to be told. Answers the site of the object it hit.
+    pub fn sample(&mut self, sample: &Sample) -> Option<u32> {
         self.counts.samples += 1;
         self.counts.sampled_accesses += u64::from(sample.weight);
         self.counts.samples_with_latency += u64::from(sample.latency_ns.is_some());
         let Some(slot) = self.slot(sample.pid) else {
             self.counts.samples_of_unknown_processes += 1;
-            return;
+            return None;
         };
         let found = self.process(slot).index.at_or_below(sample.addr);
         let Some(mut number) = found.filter(|n| sample.addr < self.rows[*n].end()) else {
             self.counts.samples_outside += 1;
-            return;
+            return None;
         };
         if self.rows[number].has(FRESH) {
             number = self.hit_fresh(slot, number, sample.addr);
@@ -31,6 +31,7 @@ impl Ledger {
         }
         self.count_served(number, sample);
         self.add(number, sample);
+        Some(self.rows[number].site)
     }
 
     /// A fresh object is one row: a large one is split now, so that its extents differ from the
