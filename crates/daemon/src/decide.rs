@@ -35,7 +35,12 @@ impl Daemon {
             is_modelled: self.hands.keeps_books(),
             ..std::mem::take(&mut self.pace.undecided)
         };
-        let budgets = Budgets { left_bytes: self.left_bytes(), ..Budgets::fast(self.config.fast) };
+        self.judge_plan();
+        let budgets = Budgets {
+            left_bytes: self.left_bytes(),
+            placed: self.placed(),
+            ..Budgets::fast(self.config.fast)
+        };
         let decision = self.policy.tick(&self.ledger, &self.machine, &budgets, &interval);
         self.summary.spent.policy_ns += cpu::since_ns(began_ns);
         self.carry_out(decision);
@@ -64,8 +69,10 @@ impl Daemon {
         self.summary.benefit.extend(decision.judged);
         self.summary.decisions += u64::from(decision.summary.is_some());
         self.summary.trigger = decision.trigger;
-        for plan in &decision.births {
-            self.plan_births(plan);
+        if self.planned.as_ref().is_some_and(|planned| !planned.is_given_up()) {
+            self.refill(); // births are the plan's affair, in the room that is left
+        } else {
+            decision.births.iter().for_each(|plan| self.plan_births(plan));
         }
         if !decision.moves.is_empty() {
             self.give_moves(decision.moves, None);

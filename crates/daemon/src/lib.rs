@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapt;
 mod answer;
 mod choice;
 mod client;

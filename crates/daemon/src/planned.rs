@@ -8,6 +8,7 @@
 //! tick           what is left of the budget -> session (the policy decides only with `adapt`)
 //! ```
 
+use crate::adapt::Promise;
 use crate::client::Client;
 use crate::cuts::{move_of, parts_of};
 use crate::daemon::Daemon;
@@ -53,7 +54,7 @@ const NOBODY: PlanRow = PlanRow {
 pub struct PlanChoice {
     /// What to do. Shared: a large plan takes milliseconds to copy, and to give back.
     pub plan: Arc<Plan>,
-    /// The policy may correct it.
+    /// The policy decides about what it does not know, and takes over when it is not kept.
     pub adapt: bool,
 }
 
@@ -83,7 +84,7 @@ pub struct PlanSummary {
     pub early_bytes: u64,
     /// What of it does not match the machine.
     pub remarks: Vec<String>,
-    /// The policy corrects it.
+    /// The policy decides about what it does not know, and about all once it is given up.
     pub adapt: bool,
 }
 
@@ -107,6 +108,9 @@ pub(crate) struct Planned {
     /// Moves for next phases, by client.
     pub(crate) ahead: Vec<Ahead>,
     pub(crate) early_bytes: u64,
+    pub(crate) promise: Promise,
+    /// Why it holds no longer.
+    given_up: Option<String>,
 }
 
 impl Planned {
@@ -123,11 +127,32 @@ impl Planned {
             phases_moved: 0,
             ahead: Vec::new(),
             early_bytes: 0,
+            promise: Promise::new(choice.plan.expected.time.and_then(|time| time.fast_share)),
+            given_up: None,
             fit,
             choice,
         };
         planned.index_rows();
         planned
+    }
+
+    /// True when it places the objects of a site.
+    pub(crate) fn knows(&self, site: u64) -> bool {
+        self.hashes.contains_key(&site)
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.is_some()
+    }
+
+    /// From now on it places nothing and moves nothing. What was met stays counted.
+    pub(crate) fn give_up(&mut self, why: String) {
+        self.given_up = Some(why);
+        self.rows.clear();
+        let remarks = std::mem::take(&mut self.fit.remarks);
+        self.fit = Fit::default();
+        self.fit.remarks = remarks;
+        self.ahead.clear();
     }
 
     /// The phase that is to follow one.
@@ -212,7 +237,7 @@ impl Planned {
             phases_moved: self.phases_moved,
             phases_lost: 0,
             early_bytes: self.early_bytes,
-            remarks: self.fit.remarks.clone(),
+            remarks: self.fit.remarks.iter().chain(&self.given_up).cloned().collect(),
             adapt: self.choice.adapt,
         }
     }
@@ -236,8 +261,8 @@ impl Daemon {
         session.set_stops(&planned.fit.stops, PHASE_WAIT_MS);
     }
 
-    /// Tells every client that the plan has more rows.
-    fn tell_plan(&mut self) {
+    /// Tells every client that the plan has other rows.
+    pub(crate) fn tell_plan(&mut self) {
         let Some(planned) = &self.planned else { return };
         for client in self.clients.values_mut() {
             if let Err(error) = planned.tell(&mut client.session) {
@@ -326,7 +351,7 @@ impl Daemon {
 
     /// Sets what may still be born in the fast memory to what the budget leaves.
     pub(crate) fn refill(&self) {
-        if self.planned.as_ref().is_none_or(|planned| planned.choice.adapt) {
+        if self.planned.as_ref().is_none_or(Planned::is_given_up) {
             return;
         }
         let used: u64 = self.clients.values().map(|client| self.fast_bytes_of(client)).sum();

@@ -148,6 +148,11 @@ impl ClientUses {
         }
     }
 
+    /// Number and hash of every site that was learned.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.known.iter().map(|(number, known)| (*number, known.hash))
+    }
+
     /// Hash and stack of a site that was learned.
     pub(crate) fn site(&self, number: u32) -> Option<(u64, &[SiteFrame])> {
         self.known.get(&number).map(|known| (known.hash, &*known.frames))

@@ -121,6 +121,7 @@ impl Daemon {
         self.summary.samples.lost += drained.lost;
         self.summary.samples.throttled += drained.throttled;
         self.summary.samples.blind += drained.blind;
+        let on_paper = self.hands.keeps_books();
         for sample in &self.samples {
             if let Some(recording) = &mut self.recording {
                 recording.sampled(sample);
@@ -129,11 +130,14 @@ impl Daemon {
             if sample.kind == AccessKind::Dirtied {
                 continue;
             }
-            if let Some(site) = self.ledger.sample(sample)
-                && let Some(number) = self.numbers.get(&sample.pid)
+            let Some(hit) = self.ledger.sample(sample) else { continue };
+            if let Some(number) = self.numbers.get(&sample.pid)
                 && let Some(client) = self.clients.get_mut(number)
             {
-                client.uses.sampled(site, sample);
+                client.uses.sampled(hit.site, sample);
+            }
+            if let Some(planned) = &mut self.planned {
+                planned.promise.hit(sample, &hit, &self.fast, on_paper);
             }
         }
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);

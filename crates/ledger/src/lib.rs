@@ -39,3 +39,4 @@ pub use news::{Event, News};
 pub use placement::UNLOCATED_MAX;
 pub use prior::SITES_MAX;
 pub use process::{CUTS_MAX, TOMBSTONES_MAX};
+pub use samples::Hit;

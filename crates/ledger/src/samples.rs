@@ -2,16 +2,26 @@
 //! In: [`Sample`]s. Out: averages per extent (MAT Eq. 1), and counts of what hit nothing.
 //! Knows nothing of where samples come from.
 
+use tiercel_machine::NodeId;
 use tiercel_wire::{AccessKind, Sample};
 
 use crate::ledger::Ledger;
 use crate::row::{FRESH, Stamp};
 
+/// What a sampled access hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Index into the process's site table, 0 = unknown.
+    pub site: u32,
+    /// The node its extent lies on; `None` when it is on several, or nobody looked.
+    pub home: Option<NodeId>,
+}
+
 impl Ledger {
     /// Adds one observed access to the extent it hit. It counts in the open interval whatever its
     /// own time says: a sampler's buffer is drained at every tick. [`AccessKind::Dirtied`] is no
-    /// access and is not to be told. Answers the site of the object it hit.
-    pub fn sample(&mut self, sample: &Sample) -> Option<u32> {
+    /// access and is not to be told. Answers what it hit.
+    pub fn sample(&mut self, sample: &Sample) -> Option<Hit> {
         self.counts.samples += 1;
         self.counts.sampled_accesses += u64::from(sample.weight);
         self.counts.samples_with_latency += u64::from(sample.latency_ns.is_some());
@@ -31,7 +41,7 @@ impl Ledger {
         }
         self.count_served(number, sample);
         self.add(number, sample);
-        Some(self.rows[number].site)
+        Some(Hit { site: self.rows[number].site, home: self.home(number) })
     }
 
     /// A fresh object is one row: a large one is split now, so that its extents differ from the

@@ -34,9 +34,7 @@ impl Ledger {
     /// A sample hit a row: its node served it, the one the sample names or the one the row lies on.
     pub(crate) fn count_served(&mut self, number: u32, sample: &Sample) {
         let Some(latency_ns) = sample.latency_ns else { return };
-        let [(node, bytes), (_, second)] = self.rows[number].homes.map(Home::get);
-        let lies_on = (bytes > 0 && second == 0).then_some(node);
-        let Some(node) = sample.node.map(NodeId).or(lies_on) else { return };
+        let Some(node) = sample.node.map(NodeId).or(self.home(number)) else { return };
         if self.served.len() >= NODES_MAX && !self.served.contains_key(&node) {
             return;
         }
@@ -44,6 +42,12 @@ impl Ledger {
         served.samples += 1.0;
         served.accesses += sample.weight as f32;
         served.latency_ns += sample.weight as f32 * latency_ns as f32;
+    }
+
+    /// The node all of a row lies on, as far as somebody looked.
+    pub(crate) fn home(&self, number: u32) -> Option<NodeId> {
+        let [(node, bytes), (_, second)] = self.rows[number].homes.map(Home::get);
+        (bytes > 0 && second == 0).then_some(node)
     }
 
     /// So many intervals ended.

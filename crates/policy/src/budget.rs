@@ -1,7 +1,7 @@
 //! How many bytes of each tier groups of processes may hold.
 //! In: TOML or a word on the command line. Out: [`Budgets`]. Knows nothing of what is held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -17,6 +17,9 @@ pub struct Budgets {
     /// Bytes that nodes have left for whoever comes, where somebody looked: no limit holds more
     /// than these and what is there already.
     pub left_bytes: BTreeMap<NodeId, u64>,
+    /// Sites, by process and number, whose objects somebody else places: they take room where they
+    /// are, and are not moved.
+    pub placed: HashSet<(u32, u32)>,
 }
 
 /// Processes that share one budget.
@@ -75,6 +78,7 @@ impl Budgets {
                 outside_bytes: Vec::new(),
             }],
             left_bytes: BTreeMap::new(),
+            placed: HashSet::new(),
         }
     }
 }

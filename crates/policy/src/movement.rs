@@ -37,12 +37,13 @@ const ASSUMED_BYTES: f64 = (1u64 << 20) as f64;
 const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
 
 /// A group's tiers, what may lie in them and what does. `room` is the share of `limits` that an
-/// assignment fills; bytes.
+/// assignment fills, `placed` the part of `used` that somebody else places; bytes.
 pub(crate) struct Books {
     pub(crate) tiers: Tiers,
     pub(crate) limits: Vec<u64>,
     pub(crate) room: Vec<u64>,
     pub(crate) used: Vec<u64>,
+    pub(crate) placed: Vec<u64>,
 }
 
 impl Books {
@@ -50,6 +51,12 @@ impl Books {
     pub(crate) fn holds_too_much(&self) -> bool {
         let mut tiers = self.used.iter().zip(&self.limits).take(usize::from(self.tiers.last()));
         tiers.any(|(used, limit)| used > limit)
+    }
+
+    /// What is left for candidates.
+    pub(crate) fn fillable(&self) -> Vec<u64> {
+        let each = self.room.iter().zip(&self.placed);
+        each.map(|(room, placed)| room.saturating_sub(*placed)).collect()
     }
 
     /// Whether a tier takes so many bytes more. The last one always does.

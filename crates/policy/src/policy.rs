@@ -193,11 +193,12 @@ impl Policy {
         }
         self.note_peaks(ledger, budgets);
         let members = members(ledger, budgets);
-        let books = self.books(ledger, machine, budgets, &members);
-        let (mut lists, _) = self.candidates(ledger, &members, &books, &mut Seen::default());
+        let mut books = self.books(ledger, machine, budgets, &members);
+        let mut seen = Seen::default();
+        let (mut lists, _) = self.candidates(ledger, budgets, &members, &mut books, &mut seen);
         let mut best = Vec::new();
         for (books, list) in books.iter().zip(&mut lists) {
-            let end = assign(list, &books.room)[0];
+            let end = assign(list, &books.fillable())[0];
             best.extend(list[..end].iter().map(Candidate::id));
         }
         best
@@ -238,7 +239,8 @@ impl Policy {
                     *limit = left.map_or(*limit, |left| (*limit).min(used.saturating_add(left)));
                 }
                 let room = limits.iter().map(|limit| self.room(*limit)).collect();
-                Books { tiers, limits, room, used }
+                let placed = vec![0; used.len()];
+                Books { tiers, limits, room, used, placed }
             })
             .collect()
     }
@@ -302,7 +304,7 @@ impl Policy {
     ) {
         let mut seen = Seen::default();
         self.forecast.observe(ledger);
-        let (mut lists, beliefs) = self.candidates(ledger, members, books, &mut seen);
+        let (mut lists, beliefs) = self.candidates(ledger, budgets, members, books, &mut seen);
         if leave != Leave::Nothing {
             self.note_beliefs(ledger, &beliefs, &lists);
         }
@@ -315,8 +317,9 @@ impl Policy {
         let mut moves = Vec::new();
         for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
             self.report_group(group, books, decision);
-            let ends = assign(list, &books.room);
-            let canary = Canary::new(leave, &books.room);
+            let room = books.fillable();
+            let ends = assign(list, &room);
+            let canary = Canary::new(leave, &room);
             let mut planner = Planner {
                 ledger,
                 beliefs: &beliefs,
@@ -342,12 +345,14 @@ impl Policy {
     }
 
     /// Every extent of every group, with its priority and the tier it lies in; and what to believe
-    /// of them. MAT's own routines go by what was seen, with no gate in front.
+    /// of them. MAT's own routines go by what was seen, with no gate in front. What somebody else
+    /// places is no candidate, and its room is not to be filled.
     fn candidates(
         &self,
         ledger: &Ledger,
+        budgets: &Budgets,
         members: &[Vec<u32>],
-        books: &[Books],
+        books: &mut [Books],
         seen: &mut Seen,
     ) -> (Vec<Vec<Candidate>>, Beliefs) {
         // Only priorities by cost need all sites' sums before the first extent's.
@@ -379,6 +384,10 @@ impl Policy {
                 seen.unlocated_bytes += bytes;
             }
             let rank = rank.unwrap_or(tiers.last());
+            if budgets.placed.contains(&(extent.pid, extent.site)) {
+                books[group].placed[usize::from(rank)] += bytes;
+                continue;
+            }
             let known = (ledger, &beliefs);
             let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, known);
             seen.not_a_number += u64::from(key.is_none());

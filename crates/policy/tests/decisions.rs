@@ -2,8 +2,6 @@
 //! In: a policy as on the command line, a budget, objects. Out: what would be moved and what not,
 //! and why. Knows nothing of how it is decided.
 
-use std::collections::BTreeMap;
-
 use expect_test::expect;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Outcome, Reason};
@@ -380,7 +378,7 @@ fn groups_have_their_own_budgets() {
         outside_bytes: vec![MIB],
     };
     let groups = vec![group("first", PID, 4), group("second", 2, 9)];
-    let budgets = Budgets { groups, left_bytes: BTreeMap::new() };
+    let budgets = Budgets { groups, ..Budgets::fast(Limit::Capacity) };
     let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
     let decision = policy("apb", "none").tick(&world.ledger, &machine, &budgets, &world.last);
     // 90% of 4 - 1 MiB hold b; 90% of 9 - 1 hold all of the second's.
@@ -407,6 +405,27 @@ fn a_limit_is_no_more_than_a_node_has_left() {
     let one_for_another = "demote a 0 -> 1\ndemote d 0 -> 1\npromote b 1 -> 0\n\
                            promote c 1 -> 0\nleft 1 (4 MiB): NotNeeded";
     assert_eq!(shown[1], (one_for_another.to_owned(), 0));
+}
+
+#[test]
+fn what_somebody_else_places_stays_and_takes_its_room() {
+    let mut world = World::new("b:4@1:100 c:4@1:1000");
+    let (addr, bytes, site, time_ms) = (0x8000_0000, 4 * MIB, 5, 0);
+    let (version, arena, flags) = (Version { carve: 9, generation: 0 }, None, Flags(0));
+    world.ledger.apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ms });
+    world.tick();
+    world.ledger.set_residency(Range { pid: PID, addr, bytes }, &[(NodeId(0), bytes)], 0);
+    let machine = machine(&[(1000, 100.0), (1000, 300.0)]);
+    let mut budgets = Budgets::fast(Limit::Bytes(9 * MIB));
+    let moved = |budgets: &Budgets| -> Vec<(u64, NodeId)> {
+        let decision = policy("apb", "none").tick(&world.ledger, &machine, budgets, &world.last);
+        decision.moves.iter().map(|m| (m.addr, m.to)).collect()
+    };
+    // 90% of 9 MiB hold the two that are hot, or one of them beside what is cold and stays.
+    let (b, c) = (world.addr("b"), world.addr("c"));
+    assert_eq!(moved(&budgets), [(addr, NodeId(1)), (c, NodeId(0)), (b, NodeId(0))]);
+    budgets.placed.insert((PID, site));
+    assert_eq!(moved(&budgets), [(c, NodeId(0))]);
 }
 
 #[test]

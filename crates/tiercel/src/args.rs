@@ -175,7 +175,8 @@ pub struct RunArgs {
     /// Let objects be born and moved as this plan says
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Let the online policy correct the plan
+    /// Let the online policy decide about what the plan does not know, and about everything once
+    /// the plan does not do what it promised
     #[arg(long, requires = "plan")]
     pub adapt: bool,
     /// Rows of the summary's table

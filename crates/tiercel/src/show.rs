@@ -253,7 +253,7 @@ fn planned(out: &mut String, plan: &PlanSummary) {
         plan.sites,
         short_bytes(plan.planned_bytes),
         short_bytes(plan.unplanned_bytes),
-        if plan.adapt { "; the policy corrects it" } else { "" },
+        if plan.adapt { "; the policy decides about the rest" } else { "" },
     );
     if plan.phases_entered + plan.phases_lost > 0 {
         let _ = writeln!(

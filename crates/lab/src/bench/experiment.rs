@@ -299,9 +299,10 @@ impl Experiment {
         Ok(choices)
     }
 
-    /// What all policies of Tiercel begin with. Who does not name a sampler has the model's: a
-    /// timed guest that cannot give it fails, and measures no other's view in silence.
-    fn common(&self) -> Table {
+    /// What all policies of Tiercel begin with, and recordings for plans have. Who does not name a
+    /// sampler has the model's: a timed guest that cannot give it fails, and measures no other's
+    /// view in silence.
+    pub fn common(&self) -> Table {
         let mut common = self.config.clone();
         if self.timed {
             common.entry("sampler").or_insert_with(|| "emulator".into());

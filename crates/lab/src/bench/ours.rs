@@ -26,9 +26,13 @@ impl Agent {
     /// What a run needs before it begins: its configuration, and its plan.
     pub(super) fn prepare(&self, spec: &Spec) -> Result<()> {
         let Some(config) = spec.method.config() else { return Ok(()) };
-        fs::write(self.configuration(), config).context("cannot write Tiercel's configuration")?;
-        let Method::Planned { plan, .. } = &spec.method else { return Ok(()) };
-        let profile = self.profile(spec, config)?;
+        let configure = |config: &str| {
+            fs::write(self.configuration(), config).context("cannot write Tiercel's configuration")
+        };
+        let Method::Planned { plan, recorded, .. } = &spec.method else { return configure(config) };
+        configure(recorded)?;
+        let profile = self.profile(spec, recorded)?;
+        configure(config)?;
         let mut words = vec!["plan".to_owned(), path_text(&profile)];
         words.extend(["--output".to_owned(), path_text(&self.plan())]);
         let fast = spec.fast_bytes.map_or("all".to_owned(), |bytes| format!("{bytes}B"));
@@ -72,9 +76,9 @@ impl Agent {
         let mut summary = value["summary"].take();
         summary["remarks"] = value["remarks"].take();
         summary["sites"] = sites(&value["sites"]);
-        if let Method::Planned { config, .. } = &spec.method {
+        if let Method::Planned { recorded, .. } = &spec.method {
             summary["planned"] = planned(&fs::read_to_string(self.plan()).context("the plan")?)?;
-            summary["planned"]["profile"] = profile_name(&spec.command, config).into();
+            summary["planned"]["profile"] = profile_name(&spec.command, recorded).into();
         }
         Ok(summary)
     }

@@ -240,7 +240,11 @@ impl Run {
             None => {
                 let config = self.choice.config_text();
                 match self.choice.plan.clone() {
-                    Some(plan) => Method::Planned { config, plan },
+                    Some(plan) => {
+                        let recorded = toml::to_string(&experiment.common());
+                        let recorded = recorded.expect("a table from TOML is TOML");
+                        Method::Planned { config, recorded, plan }
+                    }
                     None => Method::Tiercel(config),
                 }
             }

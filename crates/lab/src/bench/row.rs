@@ -49,8 +49,11 @@ pub enum Method {
     Tiercel(String),
     /// The same by a plan, made of a recorded run with these arguments of `tiercel plan`.
     Planned {
-        /// Configuration of recording and of the run, TOML.
+        /// Configuration of the run, TOML.
         config: String,
+        /// Configuration of recording, the same for all plans of an experiment: a run samples less
+        /// where that costs it time.
+        recorded: String,
         /// Words.
         plan: Vec<String>,
     },

@@ -38,7 +38,8 @@ pub fn check_plan(plan: &Plan) -> Result<(), String> {
         plan.expected.gap.unwrap_or(0.0),
     ];
     let time = plan.expected.time.unwrap_or_default();
-    let time = [time.slowdown, time.error, time.all_slow, time.rest_ns];
+    let fast_share = time.fast_share.unwrap_or(0.0);
+    let time = [time.slowdown, time.error, time.all_slow, time.rest_ns, fast_share];
     if !figures.iter().chain(&time).all(|figure| figure.is_finite()) {
         return Err("an expected figure is no number".to_owned());
     }

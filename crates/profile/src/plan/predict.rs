@@ -64,6 +64,9 @@ pub struct Prediction {
     pub all_slow: f64,
     /// Time no placement changes, nanoseconds.
     pub rest_ns: f64,
+    /// Share of the accesses that the fastest memory is to serve; absent where none were seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fast_share: Option<f64>,
 }
 
 /// What a plan is expected to do on a machine: the one it was made for.
@@ -122,6 +125,7 @@ pub(super) fn predict_of(
         error: unsure * (planned_ns - fast_ns).max(0.0) / fast_ns,
         all_slow: slow_ns / fast_ns,
         rest_ns,
+        fast_share: (reckoned.accesses > 0.0).then(|| reckoned.fast / reckoned.accesses),
     }
 }
 
@@ -130,6 +134,9 @@ pub(super) fn predict_of(
 struct Reckoned {
     cases_ns: [f64; CASES],
     rest_ns: f64,
+    /// Accesses, and those of them that the fastest memory serves as planned.
+    accesses: f64,
+    fast: f64,
 }
 
 /// What each memory has to do in a lap.
@@ -154,6 +161,7 @@ struct Recorded {
 /// Of the accesses to one object in a stretch.
 #[derive(Clone, Copy, Default)]
 struct Row {
+    accesses: f64,
     /// How long they were waited for in the recorded run, nanoseconds.
     recorded_ns: f64,
     /// How often.
@@ -211,6 +219,8 @@ impl<'a> Scene<'a> {
                 let (row, object) = (&rows[*at], stretch.accesses[*at].object as usize);
                 let parts = parts_of(object, stretch.phase as usize, extents);
                 waits.count += share * row.waits;
+                sum.accesses += share * row.accesses;
+                sum.fast += share * row.accesses * parts[0];
                 recorded.waits_ns += share * row.recorded_ns / threads;
                 for (memory, planned) in parts.iter().enumerate().take(last + 1) {
                     waits.all_in_ns[memory] += share * row.core_ns[memory];
@@ -259,8 +269,9 @@ impl<'a> Scene<'a> {
         let weight = self.profile.weight_of(self.profile.run_of(object));
         let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
         let (recorded_ns, loaded) = self.recorded_ns(access, &one);
-        let mut row =
-            Row { recorded_ns, waits: waits_of(&one), blocks: blocks_of(&one), ..Row::default() };
+        let accesses = one.reads + one.writes;
+        let (waits, blocks) = (waits_of(&one), blocks_of(&one));
+        let mut row = Row { accesses, recorded_ns, waits, blocks, ..Row::default() };
         for (at, memory) in self.memories.iter().enumerate() {
             let asked = demand(&one, memory);
             let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
