@@ -148,19 +148,13 @@ pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
 /// ending `tiercel run` takes is counted of a program that does nothing, and told apart: it is
 /// the same for a program of a second and of a day.
 pub fn planned_rows() -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    let mut start = None;
-    for (name, counts) in counted(false, [&START].into_iter().chain(PROGRAMS), PLAN_WAYS)? {
-        let Some(counts) = counts else {
-            rows.push(not_counted(name));
-            continue;
-        };
-        match &start {
-            None => {
-                rows.extend(starts(&counts.ways));
-                start = Some(counts.ways);
-            }
-            Some(start) => rows.extend(beyond_start(name, start, &counts)),
+    let start = counted(false, [&START].into_iter(), PLAN_WAYS)?.into_iter().find_map(|one| one.1);
+    let Counts { ways: start, .. } = start.context("starting could not be counted")?;
+    let mut rows = starts(&start);
+    for (name, counts) in counted(false, PROGRAMS.iter(), PLAN_WAYS)? {
+        match counts {
+            Some(counts) => rows.extend(beyond_start(name, &start, &counts)),
+            None => rows.push(not_counted(name)),
         }
     }
     let of_all = rows.iter().filter(|row| row.name.ends_with(BEYOND_START));
@@ -186,15 +180,15 @@ fn starts(counts: &[u64]) -> Vec<Row> {
 /// A program under the plan, whole and without what starting and ending its commands takes.
 fn beyond_start(name: &str, start: &[u64], counts: &Counts) -> Vec<Row> {
     let billions = |count: u64| count as f64 / 1e9;
-    let of = |index: usize| (start[index] - start[0].min(start[index])) * counts.commands;
     let last = PLAN_WAYS.len() - 1;
     let (plain, planned) = (counts.ways[0], counts.ways[last]);
-    let apart = planned.saturating_sub(of(last));
-    let whole = format!("{name}, planned, whole, instructions");
-    let whole =
-        PLANNED_LIMITS.over_plain(whole, billions(planned), billions(plain), None, "billion");
-    let name = format!("{name}{BEYOND_START}");
-    let apart = PLANNED_LIMITS.over_plain(name, billions(apart), billions(plain), None, "billion");
+    let starting = start[last].saturating_sub(start[0]) * counts.commands;
+    let row = |suffix: &str, count: u64| {
+        let (name, plain) = (format!("{name}{suffix}"), billions(plain));
+        PLANNED_LIMITS.over_plain(name, billions(count), plain, None, "billion")
+    };
+    let whole = row(", planned, whole, instructions", planned);
+    let apart = row(BEYOND_START, planned.saturating_sub(starting));
     vec![Row { limit: None, holds: true, ..whole }, apart]
 }
 
