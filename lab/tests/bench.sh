@@ -17,7 +17,8 @@ JSON
 figure() { sed -n "$1p" events | sed "s/.*\"$2\":\([0-9]*\).*/\1/"; }
 
 tiercel='{"tiercel":"sampler = \"none\"\n"}'
-planned='{"planned":{"config":"sampler = \"none\"\n","plan":["--strategy","fcfs"]}}'
+config='"sampler = \"none\"\n"'
+planned="{\"planned\":{\"config\":$config,\"recorded\":$config,\"plan\":[\"--strategy\",\"fcfs\"]}}"
 {
     echo "["
     spec first '"kernel"' 8388608 200k
