@@ -12,7 +12,7 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 
 use crate::bench::Row;
-use crate::bench_overhead::{LIMITS, PLANNED_LIMITS, PLANNED_SITES, idle_plan};
+use crate::bench_overhead::{LIMITS, Limits, PLANNED_LIMITS, PLANNED_SITES, idle_plan};
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 
@@ -123,10 +123,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         rows.push(look_ups(name, &counts));
     }
     rows.extend(means(WAYS, &rows));
-    let ratios: Vec<f64> = of_look_ups(&rows).filter_map(|row| row.ratio).collect();
-    if !ratios.is_empty() {
-        rows.push(PLANNED_LIMITS.mean(&format!("mean{LOOK_UPS}"), &ratios));
-    }
+    rows.extend(mean_of(&rows, LOOK_UPS, &PLANNED_LIMITS));
     Ok(rows)
 }
 
@@ -148,20 +145,18 @@ pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
 /// ending `tiercel run` takes is counted of a program that does nothing, and told apart: it is
 /// the same for a program of a second and of a day.
 pub fn planned_rows() -> Result<Vec<Row>> {
-    let start = counted(false, [&START].into_iter(), PLAN_WAYS)?.into_iter().find_map(|one| one.1);
+    let programs = [&START].into_iter().chain(PROGRAMS);
+    let mut counted = counted(false, programs, PLAN_WAYS)?.into_iter();
+    let start = counted.next().and_then(|(_, counts)| counts);
     let Counts { ways: start, .. } = start.context("starting could not be counted")?;
     let mut rows = starts(&start);
-    for (name, counts) in counted(false, PROGRAMS.iter(), PLAN_WAYS)? {
+    for (name, counts) in counted {
         match counts {
             Some(counts) => rows.extend(beyond_start(name, &start, &counts)),
             None => rows.push(not_counted(name)),
         }
     }
-    let of_all = rows.iter().filter(|row| row.name.ends_with(BEYOND_START));
-    let ratios: Vec<f64> = of_all.filter_map(|row| row.ratio).collect();
-    if !ratios.is_empty() {
-        rows.push(PLANNED_LIMITS.mean(&format!("mean{BEYOND_START}"), &ratios));
-    }
+    rows.extend(mean_of(&rows, BEYOND_START, &PLANNED_LIMITS));
     Ok(rows)
 }
 
@@ -243,21 +238,19 @@ fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<Row> {
 
 /// A mean of each way but the plain one.
 fn means(ways: &[Way], rows: &[Row]) -> Vec<Row> {
-    let mean = |(way, _): &Way| {
-        let suffix = format!(", {way}, instructions");
-        let of_way = rows.iter().filter(|row| row.name.ends_with(&suffix));
-        let ratios: Vec<f64> = of_way.filter_map(|row| row.ratio).collect();
-        (!ratios.is_empty()).then(|| LIMITS.mean(&format!("mean{suffix}"), &ratios))
-    };
+    let mean = |(way, _): &Way| mean_of(rows, &format!(", {way}, instructions"), &LIMITS);
     ways.iter().skip(1).filter_map(mean).collect()
+}
+
+/// The mean of the rows whose names end so, if there are any.
+fn mean_of(rows: &[Row], suffix: &str, limits: &Limits) -> Option<Row> {
+    let of_all = rows.iter().filter(|row| row.name.ends_with(suffix));
+    let ratios: Vec<f64> = of_all.filter_map(|row| row.ratio).collect();
+    (!ratios.is_empty()).then(|| limits.mean(&format!("mean{suffix}"), &ratios))
 }
 
 /// How rows of [`look_ups`] end.
 const LOOK_UPS: &str = ", planned over tracking, instructions";
-
-fn of_look_ups(rows: &[Row]) -> impl Iterator<Item = &Row> {
-    rows.iter().filter(|row| row.name.ends_with(LOOK_UPS))
-}
 
 /// The planned way over the one that tracks only.
 fn look_ups(name: &str, counts: &[u64]) -> Row {
@@ -310,9 +303,10 @@ fn by_way(stats: &Stats, ways: usize) -> Result<Counts> {
 /// Details end at once: instructions are counted all the same, and ten times faster.
 fn script(counted: &Counted, ways: &[Way]) -> String {
     let Counted { name, size, .. } = counted;
-    let run = match *name {
-        _ if *name == START.name => "bash -c '$HOST sleep 0'".to_owned(),
-        _ => format!("bash /root/programs/{name}.sh"),
+    let run = if *name == START.name {
+        "bash -c '$HOST sleep 0'".to_owned()
+    } else {
+        format!("bash /root/programs/{name}.sh")
     };
     let mut text = format!("/lab/end\nexport PATH=$PATH:/root/bin SIZE={size}\n");
     for (way, words) in ways {

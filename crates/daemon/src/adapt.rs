@@ -74,9 +74,7 @@ impl Promise {
 impl Daemon {
     /// Sites, by process, whose objects the plan places; the policy decides about the others.
     pub(crate) fn placed(&self) -> HashSet<(u32, u32)> {
-        let Some(planned) = self.planned.as_ref().filter(|planned| !planned.is_given_up()) else {
-            return HashSet::new();
-        };
+        let Some(planned) = self.kept_plan() else { return HashSet::new() };
         let of_client = |client: &Client| {
             let pid = client.pid;
             let known = client.uses.known().filter(|(_, hash)| planned.knows(*hash));
@@ -87,10 +85,10 @@ impl Daemon {
 
     /// Gives the plan up when it does not do what it promised.
     pub(crate) fn judge_plan(&mut self) {
-        let Some(planned) = &mut self.planned else { return };
-        if planned.is_given_up() {
+        if self.kept_plan().is_none() {
             return;
         }
+        let Some(planned) = &mut self.planned else { return };
         let Some((delivered, promised)) = planned.promise.tick() else { return };
         planned.give_up(format!(
             "the plan was given up: {:.0}% of the accesses went to the fastest memory, where it \

@@ -69,7 +69,7 @@ impl Daemon {
         self.summary.benefit.extend(decision.judged);
         self.summary.decisions += u64::from(decision.summary.is_some());
         self.summary.trigger = decision.trigger;
-        if self.planned.as_ref().is_some_and(|planned| !planned.is_given_up()) {
+        if self.kept_plan().is_some() {
             self.refill(); // births are the plan's affair, in the room that is left
         } else {
             decision.births.iter().for_each(|plan| self.plan_births(plan));

@@ -109,8 +109,8 @@ pub(crate) struct Planned {
     pub(crate) ahead: Vec<Ahead>,
     pub(crate) early_bytes: u64,
     pub(crate) promise: Promise,
-    /// Why it holds no longer.
-    given_up: Option<String>,
+    /// It holds no longer; its remarks say why.
+    given_up: bool,
 }
 
 impl Planned {
@@ -128,7 +128,7 @@ impl Planned {
             ahead: Vec::new(),
             early_bytes: 0,
             promise: Promise::new(choice.plan.expected.time.and_then(|time| time.fast_share)),
-            given_up: None,
+            given_up: false,
             fit,
             choice,
         };
@@ -141,15 +141,12 @@ impl Planned {
         self.hashes.contains_key(&site)
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up.is_some()
-    }
-
     /// From now on it places nothing and moves nothing. What was met stays counted.
     pub(crate) fn give_up(&mut self, why: String) {
-        self.given_up = Some(why);
+        self.given_up = true;
         self.rows.clear();
-        let remarks = std::mem::take(&mut self.fit.remarks);
+        let mut remarks = std::mem::take(&mut self.fit.remarks);
+        remarks.push(why);
         self.fit = Fit::default();
         self.fit.remarks = remarks;
         self.ahead.clear();
@@ -237,7 +234,7 @@ impl Planned {
             phases_moved: self.phases_moved,
             phases_lost: 0,
             early_bytes: self.early_bytes,
-            remarks: self.fit.remarks.iter().chain(&self.given_up).cloned().collect(),
+            remarks: self.fit.remarks.clone(),
             adapt: self.choice.adapt,
         }
     }
@@ -259,6 +256,11 @@ impl Daemon {
             session.set_small_arena(usize::from(small));
         }
         session.set_stops(&planned.fit.stops, PHASE_WAIT_MS);
+    }
+
+    /// The plan, unless there is none or it was given up.
+    pub(crate) fn kept_plan(&self) -> Option<&Planned> {
+        self.planned.as_ref().filter(|planned| !planned.given_up)
     }
 
     /// Tells every client that the plan has other rows.
@@ -351,7 +353,7 @@ impl Daemon {
 
     /// Sets what may still be born in the fast memory to what the budget leaves.
     pub(crate) fn refill(&self) {
-        if self.planned.as_ref().is_none_or(Planned::is_given_up) {
+        if self.kept_plan().is_none() {
             return;
         }
         let used: u64 = self.clients.values().map(|client| self.fast_bytes_of(client)).sum();

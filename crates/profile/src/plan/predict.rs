@@ -161,6 +161,7 @@ struct Recorded {
 /// Of the accesses to one object in a stretch.
 #[derive(Clone, Copy, Default)]
 struct Row {
+    /// How many.
     accesses: f64,
     /// How long they were waited for in the recorded run, nanoseconds.
     recorded_ns: f64,
