@@ -160,6 +160,9 @@ impl SharedFile {
             .or_else(|_| rustix::fs::memfd_create("tiercel-pool", flags))
             .map_err(refused("memfd_create"))?;
         rustix::fs::ftruncate(&file, bytes).map_err(refused("ftruncate"))?;
+        // A memfd is born with mode 0777: a client of another user could open it once more through
+        // /proc, for reading or as a path, and hold memory that no lease shows.
+        rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(refused("fchmod"))?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(refused("sealing"))?;
         let watch = reopen(&file, OFlags::RDONLY).map_err(refused("opening it once more"))?;
@@ -223,17 +226,27 @@ impl Segment for SharedFile {
     }
 }
 
-/// A read lease is given where nobody may write.
+/// `fcntl(2)`: which signal announces that a lease is to be broken; `libc` does not name it.
+const F_SETSIG: libc::c_int = 10;
+
+/// True when the kernel grants a read lease, which it does only while no writer exists.
+///
+/// The lease lasts for an instant. A client that opens the memory within that instant breaks it,
+/// and the kernel then sends the holder a signal: `SIGIO` by default, which would end this
+/// process. `SIGURG` is ignored unless a handler is installed.
 fn is_unused(watch: &OwnedFd) -> bool {
-    let lease = |kind: libc::c_int| {
-        // SAFETY: sets or removes a lease on a descriptor we own; no memory is passed.
-        unsafe { libc::fcntl(watch.as_raw_fd(), libc::F_SETLEASE, kind) }
+    let control = |operation: libc::c_int, value: libc::c_int| {
+        // SAFETY: changes a descriptor that we own; no memory is passed.
+        unsafe { libc::fcntl(watch.as_raw_fd(), operation, value) }
     };
-    let is_given = lease(libc::F_RDLCK) == 0;
-    if is_given {
-        lease(libc::F_UNLCK);
+    if control(F_SETSIG, libc::SIGURG) != 0 {
+        return false;
     }
-    is_given
+    let is_granted = control(libc::F_SETLEASE, libc::F_RDLCK) == 0;
+    if is_granted {
+        control(libc::F_SETLEASE, libc::F_UNLCK);
+    }
+    is_granted
 }
 
 /// A file description of its own for the same memory.

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{SealFlags, fcntl_get_seals};
+use rustix::fs::{Mode, OFlags, SealFlags, fcntl_get_seals};
 use tiercel_machine::NodeId;
 use tiercel_pool::{Linux, Memory, Owner, PoolError, SEGMENT_UNIT_BYTES, SegmentId, Server, Vpage};
 
@@ -203,4 +204,45 @@ fn a_folder_without_room_or_that_is_none_is_named() {
     let mut gone = Linux { folders: [(NODE, folder.0.join("gone"))].into() };
     let Err(gone) = gone.make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small) else { panic!("no folder") };
     assert!(gone.to_string().contains("gone gives no file"), "{gone}");
+}
+
+/// Opens the memory of `grant` once more, as the client that holds it would.
+fn reopen(grant: &std::os::fd::OwnedFd, flags: OFlags) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let path = format!("/proc/self/fd/{}", grant.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[test]
+fn only_the_pool_s_own_user_can_open_a_segment_again() {
+    let mut server = server(1);
+    let grant = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&grant.fd).unwrap().st_mode);
+    assert_eq!(mode & (Mode::RWXU | Mode::RWXG | Mode::RWXO), Mode::RUSR | Mode::WUSR);
+}
+
+/// The kernel announces a broken lease by `SIGIO` unless it is asked for another signal, and
+/// `SIGIO` ends the process: here, the test.
+#[test]
+fn a_lease_that_a_client_breaks_does_not_end_the_process() {
+    /// Enough to see that the signal is sent and survived.
+    const BROKEN_MIN: u64 = 3;
+    let made = Linux::default().make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    let reader = {
+        let granted = made.segment.lend().unwrap();
+        reopen(&granted, OFlags::RDONLY).unwrap()
+    };
+    let broken = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while broken.load(Ordering::Relaxed) < BROKEN_MIN {
+                let opened = reopen(&reader, OFlags::RDWR | OFlags::NONBLOCK);
+                if opened.is_err_and(|error| error == rustix::io::Errno::AGAIN) {
+                    broken.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        while broken.load(Ordering::Relaxed) < BROKEN_MIN {
+            made.segment.is_let_go();
+        }
+    });
 }
