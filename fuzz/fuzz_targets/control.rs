@@ -4,17 +4,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tiercel_daemon::control;
+use tiercel_daemon::protocol;
 
 fuzz_target!(|line: &[u8]| {
-    match control::parse_request(line) {
+    match protocol::parse_request(line) {
         Ok(request) => {
-            let said = control::request_line(&request);
-            let again = control::parse_request(said.trim_ascii_end()).expect("its own line");
-            assert_eq!(said, control::request_line(&again));
+            let said = protocol::request_line(&request);
+            let again = protocol::parse_request(said.trim_ascii_end()).expect("its own line");
+            assert_eq!(said, protocol::request_line(&again));
         }
         Err(error) => {
-            let answer = control::error_line(&error.to_string());
+            let answer = protocol::error_line(&error.to_string());
             assert_eq!(answer.iter().filter(|byte| **byte == b'\n').count(), 1);
         }
     }

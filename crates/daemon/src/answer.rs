@@ -1,11 +1,11 @@
 //! Answers to what is asked over the control socket.
 //! In: a [`Request`], the daemon's state. Out: a line. Knows nothing of sockets.
 
-use crate::control::{Order, Request, answer_line};
+use crate::clients::sites::{SiteRow, sort};
 use crate::daemon::Daemon;
 use crate::metrics::prometheus;
-use crate::moves::LoggedMove;
-use crate::sites::{SiteRow, sort};
+use crate::moves::log::LoggedMove;
+use crate::net::protocol::{Order, Request, answer_line};
 use crate::summary::Summary;
 use serde::{Deserialize, Serialize};
 

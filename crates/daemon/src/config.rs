@@ -4,13 +4,12 @@
 //! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
 //! worse than none.
 
-use crate::choice::MachineChoice;
-use crate::place::{Access, DAEMON_NAME, usual_directory};
-use crate::planned::PlanChoice;
-use crate::units::Span;
+use crate::net::socket_dir::{Access, DAEMON_NAME, usual_directory};
+use crate::plan::runner::PlanChoice;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use tiercel_machine::{MachineChoice, TimeSpan};
 use tiercel_policy::Limit;
 
 /// Longest configuration file, bytes.
@@ -63,9 +62,9 @@ pub struct Limits {
     /// Most processes at once.
     pub clients_max: usize,
     /// Rings are drained at least this often apart when they fill.
-    pub poll_min: Span,
+    pub poll_min: TimeSpan,
     /// And at most this often apart when they do not.
-    pub poll_max: Span,
+    pub poll_max: TimeSpan,
 }
 
 impl Default for Settings {
@@ -96,7 +95,7 @@ impl Default for Objects {
 
 impl Default for Limits {
     fn default() -> Limits {
-        let ms = |ms| Span(Duration::from_millis(ms));
+        let ms = |ms| TimeSpan(Duration::from_millis(ms));
         // A ring of 4096 records fills in 4 ms at a million records a second and thread, which take
         // a tenth of a CPU to follow; 100 ms are ten wake-ups a second, a few microseconds each.
         Limits { clients_max: 4096, poll_min: ms(4), poll_max: ms(100) }

@@ -6,22 +6,22 @@
 //!                                clock --^             (tick.rs, decide.rs, answer.rs)
 //! ```
 
-use crate::client::Client;
+use crate::clients::client::Client;
+use crate::clients::sites::Sites;
 use crate::config::DaemonConfig;
-use crate::desk::Desk;
 use crate::event::Event;
-use crate::greet::{Arrival, Greeter, Guests};
-use crate::hands::Hands;
-use crate::insider::Hosted;
-use crate::moves::MoveLog;
-use crate::place::{Access, Place, PlaceError};
-use crate::planned::Planned;
-use crate::poller::{Interest, Poller, Token};
+use crate::moves::log::MoveLog;
+use crate::moves::queue::Hands;
+use crate::moves::remote::Hosted;
+use crate::net::control::Desk;
+use crate::net::handshake::{Arrival, Greeter, Guests};
+use crate::net::poller::{Interest, Poller, Token};
+use crate::net::socket_dir::{Access, Place, PlaceError};
+use crate::observe::recording::Recording;
+use crate::observe::sampling::Watch;
+use crate::plan::runner::Planned;
 use crate::pools::{self, Pools};
-use crate::record::Recording;
-use crate::sites::Sites;
 use crate::summary::{Farewell, Summary};
-use crate::watch::Watch;
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::cpu;
 use crate::daemon::Daemon;
-use crate::hands::Job;
+use crate::moves::queue::Job;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::Move;
 use tiercel_machine::{NodeId, Room};
@@ -63,7 +63,7 @@ impl Daemon {
             self.summary.problem(problem.to_string());
         }
         for refused in decision.summary.iter().flat_map(|summary| &summary.refused) {
-            let why = crate::moves::kebab(&refused.why);
+            let why = crate::moves::log::kebab(&refused.why);
             *self.summary.left_bytes.entry(why).or_default() += refused.bytes;
         }
         self.summary.benefit.extend(decision.judged);

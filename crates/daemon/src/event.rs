@@ -1,10 +1,10 @@
 //! Everything that can happen to a daemon, as one closed list.
 //! In: nothing. Out: [`Event`]. Knows nothing of what is done about it.
 
-use crate::control::Request;
-use crate::desk::PeerId;
-use crate::greet::Arrival;
-use crate::hands::Done;
+use crate::moves::queue::Done;
+use crate::net::control::PeerId;
+use crate::net::handshake::Arrival;
+use crate::net::protocol::Request;
 
 /// What happened.
 pub(crate) enum Event {

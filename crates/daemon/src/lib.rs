@@ -6,50 +6,33 @@
 
 #![forbid(unsafe_code)]
 
-mod adapt;
 mod answer;
-mod choice;
-mod client;
+mod clients;
 pub mod config;
-pub mod control;
 mod cpu;
-mod cuts;
 mod daemon;
 mod decide;
-mod desk;
-mod early;
 mod event;
-mod fits;
-mod greet;
-mod hands;
-mod insider;
-mod matcher;
 mod metrics;
 mod moves;
-pub mod place;
-mod planned;
-mod poller;
+mod net;
+mod observe;
+mod plan;
 pub mod pools;
-mod record;
-mod sites;
-mod speeds;
 mod status;
 mod summary;
 pub mod symbols;
 mod tick;
-pub mod units;
-mod watch;
 
 pub use answer::Objects;
-pub use choice::MachineChoice;
+pub use clients::fit::Fits;
+pub use clients::sites::{SITES_MAX, SiteRow, Use};
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::{Daemon, DaemonError, Handle, Parts};
-pub use fits::Fits;
-pub use moves::{LoggedMove, MoveTotals};
-pub use planned::{PlanChoice, PlanSummary};
-pub use record::{NAMED_MAX, name_sites};
-pub use sites::{SITES_MAX, SiteRow, Use};
-pub use speeds::measure;
+pub use moves::log::{LoggedMove, MoveTotals};
+pub use net::{protocol, socket_dir};
+pub use observe::recording::{NAMED_MAX, name_sites};
+pub use plan::runner::{PlanChoice, PlanSummary};
 pub use summary::{
     Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
     Summary,

@@ -1,9 +1,9 @@
 //! Everything a daemon can say of itself in figures: while it runs (`status`) and when it ends.
 //! In: counters. Out: [`Summary`], plain data. Knows nothing of how it is shown.
 
-use crate::greet::Refused;
-use crate::moves::MoveTotals;
-use crate::sites::SiteRow;
+use crate::clients::sites::SiteRow;
+use crate::moves::log::MoveTotals;
+use crate::net::handshake::Refused;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_policy::Judged;
@@ -56,7 +56,7 @@ pub struct Summary {
     pub budget: BudgetState,
     /// What became of the plan, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<crate::planned::PlanSummary>,
+    pub plan: Option<crate::plan::runner::PlanSummary>,
     /// Time spent by us.
     pub spent: Spent,
     /// What did not work, or could not be done, and how often.
@@ -144,7 +144,7 @@ impl Benefit {
     /// Adds what was judged.
     pub fn extend(&mut self, judged: Option<Judged>) {
         let Some(judged) = judged else { return };
-        *self.verdicts.entry(crate::moves::kebab(&judged.verdict)).or_default() += 1;
+        *self.verdicts.entry(crate::moves::log::kebab(&judged.verdict)).or_default() += 1;
         if self.last.len() == JUDGED_MAX {
             self.last.pop_front();
         }

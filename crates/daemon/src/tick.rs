@@ -8,10 +8,10 @@
 //!   Executed          outcomes -> ledger, log; birth budgets -> clients
 //! ```
 
-use crate::client::{Client, LAST_TURNS_MAX};
+use crate::clients::client::{Client, LAST_TURNS_MAX};
 use crate::cpu;
 use crate::daemon::Daemon;
-use crate::hands::{Done, Job};
+use crate::moves::queue::{Done, Job};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tiercel_ledger::Range;

@@ -8,7 +8,7 @@ use stage::{MIB, Stage, born, died, object};
 use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use tiercel_daemon::control::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
+use tiercel_daemon::protocol::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
 use tiercel_daemon::{Fits, Summary};
 use tiercel_policy::Limit;
 use tiercel_wire::client::SessionBuilder;
@@ -118,13 +118,15 @@ fn control_connections_are_bounded_and_the_rest_goes_on() {
     let stage = Stage::new();
     let mut peers: Vec<_> = (0..PEERS_MAX).map(|_| stage.peer()).collect();
     for peer in &mut peers {
-        peer.get_mut().write_all(&tiercel_daemon::control::request_line(&Request::Status)).unwrap();
+        peer.get_mut()
+            .write_all(&tiercel_daemon::protocol::request_line(&Request::Status))
+            .unwrap();
         assert!(stage::line(peer).contains("\"status\""));
     }
     let mut beyond = stage.peer();
     assert_eq!(stage::line(&mut beyond), "");
     // One that asks and never reads is dropped, and costs the others nothing.
-    let ask = tiercel_daemon::control::request_line(&Request::Metrics);
+    let ask = tiercel_daemon::protocol::request_line(&Request::Metrics);
     for _ in 0..100_000 {
         if peers[0].get_mut().write_all(&ask).is_err() {
             break;

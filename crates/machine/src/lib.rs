@@ -6,12 +6,15 @@
 #![forbid(unsafe_code)]
 
 mod builtin;
+mod choice;
 mod curve;
 mod discover;
 mod finding;
 mod kind;
 mod machine;
 mod room;
+mod span;
+mod speeds;
 mod text;
 mod tier;
 mod topo;
@@ -19,14 +22,17 @@ mod units;
 mod zones;
 
 pub use builtin::BUILTIN_NAMES;
+pub use choice::MachineChoice;
 pub use curve::{CurveLine, loaded_latency_ns, peak_gb_s};
 pub use finding::{Finding, Standing};
 pub use machine::{Basis, Energy, Figures, Kind, Link, Machine, Node, NodeId};
 pub use room::Room;
+pub use span::{SpanError, TimeSpan};
+pub use speeds::{CopySpeed, Speeds, StreamSpeed};
 pub use text::{NodeOverride, Overrides};
 pub use tier::{Space, Tier};
 pub use topo::{Topo, TopoNode, TopoSpace, TopoTier};
-pub use units::{CpuList, UnitError, bytes, format_bytes, parse_bytes};
+pub use units::{CpuList, UnitError, bytes, format_bytes, parse_bytes, short_bytes};
 pub use zones::Zone;
 
 /// Something odd that was seen and worked around: the machine is usable, the user should know.

@@ -62,6 +62,18 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{} {name}", bytes >> shift)
 }
 
+/// About three significant digits and a binary unit, for tables: `1.5GiB`.
+pub fn short_bytes(bytes: u64) -> String {
+    const NAMES: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < NAMES.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value.fract() == 0.0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$}{}", NAMES[unit])
+}
+
 /// A set of CPU numbers, sorted and without doubles; text form `0-3,8`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(Vec<u32>);
@@ -208,6 +220,12 @@ mod tests {
         for text in ["", "GiB", "16 GB", "-1", "16384PiB", "1e9", "1..5K", "9999999 PiB"] {
             assert_eq!(parse_bytes(text), Err(UnitError::Size(text.to_owned())), "{text}");
         }
+    }
+
+    #[test]
+    fn short_bytes_has_about_three_digits() {
+        let shown = [0, 1023, 1536, 10_000_000, 3 << 40].map(short_bytes);
+        assert_eq!(shown, ["0B", "1023B", "1.5KiB", "9.5MiB", "3TiB"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! residency. Knows nothing of why a move was asked for. Memory that is not there yet cannot be
 //! steered from here: `mbind` works only inside the process, so birth placement is the runtime's.
 
+mod calibration;
 mod insider;
 mod kernel;
 mod modelled;
@@ -10,6 +11,7 @@ mod own;
 mod support;
 mod syscall;
 
+pub use calibration::measure;
 pub use insider::{Insider, Insiders};
 pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;

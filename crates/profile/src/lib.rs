@@ -19,7 +19,6 @@ mod place;
 pub mod plan;
 mod profile;
 mod recorder;
-mod speeds;
 mod store;
 mod stretches;
 mod table;
@@ -41,7 +40,6 @@ pub use profile::{
     Site,
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
-pub use speeds::{Copied, Speeds, Stream};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
 #[cfg(feature = "forge")]
 pub use store::{forge, read_forged};

@@ -13,9 +13,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tiercel_machine::{Machine, NodeId};
-
-use crate::speeds::Speeds;
+use tiercel_machine::{Machine, NodeId, Speeds};
 
 /// Shortest time slot, nanoseconds, and what every slot length is a power of two of. Loops over a
 /// few megabytes follow one another within a millisecond.

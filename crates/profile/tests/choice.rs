@@ -5,12 +5,12 @@ mod common;
 
 use common::profiles;
 use proptest::prelude::*;
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, StreamSpeed};
 use tiercel_planner::{Copy, Memory, Objective, Options, Strategy as Finds, plan};
 use tiercel_profile::plan::{
     Asked, Basis, Drafted, Pace, Prediction, Unplanned, Wish, draft, plan_of, predict,
 };
-use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site, Stream};
+use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site};
 
 const MIB: u64 = 1 << 20;
 
@@ -88,7 +88,7 @@ fn side_by_side() -> Profile {
     let slow = profile.machine.tiers().last().unwrap().nodes[0];
     // Slow memory takes 64 ns for a line, and the core three fifths of what both together take.
     let lines = (slot_ns as f64 / 0.6 / 64.0) as u64;
-    profile.runs[0].speeds.streams = vec![Stream {
+    profile.runs[0].speeds.streams = vec![StreamSpeed {
         node: slow,
         read_ns_per_byte: 1.0,
         write_ns_per_byte: 1.0,

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::path::Path;
-use tiercel_machine::{Machine, NodeId};
+use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
 use tiercel_planner::{Copy, Objective, Placement, Strategy};
 use tiercel_profile::plan::{
     Asked, Basis, Drafted, Expected, Pace, Plan, PlanFileError, PlanOptions, PlannedClass,
@@ -11,10 +11,7 @@ use tiercel_profile::plan::{
     PlannedProgram, PlannedSite, Prediction, StackKeys, Unplanned, Wish, check_plan, draft, fit,
     peak_bytes, plan_of, predict,
 };
-use tiercel_profile::{
-    Access, Copied, Frame, Name, Object, Phase, Process, Profile, Run, ServedBy, Site, Speeds,
-    Stream,
-};
+use tiercel_profile::{Access, Frame, Name, Object, Phase, Process, Profile, Run, ServedBy, Site};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
 
@@ -150,9 +147,9 @@ fn phases_that_are_worth_it_turn_places_round() {
 fn with_speeds(accesses: u64, stream_ns: f64, move_ns: f64) -> Profile {
     let mut profile = profile(3, accesses);
     let slow = slow(&profile.machine);
-    let moved = |from, to| Copied { from, to, ns_per_byte: move_ns };
+    let moved = |from, to| CopySpeed { from, to, ns_per_byte: move_ns };
     profile.runs[0].speeds = Speeds {
-        streams: vec![Stream {
+        streams: vec![StreamSpeed {
             node: slow,
             read_ns_per_byte: stream_ns,
             write_ns_per_byte: stream_ns,

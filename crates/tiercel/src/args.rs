@@ -5,8 +5,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tiercel_daemon::Capacity;
-use tiercel_daemon::units::Span;
-use tiercel_machine::NodeId;
+use tiercel_machine::{NodeId, TimeSpan};
 use tiercel_policy::{Enforce, Gate, Limit, Prioritise, Trigger};
 
 /// Keeps the data that costs a program the most time in its fastest memory, while it runs.
@@ -123,7 +122,7 @@ pub struct EngineArgs {
     pub gate: Option<Gate>,
     /// Time between two ticks
     #[arg(long, value_name = "TIME")]
-    pub tick: Option<Span>,
+    pub tick: Option<TimeSpan>,
     /// What observes accesses
     #[arg(long, value_name = "KIND")]
     pub sampler: Option<SamplerArg>,
@@ -428,9 +427,9 @@ impl From<SamplerArg> for tiercel_sampler::Kind {
     }
 }
 
-impl From<OrderArg> for tiercel_daemon::control::Order {
-    fn from(arg: OrderArg) -> tiercel_daemon::control::Order {
-        use tiercel_daemon::control::Order;
+impl From<OrderArg> for tiercel_daemon::protocol::Order {
+    fn from(arg: OrderArg) -> tiercel_daemon::protocol::Order {
+        use tiercel_daemon::protocol::Order;
         match arg {
             OrderArg::Heat => Order::Heat,
             OrderArg::Size => Order::Size,

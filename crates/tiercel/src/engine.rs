@@ -5,9 +5,8 @@ use crate::args::{BackingArg, EngineArgs};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::time::Duration;
-use tiercel_daemon::units::Span;
 use tiercel_daemon::{Backing, DaemonConfig, Parts, Settings};
-use tiercel_machine::{BUILTIN_NAMES, Machine};
+use tiercel_machine::{BUILTIN_NAMES, Machine, TimeSpan};
 use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
 use tiercel_profile::RecorderConfig;
@@ -17,7 +16,7 @@ use tiercel_sampler::Kind;
 const USUAL_MODEL: &str = BUILTIN_NAMES[0];
 
 /// How fine a profile knows times: a wake-up takes some 20 us, 0.2% of a CPU at this pace.
-const RECORD_CLOCK: Span = Span(Duration::from_millis(10));
+const RECORD_CLOCK: TimeSpan = TimeSpan(Duration::from_millis(10));
 
 /// How the remark on a missing sampler begins.
 pub const UNOBSERVED: &str = "accesses are not observed";

@@ -8,10 +8,9 @@ use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tiercel_daemon::units::Span;
 use tiercel_lab::cli::{self, GuestOptions, RunOptions};
 use tiercel_lab::{Acceleration, Model, Size, Streams, Times};
-use tiercel_machine::parse_bytes;
+use tiercel_machine::{TimeSpan, parse_bytes};
 
 #[derive(ClapArgs, Debug)]
 pub struct LabArgs {
@@ -77,7 +76,7 @@ struct LabRunArgs {
     guest: GuestArgs,
     /// When the guest counts as hung and is killed
     #[arg(long, value_name = "TIME", default_value = "600s")]
-    timeout: Span,
+    timeout: TimeSpan,
     /// Bring what the program writes to /out back into this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,

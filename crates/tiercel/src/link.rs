@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tiercel_daemon::control::{Request, VERSION, request_line};
-use tiercel_daemon::place::{DAEMON_NAME, control_path, usual_directory};
+use tiercel_daemon::protocol::{Request, VERSION, request_line};
+use tiercel_daemon::socket_dir::{DAEMON_NAME, control_path, usual_directory};
 
 /// A daemon answers within milliseconds; one that does not within this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);

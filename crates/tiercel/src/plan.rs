@@ -10,8 +10,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
-use tiercel_daemon::units::short_bytes;
-use tiercel_machine::Machine;
+use tiercel_machine::{Machine, short_bytes};
 use tiercel_planner::{Objective, Strategy, score_ns};
 use tiercel_policy::Limit;
 use tiercel_profile::plan::{

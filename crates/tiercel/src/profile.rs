@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tiercel_daemon::units::short_bytes;
+use tiercel_machine::short_bytes;
 use tiercel_profile::{
     Diff, Format, Overview, PhaseSums, Profile, Relation, Run, SiteSums, TABLES, diff, merge, read,
     write,

@@ -15,10 +15,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
+use tiercel_daemon::name_sites;
 use tiercel_daemon::symbols::{Symbols, build_id, hex};
-use tiercel_daemon::units::short_bytes;
-use tiercel_daemon::{measure, name_sites};
-use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig, Speeds};
+use tiercel_machine::{Speeds, short_bytes};
+use tiercel_mover::measure;
+use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
+use tiercel_sampler::region;
 
 /// Arguments of the program that are kept, bytes in all: command lines may have 2 MiB.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
@@ -56,7 +58,7 @@ fn start(args: &RecordArgs, output: &Path) -> Result<(Started, Speeds)> {
     let settings = settings(&engine)?;
     let mut engine = recording_engine(&settings, record)?;
     let speeds = match settings.machine.name.as_str() {
-        "" => measure(engine.parts.mover.as_mut(), &engine.parts.machine),
+        "" => region(|| measure(engine.parts.mover.as_mut(), &engine.parts.machine)),
         _ => Speeds::default(), // a description is of another machine
     };
     Ok((host_with_runtime(&args.program, engine)?, speeds))

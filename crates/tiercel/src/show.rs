@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 use tiercel_daemon::symbols::Symbols;
-use tiercel_daemon::units::short_bytes;
 use tiercel_daemon::{Farewell, Fits, PlanSummary, SiteRow, Summary};
-use tiercel_machine::NodeId;
+use tiercel_machine::{NodeId, short_bytes};
 
 /// Sites that are named and merged for a table; naming costs up to a millisecond each.
 const NAMED_MAX: usize = 500;

@@ -21,9 +21,9 @@ use anyhow::{Context, Result, bail};
 use clap::CommandFactory;
 use serde_json::Value;
 use std::io::Write;
-use tiercel_daemon::control::Request;
-use tiercel_daemon::units::short_bytes;
+use tiercel_daemon::protocol::Request;
 use tiercel_daemon::{Settings, Summary};
+use tiercel_machine::short_bytes;
 use tiercel_policy::Verdict;
 
 /// Writes to standard output. A reader that has seen enough (`| head`) is no error.
@@ -36,7 +36,7 @@ pub fn say(text: &str) -> Result<()> {
 
 /// `tiercel why`.
 pub fn why(args: &WhyArgs) -> Result<()> {
-    let limit = args.limit.min(tiercel_daemon::control::ROWS_MAX);
+    let limit = args.limit.min(tiercel_daemon::protocol::ROWS_MAX);
     let request = Request::Moves { limit };
     let mut link = Link::open(args.peer.socket.as_deref())?;
     let moves = link.ask(&request, "moves")?;

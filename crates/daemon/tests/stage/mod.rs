@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
-use tiercel_daemon::control::{Request, request_line};
+use tiercel_daemon::protocol::{Request, request_line};
 use tiercel_daemon::{
     Daemon, DaemonConfig, DaemonError, Farewell, Handle, Parts, Settings, Summary,
 };

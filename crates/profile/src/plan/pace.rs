@@ -7,12 +7,11 @@
 //! the share is taken to be the same: its figures are scaled by how much less was measured here
 //! than the description says.
 
-use tiercel_machine::{Machine, NodeId};
+use tiercel_machine::{Machine, NodeId, Speeds};
 use tiercel_planner::{Copy, LINE_BYTES, MEMORIES_MAX, Memory, Scaling, move_cost_per_byte};
 
 use super::{Basis, PlannedMove};
 use crate::profile::Profile;
-use crate::speeds::Speeds;
 
 /// How fast objects move where nothing was measured, GB/s: `move_pages` took 2.4 to 4.5 us an OS
 /// page in a guest with several nodes.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use tiercel_machine::{Machine, NodeId};
+use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
 use tiercel_profile::{
-    Access, Coarse, Copied, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen,
-    ServedBy, Site, Speeds, Stream,
+    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, ServedBy,
+    Site,
 };
 
 pub fn text() -> impl Strategy<Value = Arc<str>> {
@@ -39,14 +39,14 @@ fn sites() -> impl Strategy<Value = Vec<Site>> {
 
 fn speeds(ns_per_byte: f64) -> Speeds {
     let (from, to) = (NodeId(0), NodeId(2));
-    let stream = Stream {
+    let stream = StreamSpeed {
         node: to,
         read_ns_per_byte: ns_per_byte,
         write_ns_per_byte: 2.0 * ns_per_byte,
         read_line_ns: 80.0 * ns_per_byte,
         write_line_ns: 160.0 * ns_per_byte,
     };
-    Speeds { streams: vec![stream], moves: vec![Copied { from, to, ns_per_byte }] }
+    Speeds { streams: vec![stream], moves: vec![CopySpeed { from, to, ns_per_byte }] }
 }
 
 fn run() -> impl Strategy<Value = Run> {

@@ -13,8 +13,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use tiercel_daemon::Daemon;
-use tiercel_daemon::control::Request;
-use tiercel_daemon::place::{Access, DAEMON_NAME, clients_path, control_path, usual_directory};
+use tiercel_daemon::protocol::Request;
+use tiercel_daemon::socket_dir::{
+    Access, DAEMON_NAME, clients_path, control_path, usual_directory,
+};
 use tiercel_daemon::symbols::Symbols;
 
 /// `tiercel daemon`.

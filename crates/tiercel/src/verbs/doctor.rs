@@ -8,7 +8,7 @@ use crate::table::{Align, Table};
 use anyhow::Result;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tiercel_daemon::place::usual_directory;
+use tiercel_daemon::socket_dir::usual_directory;
 use tiercel_machine::{Finding, Machine, Standing};
 
 /// `tiercel doctor`.

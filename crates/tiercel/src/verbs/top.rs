@@ -15,7 +15,7 @@ use ratatui::widgets::Paragraph;
 use ratatui::{DefaultTerminal, Frame};
 use std::io::IsTerminal;
 use std::time::Duration;
-use tiercel_daemon::control::{Order, ROWS_MAX, Request};
+use tiercel_daemon::protocol::{Order, ROWS_MAX, Request};
 use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::{Objects, Summary};
 
@@ -70,7 +70,7 @@ impl View {
 
     fn heading(&self) -> String {
         let s = &self.summary;
-        let bytes = tiercel_daemon::units::short_bytes;
+        let bytes = tiercel_machine::short_bytes;
         format!(
             "{} processes, {} live in {} extents, {} of {} fast memory used, {} samples by {}{}",
             s.clients.now,

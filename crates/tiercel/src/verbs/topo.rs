@@ -6,8 +6,7 @@ use crate::args::TopoArgs;
 use crate::engine::described;
 use crate::table::{Align, Table};
 use anyhow::Result;
-use tiercel_daemon::units::short_bytes;
-use tiercel_machine::{Machine, Topo, TopoNode};
+use tiercel_machine::{Machine, Topo, TopoNode, short_bytes};
 
 /// `tiercel topo`.
 pub fn topo(args: &TopoArgs) -> Result<()> {

@@ -2,8 +2,8 @@
 //! In: births, samples, live extents by (client, site); clients that leave. Out: [`SiteRow`]s.
 //! Knows nothing of names: rows carry frames.
 
-use crate::control::Order;
-use crate::fits::Fits;
+use crate::clients::fit::Fits;
+use crate::net::protocol::Order;
 use crate::symbols::SiteFrame;
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;

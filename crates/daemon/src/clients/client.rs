@@ -1,9 +1,9 @@
 //! One hosted process as the daemon holds it: its session, its death notice, its counters.
 //! In: an [`Arrival`]. Out: records, resyncs when records were lost. Knows nothing of policies.
 
-use crate::greet::Arrival;
-use crate::sites::{ClientUses, Present};
-use crate::watch::Watch;
+use crate::clients::sites::{ClientUses, Present};
+use crate::net::handshake::Arrival;
+use crate::observe::sampling::Watch;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;

@@ -13,7 +13,7 @@ use tiercel_ledger::Hit;
 use tiercel_machine::NodeId;
 use tiercel_wire::Sample;
 
-use crate::client::Client;
+use crate::clients::client::Client;
 use crate::daemon::Daemon;
 
 /// A plan is given up when less than this part of what it promised comes true.

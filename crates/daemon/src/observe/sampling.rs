@@ -6,7 +6,7 @@
 //! control start thousands of them, observing one costs as much as hosting it, and nothing can be
 //! learned from it in time to move anything.
 
-use crate::client::Client;
+use crate::clients::client::Client;
 use crate::daemon::Daemon;
 use std::os::fd::OwnedFd;
 use std::time::Instant;

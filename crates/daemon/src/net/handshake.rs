@@ -9,7 +9,7 @@
 //!              refused               dropped                                      refused
 //! ```
 
-use crate::poller::{Interest, Poller, Token};
+use crate::net::poller::{Interest, Poller, Token};
 use crate::pools::Question;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{
@@ -286,7 +286,7 @@ fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::{Access, Place};
+    use crate::net::socket_dir::{Access, Place};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     use std::path::Path;
 

@@ -2,9 +2,9 @@
 //! In: the ledger's news, samples, clients that come and go. Out: a [`Profile`] without names of
 //! functions, which [`name_sites`] finds later. Nothing here happens in a daemon that tiers.
 
-use crate::client::Client;
+use crate::clients::client::Client;
+use crate::clients::sites::ClientUses;
 use crate::daemon::Daemon;
-use crate::sites::ClientUses;
 use crate::summary::Summary;
 use crate::symbols::{SiteFrame, Symbols, hex};
 use std::collections::BTreeMap;

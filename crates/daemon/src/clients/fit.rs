@@ -2,7 +2,7 @@
 //! In: the extents an assignment made now would put there. Out: [`Fits`] per site.
 //! Knows nothing of triggers and gates: this is what deserves, not what is moved.
 
-use crate::client::Client;
+use crate::clients::client::Client;
 use crate::daemon::Daemon;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;

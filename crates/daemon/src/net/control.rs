@@ -2,10 +2,10 @@
 //! In: a listening socket, readiness. Out: parsed requests with the peer that asked.
 //! Knows nothing of what a request means.
 
-use crate::control::{
+use crate::net::poller::{Interest, Poller, Token};
+use crate::net::protocol::{
     ControlError, PEERS_MAX, REQUEST_BYTES_MAX, Request, error_line, parse_request,
 };
-use crate::poller::{Interest, Poller, Token};
 use rustix::net::{SocketFlags, sockopt};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

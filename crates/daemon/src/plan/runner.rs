@@ -8,12 +8,12 @@
 //! tick           what is left of the budget -> session (the policy decides only with `adapt`)
 //! ```
 
-use crate::adapt::Promise;
-use crate::client::Client;
-use crate::cuts::{move_of, parts_of};
+use crate::clients::client::Client;
 use crate::daemon::Daemon;
-use crate::early::Ahead;
-use crate::matcher::Matcher;
+use crate::plan::drift::Promise;
+use crate::plan::prefetch::Ahead;
+use crate::plan::rematch::Matcher;
+use crate::plan::split::{move_of, parts_of};
 use crate::symbols::{SiteFrame, hex};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;

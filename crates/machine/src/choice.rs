@@ -1,11 +1,11 @@
 //! Which machine the user wants: a name, and corrections of what is found or described.
 //! In: `machine = "spr-cxl"`, or a `[machine]` table with `[[machine.node]]` entries.
-//! Out: [`MachineChoice`]. Knows nothing of files; finding the machine is the caller's affair.
+//! Out: [`MachineChoice`]. Knows nothing of files; the caller finds the machine.
 
+use crate::text::{NodeOverride, Overrides};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
-use tiercel_machine::{NodeOverride, Overrides};
 
 /// A machine by name, with what the user knows better.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,7 +3,7 @@
 //! Knows nothing of when anything moves.
 
 use crate::daemon::Daemon;
-use crate::planned::{objects, phase_hash_of, size_class};
+use crate::plan::runner::{objects, phase_hash_of, size_class};
 use std::collections::BTreeSet;
 use tiercel_ledger::movement::{Move, Reason};
 use tiercel_ledger::{Extent, Range};

@@ -9,9 +9,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tiercel_ledger::movement::{Move, Reason};
-use tiercel_machine::{Machine, NodeId};
-use tiercel_mover::Mover;
-use tiercel_profile::{Copied, Speeds, Stream};
+use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
+
+use crate::Mover;
 
 /// Bytes of the block: twice the lab's last cache, so that a second turn finds nothing of the first
 /// in it. Where caches are larger streams look faster than memory is, which plans do not believe.
@@ -28,10 +28,6 @@ const MOVED_MIN: usize = 95;
 
 /// Measures what one thread gets of the machine's tiers. Nothing on one tier, or on paper.
 pub fn measure(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
-    tiercel_sampler::region(|| measured(mover, machine))
-}
-
-fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
     let tiers = machine.tiers();
     let mut nodes = tiers.iter().filter_map(|tier| tier.nodes.first().copied());
     let mut speeds = Speeds::default();
@@ -53,7 +49,7 @@ fn measured(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
         let ways = [(fastest, node, there), (node, fastest, back)];
         let known = ways.into_iter().filter_map(|(from, to, ns)| {
             let ns_per_byte = ns.filter(|ns| *ns > 0.0)?;
-            Some(Copied { from, to, ns_per_byte })
+            Some(CopySpeed { from, to, ns_per_byte })
         });
         speeds.moves.extend(known);
     }
@@ -114,7 +110,7 @@ impl Block {
     /// first leaves nothing of what was before in caches that the block is twice as large as.
     /// (Lines of one number in their groups may have but a part of a cache to themselves, so that
     /// turns over others do not push them out.)
-    fn stream(&mut self, node: NodeId) -> Stream {
+    fn stream(&mut self, node: NodeId) -> StreamSpeed {
         let words = self.words();
         let read = |words: &[u64]| {
             black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
@@ -132,7 +128,7 @@ impl Block {
             black_box(&mut *words);
         });
         read(words);
-        Stream { node, read_ns_per_byte, write_ns_per_byte, read_line_ns, write_line_ns }
+        StreamSpeed { node, read_ns_per_byte, write_ns_per_byte, read_line_ns, write_line_ns }
     }
 }
 
@@ -154,8 +150,8 @@ fn second(count: usize, mut turn: impl FnMut()) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Range, Residency, ResidencyError};
     use tiercel_ledger::movement::Outcome;
-    use tiercel_mover::{Range, Residency, ResidencyError};
 
     /// Moves at 3 ns a byte, but nothing to `full`.
     struct Pretending {
@@ -212,7 +208,7 @@ mod tests {
         assert_eq!(speeds.streams.len(), tiers);
         assert_eq!(speeds.moves.len(), 2 * (tiers - 1));
         assert!(speeds.moves.iter().all(|one| one.ns_per_byte == 3.0), "{speeds:?}");
-        let above = |s: &Stream| s.figures().iter().all(|ns| *ns > 0.0);
+        let above = |s: &StreamSpeed| s.figures().iter().all(|ns| *ns > 0.0);
         assert!(speeds.streams.iter().all(above), "{speeds:?}");
     }
 

@@ -1,7 +1,7 @@
 //! Waits for readiness of descriptors: epoll with tokens that name what became ready.
 //! In: descriptors, a token each, a time limit. Out: tokens. Knows nothing of what is behind them.
 
-use crate::desk::PeerId;
+use crate::net::control::PeerId;
 use rustix::event::{Timespec, epoll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! What one thread does on a machine: how long a byte takes to read, to change, to move.
-//! In: measurements. Out: [`Speeds`], plain data. Knows nothing of who measures, or of plans.
+//! What one thread achieves on a machine: how long a byte takes to read, to change and to move.
+//! In: measurements. Out: [`Speeds`], plain data. Knows nothing of how they are measured (the
+//! mover's calibration does that), or of plans.
 
+use crate::machine::NodeId;
 use serde::{Deserialize, Serialize};
-use tiercel_machine::NodeId;
 
 /// Most figures of a kind: every node to every node of a large machine.
 const FIGURES_MAX: usize = 4096;
@@ -15,15 +16,15 @@ const NS_PER_BYTE_MAX: f64 = 1e6;
 #[serde(deny_unknown_fields)]
 pub struct Speeds {
     /// Going through memory once, by node.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<StreamSpeed>,
     /// Moving memory.
-    pub moves: Vec<Copied>,
+    pub moves: Vec<CopySpeed>,
 }
 
 /// One thread going through memory of a node, whatever else the machine does.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stream {
+pub struct StreamSpeed {
     /// The node.
     pub node: NodeId,
     /// Reading a byte, nanoseconds.
@@ -36,7 +37,7 @@ pub struct Stream {
     pub write_line_ns: f64,
 }
 
-impl Stream {
+impl StreamSpeed {
     /// All of them.
     pub fn figures(&self) -> [f64; 4] {
         [self.read_ns_per_byte, self.write_ns_per_byte, self.read_line_ns, self.write_line_ns]
@@ -46,7 +47,7 @@ impl Stream {
 /// A mover's thread moving memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Copied {
+pub struct CopySpeed {
     /// From this node.
     pub from: NodeId,
     /// To that one.
@@ -62,7 +63,7 @@ impl Speeds {
     }
 
     /// Whether all figures can be.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         let can_be = |ns: f64| ns > 0.0 && ns <= NS_PER_BYTE_MAX;
         self.streams.len() <= FIGURES_MAX
             && self.moves.len() <= FIGURES_MAX
@@ -71,7 +72,7 @@ impl Speeds {
     }
 
     /// Takes in what another part of the same run measured, where this one measured nothing.
-    pub(crate) fn absorb(&mut self, other: &Speeds) {
+    pub fn absorb(&mut self, other: &Speeds) {
         if self.is_empty() {
             self.clone_from(other);
         }
