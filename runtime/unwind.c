@@ -35,6 +35,7 @@ enum rule_kind {
 #define SEARCH_STEPS 32 /* of a binary search */
 #define INSTRUCTIONS_MAX 4096
 #define READABLE_PAGES 4
+#define NO_PAGE ((uintptr_t)1) /* equals no address of an OS page; 0 is the address of the first */
 
 struct reader {
     const uint8_t *at, *end;
@@ -135,8 +136,7 @@ static bool peek(struct walk *walk, uintptr_t addr, uintptr_t *value) {
         known |= walk->readable[i] == page;
     if (!known) {
         int saved = errno;
-        syscall(SYS_rt_sigprocmask, ~0, page, NULL, 8);
-        bool there = errno == EINVAL;
+        bool there = syscall(SYS_rt_sigprocmask, ~0, page, NULL, 8) != 0 && errno == EINVAL;
         errno = saved;
         if (!there)
             return false;
@@ -518,6 +518,8 @@ __attribute__((noinline)) void tcl_unwind(unsigned most, tcl_frame_seen *seen, v
                      : "r"(walk.reg)
                      : "rax", "memory");
     walk.exact = true;
+    for (unsigned i = 0; i < READABLE_PAGES; i++)
+        walk.readable[i] = NO_PAGE;
     walk.readable[0] = walk.reg[RSP] & -(uintptr_t)TCL_PAGE;
     size_t distance = 0;
     for (unsigned i = 0; i < most && step(&walk, &distance); i++)
