@@ -5,13 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod bench_alloc;
-mod bench_counted;
-mod bench_moves;
-mod bench_overhead;
-mod bench_record;
-mod bench_vmem;
-mod bench_vmem_apps;
 mod build;
 mod demo;
 mod docs;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::bench::Row;
-use crate::bench_overhead::{Limits, Series};
+use super::limits::{Limits, Series};
+use super::row::Row;
 use crate::measure::{self, Cost};
 use crate::programs::{self, Host, Parts};
 use crate::{build, exec};

@@ -15,8 +15,8 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 use tiercel_report::{Align, Table};
 
-use crate::bench::Row;
-use crate::bench_vmem::{Figures, figures, value};
+use super::row::Row;
+use super::vmem::{Figures, figures, value};
 use crate::lab::{plugin, program};
 use crate::{build, exec};
 

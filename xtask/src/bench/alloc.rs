@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::Row;
+use super::row::Row;
 use crate::{build, exec};
 
 /// Rounds of a full run; each runs every pattern under every allocator once.

@@ -11,8 +11,9 @@ use serde::Deserialize;
 use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Streams, Timing};
 use tiercel_lab::{Topology, cli};
 
-use crate::bench::Row;
-use crate::bench_overhead::{LIMITS, Limits, PLANNED_LIMITS, PLANNED_SITES, idle_plan};
+use super::idle_plan::{PLANNED_SITES, idle_plan};
+use super::limits::{LIMITS, Limits, PLANNED_LIMITS};
+use super::row::Row;
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 

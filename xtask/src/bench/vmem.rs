@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench::{Row, median};
+use super::row::{Row, median};
 use crate::{build, exec};
 
 /// Rounds of a full run, and of a quick one.

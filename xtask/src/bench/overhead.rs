@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::bench::{self, Row};
-use crate::bench_counted;
+use super::counted;
+use super::idle_plan::{PLANNED_SITES, idle_plan};
+use super::limits::{LIMITS, Limits, PLANNED_LIMITS, Series};
+use super::row::Row;
 use crate::exec;
 use crate::measure::Cost;
 use crate::programs::{self, Host, Parts, Program};
@@ -22,19 +24,6 @@ use crate::programs::{self, Host, Parts, Program};
 const ROUNDS: usize = 12;
 /// No further round begins after this in a quick run, which must end within 40 s.
 const QUICK: Duration = Duration::from_secs(8);
-
-/// What ratios to plain may be: their mean, and each.
-pub struct Limits {
-    pub mean: f64,
-    pub worst: f64,
-}
-
-/// MAT reports 2.8% mean and 5.8% worst (5.1.1); design 4 wants under 1% and 2%.
-pub const LIMITS: Limits = Limits { mean: 1.01, worst: 1.02 };
-/// H2M III-B reports under 1% for interception and look-up; design 4 wants under 0.5% on each.
-pub const PLANNED_LIMITS: Limits = Limits { mean: 1.005, worst: 1.005 };
-/// Sites of a plan that no program ever comes by.
-pub const PLANNED_SITES: usize = 10_000;
 
 const PROGRAMS: &[&str] = &["python", "gcc", "sqlite3", "liblinear", "zstd", "numpy", "redis"];
 /// CPU time of a plain run that a full run's programs are made large enough for: starting and
@@ -80,38 +69,6 @@ fn tiercel(more: &[&'static str]) -> Host {
     Host::Tiercel([&["--quiet", "--fast", "all"], more].concat())
 }
 
-/// Costs of one way and of plain (or of another peer), a round each.
-#[derive(Default)]
-pub struct Series {
-    plain: Vec<f64>,
-    ours: Vec<f64>,
-}
-
-impl Series {
-    pub fn push(&mut self, plain: f64, ours: f64) {
-        self.plain.push(plain);
-        self.ours.push(ours);
-    }
-
-    /// The least of ours over the least of plain.
-    pub fn ratio(&self) -> f64 {
-        least(self.ours.iter()) / least(self.plain.iter())
-    }
-
-    /// How far apart the odd and the even rounds are in what they say; 1 with one round.
-    fn spread(&self) -> f64 {
-        let half = |from: usize| {
-            let of = |values: &Vec<f64>| least(values.iter().skip(from).step_by(2));
-            of(&self.ours) / of(&self.plain)
-        };
-        if self.ours.len() < 2 { 1.0 } else { (half(0) - half(1)).abs() }
-    }
-}
-
-fn least<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
-    values.copied().fold(f64::INFINITY, f64::min)
-}
-
 /// By program, way, and what of the cost.
 type Table = BTreeMap<(String, &'static str, &'static str), Series>;
 
@@ -124,7 +81,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
 /// times what is asked for.
 pub fn planned_rows(quick: bool) -> Result<Vec<Row>> {
     std::fs::write(idle_plan_path(), idle_plan(PLANNED_SITES))?;
-    let mut rows = if quick { Vec::new() } else { bench_counted::planned_rows()? };
+    let mut rows = if quick { Vec::new() } else { counted::planned_rows()? };
     let timed = rows_of(PLANNED, &PLANNED_LIMITS, quick)?;
     rows.extend(timed.into_iter().map(|row| Row { limit: None, holds: true, ..row }));
     Ok(rows)
@@ -166,34 +123,6 @@ fn size_of(program: &Program, parts: &Parts) -> Result<u32> {
     let (one, two) = (of_size(1)?, of_size(2)?);
     let more = (RUN_S - one) / (two - one).max(RUN_S / f64::from(SIZE_MAX));
     Ok((1.0 + more.max(0.0)).ceil().min(f64::from(SIZE_MAX)) as u32)
-}
-
-/// As `tiercel plan` writes them, for sites of no program.
-pub fn idle_plan(sites: usize) -> String {
-    let site = |index: usize| {
-        let place = serde_json::json!({ "node": 0, "gain_ns": 0.0, "confidence": 0.0 });
-        let class = serde_json::json!({
-            "up_to_bytes": 4096, "objects": 1, "room_bytes": 4096, "places": [place],
-        });
-        let hash = format!("{:016x}", (index as u64 + 1) << 40);
-        serde_json::json!({ "hash": hash, "place": "x", "stack": [], "classes": [class] })
-    };
-    let memory = |node: u16| serde_json::json!({ "name": "x", "nodes": [node], "room_bytes": 1 });
-    let expected = serde_json::json!({
-        "access_ns": 0.0, "in_slowest_ns": 0.0, "in_fastest_ns": 0.0, "moved_bytes": 0,
-    });
-    let plan = serde_json::json!({
-        "format": "tiercel plan",
-        "version": 1,
-        "program": { "path": "", "build_id": "" },
-        "machine": { "name": "spr-cxl", "memories": [memory(0), memory(1)] },
-        "asked": { "strategy": "joint", "objective": "time", "fast": "all" },
-        "expected": expected,
-        "unplanned": "budget",
-        "modules": [],
-        "sites": (0..sites).map(site).collect::<Vec<_>>(),
-    });
-    plan.to_string()
 }
 
 /// Plain and every way once, beginning with another one each round, so that what warms up or slows
@@ -256,54 +185,6 @@ fn means(table: &Table, ways: &[&Way], limits: &Limits) -> Vec<Row> {
     rows
 }
 
-impl Limits {
-    /// A row of the least of each.
-    pub fn of_series(&self, name: String, series: &Series, unit: &str) -> Row {
-        let (ours, plain) = (least(series.ours.iter()), least(series.plain.iter()));
-        self.over_plain(name, ours, plain, Some(series.spread()), unit)
-    }
-
-    /// A row of one program.
-    pub fn over_plain(
-        &self,
-        name: String,
-        ours: f64,
-        plain: f64,
-        spread: Option<f64>,
-        unit: &str,
-    ) -> Row {
-        let ratio = ours / plain;
-        Row {
-            name,
-            ours,
-            peer: Some(plain),
-            peer_name: Some("plain".into()),
-            ratio: Some(ratio),
-            limit: Some(self.worst),
-            holds: ratio <= self.worst,
-            spread,
-            unit: unit.into(),
-        }
-    }
-
-    /// A row with the geometric mean of `ratios`, of which there is one at least.
-    pub fn mean(&self, name: &str, ratios: &[f64]) -> Row {
-        let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-        let mean = (logs / ratios.len() as f64).exp();
-        Row {
-            name: name.into(),
-            ours: mean,
-            peer: Some(1.0),
-            peer_name: Some("plain".into()),
-            ratio: Some(mean),
-            limit: Some(self.mean),
-            holds: mean <= self.mean,
-            spread: Some(bench::spread(ratios)),
-            unit: "ratio".into(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,15 +200,5 @@ mod tests {
         assert!(rows[0].holds && !rows[1].holds);
         let mean = means(&table, &ways, &LIMITS).remove(0);
         assert!((mean.ours - 1.1).abs() < 1e-9 && !mean.holds, "{mean:?}");
-    }
-
-    #[test]
-    fn the_least_decides_and_halves_tell_how_sure_it_is() {
-        let mut series = Series::default();
-        for (plain, ours) in [(2.0, 9.0), (8.0, 2.2), (2.0, 2.0), (2.0, 9.0)] {
-            series.push(plain, ours);
-        }
-        assert_eq!(series.ratio(), 1.0);
-        assert!((series.spread() - 0.1).abs() < 1e-9, "{}", series.spread());
     }
 }

@@ -2,17 +2,25 @@
 //! lines again (`--json`), or a list of the rows that miss their limit (`--check`). Knows nothing
 //! of what is measured.
 
+mod alloc;
+mod counted;
+mod idle_plan;
+mod limits;
+mod moves;
+mod overhead;
+mod record;
+mod row;
+mod vmem;
+mod vmem_apps;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::{Deserialize, Serialize};
 
-use crate::{
-    bench_alloc, bench_counted, bench_moves, bench_overhead, bench_record, bench_vmem,
-    bench_vmem_apps, exec,
-};
+use crate::exec;
+use row::Row;
 
 /// What `--quick` may take after the build.
 const QUICK_LIMIT: Duration = Duration::from_secs(40);
@@ -35,71 +43,6 @@ pub struct Options {
     check: bool,
 }
 
-/// One line of a bench: our figure against a named peer's, measured in the same run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    /// What was measured.
-    pub name: String,
-    /// Our figure, in `unit`.
-    pub ours: f64,
-    /// The peer's figure, in `unit`; `None` when the limit is absolute.
-    pub peer: Option<f64>,
-    /// Who the peer is.
-    pub peer_name: Option<String>,
-    /// Ours over the peer's; lower is better.
-    pub ratio: Option<f64>,
-    /// What the ratio (or, without a peer, our figure) must not exceed; `None` when only reported.
-    pub limit: Option<f64>,
-    /// Whether it does not.
-    pub holds: bool,
-    /// How far the ratio may be off: the distance of the quartiles of paired ratios over their
-    /// median, or what halves of the rounds say apart.
-    pub spread: Option<f64>,
-    /// Of `ours` and `peer`.
-    pub unit: String,
-}
-
-impl Row {
-    /// A figure of our own, without a peer, that must not exceed `limit` if there is one.
-    pub fn alone(name: String, ours: f64, limit: Option<f64>, unit: &str) -> Row {
-        Row {
-            name,
-            ours,
-            peer: None,
-            peer_name: None,
-            ratio: None,
-            limit,
-            holds: limit.is_none_or(|limit| ours <= limit),
-            spread: None,
-            unit: unit.into(),
-        }
-    }
-
-    /// Ours against `peer`'s, pair by pair: the medians of the figures and of their ratios.
-    pub fn of_pairs(
-        name: String,
-        peer: &str,
-        ours: &[f64],
-        theirs: &[f64],
-        limit: Option<f64>,
-        unit: &str,
-    ) -> Row {
-        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(one, other)| one / other).collect();
-        let ratio = median(&ratios);
-        Row {
-            name,
-            ours: median(ours),
-            peer: Some(median(theirs)),
-            peer_name: Some(peer.into()),
-            ratio: Some(ratio),
-            limit,
-            holds: limit.is_none_or(|limit| ratio <= limit),
-            spread: Some(spread(&ratios)),
-            unit: unit.into(),
-        }
-    }
-}
-
 /// How a bench is run.
 #[derive(Clone, Copy)]
 enum Program {
@@ -111,16 +54,16 @@ enum Program {
 
 /// Every bench: its name and what it runs.
 const BENCHES: &[(&str, &[Program])] = &[
-    ("alloc", &[Program::Function(bench_alloc::rows)]),
+    ("alloc", &[Program::Function(alloc::rows)]),
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
-    ("overhead", &[Program::Function(bench_overhead::rows)]),
-    ("plan-overhead", &[Program::Function(bench_overhead::planned_rows)]),
-    ("instructions", &[Program::Function(bench_counted::rows)]),
-    ("vmem-instructions", &[Program::Function(bench_counted::vmem_rows)]),
-    ("record", &[Program::Function(bench_record::rows)]),
-    ("vmem", &[Program::Function(bench_vmem::rows)]),
-    ("vmem-moves", &[Program::Function(bench_moves::rows)]),
-    ("vmem-apps", &[Program::Function(bench_vmem_apps::rows)]),
+    ("overhead", &[Program::Function(overhead::rows)]),
+    ("plan-overhead", &[Program::Function(overhead::planned_rows)]),
+    ("instructions", &[Program::Function(counted::rows)]),
+    ("vmem-instructions", &[Program::Function(counted::vmem_rows)]),
+    ("record", &[Program::Function(record::rows)]),
+    ("vmem", &[Program::Function(vmem::rows)]),
+    ("vmem-moves", &[Program::Function(moves::rows)]),
+    ("vmem-apps", &[Program::Function(vmem_apps::rows)]),
     ("planner", &[Program::Examples("planner")]),
     ("memsim", &[Program::Examples("memsim")]),
     ("policy", &[Program::Examples("policy")]),
@@ -187,7 +130,7 @@ fn run_examples(of: &str, quick: bool) -> Result<Vec<Row>> {
 }
 
 /// Runs a bench program within its time and reads its rows.
-pub fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<Row>> {
+fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<Row>> {
     let log = tempfile::NamedTempFile::new()?;
     command.stdout(log.reopen()?);
     let limit = if quick { QUICK_LIMIT } else { FULL_LIMIT };
@@ -253,40 +196,9 @@ fn ratio(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.3}"))
 }
 
-/// The middle of `values`; 0 when there are none.
-pub fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
-}
-
-/// Distance of the quartiles over the median; 0 when there are fewer than two values.
-pub fn spread(values: &[f64]) -> f64 {
-    let middle = median(values);
-    if values.len() < 2 || middle == 0.0 {
-        return 0.0;
-    }
-    (quantile(values, 0.75) - quantile(values, 0.25)) / middle
-}
-
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
-    let at = share * last as f64;
-    let (low, high) = (at.floor() as usize, at.ceil() as usize);
-    sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quartiles() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[]), 0.0);
-        assert_eq!(spread(&[1.0, 2.0, 3.0, 4.0, 5.0]), 2.0 / 3.0);
-        assert_eq!(spread(&[1.0]), 0.0);
-    }
 
     #[test]
     fn rows_are_read_and_other_lines_refused() {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench::{Row, median};
+use super::row::{Row, median};
 use crate::{build, exec};
 
 /// The program, its arguments, how many allocations it makes.
