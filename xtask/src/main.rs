@@ -44,7 +44,7 @@ enum Verb {
     /// Everything CI checks; goes on after a failing step and lists the failures
     Test(test::Options),
     /// Check what no compiler checks: layers, absences, sizes, words, documents against the tree
-    Tidy,
+    Tidy(tidy::Options),
     /// Check every dependency's licence against deny.toml
     Licences,
     /// Run one fuzzer
@@ -79,7 +79,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Runtime { goals } => build::runtime(&goals),
         Verb::Build => build::everything(),
         Verb::Test(options) => test::main(&options),
-        Verb::Tidy => tidy::main(),
+        Verb::Tidy(options) => tidy::main(&options),
         Verb::Licences => licences::main(),
         Verb::Fuzz(options) => fuzz::main(&options),
         Verb::Bench(options) => bench::main(&options),

@@ -3,16 +3,27 @@
 //! rule, a function from files to problems, with tests on small inputs that must fail.
 
 mod absence;
+mod circles;
 mod documents;
 mod layers;
+mod modules;
 mod shape;
 mod source;
 mod words;
 
 use anyhow::{Result, bail};
+use clap::Args;
 
 use crate::{exec, metadata};
 use source::File;
+
+#[derive(Args)]
+pub struct Options {
+    /// Only list the circles of imports, also those of crates that are still exempt; a folder, such
+    /// as `crates/ledger`, or `all`
+    #[arg(long, value_name = "FOLDER")]
+    circles: Option<String>,
+}
 
 /// One broken rule.
 #[derive(Debug, PartialEq)]
@@ -28,13 +39,23 @@ pub struct Problem {
 /// A kind of rule.
 type Rule = fn(&[File]) -> Vec<Problem>;
 
-pub fn main() -> Result<()> {
+pub fn main(options: &Options) -> Result<()> {
     let files = source::read(&exec::root())?;
+    if let Some(folder) = &options.circles {
+        let mut problems = circles::of_tree(&files);
+        problems.retain(|problem| folder == "all" || problem.path == folder.trim_end_matches('/'));
+        return show(&problems, &files);
+    }
     let packages = metadata::packages()?;
-    let rules: [Rule; 4] = [shape::check, absence::check, words::check, documents::check];
+    let rules: [Rule; 5] =
+        [shape::check, absence::check, words::check, documents::check, circles::check];
     let mut problems: Vec<Problem> = rules.iter().flat_map(|rule| rule(&files)).collect();
     problems.extend(layers::check(&packages, &exec::root()));
-    for problem in &problems {
+    show(&problems, &files)
+}
+
+fn show(problems: &[Problem], files: &[File]) -> Result<()> {
+    for problem in problems {
         println!("{}:{}: {}", problem.path, problem.line, problem.what);
     }
     if !problems.is_empty() {

@@ -11,7 +11,7 @@ const COLUMNS_MAX: usize = 100;
 /// Lines a C function may have; clippy.toml has the same number for Rust.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Bytes a file may have: what is bigger is data, and belongs in a recipe that makes it.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: usize = 1 << 20;
 /// How far into a file its header may reach.
 const HEADER_LINES_MAX: usize = 60;
 
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn data_and_binaries() {
-        let binary = File { path: "a.bin".into(), bytes: 2 << 20, text: None };
+        let binary = File::read("a.bin".into(), vec![0; 2 << 20]);
         assert_eq!(whats(binary).len(), 2);
     }
 }
