@@ -5,6 +5,7 @@
 mod absence;
 mod circles;
 mod documents;
+mod glossary;
 mod layers;
 mod modules;
 mod shape;
@@ -23,6 +24,10 @@ pub struct Options {
     /// as `crates/ledger`, or `all`
     #[arg(long, value_name = "FOLDER")]
     circles: Option<String>,
+    /// Only list the words that the glossary refuses, also those that are still exempt; below a
+    /// folder, or `all`
+    #[arg(long, value_name = "FOLDER")]
+    words: Option<String>,
 }
 
 /// One broken rule.
@@ -41,14 +46,24 @@ type Rule = fn(&[File]) -> Vec<Problem>;
 
 pub fn main(options: &Options) -> Result<()> {
     let files = source::read(&exec::root())?;
-    if let Some(folder) = &options.circles {
-        let mut problems = circles::of_tree(&files);
-        problems.retain(|problem| folder == "all" || problem.path == folder.trim_end_matches('/'));
-        return show(&problems, &files);
+    let lists =
+        [(&options.circles, circles::of_tree as Rule), (&options.words, glossary::of_tree as Rule)];
+    for (folder, rule) in lists {
+        if let Some(folder) = folder {
+            let mut problems = rule(&files);
+            problems.retain(|problem| folder == "all" || problem.path.starts_with(folder.as_str()));
+            return show(&problems, &files);
+        }
     }
     let packages = metadata::packages()?;
-    let rules: [Rule; 5] =
-        [shape::check, absence::check, words::check, documents::check, circles::check];
+    let rules: [Rule; 6] = [
+        shape::check,
+        absence::check,
+        words::check,
+        documents::check,
+        circles::check,
+        glossary::check,
+    ];
     let mut problems: Vec<Problem> = rules.iter().flat_map(|rule| rule(&files)).collect();
     problems.extend(layers::check(&packages, &exec::root()));
     show(&problems, &files)
