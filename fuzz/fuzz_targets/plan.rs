@@ -7,7 +7,7 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use tiercel_machine::{Machine, NodeId};
-use tiercel_profile::plan::{Plan, check_plan, fit};
+use tiercel_plan::{Plan, check_plan, fit};
 
 fuzz_target!(|bytes: &[u8]| {
     match Plan::from_json(bytes, Path::new("fuzzed.plan")) {

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use libfuzzer_sys::fuzz_target;
 use tiercel_ledger::{Event, News};
 use tiercel_machine::Machine;
+use tiercel_advisor::PlannerInput;
 use tiercel_profile::{
     Frame, LIMIT_BYTES_MIN, Name, Names, Profile, Recorder, RecorderConfig, Relation, Run, Site,
     check, forge, merge, read_forged,
@@ -111,7 +112,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(profile) = read_forged(files) else { return };
     assert_eq!(check(&profile), Ok(()));
     assert_eq!(read_forged(forge(&profile)).expect("its own files are refused"), profile);
-    let _ = profile.to_workload().workload.check();
+    let _ = PlannerInput::of(&profile).workload.check();
     let _ = profile.overview();
     let mut again = profile.clone();
     again.detect_phases();

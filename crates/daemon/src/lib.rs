@@ -21,7 +21,6 @@ mod plan;
 pub mod pools;
 mod status;
 mod summary;
-pub mod symbols;
 mod tick;
 
 pub use answer::Objects;
@@ -38,5 +37,4 @@ pub use summary::{
     Summary,
 };
 pub use tiercel_pool::Capacity;
-pub use tiercel_profile::is_wrapper;
 pub use tiercel_wire::Backing;

@@ -15,18 +15,13 @@ mod keep;
 mod merge;
 mod overview;
 mod phases;
-mod place;
-pub mod plan;
 mod profile;
 mod recorder;
+mod site_label;
 mod store;
-mod stretches;
 mod table;
 mod tables;
-mod timeline;
 mod tracked;
-mod workload;
-mod wrappers;
 
 pub use check::{RUNS_MAX, check};
 pub use export::{Format, TABLES};
@@ -34,12 +29,12 @@ pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
 pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
 pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
 pub use phases::DETECTED_MAX;
-pub use place::{deserving, place};
 pub use profile::{
     Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, ServedBy,
     Site,
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
+pub use site_label::{deserving, place};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
 #[cfg(feature = "forge")]
 pub use store::{forge, read_forged};
@@ -47,7 +42,4 @@ pub use table::TEXT_BYTES_MAX;
 pub use tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
 };
-pub use timeline::{COLUMNS_MAX, Timeline, TimelineRow};
 pub use tracked::PHASES_ENTERED_MAX;
-pub use workload::{ACCESS_WEIGHT, MISS_WEIGHT, Told};
-pub use wrappers::is_wrapper;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Serialize;
 
 use crate::keep::room_bytes;
-use crate::place::place;
 use crate::profile::{Access, Coarse, Object, Profile, Run};
+use crate::site_label::place;
 
 /// Sums over a profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -317,7 +317,7 @@ impl Access {
     }
 
     /// No accesses to an object, to take some in.
-    pub(crate) fn none_of(object: u32) -> Access {
+    pub fn none_of(object: u32) -> Access {
         Access { object, cached: Some(0), dirtied: Some(0), ..Access::default() }
     }
 

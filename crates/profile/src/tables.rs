@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::place::place;
 use crate::profile::{Access, Frame, Name, Object, Phase, Process, Site};
+use crate::site_label::place;
 use crate::table::{Kind, Row, table};
 
 /// Most processes of one profile.
@@ -17,13 +17,13 @@ pub const FRAMES_MAX: usize = 64;
 /// Most names of one frame: functions inlined into each other.
 pub const NAMES_MAX: usize = 64;
 /// Most rows of the table of frames.
-const FRAME_ROWS_MAX: usize = 1 << 22;
+const FRAME_ROWS_MAX: usize = 1 << 20;
 /// Most phases.
 pub const PHASES_MAX: usize = 1 << 16;
-/// Most objects, as many as the planner takes.
-pub const OBJECTS_MAX: usize = tiercel_planner::OBJECTS_MAX;
+/// Most objects, not more than the planner takes, which the advisor asserts.
+pub const OBJECTS_MAX: usize = 1 << 20;
 /// Most accesses (rows), 400 MiB in memory.
-pub const ACCESSES_MAX: usize = 1 << 22;
+pub const ACCESSES_MAX: usize = 1 << 20;
 
 /// A bit of [`Access::threads`].
 #[derive(Clone, Debug, Default)]

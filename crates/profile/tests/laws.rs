@@ -74,18 +74,6 @@ proptest! {
         twice.detect_phases();
         prop_assert_eq!(twice, again);
     }
-
-    #[test]
-    fn workloads_hold(profile in profiles(3)) {
-        let told = profile.to_workload();
-        prop_assert_eq!(told.workload.check(), Ok(()));
-        prop_assert_eq!(told.objects.len(), profile.objects.len());
-        prop_assert_eq!(told.phases.len(), told.workload.phases.len());
-        let uses = told.workload.objects.iter().flat_map(|object| &object.uses);
-        let accesses: f64 = uses.map(|one| one.reads + one.writes).sum();
-        let expect = (totals(&profile)[4] + totals(&profile)[5]) as f64;
-        prop_assert!((accesses - expect).abs() <= 1e-9 * expect, "{} for {}", accesses, expect);
-    }
 }
 
 /// Many objects and accesses, so that a limit means something.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tiercel_advisor::predict;
 use tiercel_daemon::Settings;
 use tiercel_lab::Acceleration;
 use tiercel_lab::bench::experiment::{
@@ -14,7 +15,7 @@ use tiercel_lab::bench::experiment::{
 };
 use tiercel_lab::bench::{self, Agent, BenchOptions, Spec, Summary, Tally};
 use tiercel_machine::parse_bytes;
-use tiercel_profile::plan::{predict, read_plan};
+use tiercel_plan::read_plan;
 
 /// Where a checkout keeps results.
 const RESULTS: &str = "lab/results";

@@ -10,13 +10,11 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
+use tiercel_advisor::{PlanRequest, PlanResult, draft, peak_bytes};
 use tiercel_machine::{Machine, short_bytes};
+use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlace, PlannedSite, Unplanned, write_plan};
 use tiercel_planner::{Objective, Strategy, score_ns};
 use tiercel_policy::Limit;
-use tiercel_profile::plan::{
-    Basis, Drafted, Plan, PlannedClass, PlannedPlace, PlannedSite, Unplanned, Wish, draft,
-    peak_bytes, write_plan,
-};
 use tiercel_profile::{Profile, place};
 
 /// Costs of moves that are shown: between two memories; of more the file has the others.
@@ -134,8 +132,8 @@ impl WishArgs {
     }
 
     /// The wish, with so many bytes of fast memory.
-    pub fn wish(&self, fast: Limit, peak_bytes: u64) -> Wish {
-        Wish {
+    pub fn wish(&self, fast: Limit, peak_bytes: u64) -> PlanRequest {
+        PlanRequest {
             strategy: match self.strategy {
                 StrategyArg::Fcfs => Strategy::FirstCome,
                 StrategyArg::Idp => Strategy::Initial,
@@ -255,7 +253,7 @@ pub fn nodes(plan: &Plan, place: &PlannedPlace) -> String {
     }
 }
 
-fn promise(drafted: &Drafted, peak_bytes: u64) -> String {
+fn promise(drafted: &PlanResult, peak_bytes: u64) -> String {
     let (plan, promise) = (&drafted.plan, &drafted.found.promise);
     let mut text = String::new();
     let expected = &plan.expected;
@@ -318,7 +316,7 @@ fn costs(plan: &Plan) -> String {
 }
 
 /// Everything about the objects of some places.
-fn explain(profile: &Profile, drafted: &Drafted, wanted: &str) -> Result<String> {
+fn explain(profile: &Profile, drafted: &PlanResult, wanted: &str) -> Result<String> {
     let is_wanted = |index: usize| {
         let site = &profile.sites[index];
         place(site).contains(wanted) || format!("{:016x}", site.hash) == wanted
@@ -337,7 +335,7 @@ fn explain(profile: &Profile, drafted: &Drafted, wanted: &str) -> Result<String>
 fn explain_site(
     text: &mut String,
     profile: &Profile,
-    drafted: &Drafted,
+    drafted: &PlanResult,
     index: usize,
 ) -> Result<()> {
     let site = &profile.sites[index];
@@ -379,8 +377,8 @@ fn explain_site(
 }
 
 /// What each memory would cost, per object that the planner saw, summed over the class.
-fn scores(drafted: &Drafted, site: usize, class: &PlannedClass) -> String {
-    let (workload, memories) = (&drafted.told.workload, &drafted.memories);
+fn scores(drafted: &PlanResult, site: usize, class: &PlannedClass) -> String {
+    let (workload, memories) = (&drafted.input.workload, &drafted.memories);
     let slowest = &memories[memories.len() - 1];
     let of_class = drafted.groups.iter().zip(&workload.objects).filter(|(group, _)| {
         group.site as usize == site && 1u64 << group.size_class.max(12) == class.up_to_bytes

@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 use tiercel_daemon::name_sites;
-use tiercel_daemon::symbols::{Symbols, build_id, hex};
 use tiercel_machine::{Speeds, short_bytes};
 use tiercel_mover::measure;
 use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
 use tiercel_sampler::region;
+use tiercel_symbolize::{Symbols, build_id, hex};
 
 /// Arguments of the program that are kept, bytes in all: command lines may have 2 MiB.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;

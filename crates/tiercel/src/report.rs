@@ -10,10 +10,12 @@ use clap::Args as ClapArgs;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tiercel_advisor::planned_place;
+use tiercel_advisor::{Timeline, TimelineRow};
 use tiercel_lab::bench::{self, Foretold};
 use tiercel_machine::short_bytes;
-use tiercel_profile::plan::{Plan, PlannedClass, PlannedSite, planned_place, read_plan};
-use tiercel_profile::{Overview, Profile, Site, Timeline, TimelineRow, deserving};
+use tiercel_plan::{Plan, PlannedClass, PlannedSite, read_plan};
+use tiercel_profile::{Overview, Profile, Site, deserving};
 use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
 
 use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
@@ -114,7 +116,7 @@ fn seconds(ns: u64) -> f64 {
 /// The heat map, and all that lived.
 fn add_objects(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize) -> Result<()> {
     page.section("Objects over time");
-    let timeline = profile.timeline(rows);
+    let timeline = Timeline::of(&profile, rows);
     if timeline.rows.is_empty() {
         page.paragraph("The profile has no objects.");
         return Ok(());

@@ -17,12 +17,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::{Daemon, DaemonError, Farewell, Handle, PlanChoice};
 use tiercel_machine::Machine;
+use tiercel_plan::{Plan, read_plan};
 use tiercel_policy::Limit;
-use tiercel_profile::plan::{Plan, read_plan};
 use tiercel_sampler::Kind;
+use tiercel_symbolize::Symbols;
 
 /// The runtime's only variable.
 const SOCKET_VARIABLE: &str = "TIERCEL_SOCKET";

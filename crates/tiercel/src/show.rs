@@ -5,9 +5,9 @@ use crate::table::{Align, Table, printable};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
-use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::{Farewell, Fits, PlanSummary, SiteRow, Summary};
 use tiercel_machine::{NodeId, short_bytes};
+use tiercel_symbolize::Symbols;
 
 /// Sites that are named and merged for a table; naming costs up to a millisecond each.
 const NAMED_MAX: usize = 500;

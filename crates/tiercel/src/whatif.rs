@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use std::path::PathBuf;
+use tiercel_advisor::{draft, peak_bytes, predict};
 use tiercel_machine::{Machine, short_bytes};
+use tiercel_plan::{Plan, Prediction, read_plan};
 use tiercel_policy::Limit;
 use tiercel_profile::Profile;
-use tiercel_profile::plan::{Plan, Prediction, draft, peak_bytes, predict, read_plan};
 use tiercel_report::{Lines, Series};
 
 /// Shares of the peak that are looked at where nobody says which, percent.

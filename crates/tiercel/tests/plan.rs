@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use tiercel_machine::NodeId;
-use tiercel_profile::plan::{Plan, PlannedPhase, PlannedPlace, read_plan, write_plan};
+use tiercel_plan::{Plan, PlannedPhase, PlannedPlace, read_plan, write_plan};
 
 /// Objects of `grid` and `table`; two phases, entered in turn. `%EDIT%` is what a rebuild changes.
 const PROGRAM: &str = r#"

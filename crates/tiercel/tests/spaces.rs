@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use tiercel_profile::plan::{Unplanned, read_plan, write_plan};
+use tiercel_plan::{Unplanned, read_plan, write_plan};
 
 /// Asks for spaces as GNU's and LLVM's OpenMP runtimes do, and exports the symbol by which those
 /// are known. `%NAME%` is the library's name. It lives until the daemon has looked.

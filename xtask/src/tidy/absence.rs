@@ -11,7 +11,7 @@ const MAY_BE_UNSAFE: &[&str] = &["wire", "sampler", "mover", "pool", "emulator"]
 /// programs in examples/ may too.
 const MAY_PRINT: &[&str] = &["tiercel", "xtask", "emulator"];
 /// The crates that get files, clocks, threads and chance as arguments, or not at all.
-const PURE: &[&str] = &["machine", "memsim", "ledger", "policy", "planner", "report"];
+const PURE: &[&str] = &["machine", "memsim", "ledger", "policy", "planner", "advisor", "report"];
 /// The edges of `machine`: they read files below a given root.
 const MACHINE_EDGES: [&str; 2] = ["crates/machine/src/discover", "crates/machine/src/room"];
 

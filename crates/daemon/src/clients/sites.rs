@@ -4,13 +4,13 @@
 
 use crate::clients::fit::Fits;
 use crate::net::protocol::Order;
-use crate::symbols::SiteFrame;
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use tiercel_machine::NodeId;
+use tiercel_symbolize::SiteFrame;
 use tiercel_wire::{AccessKind, Sample, Session};
 
 /// Sites kept over all programs; uses of further ones are counted in one row of unknown site. A row

@@ -6,7 +6,6 @@ use crate::clients::client::Client;
 use crate::clients::sites::ClientUses;
 use crate::daemon::Daemon;
 use crate::summary::Summary;
-use crate::symbols::{SiteFrame, Symbols, hex};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use tiercel_profile::{
     Frame, Name, Names, Profile, Recorder, RecorderConfig, Run, Seen, Site, TEXT_BYTES_MAX,
 };
 use tiercel_sampler::{Kind, Sampler};
+use tiercel_symbolize::{SiteFrame, Symbols, hex};
 use tiercel_wire::{Sample, Session};
 
 /// Sites that get names, those accessed most first: a frame that was not seen before takes up to a
@@ -205,7 +205,7 @@ fn names(frame: &Frame, symbols: &mut Symbols) -> Vec<Name> {
     let path = Path::new(&*frame.module).into();
     let named = symbols.names(&SiteFrame { path, build_id, addr: frame.address });
     let known = named.into_iter().filter(|named| !named.function.is_empty());
-    let name = |named: crate::symbols::Named| {
+    let name = |named: tiercel_symbolize::Named| {
         let (file, line) = named.line.unwrap_or_default();
         let file = bounded(&file.to_string_lossy());
         Name { function: bounded(&named.function), file, line }

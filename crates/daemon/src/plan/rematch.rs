@@ -4,11 +4,11 @@
 //!
 //! Parsing debug information takes time, and the file may be anything: the loop never waits for it.
 
-use crate::symbols::{SiteFrame, Symbols};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use tiercel_profile::plan::{StackKeys, numbered};
+use tiercel_plan::{StackKeys, numbered};
+use tiercel_symbolize::{SiteFrame, Symbols};
 
 /// Questions that may wait; further ones are asked again later.
 const QUESTIONS_MAX: usize = 1024;

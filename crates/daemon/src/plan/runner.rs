@@ -14,7 +14,6 @@ use crate::plan::drift::Promise;
 use crate::plan::prefetch::Ahead;
 use crate::plan::rematch::Matcher;
 use crate::plan::split::{move_of, parts_of};
-use crate::symbols::{SiteFrame, hex};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,7 +21,8 @@ use std::sync::Arc;
 use tiercel_ledger::movement::Move;
 use tiercel_ledger::{Extent, Ledger};
 use tiercel_machine::{Machine, NodeId, Space};
-use tiercel_profile::plan::{Fit, Plan, PlannedSite, fit};
+use tiercel_plan::{Fit, Plan, PlannedSite, fit};
+use tiercel_symbolize::{SiteFrame, hex};
 use tiercel_wire::layout::{
     NODE_NONE, NODE_ON_PAPER, PHASE_START, PLAN_CLASS_ANY, PLAN_SHARE_ALL, SPACES,
 };

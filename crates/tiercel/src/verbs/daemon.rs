@@ -17,7 +17,7 @@ use tiercel_daemon::protocol::Request;
 use tiercel_daemon::socket_dir::{
     Access, DAEMON_NAME, clients_path, control_path, usual_directory,
 };
-use tiercel_daemon::symbols::Symbols;
+use tiercel_symbolize::Symbols;
 
 /// `tiercel daemon`.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {

@@ -16,8 +16,8 @@ use ratatui::{DefaultTerminal, Frame};
 use std::io::IsTerminal;
 use std::time::Duration;
 use tiercel_daemon::protocol::{Order, ROWS_MAX, Request};
-use tiercel_daemon::symbols::Symbols;
 use tiercel_daemon::{Objects, Summary};
+use tiercel_symbolize::Symbols;
 
 /// Time between two looks.
 const REFRESH: Duration = Duration::from_secs(1);

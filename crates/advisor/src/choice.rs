@@ -1,5 +1,5 @@
 //! Several plans, of which the one stands that is foretold to be best.
-//! In: a profile as the planner is told it, memories with their room. Out: [`Made`]: a plan with
+//! In: a profile as the planner is input it, memories with their room. Out: [`Made`]: a plan with
 //! all it was made of. Knows nothing of where memories and room come from.
 
 use tiercel_machine::Machine;
@@ -8,13 +8,14 @@ use tiercel_planner::{
     object_cost,
 };
 
-use super::draft::{Wish, most};
-use super::pace::Pace;
-use super::predict::predict_of;
-use super::{Asked, Group, Plan, Unplanned, plan_of};
-use crate::profile::Profile;
-use crate::stretches::Stretches;
-use crate::workload::{Cut, Part, Told};
+use crate::assemble::{Asked, Group, plan_of};
+use crate::input::{Cut, Part, PlannerInput};
+use crate::intervals::Intervals;
+use crate::predict::predict_of;
+use crate::request::{PlanRequest, most};
+use crate::throughput::Pace;
+use tiercel_plan::{Plan, Unplanned};
+use tiercel_profile::Profile;
 
 /// Objects are cut that are larger than such a part of the fastest memory: all that find no room
 /// in it at all, and more.
@@ -45,36 +46,36 @@ const MARGIN_PARTS: f64 = 16.0;
 const MARGIN_GAIN_MIN: f64 = 1.0 / 32.0;
 
 /// What a plan is made for.
-pub(super) struct Scene<'a> {
-    pub(super) profile: &'a Profile,
-    pub(super) told: &'a Told,
-    pub(super) stretches: &'a Stretches,
-    pub(super) machine: &'a Machine,
-    pub(super) pace: Pace,
-    pub(super) wish: &'a Wish,
+pub(crate) struct Scene<'a> {
+    pub(crate) profile: &'a Profile,
+    pub(crate) input: &'a PlannerInput,
+    pub(crate) intervals: &'a Intervals,
+    pub(crate) machine: &'a Machine,
+    pub(crate) pace: Pace,
+    pub(crate) wish: &'a PlanRequest,
 }
 
 /// Memories with the room that a plan may fill, and what it leaves free of the fastest.
 #[derive(Clone)]
-pub(super) struct Room {
-    pub(super) memories: Vec<Memory>,
-    pub(super) held_back_bytes: u64,
+pub(crate) struct Room {
+    pub(crate) memories: Vec<Memory>,
+    pub(crate) held_back_bytes: u64,
 }
 
-/// A plan, what the planner answered, and what it was told.
-pub(super) struct Made {
-    pub(super) found: planner::Plan,
-    pub(super) plan: Plan,
-    pub(super) groups: Vec<Group>,
-    pub(super) cut: Cut,
+/// A plan, what the planner answered, and what it was input.
+pub(crate) struct Made {
+    pub(crate) found: planner::Plan,
+    pub(crate) plan: Plan,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) cut: Cut,
     strategy: Strategy,
-    pub(super) room: Room,
+    pub(crate) room: Room,
 }
 
 impl Scene<'_> {
     /// The best plan: with large objects in one piece or in several, which can be placed better and
     /// are harder to place well; and with moves or without.
-    pub(super) fn best(
+    pub(crate) fn best(
         &self,
         strategy: Strategy,
         room: &Room,
@@ -128,7 +129,7 @@ impl Scene<'_> {
     /// The best plan in which two of these objects have given one another their room, if it is
     /// better.
     fn best_exchange(&self, made: &Made, large: &[usize]) -> Option<Made> {
-        let (workload, memories) = (&made.cut.told.workload, &made.room.memories);
+        let (workload, memories) = (&made.cut.input.workload, &made.room.memories);
         let pairs = large.iter().flat_map(|from| large.iter().map(move |to| (*from, *to)));
         let tried = pairs.filter(|(from, to)| from != to).filter_map(|(from, to)| {
             let placements = exchange(made, from, to)?;
@@ -169,12 +170,12 @@ impl Scene<'_> {
 
     /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
     fn cuts(&self, strategy: Strategy, room: &Room) -> Vec<Cut> {
-        let mut cuts = vec![self.told.cut(self.profile, u64::MAX)];
+        let mut cuts = vec![self.input.cut(self.profile, u64::MAX)];
         if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
             return cuts;
         }
         for parts in CUT_PARTS {
-            let cut = self.told.cut(self.profile, room.memories[0].capacity_bytes / parts);
+            let cut = self.input.cut(self.profile, room.memories[0].capacity_bytes / parts);
             let count = cut.parts.len();
             if count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
                 cuts.push(cut);
@@ -208,7 +209,7 @@ impl Scene<'_> {
             copy: self.pace.copy,
             ..Options::default()
         };
-        let found = planner::plan(&cut.told.workload, &room.memories, &options)?;
+        let found = planner::plan(&cut.input.workload, &room.memories, &options)?;
         Ok(self.plan(strategy, cut, room, found))
     }
 
@@ -217,7 +218,7 @@ impl Scene<'_> {
         let groups = groups_of(self.profile, &cut);
         let mut plan = plan_of(&Asked {
             profile: self.profile,
-            workload: &cut.told.workload,
+            workload: &cut.input.workload,
             groups: &groups,
             machine: self.machine,
             memories: &room.memories,
@@ -233,7 +234,7 @@ impl Scene<'_> {
             plan.sites.clear();
             plan.modules.clear();
         }
-        let seen = (self.told, self.stretches);
+        let seen = (self.input, self.intervals);
         plan.expected.time = Some(predict_of(self.profile, seen, self.machine, &plan));
         Made { found, plan, groups, cut, strategy, room }
     }
@@ -260,7 +261,7 @@ fn lost(from: &Made, to: &Made) -> f64 {
 
 /// Objects that are cut, of most gain, by their index in the workload before that.
 fn largest_cut(made: &Made) -> Vec<usize> {
-    let (workload, memories) = (&made.cut.told.workload, &made.room.memories);
+    let (workload, memories) = (&made.cut.input.workload, &made.room.memories);
     let mut gains: Vec<(usize, f64)> = Vec::new();
     let parts = workload.objects.iter().zip(&made.cut.parts);
     for (object, part) in parts.filter(|(_, part)| part.middle.is_some()) {
@@ -280,7 +281,7 @@ fn largest_cut(made: &Made) -> Vec<usize> {
 /// use; the other one's tail goes where it was. `None`: there is nothing to exchange, or the room
 /// is taken while only one of them lives. What moves stays as it is.
 fn exchange(made: &Made, from: usize, to: usize) -> Option<Vec<Placement>> {
-    let workload = &made.cut.told.workload;
+    let workload = &made.cut.input.workload;
     let mut placements = made.found.placements.clone();
     let parts_of = |whole, is_fast| {
         let all = made.found.placements.iter().zip(&made.cut.parts).enumerate();
@@ -358,5 +359,5 @@ fn groups_of(profile: &Profile, cut: &Cut) -> Vec<Group> {
             middle: part.middle,
         }
     };
-    cut.told.objects.iter().zip(&cut.parts).map(group).collect()
+    cut.input.objects.iter().zip(&cut.parts).map(group).collect()
 }

@@ -3,14 +3,14 @@
 
 use proptest::prelude::*;
 use std::path::Path;
+use tiercel_advisor::{Asked, Pace, PlanRequest, PlanResult, draft, peak_bytes, plan_of, predict};
 use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
-use tiercel_planner::{Copy, Objective, Placement, Strategy};
-use tiercel_profile::plan::{
-    Asked, Basis, Drafted, Expected, Pace, Plan, PlanFileError, PlanOptions, PlannedClass,
-    PlannedFrame, PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace,
-    PlannedProgram, PlannedSite, Prediction, StackKeys, Unplanned, Wish, check_plan, draft, fit,
-    peak_bytes, plan_of, predict,
+use tiercel_plan::{
+    Basis, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
+    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite,
+    Prediction, StackKeys, Unplanned, check_plan, fit,
 };
+use tiercel_planner::{Copy, Objective, Placement, Strategy};
 use tiercel_profile::{Access, Frame, Name, Object, Phase, Process, Profile, Run, ServedBy, Site};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
@@ -82,8 +82,8 @@ fn profile(turns: u32, accesses: u64) -> Profile {
     profile
 }
 
-fn wish(strategy: Strategy, fast_bytes: u64) -> Wish {
-    Wish {
+fn wish(strategy: Strategy, fast_bytes: u64) -> PlanRequest {
+    PlanRequest {
         strategy,
         objective: Objective::Time,
         slowdown_max: None,
@@ -94,13 +94,13 @@ fn wish(strategy: Strategy, fast_bytes: u64) -> Wish {
     }
 }
 
-fn drafted(strategy: Strategy, accesses: u64) -> Drafted {
+fn drafted(strategy: Strategy, accesses: u64) -> PlanResult {
     let profile = profile(3, accesses);
     tiercel_profile::check(&profile).unwrap();
     draft(&profile, &profile.machine, &wish(strategy, 16 * MIB)).unwrap()
 }
 
-fn foretold(profile: &Profile, wish: &Wish) -> Prediction {
+fn foretold(profile: &Profile, wish: &PlanRequest) -> Prediction {
     draft(profile, &profile.machine, wish).unwrap().plan.expected.time.unwrap()
 }
 
@@ -226,7 +226,7 @@ fn with_rests(turns: u32) -> Profile {
     };
     profile.phases = profile.phases.iter().flat_map(rest).collect();
     profile.accesses.iter_mut().for_each(|access| access.phase *= 2);
-    // Told apart, or nobody knows what follows a rest.
+    // PlannerInput apart, or nobody knows what follows a rest.
     for (at, phase) in profile.phases.iter_mut().enumerate().filter(|(_, p)| &*p.name == "rest") {
         phase.name = if at % 4 == 1 { "before cold" } else { "before hot" }.into();
     }
@@ -246,7 +246,7 @@ fn swapped(profile: &Profile, room_bytes: u64, early: bool) -> Plan {
     drafted.memories[0].capacity_bytes = room_bytes;
     plan_of(&Asked {
         profile,
-        workload: &drafted.told.workload,
+        workload: &drafted.input.workload,
         groups: &drafted.groups,
         machine: &profile.machine,
         memories: &drafted.memories,

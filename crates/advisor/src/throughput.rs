@@ -10,8 +10,8 @@
 use tiercel_machine::{Machine, NodeId, Speeds};
 use tiercel_planner::{Copy, LINE_BYTES, MEMORIES_MAX, Memory, Scaling, move_cost_per_byte};
 
-use super::{Basis, PlannedMove};
-use crate::profile::Profile;
+use tiercel_plan::{Basis, PlannedMove};
+use tiercel_profile::Profile;
 
 /// How fast objects move where nothing was measured, GB/s: `move_pages` took 2.4 to 4.5 us an OS
 /// page in a guest with several nodes.
@@ -37,7 +37,7 @@ struct Slower {
 }
 
 /// Puts what was measured into `memories`, which are those of `machine`.
-pub(super) fn pace_of(profile: &Profile, machine: &Machine, memories: &mut [Memory]) -> Pace {
+pub(crate) fn pace_of(profile: &Profile, machine: &Machine, memories: &mut [Memory]) -> Pace {
     let mut pace = Pace { copy: COPY, basis: Basis::Described };
     let measured = profile.runs.iter().rev().map(|run| &run.speeds).find(|one| !one.is_empty());
     let Some(speeds) = measured else { return pace };
@@ -71,7 +71,7 @@ pub(super) fn pace_of(profile: &Profile, machine: &Machine, memories: &mut [Memo
 }
 
 /// For a plan's file: what a byte costs from each memory to each other one.
-pub(super) fn planned_moves(
+pub(crate) fn planned_moves(
     memories: &[Memory],
     pace: &Pace,
     node: impl Fn(usize) -> NodeId,
@@ -114,7 +114,7 @@ fn moves(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, usize, f64, f64)> 
 }
 
 /// The memory of a node.
-pub(super) fn rank_of(memories: &[Memory], node: NodeId) -> Option<usize> {
+pub(crate) fn rank_of(memories: &[Memory], node: NodeId) -> Option<usize> {
     memories.iter().position(|memory| memory.nodes.contains(&node))
 }
 

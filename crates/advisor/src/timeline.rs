@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{CLASS_MIN, planned_place};
-use crate::profile::{Access, Object, Profile};
-use crate::workload::Told;
+use crate::assemble::planned_place;
+use crate::input::PlannerInput;
+use tiercel_plan::CLASS_MIN;
+use tiercel_profile::{Access, Object, Profile};
 
 /// Most columns: what a picture of usual width can show.
 pub const COLUMNS_MAX: u64 = 160;
@@ -47,110 +48,116 @@ pub struct TimelineRow {
     pub accesses: Vec<f64>,
 }
 
-/// Objects of a row, while it is made: indices into [`Told`].
+/// Objects of a row, while it is made: indices into [`PlannerInput`].
 struct Members {
-    told: Vec<usize>,
+    input: Vec<usize>,
     accesses: f64,
     room_bytes: u64,
 }
 
-impl Profile {
+impl Timeline {
     /// The profile over time, at most `rows_max` rows and one for the rest. Objects have a row each
     /// while there are no more than that, else those of one site and size class have one.
-    pub fn timeline(&self, rows_max: usize) -> Timeline {
-        let told = self.to_workload();
-        let workload = &told.workload;
-        let slots = workload.end_ns.div_ceil(self.slot_ns.max(1));
-        let column_ns = self.slot_ns.max(1).saturating_mul(slots.div_ceil(COLUMNS_MAX).max(1));
-        let columns = workload.end_ns.div_ceil(column_ns) as usize;
-        let mut of_object: Vec<&[Access]> = vec![&[]; self.objects.len()];
-        for part in self.accesses.chunk_by(|a, b| a.object == b.object) {
-            of_object[part[0].object as usize] = part;
-        }
-        let mut groups = self.members(&told, &of_object, rows_max);
-        groups.sort_by(|a, b| {
-            b.accesses.total_cmp(&a.accesses).then(b.room_bytes.cmp(&a.room_bytes))
-        });
-        let rest: Vec<usize> =
-            groups.iter().skip(rows_max).flat_map(|group| group.told.iter().copied()).collect();
-        groups.truncate(rows_max);
-        let row = |members: &[usize], is_rest| {
-            self.row(&told, &of_object, members, is_rest, (column_ns, columns))
-        };
-        let mut rows: Vec<TimelineRow> =
-            groups.iter().map(|group| row(&group.told, false)).collect();
-        if !rest.is_empty() {
-            rows.push(row(&rest, true));
-        }
-        let starts = workload.phases.iter().map(|phase| phase.start_ns);
-        let ends = starts.skip(1).chain([workload.end_ns]);
-        let phases = workload.phases.iter().zip(ends);
-        Timeline {
-            end_ns: workload.end_ns,
-            column_ns,
-            rows,
-            live_bytes: live_bytes(&told, column_ns, columns),
-            phases: phases.map(|(one, end)| (one.name.clone(), one.start_ns, end)).collect(),
-        }
-    }
-
-    fn members(&self, told: &Told, of_object: &[&[Access]], rows_max: usize) -> Vec<Members> {
-        let apart = told.objects.len() <= rows_max;
-        let mut groups: BTreeMap<(u64, u32, usize), Members> = BTreeMap::new();
-        for (at, index) in told.objects.iter().enumerate() {
-            let object = &self.objects[*index as usize];
-            let class = self.class(object);
-            let own = if apart { at } else { 0 };
-            let empty = || Members { told: Vec::new(), accesses: 0.0, room_bytes: 0 };
-            let group = groups.entry((class.0, class.1, own)).or_insert_with(empty);
-            group.told.push(at);
-            group.room_bytes = group.room_bytes.saturating_add(object.room_bytes);
-            let accesses = of_object[*index as usize].iter();
-            group.accesses += accesses.map(|access| access.accesses() as f64).sum::<f64>();
-        }
-        groups.into_values().collect()
-    }
-
-    fn class(&self, object: &Object) -> (u64, u32) {
-        (self.site_of(object).hash, object.size_class().max(CLASS_MIN))
-    }
-
-    fn row(
-        &self,
-        told: &Told,
-        of_object: &[&[Access]],
-        members: &[usize],
-        is_rest: bool,
-        (column_ns, columns): (u64, usize),
-    ) -> TimelineRow {
-        let mut row = TimelineRow { accesses: vec![0.0; columns], ..TimelineRow::default() };
-        let mut lives = Vec::with_capacity(members.len());
-        for at in members {
-            let (planned, index) = (&told.workload.objects[*at], told.objects[*at]);
-            let object = &self.objects[index as usize];
-            row.objects = row.objects.saturating_add(object.count);
-            row.bytes = row.bytes.max(object.bytes);
-            lives.push((planned.birth_ns, planned.death_ns));
-            if !is_rest {
-                row.class = Some(self.class(object));
-                row.place = planned_place(self.site_of(object));
-            }
-            // Where the object's run begins on the axis.
-            let base_ns = planned.birth_ns - object.birth_ns;
-            for access in of_object[index as usize] {
-                let middle = u64::from(access.slot) * self.slot_ns + self.slot_ns / 2;
-                let column = ((base_ns + middle) / column_ns) as usize;
-                if let Some(last) = columns.checked_sub(1) {
-                    row.accesses[column.min(last)] += access.accesses() as f64;
-                }
-            }
-        }
-        row.lives = joined(lives);
-        row
+    pub fn of(profile: &Profile, rows_max: usize) -> Timeline {
+        timeline(profile, rows_max)
     }
 }
 
-/// Stretches that touch become one; beyond [`LIVES_MAX`] all that follow.
+fn timeline(profile: &Profile, rows_max: usize) -> Timeline {
+    let input = PlannerInput::of(profile);
+    let workload = &input.workload;
+    let slots = workload.end_ns.div_ceil(profile.slot_ns.max(1));
+    let column_ns = profile.slot_ns.max(1).saturating_mul(slots.div_ceil(COLUMNS_MAX).max(1));
+    let columns = workload.end_ns.div_ceil(column_ns) as usize;
+    let mut of_object: Vec<&[Access]> = vec![&[]; profile.objects.len()];
+    for part in profile.accesses.chunk_by(|a, b| a.object == b.object) {
+        of_object[part[0].object as usize] = part;
+    }
+    let mut groups = members(profile, &input, &of_object, rows_max);
+    groups.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then(b.room_bytes.cmp(&a.room_bytes)));
+    let rest: Vec<usize> =
+        groups.iter().skip(rows_max).flat_map(|group| group.input.iter().copied()).collect();
+    groups.truncate(rows_max);
+    let row = |members: &[usize], is_rest| {
+        row(profile, &input, &of_object, members, is_rest, (column_ns, columns))
+    };
+    let mut rows: Vec<TimelineRow> = groups.iter().map(|group| row(&group.input, false)).collect();
+    if !rest.is_empty() {
+        rows.push(row(&rest, true));
+    }
+    let starts = workload.phases.iter().map(|phase| phase.start_ns);
+    let ends = starts.skip(1).chain([workload.end_ns]);
+    let phases = workload.phases.iter().zip(ends);
+    Timeline {
+        end_ns: workload.end_ns,
+        column_ns,
+        rows,
+        live_bytes: live_bytes(&input, column_ns, columns),
+        phases: phases.map(|(one, end)| (one.name.clone(), one.start_ns, end)).collect(),
+    }
+}
+
+fn members(
+    profile: &Profile,
+    input: &PlannerInput,
+    of_object: &[&[Access]],
+    rows_max: usize,
+) -> Vec<Members> {
+    let apart = input.objects.len() <= rows_max;
+    let mut groups: BTreeMap<(u64, u32, usize), Members> = BTreeMap::new();
+    for (at, index) in input.objects.iter().enumerate() {
+        let object = &profile.objects[*index as usize];
+        let class = class(profile, object);
+        let own = if apart { at } else { 0 };
+        let empty = || Members { input: Vec::new(), accesses: 0.0, room_bytes: 0 };
+        let group = groups.entry((class.0, class.1, own)).or_insert_with(empty);
+        group.input.push(at);
+        group.room_bytes = group.room_bytes.saturating_add(object.room_bytes);
+        let accesses = of_object[*index as usize].iter();
+        group.accesses += accesses.map(|access| access.accesses() as f64).sum::<f64>();
+    }
+    groups.into_values().collect()
+}
+
+fn class(profile: &Profile, object: &Object) -> (u64, u32) {
+    (profile.site_of(object).hash, object.size_class().max(CLASS_MIN))
+}
+
+fn row(
+    profile: &Profile,
+    input: &PlannerInput,
+    of_object: &[&[Access]],
+    members: &[usize],
+    is_rest: bool,
+    (column_ns, columns): (u64, usize),
+) -> TimelineRow {
+    let mut row = TimelineRow { accesses: vec![0.0; columns], ..TimelineRow::default() };
+    let mut lives = Vec::with_capacity(members.len());
+    for at in members {
+        let (planned, index) = (&input.workload.objects[*at], input.objects[*at]);
+        let object = &profile.objects[index as usize];
+        row.objects = row.objects.saturating_add(object.count);
+        row.bytes = row.bytes.max(object.bytes);
+        lives.push((planned.birth_ns, planned.death_ns));
+        if !is_rest {
+            row.class = Some(class(profile, object));
+            row.place = planned_place(profile.site_of(object));
+        }
+        // Where the object's run begins on the axis.
+        let base_ns = planned.birth_ns - object.birth_ns;
+        for access in of_object[index as usize] {
+            let middle = u64::from(access.slot) * profile.slot_ns + profile.slot_ns / 2;
+            let column = ((base_ns + middle) / column_ns) as usize;
+            if let Some(last) = columns.checked_sub(1) {
+                row.accesses[column.min(last)] += access.accesses() as f64;
+            }
+        }
+    }
+    row.lives = joined(lives);
+    row
+}
+
+/// Intervals that touch become one; beyond [`LIVES_MAX`] all that follow.
 fn joined(mut lives: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     lives.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();
@@ -164,9 +171,9 @@ fn joined(mut lives: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     out
 }
 
-fn live_bytes(told: &Told, column_ns: u64, columns: usize) -> Vec<u64> {
+fn live_bytes(input: &PlannerInput, column_ns: u64, columns: usize) -> Vec<u64> {
     let mut changes: Vec<(u64, i128)> = Vec::new();
-    for object in &told.workload.objects {
+    for object in &input.workload.objects {
         changes.push((object.birth_ns, i128::from(object.bytes)));
         changes.push((object.death_ns, -i128::from(object.bytes)));
     }
@@ -188,7 +195,7 @@ fn live_bytes(told: &Told, column_ns: u64, columns: usize) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Phase, Process, Run, SLOT_NS_MIN, Site};
+    use tiercel_profile::{Phase, Process, Run, SLOT_NS_MIN, Site};
 
     const SLOT: u64 = SLOT_NS_MIN;
 
@@ -227,7 +234,7 @@ mod tests {
     fn rows_are_by_accesses_and_the_rest_is_one() {
         let objects = [(0, 0, 4), (1, 2, 6), (1, 5, 9), (2, 0, 9)];
         let profile = profile(&objects, &[(0, 1, 5), (1, 2, 50), (2, 7, 50), (3, 3, 1)]);
-        let seen = profile.timeline(2);
+        let seen = Timeline::of(&profile, 2);
         let shown: Vec<_> = seen.rows.iter().map(|row| (row.class, row.objects)).collect();
         assert_eq!(shown, [(Some((2, 12)), 2), (Some((1, 12)), 1), (None, 1)]);
         assert_eq!(seen.rows[0].lives, [(2 * SLOT, 9 * SLOT)], "they overlap");
@@ -235,7 +242,7 @@ mod tests {
         let sum: f64 = seen.rows.iter().flat_map(|row| &row.accesses).sum();
         assert_eq!(sum, 106.0);
         assert_eq!(seen.live_bytes[..6], [8192, 8192, 12288, 12288, 12288, 12288]);
-        assert_eq!(profile.timeline(4).rows.len(), 4, "few objects have a row each");
+        assert_eq!(Timeline::of(&profile, 4).rows.len(), 4, "few objects have a row each");
     }
 
     #[test]
@@ -246,7 +253,7 @@ mod tests {
         profile.objects[1].process = 1;
         profile.phases.push(Phase { run: 1, ..profile.phases[0].clone() });
         profile.accesses[1].phase = 1;
-        let seen = profile.timeline(1);
+        let seen = Timeline::of(&profile, 1);
         assert_eq!(seen.rows[0].lives.len(), 2);
         assert_eq!(seen.phases.len(), 2);
         let columns: Vec<usize> =
@@ -258,10 +265,10 @@ mod tests {
     fn long_runs_have_no_more_columns_and_empty_ones_none_missing() {
         let mut long = profile(&[(0, 0, 100_000)], &[(0, 99_999, 3)]);
         long.runs[0].duration_ns = 100_000 * SLOT;
-        let seen = long.timeline(5);
+        let seen = Timeline::of(&long, 5);
         assert!(seen.live_bytes.len() as u64 <= COLUMNS_MAX);
         assert_eq!(seen.rows[0].accesses.last(), Some(&3.0));
-        let empty = Profile { slot_ns: SLOT, ..Profile::default() }.timeline(5);
+        let empty = Timeline::of(&Profile { slot_ns: SLOT, ..Profile::default() }, 5);
         assert!(empty.rows.is_empty());
     }
 

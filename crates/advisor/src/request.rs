@@ -1,15 +1,18 @@
 //! From a profile to a plan in one step.
-//! In: a [`Profile`], a machine, a [`Wish`]. Out: [`Drafted`]: the plan with all it was made of.
+//! In: a [`Profile`], a machine, a [`PlanRequest`]. Out: a [`PlanResult`]: the plan, and what it was
+//! made from.
 //! Knows nothing of files.
 
 use tiercel_machine::Machine;
 use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy};
 
-use super::choice::{Made, Room, Scene};
-use super::pace::pace_of;
-use super::{Group, Plan, PlanOptions, Unplanned};
-use crate::profile::Profile;
-use crate::workload::Told;
+use crate::assemble::Group;
+use crate::choice::{Made, Room, Scene};
+use crate::input::PlannerInput;
+use crate::intervals::Intervals;
+use crate::throughput::pace_of;
+use tiercel_plan::{Plan, PlanOptions, Unplanned};
+use tiercel_profile::Profile;
 
 /// Of the room that was asked for, at most this part is held back for what is no object: a small
 /// program's plan would have no room else.
@@ -17,7 +20,7 @@ const HELD_BACK_PARTS: u64 = 2;
 
 /// How a plan is wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct PlanRequest {
     /// How placements are found.
     pub strategy: Strategy,
     /// What is made small.
@@ -35,11 +38,11 @@ pub struct Wish {
 }
 
 /// A plan, and what it was made of.
-pub struct Drafted {
+pub struct PlanResult {
     /// For the file.
     pub plan: Plan,
-    /// What the planner was told; large objects are several there.
-    pub told: Told,
+    /// What the planner was input; large objects are several there.
+    pub input: PlannerInput,
     /// What its objects are.
     pub groups: Vec<Group>,
     /// Memories, the fastest one as large as was wished.
@@ -52,7 +55,7 @@ pub struct Drafted {
 
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
-pub enum DraftError {
+pub enum PlanRequestError {
     /// Nothing to plan.
     #[error("the profile has no objects: nothing can be planned")]
     Empty,
@@ -67,33 +70,37 @@ pub enum DraftError {
 /// Makes a plan.
 ///
 /// # Errors
-/// As [`DraftError`] says.
-pub fn draft(profile: &Profile, machine: &Machine, wish: &Wish) -> Result<Drafted, DraftError> {
-    let told = profile.to_workload();
-    if told.workload.objects.is_empty() {
-        return Err(DraftError::Empty);
+/// As [`PlanRequestError`] says.
+pub fn draft(
+    profile: &Profile,
+    machine: &Machine,
+    wish: &PlanRequest,
+) -> Result<PlanResult, PlanRequestError> {
+    let input = PlannerInput::of(profile);
+    if input.workload.objects.is_empty() {
+        return Err(PlanRequestError::Empty);
     }
     let mut remarks = Vec::new();
     let mut memories = memories_of(machine, &mut remarks);
     if memories.len() < 2 {
-        return Err(DraftError::OneMemory(machine.name.clone()));
+        return Err(PlanRequestError::OneMemory(machine.name.clone()));
     }
     if profile.accesses.is_empty() {
         remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
     }
-    let strategy = usable(profile, &told, wish.strategy, &mut remarks);
+    let strategy = usable(profile, &input, wish.strategy, &mut remarks);
     let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
     let pace = pace_of(profile, machine, &mut memories);
     let room = Room { memories, held_back_bytes };
-    let stretches = profile.stretches(&told);
-    let scene = Scene { profile, told: &told, stretches: &stretches, machine, pace, wish };
+    let intervals = Intervals::of(profile, &input);
+    let scene = Scene { profile, input: &input, intervals: &intervals, machine, pace, wish };
     let Made { found, plan, groups, cut, room, .. } = scene.best(strategy, &room, &mut remarks)?;
-    Ok(Drafted { plan, told: cut.told, groups, memories: room.memories, found, remarks })
+    Ok(PlanResult { plan, input: cut.input, groups, memories: room.memories, found, remarks })
 }
 
-impl Wish {
+impl PlanRequest {
     /// As it stands in a plan's file.
-    pub(super) fn options(&self) -> PlanOptions {
+    pub(crate) fn options(&self) -> PlanOptions {
         PlanOptions {
             strategy: strategy_name(self.strategy).to_owned(),
             objective: objective_name(self.objective).to_owned(),
@@ -134,7 +141,7 @@ fn memories_of(machine: &Machine, remarks: &mut Vec<String>) -> Vec<Memory> {
 /// Most bytes of live objects at a time, over all runs, and of memory that is none: what a share of
 /// the peak is a share of.
 pub fn peak_bytes(profile: &Profile) -> u64 {
-    let workload = profile.to_workload().workload;
+    let workload = PlannerInput::of(profile).workload;
     let mut changes: Vec<(u64, i128)> = Vec::with_capacity(workload.objects.len() * 2);
     for object in &workload.objects {
         changes.push((object.birth_ns, i128::from(object.bytes)));
@@ -144,7 +151,7 @@ pub fn peak_bytes(profile: &Profile) -> u64 {
 }
 
 /// The most that changes at their times add up to.
-pub(super) fn most(mut changes: Vec<(u64, i128)>) -> u64 {
+pub(crate) fn most(mut changes: Vec<(u64, i128)>) -> u64 {
     // What dies makes room for what is born at the same time.
     changes.sort_unstable();
     let (mut live, mut peak) = (0, 0);
@@ -158,13 +165,13 @@ pub(super) fn most(mut changes: Vec<(u64, i128)>) -> u64 {
 /// Only phases the program marks are known again in a run; between others nothing can move.
 fn usable(
     profile: &Profile,
-    told: &Told,
+    input: &PlannerInput,
     strategy: Strategy,
     remarks: &mut Vec<String>,
 ) -> Strategy {
     let marked = |phase: &u32| profile.phases[*phase as usize].process.is_some();
     let by_phase = matches!(strategy, Strategy::Phases { .. } | Strategy::Joint);
-    if !by_phase || told.phases.iter().any(marked) {
+    if !by_phase || input.phases.iter().any(marked) {
         return strategy;
     }
     remarks.push(

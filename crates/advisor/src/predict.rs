@@ -1,9 +1,9 @@
 //! How much slower a program is expected to be with less fast memory.
 //! In: a profile, a plan. Out: a [`Prediction`]. Knows nothing of how it is shown.
 //!
-//! The recorded run is gone through stretch by stretch, lap by lap ([`crate::stretches`]). In each
-//! lap a core computes and waits for misses, and meanwhile each memory serves what is drawn from
-//! it: the lap takes as long as the one that takes longest.
+//! The model walks the recorded run interval by interval, sub-interval by sub-interval
+//! ([`crate::intervals`]). In each, a core computes and waits for misses while each memory serves
+//! the bytes drawn from it. The sub-interval takes as long as the slowest of these.
 //!
 //! ```text
 //!   recorded      took = rest + waits        the rest is what no placement changes
@@ -12,7 +12,7 @@
 //!
 //! The rest is what is left of the time that was measured, and less than nothing where chance makes
 //! the waits longer than that: it is right in the sum, and would not be if it were cut off. What a
-//! memory did in a lap it did in that time, whatever was measured of its speed.
+//! memory did in a sub-interval it did in that time, whatever was measured of its speed.
 //!
 //! Misses that are under way at once are waited for together, as long as for the slowest of them.
 //! Which come together nobody tells; lines of one block do, and blocks are taken to come by chance.
@@ -26,7 +26,6 @@
 //! Waits of the recorded run are those that were measured, where the sampler tells, else those of
 //! the memories that served it. What comes out is held against everything in the fastest memory.
 
-use serde::{Deserialize, Serialize};
 use tiercel_machine::Machine;
 use tiercel_planner::{
     BLOCK_BYTES, LINE_BYTES, Memory, Object, Use, demand, evaluate, object_cost,
@@ -34,12 +33,12 @@ use tiercel_planner::{
 
 use tiercel_wire::layout::CUT_BYTES;
 
-use super::Plan;
-use super::pace::{pace_of, rank_of};
-use super::places::{Parts, Places};
-use crate::profile::{Access, Profile};
-use crate::stretches::{Extents, Stretch, Stretches};
-use crate::workload::{Told, WHOLE_WEIGHT, use_of};
+use crate::input::{PlannerInput, WHOLE_WEIGHT, unobserved, use_of, weight_of};
+use crate::intervals::{Extents, Interval, Intervals};
+use crate::parts::{Parts, Places};
+use crate::throughput::{pace_of, rank_of};
+use tiercel_plan::{Plan, Prediction};
+use tiercel_profile::{Access, Profile};
 
 /// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
 const DEVIATIONS: f64 = 1.96;
@@ -51,34 +50,16 @@ const UNSEEN_TIMES: f64 = 2.0;
 /// everything in the slowest.
 const CASES: usize = 3;
 
-/// What is expected of a plan, against all memory being fast.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Prediction {
-    /// Time over that with everything in the fastest memory; 1: as fast.
-    pub slowdown: f64,
-    /// Half an error bar: what chance in the samples does, and what the sampler could not see. The
-    /// model's own error comes on top.
-    pub error: f64,
-    /// The same with everything in the slowest memory.
-    pub all_slow: f64,
-    /// Time no placement changes, nanoseconds.
-    pub rest_ns: f64,
-    /// Share of the accesses that the fastest memory is to serve; absent where none were seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fast_share: Option<f64>,
-}
-
 /// What a plan is expected to do on a machine: the one it was made for.
 pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction {
-    let told = profile.to_workload();
-    predict_of(profile, (&told, &profile.stretches(&told)), machine, plan)
+    let input = PlannerInput::of(profile);
+    predict_of(profile, (&input, &Intervals::of(profile, &input)), machine, plan)
 }
 
-/// The same of one of several plans: with the profile's workload and stretches.
-pub(super) fn predict_of(
+/// The same of one of several plans: with the profile's workload and intervals.
+pub(crate) fn predict_of(
     profile: &Profile,
-    (told, stretches): (&Told, &Stretches),
+    (input, intervals): (&PlannerInput, &Intervals),
     machine: &Machine,
     plan: &Plan,
 ) -> Prediction {
@@ -88,17 +69,17 @@ pub(super) fn predict_of(
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
-    let places = Places::new(plan, profile, told, &memories);
-    let cut = told.cut(profile, CUT_BYTES);
+    let places = Places::new(plan, profile, input, &memories);
+    let cut = input.cut(profile, CUT_BYTES);
     let placements = places.placements(&cut);
-    let (_, moves) = evaluate(&cut.told.workload, &memories, &pace.copy, &placements);
+    let (_, moves) = evaluate(&cut.input.workload, &memories, &pace.copy, &placements);
     let scene = Scene::new(profile, machine, &memories);
     let mut reckoned = Reckoned::default();
     let mut of_object = vec![usize::MAX; profile.objects.len()];
-    (0..).zip(&told.objects).for_each(|(at, index)| of_object[*index as usize] = at);
-    for stretch in &stretches.all {
+    (0..).zip(&input.objects).for_each(|(at, index)| of_object[*index as usize] = at);
+    for interval in &intervals.all {
         scene.reckon(
-            stretch,
+            interval,
             |object, phase, extents| {
                 let seen = &profile.objects[object];
                 let is_cut = seen.bytes >= CUT_BYTES;
@@ -109,17 +90,17 @@ pub(super) fn predict_of(
             &mut reckoned,
         );
     }
-    let rest_ns = reckoned.rest_ns + stretches.idle_ns;
-    let zeroing_ns = scene.zeroing_ns((told, stretches), &places);
+    let rest_ns = reckoned.rest_ns + intervals.idle_ns;
+    let zeroing_ns = scene.zeroing_ns((input, intervals), &places);
     for (sum_ns, ns) in reckoned.cases_ns.iter_mut().zip(zeroing_ns) {
         *sum_ns += ns;
     }
-    let [fast_ns, planned_ns, slow_ns] = reckoned.cases_ns.map(|ns| ns + stretches.idle_ns);
+    let [fast_ns, planned_ns, slow_ns] = reckoned.cases_ns.map(|ns| ns + intervals.idle_ns);
     if fast_ns <= 0.0 {
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     }
     let planned_ns = planned_ns + moves.time_ns;
-    let unsure = DEVIATIONS * chance(profile, told, &memories) + unseen(profile, told, &memories);
+    let unsure = DEVIATIONS * chance(profile, input, &memories) + unseen(profile, input, &memories);
     Prediction {
         slowdown: planned_ns / fast_ns,
         error: unsure * (planned_ns - fast_ns).max(0.0) / fast_ns,
@@ -129,7 +110,7 @@ pub(super) fn predict_of(
     }
 }
 
-/// What came of all stretches, nanoseconds.
+/// What came of all intervals, nanoseconds.
 #[derive(Default)]
 struct Reckoned {
     cases_ns: [f64; CASES],
@@ -139,7 +120,7 @@ struct Reckoned {
     fast: f64,
 }
 
-/// What each memory has to do in a lap.
+/// What each memory has to do in a sub-interval.
 #[derive(Clone, Copy, Default)]
 struct Work {
     /// Blocks that come from it.
@@ -148,7 +129,7 @@ struct Work {
     memory_ns: Parts,
 }
 
-/// What a lap took when it was recorded, nanoseconds.
+/// What a sub-interval took when it was recorded, nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Recorded {
     took_ns: f64,
@@ -158,7 +139,7 @@ struct Recorded {
     memory_ns: Parts,
 }
 
-/// Of the accesses to one object in a stretch.
+/// Of the accesses to one object in a interval.
 #[derive(Clone, Copy, Default)]
 struct Row {
     /// How many.
@@ -174,7 +155,7 @@ struct Row {
     memory_ns: Parts,
 }
 
-/// Everything that is waited for in a lap.
+/// Everything that is waited for in a sub-interval.
 #[derive(Clone, Copy, Default)]
 struct Waits {
     /// How often.
@@ -183,7 +164,7 @@ struct Waits {
     all_in_ns: Parts,
 }
 
-/// What stretches are reckoned with.
+/// What intervals are reckoned with.
 struct Scene<'a> {
     profile: &'a Profile,
     memories: &'a [Memory],
@@ -203,22 +184,22 @@ impl<'a> Scene<'a> {
 
     fn reckon(
         &self,
-        stretch: &Stretch,
+        interval: &Interval,
         parts_of: impl Fn(usize, usize, &Extents) -> Parts,
         sum: &mut Reckoned,
     ) {
-        let rows: Vec<Row> = stretch.accesses.iter().map(|one| self.row(stretch, one)).collect();
-        let threads = f64::from(stretch.threads);
+        let rows: Vec<Row> = interval.accesses.iter().map(|one| self.row(interval, one)).collect();
+        let threads = f64::from(interval.threads);
         let recorded_ns: f64 = rows.iter().map(|row| row.recorded_ns).sum();
-        sum.rest_ns += (stretch.took_ns - recorded_ns / threads).max(0.0);
+        sum.rest_ns += (interval.took_ns - recorded_ns / threads).max(0.0);
         let last = self.memories.len() - 1;
-        for lap in &stretch.laps {
+        for sub_interval in &interval.sub_intervals {
             let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
             let mut recorded =
-                Recorded { took_ns: stretch.took_ns * lap.share, ..Recorded::default() };
-            for (at, share, extents) in &lap.accesses {
-                let (row, object) = (&rows[*at], stretch.accesses[*at].object as usize);
-                let parts = parts_of(object, stretch.phase as usize, extents);
+                Recorded { took_ns: interval.took_ns * sub_interval.share, ..Recorded::default() };
+            for (at, share, extents) in &sub_interval.accesses {
+                let (row, object) = (&rows[*at], interval.accesses[*at].object as usize);
+                let parts = parts_of(object, interval.phase as usize, extents);
                 waits.count += share * row.waits;
                 sum.accesses += share * row.accesses;
                 sum.fast += share * row.accesses * parts[0];
@@ -244,7 +225,7 @@ impl<'a> Scene<'a> {
     /// How much longer than in the recorded run zeroing takes.
     fn zeroing_ns(
         &self,
-        (told, stretches): (&Told, &Stretches),
+        (input, intervals): (&PlannerInput, &Intervals),
         places: &Places<'_>,
     ) -> [f64; CASES] {
         let byte_ns = |memory: &Memory| memory.write_gb_s_with(1).recip();
@@ -252,8 +233,8 @@ impl<'a> Scene<'a> {
         let recorded_ns: f64 = served.map(|(memory, part)| part * byte_ns(memory)).sum();
         let last = self.memories.len() - 1;
         let mut cases_ns = [0.0; CASES];
-        for (at, fresh_bytes) in &stretches.fresh_bytes {
-            let phase = told.workload.phases_of(&told.workload.objects[*at]).0;
+        for (at, fresh_bytes) in &intervals.fresh_bytes {
+            let phase = input.workload.phases_of(&input.workload.objects[*at]).0;
             let parts = places.parts(*at, phase);
             for (memory, part) in self.memories.iter().zip(parts) {
                 cases_ns[1] += fresh_bytes * part * (byte_ns(memory) - recorded_ns);
@@ -264,11 +245,11 @@ impl<'a> Scene<'a> {
         cases_ns
     }
 
-    /// What the accesses of a row of a stretch ask for, wherever they go.
-    fn row(&self, stretch: &Stretch, access: &Access) -> Row {
+    /// What the accesses of a row of a interval ask for, wherever they go.
+    fn row(&self, interval: &Interval, access: &Access) -> Row {
         let object = &self.profile.objects[access.object as usize];
-        let weight = self.profile.weight_of(self.profile.run_of(object));
-        let one = Use { threads: stretch.threads, ..use_of(stretch.phase, access, weight) };
+        let weight = weight_of(self.profile, self.profile.run_of(object));
+        let one = Use { threads: interval.threads, ..use_of(interval.phase, access, weight) };
         let (recorded_ns, loaded) = self.recorded_ns(access, &one);
         let accesses = one.reads + one.writes;
         let (waits, blocks) = (waits_of(&one), blocks_of(&one));
@@ -306,7 +287,7 @@ impl<'a> Scene<'a> {
 }
 
 impl Recorded {
-    /// How long the lap takes where it is waited for so long, and memories have so much to do.
+    /// Duration of the sub-interval for a given wait of the core and given work of the memories.
     fn elsewhere_ns(&self, waits_ns: f64, work: &Work) -> f64 {
         let more_ns = waits_ns - self.waits_ns;
         // Waits that were shorter than believed are made shorter by less.
@@ -346,7 +327,7 @@ fn waits_of(one: &Use) -> f64 {
     (one.reads + one.writes) * one.latency_weight / WHOLE_WEIGHT
 }
 
-/// Blocks that accesses draw from memory; where nobody told, whole ones. Few samples may say less
+/// Blocks that accesses draw from memory; where nobody input, whole ones. Few samples may say less
 /// than one of a block's lines is the first.
 fn blocks_of(one: &Use) -> f64 {
     let lines = (one.reads + one.writes) * one.drawn_bytes / LINE_BYTES;
@@ -354,13 +335,13 @@ fn blocks_of(one: &Use) -> f64 {
 }
 
 /// What can be won and was not seen, of what can be won: lines that go back to memory where nobody
-/// told which do, and latencies that are waited for one by one, not four at a time, but two.
-fn unseen(profile: &Profile, told: &Told, memories: &[Memory]) -> f64 {
-    let workload = &told.workload;
+/// input which do, and latencies that are waited for one by one, not four at a time, but two.
+fn unseen(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
+    let workload = &input.workload;
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
-    let (dirtied, around) = profile.unseen();
+    let (dirtied, around) = unobserved(profile);
     let (mut seen_ns, mut most_ns) = (0.0, 0.0);
-    for (object, index) in workload.objects.iter().zip(&told.objects) {
+    for (object, index) in workload.objects.iter().zip(&input.objects) {
         let gain = |object: &Object| {
             let cost = |memory| object_cost(workload, object, memory).time_ns;
             cost(slowest) - cost(fastest)
@@ -407,13 +388,13 @@ fn recorded(profile: &Profile) -> Vec<Memory> {
 
 /// Relative standard error of what can be won, from the samples of each object: n of them are right
 /// to 1 / sqrt(n).
-fn chance(profile: &Profile, told: &Told, memories: &[Memory]) -> f64 {
-    let workload = &told.workload;
+fn chance(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
+    let workload = &input.workload;
     let mut samples = vec![0u64; profile.objects.len()];
     profile.accesses.iter().for_each(|one| samples[one.object as usize] += one.samples);
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
     let (mut variance, mut sum) = (0.0, 0.0);
-    for (object, index) in workload.objects.iter().zip(&told.objects) {
+    for (object, index) in workload.objects.iter().zip(&input.objects) {
         let cost = |memory| object_cost(workload, object, memory).time_ns;
         let gain = cost(slowest) - cost(fastest);
         sum += gain;

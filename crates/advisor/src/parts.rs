@@ -6,13 +6,13 @@ use std::collections::HashMap;
 
 use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement, Strategy};
 
-use super::{Plan, PlannedClass, PlannedPlace, Unplanned};
-use crate::profile::{Object, Profile};
-use crate::stretches::Extents;
-use crate::workload::{Cut, Part, Told};
+use crate::input::{Cut, Part, PlannerInput};
+use crate::intervals::Extents;
+use tiercel_plan::{Plan, PlannedClass, PlannedPlace, Unplanned};
+use tiercel_profile::{Object, Profile};
 
 /// Part of an object in each memory, 0 to 1; their sum is 1.
-pub(super) type Parts = [f64; MEMORIES_MAX];
+pub(crate) type Parts = [f64; MEMORIES_MAX];
 
 /// Where objects of one kind are.
 struct Kind<'a> {
@@ -21,7 +21,7 @@ struct Kind<'a> {
 }
 
 /// A plan, laid out over a profile.
-pub(super) struct Places<'a> {
+pub(crate) struct Places<'a> {
     kinds: Vec<Kind<'a>>,
     /// By object of the workload.
     kind_of: Vec<usize>,
@@ -31,13 +31,13 @@ pub(super) struct Places<'a> {
 
 impl<'a> Places<'a> {
     /// `memories` are those of the machine, the fastest with the room that the plan has in it.
-    pub(super) fn new(
+    pub(crate) fn new(
         plan: &'a Plan,
         profile: &Profile,
-        told: &'a Told,
+        input: &'a PlannerInput,
         memories: &[Memory],
     ) -> Places<'a> {
-        let names = told.workload.phases.iter().map(|phase| phase.name.as_str()).collect();
+        let names = input.workload.phases.iter().map(|phase| phase.name.as_str()).collect();
         let mut places = Places { kinds: Vec::new(), kind_of: Vec::new(), names };
         let last = memories.len() - 1;
         let rank = |node| plan.rank_of(node).unwrap_or(last).min(last);
@@ -53,12 +53,12 @@ impl<'a> Places<'a> {
         }
         let kind = |object: &Object| {
             let hash = profile.site_of(object).hash;
-            let class = classes.get(&(hash, object.size_class().max(super::CLASS_MIN)));
+            let class = classes.get(&(hash, object.size_class().max(tiercel_plan::CLASS_MIN)));
             // As runs do: a site with one size class has that place for all sizes.
             class.copied().or(alone.get(&hash).copied().flatten())
         };
-        let births = first_come(plan, told, memories);
-        for (at, index) in told.objects.iter().enumerate() {
+        let births = first_come(plan, input, memories);
+        for (at, index) in input.objects.iter().enumerate() {
             let object = &profile.objects[*index as usize];
             let found = if object.is_block && plan.small_objects.is_some() {
                 Some(1)
@@ -78,14 +78,14 @@ impl<'a> Places<'a> {
     }
 
     /// Where an object of the workload is in a phase of it.
-    pub(super) fn parts(&self, object: usize, phase: usize) -> &Parts {
+    pub(crate) fn parts(&self, object: usize, phase: usize) -> &Parts {
         let kind = &self.kinds[self.kind_of[object]];
         kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
     }
 
     /// The same of what is accessed in a phase: of an object that is cut it is not known by its
     /// size, but by the extents that were hit, each `extent_share` of the object.
-    pub(super) fn parts_hit(
+    pub(crate) fn parts_hit(
         &self,
         object: usize,
         phase: usize,
@@ -108,8 +108,8 @@ impl<'a> Places<'a> {
     }
 
     /// Where objects and parts of them go, and when; whole ones that are split stay.
-    pub(super) fn placements(&self, cut: &Cut) -> Vec<Placement> {
-        let workload = &cut.told.workload;
+    pub(crate) fn placements(&self, cut: &Cut) -> Vec<Placement> {
+        let workload = &cut.input.workload;
         let of = |(object, part): (&planner::Object, &Part)| {
             let (first, last) = workload.phases_of(object);
             let whole = |phase| lies_in(self.parts(part.whole, phase), part.middle);
@@ -131,7 +131,7 @@ impl<'a> Places<'a> {
 
 /// The memory of an object, or of a part of one around its `middle`: the parts in faster memory
 /// come first.
-pub(super) fn lies_in(parts: &Parts, middle: Option<f64>) -> Option<usize> {
+pub(crate) fn lies_in(parts: &Parts, middle: Option<f64>) -> Option<usize> {
     let Some(middle) = middle else { return parts.iter().position(|part| *part == 1.0) };
     let mut end = 0.0;
     parts.iter().position(|part| {
@@ -165,13 +165,13 @@ impl<'a> Kind<'a> {
 
 /// Births of what a plan does not know, where those have the fastest memory while there is room:
 /// who comes first. Nothing where they have the slowest.
-fn first_come(plan: &Plan, told: &Told, memories: &[Memory]) -> Vec<Placement> {
+fn first_come(plan: &Plan, input: &PlannerInput, memories: &[Memory]) -> Vec<Placement> {
     if plan.unplanned == Unplanned::Slowest {
         return Vec::new();
     }
     let options = Options { strategy: Strategy::FirstCome, ..Options::default() };
     // Where not even all memory together holds the objects, a run places what it can.
-    planner::plan(&told.workload, memories, &options).map_or(Vec::new(), |found| found.placements)
+    planner::plan(&input.workload, memories, &options).map_or(Vec::new(), |found| found.placements)
 }
 
 fn whole(memory: usize) -> Parts {

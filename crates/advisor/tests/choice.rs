@@ -1,21 +1,21 @@
 //! What is chosen among plans by what is foretold: a margin, where it is left and what it may cost;
 //! which of several streams is fast.
 
+#[path = "../../profile/tests/common/mod.rs"]
 mod common;
 
 use common::profiles;
 use proptest::prelude::*;
+use tiercel_advisor::{Asked, Pace, PlanRequest, PlanResult, draft, plan_of, predict};
 use tiercel_machine::{Machine, StreamSpeed};
+use tiercel_plan::{Basis, Prediction, Unplanned};
 use tiercel_planner::{Copy, Memory, Objective, Options, Strategy as Finds, plan};
-use tiercel_profile::plan::{
-    Asked, Basis, Drafted, Pace, Prediction, Unplanned, Wish, draft, plan_of, predict,
-};
 use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site};
 
 const MIB: u64 = 1 << 20;
 
-fn wish(strategy: Finds, fast_bytes: u64) -> Wish {
-    Wish {
+fn wish(strategy: Finds, fast_bytes: u64) -> PlanRequest {
+    PlanRequest {
         strategy,
         objective: Objective::Time,
         slowdown_max: None,
@@ -55,7 +55,7 @@ fn of_heats(heats: &[u64]) -> Profile {
     profile
 }
 
-fn drafted(heats: &[u64], strategy: Finds, fast_bytes: u64) -> Drafted {
+fn drafted(heats: &[u64], strategy: Finds, fast_bytes: u64) -> PlanResult {
     let profile = of_heats(heats);
     draft(&profile, &profile.machine, &wish(strategy, fast_bytes)).unwrap()
 }
@@ -123,7 +123,7 @@ fn a_stream_is_fast_all_along_where_that_is_foretold_to_be_best() {
     let wish = wish(Finds::Intervals, 7 * MIB);
     let made = draft(&profile, &profile.machine, &wish).unwrap();
     let fast_bytes = |site: u32| {
-        let objects = made.told.workload.objects.iter().zip(&made.groups);
+        let objects = made.input.workload.objects.iter().zip(&made.groups);
         let placed = objects.zip(&made.found.placements);
         let fast = placed.filter(|((_, group), one)| group.site == site && one.birth == 0);
         fast.map(|((object, _), _)| object.bytes).sum::<u64>() / MIB
@@ -137,9 +137,9 @@ fn a_stream_is_fast_all_along_where_that_is_foretold_to_be_best() {
 }
 
 /// What the plan would be if it filled the margin, too.
-fn filled(profile: &Profile, drafted: &Drafted, memories: &[Memory]) -> Prediction {
+fn filled(profile: &Profile, drafted: &PlanResult, memories: &[Memory]) -> Prediction {
     let options = Options { strategy: Finds::Intervals, ..Options::default() };
-    let workload = &drafted.told.workload;
+    let workload = &drafted.input.workload;
     let found = plan(workload, memories, &options).unwrap();
     let plan = plan_of(&Asked {
         profile,
@@ -157,8 +157,8 @@ fn filled(profile: &Profile, drafted: &Drafted, memories: &[Memory]) -> Predicti
 }
 
 /// Most bytes that live in the fastest memory at a time.
-fn most_fast_bytes(drafted: &Drafted) -> u64 {
-    let placed = || drafted.told.workload.objects.iter().zip(&drafted.found.placements);
+fn most_fast_bytes(drafted: &PlanResult) -> u64 {
+    let placed = || drafted.input.workload.objects.iter().zip(&drafted.found.placements);
     let fast = || placed().filter(|(_, placement)| placement.birth == 0).map(|(one, _)| one);
     let at = |now_ns| fast().filter(move |o| o.birth_ns <= now_ns && now_ns < o.death_ns);
     fast().map(|one| at(one.birth_ns).map(|o| o.bytes).sum()).max().unwrap_or(0)

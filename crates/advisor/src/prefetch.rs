@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 use tiercel_planner::Workload;
 
-use super::make::{Class, Names};
+use crate::assemble::{Class, Names};
 
 /// A class of objects: site, size class.
 type Key = (u32, u32);
 
 /// What is asked: a workload with the class of each object (`None`: no class of its own).
-pub(super) struct Early<'a> {
+pub(crate) struct Early<'a> {
     pub workload: &'a Workload,
     pub names: &'a Names<'a>,
     pub classes: &'a BTreeMap<Key, Class>,
@@ -29,7 +29,7 @@ pub(super) struct Early<'a> {
 }
 
 /// For each phase by name the one that always follows it.
-pub(super) fn followers(names: &Names<'_>) -> Vec<Option<usize>> {
+pub(crate) fn followers(names: &Names<'_>) -> Vec<Option<usize>> {
     let mut found: Vec<Option<Option<usize>>> = vec![None; names.names.len()];
     for two in names.of_phase.windows(2) {
         let seen = &mut found[two[0]];

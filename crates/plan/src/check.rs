@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use tiercel_machine::NodeId;
 use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_ROWS_MAX, SITE_FRAMES};
 
-use super::{Plan, PlannedClass, PlannedMove, PlannedPlace, PlannedSite};
+use crate::model::{Plan, PlannedClass, PlannedMove, PlannedPlace, PlannedSite};
 
 /// Most places of one plan: what a session has room for.
 pub const PLACES_MAX: usize = PLAN_ROWS_MAX;

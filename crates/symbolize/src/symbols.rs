@@ -6,6 +6,7 @@
 //!
 //! Debug files are found by build-id below `/usr/lib/debug` and `/lib/debug`.
 
+use crate::wrappers::is_wrapper;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,6 @@ use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tiercel_profile::is_wrapper;
 
 /// Names kept; when full, the cache begins anew. 100 bytes each.
 const NAMES_MAX: usize = 100_000;

@@ -12,8 +12,8 @@ use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
 
-use super::stack::{StackKeys, base, numbered};
-use super::{Plan, PlannedPhase, PlannedPlace, PlannedSite, Unplanned};
+use crate::model::{Plan, PlannedPhase, PlannedPlace, PlannedSite, Unplanned};
+use crate::stack_keys::{StackKeys, base, numbered};
 
 /// A plan made to fit.
 #[derive(Clone, Debug, Default)]

@@ -9,18 +9,6 @@
 //! It is made to be read and compared by people: sites are in an order that does not change with
 //! their gain, and every place says what is expected of it.
 
-mod check;
-mod choice;
-mod compile;
-mod draft;
-mod early;
-mod file;
-mod make;
-mod pace;
-mod places;
-mod predict;
-mod stack;
-
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -28,15 +16,8 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tiercel_machine::NodeId;
 
-pub use check::{PLACES_MAX, check_plan};
-pub use compile::{Fit, fit};
-pub use draft::{DraftError, Drafted, Wish, draft, objective_name, peak_bytes, strategy_name};
-pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
-pub(crate) use make::CLASS_MIN;
-pub use make::{Asked, Group, plan_of, planned_place};
-pub use pace::Pace;
-pub use predict::{Prediction, predict};
-pub use stack::{StackKeys, numbered};
+/// Smallest size class of a plan: objects of one OS page, 2^12 bytes.
+pub const CLASS_MIN: u32 = 12;
 
 /// What to do in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,6 +144,24 @@ pub struct Expected {
     /// How long the program is expected to take, over all memory being fast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Prediction>,
+}
+
+/// What is expected of a plan, against all memory being fast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prediction {
+    /// Time over that with everything in the fastest memory; 1: as fast.
+    pub slowdown: f64,
+    /// Half an error bar: what chance in the samples does, and what the sampler could not see. The
+    /// model's own error comes on top.
+    pub error: f64,
+    /// The same with everything in the slowest memory.
+    pub all_slow: f64,
+    /// Time no placement changes, nanoseconds.
+    pub rest_ns: f64,
+    /// Share of the accesses that the fastest memory is to serve; absent where none were seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fast_share: Option<f64>,
 }
 
 /// The default for objects of sites a plan does not know.

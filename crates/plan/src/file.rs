@@ -9,9 +9,10 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use tiercel_machine::NodeId;
 
-use super::{
+use crate::check::check_plan;
+use crate::model::{
     Expected, Plan, PlanOptions, PlannedMachine, PlannedModule, PlannedPhase, PlannedProgram,
-    PlannedSite, Unplanned, check_plan,
+    PlannedSite, Unplanned,
 };
 
 /// Version of the file's form.

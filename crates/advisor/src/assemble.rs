@@ -13,21 +13,20 @@ use std::collections::{BTreeMap, HashMap};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{MEMORIES_MAX, Memory, Placement, Workload, evaluate, object_cost, score_ns};
 
-use super::early::{Early, followers};
-use super::pace::{Pace, planned_moves};
-use super::places::{Parts, lies_in};
-use super::stack::numbered;
-use super::{
-    Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine, PlannedMemory,
-    PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite, Unplanned,
+use crate::parts::{Parts, lies_in};
+use crate::prefetch::{Early, followers};
+use crate::throughput::{Pace, planned_moves};
+use tiercel_plan::numbered;
+use tiercel_plan::{
+    CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
+    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite,
+    Unplanned,
 };
-use crate::place::place;
-use crate::profile::{Profile, Site};
+use tiercel_profile::place;
+use tiercel_profile::{Profile, Site};
 
 /// A split whose smaller part is below this is none: one object in a hundred is chance.
 const PART_MIN: f64 = 0.02;
-/// Smallest size class: an OS page.
-pub(crate) const CLASS_MIN: u32 = 12;
 
 /// What objects of a workload are in the profile, by index alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -72,7 +71,7 @@ pub struct Asked<'a> {
 
 /// Votes of the objects of one class, by phase.
 #[derive(Default)]
-pub(super) struct Class {
+pub(crate) struct Class {
     objects: u64,
     room_bytes: u64,
     samples: u64,
@@ -205,17 +204,17 @@ impl Class {
     }
 
     /// The one memory of all its objects in a phase.
-    pub(super) fn alone_in(&self, phase: usize) -> Option<usize> {
+    pub(crate) fn alone_in(&self, phase: usize) -> Option<usize> {
         let choice = self.place_in(phase)?;
         choice.other.is_none().then_some(choice.memory)
     }
 
-    pub(super) fn is_used_in(&self, phase: usize) -> bool {
+    pub(crate) fn is_used_in(&self, phase: usize) -> bool {
         self.phases.get(&phase).is_some_and(|votes| votes.used)
     }
 
     /// Gain of the fastest memory in a phase, for each byte.
-    pub(super) fn gain_per_byte(&self, phase: usize) -> f64 {
+    pub(crate) fn gain_per_byte(&self, phase: usize) -> f64 {
         let per_byte = |votes: &Votes| votes.gain_ns[0] / votes.bytes.iter().sum::<f64>().max(1.0);
         self.phases.get(&phase).map_or(0.0, per_byte)
     }
@@ -226,7 +225,7 @@ impl Class {
 }
 
 /// Index of each name, in the order of first entries; and names by index.
-pub(super) struct Names<'a> {
+pub(crate) struct Names<'a> {
     pub of_phase: Vec<usize>,
     pub names: Vec<&'a str>,
 }

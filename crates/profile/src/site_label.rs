@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::profile::{Frame, Name, Site};
-use crate::wrappers::is_wrapper;
+use tiercel_symbolize::is_wrapper;
 
 /// `function file.c:12`, `function (module)`, `module+0x12`, or `unknown site`.
 pub fn place(site: &Site) -> String {

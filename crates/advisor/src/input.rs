@@ -1,0 +1,271 @@
+//! What the planner is input of a profile.
+//! In: a [`Profile`]. Out: a [`Workload`], with the way back from its objects and phases.
+//! Knows nothing of memories or plans.
+//!
+//! Runs follow one another on one axis of time, so that what never lived together is not asked to
+//! share room. The phases of a run are those of the process that accessed most, or the detected
+//! ones if those that marked none accessed more; accesses of other processes count in the phase
+//! that most of their time slot lies in.
+
+use std::collections::BTreeMap;
+
+use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
+use tiercel_wire::layout::CUT_BYTES;
+
+use tiercel_profile::{Access, Object, Profile};
+
+/// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.
+pub(crate) const WHOLE_WEIGHT: f64 = 8.0;
+
+/// Weight of a latency where each access counted missed the caches and is a line of its own: all of
+/// it over the misses a core keeps in flight, as the ledger reckons, where the sampler did not see
+/// how many those are.
+pub const MISS_WEIGHT: f64 = WHOLE_WEIGHT / 4.0;
+
+/// The same where all accesses were counted: H2M Eq. 1 as it is.
+pub const ACCESS_WEIGHT: f64 = 1.0;
+
+/// Bytes that an access which missed the caches draws from memory: a line.
+const MISS_BYTES: f64 = LINE_BYTES;
+
+/// The same where all accesses were counted: eight share a line, as in H2M Eq. 1.
+const ACCESS_BYTES: f64 = LINE_BYTES / 8.0;
+
+/// A workload, and where its parts come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannerInput {
+    /// For the planner. Counts are of accesses, not of samples: its sample period is 1.
+    pub workload: Workload,
+    /// Index in the profile of each of its objects.
+    pub objects: Vec<u32>,
+    /// Index in the profile of each of its phases.
+    pub phases: Vec<u32>,
+}
+
+/// A workload whose large objects are several, each a part of what they were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// Parts that follow one another in memory follow one another here.
+    pub input: PlannerInput,
+    /// What each of its objects is a part of.
+    pub parts: Vec<Part>,
+}
+
+/// Part of an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// Index of the object in the workload that was cut.
+    pub whole: usize,
+    /// Where in it the middle of the part lies, 0 to 1; `None`: it is all of it.
+    pub middle: Option<f64>,
+    /// It is the first one.
+    pub is_first: bool,
+}
+
+/// Parts of an object at most.
+const PARTS_MAX: u64 = 16;
+
+/// Bytes of one at least.
+const PART_BYTES_MIN: u64 = 1 << 20;
+
+impl PlannerInput {
+    /// Cuts objects of `profile`, which this is input of, that have at least so many bytes, and that
+    /// a run can have in two memories. Their accesses are taken to be spread evenly.
+    pub fn cut(&self, profile: &Profile, bytes_min: u64) -> Cut {
+        let Workload { phases, end_ns, sample_period, .. } = &self.workload;
+        let workload = Workload {
+            objects: Vec::new(),
+            phases: phases.clone(),
+            end_ns: *end_ns,
+            sample_period: *sample_period,
+        };
+        let input = PlannerInput { workload, objects: Vec::new(), phases: self.phases.clone() };
+        let mut cut = Cut { input, parts: Vec::new() };
+        for (whole, (object, index)) in self.workload.objects.iter().zip(&self.objects).enumerate()
+        {
+            // Many small ones may be one here.
+            let is_large = profile.objects[*index as usize].bytes >= CUT_BYTES;
+            let count = match is_large && object.bytes >= bytes_min.max(CUT_BYTES) {
+                true => (object.bytes / PART_BYTES_MIN).min(PARTS_MAX),
+                false => 1,
+            };
+            for part in 0..count {
+                cut.input.workload.objects.push(part_of(object, part, count));
+                cut.input.objects.push(*index);
+                let middle = (count > 1).then_some((part as f64 + 0.5) / count as f64);
+                cut.parts.push(Part { whole, middle, is_first: part == 0 });
+            }
+        }
+        cut
+    }
+}
+
+fn part_of(object: &planner::Object, part: u64, count: u64) -> planner::Object {
+    let at = |part: u64| object.bytes / count * part + object.bytes % count * part / count;
+    let mut uses = object.uses.clone();
+    for one in &mut uses {
+        one.reads /= count as f64;
+        one.writes /= count as f64;
+    }
+    planner::Object { bytes: at(part + 1) - at(part), uses, ..object.clone() }
+}
+
+impl PlannerInput {
+    /// The workload of `profile`. A profile without runs yields one without objects.
+    pub fn of(profile: &Profile) -> PlannerInput {
+        workload_of(profile)
+    }
+}
+
+fn workload_of(profile: &Profile) -> PlannerInput {
+    let mut input = PlannerInput {
+        workload: Workload {
+            objects: Vec::new(),
+            phases: Vec::new(),
+            end_ns: 0,
+            sample_period: 1.0,
+        },
+        objects: Vec::new(),
+        phases: Vec::new(),
+    };
+    let mut of_object: Vec<&[Access]> = vec![&[]; profile.objects.len()];
+    for part in profile.accesses.chunk_by(|a, b| a.object == b.object) {
+        of_object[part[0].object as usize] = part;
+    }
+    for run in 0..profile.runs.len() as u32 {
+        add_run(profile, run, &of_object, &mut input);
+    }
+    if input.workload.phases.is_empty() {
+        input.workload.phases.push(phase("A", 0));
+        input.workload.end_ns = 1;
+    }
+    input
+}
+
+fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut PlannerInput) {
+    let base_ns = input.workload.end_ns;
+    let first_phase = input.workload.phases.len() as u32;
+    let phases = leading_phases(profile, run);
+    let starts: Vec<u64> = phases.iter().map(|at| profile.phases[*at as usize].start_ns).collect();
+    let of_run = |object: &Object| profile.run_of(object) == run;
+    let last_death = profile.objects.iter().filter(|o| of_run(o)).map(|o| o.death_ns).max();
+    let last_phase = phases.iter().map(|at| profile.phases[*at as usize].end_ns).max();
+    let duration_ns = profile.runs[run as usize].duration_ns;
+    let length_ns = duration_ns.max(last_death.unwrap_or(0)).max(last_phase.unwrap_or(1));
+    input.workload.end_ns = base_ns + length_ns + 1;
+    for (index, at) in phases.iter().enumerate() {
+        let one = &profile.phases[*at as usize];
+        // What happens before the first belongs to it.
+        let start_ns = if index == 0 { base_ns } else { base_ns + one.start_ns };
+        input.workload.phases.push(phase(&one.name, start_ns));
+        input.phases.push(*at);
+    }
+    let weight = weight_of(profile, run);
+    for (index, object) in profile.objects_of(run) {
+        let site = profile.sites[object.site as usize].hash;
+        let mut planned = planner::Object {
+            name: format!("{site:016x}/{}", object.size_class()),
+            bytes: object.room_bytes,
+            birth_ns: base_ns + object.birth_ns,
+            death_ns: base_ns + object.death_ns,
+            uses: Vec::new(),
+        };
+        let (first, last) = input.workload.phases_of(&planned);
+        let mut uses: BTreeMap<u32, Access> = BTreeMap::new();
+        for access in of_object[index as usize] {
+            let phase = phase_of(profile, access, &phases, &starts) + first_phase;
+            let phase = phase.clamp(first as u32, last as u32);
+            uses.entry(phase).or_insert(Access::none_of(index)).absorb(access);
+        }
+        planned.uses = uses.into_iter().map(|(phase, all)| use_of(phase, &all, weight)).collect();
+        input.workload.objects.push(planned);
+        input.objects.push(index);
+    }
+}
+
+/// Weight of a latency and bytes drawn, of an access counted in this run.
+pub(crate) fn weight_of(profile: &Profile, run: u32) -> (f64, f64) {
+    match profile.runs[run as usize].misses_only {
+        true => (MISS_WEIGHT, MISS_BYTES),
+        false => (ACCESS_WEIGHT, ACCESS_BYTES),
+    }
+}
+
+/// By object: whether stores may have changed lines that nobody input of; whether nobody input
+/// how many misses were under way at once. Only where misses were counted, and of those that
+/// have any.
+pub(crate) fn unobserved(profile: &Profile) -> (Vec<bool>, Vec<bool>) {
+    let mut all = vec![Access { dirtied: Some(0), ..Access::default() }; profile.objects.len()];
+    for access in &profile.accesses {
+        all[access.object as usize].absorb(access);
+    }
+    // Where no stores were seen at all, any object may have been stored to.
+    let sees_writes = all.iter().any(|sum| sum.writes > 0);
+    let of = |is: &dyn Fn(&Access) -> bool| {
+        let each = all.iter().zip(&profile.objects).map(|(sum, object)| {
+            let run = &profile.runs[profile.run_of(object) as usize];
+            run.misses_only && sum.accesses() > 0 && is(sum)
+        });
+        each.collect()
+    };
+    let dirtied = of(&|sum| sum.dirtied.is_none() && (sum.writes > 0 || !sees_writes));
+    (dirtied, of(&|sum| sum.around == 0))
+}
+
+/// The phases that count in a run, ascending by start; at least one where it has accesses.
+fn leading_phases(profile: &Profile, run: u32) -> Vec<u32> {
+    let mut accesses: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+    for access in &profile.accesses {
+        let phase = &profile.phases[access.phase as usize];
+        if phase.run == run {
+            let sum = accesses.entry(phase.process).or_default();
+            *sum = sum.saturating_add(access.accesses());
+        }
+    }
+    let of_run = |at: &u32| profile.phases[*at as usize].run == run;
+    let leader = match accesses.iter().max_by_key(|(_, count)| **count) {
+        Some((leader, _)) => *leader,
+        // Nothing was accessed: marks say more than what was detected in nothing.
+        None => (0..profile.phases.len() as u32)
+            .filter(of_run)
+            .filter_map(|at| profile.phases[at as usize].process)
+            .next(),
+    };
+    let is_leading = |at: &u32| profile.phases[*at as usize].process == leader;
+    (0..profile.phases.len() as u32).filter(of_run).filter(is_leading).collect()
+}
+
+/// Which of the leading phases an access belongs to.
+pub(crate) fn phase_of(profile: &Profile, access: &Access, phases: &[u32], starts: &[u64]) -> u32 {
+    if let Ok(at) = phases.binary_search(&access.phase) {
+        return at as u32;
+    }
+    let middle_ns = u64::from(access.slot) * profile.slot_ns + profile.slot_ns / 2;
+    starts.partition_point(|start_ns| *start_ns <= middle_ns).saturating_sub(1) as u32
+}
+
+fn phase(name: &str, start_ns: u64) -> planner::Phase {
+    planner::Phase { name: name.to_owned(), start_ns, compute_ns: 0.0 }
+}
+
+/// A line that goes back counts as one that is written: reading it first, and changing it, is what
+/// writing was measured to cost. Where it is not known which do, those that stores brought in.
+pub(crate) fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
+    let accesses = all.accesses().max(1) as f64;
+    let written = all.dirtied.unwrap_or(all.writes).min(all.accesses());
+    let seen = all.around.max(1) as f64;
+    let is_seen = all.around > 0;
+    Use {
+        phase,
+        reads: (all.accesses() - written) as f64,
+        writes: written as f64,
+        hit_ratio: all.cached.map_or(0.0, |cached| (cached as f64 / accesses).min(1.0)),
+        latency_weight: match is_seen {
+            true => WHOLE_WEIGHT * all.alone as f64 / seen,
+            false => latency_weight,
+        },
+        drawn_bytes,
+        apart: is_seen.then(|| all.apart as f64 / seen),
+        threads: all.threads.count_ones().max(1),
+    }
+}

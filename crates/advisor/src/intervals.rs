@@ -1,0 +1,305 @@
+//! A run as intervals of time, each with its accesses: one resource limits the program in one
+//! interval, and another resource in the next.
+//! In: a [`Profile`] and its [`PlannerInput`]. Out: [`Intervals`]. Knows nothing of memories.
+//!
+//! An interval is one time slot of a phase, or as many as it takes to collect enough samples: the
+//! prediction takes the maximum of several noisy estimates, which is biased upwards where samples
+//! are few. Slots without samples belong to no interval: the program computed. Within an interval,
+//! sub-intervals show which accesses came together: accesses of different sub-intervals cannot
+//! overlap.
+
+use std::collections::BTreeMap;
+
+use crate::input::{PlannerInput, phase_of};
+use tiercel_profile::{Access, Profile};
+
+/// Samples of a interval at least, if its phase has as many: counts are right to a sixteenth.
+const SAMPLES_MIN: u64 = 256;
+
+/// Samples of a sub-interval at least: as many as tell which objects a loop is at.
+const SUB_INTERVAL_SAMPLES_MIN: u64 = 16;
+
+/// What is born so long before the first sample may have been touched when that was taken: two
+/// looks at the sampler's buffer, nanoseconds.
+const BEFORE_NS: u64 = 20_000_000;
+
+/// A part of a phase in which something was accessed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Interval {
+    /// Index of the phase in the workload.
+    pub phase: u32,
+    /// How long it took, without what sampling took, nanoseconds.
+    pub took_ns: f64,
+    /// Threads that accessed something, at least 1.
+    pub threads: u32,
+    /// What was accessed, a row for each object: shares of few samples are no shares.
+    pub accesses: Vec<Access>,
+    /// In order of time.
+    pub sub_intervals: Vec<SubInterval>,
+}
+
+/// A part of a interval.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct SubInterval {
+    /// How much of the interval it took, 0 to 1.
+    pub share: f64,
+    /// By row of the interval: which share of its accesses, and in which extents.
+    pub accesses: Vec<(usize, f64, Extents)>,
+}
+
+/// Accesses by extent of an object, ascending.
+pub(crate) type Extents = BTreeMap<u32, u64>;
+
+/// All of a profile's runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Intervals {
+    /// In order of time.
+    pub all: Vec<Interval>,
+    /// Time in which nothing was accessed, nanoseconds.
+    pub idle_ns: f64,
+    /// What the kernel zeroed while somebody looked: object of the workload, bytes.
+    pub fresh_bytes: Vec<(usize, f64)>,
+}
+
+impl Intervals {
+    /// The intervals of `profile`, of which `input` was made.
+    pub(crate) fn of(profile: &Profile, input: &PlannerInput) -> Intervals {
+        intervals_of(profile, input)
+    }
+}
+
+fn intervals_of(profile: &Profile, input: &PlannerInput) -> Intervals {
+    let mut found = Intervals::default();
+    let run_of = |phase: &u32| profile.phases[*phase as usize].run;
+    let mut by_run: Vec<Vec<u32>> = vec![Vec::new(); profile.runs.len()];
+    for (index, access) in (0..).zip(&profile.accesses) {
+        by_run[profile.run_of(&profile.objects[access.object as usize]) as usize].push(index);
+    }
+    let mut first = 0;
+    for phases in input.phases.chunk_by(|a, b| run_of(a) == run_of(b)) {
+        let ends = &input.workload.phases;
+        let end_ns = ends.get(first + phases.len()).map_or(input.workload.end_ns, |n| n.start_ns);
+        let run = run_of(&phases[0]);
+        add_run(profile, run, &by_run[run as usize], phases, (first, end_ns), input, &mut found);
+        first += phases.len();
+    }
+    found.fresh_bytes = fresh_bytes(profile, input);
+    found
+}
+
+/// Of objects that were accessed at all. Before the first sample of a run nobody looked.
+fn fresh_bytes(profile: &Profile, input: &PlannerInput) -> Vec<(usize, f64)> {
+    let mut is_accessed = vec![false; profile.objects.len()];
+    let mut first_ns = vec![u64::MAX; profile.runs.len()];
+    for one in &profile.accesses {
+        let run = profile.run_of(&profile.objects[one.object as usize]) as usize;
+        is_accessed[one.object as usize] = true;
+        first_ns[run] = first_ns[run].min(u64::from(one.slot) * profile.slot_ns);
+    }
+    let numbered = input.objects.iter().enumerate();
+    let fresh = numbered.filter_map(|(at, index)| {
+        let object = &profile.objects[*index as usize];
+        let is_seen = object.birth_ns + BEFORE_NS >= first_ns[profile.run_of(object) as usize];
+        let is_zeroed = is_accessed[*index as usize] && is_seen && object.fresh_bytes > 0;
+        is_zeroed.then_some((at, object.fresh_bytes as f64))
+    });
+    fresh.collect()
+}
+
+/// A run with its accesses, whose phases begin at an index of the workload's and end at a time
+/// of its.
+fn add_run(
+    profile: &Profile,
+    run: u32,
+    accesses: &[u32],
+    phases: &[u32],
+    (first, end_ns): (usize, u64),
+    input: &PlannerInput,
+    found: &mut Intervals,
+) {
+    let of_workload = &input.workload.phases[first..first + phases.len()];
+    let base_ns = of_workload[0].start_ns;
+    let starts: Vec<u64> = phases.iter().map(|at| profile.phases[*at as usize].start_ns).collect();
+    let mut cells: Vec<BTreeMap<u64, Vec<u32>>> = vec![BTreeMap::new(); phases.len()];
+    for index in accesses {
+        let access = &profile.accesses[*index as usize];
+        let phase = phase_of(profile, access, phases, &starts) as usize;
+        cells[phase].entry(u64::from(access.slot)).or_default().push(*index);
+    }
+    let hits: u64 = accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum();
+    let all = hits.max(profile.runs[run as usize].seen.samples).max(1);
+    let a_sample_ns = sampling_ns(profile, run) / all as f64;
+    found.idle_ns -= (all - hits) as f64 * a_sample_ns;
+    for (at, cells) in cells.into_iter().enumerate() {
+        let next = of_workload.get(at + 1).map_or(end_ns, |next| next.start_ns);
+        let span = (of_workload[at].start_ns - base_ns, next - base_ns);
+        let from = found.all.len();
+        add_phase(profile, (first + at) as u32, span, cells, found);
+        let mut left_ns = (span.1 - span.0) as f64;
+        for interval in &mut found.all[from..] {
+            left_ns -= interval.took_ns;
+            let samples: u64 = interval.accesses.iter().map(|one| one.samples).sum();
+            let sampling_ns = samples as f64 * a_sample_ns;
+            interval.took_ns = (interval.took_ns - sampling_ns).max(0.0);
+        }
+        found.idle_ns += left_ns;
+    }
+    found.idle_ns = found.idle_ns.max(0.0);
+}
+
+fn add_phase(
+    profile: &Profile,
+    phase: u32,
+    (start_ns, end_ns): (u64, u64),
+    cells: BTreeMap<u64, Vec<u32>>,
+    found: &mut Intervals,
+) {
+    let (mut open, from) = (Open::default(), found.all.len());
+    let ways = ways_of(profile, cells.values().flatten());
+    for (slot, accesses) in cells {
+        let slot_ns = slot * profile.slot_ns;
+        let lap_ns = end_ns.min(slot_ns + profile.slot_ns).saturating_sub(start_ns.max(slot_ns));
+        let samples = accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum();
+        open.add(lap_ns as f64, samples, accesses);
+        if open.samples >= SAMPLES_MIN {
+            found.all.push(closed(profile, phase, std::mem::take(&mut open), &ways));
+        }
+    }
+    if open.sub_intervals.is_empty() {
+        return;
+    }
+    let left = closed(profile, phase, open, &ways);
+    // What is left is too little for a interval of its own.
+    match found.all[from..].last_mut() {
+        None => found.all.push(left),
+        Some(last) => last.extend(left),
+    }
+}
+
+/// How accesses of a phase come, by site. A interval has too few samples of an object to tell:
+/// chance would only ever add to a part that has a least, and take from one that has a most.
+fn ways_of<'a>(profile: &Profile, accesses: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, Ways> {
+    let mut sums: BTreeMap<u32, Access> = BTreeMap::new();
+    for access in accesses.map(|one| &profile.accesses[*one as usize]) {
+        let none = || Access::none_of(access.object);
+        sums.entry(site_at(profile, access)).or_insert_with(none).absorb(access);
+    }
+    let part = |count: u64, of: u64| count as f64 / of.max(1) as f64;
+    let ways = |sum: Access| Ways {
+        apart: part(sum.apart, sum.around),
+        dirtied: sum.dirtied.map(|dirtied| part(dirtied, sum.accesses())),
+    };
+    sums.into_iter().map(|(site, sum)| (site, ways(sum))).collect()
+}
+
+fn site_at(profile: &Profile, access: &Access) -> u32 {
+    profile.objects[access.object as usize].site
+}
+
+/// A interval with its accesses, by index; and how those of each site come.
+fn closed(profile: &Profile, phase: u32, open: Open, ways: &BTreeMap<u32, Ways>) -> Interval {
+    let mut rows: BTreeMap<u32, Access> = BTreeMap::new();
+    let mut threads = 0u64;
+    let all = open.sub_intervals.iter().flat_map(|sub_interval| &sub_interval.accesses);
+    for access in all.map(|one| &profile.accesses[*one as usize]) {
+        threads |= access.threads;
+        let none = || Access::none_of(access.object);
+        rows.entry(access.object).or_insert_with(none).absorb(access);
+    }
+    for row in rows.values_mut() {
+        let ways = &ways[&site_at(profile, row)];
+        let part = |count: u64, part: f64| (count as f64 * part).round() as u64;
+        row.apart = part(row.around, ways.apart);
+        row.dirtied = ways.dirtied.map(|dirtied| part(row.accesses(), dirtied));
+    }
+    let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
+    let accesses: Vec<Access> = rows.into_values().collect();
+    let took_ns: f64 = open.sub_intervals.iter().map(|sub_interval| sub_interval.took_ns).sum();
+    let sub_intervals = open.sub_intervals.iter().map(|sub_interval| {
+        let mut extents: BTreeMap<usize, Extents> = BTreeMap::new();
+        for access in sub_interval.accesses.iter().map(|one| &profile.accesses[*one as usize]) {
+            let of_row = extents.entry(row_of[&access.object]).or_default();
+            *of_row.entry(access.extent).or_default() += access.accesses();
+        }
+        let share = |(row, extents): (usize, Extents)| {
+            let of_lap: u64 = extents.values().sum();
+            let of_row = accesses[row].accesses().max(1);
+            (row, of_lap as f64 / of_row as f64, extents)
+        };
+        SubInterval {
+            share: if took_ns > 0.0 { sub_interval.took_ns / took_ns } else { 0.0 },
+            accesses: extents.into_iter().map(share).collect(),
+        }
+    });
+    let sub_intervals = sub_intervals.collect();
+    Interval { phase, took_ns, threads: threads.count_ones().max(1), accesses, sub_intervals }
+}
+
+/// What samples took from the programs of a run, nanoseconds of wall time: threads were held up
+/// beside each other.
+fn sampling_ns(profile: &Profile, run: u32) -> f64 {
+    let seen = &profile.runs[run as usize].seen;
+    let of_run = profile.processes.iter().filter(|process| process.run == run);
+    let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
+    seen.sampling_ns as f64 / threads as f64
+}
+
+/// How accesses come.
+struct Ways {
+    /// Which part of the misses is by itself in its block.
+    apart: f64,
+    /// Lines that become dirty for each access; `None`: not known.
+    dirtied: Option<f64>,
+}
+
+/// A interval that is not complete.
+#[derive(Default)]
+struct Open {
+    sub_intervals: Vec<OpenLap>,
+    samples: u64,
+}
+
+#[derive(Default)]
+struct OpenLap {
+    took_ns: f64,
+    samples: u64,
+    /// By index.
+    accesses: Vec<u32>,
+}
+
+impl Open {
+    fn add(&mut self, took_ns: f64, samples: u64, accesses: Vec<u32>) {
+        self.samples += samples;
+        if self
+            .sub_intervals
+            .last()
+            .is_none_or(|sub_interval| sub_interval.samples >= SUB_INTERVAL_SAMPLES_MIN)
+        {
+            self.sub_intervals.push(OpenLap::default());
+        }
+        let sub_interval = self.sub_intervals.last_mut().expect("one was put there");
+        sub_interval.took_ns += took_ns;
+        sub_interval.samples += samples;
+        sub_interval.accesses.extend(accesses);
+    }
+}
+
+impl Interval {
+    /// Goes on with what followed it.
+    fn extend(&mut self, mut next: Interval) {
+        let took_ns = self.took_ns + next.took_ns;
+        let part = |of_ns: f64| if took_ns > 0.0 { of_ns / took_ns } else { 0.0 };
+        self.sub_intervals
+            .iter_mut()
+            .for_each(|sub_interval| sub_interval.share *= part(self.took_ns));
+        let rows = self.accesses.len();
+        for sub_interval in &mut next.sub_intervals {
+            sub_interval.share *= part(next.took_ns);
+            sub_interval.accesses.iter_mut().for_each(|(row, ..)| *row += rows);
+        }
+        self.took_ns = took_ns;
+        self.threads = self.threads.max(next.threads);
+        self.accesses.append(&mut next.accesses);
+        self.sub_intervals.append(&mut next.sub_intervals);
+    }
+}

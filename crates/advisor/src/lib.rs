@@ -1,0 +1,34 @@
+//! Turns a profile and a machine into a plan, and predicts what the plan does to the run time.
+//! In: a `Profile`, a `Machine`, a [`PlanRequest`]. Out: a [`PlanResult`], a `Prediction`, a
+//! [`Timeline`]. Knows nothing of files, processes or how a plan is carried out.
+//!
+//! ```text
+//!   Profile --PlannerInput::of--> Workload --planner--> placement --assemble--> Plan
+//!      |                                                                 |
+//!      +--Intervals (what was accessed when)-------------> predict <-----+
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod choice;
+mod input;
+mod intervals;
+mod parts;
+mod predict;
+mod prefetch;
+mod request;
+mod throughput;
+mod timeline;
+
+/// The advisor hands all objects of a profile to the planner.
+const _: () = assert!(tiercel_profile::OBJECTS_MAX <= tiercel_planner::OBJECTS_MAX);
+
+pub use assemble::{Asked, Group, plan_of, planned_place};
+pub use input::{ACCESS_WEIGHT, MISS_WEIGHT, PlannerInput};
+pub use predict::predict;
+pub use request::{
+    PlanRequest, PlanRequestError, PlanResult, draft, objective_name, peak_bytes, strategy_name,
+};
+pub use throughput::Pace;
+pub use timeline::{COLUMNS_MAX, Timeline, TimelineRow};

@@ -1,0 +1,25 @@
+//! The plan file: the memory in which the objects of each site are born, and the moves at each phase.
+//! In: JSON. Out: a [`Plan`] that [`check_plan`] accepts, or an error; rows for the runtime ([`fit`]).
+//! Knows nothing of profiles, of how plans are made, or of how they are carried out.
+//!
+//! ```text
+//!   app.plan --read_plan--> Plan --fit (this program's sites)--> rows of the session's plan table
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod compile;
+mod file;
+mod model;
+mod stack_keys;
+
+pub use check::{PLACES_MAX, check_plan};
+pub use compile::{Fit, fit};
+pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
+pub use model::{
+    Basis, CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
+    PlannedMemory, PlannedModule, PlannedMove, PlannedPhase, PlannedPlace, PlannedProgram,
+    PlannedSite, Prediction, Unplanned,
+};
+pub use stack_keys::{StackKeys, numbered};
