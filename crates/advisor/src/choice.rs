@@ -1,5 +1,5 @@
 //! Several plans, of which the one stands that is foretold to be best.
-//! In: a profile as the planner is input it, memories with their room. Out: [`Made`]: a plan with
+//! In: a profile as the planner gets it, memories with their room. Out: [`Made`]: a plan with
 //! all it was made of. Knows nothing of where memories and room come from.
 
 use tiercel_machine::Machine;
@@ -11,8 +11,9 @@ use tiercel_planner::{
 use crate::assemble::{Asked, Group, plan_of};
 use crate::input::{Cut, Part, PlannerInput};
 use crate::intervals::Intervals;
+use crate::peak::peak_of;
 use crate::predict::predict_of;
-use crate::request::{PlanRequest, most};
+use crate::request::PlanRequest;
 use crate::throughput::Pace;
 use tiercel_plan::{Plan, Unplanned};
 use tiercel_profile::Profile;
@@ -339,7 +340,7 @@ fn most_bytes(
             (since_ns, at) = (until_ns, next);
         }
     }
-    most(changes)
+    peak_of(changes)
 }
 
 fn groups_of(profile: &Profile, cut: &Cut) -> Vec<Group> {

@@ -1,11 +1,11 @@
-//! What the planner is input of a profile.
-//! In: a [`Profile`]. Out: a [`Workload`], with the way back from its objects and phases.
-//! Knows nothing of memories or plans.
+//! The planner's input, made from a profile.
+//! In: a [`Profile`]. Out: a [`PlannerInput`]: a [`Workload`], and the profile's indices of its
+//! objects and phases. Knows nothing of memories or plans.
 //!
-//! Runs follow one another on one axis of time, so that what never lived together is not asked to
-//! share room. The phases of a run are those of the process that accessed most, or the detected
-//! ones if those that marked none accessed more; accesses of other processes count in the phase
-//! that most of their time slot lies in.
+//! Runs follow one another on one time axis, so that objects that never lived together never compete
+//! for capacity. The phases of a run are those of the process with the most accesses, or the
+//! detected ones if unmarked processes have more. Accesses of other processes count in the phase
+//! that covers the middle of their time slot.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +69,8 @@ const PARTS_MAX: u64 = 16;
 const PART_BYTES_MIN: u64 = 1 << 20;
 
 impl PlannerInput {
-    /// Cuts objects of `profile`, which this is input of, that have at least so many bytes, and that
-    /// a run can have in two memories. Their accesses are taken to be spread evenly.
+    /// Splits objects of at least `bytes_min` bytes that a run can keep in two memories. `profile`
+    /// is the one this input was made of. Accesses are assumed to be spread evenly over an object.
     pub fn cut(&self, profile: &Profile, bytes_min: u64) -> Cut {
         let Workload { phases, end_ns, sample_period, .. } = &self.workload;
         let workload = Workload {

@@ -10,25 +10,27 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod assemble;
 mod choice;
 mod input;
 mod intervals;
 mod parts;
+mod peak;
 mod predict;
 mod prefetch;
 mod request;
 mod throughput;
 mod timeline;
+mod votes;
 
 /// The advisor hands all objects of a profile to the planner.
 const _: () = assert!(tiercel_profile::OBJECTS_MAX <= tiercel_planner::OBJECTS_MAX);
 
+pub use advise::{PlanRequestError, PlanResult, draft, objective_name, peak_bytes, strategy_name};
 pub use assemble::{Asked, Group, plan_of, planned_place};
 pub use input::{ACCESS_WEIGHT, MISS_WEIGHT, PlannerInput};
 pub use predict::predict;
-pub use request::{
-    PlanRequest, PlanRequestError, PlanResult, draft, objective_name, peak_bytes, strategy_name,
-};
+pub use request::PlanRequest;
 pub use throughput::Pace;
 pub use timeline::{COLUMNS_MAX, Timeline, TimelineRow};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use tiercel_planner::Workload;
 
-use crate::assemble::{Class, Names};
+use crate::votes::{Class, Names};
 
 /// A class of objects: site, size class.
 type Key = (u32, u32);

@@ -1,6 +1,7 @@
-//! The plan file: the memory in which the objects of each site are born, and the moves at each phase.
-//! In: JSON. Out: a [`Plan`] that [`check_plan`] accepts, or an error; rows for the runtime ([`fit`]).
-//! Knows nothing of profiles, of how plans are made, or of how they are carried out.
+//! The plan file: the memory in which the objects of each site are born, and the moves at each
+//! phase.
+//! In: JSON. Out: a [`Plan`] that [`check_plan`] accepts, or an error; rows for the runtime
+//! ([`fit`]). Knows nothing of profiles, of how plans are made, or of how they are carried out.
 //!
 //! ```text
 //!   app.plan --read_plan--> Plan --fit (this program's sites)--> rows of the session's plan table

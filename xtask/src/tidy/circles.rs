@@ -15,7 +15,6 @@ const NOT_YET: &[&str] = &[
     "crates/ledger",
     "crates/planner",
     "crates/policy",
-    "crates/profile",
     "crates/tiercel",
 ];
 

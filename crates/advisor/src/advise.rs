@@ -1,0 +1,175 @@
+//! From a profile to a plan in one step.
+//! In: a [`Profile`], a machine, a [`PlanRequest`]. Out: a [`PlanResult`]: the plan, and what it
+//! was made from. Knows nothing of files.
+
+use tiercel_machine::Machine;
+use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy};
+
+use crate::assemble::Group;
+use crate::choice::{Made, Room, Scene};
+use crate::input::PlannerInput;
+use crate::intervals::Intervals;
+use crate::peak::peak_of;
+use crate::request::PlanRequest;
+use crate::throughput::pace_of;
+use tiercel_plan::{Plan, PlanOptions};
+use tiercel_profile::Profile;
+
+/// Of the room that was asked for, at most this part is held back for what is no object: a small
+/// program's plan would have no room else.
+const HELD_BACK_PARTS: u64 = 2;
+
+/// A plan, and what it was made of.
+pub struct PlanResult {
+    /// For the file.
+    pub plan: Plan,
+    /// What the planner got; large objects are several there.
+    pub input: PlannerInput,
+    /// What its objects are.
+    pub groups: Vec<Group>,
+    /// Memories, the fastest one as large as was wished.
+    pub memories: Vec<Memory>,
+    /// What it answered.
+    pub found: planner::Plan,
+    /// What the user must know.
+    pub remarks: Vec<String>,
+}
+
+/// Why no plan was made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanRequestError {
+    /// Nothing to plan.
+    #[error("the profile has no objects: nothing can be planned")]
+    Empty,
+    /// Nothing to choose from.
+    #[error("the machine {0} has memories of one kind only; name another with --machine")]
+    OneMemory(String),
+    /// The planner's word.
+    #[error(transparent)]
+    Planner(#[from] PlanError),
+}
+
+/// Makes a plan.
+///
+/// # Errors
+/// As [`PlanRequestError`] says.
+pub fn draft(
+    profile: &Profile,
+    machine: &Machine,
+    wish: &PlanRequest,
+) -> Result<PlanResult, PlanRequestError> {
+    let input = PlannerInput::of(profile);
+    if input.workload.objects.is_empty() {
+        return Err(PlanRequestError::Empty);
+    }
+    let mut remarks = Vec::new();
+    let mut memories = memories_of(machine, &mut remarks);
+    if memories.len() < 2 {
+        return Err(PlanRequestError::OneMemory(machine.name.clone()));
+    }
+    if profile.accesses.is_empty() {
+        remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
+    }
+    let strategy = usable(profile, &input, wish.strategy, &mut remarks);
+    let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
+    let pace = pace_of(profile, machine, &mut memories);
+    let room = Room { memories, held_back_bytes };
+    let intervals = Intervals::of(profile, &input);
+    let scene = Scene { profile, input: &input, intervals: &intervals, machine, pace, wish };
+    let Made { found, plan, groups, cut, room, .. } = scene.best(strategy, &room, &mut remarks)?;
+    Ok(PlanResult { plan, input: cut.input, groups, memories: room.memories, found, remarks })
+}
+
+impl PlanRequest {
+    /// As it stands in a plan's file.
+    pub(crate) fn options(&self) -> PlanOptions {
+        PlanOptions {
+            strategy: strategy_name(self.strategy).to_owned(),
+            objective: objective_name(self.objective).to_owned(),
+            fast: self.fast.clone(),
+            early: self.early,
+        }
+    }
+}
+
+/// Leaves a memory so much room for objects as `bytes` leave beside what is no object; returns what
+/// that takes.
+fn give_room(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u64 {
+    let room = memory.capacity_bytes.min(bytes);
+    let held_back = untracked_bytes.min(room / HELD_BACK_PARTS);
+    memory.capacity_bytes = room - held_back;
+    held_back
+}
+
+/// Most memory beside the objects in any run.
+fn untracked_bytes(profile: &Profile) -> u64 {
+    profile.runs.iter().map(|run| run.seen.untracked_bytes).max().unwrap_or(0)
+}
+
+/// The machine's memories, fastest first.
+fn memories_of(machine: &Machine, remarks: &mut Vec<String>) -> Vec<Memory> {
+    let (memories, left) = Memory::of_machine(machine, None);
+    for tier in left {
+        let nodes: Vec<String> = tier.nodes.iter().map(ToString::to_string).collect();
+        remarks.push(format!(
+            "node {} is not planned with: its {} is unknown; give it in the machine description",
+            nodes.join(", "),
+            tier.figure,
+        ));
+    }
+    memories
+}
+
+/// Most bytes of live objects at a time, over all runs, and of memory that is none: what a share of
+/// the peak is a share of.
+pub fn peak_bytes(profile: &Profile) -> u64 {
+    let workload = PlannerInput::of(profile).workload;
+    let mut changes: Vec<(u64, i128)> = Vec::with_capacity(workload.objects.len() * 2);
+    for object in &workload.objects {
+        changes.push((object.birth_ns, i128::from(object.bytes)));
+        changes.push((object.death_ns, -i128::from(object.bytes)));
+    }
+    peak_of(changes).saturating_add(untracked_bytes(profile))
+}
+
+/// Only phases the program marks are known again in a run; between others nothing can move.
+fn usable(
+    profile: &Profile,
+    input: &PlannerInput,
+    strategy: Strategy,
+    remarks: &mut Vec<String>,
+) -> Strategy {
+    let marked = |phase: &u32| profile.phases[*phase as usize].process.is_some();
+    let by_phase = matches!(strategy, Strategy::Phases { .. } | Strategy::Joint);
+    if !by_phase || input.phases.iter().any(marked) {
+        return strategy;
+    }
+    remarks.push(
+        "the program marks no phases: every object stays where it is born; mark them with \
+         tiercel_phase (docs/planning.md) to plan moves"
+            .to_owned(),
+    );
+    if strategy == Strategy::Joint { Strategy::Intervals } else { Strategy::Lifetimes }
+}
+
+/// The name of a strategy on the command line.
+pub fn strategy_name(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::FirstCome => "fcfs",
+        Strategy::Greedy => "greedy",
+        Strategy::Initial => "idp",
+        Strategy::Lifetimes => "lifetimes",
+        Strategy::Intervals => "intervals",
+        Strategy::Phases { .. } => "phased",
+        Strategy::Joint => "joint",
+    }
+}
+
+/// The name of an objective on the command line.
+pub fn objective_name(objective: Objective) -> &'static str {
+    match objective {
+        Objective::Time => "time",
+        Objective::Energy => "energy",
+        Objective::EnergyDelay => "edp",
+    }
+}
