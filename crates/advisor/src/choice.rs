@@ -63,7 +63,7 @@ pub(crate) struct Room {
     pub(crate) held_back_bytes: u64,
 }
 
-/// A plan, what the planner answered, and what it was input.
+/// A plan, the placement it was made from, and the planner's input.
 pub(crate) struct Made {
     pub(crate) found: planner::Plan,
     pub(crate) plan: Plan,

@@ -2,10 +2,10 @@
 //! In: a [`Profile`]. Out: a [`PlannerInput`]: a [`Workload`], and the profile's indices of its
 //! objects and phases. Knows nothing of memories or plans.
 //!
-//! Runs follow one another on one time axis, so that objects that never lived together never compete
-//! for capacity. The phases of a run are those of the process with the most accesses, or the
-//! detected ones if unmarked processes have more. Accesses of other processes count in the phase
-//! that covers the middle of their time slot.
+//! Runs follow one another on one time axis, so that objects that never lived together never
+//! compete for capacity. The phases of a run are those of the process with the most accesses,
+//! or the detected ones if unmarked processes have more. Accesses of other processes count in
+//! the phase that covers the middle of their time slot.
 
 use std::collections::BTreeMap;
 
