@@ -2,14 +2,14 @@
 //! took; a message that names the command when it did not. Knows nothing of what is run.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How often a running child is looked at while its time limit counts.
-const POLL: Duration = Duration::from_millis(20);
+use crate::watch;
 
 /// The repository's top folder.
 pub fn root() -> PathBuf {
@@ -57,49 +57,34 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Runs to the end with all output in the file `log`, for at most `limit`; then the whole process
-/// group is killed and the answer is an error.
-pub fn run_logged(command: &mut Command, log: &Path, limit: Duration) -> Result<()> {
+/// Runs to the end with all output in the file `log`; stopped when it hangs or has used
+/// `cpu_limit`, which is an error.
+pub fn run_logged(command: &mut Command, log: &Path, cpu_limit: Duration) -> Result<()> {
     if let Some(parent) = log.parent() {
         std::fs::create_dir_all(parent)?;
     }
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    command.stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file);
-    let status = run_limited(command, limit)?;
+    command.stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file.try_clone()?);
+    let status = run_watched(command, cpu_limit, Some(&file))?;
     if !status.success() {
         bail!("{} ended with {status}", shown(command));
     }
     Ok(())
 }
 
-/// Runs to the end, in a process group of its own, for at most `limit`.
-pub fn run_limited(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
-    use std::os::unix::process::CommandExt;
+/// Runs to the end; stopped when it hangs or has used `cpu_limit`, which is an error.
+pub fn run_limited(command: &mut Command, cpu_limit: Duration) -> Result<ExitStatus> {
+    run_watched(command, cpu_limit, None)
+}
+
+fn run_watched(
+    command: &mut Command,
+    cpu_limit: Duration,
+    log: Option<&File>,
+) -> Result<ExitStatus> {
     command.process_group(0);
     let child = command.spawn().with_context(|| format!("cannot run {}", shown(command)))?;
-    wait_limited(child, limit).with_context(|| shown(command))
-}
-
-/// Waits for a child that leads a process group; kills the group once `limit` has passed.
-pub fn wait_limited(mut child: Child, limit: Duration) -> Result<ExitStatus> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if start.elapsed() > limit {
-            kill_group(&child);
-            child.wait()?;
-            bail!("stopped after {} s, its time limit", limit.as_secs());
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
-/// Kills the process group a child leads. A group that is gone already is no error.
-pub fn kill_group(child: &Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+    watch::wait(child, cpu_limit, log).with_context(|| shown(command))
 }
 
 /// The command as one would type it.

@@ -1,15 +1,18 @@
-//! Runs the fuzzers. In: a name and a time. Out: an error when an input crashed the target. Knows
+//! Builds and runs the fuzzers. In: a name and a time. Out: an error when an input crashed the target. Knows
 //! nothing of the targets: each is a binary of the package in fuzz/, and says itself what it found.
 
-use std::time::Duration;
+use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use crate::exec;
 
-/// Time for building a fuzzer and for shutting down, beyond the fuzzing itself.
-const OVERTIME: Duration = Duration::from_secs(300);
+/// Where the fuzzers are built for.
+const HOST: &str = "x86_64-unknown-linux-gnu";
+/// An input that takes longer counts as a hang, seconds of wall time. Inputs take milliseconds; the
+/// rest is for a busy machine.
+const INPUT_LIMIT_S: u64 = 100;
 
 #[derive(Args)]
 pub struct Options {
@@ -18,6 +21,9 @@ pub struct Options {
     /// How long each runs
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Only build them
+    #[arg(long)]
+    build: bool,
 }
 
 pub fn main(options: &Options) -> Result<()> {
@@ -29,8 +35,9 @@ pub fn main(options: &Options) -> Result<()> {
     if chosen.is_empty() {
         bail!("no such fuzzer; there are: {}", all.join(", "));
     }
-    for name in chosen {
-        exec::run(&mut fuzzer(name, options.seconds))?;
+    exec::run(&mut build_command())?;
+    for name in chosen.into_iter().filter(|_| !options.build) {
+        exec::run(&mut fuzzer(name, options.seconds)?)?;
     }
     Ok(())
 }
@@ -50,16 +57,11 @@ pub fn names() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// How long at most a fuzzer asked to run for `seconds` may take.
-pub fn limit(seconds: u64) -> Duration {
-    Duration::from_secs(seconds) + OVERTIME
-}
-
-/// The command that builds and runs one fuzzer.
+/// The command that builds all fuzzers.
 ///
 /// Coverage comes from LLVM's own flags on the stable compiler, so neither nightly nor cargo-fuzz
 /// is needed; libfuzzer-sys brings the engine.
-pub fn fuzzer(name: &str, seconds: u64) -> std::process::Command {
+fn build_command() -> Command {
     let flags = [
         "-Cpasses=sancov-module",
         "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -69,22 +71,29 @@ pub fn fuzzer(name: &str, seconds: u64) -> std::process::Command {
         "-Cdebug-assertions=on",
         "--cfg=fuzzing",
     ];
-    let host = "x86_64-unknown-linux-gnu";
+    let mut cargo = exec::cargo();
+    cargo.args(["build", "--quiet", "--release", "--manifest-path", "fuzz/Cargo.toml", "--bins"]);
+    // A target triple keeps the flags away from build scripts.
+    cargo.args(["--target", HOST]);
+    cargo.env("CARGO_TARGET_DIR", exec::target().join("fuzz"));
+    cargo.env("RUSTFLAGS", flags.join(" "));
+    cargo
+}
+
+/// The command that runs one fuzzer, which is built.
+fn fuzzer(name: &str, seconds: u64) -> Result<Command> {
     let corpus = exec::target().join("fuzz-corpus").join(name);
     let artifacts = exec::target().join("fuzz-artifacts").join(name);
     // An engine that cannot write its folders would throw away what it learns.
     for folder in [&corpus, &artifacts] {
-        let _ = std::fs::create_dir_all(folder);
+        std::fs::create_dir_all(folder)?;
     }
-    let mut cargo = exec::cargo();
-    cargo.args(["run", "--quiet", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
-    // A target triple keeps the flags away from build scripts.
-    cargo.args(["--target", host, "--bin", name, "--"]);
-    cargo.arg(&corpus);
-    cargo.arg(format!("-max_total_time={seconds}"));
-    cargo.arg(format!("-artifact_prefix={}/", artifacts.display()));
-    cargo.args(["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1"]);
-    cargo.env("CARGO_TARGET_DIR", exec::target().join("fuzz"));
-    cargo.env("RUSTFLAGS", flags.join(" "));
-    cargo
+    let built = exec::target().join("fuzz").join(HOST).join("release").join(name);
+    let mut fuzzer = exec::command(&built.display().to_string());
+    fuzzer.arg(&corpus);
+    fuzzer.arg(format!("-max_total_time={seconds}"));
+    fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    fuzzer.arg(format!("-timeout={INPUT_LIMIT_S}"));
+    fuzzer.args(["-rss_limit_mb=2048", "-print_final_stats=1"]);
+    Ok(fuzzer)
 }

@@ -19,6 +19,7 @@ mod real_programs;
 mod test;
 mod tidy;
 mod validate;
+mod watch;
 
 use std::process::ExitCode;
 
