@@ -1,5 +1,6 @@
-//! Builds and runs the fuzzers. In: a name and a time. Out: an error when an input crashed the target. Knows
-//! nothing of the targets: each is a binary of the package in fuzz/, and says itself what it found.
+//! Builds and runs the fuzzers. In: a name and a time. Out: an error when an input crashed the
+//! target. Knows nothing of the targets: each is a binary of the package in fuzz/, and prints what
+//! it found.
 
 use std::process::Command;
 

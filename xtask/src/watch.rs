@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A command hangs when it has used less than [`STALL_CPU`] and printed nothing for this long.
 /// Chosen, not measured: no step waits for timers alone for longer than some seconds.
 const STALL: Duration = Duration::from_secs(300);
-/// 1% of [`STALL`]. With 50 other threads on its CPU a busy thread still gets 2%, and a process that
+/// 1% of [`STALL`]. With 50 other threads on its CPU a busy thread still gets 2%; a process that
 /// only wakes up to look at a deadline uses less.
 const STALL_CPU: Duration = Duration::from_secs(3);
 

@@ -20,7 +20,7 @@ use crate::topology::Topology;
 const CONSOLE_LINES: usize = 60;
 
 /// QEMU opens its ports within milliseconds; a loaded host may take seconds.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// How often a start looks whether QEMU is still there.
 const START_STEP: Duration = Duration::from_millis(50);

@@ -22,7 +22,7 @@ use clap::Args;
 use crate::exec;
 use row::Row;
 
-/// CPU time that one program of a `--quick` run may use: the 40 s it is meant to take, on some CPUs.
+/// CPU time that a program of a `--quick` run may use: the 40 s it is meant to take, on four CPUs.
 const QUICK_CPU_LIMIT: Duration = Duration::from_secs(160);
 /// CPU time that any of them may use: a runaway one must not hold CI for ever.
 const FULL_CPU_LIMIT: Duration = Duration::from_secs(4 * 3600);
