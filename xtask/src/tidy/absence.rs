@@ -30,6 +30,11 @@ const IMPURE: &[&str] = &[
     "rand",
 ];
 
+/// The crates that the tables name.
+pub fn crates() -> impl Iterator<Item = &'static str> {
+    [MAY_BE_UNSAFE, MAY_PRINT, PURE].into_iter().flatten().copied()
+}
+
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in files.iter().filter(|file| file.is_rust()) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Problem;
 use super::modules;
-use super::source::File;
+use super::source::{File, normal};
 
 /// Folders whose circles are still to be broken.
 const NOT_YET: &[&str] = &[
@@ -132,19 +132,6 @@ fn headers(files: &[File]) -> Graph {
 fn included(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
     rest.trim_start().strip_prefix('"')?.split('"').next()
-}
-
-/// `path` below `folder` without `.` and `..`.
-fn normal(folder: &str, path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in folder.split('/').chain(path.split('/')) {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Layer direction. In: cargo's metadata. Out: edges between crates that the table does not have,
 //! and dependencies a crate may not use. Knows nothing of the code behind an edge.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::Problem;
+use super::{Problem, absence};
 use crate::metadata::Package;
 
 /// Who may use whom, in data-flow order. Tests may use whatever is further up, to make
@@ -78,8 +79,25 @@ const RESERVED: &[(&[&str], &[&str])] = &[
 ];
 
 pub fn check(packages: &[Package], root: &Path) -> Vec<Problem> {
-    let ours = packages.iter().filter(|package| package.source.is_none());
-    ours.flat_map(|package| check_package(package, root)).collect()
+    let ours: Vec<&Package> = packages.iter().filter(|one| one.source.is_none()).collect();
+    let mut problems: Vec<Problem> =
+        ours.iter().flat_map(|package| check_package(package, root)).collect();
+    let names: Vec<&str> = ours.iter().map(|package| short(&package.name)).collect();
+    problems.extend(tables().into_iter().filter(|name| !names.contains(name)).map(gone));
+    problems
+}
+
+/// The crates that the tables here and in `absence` name.
+fn tables() -> BTreeSet<&'static str> {
+    let layers = LAYERS.iter().map(|(name, _)| *name);
+    let used = LAYERS.iter().flat_map(|(_, used)| used.iter().copied());
+    let reserved = RESERVED.iter().flat_map(|(_, may)| may.iter().copied());
+    layers.chain(used).chain(reserved).chain(absence::crates()).collect()
+}
+
+fn gone(name: &str) -> Problem {
+    let what = format!("a table of the tidy check names `{name}`, and there is no such crate");
+    Problem { path: "xtask/src/tidy".into(), line: 0, what }
 }
 
 fn check_package(package: &Package, root: &Path) -> Vec<Problem> {
@@ -129,7 +147,7 @@ mod tests {
             manifest_path: "/top/crates/a/Cargo.toml".into(),
             dependencies: vec![dependency],
         };
-        let problems = check(&[package], Path::new("/top"));
+        let problems = check_package(&package, Path::new("/top"));
         problems.into_iter().map(|problem| problem.what).collect()
     }
 
@@ -147,6 +165,12 @@ mod tests {
         assert_eq!(whats("tiercel-ledger", "libc", None).len(), 1);
         assert!(whats("tiercel-ledger", "libc", Some("dev")).is_empty());
         assert!(whats("tiercel-mover", "libc", None).is_empty());
+    }
+
+    #[test]
+    fn a_crate_that_is_gone() {
+        let problems = check(&[], Path::new("/top"));
+        assert!(problems.iter().any(|problem| problem.what.contains("`ledger`")));
     }
 
     #[test]

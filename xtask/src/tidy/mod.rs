@@ -4,16 +4,19 @@
 
 mod absence;
 mod circles;
+mod commands;
 mod documents;
 mod glossary;
 mod layers;
+mod markdown;
 mod modules;
+mod paths;
 mod shape;
 mod source;
 mod words;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, CommandFactory as _};
 
 use crate::{exec, metadata};
 use source::File;
@@ -56,15 +59,17 @@ pub fn main(options: &Options) -> Result<()> {
         }
     }
     let packages = metadata::packages()?;
-    let rules: [Rule; 6] = [
+    let rules: [Rule; 7] = [
         shape::check,
         absence::check,
         words::check,
         documents::check,
+        paths::check,
         circles::check,
         glossary::check,
     ];
     let mut problems: Vec<Problem> = rules.iter().flat_map(|rule| rule(&files)).collect();
+    problems.extend(commands::check(&files, &crate::Cli::command()));
     problems.extend(layers::check(&packages, &exec::root()));
     show(&problems, &files)
 }

@@ -215,6 +215,19 @@ fn quoted_end(chars: &[char], at: usize, quote: char) -> usize {
     chars.len()
 }
 
+/// `path` below `folder` without `.` and `..`.
+pub fn normal(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in folder.split('/').chain(path.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
