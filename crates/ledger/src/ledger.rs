@@ -8,12 +8,12 @@ use tiercel_machine::NodeId;
 
 use crate::config::{Config, ConfigError};
 use crate::counts::{Characteristics, Counts, TickSummary};
+use crate::event_buffer::{Event, EventBuffer, LedgerEvent};
 use crate::extent::{Extent, ExtentId, Residency};
-use crate::grain::Grain;
-use crate::news::Newsroom;
+use crate::node_sums::LatencyByNode;
 use crate::process::Process;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp, WARM};
-use crate::served::ServedByNode;
+use crate::sub_extent::ExtentSizing;
 
 /// Most processes at a time; a row names its process in 16 bits.
 pub const PROCESSES_MAX: usize = 65_535;
@@ -63,10 +63,10 @@ pub struct Ledger {
     pub(crate) counts: Counts,
     totals: Counts,
     pub(crate) live: Live,
-    pub(crate) grain: Grain,
-    pub(crate) served: ServedByNode,
-    /// `None`: nobody listens.
-    pub(crate) news: Option<Newsroom>,
+    pub(crate) sizing: ExtentSizing,
+    pub(crate) latencies: LatencyByNode,
+    /// `None` before [`Ledger::listen`].
+    pub(crate) events: Option<EventBuffer>,
 }
 
 /// Sums over the extents that are records.
@@ -101,9 +101,9 @@ impl Ledger {
             counts: Counts::default(),
             totals: Counts::default(),
             live: Live::default(),
-            grain: Grain::default(),
-            served: ServedByNode::new(),
-            news: None,
+            sizing: ExtentSizing::default(),
+            latencies: LatencyByNode::new(),
+            events: None,
         })
     }
 
@@ -210,7 +210,7 @@ impl Ledger {
     pub fn tick(&mut self, now_ms: u64) -> TickSummary {
         self.advance(now_ms);
         self.record_fresh();
-        self.regrain();
+        self.resize_extents();
         for process in self.processes.iter_mut().flatten() {
             process.tombstones.age();
             process.cuts.age();
@@ -231,7 +231,7 @@ impl Ledger {
         let nominal = self.config.tick_ms;
         let intervals = ((elapsed_ms + nominal / 2) / nominal).clamp(1, DECAYS as u64);
         self.interval = self.interval.saturating_add(intervals as u32);
-        self.fade_served(intervals as u32);
+        self.decay_latencies(intervals as u32);
         self.tick_began_ms = self.now_ms;
         summary
     }
@@ -311,6 +311,38 @@ impl Ledger {
     pub fn bytes_held(&self) -> (usize, usize) {
         let indexes = self.processes.iter().flatten().map(|p| p.index.bytes_held()).sum();
         (self.rows.bytes_held(), indexes)
+    }
+
+    /// Starts to keep events until they are taken.
+    pub fn listen(&mut self) {
+        self.events.get_or_insert_default();
+    }
+
+    /// The events since the last call, oldest first; none before [`Ledger::listen`]. `buffer` is
+    /// emptied and reused.
+    pub fn take_events(&mut self, buffer: &mut Vec<LedgerEvent>) {
+        buffer.clear();
+        if let Some(kept) = &mut self.events {
+            std::mem::swap(&mut kept.events, buffer);
+        }
+    }
+
+    /// Sets the time of the events that follow.
+    #[inline]
+    pub(crate) fn set_event_time(&mut self, at_ms: u64) {
+        let now_ms = self.now_ms;
+        if let Some(kept) = &mut self.events {
+            kept.at_ms = at_ms.min(now_ms);
+        }
+    }
+
+    /// Keeps an event, if anyone listens.
+    #[inline]
+    pub(crate) fn emit(&mut self, slot: u16, event: Event) {
+        if self.events.is_some() {
+            let pid = self.process(slot).pid;
+            self.events.iter_mut().for_each(|kept| kept.consume(pid, event));
+        }
     }
 
     pub(crate) fn slot(&mut self, pid: u32) -> Option<u16> {

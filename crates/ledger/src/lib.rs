@@ -8,35 +8,40 @@
 
 #![forbid(unsafe_code)]
 
-mod belief;
+mod calibration;
 mod config;
 mod counts;
+mod estimate;
+mod event_buffer;
 mod extent;
-mod forecast;
-mod grain;
+mod extent_size;
 mod index;
 mod ledger;
 pub mod movement;
-mod news;
+mod node_latency;
+mod node_sums;
 mod objects;
-mod placement;
-mod prior;
 mod process;
+mod realized;
 mod records;
+mod residency;
 mod resync;
 mod row;
 mod samples;
-mod served;
+mod site_heat;
+mod site_history;
+mod sub_extent;
 
-pub use belief::Beliefs;
+pub use calibration::{CALIBRATION_SAMPLES_MAX, Calibration};
 pub use config::{Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX};
 pub use counts::{Characteristics, Counts, TickSummary};
+pub use estimate::RateEstimates;
+pub use event_buffer::{Event, LedgerEvent};
 pub use extent::{Extent, ExtentId, Range, Residency};
-pub use forecast::{Forecast, WITNESSES_MAX, came};
-pub use grain::{BUDGET_EXTENTS, DETAILS_MAX, JOINS_MAX, SWEEP_ROWS};
+pub use extent_size::{BUDGET_EXTENTS, DETAILS_MAX, JOINS_MAX, SWEEP_ROWS};
 pub use ledger::{Ledger, LedgerError, PROCESSES_MAX};
-pub use news::{Event, News};
-pub use placement::UNLOCATED_MAX;
-pub use prior::SITES_MAX;
 pub use process::{CUTS_MAX, TOMBSTONES_MAX};
+pub use realized::{RealizedRatios, realized_mean};
+pub use residency::UNLOCATED_MAX;
 pub use samples::Hit;
+pub use site_heat::SITES_MAX;

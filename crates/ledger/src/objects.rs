@@ -3,8 +3,8 @@
 //! Knows nothing of the order records arrive in, beyond comparing versions.
 
 use crate::config::OBJECT_EXTENTS_MAX;
+use crate::event_buffer::Event;
 use crate::ledger::Ledger;
-use crate::news::Event;
 use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
 
 impl Ledger {
@@ -64,7 +64,7 @@ impl Ledger {
             let Row { process, addr, .. } = self.rows[this];
             let bytes = self.rows[this].bytes();
             self.remove_row(this);
-            self.tell(process, Event::Gone { addr, bytes });
+            self.emit(process, Event::Gone { addr, bytes });
         }
     }
 
@@ -86,7 +86,7 @@ impl Ledger {
             self.live.bytes -= bytes;
             self.live.born_ms -= born_ms;
         }
-        self.unsettle(number);
+        self.clear_residency(number);
         let process = self.process_mut(row.process);
         process.live_bytes -= bytes;
         process.index.remove(row.addr);
@@ -172,7 +172,7 @@ impl Ledger {
 
     fn cut_row(&mut self, slot: u16, number: u32, lo: u64, hi: u64) {
         let row = self.rows[number];
-        self.tell(slot, Event::Gone { addr: lo, bytes: hi - lo });
+        self.emit(slot, Event::Gone { addr: lo, bytes: hi - lo });
         if hi == row.end() && !row.has(LAST) {
             // The row above, if it is this object's: another object's first row is a head already.
             let above = self.process(slot).index.above(row.addr);
@@ -235,7 +235,7 @@ impl Ledger {
         if !is_fresh {
             self.live.bytes -= gone;
         }
-        self.lose_sight(number);
+        self.queue_for_scan(number);
     }
 
     /// Adds OS pages at the end of the object with this last row; they are free.
@@ -243,7 +243,7 @@ impl Ledger {
         let row = self.rows[last];
         let slot = row.process;
         let grown = Event::Grown { addr: row.end(), bytes: u64::from(pages) << PAGE_SHIFT };
-        self.tell(slot, grown);
+        self.emit(slot, grown);
         let is_whole = row.has(FRESH) && row.has(HEAD);
         let room = self.extent_pages(object_pages).saturating_sub(row.pages);
         let first = if is_whole { pages } else { room.min(pages) };
@@ -262,7 +262,7 @@ impl Ledger {
             self.counts.births_refused += 1;
             let bytes = u64::from(pages) << PAGE_SHIFT;
             self.counts.births_refused_bytes += bytes;
-            self.tell(slot, Event::Gone { addr: self.rows[last].end(), bytes });
+            self.emit(slot, Event::Gone { addr: self.rows[last].end(), bytes });
             return;
         }
         self.rows[last].flags &= !LAST;

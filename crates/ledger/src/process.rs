@@ -12,7 +12,7 @@ use tiercel_machine::NodeId;
 use tiercel_wire::Version;
 
 use crate::index::Index;
-use crate::prior::SiteHeat;
+use crate::site_history::SiteHistory;
 
 /// Early deaths remembered per process and generation; more are dropped and counted. A dropped one
 /// can leave a dead object in the books until something newer lies there or a resync.
@@ -34,7 +34,7 @@ pub(crate) struct Process {
     /// Bytes of its extents on each node, as far as somebody looked.
     pub(crate) on_nodes: BTreeMap<NodeId, u64>,
     /// By site number.
-    pub(crate) sites: Vec<SiteHeat>,
+    pub(crate) sites: Vec<SiteHistory>,
     pub(crate) phase: u64,
     /// Where a realloc moved to, if that was the last record.
     pub(crate) continued: Option<u64>,

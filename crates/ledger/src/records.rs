@@ -9,8 +9,8 @@
 use tiercel_wire::{Flags, Record, Version};
 
 use crate::config::OBJECT_BYTES_MAX;
+use crate::event_buffer::Event;
 use crate::ledger::Ledger;
-use crate::news::Event;
 use crate::process::End;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, PAGE_SHIFT, Row, Stamp};
 
@@ -40,7 +40,7 @@ impl Ledger {
             return;
         };
         self.counts.records += 1;
-        self.date(record.time_ms());
+        self.set_event_time(record.time_ms());
         let continued = self.process_mut(slot).continued.take();
         match *record {
             Record::Born { addr, bytes, site, version, arena, flags, time_ms } => {
@@ -70,7 +70,7 @@ impl Ledger {
             }
             Record::Phase { number, .. } => {
                 self.process_mut(slot).phase = number;
-                self.tell(slot, Event::Phase { number });
+                self.emit(slot, Event::Phase { number });
             }
             // The daemon sees what really became of the process.
             Record::Exec { .. } | Record::Exit { .. } => {}
@@ -123,7 +123,7 @@ impl Ledger {
         let is_block = birth.flags.has(Flags::BLOCK);
         let is_mapped = birth.flags.has(Flags::MAPPED);
         let is_fresh = is_mapped || birth.flags.has(Flags::FRESH);
-        self.tell(slot, Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh });
+        self.emit(slot, Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh });
         let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
         self.insert_row(Row {
             addr: birth.addr,

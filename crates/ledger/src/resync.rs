@@ -17,7 +17,7 @@ impl Ledger {
     pub fn resync(&mut self, pid: u32, objects: impl IntoIterator<Item = ObjectSnapshot>) {
         let Some(slot) = self.slot(pid) else { return };
         self.counts.resyncs += 1;
-        self.date(self.now_ms);
+        self.set_event_time(self.now_ms);
         let table: BTreeMap<u64, ObjectSnapshot> =
             objects.into_iter().map(|object| (object.addr, object)).collect();
         let index = &self.process(slot).index;

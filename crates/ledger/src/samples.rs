@@ -39,7 +39,7 @@ impl Ledger {
         } else {
             self.counts.samples_attributed += 1;
         }
-        self.count_served(number, sample);
+        self.count_latency(number, sample);
         self.add(number, sample);
         Some(Hit { site: self.rows[number].site, home: self.home(number) })
     }

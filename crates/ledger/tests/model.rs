@@ -246,7 +246,7 @@ fn new_ledger() -> Ledger {
 fn told(ledger: &mut Ledger) -> Vec<(u64, u64)> {
     let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
     let mut news = Vec::new();
-    ledger.take_news(&mut news);
+    ledger.take_events(&mut news);
     for one in news {
         match one.event {
             Event::Born { addr, bytes, .. } => {
@@ -279,7 +279,7 @@ fn told(ledger: &mut Ledger) -> Vec<(u64, u64)> {
 }
 
 /// A budget that changes, and one hot OS page: extents are split and joined.
-fn regrain(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
+fn resize_extents(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
     ledger.fit_extents(budget_os_pages * OS_PAGE);
     for _ in 0..40 {
         ledger.sample(&Sample {
@@ -357,7 +357,7 @@ proptest! {
             drain(&mut program, &mut ledger, picks, usize::MAX, &[]);
             steps.iter().for_each(|step| program.step(*step));
             drain(&mut program, &mut ledger, picks, *most, &[]);
-            regrain(&mut ledger, *grain, *grain);
+            resize_extents(&mut ledger, *grain, *grain);
             now_ms += 2000;
             ledger.tick(now_ms);
         }

@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
-use tiercel_ledger::{Config, Forecast, Ledger, Range};
+use tiercel_ledger::{Calibration, Config, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
@@ -442,7 +442,7 @@ fn a_cut_that_comes_first_takes_its_range_from_the_late_birth() {
 
 /// Eight objects of 1 MiB of one site, so many samples of each in one interval. Shows what is
 /// believed of each in percent of what its own samples say; of those without, of the mean.
-fn check_beliefs(samples: &[u32], want: Expect) {
+fn check_estimates(samples: &[u32], want: Expect) {
     let mut world = World::new(Config::default());
     let page = |nth: usize| 1024 * (nth as u64 + 1);
     for nth in 0..samples.len() {
@@ -453,11 +453,11 @@ fn check_beliefs(samples: &[u32], want: Expect) {
         (0..*count).for_each(|_| world.sample(page(nth), 1000, AccessKind::Read, Some(100)));
     }
     world.tick();
-    let beliefs = world.ledger.beliefs();
+    let estimates = world.ledger.rate_estimates();
     let mean = samples.iter().sum::<u32>() as f32 / samples.len() as f32;
     let shown = samples.iter().enumerate().map(|(nth, count)| {
         let extent = world.ledger.find(PID, page(nth) * OS_PAGE).expect("lives");
-        let believed = beliefs.of(&extent);
+        let believed = estimates.estimate(&extent);
         let latency_ns = believed.cost_ns_per_s * 4.0 / believed.reads_per_s;
         assert!((latency_ns - 100.0).abs() < 1.0, "cost goes with accesses: {latency_ns}");
         // Averages begin with zero: after two intervals, the first without samples, 0.1 of 0.19.
@@ -469,30 +469,30 @@ fn check_beliefs(samples: &[u32], want: Expect) {
 }
 
 #[test]
-fn what_differs_by_chance_is_believed_to_be_alike() {
+fn equal_extents_get_the_mean_of_their_site() {
     // Their mean is 4: all of them are believed to have that.
-    check_beliefs(&[4, 6, 3, 2, 5, 4, 6, 2], expect!["100 67 133 200 80 100 67 200"]);
+    check_estimates(&[4, 6, 3, 2, 5, 4, 6, 2], expect!["100 67 133 200 80 100 67 200"]);
 }
 
 #[test]
-fn what_differs_by_more_is_believed_as_far() {
+fn unequal_extents_keep_their_own_rates_as_far_as_the_evidence_goes() {
     // Hot and cold ones: nearly their own, and what was never seen is not worth nothing.
-    check_beliefs(&[400, 1, 0, 0, 0, 0, 0, 1], expect!["99 111 0 0 0 0 0 111"]);
-    check_beliefs(&[12, 2, 1, 4, 0, 3, 1, 9], expect!["84 124 171 100 24 108 171 87"]);
+    check_estimates(&[400, 1, 0, 0, 0, 0, 0, 1], expect!["99 111 0 0 0 0 0 111"]);
+    check_estimates(&[12, 2, 1, 4, 0, 3, 1, 9], expect!["84 124 171 100 24 108 171 87"]);
     // Of a few nobody can say how different they are.
-    check_beliefs(&[3, 1], expect!["89 132"]);
+    check_estimates(&[3, 1], expect!["89 132"]);
 }
 
 /// A thousand objects of one site. In each interval ten others have ten samples each, or the same
 /// ten do. Answers what is believed of one that has just had them, over what was without forecasts.
-fn lasting(wanders: bool) -> f32 {
+fn realized_ratio(wanders: bool) -> f32 {
     let mut world = World::new(Config::default());
     let page = |nth: usize| 1024 * (nth as u64 + 1);
     for nth in 0..1000 {
         world.born(page(nth), 256, Flags(0));
     }
     world.tick();
-    let mut forecast = Forecast::default();
+    let mut calibration = Calibration::default();
     let mut hot = 0;
     for round in 0..20 {
         hot = if wanders { round * 10 } else { 0 };
@@ -500,25 +500,25 @@ fn lasting(wanders: bool) -> f32 {
             world.sample(page(nth), 1000, AccessKind::Read, Some(100));
         }
         world.tick();
-        let beliefs = world.ledger.beliefs();
-        forecast.observe(&world.ledger);
-        forecast.note(world.ledger.extents(), &beliefs);
+        let estimates = world.ledger.rate_estimates();
+        calibration.observe(&world.ledger);
+        calibration.note(world.ledger.extents(), &estimates);
     }
     let extent = world.ledger.find(PID, page(hot) * OS_PAGE).expect("lives");
-    let mut beliefs = world.ledger.beliefs();
-    let before = beliefs.of(&extent);
-    beliefs.heed(&forecast);
-    beliefs.of(&extent).accesses_per_s() / before.accesses_per_s()
+    let mut estimates = world.ledger.rate_estimates();
+    let before = estimates.estimate(&extent);
+    estimates.set_calibration(calibration.ratios());
+    estimates.estimate(&extent).accesses_per_s() / before.accesses_per_s()
 }
 
 #[test]
-fn heat_that_does_not_last_is_believed_less() {
-    let (wandering, steady) = (lasting(true), lasting(false));
+fn heat_that_drifts_is_discounted() {
+    let (wandering, steady) = (realized_ratio(true), realized_ratio(false));
     assert!(wandering < 0.4 && steady > 0.95 && steady < 1.1, "{wandering} {steady}");
 }
 
 #[test]
-fn an_extent_of_an_unknown_site_is_what_its_samples_say() {
+fn an_extent_of_an_unknown_site_keeps_its_own_rate() {
     let mut world = World::new(small());
     let version = Version { carve: 1, generation: 0 };
     let (addr, bytes, flags) = (16 * OS_PAGE, 4 * OS_PAGE, Flags(0));
@@ -529,7 +529,7 @@ fn an_extent_of_an_unknown_site_is_what_its_samples_say() {
     world.tick();
     let extent = world.ledger.find(PID, addr).expect("lives");
     let grown = extent.writes_per_s / (1.0 - 0.9 * 0.9);
-    let believed = world.ledger.beliefs().of(&extent);
+    let believed = world.ledger.rate_estimates().estimate(&extent);
     assert!((believed.writes_per_s - grown).abs() < 1e-3 * grown, "{believed:?}");
     assert_eq!(believed.reads_per_s, 0.0);
 }

@@ -12,7 +12,7 @@
 //! where c is what the latest moves cost: as if so much had come as believed.
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
-use tiercel_ledger::{Ledger, came};
+use tiercel_ledger::{Ledger, realized_mean};
 
 use crate::trial::heat_of;
 
@@ -81,7 +81,7 @@ impl Audit {
             let Some(from_ns) = one.asked.from.and_then(|from| ledger.latency_ns(from)) else {
                 continue;
             };
-            let of_interval = |now: f64, last: f64| came(now, last, kept).max(0.0);
+            let of_interval = |now: f64, last: f64| realized_mean(now, last, kept).max(0.0);
             let stall_ns = of_interval(now.0, last.0) * f64::from(from_ns) / parallelism;
             came_ns += (stall_ns - of_interval(now.1, last.1)) * elapsed_s;
             believed_ns += one.asked.gain_ns_per_s * elapsed_s;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
-use tiercel_ledger::{Beliefs, Extent, ExtentId, Ledger};
+use tiercel_ledger::{Extent, ExtentId, Ledger, RateEstimates};
 use tiercel_machine::NodeId;
 
 use crate::assign::Candidate;
@@ -172,7 +172,7 @@ fn outweighs(promotion: &Move, victim: &Move) -> bool {
 
 pub(crate) struct Planner<'a> {
     pub(crate) ledger: &'a Ledger,
-    pub(crate) beliefs: &'a Beliefs,
+    pub(crate) estimates: &'a RateEstimates,
     pub(crate) gate: &'a Gate,
     pub(crate) books: &'a mut Books,
     pub(crate) summary: &'a mut Summary,
@@ -442,7 +442,7 @@ impl Planner<'_> {
             }
         }
         let parallelism = f64::from(self.ledger.config().parallelism);
-        let believed = self.beliefs.of(&extent);
+        let believed = self.estimates.estimate(&extent);
         let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let samples = f64::from(believed.accesses_per_s() * self.ledger.samples_per_rate());
         let adds = extent.footprint_bytes().saturating_sub(there);

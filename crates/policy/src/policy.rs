@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tiercel_ledger::movement::{Failure, Outcome};
-use tiercel_ledger::{Beliefs, ExtentId, Forecast, Ledger, TickSummary, WITNESSES_MAX};
+use tiercel_ledger::{
+    CALIBRATION_SAMPLES_MAX, Calibration, ExtentId, Ledger, RateEstimates, TickSummary,
+};
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
@@ -24,8 +26,8 @@ use crate::trigger::TriggerState;
 /// come without a warning.
 const KEPT_PARTS: u64 = 8;
 
-/// Extents among which those are chosen that tell whether beliefs come true.
-const LOOKED_AT_MAX: usize = 8 * WITNESSES_MAX;
+/// Extents among which those are chosen that tell whether estimates come true.
+const LOOKED_AT_MAX: usize = 8 * CALIBRATION_SAMPLES_MAX;
 
 /// So large a part of a limit at most is given up where moves find no room.
 const SHORT_PARTS: u64 = 4;
@@ -72,7 +74,7 @@ pub struct Policy {
     recent: Recent,
     trials: Trials,
     audit: Audit,
-    forecast: Forecast,
+    calibration: Calibration,
     /// Time since the last assignment.
     since_ms: u64,
     /// Nodes on which moves lately found no room.
@@ -99,7 +101,7 @@ impl Policy {
             recent: Recent::default(),
             trials: Trials::default(),
             audit: Audit::default(),
-            forecast: Forecast::default(),
+            calibration: Calibration::default(),
             since_ms: 0,
             full: BTreeSet::new(),
             short_bytes: BTreeMap::new(),
@@ -303,10 +305,10 @@ impl Policy {
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
-        self.forecast.observe(ledger);
-        let (mut lists, beliefs) = self.candidates(ledger, budgets, members, books, &mut seen);
+        self.calibration.observe(ledger);
+        let (mut lists, estimates) = self.candidates(ledger, budgets, members, books, &mut seen);
         if leave != Leave::Nothing {
-            self.note_beliefs(ledger, &beliefs, &lists);
+            self.note_estimates(ledger, &estimates, &lists);
         }
         self.report(ledger, seen, decision);
         self.recent.forget(
@@ -322,7 +324,7 @@ impl Policy {
             let canary = Canary::new(leave, &room);
             let mut planner = Planner {
                 ledger,
-                beliefs: &beliefs,
+                estimates: &estimates,
                 gate: &self.config.gate,
                 books,
                 summary: &mut summary,
@@ -354,12 +356,12 @@ impl Policy {
         members: &[Vec<u32>],
         books: &mut [Books],
         seen: &mut Seen,
-    ) -> (Vec<Vec<Candidate>>, Beliefs) {
+    ) -> (Vec<Vec<Candidate>>, RateEstimates) {
         // Only priorities by cost need all sites' sums before the first extent's.
-        let (mut beliefs, counts) = match (&self.config.prioritise, &self.config.gate) {
-            (Prioritise::Cpb, _) => (ledger.beliefs(), false),
-            (_, Gate::Benefit(_)) => (Beliefs::new(ledger), true),
-            (_, Gate::None) => (Beliefs::default(), false),
+        let (mut estimates, counts) = match (&self.config.prioritise, &self.config.gate) {
+            (Prioritise::Cpb, _) => (ledger.rate_estimates(), false),
+            (_, Gate::Benefit(_)) => (RateEstimates::new(ledger), true),
+            (_, Gate::None) => (RateEstimates::default(), false),
         };
         let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
@@ -367,11 +369,11 @@ impl Policy {
         if let [only] = lists.as_mut_slice() {
             only.reserve(ledger.extent_totals().0 as usize);
         }
-        beliefs.heed(&self.forecast);
+        estimates.set_calibration(self.calibration.ratios());
         for extent in ledger.extents() {
             let Some(group) = groups[usize::from(extent.place)] else { continue };
             if counts {
-                beliefs.count(&extent);
+                estimates.add(&extent);
             }
             let bytes = extent.footprint_bytes();
             if bytes == 0 {
@@ -388,22 +390,27 @@ impl Policy {
                 books[group].placed[usize::from(rank)] += bytes;
                 continue;
             }
-            let known = (ledger, &beliefs);
+            let known = (ledger, &estimates);
             let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, known);
             seen.not_a_number += u64::from(key.is_none());
             lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
         }
-        (lists, beliefs)
+        (lists, estimates)
     }
 
     /// Some of the candidates are looked at again at the next assignment.
-    fn note_beliefs(&mut self, ledger: &Ledger, beliefs: &Beliefs, lists: &[Vec<Candidate>]) {
+    fn note_estimates(
+        &mut self,
+        ledger: &Ledger,
+        estimates: &RateEstimates,
+        lists: &[Vec<Candidate>],
+    ) {
         if self.config.gate == Gate::None {
             return;
         }
         let step = lists.iter().map(Vec::len).sum::<usize>() / LOOKED_AT_MAX + 1;
         let ids = lists.iter().flatten().step_by(step).map(Candidate::id);
-        self.forecast.note(ids.filter_map(|id| ledger.extent(id)), beliefs);
+        self.calibration.note(ids.filter_map(|id| ledger.extent(id)), estimates);
     }
 
     fn report(&self, ledger: &Ledger, seen: Seen, decision: &mut Decision) {

@@ -1,7 +1,7 @@
 //! Which extents deserve the best tier (MAT 3.4.2).
 //! In: extents. Out: a number each, larger for those that deserve more. Knows nothing of budgets.
 
-use tiercel_ledger::{Beliefs, Extent, Ledger};
+use tiercel_ledger::{Extent, Ledger, RateEstimates};
 
 use crate::routine::Prioritise;
 use crate::tiers::Tiers;
@@ -19,7 +19,7 @@ pub(crate) fn key(
     extent: &Extent,
     tiers: &Tiers,
     rank: u8,
-    (ledger, beliefs): (&Ledger, &Beliefs),
+    (ledger, estimates): (&Ledger, &RateEstimates),
 ) -> Option<Key> {
     let bytes = extent.footprint_bytes().max(1) as f32;
     match prioritise {
@@ -28,7 +28,7 @@ pub(crate) fn key(
         Prioritise::Lru => Some(extent.last_access_ms.map_or(0, of_time)),
         Prioritise::Apb => Some(of_float(extent.accesses_per_s() / bytes)),
         Prioritise::Cpb => {
-            let cost_ns_per_s = beliefs.of(extent).cost_ns_per_s;
+            let cost_ns_per_s = estimates.estimate(extent).cost_ns_per_s;
             Some(of_float(cost_ns_per_s * tiers.slowdown(rank) / bytes))
         }
         Prioritise::Expression(expression) => {

@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
-use tiercel_ledger::{Ledger, came};
+use tiercel_ledger::{Ledger, realized_mean};
 use tiercel_machine::NodeId;
 
 use crate::evidence::{Evidence, Finding, Measured};
@@ -421,7 +421,7 @@ impl Moved {
     /// As [`heat_of`], of the time since it was done.
     fn heat_since(&self, ledger: &Ledger, fade: f64) -> (f64, f64) {
         let (accesses_per_s, cost_ns_per_s) = heat_of(ledger, &self.asked);
-        let since = |now: f64, before: f64| came(now, before, fade);
+        let since = |now: f64, before: f64| realized_mean(now, before, fade);
         (since(accesses_per_s, self.accesses_per_s), since(cost_ns_per_s, self.cost_ns_per_s))
     }
 }

@@ -1,5 +1,5 @@
 //! Makes a profile of what a ledger tells and a sampler sees, while it happens.
-//! In: [`News`], [`Sample`]s, processes that come and go. Out: a [`Profile`].
+//! In: [`LedgerEvent`], [`Sample`]s, processes that come and go. Out: a [`Profile`].
 //! Knows nothing of files, clocks or where names come from.
 //!
 //! It stands beside the ledger, which forgets what is over. Memory is bounded: the dead of a
@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tiercel_ledger::{Event, News};
+use tiercel_ledger::{Event, LedgerEvent};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::{AccessKind, Sample};
 
@@ -156,8 +156,8 @@ impl Recorder {
         self.live.insert(pid, tracked);
     }
 
-    /// What the ledger told. News of processes that are not hosted are ignored.
-    pub fn hear(&mut self, news: &News) {
+    /// What the ledger told. LedgerEvent of processes that are not hosted are ignored.
+    pub fn hear(&mut self, news: &LedgerEvent) {
         let Some(tracked) = self.live.get_mut(&news.pid) else { return };
         let at_ns = match news.event {
             Event::Born { .. } | Event::Gone { .. } => self.order.next_ns(news.at_ms),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tiercel_ledger::{Config, Event, Ledger, News};
+use tiercel_ledger::{Config, Event, Ledger, LedgerEvent};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_profile::{
     Frame, Names, Object, Profile, Recorder, RecorderConfig, Run, ServedBy, Site, check,
@@ -60,11 +60,11 @@ fn end(mut recorder: Recorder, now_ms: u64) -> Profile {
 fn born(recorder: &mut Recorder, addr: u64, bytes: u64, site: u32, at_ms: u64) {
     let event =
         Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh: false };
-    recorder.hear(&News { pid: PID, at_ms, event });
+    recorder.hear(&LedgerEvent { pid: PID, at_ms, event });
 }
 
 fn gone(recorder: &mut Recorder, addr: u64, bytes: u64, at_ms: u64) {
-    recorder.hear(&News { pid: PID, at_ms, event: Event::Gone { addr, bytes } });
+    recorder.hear(&LedgerEvent { pid: PID, at_ms, event: Event::Gone { addr, bytes } });
 }
 
 fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
@@ -88,7 +88,7 @@ fn what_came_unused_from_the_kernel_is_summed() {
     for (at, is_fresh) in (1..=6).zip([true, false, true, false, false, true]) {
         let (addr, bytes, site) = (at * MIB, 8192 * at, 1);
         let event = Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh };
-        recorder.hear(&News { pid: PID, at_ms: 10 * at, event });
+        recorder.hear(&LedgerEvent { pid: PID, at_ms: 10 * at, event });
     }
     let profile = end(recorder, 100);
     let fresh_bytes: u64 = profile.objects.iter().map(|one| one.fresh_bytes).sum();
@@ -201,7 +201,11 @@ fn holes_growth_and_what_is_left() {
     // A hole in the middle, then the lower part goes, then the upper part grows.
     gone(&mut recorder, 2 * MIB, MIB, 20);
     gone(&mut recorder, MIB, MIB, 30);
-    recorder.hear(&News { pid: PID, at_ms: 35, event: Event::Grown { addr: 5 * MIB, bytes: MIB } });
+    recorder.hear(&LedgerEvent {
+        pid: PID,
+        at_ms: 35,
+        event: Event::Grown { addr: 5 * MIB, bytes: MIB },
+    });
     recorder.sample(&sample(36, 5 * MIB + 9, AccessKind::Write));
     // From below, a piece at a time: it stays one object.
     gone(&mut recorder, 3 * MIB, MIB, 40);
@@ -213,7 +217,7 @@ fn holes_growth_and_what_is_left() {
 fn phases_that_are_marked() {
     let mut recorder = recorder();
     let enter = |recorder: &mut Recorder, number, at_ms| {
-        recorder.hear(&News { pid: PID, at_ms, event: Event::Phase { number } });
+        recorder.hear(&LedgerEvent { pid: PID, at_ms, event: Event::Phase { number } });
     };
     born(&mut recorder, MIB, MIB, 1, 0);
     enter(&mut recorder, 1, 100);
@@ -323,7 +327,7 @@ fn it_hears_what_a_ledger_tells() {
     }
     ledger.tick(1000);
     let (mut recorder, mut news) = (recorder(), Vec::new());
-    ledger.take_news(&mut news);
+    ledger.take_events(&mut news);
     news.iter().for_each(|one| recorder.hear(one));
     let profile = end(recorder, 1000);
     // Of the second use nothing is known but its end.

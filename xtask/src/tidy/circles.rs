@@ -12,7 +12,6 @@ const NOT_YET: &[&str] = &[
     "crates/daemon",
     "crates/emulator",
     "crates/lab",
-    "crates/ledger",
     "crates/planner",
     "crates/policy",
     "crates/tiercel",

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use tiercel_ledger::{Ledger, News};
+use tiercel_ledger::{Ledger, LedgerEvent};
 use tiercel_machine::Machine;
 use tiercel_profile::{
     Frame, Name, Names, Profile, Recorder, RecorderConfig, Run, Seen, Site, TEXT_BYTES_MAX,
@@ -29,7 +29,7 @@ const LOOKED_AT_MAX: usize = 16;
 /// A recorder, and the news on their way to it.
 pub(crate) struct Recording {
     recorder: Recorder,
-    news: Vec<News>,
+    news: Vec<LedgerEvent>,
     most: Most,
 }
 
@@ -72,7 +72,7 @@ impl Recording {
 
     /// Takes what the ledger has to tell.
     pub(crate) fn hear(&mut self, ledger: &mut Ledger) {
-        ledger.take_news(&mut self.news);
+        ledger.take_events(&mut self.news);
         self.news.iter().for_each(|news| self.recorder.hear(news));
     }
 

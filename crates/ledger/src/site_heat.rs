@@ -7,45 +7,17 @@
 use crate::extent::Extent;
 use crate::ledger::Ledger;
 use crate::row::{FRESH, Row};
+use crate::site_history::SiteHistory;
 
 /// Sites of a process that are known; objects of further ones start cold. 40 bytes each.
 pub const SITES_MAX: usize = 1 << 16;
-
-/// A mean over less than a MiB for an interval says nothing yet.
-const EXPOSURE_MIN: f32 = 1024.0 * 1024.0;
-
-/// What was seen of the objects of one site.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct SiteHeat {
-    live_bytes: u64,
-    /// Up to when `exposure` is counted, milliseconds.
-    as_of_ms: u64,
-    /// Interval the sums speak of.
-    interval: u32,
-    /// Bytes times intervals lived.
-    exposure: f32,
-    reads: f32,
-    writes: f32,
-    stall_ns: f32,
-    /// Extents of its objects that were records and died, and how long they lived together.
-    deaths: u32,
-    lived_ms: u64,
-}
-
-/// Accesses by byte in an interval.
-#[derive(Clone, Copy)]
-pub(crate) struct Density {
-    reads: f32,
-    writes: f32,
-    stall_ns: f32,
-}
 
 impl Ledger {
     /// So many bytes of a site's objects came or went.
     pub(crate) fn count_live(&mut self, slot: u16, site: u32, bytes: i64) {
         let (now_ms, tick_ms) = (self.now_ms, self.config.tick_ms);
         let alpha = self.config.alpha;
-        let Some(heat) = self.site_heat(slot, site) else { return };
+        let Some(heat) = self.site_history(slot, site) else { return };
         heat.exposure += heat.lived(now_ms, tick_ms, alpha);
         heat.as_of_ms = now_ms;
         heat.live_bytes = heat.live_bytes.saturating_add_signed(bytes);
@@ -59,7 +31,7 @@ impl Ledger {
         (reads, writes): (f32, f32),
         stall_ns: f32,
     ) {
-        let Some(heat) = self.site_heat(slot, site) else { return };
+        let Some(heat) = self.site_history(slot, site) else { return };
         heat.reads += reads;
         heat.writes += writes;
         heat.stall_ns += stall_ns;
@@ -70,7 +42,7 @@ impl Ledger {
         let Row { process, site, .. } = self.rows[number];
         self.count_live(process, site, 0);
         let keep = 1.0 - self.config.alpha;
-        let Some(density) = self.site_heat(process, site).and_then(|heat| heat.density()) else {
+        let Some(density) = self.site_history(process, site).and_then(|heat| heat.density()) else {
             return;
         };
         let row = &mut self.rows[number];
@@ -84,7 +56,7 @@ impl Ledger {
 
     /// A record of the site died at this age.
     pub(crate) fn count_death(&mut self, slot: u16, site: u32, age_ms: u64) {
-        if let Some(heat) = self.site_heat(slot, site) {
+        if let Some(heat) = self.site_history(slot, site) {
             heat.deaths = heat.deaths.saturating_add(1);
             heat.lived_ms = heat.lived_ms.saturating_add(age_ms);
         }
@@ -101,7 +73,7 @@ impl Ledger {
     }
 
     /// What is known of a site, as of this interval. Site 0 is all those nobody knows.
-    fn site_heat(&mut self, slot: u16, site: u32) -> Option<&mut SiteHeat> {
+    fn site_history(&mut self, slot: u16, site: u32) -> Option<&mut SiteHistory> {
         let at = site as usize;
         if at == 0 || at >= SITES_MAX {
             return None;
@@ -111,42 +83,12 @@ impl Ledger {
         let decay = sites.get(at).map_or(1.0, |heat| self.decay(interval - heat.interval));
         let sites = &mut self.process_mut(slot).sites;
         if at >= sites.len() {
-            sites.resize(at + 1, SiteHeat { interval, ..SiteHeat::default() });
+            sites.resize(at + 1, SiteHistory { interval, ..SiteHistory::default() });
         }
         let heat = &mut sites[at];
         if heat.interval != interval {
-            *heat = SiteHeat { interval, ..heat.faded(decay) };
+            *heat = SiteHistory { interval, ..heat.faded(decay) };
         }
         Some(heat)
-    }
-}
-
-impl SiteHeat {
-    /// The sums as they are after a while.
-    fn faded(&self, decay: f32) -> SiteHeat {
-        SiteHeat {
-            exposure: self.exposure * decay,
-            reads: self.reads * decay,
-            writes: self.writes * decay,
-            stall_ns: self.stall_ns * decay,
-            ..*self
-        }
-    }
-
-    /// Bytes times intervals since `as_of_ms`. What was lived long ago has faded like the accesses
-    /// of that time.
-    fn lived(&self, now_ms: u64, tick_ms: u64, alpha: f32) -> f32 {
-        let elapsed = now_ms.saturating_sub(self.as_of_ms) as f32 / tick_ms as f32;
-        let lived =
-            if elapsed <= 1.0 { elapsed } else { (1.0 - (1.0 - alpha).powf(elapsed)) / alpha };
-        self.live_bytes as f32 * lived
-    }
-
-    fn density(&self) -> Option<Density> {
-        (self.exposure >= EXPOSURE_MIN && self.reads + self.writes > 0.0).then(|| Density {
-            reads: self.reads / self.exposure,
-            writes: self.writes / self.exposure,
-            stall_ns: self.stall_ns / self.exposure,
-        })
     }
 }

@@ -52,14 +52,14 @@ impl Ledger {
             }
             if !is_whole {
                 // Joined with others, or grown, since somebody asked for a look or a move.
-                self.lose_sight(number);
+                self.queue_for_scan(number);
                 continue;
             }
             let share = |total: u64| {
                 (u128::from(total) * u128::from(bytes) / u128::from(range.bytes)) as u64
             };
             let homes: Vec<_> = on.iter().map(|&(node, total)| (node, share(total))).collect();
-            self.settle(number, homes, Stamp::at(as_of_ms));
+            self.set_row_residency(number, homes, Stamp::at(as_of_ms));
         }
     }
 
@@ -89,7 +89,7 @@ impl Ledger {
     }
 
     /// Takes what is known of a row's residency out of the books.
-    pub(crate) fn unsettle(&mut self, number: u32) {
+    pub(crate) fn clear_residency(&mut self, number: u32) {
         let row = self.rows[number];
         if row.homes_as_of == Stamp::NEVER {
             return;
@@ -117,8 +117,8 @@ impl Ledger {
     }
 
     /// A row of unknown residency waits to be looked up.
-    pub(crate) fn lose_sight(&mut self, number: u32) {
-        self.unsettle(number);
+    pub(crate) fn queue_for_scan(&mut self, number: u32) {
+        self.clear_residency(number);
         let row = &mut self.rows[number];
         if row.has(FRESH) || row.has(QUEUED) {
             return;
@@ -140,10 +140,12 @@ impl Ledger {
             let node =
                 if row.arena == NO_ARENA { None } else { self.arenas.get(usize::from(row.arena)) };
             match node.copied().flatten() {
-                Some(node) => {
-                    self.settle(number, vec![(node, row.bytes())], Stamp::at(self.now_ms))
-                }
-                None => self.lose_sight(number),
+                Some(node) => self.set_row_residency(
+                    number,
+                    vec![(node, row.bytes())],
+                    Stamp::at(self.now_ms),
+                ),
+                None => self.queue_for_scan(number),
             }
             if number == last {
                 return;
@@ -152,8 +154,13 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn settle(&mut self, number: u32, mut homes: Vec<(NodeId, u64)>, as_of: Stamp) {
-        self.unsettle(number);
+    pub(crate) fn set_row_residency(
+        &mut self,
+        number: u32,
+        mut homes: Vec<(NodeId, u64)>,
+        as_of: Stamp,
+    ) {
+        self.clear_residency(number);
         homes.retain(|(_, bytes)| *bytes > 0);
         homes.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));
         let row = &mut self.rows[number];

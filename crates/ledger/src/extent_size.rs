@@ -12,13 +12,12 @@
 //! Neighbours that have become alike are joined again. Both are bounded at each tick, and cost
 //! nothing where no extent is larger than the finest: ten million small objects are not looked at.
 
-use std::collections::HashMap;
-
 use tiercel_machine::NodeId;
 
 use crate::config::OBJECT_EXTENTS_MAX;
 use crate::ledger::Ledger;
 use crate::row::{FRESH, Home, LAST, PAGE_SHIFT, Row, Stamp};
+use crate::sub_extent::{Detail, PARTS};
 
 /// Extents the budget has room for, at least: what is misjudged then is a sixteenth of it.
 pub const BUDGET_EXTENTS: u64 = 16;
@@ -32,42 +31,13 @@ pub const SWEEP_ROWS: u32 = 1 << 16;
 /// Rows joined in a tick; each costs two searches of the index.
 pub const JOINS_MAX: u32 = 4096;
 
-/// Parts of an extent that are counted apart.
-const PARTS: usize = 8;
 /// Samples after which an extent's parts are compared: four a part.
 const HITS: u32 = 32;
 /// Intervals after which counts are too old to be compared.
 const STALE: u32 = 30;
-/// Uneven: a part with so many times the mean,
-const UNEVEN: f32 = 2.0;
-/// seen so many times.
-const UNEVEN_HITS: u32 = 4;
 /// Neighbours are alike when the hotter one has less than so many times the other's heat by byte.
 /// Below `UNEVEN`, so that what was split for a reason is not joined at once.
 const ALIKE: f32 = 1.5;
-
-/// What was sampled of each part of one extent.
-pub(crate) struct Detail {
-    addr: u64,
-    pages: u32,
-    since: u32,
-    hits: [u32; PARTS],
-    heat: [f32; PARTS],
-}
-
-/// What the ledger knows of splitting.
-#[derive(Default)]
-pub(crate) struct Grain {
-    /// OS pages an extent has at most; 0: as configured.
-    pages: u32,
-    details: HashMap<u32, Detail>,
-    /// The next row to look at.
-    sweep_at: u32,
-    /// Rows to be looked at before all have been since something changed.
-    sweep_left: u32,
-    /// Rows that were split off and may be joined again.
-    split_off: u64,
-}
 
 impl Ledger {
     /// Says how much of the best memory there is to be had: extents have at most a part of it,
@@ -80,8 +50,8 @@ impl Ledger {
         let bytes = part.max(self.finest_bytes()).min(most);
         let pages = (bytes >> PAGE_SHIFT) as u32;
         if pages != self.extent_pages_now() {
-            self.grain.pages = pages;
-            self.grain.sweep_left = self.rows.slots();
+            self.sizing.pages = pages;
+            self.sizing.sweep_left = self.rows.slots();
         }
     }
 
@@ -91,7 +61,7 @@ impl Ledger {
     }
 
     pub(crate) fn extent_pages_now(&self) -> u32 {
-        match self.grain.pages {
+        match self.sizing.pages {
             0 => (self.config.extent_bytes >> PAGE_SHIFT) as u32,
             pages => pages,
         }
@@ -111,7 +81,7 @@ impl Ledger {
 
     fn count_part(&mut self, number: u32, addr: u64, heat: f32) {
         let row = &self.rows[number];
-        let details = &mut self.grain.details;
+        let details = &mut self.sizing.details;
         if details.len() >= DETAILS_MAX && !details.contains_key(&number) {
             return;
         }
@@ -132,17 +102,17 @@ impl Ledger {
     }
 
     /// Splits what is uneven or too large, joins what is alike; bounded.
-    pub(crate) fn regrain(&mut self) {
+    pub(crate) fn resize_extents(&mut self) {
         self.split_uneven();
-        if self.grain.sweep_left == 0 && self.grain.split_off > 0 {
-            self.grain.sweep_left = self.rows.slots();
+        if self.sizing.sweep_left == 0 && self.sizing.split_off > 0 {
+            self.sizing.sweep_left = self.rows.slots();
         }
         let slots = self.rows.slots();
         let mut joins_left = JOINS_MAX;
-        for _ in 0..self.grain.sweep_left.min(SWEEP_ROWS).min(slots) {
-            let at = self.grain.sweep_at % slots;
-            self.grain.sweep_at = at + 1;
-            self.grain.sweep_left -= 1;
+        for _ in 0..self.sizing.sweep_left.min(SWEEP_ROWS).min(slots) {
+            let at = self.sizing.sweep_at % slots;
+            self.sizing.sweep_at = at + 1;
+            self.sizing.sweep_left -= 1;
             if self.rows.get(at).is_none_or(|row| row.has(FRESH)) {
                 continue;
             }
@@ -155,7 +125,7 @@ impl Ledger {
     }
 
     fn split_uneven(&mut self) {
-        let mut details = std::mem::take(&mut self.grain.details);
+        let mut details = std::mem::take(&mut self.sizing.details);
         let finest = (self.finest_bytes() >> PAGE_SHIFT) as u32;
         details.retain(|number, detail| {
             let row = self.rows.get(*number).filter(|row| detail.is_of(row) && !row.has(FRESH));
@@ -172,7 +142,7 @@ impl Ledger {
             false
         });
         // What was counted meanwhile is nothing: this is one thread.
-        self.grain.details = details;
+        self.sizing.details = details;
     }
 
     /// An extent larger than the budget's part is cut evenly.
@@ -200,7 +170,7 @@ impl Ledger {
         }
         debug_assert_eq!(pieces.iter().map(|(pages, _)| pages).sum::<u32>(), whole.pages);
         let home = self.only_home(&whole);
-        self.unsettle(number);
+        self.clear_residency(number);
         let gone = u64::from(whole.pages - pieces[0].0) << PAGE_SHIFT;
         self.live.bytes -= gone;
         self.process_mut(whole.process).live_bytes -= gone;
@@ -226,13 +196,15 @@ impl Ledger {
             }
             at += row.bytes();
             match home {
-                Some((node, as_of)) => self.settle(last, vec![(node, row.bytes())], as_of),
-                None => self.lose_sight(last),
+                Some((node, as_of)) => {
+                    self.set_row_residency(last, vec![(node, row.bytes())], as_of)
+                }
+                None => self.queue_for_scan(last),
             }
         }
         self.counts.recorded_bytes = recorded_bytes;
         self.rows[last].flags |= whole.flags & LAST;
-        self.grain.split_off += pieces.len() as u64 - 1;
+        self.sizing.split_off += pieces.len() as u64 - 1;
     }
 
     /// The node on which all of a row lies.
@@ -280,8 +252,8 @@ impl Ledger {
         let both_known = a.homes_as_of != Stamp::NEVER && b.homes_as_of != Stamp::NEVER;
         let mut homes = self.homes_of(number);
         homes.extend(self.homes_of(above));
-        self.unsettle(number);
-        self.unsettle(above);
+        self.clear_residency(number);
+        self.clear_residency(above);
         self.process_mut(b.process).index.remove(b.addr);
         self.rows.remove(above);
         self.live.extents -= 1;
@@ -302,62 +274,10 @@ impl Ledger {
                 *sum += if node == kept { *bytes } else { 0 };
                 node == kept
             });
-            self.settle(number, homes, a.homes_as_of.min(b.homes_as_of));
+            self.set_row_residency(number, homes, a.homes_as_of.min(b.homes_as_of));
         } else {
-            self.lose_sight(number);
+            self.queue_for_scan(number);
         }
-        self.grain.split_off = self.grain.split_off.saturating_sub(1);
+        self.sizing.split_off = self.sizing.split_off.saturating_sub(1);
     }
-}
-
-impl Detail {
-    fn is_of(&self, row: &Row) -> bool {
-        (self.addr, self.pages) == (row.addr, row.pages)
-    }
-
-    fn is_uneven(&self) -> bool {
-        let mean = self.heat.iter().sum::<f32>() / PARTS as f32;
-        let hot = |(heat, hits): (&f32, &u32)| *heat > UNEVEN * mean && *hits >= UNEVEN_HITS;
-        self.heat.iter().zip(&self.hits).any(hot)
-    }
-
-    /// OS pages and share of heat of runs of parts that are alike, none smaller than the finest.
-    fn pieces(&self, finest: u32) -> Vec<(u32, f32)> {
-        let all: f32 = self.heat.iter().sum();
-        let end_of = |part: usize| {
-            // Whole multiples of the finest, from the start of the extent.
-            let exact = u64::from(self.pages) * (part as u64 + 1) / PARTS as u64;
-            let end = exact.div_ceil(u64::from(finest)) * u64::from(finest);
-            if part + 1 == PARTS { self.pages } else { (end as u32).min(self.pages) }
-        };
-        let mut pieces: Vec<(u32, f32)> = Vec::new();
-        // Heat of parts smaller than the finest goes with the next.
-        let (mut start, mut waiting) = (0, 0.0);
-        for part in 0..PARTS {
-            let (pages, heat) = (end_of(part) - start, waiting + self.heat[part] / all);
-            if pages == 0 {
-                waiting = heat;
-                continue;
-            }
-            (start, waiting) = (end_of(part), 0.0);
-            let density = heat / pages as f32;
-            match pieces.last_mut() {
-                Some(last) if alike(last.1 / last.0 as f32, density, self.pages) => {
-                    *last = (last.0 + pages, last.1 + heat);
-                }
-                _ => pieces.push((pages, heat)),
-            }
-        }
-        if let Some(last) = pieces.last_mut() {
-            last.1 += waiting;
-        }
-        pieces
-    }
-}
-
-/// Whether two densities of heat (share by OS page) are as good as one; a sixteenth of the mean is
-/// as good as nothing.
-fn alike(a: f32, b: f32, pages: u32) -> bool {
-    let little = 1.0 / (16.0 * pages as f32);
-    a.max(b) <= (a.min(b) * UNEVEN).max(little)
 }
