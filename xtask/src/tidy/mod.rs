@@ -12,6 +12,7 @@ mod markdown;
 mod modules;
 mod paths;
 mod shape;
+mod sizes;
 mod source;
 mod words;
 
@@ -31,6 +32,9 @@ pub struct Options {
     /// folder, or `all`
     #[arg(long, value_name = "FOLDER")]
     words: Option<String>,
+    /// Only list the median and the longest function of each crate
+    #[arg(long)]
+    sizes: bool,
 }
 
 /// One broken rule.
@@ -58,9 +62,20 @@ pub fn main(options: &Options) -> Result<()> {
             return show(&problems, &files);
         }
     }
+    if options.sizes {
+        for sizes::Size { folder, functions, median, longest: (lines, place) } in
+            sizes::sizes(&files)
+        {
+            println!(
+                "{folder:18} {functions:4} functions, median {median:2}, longest {lines:2}: {place}"
+            );
+        }
+        return Ok(());
+    }
     let packages = metadata::packages()?;
-    let rules: [Rule; 7] = [
+    let rules: [Rule; 8] = [
         shape::check,
+        sizes::check,
         absence::check,
         words::check,
         documents::check,

@@ -1,5 +1,5 @@
-//! Lengths and headers. In: files. Out: lines, functions and files that are too long, files too big
-//! or not text, and C files and crates without their header. Knows nothing of contents.
+//! Shapes of files. In: files. Out: lines and files that are too long, files too big or not text,
+//! C files and crates without their header. Knows nothing of contents.
 
 use super::source::{File, blank_comments_and_strings};
 use super::{Problem, problem};
@@ -8,8 +8,6 @@ use super::{Problem, problem};
 const FILE_LINES_MAX: usize = 600;
 /// Columns a line may have.
 const COLUMNS_MAX: usize = 100;
-/// Lines a C function may have; clippy.toml has the same number for Rust.
-const FUNCTION_LINES_MAX: usize = 70;
 /// Bytes a file may have: what is bigger is data, and belongs in a recipe that makes it.
 const FILE_BYTES_MAX: usize = 1 << 20;
 /// How far into a file its header may reach.
@@ -30,9 +28,6 @@ pub fn check(files: &[File]) -> Vec<Problem> {
         problems.extend(long_lines(file));
         problems.extend(long_file(file));
         problems.extend(header(file));
-        if file.is_c() {
-            problems.extend(long_functions(file));
-        }
     }
     problems
 }
@@ -103,40 +98,6 @@ fn first_comment(text: &str) -> String {
     comment
 }
 
-/// A function's body begins with a line that ends in `{` and has its name at the first column, or
-/// with `{` alone there, and ends with `}` at the first column: clang-format sees to that.
-fn long_functions(file: &File) -> Vec<Problem> {
-    let code = blank_comments_and_strings(file.text());
-    let mut problems = Vec::new();
-    let mut begin: Option<(usize, String)> = None;
-    let mut last_at_margin = String::new();
-    for (n, line) in code.lines().enumerate() {
-        let at_margin = line.starts_with(|c: char| !c.is_whitespace() && c != '#');
-        if let Some((first, name)) = &begin {
-            let length = n - first;
-            if line.starts_with('}') {
-                if length > FUNCTION_LINES_MAX {
-                    problems.push(problem(file, first + 1, format!("{name}: {length} lines")));
-                }
-                begin = None;
-            }
-        } else if line.trim_end().ends_with('{')
-            && (last_at_margin.contains('(') || line.contains('('))
-        {
-            let name =
-                if line.starts_with('{') { last_at_margin.clone() } else { line.to_string() };
-            let is_function = !name.starts_with(['}', ' ']) || last_at_margin.contains('(');
-            if is_function && !name.contains("extern") {
-                begin = Some((n, name.trim_end_matches(['{', ' ']).to_string()));
-            }
-        }
-        if at_margin {
-            last_at_margin = line.to_string();
-        }
-    }
-    problems
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,16 +122,6 @@ mod tests {
         assert_eq!(whats(File::new("runtime/a.c", &format!("{HEADER}{body}"))).len(), 1);
         let excused = HEADER.replace("of c.", "of c. Long, because the table is.");
         assert!(whats(File::new("runtime/a.c", &format!("{excused}{body}"))).is_empty());
-    }
-
-    #[test]
-    fn a_long_function() {
-        for begin in ["int a(int b) {\n", "int a(int b)\n{\n", "int a(int b,\n      int c) {\n"] {
-            let good = format!("{HEADER}{begin}{}}}\n", "    b++;\n".repeat(69));
-            assert!(whats(File::new("runtime/a.c", &good)).is_empty(), "{begin}");
-            let bad = format!("{HEADER}{begin}{}}}\n", "    b++;\n".repeat(71));
-            assert_eq!(whats(File::new("runtime/a.c", &bad)).len(), 1, "{begin}");
-        }
     }
 
     #[test]
