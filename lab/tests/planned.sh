@@ -64,4 +64,4 @@ exec 3>&-
 wait $!
 equal "the program ends well" 0 $?
 show summary
-contains "the summary says what matched" "8 of its 8 sites were met" summary
+contains "the summary says what matched" "8 of 8 sites matched" summary

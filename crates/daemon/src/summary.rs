@@ -6,13 +6,13 @@ use crate::moves::log::MoveTotals;
 use crate::net::handshake::Refused;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use tiercel_policy::Judged;
+use tiercel_policy::TrialResult;
 use tiercel_profile::Profile;
 
 /// Kinds of problems kept; each is counted.
 pub const PROBLEMS_MAX: usize = 64;
 
-/// Judged assignments kept one by one, 200 bytes each.
+/// TrialResult assignments kept one by one, 200 bytes each.
 pub const JUDGED_MAX: usize = 64;
 
 /// What happened so far.
@@ -137,12 +137,12 @@ pub struct Benefit {
     /// Assignments by verdict: `paid`, `not-paid`, `unclear`, `taken-back`, `unmeasured`.
     pub verdicts: BTreeMap<String, u64>,
     /// The last ones, oldest first.
-    pub last: VecDeque<Judged>,
+    pub last: VecDeque<TrialResult>,
 }
 
 impl Benefit {
     /// Adds what was judged.
-    pub fn extend(&mut self, judged: Option<Judged>) {
+    pub fn extend(&mut self, judged: Option<TrialResult>) {
         let Some(judged) = judged else { return };
         *self.verdicts.entry(crate::moves::log::kebab(&judged.verdict)).or_default() += 1;
         if self.last.len() == JUDGED_MAX {

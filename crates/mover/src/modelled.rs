@@ -217,8 +217,8 @@ impl Mover for ModelledMover {
 
     fn note(&self) -> String {
         format!(
-            "moves are MODELLED: this machine has one kind of memory, so no byte moves and nothing \
-             gets faster; places, bytes and times are those of {}",
+            "this machine has one memory tier, so nothing gets faster; placements, bytes and times \
+             are those of the modelled machine {}",
             self.machine.name
         )
     }

@@ -84,10 +84,10 @@ fn a_full_node_and_a_missing_node() {
 }
 
 #[test]
-fn it_says_that_it_moves_nothing() {
+fn the_modelled_mover_names_its_machine() {
     let mover = mover();
     assert!(mover.is_modelled());
-    assert!(mover.note().contains("MODELLED"));
+    assert!(mover.note().contains("modelled machine"));
     assert!(!tiercel_mover::KernelMover::new().is_modelled());
 }
 

@@ -1,90 +1,90 @@
-//! What a policy answers: [`Decision`], with what it could not do and why.
+//! The policy's output: a [`Decision`], with the moves it refused and why.
 //! In: nothing. Out: plain data. Knows nothing of how it was decided.
 
 use serde::Serialize;
 use tiercel_ledger::movement::Move;
 use tiercel_machine::{NodeId, format_bytes};
 
-use crate::trial::Judged;
+use crate::trial_result::TrialResult;
 
-/// What should happen after a tick.
+/// The moves to make after a tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Decision {
-    /// What is taken back first, then demotions, then promotions; to be executed in this order.
+    /// Reverted moves first, then demotions, then promotions; to be executed in this order.
     pub moves: Vec<Move>,
-    /// Why the trigger fired or did not, for people.
+    /// Why the trigger fired or did not, as text for the user.
     pub trigger: String,
-    /// What was looked at, and what was refused. `None` when the trigger did not fire.
+    /// The extents considered, and the moves refused. `None` when the trigger did not fire.
     pub summary: Option<Summary>,
-    /// What keeps the policy from doing its work, and what to do about it.
+    /// What keeps the policy from working, and what to do about it.
     pub problems: Vec<Problem>,
-    /// What each process may give birth to before the next tick.
+    /// Bytes that each process may allocate in each tier before the next tick.
     pub births: Vec<BirthPlan>,
-    /// Moves of an earlier decision, expected against measured.
-    pub judged: Option<Judged>,
+    /// Expected and measured benefit of an earlier decision.
+    pub judged: Option<TrialResult>,
 }
 
-/// What an assignment looked at, over all groups.
+/// What an assignment considered, over all groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Extents that were given a tier.
+    /// Extents that were assigned a tier.
     pub extents: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Bytes that already lie in the tier they were given.
+    /// Bytes that already are in their assigned tier.
     pub in_place_bytes: u64,
-    /// Bytes asked to move to a worse tier.
+    /// Bytes of requested demotions.
     pub demoted_bytes: u64,
-    /// Bytes asked to move to a better tier.
+    /// Bytes of requested promotions.
     pub promoted_bytes: u64,
-    /// Expected gain of all moves, nanoseconds of stall time per second.
+    /// Expected benefit of all moves, nanoseconds of stall time per second.
     pub gain_ns_per_s: f64,
     /// Expected cost of all moves, nanoseconds.
     pub cost_ns: f64,
-    /// Extents that lie in the wrong tier and are left there, by reason.
+    /// Extents in the wrong tier that do not move, by reason.
     pub refused: Vec<Refused>,
 }
 
-/// Extents left where they are, for one reason.
+/// Extents that do not move, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// Why.
-    pub why: WhyNot,
+    pub why: MoveRefusal,
     /// How many.
     pub extents: u64,
     /// Bytes of them.
     pub bytes: u64,
 }
 
-/// Why an extent is left in the wrong tier.
+/// Why an extent in the wrong tier does not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum WhyNot {
-    /// Moving it costs more than it saves within the horizon.
-    DoesNotPay,
-    /// It moved a short while ago.
-    MovedLately,
+pub enum MoveRefusal {
+    /// The migration cost exceeds the benefit within the horizon.
+    CostExceedsBenefit,
+    /// It moved too recently (hysteresis).
+    MovedRecently,
     /// The rate limit is used up.
     RateLimit,
-    /// The tier it should go to has no room.
+    /// The target tier is full.
     NoRoom,
-    /// A share goes first, to see whether moving pays.
-    Canary,
-    /// What was moved last is being judged, or did not pay.
-    Held,
+    /// Only a trial share moves first, to measure the benefit.
+    TrialPending,
+    /// A trial is being measured, or the last one had no benefit.
+    TrialRunning,
     /// A decision has no more than [`crate::MOVES_MAX`] moves.
     TooManyMoves,
-    /// Nothing that deserves its place is allowed to take it.
-    NotNeeded,
+    /// A demotion whose room no allowed promotion needs.
+    RoomNotNeeded,
 }
 
-/// What keeps the policy from doing its work.
+/// What keeps the policy from working.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Problem {
-    /// The machine has nothing to choose from.
+    /// The machine has one tier only.
     OneTier,
-    /// The trigger needs counters that nobody reads.
+    /// The trigger needs counters that are not available.
     NoCounters {
         /// Ticks after which it triggers instead.
         instead_ticks: u32,
@@ -95,29 +95,29 @@ pub enum Problem {
         group: String,
         /// Bytes the budget gives.
         limit_bytes: u64,
-        /// Bytes taken off because no object names them.
+        /// Bytes of it that untracked memory takes.
         outside_bytes: u64,
     },
-    /// The machine does not know its latencies; gains are guesses.
+    /// The latencies of the machine are unknown; benefits are assumptions.
     LatenciesUnknown {
-        /// What each tier is believed to be slower by than the next better one.
+        /// Assumed latency gap between neighbouring tiers.
         assumed_gap_ns: f64,
     },
-    /// Nobody has said where these extents lie; they are taken to lie in the last tier.
+    /// The residency of these extents is unknown; they are assumed to be in the slowest tier.
     Unlocated {
         /// How many.
         extents: u64,
         /// Bytes of them.
         bytes: u64,
     },
-    /// The user's expression gave no number; these extents come last.
+    /// The user's expression yields no number for these extents; they come last.
     NotANumber {
         /// The expression.
         expression: String,
         /// How many extents.
         extents: u64,
     },
-    /// No extent has an access to its name, so priorities are empty.
+    /// No extent has an access yet, so all priorities are equal.
     NoAccesses,
 }
 
@@ -125,53 +125,52 @@ impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Problem::OneTier => f.write_str(
-                "this machine has one tier of memory, so there is nothing to choose; \
-                 describe a modelled machine to see what would be moved",
+                "this machine has one memory tier, so there is nothing to place; \
+                 name a modelled machine to see what would move",
             ),
             Problem::NoCounters { instead_ticks } => write!(
                 f,
-                "trigger llcmpi needs cache-miss and instruction counters and gets none; \
-                 triggering every {instead_ticks} ticks instead; choose trigger time or \
+                "trigger llcmpi needs cache-miss and instruction counters, and none are \
+                 available; triggering every {instead_ticks} ticks instead; choose trigger time or \
                  allocation, or see `tiercel doctor`"
             ),
             Problem::NoBudget { group, limit_bytes, outside_bytes } => write!(
                 f,
-                "group {group} has no room in the best tier: its budget is {}, of which {} are \
-                 held by memory that is no object; raise the budget",
+                "group {group} has no room in the fast tier: untracked memory takes {1} of its \
+                 budget of {0}; raise the budget",
                 format_bytes(*limit_bytes),
                 format_bytes(*outside_bytes)
             ),
             Problem::LatenciesUnknown { assumed_gap_ns } => write!(
                 f,
-                "this machine does not know its memory latencies; gains assume {assumed_gap_ns} ns \
-                 per tier; measure the machine, or set gate = \"none\""
+                "the memory latencies of this machine are unknown; benefits assume \
+                 {assumed_gap_ns} ns per tier; measure the machine, or set gate = \"none\""
             ),
             Problem::Unlocated { extents, bytes } => write!(
                 f,
-                "nobody has said where {extents} extents ({}) lie; they are taken to lie in the \
-                 last tier",
+                "residency of {extents} extents ({}) unknown; assuming the slowest tier",
                 format_bytes(*bytes)
             ),
             Problem::NotANumber { expression, extents } => write!(
                 f,
-                "expression `{expression}` gives no number for {extents} extents; they come last"
+                "expression `{expression}` yields no number for {extents} extents; they come last"
             ),
             Problem::NoAccesses => f.write_str(
-                "no sample has hit an extent yet, so no extent deserves more than another; see \
-                 `tiercel doctor` for what the sampler can see",
+                "no sample has hit an extent yet, so all extents rank equal; see \
+                 `tiercel doctor` for what the sampler can observe",
             ),
         }
     }
 }
 
-/// What a process may give birth to before the next tick.
+/// Bytes that a process may allocate in each tier before the next tick.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BirthPlan {
     /// The process.
     pub pid: u32,
-    /// Per tier, best first: its nodes, and the bytes that may be born there. The last tier is not
-    /// limited.
+    /// Per tier, fastest first: its nodes, and the bytes that may be allocated there. The last tier
+    /// has no limit.
     pub tiers: Vec<(Vec<NodeId>, u64)>,
-    /// Index of the best tier with room: where blocks of small slots are born.
+    /// Index of the fastest tier with room: new blocks go there.
     pub small_tier: usize,
 }

@@ -15,23 +15,27 @@ mod config;
 mod decision;
 mod evidence;
 mod expression;
-mod movement;
+mod interval;
+mod move_builder;
 mod policy;
 mod prioritise;
 mod routine;
 mod tiers;
 mod trial;
+mod trial_result;
 mod trigger;
 
 pub use assign::FILL_TAIL;
 pub use budget::{Budgets, Group, Limit, LimitError, Members};
 pub use config::{Config, ConfigError};
-pub use decision::{BirthPlan, Decision, Problem, Refused, Summary, WhyNot};
+pub use decision::{BirthPlan, Decision, MoveRefusal, Problem, Refused, Summary};
 pub use expression::{Expression, ExpressionError, VARIABLES};
-pub use movement::{MOVES_MAX, RECENT_MAX};
-pub use policy::{Interval, Policy};
+pub use interval::Interval;
+pub use move_builder::{MOVES_MAX, RECENT_MAX};
+pub use policy::Policy;
 pub use routine::{
     Aggregate, Allocation, Benefit, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError,
     Time, Trigger,
 };
-pub use trial::{Judged, TRIAL_MOVES_MAX, Verdict};
+pub use trial::TRIAL_MOVES_MAX;
+pub use trial_result::{TrialResult, Verdict};

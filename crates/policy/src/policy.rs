@@ -5,9 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tiercel_ledger::movement::{Failure, Outcome};
-use tiercel_ledger::{
-    CALIBRATION_SAMPLES_MAX, Calibration, ExtentId, Ledger, RateEstimates, TickSummary,
-};
+use tiercel_ledger::{CALIBRATION_SAMPLES_MAX, Calibration, ExtentId, Ledger, RateEstimates};
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
@@ -15,11 +13,13 @@ use crate::audit::Audit;
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
 use crate::decision::{BirthPlan, Decision, Problem, Summary};
-use crate::movement::{Books, Canary, MoveCost, Planner, Recent};
+use crate::interval::Interval;
+use crate::move_builder::{Canary, MoveBuilder, MoveCost, Recent, TierUsage};
 use crate::prioritise;
 use crate::routine::{Benefit, Enforce, Gate, Prioritise};
 use crate::tiers::Tiers;
-use crate::trial::{Judged, Leave, Trials};
+use crate::trial::{PromotionAllowance, Trials};
+use crate::trial_result::TrialResult;
 use crate::trigger::TriggerState;
 
 /// An eighth of what is kept free for births is kept even when none came lately: the first of many
@@ -33,35 +33,6 @@ const LOOKED_AT_MAX: usize = 8 * CALIBRATION_SAMPLES_MAX;
 const SHORT_PARTS: u64 = 4;
 /// What was missing is forgotten by this part at each assignment: whoever held it may have gone.
 const SHORT_FADES: u64 = 16;
-
-/// What an interval brought, beside what is in the ledger.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Interval {
-    /// How long it was.
-    pub elapsed_ms: u64,
-    /// Bytes of objects that became records in it. Ephemeral objects do not count: a program that
-    /// allocates and frees in a loop does not change what should lie where.
-    pub allocated_bytes: u64,
-    /// Last-level cache misses of the tracked processes; `None` where nobody counts.
-    pub llc_misses: Option<u64>,
-    /// Instructions of the tracked processes; `None` where nobody counts.
-    pub instructions: Option<u64>,
-    /// Moves are kept in books only: nothing gets faster by them.
-    pub is_modelled: bool,
-}
-
-impl Interval {
-    /// An interval of which the ledger told, without counters.
-    pub fn of(summary: &TickSummary) -> Interval {
-        Interval {
-            elapsed_ms: summary.elapsed_ms,
-            allocated_bytes: summary.counts.recorded_bytes,
-            llc_misses: None,
-            instructions: None,
-            is_modelled: false,
-        }
-    }
-}
 
 /// A policy and what it remembers.
 #[derive(Debug)]
@@ -153,12 +124,12 @@ impl Policy {
             return decision;
         }
         let members = members(ledger, budgets);
-        let mut books = self.books(ledger, machine, budgets, &members);
-        if self.note_short(&books) {
-            books = self.books(ledger, machine, budgets, &members);
+        let mut usage = self.tier_usage(ledger, machine, budgets, &members);
+        if self.note_missing_capacity(&usage) {
+            usage = self.tier_usage(ledger, machine, budgets, &members);
         }
         // Seen from a home, one tier may be two: near and far.
-        let one_tier = books.iter().all(|books| books.tiers.len() < 2);
+        let one_tier = usage.iter().all(|usage| usage.tiers.len() < 2);
         if one_tier {
             decision.problems.push(Problem::OneTier);
         }
@@ -166,23 +137,24 @@ impl Policy {
             self.judge(ledger, interval, &mut decision);
         }
         // A canary that paid is followed at once: programs should not wait for what is known.
-        let is_known = decision.judged.as_ref().is_some_and(Judged::opens);
+        let is_known = decision.judged.as_ref().is_some_and(TrialResult::opens);
         if (verdict.fires || is_known) && !one_tier && decision.moves.is_empty() {
-            let leave = self.trials.leave(self.config.gate.benefit(), interval, ledger.now_ms());
+            let allowance =
+                self.trials.allowance(self.config.gate.benefit(), interval, ledger.now_ms());
             // While nothing may be promoted, only a tier that holds too much needs a look at all
             // extents; where no sample hits any, that is to be said.
-            let is_idle = leave == Leave::Nothing
+            let is_idle = allowance == PromotionAllowance::Nothing
                 && ledger.totals().samples_attributed > 0
-                && !books.iter().any(Books::holds_too_much);
+                && !usage.iter().any(TierUsage::holds_too_much);
             if !is_idle {
-                self.enforce(ledger, budgets, &members, &mut books, leave, &mut decision);
-                self.trials.begin(ledger, &decision.moves, leave, self.audit.gains_believed());
+                self.enforce(ledger, budgets, &members, &mut usage, allowance, &mut decision);
+                self.trials.begin(ledger, &decision.moves, allowance, self.audit.gains_believed());
             }
             self.since_ms = 0;
             self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));
         }
-        for (books, pids) in books.iter().zip(&members) {
-            decision.births.extend(births(ledger, books, pids));
+        for (usage, pids) in usage.iter().zip(&members) {
+            decision.births.extend(births(ledger, usage, pids));
         }
         decision
     }
@@ -195,12 +167,12 @@ impl Policy {
         }
         self.note_peaks(ledger, budgets);
         let members = members(ledger, budgets);
-        let mut books = self.books(ledger, machine, budgets, &members);
+        let mut usage = self.tier_usage(ledger, machine, budgets, &members);
         let mut seen = Seen::default();
-        let (mut lists, _) = self.candidates(ledger, budgets, &members, &mut books, &mut seen);
+        let (mut lists, _) = self.candidates(ledger, budgets, &members, &mut usage, &mut seen);
         let mut best = Vec::new();
-        for (books, list) in books.iter().zip(&mut lists) {
-            let end = assign(list, &books.fillable())[0];
+        for (usage, list) in usage.iter().zip(&mut lists) {
+            let end = assign(list, &usage.fillable())[0];
             best.extend(list[..end].iter().map(Candidate::id));
         }
         best
@@ -216,13 +188,13 @@ impl Policy {
     }
 
     /// Per group: its tiers, what it may hold and what it holds.
-    fn books(
+    fn tier_usage(
         &self,
         ledger: &Ledger,
         machine: &Machine,
         budgets: &Budgets,
         members: &[Vec<u32>],
-    ) -> Vec<Books> {
+    ) -> Vec<TierUsage> {
         let gap_ns = self
             .config
             .gate
@@ -242,19 +214,19 @@ impl Policy {
                 }
                 let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 let placed = vec![0; used.len()];
-                Books { tiers, limits, room, used, placed }
+                TierUsage { tiers, limits, room, used, placed }
             })
             .collect()
     }
 
     /// Where moves found no room, what is there now is all there is room for: the next one that
     /// comes takes the place of another. Answers whether limits have changed.
-    fn note_short(&mut self, books: &[Books]) -> bool {
+    fn note_missing_capacity(&mut self, usage: &[TierUsage]) -> bool {
         let failed = std::mem::take(&mut self.full);
         for node in &failed {
-            let room_left = books.iter().filter_map(|books| {
-                let rank = usize::from(books.tiers.rank(*node));
-                Some(books.limits.get(rank)?.saturating_sub(books.used[rank]))
+            let room_left = usage.iter().filter_map(|usage| {
+                let rank = usize::from(usage.tiers.rank(*node));
+                Some(usage.limits.get(rank)?.saturating_sub(usage.used[rank]))
             });
             let short = self.short_bytes.entry(*node).or_default();
             *short = short.saturating_add(room_left.min().unwrap_or(0));
@@ -300,14 +272,14 @@ impl Policy {
         ledger: &Ledger,
         budgets: &Budgets,
         members: &[Vec<u32>],
-        books: &mut [Books],
-        leave: Leave,
+        usage: &mut [TierUsage],
+        allowance: PromotionAllowance,
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
         self.calibration.observe(ledger);
-        let (mut lists, estimates) = self.candidates(ledger, budgets, members, books, &mut seen);
-        if leave != Leave::Nothing {
+        let (mut lists, estimates) = self.candidates(ledger, budgets, members, usage, &mut seen);
+        if allowance != PromotionAllowance::Nothing {
             self.note_estimates(ledger, &estimates, &lists);
         }
         self.report(ledger, seen, decision);
@@ -317,26 +289,26 @@ impl Policy {
         );
         let mut summary = Summary::default();
         let mut moves = Vec::new();
-        for ((group, books), list) in budgets.groups.iter().zip(books).zip(&mut lists) {
-            self.report_group(group, books, decision);
-            let room = books.fillable();
+        for ((group, usage), list) in budgets.groups.iter().zip(usage).zip(&mut lists) {
+            self.report_group(group, usage, decision);
+            let room = usage.fillable();
             let ends = assign(list, &room);
-            let canary = Canary::new(leave, &room);
-            let mut planner = Planner {
+            let canary = Canary::new(allowance, &room);
+            let mut builder = MoveBuilder {
                 ledger,
                 estimates: &estimates,
                 gate: &self.config.gate,
-                books,
+                usage,
                 summary: &mut summary,
                 moves: &mut moves,
                 recent: &mut self.recent,
                 cost: &self.cost,
                 gains_believed: self.audit.gains_believed(),
-                bytes_left: allowance(&self.config.gate, self.since_ms),
-                leave,
+                bytes_left: rate_limit_bytes(&self.config.gate, self.since_ms),
+                allowance,
                 canary,
             };
-            planner.plan(list, &ends);
+            builder.build(list, &ends);
         }
         moves.sort_by_key(|m: &tiercel_ledger::movement::Move| {
             m.reason != tiercel_ledger::movement::Reason::Demote
@@ -354,7 +326,7 @@ impl Policy {
         ledger: &Ledger,
         budgets: &Budgets,
         members: &[Vec<u32>],
-        books: &mut [Books],
+        usage: &mut [TierUsage],
         seen: &mut Seen,
     ) -> (Vec<Vec<Candidate>>, RateEstimates) {
         // Only priorities by cost need all sites' sums before the first extent's.
@@ -365,7 +337,7 @@ impl Policy {
         };
         let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
-        let mut lists = vec![Vec::new(); books.len()];
+        let mut lists = vec![Vec::new(); usage.len()];
         if let [only] = lists.as_mut_slice() {
             only.reserve(ledger.extent_totals().0 as usize);
         }
@@ -379,7 +351,7 @@ impl Policy {
             if bytes == 0 {
                 continue;
             }
-            let tiers = &books[group].tiers;
+            let tiers = &usage[group].tiers;
             let rank = extent.residency.main_node().map(|node| tiers.rank(node));
             if rank.is_none() {
                 seen.unlocated += 1;
@@ -387,7 +359,7 @@ impl Policy {
             }
             let rank = rank.unwrap_or(tiers.last());
             if budgets.placed.contains(&(extent.pid, extent.site)) {
-                books[group].placed[usize::from(rank)] += bytes;
+                usage[group].placed[usize::from(rank)] += bytes;
                 continue;
             }
             let known = (ledger, &estimates);
@@ -430,15 +402,15 @@ impl Policy {
         }
     }
 
-    fn report_group(&self, group: &Group, books: &Books, decision: &mut Decision) {
-        if books.room[0] == 0 {
+    fn report_group(&self, group: &Group, usage: &TierUsage, decision: &mut Decision) {
+        if usage.room[0] == 0 {
             let outside_bytes = group.outside_bytes.first().copied().unwrap_or(0);
-            let limit_bytes = books.limits[0] + outside_bytes;
+            let limit_bytes = usage.limits[0] + outside_bytes;
             let group = group.name.clone();
             decision.problems.push(Problem::NoBudget { group, limit_bytes, outside_bytes });
         }
         if let Some(benefit) = self.config.gate.benefit()
-            && !books.tiers.latencies_known
+            && !usage.tiers.latencies_known
         {
             let problem = Problem::LatenciesUnknown { assumed_gap_ns: benefit.assumed_gap_ns };
             if !decision.problems.contains(&problem) {
@@ -479,7 +451,7 @@ fn usage(ledger: &Ledger, tiers: &Tiers, pids: &[u32]) -> Vec<u64> {
 }
 
 /// Bytes the gate lets through at this assignment.
-fn allowance(gate: &Gate, since_ms: u64) -> u64 {
+fn rate_limit_bytes(gate: &Gate, since_ms: u64) -> u64 {
     match gate {
         Gate::Benefit(benefit) if benefit.bytes_per_s > 0 => {
             benefit.bytes_per_s.saturating_mul(since_ms) / 1000
@@ -490,22 +462,22 @@ fn allowance(gate: &Gate, since_ms: u64) -> u64 {
 
 /// What is free in each tier, shared out among the members: half evenly, half by what each gave
 /// birth to in the last interval.
-fn births(ledger: &Ledger, books: &Books, pids: &[u32]) -> Vec<BirthPlan> {
+fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
     let all_born = born.iter().sum::<u64>() as f64;
     let evenly = 1.0 / pids.len() as f64;
-    let last = books.tiers.len().saturating_sub(1);
-    let free: Vec<u64> = books
+    let last = usage.tiers.len().saturating_sub(1);
+    let free: Vec<u64> = usage
         .limits
         .iter()
-        .zip(&books.used)
+        .zip(&usage.used)
         .map(|(limit, used)| limit.saturating_sub(*used))
         .collect();
     let small_tier = free.iter().take(last).position(|bytes| *bytes > 0).unwrap_or(last);
     let plan = |(pid, born): (&u32, &u64)| {
         let by_births = if all_born > 0.0 { *born as f64 / all_born } else { evenly };
         let share = 0.5 * evenly + 0.5 * by_births;
-        let tiers = books.tiers.tiers.iter().zip(&free).enumerate();
+        let tiers = usage.tiers.tiers.iter().zip(&free).enumerate();
         let tiers = tiers.map(|(rank, (tier, free))| {
             let bytes = if rank == last { *free } else { (*free as f64 * share) as u64 };
             (tier.nodes.clone(), bytes)

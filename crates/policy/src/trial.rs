@@ -18,14 +18,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use serde::{Deserialize, Serialize};
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_ledger::{Ledger, realized_mean};
 use tiercel_machine::NodeId;
 
 use crate::evidence::{Evidence, Finding, Measured};
-use crate::policy::Interval;
+use crate::interval::Interval;
 use crate::routine::Benefit;
+use crate::trial_result::{TrialResult, Verdict};
 
 /// Moves of one trial that are remembered to be judged and taken back; those beyond stay.
 pub const TRIAL_MOVES_MAX: usize = 8192;
@@ -51,65 +51,9 @@ pub(crate) const RAMP: f64 = 4.0;
 /// A wait is doubled at most so often.
 const DOUBLINGS_MAX: u32 = 5;
 
-/// What became of a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// Saved more than it cost, as far as the horizon goes.
-    Paid,
-    /// Saved too little for that; it stays, and nothing is promoted for a while.
-    NotPaid,
-    /// Saved too little, but by so few samples that it may be chance; as much again is tried.
-    Unclear,
-    /// Did harm; it was taken back, and nothing is promoted for a while.
-    TakenBack,
-    /// Nobody measures latencies or instructions, or too little was seen.
-    Unmeasured,
-}
-
-/// Moves of one assignment, expected against measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
-    /// When they were asked for, daemon's clock, milliseconds.
-    pub asked_ms: u64,
-    /// When they were judged.
-    pub judged_ms: u64,
-    /// It was a share only, to see whether moving pays.
-    pub canary: bool,
-    /// Moves.
-    pub moves: u64,
-    /// Bytes moved.
-    pub moved_bytes: u64,
-    /// Stall time they were expected to save, nanoseconds per second.
-    pub expected_ns_per_s: f64,
-    /// What of that was believed, as earlier gains came true: a factor.
-    #[serde(default = "whole")]
-    pub believed: f64,
-    /// What they saved, by the latencies of what was moved; `None` where nobody measures them.
-    pub measured_ns_per_s: Option<f64>,
-    /// Samples of what was moved that this goes by.
-    #[serde(default)]
-    pub samples: f64,
-    /// What moving took, nanoseconds.
-    pub cost_ns: f64,
-    /// What was concluded.
-    pub verdict: Verdict,
-}
-
-fn whole() -> f64 {
-    1.0
-}
-
-impl Judged {
-    /// Whether a canary paid, so that the rest may follow.
-    pub(crate) fn opens(&self) -> bool {
-        self.canary && self.verdict == Verdict::Paid
-    }
-}
-
 /// What may be promoted now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Leave {
+pub(crate) enum PromotionAllowance {
     /// Anything.
     All,
     /// A share of the best tier, to see whether it pays.
@@ -171,21 +115,28 @@ struct Moved {
 
 impl Trials {
     /// What may be promoted now. Without a gate, or without a measure, anything.
-    pub(crate) fn leave(&self, gate: Option<&Benefit>, interval: &Interval, now_ms: u64) -> Leave {
-        let Some(gate) = gate.filter(|gate| gate.canary > 0.0) else { return Leave::All };
+    pub(crate) fn allowance(
+        &self,
+        gate: Option<&Benefit>,
+        interval: &Interval,
+        now_ms: u64,
+    ) -> PromotionAllowance {
+        let Some(gate) = gate.filter(|gate| gate.canary > 0.0) else {
+            return PromotionAllowance::All;
+        };
         if !self.measures(interval) {
-            return Leave::All;
+            return PromotionAllowance::All;
         }
         let share = gate.canary * RAMP.powi(self.paid.min(i32::MAX as u32) as i32);
         match () {
-            () if now_ms < self.held_until_ms => Leave::Nothing,
+            () if now_ms < self.held_until_ms => PromotionAllowance::Nothing,
             // Where moving has paid time and again, nothing waits for one more verdict.
-            () if share >= 1.0 => Leave::All,
-            () if self.open.is_some() => Leave::Nothing,
+            () if share >= 1.0 => PromotionAllowance::All,
+            () if self.open.is_some() => PromotionAllowance::Nothing,
             () if self.samples_with_latency == 0 && self.speeds.len() < BASELINE_MIN => {
-                Leave::Nothing
+                PromotionAllowance::Nothing
             }
-            () => Leave::Share(share),
+            () => PromotionAllowance::Share(share),
         }
     }
 
@@ -218,7 +169,13 @@ impl Trials {
     }
 
     /// These moves were asked for.
-    pub(crate) fn begin(&mut self, ledger: &Ledger, moves: &[Move], leave: Leave, believed: f64) {
+    pub(crate) fn begin(
+        &mut self,
+        ledger: &Ledger,
+        moves: &[Move],
+        allowance: PromotionAllowance,
+        believed: f64,
+    ) {
         if self.open.is_some() || !moves.iter().any(|asked| asked.reason == Reason::Promote) {
             return;
         }
@@ -240,7 +197,7 @@ impl Trials {
         let by_wish = moved.iter().enumerate().rev().map(|(at, one)| (wish(&one.asked), at));
         self.open = Some(Trial {
             asked_ms: ledger.now_ms(),
-            canary: matches!(leave, Leave::Share(_)),
+            canary: matches!(allowance, PromotionAllowance::Share(_)),
             expected_ns_per_s: moves.iter().map(|asked| asked.gain_ns_per_s).sum(),
             believed,
             cost_ns: 0.0,
@@ -271,7 +228,7 @@ impl Trials {
         ledger: &Ledger,
         gate: Option<&Benefit>,
         interval: &Interval,
-    ) -> Option<(Judged, Vec<Move>)> {
+    ) -> Option<(TrialResult, Vec<Move>)> {
         let trial = self.open.as_ref()?;
         let measured = self.measures(interval).then(|| self.measure(ledger, trial)).flatten();
         let is_due = match trial.since {
@@ -309,7 +266,7 @@ impl Trials {
             }
             _ => {}
         }
-        let judged = Judged {
+        let judged = TrialResult {
             asked_ms: trial.asked_ms,
             judged_ms: now_ms,
             canary: trial.canary,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use tiercel_machine::format_bytes;
 
 use crate::decision::Problem;
-use crate::policy::Interval;
+use crate::interval::Interval;
 use crate::routine::{Llcmpi, Time, Trigger};
 
 /// What a trigger remembers between ticks.

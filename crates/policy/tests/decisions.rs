@@ -67,7 +67,7 @@ fn an_expression_orders_as_it_says() {
         5,
         "a:4@0:100 b:1@1:0",
         expect![[r#"
-            problem: expression `log(0 - bytes)` gives no number for 2 extents; they come
+            problem: expression `log(0 - bytes)` yields no number for 2 extents; they come
             last"#]],
     );
 }
@@ -78,9 +78,9 @@ fn the_gate_lets_through_what_pays() {
     // 2 s averages to 50 accesses a second, of which 1 - 0.9^2 = 0.19 are seen: 263. Each saves
     // 200 ns / 4: 13 us a second, 53 us in the 4 s that the object has lived.
     check("apb", "benefit", 10, "a:2@1:29", expect!["promote a 1 -> 0"]);
-    check("apb", "benefit", 10, "a:2@1:27", expect!["left 1 (2 MiB): DoesNotPay"]);
+    check("apb", "benefit", 10, "a:2@1:27", expect!["left 1 (2 MiB): CostExceedsBenefit"]);
     // A longer look ahead than it has lived changes nothing; a shorter one does.
-    let left = || expect!["left 1 (2 MiB): DoesNotPay"];
+    let left = || expect!["left 1 (2 MiB): CostExceedsBenefit"];
     check("apb", "benefit:horizon_s=40", 10, "a:2@1:27", left());
     check("apb", "benefit:horizon_s=3", 10, "a:2@1:29", left());
 }
@@ -94,8 +94,8 @@ fn who_gives_way_is_paid_for() {
         3,
         "a:2@1:101 b:2@0:100",
         expect![[r#"
-            left 1 (2 MiB): DoesNotPay
-            left 1 (2 MiB): NotNeeded"#]],
+            left 1 (2 MiB): CostExceedsBenefit
+            left 1 (2 MiB): RoomNotNeeded"#]],
     );
     check(
         "apb",
@@ -117,7 +117,7 @@ fn the_budget_is_kept_whether_it_pays_or_not() {
         "a:2@0:9 b:2@0:8 c:2@0:7",
         expect![[r#"
         demote c 0 -> 1
-        left 1 (2 MiB): NotNeeded"#]],
+        left 1 (2 MiB): RoomNotNeeded"#]],
     );
 }
 
@@ -171,7 +171,7 @@ fn what_moved_lately_stays() {
             returned_after_s = Some(2 * nth);
             break;
         }
-        assert_eq!(world.shown(&decision), "left 2 (4 MiB): MovedLately");
+        assert_eq!(world.shown(&decision), "left 2 (4 MiB): MovedRecently");
     }
     assert_eq!(returned_after_s, Some(20));
 }
@@ -200,18 +200,17 @@ fn what_it_cannot_do_it_says() {
         world.shown(&decide(&world, &mut policy, machine, fast_mib))
     };
     expect![[r#"
-        problem: this machine has one tier of memory, so there is nothing to choose;
-        describe a modelled machine to see what would be moved"#]]
+        problem: this machine has one memory tier, so there is nothing to place; name a
+        modelled machine to see what would move"#]]
     .assert_eq(&shown(&one, 10));
     expect![[r#"
-        problem: nobody has said where 1 extents (4 MiB) lie; they are taken to lie in
-        the last tier
-        problem: no sample has hit an extent yet, so no extent deserves more than
-        another; see `tiercel doctor` for what the sampler can see
-        problem: group all has no room in the best tier: its budget is 0 B, of which 0 B
-        are held by memory that is no object; raise the budget
-        problem: this machine does not know its memory latencies; gains assume 100 ns
-        per tier; measure the machine, or set gate = "none""#]]
+        problem: residency of 1 extents (4 MiB) unknown; assuming the slowest tier
+        problem: no sample has hit an extent yet, so all extents rank equal; see
+        `tiercel doctor` for what the sampler can observe
+        problem: group all has no room in the fast tier: untracked memory takes 0 B of
+        its budget of 0 B; raise the budget
+        problem: the memory latencies of this machine are unknown; benefits assume 100
+        ns per tier; measure the machine, or set gate = "none""#]]
     .assert_eq(&shown(&two, 0));
 }
 
@@ -403,7 +402,7 @@ fn a_limit_is_no_more_than_a_node_has_left() {
     }
     assert_eq!(shown[0], ("promote b 1 -> 0\npromote c 1 -> 0".to_owned(), 80));
     let one_for_another = "demote a 0 -> 1\ndemote d 0 -> 1\npromote b 1 -> 0\n\
-                           promote c 1 -> 0\nleft 1 (4 MiB): NotNeeded";
+                           promote c 1 -> 0\nleft 1 (4 MiB): RoomNotNeeded";
     assert_eq!(shown[1], (one_for_another.to_owned(), 0));
 }
 

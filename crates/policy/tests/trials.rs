@@ -5,7 +5,7 @@
 use tiercel_ledger::movement::{Failure, Outcome, Reason};
 use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
-use tiercel_policy::{Budgets, Config, Decision, Interval, Judged, Limit, Policy, Verdict};
+use tiercel_policy::{Budgets, Config, Decision, Interval, Limit, Policy, TrialResult, Verdict};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
 const MIB: u64 = 1 << 20;
@@ -36,7 +36,7 @@ struct World {
     is_turned: bool,
     /// Most of what is moved to node 0 finds no room.
     is_full: bool,
-    judged: Vec<Judged>,
+    judged: Vec<TrialResult>,
 }
 
 impl World {

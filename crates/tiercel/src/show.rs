@@ -1,4 +1,4 @@
-//! What a run or a daemon says at its end, as text for people.
+//! The summary of a run or a daemon, as text.
 //! In: a [`Farewell`]. Out: lines. Knows nothing of where they go.
 
 use crate::table::{Align, Table, printable};
@@ -9,18 +9,18 @@ use tiercel_daemon::{Farewell, Fits, PlanSummary, SiteRow, Summary};
 use tiercel_machine::{NodeId, short_bytes};
 use tiercel_symbolize::Symbols;
 
-/// Sites that are named and merged for a table; naming costs up to a millisecond each.
+/// Sites that are named and merged for a table; symbolizing one costs up to a millisecond.
 const NAMED_MAX: usize = 500;
 
-/// The summary: a table of the `rows` places that deserve fast memory most, then the figures.
+/// The summary: a table of the `rows` sites that benefit most from fast memory, then the figures.
 pub fn farewell(farewell: &Farewell, symbols: &mut Symbols, rows: usize) -> String {
     let mut out = String::new();
     let seen = farewell.sites.iter().any(|row| row.used.samples > 0);
     if !farewell.sites.is_empty() {
         out.push_str(if seen {
-            "objects that deserve fast memory, best first (* all or the stated part fits the budget):\n"
+            "hottest sites first (* fits the fast-memory budget, wholly or in part):\n"
         } else {
-            "largest objects (no access to them was observed):\n"
+            "largest sites (no access to them was sampled):\n"
         });
         let mut sites = farewell.sites.clone();
         if !seen {
@@ -44,8 +44,8 @@ pub fn objects(sites: &[SiteRow], summary: &Summary, symbols: &mut Symbols) -> S
     table(&merge(sites, symbols), summary)
 }
 
-/// Sites under the name of the place people know them by, in order of the first of each: one line
-/// of a program is reached over many stacks.
+/// Sites merged by function and line, in the order of the first of each: many stacks reach one line
+/// of a program.
 fn merge(sites: &[SiteRow], symbols: &mut Symbols) -> Vec<(String, SiteRow)> {
     let mut places: Vec<(String, SiteRow)> = Vec::new();
     for site in sites {
@@ -103,7 +103,7 @@ pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
     printable(&format!("{}: {place}{blocks}", row.program))
 }
 
-/// What of a place deserves the budget: `all`, `none`, or how much of what.
+/// How much of a site the budget has room for: `all`, `none`, or a part.
 fn fits(fits: &Fits) -> String {
     match fits {
         Fits { of_bytes: 0, .. } => "-".to_owned(),
@@ -117,7 +117,7 @@ fn fits(fits: &Fits) -> String {
     }
 }
 
-/// Where objects are: `fast 80% slow 20%`.
+/// Residency of objects: `fast 80% slow 20%`.
 fn nodes(nodes: &BTreeMap<NodeId, u64>, labels: &BTreeMap<u16, String>) -> String {
     let total: u64 = nodes.values().sum();
     let shares = nodes.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, bytes)| {
@@ -129,18 +129,18 @@ fn nodes(nodes: &BTreeMap<NodeId, u64>, labels: &BTreeMap<u16, String>) -> Strin
     if shares.is_empty() { "-".to_owned() } else { shares.join(" ") }
 }
 
-/// Everything that is a figure, a line each.
+/// The figures, one line each.
 pub fn figures(s: &Summary) -> String {
     let mut out = String::new();
     let objects = &s.objects;
     let _ = writeln!(
         out,
-        "objects    {} born ({}), {} of them ephemeral; at most {} at a time, in {} processes",
+        "objects    {} allocated ({}), {} of them ephemeral; peak {} in {}",
         objects.born,
         short_bytes(objects.born_bytes),
         objects.ephemeral,
         short_bytes(objects.peak_bytes),
-        s.clients.attached,
+        plural(s.clients.attached, "process", "processes"),
     );
     let _ = writeln!(
         out,
@@ -150,7 +150,7 @@ pub fn figures(s: &Summary) -> String {
     let samples = &s.samples;
     let _ = writeln!(
         out,
-        "samples    {} by {}: {} hit objects, {} ephemeral ones, {} others; {} lost",
+        "samples    {} by {}: {} in objects, {} in ephemeral objects, {} elsewhere; {} lost",
         samples.seen,
         s.sampler,
         samples.attributed,
@@ -160,12 +160,12 @@ pub fn figures(s: &Summary) -> String {
     );
     if samples.throttled > 0 {
         let _ =
-            writeln!(out, "slowed     the kernel throttled sampling {} times", samples.throttled);
+            writeln!(out, "throttled  the kernel throttled sampling {} times", samples.throttled);
     }
     if samples.blind > 0 {
         let _ = writeln!(
             out,
-            "blind      {} looks were not taken: the process is too large to be probed for reads",
+            "skipped    {} page-table scans: the process is too large to be probed for reads",
             samples.blind
         );
     }
@@ -178,20 +178,22 @@ pub fn figures(s: &Summary) -> String {
         let _ = writeln!(out, "problem    {}{}", printable(problem), times(*count));
     }
     for (why, bytes) in s.left_bytes.iter().filter(|(_, bytes)| **bytes > 0) {
-        let _ = writeln!(out, "left alone {} in the wrong tier: {why}", short_bytes(*bytes));
+        let _ = writeln!(out, "not moved  {} in the wrong tier: {why}", short_bytes(*bytes));
     }
     for (reason, count) in &s.clients.stepped_aside {
         let reason = printable(reason);
-        let _ = writeln!(out, "not hosted {count} processes stepped aside: {reason}");
+        let processes = plural(*count, "process", "processes");
+        let _ = writeln!(out, "detached   {processes}: {reason}");
     }
     for (reason, count) in &s.clients.refused {
-        let _ = writeln!(out, "refused    {count} connections: {reason}");
+        let connections = plural(*count, "connection", "connections");
+        let _ = writeln!(out, "refused    {connections}: {reason}");
     }
     if s.modelled {
         let _ = writeln!(
             out,
-            "MODELLED   nothing was moved: {}",
-            if s.mover_note.is_empty() { "moves are on paper only" } else { &s.mover_note }
+            "MODELLED   no memory was moved: {}",
+            if s.mover_note.is_empty() { "moves are simulated" } else { &s.mover_note }
         );
     }
     out
@@ -216,9 +218,9 @@ fn moves(out: &mut String, s: &Summary) {
     };
     let _ = writeln!(
         out,
-        "moves      {} asked for in {} assignments; {verb} {}{}; failed {}{}",
+        "moves      {} requested in {}; {verb} {}{}; failed {}{}",
         s.moves.asked,
-        s.decisions,
+        plural(s.decisions, "decision", "decisions"),
         short_bytes(s.moves.moved_bytes_all()),
         list(by_reason),
         short_bytes(s.moves.failed_bytes.values().sum()),
@@ -226,7 +228,7 @@ fn moves(out: &mut String, s: &Summary) {
     );
     if s.moves.own_bytes > 0 {
         let own = short_bytes(s.moves.own_bytes);
-        let _ = writeln!(out, "           {own} of it by the programs themselves");
+        let _ = writeln!(out, "           {own} of it by the hosted programs");
     }
     let _ = writeln!(
         out,
@@ -238,7 +240,7 @@ fn moves(out: &mut String, s: &Summary) {
     );
 }
 
-/// What became of the plan, and what did not match.
+/// The outcome of the plan, and its sites without a match.
 fn planned(out: &mut String, plan: &PlanSummary) {
     let by_name = match plan.by_name {
         0 => String::new(),
@@ -246,18 +248,18 @@ fn planned(out: &mut String, plan: &PlanSummary) {
     };
     let _ = writeln!(
         out,
-        "plan       {} of its {} sites were met{by_name}; {} born as planned, {} at sites it does \
-         not know{}",
+        "plan       {} of {} sites matched{by_name}; {} allocated as planned, {} at unplanned \
+         sites{}",
         plan.matched,
         plan.sites,
         short_bytes(plan.planned_bytes),
         short_bytes(plan.unplanned_bytes),
-        if plan.adapt { "; the policy decides about the rest" } else { "" },
+        if plan.adapt { "; the policy places the rest" } else { "" },
     );
     if plan.phases_entered + plan.phases_lost > 0 {
         let _ = writeln!(
             out,
-            "phases     {} entered, objects moved at {}, {} moved before, {} not told",
+            "phases     {} entered, objects moved at {}, {} moved ahead, {} missed",
             plan.phases_entered,
             plan.phases_moved,
             short_bytes(plan.early_bytes),
@@ -268,7 +270,7 @@ fn planned(out: &mut String, plan: &PlanSummary) {
         let _ = writeln!(out, "remark     {}", printable(remark));
     }
     for place in &plan.unmatched {
-        let _ = writeln!(out, "not met    {}", printable(place));
+        let _ = writeln!(out, "unmatched  {}", printable(place));
     }
 }
 
@@ -277,9 +279,8 @@ fn spent(out: &mut String, s: &Summary) {
     let ms = |ns: u64| format!("{:.1?}", Duration::from_nanos(ns));
     let _ = writeln!(
         out,
-        "spent      {} CPU in {:.1?} ({share:.2}%): records {}, samples {}, ledger {}, policy {}, \
-         mover {}, \
-         processes coming and going {}; {} ticks",
+        "overhead   {} CPU in {:.1?} ({share:.2}%): records {}, samples {}, ledger {}, policy {}, \
+         mover {}, attaching and detaching {}; {} ticks",
         ms(s.spent.cpu_ns),
         Duration::from_millis(s.elapsed_ms),
         ms(s.spent.records_ns),
@@ -290,6 +291,11 @@ fn spent(out: &mut String, s: &Summary) {
         ms(s.spent.other_ns()),
         s.spent.ticks,
     );
+}
+
+/// `1 process`, `2 processes`.
+fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn times(count: u64) -> String {
@@ -323,7 +329,7 @@ mod tests {
     use tiercel_daemon::Use;
 
     #[test]
-    fn what_fits_is_said_of_what() {
+    fn fits_names_the_part_that_fits() {
         let check = |bytes: u64, objects, of: u64, expect: &str| {
             let got = Fits { bytes: bytes << 20, objects, of_bytes: of << 20, of_objects: 64 };
             assert_eq!(fits(&got), expect);
@@ -335,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_says_that_nothing_moved() {
+    fn a_modelled_run_says_that_no_memory_was_moved() {
         let mut end = Farewell::default();
         end.summary.modelled = true;
         end.summary.problems.insert("x\ny".into(), 2);
@@ -349,9 +355,9 @@ mod tests {
             deserves_fast: true,
         });
         let text = farewell(&end, &mut Symbols::new(), 10);
-        assert!(text.contains("MODELLED   nothing was moved"), "{text}");
+        assert!(text.contains("MODELLED   no memory was moved"), "{text}");
         assert!(text.contains("problem    x?y (2 times)"), "{text}");
-        assert!(text.contains("blind      7 looks were not taken"), "{text}");
+        assert!(text.contains("skipped    7 page-table scans"), "{text}");
         assert!(text.contains("*  1MiB"), "{text}");
         assert!(text.contains("p?: unknown site"), "{text}");
     }

@@ -9,10 +9,10 @@ use tiercel_ledger::{Extent, ExtentId, Ledger, RateEstimates};
 use tiercel_machine::NodeId;
 
 use crate::assign::Candidate;
-use crate::decision::{Refused, Summary, WhyNot};
+use crate::decision::{MoveRefusal, Refused, Summary};
 use crate::routine::{Benefit, Gate};
 use crate::tiers::Tiers;
-use crate::trial::{Leave, RAMP};
+use crate::trial::{PromotionAllowance, RAMP};
 
 /// Most moves of one decision; what is beyond waits for the next.
 pub const MOVES_MAX: usize = 65_536;
@@ -38,7 +38,7 @@ const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
 
 /// A group's tiers, what may lie in them and what does. `room` is the share of `limits` that an
 /// assignment fills, `placed` the part of `used` that somebody else places; bytes.
-pub(crate) struct Books {
+pub(crate) struct TierUsage {
     pub(crate) tiers: Tiers,
     pub(crate) limits: Vec<u64>,
     pub(crate) room: Vec<u64>,
@@ -46,7 +46,7 @@ pub(crate) struct Books {
     pub(crate) placed: Vec<u64>,
 }
 
-impl Books {
+impl TierUsage {
     /// Whether a tier but the last holds more than it may.
     pub(crate) fn holds_too_much(&self) -> bool {
         let mut tiers = self.used.iter().zip(&self.limits).take(usize::from(self.tiers.last()));
@@ -170,11 +170,11 @@ fn outweighs(promotion: &Move, victim: &Move) -> bool {
     by_byte(promotion) > -by_byte(victim) * OUTWEIGHS
 }
 
-pub(crate) struct Planner<'a> {
+pub(crate) struct MoveBuilder<'a> {
     pub(crate) ledger: &'a Ledger,
     pub(crate) estimates: &'a RateEstimates,
     pub(crate) gate: &'a Gate,
-    pub(crate) books: &'a mut Books,
+    pub(crate) usage: &'a mut TierUsage,
     pub(crate) summary: &'a mut Summary,
     pub(crate) moves: &'a mut Vec<Move>,
     pub(crate) recent: &'a mut Recent,
@@ -182,7 +182,7 @@ pub(crate) struct Planner<'a> {
     /// What to multiply gains by; see [`crate::audit`].
     pub(crate) gains_believed: f64,
     pub(crate) bytes_left: u64,
-    pub(crate) leave: Leave,
+    pub(crate) allowance: PromotionAllowance,
     pub(crate) canary: Canary,
 }
 
@@ -197,10 +197,10 @@ pub(crate) struct Canary {
 
 impl Canary {
     /// A share of the best tier's room.
-    pub(crate) fn new(leave: Leave, room: &[u64]) -> Canary {
-        let bytes_left = match leave {
-            Leave::Share(share) => (room[0] as f64 * share) as u64,
-            Leave::All | Leave::Nothing => u64::MAX,
+    pub(crate) fn new(allowance: PromotionAllowance, room: &[u64]) -> Canary {
+        let bytes_left = match allowance {
+            PromotionAllowance::Share(share) => (room[0] as f64 * share) as u64,
+            PromotionAllowance::All | PromotionAllowance::Nothing => u64::MAX,
         };
         let bytes_left_for_samples = bytes_left.saturating_mul(RAMP as u64);
         Canary { bytes_left, bytes_left_for_samples, samples_left: CANARY_SAMPLES }
@@ -218,9 +218,9 @@ impl Canary {
     }
 }
 
-impl Planner<'_> {
+impl MoveBuilder<'_> {
     /// `ends[k]` is the end of the run of candidates that belong in tier k.
-    pub(crate) fn plan(&mut self, candidates: &[Candidate], ends: &[usize]) {
+    pub(crate) fn build(&mut self, candidates: &[Candidate], ends: &[usize]) {
         let (mut demotions, mut promotions) = (Vec::new(), Vec::new());
         let mut start = 0;
         for (to, &end) in ends.iter().enumerate() {
@@ -247,26 +247,26 @@ impl Planner<'_> {
 
     fn plan_all(&mut self, demotions: &[Misplaced], promotions: &[Misplaced]) {
         // Worse tiers make room first, so that better ones find it.
-        for from in (0..self.books.tiers.last()).rev() {
+        for from in (0..self.usage.tiers.last()).rev() {
             for demotion in demotions.iter().filter(|m| m.candidate.rank == from) {
                 let weighed = self.weigh(demotion);
                 self.ask(weighed, &demotion.candidate);
             }
         }
-        for to in 0..self.books.tiers.last() {
+        for to in 0..self.usage.tiers.last() {
             for promotion in promotions.iter().filter(|m| m.to == to) {
                 let weighed = self.weigh(promotion);
-                if self.books.fits(to, weighed.adds) {
+                if self.usage.fits(to, weighed.adds) {
                     self.ask(weighed, &promotion.candidate);
                 } else {
-                    self.refuse(WhyNot::NoRoom, &promotion.candidate);
+                    self.refuse(MoveRefusal::NoRoom, &promotion.candidate);
                 }
             }
         }
     }
 
     fn plan_gated(&mut self, gate: &Benefit, demotions: &[Misplaced], promotions: &[Misplaced]) {
-        let last = self.books.tiers.last();
+        let last = self.usage.tiers.last();
         let mut victims: Vec<Vec<Misplaced>> = vec![Vec::new(); usize::from(last)];
         // Popped from the end: the least deserving first.
         for demotion in demotions.iter().rev() {
@@ -283,7 +283,7 @@ impl Planner<'_> {
         }
         for victim in victims.iter().flatten() {
             let lately = !self.has_settled(victim);
-            let why = if lately { WhyNot::MovedLately } else { WhyNot::NotNeeded };
+            let why = if lately { MoveRefusal::MovedRecently } else { MoveRefusal::RoomNotNeeded };
             self.refuse(why, &victim.candidate);
         }
         self.settle_stuck(&stuck);
@@ -291,12 +291,12 @@ impl Planner<'_> {
 
     /// What is not promoted stays, unless its tier is too full for that: a middle tier was assigned
     /// to others. The least deserving go down.
-    fn settle_stuck(&mut self, stuck: &[(Misplaced, WhyNot)]) {
+    fn settle_stuck(&mut self, stuck: &[(Misplaced, MoveRefusal)]) {
         for (misplaced, why) in stuck.iter().rev() {
             let candidate = &misplaced.candidate;
             let from = candidate.rank;
-            let is_full = self.books.used[usize::from(from)] > self.books.room[usize::from(from)];
-            if from < self.books.tiers.last() && is_full {
+            let is_full = self.usage.used[usize::from(from)] > self.usage.room[usize::from(from)];
+            if from < self.usage.tiers.last() && is_full {
                 let weighed = self.weigh(&Misplaced { to: from + 1, ..*misplaced });
                 self.ask(weighed, candidate);
             } else {
@@ -309,11 +309,11 @@ impl Planner<'_> {
     /// pays. Nothing is demoted for births that may never come.
     fn make_room(&mut self, from: u8, victims: &mut Vec<Misplaced>) {
         let at = usize::from(from);
-        while self.books.used[at] > self.books.limits[at] {
+        while self.usage.used[at] > self.usage.limits[at] {
             let Some(victim) = victims.pop() else { return };
             let weighed = self.weigh(&victim);
             if weighed.adds > self.bytes_left {
-                self.refuse(WhyNot::RateLimit, &victim.candidate);
+                self.refuse(MoveRefusal::RateLimit, &victim.candidate);
                 self.bytes_left = 0;
                 return;
             }
@@ -327,19 +327,19 @@ impl Planner<'_> {
         gate: &Benefit,
         wanting: impl Iterator<Item = &'m Misplaced>,
         victims: &mut Vec<Misplaced>,
-    ) -> Vec<(Misplaced, WhyNot)> {
+    ) -> Vec<(Misplaced, MoveRefusal)> {
         let mut refused_in_a_row = 0;
         let mut stuck = Vec::new();
         for misplaced in wanting {
             let tried = if refused_in_a_row > REFUSED_IN_A_ROW_MAX {
-                Err(WhyNot::DoesNotPay)
+                Err(MoveRefusal::CostExceedsBenefit)
             } else {
                 self.try_promote(gate, misplaced, victims)
             };
             match tried {
                 Ok(()) => refused_in_a_row = 0,
                 Err(why) => {
-                    refused_in_a_row += u32::from(why == WhyNot::DoesNotPay);
+                    refused_in_a_row += u32::from(why == MoveRefusal::CostExceedsBenefit);
                     stuck.push((*misplaced, why));
                 }
             }
@@ -352,14 +352,16 @@ impl Planner<'_> {
         gate: &Benefit,
         misplaced: &Misplaced,
         victims: &mut Vec<Misplaced>,
-    ) -> Result<(), WhyNot> {
+    ) -> Result<(), MoveRefusal> {
         if !self.has_settled(misplaced) {
-            return Err(WhyNot::MovedLately);
+            return Err(MoveRefusal::MovedRecently);
         }
-        match self.leave {
-            Leave::Nothing => return Err(WhyNot::Held),
-            Leave::Share(_) if self.canary.is_spent() => return Err(WhyNot::Canary),
-            Leave::Share(_) | Leave::All => {}
+        match self.allowance {
+            PromotionAllowance::Nothing => return Err(MoveRefusal::TrialRunning),
+            PromotionAllowance::Share(_) if self.canary.is_spent() => {
+                return Err(MoveRefusal::TrialPending);
+            }
+            PromotionAllowance::Share(_) | PromotionAllowance::All => {}
         }
         let at = usize::from(misplaced.to);
         let promotion = self.weigh(misplaced);
@@ -367,9 +369,9 @@ impl Planner<'_> {
         let mut gain = promotion.asked.gain_ns_per_s;
         let mut cost = promotion.asked.cost_ns;
         let mut bytes = promotion.adds;
-        let mut used = self.books.used[at] + promotion.adds;
+        let mut used = self.usage.used[at] + promotion.adds;
         // What births have filled beyond the room stays filled: one leaves for each that comes.
-        let room = self.books.room[at].max(self.books.used[at]);
+        let room = self.usage.room[at].max(self.usage.used[at]);
         let mut leaving = Vec::new();
         for victim in victims.iter().rev() {
             if used <= room || gain <= 0.0 {
@@ -377,7 +379,7 @@ impl Planner<'_> {
             }
             let weighed = self.weigh(victim);
             if !self.has_settled(victim) && !outweighs(&promotion.asked, &weighed.asked) {
-                return Err(WhyNot::MovedLately);
+                return Err(MoveRefusal::MovedRecently);
             }
             gain += weighed.asked.gain_ns_per_s;
             cost += weighed.asked.cost_ns;
@@ -386,16 +388,16 @@ impl Planner<'_> {
             leaving.push(weighed);
         }
         if gain * self.gains_believed * horizon_s <= cost * gate.margin {
-            return Err(WhyNot::DoesNotPay);
+            return Err(MoveRefusal::CostExceedsBenefit);
         }
         if used > room {
-            return Err(WhyNot::NoRoom);
+            return Err(MoveRefusal::NoRoom);
         }
         if bytes > self.bytes_left {
-            return Err(WhyNot::RateLimit);
+            return Err(MoveRefusal::RateLimit);
         }
         if self.moves.len() + leaving.len() >= MOVES_MAX {
-            return Err(WhyNot::TooManyMoves);
+            return Err(MoveRefusal::TooManyMoves);
         }
         let left = victims.split_off(victims.len() - leaving.len());
         for (victim, weighed) in left.iter().rev().zip(leaving) {
@@ -423,31 +425,31 @@ impl Planner<'_> {
     fn weigh(&self, misplaced: &Misplaced) -> Weighed {
         let extent = self.extent(&misplaced.candidate);
         let from = misplaced.candidate.rank;
-        let books = &*self.books;
+        let usage = &*self.usage;
         // A demotion that finds its tier full goes on down.
         let to = if misplaced.to > from {
-            let mut lower = misplaced.to..books.tiers.last();
+            let mut lower = misplaced.to..usage.tiers.last();
             lower
-                .find(|to| books.fits(*to, misplaced.candidate.bytes()))
-                .unwrap_or(books.tiers.last())
+                .find(|to| usage.fits(*to, misplaced.candidate.bytes()))
+                .unwrap_or(usage.tiers.last())
         } else {
             misplaced.to
         };
         let mut leaves = Vec::new();
         let mut there = 0;
         for (node, bytes) in extent.residency.iter() {
-            match books.tiers.rank(node) {
+            match usage.tiers.rank(node) {
                 rank if rank == to => there += bytes,
                 rank => leaves.push((rank, bytes)),
             }
         }
         let parallelism = f64::from(self.ledger.config().parallelism);
         let believed = self.estimates.estimate(&extent);
-        let gain_ns_per_s = books.tiers.gain_ns_per_s(&believed, from, to, parallelism);
+        let gain_ns_per_s = usage.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let samples = f64::from(believed.accesses_per_s() * self.ledger.samples_per_rate());
         let adds = extent.footprint_bytes().saturating_sub(there);
         // Chosen when the move is asked for.
-        let node = books.tiers.tiers[usize::from(to)].nodes[0];
+        let node = usage.tiers.tiers[usize::from(to)].nodes[0];
         let asked = Move {
             pid: extent.pid,
             addr: extent.addr,
@@ -464,13 +466,13 @@ impl Planner<'_> {
     /// Asks for a move, and books it as done.
     fn ask(&mut self, weighed: Weighed, candidate: &Candidate) {
         if self.moves.len() >= MOVES_MAX {
-            self.refuse(WhyNot::TooManyMoves, candidate);
+            self.refuse(MoveRefusal::TooManyMoves, candidate);
             return;
         }
         let Weighed { mut asked, to, adds, leaves, .. } = weighed;
-        asked.to = self.books.tiers.take_node(to, adds);
+        asked.to = self.usage.tiers.take_node(to, adds);
         self.bytes_left = self.bytes_left.saturating_sub(adds);
-        let used = &mut self.books.used;
+        let used = &mut self.usage.used;
         for (rank, bytes) in leaves {
             used[usize::from(rank)] = used[usize::from(rank)].saturating_sub(bytes);
         }
@@ -488,7 +490,7 @@ impl Planner<'_> {
         self.moves.push(asked);
     }
 
-    fn refuse(&mut self, why: WhyNot, candidate: &Candidate) {
+    fn refuse(&mut self, why: MoveRefusal, candidate: &Candidate) {
         let refused = &mut self.summary.refused;
         let at = refused.iter().position(|refused| refused.why == why).unwrap_or_else(|| {
             refused.push(Refused { why, extents: 0, bytes: 0 });

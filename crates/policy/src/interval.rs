@@ -1,0 +1,33 @@
+//! The time between two decisions, as the policy sees it.
+//! In: the ledger's summary of a tick, counters. Out: an [`Interval`]. Knows nothing of extents.
+
+use tiercel_ledger::TickSummary;
+
+/// What an interval brought, beside what is in the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Interval {
+    /// How long it was.
+    pub elapsed_ms: u64,
+    /// Bytes of objects that became records in it. Ephemeral objects do not count: a program that
+    /// allocates and frees in a loop does not change what should lie where.
+    pub allocated_bytes: u64,
+    /// Last-level cache misses of the tracked processes; `None` where nobody counts.
+    pub llc_misses: Option<u64>,
+    /// Instructions of the tracked processes; `None` where nobody counts.
+    pub instructions: Option<u64>,
+    /// Moves are kept in books only: nothing gets faster by them.
+    pub is_modelled: bool,
+}
+
+impl Interval {
+    /// An interval of which the ledger told, without counters.
+    pub fn of(summary: &TickSummary) -> Interval {
+        Interval {
+            elapsed_ms: summary.elapsed_ms,
+            allocated_bytes: summary.counts.recorded_bytes,
+            llc_misses: None,
+            instructions: None,
+            is_modelled: false,
+        }
+    }
+}
