@@ -30,7 +30,7 @@ pub struct PlanResult {
     /// Memories, the fastest one as large as was wished.
     pub memories: Vec<Memory>,
     /// What it answered.
-    pub found: planner::Plan,
+    pub found: planner::Placements,
     /// What the user must know.
     pub remarks: Vec<String>,
 }

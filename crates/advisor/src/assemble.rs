@@ -56,7 +56,7 @@ pub struct Asked<'a> {
     /// Its memories as the planner had them, with room as the plan may fill it.
     pub memories: &'a [Memory],
     /// The planner's answer.
-    pub found: &'a tiercel_planner::Plan,
+    pub found: &'a tiercel_planner::Placements,
     /// How fast it reckoned objects move.
     pub pace: Pace,
     /// What was held back of the fastest memory, with a margin, bytes.

@@ -65,7 +65,7 @@ pub(crate) struct Room {
 
 /// A plan, the placement it was made from, and the planner's input.
 pub(crate) struct Made {
-    pub(crate) found: planner::Plan,
+    pub(crate) found: planner::Placements,
     pub(crate) plan: Plan,
     pub(crate) groups: Vec<Group>,
     pub(crate) cut: Cut,
@@ -215,7 +215,7 @@ impl Scene<'_> {
     }
 
     /// What a run makes of placements, and what is foretold of it.
-    fn plan(&self, strategy: Strategy, cut: Cut, room: Room, found: planner::Plan) -> Made {
+    fn plan(&self, strategy: Strategy, cut: Cut, room: Room, found: planner::Placements) -> Made {
         let groups = groups_of(self.profile, &cut);
         let mut plan = plan_of(&Asked {
             profile: self.profile,

@@ -1,6 +1,6 @@
 //! What moves and streams cost where a plan is for: as measured when the profile was recorded.
 //! In: a profile's [`Speeds`], a machine's memories. Out: the memories with what one thread gets of
-//! them, a [`Copy`], and what each figure rests on. Knows nothing of objects.
+//! them, a [`MoveSpeed`], and what each figure rests on. Knows nothing of objects.
 //!
 //! A machine's description says what all of it can do. A program has a share, which only
 //! measuring tells: a thread beside 31 others draws a thirty-second of a memory. On another machine
@@ -8,21 +8,21 @@
 //! than the description says.
 
 use tiercel_machine::{Machine, NodeId, Speeds};
-use tiercel_planner::{Copy, LINE_BYTES, MEMORIES_MAX, Memory, Scaling, move_cost_per_byte};
+use tiercel_planner::{LINE_BYTES, MEMORIES_MAX, Memory, MoveSpeed, Scaling, move_cost_per_byte};
 
 use tiercel_plan::{Basis, PlannedMove};
 use tiercel_profile::Profile;
 
 /// How fast objects move where nothing was measured, GB/s: `move_pages` took 2.4 to 4.5 us an OS
 /// page in a guest with several nodes.
-const COPY: Copy =
-    Copy { threads: 1, gb_s_max: Some(1.2), measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] };
+const COPY: MoveSpeed =
+    MoveSpeed { threads: 1, gb_s_max: Some(1.2), measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] };
 
 /// What is known of a machine's pace.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// How fast objects move.
-    pub copy: Copy,
+    pub copy: MoveSpeed,
     /// What measured figures rest on; others rest on the description.
     pub basis: Basis,
 }

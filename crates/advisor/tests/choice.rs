@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tiercel_advisor::{Asked, Pace, PlanRequest, PlanResult, draft, plan_of, predict};
 use tiercel_machine::{Machine, StreamSpeed};
 use tiercel_plan::{Basis, Prediction, Unplanned};
-use tiercel_planner::{Copy, Memory, Objective, Options, Strategy as Finds, plan};
+use tiercel_planner::{Memory, MoveSpeed, Objective, Options, Strategy as Finds, plan};
 use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site};
 
 const MIB: u64 = 1 << 20;
@@ -148,7 +148,7 @@ fn filled(profile: &Profile, drafted: &PlanResult, memories: &[Memory]) -> Predi
         machine: &profile.machine,
         memories,
         found: &found,
-        pace: Pace { copy: Copy::default(), basis: Basis::Described },
+        pace: Pace { copy: MoveSpeed::default(), basis: Basis::Described },
         held_back_bytes: 0,
         options: drafted.plan.asked.clone(),
         unplanned: Unplanned::Slowest,

@@ -10,7 +10,7 @@ use tiercel_plan::{
     PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite,
     Prediction, StackKeys, Unplanned, check_plan, fit,
 };
-use tiercel_planner::{Copy, Objective, Placement, Strategy};
+use tiercel_planner::{MoveSpeed, Objective, Placement, Strategy};
 use tiercel_profile::{Access, Frame, Name, Object, Phase, Process, Profile, Run, ServedBy, Site};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
@@ -251,7 +251,7 @@ fn swapped(profile: &Profile, room_bytes: u64, early: bool) -> Plan {
         machine: &profile.machine,
         memories: &drafted.memories,
         found: &drafted.found,
-        pace: Pace { copy: Copy::default(), basis: Basis::Described },
+        pace: Pace { copy: MoveSpeed::default(), basis: Basis::Described },
         held_back_bytes: 0,
         options: PlanOptions { early, ..drafted.plan.asked.clone() },
         unplanned: Unplanned::Slowest,

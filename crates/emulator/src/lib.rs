@@ -26,6 +26,7 @@ mod stats;
 mod thread;
 
 #[cfg(not(test))]
+mod fatal;
 mod ffi;
 #[cfg(not(test))]
 mod plugin;

@@ -15,6 +15,7 @@ use tiercel_wire::emulator::{AREA_BYTES, Area, VCPUS_MAX};
 
 use crate::config::{Config, EmulatorError, Samples, demand};
 use crate::core::{Access, Core, Cost, Dirtied, Fetched, Moment, Place, Shared};
+use crate::fatal::give_up;
 use crate::ffi;
 use crate::instruction::{self, Kind};
 use crate::regions::Regions;
@@ -153,12 +154,6 @@ fn open_area(samples: &Samples, vcpus: usize) -> Result<Area, EmulatorError> {
         .map_err(|source| EmulatorError::Area { path: path.display().to_string(), source })?;
     area.publish(vcpus);
     Ok(area)
-}
-
-/// Ends QEMU with a reason: it is not the one the plugin was made for.
-pub fn give_up(reason: &str) -> ! {
-    eprintln!("tiercel emulator: {reason}; the lab's own QEMU is needed");
-    std::process::exit(1)
 }
 
 fn state() -> &'static State {

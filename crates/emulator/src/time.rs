@@ -77,7 +77,7 @@ pub fn take_over() {
         at.is_some()
     };
     if !found {
-        crate::plugin::give_up("this QEMU's accelerator table is not that of QEMU 10.0");
+        crate::fatal::give_up("this QEMU's accelerator table is not that of QEMU 10.0");
     }
 }
 

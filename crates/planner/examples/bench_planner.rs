@@ -9,7 +9,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use tiercel_planner::{
-    Levels, Memory, Object, Options, Phase, Plan, Strategy, Use, Workload, plan,
+    Levels, Memory, Object, Options, Phase, Placements, Strategy, Use, Workload, plan,
 };
 
 /// A phase takes as long as the moves of a few objects.
@@ -34,7 +34,7 @@ fn large(rounds: usize) {
         let (phases, phases_s) =
             timed(&workload, &memories, Strategy::Phases { ahead: 1 }, Levels::Joint);
         let gap = ours.promise.gap.expect("a joint plan knows its bound");
-        let time = |plan: &Plan| plan.promise.cost.time_ns / 1e9;
+        let time = |plan: &Placements| plan.promise.cost.time_ns / 1e9;
         let row = [s, gap * 100.0, time(&ours), time(&first_come), time(&greedy), time(&phases)];
         row.into_iter().zip(&mut figures).for_each(|(figure, all)| all.push(figure));
         figures[6].push(phases_s);
@@ -72,7 +72,7 @@ fn h2m(rounds: usize) {
         let gap = initial.promise.gap.expect("a knapsack knows its bound");
         let row = [s * 1e3, gap * 100.0, intervals_s * 1e3, algorithm1_s * 1e3];
         row.into_iter().zip(&mut figures).for_each(|(figure, all)| all.push(figure));
-        let time = |plan: &Plan| plan.promise.cost.time_ns / 1e6;
+        let time = |plan: &Placements| plan.promise.cost.time_ns / 1e6;
         eprintln!(
             "initial {:.1} ms proven {}, intervals {:.1} gap {:.4} % proven {}, alg. 1 {:.1}",
             time(&initial),
@@ -94,7 +94,7 @@ fn timed(
     memories: &[Memory],
     strategy: Strategy,
     levels: Levels,
-) -> (Plan, f64) {
+) -> (Placements, f64) {
     let options = Options { strategy, levels, ..Options::default() };
     let began = cpu_ns();
     let plan = plan(workload, memories, &options).expect("all fits");

@@ -4,11 +4,9 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
-use crate::memory::{MEMORIES_MAX, Memory};
+use crate::memory::{LINE_BYTES, MEMORIES_MAX, Memory};
 use crate::workload::{BLOCK_BYTES, Object, Use, Workload};
 
-/// CL of H2M Eq. 1: bytes of a cache line.
-pub const LINE_BYTES: f64 = 64.0;
 /// CL/sizeof(double) of H2M Eq. 1: accesses that share a line, and so its latency.
 const ACCESSES_PER_LINE: f64 = LINE_BYTES / 8.0;
 const BITS_PER_BYTE: f64 = 8.0;
@@ -26,7 +24,7 @@ pub struct Cost {
 
 /// How fast objects are copied from memory to memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Copy {
+pub struct MoveSpeed {
     /// Threads of the mover; at least 1.
     pub threads: u32,
     /// Most the mover does, GB/s; `None`: what the memories do.
@@ -36,9 +34,9 @@ pub struct Copy {
     pub measured_ns: [[f64; MEMORIES_MAX]; MEMORIES_MAX],
 }
 
-impl Default for Copy {
-    fn default() -> Copy {
-        Copy { threads: 1, gb_s_max: None, measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] }
+impl Default for MoveSpeed {
+    fn default() -> MoveSpeed {
+        MoveSpeed { threads: 1, gb_s_max: None, measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] }
     }
 }
 
@@ -141,7 +139,7 @@ pub(crate) fn phase_cost(
 
 /// Moving one byte between two of `memories`: as measured, or size over copy bandwidth (H2M
 /// III-D4); and the energy of reading and writing it.
-pub fn move_cost_per_byte(memories: &[Memory], from: usize, to: usize, copy: &Copy) -> Cost {
+pub fn move_cost_per_byte(memories: &[Memory], from: usize, to: usize, copy: &MoveSpeed) -> Cost {
     let measured_ns = copy.measured_ns[from][to];
     let (from, to) = (&memories[from], &memories[to]);
     let both = from.read_gb_s_with(copy.threads).min(to.write_gb_s_with(copy.threads));

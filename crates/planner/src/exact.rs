@@ -228,7 +228,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::problem::{Item, Span};
+    use crate::problem::Item;
+    use crate::span::Span;
 
     /// Items of two segments in two slots, as far as `costs` reach; three memories.
     fn problem(sizes: &[u64], costs: &[f64], first: u64, second: u64) -> Problem {

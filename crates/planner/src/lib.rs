@@ -28,9 +28,11 @@ mod exact;
 mod lifetimes;
 mod memory;
 mod objective;
+mod options;
 mod order;
 mod phased;
-mod plan;
+mod placement;
+mod planner;
 mod problem;
 #[cfg(feature = "exact")]
 mod reference;
@@ -38,16 +40,16 @@ mod repair;
 mod room;
 mod slots;
 mod solve;
+mod span;
 mod workload;
 
 pub use estimate::{
-    Copy, Cost, Demand, LINE_BYTES, access_ns, demand, energy_pj, move_cost_per_byte, score_ns,
+    Cost, Demand, MoveSpeed, access_ns, demand, energy_pj, move_cost_per_byte, score_ns,
 };
-pub use memory::{Energy, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
-pub use plan::{
-    Effort, Levels, Move, Objective, Options, Placement, Plan, Promise, Strategy, evaluate,
-    object_cost, plan,
-};
+pub use memory::{Energy, LINE_BYTES, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
+pub use options::{Effort, Levels, Objective, Options, Strategy};
+pub use placement::{Move, Placement, Placements, Promise};
+pub use planner::{evaluate, object_cost, plan};
 pub use workload::{BLOCK_BYTES, OBJECTS_MAX, Object, Phase, SEGMENTS_MAX, Use, Workload};
 
 /// Why there is no plan.

@@ -2,10 +2,11 @@
 //! In: a problem. Out: a choice that keeps the capacities, without a bound.
 //! Knows nothing of the joint program they stand for.
 
-use crate::plan::Effort;
-use crate::problem::{Item, Problem, Span};
+use crate::options::Effort;
+use crate::problem::{Item, Problem};
 use crate::room::Room;
 use crate::solve::solve;
+use crate::span::Span;
 
 /// First the fastest memory against the next one, then the next with what is left, and so on (H2M
 /// III-D5). What does not go into a memory is taken to go into the next one with room for its size.

@@ -4,8 +4,6 @@
 
 use tiercel_machine::{Machine, NodeId, Tier};
 
-use crate::estimate::LINE_BYTES;
-
 /// Most memories of one plan. Machines have two to four.
 pub const MEMORIES_MAX: usize = 8;
 /// Lines one thread has under way at once where bandwidth by threads was not measured: with 16, one
@@ -166,3 +164,6 @@ fn of_tier(machine: &Machine, from: Option<NodeId>, tier: &Tier) -> Result<Memor
         energy,
     })
 }
+
+/// CL of H2M Eq. 1: bytes of a cache line.
+pub const LINE_BYTES: f64 = 64.0;

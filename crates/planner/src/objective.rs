@@ -10,7 +10,8 @@
 
 use crate::PlanError;
 use crate::estimate::{Cost, Weights};
-use crate::plan::{Objective, Placement};
+use crate::options::Objective;
+use crate::placement::Placement;
 
 /// Times the gradient is followed.
 const FOLLOWS_MAX: usize = 6;

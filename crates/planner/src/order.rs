@@ -6,7 +6,7 @@
 //! one of them goes over the last memory, if that has room.
 
 use crate::memory::Memory;
-use crate::plan::{Move, Placement};
+use crate::placement::{Move, Placement};
 use crate::workload::Workload;
 
 /// Moves in order, and by how many bytes a memory overflows between two of them at worst: 0 unless

@@ -5,10 +5,11 @@
 use crate::estimate::{Weights, phase_cost};
 use crate::lifetimes::memory_by_memory;
 use crate::memory::{MEMORIES_MAX, Memory};
-use crate::plan::{Levels, Options};
-use crate::problem::{Problem, Span};
+use crate::options::{Levels, Options};
+use crate::problem::Problem;
 use crate::slots::Slots;
 use crate::solve::solve;
+use crate::span::Span;
 use crate::workload::Workload;
 
 /// At each phase start, everything that lives in the next `ahead` phases is placed as if for all of

@@ -1,17 +1,11 @@
 //! The one program every strategy solves: items of segments, memories with room in every slot.
 //! In: costs. Out: what a choice costs, and the room it takes. Knows nothing of programs or time.
 
-use crate::estimate::{Copy, Weights, move_cost_per_byte, phase_cost};
+use crate::estimate::{MoveSpeed, Weights, move_cost_per_byte, phase_cost};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::slots::Slots;
+use crate::span::Span;
 use crate::workload::Workload;
-
-/// First and last slot, both taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    pub first: u32,
-    pub last: u32,
-}
 
 /// What must be placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +46,7 @@ impl Problem {
     pub fn new(
         workload: &Workload,
         memories: &[Memory],
-        copy: &Copy,
+        copy: &MoveSpeed,
         weights: Weights,
         slots: usize,
     ) -> Problem {
@@ -81,7 +75,7 @@ impl Problem {
     pub fn of(
         workload: &Workload,
         memories: &[Memory],
-        copy: &Copy,
+        copy: &MoveSpeed,
         weights: Weights,
         slots: &Slots,
         by_phase: bool,
@@ -115,7 +109,7 @@ impl Problem {
     /// All objects, one segment each, at no cost: for those who only look at room.
     pub fn without_costs(workload: &Workload, memories: &[Memory], slots: &Slots) -> Problem {
         let mut problem =
-            Problem::new(workload, memories, &Copy::default(), Weights::TIME, slots.count);
+            Problem::new(workload, memories, &MoveSpeed::default(), Weights::TIME, slots.count);
         for (object, span) in workload.objects.iter().zip(&slots.of_object) {
             let mut item = problem.begin(object.bytes, None);
             problem.segment(&mut item, *span, &[0.0; MEMORIES_MAX]);

@@ -9,7 +9,8 @@
 //!   bytes of a slot = slots[slot] + whole[its block]       top[block] = most of slots[] in it
 //! ```
 
-use crate::problem::{Problem, Span};
+use crate::problem::Problem;
+use crate::span::Span;
 
 /// Slots of a block: 10,000 slots are 157 blocks, so that long spans touch as many blocks as slots.
 const BLOCK: usize = 64;

@@ -6,7 +6,7 @@
 //! that is born in it lives together at its last birth, and that is where it is fullest. What dies
 //! at the very moment another is born has made room for it.
 
-use crate::problem::Span;
+use crate::span::Span;
 use crate::workload::Workload;
 
 /// Slots of a workload.

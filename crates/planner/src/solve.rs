@@ -4,7 +4,7 @@
 
 use crate::dual::{Sums, climb, no_prices, sample, stride};
 use crate::exact::{ALIKE, search};
-use crate::plan::Effort;
+use crate::options::Effort;
 use crate::problem::Problem;
 use crate::repair::{Filled, by_size, by_urgency, fill};
 

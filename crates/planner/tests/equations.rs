@@ -5,8 +5,8 @@ mod made;
 use made::{memory, object, reads, with_energy, workload};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{
-    Copy, Levels, Memory, Objective, Options, Plan, PlanError, Scaling, Strategy, Use, Workload,
-    access_ns, energy_pj, move_cost_per_byte, object_cost, plan, score_ns,
+    Levels, Memory, MoveSpeed, Objective, Options, Placements, PlanError, Scaling, Strategy, Use,
+    Workload, access_ns, energy_pj, move_cost_per_byte, object_cost, plan, score_ns,
 };
 
 fn near(is: f64, should: f64) {
@@ -18,11 +18,11 @@ fn two(fast_bytes: u64) -> [Memory; 2] {
     [memory("fast", fast_bytes, 100.0, 10.0), memory("slow", 1000, 300.0, 3.2)]
 }
 
-fn planned(workload: &Workload, memories: &[Memory], strategy: Strategy) -> Plan {
+fn planned(workload: &Workload, memories: &[Memory], strategy: Strategy) -> Placements {
     plan(workload, memories, &Options { strategy, ..Options::default() }).expect("a plan")
 }
 
-fn births(plan: &Plan) -> Vec<u8> {
+fn births(plan: &Placements) -> Vec<u8> {
     plan.placements.iter().map(|placement| placement.birth).collect()
 }
 
@@ -87,7 +87,7 @@ fn lines_that_come_by_themselves_take_as_long_as_they_do_in_a_memory() {
 #[test]
 fn measured_moves_cost_what_was_measured() {
     let memories = two(10);
-    let mut copy = Copy::default();
+    let mut copy = MoveSpeed::default();
     near(move_cost_per_byte(&memories, 0, 1, &copy).time_ns, 1.0 / 3.2);
     copy.measured_ns[0][1] = 7.5;
     near(move_cost_per_byte(&memories, 0, 1, &copy).time_ns, 7.5);

@@ -4,7 +4,9 @@
 mod made;
 
 use made::{keeps_capacities, least, memory, object, reads, worst_overflow};
-use tiercel_planner::{Copy, Effort, Memory, Options, Plan, Strategy, Use, Workload, plan};
+use tiercel_planner::{
+    Effort, Memory, MoveSpeed, Options, Placements, Strategy, Use, Workload, plan,
+};
 
 /// Numbers that look random, the same every time.
 struct Chance(u64);
@@ -42,7 +44,12 @@ fn memories(chance: &mut Chance, objects: u64) -> Vec<Memory> {
     if chance.below(2) == 0 { vec![fast, slow] } else { vec![fast, middle, slow] }
 }
 
-fn planned(workload: &Workload, memories: &[Memory], strategy: Strategy, exact: bool) -> Plan {
+fn planned(
+    workload: &Workload,
+    memories: &[Memory],
+    strategy: Strategy,
+    exact: bool,
+) -> Placements {
     let effort = Effort { by_reference: exact, ..Effort::default() };
     plan(workload, memories, &Options { strategy, effort, ..Options::default() }).expect("room")
 }
@@ -55,7 +62,7 @@ fn the_reference_finds_what_trying_all_finds() {
         let memories = memories(&mut chance, 4);
         for (strategy, by_phase) in [(Strategy::Intervals, false), (Strategy::Joint, true)] {
             let time = |cost: tiercel_planner::Cost| cost.time_ns;
-            let best = least(&workload, &memories, &Copy::default(), by_phase, time);
+            let best = least(&workload, &memories, &MoveSpeed::default(), by_phase, time);
             let best = best.expect("the last memory holds all");
             let found = planned(&workload, &memories, strategy, true);
             let cost = found.promise.cost.time_ns;

@@ -5,8 +5,8 @@ mod made;
 use made::{all_placements, keeps_capacities, least, memory, object, with_energy, worst_overflow};
 use proptest::prelude::*;
 use tiercel_planner::{
-    Copy, Cost, Effort, Levels, Memory, Objective, Options, Plan, PlanError, Promise, Strategy,
-    Use, Workload, evaluate, plan,
+    Cost, Effort, Levels, Memory, MoveSpeed, Objective, Options, Placements, PlanError, Promise,
+    Strategy, Use, Workload, evaluate, plan,
 };
 
 const STRATEGIES: [Strategy; 8] = [
@@ -70,7 +70,7 @@ fn made_with(
     memories: &[Memory],
     strategy: Strategy,
     effort: Effort,
-) -> Result<Plan, PlanError> {
+) -> Result<Placements, PlanError> {
     plan(workload, memories, &Options { strategy, effort, ..Options::default() })
 }
 
@@ -78,11 +78,11 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-6 * a.abs().max(b.abs()).max(1e-6)
 }
 
-fn check_whole(workload: &Workload, memories: &[Memory], plan: &Plan) {
+fn check_whole(workload: &Workload, memories: &[Memory], plan: &Placements) {
     assert!(keeps_capacities(workload, memories, &plan.placements), "{plan:?}");
     assert_eq!(worst_overflow(workload, memories, plan), plan.overflow_bytes);
     let promise = plan.promise;
-    let (cost, _) = evaluate(workload, memories, &Copy::default(), &plan.placements);
+    let (cost, _) = evaluate(workload, memories, &MoveSpeed::default(), &plan.placements);
     assert_eq!(cost, promise.cost);
     if let Some(bound) = promise.bound {
         assert!(bound <= promise.value * (1.0 + 1e-9) + 1e-9, "{promise:?}");
@@ -108,7 +108,7 @@ proptest! {
             prop_assert_eq!(&plan, &once_more(&workload, &memories, &options));
             let same = plan.with(&workload, &memories, &options.copy, plan.placements.clone());
             let promise = Promise { proven: same.promise.proven, ..plan.promise };
-            prop_assert_eq!(same, Plan { promise, ..plan });
+            prop_assert_eq!(same, Placements { promise, ..plan });
         }
     }
 
@@ -131,7 +131,7 @@ proptest! {
 
     #[test]
     fn the_best_of_all_is_found(workload in workloads(4, 2), memories in memories()) {
-        let copy = Copy::default();
+        let copy = MoveSpeed::default();
         for (strategy, by_phase) in [(Strategy::Intervals, false), (Strategy::Joint, true)] {
             let best = least(&workload, &memories, &copy, by_phase, |cost| cost.time_ns);
             let best = best.expect("the last memory holds all");
@@ -189,6 +189,6 @@ proptest! {
     }
 }
 
-fn once_more(workload: &Workload, memories: &[Memory], options: &Options) -> Plan {
+fn once_more(workload: &Workload, memories: &[Memory], options: &Options) -> Placements {
     plan(workload, memories, options).expect("as before")
 }

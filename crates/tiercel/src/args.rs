@@ -41,17 +41,17 @@ pub enum Verb {
   tiercel plan app.profile --fast 25%
   tiercel plan app.profile --machine xeonmax-hbm --strategy phased -o app.plan
   tiercel plan app.profile --explain make_grid")]
-    Plan(crate::plan::PlanArgs),
+    Plan(crate::plan_args::PlanArgs),
     /// Predict how much slower a recorded program is with less fast memory, or on other machines
     #[command(after_help = "Examples:
   tiercel whatif app.profile
   tiercel whatif app.profile --machine spr-cxl --machine xeonmax-hbm --svg app.svg")]
-    Whatif(crate::whatif::WhatifArgs),
+    Whatif(crate::plan_args::WhatifArgs),
     /// Write what a profile and a plan say as one HTML file
     #[command(after_help = "Examples:
   tiercel report app.profile -o app.html
   tiercel report app.profile --plan app.plan --machine spr-cxl -o app.html")]
-    Report(crate::report::ReportArgs),
+    Report(crate::plan_args::ReportArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB

@@ -3,10 +3,10 @@
 //! Knows nothing of how a guest is made.
 
 use crate::host::EXIT_REFUSED;
-use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs};
+use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs, file};
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tiercel_lab::cli::{self, GuestOptions, RunOptions};
 use tiercel_lab::{Acceleration, Model, Size, Streams, Times};
@@ -164,20 +164,6 @@ fn options(args: &GuestArgs) -> Result<GuestOptions> {
         files: args.files.iter().map(|text| file(text)).collect::<Result<_>>()?,
         environment: args.environment.clone(),
     })
-}
-
-/// `HERE:THERE`, or one path that is the same in both.
-pub(crate) fn file(text: &str) -> Result<(PathBuf, String)> {
-    let (here, there) = match text.split_once(':') {
-        Some((here, there)) => (PathBuf::from(here), there.to_owned()),
-        None => {
-            let path = std::path::absolute(Path::new(text)).context("no current directory")?;
-            let there = path.to_string_lossy().into_owned();
-            (path, there)
-        }
-    };
-    anyhow::ensure!(here.exists(), "--file {text}: there is no {} here", here.display());
-    Ok((here, there))
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -2,7 +2,6 @@
 //! In: an experiment file, or a program. Out: a folder of results, tables on standard output.
 //! Knows nothing of how a guest is made.
 
-use crate::lab::file;
 use anyhow::{Context, Result, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -280,6 +279,20 @@ fn judge(text: &str) -> Result<()> {
 
 fn share(text: &str) -> Result<Share, String> {
     Share::try_from(text.to_owned())
+}
+
+/// `HERE:THERE`, or one path that is the same in both.
+pub(crate) fn file(text: &str) -> Result<(PathBuf, String)> {
+    let (here, there) = match text.split_once(':') {
+        Some((here, there)) => (PathBuf::from(here), there.to_owned()),
+        None => {
+            let path = std::path::absolute(Path::new(text)).context("no current directory")?;
+            let there = path.to_string_lossy().into_owned();
+            (path, there)
+        }
+    };
+    anyhow::ensure!(here.exists(), "--file {text}: there is no {} here", here.display());
+    Ok((here, there))
 }
 
 #[cfg(test)]

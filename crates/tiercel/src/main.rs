@@ -12,6 +12,7 @@ mod lab_bench;
 mod library;
 mod link;
 mod plan;
+mod plan_args;
 mod profile;
 mod program;
 mod record;

@@ -3,171 +3,30 @@
 //! Knows nothing of how placements are found.
 
 use crate::engine::described;
+use crate::plan_args::PlanArgs;
 use crate::table::{Align, Table, printable};
 use crate::verbs::say;
-use anyhow::{Context, Result, bail};
-use clap::{Args as ClapArgs, ValueEnum};
+use anyhow::{Result, bail};
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::time::Duration;
-use tiercel_advisor::{PlanRequest, PlanResult, draft, peak_bytes};
-use tiercel_machine::{Machine, short_bytes};
-use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlace, PlannedSite, Unplanned, write_plan};
-use tiercel_planner::{Objective, Strategy, score_ns};
-use tiercel_policy::Limit;
+use tiercel_advisor::{PlanResult, draft, peak_bytes};
+use tiercel_machine::short_bytes;
+use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlace, PlannedSite, write_plan};
+use tiercel_planner::score_ns;
 use tiercel_profile::{Profile, place};
 
 /// Costs of moves that are shown: between two memories; of more the file has the others.
 const MOVES_SHOWN: usize = 2;
 
-/// What `tiercel plan` is told.
-#[derive(ClapArgs, Debug)]
-pub struct PlanArgs {
-    /// The profile: what `tiercel record` wrote
-    #[arg(value_name = "PROFILE")]
-    pub profile: PathBuf,
-    #[command(flatten)]
-    pub wish: WishArgs,
-    /// Where the plan goes; without it, the profile's name with .plan
-    #[arg(long, short, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Say why the objects of these places are where they are: a part of a place's name, or a
-    /// site's hash. Writes no plan
-    #[arg(long, value_name = "SITE", conflicts_with = "output")]
-    pub explain: Option<String>,
-    /// Rows of the table
-    #[arg(long, value_name = "ROWS", default_value_t = 20)]
-    pub rows: usize,
-    /// Print the plan as JSON instead of a table
-    #[arg(long, conflicts_with = "explain")]
-    pub json: bool,
-}
-
-/// How a plan is wanted; `whatif` has it too.
-#[derive(ClapArgs, Debug)]
-pub struct WishArgs {
-    /// Plan for this machine instead of the profile's: a description's file, or a built-in name
-    #[arg(long, value_name = "FILE|NAME")]
-    pub machine: Option<String>,
-    /// Room in the fastest memory: a share of the program's peak (25%), a size (8GiB), or all
-    #[arg(long, value_name = "SHARE|SIZE", default_value = "25%")]
-    pub fast: Limit,
-    /// How placements are found
-    #[arg(long, value_enum, default_value_t = StrategyArg::Joint)]
-    pub strategy: StrategyArg,
-    /// How many phases `phased` looks ahead
-    #[arg(long, value_name = "PHASES", default_value_t = 1)]
-    pub ahead: u32,
-    /// What is made small
-    #[arg(long, value_enum, default_value_t = ObjectiveArg::Time)]
-    pub objective: ObjectiveArg,
-    /// Most that the time may grow for energy: 10%
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    pub slowdown: Option<f64>,
-    /// Where objects go that the plan does not know
-    #[arg(long, value_enum, default_value_t = UnplannedArg::Slowest)]
-    pub unplanned: UnplannedArg,
-    /// Move objects at the entry of the phase they move for only; without it what a phase leaves
-    /// alone may move during it, for the next one
-    #[arg(long)]
-    pub at_entry: bool,
-}
-
-/// Strategies by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StrategyArg {
-    /// First come, first served: the baseline
-    Fcfs,
-    /// One knapsack over all objects, as if all lived all the time
-    Idp,
-    /// Knapsacks over the objects that live together
-    Lifetimes,
-    /// At each phase, for the next phases, with the cost of moves
-    Phased,
-    /// All phases in one program: moves are made when they pay over the whole run
-    Joint,
-}
-
-/// Objectives by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ObjectiveArg {
-    /// Time
-    Time,
-    /// Energy
-    Energy,
-    /// Energy-delay product
-    Edp,
-}
-
-/// Defaults by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UnplannedArg {
-    /// The slowest memory
-    Slowest,
-    /// The fastest memory, while there is room
-    Budget,
-}
-
-impl WishArgs {
-    /// What is wished where only the strategy is said.
-    pub fn usual(strategy: StrategyArg) -> WishArgs {
-        WishArgs {
-            machine: None,
-            fast: Limit::Capacity,
-            strategy,
-            ahead: 1,
-            objective: ObjectiveArg::Time,
-            slowdown: None,
-            unplanned: UnplannedArg::Slowest,
-            at_entry: false,
-        }
-    }
-
-    /// The machine to plan for.
-    pub fn machine_of(&self, profile: &Profile) -> Result<Machine> {
-        match &self.machine {
-            Some(name) => described(name),
-            None => Ok(profile.machine.clone()),
-        }
-    }
-
-    /// The wish, with so many bytes of fast memory.
-    pub fn wish(&self, fast: Limit, peak_bytes: u64) -> PlanRequest {
-        PlanRequest {
-            strategy: match self.strategy {
-                StrategyArg::Fcfs => Strategy::FirstCome,
-                StrategyArg::Idp => Strategy::Initial,
-                StrategyArg::Lifetimes => Strategy::Lifetimes,
-                StrategyArg::Phased => Strategy::Phases { ahead: self.ahead },
-                StrategyArg::Joint => Strategy::Joint,
-            },
-            objective: match self.objective {
-                ObjectiveArg::Time => Objective::Time,
-                ObjectiveArg::Energy => Objective::Energy,
-                ObjectiveArg::Edp => Objective::EnergyDelay,
-            },
-            slowdown_max: self.slowdown,
-            fast_bytes: match fast {
-                Limit::Capacity => u64::MAX,
-                Limit::Bytes(bytes) => bytes,
-                Limit::ShareOfPeak(share) => (peak_bytes as f64 * share) as u64,
-            },
-            fast: fast.to_string(),
-            unplanned: match self.unplanned {
-                UnplannedArg::Slowest => Unplanned::Slowest,
-                UnplannedArg::Budget => Unplanned::Budget,
-            },
-            early: !self.at_entry,
-        }
-    }
-}
-
 /// `tiercel plan`.
 pub fn plan(args: &PlanArgs) -> Result<()> {
     let profile = tiercel_profile::read(&args.profile)?;
-    let machine = args.wish.machine_of(&profile)?;
+    let machine = match &args.request.machine {
+        Some(name) => described(name)?,
+        None => profile.machine.clone(),
+    };
     let peak = peak_bytes(&profile);
-    let drafted = draft(&profile, &machine, &args.wish.wish(args.wish.fast, peak))?;
+    let drafted = draft(&profile, &machine, &args.request.request(args.request.fast, peak))?;
     if let Some(site) = &args.explain {
         return say(&explain(&profile, &drafted, site)?);
     }
@@ -417,13 +276,4 @@ fn scores(drafted: &PlanResult, site: usize, class: &PlannedClass) -> String {
 fn seconds(ns: f64) -> String {
     let sign = if ns < 0.0 { "-" } else { "" };
     format!("{sign}{:.2?}", Duration::from_nanos(ns.abs().min(u64::MAX as f64) as u64))
-}
-
-fn percent(text: &str) -> Result<f64> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    let share = number.parse::<f64>().with_context(|| format!("{text} is no percentage"))? / 100.0;
-    if !(0.0..=10.0).contains(&share) {
-        bail!("{text}: from 0% to 1000%");
-    }
-    Ok(share)
 }

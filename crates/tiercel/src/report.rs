@@ -3,12 +3,12 @@
 //! script, nothing.
 //! Knows nothing of markup, nor of how figures come about.
 
-use crate::plan::{PLAN_COLUMNS, StrategyArg, nodes, plan_cells};
+use crate::plan::{PLAN_COLUMNS, nodes, plan_cells};
+use crate::plan_args::{ReportArgs, StrategyArg};
 use crate::whatif::{Point, machines_of, plot, points_of};
 use anyhow::{Context, Result};
-use clap::Args as ClapArgs;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use tiercel_advisor::planned_place;
 use tiercel_advisor::{Timeline, TimelineRow};
@@ -22,31 +22,6 @@ use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
 use crate::show::short_count;
 use crate::table::Align;
 use crate::verbs::say;
-
-/// What `tiercel report` is told.
-#[derive(ClapArgs, Debug)]
-pub struct ReportArgs {
-    /// The profile: what `tiercel record` wrote
-    #[arg(value_name = "PROFILE")]
-    pub profile: PathBuf,
-    /// The plan to show with it: what `tiercel plan` wrote
-    #[arg(long, value_name = "FILE")]
-    pub plan: Option<PathBuf>,
-    /// Machines the capacity curve is drawn for instead of the profile's; may be given several
-    /// times
-    #[arg(long, value_name = "FILE|NAME")]
-    pub machine: Vec<String>,
-    /// Show how far predictions were off: results of `tiercel lab bench` with plans
-    #[arg(long, value_name = "FOLDER")]
-    pub lab: Option<PathBuf>,
-    /// Where the report goes; without it, the profile's name with .html
-    #[arg(long, short, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Rows of each table, and of the picture of objects
-    #[arg(long, value_name = "ROWS", default_value_t = 40)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=400))]
-    pub rows: u16,
-}
 
 /// `tiercel report`.
 pub fn report(args: &ReportArgs) -> Result<()> {

@@ -2,13 +2,11 @@
 //! In: [`WhatifArgs`], a profile. Out: a table, JSON, a plot. Knows nothing of how it is predicted.
 
 use crate::engine::described;
-use crate::plan::{StrategyArg, WishArgs};
+use crate::plan_args::{PlanRequestArgs, StrategyArg, WhatifArgs};
 use crate::table::{Align, Table, printable};
 use crate::verbs::say;
 use anyhow::{Context, Result};
-use clap::Args as ClapArgs;
 use serde::Serialize;
-use std::path::PathBuf;
 use tiercel_advisor::{draft, peak_bytes, predict};
 use tiercel_machine::{Machine, short_bytes};
 use tiercel_plan::{Plan, Prediction, read_plan};
@@ -18,32 +16,6 @@ use tiercel_report::{Lines, Series};
 
 /// Shares of the peak that are looked at where nobody says which, percent.
 const SHARES: [f64; 6] = [12.5, 25.0, 33.0, 50.0, 75.0, 100.0];
-
-/// What `tiercel whatif` is told.
-#[derive(ClapArgs, Debug)]
-pub struct WhatifArgs {
-    /// The profile: what `tiercel record` wrote
-    #[arg(value_name = "PROFILE")]
-    pub profile: PathBuf,
-    /// Machines to look at instead of the profile's; may be given several times
-    #[arg(long, value_name = "FILE|NAME")]
-    pub machine: Vec<String>,
-    /// Sizes of the fast memory to look at; may be given several times
-    #[arg(long, value_name = "SHARE|SIZE")]
-    pub fast: Vec<Limit>,
-    /// How placements are found
-    #[arg(long, value_enum, default_value_t = StrategyArg::Joint)]
-    pub strategy: StrategyArg,
-    /// Look at this plan instead, on the machine it was made for
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "fast", "strategy"])]
-    pub plan: Option<PathBuf>,
-    /// Write a plot to this file
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Print as JSON
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// One machine with one size of fast memory.
 #[derive(Serialize)]
@@ -100,8 +72,8 @@ pub fn points_of(
         false => sizes.to_vec(),
     };
     let drafted = |fast: Limit| {
-        let wish = WishArgs::usual(strategy).wish(fast, peak);
-        let plan = draft(profile, machine, &wish)?.plan;
+        let request = PlanRequestArgs::usual(strategy).request(fast, peak);
+        let plan = draft(profile, machine, &request)?.plan;
         Ok(point(&plan, plan.expected.time.unwrap_or_default(), peak))
     };
     sizes.into_iter().map(drafted).collect()

@@ -163,7 +163,7 @@ fn what_it_knows_can_be_asked() {
     let top = daemon.ask(&["top", "--json", "--limit", "1"]);
     let top: serde_json::Value = serde_json::from_slice(&top.stdout).unwrap();
     assert_eq!(top["rows"].as_array().unwrap().len(), 1);
-    assert!(stdout(&daemon.ask(&["status"])).contains("nothing was moved"));
+    assert!(stdout(&daemon.ask(&["status"])).contains("no memory was moved"));
     assert!(stdout(&daemon.ask(&["status", "--metrics"])).contains("tiercel_clients 1\n"));
     let set = daemon.ask(&["status", "--set-fast", "1MiB"]);
     assert!(stdout(&set).contains("1 MiB"), "{}", stdout(&set));

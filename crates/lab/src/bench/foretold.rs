@@ -7,8 +7,8 @@
 
 use tiercel_report::{Lines, Series, Table};
 
+use super::columns::table;
 use super::row::{Cell, Row};
-use super::summary::table;
 
 /// A prediction that is off by no more counts as right: a tenth of the all-fast time.
 const RIGHT: f64 = 0.1;

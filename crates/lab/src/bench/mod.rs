@@ -6,6 +6,7 @@ pub mod experiment;
 
 mod agent;
 mod boot;
+mod columns;
 mod drive;
 mod foretold;
 mod held;

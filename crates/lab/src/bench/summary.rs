@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use tiercel_report::{Align, Bars, Lines, Series, Table};
+use tiercel_report::{Bars, Lines, Series, Table};
 
+use super::columns::table;
 use super::experiment::{Half, Share};
 use super::foretold::{Foretold, foretold};
 use super::oracle::{self, Site};
@@ -522,14 +523,6 @@ fn overhead(measured: &Measured) -> Option<f64> {
 fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen: BTreeMap<&str, ()> = BTreeMap::new();
     names.filter(|name| seen.insert(name, ()).is_none()).collect()
-}
-
-/// The first column is text, the others are numbers.
-pub(super) fn table(columns: &[&str]) -> Table {
-    let align = |at: usize| if at == 0 { Align::Left } else { Align::Right };
-    Table::new(
-        columns.iter().enumerate().map(|(at, name)| ((*name).to_owned(), align(at))).collect(),
-    )
 }
 
 fn section(out: &mut String, title: &str, table: &Table) {

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use tiercel_planner::{
-    Copy, Cost, Energy, Memory, Object, Phase, Placement, Plan, Use, Workload, evaluate,
+    Cost, Energy, Memory, MoveSpeed, Object, Phase, Placement, Placements, Use, Workload, evaluate,
 };
 
 pub fn memory(name: &str, capacity_bytes: u64, latency_ns: f64, gb_s: f64) -> Memory {
@@ -76,7 +76,7 @@ pub fn keeps_capacities(workload: &Workload, memories: &[Memory], all: &[Placeme
 
 /// Carries out the moves one by one, and says by how much a memory overflows at worst; panics when
 /// a move leaves a memory the object is not in, or the end is not where the placements say.
-pub fn worst_overflow(workload: &Workload, memories: &[Memory], plan: &Plan) -> u64 {
+pub fn worst_overflow(workload: &Workload, memories: &[Memory], plan: &Placements) -> u64 {
     let mut at: Vec<usize> = plan.placements.iter().map(|one| usize::from(one.birth)).collect();
     let (mut moves, mut worst) = (plan.moves.iter().peekable(), 0);
     for (phase, started) in workload.phases.iter().enumerate() {
@@ -131,7 +131,7 @@ pub fn all_placements(workload: &Workload, memories: usize, by_phase: bool) -> V
 pub fn least(
     workload: &Workload,
     memories: &[Memory],
-    copy: &Copy,
+    copy: &MoveSpeed,
     by_phase: bool,
     value: impl Fn(Cost) -> f64,
 ) -> Option<f64> {

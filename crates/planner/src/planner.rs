@@ -1,191 +1,28 @@
-//! The planner's front: options in, plan out.
-//! In: [`Workload`], [`Memory`]s, [`Options`]. Out: a [`Plan`] with what it promises.
-//! Knows nothing of files, or of how a plan is carried out.
+//! The planner's entry point: picks the strategy and evaluates what it found.
+//! In: a [`Workload`], [`Memory`]s, [`Options`]. Out: [`Placements`] with their [`Promise`].
+//! Knows nothing of files, or of how placements are carried out.
 
 use crate::PlanError;
 use crate::baseline::{first_come, greedy};
-use crate::estimate::{Copy, Cost, Weights, move_cost_per_byte, phase_cost};
+use crate::estimate::{Cost, MoveSpeed, Weights, move_cost_per_byte, phase_cost};
 use crate::lifetimes::{lifetime_by_lifetime, memory_by_memory};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::objective::{Trial, Wanted, best};
+use crate::options::{Levels, Objective, Options, Strategy};
 use crate::order::in_order;
 use crate::phased::phase_by_phase;
+use crate::placement::{Placement, Placements, Promise};
 use crate::problem::Problem;
 use crate::slots::Slots;
 use crate::solve::{Solution, solve};
 use crate::workload::{Object, Workload};
-
-/// How placements are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// Each object into the first memory with room at its birth (IDP-FCFS of H2M IV-C).
-    FirstCome,
-    /// By score per byte, each into the first memory with room.
-    Greedy,
-    /// One knapsack over all objects, as if all lived all the time (H2M III-D2, IDP-RT).
-    Initial,
-    /// H2M Algorithm 1 (IDP-RT-LT). Always memory by memory.
-    Lifetimes,
-    /// All lifetimes in one program: Algorithm 1's aim, exactly.
-    Intervals,
-    /// At each phase start, for the next `ahead` phases (H2M Eq. 6, PBDP-RT has 1).
-    Phases {
-        /// At least 1.
-        ahead: u32,
-    },
-    /// All phases in one program: moves are made when they pay over the whole run.
-    Joint,
-}
-
-/// How more than two memories are dealt with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Levels {
-    /// All in one program.
-    #[default]
-    Joint,
-    /// The fastest against the next, then the next against the one after (H2M III-D5). Without a
-    /// bound.
-    OneByOne,
-}
-
-/// What is made small.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Objective {
-    /// Nanoseconds of accesses and moves.
-    #[default]
-    Time,
-    /// Picojoules of accesses, moves, and of holding data.
-    Energy,
-    /// Their product, compute time included.
-    EnergyDelay,
-}
-
-/// How long is calculated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
-    /// Rounds of the bound at most.
-    pub rounds_max: usize,
-    /// Segments all rounds together go through: large programs get fewer rounds.
-    pub path_steps: usize,
-    /// Steps of the search to the end, about 50 ns each; 0: none.
-    pub search_steps: u64,
-    /// Solve `Initial`, `Intervals` and `Joint` by HiGHS, however long it takes; where it comes to
-    /// no end, the fast path answers.
-    #[cfg(feature = "exact")]
-    pub by_reference: bool,
-}
-
-impl Default for Effort {
-    fn default() -> Effort {
-        Effort {
-            rounds_max: 300,
-            path_steps: 9_000_000,
-            search_steps: 100_000,
-            #[cfg(feature = "exact")]
-            by_reference: false,
-        }
-    }
-}
-
-/// What is wanted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
-    /// How placements are found.
-    pub strategy: Strategy,
-    /// How more than two memories are dealt with.
-    pub levels: Levels,
-    /// What is made small.
-    pub objective: Objective,
-    /// Most that time may grow over that of the plan for time alone (0.1: a tenth), for objectives
-    /// other than time.
-    pub slowdown_max: Option<f64>,
-    /// How fast objects move.
-    pub copy: Copy,
-    /// How long is calculated.
-    pub effort: Effort,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            strategy: Strategy::Joint,
-            levels: Levels::Joint,
-            objective: Objective::Time,
-            slowdown_max: None,
-            copy: Copy::default(),
-            effort: Effort::default(),
-        }
-    }
-}
-
-/// Where an object lies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placement {
-    /// Index of the memory it is born in.
-    pub birth: u8,
-    /// (phase, memory), ascending: where it goes at the start of a phase.
-    pub moves: Vec<(u32, u8)>,
-}
-
-/// One step of a phase start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// The phase that starts.
-    pub phase: u32,
-    /// Index of the object.
-    pub object: usize,
-    /// Index of the memory it leaves.
-    pub from: u8,
-    /// Index of the memory it goes to.
-    pub to: u8,
-}
-
-/// What a plan is expected to do.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Promise {
-    /// Accesses and moves.
-    pub cost: Cost,
-    /// The moves' share of it.
-    pub moves: Cost,
-    /// Bytes moved.
-    pub moved_bytes: u64,
-    /// Everything in the last memory, for comparison.
-    pub in_last: Cost,
-    /// The objective's value: nanoseconds, picojoules, or their product.
-    pub value: f64,
-    /// No plan of this strategy's kind has less; `None` where the strategy knows no bound.
-    pub bound: Option<f64>,
-    /// Share of the best possible gain over `in_last` that may be missing.
-    pub gap: Option<f64>,
-    /// Whether nothing of this strategy's kind is better.
-    pub proven: bool,
-}
-
-/// Which memory each object is born in and goes to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// One per object.
-    pub placements: Vec<Placement>,
-    /// All moves, by phase, in an order in which nothing overflows. It has the moves of the
-    /// placements and, where full memories swap, detours over the last memory, which the promise
-    /// does not count.
-    pub moves: Vec<Move>,
-    /// Bytes by which a memory overflows between two moves at worst: 0 unless all are full.
-    pub overflow_bytes: u64,
-    /// What it is expected to do.
-    pub promise: Promise,
-    /// What a byte of room in each memory (columns) is worth, in the objective's units where that
-    /// is time or energy: for all of a phase in each row with [`Strategy::Joint`], for the whole
-    /// run in one row with other strategies that have a bound. Empty for those without.
-    pub prices: Vec<f64>,
-}
 
 /// Makes a plan. `memories` are fastest first; what fits nowhere else goes to the last.
 pub fn plan(
     workload: &Workload,
     memories: &[Memory],
     options: &Options,
-) -> Result<Plan, PlanError> {
+) -> Result<Placements, PlanError> {
     workload.check()?;
     check(memories, options)?;
     let planner = Planner::new(workload, memories, options);
@@ -196,7 +33,7 @@ pub fn plan(
 }
 
 /// What all accesses to an object cost if it lies in one memory all its life; with the prices of
-/// [`Plan::prices`] this explains a placement. `object` is one of the workload's.
+/// [`Placements::prices`] this explains a placement. `object` is one of the workload's.
 pub fn object_cost(workload: &Workload, object: &Object, memory: &Memory) -> Cost {
     let (first, last) = workload.phases_of(object);
     let mut uses = object.uses.iter().peekable();
@@ -212,7 +49,7 @@ pub fn object_cost(workload: &Workload, object: &Object, memory: &Memory) -> Cos
 pub fn evaluate(
     workload: &Workload,
     memories: &[Memory],
-    copy: &Copy,
+    copy: &MoveSpeed,
     placements: &[Placement],
 ) -> (Cost, Cost) {
     let (mut all, mut moved) = (Cost::default(), Cost::default());
@@ -238,7 +75,7 @@ fn moved_bytes(workload: &Workload, placements: &[Placement]) -> u64 {
     moved.map(|(object, one)| object.bytes * one.moves.len() as u64).sum()
 }
 
-impl Plan {
+impl Placements {
     /// The plan with other placements, which somebody found who knows more of time than sums do;
     /// they must keep the capacities. By sums it may be worse, and the bound says by how much. Of a
     /// plan that makes time small.
@@ -246,9 +83,9 @@ impl Plan {
         &self,
         workload: &Workload,
         memories: &[Memory],
-        copy: &Copy,
+        copy: &MoveSpeed,
         placements: Vec<Placement>,
-    ) -> Plan {
+    ) -> Placements {
         let (cost, moved) = evaluate(workload, memories, copy, &placements);
         let (value, before) = (cost.time_ns, self.promise);
         let promise = Promise {
@@ -261,7 +98,7 @@ impl Plan {
             ..before
         };
         let (moves, overflow_bytes) = in_order(workload, memories, &placements);
-        Plan { placements, moves, overflow_bytes, promise, prices: self.prices.clone() }
+        Placements { placements, moves, overflow_bytes, promise, prices: self.prices.clone() }
     }
 }
 
@@ -418,7 +255,7 @@ impl<'a> Planner<'a> {
         placements
     }
 
-    fn finish(&self, wanted: Wanted, compute_ns: f64) -> Plan {
+    fn finish(&self, wanted: Wanted, compute_ns: f64) -> Placements {
         let Wanted { trial, value, bound, proven } = wanted;
         let (workload, memories) = (self.workload, self.memories);
         let last = Placement { birth: (memories.len() - 1) as u8, moves: Vec::new() };
@@ -442,7 +279,7 @@ impl<'a> Planner<'a> {
         };
         let (moves, overflow_bytes) = in_order(workload, memories, &trial.placements);
         let (placements, prices) = (trial.placements, trial.prices);
-        Plan { placements, moves, overflow_bytes, promise, prices }
+        Placements { placements, moves, overflow_bytes, promise, prices }
     }
 }
 

@@ -1,0 +1,107 @@
+//! What the caller of the planner chooses.
+//! In: nothing. Out: [`Options`]: strategy, objective, effort. Knows nothing of workloads.
+
+use crate::estimate::MoveSpeed;
+
+/// How placements are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Each object into the first memory with room at its birth (IDP-FCFS of H2M IV-C).
+    FirstCome,
+    /// By score per byte, each into the first memory with room.
+    Greedy,
+    /// One knapsack over all objects, as if all lived all the time (H2M III-D2, IDP-RT).
+    Initial,
+    /// H2M Algorithm 1 (IDP-RT-LT). Always memory by memory.
+    Lifetimes,
+    /// All lifetimes in one program: Algorithm 1's aim, exactly.
+    Intervals,
+    /// At each phase start, for the next `ahead` phases (H2M Eq. 6, PBDP-RT has 1).
+    Phases {
+        /// At least 1.
+        ahead: u32,
+    },
+    /// All phases in one program: moves are made when they pay over the whole run.
+    Joint,
+}
+
+/// How more than two memories are dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Levels {
+    /// All in one program.
+    #[default]
+    Joint,
+    /// The fastest against the next, then the next against the one after (H2M III-D5). Without a
+    /// bound.
+    OneByOne,
+}
+
+/// What is made small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// Nanoseconds of accesses and moves.
+    #[default]
+    Time,
+    /// Picojoules of accesses, moves, and of holding data.
+    Energy,
+    /// Their product, compute time included.
+    EnergyDelay,
+}
+
+/// How long is calculated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Rounds of the bound at most.
+    pub rounds_max: usize,
+    /// Segments all rounds together go through: large programs get fewer rounds.
+    pub path_steps: usize,
+    /// Steps of the search to the end, about 50 ns each; 0: none.
+    pub search_steps: u64,
+    /// Solve `Initial`, `Intervals` and `Joint` by HiGHS, however long it takes; where it comes to
+    /// no end, the fast path answers.
+    #[cfg(feature = "exact")]
+    pub by_reference: bool,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort {
+            rounds_max: 300,
+            path_steps: 9_000_000,
+            search_steps: 100_000,
+            #[cfg(feature = "exact")]
+            by_reference: false,
+        }
+    }
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// How placements are found.
+    pub strategy: Strategy,
+    /// How more than two memories are dealt with.
+    pub levels: Levels,
+    /// What is made small.
+    pub objective: Objective,
+    /// Most that time may grow over that of the plan for time alone (0.1: a tenth), for objectives
+    /// other than time.
+    pub slowdown_max: Option<f64>,
+    /// How fast objects move.
+    pub copy: MoveSpeed,
+    /// How long is calculated.
+    pub effort: Effort,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            strategy: Strategy::Joint,
+            levels: Levels::Joint,
+            objective: Objective::Time,
+            slowdown_max: None,
+            copy: MoveSpeed::default(),
+            effort: Effort::default(),
+        }
+    }
+}
