@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * bfs: breadth-first searches of a skewed graph, after Graph500: an edge list is made, then kept
- * for the validation; the searches go through offsets and neighbours (CSR).
+ * bfs: breadth-first searches of a skewed graph, after Graph500: an edge list is generated and kept
+ * for the validation; the searches read offsets and neighbours (CSR).
  * In: size, roots. Out: one line; right when the last search's tree is a breadth-first tree of the
- * edge list and the others reached what they should.
+ * edge list and the others reached as many vertices.
  * Knows nothing of tiers: the edge list comes first and is cold, parents are hot and random,
  * neighbours warm by their vertex's degree.
  */
@@ -13,11 +13,11 @@
 enum { TOTAL_MIB, ROOTS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [ROOTS] = {"roots", 4, "searches, 64 at most, as Graph500's"},
     [THREADS] = {"threads", 1, "threads of the searches, 64 at most"},
     [SEED] = {"seed", 1, "of the graph and the roots"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the tree, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the tree, which the check must detect"},
 };
 
 #define ROOTS_MAX 64
@@ -27,7 +27,7 @@ static struct option options[] = {
 #define VERTEX_BYTES (8 + 4 + 4 + 4 + 4)
 /* Graph500's edges to a vertex; ours are within half and twice of it, to meet the size. */
 #define EDGE_FACTOR UINT64_C(16)
-/* Vertices a thread finds before it takes room for them in the next queue. */
+/* Vertices that a thread finds before it reserves space for them in the next queue. */
 #define BATCH 256
 
 struct search {
@@ -96,7 +96,7 @@ static void hand_over(struct search *s, const uint32_t *batch, uint64_t count) {
     memcpy(s->next + at, batch, count * sizeof *batch);
 }
 
-/* One level's share: the neighbours of this thread's part of the queue that nobody has seen. */
+/* One level's share: the unvisited neighbours of this thread's part of the queue. */
 static void expand(struct member *member) {
     struct search *s = member->job;
     struct range mine = my_share(member, s->queue_length);

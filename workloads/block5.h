@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * block5.h: five unknowns a cell, as compressible flow has, and how they are coupled.
+ * block5.h: five unknowns per cell, as in compressible flow, and their coupling.
  * In: a cell's values. Out: 5 x 5 blocks, products and solutions.
  * Knows nothing of grids.
  */
@@ -73,7 +73,7 @@ static inline void subtract_product(const block a, const block b, block out) {
 }
 
 /* Gauss without pivots, for blocks whose diagonal dominates: b and v become a^-1 b and a^-1 v; a
- * is spoilt. */
+ * is overwritten. */
 static inline void solve_block(block a, block b, double v[FIELDS]) {
     for (int p = 0; p < FIELDS; p++) {
         double pivot = 1.0 / a[p][p];

@@ -14,11 +14,11 @@
 enum { TOTAL_MIB, STEPS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [STEPS] = {"steps", 4, "time steps"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of the disturbance the fields begin with"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the fields, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the fields, which the check must detect"},
 };
 
 #define VISCOSITY 0.3

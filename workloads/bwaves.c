@@ -14,11 +14,11 @@
 enum { TOTAL_MIB, STEPS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [STEPS] = {"steps", 2, "time steps"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of the fields and of what steps add"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the blocks, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the blocks, which the check must detect"},
 };
 
 #define VISCOSITY 0.5
@@ -58,7 +58,7 @@ SITE cell *make_solver_vector(uint64_t bytes) {
     return must_alloc(bytes);
 }
 
-/* What a step should add to a cell: by chance, always the same, between -1 and 1. */
+/* What a step is to add to a cell: random but fixed, between -1 and 1. */
 static void addition(uint64_t step, uint64_t at, cell out) {
     uint64_t state = seeded(options[SEED].value + (step + 1) * 1000003, at);
     for (int m = 0; m < FIELDS; m++) {
@@ -250,7 +250,7 @@ static void simulate(struct member *member) {
     }
 }
 
-/* The fields' beginning, by chance. */
+/* Random initial fields. */
 static void beginning(uint64_t at, cell out) {
     uint64_t state = seeded(options[SEED].value, at);
     for (int m = 0; m < FIELDS; m++) {

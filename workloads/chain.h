@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * chain.h: chains of dependent loads: cache lines, each of which says where the next is.
- * In: memory for so many lines, a random state. Out: one cycle through all of them, at random.
- * Knows nothing of how a chain is walked.
+ * chain.h: chains of dependent loads: cache lines, each of which points to the next.
+ * In: memory for the lines, a random state. Out: one random cycle through all of them.
+ * Knows nothing of how a chain is traversed.
  */
 #ifndef CHAIN_H
 #define CHAIN_H

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * chase: independent chains of dependent loads, each through one object in random order. The price
- * of one access is the memory's latency, divided by the number of chains.
- * In: size, chains. Out: one line; right when every chain comes back to where it began.
+ * chase: independent chains of dependent loads, each through one object in random order. The time
+ * per access is the memory's latency divided by the number of chains.
+ * In: size, chains. Out: one line; right when every chain returns to its start.
  * Knows nothing of tiers.
  */
 #include "chain.h"
 
-enum { KIB, CHAINS, LAPS, SHOW, SEED, CORRUPT };
+enum { KIB, CHAINS, ROUNDS, SHOW, SEED, CORRUPT };
 
 static struct option options[] = {
     [KIB] = {"kib", 65536, "KiB of each chain's object"},
     [CHAINS] = {"chains", 1, "how many chains, 16 at most"},
-    [LAPS] = {"laps", 4, "how often each chain is walked"},
+    [ROUNDS] = {"rounds", 4, "how often each chain is walked"},
     [SHOW] = {"show", 0, "1: print the ranges of the objects"},
     [SEED] = {"seed", 42, "of the order"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil a link, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt a link, which the check must detect"},
 };
 
 #define CHAINS_MAX 16
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     if (options[CORRUPT].value) {
         begin[0][links / 2].next = &begin[0][links / 2];
     }
-    uint64_t steps = links * options[LAPS].value, start = region_begin();
+    uint64_t steps = links * options[ROUNDS].value, start = region_begin();
     for (uint64_t n = 0; n < steps; n++) {
         for (uint64_t c = 0; c < chains; c++) {
             at[c] = at[c]->next;

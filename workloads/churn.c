@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * churn: small objects born, resized and freed at random, some handed from thread to thread.
- * In: slots, operations, threads. Out: one line; right when every object, when it was freed, still
- * held what was written into it.
- * Knows nothing of tiers: it is there to make as many events as a program can.
+ * churn: small objects allocated, resized and freed at random, some by another thread.
+ * In: slots, operations, threads. Out: one line; right when every object, when it is freed, still
+ * holds what was written into it.
+ * Knows nothing of tiers: its purpose is as many allocation events as possible.
  */
 #include "workload.h"
 #include <pthread.h>
@@ -17,13 +17,13 @@ static struct option options[] = {
     [THREADS] = {"threads", 2, "threads, 64 at most; all share the slots"},
     [LARGEST] = {"largest", 1024, "bytes of the largest object; one in 1024 is 64 times that"},
     [SEED] = {"seed", 0, "of sizes and slots"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil an object, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt an object, which the check must detect"},
 };
 
 #define THREADS_MAX 64
 #define BIG_FACTOR 64
 
-/* An object says how long it is; its last byte is derived from that. */
+/* An object begins with its length; its first and last byte are derived from that. */
 struct object {
     uint32_t bytes;
     unsigned char content[];
@@ -54,7 +54,7 @@ static bool intact(const struct object *object) {
     return object->content[0] == want && object->content[object->bytes - 1] == want;
 }
 
-/* Takes what is in a random slot, whoever put it there, and puts something else in. */
+/* Replaces the object in a random slot, whichever thread allocated it. */
 static void *run(void *argument) {
     uint64_t state = seeded(options[SEED].value, (uintptr_t)argument);
     uintptr_t wrong = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * dnn: training steps of a dense network: mini-batches by chance, forward, backward, stochastic
+ * dnn: training steps of a dense network: random mini-batches, forward, backward, stochastic
  * gradient descent with momentum. Activations are allocated in each step and freed, as frameworks
  * do.
  * In: size, steps, batch. Out: one line; right when the loss of the first batch has fallen and, on
@@ -14,13 +14,13 @@
 enum { TOTAL_MIB, STEPS, BATCH, LAYERS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything: 40% examples, the rest the network"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total: 40% examples, the rest the network"},
     [STEPS] = {"steps", 20, "training steps"},
     [BATCH] = {"batch", 8, "examples in a mini-batch, 256 at most"},
     [LAYERS] = {"layers", 4, "layers of weights, 2 to 16"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of weights, examples and batches"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the weights, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the weights, which the check must detect"},
 };
 
 #define LAYERS_MAX 16

@@ -4,7 +4,7 @@
  * whose numbers are then scrambled.
  * In: how many vertices (a power of two), a seed. Out: edge number n, always the same; or all edges
  * to a vertex.
- * Knows nothing of how a graph is kept.
+ * Knows nothing of how a graph is stored.
  */
 #ifndef GRAPH_H
 #define GRAPH_H
@@ -32,8 +32,7 @@ static inline uint32_t scramble(uint32_t vertex, unsigned bits) {
     return (uint32_t)v;
 }
 
-/* The vertex that scramble makes `number` of: its steps backwards, each of which undoes itself or
- * has an inverse. */
+/* The inverse of scramble: its steps backwards, each of which is its own inverse or has one. */
 static inline uint32_t unscramble(uint32_t number, unsigned bits) {
     uint64_t below = (UINT64_C(1) << bits) - 1, v = number;
     uint64_t factor = UINT64_C(0x9e3779b1), inverse = factor;
@@ -47,8 +46,8 @@ static inline uint32_t unscramble(uint32_t number, unsigned bits) {
     return (uint32_t)v;
 }
 
-/* What a chance of 256 adds at a level: bit 32 to where an edge comes from, bit 0 to where it
- * goes. A table, because a branch by chance costs more than all the rest. */
+/* What a random byte adds at a level: bit 32 to the source of an edge, bit 0 to its target. A
+ * table, because a mispredicted branch costs more than all the rest. */
 static uint64_t level_bits[256];
 
 static inline void fill_level_bits(void) {
@@ -83,8 +82,8 @@ static inline double share_to(uint32_t to, unsigned bits) {
     return share;
 }
 
-/* Where an edge to vertex `to`, before scrambling, comes from, scrambled: each level by chance
- * under the condition of where it goes. */
+/* The scrambled source of an edge to vertex `to` (before scrambling): each level is random, given
+ * the target's bit. */
 static inline uint32_t kronecker_source(uint32_t to, unsigned bits, uint64_t *state) {
     const unsigned thresholds[2] = {256 * RMAT_C / (RMAT_A + RMAT_C),
                                     256 * RMAT_D / (RMAT_B + RMAT_D)};
@@ -100,7 +99,7 @@ static inline uint32_t kronecker_source(uint32_t to, unsigned bits, uint64_t *st
     return scramble(from, bits);
 }
 
-/* Turns counts (of item i at i + 1) into beginnings. */
+/* Prefix sums: turns counts (of item i at i + 1) into offsets. */
 static inline void add_up(uint64_t *counts, uint64_t items) {
     for (uint64_t i = 0; i < items; i++) {
         counts[i + 1] += counts[i];

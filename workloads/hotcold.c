@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * hotcold: a few hot objects among many cold ones, born in turns from two places.
- * In: sizes, shares. Out: one line; right when every access is found again in the objects.
- * Knows nothing of tiers: what it needs is that hot objects can be told from cold by their site.
+ * hotcold: a few hot objects among many cold ones, allocated in turns at two sites.
+ * In: sizes, shares. Out: one line; right when the objects account for every access.
+ * Knows nothing of tiers. The site distinguishes hot objects from cold ones.
  */
 #include "workload.h"
 
@@ -14,10 +14,10 @@ static struct option options[] = {
     [HOT_OBJECTS] = {"hot", 8, "how many of them are hot"},
     [HOT_SHARE] = {"share", 90, "percent of the accesses that go to hot objects"},
     [ACCESSES] = {"accesses", 50000000, "how many accesses a round"},
-    [SECONDS] = {"seconds", 0, "rounds go on for so long; 0: one round"},
+    [SECONDS] = {"seconds", 0, "rounds are repeated for this long; 0: one round"},
     [SHOW] = {"show", 0, "1: print the ranges of the hot objects"},
     [SEED] = {"seed", 42, "of the accesses"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil a word, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt a word, which the check must detect"},
 };
 
 SITE uint64_t *make_hot(size_t bytes) {
@@ -28,7 +28,7 @@ SITE uint64_t *make_cold(size_t bytes) {
     return memset(must_alloc(bytes), 0, bytes);
 }
 
-/* Makes the objects, hot ones spread evenly among the cold; hot ones come first in `objects`. */
+/* Allocates the objects, hot ones spread evenly among the cold; `objects` has hot ones first. */
 static void make_objects(uint64_t **objects, uint64_t count, uint64_t hot, size_t bytes) {
     uint64_t hot_made = 0, cold_made = 0;
     for (uint64_t i = 0; i < count; i++) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * kv: a key-value store: a hash table with chains, an allocation for each item, values of 32 bytes
- * to 16 KiB, keys asked for by Zipf's law as in YCSB.
+ * to 16 KiB, keys requested by Zipf's law as in YCSB.
  * In: size, mix, skew. Out: one line; right when every value, whenever it was read and at the end,
  * is what was last written for its key, and no write is missing.
- * Knows nothing of tiers: popular items lie anywhere among the others; the bucket array is hotter
- * than the items by the byte.
+ * Knows nothing of tiers: popular items are anywhere among the others; the bucket array is hotter
+ * per byte than the items.
  */
 #include "team.h"
 #include <math.h>
@@ -13,22 +13,22 @@
 enum { TOTAL_MIB, OPERATIONS, SETS, SKEW, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [OPERATIONS] = {"operations", 2000000, "gets and sets"},
     [SETS] = {"sets", 5, "percent of sets; YCSB A has 50, B 5, C 0"},
     [SKEW] = {"skew", 99, "hundredths of Zipf's exponent, below 100; YCSB has 99"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of keys and operations"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil some values, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt some values, which the check must detect"},
 };
 
-/* Steps of the table that turns chance into rank; within one all ranks are equally likely. */
+/* Steps of the table from quantiles to ranks; within a step all ranks are equally likely. */
 #define QUANTILES 4096
 #define LOCKS 64
 /* A mean item: header, value, a bucket, the allocator's 16. */
 #define ITEM_BYTES 600
 
-/* Values are words made of key and version, so that each says whether it is right. */
+/* Values are words derived from key and version, so that each can be checked by itself. */
 struct item {
     struct item *next;
     uint64_t key;
@@ -86,7 +86,7 @@ static uint64_t bucket_of(const struct store *s, uint64_t key) {
     return (uint64_t)((__uint128_t)mix(key) * s->bucket_count >> 64);
 }
 
-/* The place in its chain that points to the item of `key`, or to nothing. */
+/* The link of its chain that points to the item of `key`, or is NULL. */
 static struct item **place_of(struct store *s, uint64_t key) {
     struct item **place = &s->buckets[bucket_of(s, key)];
     while (*place != NULL && (*place)->key != key) {
@@ -95,7 +95,7 @@ static struct item **place_of(struct store *s, uint64_t key) {
     return place;
 }
 
-/* Copies the value out, as a server would into its answer, and looks at the copy's ends. */
+/* Copies the value, as a server would into its reply, and checks both ends of the copy. */
 static bool get(struct store *s, uint64_t key, uint64_t *answer) {
     const struct item *item = *place_of(s, key);
     if (item == NULL) {
@@ -118,7 +118,7 @@ static bool set(struct store *s, uint64_t key) {
     return true;
 }
 
-/* Rank 0 is the most popular; which key has a rank is by chance. */
+/* Rank 0 is the most popular; ranks are assigned to keys at random. */
 static uint64_t choose_key(const struct store *s, uint64_t *state) {
     uint64_t random = next_random(state), slot = random >> 52;
     uint64_t first = s->ranks[slot], count = s->ranks[slot + 1] - first;
@@ -159,7 +159,7 @@ static void serve(struct member *member) {
     s->sets[member->me] = sets;
 }
 
-/* Items are born in the order of their keys, which says nothing of how popular they are. */
+/* Items are allocated in the order of their keys, which is independent of their popularity. */
 static void build(struct store *s) {
     s->buckets = make_buckets(s->bucket_count * sizeof *s->buckets);
     memset(s->buckets, 0, s->bucket_count * sizeof *s->buckets);
@@ -175,7 +175,7 @@ static void build(struct store *s) {
     fill_ranks(s);
 }
 
-/* Reads all there is and frees it; how many versions beyond the first, and what is wrong. */
+/* Reads and frees all items; counts versions beyond the first, and wrong values. */
 static uint64_t sweep(struct store *s, uint64_t *versions, uint64_t *digest) {
     uint64_t wrong = 0, seen = 0;
     for (uint64_t b = 0; b < s->bucket_count; b++) {

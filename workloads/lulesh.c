@@ -14,12 +14,12 @@
 enum { TOTAL_MIB, STEPS, REGIONS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything while temporaries are most"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total while temporaries are most"},
     [STEPS] = {"steps", 10, "time steps"},
     [REGIONS] = {"regions", 11, "regions of material, 64 at most; LULESH has 11"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of what element is in which region"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil an energy half-way, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt an energy half-way, which the check must detect"},
 };
 
 #define CORNERS 8
@@ -321,15 +321,16 @@ static void material_phase(struct member *member, uint64_t region) {
 
 typedef double *maker(uint64_t bytes);
 
-/* `count` fields of `each` values, made by the team's first and seen by all. */
-static void lend(struct member *member, maker *make, double **fields[], int count, uint64_t each) {
+/* Allocates `count` fields of `each` values, once for the whole team. */
+static void make_shared(struct member *member, maker *make, double **fields[], int count,
+                        uint64_t each) {
     for (int i = 0; member->me == 0 && i < count; i++) {
         *fields[i] = make(each * sizeof(double));
     }
     wait_for_all(member);
 }
 
-static void take_back(struct member *member, double **fields[], int count, uint64_t each) {
+static void free_shared(struct member *member, double **fields[], int count, uint64_t each) {
     wait_for_all(member);
     for (int i = 0; member->me == 0 && i < count; i++) {
         give_back(*fields[i], each * sizeof(double));
@@ -348,16 +349,16 @@ static void force_phases(struct member *member) {
     uint64_t n = h->elements;
     double **stress[] = {&h->stress};
     announce(member, "stress");
-    lend(member, make_stress, stress, 1, n);
+    make_shared(member, make_stress, stress, 1, n);
     stress_phase(member);
-    take_back(member, stress, 1, n);
+    free_shared(member, stress, 1, n);
     double **eight[] = {&h->slope[0],     &h->slope[1],     &h->slope[2],
                         &h->corner_at[0], &h->corner_at[1], &h->corner_at[2]};
     announce(member, "hourglass");
-    lend(member, make_hourglass_temporaries, eight, 6, n * CORNERS);
+    make_shared(member, make_hourglass_temporaries, eight, 6, n * CORNERS);
     hourglass_geometry_phase(member);
     hourglass_phase(member);
-    take_back(member, eight, 6, n * CORNERS);
+    free_shared(member, eight, 6, n * CORNERS);
 }
 
 static void element_phases(struct member *member) {
@@ -366,18 +367,18 @@ static void element_phases(struct member *member) {
     double **gradients[] = {&h->jump[0],  &h->jump[1],  &h->jump[2],
                             &h->width[0], &h->width[1], &h->width[2]};
     announce(member, "viscosity");
-    lend(member, make_gradients, gradients, 6, n);
+    make_shared(member, make_gradients, gradients, 6, n);
     gradient_phase(member);
     wait_for_all(member);
     viscosity_phase(member);
-    take_back(member, gradients, 6, n);
+    free_shared(member, gradients, 6, n);
     double **four[] = {&h->old_energy, &h->old_pressure, &h->new_energy, &h->new_pressure};
     announce(member, "material");
     h->limits[member->me] = INFINITY;
     for (uint64_t r = 0; r < h->regions; r++) {
-        lend(member, make_material_temporaries, four, 4, h->region_count[r]);
+        make_shared(member, make_material_temporaries, four, 4, h->region_count[r]);
         material_phase(member, r);
-        take_back(member, four, 4, h->region_count[r]);
+        free_shared(member, four, 4, h->region_count[r]);
     }
 }
 
@@ -386,19 +387,19 @@ static void time_step(struct member *member) {
     uint64_t n = h->elements;
     double **forces[] = {&h->force[0], &h->force[1], &h->force[2]};
     double **work[] = {&h->work}, **volumes[] = {&h->new_volume};
-    lend(member, make_corner_forces, forces, 3, n * CORNERS);
+    make_shared(member, make_corner_forces, forces, 3, n * CORNERS);
     force_phases(member);
     announce(member, "nodes");
     node_phase(member);
     wait_for_all(member);
     announce(member, "work");
-    lend(member, make_work, work, 1, n);
+    make_shared(member, make_work, work, 1, n);
     work_phase(member);
-    take_back(member, forces, 3, n * CORNERS);
-    lend(member, make_volumes, volumes, 1, n);
+    free_shared(member, forces, 3, n * CORNERS);
+    make_shared(member, make_volumes, volumes, 1, n);
     element_phases(member);
-    take_back(member, volumes, 1, n);
-    take_back(member, work, 1, n);
+    free_shared(member, volumes, 1, n);
+    free_shared(member, work, 1, n);
     if (member->me == 0) {
         double least = INFINITY;
         for (uint64_t i = 0; i < member->of; i++) {
@@ -437,7 +438,7 @@ static void connect(struct hydro *h) {
     }
 }
 
-/* Runs of 64 elements fall into regions by chance. */
+/* Runs of 64 elements are assigned to regions at random. */
 static void divide(struct hydro *h) {
     uint32_t *lists = make_region_lists(h->elements * sizeof *lists);
     uint64_t used = 0;

@@ -2,8 +2,9 @@
  *
  * minife: an implicit finite-element step on an unstructured mesh, after miniFE: assembly of
  * trilinear hexahedra into a sparse matrix (CSR, 27 entries a row), then conjugate gradients.
- * In: size, irregularity. Out: one line; right when the matrix is symmetric and weighs the mesh's
- * volume, the true residual is small and the solution is the one the right-hand side was made of.
+ * In: size, irregularity. Out: one line; right when the matrix is symmetric and its entries add up
+ * to the mesh's volume, the true residual is small and the solution is the one that the right-hand
+ * side was made from.
  * Knows nothing of tiers: the mesh comes first and is cold while the solver runs; the matrix is
  * streamed; the search direction is gathered and hottest.
  */
@@ -13,18 +14,18 @@
 enum { TOTAL_MIB, WINDOW, DIGITS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [WINDOW] = {"window", 32768, "nodes are numbered at random within windows of so many"},
     [DIGITS] = {"digits", 9, "digits by which the solver lowers the residual, 3 to 12"},
     [THREADS] = {"threads", 1, "threads of the solver, 64 at most"},
     [SEED] = {"seed", 1, "of numbering, material and solution"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the matrix, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the matrix, which the check must detect"},
 };
 
 #define CORNERS 8
 #define ROW_MAX 27
 #define ITERATIONS_MAX 200
-/* At most so many times the residual is the error, both relative. */
+/* The relative error is at most this many times the relative residual. */
 #define CONDITION 3
 /* The reaction term by stiffness: an implicit time step of diffusion some mesh widths long. It
  * bounds the condition number at any size, so that the solver ends after some 30 iterations (of 9

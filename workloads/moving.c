@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * moving: one big object, and a hot window that wanders through it: what extents are for.
- * In: sizes, steps. Out: one line; right when every access is found again in the object.
+ * moving: one large object with a hot window that moves through it, which extents are for.
+ * In: sizes, steps. Out: one line; right when the object accounts for every access.
  * Knows nothing of tiers.
  */
 #include "workload.h"
@@ -15,7 +15,7 @@ static struct option options[] = {
     [ACCESSES] = {"accesses", 20000000, "accesses a step; every tenth goes anywhere"},
     [SHOW] = {"show", 0, "1: print the window when it has moved"},
     [SEED] = {"seed", 42, "of the accesses"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil a word, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt a word, which the check must detect"},
 };
 
 int main(int argc, char **argv) {

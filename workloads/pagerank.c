@@ -14,11 +14,11 @@
 enum { TOTAL_MIB, ITERATIONS, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [ITERATIONS] = {"iterations", 10, "iterations"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of the graph"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil neighbours, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt neighbours, which the check must detect"},
 };
 
 #define DAMPING 0.85
@@ -61,12 +61,12 @@ SITE double *make_contributions(uint64_t bytes) {
     return must_alloc(bytes);
 }
 
-/* A vertex's weight in the check: by chance, below 256. */
+/* A vertex's random weight in the check, below 256. */
 static uint32_t weight_of(uint64_t vertex) {
     return (uint32_t)(mix(vertex + options[SEED].value) >> 56);
 }
 
-/* How many edges go to each vertex: its share, rounded by chance. Returns how many in all. */
+/* How many edges go to each vertex: its share, rounded at random. Returns the total. */
 static uint64_t fill_offsets(struct ranking *r, uint64_t edges) {
     r->offsets[0] = 0;
     for (uint64_t v = 0; v < r->vertices; v++) {
@@ -100,7 +100,7 @@ static void build(struct ranking *r, uint64_t edges) {
     r->contributions = make_contributions(r->vertices * sizeof *r->contributions);
 }
 
-/* What each vertex gives to each of its out-neighbours; what those without any give to all. */
+/* The contribution of each vertex to each out-neighbour; that of vertices without any, to all. */
 static double contribute(struct member *member) {
     struct ranking *r = member->job;
     struct range mine = my_share(member, r->vertices);
@@ -141,7 +141,7 @@ static void rank_share(struct member *member) {
     }
 }
 
-/* The last iteration again, as a sum over all vertices with weights by chance: pulled along the
+/* The last iteration again, as a sum over all vertices with random weights: pulled along the
  * neighbours, and as it would have been pushed along the edges when they were made (Freivalds). The
  * contributions are still those it used. */
 static bool last_iteration_is_right(const struct ranking *r, double *sum) {

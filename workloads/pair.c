@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * pair: two objects of one size, accessed equally often; in one each access waits for the one
- * before (a chain in random order), the other is streamed. By accesses they are the same; by time
- * they are not: the chain wants low latency, the stream bandwidth.
- * In: size, laps. Out: one line; right when the chain comes back to where it began and the stream
+ * pair: two objects of one size, accessed equally often; in one, each access depends on
+ * the previous one (a chain in random order); the other is streamed. Their access counts are equal,
+ * their costs are not: the chain is bound by latency, the stream by bandwidth.
+ * In: size, rounds. Out: one line; right when the chain returns to its start and the stream
  * adds up.
  * Knows nothing of tiers.
  */
 #include "chain.h"
 
-enum { TOTAL_MIB, LAPS, CHAIN_FIRST, SHOW, SEED, CORRUPT };
+enum { TOTAL_MIB, ROUNDS, CHAIN_FIRST, SHOW, SEED, CORRUPT };
 
 static struct option options[] = {
     [TOTAL_MIB] = {"mib", 256, "MiB of both objects together"},
-    [LAPS] = {"laps", 4, "how often each object is gone through"},
+    [ROUNDS] = {"rounds", 4, "how often each object is traversed"},
     [CHAIN_FIRST] = {"chainfirst", 0, "1: the chain is made before the stream"},
     [SHOW] = {"show", 0, "1: print the ranges of the objects"},
     [SEED] = {"seed", 1, "of the chain's order"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the stream, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the stream, which the check must detect"},
 };
 
-/* Accesses to one object before the other's turn. */
+/* Consecutive accesses to one object before those to the other. */
 #define TURN 4096
 
 SITE struct line *make_chain(uint64_t bytes) {
@@ -61,9 +61,9 @@ int main(int argc, char **argv) {
     if (options[CORRUPT].value) {
         stream[lines / 3].value ^= 1;
     }
-    uint64_t laps = options[LAPS].value, sum = 0, expected = 0, begun = region_begin();
+    uint64_t rounds = options[ROUNDS].value, sum = 0, expected = 0, begun = region_begin();
     struct line *at = chain;
-    for (uint64_t lap = 0; lap < laps; lap++) {
+    for (uint64_t round = 0; round < rounds; round++) {
         for (uint64_t first = 0; first < lines; first += TURN) {
             for (uint64_t i = 0; i < TURN; i++) {
                 at = at->next;
@@ -77,9 +77,9 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < lines; i++) {
         expected += mix(i);
     }
-    bool right = at == chain && sum == laps * expected;
+    bool right = at == chain && sum == rounds * expected;
     give_back(chain, bytes);
     give_back(stream, bytes);
-    struct outcome out = {"pair", "accesses", 2 * laps * lines, took, sum, right};
+    struct outcome out = {"pair", "accesses", 2 * rounds * lines, took, sum, right};
     return conclude(&out);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * phased: groups of objects take turns at being hot; what was right for one phase is wrong for the
- * next.
- * In: sizes, phases. Out: one line; right when every access is found again in the objects.
+ * phased: groups of objects take turns at being hot: the right placement changes with each phase.
+ * In: sizes, phases. Out: one line; right when the objects account for every access.
  * Knows nothing of tiers.
  */
 #include "workload.h"
@@ -17,7 +16,7 @@ static struct option options[] = {
     [ACCESSES] = {"accesses", 20000000, "accesses a phase; every tenth goes to any group"},
     [SHOW] = {"show", 0, "1: print each phase's hot ranges when it begins"},
     [SEED] = {"seed", 42, "of the accesses"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil a word, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt a word, which the check must detect"},
 };
 
 static void phase(uint64_t **objects, uint64_t group, uint64_t *state) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * phases: H2M's multi-phase benchmark (H2M IV-A): square buffers, all made at the start; each phase
- * runs a few kernels chosen by chance (matrix product, dot product, axpy, stencil) on buffers
- * chosen by chance, and tells that it begins.
+ * phases: H2M's multi-phase benchmark (H2M IV-A): square buffers, all allocated at the start. Each
+ * phase announces itself and runs a few random kernels (matrix product, dot product, axpy, stencil)
+ * on random buffers.
  * In: size, buffers, phases, kernels a phase. Out: one line; right when each buffer's sum is what
  * the kernels, which are all linear in something, make of the sums before.
  * Knows nothing of tiers: a few buffers are hot in each phase, others in the next.
@@ -22,7 +22,7 @@ static struct option options[] = {
     [SHOW] = {"show", 0, "1: print each phase's buffers when it begins"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of kernels and buffers"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil a buffer, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt a buffer, which the check must detect"},
 };
 
 #define BUFFERS_MAX 256

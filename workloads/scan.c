@@ -18,7 +18,7 @@ static struct option options[] = {
     [QUERIES] = {"queries", 64, "queries"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of values and queries"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil each column, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt each column, which the check must detect"},
 };
 
 #define COLUMNS_MAX 128

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * stream: the four kernels of McCalpin's STREAM (copy, scale, add, triad) over three arrays.
- * In: size, rounds. Out: one line; right when every element has the value arithmetic gives it.
+ * In: size, rounds. Out: one line; right when every element has the expected value.
  * Knows nothing of tiers.
  */
 #include "workload.h"
@@ -12,7 +12,7 @@ static struct option options[] = {
     [KIB] = {"kib", 65536, "KiB of each of the three arrays"},
     [ROUNDS] = {"rounds", 10, "how often the four kernels run"},
     [SHOW] = {"show", 0, "1: print the ranges of the arrays"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil an element, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt an element, which the check must detect"},
 };
 
 #define SCALE 0.5

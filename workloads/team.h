@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * team.h: threads that do the same work on different parts of the data.
- * In: how many, a function. Out: each thread's part, waiting for one another, sums in one order.
- * Knows nothing of the work. With one thread nothing is started.
+ * In: a number of threads, a function. Out: each thread's part, a barrier, sums in a fixed order.
+ * Knows nothing of the work. With one thread, no thread is started.
  */
 #ifndef TEAM_H
 #define TEAM_H
@@ -38,14 +38,15 @@ static inline struct range my_share(const struct member *member, uint64_t count)
     return (struct range){count * member->me / member->of, count * (member->me + 1) / member->of};
 }
 
-/* Nobody goes on before all have come here. */
+/* A barrier. */
 static inline void wait_for_all(struct member *member) {
     if (member->of > 1) {
         pthread_barrier_wait(&member->team->barrier);
     }
 }
 
-/* The sum of all members' parts, in the order of their numbers: the same at every run. */
+/* The sum of all members' parts, in the order of their numbers, so that it is the same in every
+ * run. */
 static inline double sum_of_all(struct member *member, double part) {
     member->team->parts[member->me] = part;
     wait_for_all(member);
@@ -63,7 +64,7 @@ static inline void *member_main(void *argument) {
     return NULL;
 }
 
-/* Runs `work` in `threads` threads, of which the caller is one, and returns when all are done. */
+/* Runs `work` in `threads` threads, of which the caller is one; returns when all are done. */
 static inline void run_team(uint64_t threads, void (*work)(struct member *), void *job) {
     struct team team = {.of = threads, .job = job};
     struct member members[THREADS_MAX];

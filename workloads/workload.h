@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * workload.h: what the workloads share.
- * In: arguments `name=value`. Out: their values, memory and its sum, pseudo-random numbers, the
- * time, phases, the closing line.
+ * In: arguments `name=value`. Out: their values, counted memory, pseudo-random numbers, the time,
+ * phases, the result line.
  * Knows nothing of what a workload does with memory.
  */
 #ifndef WORKLOAD_H
@@ -27,17 +27,17 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* A function that allocates one kind of object, and is seen under its own name as a site. */
+/* A function that allocates one kind of object; as a site it appears under its own name. */
 #define SITE __attribute__((noinline)) static
 
-/* One argument a workload knows, its value when not given, and what it means. */
+/* An argument of a workload: its name, its default value and its meaning. */
 struct option {
     const char *name;
     uint64_t value;
     const char *help;
 };
 
-/* What every workload knows besides its own arguments. */
+/* The argument that every workload has besides its own. */
 static struct option json_option = {"json", 0, "1: a line of JSON as well"};
 
 static inline void usage(const char *program, const struct option *options, size_t count) {
@@ -49,7 +49,7 @@ static inline void usage(const char *program, const struct option *options, size
     exit(2);
 }
 
-/* A whole number with an optional k, m or g (thousands, millions, milliards). */
+/* A whole number with an optional k, m or g (10^3, 10^6, 10^9). */
 static inline bool number(const char *text, uint64_t *value) {
     char *end;
     *value = strtoull(text, &end, 10);
@@ -61,7 +61,7 @@ static inline bool number(const char *text, uint64_t *value) {
     return end[scale != 1] == 0;
 }
 
-/* Fills `options` from the command line; what nobody knows ends the program with the usage. */
+/* Fills `options` from the command line; an unknown argument ends the program with the usage. */
 static inline void read_options(int argc, char **argv, struct option *options, size_t count) {
     for (int a = 1; a < argc; a++) {
         const char *equals = strchr(argv[a], '=');
@@ -80,7 +80,7 @@ static inline void read_options(int argc, char **argv, struct option *options, s
     }
 }
 
-/* xorshift64*: deterministic, and far cheaper than the accesses it chooses. */
+/* xorshift64*: deterministic, and far cheaper than the memory accesses it chooses. */
 static inline uint64_t next_random(uint64_t *state) {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -98,7 +98,7 @@ static inline double random_unit(uint64_t *state) {
     return (double)(next_random(state) >> 11) * 0x1p-53;
 }
 
-/* Stirs a number well: the same in, the same out (the finalizer of splitmix64). */
+/* A hash of a number: the finalizer of splitmix64. */
 static inline uint64_t mix(uint64_t value) {
     value += UINT64_C(0x9e3779b97f4a7c15);
     value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -106,12 +106,12 @@ static inline uint64_t mix(uint64_t value) {
     return value ^ value >> 31;
 }
 
-/* A start for next_random, never zero, far from that of the next seed or stream. */
+/* An initial state for next_random: never zero, unrelated to that of another seed or stream. */
 static inline uint64_t seeded(uint64_t seed, uint64_t stream) {
     return mix(seed * UINT64_C(0x100000001b3) + stream) | 1;
 }
 
-/* A number's bits, for digests: equal only to the very same number. */
+/* The bit pattern of a number, for digests. */
 static inline uint64_t bits_of(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -124,8 +124,8 @@ static inline uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* The region of interest begins; pass what comes back to region_end, which says how long it took,
- * in nanoseconds. */
+/* Begins the region of interest. Pass the result to region_end, which returns the time between, in
+ * nanoseconds. */
 static inline uint64_t region_begin(void) {
     ROI_BEGIN();
     return now_ns();
@@ -137,7 +137,7 @@ static inline uint64_t region_end(uint64_t begun_ns) {
     return took;
 }
 
-/* Bytes that must_alloc and must_map gave and nobody gave back, and the most that ever were. */
+/* Bytes from must_alloc and must_map that are not given back yet, and their maximum so far. */
 static _Atomic uint64_t bytes_held, bytes_held_max;
 
 static inline void hold(uint64_t bytes) {
@@ -147,7 +147,7 @@ static inline void hold(uint64_t bytes) {
     }
 }
 
-/* Inlined, so that what calls malloc is the named site and not one place for all of them. */
+/* Inlined, so that each SITE function calls malloc itself and is a site of its own. */
 #define INLINED __attribute__((always_inline)) static inline
 
 INLINED void *must_have(void *memory, size_t bytes) {
@@ -163,14 +163,13 @@ INLINED void *must_alloc(size_t bytes) {
     return must_have(malloc(bytes), bytes);
 }
 
-/* Gives back what must_alloc gave; `bytes` as then. */
+/* Frees memory of must_alloc; `bytes` as in that call. */
 static inline void give_back(void *memory, size_t bytes) {
     free(memory);
     atomic_fetch_sub(&bytes_held, bytes);
 }
 
-/* Private anonymous memory straight from the kernel. A macro, so that the site is the function that
- * says it. */
+/* Private anonymous memory from the kernel. A macro, so that the calling function is the site. */
 #define must_map(bytes)                                                                            \
     must_have(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes)
 
@@ -179,8 +178,8 @@ static inline void unmap(void *memory, size_t bytes) {
     atomic_fetch_sub(&bytes_held, bytes);
 }
 
-/* Says that another phase begins. Costs nothing where nobody listens: a runtime that wants to know
- * has a function tiercel_phase, which is looked for once. */
+/* Reports that a phase begins, by tiercel_phase if the runtime is loaded. Without it the call costs
+ * next to nothing: the function is looked up once. */
 static inline void enter_phase(const char *name) {
     static void (*listener)(const char *);
     static bool sought;
@@ -194,34 +193,34 @@ static inline void enter_phase(const char *name) {
     }
 }
 
-/* For tests that look where the kernel put it: which memory deserves to be fast. */
+/* Prints a range for tests that check its residency. */
 static inline void show_range(const char *what, const void *memory, size_t bytes) {
     printf("range %s %p %zu\n", what, memory, bytes);
     fflush(stdout);
 }
 
-/* The most memory there was; of one that does not count its own, what was resident. */
+/* Peak memory; of a workload that does not count its own, peak resident memory. */
 static inline uint64_t peak_bytes(void) {
     struct rusage usage;
     uint64_t counted = atomic_load(&bytes_held_max);
     return counted || getrusage(RUSAGE_SELF, &usage) ? counted : (uint64_t)usage.ru_maxrss * 1024;
 }
 
-/* What a workload says at its end. */
+/* The result of a workload. */
 struct outcome {
     const char *name;
-    /* What an operation is, in the plural. */
+    /* The kind of operation, in the plural. */
     const char *unit;
     uint64_t operations;
-    /* The region of interest. */
+    /* Time in the region of interest. */
     uint64_t took_ns;
-    /* Of the result: the same for the same arguments, whatever the memory and the time. */
+    /* A hash of the result: the same for the same arguments, wherever the memory is. */
     uint64_t digest;
-    /* The workload's own check holds. */
+    /* Whether the workload's own check holds. */
     bool right;
 };
 
-/* The closing line, and the exit status: 0 when the workload's own check holds. */
+/* Prints the result line; returns the exit status, 0 when the workload's own check holds. */
 static inline int conclude(const struct outcome *out) {
     double took_ns = (double)out->took_ns, operations = (double)out->operations;
     uint64_t footprint = peak_bytes();
@@ -241,7 +240,7 @@ static inline int conclude(const struct outcome *out) {
     return out->right ? 0 : 1;
 }
 
-/* conclude, for a workload of single accesses whose result is a yes or a no. */
+/* The same for a workload of single accesses whose only result is that its check holds. */
 static inline int finish(const char *name, bool right, uint64_t accesses, uint64_t took_ns) {
     struct outcome out = {name, "accesses", accesses, took_ns, right, right};
     return conclude(&out);

@@ -3,27 +3,27 @@
  * xsbench: macroscopic cross-section lookups on a unionised energy grid, after XSBench: a binary
  * search, then for each nuclide of a material a gather from a big index grid and from its own grid.
  * In: size, nuclides, lookups. Out: one line; right when lookups agree with a search in the
- * nuclides' own grids, which does without the unionised one.
+ * nuclides' own grids, without the unionised one.
  * Knows nothing of tiers: the index grid is nearly all of the memory, the nuclide grids are hotter
- * by the byte, the energies' search tree and the materials are hottest and small.
+ * per byte, the energies' search tree and the materials are hottest and small.
  */
 #include "team.h"
 
 enum { TOTAL_MIB, NUCLIDES, LOOKUPS, LAST, THREADS, SEED, CORRUPT };
 
 static struct option options[] = {
-    [TOTAL_MIB] = {"mib", 256, "MiB of everything"},
+    [TOTAL_MIB] = {"mib", 256, "MiB in total"},
     [NUCLIDES] = {"nuclides", 68, "nuclides: 68 is XSBench's small problem, 355 its large one"},
     [LOOKUPS] = {"lookups", 1000000, "macroscopic lookups"},
-    [LAST] = {"last", 0, "1: the index grid is made and cleared first, what is hot last"},
+    [LAST] = {"last", 0, "1: the index grid is allocated first, hot objects last"},
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of grids and lookups"},
-    [CORRUPT] = {"corrupt", 0, "1: spoil the index grid, to see that the check sees it"},
+    [CORRUPT] = {"corrupt", 0, "1: corrupt the index grid, which the check must detect"},
 };
 
 #define CHANNELS 5
 #define MATERIALS 12
-/* The lookups that are checked: one in so many. */
+/* One in this many lookups is checked. */
 #define CHECK_EVERY 256
 #define TOLERANCE 1e-12
 
@@ -71,7 +71,7 @@ SITE double *make_densities(uint64_t bytes) {
     return must_alloc(bytes);
 }
 
-/* Random energies that come out sorted: a walk by random steps, scaled to end below 1. */
+/* Sorted random energies: a random walk upwards, scaled to end below 1. */
 static void fill_nuclide_grid(struct problem *p, uint64_t *state) {
     for (uint64_t n = 0; n < p->nuclides; n++) {
         struct point *grid = p->nuclide_grid + n * p->points;
@@ -132,7 +132,7 @@ static void fill_index_grid(struct problem *p) {
     give_back(at, p->nuclides * sizeof *at);
 }
 
-/* Each material: distinct nuclides by chance (the first `count` of a shuffle), and densities. */
+/* Each material: distinct random nuclides (the first `count` of a shuffle), and densities. */
 static void fill_materials(struct problem *p, uint64_t *state) {
     uint32_t *order = must_alloc(p->nuclides * sizeof *order);
     for (uint32_t n = 0; n < p->nuclides; n++) {
@@ -199,7 +199,7 @@ static void look_up_slowly(const struct problem *p, int material, double energy,
     }
 }
 
-/* Where lookup number `n` looks: the same whoever does it. */
+/* Energy and material of lookup number `n`: the same in every thread. */
 static int choose(uint64_t n, double *energy) {
     uint64_t state = seeded(options[SEED].value, n);
     *energy = random_unit(&state);

@@ -10,7 +10,7 @@ fuzz_target!(|text: &str| {
     match Settings::from_toml(text) {
         Ok(settings) => {
             let again = Settings::from_toml(&settings.to_toml()).expect("its own text is refused");
-            // A share that is not a number differs from itself; the text tells whether it is one.
+            // A share that is not a number differs from itself, so the texts are compared.
             assert_eq!(settings.to_toml(), again.to_toml());
         }
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -6,7 +6,7 @@
 # limit: 200
 
 # chase prints `chase: right, N accesses, X ns each`
-latency() { numactl --cpunodebind=0 --membind="$1" chase kib=24576 laps=2 | awk '{ print $5 }'; }
+latency() { numactl --cpunodebind=0 --membind="$1" chase kib=24576 rounds=2 | awk '{ print $5 }'; }
 
 for path in /sys/devices/system/node/node[0-9]*; do
     node=${path##*node}
@@ -20,7 +20,7 @@ for path in /sys/devices/system/node/node[0-9]*; do
 done
 
 one=$(latency 0)
-eight=$(numactl --cpunodebind=0 --membind=0 chase kib=3072 chains=8 laps=2 | awk '{ print $5 }')
+eight=$(numactl --cpunodebind=0 --membind=0 chase kib=3072 chains=8 rounds=2 | awk '{ print $5 }')
 times=$(awk -v one="$one" -v eight="$eight" 'BEGIN { printf "%d", 10 * one / eight }')
 at_least "eight chains from node 0 are six times as fast as one, in tenths" 60 "$times"
 

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * bench-vmem.c: what vregions cost, as VMem measures it.
+ * bench-vmem.c: the costs of vregions, as VMem measures them.
  * In: touch KIND MIB, copy KIND MIB ROUNDS, or move KIND MIB NODE (0, 1: whether it is written
  * meanwhile).
  * Out: `name value` lines: times in ns for 4 KiB, stalls in ns, touches in a microsecond.
- * Knows nothing of who compares.
+ * Knows nothing of limits.
  *
  * touch (table 2): one pass writes every word of fresh memory, one reads them; kinds are `mmap` and
  * `thp` (the kernel's, with 4 KiB and huge OS pages), `vmem4k`, `vmem64k`, `vmem2m`, and `eager`,
- * which is vmem4k mapped whole at its registration. `user:KIB:US` is vmem4k filled by userfaultfd
- * where it is touched, so many KiB at a time, by a thread that looks so long before it sleeps.
- * copy: replicates to a node that no machine has, by one thread and by two, turn and turn about,
- * while nobody touches anything; medians of elapsed time, which is what more threads are for.
- * `first` takes memory for the replica, `again` finds one of which every word is out of date.
+ * which is vmem4k mapped as a whole when it is registered. `user:KIB:US` is vmem4k filled through
+ * userfaultfd at the first touch, KIB at a time, by a thread that polls for US before it sleeps.
+ * copy: replicates to a node that no machine has, with one thread and with two in turns, while no
+ * thread touches the region; medians of elapsed time. `first` allocates the replica, `again` finds
+ * one of which every word is out of date.
  * move (figure 4): migrates all of it from node 0 to NODE (`whole`) and `back`; copies another
  * region ahead (`copy`) and then switches (`switch`). `mbind`, `mbindthp`, `pages` (move_pages) and
  * `pagesthp` are the kernel's ways. A second thread, on a CPU of its own where there are two, keeps
- * reading or writing one word of an OS page after the other, and tells the longest that some
- * touches took. Where memory is afterwards is asked of the kernel.
+ * reading or writing one word of an OS page after the other, and reports the longest time that a
+ * batch of touches took. Residency is checked afterwards with the kernel.
  */
 #include "../../include/tiercel.h"
 #include <linux/mempolicy.h>
@@ -38,7 +38,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* Of this thread's CPU, which other programs do not lengthen; but for what a thread waits. */
+/* CPU time of this thread, which other programs do not change; waiting is not in it. */
 static uint64_t cpu_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -51,7 +51,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The flag of `user:KIB:US`, whose figures hold from now on. */
+/* The flag of `user:KIB:US`; sets the figures for the vregions that follow. */
 static int by_touch(const char *kind) {
     size_t kib;
     unsigned spin_us;
@@ -83,7 +83,7 @@ static uint64_t *make(const char *kind, size_t bytes) {
     return (uint64_t *)at;
 }
 
-/* The daemon looks five times a second what of its pools it should make ready. */
+/* The daemon prepares segments of its pools five times a second. */
 #define READY_US 800000u
 
 static void touch(const char *kind, size_t bytes) {
@@ -104,7 +104,7 @@ static void touch(const char *kind, size_t bytes) {
     printf("write_elapsed %.1f\n", (double)elapsed / os_pages);
 }
 
-/* Who keeps touching the region while it moves: how often, and the longest it had to wait. */
+/* The thread that touches the region while it moves: number of touches, and its longest wait. */
 static struct {
     _Atomic bool is_over;
     _Atomic uint64_t touches, longest_ns;
@@ -114,14 +114,14 @@ static struct {
     bool writes;
 } toucher;
 
-/* So many touches between two looks at the clock, which costs as much as some of them: 5 us. */
+/* Touches between two readings of the clock, which costs as much as some of them: 5 us. */
 #define TOUCHES 64
-/* Before anything moves it shows for so long how fast it is alone. */
+/* How long it runs alone, for its undisturbed speed, before anything moves. */
 #define ALONE_US 20000u
-/* Asked about in one call. */
-#define ASKED_MAX 1024u
+/* OS pages of one move_pages call. */
+#define BATCH_MAX 1024u
 
-static cpu_set_t cpus; /* that this program may use */
+static cpu_set_t cpus; /* those that this program may use */
 
 static void pin(int turn) {
     cpu_set_t one;
@@ -133,25 +133,25 @@ static void pin(int turn) {
         sched_setaffinity(0, sizeof(one), &one);
 }
 
-/* What the kernel's scheduler counts of the toucher (kernel.sched_schedstats). */
-static FILE *account(const char *mode) {
+/* The scheduler's statistics of the toucher (kernel.sched_schedstats). */
+static FILE *scheduler_statistics(const char *mode) {
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/task/%d/sched", atomic_load(&toucher.thread));
     return fopen(path, mode);
 }
 
-/* False: nobody counts here. */
-static bool forget_waits(void) {
-    FILE *file = account("w");
+/* False: the kernel keeps no statistics. */
+static bool reset_waits(void) {
+    FILE *file = scheduler_statistics("w");
     if (file)
         fputs("0", file);
     return file && !fclose(file);
 }
 
-/* Its longest waits since then, ns: for its CPU, which others had; and asleep, which it is for
- * memory only. False: nobody counts them here, which is not to say that there were none. */
+/* Its longest waits since then, ns: runnable without a CPU, and asleep, which is for memory alone.
+ * False: the kernel keeps no statistics, so the waits are unknown. */
 static bool longest_waits(uint64_t *for_cpu_ns, uint64_t *for_memory_ns) {
-    FILE *file = account("r");
+    FILE *file = scheduler_statistics("r");
     char line[256], name[64];
     double ms;
     int found = 0;
@@ -192,29 +192,29 @@ static void *touch_on(void *nothing) {
     return nothing;
 }
 
-/* A stretch of time of the mover, and what the toucher saw of it. */
-struct stretch {
+/* An interval of the mover, and the toucher's progress in it. */
+struct interval {
     uint64_t cpu_ns, elapsed_ns, touches;
-    uint64_t longest_ns, for_cpu_ns, for_memory_ns; /* its waits, whatever for; by the kernel */
+    uint64_t longest_ns, for_cpu_ns, for_memory_ns; /* its waits: any; by the kernel */
     bool is_counted;                                /* by the kernel */
 };
 
-static struct stretch begin(void) {
+static struct interval begin(void) {
     while (!atomic_load(&toucher.touches))
         ;
-    bool is_counted = forget_waits();
+    bool is_counted = reset_waits();
     atomic_store(&toucher.longest_ns, 0);
-    return (struct stretch){.is_counted = is_counted,
+    return (struct interval){.is_counted = is_counted,
                             .cpu_ns = cpu_ns(),
                             .elapsed_ns = now_ns(),
                             .touches = atomic_load(&toucher.touches)};
 }
 
-static struct stretch end(struct stretch began) {
-    struct stretch took = {.cpu_ns = cpu_ns() - began.cpu_ns,
+static struct interval end(struct interval began) {
+    struct interval took = {.cpu_ns = cpu_ns() - began.cpu_ns,
                            .elapsed_ns = now_ns() - began.elapsed_ns,
                            .touches = atomic_load(&toucher.touches) - began.touches};
-    /* It may wait still. */
+    /* It may still be waiting. */
     uint64_t seen = atomic_load(&toucher.touches);
     while (atomic_load(&toucher.touches) == seen)
         ;
@@ -223,13 +223,13 @@ static struct stretch end(struct stretch began) {
     return took;
 }
 
-static struct stretch alone(void) {
-    struct stretch began = begin();
+static struct interval alone(void) {
+    struct interval began = begin();
     usleep(ALONE_US);
     return end(began);
 }
 
-/* Percent of the region on `node`; every node is right where that one does not exist. */
+/* Percent of the region on `node`; 100 where that node does not exist. */
 static double percent_on(int node) {
     char path[64];
     snprintf(path, sizeof(path), "/sys/devices/system/node/node%d", node);
@@ -237,10 +237,10 @@ static double percent_on(int node) {
     if (access(path, F_OK))
         return 100;
     for (size_t done = 0; done < toucher.bytes;) {
-        void *at[ASKED_MAX];
-        int status[ASKED_MAX];
+        void *at[BATCH_MAX];
+        int status[BATCH_MAX];
         unsigned long count = 0;
-        for (; count < ASKED_MAX && done < toucher.bytes; done += 4096)
+        for (; count < BATCH_MAX && done < toucher.bytes; done += 4096)
             at[count++] = (char *)toucher.area + done;
         if (syscall(SYS_move_pages, 0, count, at, NULL, status, 0))
             die("move_pages");
@@ -250,7 +250,7 @@ static double percent_on(int node) {
     return 100.0 * (double)on / (double)(toucher.bytes / 4096);
 }
 
-/* MiB of this process in huge OS pages, which are mapped as such. */
+/* MiB of this process that are mapped as huge OS pages. */
 static double huge_mib(void) {
     char line[256];
     double kib = 0, some;
@@ -270,13 +270,13 @@ static int by_mbind(void *at, size_t bytes, int node) {
     return (int)syscall(SYS_mbind, at, bytes, MPOL_BIND, mask, 1025, MPOL_MF_MOVE);
 }
 
-/* In batches, as Tiercel's own mover. */
+/* In batches, like Tiercel's own mover. */
 static int by_pages(void *start, size_t bytes, int node) {
-    void *at[ASKED_MAX];
-    int nodes[ASKED_MAX], status[ASKED_MAX];
+    void *at[BATCH_MAX];
+    int nodes[BATCH_MAX], status[BATCH_MAX];
     for (size_t done = 0; done < bytes;) {
         unsigned long count = 0;
-        for (; count < ASKED_MAX && done < bytes; done += 4096, count++) {
+        for (; count < BATCH_MAX && done < bytes; done += 4096, count++) {
             at[count] = (char *)start + done;
             nodes[count] = node;
         }
@@ -288,7 +288,7 @@ static int by_pages(void *start, size_t bytes, int node) {
 
 typedef int (*mover)(void *at, size_t bytes, int node);
 
-static void report(const char *name, struct stretch took) {
+static void report(const char *name, struct interval took) {
     double os_pages = (double)(toucher.bytes / 4096);
     printf("%s %.1f\n", name, (double)took.cpu_ns / os_pages);
     printf("%s_elapsed %.1f\n", name, (double)took.elapsed_ns / os_pages);
@@ -300,7 +300,7 @@ static void report(const char *name, struct stretch took) {
 }
 
 static void timed(const char *name, mover call, int node, int now_on) {
-    struct stretch began = begin();
+    struct interval began = begin();
     if (call(toucher.area, toucher.bytes, node))
         die(name);
     report(name, end(began));
@@ -311,7 +311,7 @@ static void timed(const char *name, mover call, int node, int now_on) {
     }
 }
 
-/* A region of its own for each way, as what a move leaves behind makes the next one cheaper. */
+/* A region for each way, because what a move leaves behind makes the next one cheaper. */
 static void moves(const char *kind, size_t bytes, int node, bool writes, bool is_ahead) {
     bool is_mbind = !strncmp(kind, "mbind", 5), is_pages = !strncmp(kind, "pages", 5);
     bool is_huge = strstr(kind, "thp") != NULL;
@@ -329,7 +329,7 @@ static void moves(const char *kind, size_t bytes, int node, bool writes, bool is
     if (pthread_create(&thread, NULL, touch_on, NULL))
         die("thread");
     if (!is_ahead) {
-        struct stretch took = alone();
+        struct interval took = alone();
         printf("huge %.1f\n", huge_mib());
         report("alone", took);
         timed("whole", migrate, node, node);
@@ -353,7 +353,7 @@ static void move(const char *kind, size_t bytes, int node, bool writes) {
 }
 
 #define ROUNDS_MAX 64
-#define PAPER 900 /* no machine has this node */
+#define NODE_NOWHERE 900 /* no machine has this node */
 
 static int by_size(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -364,7 +364,7 @@ static uint64_t replicate_ns(uint64_t *area, size_t bytes, uint64_t seed) {
     for (size_t i = 0; i < bytes / 8; i++)
         area[i] = i ^ seed;
     uint64_t began = now_ns();
-    if (tiercel_vregion_replicate(area, bytes, PAPER))
+    if (tiercel_vregion_replicate(area, bytes, NODE_NOWHERE))
         die("replicate");
     return now_ns() - began;
 }

@@ -11,7 +11,7 @@ wait_stopped
 jobs %1 | awk '{ print $2 }'
 bg %1 >/dev/null
 kill -TERM %1
-wait $sleeper 2>/dev/null # by number: the job itself may have been told of and forgotten
+wait $sleeper 2>/dev/null # by number: bash may have reported the job and dropped it already
 echo "killed $?"
 kill -USR1 $$
 for i in 1 2 3; do (exit $i) & pids="$pids $!"; done

@@ -3,10 +3,11 @@
 bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)
 [ -n "$bin" ] || { echo "missing: postgres" >&2; exit 77; }
 folder=$(mktemp -d)
-# It refuses root, and who hosts it must be of its user: "measure -- " stays, the rest is nobody's.
+# It refuses root, and the daemon must run as the same user: all after "measure -- " runs as 65534,
+# the unprivileged user.
 if [ "$(id -u)" = 0 ]; then
-    as="setpriv --reuid=nobody --regid=nogroup --clear-groups"
-    chown nobody:nogroup "$folder"
+    as="setpriv --reuid=65534 --regid=65534 --clear-groups"
+    chown 65534:65534 "$folder"
     unset XDG_RUNTIME_DIR
     case ${HOST:-} in
         *" -- "*) HOST="${HOST%% -- *} -- $as ${HOST#* -- }" ;;

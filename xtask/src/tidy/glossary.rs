@@ -44,7 +44,6 @@ const NOT_YET: &[&str] = &[
     "lab/",
     "python/",
     "runtime/",
-    "workloads/",
     "xtask/",
 ];
 /// What may be between two words of one term, beside white space: parts of names, and what lines of
