@@ -342,19 +342,21 @@ fn keep_results(stage: &Stage) {
             "key": policy, "cell": cell, "timed": true, "vcpus": 1, "measured": measured,
             "host_s": 1.0,
         });
-        std::fs::write(stage.path(&format!("lab/runs/{policy}.json")), format!("{row}\n")).unwrap();
+        format!("{row}\n")
     };
     let kept = stage.path("lab/profiles/m");
-    std::fs::create_dir_all(stage.path("lab/runs")).unwrap();
     std::fs::create_dir_all(&kept).unwrap();
     std::fs::rename(stage.path("app.profile"), kept.join("app.profile")).unwrap();
     std::fs::copy(stage.path("app.plan"), kept.join("idp.plan")).unwrap();
     let time =
         serde_json::json!({ "slowdown": 3.5, "error": 0.0, "all_slow": 4.0, "rest_ns": 0.0 });
     let planned = serde_json::json!({ "expected": { "time": time }, "profile": "app.profile" });
-    row("all-fast", 100, Value::Null);
-    row("all-slow", 400, Value::Null);
-    row("idp", 101, serde_json::json!({ "planned": planned }));
+    let rows = [
+        row("all-fast", 100, Value::Null),
+        row("all-slow", 400, Value::Null),
+        row("idp", 101, serde_json::json!({ "planned": planned })),
+    ];
+    std::fs::write(stage.path("lab/runs.jsonl"), rows.concat()).unwrap();
     let manifest =
         serde_json::json!({ "name": "t", "what": "", "keys": ["all-fast", "all-slow", "idp"] });
     std::fs::write(stage.path("lab/manifest.json"), manifest.to_string()).unwrap();
@@ -382,7 +384,10 @@ fn predictions_are_held_against_the_lab_and_made_anew() {
     assert!(html.contains("3.500") && anew.contains("1.000") && !anew.contains("3.500"));
     let readme = std::fs::read_to_string(stage.path("lab/README.md")).unwrap();
     assert!(readme.contains("foretold-spread.svg") && readme.contains("1.000"), "{readme}");
-    std::fs::remove_file(stage.path("lab/runs/idp.json")).unwrap();
+    let rows = std::fs::read_to_string(stage.path("lab/runs.jsonl")).unwrap();
+    let others: String =
+        rows.lines().filter(|row| !row.contains("idp")).collect::<Vec<_>>().join("\n");
+    std::fs::write(stage.path("lab/runs.jsonl"), others + "\n").unwrap();
     for (folder, expect) in [("lab", "has no run by a plan"), ("nowhere", "no folder of results")] {
         let output = stage.tiercel(&["report", profile, "--lab", folder, "-o", "x.html"]);
         assert_eq!(output.status.code(), Some(1));

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use super::experiment::{Experiment, Metric};
 use super::plan::{Place, Run};
 use super::row::{Event, Failure, Measured, Row, Spec};
-use super::store::Store;
+use super::store::{Entry, Store};
 
 /// A run that fails is tried again once.
 pub const ATTEMPTS: u32 = 2;
@@ -72,6 +72,13 @@ enum State {
     Failed,
 }
 
+impl State {
+    /// Of a run that failed so often.
+    fn after(attempts: u32) -> State {
+        if attempts >= ATTEMPTS { State::Failed } else { State::Todo { attempts } }
+    }
+}
+
 impl Drive<'_> {
     /// Makes what is missing; returns when there is nothing left to do.
     pub fn go(&self, boot: &mut dyn Boot, note: &mut (dyn FnMut(&str) + Send)) -> Result<Tally> {
@@ -107,20 +114,13 @@ impl Drive<'_> {
     }
 
     fn load(&self, note: &mut (dyn FnMut(&str) + Send)) -> Result<Vec<State>> {
-        let mut states = Vec::new();
-        for run in self.runs {
-            if let Some(row) = self.store.row(&run.key, note)? {
-                states.push(State::Done(Box::new(row)));
-                continue;
-            }
-            let failure = self.store.failure(&run.key, note)?;
-            let attempts = failure.map_or(0, |failure| failure.attempts);
-            states.push(match attempts >= ATTEMPTS && !self.retry {
-                true => State::Failed,
-                false => State::Todo { attempts: if self.retry { 0 } else { attempts } },
-            });
-        }
-        Ok(states)
+        let mut entries = self.store.entries(note)?;
+        let state = |run: &Run| match entries.remove(&run.key) {
+            Some(Entry::Row(row)) => State::Done(row),
+            Some(Entry::Failure(failure)) if !self.retry => State::after(failure.attempts),
+            _ => State::Todo { attempts: 0 },
+        };
+        Ok(self.runs.iter().map(state).collect())
     }
 
     /// Runs for one boot: of one machine, those that were never tried first, each of known size.
@@ -181,7 +181,7 @@ impl Drive<'_> {
                 Event::Done(measured) => {
                     let row = self.row(index, sized[at].1, *measured, host_s);
                     pace.learn(&row.cell.workload, host_s);
-                    self.store.keep(&row).map(|()| State::Done(Box::new(row)))
+                    self.store.save_row(&row).map(|()| State::Done(Box::new(row)))
                 }
                 Event::Failed(why) => self.fail(index, &states[index], why),
             };
@@ -227,8 +227,8 @@ impl Drive<'_> {
         let run = &self.runs[index];
         let attempts = before + 1;
         let failure = Failure { key: run.key.clone(), cell: run.cell.clone(), attempts, why };
-        self.store.keep_failure(&failure)?;
-        Ok(if attempts >= ATTEMPTS { State::Failed } else { State::Todo { attempts } })
+        self.store.save_failure(&failure)?;
+        Ok(State::after(attempts))
     }
 
     /// `lab: 12 of 60, about 34 min left: hot/lru/25% 1.234 s`.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::bench::plan::{Fingerprints, expand};
-use crate::bench::{asked_for, chosen};
+use crate::bench::{chosen, requested};
 use crate::topology::{Size, Topology};
 use anyhow::bail;
 use std::fs;
@@ -36,7 +36,7 @@ struct Lab {
     places: Vec<Place>,
     runs: Vec<Run>,
     store: Store,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Lab {
@@ -50,7 +50,7 @@ impl Lab {
         let runs = expand(&experiment, &places, &prints).expect("expands");
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(dir.path()).expect("made");
-        Lab { experiment, places, runs, store, _dir: dir }
+        Lab { experiment, places, runs, store, dir }
     }
 
     fn go(&self, guest: &mut Scripted, retry: bool) -> (Tally, Vec<String>) {
@@ -59,6 +59,27 @@ impl Lab {
         let mut lines = Vec::new();
         let tally = drive.go(guest, &mut |line| lines.push(line.to_owned())).expect("goes");
         (tally, lines)
+    }
+
+    fn failure(&self, key: &str) -> Option<Failure> {
+        match self.store.entries(&mut |_| {}).expect("read").remove(key) {
+            Some(Entry::Failure(failure)) => Some(failure),
+            _ => None,
+        }
+    }
+
+    fn key(&self, label: &str) -> &str {
+        let run = self.runs.iter().find(|run| run.cell.label() == label);
+        &run.expect("a run").key
+    }
+
+    /// Changes the stored lines.
+    fn edit(&self, change: impl FnOnce(&mut Vec<String>)) {
+        let path = self.dir.path().join("runs.jsonl");
+        let text = fs::read_to_string(&path).expect("there");
+        let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+        change(&mut lines);
+        fs::write(path, lines.concat()).expect("written");
     }
 }
 
@@ -131,29 +152,35 @@ fn runs_are_sized_by_their_all_fast_run_and_share_boots() {
 }
 
 #[test]
-fn what_is_there_is_not_made_again() {
+fn stored_runs_are_not_repeated_but_damaged_and_missing_ones_are() {
     let lab = Lab::new();
     lab.go(&mut Scripted::default(), false);
     let mut guest = Scripted::default();
     let (tally, lines) = lab.go(&mut guest, false);
     assert_eq!((tally.done, guest.boots.len()), (10, 0));
     assert_eq!(lines, ["lab: 10 of 10 runs are there already"]);
-    // A file that was cut, one that is another run's, and one that is gone.
-    let path = |label: &str| {
-        let run = lab.runs.iter().find(|run| run.cell.label() == label).expect("a run");
-        lab.store.dir().join(format!("runs/{}.json", run.key))
-    };
-    let text = fs::read(path("a/lru/25%")).expect("there");
-    fs::write(path("a/lru/25%"), &text[..text.len() / 2]).expect("written");
-    fs::copy(path("b/lru/25%"), path("b/lru/50%")).expect("copied");
-    fs::remove_file(path("a/first-touch/50%")).expect("removed");
+    // A line that was cut off, one that is another run's, and one that is gone.
+    lab.edit(|lines| {
+        let at = |lines: &[String], label| {
+            lines.iter().position(|line| line.contains(lab.key(label))).expect("stored")
+        };
+        let other = lines[at(lines, "b/lru/25%")].clone();
+        let changed = at(lines, "b/lru/50%");
+        lines[changed] = other;
+        lines.remove(at(lines, "a/first-touch/50%"));
+        let cut = lines.remove(at(lines, "a/lru/25%"));
+        lines.push(cut[..cut.len() / 2].to_owned());
+    });
     let (tally, lines) = lab.go(&mut guest, false);
     assert_eq!(tally.done, 10);
     let mut made = guest.boots.concat();
     made.sort();
     assert_eq!(made, ["a/first-touch/50%", "a/lru/25%", "b/lru/50%"]);
-    assert!(lines[0].contains("is damaged"), "{lines:#?}");
-    assert!(path("a/lru/25%").with_extension("json.corrupt").exists());
+    assert!(lines[0].contains("runs.jsonl:9: this line is cut off"), "{lines:#?}");
+    // The next write removed the cut-off line; all others are whole.
+    let mut notes = Vec::new();
+    let entries = lab.store.entries(&mut |line| notes.push(line.to_owned())).expect("read");
+    assert_eq!((entries.len(), notes), (10, Vec::new()));
 }
 
 #[test]
@@ -162,7 +189,8 @@ fn a_part_of_the_runs_leaves_the_others_in_the_tables() {
     let all = lab.runs.clone();
     let part = |lab: &mut Lab, only: &str| {
         lab.runs = chosen(&all, &[only.to_owned()]);
-        let keys = asked_for(&all, &lab.runs, &lab.store);
+        let entries = lab.store.entries(&mut |_| {}).expect("read");
+        let keys = requested(&all, &lab.runs, &entries);
         lab.go(&mut Scripted::default(), false);
         keys.len()
     };
@@ -183,15 +211,15 @@ fn a_failing_run_is_tried_once_more_and_then_left() {
     };
     assert_eq!((tries(&guest, "a/lru/25%"), tries(&guest, "b/lru/50%")), (2, 2));
     assert!(lines.last().is_some_and(|line| line.ends_with("b/lru/50%: FAILED")), "{lines:#?}");
-    let key = &lab.runs.iter().find(|run| run.cell.label() == "b/lru/50%").expect("a run").key;
-    let failure = lab.store.failure(key, &mut |_| {}).expect("read").expect("there");
+    let key = lab.key("b/lru/50%");
+    let failure = lab.failure(key).expect("there");
     assert_eq!((failure.attempts, failure.why.as_str()), (2, "WRONG"));
     // Another call leaves it alone; with `retry` it is tried again, and may succeed.
     let mut again = Scripted::default();
     assert_eq!(lab.go(&mut again, false).0.failed, 1);
     assert!(again.boots.is_empty());
     assert_eq!(lab.go(&mut again, true).0.done, 10);
-    assert!(lab.store.failure(key, &mut |_| {}).expect("read").is_none());
+    assert!(lab.failure(key).is_none());
 }
 
 #[test]
@@ -202,8 +230,8 @@ fn a_guest_that_dies_costs_one_run_one_attempt() {
     let (tally, _) = lab.go(&mut guest, false);
     // Without b's peak its other four runs cannot be sized.
     assert_eq!(tally, Tally { done: 5, failed: 1, unsized_runs: 4 });
-    let key = &lab.runs.iter().find(|run| run.cell.label() == "b/all-fast").expect("a run").key;
-    let failure = lab.store.failure(key, &mut |_| {}).expect("read").expect("there");
+    let key = lab.key("b/all-fast");
+    let failure = lab.failure(key).expect("there");
     assert!(failure.why.contains("Kernel panic"), "{}", failure.why);
 }
 

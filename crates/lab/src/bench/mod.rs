@@ -19,6 +19,7 @@ mod store;
 mod summary;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -30,7 +31,7 @@ pub use experiment::Experiment;
 pub use foretold::Foretold;
 pub(crate) use plan::fingerprint;
 pub use row::{Cell, Event, Failure, Held, Measured, Moved, Resident, Row, Spec};
-pub use store::{Manifest, Store};
+pub use store::{Entry, Manifest, Store};
 pub use summary::{Summary, summarise};
 
 use crate::cli::{MACHINES, find_machine, plugin};
@@ -82,10 +83,11 @@ pub fn bench(
     let runs = chosen(&all, &options.only);
     ensure!(!runs.is_empty(), "no run's name contains {}", options.only.join(" or "));
     let store = Store::open(&options.results)?;
-    store.keep_manifest(&Manifest {
+    let entries = store.entries(note)?;
+    store.save_manifest(&Manifest {
         name: experiment.name.clone(),
         what: experiment.what.clone(),
-        keys: asked_for(&all, &runs, &store),
+        keys: requested(&all, &runs, &entries),
     })?;
     let drive = Drive {
         experiment: &experiment,
@@ -134,7 +136,7 @@ pub fn foretell(
         }
         let foretold = predict(&profile, &plan).with_context(|| row.cell.label())?;
         row.measured.tiercel["planned"]["expected"]["time"] = foretold;
-        store.keep(&row)?;
+        store.save_row(&row)?;
         count += 1;
     }
     Ok(count)
@@ -174,10 +176,11 @@ fn places(experiment: &Experiment) -> Result<Vec<Place>> {
     experiment.machines.iter().map(place).collect()
 }
 
-/// Keys of the runs that are asked for now, and of those that were before.
-fn asked_for(all: &[Run], now: &[Run], store: &Store) -> Vec<String> {
-    let is_asked = |run: &&Run| now.iter().any(|one| one.key == run.key) || store.knows(&run.key);
-    all.iter().filter(is_asked).map(|run| run.key.clone()).collect()
+/// Keys of the runs that are requested now, and of those that an earlier call made.
+fn requested(all: &[Run], now: &[Run], entries: &BTreeMap<String, Entry>) -> Vec<String> {
+    let is_requested =
+        |run: &&Run| now.iter().any(|one| one.key == run.key) || entries.contains_key(&run.key);
+    all.iter().filter(is_requested).map(|run| run.key.clone()).collect()
 }
 
 /// Runs that `only` names, and those whose peaks they need.

@@ -152,7 +152,7 @@ pub struct Held {
     pub for_memory_ns_max: u64,
 }
 
-/// One finished run: a file of the results, one line of JSON.
+/// One finished run: a line of the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Hash of everything that determines the run.
@@ -188,7 +188,7 @@ pub struct Cell {
     pub repeat: u32,
 }
 
-/// A run that failed as often as it is tried: a file of the results.
+/// A run that failed as often as it is tried: a line of the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     /// Hash of everything that determines the run.

@@ -1,19 +1,31 @@
-//! The results of an experiment on disk: one file a run.
+//! The results of an experiment on disk: one line of JSON for each run.
 //! In: a folder, rows, failures. Out: the same, read back. Knows nothing of guests.
 //!
-//! `runs/KEY.json` holds a row, `runs/KEY.failed.json` what became of a run that failed;
-//! `manifest.json` says which keys the experiment has now, in order. Files are written beside their
-//! place and renamed, so that an interruption leaves no half of one; what cannot be read is set
-//! aside as `*.corrupt`, and its run is made again.
+//! ```text
+//! manifest.json   the keys of the experiment's runs, in order
+//! runs.jsonl      a line for each run: a `Row` if it finished, else a `Failure`
+//! runs-2.jsonl    continues where `runs.jsonl` has reached its limit; runs-3.jsonl, ...
+//! ```
+//!
+//! A key has one line at most. A new key is appended with a single write, so that an interruption
+//! can cut off the last line only; such a line is reported when it is read, its run is repeated,
+//! and the next append removes it. A result that replaces an older one rewrites its file beside the
+//! old file and renames it. Other damaged lines are reported and stay, for the user to mend.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use serde::de::DeserializeOwned;
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::row::{Failure, Row};
+
+/// A file that has reached this size is continued in the next. `cargo xtask tidy` refuses files
+/// above 1 MiB; the remaining 256 KiB are for lines that are replaced by longer ones (the longest
+/// committed line has 6.5 KiB).
+const FILE_BYTES_MAX: usize = 768 << 10;
 
 /// A folder of results.
 #[derive(Clone, Debug)]
@@ -26,60 +38,76 @@ pub struct Store {
 pub struct Manifest {
     /// The experiment's name.
     pub name: String,
-    /// What it shall show.
+    /// What it is to show.
     pub what: String,
-    /// Keys of its runs that were asked for so far, in order.
+    /// Keys of its runs that were requested so far, in order.
     pub keys: Vec<String>,
 }
 
+/// What is stored of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    /// It finished.
+    Row(Box<Row>),
+    /// It failed.
+    Failure(Failure),
+}
+
+/// The key of a line, whichever entry it holds.
+#[derive(Deserialize)]
+struct Keyed {
+    key: String,
+}
+
 impl Store {
-    /// In `dir`; made when missing.
+    /// Opens the results in `dir`, which is created when it is missing.
     pub fn open(dir: &Path) -> Result<Store> {
-        let runs = dir.join("runs");
-        fs::create_dir_all(&runs).with_context(|| format!("cannot make {}", runs.display()))?;
+        let older = dir.join("runs");
+        ensure!(
+            !older.is_dir(),
+            "{} holds a file for each run, as older versions wrote them; to convert them: \
+             cd {} && cat runs/*.json > runs.jsonl && rm -r runs",
+            older.display(),
+            dir.display()
+        );
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Store { dir: dir.to_owned() })
     }
 
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// A finished run; a file that is no row of this key is set aside, and said by `note`.
-    pub fn row(&self, key: &str, note: &mut dyn FnMut(&str)) -> Result<Option<Row>> {
-        let path = self.path(key, "json");
-        Ok(self.read(&path, note)?.filter(|row: &Row| row.key == key))
-    }
-
-    /// What is known of a run that failed.
-    pub fn failure(&self, key: &str, note: &mut dyn FnMut(&str)) -> Result<Option<Failure>> {
-        self.read(&self.path(key, "failed.json"), note)
-    }
-
-    /// Whether a run finished or failed.
-    pub fn knows(&self, key: &str) -> bool {
-        ["json", "failed.json"].iter().any(|ending| self.path(key, ending).exists())
-    }
-
-    /// Keeps a finished run; what was known of earlier failures is gone.
-    pub fn keep(&self, row: &Row) -> Result<()> {
-        self.write(&self.path(&row.key, "json"), row)?;
-        let failed = self.path(&row.key, "failed.json");
-        if failed.exists() {
-            fs::remove_file(&failed)
-                .with_context(|| format!("cannot remove {}", failed.display()))?;
+    /// Reads what is stored of all runs, by key; `note` takes a line about each damaged one.
+    pub fn entries(&self, note: &mut dyn FnMut(&str)) -> Result<BTreeMap<String, Entry>> {
+        let mut entries = BTreeMap::new();
+        for path in self.files() {
+            let text = read(&path)?;
+            for (at, line) in text.split_inclusive('\n').enumerate() {
+                match Entry::parse(line) {
+                    Ok(entry) => {
+                        entries.insert(entry.key().to_owned(), entry);
+                    }
+                    Err(error) => {
+                        let what = if line.ends_with('\n') { "is damaged" } else { "is cut off" };
+                        let place = format!("{}:{}", path.display(), at + 1);
+                        note(&format!("{place}: this line {what} ({error}); it is ignored"));
+                    }
+                }
+            }
         }
-        Ok(())
+        Ok(entries)
     }
 
-    /// Keeps a failure.
-    pub fn keep_failure(&self, failure: &Failure) -> Result<()> {
-        self.write(&self.path(&failure.key, "failed.json"), failure)
+    /// Stores a finished run in place of what was stored of it before.
+    pub fn save_row(&self, row: &Row) -> Result<()> {
+        self.save(&row.key, row)
     }
 
-    /// Says what the experiment consists of.
-    pub fn keep_manifest(&self, manifest: &Manifest) -> Result<()> {
-        self.write(&self.dir.join("manifest.json"), manifest)
+    /// Stores a failure in place of what was stored of the run before.
+    pub fn save_failure(&self, failure: &Failure) -> Result<()> {
+        self.save(&failure.key, failure)
+    }
+
+    /// Stores what the experiment consists of.
+    pub fn save_manifest(&self, manifest: &Manifest) -> Result<()> {
+        replace(&self.dir.join("manifest.json"), &to_line(manifest))
     }
 
     /// What the experiment consists of.
@@ -93,48 +121,113 @@ impl Store {
     /// All finished runs and failures of the manifest, in its order.
     pub fn all(&self, note: &mut dyn FnMut(&str)) -> Result<(Vec<Row>, Vec<Failure>)> {
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
+        let mut entries = self.entries(note)?;
         for key in self.manifest()?.keys {
-            match self.row(&key, note)? {
-                Some(row) => rows.push(row),
-                None => failures.extend(self.failure(&key, note)?),
+            match entries.remove(&key) {
+                Some(Entry::Row(row)) => rows.push(*row),
+                Some(Entry::Failure(failure)) => failures.push(failure),
+                None => {}
             }
         }
         Ok((rows, failures))
     }
 
-    fn path(&self, key: &str, ending: &str) -> PathBuf {
-        self.dir.join("runs").join(format!("{key}.{ending}"))
+    fn save(&self, key: &str, value: &impl Serialize) -> Result<()> {
+        let line = to_line(value);
+        for path in self.files() {
+            let text = read(&path)?;
+            if text.lines().any(|line| has_key(line, key)) {
+                return replace(&path, &with_line(&text, key, &line));
+            }
+        }
+        append(&self.growing_file()?, &line)
     }
 
-    fn read<T: DeserializeOwned>(
-        &self,
-        path: &Path,
-        note: &mut dyn FnMut(&str),
-    ) -> Result<Option<T>> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
+    /// The files that exist, in order.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        (1..).map(|number| self.file(number)).take_while(|path| path.exists())
+    }
+
+    /// The file that takes the next line.
+    fn growing_file(&self) -> Result<PathBuf> {
+        let count = self.files().count();
+        let last = self.file(count.max(1));
+        let is_full = count > 0 && read(&last)?.len() >= FILE_BYTES_MAX;
+        Ok(if is_full { self.file(count + 1) } else { last })
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        let name = match number {
+            1 => "runs.jsonl".to_owned(),
+            number => format!("runs-{number}.jsonl"),
         };
-        match serde_json::from_slice(&text) {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => {
-                let aside = path.with_extension("json.corrupt");
-                fs::rename(path, &aside)
-                    .with_context(|| format!("cannot set {} aside", path.display()))?;
-                note(&format!("{} is damaged ({error}); set aside", path.display()));
-                Ok(None)
-            }
+        self.dir.join(name)
+    }
+}
+
+impl Entry {
+    /// The run's key.
+    pub fn key(&self) -> &str {
+        match self {
+            Entry::Row(row) => &row.key,
+            Entry::Failure(failure) => &failure.key,
         }
     }
 
-    fn write<T: Serialize>(&self, path: &Path, value: &T) -> Result<()> {
-        let text = serde_json::to_string(value).expect("plain data serialises") + "\n";
-        let beside = path.with_extension("new");
-        let about = || format!("cannot write {}", path.display());
-        fs::write(&beside, text).with_context(about)?;
-        fs::rename(&beside, path).with_context(about)
+    /// A line is a failure when it is not a row; the error is about the row.
+    fn parse(line: &str) -> serde_json::Result<Entry> {
+        let failure = |error| serde_json::from_str(line).map(Entry::Failure).map_err(|_| error);
+        serde_json::from_str(line).map(Entry::Row).or_else(failure)
     }
+}
+
+fn has_key(line: &str, key: &str) -> bool {
+    serde_json::from_str::<Keyed>(line).is_ok_and(|keyed| keyed.key == key)
+}
+
+/// `text` with the line of `key` replaced; other lines stay as they are.
+fn with_line(text: &str, key: &str, line: &str) -> String {
+    let lines = text.split_inclusive('\n');
+    lines.map(|old| if has_key(old, key) { line } else { old }).collect()
+}
+
+fn to_line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data serialises") + "\n"
+}
+
+fn read(path: &Path) -> Result<String> {
+    // A cut-off line may end within a character.
+    match fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Appends a line with one write; a line that an earlier call did not finish is removed first.
+fn append(path: &Path, line: &str) -> Result<()> {
+    let about = || format!("cannot write {}", path.display());
+    let text = read(path)?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        return replace(path, &(finished(&text) + line));
+    }
+    let mut file = OpenOptions::new().create(true).append(true).open(path).with_context(about)?;
+    file.write_all(line.as_bytes()).with_context(about)
+}
+
+/// `text`, whose last line has no end, without that line; or with its end if only that is missing.
+fn finished(text: &str) -> String {
+    let (whole, last) = text.split_at(text.rfind('\n').map_or(0, |at| at + 1));
+    match Entry::parse(last) {
+        Ok(_) => format!("{text}\n"),
+        Err(_) => whole.to_owned(),
+    }
+}
+
+/// Writes a file beside its path and renames it.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let beside = path.with_extension("new");
+    let about = || format!("cannot write {}", path.display());
+    fs::write(&beside, text).with_context(about)?;
+    fs::rename(&beside, path).with_context(about)
 }
