@@ -14,7 +14,7 @@ pub fn runtime(goals: &[String]) -> Result<()> {
     exec::run(&mut runtime_make(goals)?)
 }
 
-/// The command [`runtime`] runs, for those who want its output elsewhere.
+/// The command that [`runtime`] runs, for callers that redirect its output.
 pub fn runtime_make(goals: &[String]) -> Result<Command> {
     let mut make = make("runtime");
     make.arg(format!("MIMALLOC={}", metadata::mimalloc_sources()?.display()));
@@ -58,8 +58,8 @@ pub fn tiercel() -> Result<PathBuf> {
     Ok(exec::target().join("release/tiercel"))
 }
 
-/// Whether what the bpf sampler is built with is here: clang for the BPF program, the headers of
-/// libelf and zlib for libbpf. Without, the binary has the other samplers.
+/// Whether the bpf sampler can be built: clang for the BPF program, the headers of libelf and zlib
+/// for libbpf. Otherwise the binary has the other samplers.
 fn can_build_bpf() -> bool {
     let mut compile = exec::command("clang");
     let libraries = ["-include", "libelf.h", "-include", "zlib.h"];

@@ -1,9 +1,9 @@
 //! `./x demo`: Tiercel on a real program, start to end. In: nothing. Out: which of liblinear's
 //! objects deserve fast memory, by function and line. Knows nothing of how Tiercel finds out: it
-//! prints what `tiercel run` says.
+//! prints the output of `tiercel run`.
 //!
 //! liblinear is the distribution's: its source package, compiled here with -g because packaged
-//! binaries carry no line numbers, or, where source packages cannot be had, its packaged binary.
+//! binaries carry no line numbers, or, where there are no source packages, its packaged binary.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub fn main() -> Result<()> {
     let data = folder.join("data");
     if !data.exists() {
         say(&format!("writing {EXAMPLES} examples to {}", data.display()));
-        // Under another name first: an interrupted demo must not leave half a file behind.
+        // Written under another name first: an interrupted demo must not leave half a file behind.
         std::fs::write(data.with_extension("part"), examples(EXAMPLES))?;
         std::fs::rename(data.with_extension("part"), &data)?;
     }
@@ -90,7 +90,7 @@ fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
         std::fs::create_dir_all(apt.join(part))?;
     }
     source_lists(&apt)?;
-    // An error here may concern a mirror we need nothing of; the next command tells.
+    // An error may concern a mirror that is not needed; then the next command succeeds.
     let update = apt_get(&apt).args(["update"]).output().context("apt-get")?;
     let fetched = apt_get(&apt).args(["source", "--tar-only", package]).output()?;
     let archive = std::fs::read_dir(&apt)?

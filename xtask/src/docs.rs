@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: documents that are generated. In: what the command says of itself. Out:
+//! `cargo xtask docs`: documents that are generated. In: the command's help texts. Out:
 //! docs/commands.md, or an error when the committed one is stale. Knows nothing of the verbs.
 
 use anyhow::{Result, bail};

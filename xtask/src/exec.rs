@@ -1,5 +1,5 @@
-//! Runs programs. In: a `Command`. Out: whether it did what it should, what it printed, how long it
-//! took; a message that names the command when it did not. Knows nothing of what is run.
+//! Runs programs. In: a `Command`. Out: whether it succeeded, what it printed; a message that
+//! names the command when it failed. Knows nothing of what is run.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +14,7 @@ use crate::watch;
 /// The repository's top folder.
 pub fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().expect("xtask lies in the repository").to_path_buf()
+    xtask.parent().expect("xtask is in the repository").to_path_buf()
 }
 
 /// Where built and fetched things go: `target` or `CARGO_TARGET_DIR`.

@@ -22,7 +22,7 @@ const HANG_LIMITS: [Duration; 2] = [Duration::from_secs(12), Duration::from_secs
 /// How long a guest that crashes on purpose is given; it ends by itself, and within seconds.
 const CRASH_LIMIT: Duration = Duration::from_secs(300);
 
-/// What two boots of a timed guest must agree about; as a test's name, `--only` knows it too.
+/// The test that two boots of a timed guest give the same figures, as `--only` names it.
 const REPEATABLE: &str = "repeatable";
 const REPEATED: &str = "hotcold objects=32 kib=512 hot=4 accesses=500k && \
                         tiercel run --fast 25% --tick 10ms -- \
@@ -45,13 +45,13 @@ enum Verb {
     Test(TestOptions),
     /// Build everything, then `tiercel lab bench`
     Bench(BenchOptions),
-    /// Measure in timed guests; hold it against the machine's file and published figures
+    /// Measure in timed guests; compare with the machine's file and published figures
     Validate(validate::Options),
 }
 
 #[derive(Args)]
 struct TestOptions {
-    /// Only what is marked short, under two minutes
+    /// Only the tests marked short, under two minutes
     #[arg(long)]
     short: bool,
     /// Only tests whose name contains this
@@ -60,10 +60,10 @@ struct TestOptions {
     /// Only on this machine
     #[arg(long)]
     machine: Option<String>,
-    /// Take the binary and the runtime as they were built last
+    /// Use the binary and the runtime as they were built last
     #[arg(long)]
     built: bool,
-    /// Translate even where KVM works
+    /// Emulate (TCG) even where KVM works
     #[arg(long)]
     tcg: bool,
 }
@@ -139,11 +139,11 @@ fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
         named && (test.short || !options.short)
     });
     let other = options.only.as_ref().is_some_and(|part| REPEATABLE.contains(part.as_str()));
-    ensure!(other || !tests.is_empty(), "no test has that in its name");
+    ensure!(other || !tests.is_empty(), "no test's name contains that");
     Ok(tests)
 }
 
-/// The machines that tests name; those for every machine stand for all of `lab/machines`.
+/// The machines that tests name; [`EVERY`] means all of `lab/machines`.
 fn machines(tests: &[Test]) -> Result<BTreeSet<String>> {
     let mut machines: BTreeSet<String> =
         tests.iter().flat_map(|test| test.machines.iter().cloned()).collect();
@@ -171,7 +171,8 @@ pub fn plugin(built: bool) -> Result<PathBuf> {
     Ok(exec::target().join("release/libtiercel_emulator.so"))
 }
 
-/// Builds what the tests name: the binary, the runtime, C programs beside the tests, workloads.
+/// Builds the programs that tests need: the binary, the runtime, C programs beside the tests,
+/// workloads.
 fn programs(tests: &[Test], built: bool) -> Result<BTreeMap<String, PathBuf>> {
     let names: BTreeSet<&String> = tests.iter().flat_map(|test| &test.programs).collect();
     let mut programs = BTreeMap::new();
@@ -181,7 +182,7 @@ fn programs(tests: &[Test], built: bool) -> Result<BTreeMap<String, PathBuf>> {
     Ok(programs)
 }
 
-/// One of them.
+/// Builds one program.
 pub fn program(name: &str, built: bool) -> Result<PathBuf> {
     let source = exec::root().join(format!("lab/tests/{name}.c"));
     let of_runtime = exec::root().join(format!("runtime/tests/{name}.c"));
@@ -199,7 +200,7 @@ pub fn program(name: &str, built: bool) -> Result<PathBuf> {
         _ if of_runtime.exists() => compile(name, &of_runtime),
         _ => {
             let path = build::workloads()?.join(name);
-            ensure!(path.exists(), "neither lab/tests nor workloads has it");
+            ensure!(path.exists(), "it is neither in lab/tests nor in workloads");
             Ok(path)
         }
     }
@@ -230,7 +231,7 @@ fn compile(name: &str, source: &Path) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The lab itself: it must not take a guest that hangs or crashes for one that succeeded.
+/// Tests the lab itself: it must not take a guest that hangs or crashes for one that succeeded.
 fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
     let topology = Topology::of(&find("spr-cxl")?, Size::default())?;
     let mut check = |what: &str, failure| {
@@ -252,7 +253,7 @@ fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that must fail with an error that has all `signs`; what is wrong, if anything.
+/// Runs a command that must fail with an error that contains all `signs`. Returns what went wrong.
 fn misbehave(
     guest: &Guest,
     topology: &Topology,
@@ -272,7 +273,7 @@ fn misbehave(
     };
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
     match guest.run(request, streams) {
-        Ok(outcome) => Some(format!("it counted as a success: {outcome:?}")),
+        Ok(outcome) => Some(format!("it was taken for a success: {outcome:?}")),
         Err(error) => {
             let text = format!("{error:#}");
             (!signs.iter().all(|sign| text.contains(sign))).then_some(text)
@@ -280,8 +281,8 @@ fn misbehave(
     }
 }
 
-/// A timed guest with one virtual CPU counts the same twice, to the last picosecond: programs,
-/// kernel and Tiercel's daemon included.
+/// Two boots of a timed guest with one virtual CPU give the same times, to the picosecond:
+/// programs, kernel and Tiercel's daemon included.
 fn repeatable(guest: &Guest, built: bool, note: &mut dyn FnMut(Case)) -> Result<()> {
     let machine = find("spr-cxl")?;
     let size = Size { cpus: 1, ..Size::default() };

@@ -21,7 +21,7 @@ struct Licences {
     exceptions: Vec<Exception>,
 }
 
-/// What one package may be under besides.
+/// Further licences that one package may have.
 #[derive(Deserialize)]
 struct Exception {
     name: String,

@@ -58,7 +58,7 @@ enum Verb {
     Demo,
     /// Run real programs plainly and hosted, and compare; writes docs/real-programs.md
     RealPrograms(real_programs::Options),
-    /// Run one command and note what it cost
+    /// Run one command and record its cost
     #[command(hide = true)]
     Measure(measure::Options),
     /// Tests in a guest with several memory nodes

@@ -1,8 +1,7 @@
-//! `cargo xtask measure`: runs one command and notes what it cost. In: a command. Out: a line of
+//! `cargo xtask measure`: runs one command and records its cost. In: a command. Out: a line of
 //! JSON in a file, and the command's own exit status. Knows nothing of what it runs.
 //!
-//! The cost is that of all processes waited for below this one, so that the daemon inside
-//! `tiercel run` counts like the program it hosts.
+//! The cost is that of all descendants, so that it includes the daemon inside `tiercel run`.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -17,9 +16,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
 
-/// Added to the number of the signal that ended the command, as shells do.
+/// The exit status is this plus the number of the signal that ended the command, as in shells.
 const SIGNAL_STATUS: i32 = 128;
-/// The status for a command that could not be run, as shells have it.
+/// The exit status for a command that could not be run, as in shells.
 const NOT_RUN_STATUS: i32 = 127;
 
 #[derive(Args)]
@@ -32,14 +31,14 @@ pub struct Options {
     command: Vec<String>,
 }
 
-/// What a command cost.
+/// The cost of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// User and system time of it and of all below it, seconds.
+    /// User and system time of it and its descendants, seconds.
     pub cpu_s: f64,
     /// From its start to its end, seconds.
     pub wall_s: f64,
-    /// Most memory that any one of them had resident, KiB.
+    /// Peak resident memory of the largest of them, KiB.
     pub peak_kib: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What cargo knows of the workspace. In: nothing. Out: packages with their folders, licences and
+//! The workspace as cargo describes it. In: nothing. Out: packages with their folders, licences and
 //! dependencies. Knows nothing of what the answers are used for.
 
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ struct Metadata {
 impl Package {
     /// The package's folder.
     pub fn dir(&self) -> &Path {
-        self.manifest_path.parent().expect("a manifest lies in a folder")
+        self.manifest_path.parent().expect("a manifest is in a folder")
     }
 }
 

@@ -1,6 +1,6 @@
-//! Runs real programs, plainly or hosted. In: a script of workloads/programs and what goes before
-//! the hosted command. Out: what it printed and what its hosted commands cost. Knows nothing of the
-//! programs: the scripts do.
+//! Runs real programs, plainly or hosted. In: a script of workloads/programs and how to host its
+//! command. Out: its output and the cost of its hosted commands. Knows nothing of the programs: the
+//! scripts do.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::{build, exec, measure};
 
 /// CPU time that one script may use. Chosen, not measured: scripts take seconds.
 const CPU_LIMIT: Duration = Duration::from_secs(600);
-/// The status by which a script says that a program it needs is not installed.
+/// The exit status of a script when a program that it needs is not installed.
 const MISSING: i32 = 77;
 
 /// A script that runs a real program.
@@ -26,16 +26,16 @@ pub struct Program {
     script: PathBuf,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     /// What it printed on stdout, with the statuses of the hosted commands in it.
     pub stdout: String,
-    /// What it printed on stderr; that of Tiercel is among it.
+    /// What it printed on stderr, with Tiercel's messages in it.
     pub stderr: String,
     /// How the script ended; 77 when a program is not installed.
     pub status: Option<i32>,
-    /// What the hosted commands cost, added up.
+    /// The total cost of the hosted commands.
     pub cost: measure::Cost,
 }
 
@@ -49,7 +49,7 @@ impl Ran {
 /// How the command is hosted.
 #[derive(Clone, Debug)]
 pub enum Host {
-    /// Not at all.
+    /// It is not hosted.
     Plain,
     /// `tiercel run` with these arguments.
     Tiercel(Vec<&'static str>),
@@ -68,7 +68,7 @@ impl Parts {
         Ok(Parts { tiercel: target.join("release/tiercel") })
     }
 
-    /// The words that go before the hosted command.
+    /// The words of the command line before the hosted command.
     fn words(&self, host: &Host) -> Vec<String> {
         match host {
             Host::Plain => vec!["--".into()],

@@ -1,6 +1,6 @@
-//! `cargo xtask real-programs`: do real programs run unharmed? In: the scripts of
-//! workloads/programs. Out: docs/real-programs.md, and an error when a program's output or status
-//! changed under Tiercel. Knows nothing of why.
+//! `cargo xtask real-programs`: whether real programs run as they do without Tiercel. In: the
+//! scripts of workloads/programs. Out: docs/real-programs.md, and an error when a program's output
+//! or status changed under Tiercel. Knows nothing of why.
 
 use std::fmt::Write as _;
 
@@ -12,18 +12,18 @@ use crate::programs::{self, Host, Parts, Program, Ran};
 
 /// The table it writes.
 const TABLE: &str = "docs/real-programs.md";
-/// Everything on: tracked, sampled, decided about, moved where there is somewhere to move to.
+/// Everything on: tracking, sampling, decisions, and moves where there are several nodes.
 const HOSTED: &[&str] = &["--fast", "25%"];
 
 #[derive(Args)]
 pub struct Options {
-    /// Only the programs whose name contains this; the table is left alone
+    /// Only the programs whose name contains this; the table is not written
     #[arg(long)]
     only: Option<String>,
-    /// What the heap is made of; with `vmem` the table is left alone
+    /// What the heap is made of; with `vmem` the table is not written
     #[arg(long, value_parser = ["kernel", "vmem"], default_value = "kernel")]
     backing: String,
-    /// Fail when the table in docs/ is not what came out, instead of writing it
+    /// Fail when the table in docs/ differs from the result, instead of writing it
     #[arg(long)]
     check: bool,
 }
@@ -51,7 +51,7 @@ pub fn main(options: &Options) -> Result<()> {
     }
     let failed = lines.iter().filter(|line| !(line.same_output && line.same_status)).count();
     if options.only.is_none() && options.backing == "kernel" && missing.is_empty() {
-        keep(&table(&lines), options.check)?;
+        write(&table(&lines), options.check)?;
     }
     let failed = failed + missing.len();
     println!("{} passed, {failed} failed", lines.len() + missing.len() - failed);
@@ -59,7 +59,7 @@ pub fn main(options: &Options) -> Result<()> {
         bail!("not installed, see setup/packages.txt: {}", missing.join(", "));
     }
     if failed > 0 {
-        bail!("{failed} programs do not run as without Tiercel");
+        bail!("{failed} programs run differently under Tiercel");
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn table(lines: &[Line]) -> String {
     text
 }
 
-fn keep(table: &str, check: bool) -> Result<()> {
+fn write(table: &str, check: bool) -> Result<()> {
     let path = exec::root().join(TABLE);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     if known == table {

@@ -1,5 +1,5 @@
 //! `./x test`: every check there is, as a list of steps. In: how long to fuzz. Out: a line a step
-//! while it runs, a table at the end, the closing line `N passed, N failed`, and a log file a step.
+//! while it runs, a table at the end, the last line `N passed, N failed`, and a log file a step.
 //! Knows nothing of what the steps check.
 
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use clap::Args;
 use crate::{bench, build, exec, fuzz};
 
 /// CPU time that one step may use; a runaway one must not hold up the others. Chosen, not measured:
-/// ten times what the longest known piece of work takes, the 11 minutes of [`EXACT`].
+/// ten times the longest known piece of work, the 11 minutes of [`EXACT`].
 const STEP_CPU_LIMIT: Duration = Duration::from_secs(7200);
 /// The step that only runs by its name: HiGHS, which the planner is compared with there, takes 11
 /// CPU minutes to build.
 const EXACT: &str = "exact";
-/// How much of a failed step's output is shown; the rest is in its log.
+/// Lines of a failed step's output that are shown; the rest is in its log.
 const TAIL_LINES: usize = 60;
-/// Each fuzzer's time: in CI, and at a developer's desk.
+/// Each fuzzer's time: in CI, and on a developer's machine.
 const FUZZ_CI_SECONDS: u64 = 60;
-const FUZZ_DESK_SECONDS: u64 = 5;
+const FUZZ_LOCAL_SECONDS: u64 = 5;
 
 #[derive(Args)]
 pub struct Options {
@@ -39,7 +39,7 @@ struct Step {
     command: Command,
 }
 
-/// What became of a step.
+/// The result of a step.
 struct Outcome {
     name: String,
     took: Duration,
@@ -47,7 +47,7 @@ struct Outcome {
     error: Option<anyhow::Error>,
 }
 
-/// Tests of one step by result. A step that counts none is one test itself.
+/// Numbers of tests of one step. A step that reports none is one test itself.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Counts {
     passed: u64,
@@ -64,7 +64,7 @@ pub fn main(options: &Options) -> Result<()> {
         steps.retain(|step| step.name.contains(part.as_str()));
     }
     if steps.is_empty() {
-        bail!("no step has that in its name");
+        bail!("no step's name contains that");
     }
     let start = Instant::now();
     let outcomes: Vec<Outcome> = steps.into_iter().map(run).collect();
@@ -78,7 +78,7 @@ pub fn main(options: &Options) -> Result<()> {
 
 fn steps(options: &Options) -> Result<Vec<Step>> {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value != "false");
-    let fuzz_seconds = if in_ci { FUZZ_CI_SECONDS } else { FUZZ_DESK_SECONDS };
+    let fuzz_seconds = if in_ci { FUZZ_CI_SECONDS } else { FUZZ_LOCAL_SECONDS };
     let fuzz_seconds = options.fuzz_seconds.unwrap_or(fuzz_seconds);
     let mut steps = vec![
         step("format", cargo(&["fmt", "--all", "--check"])),
@@ -93,7 +93,7 @@ fn steps(options: &Options) -> Result<Vec<Step>> {
         // Among its tests: the stress of the tracking half under ASan, UBSan and TSan.
         step("runtime test", build::runtime_make(&["test".into()])?),
     ];
-    // All in one step, so that what each fuzzer takes afterwards is its own time.
+    // All in one step, so that the time of each step that follows is the fuzzer's own.
     steps.push(step("fuzz build", xtask(&["fuzz", "--build"])?));
     for name in fuzz::names()? {
         let command = xtask(&["fuzz", &name, "--seconds", &fuzz_seconds.to_string()])?;
@@ -132,15 +132,15 @@ fn run(mut step: Step) -> Outcome {
     let start = Instant::now();
     let error = exec::run_logged(&mut step.command, &log, STEP_CPU_LIMIT).err();
     let took = start.elapsed();
-    let said = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
+    let output = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
     if let Some(error) = &error {
-        for line in said.lines().filter(|line| line.ends_with("FAILED")) {
+        for line in output.lines().filter(|line| line.ends_with("FAILED")) {
             eprintln!("{line}");
         }
-        eprintln!("{}", tail(&said));
-        eprintln!("!!! {} failed: {error:#} (all of it: {})", step.name, log.display());
+        eprintln!("{}", tail(&output));
+        eprintln!("!!! {} failed: {error:#} (full log: {})", step.name, log.display());
     }
-    let counts = counts(&said, error.is_none());
+    let counts = counts(&output, error.is_none());
     Outcome { name: step.name, took, counts, error }
 }
 
@@ -153,11 +153,11 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
-/// Adds up what a step says of its tests: cargo's `test result: ok. N passed; M failed`, or a line
-/// `N passed, M failed`. The exit status has the last word.
-fn counts(said: &str, succeeded: bool) -> Counts {
+/// Adds up the test counts that a step prints: cargo's `test result: ok. N passed; M failed`, or a
+/// line `N passed, M failed`. A failed step has at least one failure, whatever it prints.
+fn counts(output: &str, succeeded: bool) -> Counts {
     let mut sum = Counts::default();
-    for line in said.lines() {
+    for line in output.lines() {
         if let Some(one) = counts_of_line(line) {
             sum.passed += one.passed;
             sum.failed += one.failed;
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steps_say_is_counted() {
+    fn test_counts_of_steps_are_added_up() {
         let cargo = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
                      test result: FAILED. 1 passed; 2 failed; 0 ignored\n";
         assert_eq!(counts(cargo, false), Counts { passed: 4, failed: 2 });

@@ -53,14 +53,14 @@ const PEERS: &[(&str, &str, &str)] = &[
 ];
 const OURS: &str = "ours";
 
-/// What one run of a pattern cost.
+/// The cost of one run of a pattern.
 #[derive(Clone, Copy)]
 struct Cost {
     cpu_ms: f64,
     peak_mib: f64,
 }
 
-/// By pattern and allocator, one cost a round.
+/// By pattern and allocator, one cost per round.
 type Costs = BTreeMap<(&'static str, &'static str), Vec<Cost>>;
 
 /// Measures and returns the rows of the bench.

@@ -1,7 +1,7 @@
-//! `./x bench instructions`, `plan-overhead` and `vmem-instructions`: what noise cannot touch of
-//! Tiercel's cost, counted in a guest. In: real programs, each hosted in several ways on one
-//! virtual CPU. Out: rows, instructions of user and kernel, the daemon's among them, over the plain
-//! program's. Knows nothing of caches: what a way costs there, only the measured rows show.
+//! `./x bench instructions`, `plan-overhead` and `vmem-instructions`: overhead in instructions,
+//! counted in a guest, where no noise changes them. In: real programs, each hosted in several ways
+//! on one virtual CPU. Out: rows: instructions of user, kernel and daemon over those of the plain
+//! program. Knows nothing of caches: their cost shows in measured times alone.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,9 +22,9 @@ struct Counted {
     name: &'static str,
     /// Commands, looked up in PATH or by `gcc -print-prog-name`.
     commands: &'static [&'static str],
-    /// How much of it: some billion instructions.
+    /// How much of it is run: some billion instructions.
     size: u32,
-    /// A shell command that prints a folder the program opens files in.
+    /// A shell command that prints a folder whose files the program opens.
     folder: Option<&'static str>,
 }
 
@@ -49,17 +49,17 @@ const PROGRAMS: &[Counted] = &[
         size: 1,
         folder: Some("/usr/bin/python3 -c 'import os; print(os.path.dirname(os.__file__))'"),
     },
-    // Floating point takes the guest ten times as long as anything else.
+    // The guest emulates floating point ten times as slowly as anything else.
     Counted { name: "liblinear", commands: &["liblinear-train"], size: 2, folder: None },
 ];
 
-/// A program that does nothing: what is left is starting and ending.
+/// A program that does nothing, which leaves the cost of start and end.
 const START: Counted = Counted { name: "start", commands: &["sleep"], size: 1, folder: None };
 
-/// A way of hosting, by name, and its words.
+/// A way of hosting: its name and its command line.
 type Way = (&'static str, &'static str);
 
-/// The first is the plain one.
+/// Ways of hosting; the first is the plain one.
 const WAYS: &[Way] = &[
     PLAIN,
     TRACKED,
@@ -70,15 +70,16 @@ const PLAIN: Way = ("plain", "");
 const TRACKED: Way = (TRACKING, "tiercel run --quiet --fast all --sampler none --");
 const TRACKING: &str = "tracking";
 
-/// The heap as vregions, which nobody moves.
+/// The heap as vregions, which are never moved.
 const VMEM_WAYS: &[Way] =
     &[PLAIN, TRACKED, ("vmem", "tiercel run --quiet --fast all --sampler none --backing vmem --")];
-/// Those whose CPU time `./x bench vmem-apps` cannot tell from 1, and one that it can.
+/// Two whose CPU time ratio in `./x bench vmem-apps` is 1 within its noise, and one where it is
+/// not.
 const VMEM_PROGRAMS: &[&str] = &["sqlite3", "gcc", "python"];
-/// By a plan that changes nothing: what looking for each birth's place costs shows over tracking.
+/// With a plan that changes nothing: the cost of each birth's look-up, compared with tracking.
 const PLANNED: &str = "planned";
 
-/// Sites of that plan: some dozens are what programs of H2M have.
+/// Sites of that plan. H2M's programs have some dozens.
 const SITES: usize = 100;
 /// A large plan that changes nothing.
 const PLAN_WAYS: &[Way] = &[
@@ -87,16 +88,16 @@ const PLAN_WAYS: &[Way] = &[
     (PLANNED, "tiercel run --quiet --fast all --sampler none --plan /root/large.plan --"),
 ];
 
-/// What is built here and goes along.
+/// Programs that are built here and copied into the guest.
 const OURS: [&str; 3] = ["tiercel", "libtiercel.so", "marked"];
 
-/// The probe is what machines without counters use, and the dearest.
+/// A machine without counters: the probe, the most expensive sampler, is used.
 const MACHINE: &str = "spr-cxl";
 const SIZE: Size = Size { memory_bytes: 3 << 30, cpus: 1 };
 /// A guest takes one to five minutes a program on a quiet machine.
 const LIMIT: Duration = Duration::from_secs(2400);
 
-/// What the plugin counted, as far as it matters here.
+/// The part of the plugin's statistics that is used here.
 #[derive(Deserialize)]
 struct Stats {
     regions: Vec<Region>,
@@ -142,9 +143,9 @@ pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// `./x bench plan-overhead`: interception, stack and look-up under a large plan. What starting and
-/// ending `tiercel run` takes is counted of a program that does nothing, and told apart: it is
-/// the same for a program of a second and of a day.
+/// `./x bench plan-overhead`: interception, stack walk and look-up under a large plan. The cost of
+/// starting and ending `tiercel run` is counted with a program that does nothing and subtracted,
+/// because it does not depend on how long a program runs.
 pub fn planned_rows() -> Result<Vec<Row>> {
     let programs = [&START].into_iter().chain(PROGRAMS);
     let mut counted = counted(false, programs, PLAN_WAYS)?.into_iter();
@@ -161,10 +162,10 @@ pub fn planned_rows() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// How rows of [`beyond_start`] end.
+/// The suffix of the second row of [`beyond_start`].
 const BEYOND_START: &str = ", planned, start apart, instructions";
 
-/// What starting and ending takes, which nothing is expected of.
+/// Rows of the cost of starting and ending, which has no limit.
 fn starts(counts: &[u64]) -> Vec<Row> {
     let millions = |count: u64| count.saturating_sub(counts[0]) as f64 / 1e6;
     let row = |((way, _), count): (&Way, &u64)| {
@@ -173,7 +174,7 @@ fn starts(counts: &[u64]) -> Vec<Row> {
     PLAN_WAYS.iter().zip(counts).skip(1).map(row).collect()
 }
 
-/// A program under the plan, whole and without what starting and ending its commands takes.
+/// A program under the plan, with and without the cost of starting and ending its commands.
 fn beyond_start(name: &str, start: &[u64], counts: &Counts) -> Vec<Row> {
     let billions = |count: u64| count as f64 / 1e9;
     let last = PLAN_WAYS.len() - 1;
@@ -194,10 +195,10 @@ struct Counts {
     commands: u64,
 }
 
-/// A program; `None`: it could not be counted, which is said.
+/// A program and its counts; `None` when counting failed, which was reported.
 type Program = (&'static str, Option<Counts>);
 
-/// Each program.
+/// Counts each program.
 fn counted(
     quick: bool,
     programs: impl Iterator<Item = &'static Counted>,
@@ -211,7 +212,7 @@ fn counted(
     let ours = ours.into_iter().collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
     for program in programs {
-        // What the others say is not lost by one.
+        // One failure does not lose the counts of the others.
         let counts = count(&guest, &plugin, &ours, program, ways);
         match &counts {
             Ok(Counts { ways, .. }) => eprintln!("counted: {}: {ways:?}", program.name),
@@ -222,12 +223,12 @@ fn counted(
     Ok(all)
 }
 
-/// It misses any limit.
+/// A row that misses its limit, for a program that could not be counted.
 fn not_counted(name: &str) -> Row {
     Row::alone(format!("{name}, not counted"), 1.0, Some(0.0), "failure")
 }
 
-/// Rows of all ways but the plain one.
+/// A row for each way but the plain one.
 fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<Row> {
     let billions = |count: u64| count as f64 / 1e9;
     let row = |((way, _), count): (&Way, &u64)| {
@@ -237,23 +238,23 @@ fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<Row> {
     ways.iter().zip(counts).skip(1).map(row).collect()
 }
 
-/// A mean of each way but the plain one.
+/// A mean for each way but the plain one.
 fn means(ways: &[Way], rows: &[Row]) -> Vec<Row> {
     let mean = |(way, _): &Way| mean_of(rows, &format!(", {way}, instructions"), &LIMITS);
     ways.iter().skip(1).filter_map(mean).collect()
 }
 
-/// The mean of the rows whose names end so, if there are any.
+/// The mean of the rows whose names end in `suffix`, if there are any.
 fn mean_of(rows: &[Row], suffix: &str, limits: &Limits) -> Option<Row> {
     let of_all = rows.iter().filter(|row| row.name.ends_with(suffix));
     let ratios: Vec<f64> = of_all.filter_map(|row| row.ratio).collect();
     (!ratios.is_empty()).then(|| limits.mean(&format!("mean{suffix}"), &ratios))
 }
 
-/// How rows of [`look_ups`] end.
+/// The suffix of the row of [`look_ups`].
 const LOOK_UPS: &str = ", planned over tracking, instructions";
 
-/// The planned way over the one that tracks only.
+/// The planned way compared with the one that only tracks.
 fn look_ups(name: &str, counts: &[u64]) -> Row {
     let of = |way: &str| {
         let all = WAYS.iter().zip(counts);
@@ -300,8 +301,9 @@ fn by_way(stats: &Stats, ways: usize) -> Result<Counts> {
     Ok(Counts { ways: regions.chunks(each).map(sum).collect(), commands: each as u64 })
 }
 
-/// Runs every way; the hosted commands are marked, so that making their input does not count.
-/// Details end at once: instructions are counted all the same, and ten times faster.
+/// Runs the program in every way. Only the hosted commands are inside marks, so that generating
+/// their input does not count. Detailed timing ends at once, which is ten times faster and counts
+/// the same instructions.
 fn script(counted: &Counted, ways: &[Way]) -> String {
     let Counted { name, size, .. } = counted;
     let run = if *name == START.name {
@@ -330,7 +332,7 @@ fn payload(ours: &[(&str, PathBuf)], counted: &Counted) -> Result<Payload> {
         payload.program(path, &format!("/root/bin/{name}"))?;
     }
     for name in counted.commands.iter().chain(&["bash"]) {
-        // Where it is here: the compiler looks for its parts from its own place.
+        // At the same path as on the host: the compiler finds its parts relative to its own path.
         let path = found(name)?;
         payload.program(&path, &path.display().to_string())?;
     }
@@ -362,14 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_held_against_tracking() {
+    fn a_plan_is_compared_with_tracking() {
         let row = look_ups("x", &[1_000, 2_000, 9_000, 2_010]);
         assert!((row.ratio.expect("a ratio") - 1.005).abs() < 1e-9 && row.holds, "{row:?}");
         assert!(!look_ups("x", &[1_000, 2_000, 9_000, 2_020]).holds);
     }
 
     #[test]
-    fn each_way_is_held_against_the_plain_one() {
+    fn each_way_is_compared_with_the_plain_one() {
         let mut rows = over_plain("x", VMEM_WAYS, &[1_000_000_000, 1_010_000_000, 1_030_000_000]);
         rows.extend(over_plain("y", VMEM_WAYS, &[1_000_000_000, 1_000_000_000, 1_000_000_000]));
         rows.extend(means(VMEM_WAYS, &rows));
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starting_takes_is_told_apart() {
+    fn the_cost_of_starting_is_subtracted() {
         let start = [1_000_000, 5_000_000, 21_000_000];
         let ways = vec![1_000_000_000, 1_010_000_000, 1_042_000_000];
         let rows = beyond_start("x", &start, &Counts { ways, commands: 2 });

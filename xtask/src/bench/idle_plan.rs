@@ -1,10 +1,10 @@
 //! A plan that changes nothing. In: how many sites. Out: the plan's text. Knows nothing of what is
 //! measured with it.
 
-/// Sites of a plan that no program ever comes by.
+/// Sites of a large plan; no program allocates at any of them.
 pub const PLANNED_SITES: usize = 10_000;
 
-/// As `tiercel plan` writes them, for sites of no program.
+/// A plan as `tiercel plan` writes it, for sites that no program has.
 pub fn idle_plan(sites: usize) -> String {
     let site = |index: usize| {
         let place = serde_json::json!({ "node": 0, "gain_ns": 0.0, "confidence": 0.0 });

@@ -1,9 +1,9 @@
-//! What hosting may cost over the plain program. In: costs of both. Out: rows that hold or not.
-//! Knows nothing of how costs are measured.
+//! Limits of overhead over the plain program. In: costs of both. Out: rows that hold or miss their
+//! limit. Knows nothing of how costs are measured.
 
 use super::row::{self, Row};
 
-/// What ratios to plain may be: their mean, and each.
+/// Limits of cost ratios to plain: of their mean, and of each.
 pub struct Limits {
     pub mean: f64,
     pub worst: f64,
@@ -13,7 +13,7 @@ pub struct Limits {
 pub const LIMITS: Limits = Limits { mean: 1.01, worst: 1.02 };
 /// H2M III-B reports under 1% for interception and look-up; design 4 wants under 0.5% on each.
 pub const PLANNED_LIMITS: Limits = Limits { mean: 1.005, worst: 1.005 };
-/// Costs of one way and of plain (or of another peer), a round each.
+/// Costs of one way and of plain (or of another peer), round by round.
 #[derive(Default)]
 pub struct Series {
     plain: Vec<f64>,
@@ -26,29 +26,29 @@ impl Series {
         self.ours.push(ours);
     }
 
-    /// The least of ours over the least of plain.
+    /// The minimum of ours over the minimum of plain.
     pub fn ratio(&self) -> f64 {
-        least(self.ours.iter()) / least(self.plain.iter())
+        minimum(self.ours.iter()) / minimum(self.plain.iter())
     }
 
-    /// How far apart the odd and the even rounds are in what they say; 1 with one round.
+    /// The difference between the ratios of even and odd rounds; 1 with a single round.
     fn spread(&self) -> f64 {
         let half = |from: usize| {
-            let of = |values: &Vec<f64>| least(values.iter().skip(from).step_by(2));
+            let of = |values: &Vec<f64>| minimum(values.iter().skip(from).step_by(2));
             of(&self.ours) / of(&self.plain)
         };
         if self.ours.len() < 2 { 1.0 } else { (half(0) - half(1)).abs() }
     }
 }
 
-fn least<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
+fn minimum<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
     values.copied().fold(f64::INFINITY, f64::min)
 }
 
 impl Limits {
-    /// A row of the least of each.
+    /// A row of both minima.
     pub fn of_series(&self, name: String, series: &Series, unit: &str) -> Row {
-        let (ours, plain) = (least(series.ours.iter()), least(series.plain.iter()));
+        let (ours, plain) = (minimum(series.ours.iter()), minimum(series.plain.iter()));
         self.over_plain(name, ours, plain, Some(series.spread()), unit)
     }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_decides_and_halves_tell_how_sure_it_is() {
+    fn the_minimum_decides_and_halves_show_the_spread() {
         let mut series = Series::default();
         for (plain, ours) in [(2.0, 9.0), (8.0, 2.2), (2.0, 2.0), (2.0, 9.0)] {
             series.push(plain, ours);

@@ -1,4 +1,4 @@
-//! The benches' one contract. In: rows as JSON lines from bench programs. Out: a table, the same
+//! The contract of all benches. In: rows as JSON lines from bench programs. Out: a table, the same
 //! lines again (`--json`), or a list of the rows that miss their limit (`--check`). Knows nothing
 //! of what is measured.
 
@@ -71,8 +71,8 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("sampler", &[Program::Examples("sampler")]),
 ];
 
-/// Those `./x test` runs shortly, to see that they run: their figures are not judged there, where
-/// other work shares the machine.
+/// Those that `./x test` runs briefly, to see that they work. Their figures are not judged there,
+/// where other work shares the machine.
 pub const SMOKE: &[&str] = &["ledger", "mover"];
 
 fn names() -> Vec<&'static str> {
@@ -139,7 +139,7 @@ fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<R
         bail!("{} ended with {status}", exec::shown(command));
     }
     parse(&std::fs::read_to_string(log.path())?)
-        .with_context(|| format!("what {} printed", exec::shown(command)))
+        .with_context(|| format!("output of {}", exec::shown(command)))
 }
 
 /// Reads rows, one JSON object a line; other lines are refused, so that nothing is lost silently.

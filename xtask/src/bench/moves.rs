@@ -1,9 +1,9 @@
 //! `./x bench vmem-moves`: migrations of vregions beside the kernel's own, in a timed guest (VMem
-//! figure 4). In: whether to be quick. Out: rows, elapsed time for 4 KiB over the kernel's of the
-//! same boot, and what a thread saw that kept touching the memory; a full run writes them below
-//! `lab/results/vmem` too. Knows nothing of how anything moves.
+//! figure 4). In: whether to be quick. Out: rows: elapsed time for 4 KiB over the kernel's of the
+//! same boot, and the waits of a thread that touches the memory meanwhile; a full run also writes
+//! them below `lab/results/vmem`. Knows nothing of how anything moves.
 //!
-//! One virtual CPU moves, the other one touches: nobody waits for a CPU but for memory.
+//! One virtual CPU moves, the other one touches: threads wait for memory, not for a CPU.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,15 +20,15 @@ use super::vmem::{Figures, figures, value};
 use crate::lab::{plugin, program};
 use crate::{build, exec};
 
-/// VMem's: two sockets of DDR5; the region moves from one's memory to the other's.
+/// VMem's machine: two sockets of DDR5. The region moves from one socket's memory to the other's.
 const MACHINE: &str = "spr-vmem";
 const SIZE: Size = Size { memory_bytes: 3 << 30, cpus: 2 };
-/// Bytes of the region, MiB, of a full run and of a quick one. VMem has 4 GiB.
+/// Size of the region in MiB, of a full run and of a quick one. VMem has 4 GiB.
 const MIB: [u64; 2] = [32, 8];
 /// A full run takes some minutes on two quiet cores.
 const LIMIT: Duration = Duration::from_secs(2400);
 
-/// Sizes of vpages, and who moves the kernel's memory with OS pages of that size.
+/// Sizes of vpages, and the kernel's ways of moving OS pages of the same size.
 const SIZES: [Pages; 2] = [
     Pages { name: "4 KiB", ours: "vmem4k", kernel: ["mbind", "pages"], switch_limit: 1.0 / 1.5 },
     Pages {
@@ -42,13 +42,13 @@ const SIZES: [Pages; 2] = [
 struct Pages {
     name: &'static str,
     ours: &'static str,
-    /// The first is what the others are held against, VMem's "Linux migrate".
+    /// The first is the peer, VMem's "Linux migrate".
     kernel: [&'static str; 2],
     /// Of a switch's time over the kernel's migration (VMem 6.1).
     switch_limit: f64,
 }
 
-/// What of ours is timed.
+/// Our operations that are timed.
 const WAYS: [(&str, &str); 4] = [
     ("whole", "copy and switch"),
     ("back", "back to a shadow"),
@@ -57,7 +57,7 @@ const WAYS: [(&str, &str); 4] = [
 ];
 const TOUCHES: [(&str, &str); 2] = [("0", "read"), ("1", "written")];
 
-/// The longest that anybody should wait, us, however much moves: what one wait in a GiB may be.
+/// The longest acceptable wait of a thread, us, however much is moved: one wait of 1 ms in a GiB.
 const STALL_LIMIT_US: f64 = 1000.0;
 
 /// By kind and whether it is written meanwhile.
@@ -70,13 +70,13 @@ struct Line {
     ns: f64,
     kernel_ns: f64,
     limit: Option<f64>,
-    /// Longest waits of who touches: of any kind; by the kernel's account for its CPU, and for
-    /// memory.
+    /// Longest waits of the thread that touches: any; by the kernel's statistics, for its CPU and
+    /// for memory.
     stall_us: f64,
     for_cpu_us: f64,
     for_memory_us: f64,
     stall_limit_us: Option<f64>,
-    /// Touches in a microsecond over those while nothing moves.
+    /// Touches per microsecond, relative to those while nothing moves.
     speed: f64,
 }
 
@@ -123,7 +123,7 @@ fn measure(mib: u64) -> Result<Seen> {
     parse(&String::from_utf8_lossy(&stdout))
 }
 
-/// Pools hold a region, its twin and a segment that is kept ready.
+/// Pools hold a region, its twin and a segment in reserve.
 fn script(mib: u64) -> String {
     let mut text = "set -e\nexport PATH=$PATH:/root/bin\n\
                     echo 0 > /proc/sys/kernel/numa_balancing\n\
@@ -166,7 +166,7 @@ fn parse(text: &str) -> Result<Seen> {
 fn lines_of(seen: &Seen, pages: &Pages, (writes, touched): (&str, &str)) -> Result<Vec<Line>> {
     let of = |kind: &str| {
         let found = seen.get(&(kind.to_owned(), writes.to_owned()));
-        found.with_context(|| format!("the guest said nothing of {kind}, {touched}"))
+        found.with_context(|| format!("the guest did not report {kind}, {touched}"))
     };
     let peer = of(pages.kernel[0])?;
     let kernel_ns = value(peer, "whole_elapsed")?;
@@ -206,7 +206,7 @@ fn rows_of(line: &Line) -> [Row; 5] {
         wait("wait for memory", line.for_memory_us, line.stall_limit_us),
         wait("wait for its CPU", line.for_cpu_us, None),
         wait("wait", line.stall_us, None),
-        Row::alone(format!("{what}: speed of who touches it"), line.speed, None, "of alone"),
+        Row::alone(format!("{what}: speed of the toucher"), line.speed, None, "of alone"),
     ]
 }
 
@@ -249,8 +249,8 @@ fn page(lines: &[Line]) -> String {
         "# Migrations of vregions beside the kernel's\n\nWritten by `./x bench vmem-moves` \
          (docs/evaluation.md): {mib} MiB from node 0 to node 1 of\na timed `{MACHINE}`, each line \
          measured once. One virtual CPU moves, the other one touches one\nword of an OS page after \
-         the other; its speed is over that while nothing moves. What it waited for is by the\nkernel's \
-         account: the daemon and the kernel's own threads have its CPU at times.\n`moves.jsonl` has \
+         the other; its speed is over that while nothing moves. Its waits are by the\nkernel's \
+         statistics: the daemon and the kernel's threads use its CPU at times.\n`moves.jsonl` has \
          the rows.\n\n{}",
         table.markdown()
     )
@@ -260,8 +260,8 @@ fn page(lines: &[Line]) -> String {
 mod tests {
     use super::*;
 
-    /// What the bench says of one kind.
-    fn said(kind: &str, ns: f64) -> String {
+    /// What the bench prints for one kind.
+    fn printed(kind: &str, ns: f64) -> String {
         let mut text = format!("about {kind} 0\nalone_touches 10\n");
         for (i, (way, _)) in WAYS.iter().enumerate() {
             let ns = ns * (i + 1) as f64;
@@ -272,9 +272,9 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_held_against_the_kernels_of_that_size() {
+    fn ours_is_compared_with_the_kernels_moves_of_that_size() {
         let kinds = [("mbind", 1000.0), ("pages", 2000.0), ("vmem4k", 500.0)];
-        let text: String = kinds.iter().map(|(kind, ns)| said(kind, *ns)).collect();
+        let text: String = kinds.iter().map(|(kind, ns)| printed(kind, *ns)).collect();
         let seen = parse(&text).expect("valid");
         let lines = lines_of(&seen, &SIZES[0], TOUCHES[0]).expect("all there");
         assert_eq!(lines.len(), 2 + WAYS.len());
@@ -282,6 +282,6 @@ mod tests {
         assert_eq!((time.ours, time.peer, time.ratio), (2000.0, Some(1000.0), Some(2.0)));
         assert!(!time.holds && stall.holds && speed.ours == 0.8, "{time:?} {stall:?} {speed:?}");
         assert!(lines_of(&seen, &SIZES[1], TOUCHES[0]).is_err(), "huge OS pages were not moved");
-        assert!(lines_of(&seen, &SIZES[0], TOUCHES[1]).is_err(), "nobody wrote");
+        assert!(lines_of(&seen, &SIZES[0], TOUCHES[1]).is_err(), "not written meanwhile");
     }
 }

@@ -1,10 +1,11 @@
-//! `./x bench overhead` and `plan-overhead`: what Tiercel costs a program that gains nothing. In:
+//! `./x bench overhead` and `plan-overhead`: Tiercel's cost for a program that gains nothing. In:
 //! real programs, each hosted in several ways. Out: rows, user and system time of all processes
 //! (the daemon among them) and wall time over the plain program's, run in turns. Knows nothing of
-//! what the time went into; `./x bench instructions` counts what noise cannot touch.
+//! what the time went into; `./x bench instructions` counts instructions, which noise does not
+//! change.
 //!
-//! What else runs on a machine only ever adds to a program's time. So the least of many short runs
-//! is what the program costs; medians of the same runs move by ten per cent on a shared machine.
+//! Other load on a machine only adds to a program's time. So the minimum of many short runs is the
+//! program's cost; medians of the same runs vary by ten per cent on a shared machine.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -26,12 +27,12 @@ const ROUNDS: usize = 12;
 const QUICK: Duration = Duration::from_secs(8);
 
 const PROGRAMS: &[&str] = &["python", "gcc", "sqlite3", "liblinear", "zstd", "numpy", "redis"];
-/// CPU time of a plain run that a full run's programs are made large enough for: starting and
-/// ending a `tiercel run` takes milliseconds, as jobs of some seconds at least are worth.
+/// CPU time of a plain run: a full run enlarges its programs to reach it. Starting and ending
+/// `tiercel run` takes milliseconds, which only jobs of seconds and more amortise.
 const RUN_S: f64 = 2.0;
-/// Largest size: inputs are made by scripts, before each run.
+/// Largest size: scripts generate the inputs before each run.
 const SIZE_MAX: u32 = 40;
-/// Those of a quick run, at size 1.
+/// How many of them a quick run has, at size 1.
 const QUICK_PROGRAMS: usize = 5;
 
 /// A way of hosting.
@@ -47,8 +48,7 @@ const WAYS: &[Way] = &[
     Way { name: "everything", host: || tiercel(&[]), quick: true },
 ];
 
-/// A plan that changes nothing, and says so for ten thousand sites; and plain once more, which
-/// shows what is noise.
+/// A plan of ten thousand sites that changes nothing; and plain once more, which shows the noise.
 const PLANNED: &[Way] = &[
     Way { name: "planned", host: planned, quick: true },
     Way { name: "plain again", host: || Host::Plain, quick: false },
@@ -64,21 +64,21 @@ fn idle_plan_path() -> &'static str {
     PATH.get_or_init(|| exec::target().join("idle.plan").display().to_string())
 }
 
-/// With all of fast memory to be had there is nothing to gain.
+/// With a budget of all fast memory there is nothing to gain.
 fn tiercel(more: &[&'static str]) -> Host {
     Host::Tiercel([&["--quiet", "--fast", "all"], more].concat())
 }
 
-/// By program, way, and what of the cost.
+/// By program, way, and kind of cost.
 type Table = BTreeMap<(String, &'static str, &'static str), Series>;
 
 pub fn rows(quick: bool) -> Result<Vec<Row>> {
     rows_of(WAYS, &LIMITS, quick)
 }
 
-/// `./x bench plan-overhead`: interception, stack and look-up under a plan that changes nothing.
-/// Instructions are judged. Times are reported: on shared machines plain differs from plain by ten
-/// times what is asked for.
+/// `./x bench plan-overhead`: interception, stack walk and look-up under a plan that changes
+/// nothing. Instructions have limits, times are reported only: on shared machines two plain runs
+/// differ by ten times the limit.
 pub fn planned_rows(quick: bool) -> Result<Vec<Row>> {
     std::fs::write(idle_plan_path(), idle_plan(PLANNED_SITES))?;
     let mut rows = if quick { Vec::new() } else { counted::planned_rows()? };
@@ -113,7 +113,7 @@ fn rows_of(ways: &'static [Way], limits: &Limits, quick: bool) -> Result<Vec<Row
     Ok(rows)
 }
 
-/// How much of a program takes [`RUN_S`] on this machine.
+/// The size at which a program takes [`RUN_S`] on this machine.
 fn size_of(program: &Program, parts: &Parts) -> Result<u32> {
     let of_size = |size| -> Result<f64> {
         let ran = programs::run(program, parts, &Host::Plain, size)?;
@@ -125,8 +125,8 @@ fn size_of(program: &Program, parts: &Parts) -> Result<u32> {
     Ok((1.0 + more.max(0.0)).ceil().min(f64::from(SIZE_MAX)) as u32)
 }
 
-/// Plain and every way once, beginning with another one each round, so that what warms up or slows
-/// down meanwhile hits all alike.
+/// Plain and every way once. Each round begins with another way, so that warm-up and slow-downs
+/// affect all alike.
 fn one_round(
     program: &Program,
     parts: &Parts,

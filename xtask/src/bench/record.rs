@@ -1,6 +1,6 @@
-//! `./x bench record`: what recording costs a program that allocates all the time. In: whether to
-//! be quick. Out: rows: time over plain, memory of the recorder, time to open what it wrote. Knows
-//! nothing of what a profile has in it.
+//! `./x bench record`: the cost of recording a program that allocates all the time. In: whether to
+//! be quick. Out: rows: time over plain, memory of the recorder, time to open the profile. Knows
+//! nothing of what is in a profile.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,11 +15,11 @@ use crate::{build, exec};
 struct Case {
     name: &'static str,
     arguments: [&'static str; 3],
-    /// Of each of its two threads.
+    /// For each of its two threads.
     allocations: u64,
 }
 
-/// The second has each allocation as an object of its own; nobody promised anything there.
+/// In the second, nearly every allocation is an object; it has no limit.
 const CASES: &[Case] = &[
     Case {
         name: "one in 2000 of 4 KiB and more",
@@ -34,11 +34,11 @@ const CASES: &[Case] = &[
 ];
 
 const ROUNDS: usize = 3;
-/// A quick run allocates this part of it.
+/// A quick run makes this fraction of the allocations.
 const QUICK_PART: u64 = 25;
 /// Run time over plain.
 const TIME_LIMIT: f64 = 2.0;
-/// Memory of the recorder, MiB: its limits are 140 MiB of what it remembers, and the ledger.
+/// Memory of the recorder, MiB: its own bounds add up to 140 MiB, the rest is the ledger.
 const MEMORY_LIMIT: f64 = 512.0;
 /// Opening the profile, seconds.
 const OPEN_LIMIT: f64 = 5.0;
@@ -92,7 +92,7 @@ fn measure(
     Ok(vec![time, memory, alone("open", &open, OPEN_LIMIT, "s")])
 }
 
-/// Seconds a command took, and what it said on standard error.
+/// Seconds that a command took, and what it printed on standard error.
 fn timed(command: &mut Command) -> Result<(f64, String)> {
     let start = Instant::now();
     let out = command.stdout(Stdio::null()).output()?;

@@ -12,18 +12,18 @@ pub struct Row {
     pub ours: f64,
     /// The peer's figure, in `unit`; `None` when the limit is absolute.
     pub peer: Option<f64>,
-    /// Who the peer is.
+    /// The peer's name.
     pub peer_name: Option<String>,
     /// Ours over the peer's; lower is better.
     pub ratio: Option<f64>,
     /// What the ratio (or, without a peer, our figure) must not exceed; `None` when only reported.
     pub limit: Option<f64>,
-    /// Whether it does not.
+    /// Whether it stays within the limit.
     pub holds: bool,
-    /// How far the ratio may be off: the distance of the quartiles of paired ratios over their
-    /// median, or what halves of the rounds say apart.
+    /// Uncertainty of the ratio: the interquartile range of paired ratios over their median, or the
+    /// difference between two halves of the rounds.
     pub spread: Option<f64>,
-    /// Of `ours` and `peer`.
+    /// The unit of `ours` and `peer`.
     pub unit: String,
 }
 
@@ -68,12 +68,12 @@ impl Row {
     }
 }
 
-/// The middle of `values`; 0 when there are none.
+/// The median; 0 when there are no values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Distance of the quartiles over the median; 0 when there are fewer than two values.
+/// The interquartile range over the median; 0 with fewer than two values.
 pub fn spread(values: &[f64]) -> f64 {
     let middle = median(values);
     if values.len() < 2 || middle == 0.0 {

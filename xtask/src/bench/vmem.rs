@@ -12,9 +12,9 @@ use crate::{build, exec};
 
 /// Rounds of a full run, and of a quick one.
 const ROUNDS: [usize; 2] = [9, 3];
-/// Bytes of the region, MiB: VMem has 1 GiB; eight pools' segments are as far past every cache.
+/// Size of the region in MiB. VMem has 1 GiB; eight segments of a pool exceed every cache as well.
 const MIB: [u64; 2] = [512, 128];
-/// First touch may not be slower than the kernel's, reads equal (5% is what two runs differ by).
+/// First touch must not be slower than the kernel's, nor reads (5% is the difference of two runs).
 const WRITE_LIMIT: f64 = 1.0;
 const READ_LIMIT: f64 = 1.05;
 
@@ -22,18 +22,18 @@ const READ_LIMIT: f64 = 1.05;
 const PAIRS: &[(&str, &str)] =
     &[("vmem4k", "mmap"), ("eager", "mmap"), ("vmem64k", "mmap"), ("vmem2m", "thp")];
 
-/// Vregions filled by userfaultfd, `user:KIB:US`: KiB served at a touch, microseconds that the
-/// thread looks for the next before it sleeps. The first is VMem's way.
+/// Vregions filled through userfaultfd, `user:KIB:US`: KiB filled per fault, microseconds that the
+/// thread polls for the next fault before it sleeps. The first is VMem's way.
 const FILLED: &[&str] =
     &["user:4:0", "user:4:50", "user:64:0", "user:64:50", "user:256:50", "user:2048:50"];
 
-/// Rounds within a run that compares copies: the first of a run is slower, by whomever.
+/// Rounds within a run that compares copies: the first of a run is always slower.
 const COPY_ROUNDS: &str = "3";
 
-/// No machine has this node: a pool of it is emulated, and copies are the host's own.
+/// A node that no machine has: its pool is emulated, and the host's own memory is copied.
 const PAPER: &str = "900";
 
-/// What the bench's program said, by name.
+/// What the bench program printed, by name.
 pub type Figures = BTreeMap<String, f64>;
 
 /// Measures and returns the rows of the bench.
@@ -60,7 +60,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
         }
     }
     for kind in FILLED {
-        // Who touches waits for another thread: CPU time would tell half of it.
+        // The touching thread waits for another one: its CPU time would miss half of the cost.
         rows.push(row(kind, "mmap", "write_elapsed", None, &pairs(kind, "mmap")?)?);
     }
     for kind in ["vmem4k", "vmem2m"] {
@@ -139,8 +139,8 @@ fn copied(kind: &str, runs: &[Figures]) -> Result<Vec<Row>> {
     ["first", "again"].into_iter().map(row).collect()
 }
 
-/// Figure 4: nobody to hold it against on a machine with one node; reported. `./x bench vmem-moves`
-/// has the kernel's moves beside it.
+/// Figure 4, reported without a peer, because this machine may have one node. `./x bench
+/// vmem-moves` compares with the kernel's moves.
 fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let ways = ["whole", "back", "copy", "switch"];

@@ -1,10 +1,10 @@
-//! `./x bench vmem-apps`: what a heap of vregions costs programs that nobody moves. In: workloads
+//! `./x bench vmem-apps`: the cost of a heap of vregions whose memory is never moved. In: workloads
 //! of our own and real programs, hosted with `--backing vmem` and with `--backing kernel` in turns.
 //! Out: rows of CPU time of all processes, and of the largest one's peak memory. Knows nothing of
 //! how vregions work.
 //!
-//! What else runs on a machine only ever adds to a program's time: as in `./x bench overhead` the
-//! least of many runs is what a program costs.
+//! Other load only adds to a program's time, so the minimum of many runs is the program's cost, as
+//! in `./x bench overhead`.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const MEMORY: Limits = Limits { mean: 1.05, worst: 1.05 };
 /// KiB of a MiB.
 const KIB: f64 = 1024.0;
 
-/// Real programs, and how much of each.
+/// Real programs and their sizes.
 const PROGRAMS: &[(&str, u32)] =
     &[("python", 1), ("gcc", 1), ("sqlite3", 1), ("liblinear", 10), ("numpy", 6), ("redis", 1)];
 

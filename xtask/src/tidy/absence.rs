@@ -5,10 +5,10 @@
 use super::source::File;
 use super::{Problem, problem};
 
-/// The crates that talk to the kernel or to memory another process writes.
+/// The crates that call the kernel or read memory that another process writes.
 const MAY_BE_UNSAFE: &[&str] = &["wire", "sampler", "mover", "pool", "emulator"];
-/// The binary, the chores, and the emulator, which inside QEMU has only stderr to tell why it ends;
-/// programs in examples/ may too.
+/// The binary, the chores, and the emulator, which inside QEMU has only stderr to report why it
+/// ends; programs in examples/ may too.
 const MAY_PRINT: &[&str] = &["tiercel", "xtask", "emulator"];
 /// The crates that get files, clocks, threads and chance as arguments, or not at all.
 const PURE: &[&str] = &["machine", "memsim", "ledger", "policy", "planner", "advisor", "report"];

@@ -2,11 +2,12 @@
 //! word of the glossary's last table. Knows nothing of what words mean.
 //!
 //! The table is the one list. Each of its rows names words and what to write for them:
-//! - `affair` is refused everywhere: in names, comments, messages, documents and file names;
+//! - a term is refused everywhere: in names, comments, messages, documents and file names;
 //! - a term in backticks is refused in names alone, because prose may need the word;
-//! - `reckon(ed)` stands for both forms; a remark in brackets, `books (of memory)`, is not read.
+//! - an ending in brackets, `word(ed)`, stands for both forms; a remark, `word (of memory)`, is
+//!   ignored.
 //!
-//! Names are taken apart: `giveWay`, `GIVE_WAY` and "give way" are the same two words.
+//! Names are split: `someName`, `SOME_NAME` and "some name" are the same two words.
 
 use super::source::{File, blank_comments_and_strings};
 use super::{Problem, problem};
@@ -44,15 +45,14 @@ const NOT_YET: &[&str] = &[
     "lab/",
     "python/",
     "runtime/",
-    "xtask/",
 ];
 /// What may be between two words of one term, beside white space: parts of names, and what lines of
 /// comments begin with.
 const JOINING: &str = "_-/*#!\\";
-/// What is recorded, quoted or history.
+/// Recorded or quoted text, and history.
 const EXEMPT: &[&str] =
     &[PATH, "CHANGELOG.md", "LICENSE", "docs/notes/", "fixtures/", "lab/results/"];
-/// What prose and names are written in; data is not read.
+/// Extensions of source and prose; data is not read.
 const EXTENSIONS: &[&str] = &["rs", "c", "h", "cpp", "hpp", "f90", "md", "toml", "sh", "py"];
 
 /// One term that is refused.
@@ -60,7 +60,7 @@ struct Term {
     words: Vec<String>,
     /// Prose may have it.
     names_only: bool,
-    /// What to write.
+    /// The words to use instead.
     instead: String,
 }
 
@@ -131,7 +131,7 @@ fn terms(glossary: &str) -> Vec<Term> {
     terms
 }
 
-/// `reckon(ed)`: `reckon` and `reckoned`.
+/// `word(ed)`: `word` and `worded`.
 fn forms(term: &str) -> Vec<String> {
     match term.trim_end_matches(')').split_once('(') {
         Some((word, ending)) => vec![word.to_owned(), format!("{word}{ending}")],
@@ -145,7 +145,7 @@ fn of_file(file: &File, terms: &[Term]) -> Vec<Problem> {
         for at in 0..words.len() {
             for term in terms.iter().filter(|term| term.is_at(&words[at..])) {
                 let found = term.words.join(" ");
-                let what = format!("`{found}` is not in the glossary; rather: {}", term.instead);
+                let what = format!("`{found}` is not in the glossary; use: {}", term.instead);
                 problems.push(problem(file, if is_path { 0 } else { words[at].line }, what));
             }
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Problem, absence};
 use crate::metadata::Package;
 
-/// Who may use whom, in data-flow order. Tests may use whatever is further up, to make
+/// Which crates each crate may use, in data-flow order. Tests may use any crate above, to make
 /// inputs. A new edge is a design decision: argue it in the commit and draw it in ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &[]),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_nobody_placed() {
+    fn a_crate_without_a_layer() {
         assert_eq!(whats("tiercel-extra", "serde", None).len(), 1);
     }
 }

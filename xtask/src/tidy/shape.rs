@@ -8,7 +8,7 @@ use super::{Problem, problem};
 const FILE_LINES_MAX: usize = 600;
 /// Columns a line may have.
 const COLUMNS_MAX: usize = 100;
-/// Bytes a file may have: what is bigger is data, and belongs in a recipe that makes it.
+/// Bytes a file may have. Larger ones are data: commit a script that generates them instead.
 const FILE_BYTES_MAX: usize = 1 << 20;
 /// How far into a file its header may reach.
 const HEADER_LINES_MAX: usize = 60;
@@ -17,7 +17,7 @@ pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in files {
         if file.text.is_none() {
-            problems.push(problem(file, 0, "not text; keep a recipe that makes it instead"));
+            problems.push(problem(file, 0, "not text; commit a script that generates it instead"));
         }
         if file.bytes > FILE_BYTES_MAX {
             problems.push(problem(file, 0, format!("{} bytes, over 1 MiB", file.bytes)));
@@ -36,7 +36,7 @@ fn is_source(file: &File) -> bool {
     matches!(file.extension(), "rs" | "c" | "h" | "sh" | "py" | "cpp" | "hpp") || file.path == "x"
 }
 
-/// A line that is the inside of a string has no place to be broken at, and is let be.
+/// A line inside a string cannot be broken and is allowed.
 fn long_lines(file: &File) -> Vec<Problem> {
     let code = blank_comments_and_strings(file.text());
     let is_comment = |line: &str| line.trim_start().starts_with(['/', '*', '#']);
@@ -52,9 +52,8 @@ fn long_lines(file: &File) -> Vec<Problem> {
 fn long_file(file: &File) -> Option<Problem> {
     let count = file.text().lines().count();
     let excused = first_comment(file.text()).to_lowercase().contains("long");
-    (count >= FILE_LINES_MAX && !excused).then(|| {
-        problem(file, 0, format!("{count} lines and no word in its header why it is long"))
-    })
+    (count >= FILE_LINES_MAX && !excused)
+        .then(|| problem(file, 0, format!("{count} lines; its header must say why it is `long`")))
 }
 
 /// A crate's root and every C file says what it is, what goes in, what comes out and what it knows

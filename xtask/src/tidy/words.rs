@@ -1,14 +1,14 @@
-//! Words and names. In: files. Out: paths of one machine, notes to oneself, and names that say
-//! nothing. Knows nothing of grammar.
+//! Words and names. In: files. Out: paths of one machine, notes to oneself, and empty
+//! names. Knows nothing of grammar.
 
 use super::source::File;
 use super::{Problem, problem};
 
-/// Text that has no place in the tree: folders of somebody's machine, and notes to oneself (write
+/// Text that has no place in the tree: folders of one machine, and notes to oneself (write
 /// an issue, or a test that asserts today's answer). Split here so that this file passes.
 const REFUSED: &[&str] =
     &[concat!("/wo", "rk/"), concat!("/ro", "ot/."), concat!("TO", "DO"), concat!("FIX", "ME")];
-/// Words of those who write programs, not of the program; whole words, in any case.
+/// Words about authors, not about the program; whole words, in any case.
 const REFUSED_WORDS: &[&str] =
     &[concat!("cla", "ude"), concat!("anth", "ropic"), concat!("chat", "gpt"), concat!("l", "lm")];
 /// Crate and file names that say nothing about what is inside.

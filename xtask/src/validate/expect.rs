@@ -1,6 +1,6 @@
-//! What a program should measure. In: a machine's figures, what was seen. Out: rows with limits.
-//! Knows nothing of how figures become time: it says what the machine's file says, by the shortest
-//! way, and does not ask the model.
+//! What a program should measure. In: a machine's figures, measurements. Out: rows with limits.
+//! Knows nothing of how the model turns figures into time: it derives expectations from the
+//! machine's file directly, without the model.
 
 use tiercel_machine::{Machine, Node, loaded_latency_ns, peak_gb_s};
 
@@ -11,9 +11,9 @@ use super::guests::{Boot, Path, Seen};
 const IDLE: f64 = 0.03;
 const SATURATION: f64 = 0.05;
 const KNEE: f64 = 0.05;
-/// The knee: from here on a hundredth more traffic is several hundredths more latency.
+/// The knee: beyond it, 1% more traffic is several per cent more latency.
 pub const KNEE_SHARE: f64 = 0.9;
-/// A prefetcher may cost a chase so much (its own traffic: none), and a stream nothing.
+/// How much a prefetcher may slow down a pointer chase. A stream must not get slower.
 const UNCHANGED: f64 = 0.01;
 const LINE_BYTES: f64 = 64.0;
 /// Figures of the timed guest's processor, as `docs/lab.md` has them, nanoseconds: 18 instructions
@@ -58,7 +58,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Most that flows through the whole node.
+    /// Peak bandwidth of the whole node.
     pub fn peak_gb_s(&self, read_share: f64) -> f64 {
         let apart = 1.0 / (read_share / self.read_gb_s + (1.0 - read_share) / self.write_gb_s);
         peak_gb_s(&self.node.curve, read_share).unwrap_or(apart)
@@ -70,7 +70,7 @@ impl<'a> View<'a> {
         self.idle_ns + at(gb_s) - at(0.0)
     }
 
-    /// The device moves blocks larger than lines.
+    /// Bytes that the device moves at a time.
     fn block_bytes(&self) -> f64 {
         self.node.granularity_bytes.map_or(LINE_BYTES, f64::from).max(LINE_BYTES)
     }
@@ -79,8 +79,8 @@ impl<'a> View<'a> {
         self.block_bytes() > LINE_BYTES
     }
 
-    /// Writes come back in the order in which caches lose them, so that a device with large blocks
-    /// moves more than what is written: how much is no figure of the machine.
+    /// Lines are written back in the order of evictions, so that a device with large blocks moves
+    /// more than is written: how much more is not a figure of the machine.
     fn is_amplified(&self, load: Load) -> bool {
         load.writes && self.has_blocks()
     }
@@ -90,7 +90,7 @@ impl<'a> View<'a> {
         let bytes = self.block_bytes();
         let peak = self.peak_gb_s(1.0) * self.share;
         let mut ns = self.idle_ns;
-        // More latency is less load is less latency: halving the step settles it.
+        // More latency means less load, which means less latency: halving the step converges.
         for _ in 0..200 {
             let gb_s = (chains * bytes / ns).min(peak);
             ns = (ns + self.latency_ns(1.0, gb_s / self.share)) / 2.0;
@@ -189,7 +189,7 @@ fn stream(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Row) -> Option<R
     Some(row.should(view.peak_gb_s(read_share), limit))
 }
 
-/// For each path and mix the most that flowed.
+/// The highest bandwidth for each path and mix.
 fn saturation(machine: &Machine, boot: Boot, lines: &[Seen]) -> Vec<Row> {
     let mut best: Vec<(Path, u32, Load)> = Vec::new();
     for line in lines.iter().filter(|line| line.kind == "load") {
@@ -219,7 +219,7 @@ pub fn mix(line: &Seen) -> u32 {
     if number(1) > 0.0 { (number(2) / number(1) * 4.0).round() as u32 } else { 0 }
 }
 
-/// Streams get faster by it, or are as fast as the memory already; a chase is none.
+/// Streams get faster with it, or already run at the memory's speed; a chase is not a stream.
 fn prefetcher(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
     let find = |prefetch: bool| {
         let right = |(boot, _): &&(Boot, Vec<Seen>)| {
@@ -241,7 +241,7 @@ fn prefetcher(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
         let row = Row::new(machine, *boot, line.path, what);
         let blocks = View::new(machine, *boot, line.path).is_some_and(|view| view.has_blocks());
         rows.push(match line.kind.as_str() {
-            // What it writes to large blocks depends on the order in which caches lose lines.
+            // What it writes to large blocks depends on the order of evictions.
             _ if blocks && line.kind == "stream" => row.is(line.gb_s / other.gb_s, ""),
             "idle" => row.is(line.ns / other.ns, "").should(1.0, Some(UNCHANGED)),
             _ => row.is(line.gb_s / other.gb_s, "").at_least(1.0 - UNCHANGED),

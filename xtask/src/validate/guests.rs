@@ -1,5 +1,5 @@
 //! Guests that measure. In: a machine, how many virtual CPUs, what is modelled. Out: what the probe
-//! said. Knows nothing of what should come out.
+//! measured. Knows nothing of expected values.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const VCPUS_MAX: u32 = 8;
 /// Memory of a guest: each node then holds the probe's 64 MiB and more.
 const MEMORY_BYTES: u64 = 4 << 30;
 
-/// What a guest is.
+/// The kind of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boot {
     /// Virtual CPUs beside each node that has CPUs.
@@ -27,7 +27,7 @@ pub struct Boot {
     pub model: Model,
 }
 
-/// Whose CPUs ask whose memory.
+/// The node of the CPUs and the node of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     pub from: NodeId,
@@ -44,7 +44,7 @@ pub struct Seen {
     pub gb_s: f64,
 }
 
-/// What is built here for the guests.
+/// Programs that are built for the guests.
 pub struct Tools {
     plugin: PathBuf,
     probe: PathBuf,
@@ -121,7 +121,7 @@ fn booted(machine: &Machine, boot: Boot) -> Vec<NodeId> {
     nodes.filter(|id| main.iter().any(|path| path.from == *id || path.to == *id)).collect()
 }
 
-/// Boots, runs the probe on every path, reads what it says.
+/// Boots, runs the probe on every path, reads its output.
 pub fn measure(guest: &Guest, tools: &Tools, machine: &Machine, boot: Boot) -> Result<Vec<Seen>> {
     let nodes = booted(machine, boot);
     let machine = &machine.part(&nodes).map_err(|id| anyhow!("the machine has no node {id}"))?;
@@ -197,7 +197,7 @@ fn parse(text: &str) -> Result<Vec<Seen>> {
             });
         }
     }
-    ensure!(!seen.is_empty(), "the probe said nothing");
+    ensure!(!seen.is_empty(), "the probe printed nothing");
     Ok(seen)
 }
 
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_probe_says_is_read() {
+    fn the_probes_output_is_parsed() {
         let seen = parse("path 0 2\nlevel 64 4.0 0\nstream copy 1.5 12.25\n").expect("valid");
         assert_eq!(seen[1].path, Path { from: NodeId(0), to: NodeId(2) });
         assert_eq!((seen[0].kind.as_str(), seen[0].setting[0].as_str()), ("level", "64"));

@@ -23,7 +23,7 @@ use tiercel_machine::Machine;
 use crate::exec;
 use guests::{Boot, Seen, Tools};
 
-/// The machines whose limits count (issue: the timed lab).
+/// The machines whose limits count.
 const MACHINES: [&str; 4] = ["icelake-optane", "xeonmax-hbm", "spr-cxl", "two-socket-optane"];
 
 #[derive(Args)]
@@ -46,7 +46,7 @@ pub struct Options {
     /// Instead: how far the ranking of placements depends on each constant; no guest
     #[arg(long)]
     sensitivity: bool,
-    /// Take the timing plugin as it was built last
+    /// Use the timing plugin as it was built last
     #[arg(long)]
     built: bool,
 }
@@ -67,12 +67,12 @@ pub struct Row {
     pub unit: String,
     /// Measured over expected, less 1.
     pub error: Option<f64>,
-    /// What the error's size must not exceed; `None`: reported only.
+    /// The largest absolute error that is allowed; `None`: reported only.
     pub limit: Option<f64>,
     pub holds: bool,
 }
 
-/// All that was seen on one machine.
+/// All measurements of one machine.
 pub struct Results {
     pub machine: Machine,
     pub seen: Vec<(Boot, Vec<Seen>)>,
@@ -118,7 +118,7 @@ pub fn main(options: &Options) -> Result<()> {
     verdict(&rows, options.check)
 }
 
-/// A quick run is no result to keep.
+/// The output folder: a quick run is not kept among the results.
 fn folder(quick: bool) -> PathBuf {
     match quick {
         true => exec::target().join("lab/validate"),

@@ -1,5 +1,6 @@
-//! Measurements against figures that others published. In: `lab/validate/published.toml`, what was
-//! seen. Out: rows. Knows nothing of the machine's file but the share of it that the guest had.
+//! Measurements against figures that others published. In: `lab/validate/published.toml`,
+//! measurements. Out: rows. Knows nothing of the machine's file but the share of it that the guest
+//! had.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -96,7 +97,7 @@ fn row(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Option<R
     Some(row.is(measured, unit).should(point.value, Some(limit)))
 }
 
-/// The most that flowed near a read share.
+/// The highest bandwidth near a read share.
 fn most(loads: &[Load], read_share: f64) -> Option<f64> {
     let near = loads.iter().filter(|load| (load.read_share - read_share).abs() < 0.06);
     near.map(|load| load.gb_s).max_by(f64::total_cmp)
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_latency_lies_between_its_neighbours() {
+    fn a_latency_is_interpolated_between_its_neighbours() {
         let load = |gb_s, ns| Load { read_share: 1.0, writes: false, gb_s, ns };
         let loads = [load(10.0, 100.0), load(30.0, 140.0), load(20.0, 110.0)];
         assert_eq!(latency_ns(&loads, 1.0, 25.0), Some(125.0));

@@ -1,5 +1,5 @@
-//! Whether the ranking of placements survives other constants. In: what `sensitivity`, an example
-//! of memsim, prints. Out: a page with Kendall's tau and every pair that changes places.
+//! Whether the ranking of placements depends on constants of the model. In: what `sensitivity`, an
+//! example of memsim, prints. Out: a page with Kendall's tau and every pair that changes places.
 //! Knows nothing of the constants but their names.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use tiercel_report::{Align, Table};
 use super::MACHINES;
 use crate::exec;
 
-/// Two placements closer than this are as good as each other: their order says nothing.
+/// Two placements closer than this are tied: their order is ignored.
 const TIE: f64 = 0.02;
 
 #[derive(Deserialize)]
