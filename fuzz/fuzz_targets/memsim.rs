@@ -24,7 +24,7 @@ static MACHINE: LazyLock<Machine> =
     LazyLock::new(|| Machine::builtin("emr-two-socket").expect("built in").expect("valid"));
 
 fn node_of(addr: u64) -> NodeId {
-    NodeId((addr / LINE_BYTES % 2) as u16)
+    NodeId(u16::from(addr / LINE_BYTES % 2 == 1))
 }
 
 fn shape(bytes: &[u8]) -> SimulatorShape {
@@ -32,18 +32,18 @@ fn shape(bytes: &[u8]) -> SimulatorShape {
         let (sets, ways) = (u64::from(bytes[at] % 6) + 1, u32::from(bytes[at + 1] % 32) + 1);
         LevelShape { cache: CacheShape { bytes: sets * u64::from(ways) * 64, ways }, latency_ps }
     };
-    let number = |at: usize, most: u8| usize::from(bytes[at] % most) + 1;
+    let number = |at: usize, most: u8| bytes[at] % most + 1;
     let core = CoreShape {
         levels: vec![level(0, 1000), level(2, 9000)],
         window: WindowShape {
-            instructions: number(6, 255) as u64,
-            registers: number(7, 20),
-            stores: number(8, 20),
+            instructions: number(6, 255).into(),
+            registers: number(7, 20).into(),
+            stores: number(8, 20).into(),
         },
         prefetch: (bytes[9] % 2 == 1).then_some(PrefetchShape {
-            degree: number(10, 5) as u32,
-            ahead: number(11, 20) as u32,
-            lines: number(10, 7) as u32,
+            degree: number(10, 5).into(),
+            ahead: number(11, 20).into(),
+            lines: number(10, 7).into(),
         }),
         instruction_ps: 100,
         home: None,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
+use tiercel_advisor::PlannerInput;
 use tiercel_ledger::{Event, LedgerEvent};
 use tiercel_machine::Machine;
-use tiercel_advisor::PlannerInput;
 use tiercel_profile::{
     Frame, LIMIT_BYTES_MIN, Name, Names, Profile, Recorder, RecorderConfig, Relation, Run, Site,
     check, forge, merge, read_forged,
@@ -41,13 +41,13 @@ fn good() -> Profile {
     let mut recorder = Recorder::new(RecorderConfig::default());
     for pid in [7, 8] {
         recorder.process_born(pid, (pid == 8).then_some(7), "app", 1);
-        for number in 0..6u64 {
-            let (addr, bytes) = ((number + 1) << 24, 1 << (13 + number));
-            let (site, is_block) = (number as u32 % 3, number == 5);
+        for number in 0..6_u32 {
+            let (addr, bytes) = ((u64::from(number) + 1) << 24, 1 << (13 + number));
+            let (site, is_block) = (number % 3, number == 5);
             let is_fresh = number % 2 == 1;
             let event =
                 Event::Born { addr, bytes, site, is_block, is_mapped: number == 4, is_fresh };
-            recorder.hear(&LedgerEvent { pid, at_ms: number, event });
+            recorder.hear(&LedgerEvent { pid, at_ms: number.into(), event });
             let kind = if number % 2 == 0 { AccessKind::Read } else { AccessKind::Write };
             let latency_ns = (number > 2).then_some(90);
             for time_ms in [20, 40, 300] {
@@ -55,7 +55,7 @@ fn good() -> Profile {
                 recorder.sample(&Sample {
                     time_us: time_ms * 1000,
                     pid,
-                    tid: pid + number as u32,
+                    tid: pid + number,
                     addr,
                     kind,
                     latency_ns,

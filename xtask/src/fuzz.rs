@@ -81,6 +81,14 @@ fn build_command() -> Command {
     cargo
 }
 
+/// The command that lints the fuzzers, which the workspace's own clippy does not see.
+pub fn clippy() -> Command {
+    let mut cargo = exec::cargo();
+    cargo.args(["clippy", "--manifest-path", "fuzz/Cargo.toml", "--", "-D", "warnings"]);
+    cargo.env("CARGO_TARGET_DIR", exec::target().join("fuzz"));
+    cargo
+}
+
 /// The command that runs one fuzzer, which is built.
 fn fuzzer(name: &str, seconds: u64) -> Result<Command> {
     let corpus = exec::target().join("fuzz-corpus").join(name);

@@ -86,6 +86,7 @@ fn steps(options: &Options) -> Result<Vec<Step>> {
         step("licences", xtask(&["licences"])?),
         step("runtime build", build::runtime_make(&["all".into()])?),
         step("clippy", cargo(&CLIPPY)),
+        step("clippy fuzz", fuzz::clippy()),
         step("cargo test", cargo(&["test", "--workspace", "--no-fail-fast"])),
         step("cargo test bpf", cargo(&["test", "-p", "tiercel-sampler", "--features", "bpf"])),
         step("documents", xtask(&["docs", "--check"])?),

@@ -122,7 +122,7 @@ fn size_of(program: &Program, parts: &Parts) -> Result<u32> {
     };
     let (one, two) = (of_size(1)?, of_size(2)?);
     let more = (RUN_S - one) / (two - one).max(RUN_S / f64::from(SIZE_MAX));
-    Ok((1.0 + more.max(0.0)).ceil().min(f64::from(SIZE_MAX)) as u32)
+    Ok((1..SIZE_MAX).find(|size| f64::from(*size) >= 1.0 + more).unwrap_or(SIZE_MAX))
 }
 
 /// Plain and every way once. Each round begins with another way, so that warm-up and slow-downs

@@ -70,7 +70,7 @@ impl Row {
 
 /// The median; 0 when there are no values.
 pub fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
+    quartile(values, 2)
 }
 
 /// The interquartile range over the median; 0 with fewer than two values.
@@ -79,16 +79,17 @@ pub fn spread(values: &[f64]) -> f64 {
     if values.len() < 2 || middle == 0.0 {
         return 0.0;
     }
-    (quantile(values, 0.75) - quantile(values, 0.25)) / middle
+    (quartile(values, 3) - quartile(values, 1)) / middle
 }
 
-fn quantile(values: &[f64], share: f64) -> f64 {
+/// The first to third quartile, interpolated between the values around it.
+fn quartile(values: &[f64], number: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
-    let at = share * last as f64;
-    let (low, high) = (at.floor() as usize, at.ceil() as usize);
-    sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
+    let quarters = number * last;
+    let (low, high) = (quarters / 4, quarters.div_ceil(4));
+    sorted[low] + (sorted[high] - sorted[low]) * ((quarters % 4) as f64 / 4.0)
 }
 
 #[cfg(test)]

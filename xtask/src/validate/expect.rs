@@ -216,7 +216,8 @@ fn saturation(machine: &Machine, boot: Boot, lines: &[Seen]) -> Vec<Row> {
 pub fn mix(line: &Seen) -> u32 {
     let number =
         |at: usize| line.setting.get(at).and_then(|w| w.parse::<f64>().ok()).unwrap_or(0.0);
-    if number(1) > 0.0 { (number(2) / number(1) * 4.0).round() as u32 } else { 0 }
+    let written = if number(1) > 0.0 { number(2) / number(1) * 4.0 } else { 0.0 };
+    (0..4).find(|lines| written < f64::from(*lines) + 0.5).unwrap_or(4)
 }
 
 /// Streams get faster with it, or already run at the memory's speed; a chase is not a stream.

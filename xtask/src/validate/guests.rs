@@ -107,7 +107,7 @@ pub fn is_main(machine: &Machine, path: Path) -> bool {
 }
 
 fn with_cpus(machine: &Machine) -> u32 {
-    machine.nodes.iter().filter(|node| node.has_cpus()).count() as u32
+    machine.nodes.iter().map(|node| u32::from(node.has_cpus())).sum()
 }
 
 /// The nodes that a boot has: all of them, or those of the main paths, where all were too many
