@@ -61,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
     let mut done_ps = 0;
     for bytes in rest.chunks_exact(3) {
         let (what, place) = (bytes[0], u64::from(bytes[1]));
-        let strided = 1 << 20 | place / 22 << 6 | place % 22 * 3;
+        let strided = (1 << 20) | ((place / 22) << 6) | (place % 22 * 3);
         let line = if what & 8 == 0 { place % SMALL_LINES } else { strided };
         let access = Access {
             instructions: u64::from(bytes[2]) + 1,

@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
         tiercel_phase("assemble");
         for (int i = 0; i < 4; i++)
             memset(grid[i], turn, BYTES);
-        usleep(20000); /* time for moves ahead of the next phase */
+        usleep(100000); /* time for moves ahead of the next phase */
         tiercel_phase("solve");
         for (int i = 0; i < 4; i++)
             memset(table[i], turn, BYTES);
