@@ -9,9 +9,9 @@ pub struct Limits {
     pub worst: f64,
 }
 
-/// MAT reports 2.8% mean and 5.8% worst (5.1.1); design 4 wants under 1% and 2%.
+/// MAT reports 2.8% mean and 5.8% worst (5.1.1); the project's targets are 1% and 2%.
 pub const LIMITS: Limits = Limits { mean: 1.01, worst: 1.02 };
-/// H2M III-B reports under 1% for interception and look-up; design 4 wants under 0.5% on each.
+/// H2M III-B reports under 1% for interception and look-up; the project's target is 0.5% on each.
 pub const PLANNED_LIMITS: Limits = Limits { mean: 1.005, worst: 1.005 };
 /// Costs of one way and of plain (or of another peer), round by round.
 #[derive(Default)]

@@ -34,13 +34,14 @@ const CASES: &[Case] = &[
 ];
 
 const ROUNDS: usize = 3;
-/// A quick run makes this fraction of the allocations.
+/// A quick run makes one allocation in this many.
 const QUICK_PART: u64 = 25;
-/// Run time over plain.
+/// Run time over plain. The project's target.
 const TIME_LIMIT: f64 = 2.0;
-/// Memory of the recorder, MiB: its own bounds add up to 140 MiB, the rest is the ledger.
+/// Memory of the recorder, MiB: its own bounds add up to 140 MiB, the rest is
+/// for the ledger.
 const MEMORY_LIMIT: f64 = 512.0;
-/// Opening the profile, seconds.
+/// Opening the profile, seconds. The project's target.
 const OPEN_LIMIT: f64 = 5.0;
 
 pub fn rows(quick: bool) -> Result<Vec<Row>> {

@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(1500);
 const CPU: Limits = Limits { mean: 1.02, worst: 1.05 };
 const MEMORY: Limits = Limits { mean: 1.05, worst: 1.05 };
 
-/// KiB of a MiB.
+/// KiB in a MiB.
 const KIB: f64 = 1024.0;
 
 /// Real programs and their sizes.

@@ -75,7 +75,14 @@ fn header(file: &File) -> Option<Problem> {
     let missing: Vec<&str> =
         ["In:", "Out:", "nothing"].into_iter().filter(|part| !header.contains(part)).collect();
     (!missing.is_empty()).then(|| {
-        problem(file, 1, format!("its header lacks {}; see style, Comments", missing.join(", ")))
+        problem(
+            file,
+            1,
+            format!(
+                "its header lacks {}: what goes in, what comes out, what it knows nothing of",
+                missing.join(", ")
+            ),
+        )
     })
 }
 

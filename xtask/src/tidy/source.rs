@@ -43,7 +43,7 @@ impl File {
         name.rsplit_once('.').map_or("", |(_, extension)| extension)
     }
 
-    /// C, as opposed to C++: the rules of style.md for C.
+    /// C, as opposed to C++.
     pub fn is_c(&self) -> bool {
         matches!(self.extension(), "c" | "h")
     }

@@ -7,7 +7,7 @@ use tiercel_machine::{Machine, Node, loaded_latency_ns, peak_gb_s};
 use super::Row;
 use super::guests::{Boot, Path, Seen};
 
-/// The limits of the lab: idle latency, bandwidth, latency below the knee.
+/// The lab's targets for the relative error: idle latency, bandwidth, latency below the knee.
 const IDLE: f64 = 0.03;
 const SATURATION: f64 = 0.05;
 const KNEE: f64 = 0.05;
@@ -15,6 +15,7 @@ const KNEE: f64 = 0.05;
 pub const KNEE_SHARE: f64 = 0.9;
 /// How much a prefetcher may slow down a pointer chase. A stream must not get slower.
 const UNCHANGED: f64 = 0.01;
+/// Bytes of a cache line.
 const LINE_BYTES: f64 = 64.0;
 /// Figures of the timed guest's processor, as `docs/lab.md` has them, nanoseconds: 18 instructions
 /// of 250 ps for 16 loads; second level; shared level; and the footprints, KiB, that each must

@@ -11,8 +11,9 @@ use super::guests::{Boot, Path, Seen, is_main, paths};
 
 /// Points of a machine's curve that are drawn.
 const CURVE_POINTS: u32 = 60;
-/// A plot of latency ends at so many times the idle one: beyond the peak it is a queue.
+/// A plot of latency ends at this multiple of the idle one: beyond peak bandwidth, queues grow.
 const LATENCY_MAX: f64 = 4.0;
+/// Bytes of a cache line.
 const LINE_BYTES: f64 = 64.0;
 
 /// Latency by footprint, latency under load.

@@ -11,7 +11,8 @@ use super::expect::{Load, View, load};
 use super::guests::{Boot, Path, Seen};
 use crate::exec;
 
-/// Idle latencies are figures; curves were fitted with up to 4% error, to which the lab's 5% come.
+/// Idle latencies are published as figures: the lab's 3%. Curves were fitted with up to 4% error,
+/// which adds to the lab's 5% for latency under load.
 const IDLE: f64 = 0.03;
 const MOST: f64 = 0.05;
 const LATENCY: f64 = 0.09;
