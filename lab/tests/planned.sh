@@ -12,23 +12,23 @@ show said
 
 # site HASH NODE OTHER: in the one place, and in phase two in the other one
 site() {
-    place='"gain_ns":1.0,"confidence":0.5'
-    echo "{\"hash\":$1,\"place\":\"x\",\"stack\":[],\"classes\":[{\"up_to_bytes\":1048576,"
-    echo "\"objects\":1,\"room_bytes\":1048576,\"places\":[{\"node\":$2,$place},"
-    echo "{\"phase\":\"two\",\"node\":$3,$place}]}]}"
+    figures='"gain_ns":1.0,"confidence":0.5'
+    echo "{\"hash\":$1,\"label\":\"x\",\"stack\":[],\"classes\":[{\"up_to_bytes\":1048576,"
+    echo "\"objects\":1,\"peak_bytes\":1048576,\"placements\":[{\"node\":$2,$figures},"
+    echo "{\"phase\":\"two\",\"node\":$3,$figures}]}]}"
 }
 
 # All of the left on node 0 and all of the right on node 1; in phase two the other way round.
 turned() {
-    echo '{"format":"tiercel plan","version":1,"program":{"path":"born","build_id":""},'
+    echo '{"format":"tiercel plan","version":2,"program":{"path":"born","build_id":""},'
     echo '"machine":{"name":"by hand","memories":[{"name":"fast","nodes":[0],'
-    echo '"room_bytes":67108864},{"name":"slow","nodes":[1],"room_bytes":67108864}]},'
-    echo '"asked":{"strategy":"joint","objective":"time","fast":"64MiB"},"expected":'
+    echo '"capacity_bytes":67108864},{"name":"slow","nodes":[1],"capacity_bytes":67108864}]},'
+    echo '"options":{"strategy":"joint","objective":"time","fast":"64MiB"},"expected":'
     echo '{"access_ns":1.0,"in_slowest_ns":1.0,"in_fastest_ns":1.0,"moved_bytes":0},'
     echo '"unplanned":"slowest","phases":[{"name":"one","moves":false},'
     echo '{"name":"two","moves":true}],"modules":[],"sites":['
     comma=
-    awk '/"hash"/ { hash = $2 } /"place":/ { print hash $2 }' born.plan | tr -d ' ' > places
+    awk '/"hash"/ { hash = $2 } /"label":/ { print hash $2 }' born.plan | tr -d ' ' > places
     while IFS=, read -r hash place; do
         case $place in
         *make_left*) echo "$comma$(site "$hash" 0 1)" ;;

@@ -6,16 +6,16 @@ use tiercel_machine::Machine;
 use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy};
 
 use crate::assemble::Group;
-use crate::choice::{Made, Room, Scene};
+use crate::choice::{Candidate, Capacity, Search};
 use crate::input::PlannerInput;
 use crate::intervals::Intervals;
 use crate::peak::peak_of;
 use crate::request::PlanRequest;
-use crate::throughput::pace_of;
+use crate::throughput::apply_measurements;
 use tiercel_plan::{Plan, PlanOptions};
 use tiercel_profile::Profile;
 
-/// Of the room that was asked for, at most this part is held back for what is no object: a small
+/// Of the room that was assembly for, at most this part is held back for what is no object: a small
 /// program's plan would have no room else.
 const HELD_BACK_PARTS: u64 = 2;
 
@@ -35,7 +35,7 @@ pub struct PlanResult {
     pub remarks: Vec<String>,
 }
 
-/// Why no plan was made.
+/// Why no plan was candidate.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanRequestError {
     /// Nothing to plan.
@@ -53,10 +53,10 @@ pub enum PlanRequestError {
 ///
 /// # Errors
 /// As [`PlanRequestError`] says.
-pub fn draft(
+pub fn advise(
     profile: &Profile,
     machine: &Machine,
-    wish: &PlanRequest,
+    request: &PlanRequest,
 ) -> Result<PlanResult, PlanRequestError> {
     let input = PlannerInput::of(profile);
     if input.workload.objects.is_empty() {
@@ -70,13 +70,16 @@ pub fn draft(
     if profile.accesses.is_empty() {
         remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
     }
-    let strategy = usable(profile, &input, wish.strategy, &mut remarks);
-    let held_back_bytes = give_room(&mut memories[0], wish.fast_bytes, untracked_bytes(profile));
-    let pace = pace_of(profile, machine, &mut memories);
-    let room = Room { memories, held_back_bytes };
+    let strategy = usable(profile, &input, request.strategy, &mut remarks);
+    let held_back_bytes =
+        set_fast_capacity(&mut memories[0], request.fast_bytes, untracked_bytes(profile));
+    let throughput = apply_measurements(profile, machine, &mut memories);
+    let room = Capacity { memories, held_back_bytes };
     let intervals = Intervals::of(profile, &input);
-    let scene = Scene { profile, input: &input, intervals: &intervals, machine, pace, wish };
-    let Made { found, plan, groups, cut, room, .. } = scene.best(strategy, &room, &mut remarks)?;
+    let search =
+        Search { profile, input: &input, intervals: &intervals, machine, throughput, request };
+    let Candidate { found, plan, groups, cut, room, .. } =
+        search.best(strategy, &room, &mut remarks)?;
     Ok(PlanResult { plan, input: cut.input, groups, memories: room.memories, found, remarks })
 }
 
@@ -87,14 +90,14 @@ impl PlanRequest {
             strategy: strategy_name(self.strategy).to_owned(),
             objective: objective_name(self.objective).to_owned(),
             fast: self.fast.clone(),
-            early: self.early,
+            prefetch: self.prefetch,
         }
     }
 }
 
 /// Leaves a memory so much room for objects as `bytes` leave beside what is no object; returns what
 /// that takes.
-fn give_room(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u64 {
+fn set_fast_capacity(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u64 {
     let room = memory.capacity_bytes.min(bytes);
     let held_back = untracked_bytes.min(room / HELD_BACK_PARTS);
     memory.capacity_bytes = room - held_back;
@@ -103,7 +106,7 @@ fn give_room(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u64 {
 
 /// Most memory beside the objects in any run.
 fn untracked_bytes(profile: &Profile) -> u64 {
-    profile.runs.iter().map(|run| run.seen.untracked_bytes).max().unwrap_or(0)
+    profile.runs.iter().map(|run| run.observed.untracked_bytes).max().unwrap_or(0)
 }
 
 /// The machine's memories, fastest first.

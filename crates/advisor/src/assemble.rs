@@ -13,17 +13,17 @@ use std::collections::{BTreeMap, HashMap};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{Memory, Placement, Workload, evaluate, object_cost, score_ns};
 
-use crate::parts::lies_in;
-use crate::prefetch::{Early, followers};
-use crate::throughput::{Pace, planned_moves};
+use crate::parts::memory_at;
+use crate::prefetch::{Prefetch, followers};
+use crate::throughput::{Throughput, planned_moves};
 use crate::votes::{Choice, Class, Names, Votes, phase_names};
 use tiercel_plan::numbered;
 use tiercel_plan::{
     CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
-    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite,
+    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram, PlannedSite,
     Unplanned,
 };
-use tiercel_profile::place;
+use tiercel_profile::site_label;
 use tiercel_profile::{Profile, Site};
 
 /// What objects of a workload are in the profile, by index alike.
@@ -44,7 +44,7 @@ pub struct Group {
 }
 
 /// What a plan is made of.
-pub struct Asked<'a> {
+pub struct Assembly<'a> {
     /// What was seen.
     pub profile: &'a Profile,
     /// The same for the planner.
@@ -57,23 +57,23 @@ pub struct Asked<'a> {
     pub memories: &'a [Memory],
     /// The planner's answer.
     pub found: &'a tiercel_planner::Placements,
-    /// How fast it reckoned objects move.
-    pub pace: Pace,
+    /// How fast it totals objects move.
+    pub throughput: Throughput,
     /// What was held back of the fastest memory, with a margin, bytes.
     pub held_back_bytes: u64,
-    /// How it was asked for.
+    /// How it was assembly for.
     pub options: PlanOptions,
     /// The default for what it does not know.
     pub unplanned: Unplanned,
 }
 
 /// Makes a plan by site out of one by object.
-pub fn plan_of(asked: &Asked<'_>) -> Plan {
-    let names = phase_names(asked.workload);
-    let by_phase = asked.found.placements.iter().any(|placement| !placement.moves.is_empty());
+pub fn assemble(assembly: &Assembly<'_>) -> Plan {
+    let names = phase_names(assembly.workload);
+    let by_phase = assembly.found.placements.iter().any(|placement| !placement.moves.is_empty());
     let (mut classes, mut small) = (BTreeMap::<(u32, u32), Class>::new(), Votes::default());
-    for (index, group) in asked.groups.iter().enumerate() {
-        let votes = votes_of(asked, index, &names, by_phase);
+    for (index, group) in assembly.groups.iter().enumerate() {
+        let votes = votes_of(assembly, index, &names, by_phase);
         if group.is_block {
             votes.values().for_each(|votes| small.absorb(votes));
             continue;
@@ -81,44 +81,44 @@ pub fn plan_of(asked: &Asked<'_>) -> Plan {
         let class = classes.entry((group.site, group.size_class.max(CLASS_MIN))).or_default();
         class.objects += group.count;
         class.samples += group.samples;
-        class.room_bytes += asked.workload.objects[index].bytes;
+        class.peak_bytes += assembly.workload.objects[index].bytes;
         for (phase, votes) in votes {
             class.phases.entry(phase).or_default().absorb(&votes);
         }
     }
-    let run = asked.profile.runs.last();
+    let run = assembly.profile.runs.last();
     let mut plan = Plan {
         program: run.map_or(PlannedProgram::default(), |run| PlannedProgram {
             path: run.program.clone(),
             build_id: run.build_id.clone(),
         }),
-        machine: planned_machine(asked),
-        asked: asked.options.clone(),
+        machine: planned_machine(assembly),
+        options: assembly.options.clone(),
         expected: Expected::default(),
-        unplanned: asked.unplanned,
-        small_objects: small.choice().map(|choice| node_of(asked, choice.memory)),
+        unplanned: assembly.unplanned,
+        small_objects: small.choice().map(|choice| node_of(assembly, choice.memory)),
         phases: Vec::new(),
         modules: Vec::new(),
         sites: Vec::new(),
     };
     if by_phase {
-        plan.phases = planned_phases(asked.workload, &names, &classes);
+        plan.phases = planned_phases(assembly.workload, &names, &classes);
     }
-    add_sites(&mut plan, asked, &names, &classes);
+    add_sites(&mut plan, assembly, &names, &classes);
     let small_gain = small.choice().map_or(0.0, |choice| small.gain_of(choice));
-    plan.expected = expected(asked, &names, &classes, &plan, small_gain);
+    plan.expected = expected(assembly, &names, &classes, &plan, small_gain);
     plan
 }
 
 /// Where one object is in each phase, by the phase's name; all phases as one without moves.
 fn votes_of(
-    asked: &Asked<'_>,
+    assembly: &Assembly<'_>,
     index: usize,
     names: &Names<'_>,
     by_phase: bool,
 ) -> BTreeMap<usize, Votes> {
-    let (workload, object) = (asked.workload, &asked.workload.objects[index]);
-    let placement: &Placement = &asked.found.placements[index];
+    let (workload, object) = (assembly.workload, &assembly.workload.objects[index]);
+    let placement: &Placement = &assembly.found.placements[index];
     let (first, last) = workload.phases_of(object);
     let (mut at, mut moves) = (placement.birth, placement.moves.iter().peekable());
     let mut uses = object.uses.iter().peekable();
@@ -132,45 +132,47 @@ fn votes_of(
         entry.bytes[usize::from(at)] += object.bytes as f64;
         let Some(one) = uses.next_if(|one| one.phase as usize == phase) else { continue };
         entry.used |= one.reads + one.writes > 0.0;
-        let slowest = &asked.memories[asked.memories.len() - 1];
-        for (gain_ns, memory) in entry.gain_ns.iter_mut().zip(asked.memories) {
+        let slowest = &assembly.memories[assembly.memories.len() - 1];
+        for (gain_ns, memory) in entry.gain_ns.iter_mut().zip(assembly.memories) {
             *gain_ns += score_ns(one, slowest, memory, workload.sample_period);
         }
     }
     votes
 }
 
-fn node_of(asked: &Asked<'_>, memory: usize) -> NodeId {
-    asked.memories[memory].nodes.first().copied().unwrap_or(NodeId(memory as u16))
+fn node_of(assembly: &Assembly<'_>, memory: usize) -> NodeId {
+    assembly.memories[memory].nodes.first().copied().unwrap_or(NodeId(memory as u16))
 }
 
-fn planned_machine(asked: &Asked<'_>) -> PlannedMachine {
-    let memories = asked.memories.iter().enumerate().map(|(rank, memory)| PlannedMemory {
+fn planned_machine(assembly: &Assembly<'_>) -> PlannedMachine {
+    let memories = assembly.memories.iter().enumerate().map(|(rank, memory)| PlannedMemory {
         name: memory.name.clone(),
         nodes: match memory.nodes.is_empty() {
-            true => vec![node_of(asked, rank)],
+            true => vec![node_of(assembly, rank)],
             false => memory.nodes.clone(),
         },
-        room_bytes: memory.capacity_bytes,
+        capacity_bytes: memory.capacity_bytes,
     });
     PlannedMachine {
-        name: asked.machine.name.clone(),
+        name: assembly.machine.name.clone(),
         memories: memories.collect(),
-        held_back_bytes: asked.held_back_bytes,
-        moves: planned_moves(asked.memories, &asked.pace, |rank| node_of(asked, rank)),
+        held_back_bytes: assembly.held_back_bytes,
+        moves: planned_moves(assembly.memories, &assembly.throughput, |rank| {
+            node_of(assembly, rank)
+        }),
     }
 }
 
 /// By site, which is all that a run can tell apart: less than the planner promises by object.
 fn expected(
-    asked: &Asked<'_>,
+    assembly: &Assembly<'_>,
     names: &Names<'_>,
     classes: &BTreeMap<(u32, u32), Class>,
     plan: &Plan,
     small_gain_ns: f64,
 ) -> Expected {
-    let (workload, promise) = (asked.workload, &asked.found.promise);
-    let fastest = |object| object_cost(workload, object, &asked.memories[0]).time_ns;
+    let (workload, promise) = (assembly.workload, &assembly.found.promise);
+    let fastest = |object| object_cost(workload, object, &assembly.memories[0]).time_ns;
     let by_site = |(index, group): (usize, &Group)| {
         let class = classes.get(&(group.site, group.size_class.max(CLASS_MIN)));
         let class = class.filter(|_| !group.is_block && !plan.phases.is_empty());
@@ -178,10 +180,11 @@ fn expected(
             placement(workload, (index, group.middle), names, class)
         })
     };
-    let placements: Vec<Placement> = asked.groups.iter().enumerate().map(by_site).collect();
-    let (_, moves) = evaluate(workload, asked.memories, &asked.pace.copy, &placements);
+    let placements: Vec<Placement> = assembly.groups.iter().enumerate().map(by_site).collect();
+    let (_, moves) = evaluate(workload, assembly.memories, &assembly.throughput.copy, &placements);
     let moved = placements.iter().zip(&workload.objects);
-    let gain_ns: f64 = plan.places().map(|place| place.gain_ns).sum::<f64>() + small_gain_ns;
+    let gain_ns: f64 =
+        plan.placements().map(|placement| placement.gain_ns).sum::<f64>() + small_gain_ns;
     Expected {
         access_ns: promise.in_last.time_ns - gain_ns + moves.time_ns,
         in_slowest_ns: promise.in_last.time_ns,
@@ -202,7 +205,7 @@ fn placement(
 ) -> Placement {
     let whole = |phase: usize| {
         let choice = class.place_in(names.of_phase[phase]).or(class.usual())?;
-        lies_in(&choice.parts(), middle).map(|memory| memory as u8)
+        memory_at(&choice.parts(), middle).map(|memory| memory as u8)
     };
     let (first, last) = workload.phases_of(&workload.objects[index]);
     let mut at = whole(first);
@@ -246,44 +249,45 @@ fn planned_phases(
 
 fn add_sites(
     plan: &mut Plan,
-    asked: &Asked<'_>,
+    assembly: &Assembly<'_>,
     names: &Names<'_>,
     classes: &BTreeMap<(u32, u32), Class>,
 ) {
     let mut modules: HashMap<PlannedModule, u32> = HashMap::new();
     let mut sites: BTreeMap<u32, Vec<PlannedClass>> = BTreeMap::new();
-    let early = early_of(asked, names, classes, !plan.phases.is_empty() && asked.options.early);
+    let prefetch =
+        prefetch_of(assembly, names, classes, !plan.phases.is_empty() && assembly.options.prefetch);
     for ((site, size_class), class) in classes {
-        let places = places(asked, class, names, !plan.phases.is_empty());
-        if places.is_empty() {
+        let placements = placements_of(assembly, class, names, !plan.phases.is_empty());
+        if placements.is_empty() {
             continue;
         }
         sites.entry(*site).or_default().push(PlannedClass {
             up_to_bytes: 1 << size_class,
             objects: class.objects,
-            room_bytes: class.room_bytes,
-            places,
-            early: early.get(&(*site, *size_class)).map_or(Vec::new(), |phases| {
+            peak_bytes: class.peak_bytes,
+            placements,
+            prefetch: prefetch.get(&(*site, *size_class)).map_or(Vec::new(), |phases| {
                 phases.iter().map(|phase| names.names[*phase].to_owned()).collect()
             }),
         });
     }
     for (index, classes) in sites {
-        let site = &asked.profile.sites[index as usize];
+        let site = &assembly.profile.sites[index as usize];
         let stack = stack(site, &mut plan.modules, &mut modules);
         plan.sites.push(PlannedSite {
             hash: site.hash,
-            place: planned_place(site),
+            label: planned_label(site),
             stack,
             classes,
         });
     }
-    plan.sites.sort_by(|a, b| (&a.place, a.hash).cmp(&(&b.place, b.hash)));
+    plan.sites.sort_by(|a, b| (&a.label, a.hash).cmp(&(&b.label, b.hash)));
 }
 
 /// By class, the phases in which its objects may move for the next one already.
-fn early_of(
-    asked: &Asked<'_>,
+fn prefetch_of(
+    assembly: &Assembly<'_>,
     names: &Names<'_>,
     classes: &BTreeMap<(u32, u32), Class>,
     wanted: bool,
@@ -293,29 +297,29 @@ fn early_of(
     }
     let class =
         |group: &Group| (!group.is_block).then_some((group.site, group.size_class.max(CLASS_MIN)));
-    let class_of: Vec<Option<(u32, u32)>> = asked.groups.iter().map(class).collect();
+    let class_of: Vec<Option<(u32, u32)>> = assembly.groups.iter().map(class).collect();
     let mut members: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
     for (object, key) in class_of.iter().enumerate().filter_map(|(at, key)| Some((at, (*key)?))) {
         members.entry(key).or_default().push(object);
     }
-    let early = Early {
-        workload: asked.workload,
+    let prefetch = Prefetch {
+        workload: assembly.workload,
         names,
         classes,
         class_of,
         members,
-        room_bytes: asked.memories[0].capacity_bytes,
-        slowest: asked.memories.len() - 1,
+        fast_bytes: assembly.memories[0].capacity_bytes,
+        slowest: assembly.memories.len() - 1,
     };
-    early.by_class()
+    prefetch.by_class()
 }
 
 /// What plans call a site: its place, with the number of a large object that has one of its own.
-pub fn planned_place(site: &Site) -> String {
+pub fn planned_label(site: &Site) -> String {
     let outermost = site.frames.last().map(|f| (!f.module.is_empty(), f.address));
     match numbered(outermost) {
-        0 => place(site),
-        number => format!("{} #{number}", place(site)),
+        0 => site_label(site),
+        number => format!("{} #{number}", site_label(site)),
     }
 }
 
@@ -348,18 +352,18 @@ fn stack(
 }
 
 /// The usual place first, then those of phases that have another one, by name.
-fn places(
-    asked: &Asked<'_>,
+fn placements_of(
+    assembly: &Assembly<'_>,
     class: &Class,
     names: &Names<'_>,
     by_phase: bool,
-) -> Vec<PlannedPlace> {
+) -> Vec<PlannedPlacement> {
     let Some(usual) = class.usual() else { return Vec::new() };
     let confidence = 1.0 - 1.0 / (class.samples.max(1) as f64).sqrt();
-    let made = |phase: Option<usize>, choice: Choice, gain_ns: f64| PlannedPlace {
+    let made = |phase: Option<usize>, choice: Choice, gain_ns: f64| PlannedPlacement {
         phase: phase.map(|phase| names.names[phase].to_owned()),
-        node: node_of(asked, choice.memory),
-        other: choice.other.map(|other| node_of(asked, other)),
+        node: node_of(assembly, choice.memory),
+        other: choice.other.map(|other| node_of(assembly, other)),
         share: f64::from(choice.share) / 100.0,
         gain_ns,
         confidence,

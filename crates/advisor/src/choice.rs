@@ -1,5 +1,5 @@
 //! Several plans, of which the one stands that is foretold to be best.
-//! In: a profile as the planner gets it, memories with their room. Out: [`Made`]: a plan with
+//! In: a profile as the planner gets it, memories with their room. Out: [`Candidate`]: a plan with
 //! all it was made of. Knows nothing of where memories and room come from.
 
 use tiercel_machine::Machine;
@@ -8,13 +8,13 @@ use tiercel_planner::{
     object_cost,
 };
 
-use crate::assemble::{Asked, Group, plan_of};
+use crate::assemble::{Assembly, Group, assemble};
 use crate::input::{Cut, Part, PlannerInput};
 use crate::intervals::Intervals;
 use crate::peak::peak_of;
 use crate::predict::predict_of;
 use crate::request::PlanRequest;
-use crate::throughput::Pace;
+use crate::throughput::Throughput;
 use tiercel_plan::{Plan, Unplanned};
 use tiercel_profile::Profile;
 
@@ -47,58 +47,58 @@ const MARGIN_PARTS: f64 = 16.0;
 const MARGIN_GAIN_MIN: f64 = 1.0 / 32.0;
 
 /// What a plan is made for.
-pub(crate) struct Scene<'a> {
+pub(crate) struct Search<'a> {
     pub(crate) profile: &'a Profile,
     pub(crate) input: &'a PlannerInput,
     pub(crate) intervals: &'a Intervals,
     pub(crate) machine: &'a Machine,
-    pub(crate) pace: Pace,
-    pub(crate) wish: &'a PlanRequest,
+    pub(crate) throughput: Throughput,
+    pub(crate) request: &'a PlanRequest,
 }
 
 /// Memories with the room that a plan may fill, and what it leaves free of the fastest.
 #[derive(Clone)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     pub(crate) memories: Vec<Memory>,
     pub(crate) held_back_bytes: u64,
 }
 
 /// A plan, the placement it was made from, and the planner's input.
-pub(crate) struct Made {
+pub(crate) struct Candidate {
     pub(crate) found: planner::Placements,
     pub(crate) plan: Plan,
     pub(crate) groups: Vec<Group>,
     pub(crate) cut: Cut,
     strategy: Strategy,
-    pub(crate) room: Room,
+    pub(crate) room: Capacity,
 }
 
-impl Scene<'_> {
+impl Search<'_> {
     /// The best plan: with large objects in one piece or in several, which can be placed better and
     /// are harder to place well; and with moves or without.
     pub(crate) fn best(
         &self,
         strategy: Strategy,
-        room: &Room,
+        room: &Capacity,
         remarks: &mut Vec<String>,
-    ) -> Result<Made, PlanError> {
+    ) -> Result<Candidate, PlanError> {
         let still = match strategy {
             Strategy::Joint => Some(Strategy::Intervals),
             Strategy::Phases { .. } => Some(Strategy::Lifetimes),
             _ => None,
         };
-        let (mut made, mut failed) = (Vec::new(), None);
+        let (mut candidate, mut failed) = (Vec::new(), None);
         for strategy in [Some(strategy), still].into_iter().flatten() {
             for cut in self.cuts(strategy, room) {
-                match self.make(strategy, cut, room.clone()) {
-                    Ok(one) => made.push(one),
+                match self.candidate(strategy, cut, room.clone()) {
+                    Ok(one) => candidate.push(one),
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
         }
-        let moves = |made: &Made| made.plan.expected.moved_bytes > 0;
-        let some_move = made.iter().any(moves);
-        let best = made.into_iter().reduce(|best, one| self.better(best, one));
+        let moves = |candidate: &Candidate| candidate.plan.expected.moved_bytes > 0;
+        let some_move = candidate.iter().any(moves);
+        let best = candidate.into_iter().reduce(|best, one| self.better(best, one));
         if some_move && best.as_ref().is_some_and(|best| !moves(best)) {
             remarks.push("no moves pay here: every object stays where it is born".to_owned());
         }
@@ -109,68 +109,79 @@ impl Scene<'_> {
     /// Objects that are cut give one another their room in the fastest memory, as long as that is
     /// foretold to help. What streams go along with gains little where one of them is slow
     /// anyhow; which of them is to be the fast one the planner's sums do not tell.
-    fn exchanged(&self, made: Made) -> Made {
-        let slowdown = |made: &Made| made.plan.expected.time.unwrap_or_default().slowdown;
-        if self.wish.objective != Objective::Time {
-            return made;
+    fn exchanged(&self, candidate: Candidate) -> Candidate {
+        let slowdown =
+            |candidate: &Candidate| candidate.plan.expected.time.unwrap_or_default().slowdown;
+        if self.request.objective != Objective::Time {
+            return candidate;
         }
-        let large = largest_cut(&made);
-        let mut last = self.best_exchange(&made, &large);
+        let large = largest_cut(&candidate);
+        let mut last = self.best_exchange(&candidate, &large);
         for _ in 1..EXCHANGES_MAX {
             let Some(next) = last.as_ref().and_then(|one| self.best_exchange(one, &large)) else {
                 break;
             };
             last = Some(next);
         }
-        let won = |last: &Made| slowdown(&made) - slowdown(last);
-        let enough = |last: &Made| lost(&made, last).min(slowdown(&made) * EXCHANGE_WIN_MIN);
-        last.filter(|last| won(last) >= enough(last)).unwrap_or(made)
+        let won = |last: &Candidate| slowdown(&candidate) - slowdown(last);
+        let enough =
+            |last: &Candidate| lost(&candidate, last).min(slowdown(&candidate) * EXCHANGE_WIN_MIN);
+        last.filter(|last| won(last) >= enough(last)).unwrap_or(candidate)
     }
 
     /// The best plan in which two of these objects have given one another their room, if it is
     /// better.
-    fn best_exchange(&self, made: &Made, large: &[usize]) -> Option<Made> {
-        let (workload, memories) = (&made.cut.input.workload, &made.room.memories);
+    fn best_exchange(&self, candidate: &Candidate, large: &[usize]) -> Option<Candidate> {
+        let (workload, memories) = (&candidate.cut.input.workload, &candidate.room.memories);
         let pairs = large.iter().flat_map(|from| large.iter().map(move |to| (*from, *to)));
         let tried = pairs.filter(|(from, to)| from != to).filter_map(|(from, to)| {
-            let placements = exchange(made, from, to)?;
-            let found = made.found.with(workload, memories, &self.pace.copy, placements);
-            Some(self.plan(made.strategy, made.cut.clone(), made.room.clone(), found))
+            let placements = exchange(candidate, from, to)?;
+            let found = candidate.found.with(workload, memories, &self.throughput.copy, placements);
+            Some(self.plan(
+                candidate.strategy,
+                candidate.cut.clone(),
+                candidate.room.clone(),
+                found,
+            ))
         });
-        tried.reduce(|best, one| self.better(best, one)).filter(|best| self.is_better(best, made))
+        tried
+            .reduce(|best, one| self.better(best, one))
+            .filter(|best| self.is_better(best, candidate))
     }
 
     /// The same plan in a room smaller by a margin, where filling that gains little. A run may have
     /// less room than a plan knows of; then what is born last is slow, and that may be what gains
     /// most. The strategies of H2M fill the room.
-    fn with_margin(&self, made: Made) -> Made {
-        if !matches!(made.strategy, Strategy::Intervals | Strategy::Joint) {
-            return made;
+    fn with_margin(&self, candidate: Candidate) -> Candidate {
+        if !matches!(candidate.strategy, Strategy::Intervals | Strategy::Joint) {
+            return candidate;
         }
-        let gain = |made: &Made| {
-            let (promise, time) = (made.found.promise, made.plan.expected.time.unwrap_or_default());
+        let gain = |candidate: &Candidate| {
+            let (promise, time) =
+                (candidate.found.promise, candidate.plan.expected.time.unwrap_or_default());
             let Cost { time_ns, energy_pj } = promise.in_last;
-            match self.wish.objective {
+            match self.request.objective {
                 Objective::Time => time.all_slow - time.slowdown,
                 Objective::Energy => energy_pj - promise.value,
                 Objective::EnergyDelay => time_ns * energy_pj - promise.value,
             }
         };
-        let little = gain(&made) / MARGIN_PARTS * MARGIN_GAIN_MIN;
-        let less = self.make(made.strategy, made.cut.clone(), made.room.with_margin());
+        let little = gain(&candidate) / MARGIN_PARTS * MARGIN_GAIN_MIN;
+        let less =
+            self.candidate(candidate.strategy, candidate.cut.clone(), candidate.room.with_margin());
         match less.map(|less| self.exchanged(less)) {
             Ok(less)
-                if less.found.placements != made.found.placements
-                    && gain(&made) - gain(&less) <= little =>
+                if less.found.placements != candidate.found.placements
+                    && gain(&candidate) - gain(&less) <= little =>
             {
                 less
             }
-            _ => made,
+            _ => candidate,
         }
     }
 
     /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
-    fn cuts(&self, strategy: Strategy, room: &Room) -> Vec<Cut> {
+    fn cuts(&self, strategy: Strategy, room: &Capacity) -> Vec<Cut> {
         let mut cuts = vec![self.input.cut(self.profile, u64::MAX)];
         if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
             return cuts;
@@ -187,27 +198,32 @@ impl Scene<'_> {
 
     /// By what is foretold of the program's time: it knows what overlaps, which the planner's sums
     /// over objects do not. Other objectives are the planner's.
-    fn is_better(&self, made: &Made, than: &Made) -> bool {
-        let value = |made: &Made| match self.wish.objective {
+    fn is_better(&self, candidate: &Candidate, than: &Candidate) -> bool {
+        let value = |candidate: &Candidate| match self.request.objective {
             Objective::Time => {
-                let expected = &made.plan.expected;
+                let expected = &candidate.plan.expected;
                 (expected.time.map_or(f64::INFINITY, |time| time.slowdown), expected.access_ns)
             }
-            _ => (made.found.promise.value, 0.0),
+            _ => (candidate.found.promise.value, 0.0),
         };
-        value(made) < value(than)
+        value(candidate) < value(than)
     }
 
-    fn better(&self, best: Made, one: Made) -> Made {
+    fn better(&self, best: Candidate, one: Candidate) -> Candidate {
         if self.is_better(&one, &best) { one } else { best }
     }
 
-    fn make(&self, strategy: Strategy, cut: Cut, room: Room) -> Result<Made, PlanError> {
+    fn candidate(
+        &self,
+        strategy: Strategy,
+        cut: Cut,
+        room: Capacity,
+    ) -> Result<Candidate, PlanError> {
         let options = Options {
             strategy,
-            objective: self.wish.objective,
-            slowdown_max: self.wish.slowdown_max,
-            copy: self.pace.copy,
+            objective: self.request.objective,
+            slowdown_max: self.request.slowdown_max,
+            copy: self.throughput.copy,
             ..Options::default()
         };
         let found = planner::plan(&cut.input.workload, &room.memories, &options)?;
@@ -215,19 +231,25 @@ impl Scene<'_> {
     }
 
     /// What a run makes of placements, and what is foretold of it.
-    fn plan(&self, strategy: Strategy, cut: Cut, room: Room, found: planner::Placements) -> Made {
+    fn plan(
+        &self,
+        strategy: Strategy,
+        cut: Cut,
+        room: Capacity,
+        found: planner::Placements,
+    ) -> Candidate {
         let groups = groups_of(self.profile, &cut);
-        let mut plan = plan_of(&Asked {
+        let mut plan = assemble(&Assembly {
             profile: self.profile,
             workload: &cut.input.workload,
             groups: &groups,
             machine: self.machine,
             memories: &room.memories,
             found: &found,
-            pace: self.pace,
+            throughput: self.throughput,
             held_back_bytes: room.held_back_bytes,
-            options: self.wish.options(),
-            unplanned: self.wish.unplanned,
+            options: self.request.options(),
+            unplanned: self.request.unplanned,
         });
         if strategy == Strategy::FirstCome {
             // Who comes first is served first: that is what a run does without knowing any site.
@@ -237,13 +259,13 @@ impl Scene<'_> {
         }
         let seen = (self.input, self.intervals);
         plan.expected.time = Some(predict_of(self.profile, seen, self.machine, &plan));
-        Made { found, plan, groups, cut, strategy, room }
+        Candidate { found, plan, groups, cut, strategy, room }
     }
 }
 
-impl Room {
+impl Capacity {
     /// With a part of the fastest memory's room held back, too.
-    fn with_margin(&self) -> Room {
+    fn with_margin(&self) -> Capacity {
         let mut room = self.clone();
         let margin_bytes = (room.memories[0].capacity_bytes as f64 / MARGIN_PARTS) as u64;
         room.memories[0].capacity_bytes -= margin_bytes;
@@ -253,7 +275,7 @@ impl Room {
 }
 
 /// What is lost from one plan to the next by the planner's sums, as a part of the all-fast time.
-fn lost(from: &Made, to: &Made) -> f64 {
+fn lost(from: &Candidate, to: &Candidate) -> f64 {
     let (one, other) = (&from.plan.expected, &to.plan.expected);
     let all_slow = one.time.map_or(0.0, |time| time.all_slow - 1.0);
     let possible_ns = one.in_slowest_ns - one.in_fastest_ns;
@@ -261,10 +283,10 @@ fn lost(from: &Made, to: &Made) -> f64 {
 }
 
 /// Objects that are cut, of most gain, by their index in the workload before that.
-fn largest_cut(made: &Made) -> Vec<usize> {
-    let (workload, memories) = (&made.cut.input.workload, &made.room.memories);
+fn largest_cut(candidate: &Candidate) -> Vec<usize> {
+    let (workload, memories) = (&candidate.cut.input.workload, &candidate.room.memories);
     let mut gains: Vec<(usize, f64)> = Vec::new();
-    let parts = workload.objects.iter().zip(&made.cut.parts);
+    let parts = workload.objects.iter().zip(&candidate.cut.parts);
     for (object, part) in parts.filter(|(_, part)| part.middle.is_some()) {
         let cost_ns = |memory: &Memory| object_cost(workload, object, memory).time_ns;
         let gain_ns = cost_ns(&memories[memories.len() - 1]) - cost_ns(&memories[0]);
@@ -281,11 +303,11 @@ fn largest_cut(made: &Made) -> Vec<usize> {
 /// Placements in which an object has as much of another one's room in the fastest memory as it can
 /// use; the other one's tail goes where it was. `None`: there is nothing to exchange, or the room
 /// is taken while only one of them lives. What moves stays as it is.
-fn exchange(made: &Made, from: usize, to: usize) -> Option<Vec<Placement>> {
-    let workload = &made.cut.input.workload;
-    let mut placements = made.found.placements.clone();
+fn exchange(candidate: &Candidate, from: usize, to: usize) -> Option<Vec<Placement>> {
+    let workload = &candidate.cut.input.workload;
+    let mut placements = candidate.found.placements.clone();
     let parts_of = |whole, is_fast| {
-        let all = made.found.placements.iter().zip(&made.cut.parts).enumerate();
+        let all = candidate.found.placements.iter().zip(&candidate.cut.parts).enumerate();
         let wanted = all.filter(move |(_, (one, part))| {
             part.whole == whole && one.moves.is_empty() && (one.birth == 0) == is_fast
         });
@@ -295,7 +317,7 @@ fn exchange(made: &Made, from: usize, to: usize) -> Option<Vec<Placement>> {
     let life = |at: usize| (workload.objects[at].birth_ns, workload.objects[at].death_ns);
     let (gives, gets) = (life(parts_of(from, true).next()?), life(parts_of(to, false).next()?));
     let both = (gives.0.max(gets.0), gives.1.min(gets.1));
-    let capacity = |memory: usize| made.room.memories[memory].capacity_bytes;
+    let capacity = |memory: usize| candidate.room.memories[memory].capacity_bytes;
     let mut left_bytes = capacity(0).saturating_sub(most_bytes(workload, &placements, 0, both));
     let given_bytes: u64 = parts_of(from, true).map(|at| workload.objects[at].bytes).sum();
     let mut room_bytes = left_bytes + given_bytes;
@@ -315,7 +337,7 @@ fn exchange(made: &Made, from: usize, to: usize) -> Option<Vec<Placement>> {
     }
     let all = (0, u64::MAX);
     let fits = |memory| most_bytes(workload, &placements, memory, all) <= capacity(memory);
-    (0..made.room.memories.len()).all(fits).then_some(placements)
+    (0..candidate.room.memories.len()).all(fits).then_some(placements)
 }
 
 /// Most bytes of a memory that placements take in a span of time.

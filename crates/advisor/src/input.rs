@@ -165,7 +165,7 @@ fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut Pla
         let site = profile.sites[object.site as usize].hash;
         let mut planned = planner::Object {
             name: format!("{site:016x}/{}", object.size_class()),
-            bytes: object.room_bytes,
+            bytes: object.peak_bytes,
             birth_ns: base_ns + object.birth_ns,
             death_ns: base_ns + object.death_ns,
             uses: Vec::new(),
@@ -191,7 +191,7 @@ pub(crate) fn weight_of(profile: &Profile, run: u32) -> (f64, f64) {
     }
 }
 
-/// By object: whether stores may have changed lines that nobody input of; whether nobody input
+/// By object: whether stores may have changed lines that nobody input of; whether it is unknown
 /// how many misses were under way at once. Only where misses were counted, and of those that
 /// have any.
 pub(crate) fn unobserved(profile: &Profile) -> (Vec<bool>, Vec<bool>) {
@@ -209,7 +209,7 @@ pub(crate) fn unobserved(profile: &Profile) -> (Vec<bool>, Vec<bool>) {
         each.collect()
     };
     let dirtied = of(&|sum| sum.dirtied.is_none() && (sum.writes > 0 || !sees_writes));
-    (dirtied, of(&|sum| sum.around == 0))
+    (dirtied, of(&|sum| sum.mlp_known == 0))
 }
 
 /// The phases that count in a run, ascending by start; at least one where it has accesses.
@@ -253,19 +253,19 @@ fn phase(name: &str, start_ns: u64) -> planner::Phase {
 pub(crate) fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
     let accesses = all.accesses().max(1) as f64;
     let written = all.dirtied.unwrap_or(all.writes).min(all.accesses());
-    let seen = all.around.max(1) as f64;
-    let is_seen = all.around > 0;
+    let seen = all.mlp_known.max(1) as f64;
+    let is_seen = all.mlp_known > 0;
     Use {
         phase,
         reads: (all.accesses() - written) as f64,
         writes: written as f64,
         hit_ratio: all.cached.map_or(0.0, |cached| (cached as f64 / accesses).min(1.0)),
         latency_weight: match is_seen {
-            true => WHOLE_WEIGHT * all.alone as f64 / seen,
+            true => WHOLE_WEIGHT * all.serialized as f64 / seen,
             false => latency_weight,
         },
         drawn_bytes,
-        apart: is_seen.then(|| all.apart as f64 / seen),
+        isolated: is_seen.then(|| all.isolated as f64 / seen),
         threads: all.threads.count_ones().max(1),
     }
 }

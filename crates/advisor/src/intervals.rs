@@ -127,7 +127,7 @@ fn add_run(
         cells[phase].entry(u64::from(access.slot)).or_default().push(*index);
     }
     let hits: u64 = accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum();
-    let all = hits.max(profile.runs[run as usize].seen.samples).max(1);
+    let all = hits.max(profile.runs[run as usize].observed.samples).max(1);
     let a_sample_ns = sampling_ns(profile, run) / all as f64;
     found.idle_ns -= (all - hits) as f64 * a_sample_ns;
     for (at, cells) in cells.into_iter().enumerate() {
@@ -154,21 +154,22 @@ fn add_phase(
     cells: BTreeMap<u64, Vec<u32>>,
     found: &mut Intervals,
 ) {
-    let (mut open, from) = (Open::default(), found.all.len());
-    let ways = ways_of(profile, cells.values().flatten());
+    let (mut open, from) = (OpenInterval::default(), found.all.len());
+    let traits = traits_by_site(profile, cells.values().flatten());
     for (slot, accesses) in cells {
         let slot_ns = slot * profile.slot_ns;
-        let lap_ns = end_ns.min(slot_ns + profile.slot_ns).saturating_sub(start_ns.max(slot_ns));
+        let sub_interval_ns =
+            end_ns.min(slot_ns + profile.slot_ns).saturating_sub(start_ns.max(slot_ns));
         let samples = accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum();
-        open.add(lap_ns as f64, samples, accesses);
+        open.add(sub_interval_ns as f64, samples, accesses);
         if open.samples >= SAMPLES_MIN {
-            found.all.push(closed(profile, phase, std::mem::take(&mut open), &ways));
+            found.all.push(closed(profile, phase, std::mem::take(&mut open), &traits));
         }
     }
     if open.sub_intervals.is_empty() {
         return;
     }
-    let left = closed(profile, phase, open, &ways);
+    let left = closed(profile, phase, open, &traits);
     // What is left is too little for a interval of its own.
     match found.all[from..].last_mut() {
         None => found.all.push(left),
@@ -178,18 +179,21 @@ fn add_phase(
 
 /// How accesses of a phase come, by site. A interval has too few samples of an object to tell:
 /// chance would only ever add to a part that has a least, and take from one that has a most.
-fn ways_of<'a>(profile: &Profile, accesses: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, Ways> {
+fn traits_by_site<'a>(
+    profile: &Profile,
+    accesses: impl Iterator<Item = &'a u32>,
+) -> BTreeMap<u32, SiteTraits> {
     let mut sums: BTreeMap<u32, Access> = BTreeMap::new();
     for access in accesses.map(|one| &profile.accesses[*one as usize]) {
         let none = || Access::none_of(access.object);
         sums.entry(site_at(profile, access)).or_insert_with(none).absorb(access);
     }
     let part = |count: u64, of: u64| count as f64 / of.max(1) as f64;
-    let ways = |sum: Access| Ways {
-        apart: part(sum.apart, sum.around),
+    let traits = |sum: Access| SiteTraits {
+        isolated: part(sum.isolated, sum.mlp_known),
         dirtied: sum.dirtied.map(|dirtied| part(dirtied, sum.accesses())),
     };
-    sums.into_iter().map(|(site, sum)| (site, ways(sum))).collect()
+    sums.into_iter().map(|(site, sum)| (site, traits(sum))).collect()
 }
 
 fn site_at(profile: &Profile, access: &Access) -> u32 {
@@ -197,7 +201,12 @@ fn site_at(profile: &Profile, access: &Access) -> u32 {
 }
 
 /// A interval with its accesses, by index; and how those of each site come.
-fn closed(profile: &Profile, phase: u32, open: Open, ways: &BTreeMap<u32, Ways>) -> Interval {
+fn closed(
+    profile: &Profile,
+    phase: u32,
+    open: OpenInterval,
+    traits: &BTreeMap<u32, SiteTraits>,
+) -> Interval {
     let mut rows: BTreeMap<u32, Access> = BTreeMap::new();
     let mut threads = 0u64;
     let all = open.sub_intervals.iter().flat_map(|sub_interval| &sub_interval.accesses);
@@ -207,10 +216,10 @@ fn closed(profile: &Profile, phase: u32, open: Open, ways: &BTreeMap<u32, Ways>)
         rows.entry(access.object).or_insert_with(none).absorb(access);
     }
     for row in rows.values_mut() {
-        let ways = &ways[&site_at(profile, row)];
+        let traits = &traits[&site_at(profile, row)];
         let part = |count: u64, part: f64| (count as f64 * part).round() as u64;
-        row.apart = part(row.around, ways.apart);
-        row.dirtied = ways.dirtied.map(|dirtied| part(row.accesses(), dirtied));
+        row.isolated = part(row.mlp_known, traits.isolated);
+        row.dirtied = traits.dirtied.map(|dirtied| part(row.accesses(), dirtied));
     }
     let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
     let accesses: Vec<Access> = rows.into_values().collect();
@@ -222,9 +231,9 @@ fn closed(profile: &Profile, phase: u32, open: Open, ways: &BTreeMap<u32, Ways>)
             *of_row.entry(access.extent).or_default() += access.accesses();
         }
         let share = |(row, extents): (usize, Extents)| {
-            let of_lap: u64 = extents.values().sum();
+            let of_sub_interval: u64 = extents.values().sum();
             let of_row = accesses[row].accesses().max(1);
-            (row, of_lap as f64 / of_row as f64, extents)
+            (row, of_sub_interval as f64 / of_row as f64, extents)
         };
         SubInterval {
             share: if took_ns > 0.0 { sub_interval.took_ns / took_ns } else { 0.0 },
@@ -238,36 +247,36 @@ fn closed(profile: &Profile, phase: u32, open: Open, ways: &BTreeMap<u32, Ways>)
 /// What samples took from the programs of a run, nanoseconds of wall time: threads were held up
 /// beside each other.
 fn sampling_ns(profile: &Profile, run: u32) -> f64 {
-    let seen = &profile.runs[run as usize].seen;
+    let seen = &profile.runs[run as usize].observed;
     let of_run = profile.processes.iter().filter(|process| process.run == run);
     let threads = of_run.map(|process| process.threads.len()).sum::<usize>().max(1);
     seen.sampling_ns as f64 / threads as f64
 }
 
 /// How accesses come.
-struct Ways {
+struct SiteTraits {
     /// Which part of the misses is by itself in its block.
-    apart: f64,
+    isolated: f64,
     /// Lines that become dirty for each access; `None`: not known.
     dirtied: Option<f64>,
 }
 
 /// A interval that is not complete.
 #[derive(Default)]
-struct Open {
-    sub_intervals: Vec<OpenLap>,
+struct OpenInterval {
+    sub_intervals: Vec<OpenSubInterval>,
     samples: u64,
 }
 
 #[derive(Default)]
-struct OpenLap {
+struct OpenSubInterval {
     took_ns: f64,
     samples: u64,
     /// By index.
     accesses: Vec<u32>,
 }
 
-impl Open {
+impl OpenInterval {
     fn add(&mut self, took_ns: f64, samples: u64, accesses: Vec<u32>) {
         self.samples += samples;
         if self
@@ -275,7 +284,7 @@ impl Open {
             .last()
             .is_none_or(|sub_interval| sub_interval.samples >= SUB_INTERVAL_SAMPLES_MIN)
         {
-            self.sub_intervals.push(OpenLap::default());
+            self.sub_intervals.push(OpenSubInterval::default());
         }
         let sub_interval = self.sub_intervals.last_mut().expect("one was put there");
         sub_interval.took_ns += took_ns;

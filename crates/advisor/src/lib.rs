@@ -27,10 +27,10 @@ mod votes;
 /// The advisor hands all objects of a profile to the planner.
 const _: () = assert!(tiercel_profile::OBJECTS_MAX <= tiercel_planner::OBJECTS_MAX);
 
-pub use advise::{PlanRequestError, PlanResult, draft, objective_name, peak_bytes, strategy_name};
-pub use assemble::{Asked, Group, plan_of, planned_place};
+pub use advise::{PlanRequestError, PlanResult, advise, objective_name, peak_bytes, strategy_name};
+pub use assemble::{Assembly, Group, assemble, planned_label};
 pub use input::{ACCESS_WEIGHT, MISS_WEIGHT, PlannerInput};
 pub use predict::predict;
 pub use request::PlanRequest;
-pub use throughput::Pace;
+pub use throughput::Throughput;
 pub use timeline::{COLUMNS_MAX, Timeline, TimelineRow};

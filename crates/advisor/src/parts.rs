@@ -1,5 +1,5 @@
 //! Where a plan has the objects of a profile.
-//! In: a [`Plan`], a profile, its workload. Out: [`Places`]: by object and phase, which part of it
+//! In: a [`Plan`], a profile, its workload. Out: [`Layout`]: by object and phase, which part of it
 //! lies in which memory, and what is moved. Knows nothing of what that costs.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement,
 
 use crate::input::{Cut, Part, PlannerInput};
 use crate::intervals::Extents;
-use tiercel_plan::{Plan, PlannedClass, PlannedPlace, Unplanned};
+use tiercel_plan::{Plan, PlannedClass, PlannedPlacement, Unplanned};
 use tiercel_profile::{Object, Profile};
 
 /// Part of an object in each memory, 0 to 1; their sum is 1.
@@ -21,7 +21,7 @@ struct Kind<'a> {
 }
 
 /// A plan, laid out over a profile.
-pub(crate) struct Places<'a> {
+pub(crate) struct Layout<'a> {
     kinds: Vec<Kind<'a>>,
     /// By object of the workload.
     kind_of: Vec<usize>,
@@ -29,26 +29,26 @@ pub(crate) struct Places<'a> {
     names: Vec<&'a str>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> Layout<'a> {
     /// `memories` are those of the machine, the fastest with the room that the plan has in it.
     pub(crate) fn new(
         plan: &'a Plan,
         profile: &Profile,
         input: &'a PlannerInput,
         memories: &[Memory],
-    ) -> Places<'a> {
+    ) -> Layout<'a> {
         let names = input.workload.phases.iter().map(|phase| phase.name.as_str()).collect();
-        let mut places = Places { kinds: Vec::new(), kind_of: Vec::new(), names };
+        let mut layout = Layout { kinds: Vec::new(), kind_of: Vec::new(), names };
         let last = memories.len() - 1;
         let rank = |node| plan.rank_of(node).unwrap_or(last).min(last);
-        places.kinds.push(Kind::of(whole(last)));
-        places.kinds.push(Kind::of(whole(plan.small_objects.map_or(last, rank))));
+        layout.kinds.push(Kind::of(whole(last)));
+        layout.kinds.push(Kind::of(whole(plan.small_objects.map_or(last, rank))));
         let (mut classes, mut alone) = (HashMap::new(), HashMap::new());
         for site in &plan.sites {
             for class in &site.classes {
-                classes.insert((site.hash, u32::from(class.size_class())), places.kinds.len());
-                alone.insert(site.hash, (site.classes.len() == 1).then_some(places.kinds.len()));
-                places.kinds.push(Kind::of_class(class, &rank));
+                classes.insert((site.hash, u32::from(class.size_class())), layout.kinds.len());
+                alone.insert(site.hash, (site.classes.len() == 1).then_some(layout.kinds.len()));
+                layout.kinds.push(Kind::of_class(class, &rank));
             }
         }
         let kind = |object: &Object| {
@@ -67,14 +67,14 @@ impl<'a> Places<'a> {
             };
             let kind = found.unwrap_or_else(|| match births.get(at) {
                 Some(birth) => {
-                    places.kinds.push(Kind::of(whole(usize::from(birth.birth))));
-                    places.kinds.len() - 1
+                    layout.kinds.push(Kind::of(whole(usize::from(birth.birth))));
+                    layout.kinds.len() - 1
                 }
                 None => 0,
             });
-            places.kind_of.push(kind);
+            layout.kind_of.push(kind);
         }
-        places
+        layout
     }
 
     /// Where an object of the workload is in a phase of it.
@@ -101,7 +101,7 @@ impl<'a> Places<'a> {
         for (extent, accesses) in extents {
             let middle = (f64::from(*extent) + 0.5) * extent_share;
             // The last extent may reach beyond the object's end.
-            let memory = lies_in(parts, Some(middle.min(1.0 - f64::EPSILON)));
+            let memory = memory_at(parts, Some(middle.min(1.0 - f64::EPSILON)));
             hit[memory.unwrap_or(0)] += *accesses as f64 / all as f64;
         }
         hit
@@ -112,7 +112,7 @@ impl<'a> Places<'a> {
         let workload = &cut.input.workload;
         let of = |(object, part): (&planner::Object, &Part)| {
             let (first, last) = workload.phases_of(object);
-            let whole = |phase| lies_in(self.parts(part.whole, phase), part.middle);
+            let whole = |phase| memory_at(self.parts(part.whole, phase), part.middle);
             let mut here = whole(first).unwrap_or(0);
             let mut placement = Placement { birth: here as u8, moves: Vec::new() };
             for phase in first + 1..=last {
@@ -131,7 +131,7 @@ impl<'a> Places<'a> {
 
 /// The memory of an object, or of a part of one around its `middle`: the parts in faster memory
 /// come first.
-pub(crate) fn lies_in(parts: &Parts, middle: Option<f64>) -> Option<usize> {
+pub(crate) fn memory_at(parts: &Parts, middle: Option<f64>) -> Option<usize> {
     let Some(middle) = middle else { return parts.iter().position(|part| *part == 1.0) };
     let mut end = 0.0;
     parts.iter().position(|part| {
@@ -146,14 +146,14 @@ impl<'a> Kind<'a> {
     }
 
     fn of_class(class: &'a PlannedClass, rank: &impl Fn(tiercel_machine::NodeId) -> usize) -> Self {
-        let parts = |place: &PlannedPlace| {
+        let parts = |place: &PlannedPlacement| {
             let mut parts = [0.0; MEMORIES_MAX];
             parts[rank(place.node)] += place.share;
             parts[place.other.map_or(rank(place.node), rank)] += 1.0 - place.share;
             parts
         };
-        let mut kind = Kind::of(class.places.first().map_or(whole(0), parts));
-        for place in &class.places {
+        let mut kind = Kind::of(class.placements.first().map_or(whole(0), parts));
+        for place in &class.placements {
             match &place.phase {
                 Some(phase) => drop(kind.by_phase.insert(phase, parts(place))),
                 None => kind.usual = parts(place),

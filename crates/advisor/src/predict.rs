@@ -35,8 +35,8 @@ use tiercel_wire::layout::CUT_BYTES;
 
 use crate::input::{PlannerInput, WHOLE_WEIGHT, unobserved, use_of, weight_of};
 use crate::intervals::{Extents, Interval, Intervals};
-use crate::parts::{Parts, Places};
-use crate::throughput::{pace_of, rank_of};
+use crate::parts::{Layout, Parts};
+use crate::throughput::{apply_measurements, rank_of};
 use tiercel_plan::{Plan, Prediction};
 use tiercel_profile::{Access, Profile};
 
@@ -46,7 +46,7 @@ const DEVIATIONS: f64 = 1.96;
 /// Misses at once that nobody counted may be so many times fewer than believed.
 const UNSEEN_TIMES: f64 = 2.0;
 
-/// Placements that are reckoned, in this order: everything in the fastest memory, as planned,
+/// Placements that are totals, in this order: everything in the fastest memory, as planned,
 /// everything in the slowest.
 const CASES: usize = 3;
 
@@ -64,38 +64,38 @@ pub(crate) fn predict_of(
     plan: &Plan,
 ) -> Prediction {
     let (mut memories, _) = Memory::of_machine(machine, None);
-    let pace = pace_of(profile, machine, &mut memories);
+    let throughput = apply_measurements(profile, machine, &mut memories);
     let Some(fastest) = memories.first_mut() else {
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
-    let places = Places::new(plan, profile, input, &memories);
+    let layout = Layout::new(plan, profile, input, &memories);
     let cut = input.cut(profile, CUT_BYTES);
-    let placements = places.placements(&cut);
-    let (_, moves) = evaluate(&cut.input.workload, &memories, &pace.copy, &placements);
-    let scene = Scene::new(profile, machine, &memories);
-    let mut reckoned = Reckoned::default();
+    let placements = layout.placements(&cut);
+    let (_, moves) = evaluate(&cut.input.workload, &memories, &throughput.copy, &placements);
+    let model = Model::new(profile, machine, &memories);
+    let mut totals = Totals::default();
     let mut of_object = vec![usize::MAX; profile.objects.len()];
     (0..).zip(&input.objects).for_each(|(at, index)| of_object[*index as usize] = at);
     for interval in &intervals.all {
-        scene.reckon(
+        model.add_interval(
             interval,
             |object, phase, extents| {
                 let seen = &profile.objects[object];
                 let is_cut = seen.bytes >= CUT_BYTES;
                 let extent_bytes = if is_cut { seen.extent_bytes } else { 0 };
                 let share = extent_bytes as f64 / seen.bytes.max(1) as f64;
-                places.parts_hit(of_object[object], phase, extents, share)
+                layout.parts_hit(of_object[object], phase, extents, share)
             },
-            &mut reckoned,
+            &mut totals,
         );
     }
-    let rest_ns = reckoned.rest_ns + intervals.idle_ns;
-    let zeroing_ns = scene.zeroing_ns((input, intervals), &places);
-    for (sum_ns, ns) in reckoned.cases_ns.iter_mut().zip(zeroing_ns) {
+    let rest_ns = totals.rest_ns + intervals.idle_ns;
+    let zeroing_ns = model.zeroing_ns((input, intervals), &layout);
+    for (sum_ns, ns) in totals.cases_ns.iter_mut().zip(zeroing_ns) {
         *sum_ns += ns;
     }
-    let [fast_ns, planned_ns, slow_ns] = reckoned.cases_ns.map(|ns| ns + intervals.idle_ns);
+    let [fast_ns, planned_ns, slow_ns] = totals.cases_ns.map(|ns| ns + intervals.idle_ns);
     if fast_ns <= 0.0 {
         return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
     }
@@ -106,13 +106,13 @@ pub(crate) fn predict_of(
         error: unsure * (planned_ns - fast_ns).max(0.0) / fast_ns,
         all_slow: slow_ns / fast_ns,
         rest_ns,
-        fast_share: (reckoned.accesses > 0.0).then(|| reckoned.fast / reckoned.accesses),
+        fast_share: (totals.accesses > 0.0).then(|| totals.fast / totals.accesses),
     }
 }
 
 /// What came of all intervals, nanoseconds.
 #[derive(Default)]
-struct Reckoned {
+struct Totals {
     cases_ns: [f64; CASES],
     rest_ns: f64,
     /// Accesses, and those of them that the fastest memory serves as planned.
@@ -164,8 +164,8 @@ struct Waits {
     all_in_ns: Parts,
 }
 
-/// What intervals are reckoned with.
-struct Scene<'a> {
+/// What intervals are totals with.
+struct Model<'a> {
     profile: &'a Profile,
     memories: &'a [Memory],
     /// Of the machine that recorded, with the part of the accesses that each served.
@@ -175,18 +175,18 @@ struct Scene<'a> {
     same: bool,
 }
 
-impl<'a> Scene<'a> {
-    fn new(profile: &'a Profile, machine: &Machine, memories: &'a [Memory]) -> Scene<'a> {
+impl<'a> Model<'a> {
+    fn new(profile: &'a Profile, machine: &Machine, memories: &'a [Memory]) -> Model<'a> {
         let recorded = recorded(profile);
         let served = served(profile, &recorded);
-        Scene { profile, memories, recorded, served, same: profile.machine == *machine }
+        Model { profile, memories, recorded, served, same: profile.machine == *machine }
     }
 
-    fn reckon(
+    fn add_interval(
         &self,
         interval: &Interval,
         parts_of: impl Fn(usize, usize, &Extents) -> Parts,
-        sum: &mut Reckoned,
+        sum: &mut Totals,
     ) {
         let rows: Vec<Row> = interval.accesses.iter().map(|one| self.row(interval, one)).collect();
         let threads = f64::from(interval.threads);
@@ -226,7 +226,7 @@ impl<'a> Scene<'a> {
     fn zeroing_ns(
         &self,
         (input, intervals): (&PlannerInput, &Intervals),
-        places: &Places<'_>,
+        layout: &Layout<'_>,
     ) -> [f64; CASES] {
         let byte_ns = |memory: &Memory| memory.write_gb_s_with(1).recip();
         let served = self.recorded.iter().zip(&self.served);
@@ -235,7 +235,7 @@ impl<'a> Scene<'a> {
         let mut cases_ns = [0.0; CASES];
         for (at, fresh_bytes) in &intervals.fresh_bytes {
             let phase = input.workload.phases_of(&input.workload.objects[*at]).0;
-            let parts = places.parts(*at, phase);
+            let parts = layout.parts(*at, phase);
             for (memory, part) in self.memories.iter().zip(parts) {
                 cases_ns[1] += fresh_bytes * part * (byte_ns(memory) - recorded_ns);
             }
@@ -255,10 +255,10 @@ impl<'a> Scene<'a> {
         let (waits, blocks) = (waits_of(&one), blocks_of(&one));
         let mut row = Row { accesses, recorded_ns, waits, blocks, ..Row::default() };
         for (at, memory) in self.memories.iter().enumerate() {
-            let asked = demand(&one, memory);
+            let assembly = demand(&one, memory);
             let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
-            row.core_ns[at] = asked.core_ns * loaded;
-            row.memory_ns[at] = asked.memory_ns;
+            row.core_ns[at] = assembly.core_ns * loaded;
+            row.memory_ns[at] = assembly.memory_ns;
         }
         row
     }
@@ -331,7 +331,7 @@ fn waits_of(one: &Use) -> f64 {
 /// than one of a block's lines is the first.
 fn blocks_of(one: &Use) -> f64 {
     let lines = (one.reads + one.writes) * one.drawn_bytes / LINE_BYTES;
-    lines * one.apart.unwrap_or(0.0).max(LINE_BYTES / BLOCK_BYTES)
+    lines * one.isolated.unwrap_or(0.0).max(LINE_BYTES / BLOCK_BYTES)
 }
 
 /// What can be won and was not seen, of what can be won: lines that go back to memory where nobody
@@ -379,10 +379,10 @@ fn served(profile: &Profile, memories: &[Memory]) -> Vec<f64> {
     parts
 }
 
-/// Memories of the machine that recorded, at the pace that was measured there.
+/// Memories of the machine that recorded, at the throughput that was measured there.
 fn recorded(profile: &Profile) -> Vec<Memory> {
     let (mut memories, _) = Memory::of_machine(&profile.machine, None);
-    pace_of(profile, &profile.machine, &mut memories);
+    apply_measurements(profile, &profile.machine, &mut memories);
     memories
 }
 

@@ -15,8 +15,8 @@ use crate::votes::{Class, Names};
 /// A class of objects: site, size class.
 type Key = (u32, u32);
 
-/// What is asked: a workload with the class of each object (`None`: no class of its own).
-pub(crate) struct Early<'a> {
+/// What is assembly: a workload with the class of each object (`None`: no class of its own).
+pub(crate) struct Prefetch<'a> {
     pub workload: &'a Workload,
     pub names: &'a Names<'a>,
     pub classes: &'a BTreeMap<Key, Class>,
@@ -24,7 +24,7 @@ pub(crate) struct Early<'a> {
     /// Objects of each class.
     pub members: BTreeMap<Key, Vec<usize>>,
     /// Room of the fastest memory, bytes, and the number of the slowest one.
-    pub room_bytes: u64,
+    pub fast_bytes: u64,
     pub slowest: usize,
 }
 
@@ -42,16 +42,16 @@ pub(crate) fn followers(names: &Names<'_>) -> Vec<Option<usize>> {
     found.into_iter().enumerate().map(other).collect()
 }
 
-impl Early<'_> {
+impl Prefetch<'_> {
     /// Classes that may move during a phase, given by name, with the names of those phases.
     pub fn by_class(&self) -> BTreeMap<Key, Vec<usize>> {
-        let mut early: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+        let mut prefetch: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (now, next) in followers(self.names).into_iter().enumerate() {
             for key in next.map_or(Vec::new(), |next| self.during(now, next)) {
-                early.entry(key).or_default().push(now);
+                prefetch.entry(key).or_default().push(now);
             }
         }
-        early
+        prefetch
     }
 
     fn during(&self, now: usize, next: usize) -> Vec<Key> {
@@ -61,7 +61,7 @@ impl Early<'_> {
         });
         let moving: Vec<(Key, usize, usize)> = moving.collect();
         let down = moving.iter().filter(|(_, _, to)| *to == self.slowest);
-        let mut early: Vec<Key> = down.map(|(key, ..)| *key).collect();
+        let mut prefetch: Vec<Key> = down.map(|(key, ..)| *key).collect();
         let mut room: Vec<(usize, i128)> =
             self.entries(now).map(|at| (at, self.room(at))).collect();
         for (at, room) in &mut room {
@@ -75,10 +75,10 @@ impl Early<'_> {
             let bytes = |at: usize| i128::from(self.alive(key, at));
             if room.iter().all(|(at, room)| bytes(*at) <= *room) {
                 room.iter_mut().for_each(|(at, room)| *room -= bytes(*at));
-                early.push(key);
+                prefetch.push(key);
             }
         }
-        early
+        prefetch
     }
 
     /// Numbers of the phases of a name.
@@ -98,7 +98,7 @@ impl Early<'_> {
         let objects = (0..self.workload.objects.len()).filter(|object| self.lives(*object, phase));
         let used = objects.filter(|object| fast(*object));
         let used = used.map(|object| i128::from(self.workload.objects[object].bytes));
-        i128::from(self.room_bytes) - used.sum::<i128>()
+        i128::from(self.fast_bytes) - used.sum::<i128>()
     }
 
     fn alive(&self, key: Key, phase: usize) -> u64 {

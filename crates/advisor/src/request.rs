@@ -20,5 +20,5 @@ pub struct PlanRequest {
     /// The default for what the plan does not know.
     pub unplanned: Unplanned,
     /// Objects may move before the phase they move for.
-    pub early: bool,
+    pub prefetch: bool,
 }

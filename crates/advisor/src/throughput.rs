@@ -18,9 +18,9 @@ use tiercel_profile::Profile;
 const COPY: MoveSpeed =
     MoveSpeed { threads: 1, gb_s_max: Some(1.2), measured_ns: [[0.0; MEMORIES_MAX]; MEMORIES_MAX] };
 
-/// What is known of a machine's pace.
+/// What is known of a machine's throughput.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct Throughput {
     /// How fast objects move.
     pub copy: MoveSpeed,
     /// What measured figures rest on; others rest on the description.
@@ -29,65 +29,73 @@ pub struct Pace {
 
 /// How many times as long something takes as the description says; at least as long.
 #[derive(Clone, Copy)]
-struct Slower {
+struct Slowdown {
     read: f64,
     write: f64,
     /// And a line by itself as a line of a stream; of another machine its description knows.
-    apart: Option<[f64; 2]>,
+    isolated: Option<[f64; 2]>,
 }
 
 /// Puts what was measured into `memories`, which are those of `machine`.
-pub(crate) fn pace_of(profile: &Profile, machine: &Machine, memories: &mut [Memory]) -> Pace {
-    let mut pace = Pace { copy: COPY, basis: Basis::Described };
+pub(crate) fn apply_measurements(
+    profile: &Profile,
+    machine: &Machine,
+    memories: &mut [Memory],
+) -> Throughput {
+    let mut throughput = Throughput { copy: COPY, basis: Basis::Described };
     let measured = profile.runs.iter().rev().map(|run| &run.speeds).find(|one| !one.is_empty());
-    let Some(speeds) = measured else { return pace };
+    let Some(speeds) = measured else { return throughput };
     let (recorded, _) = Memory::of_machine(&profile.machine, None);
     let streams = streams(speeds, &recorded);
     let moves = moves(speeds, &recorded);
     if profile.machine == *machine {
-        pace.basis = Basis::Measured;
+        throughput.basis = Basis::Measured;
         for (at, slower) in streams {
-            share_out(&mut memories[at], slower);
+            limit_to_share(&mut memories[at], slower);
         }
         for (from, to, ns, _) in moves {
-            pace.copy.measured_ns[from][to] = ns;
+            throughput.copy.measured_ns[from][to] = ns;
         }
-        return pace;
+        return throughput;
     }
-    pace.basis = Basis::Scaled;
-    let all = Slower {
+    throughput.basis = Basis::Scaled;
+    let all = Slowdown {
         read: mean(streams.iter().map(|(_, slower)| slower.read)),
         write: mean(streams.iter().map(|(_, slower)| slower.write)),
-        apart: None,
+        isolated: None,
     };
-    memories.iter_mut().for_each(|memory| share_out(memory, all));
+    memories.iter_mut().for_each(|memory| limit_to_share(memory, all));
     let times = mean(moves.iter().map(|(.., times)| *times));
     let pairs = (0..memories.len()).flat_map(|a| (0..memories.len()).map(move |b| (a, b)));
     for (from, to) in pairs.filter(|(from, to)| from != to && !moves.is_empty()) {
         let described = move_cost_per_byte(memories, from, to, &COPY).time_ns;
-        pace.copy.measured_ns[from][to] = described * times;
+        throughput.copy.measured_ns[from][to] = described * times;
     }
-    pace
+    throughput
 }
 
 /// For a plan's file: what a byte costs from each memory to each other one.
 pub(crate) fn planned_moves(
     memories: &[Memory],
-    pace: &Pace,
+    throughput: &Throughput,
     node: impl Fn(usize) -> NodeId,
 ) -> Vec<PlannedMove> {
     let pairs = (0..memories.len()).flat_map(|a| (0..memories.len()).map(move |b| (a, b)));
     let one = |(from, to): (usize, usize)| PlannedMove {
         from: node(from),
         to: node(to),
-        ns_per_byte: move_cost_per_byte(memories, from, to, &pace.copy).time_ns,
-        basis: if pace.copy.measured_ns[from][to] > 0.0 { pace.basis } else { Basis::Described },
+        ns_per_byte: move_cost_per_byte(memories, from, to, &throughput.copy).time_ns,
+        basis: if throughput.copy.measured_ns[from][to] > 0.0 {
+            throughput.basis
+        } else {
+            Basis::Described
+        },
     };
     pairs.filter(|(from, to)| from != to).map(one).collect()
 }
 
 /// By memory of the machine that recorded, how much slower one thread's streams are.
-fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slower)> {
+fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slowdown)> {
     let known = speeds.streams.iter().filter_map(|stream| {
         let at = rank_of(recorded, stream.node)?;
         // What is faster than described came out of a cache.
@@ -98,7 +106,7 @@ fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slower)> {
             times(stream.read_line_ns, read / recorded[at].read_gb_s_with(1)),
             times(stream.write_line_ns, write / recorded[at].write_gb_s_with(1)),
         ];
-        Some((at, Slower { read, write, apart: Some(apart) }))
+        Some((at, Slowdown { read, write, isolated: Some(apart) }))
     });
     known.collect()
 }
@@ -125,9 +133,9 @@ fn mean(factors: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// One thread gets as little as was measured, more threads more, up to what all get.
-fn share_out(memory: &mut Memory, slower: Slower) {
-    if let Some([read, write]) = slower.apart {
-        (memory.read_apart_times, memory.write_apart_times) = (read, write);
+fn limit_to_share(memory: &mut Memory, slower: Slowdown) {
+    if let Some([read, write]) = slower.isolated {
+        (memory.isolated_read_factor, memory.isolated_write_factor) = (read, write);
     }
     if slower.read <= 1.0 && slower.write <= 1.0 {
         return;

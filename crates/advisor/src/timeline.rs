@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::assemble::planned_place;
+use crate::assemble::planned_label;
 use crate::input::PlannerInput;
 use tiercel_plan::CLASS_MIN;
 use tiercel_profile::{Access, Object, Profile};
@@ -52,7 +52,7 @@ pub struct TimelineRow {
 struct Members {
     input: Vec<usize>,
     accesses: f64,
-    room_bytes: u64,
+    peak_bytes: u64,
 }
 
 impl Timeline {
@@ -74,7 +74,7 @@ fn timeline(profile: &Profile, rows_max: usize) -> Timeline {
         of_object[part[0].object as usize] = part;
     }
     let mut groups = members(profile, &input, &of_object, rows_max);
-    groups.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then(b.room_bytes.cmp(&a.room_bytes)));
+    groups.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then(b.peak_bytes.cmp(&a.peak_bytes)));
     let rest: Vec<usize> =
         groups.iter().skip(rows_max).flat_map(|group| group.input.iter().copied()).collect();
     groups.truncate(rows_max);
@@ -109,10 +109,10 @@ fn members(
         let object = &profile.objects[*index as usize];
         let class = class(profile, object);
         let own = if apart { at } else { 0 };
-        let empty = || Members { input: Vec::new(), accesses: 0.0, room_bytes: 0 };
+        let empty = || Members { input: Vec::new(), accesses: 0.0, peak_bytes: 0 };
         let group = groups.entry((class.0, class.1, own)).or_insert_with(empty);
         group.input.push(at);
-        group.room_bytes = group.room_bytes.saturating_add(object.room_bytes);
+        group.peak_bytes = group.peak_bytes.saturating_add(object.peak_bytes);
         let accesses = of_object[*index as usize].iter();
         group.accesses += accesses.map(|access| access.accesses() as f64).sum::<f64>();
     }
@@ -141,7 +141,7 @@ fn row(
         lives.push((planned.birth_ns, planned.death_ns));
         if !is_rest {
             row.class = Some(class(profile, object));
-            row.place = planned_place(profile.site_of(object));
+            row.place = planned_label(profile.site_of(object));
         }
         // Where the object's run begins on the axis.
         let base_ns = planned.birth_ns - object.birth_ns;
@@ -205,7 +205,7 @@ mod tests {
             site,
             count: 1,
             bytes: 4096,
-            room_bytes: 4096,
+            peak_bytes: 4096,
             born_bytes: 4096,
             birth_ns: birth * SLOT,
             death_ns: death * SLOT,

@@ -15,7 +15,7 @@ const PART_MIN: f64 = 0.02;
 #[derive(Default)]
 pub(crate) struct Class {
     pub(crate) objects: u64,
-    pub(crate) room_bytes: u64,
+    pub(crate) peak_bytes: u64,
     pub(crate) samples: u64,
     /// By index of the phase's name.
     pub(crate) phases: BTreeMap<usize, Votes>,

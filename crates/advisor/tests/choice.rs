@@ -6,7 +6,7 @@ mod common;
 
 use common::profiles;
 use proptest::prelude::*;
-use tiercel_advisor::{Asked, Pace, PlanRequest, PlanResult, draft, plan_of, predict};
+use tiercel_advisor::{Assembly, PlanRequest, PlanResult, Throughput, advise, assemble, predict};
 use tiercel_machine::{Machine, StreamSpeed};
 use tiercel_plan::{Basis, Prediction, Unplanned};
 use tiercel_planner::{Memory, MoveSpeed, Objective, Options, Strategy as Finds, plan};
@@ -14,7 +14,7 @@ use tiercel_profile::{Access, Object, Phase, Process, Profile, Run, Site};
 
 const MIB: u64 = 1 << 20;
 
-fn wish(strategy: Finds, fast_bytes: u64) -> PlanRequest {
+fn request(strategy: Finds, fast_bytes: u64) -> PlanRequest {
     PlanRequest {
         strategy,
         objective: Objective::Time,
@@ -22,7 +22,7 @@ fn wish(strategy: Finds, fast_bytes: u64) -> PlanRequest {
         fast_bytes,
         fast: String::new(),
         unplanned: Unplanned::Slowest,
-        early: true,
+        prefetch: true,
     }
 }
 
@@ -42,7 +42,7 @@ fn of_heats(heats: &[u64]) -> Profile {
             site: index,
             count: 1,
             bytes: MIB,
-            room_bytes: MIB,
+            peak_bytes: MIB,
             born_bytes: MIB,
             address: u64::from(index + 1) << 32,
             death_ns: 1 << 30,
@@ -55,15 +55,15 @@ fn of_heats(heats: &[u64]) -> Profile {
     profile
 }
 
-fn drafted(heats: &[u64], strategy: Finds, fast_bytes: u64) -> PlanResult {
+fn result(heats: &[u64], strategy: Finds, fast_bytes: u64) -> PlanResult {
     let profile = of_heats(heats);
-    draft(&profile, &profile.machine, &wish(strategy, fast_bytes)).unwrap()
+    advise(&profile, &profile.machine, &request(strategy, fast_bytes)).unwrap()
 }
 
 #[test]
 fn a_margin_is_left_of_what_gains_little() {
     let held_back = |heats: &[u64], strategy| {
-        let plan = drafted(heats, strategy, 16 * MIB).plan;
+        let plan = result(heats, strategy, 16 * MIB).plan;
         (plan.machine.held_back_bytes / MIB, plan.fast_bytes() / MIB)
     };
     // Twelve hot ones of 24, which have room, and others that gain a hundredth.
@@ -97,7 +97,7 @@ fn side_by_side() -> Profile {
     }];
     for (object, mib, reads) in [(0, 16, lines * 68 / 100), (1, 8, lines * 32 / 100)] {
         let seen = &mut profile.objects[object as usize];
-        (seen.bytes, seen.room_bytes, seen.born_bytes) = (mib * MIB, mib * MIB, mib * MIB);
+        (seen.bytes, seen.peak_bytes, seen.born_bytes) = (mib * MIB, mib * MIB, mib * MIB);
         seen.extent_bytes = mib * MIB / 16;
         for slot in 0..16 {
             profile.accesses.push(Access {
@@ -106,9 +106,9 @@ fn side_by_side() -> Profile {
                 extent: slot,
                 reads,
                 samples: 100,
-                around: reads,
-                alone: reads / 16,
-                apart: reads / 4,
+                mlp_known: reads,
+                serialized: reads / 16,
+                isolated: reads / 4,
                 ..Access::default()
             });
         }
@@ -120,8 +120,8 @@ fn side_by_side() -> Profile {
 #[test]
 fn a_stream_is_fast_all_along_where_that_is_foretold_to_be_best() {
     let profile = side_by_side();
-    let wish = wish(Finds::Intervals, 7 * MIB);
-    let made = draft(&profile, &profile.machine, &wish).unwrap();
+    let request = request(Finds::Intervals, 7 * MIB);
+    let made = advise(&profile, &profile.machine, &request).unwrap();
     let fast_bytes = |site: u32| {
         let objects = made.input.workload.objects.iter().zip(&made.groups);
         let placed = objects.zip(&made.found.placements);
@@ -137,28 +137,28 @@ fn a_stream_is_fast_all_along_where_that_is_foretold_to_be_best() {
 }
 
 /// What the plan would be if it filled the margin, too.
-fn filled(profile: &Profile, drafted: &PlanResult, memories: &[Memory]) -> Prediction {
+fn filled(profile: &Profile, result: &PlanResult, memories: &[Memory]) -> Prediction {
     let options = Options { strategy: Finds::Intervals, ..Options::default() };
-    let workload = &drafted.input.workload;
+    let workload = &result.input.workload;
     let found = plan(workload, memories, &options).unwrap();
-    let plan = plan_of(&Asked {
+    let plan = assemble(&Assembly {
         profile,
         workload,
-        groups: &drafted.groups,
+        groups: &result.groups,
         machine: &profile.machine,
         memories,
         found: &found,
-        pace: Pace { copy: MoveSpeed::default(), basis: Basis::Described },
+        throughput: Throughput { copy: MoveSpeed::default(), basis: Basis::Described },
         held_back_bytes: 0,
-        options: drafted.plan.asked.clone(),
+        options: result.plan.options.clone(),
         unplanned: Unplanned::Slowest,
     });
     predict(profile, &profile.machine, &plan)
 }
 
 /// Most bytes that live in the fastest memory at a time.
-fn most_fast_bytes(drafted: &PlanResult) -> u64 {
-    let placed = || drafted.input.workload.objects.iter().zip(&drafted.found.placements);
+fn most_fast_bytes(result: &PlanResult) -> u64 {
+    let placed = || result.input.workload.objects.iter().zip(&result.found.placements);
     let fast = || placed().filter(|(_, placement)| placement.birth == 0).map(|(one, _)| one);
     let at = |now_ns| fast().filter(move |o| o.birth_ns <= now_ns && now_ns < o.death_ns);
     fast().map(|one| at(one.birth_ns).map(|o| o.bytes).sum()).max().unwrap_or(0)
@@ -173,16 +173,17 @@ proptest! {
         part in 1u64..40,
     ) {
         prop_assume!(!profile.objects.is_empty());
-        let live: u64 = profile.objects.iter().map(|object| object.room_bytes).sum();
+        let live: u64 = profile.objects.iter().map(|object| object.peak_bytes).sum();
         let fast_bytes = live / part;
-        let made = draft(&profile, &profile.machine, &wish(Finds::Intervals, fast_bytes)).unwrap();
+        let wanted = request(Finds::Intervals, fast_bytes);
+        let made = advise(&profile, &profile.machine, &wanted).unwrap();
         let machine = &made.plan.machine;
         let room_bytes = made.plan.fast_bytes();
         prop_assert_eq!(room_bytes, made.memories[0].capacity_bytes);
         prop_assert!(room_bytes + machine.held_back_bytes <= fast_bytes);
         let most = most_fast_bytes(&made);
         prop_assert!(most <= room_bytes, "{} in {}", most, room_bytes);
-        let untracked = profile.runs[0].seen.untracked_bytes.min(fast_bytes / 2);
+        let untracked = profile.runs[0].observed.untracked_bytes.min(fast_bytes / 2);
         let margin_bytes = machine.held_back_bytes - untracked;
         let all_bytes = room_bytes + margin_bytes;
         prop_assert!(margin_bytes == 0 || margin_bytes == all_bytes / 16);

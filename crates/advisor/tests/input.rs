@@ -28,7 +28,7 @@ fn profile(access: Access, phases: &[&str]) -> Profile {
         objects: vec![Object {
             count: 1,
             bytes: 1 << 20,
-            room_bytes: 1 << 20,
+            peak_bytes: 1 << 20,
             death_ns: 1 << 30,
             ..Object::default()
         }],
@@ -44,14 +44,14 @@ fn write_backs_count_as_writes_and_latency_by_observed_overlap() {
         reads: 30,
         samples: 3,
         dirtied: Some(7),
-        around: 20,
-        alone: 8,
-        apart: 10,
+        mlp_known: 20,
+        serialized: 8,
+        isolated: 10,
         ..Access::default()
     };
     let used = PlannerInput::of(&profile(access, &["start"])).workload.objects[0].uses[0];
     assert_eq!((used.reads, used.writes, used.latency_weight), (23.0, 7.0, 8.0 * 8.0 / 20.0));
-    assert_eq!(used.apart, Some(0.5));
+    assert_eq!(used.isolated, Some(0.5));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn without_observed_write_backs_and_overlap_defaults_apply() {
     let access = Access { reads: 10, writes: 10, samples: 2, dirtied: None, ..Access::default() };
     let used = PlannerInput::of(&profile(access, &["start"])).workload.objects[0].uses[0];
     assert_eq!((used.reads, used.writes), (10.0, 10.0));
-    assert_eq!((used.latency_weight, used.apart), (MISS_WEIGHT, None));
+    assert_eq!((used.latency_weight, used.isolated), (MISS_WEIGHT, None));
 }
 
 #[test]

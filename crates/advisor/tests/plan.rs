@@ -3,12 +3,14 @@
 
 use proptest::prelude::*;
 use std::path::Path;
-use tiercel_advisor::{Asked, Pace, PlanRequest, PlanResult, draft, peak_bytes, plan_of, predict};
+use tiercel_advisor::{
+    Assembly, PlanRequest, PlanResult, Throughput, advise, assemble, peak_bytes, predict,
+};
 use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
 use tiercel_plan::{
-    Basis, Expected, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
-    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlace, PlannedProgram, PlannedSite,
-    Prediction, StackKeys, Unplanned, check_plan, fit,
+    Basis, Expected, PLAN_VERSION, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
+    PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram,
+    PlannedSite, Prediction, StackKeys, Unplanned, check_plan, fit,
 };
 use tiercel_planner::{MoveSpeed, Objective, Placement, Strategy};
 use tiercel_profile::{Access, Frame, Name, Object, Phase, Process, Profile, Run, ServedBy, Site};
@@ -44,7 +46,7 @@ fn profile(turns: u32, accesses: u64) -> Profile {
             site: index % 2,
             count: 1,
             bytes: 8 * MIB,
-            room_bytes: 8 * MIB,
+            peak_bytes: 8 * MIB,
             born_bytes: 8 * MIB,
             address: u64::from(index + 1) << 32,
             death_ns: 20 * SECOND,
@@ -72,9 +74,9 @@ fn profile(turns: u32, accesses: u64) -> Profile {
                 reads: accesses,
                 samples,
                 dirtied: Some(0),
-                around: accesses,
-                alone: accesses / 4,
-                apart: accesses / 4,
+                mlp_known: accesses,
+                serialized: accesses / 4,
+                isolated: accesses / 4,
                 ..Access::default()
             });
         }
@@ -82,7 +84,7 @@ fn profile(turns: u32, accesses: u64) -> Profile {
     profile
 }
 
-fn wish(strategy: Strategy, fast_bytes: u64) -> PlanRequest {
+fn request(strategy: Strategy, fast_bytes: u64) -> PlanRequest {
     PlanRequest {
         strategy,
         objective: Objective::Time,
@@ -90,27 +92,27 @@ fn wish(strategy: Strategy, fast_bytes: u64) -> PlanRequest {
         fast_bytes,
         fast: "16 MiB".to_owned(),
         unplanned: Unplanned::Slowest,
-        early: true,
+        prefetch: true,
     }
 }
 
-fn drafted(strategy: Strategy, accesses: u64) -> PlanResult {
+fn result(strategy: Strategy, accesses: u64) -> PlanResult {
     let profile = profile(3, accesses);
     tiercel_profile::check(&profile).unwrap();
-    draft(&profile, &profile.machine, &wish(strategy, 16 * MIB)).unwrap()
+    advise(&profile, &profile.machine, &request(strategy, 16 * MIB)).unwrap()
 }
 
-fn foretold(profile: &Profile, wish: &PlanRequest) -> Prediction {
-    draft(profile, &profile.machine, wish).unwrap().plan.expected.time.unwrap()
+fn foretold(profile: &Profile, request: &PlanRequest) -> Prediction {
+    advise(profile, &profile.machine, request).unwrap().plan.expected.time.unwrap()
 }
 
 /// `site: phase=node` of every place.
 fn places(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for site in &plan.sites {
-        for place in site.classes.iter().flat_map(|class| &class.places) {
+        for place in site.classes.iter().flat_map(|class| &class.placements) {
             let phase = place.phase.as_deref().unwrap_or("usual");
-            all.push(format!("{}: {phase}={}", site.place, place.node));
+            all.push(format!("{}: {phase}={}", site.label, place.node));
         }
     }
     all
@@ -118,11 +120,11 @@ fn places(plan: &Plan) -> Vec<String> {
 
 #[test]
 fn phases_that_are_worth_it_turn_places_round() {
-    let turned = drafted(Strategy::Joint, 100_000_000).plan;
+    let turned = result(Strategy::Joint, 100_000_000).plan;
     let slow = slow(&profile(1, 1).machine);
     let in_phase = |place: &str, phase: &str| {
-        let site = turned.sites.iter().find(|site| site.place.starts_with(place)).unwrap();
-        let class = &site.classes[0].places;
+        let site = turned.sites.iter().find(|site| site.label.starts_with(place)).unwrap();
+        let class = &site.classes[0].placements;
         let own = class.iter().find(|place| place.phase.as_deref() == Some(phase));
         own.unwrap_or(&class[0]).node
     };
@@ -131,9 +133,9 @@ fn phases_that_are_worth_it_turn_places_round() {
     assert!(turned.phases.iter().all(|phase| phase.moves), "{:?}", turned.phases);
     assert!(turned.expected.moved_bytes >= 4 * 16 * MIB, "{:?}", turned.expected);
     // Few accesses do not pay for moving: everything stays where it was born.
-    let still = drafted(Strategy::Joint, 1_000).plan;
+    let still = result(Strategy::Joint, 1_000).plan;
     assert_eq!(still.expected.moved_bytes, 0, "{:?}", places(&still));
-    let born = drafted(Strategy::Lifetimes, 100_000_000).plan;
+    let born = result(Strategy::Lifetimes, 100_000_000).plan;
     assert!(born.phases.is_empty() && places(&born).len() == 2, "{:?}", places(&born));
     // What is expected is between all slow and all fast, and phases promise more than births.
     for plan in [&turned, &still, &born] {
@@ -165,7 +167,7 @@ fn with_speeds(accesses: u64, stream_ns: f64, move_ns: f64) -> Profile {
 #[test]
 fn moves_cost_what_was_measured_where_the_profile_was_made() {
     let cost = |profile: &Profile, machine: &Machine| {
-        let made = draft(profile, machine, &wish(Strategy::Joint, 16 * MIB)).unwrap().plan;
+        let made = advise(profile, machine, &request(Strategy::Joint, 16 * MIB)).unwrap().plan;
         let one = made.machine.moves[0];
         (one.ns_per_byte, one.basis, made.expected.moved_bytes > 0)
     };
@@ -189,8 +191,8 @@ fn moves_cost_what_was_measured_where_the_profile_was_made() {
 fn a_share_of_a_memory_makes_what_lies_there_slower() {
     let slow_ns = |stream_ns| {
         let profile = with_speeds(1_000_000, stream_ns, 1.0);
-        let drafted = draft(&profile, &profile.machine, &wish(Strategy::Lifetimes, 16 * MIB));
-        drafted.unwrap().plan.expected.in_slowest_ns
+        let result = advise(&profile, &profile.machine, &request(Strategy::Lifetimes, 16 * MIB));
+        result.unwrap().plan.expected.in_slowest_ns
     };
     // 12 (object, phase) pairs of a million lines; 10 ns a byte are 640 ns a line.
     assert!((slow_ns(10.0) / (12.0 * 1e6 * 640.0) - 1.0).abs() < 0.01, "{}", slow_ns(10.0));
@@ -202,8 +204,9 @@ fn a_share_of_a_memory_makes_what_lies_there_slower() {
 fn room_is_held_back_for_what_is_no_object() {
     let room = |untracked_bytes, fast_bytes| {
         let mut profile = profile(1, 1000);
-        profile.runs[0].seen.untracked_bytes = untracked_bytes;
-        let plan = draft(&profile, &profile.machine, &wish(Strategy::Joint, fast_bytes)).unwrap();
+        profile.runs[0].observed.untracked_bytes = untracked_bytes;
+        let plan =
+            advise(&profile, &profile.machine, &request(Strategy::Joint, fast_bytes)).unwrap();
         let peak = peak_bytes(&profile);
         (plan.plan.fast_bytes() / MIB, plan.plan.machine.held_back_bytes / MIB, peak / MIB)
     };
@@ -235,25 +238,26 @@ fn with_rests(turns: u32) -> Profile {
 }
 
 /// A plan in which both places swap at the entries of `hot` and `cold`, with so much room.
-fn swapped(profile: &Profile, room_bytes: u64, early: bool) -> Plan {
-    let mut drafted = draft(profile, &profile.machine, &wish(Strategy::Joint, 16 * MIB)).unwrap();
-    for (object, placement) in drafted.found.placements.iter_mut().enumerate() {
-        let is_hot = drafted.groups[object].site == 0;
+fn swapped(profile: &Profile, room_bytes: u64, prefetch: bool) -> Plan {
+    let mut result =
+        advise(profile, &profile.machine, &request(Strategy::Joint, 16 * MIB)).unwrap();
+    for (object, placement) in result.found.placements.iter_mut().enumerate() {
+        let is_hot = result.groups[object].site == 0;
         let (birth, other) = if is_hot { (0, 1) } else { (1, 0) };
         let moves = [(2, other), (4, birth), (6, other), (8, birth), (10, other)].into();
         *placement = Placement { birth, moves };
     }
-    drafted.memories[0].capacity_bytes = room_bytes;
-    plan_of(&Asked {
+    result.memories[0].capacity_bytes = room_bytes;
+    assemble(&Assembly {
         profile,
-        workload: &drafted.input.workload,
-        groups: &drafted.groups,
+        workload: &result.input.workload,
+        groups: &result.groups,
         machine: &profile.machine,
-        memories: &drafted.memories,
-        found: &drafted.found,
-        pace: Pace { copy: MoveSpeed::default(), basis: Basis::Described },
+        memories: &result.memories,
+        found: &result.found,
+        throughput: Throughput { copy: MoveSpeed::default(), basis: Basis::Described },
         held_back_bytes: 0,
-        options: PlanOptions { early, ..drafted.plan.asked.clone() },
+        options: PlanOptions { prefetch, ..result.plan.options.clone() },
         unplanned: Unplanned::Slowest,
     })
 }
@@ -264,7 +268,7 @@ fn what_a_phase_leaves_alone_may_move_during_it() {
     let early = |plan: &Plan| -> Vec<String> {
         check_plan(plan).unwrap();
         let classes = plan.sites.iter().flat_map(|site| &site.classes);
-        classes.map(|class| class.early.join(", ")).collect()
+        classes.map(|class| class.prefetch.join(", ")).collect()
     };
     let made = swapped(&profile, 16 * MIB, true);
     let next: Vec<_> = made.phases.iter().map(|p| (&*p.name, p.next.as_deref())).collect();
@@ -281,15 +285,15 @@ fn what_a_phase_leaves_alone_may_move_during_it() {
     assert_eq!(early(&narrow), ["before hot", "before cold"], "{:?}", places(&narrow));
     assert_eq!(early(&swapped(&profile, 16 * MIB, false)), ["", ""]);
     // Without a rest each place is accessed up to the moment when the other one is.
-    assert!(early(&drafted(Strategy::Joint, 100_000_000).plan).concat().is_empty());
+    assert!(early(&result(Strategy::Joint, 100_000_000).plan).concat().is_empty());
 }
 
 #[test]
 fn an_object_that_is_larger_than_the_room_has_its_head_there() {
     let profile = profile(1, 50_000_000);
     let share = |strategy| {
-        let plan = draft(&profile, &profile.machine, &wish(strategy, 6 * MIB)).unwrap().plan;
-        let split = plan.places().find(|place| place.other.is_some());
+        let plan = advise(&profile, &profile.machine, &request(strategy, 6 * MIB)).unwrap().plan;
+        let split = plan.placements().find(|place| place.other.is_some());
         (split.map(|place| place.share), plan.expected.time.unwrap().slowdown)
     };
     let (_, whole) = share(Strategy::Lifetimes);
@@ -299,14 +303,14 @@ fn an_object_that_is_larger_than_the_room_has_its_head_there() {
     assert!(cut < whole - 0.001, "{cut} {whole}");
     // What moves between phases may be such heads.
     let profile = self::profile(3, 50_000_000);
-    let plan = draft(&profile, &profile.machine, &wish(Strategy::Joint, 6 * MIB)).unwrap().plan;
+    let plan = advise(&profile, &profile.machine, &request(Strategy::Joint, 6 * MIB)).unwrap().plan;
     assert!(plan.expected.moved_bytes > 0 && plan.phases.iter().any(|p| p.moves), "{plan:?}");
     assert!(plan.expected.moved_bytes <= 6 * 2 * 6 * MIB, "{}", plan.expected.moved_bytes);
 }
 
 #[test]
 fn first_come_is_a_plan_that_knows_no_site() {
-    let plan = drafted(Strategy::FirstCome, 1000).plan;
+    let plan = result(Strategy::FirstCome, 1000).plan;
     assert_eq!((plan.unplanned, plan.sites.len()), (Unplanned::Budget, 0));
 }
 
@@ -314,20 +318,22 @@ fn first_come_is_a_plan_that_knows_no_site() {
 fn phases_nobody_marks_are_not_moved_between() {
     let mut profile = profile(3, 100_000_000);
     profile.phases.iter_mut().for_each(|phase| phase.process = None);
-    let drafted = draft(&profile, &profile.machine, &wish(Strategy::Joint, 16 * MIB)).unwrap();
-    assert!(drafted.plan.phases.is_empty());
-    assert!(drafted.remarks.iter().any(|remark| remark.contains("marks no phases")));
+    let result = advise(&profile, &profile.machine, &request(Strategy::Joint, 16 * MIB)).unwrap();
+    assert!(result.plan.phases.is_empty());
+    assert!(result.remarks.iter().any(|remark| remark.contains("marks no phases")));
 }
 
 #[test]
 fn objects_of_one_place_that_do_not_all_fit_are_split() {
     let profile = profile(1, 1_000_000);
-    let drafted = draft(&profile, &profile.machine, &wish(Strategy::Intervals, 8 * MIB)).unwrap();
-    let split: Vec<&PlannedPlace> = drafted.plan.places().filter(|p| p.other.is_some()).collect();
-    assert_eq!(split.len(), 1, "{:?}", places(&drafted.plan));
+    let result =
+        advise(&profile, &profile.machine, &request(Strategy::Intervals, 8 * MIB)).unwrap();
+    let split: Vec<&PlannedPlacement> =
+        result.plan.placements().filter(|p| p.other.is_some()).collect();
+    assert_eq!(split.len(), 1, "{:?}", places(&result.plan));
     assert_eq!((split[0].node, split[0].share), (NodeId(0), 0.5));
     let arenas = [NodeId(0), slow(&profile.machine)];
-    let fit = fit(&drafted.plan, &profile.machine, &arenas);
+    let fit = fit(&result.plan, &profile.machine, &arenas);
     let row = fit.rows.iter().find(|row| row.share != PLAN_SHARE_ALL).unwrap();
     assert_eq!((row.arena, row.other, row.share), (0, 1, 128));
 }
@@ -340,18 +346,18 @@ fn slow(machine: &Machine) -> NodeId {
 fn nothing_to_plan_and_nothing_to_choose_from_are_refused() {
     let empty = Profile { runs: vec![Run::default()], ..Profile::default() };
     let machine = profile(1, 1).machine;
-    assert!(draft(&empty, &machine, &wish(Strategy::Joint, MIB)).is_err());
+    assert!(advise(&empty, &machine, &request(Strategy::Joint, MIB)).is_err());
     let mut alone = machine;
     alone.nodes.truncate(1);
-    let message = draft(&profile(1, 1), &alone, &wish(Strategy::Joint, MIB)).err().unwrap();
+    let message = advise(&profile(1, 1), &alone, &request(Strategy::Joint, MIB)).err().unwrap();
     assert!(message.to_string().contains("one kind"), "{message}");
 }
 
 #[test]
 fn rows_and_keys_of_a_plan() {
-    let drafted = drafted(Strategy::Joint, 100_000_000);
+    let result = result(Strategy::Joint, 100_000_000);
     let machine = profile(1, 1).machine;
-    let fit = fit(&drafted.plan, &machine, &[NodeId(0), slow(&machine)]);
+    let fit = fit(&result.plan, &machine, &[NodeId(0), slow(&machine)]);
     assert!(fit.remarks.is_empty(), "{:?}", fit.remarks);
     assert_eq!((fit.unplanned, fit.rows.len()), (Some(1), 4));
     assert!(fit.rows.iter().all(|row| row.size_class == PLAN_CLASS_ANY));
@@ -360,18 +366,18 @@ fn rows_and_keys_of_a_plan() {
     assert_eq!(fit.stops.len(), 2);
     // Another build: the same function in another line, and a module of the plan's name.
     let keys = StackKeys::of([("/opt/app", "make_hot", "app.c", 99)]);
-    let index = fit.site_of(&drafted.plan, &keys).unwrap();
-    assert_eq!(drafted.plan.sites[index].hash, 5);
+    let index = fit.site_of(&result.plan, &keys).unwrap();
+    assert_eq!(result.plan.sites[index].hash, 5);
     let knows = |build| fit.builds_of("app").is_some_and(|builds| builds.contains(build));
     assert!(knows("ab12") && !knows("cd34"));
     assert!(fit.builds_of("libc.so.6").is_none());
-    let rows: Vec<PlanRow> = fit.rows_of(&drafted.plan.sites[index], 77).collect();
+    let rows: Vec<PlanRow> = fit.rows_of(&result.plan.sites[index], 77).collect();
     assert!(!rows.is_empty() && rows.iter().all(|row| row.site == 77));
 }
 
 #[test]
 fn a_machine_with_other_memories_gets_what_matches() {
-    let plan = drafted(Strategy::Intervals, 1_000_000).plan;
+    let plan = result(Strategy::Intervals, 1_000_000).plan;
     let machine = Machine::builtin("xeonmax-hbm").unwrap().unwrap();
     let tiers = machine.tiers();
     let arenas: Vec<NodeId> = tiers.iter().flat_map(|tier| tier.nodes.clone()).collect();
@@ -385,8 +391,8 @@ fn a_machine_with_other_memories_gets_what_matches() {
 fn less_fast_memory_is_slower_and_more_samples_are_surer() {
     let seen = profile(3, 50_000_000);
     let at = |profile: &Profile, bytes| {
-        let drafted = draft(profile, &profile.machine, &wish(Strategy::Joint, bytes)).unwrap();
-        drafted.plan.expected.time.unwrap()
+        let result = advise(profile, &profile.machine, &request(Strategy::Joint, bytes)).unwrap();
+        result.plan.expected.time.unwrap()
     };
     let points = [8, 16, 24, 32].map(|mib| at(&seen, mib * MIB));
     for two in points.windows(2) {
@@ -405,7 +411,7 @@ fn less_fast_memory_is_slower_and_more_samples_are_surer() {
         seen.accesses.iter_mut().for_each(change);
         at(&seen, 8 * MIB)
     };
-    let lonely = blind(|access| (access.around, access.alone, access.apart) = (0, 0, 0));
+    let lonely = blind(|access| (access.mlp_known, access.serialized, access.isolated) = (0, 0, 0));
     assert_eq!(lonely.slowdown, least.slowdown, "as many at once as there were");
     assert!(lonely.error > 4.0 * least.error, "{lonely:?}");
     // What never reached memory for long leaves its time to the rest: hardly any slowdown.
@@ -421,8 +427,8 @@ fn lines_that_go_back_are_dearer_and_unsure_where_nobody_told_of_them() {
         profile.runs[0].speeds.streams[0].write_ns_per_byte = 30.0;
         profile.runs[0].speeds.streams[0].write_line_ns = 1920.0;
         profile.accesses.iter_mut().for_each(|access| access.dirtied = dirtied(access.reads));
-        let wish = wish(Strategy::Lifetimes, 8 * MIB);
-        foretold(&profile, &wish)
+        let request = request(Strategy::Lifetimes, 8 * MIB);
+        foretold(&profile, &request)
     };
     let (clean, dirty, unknown) = (at(|_| Some(0)), at(Some), at(|_| None));
     let more = |one: &Prediction| one.all_slow - 1.0;
@@ -440,9 +446,9 @@ fn accesses_took_as_long_as_the_memory_that_served_them() {
         let served = served.iter().map(|&(node, accesses)| ServedBy { node, accesses });
         profile.runs[0].served = served.collect();
         tiercel_profile::check(&profile).unwrap();
-        let wish = wish(Strategy::Lifetimes, 8 * MIB);
-        let drafted = draft(&profile, &profile.machine, &wish).unwrap();
-        (drafted.plan.expected.time.unwrap().rest_ns, drafted.plan.expected)
+        let request = request(Strategy::Lifetimes, 8 * MIB);
+        let result = advise(&profile, &profile.machine, &request).unwrap();
+        (result.plan.expected.time.unwrap().rest_ns, result.plan.expected)
     };
     let slow = slow(&profile(1, 1).machine);
     let (unknown, Expected { in_slowest_ns, in_fastest_ns, .. }) = rest_ns(&[]);
@@ -457,7 +463,7 @@ fn accesses_took_as_long_as_the_memory_that_served_them() {
 fn a_core_and_memories_work_at_the_same_time() {
     let slowest = |stream_ns| {
         let profile = with_speeds(1_000_000, stream_ns, 1.0);
-        foretold(&profile, &wish(Strategy::Lifetimes, 8 * MIB)).all_slow
+        foretold(&profile, &request(Strategy::Lifetimes, 8 * MIB)).all_slow
     };
     // 0.13 and 0.26 s of the memory's in each of six phases of 1.07 s: the core takes longer.
     assert!((slowest(1.0) - slowest(2.0)).abs() < 1e-9);
@@ -475,7 +481,7 @@ fn what_is_zeroed_is_written_where_it_is_born() {
             let mut profile = with_speeds(1_000, stream_ns, 1.0);
             profile.objects.iter_mut().for_each(|one| one.fresh_bytes = fresh_bytes);
             tiercel_profile::check(&profile).unwrap();
-            foretold(&profile, &wish(Strategy::Lifetimes, 16 * MIB))
+            foretold(&profile, &request(Strategy::Lifetimes, 16 * MIB))
         };
         let (none, all) = (time(0), time(8 * MIB));
         assert_eq!(all.rest_ns, none.rest_ns);
@@ -494,12 +500,12 @@ fn what_is_zeroed_is_written_where_it_is_born() {
 fn misses_at_once_are_waited_for_as_long_as_the_slowest() {
     let half_over_all = |apart_of: fn(u64) -> u64| {
         let mut profile = profile(3, 10_000_000);
-        profile.accesses.iter_mut().for_each(|one| one.apart = apart_of(one.reads));
-        let wish = wish(Strategy::Lifetimes, 8 * MIB);
-        let mut plan = draft(&profile, &profile.machine, &wish).unwrap().plan;
+        profile.accesses.iter_mut().for_each(|one| one.isolated = apart_of(one.reads));
+        let request = request(Strategy::Lifetimes, 8 * MIB);
+        let mut plan = advise(&profile, &profile.machine, &request).unwrap().plan;
         let nodes: Vec<NodeId> = plan.machine.memories.iter().map(|one| one.nodes[0]).collect();
         for class in plan.sites.iter_mut().flat_map(|site| &mut site.classes) {
-            let place = &mut class.places[0];
+            let place = &mut class.placements[0];
             (place.node, place.other, place.share) = (nodes[0], nodes.last().copied(), 0.5);
         }
         let found = predict(&profile, &profile.machine, &plan);
@@ -522,8 +528,8 @@ fn waits_that_are_believed_longer_than_the_run_shrink_by_a_part_of_it() {
         let mut profile = profile(3, accesses);
         let node = slow(&profile.machine);
         profile.runs[0].served = vec![ServedBy { node, accesses: 7 }];
-        profile.accesses.iter_mut().for_each(|access| access.alone = access.around);
-        let time = foretold(&profile, &wish(Strategy::Lifetimes, 8 * MIB));
+        profile.accesses.iter_mut().for_each(|access| access.serialized = access.mlp_known);
+        let time = foretold(&profile, &request(Strategy::Lifetimes, 8 * MIB));
         (all_ns - time.rest_ns, all_ns / time.all_slow)
     };
     let (waits_ns, fast_ns) = at(1_000_000);
@@ -544,10 +550,10 @@ fn few_samples_of_an_object_do_not_make_its_lines_dearer() {
         for one in &mut profile.accesses {
             // Two objects of each site.
             let which = (one.object / 2) as usize;
-            one.apart = one.reads / 8 * apart[which];
+            one.isolated = one.reads / 8 * apart[which];
             one.dirtied = Some(one.reads / 8 * dirtied[which]);
         }
-        foretold(&profile, &wish(Strategy::Lifetimes, 8 * MIB)).all_slow
+        foretold(&profile, &request(Strategy::Lifetimes, 8 * MIB)).all_slow
     };
     // In the mean one line of four is the first of its block, and each other one is changed.
     assert_eq!(at([0, 4], [0, 8]), at([2, 2], [4, 4]));
@@ -558,10 +564,10 @@ fn few_samples_of_an_object_do_not_make_its_lines_dearer() {
 fn what_recording_took_is_no_time_of_the_program() {
     let at = |sampling_ns, threads: &[u32]| {
         let mut profile = profile(3, 1_000_000);
-        profile.runs[0].seen.sampling_ns = sampling_ns;
+        profile.runs[0].observed.sampling_ns = sampling_ns;
         profile.processes[0].threads = threads.to_vec();
-        let wish = wish(Strategy::Lifetimes, 8 * MIB);
-        foretold(&profile, &wish).rest_ns
+        let request = request(Strategy::Lifetimes, 8 * MIB);
+        foretold(&profile, &request).rest_ns
     };
     assert_eq!(at(0, &[1]) - at(SECOND, &[1]), SECOND as f64);
     assert_eq!(at(0, &[1]) - at(SECOND, &[1, 2, 3, 4]), SECOND as f64 / 4.0);
@@ -569,11 +575,11 @@ fn what_recording_took_is_no_time_of_the_program() {
     assert_eq!(at(u64::MAX, &[]), (14 * SECOND + 1) as f64);
 }
 
-fn any_place() -> impl Strategy2<Value = PlannedPlace> {
+fn any_place() -> impl Strategy2<Value = PlannedPlacement> {
     let share = prop_oneof![Just(1.0), (1u32..100).prop_map(|share| f64::from(share) / 100.0)];
     (0u16..2, share, -1e12..1e12, 0.0..1.0f64).prop_map(|(node, share, gain_ns, confidence)| {
         let other = (share != 1.0).then_some(NodeId(1 - node));
-        PlannedPlace { phase: None, node: NodeId(node), other, share, gain_ns, confidence }
+        PlannedPlacement { phase: None, node: NodeId(node), other, share, gain_ns, confidence }
     })
 }
 
@@ -590,10 +596,16 @@ fn any_site() -> impl Strategy2<Value = PlannedSite> {
     let class = (12u32..40, 0u64..9, any_place(), proptest::option::of(any_place()));
     let class = class.prop_map(|(class, objects, usual, in_phase)| {
         let mut places = vec![usual];
-        let named = |place| PlannedPlace { phase: Some("p".to_owned()), ..place };
+        let named = |place| PlannedPlacement { phase: Some("p".to_owned()), ..place };
         places.extend(in_phase.map(named));
-        let (up_to_bytes, room_bytes) = (1 << class, objects << 12);
-        PlannedClass { up_to_bytes, objects, room_bytes, places, early: vec!["p".to_owned()] }
+        let (up_to_bytes, peak_bytes) = (1 << class, objects << 12);
+        PlannedClass {
+            up_to_bytes,
+            objects,
+            peak_bytes,
+            placements: places,
+            prefetch: vec!["p".to_owned()],
+        }
     });
     let classes = proptest::collection::vec(class, 1..4).prop_map(|mut classes| {
         classes.sort_by_key(|class| class.up_to_bytes);
@@ -602,7 +614,7 @@ fn any_site() -> impl Strategy2<Value = PlannedSite> {
     });
     let stack = proptest::collection::vec(frame, 0..4);
     (any::<u64>(), "\\PC{0,12}", stack, classes)
-        .prop_map(|(hash, place, stack, classes)| PlannedSite { hash, place, stack, classes })
+        .prop_map(|(hash, label, stack, classes)| PlannedSite { hash, label, stack, classes })
 }
 
 use proptest::strategy::Strategy as Strategy2;
@@ -614,7 +626,7 @@ fn any_plan() -> impl Strategy2<Value = Plan> {
         let memory = |node: u16| PlannedMemory {
             name: format!("m{node}"),
             nodes: vec![NodeId(node)],
-            room_bytes: 7,
+            capacity_bytes: 7,
         };
         let module = |name: &str| PlannedModule { path: name.into(), build_id: "ab".into() };
         Plan {
@@ -625,7 +637,7 @@ fn any_plan() -> impl Strategy2<Value = Plan> {
                 held_back_bytes: 0,
                 moves: Vec::new(),
             },
-            asked: PlanOptions::default(),
+            options: PlanOptions::default(),
             expected: Expected { access_ns: 1.5, gap: Some(0.1), ..Expected::default() },
             unplanned: Unplanned::Budget,
             small_objects: Some(NodeId(1)),
@@ -672,15 +684,25 @@ proptest! {
 }
 
 #[test]
+fn older_plan_versions_are_refused() {
+    let own = format!("\"version\": {PLAN_VERSION}");
+    let text = result(Strategy::Joint, 100_000_000).plan.to_json().unwrap();
+    let error = Plan::from_json(text.replace(&own, "\"version\": 1").as_bytes(), Path::new("x"));
+    let message = error.unwrap_err().to_string();
+    let expect = format!("plan version 1; this build reads version {PLAN_VERSION}: plan again");
+    assert!(message.contains(&expect), "{message}");
+}
+
+#[test]
 fn hostile_plans_are_refused() {
     let deep = format!("{{\"format\": \"tiercel plan\", \"version\": {}", "[".repeat(100_000));
     let wide = "\u{0}".repeat(1 << 20);
     for text in [deep.as_str(), wide.as_str(), "[]", "\"tiercel plan\"", "{\"format\": 3}"] {
         let error = Plan::from_json(text.as_bytes(), Path::new("x")).unwrap_err();
-        let fits = matches!(error, PlanFileError::NoPlan { .. } | PlanFileError::Damaged { .. });
+        let fits = matches!(error, PlanFileError::NotAPlan { .. } | PlanFileError::Damaged { .. });
         assert!(fits && error.to_string().len() < 1000, "{error}");
     }
-    let sound = drafted(Strategy::Joint, 100_000_000).plan;
+    let sound = result(Strategy::Joint, 100_000_000).plan;
     let refused = |what: &str, change: &dyn Fn(&mut Plan)| {
         let mut plan = sound.clone();
         change(&mut plan);
@@ -690,14 +712,14 @@ fn hostile_plans_are_refused() {
     };
     refused("0 memories", &|plan| plan.machine.memories.clear());
     refused("two of hash", &|plan| plan.sites[1].hash = plan.sites[0].hash);
-    refused("node 9", &|plan| plan.sites[0].classes[0].places[0].node = NodeId(9));
-    refused("share of 0", &|plan| plan.sites[0].classes[0].places[0].share = 0.0);
-    refused("gain", &|plan| plan.sites[0].classes[0].places[0].gain_ns = f64::NAN);
-    refused("without a phase", &|plan| plan.sites[0].classes[0].places.clear());
+    refused("node 9", &|plan| plan.sites[0].classes[0].placements[0].node = NodeId(9));
+    refused("share of 0", &|plan| plan.sites[0].classes[0].placements[0].share = 0.0);
+    refused("gain", &|plan| plan.sites[0].classes[0].placements[0].gain_ns = f64::NAN);
+    refused("without a phase", &|plan| plan.sites[0].classes[0].placements.clear());
     refused("no size class", &|plan| plan.sites[0].classes[0].up_to_bytes = 4097);
     refused("not in the list", &|plan| plan.phases.clear());
     refused("followed by one", &|plan| plan.phases[0].next = Some("nobody".into()));
-    refused("moves early", &|plan| plan.sites[0].classes[0].early.push("nobody".into()));
+    refused("moves early", &|plan| plan.sites[0].classes[0].prefetch.push("nobody".into()));
     refused("costs what nothing can", &|plan| plan.machine.moves[0].ns_per_byte = -1.0);
     refused("module that is not there", &|plan| plan.modules.clear());
     refused("phase is there twice", &|plan| plan.phases[0] = plan.phases[1].clone());

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use tiercel_machine::NodeId;
 use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_ROWS_MAX, SITE_FRAMES};
 
-use crate::model::{Plan, PlannedClass, PlannedMove, PlannedPlace, PlannedSite};
+use crate::model::{Plan, PlannedClass, PlannedMove, PlannedPlacement, PlannedSite};
 
 /// Most places of one plan: what a session has room for.
-pub const PLACES_MAX: usize = PLAN_ROWS_MAX;
+pub const PLACEMENTS_MAX: usize = PLAN_ROWS_MAX;
 
 /// Longest text of a plan, bytes.
 const TEXT_BYTES_MAX: usize = 1 << 16;
@@ -27,9 +27,9 @@ pub fn check_plan(plan: &Plan) -> Result<(), String> {
     if plan.modules.len() > MODULES_MAX {
         return Err(format!("{} modules; at most {MODULES_MAX}", plan.modules.len()));
     }
-    let count = plan.places().count();
-    if count > PLACES_MAX {
-        return Err(format!("{count} places; at most {PLACES_MAX}, plan with fewer phases"));
+    let count = plan.placements().count();
+    if count > PLACEMENTS_MAX {
+        return Err(format!("{count} places; at most {PLACEMENTS_MAX}, plan with fewer phases"));
     }
     let figures = [
         plan.expected.access_ns,
@@ -55,7 +55,7 @@ pub fn check_plan(plan: &Plan) -> Result<(), String> {
     }
     let texts = plan.modules.iter().flat_map(|module| [&module.path, &module.build_id]);
     let more = [&plan.program.path, &plan.program.build_id, &plan.machine.name];
-    let more = more.into_iter().chain([&plan.asked.strategy, &plan.asked.objective]);
+    let more = more.into_iter().chain([&plan.options.strategy, &plan.options.objective]);
     match texts.chain(more).find(|text| text.len() > TEXT_BYTES_MAX) {
         Some(_) => Err(format!("a text of more than {TEXT_BYTES_MAX} bytes")),
         None => Ok(()),
@@ -126,20 +126,20 @@ fn check_class(plan: &Plan, class: &PlannedClass) -> Result<(), String> {
     if !bytes.is_power_of_two() || !CLASSES.contains(&class.size_class()) {
         return Err(format!("{bytes} bytes are no size class: powers of two from 4096 on"));
     }
-    if class.places.first().is_none_or(|place| place.phase.is_some()) {
+    if class.placements.first().is_none_or(|place| place.phase.is_some()) {
         return Err(format!("class {bytes} has no place without a phase"));
     }
-    if !class.places.is_sorted_by(|a, b| a.phase < b.phase) {
+    if !class.placements.is_sorted_by(|a, b| a.phase < b.phase) {
         return Err(format!("class {bytes}: places do not ascend by phase"));
     }
     let known = |name: &String| plan.phases.iter().any(|phase| phase.name == *name);
-    if !class.early.iter().all(known) || class.early.len() > PHASES_MAX {
+    if !class.prefetch.iter().all(known) || class.prefetch.len() > PHASES_MAX {
         return Err(format!("class {bytes} moves early in a phase that is not in the list"));
     }
-    class.places.iter().try_for_each(|place| check_place(plan, place))
+    class.placements.iter().try_for_each(|place| check_place(plan, place))
 }
 
-fn check_place(plan: &Plan, place: &PlannedPlace) -> Result<(), String> {
+fn check_place(plan: &Plan, place: &PlannedPlacement) -> Result<(), String> {
     let known = |node: NodeId| plan.rank_of(node).is_some();
     if !known(place.node) || place.other.is_some_and(|other| !known(other) || other == place.node) {
         return Err(format!("node {} or the other is none of the machine's", place.node));

@@ -12,7 +12,7 @@ use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
 
-use crate::model::{Plan, PlannedPhase, PlannedPlace, PlannedSite, Unplanned};
+use crate::model::{Plan, PlannedPhase, PlannedPlacement, PlannedSite, Unplanned};
 use crate::stack_keys::{StackKeys, base, numbered};
 
 /// A plan made to fit.
@@ -67,7 +67,7 @@ pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
         let builds = fit.builds.entry(base(&module.path).to_owned()).or_default();
         builds.insert(module.build_id.clone());
     }
-    let mut rows = Vec::with_capacity(plan.places().count());
+    let mut rows = Vec::with_capacity(plan.placements().count());
     plan.sites.iter().for_each(|site| rows.extend(fit.rows_of(site, site.hash)));
     fit.rows = rows;
     fit
@@ -80,7 +80,7 @@ impl Fit {
         let alone = site.classes.len() == 1 && hash != 0;
         site.classes.iter().flat_map(move |class| {
             let size_class = if alone { PLAN_CLASS_ANY } else { class.size_class() };
-            class.places.iter().filter_map(move |place| self.row(place, hash, size_class))
+            class.placements.iter().filter_map(move |place| self.row(place, hash, size_class))
         })
     }
 
@@ -99,7 +99,7 @@ impl Fit {
         self.builds.get(file_name)
     }
 
-    fn row(&self, place: &PlannedPlace, site: u64, size_class: u8) -> Option<PlanRow> {
+    fn row(&self, place: &PlannedPlacement, site: u64, size_class: u8) -> Option<PlanRow> {
         let mut arena = *self.arenas.get(&place.node)?;
         let mut share = place.share;
         let mut other = place.other.and_then(|node| self.arenas.get(&node)).copied();
@@ -186,11 +186,11 @@ fn remarks(plan: &Plan, machine: &Machine) -> Vec<String> {
     if let (Some(memory), Some(tier)) = (theirs.memories.first(), tiers.first()) {
         let nodes = tier.nodes.iter().filter_map(|id| machine.node(*id));
         let capacity_bytes: u64 = nodes.map(|node| node.capacity_bytes).sum();
-        if memory.room_bytes > capacity_bytes {
+        if memory.capacity_bytes > capacity_bytes {
             remarks.push(format!(
                 "the plan fills {} bytes of the fastest memory, of which there are \
                  {capacity_bytes}; what does not fit goes to the next one",
-                memory.room_bytes,
+                memory.capacity_bytes,
             ));
         }
     }

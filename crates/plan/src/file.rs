@@ -16,7 +16,7 @@ use crate::model::{
 };
 
 /// Version of the file's form.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 /// Longest plan that is read, bytes: 32768 sites of one place and ten frames have half of it.
 pub const PLAN_BYTES_MAX: u64 = 128 << 20;
 
@@ -37,8 +37,8 @@ pub enum PlanFileError {
         error: std::io::Error,
     },
     /// Something else.
-    #[error("{path} is no plan: {what}; `tiercel plan PROFILE -o FILE` makes one")]
-    NoPlan {
+    #[error("{path} is not a plan: {what}; create one with `tiercel plan PROFILE -o FILE`")]
+    NotAPlan {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -46,17 +46,17 @@ pub enum PlanFileError {
     },
     /// Of another version.
     #[error(
-        "{path} is a plan of version {found}, and this is version {PLAN_VERSION}; make it again \
-         from its profile, or use the Tiercel that wrote it"
+        "{path}: plan version {found}; this build reads version {PLAN_VERSION}: plan again from the \
+         profile"
     )]
-    Foreign {
+    UnsupportedVersion {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: u64,
     },
     /// A plan that was cut off, changed by accident, or made up.
-    #[error("{path}: {what}; the plan is damaged, make it again from its profile")]
+    #[error("{path}: {what}; the plan is damaged; plan again from the profile")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -64,8 +64,8 @@ pub enum PlanFileError {
         what: String,
     },
     /// A plan in memory that may not be written: what made it is wrong.
-    #[error("the plan contradicts itself ({0}) and was not written")]
-    Contradiction(String),
+    #[error("the plan is inconsistent ({0}) and was not written")]
+    Inconsistent(String),
 }
 
 #[derive(Deserialize)]
@@ -90,9 +90,9 @@ pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
     let io = |what| move |error| PlanFileError::Io { what, path: path.to_owned(), error };
     // A FIFO or a device that somebody named must not block us.
     let meta = std::fs::metadata(path).map_err(io("read the plan"))?;
-    let no_plan = |what: &str| PlanFileError::NoPlan { path: path.to_owned(), what: what.into() };
+    let no_plan = |what: &str| PlanFileError::NotAPlan { path: path.to_owned(), what: what.into() };
     if !meta.is_file() {
-        return Err(no_plan("it is no regular file"));
+        return Err(no_plan("it is not a regular file"));
     }
     let file = std::fs::File::open(path).map_err(io("open the plan"))?;
     let mut bytes = Vec::with_capacity(meta.len().min(PLAN_BYTES_MAX) as usize + 1);
@@ -138,15 +138,15 @@ impl Plan {
 }
 
 fn text(plan: &Plan) -> Result<String, PlanFileError> {
-    check_plan(plan).map_err(PlanFileError::Contradiction)?;
+    check_plan(plan).map_err(PlanFileError::Inconsistent)?;
     let written = Written { format: FORMAT, version: PLAN_VERSION, plan };
     let text = serde_json::to_string_pretty(&written);
-    Ok(text.map_err(|error| PlanFileError::Contradiction(error.to_string()))? + "\n")
+    Ok(text.map_err(|error| PlanFileError::Inconsistent(error.to_string()))? + "\n")
 }
 
 enum Refusal {
-    NoPlan(String),
-    Foreign(u64),
+    NotAPlan(String),
+    UnsupportedVersion(u64),
     Damaged(String),
 }
 
@@ -154,22 +154,23 @@ impl Refusal {
     fn at(self, path: &Path) -> PlanFileError {
         let path = path.to_owned();
         match self {
-            Refusal::NoPlan(what) => PlanFileError::NoPlan { path, what },
-            Refusal::Foreign(found) => PlanFileError::Foreign { path, found },
+            Refusal::NotAPlan(what) => PlanFileError::NotAPlan { path, what },
+            Refusal::UnsupportedVersion(found) => PlanFileError::UnsupportedVersion { path, found },
             Refusal::Damaged(what) => PlanFileError::Damaged { path, what },
         }
     }
 }
 
 fn parse(bytes: &[u8]) -> Result<Plan, Refusal> {
-    let no_plan = |what: &str| Err(Refusal::NoPlan(what.to_owned()));
+    let no_plan = |what: &str| Err(Refusal::NotAPlan(what.to_owned()));
     if bytes.is_empty() {
         return no_plan("it is empty");
     }
     if bytes.len() as u64 > PLAN_BYTES_MAX {
-        return no_plan("it is larger than any plan");
+        return no_plan("it exceeds the largest size of a plan");
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::NoPlan("it is no text".into()))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| Refusal::NotAPlan("it is not UTF-8 text".into()))?;
     let plan = body(text).map_err(|error| refusal(text, &error))?;
     check_plan(&plan).map_err(Refusal::Damaged)?;
     Ok(plan)
@@ -182,15 +183,15 @@ fn refusal(text: &str, error: &serde_json::Error) -> Refusal {
     let Ok(head) = serde_json::from_str::<Head>(text) else {
         return match begins {
             true => Refusal::Damaged(error.to_string()),
-            false => Refusal::NoPlan("it is not JSON as a plan is".to_owned()),
+            false => Refusal::NotAPlan("it is not the JSON of a plan".to_owned()),
         };
     };
     if head.format.as_deref() != Some(FORMAT) {
-        return Refusal::NoPlan("it does not say that it is one".to_owned());
+        return Refusal::NotAPlan("its `format` field does not identify a plan".to_owned());
     }
     match head.version {
         Some(version) if version == u64::from(PLAN_VERSION) => Refusal::Damaged(error.to_string()),
-        Some(version) => Refusal::Foreign(version),
+        Some(version) => Refusal::UnsupportedVersion(version),
         None => Refusal::Damaged("it has no version".to_owned()),
     }
 }
@@ -205,7 +206,7 @@ struct Whole {
     _version: (),
     program: PlannedProgram,
     machine: PlannedMachine,
-    asked: PlanOptions,
+    options: PlanOptions,
     expected: Expected,
     unplanned: Unplanned,
     #[serde(default)]
@@ -230,7 +231,7 @@ fn body(text: &str) -> Result<Plan, serde_json::Error> {
     let Whole {
         program,
         machine,
-        asked,
+        options,
         expected,
         unplanned,
         small_objects,
@@ -239,5 +240,15 @@ fn body(text: &str) -> Result<Plan, serde_json::Error> {
         sites,
         ..
     } = serde_json::from_str(text)?;
-    Ok(Plan { program, machine, asked, expected, unplanned, small_objects, phases, modules, sites })
+    Ok(Plan {
+        program,
+        machine,
+        options,
+        expected,
+        unplanned,
+        small_objects,
+        phases,
+        modules,
+        sites,
+    })
 }

@@ -15,12 +15,12 @@ mod file;
 mod model;
 mod stack_keys;
 
-pub use check::{PLACES_MAX, check_plan};
+pub use check::{PLACEMENTS_MAX, check_plan};
 pub use compile::{Fit, fit};
 pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
 pub use model::{
     Basis, CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
-    PlannedMemory, PlannedModule, PlannedMove, PlannedPhase, PlannedPlace, PlannedProgram,
+    PlannedMemory, PlannedModule, PlannedMove, PlannedPhase, PlannedPlacement, PlannedProgram,
     PlannedSite, Prediction, Unplanned,
 };
 pub use stack_keys::{StackKeys, numbered};

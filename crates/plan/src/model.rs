@@ -28,7 +28,7 @@ pub struct Plan {
     /// The machine it was made for.
     pub machine: PlannedMachine,
     /// What was wanted.
-    pub asked: PlanOptions,
+    pub options: PlanOptions,
     /// What is expected of it.
     pub expected: Expected,
     /// Where objects go of which it says nothing.
@@ -108,7 +108,7 @@ pub struct PlannedMemory {
     /// Its nodes; objects go to the first.
     pub nodes: Vec<NodeId>,
     /// What the plan fills of it at most, bytes.
-    pub room_bytes: u64,
+    pub capacity_bytes: u64,
 }
 
 /// How a plan was asked for.
@@ -123,7 +123,7 @@ pub struct PlanOptions {
     pub fast: String,
     /// Objects may move before the phase they move for.
     #[serde(default)]
-    pub early: bool,
+    pub prefetch: bool,
 }
 
 /// What a plan is expected to do.
@@ -206,11 +206,11 @@ pub struct PlannedSite {
     #[serde(with = "hash")]
     pub hash: u64,
     /// The frame people know it by.
-    pub place: String,
+    pub label: String,
     /// The stack, innermost first: matches after a rebuild, by function and line.
     pub stack: Vec<PlannedFrame>,
     /// Its objects by size, ascending.
-    #[serde(deserialize_with = "snug")]
+    #[serde(deserialize_with = "exact_capacity")]
     pub classes: Vec<PlannedClass>,
 }
 
@@ -243,21 +243,21 @@ pub struct PlannedClass {
     /// How many the profile saw.
     pub objects: u64,
     /// Most bytes of them at a time.
-    pub room_bytes: u64,
+    pub peak_bytes: u64,
     /// Where they are, ascending by phase; the one without a phase is for all phases without one
     /// of their own, and is always there.
-    #[serde(deserialize_with = "snug")]
-    pub places: Vec<PlannedPlace>,
+    #[serde(deserialize_with = "exact_capacity")]
+    pub placements: Vec<PlannedPlacement>,
     /// Phases that leave them alone: in those they may move to where the next phase has them,
     /// before that begins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub early: Vec<String>,
+    pub prefetch: Vec<String>,
 }
 
 /// Where objects are in a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PlannedPlace {
+pub struct PlannedPlacement {
     /// The phase's name; absent: all that are not named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
@@ -284,8 +284,8 @@ impl PlannedClass {
 
 impl Plan {
     /// Places of all sites.
-    pub fn places(&self) -> impl Iterator<Item = &PlannedPlace> {
-        self.sites.iter().flat_map(|site| &site.classes).flat_map(|class| &class.places)
+    pub fn placements(&self) -> impl Iterator<Item = &PlannedPlacement> {
+        self.sites.iter().flat_map(|site| &site.classes).flat_map(|class| &class.placements)
     }
 
     /// Rank of the memory a node belongs to, 0 the fastest.
@@ -295,7 +295,7 @@ impl Plan {
 
     /// Room of the fastest memory for objects, bytes.
     pub fn fast_bytes(&self) -> u64 {
-        self.machine.memories.first().map_or(0, |memory| memory.room_bytes)
+        self.machine.memories.first().map_or(0, |memory| memory.capacity_bytes)
     }
 
     /// The same with what is held back for everything else.
@@ -318,7 +318,7 @@ fn is_one(share: &f64) -> bool {
 
 /// A list that most often has one member: room for four, as lists begin, is most of the memory of a
 /// large plan.
-fn snug<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+fn exact_capacity<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

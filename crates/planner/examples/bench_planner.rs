@@ -150,7 +150,7 @@ fn uses(object: &mut Object, phases: usize, random: &mut Random) {
             hit_ratio,
             latency_weight: 1.0,
             drawn_bytes: 8.0,
-            apart: None,
+            isolated: None,
             threads: 16,
         });
     }
@@ -177,8 +177,8 @@ fn memories(workload: &Workload, first: f64, second: f64) -> [Memory; 3] {
         write_latency_ns: latency.1,
         read_gb_s: gb_s.0,
         write_gb_s: gb_s.1,
-        read_apart_times: 1.0,
-        write_apart_times: 1.0,
+        isolated_read_factor: 1.0,
+        isolated_write_factor: 1.0,
         scaling: Vec::new(),
         energy: None,
     };

@@ -56,8 +56,8 @@ pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
     };
     let read_gb_s = memory.read_gb_s_with(one.threads);
     let write_gb_s = memory.write_gb_s_with(one.threads);
-    term(one.reads, memory.read_latency_ns, read_gb_s, memory.read_apart_times)
-        + term(one.writes, memory.write_latency_ns, write_gb_s, memory.write_apart_times)
+    term(one.reads, memory.read_latency_ns, read_gb_s, memory.isolated_read_factor)
+        + term(one.writes, memory.write_latency_ns, write_gb_s, memory.isolated_write_factor)
 }
 
 /// What accesses ask of who makes them and of a memory. Each has its own time for it: a core waits
@@ -77,8 +77,8 @@ pub fn demand(one: &Use, memory: &Memory) -> Demand {
     let write_gb_s = memory.write_gb_s_with(one.threads);
     let waited_ns = waited_ns(one, one.reads + one.writes, memory.read_latency_ns);
     let streamed_ns = one.reads * LINE_BYTES / read_gb_s + one.writes * LINE_BYTES / write_gb_s;
-    let drawn_ns = one.reads * drawn_bytes(one, memory.read_apart_times) / read_gb_s
-        + one.writes * drawn_bytes(one, memory.write_apart_times) / write_gb_s;
+    let drawn_ns = one.reads * drawn_bytes(one, memory.isolated_read_factor) / read_gb_s
+        + one.writes * drawn_bytes(one, memory.isolated_write_factor) / write_gb_s;
     Demand {
         core_ns: waited_ns * (1.0 - one.hit_ratio) + streamed_ns * one.hit_ratio,
         memory_ns: drawn_ns * (1.0 - one.hit_ratio),
@@ -98,7 +98,7 @@ fn drawn_bytes(one: &Use, apart_times: f64) -> f64 {
 /// Share of the lines that come by themselves, and not with the others of their block.
 fn apart(one: &Use) -> f64 {
     let dense = LINE_BYTES / BLOCK_BYTES;
-    one.apart.map_or(0.0, |apart| ((apart - dense) / (1.0 - dense)).max(0.0))
+    one.isolated.map_or(0.0, |apart| ((apart - dense) / (1.0 - dense)).max(0.0))
 }
 
 /// V of H2M Eq. 2: time saved by lying in `fast` instead of `slow`, nanoseconds. `sample_period` is

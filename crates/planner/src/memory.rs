@@ -30,9 +30,9 @@ pub struct Memory {
     pub write_gb_s: f64,
     /// How many times as long as in a stream a line takes to be read whose neighbours are not
     /// wanted; at least 1. More where the memory reads blocks larger than a line.
-    pub read_apart_times: f64,
+    pub isolated_read_factor: f64,
     /// The same of a line that is read, changed and written.
-    pub write_apart_times: f64,
+    pub isolated_write_factor: f64,
     /// Measured bandwidth, ascending by threads. Empty: a thread has [`LINES_PER_THREAD`] lines
     /// under way, up to the limits above.
     pub scaling: Vec<Scaling>,
@@ -114,7 +114,7 @@ impl Memory {
             .scaling
             .iter()
             .all(|point| point.threads > 0 && above(point.read_gb_s) && above(point.write_gb_s));
-        let apart = [self.read_apart_times, self.write_apart_times];
+        let apart = [self.isolated_read_factor, self.isolated_write_factor];
         let apart = apart.iter().all(|times| times.is_finite() && *times >= 1.0);
         figures.into_iter().all(above) && energy && ascends && scaling && apart
     }
@@ -158,8 +158,8 @@ fn of_tier(machine: &Machine, from: Option<NodeId>, tier: &Tier) -> Result<Memor
         write_latency_ns: figures.write_latency_ns.unwrap_or(read_latency_ns),
         read_gb_s,
         write_gb_s: figures.write_gb_s.unwrap_or(read_gb_s),
-        read_apart_times: apart_times,
-        write_apart_times: apart_times,
+        isolated_read_factor: apart_times,
+        isolated_write_factor: apart_times,
         scaling: Vec::new(),
         energy,
     })

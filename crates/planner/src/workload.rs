@@ -71,7 +71,7 @@ pub struct Use {
     /// Share of them, 0 to 1, whose block no other one lately was in, by blocks of
     /// [`BLOCK_BYTES`]: a quarter, where all of a block's lines follow one another, which is also
     /// what is believed where nobody knows (`None`).
-    pub apart: Option<f64>,
+    pub isolated: Option<f64>,
     /// Threads that access it at once; at least 1.
     pub threads: u32,
 }
@@ -155,7 +155,7 @@ impl Workload {
                 return Some("used in a phase it does not live in, or phases out of order");
             }
             earliest = phase + 1;
-            let apart = one.apart.unwrap_or(0.0);
+            let apart = one.isolated.unwrap_or(0.0);
             let counts = [one.reads, one.writes, one.latency_weight, one.drawn_bytes, apart];
             if counts.iter().any(|count| !(count.is_finite() && *count >= 0.0)) {
                 return Some("a count or weight is not a number from 0 on");

@@ -64,11 +64,11 @@ fn lines_that_come_by_themselves_take_as_long_as_they_do_in_a_memory() {
     let [fast, slow] = two(10);
     let blocks = Memory {
         scaling: vec![Scaling { threads: 1, read_gb_s: 0.4, write_gb_s: 0.1 }],
-        read_apart_times: 4.0,
-        write_apart_times: 2.0,
+        isolated_read_factor: 4.0,
+        isolated_write_factor: 2.0,
         ..slow
     };
-    let of = |apart| Use { drawn_bytes: 64.0, writes: 100.0, apart, ..reads(0, 800.0) };
+    let of = |isolated| Use { drawn_bytes: 64.0, writes: 100.0, isolated, ..reads(0, 800.0) };
     // One of four lines that are its block's first: as in a stream.
     near(access_ns(&of(Some(0.25)), &blocks), 800.0 * 160.0 + 100.0 * 640.0);
     near(access_ns(&of(None), &blocks), access_ns(&of(Some(0.25)), &blocks));
@@ -79,7 +79,7 @@ fn lines_that_come_by_themselves_take_as_long_as_they_do_in_a_memory() {
     near(access_ns(&of(Some(0.625)), &blocks), 800.0 * 2.5 * 160.0 + 100.0 * 1.5 * 640.0);
     // No matter where lines are all there is.
     near(access_ns(&of(Some(1.0)), &fast), access_ns(&of(None), &fast));
-    let wrong = Memory { read_apart_times: 0.5, ..fast };
+    let wrong = Memory { isolated_read_factor: 0.5, ..fast };
     let refused = plan(&workload(1, Vec::new()), &[wrong], &Options::default());
     assert!(matches!(refused, Err(PlanError::Options(_))), "{refused:?}");
 }
@@ -330,7 +330,7 @@ fn what_cannot_be_planned_is_refused() {
     assert!(refused(|w| w.objects[0].death_ns = 100).contains("does not live in"));
     assert!(refused(|w| w.objects[0].uses[0].reads = f64::NAN).contains("not a number"));
     assert!(refused(|w| w.objects[0].uses[0].hit_ratio = 1.5).contains("hit ratio"));
-    assert!(refused(|w| w.objects[0].uses[0].apart = Some(1.5)).contains("by themselves"));
+    assert!(refused(|w| w.objects[0].uses[0].isolated = Some(1.5)).contains("by themselves"));
     assert!(refused(|w| w.phases[1].start_ns = 0).contains("ends before"));
     assert!(refused(|w| w.phases.clear()).contains("at least one phase"));
     assert!(refused(|w| w.objects[0].bytes = 2000).contains("finds no room"));

@@ -48,7 +48,7 @@ fn uses() -> impl Strategy_<Value = Use> {
             hit_ratio,
             latency_weight,
             drawn_bytes,
-            apart: None,
+            isolated: None,
             threads,
         },
     )

@@ -169,8 +169,8 @@ fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<
         ),
         (
             object.bytes == 0
-                || object.bytes > object.room_bytes
-                || object.room_bytes > object.born_bytes
+                || object.bytes > object.peak_bytes
+                || object.peak_bytes > object.born_bytes
                 || object.fresh_bytes > object.born_bytes
                 || object.born_bytes > i64::MAX as u64,
             "its sizes contradict each other",
@@ -204,7 +204,7 @@ fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str>
             "its phase is another process's",
         ),
         (
-            start.is_none_or(|start| start >= object.room_bytes)
+            start.is_none_or(|start| start >= object.peak_bytes)
                 || object.extent_bytes == 0 && access.extent > 0,
             "its extent lies outside of its object",
         ),
@@ -217,9 +217,9 @@ fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str>
             "more were served by caches than there were",
         ),
         (
-            access.around > access.accesses()
-                || access.alone > access.around
-                || access.apart > access.around,
+            access.mlp_known > access.accesses()
+                || access.serialized > access.mlp_known
+                || access.isolated > access.mlp_known,
             "of more it is known what else was under way than there were",
         ),
     ];

@@ -1,5 +1,5 @@
 //! Keeps a profile within a size: what is alike is put together, nothing is left out.
-//! In: a [`Profile`], a limit. Out: the same, coarser, and [`crate::Coarse`] says so.
+//! In: a [`Profile`], a limit. Out: the same, coarser, and [`crate::Coarsening`] says so.
 //! Knows nothing of files; the size is that before packing, which no file exceeds.
 //!
 //! Steps, cheapest first, each only as far as needed: time slots double until [`SLOTS_FEW`] are
@@ -109,7 +109,7 @@ impl Profile {
 
     fn double_slots(&mut self) {
         self.slot_ns *= 2;
-        self.coarse.slots_doubled += 1;
+        self.coarsening.slots_doubled += 1;
         self.accesses.iter_mut().for_each(|access| access.slot /= 2);
         self.settle();
     }
@@ -143,7 +143,7 @@ impl Profile {
         for group in groups {
             let one = merge(group.iter().map(|index| &self.objects[*index as usize]));
             let members = group.iter().map(|index| &self.objects[*index as usize]);
-            self.coarse.objects_merged +=
+            self.coarsening.objects_merged +=
                 members.filter(|object| group.len() > 1 && object.count == 1).count() as u64;
             merged.push((one, group));
         }
@@ -167,7 +167,7 @@ impl Profile {
     fn merge_extents(&mut self) {
         for object in self.objects.iter_mut().filter(|object| object.extent_bytes > 0) {
             object.extent_bytes = 0;
-            self.coarse.extents_merged += 1;
+            self.coarsening.extents_merged += 1;
         }
         self.accesses.iter_mut().for_each(|access| access.extent = 0);
         self.settle();
@@ -195,7 +195,7 @@ impl Profile {
                 let parent = process.parent.map(|parent| now_at[parent as usize]);
                 kept.push(Process { parent, ..process });
             } else {
-                self.coarse.processes_merged += 1;
+                self.coarsening.processes_merged += 1;
                 kept[at as usize].absorb(&process);
             }
         }
@@ -212,7 +212,7 @@ impl Profile {
 
     /// All sites become the unknown one, all sizes one class.
     fn merge_sites(&mut self) {
-        self.coarse.sites_merged +=
+        self.coarsening.sites_merged +=
             self.sites.iter().filter(|site| !site.is_unknown()).count() as u64;
         self.sites = vec![Site::default()];
         self.objects.iter_mut().for_each(|object| object.site = 0);
@@ -297,21 +297,21 @@ fn merge<'a>(members: impl Iterator<Item = &'a Object> + Clone) -> Object {
         one.birth_ns = one.birth_ns.min(object.birth_ns);
         one.death_ns = one.death_ns.max(object.death_ns);
         one.freed = one.freed.saturating_add(object.freed);
-        one.lived_ns = one.lived_ns.saturating_add(object.lived_ns);
+        one.lifetime_ns = one.lifetime_ns.saturating_add(object.lifetime_ns);
     }
     one.born_bytes = one.born_bytes.min(i64::MAX as u64);
     one.fresh_bytes = one.fresh_bytes.min(one.born_bytes);
-    one.room_bytes = room_bytes(members).max(one.bytes).min(one.born_bytes);
+    one.peak_bytes = peak_bytes(members).max(one.bytes).min(one.born_bytes);
     (one.address, one.extent_bytes) = (0, 0);
     one
 }
 
 /// Most bytes that lived at a time; of objects that are several already, at most.
-pub(crate) fn room_bytes<'a>(members: impl Iterator<Item = &'a Object>) -> u64 {
+pub(crate) fn peak_bytes<'a>(members: impl Iterator<Item = &'a Object>) -> u64 {
     let mut changes: Vec<(u64, i128)> = Vec::new();
     for object in members {
-        changes.push((object.birth_ns, i128::from(object.room_bytes)));
-        changes.push((object.death_ns, -i128::from(object.room_bytes)));
+        changes.push((object.birth_ns, i128::from(object.peak_bytes)));
+        changes.push((object.death_ns, -i128::from(object.peak_bytes)));
     }
     // At one instant the dead go first.
     changes.sort_unstable();

@@ -30,11 +30,11 @@ pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
 pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
 pub use phases::DETECTED_MAX;
 pub use profile::{
-    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, ServedBy,
-    Site,
+    Access, Coarsening, Frame, Name, Object, Observed, Phase, Process, Profile, Run, SLOT_NS_MIN,
+    ServedBy, Site,
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
-pub use site_label::{deserving, place};
+pub use site_label::{owning_frame, site_label};
 pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
 #[cfg(feature = "forge")]
 pub use store::{forge, read_forged};

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::profile::{Coarse, Profile, Run, Seen};
+use crate::profile::{Coarsening, Observed, Profile, Run};
 
 /// Why profiles are not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -208,7 +208,7 @@ impl Profile {
             access.phase += first_phase;
             access
         }));
-        self.coarse.absorb(&next.coarse);
+        self.coarsening.absorb(&next.coarsening);
     }
 }
 
@@ -216,7 +216,7 @@ impl Run {
     /// Takes in another part of the same run.
     fn join(&mut self, part: &Run) {
         self.duration_ns = self.duration_ns.max(part.duration_ns);
-        let samples = |run: &Run| run.seen.samples as f64;
+        let samples = |run: &Run| run.observed.samples as f64;
         let all = samples(self) + samples(part);
         if all > 0.0 {
             let sum = self.sample_period * samples(self) + part.sample_period * samples(part);
@@ -233,15 +233,15 @@ impl Run {
             }
         }
         part.served.iter().for_each(|one| self.count_served(one.node, one.accesses));
-        self.seen.absorb(&part.seen);
+        self.observed.absorb(&part.observed);
         self.speeds.absorb(&part.speeds);
     }
 }
 
-impl Seen {
+impl Observed {
     /// Adds what another part saw.
-    fn absorb(&mut self, other: &Seen) {
-        let Seen {
+    fn absorb(&mut self, other: &Observed) {
+        let Observed {
             births,
             born_bytes,
             records,
@@ -251,7 +251,7 @@ impl Seen {
             samples_outside,
             samples_lost,
             throttled,
-            blind,
+            scans_skipped,
             phases_refused,
             untracked_bytes,
             sampling_ns,
@@ -267,7 +267,7 @@ impl Seen {
             (&mut self.samples_outside, samples_outside),
             (&mut self.samples_lost, samples_lost),
             (&mut self.throttled, throttled),
-            (&mut self.blind, blind),
+            (&mut self.scans_skipped, scans_skipped),
             (&mut self.phases_refused, phases_refused),
             (&mut self.untracked_bytes, untracked_bytes),
         ] {
@@ -276,9 +276,9 @@ impl Seen {
     }
 }
 
-impl Coarse {
+impl Coarsening {
     /// Adds what became coarser in another part.
-    fn absorb(&mut self, other: &Coarse) {
+    fn absorb(&mut self, other: &Coarsening) {
         self.objects_merged = self.objects_merged.saturating_add(other.objects_merged);
         self.sites_merged = self.sites_merged.saturating_add(other.sites_merged);
         self.extents_merged = self.extents_merged.saturating_add(other.extents_merged);

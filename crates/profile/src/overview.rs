@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::keep::room_bytes;
-use crate::profile::{Access, Coarse, Object, Profile, Run};
-use crate::site_label::place;
+use crate::keep::peak_bytes;
+use crate::profile::{Access, Coarsening, Object, Profile, Run};
+use crate::site_label::site_label;
 
 /// Sums over a profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,7 +35,7 @@ pub struct Overview {
     /// Size before packing, bytes.
     pub bytes: u64,
     /// What is coarser than it was seen.
-    pub coarse: Coarse,
+    pub coarsening: Coarsening,
     /// Sites, most accesses first, then most bytes.
     pub sites: Vec<SiteSums>,
     /// Phases by name, in the order in which they were first entered.
@@ -46,7 +46,7 @@ pub struct Overview {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SiteSums {
     /// What people know it by.
-    pub place: String,
+    pub label: String,
     /// Its hash, hexadecimal, as in plans.
     pub hash: String,
     /// Allocations.
@@ -54,7 +54,7 @@ pub struct SiteSums {
     /// Bytes of them.
     pub born_bytes: u64,
     /// Most bytes that lived at a time in one run.
-    pub room_bytes: u64,
+    pub peak_bytes: u64,
     /// Loads.
     pub reads: u64,
     /// Stores.
@@ -95,9 +95,9 @@ pub struct Diff {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SiteDiff {
     /// What people know it by.
-    pub place: String,
+    pub label: String,
     /// Found by its place, not by its hash: the program was built anew.
-    pub by_place: bool,
+    pub matched_by_label: bool,
     /// In the first; `None`: not there.
     pub before: Option<SiteSums>,
     /// In the second.
@@ -133,7 +133,7 @@ impl Profile {
             writes: accesses(|access| access.writes),
             slot_ns: self.slot_ns,
             bytes: self.bytes(),
-            coarse: self.coarse.clone(),
+            coarsening: self.coarsening.clone(),
             sites: self.site_sums(),
             phases: self.phase_sums(),
         }
@@ -145,7 +145,7 @@ impl Profile {
             members.entry((object.site, self.run_of(object))).or_default().push(object);
         }
         let site = |site: &crate::Site| SiteSums {
-            place: place(site),
+            label: site_label(site),
             hash: format!("{:016x}", site.hash),
             ..SiteSums::default()
         };
@@ -156,7 +156,7 @@ impl Profile {
                 sum.objects = sum.objects.saturating_add(object.count);
                 sum.born_bytes = sum.born_bytes.saturating_add(object.born_bytes);
             }
-            sum.room_bytes = sum.room_bytes.max(room_bytes(objects.into_iter()));
+            sum.peak_bytes = sum.peak_bytes.max(peak_bytes(objects.into_iter()));
         }
         let mut seen = vec![Access::default(); sums.len()];
         for access in &self.accesses {
@@ -173,7 +173,7 @@ impl Profile {
         sums.retain(|sum| sum.objects > 0);
         sums.sort_by(|a, b| {
             let accesses = |sum: &SiteSums| sum.reads.saturating_add(sum.writes);
-            let size = || b.room_bytes.cmp(&a.room_bytes).then_with(|| a.hash.cmp(&b.hash));
+            let size = || b.peak_bytes.cmp(&a.peak_bytes).then_with(|| a.hash.cmp(&b.hash));
             accesses(b).cmp(&accesses(a)).then_with(size)
         });
         sums
@@ -224,33 +224,33 @@ pub fn diff(before: &Overview, after: &Overview) -> Diff {
     };
     let (a, b) = (&before.sites, &after.sites);
     let hashes = by(b, |sum| &sum.hash);
-    let (old_places, new_places) = (by(a, |sum| &sum.place), by(b, |sum| &sum.place));
+    let (old_labels, new_labels) = (by(a, |sum| &sum.label), by(b, |sum| &sum.label));
     let known: HashSet<&str> = a.iter().map(|sum| &*sum.hash).collect();
     let mut found = HashSet::new();
     let mut sites: Vec<SiteDiff> = Vec::new();
     for sum in a {
         let same = hashes.get(&sum.hash).map(|at| at[0]);
-        let alike = || match (&old_places[&sum.place][..], new_places.get(&sum.place)) {
+        let alike = || match (&old_labels[&sum.label][..], new_labels.get(&sum.label)) {
             ([_], Some(new)) if new.len() == 1 && !known.contains(&*b[new[0]].hash) => Some(new[0]),
             _ => None,
         };
         let other = same.or_else(alike);
         found.extend(other);
         sites.push(SiteDiff {
-            place: sum.place.clone(),
-            by_place: same.is_none() && other.is_some(),
+            label: sum.label.clone(),
+            matched_by_label: same.is_none() && other.is_some(),
             before: Some(sum.clone()),
             after: other.map(|at| b[at].clone()),
         });
     }
     let fresh = b.iter().enumerate().filter(|(at, _)| !found.contains(at));
     sites.extend(fresh.map(|(_, sum)| SiteDiff {
-        place: sum.place.clone(),
-        by_place: false,
+        label: sum.label.clone(),
+        matched_by_label: false,
         before: None,
         after: Some(sum.clone()),
     }));
-    sites.sort_by(|x, y| y.change().total_cmp(&x.change()).then_with(|| x.place.cmp(&y.place)));
+    sites.sort_by(|x, y| y.change().total_cmp(&x.change()).then_with(|| x.label.cmp(&y.label)));
     Diff { sites, phases: phase_diff(&before.phases, &after.phases) }
 }
 

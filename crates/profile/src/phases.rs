@@ -99,7 +99,7 @@ impl Profile {
                 continue;
             }
             let object = &self.objects[access.object as usize];
-            let is_lasting = object.count == 1 && object.lived_ns >= duration_ns / 2;
+            let is_lasting = object.count == 1 && object.lifetime_ns >= duration_ns / 2;
             let name = match is_lasting {
                 true => (true, access.object, 0),
                 false => (false, object.site, object.size_class()),

@@ -42,7 +42,7 @@ pub struct Profile {
     /// Accesses, ascending by [`Access::key`], each key once.
     pub accesses: Vec<Access>,
     /// What is coarser than it was seen.
-    pub coarse: Coarse,
+    pub coarsening: Coarsening,
 }
 
 /// The program run once, on all its processes.
@@ -71,7 +71,7 @@ pub struct Run {
     /// Only accesses that missed all caches were counted.
     pub misses_only: bool,
     /// What was seen, and what was not.
-    pub seen: Seen,
+    pub observed: Observed,
     /// Accesses by the node that served them, ascending, where the sampler tells.
     #[serde(default)]
     pub served: Vec<ServedBy>,
@@ -93,7 +93,7 @@ pub struct ServedBy {
 /// What a run's daemon saw, and what it had to leave out. Nothing is lost that is not counted here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct Observed {
     /// Objects born, blocks of small slots included.
     pub births: u64,
     /// Bytes of them.
@@ -113,7 +113,7 @@ pub struct Seen {
     /// Times the kernel slowed the sampler down.
     pub throttled: u64,
     /// Looks the sampler did not take.
-    pub blind: u64,
+    pub scans_skipped: u64,
     /// Phase entries beyond the limit; the phase before them lasts longer.
     pub phases_refused: u64,
     /// How much more memory the processes had at most than objects at most, bytes: stacks, data of
@@ -212,7 +212,7 @@ pub struct Object {
     /// Bytes of it when it was born; of several the largest.
     pub bytes: u64,
     /// Most bytes of them that lived at a time: the room they take.
-    pub room_bytes: u64,
+    pub peak_bytes: u64,
     /// Bytes of all of them, what they grew by included.
     pub born_bytes: u64,
     /// Of these, what came from the kernel unused and is zeroed when it is touched.
@@ -226,7 +226,7 @@ pub struct Object {
     /// How many of them were freed while the process lived.
     pub freed: u64,
     /// Their lifetimes added up, nanoseconds.
-    pub lived_ns: u64,
+    pub lifetime_ns: u64,
     /// Length of the pieces that [`Access::extent`] counts, a power of two; 0: it is one piece.
     pub extent_bytes: u64,
     /// A block of small slots, not one allocation.
@@ -265,13 +265,13 @@ pub struct Access {
     /// Lines that stores made dirty, so that they go back to memory once more; `None`: not known.
     pub dirtied: Option<u64>,
     /// Of loads and stores, those of which it was told what else was under way.
-    pub around: u64,
+    pub mlp_known: u64,
     /// Of those, each over how many misses were under way at once: as many as a program that has
     /// one at a time would have to wait for to wait as long.
-    pub alone: u64,
+    pub serialized: u64,
     /// Of those, the ones whose block of 256 bytes ([`tiercel_wire::emulator::BLOCK_BYTES`]) was
     /// not used by others lately.
-    pub apart: u64,
+    pub isolated: u64,
     /// Who accessed: a bit for each of [`Process::threads`]; 0: not known.
     pub threads: u64,
 }
@@ -279,7 +279,7 @@ pub struct Access {
 /// What is coarser in a profile than it was seen, because of a limit. Nothing was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Coarse {
+pub struct Coarsening {
     /// Allocations that are kept together with others of their site and size class.
     pub objects_merged: u64,
     /// Sites that were merged into the unknown one.
@@ -336,9 +336,9 @@ impl Access {
             (&mut self.read_ns, other.read_ns),
             (&mut self.timed_writes, other.timed_writes),
             (&mut self.write_ns, other.write_ns),
-            (&mut self.around, other.around),
-            (&mut self.alone, other.alone),
-            (&mut self.apart, other.apart),
+            (&mut self.mlp_known, other.mlp_known),
+            (&mut self.serialized, other.serialized),
+            (&mut self.isolated, other.isolated),
         ];
         for (sum, more) in pairs {
             *sum = sum.saturating_add(more);

@@ -243,7 +243,7 @@ impl Recorder {
                 ..cell
             }));
         }
-        self.ended.coarse.objects_merged += left.objects_merged;
+        self.ended.coarsening.objects_merged += left.objects_merged;
         if self.ended.rows_bytes() > self.compact_due {
             self.compact();
         }
@@ -257,7 +257,7 @@ impl Recorder {
         }
         run.misses_only = self.config.misses_only;
         run.served = std::mem::take(&mut self.ended.runs[0].served);
-        run.seen.phases_refused += self.phases_refused;
+        run.observed.phases_refused += self.phases_refused;
         self.ended.phases[0].end_ns = run.duration_ns.max(1);
         self.ended.runs[0] = run;
         self.ended.machine = machine;
@@ -265,7 +265,7 @@ impl Recorder {
         self.order();
         self.ended.detect_phases();
         self.ended.keep(self.config.limit_bytes);
-        self.ended.coarse.slots_doubled = (self.ended.slot_ns / SLOT_NS_MIN).ilog2();
+        self.ended.coarsening.slots_doubled = (self.ended.slot_ns / SLOT_NS_MIN).ilog2();
         self.ended
     }
 
@@ -287,7 +287,7 @@ impl Recorder {
             self.ended.processes.push(process);
             return (self.ended.processes.len() as u32 - 1, false);
         }
-        self.ended.coarse.processes_merged += 1;
+        self.ended.coarsening.processes_merged += 1;
         let program = if self.shared.len() + 1 < SHARED_MAX {
             Arc::clone(&process.program)
         } else {
@@ -359,10 +359,10 @@ fn access_of(sample: &Sample) -> Access {
         (access.timed_reads, access.read_ns) = (timed, latency_ns.unwrap_or(0));
     }
     if let Some(around) = sample.around {
-        let alone = (f64::from(sample.weight) / f64::from(around.at_once.max(1.0))).round();
-        access.around = weight;
-        access.alone = (alone as u64).clamp(weight.min(1), weight);
-        access.apart = if around.apart { weight } else { 0 };
+        let serialized = (f64::from(sample.weight) / f64::from(around.at_once.max(1.0))).round();
+        access.mlp_known = weight;
+        access.serialized = (serialized as u64).clamp(weight.min(1), weight);
+        access.isolated = if around.apart { weight } else { 0 };
     }
     access
 }

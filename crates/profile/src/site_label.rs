@@ -7,8 +7,8 @@ use crate::profile::{Frame, Name, Site};
 use tiercel_symbolize::is_wrapper;
 
 /// `function file.c:12`, `function (module)`, `module+0x12`, or `unknown site`.
-pub fn place(site: &Site) -> String {
-    if let Some((frame, name)) = deserving(site) {
+pub fn site_label(site: &Site) -> String {
+    if let Some((frame, name)) = owning_frame(site) {
         return short(frame, name);
     }
     match site.frames.first() {
@@ -19,7 +19,7 @@ pub fn place(site: &Site) -> String {
 
 /// The innermost function that is no allocation wrapper, with its frame; the outermost when all
 /// are; `None` when no frame has a name.
-pub fn deserving(site: &Site) -> Option<(&Frame, &Name)> {
+pub fn owning_frame(site: &Site) -> Option<(&Frame, &Name)> {
     let named = || {
         let frames = site.frames.iter();
         frames.flat_map(|frame| frame.names.iter().map(move |name| (frame, name)))
@@ -62,7 +62,7 @@ mod tests {
             address: 0x1234,
             names: names.collect(),
         };
-        assert_eq!(place(&Site { hash: 1, frames: vec![frame] }), expect);
+        assert_eq!(site_label(&Site { hash: 1, frames: vec![frame] }), expect);
     }
 
     #[test]
@@ -70,6 +70,6 @@ mod tests {
         check(&[], "app+0x1234");
         check(&[("xmalloc", "/src/x.c", 3), ("table", "/src/t.c", 7)], "table t.c:7");
         check(&[("xmalloc", "", 0)], "xmalloc (app)");
-        assert_eq!(place(&Site::default()), "unknown site");
+        assert_eq!(site_label(&Site::default()), "unknown site");
     }
 }

@@ -19,12 +19,12 @@ use tiercel_machine::Machine;
 
 use crate::check::check;
 use crate::export::TABLES;
-use crate::profile::{Coarse, Profile, Run};
+use crate::profile::{Coarsening, Profile, Run};
 use crate::table::{self, Row, Texts};
 use crate::tables;
 
 /// Version of the folder's contents. Others are refused: there is no older one to read yet.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// First word of every manifest.
 const FORMAT: &str = "tiercel-profile";
@@ -52,8 +52,8 @@ pub enum ProfileError {
         error: std::io::Error,
     },
     /// Nothing that Tiercel wrote.
-    #[error("{path} is no profile: {what}; `tiercel record -- PROGRAM` makes one")]
-    NoProfile {
+    #[error("{path} is not a profile: {what}; create one with `tiercel record -- PROGRAM`")]
+    NotAProfile {
         /// What was opened.
         path: PathBuf,
         /// What is missing.
@@ -61,17 +61,16 @@ pub enum ProfileError {
     },
     /// Written by a Tiercel with another format.
     #[error(
-        "{path} is a profile of version {found}, and this is version {FORMAT_VERSION}; record it \
-         again, or use the Tiercel that wrote it"
+        "{path}: profile version {found}; this build reads version {FORMAT_VERSION}: record again"
     )]
-    Foreign {
+    UnsupportedVersion {
         /// The profile.
         path: PathBuf,
         /// Its version.
         found: u32,
     },
     /// Not as it was written, or never right.
-    #[error("{path}: {what}; the profile is damaged, record it again")]
+    #[error("{path}: {what}; the profile is damaged; record again")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -79,10 +78,10 @@ pub enum ProfileError {
         what: String,
     },
     /// A profile in memory that may not be written: what made it is wrong.
-    #[error("the profile contradicts itself ({0}) and was not written")]
-    Contradiction(String),
+    #[error("the profile is inconsistent ({0}) and was not written")]
+    Inconsistent(String),
     /// Something else is there.
-    #[error("{0} exists and is no profile; it is not overwritten, name another with -o")]
+    #[error("{0} exists and is not a profile; it is not overwritten. Choose another path with -o")]
     Occupied(PathBuf),
 }
 
@@ -104,7 +103,7 @@ struct Manifest {
     written_by: String,
     slot_ns: u64,
     runs: Vec<Run>,
-    coarse: Coarse,
+    coarsening: Coarsening,
     files: BTreeMap<String, FileInfo>,
 }
 
@@ -122,7 +121,7 @@ struct FileInfo {
 /// # Errors
 /// As [`ProfileError`] says. Then what was at `folder` is there still, and nothing new.
 pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
-    check(profile).map_err(ProfileError::Contradiction)?;
+    check(profile).map_err(ProfileError::Inconsistent)?;
     let files = files(profile)?;
     vacant(folder)?;
     let parent = parent_of(folder);
@@ -171,7 +170,10 @@ pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
 pub fn read(folder: &Path) -> Result<Profile, ProfileError> {
     let (head, text) = head(folder)?;
     if head.version != FORMAT_VERSION {
-        return Err(ProfileError::Foreign { path: folder.to_owned(), found: head.version });
+        return Err(ProfileError::UnsupportedVersion {
+            path: folder.to_owned(),
+            found: head.version,
+        });
     }
     let damaged =
         |name: &str, what: String| ProfileError::Damaged { path: folder.join(name), what };
@@ -223,7 +225,7 @@ fn file_name(table: &str) -> String {
 fn files(profile: &Profile) -> Result<BTreeMap<String, Vec<u8>>, ProfileError> {
     let machine = profile.machine.to_toml();
     if Machine::from_toml(&machine).ok().as_ref() != Some(&profile.machine) {
-        return Err(ProfileError::Contradiction("its machine cannot be described".to_owned()));
+        return Err(ProfileError::Inconsistent("its machine cannot be described".to_owned()));
     }
     let mut files = BTreeMap::from([(MACHINE.to_owned(), machine.into_bytes())]);
     let mut infos = BTreeMap::new();
@@ -246,7 +248,7 @@ fn files(profile: &Profile) -> Result<BTreeMap<String, Vec<u8>>, ProfileError> {
         written_by: env!("CARGO_PKG_VERSION").to_owned(),
         slot_ns: profile.slot_ns,
         runs: profile.runs.clone(),
-        coarse: profile.coarse.clone(),
+        coarsening: profile.coarsening.clone(),
         files: infos,
     };
     manifest.crc32 = manifest_crc32(&manifest);
@@ -254,7 +256,7 @@ fn files(profile: &Profile) -> Result<BTreeMap<String, Vec<u8>>, ProfileError> {
     text.push(b'\n');
     if text.len() as u64 > MANIFEST_BYTES_MAX {
         let what = format!("a manifest of {} bytes", text.len());
-        return Err(ProfileError::Contradiction(what));
+        return Err(ProfileError::Inconsistent(what));
     }
     files.insert(MANIFEST.to_owned(), text);
     Ok(files)
@@ -264,7 +266,7 @@ type Written = (String, usize, Vec<u8>);
 
 fn table<R: Row>(rows: &[R]) -> Result<Written, ProfileError> {
     let bytes = table::write(rows);
-    let bytes = bytes.map_err(|error| ProfileError::Contradiction(error.to_string()))?;
+    let bytes = bytes.map_err(|error| ProfileError::Inconsistent(error.to_string()))?;
     Ok((file_name(R::NAME), rows.len(), bytes))
 }
 
@@ -287,7 +289,7 @@ fn parse_manifest(text: &[u8]) -> Result<Manifest, String> {
 
 /// The beginning that all versions have in common, and the manifest's text.
 fn head(folder: &Path) -> Result<(Head, Vec<u8>), ProfileError> {
-    let no = |what: String| ProfileError::NoProfile { path: folder.to_owned(), what };
+    let no = |what: String| ProfileError::NotAProfile { path: folder.to_owned(), what };
     let path = folder.join(MANIFEST);
     let text = match read_file(&path, MANIFEST_BYTES_MAX) {
         Ok(text) => text,
@@ -331,7 +333,7 @@ fn profile(
         machine: machine.map_err(|what| (MACHINE.to_owned(), what))?,
         slot_ns: manifest.slot_ns,
         runs: manifest.runs,
-        coarse: manifest.coarse,
+        coarsening: manifest.coarsening,
         processes: rows(tables, &mut texts)?,
         phases: rows(tables, &mut texts)?,
         objects: rows(tables, &mut texts)?,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::profile::{Access, Frame, Name, Object, Phase, Process, Site};
-use crate::site_label::place;
+use crate::site_label::site_label;
 use crate::table::{Kind, Row, table};
 
 /// Most processes of one profile.
@@ -38,7 +38,7 @@ pub(crate) struct ThreadRow {
 pub(crate) struct SiteRow {
     hash: u64,
     /// For people who look into the table: the function and line that the site is known by.
-    place: Arc<str>,
+    label: Arc<str>,
 }
 
 /// A name of a frame of a site; a frame without names has one row without a function.
@@ -62,7 +62,7 @@ table!(
     [run, pid, parent, program, start_ns, end_ns, peak_bytes]
 );
 table!(ThreadRow, "threads", PROCESSES_MAX * 64, [process, bit, tid]);
-table!(SiteRow, "sites", SITES_MAX, [hash, place]);
+table!(SiteRow, "sites", SITES_MAX, [hash, label]);
 table!(
     FrameRow,
     "frames",
@@ -79,14 +79,14 @@ table!(
         site,
         count,
         bytes,
-        room_bytes,
+        peak_bytes,
         born_bytes,
         fresh_bytes,
         address,
         birth_ns,
         death_ns,
         freed,
-        lived_ns,
+        lifetime_ns,
         extent_bytes,
         is_block,
         is_mapped
@@ -110,9 +110,9 @@ table!(
         write_ns,
         cached,
         dirtied,
-        around,
-        alone,
-        apart,
+        mlp_known,
+        serialized,
+        isolated,
         threads
     ]
 );
@@ -154,7 +154,7 @@ pub(crate) fn set_threads(processes: &mut [Process], rows: Vec<ThreadRow>) -> Re
 }
 
 pub(crate) fn site_rows(sites: &[Site]) -> Vec<SiteRow> {
-    sites.iter().map(|site| SiteRow { hash: site.hash, place: place(site).into() }).collect()
+    sites.iter().map(|site| SiteRow { hash: site.hash, label: site_label(site).into() }).collect()
 }
 
 pub(crate) fn frame_rows(sites: &[Site]) -> Vec<FrameRow> {

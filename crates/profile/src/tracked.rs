@@ -51,12 +51,12 @@ struct Group {
     freed: u64,
     bytes: u64,
     live_bytes: u64,
-    room_bytes: u64,
+    peak_bytes: u64,
     born_bytes: u64,
     fresh_bytes: u64,
     first_birth_ns: u64,
     last_death_ns: u64,
-    lived_ns: u64,
+    lifetime_ns: u64,
     /// Its objects are one; else each that died is in the list of the dead.
     is_merged: bool,
     /// How many are in that list.
@@ -70,7 +70,7 @@ struct Live {
     bytes: u64,
     birth_bytes: u64,
     fresh_bytes: u64,
-    room_bytes: u64,
+    peak_bytes: u64,
     birth_ns: u64,
     group: u32,
     /// 0: not divided.
@@ -195,7 +195,7 @@ impl Tracked {
             bytes,
             birth_bytes: bytes,
             fresh_bytes,
-            room_bytes: bytes,
+            peak_bytes: bytes,
             birth_ns: at_ns,
             group,
             extent_bytes,
@@ -212,7 +212,7 @@ impl Tracked {
             return;
         }
         live.bytes += bytes;
-        live.room_bytes = live.room_bytes.max(live.bytes);
+        live.peak_bytes = live.peak_bytes.max(live.bytes);
         let group = live.group;
         self.grow(group, bytes);
     }
@@ -241,7 +241,7 @@ impl Tracked {
                 // Nothing is left below: the part above goes on for it.
                 let part = self.live.get_mut(&to).expect("it was just put there");
                 part.birth_bytes = live.birth_bytes;
-                part.room_bytes = live.room_bytes;
+                part.peak_bytes = live.peak_bytes;
                 part.cells = std::mem::take(&mut live.cells);
                 part.cells.iter_mut().for_each(|cell| cell.extent = 0);
                 part.extent_bytes = 0;
@@ -392,12 +392,12 @@ impl Tracked {
             freed: 0,
             bytes: 0,
             live_bytes: 0,
-            room_bytes: 0,
+            peak_bytes: 0,
             born_bytes: 0,
             fresh_bytes: 0,
             first_birth_ns: at_ns,
             last_death_ns: at_ns,
-            lived_ns: 0,
+            lifetime_ns: 0,
             is_merged: false,
             kept: 0,
             cells: Vec::new(),
@@ -411,7 +411,7 @@ impl Tracked {
         let sums = &mut self.groups[group as usize];
         sums.born_bytes = sums.born_bytes.saturating_add(bytes);
         sums.live_bytes += bytes;
-        sums.room_bytes = sums.room_bytes.max(sums.live_bytes);
+        sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
     }
 
     fn shrink(&mut self, group: u32, bytes: u64) {
@@ -425,7 +425,7 @@ impl Tracked {
         let part = Live {
             bytes,
             birth_bytes: bytes,
-            room_bytes: bytes,
+            peak_bytes: bytes,
             extent_bytes: 0,
             cells: Vec::new(),
             ..*of
@@ -438,7 +438,7 @@ impl Tracked {
         let death_ns = at_ns.max(live.birth_ns + 1);
         let group = &mut self.groups[live.group as usize];
         group.freed += u64::from(is_freed);
-        group.lived_ns = group.lived_ns.saturating_add(death_ns - live.birth_ns);
+        group.lifetime_ns = group.lifetime_ns.saturating_add(death_ns - live.birth_ns);
         group.last_death_ns = group.last_death_ns.max(death_ns);
         if is_freed {
             if self.ghosts.len() == GHOSTS_MAX {
@@ -465,14 +465,14 @@ impl Tracked {
             site: group.key.site,
             count: 1,
             bytes: live.birth_bytes,
-            room_bytes: live.room_bytes,
-            born_bytes: live.room_bytes,
+            peak_bytes: live.peak_bytes,
+            born_bytes: live.peak_bytes,
             fresh_bytes: live.fresh_bytes,
             address: addr,
             birth_ns: live.birth_ns,
             death_ns,
             freed: u64::from(is_freed),
-            lived_ns: death_ns - live.birth_ns,
+            lifetime_ns: death_ns - live.birth_ns,
             extent_bytes: live.extent_bytes,
             is_block: group.key.is_block,
             is_mapped: group.key.is_mapped,
@@ -528,14 +528,14 @@ impl Group {
             site: self.key.site,
             count: self.count,
             bytes: self.bytes,
-            room_bytes: self.room_bytes.max(self.bytes),
-            born_bytes: self.born_bytes.clamp(self.room_bytes.max(self.bytes), i64::MAX as u64),
+            peak_bytes: self.peak_bytes.max(self.bytes),
+            born_bytes: self.born_bytes.clamp(self.peak_bytes.max(self.bytes), i64::MAX as u64),
             fresh_bytes: self.fresh_bytes.min(self.born_bytes).min(i64::MAX as u64),
             address: 0,
             birth_ns: self.first_birth_ns,
             death_ns: self.last_death_ns.max(self.first_birth_ns + 1),
             freed: self.freed.min(self.count),
-            lived_ns: self.lived_ns,
+            lifetime_ns: self.lifetime_ns,
             extent_bytes: 0,
             is_block: self.key.is_block,
             is_mapped: self.key.is_mapped,

@@ -90,11 +90,11 @@ fn large(objects: u32, slots: u32) -> Profile {
             site: number % sites,
             count: 1,
             bytes: 1 << 20,
-            room_bytes: 1 << 20,
+            peak_bytes: 1 << 20,
             born_bytes: 1 << 20,
             birth_ns: u64::from(number),
             death_ns: u64::from(number) + 1000,
-            lived_ns: 1000,
+            lifetime_ns: 1000,
             extent_bytes: 1 << 16,
             ..Object::default()
         });
@@ -125,7 +125,7 @@ fn a_size_is_kept_and_nothing_is_lost() {
             assert!(kept.bytes() <= limit.max(LIMIT_BYTES_MIN), "{} for {limit}", kept.bytes());
             assert_eq!(check(&kept), Ok(()));
             assert_eq!(totals(&kept), totals(&whole));
-            let is_coarser = kept.coarse != whole.coarse;
+            let is_coarser = kept.coarsening != whole.coarsening;
             assert_eq!(is_coarser, whole.bytes() > limit.max(LIMIT_BYTES_MIN), "and it says so");
         }
     }
@@ -139,7 +139,7 @@ fn what_is_put_together_takes_the_room_it_took() {
     let members = kept.objects.iter().filter(|object| object.site == site).count() as u64;
     kept.keep(LIMIT_BYTES_MIN);
     let one = kept.objects.iter().find(|object| object.site == site).unwrap();
-    assert_eq!((one.count, one.room_bytes), (members, members << 20));
+    assert_eq!((one.count, one.peak_bytes), (members, members << 20));
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn what_went_on_around_accesses_and_what_they_dirtied() {
     let profile = end(recorder, 100);
     let [seen] = profile.accesses[..] else { panic!("{:?}", profile.accesses) };
     // Ten and ten accesses, of two and four at once: 5 + 2.5, rounded up.
-    assert_eq!((seen.reads, seen.around, seen.alone, seen.apart), (30, 20, 8, 10));
+    assert_eq!((seen.reads, seen.mlp_known, seen.serialized, seen.isolated), (30, 20, 8, 10));
     assert_eq!((seen.writes, seen.samples, seen.dirtied), (0, 3, Some(7)));
     assert_eq!(profile.runs[0].sample_period, 10.0);
     let served = ServedBy { node: NodeId(2), accesses: 10 };
@@ -124,7 +124,7 @@ fn where_nobody_tells_what_is_dirtied_it_is_not_known() {
     recorder.sample(&sample(30, MIB, AccessKind::Write));
     let profile = end(recorder, 100);
     let [seen] = profile.accesses[..] else { panic!("{:?}", profile.accesses) };
-    assert_eq!((seen.dirtied, seen.around), (None, 0));
+    assert_eq!((seen.dirtied, seen.mlp_known), (None, 0));
 }
 
 /// `site: bytes birth-death reads/writes`, times in milliseconds.
@@ -134,7 +134,7 @@ fn shown(profile: &Profile) -> Vec<String> {
         let (reads, writes) = of_it().fold((0, 0), |(r, w), one| (r + one.reads, w + one.writes));
         let site = profile.site_of(object).hash;
         let times = (object.birth_ns / 1_000_000, object.death_ns / 1_000_000);
-        format!("{site}: {} {}-{} {reads}/{writes}", object.room_bytes, times.0, times.1)
+        format!("{site}: {} {}-{} {reads}/{writes}", object.peak_bytes, times.0, times.1)
     };
     profile.objects.iter().enumerate().map(line).collect()
 }
@@ -235,7 +235,7 @@ fn phases_that_are_marked() {
     assert_eq!(marked, [("start", 0), ("phase 1", 100), ("phase 3", 200), ("phase 1", 300)]);
     let of_accesses = profile.accesses.iter().map(|one| &*profile.phases[one.phase as usize].name);
     assert_eq!(of_accesses.collect::<Vec<_>>(), ["start", "phase 1", "phase 3", "phase 1"]);
-    assert_eq!(profile.runs[0].seen.phases_refused, 1);
+    assert_eq!(profile.runs[0].observed.phases_refused, 1);
 }
 
 #[test]
@@ -271,11 +271,11 @@ fn many_dead_are_put_together_and_the_few_are_not() {
     let profile = end(recorder, many / 100);
     let rows = |site: u64| {
         let of_site = profile.objects.iter().filter(|o| profile.site_of(o).hash == site);
-        of_site.map(|object| (object.count, object.room_bytes)).collect::<Vec<_>>()
+        of_site.map(|object| (object.count, object.peak_bytes)).collect::<Vec<_>>()
     };
     assert_eq!(rows(1), [(many, OS_PAGE)]);
     assert_eq!(rows(2).len() as u64, many / 1000 + 1);
-    assert_eq!(profile.coarse.objects_merged, many);
+    assert_eq!(profile.coarsening.objects_merged, many);
     let reads: u64 = profile.accesses.iter().map(|access| access.reads).sum();
     assert_eq!(reads, (many / 64) * 10);
 }
@@ -295,7 +295,7 @@ fn what_is_seen_is_bounded() {
     let reads: u64 = profile.accesses.iter().map(|access| access.reads).sum();
     assert_eq!(reads, samples * 10);
     assert!(profile.accesses.len() <= CELLS_MAX + objects as usize, "{}", profile.accesses.len());
-    assert!(profile.slot_ns > 1 << 24 && profile.coarse.slots_doubled > 0);
+    assert!(profile.slot_ns > 1 << 24 && profile.coarsening.slots_doubled > 0);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn what_is_no_profile_is_left_alone() {
     let path = folder.path().join("x");
     assert!(matches!(read(&path), Err(ProfileError::Io { .. })));
     std::fs::create_dir(&path).unwrap();
-    assert!(matches!(read(&path), Err(ProfileError::NoProfile { .. })));
+    assert!(matches!(read(&path), Err(ProfileError::NotAProfile { .. })));
     let mine = path.join("mine");
     std::fs::write(&mine, "dear diary").unwrap();
     assert!(matches!(vacant(&path), Err(ProfileError::Occupied(_))));
@@ -105,7 +105,7 @@ fn what_is_no_profile_is_left_alone() {
 }
 
 #[test]
-fn another_version_is_named() {
+fn other_versions_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.profile");
     write(&example(), &path).unwrap();
@@ -113,7 +113,12 @@ fn another_version_is_named() {
     let text = std::fs::read_to_string(&manifest).unwrap();
     let own = format!("\"version\": {FORMAT_VERSION}");
     std::fs::write(&manifest, text.replace(&own, "\"version\": 7")).unwrap();
-    assert!(matches!(read(&path), Err(ProfileError::Foreign { found: 7, .. })));
+    assert!(matches!(read(&path), Err(ProfileError::UnsupportedVersion { found: 7, .. })));
+    std::fs::write(&manifest, text.replace(&own, "\"version\": 3")).unwrap();
+    let message = read(&path).unwrap_err().to_string();
+    let expect =
+        format!("profile version 3; this build reads version {FORMAT_VERSION}: record again");
+    assert!(message.contains(&expect), "{message}");
     // It is a profile all the same, and may be replaced.
     write(&example(), &path).unwrap();
     assert_eq!(read(&path).unwrap(), example());
@@ -138,7 +143,7 @@ fn a_profile_that_contradicts_itself_is_not_written() {
         let mut profile = example();
         breaks(&mut profile);
         let refused = write(&profile, &path);
-        assert!(matches!(refused, Err(ProfileError::Contradiction(_))), "{index}: {refused:?}");
+        assert!(matches!(refused, Err(ProfileError::Inconsistent(_))), "{index}: {refused:?}");
         assert_eq!(files(folder.path()).len(), 0);
     }
 }

@@ -89,7 +89,7 @@ impl Symbols {
     }
 
     /// The innermost frame that is no allocation wrapper; the outermost when all are.
-    pub fn deserving(&mut self, frames: &[SiteFrame]) -> Option<Named> {
+    pub fn owning_frame(&mut self, frames: &[SiteFrame]) -> Option<Named> {
         for frame in frames {
             let named = self.frame(frame);
             if let Some(found) = named.into_iter().find(|n| !is_wrapper(&n.function)) {
@@ -254,13 +254,13 @@ mod tests {
         let build_id = blazesym::helper::read_elf_build_id(&path).unwrap().unwrap().to_vec();
         let mut symbols = Symbols::new();
         let frame = SiteFrame { path: path.into(), build_id: build_id.into(), addr: deep + 8 };
-        let named = symbols.deserving(std::slice::from_ref(&frame)).unwrap();
+        let named = symbols.owning_frame(std::slice::from_ref(&frame)).unwrap();
         assert_eq!(named.function, "deep");
         let (file, line) = named.line.unwrap();
         assert!(file.ends_with("p.c") && (4..=6).contains(&line), "{file:?}:{line}");
 
         let stale = SiteFrame { build_id: vec![1; 20].into(), ..frame };
-        let named = symbols.deserving(&[stale]).unwrap();
+        let named = symbols.owning_frame(&[stale]).unwrap();
         assert_eq!(named.short(), format!("p+{:#x}", deep + 8));
     }
 
@@ -269,9 +269,9 @@ mod tests {
         let mut symbols = Symbols::new();
         for path in ["", "/dev/tty", "/nowhere/x", "relative"] {
             let frame = SiteFrame { path: Path::new(path).into(), build_id: [].into(), addr: 0x10 };
-            let named = symbols.deserving(&[frame]).unwrap();
+            let named = symbols.owning_frame(&[frame]).unwrap();
             assert!(named.function.is_empty() && named.short().ends_with("0x10"), "{named:?}");
         }
-        assert_eq!(symbols.deserving(&[]), None);
+        assert_eq!(symbols.owning_frame(&[]), None);
     }
 }

@@ -9,11 +9,11 @@ use crate::verbs::say;
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::time::Duration;
-use tiercel_advisor::{PlanResult, draft, peak_bytes};
+use tiercel_advisor::{PlanResult, advise, peak_bytes};
 use tiercel_machine::short_bytes;
-use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlace, PlannedSite, write_plan};
+use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlacement, PlannedSite, write_plan};
 use tiercel_planner::score_ns;
-use tiercel_profile::{Profile, place};
+use tiercel_profile::{Profile, site_label};
 
 /// Costs of moves that are shown: between two memories; of more the file has the others.
 const MOVES_SHOWN: usize = 2;
@@ -26,18 +26,18 @@ pub fn plan(args: &PlanArgs) -> Result<()> {
         None => profile.machine.clone(),
     };
     let peak = peak_bytes(&profile);
-    let drafted = draft(&profile, &machine, &args.request.request(args.request.fast, peak))?;
+    let result = advise(&profile, &machine, &args.request.request(args.request.fast, peak))?;
     if let Some(site) = &args.explain {
-        return say(&explain(&profile, &drafted, site)?);
+        return say(&explain(&profile, &result, site)?);
     }
     if args.json {
-        return say(&drafted.plan.to_json()?);
+        return say(&result.plan.to_json()?);
     }
     let output = args.output.clone().unwrap_or_else(|| args.profile.with_extension("plan"));
-    write_plan(&drafted.plan, &output)?;
-    let mut text = table(&drafted.plan, args.rows);
-    text.push_str(&promise(&drafted, peak));
-    for remark in &drafted.remarks {
+    write_plan(&result.plan, &output)?;
+    let mut text = table(&result.plan, args.rows);
+    text.push_str(&promise(&result, peak));
+    for remark in &result.remarks {
         let _ = writeln!(text, "remark     {}", printable(remark));
     }
     let _ = writeln!(text, "written    {}", output.display());
@@ -72,33 +72,34 @@ fn table(plan: &Plan, rows: usize) -> String {
 pub fn plan_cells(plan: &Plan, rows: usize) -> (Vec<Vec<String>>, usize) {
     let mut classes: Vec<(&PlannedSite, &PlannedClass)> =
         plan.sites.iter().flat_map(|site| site.classes.iter().map(move |c| (site, c))).collect();
-    let gain = |class: &PlannedClass| class.places.iter().map(|place| place.gain_ns).sum::<f64>();
+    let gain =
+        |class: &PlannedClass| class.placements.iter().map(|place| place.gain_ns).sum::<f64>();
     classes.sort_by(|a, b| {
-        gain(b.1).total_cmp(&gain(a.1)).then_with(|| b.1.room_bytes.cmp(&a.1.room_bytes))
+        gain(b.1).total_cmp(&gain(a.1)).then_with(|| b.1.peak_bytes.cmp(&a.1.peak_bytes))
     });
     let rest = classes.len().saturating_sub(rows);
     let cells = classes.into_iter().take(rows).map(|(site, class)| {
-        let usual = &class.places[0];
-        let phases = class.places[1..].iter().map(|place| {
+        let usual = &class.placements[0];
+        let phases = class.placements[1..].iter().map(|place| {
             let name = place.phase.as_deref().unwrap_or_default();
             format!("{name}: {}", nodes(plan, place))
         });
         vec![
-            short_bytes(class.room_bytes),
+            short_bytes(class.peak_bytes),
             class.objects.to_string(),
             short_bytes(class.up_to_bytes),
             seconds(gain(class)),
             format!("{:.0}%", usual.confidence * 100.0),
             nodes(plan, usual),
             phases.collect::<Vec<_>>().join(", "),
-            site.place.clone(),
+            site.label.clone(),
         ]
     });
     (cells.collect(), rest)
 }
 
 /// `DDR5`, or `DDR5 40% CXL 60%`.
-pub fn nodes(plan: &Plan, place: &PlannedPlace) -> String {
+pub fn nodes(plan: &Plan, place: &PlannedPlacement) -> String {
     let name = |node| match plan.rank_of(node) {
         Some(rank) => plan.machine.memories[rank].name.clone(),
         None => format!("node{node}"),
@@ -112,8 +113,8 @@ pub fn nodes(plan: &Plan, place: &PlannedPlace) -> String {
     }
 }
 
-fn promise(drafted: &PlanResult, peak_bytes: u64) -> String {
-    let (plan, promise) = (&drafted.plan, &drafted.found.promise);
+fn promise(result: &PlanResult, peak_bytes: u64) -> String {
+    let (plan, promise) = (&result.plan, &result.found.promise);
     let mut text = String::new();
     let expected = &plan.expected;
     let _ = writeln!(
@@ -121,10 +122,10 @@ fn promise(drafted: &PlanResult, peak_bytes: u64) -> String {
         "room       {} of {} fast ({} of a peak of {}), strategy {}, objective {}",
         short_bytes(plan.fast_bytes()),
         plan.machine.name,
-        plan.asked.fast,
+        plan.options.fast,
         short_bytes(peak_bytes),
-        plan.asked.strategy,
-        plan.asked.objective,
+        plan.options.strategy,
+        plan.options.objective,
     );
     text.push_str(&costs(plan));
     let gain = expected.in_slowest_ns - expected.access_ns;
@@ -175,10 +176,10 @@ fn costs(plan: &Plan) -> String {
 }
 
 /// Everything about the objects of some places.
-fn explain(profile: &Profile, drafted: &PlanResult, wanted: &str) -> Result<String> {
+fn explain(profile: &Profile, result: &PlanResult, wanted: &str) -> Result<String> {
     let is_wanted = |index: usize| {
         let site = &profile.sites[index];
-        place(site).contains(wanted) || format!("{:016x}", site.hash) == wanted
+        site_label(site).contains(wanted) || format!("{:016x}", site.hash) == wanted
     };
     let sites: Vec<usize> = (0..profile.sites.len()).filter(|index| is_wanted(*index)).collect();
     if sites.is_empty() {
@@ -186,7 +187,7 @@ fn explain(profile: &Profile, drafted: &PlanResult, wanted: &str) -> Result<Stri
     }
     let mut text = String::new();
     for index in sites {
-        explain_site(&mut text, profile, drafted, index)?;
+        explain_site(&mut text, profile, result, index)?;
     }
     Ok(text)
 }
@@ -194,18 +195,18 @@ fn explain(profile: &Profile, drafted: &PlanResult, wanted: &str) -> Result<Stri
 fn explain_site(
     text: &mut String,
     profile: &Profile,
-    drafted: &PlanResult,
+    result: &PlanResult,
     index: usize,
 ) -> Result<()> {
     let site = &profile.sites[index];
-    writeln!(text, "{} (site {:016x})", printable(&place(site)), site.hash)?;
+    writeln!(text, "{} (site {:016x})", printable(&site_label(site)), site.hash)?;
     for frame in &site.frames {
         let module = frame.module.rsplit('/').next().unwrap_or_default();
         let name = frame.names.first();
         let name = name.map_or(String::new(), |n| format!("{} {}:{}", n.function, n.file, n.line));
         writeln!(text, "    {} {}+{:#x}", printable(&name), printable(module), frame.address)?;
     }
-    let plan = &drafted.plan;
+    let plan = &result.plan;
     let planned = plan.sites.iter().find(|planned| planned.hash == site.hash);
     let Some(planned) = planned else {
         writeln!(text, "    the plan says nothing of it: its objects go where the unplanned go")?;
@@ -217,9 +218,9 @@ fn explain_site(
             "  objects up to {}: {} of them, {} at most at a time",
             short_bytes(class.up_to_bytes),
             class.objects,
-            short_bytes(class.room_bytes),
+            short_bytes(class.peak_bytes),
         )?;
-        for place in &class.places {
+        for place in &class.placements {
             let phase = place.phase.as_deref().map_or("usually".to_owned(), |p| format!("in {p}"));
             writeln!(
                 text,
@@ -230,16 +231,16 @@ fn explain_site(
                 place.confidence * 100.0
             )?;
         }
-        text.push_str(&scores(drafted, index, class));
+        text.push_str(&scores(result, index, class));
     }
     Ok(())
 }
 
 /// What each memory would cost, per object that the planner saw, summed over the class.
-fn scores(drafted: &PlanResult, site: usize, class: &PlannedClass) -> String {
-    let (workload, memories) = (&drafted.input.workload, &drafted.memories);
+fn scores(result: &PlanResult, site: usize, class: &PlannedClass) -> String {
+    let (workload, memories) = (&result.input.workload, &result.memories);
     let slowest = &memories[memories.len() - 1];
-    let of_class = drafted.groups.iter().zip(&workload.objects).filter(|(group, _)| {
+    let of_class = result.groups.iter().zip(&workload.objects).filter(|(group, _)| {
         group.site as usize == site && 1u64 << group.size_class.max(12) == class.up_to_bytes
     });
     let (mut gains, mut bytes, mut reads, mut writes) = (vec![0.0; memories.len()], 0, 0.0, 0.0);
@@ -264,7 +265,7 @@ fn scores(drafted: &PlanResult, site: usize, class: &PlannedClass) -> String {
             seconds(gain / (bytes.max(1) as f64 / (1 << 20) as f64)),
         );
     }
-    let price = drafted.found.prices.first().filter(|price| **price > 0.0);
+    let price = result.found.prices.first().filter(|price| **price > 0.0);
     if let Some(price) = price {
         let per_mib = seconds(price * (1 << 20) as f64);
         let _ = writeln!(text, "    a MiB of the fastest memory is worth {per_mib} in this plan");

@@ -138,7 +138,7 @@ impl PlanRequestArgs {
                 UnplannedArg::Slowest => Unplanned::Slowest,
                 UnplannedArg::Budget => Unplanned::Budget,
             },
-            early: !self.at_entry,
+            prefetch: !self.at_entry,
         }
     }
 }

@@ -110,7 +110,7 @@ fn shown(overview: &Overview, rows: usize) -> String {
     let mut sites = Table::new(&[&SITE_COLUMNS[..], &named].concat());
     for sums in overview.sites.iter().take(rows) {
         let mut cells = site_cells(sums);
-        cells.extend([sums.hash.clone(), sums.place.clone()]);
+        cells.extend([sums.hash.clone(), sums.label.clone()]);
         sites.row(cells);
     }
     out.push_str(&format!("\n{}", sites.text()));
@@ -122,7 +122,7 @@ fn shown(overview: &Overview, rows: usize) -> String {
 }
 
 fn run_lines(run: &Run) -> String {
-    let seen = &run.seen;
+    let seen = &run.observed;
     let only = if run.misses_only { ", misses only" } else { "" };
     let time = Duration::from_nanos(run.duration_ns);
     let mut out = format!(
@@ -140,7 +140,7 @@ fn run_lines(run: &Run) -> String {
         (seen.records_lost, "records were lost: lives of objects around them are uncertain"),
         (seen.births_refused, "births were refused: their objects are not here"),
         (seen.phases_refused, "phase entries were too many, or too short for the clock"),
-        (seen.blind, "looks of the sampler were not taken"),
+        (seen.scans_skipped, "looks of the sampler were not taken"),
     ] {
         if count > 0 {
             out.push_str(&format!("           {count} {what}\n"));
@@ -150,7 +150,7 @@ fn run_lines(run: &Run) -> String {
 }
 
 fn coarse_line(overview: &Overview) -> String {
-    let coarse = &overview.coarse;
+    let coarse = &overview.coarsening;
     let parts: Vec<String> = [
         (coarse.objects_merged, "allocations are one with others of their site and size"),
         (coarse.extents_merged, "allocations have no extents"),
@@ -187,7 +187,7 @@ pub fn site_cells(sums: &SiteSums) -> Vec<String> {
         count(sums.reads),
         count(sums.writes),
         sums.latency_ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns")),
-        short_bytes(sums.room_bytes),
+        short_bytes(sums.peak_bytes),
         sums.objects.to_string(),
     ]
 }
@@ -230,13 +230,13 @@ fn differences(diff: &Diff, rows: usize) -> String {
         };
     for one in diff.sites.iter().take(rows) {
         let cell = |of: &dyn Fn(&SiteSums) -> String| pair(&one.before, &one.after, of);
-        let anew = if one.by_place { " (built anew)" } else { "" };
+        let anew = if one.matched_by_label { " (built anew)" } else { "" };
         sites.row(vec![
             cell(&|sums| percent(sums.share)),
             cell(&|sums| count(sums.reads.saturating_add(sums.writes))),
-            cell(&|sums| short_bytes(sums.room_bytes)),
+            cell(&|sums| short_bytes(sums.peak_bytes)),
             cell(&|sums| sums.objects.to_string()),
-            format!("{}{anew}", one.place),
+            format!("{}{anew}", one.label),
         ]);
     }
     let mut phases =

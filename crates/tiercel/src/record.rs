@@ -147,7 +147,7 @@ fn keep(
 }
 
 fn said(overview: &Overview) -> String {
-    let seen = overview.runs.first().map(|run| &run.seen);
+    let seen = overview.runs.first().map(|run| &run.observed);
     let (samples, lost) = seen.map_or((0, 0), |seen| (seen.samples, seen.records_lost));
     let lost = if lost > 0 { format!("; {lost} records were lost") } else { String::new() };
     format!(

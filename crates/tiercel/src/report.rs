@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
-use tiercel_advisor::planned_place;
+use tiercel_advisor::planned_label;
 use tiercel_advisor::{Timeline, TimelineRow};
 use tiercel_lab::bench::{self, Foretold};
 use tiercel_machine::short_bytes;
 use tiercel_plan::{Plan, PlannedClass, PlannedSite, read_plan};
-use tiercel_profile::{Overview, Profile, Site, deserving};
+use tiercel_profile::{Overview, Profile, Site, owning_frame};
 use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
 
 use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
@@ -66,10 +66,10 @@ fn add_runs(page: &mut Page, overview: &Overview) {
             run.ending,
             Duration::from_nanos(run.duration_ns),
             run.sampler,
-            run.seen.samples,
+            run.observed.samples,
             run.sample_period,
-            run.seen.samples_outside,
-            run.seen.samples_lost,
+            run.observed.samples_outside,
+            run.observed.samples_lost,
             run.sampler_note,
         ));
     }
@@ -110,7 +110,7 @@ fn heat_map(timeline: &Timeline, plan: Option<&Plan>) -> HeatMap {
         let of_site = |site: &PlannedSite| {
             let hash = site.hash;
             let class = move |class: &PlannedClass| {
-                ((hash, u32::from(class.size_class())), nodes(plan, &class.places[0]))
+                ((hash, u32::from(class.size_class())), nodes(plan, &class.placements[0]))
             };
             site.classes.iter().map(class).collect::<Vec<_>>()
         };
@@ -244,9 +244,9 @@ fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize
          {} all slow, {} all fast; {} moved.",
         plan.machine.name,
         short_bytes(plan.fast_bytes()),
-        plan.asked.fast,
-        plan.asked.strategy,
-        plan.asked.objective,
+        plan.options.fast,
+        plan.options.strategy,
+        plan.options.objective,
         time(expected.access_ns),
         time(expected.in_slowest_ns),
         time(expected.in_fastest_ns),
@@ -274,8 +274,8 @@ fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usiz
     let mut table = table(&[&SITE_COLUMNS[..], &named].concat());
     for sums in overview.sites.iter().take(rows) {
         let (place, source) = by_hash.get(&sums.hash).map_or_else(Default::default, |site| {
-            let named = deserving(site).map(|(_, name)| source(&name.file, name.line));
-            (planned_place(site), named.unwrap_or_default())
+            let named = owning_frame(site).map(|(_, name)| source(&name.file, name.line));
+            (planned_label(site), named.unwrap_or_default())
         });
         let mut cells = site_cells(sums);
         cells.extend([place, source]);
@@ -295,7 +295,7 @@ fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usiz
     page.paragraph("Their whole stacks, innermost first:");
     for sums in overview.sites.iter().take(rows) {
         if let Some(site) = by_hash.get(&sums.hash) {
-            page.folded(&planned_place(site), &stack(site));
+            page.folded(&planned_label(site), &stack(site));
         }
     }
 }

@@ -94,7 +94,7 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
 
 /// Function and line of a site, its program in front.
 pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
-    let place = match symbols.deserving(&row.frames) {
+    let place = match symbols.owning_frame(&row.frames) {
         Some(named) => named.short(),
         None if row.used.blocks => "small objects".to_owned(),
         None => "unknown site".to_owned(),

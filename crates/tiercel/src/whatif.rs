@@ -7,7 +7,7 @@ use crate::table::{Align, Table, printable};
 use crate::verbs::say;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tiercel_advisor::{draft, peak_bytes, predict};
+use tiercel_advisor::{advise, peak_bytes, predict};
 use tiercel_machine::{Machine, short_bytes};
 use tiercel_plan::{Plan, Prediction, read_plan};
 use tiercel_policy::Limit;
@@ -71,12 +71,12 @@ pub fn points_of(
         true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
         false => sizes.to_vec(),
     };
-    let drafted = |fast: Limit| {
+    let result = |fast: Limit| {
         let request = PlanRequestArgs::usual(strategy).request(fast, peak);
-        let plan = draft(profile, machine, &request)?.plan;
+        let plan = advise(profile, machine, &request)?.plan;
         Ok(point(&plan, plan.expected.time.unwrap_or_default(), peak))
     };
-    sizes.into_iter().map(drafted).collect()
+    sizes.into_iter().map(result).collect()
 }
 
 /// What comes of a plan that is there.
@@ -93,7 +93,7 @@ fn point(plan: &Plan, predicted: Prediction, peak_bytes: u64) -> Point {
     let fast_bytes = plan.fast_bytes_of_all();
     Point {
         machine: plan.machine.name.clone(),
-        fast: plan.asked.fast.clone(),
+        fast: plan.options.fast.clone(),
         fast_bytes,
         share_of_peak: fast_bytes as f64 / peak_bytes.max(1) as f64,
         slowdown: predicted.slowdown,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use tiercel_machine::NodeId;
-use tiercel_plan::{Plan, PlannedPhase, PlannedPlace, read_plan, write_plan};
+use tiercel_plan::{Plan, PlannedPhase, PlannedPlacement, read_plan, write_plan};
 
 /// Objects of `grid` and `table`; two phases, entered in turn. `%EDIT%` is what a rebuild changes.
 const PROGRAM: &str = r#"
@@ -83,7 +83,7 @@ impl Stage {
     /// A plan in which grids are fast but in `solve`, and tables are fast in `solve` only.
     fn turned(&self) {
         let mut plan = self.planned();
-        let at = |phase: Option<&str>, node: u16| PlannedPlace {
+        let at = |phase: Option<&str>, node: u16| PlannedPlacement {
             phase: phase.map(ToOwned::to_owned),
             node: NodeId(node),
             other: None,
@@ -92,10 +92,10 @@ impl Stage {
             confidence: 0.5,
         };
         for site in &mut plan.sites {
-            let grid = site.place.contains("make_grid");
-            if grid || site.place.contains("make_table") {
+            let grid = site.label.contains("make_grid");
+            if grid || site.label.contains("make_table") {
                 let (usual, solve) = if grid { (0, slow_node()) } else { (slow_node(), 0) };
-                site.classes[0].places = vec![at(None, usual), at(Some("solve"), solve)];
+                site.classes[0].placements = vec![at(None, usual), at(Some("solve"), solve)];
             }
         }
         let named = |(name, moves, next): (&str, bool, Option<&str>)| PlannedPhase {
@@ -109,9 +109,9 @@ impl Stage {
         // The same, with room for all, and with tables that may move while grids are assembled.
         let phases = [("start", false, None), ("assemble", true, Some("solve"))];
         plan.phases = phases.into_iter().chain([("solve", true, None)]).map(named).collect();
-        plan.machine.memories[0].room_bytes = 64 << 20;
-        let tables = plan.sites.iter_mut().filter(|site| site.place.contains("make_table"));
-        tables.for_each(|site| site.classes[0].early = vec!["assemble".to_owned()]);
+        plan.machine.memories[0].capacity_bytes = 64 << 20;
+        let tables = plan.sites.iter_mut().filter(|site| site.label.contains("make_table"));
+        tables.for_each(|site| site.classes[0].prefetch = vec!["assemble".to_owned()]);
         write_plan(&plan, &self.path("early.plan")).unwrap();
     }
 
@@ -172,11 +172,11 @@ fn large_objects_are_born_in_two_memories_and_moved_as_planned() {
     stage.build("#undef BYTES\n#define BYTES (8ul << 20)");
     stage.turned();
     let mut plan = read_plan(&stage.path("turned.plan")).unwrap();
-    plan.machine.memories[0].room_bytes = 64 << 20;
+    plan.machine.memories[0].capacity_bytes = 64 << 20;
     // Grids are always cut. Tables are slow, and have half of each in the fast memory in `solve`.
     for site in &mut plan.sites {
-        let is_grid = site.place.contains("make_grid");
-        for place in &mut site.classes[0].places {
+        let is_grid = site.label.contains("make_grid");
+        for place in &mut site.classes[0].placements {
             if is_grid || place.phase.is_some() {
                 (place.node, place.other) = (NodeId(0), Some(NodeId(slow_node())));
                 place.share = if is_grid { 0.25 } else { 0.5 };
@@ -240,7 +240,7 @@ fn what_the_program_does_not_come_by_is_named() {
     let mut plan = stage.planned();
     plan.sites[0].hash ^= 1;
     plan.sites[0].stack.clear();
-    plan.sites[0].place = "elsewhere".to_owned();
+    plan.sites[0].label = "elsewhere".to_owned();
     write_plan(&plan, &stage.path("foreign.plan")).unwrap();
     let output = stage.tiercel(&["run", "--plan", "foreign.plan", "--", "./app"]);
     let said = stderr(&output);
@@ -292,7 +292,7 @@ fn a_report_is_one_file_and_names_in_it_are_names() {
     let stage = Stage::new();
     let mut plan = stage.planned();
     let hostile = "</td><script>alert(1)</script>";
-    plan.sites[0].place = hostile.to_owned();
+    plan.sites[0].label = hostile.to_owned();
     write_plan(&plan, &stage.path("hostile.plan")).unwrap();
     let args = ["report", "app.profile", "--plan", "hostile.plan", "--machine", "xeonmax-hbm"];
     let output = stage.tiercel(&args);
@@ -308,7 +308,7 @@ fn a_report_is_one_file_and_names_in_it_are_names() {
     // Refused, each with what is wrong; and nothing is written.
     let refused = [
         (["report", "nobody.profile", "-o", "x.html"], "nobody.profile"),
-        (["report", "app.profile", "--plan", "app.c"], "is no plan"),
+        (["report", "app.profile", "--plan", "app.c"], "is not a plan"),
         (["report", "app.profile", "--machine", "nobody"], "nobody"),
         (["report", "app.profile", "-o", "nowhere/x.html"], "cannot write the report"),
     ];
@@ -416,11 +416,14 @@ fn plans_that_are_none_stop_before_the_program_starts() {
     stage.planned();
     let whole = std::fs::read_to_string(stage.path("app.plan")).unwrap();
     let spoilt = [
-        (String::new(), "is no plan: it is empty"),
+        (String::new(), "is not a plan: it is empty"),
         (whole[..whole.len() / 2].to_owned(), "the plan is damaged"),
-        ("{\"hello\": 1}".to_owned(), "does not say that it is one"),
-        ("#!/bin/sh\n".to_owned(), "is no plan"),
-        (whole.replace("\"version\": 1", "\"version\": 7"), "a plan of version 7"),
+        ("{\"hello\": 1}".to_owned(), "does not identify a plan"),
+        ("#!/bin/sh\n".to_owned(), "is not a plan"),
+        (
+            whole.replace("\"version\": 2", "\"version\": 7"),
+            "plan version 7; this build reads version 2",
+        ),
         (whole.replace("\"unplanned\"", "\"unplaned\""), "unknown field `unplaned`"),
         (whole.replacen("\"node\": 0", "\"node\": 9", 1), "node 9"),
     ];
@@ -433,5 +436,5 @@ fn plans_that_are_none_stop_before_the_program_starts() {
         assert!(!Path::new(&stage.path("started")).exists(), "{expect}: it was started");
     }
     let output = stage.tiercel(&["run", "--plan", "/dev/null", "--", "touch", "started"]);
-    assert!(stderr(&output).contains("no regular file"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not a regular file"), "{}", stderr(&output));
 }

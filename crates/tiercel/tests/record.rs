@@ -6,7 +6,7 @@ use common::{compile, stderr, stdout, tiercel};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Output;
-use tiercel_profile::{Profile, place, read};
+use tiercel_profile::{Profile, read, site_label};
 
 /// A table that lives, and ten temporaries that do not, from another line; forks once.
 const PROGRAM: &str = r#"
@@ -45,9 +45,9 @@ fn record(output: &Path, program: &[&str]) -> Output {
 }
 
 /// Allocations of sites whose place begins so, and how many of them were freed.
-fn of_place(profile: &Profile, begins: &str) -> (u64, u64) {
+fn of_site(profile: &Profile, begins: &str) -> (u64, u64) {
     let of_it =
-        |object: &&tiercel_profile::Object| place(profile.site_of(object)).starts_with(begins);
+        |object: &&tiercel_profile::Object| site_label(profile.site_of(object)).starts_with(begins);
     let found = profile.objects.iter().filter(of_it);
     found.fold((0, 0), |(count, freed), one| (count + one.count, freed + one.freed))
 }
@@ -65,14 +65,14 @@ fn a_program_is_recorded_with_its_child() {
     assert!(run.program.ends_with("/tables") && !run.build_id.is_empty(), "{run:?}");
     assert_eq!((&*run.ending, &*run.sampler), ("exited 3", "none"));
     // The child has the table too, as its own.
-    assert_eq!(of_place(&profile, "table tables.c:7"), (2, 0));
-    assert_eq!(of_place(&profile, "temporary tables.c:8"), (10, 10));
-    assert_eq!(of_place(&profile, "childs tables.c:9"), (1, 0));
+    assert_eq!(of_site(&profile, "table tables.c:7"), (2, 0));
+    assert_eq!(of_site(&profile, "temporary tables.c:8"), (10, 10));
+    assert_eq!(of_site(&profile, "childs tables.c:9"), (1, 0));
     assert_eq!(profile.processes.len(), 2);
     assert_eq!(profile.processes[1].parent, Some(0));
     assert!(profile.processes[1].peak_bytes >= 11 << 20);
     let one = profile.objects.iter().find(|object| object.bytes == 8 << 20).unwrap();
-    assert!(one.lived_ns > 0 && one.address != 0 && one.room_bytes == 8 << 20);
+    assert!(one.lifetime_ns > 0 && one.address != 0 && one.peak_bytes == 8 << 20);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn what_a_killed_program_did_is_written() {
     assert_eq!(done.status.signal(), Some(9));
     let profile = read(&output).unwrap();
     assert_eq!(profile.runs[0].ending, "killed by signal 9");
-    assert_eq!(of_place(&profile, "temporary"), (10, 10));
+    assert_eq!(of_site(&profile, "temporary"), (10, 10));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn refusals_come_before_the_program_starts() {
     std::fs::write(precious.join("file"), "mine").unwrap();
     let missing = folder.path().join("no/such/folder");
     for (args, said) in [
-        (vec!["-o", precious.to_str().unwrap()], "is no profile"),
+        (vec!["-o", precious.to_str().unwrap()], "is not a profile"),
         (vec!["-o", missing.to_str().unwrap()], "no/such"),
         (vec!["--limit", "5KiB"], "at least 1MiB"),
         (vec!["--sampler", "psychic"], "psychic"),
@@ -172,7 +172,7 @@ fn profiles_are_shown_compared_merged_and_exported() {
     assert!(diff.contains("10 > 10") && diff.contains("temporary"), "{diff}");
     profile(&["merge", "-o", &both, &one, &two]);
     let merged = read(Path::new(&both)).unwrap();
-    assert_eq!((merged.runs.len(), of_place(&merged, "temporary")), (2, (20, 20)));
+    assert_eq!((merged.runs.len(), of_site(&merged, "temporary")), (2, (20, 20)));
     let ranks: serde_json::Value =
         serde_json::from_str(&profile(&["merge", "--ranks", "--json", "-o", &both, &one, &two]))
             .unwrap();
@@ -191,5 +191,5 @@ fn what_is_no_profile_is_refused_with_a_reason() {
     let path = folder.path().to_str().unwrap();
     let done = tiercel().args(["profile", "show", path]).output().unwrap();
     assert_eq!(done.status.code(), Some(1));
-    assert!(stderr(&done).contains("is no profile"), "{}", stderr(&done));
+    assert!(stderr(&done).contains("is not a profile"), "{}", stderr(&done));
 }

@@ -1,4 +1,4 @@
-//! Memory by wish from libraries that know nothing of us: OpenMP's runtimes, NumPy.
+//! Memory by request from libraries that know nothing of us: OpenMP's runtimes, NumPy.
 
 mod common;
 

@@ -7,23 +7,24 @@ pub const PLANNED_SITES: usize = 10_000;
 /// A plan as `tiercel plan` writes it, for sites that no program has.
 pub fn idle_plan(sites: usize) -> String {
     let site = |index: usize| {
-        let place = serde_json::json!({ "node": 0, "gain_ns": 0.0, "confidence": 0.0 });
+        let placement = serde_json::json!({ "node": 0, "gain_ns": 0.0, "confidence": 0.0 });
         let class = serde_json::json!({
-            "up_to_bytes": 4096, "objects": 1, "room_bytes": 4096, "places": [place],
+            "up_to_bytes": 4096, "objects": 1, "peak_bytes": 4096, "placements": [placement],
         });
         let hash = format!("{:016x}", (index as u64 + 1) << 40);
-        serde_json::json!({ "hash": hash, "place": "x", "stack": [], "classes": [class] })
+        serde_json::json!({ "hash": hash, "label": "x", "stack": [], "classes": [class] })
     };
-    let memory = |node: u16| serde_json::json!({ "name": "x", "nodes": [node], "room_bytes": 1 });
+    let memory =
+        |node: u16| serde_json::json!({ "name": "x", "nodes": [node], "capacity_bytes": 1 });
     let expected = serde_json::json!({
         "access_ns": 0.0, "in_slowest_ns": 0.0, "in_fastest_ns": 0.0, "moved_bytes": 0,
     });
     let plan = serde_json::json!({
         "format": "tiercel plan",
-        "version": 1,
+        "version": 2,
         "program": { "path": "", "build_id": "" },
         "machine": { "name": "spr-cxl", "memories": [memory(0), memory(1)] },
-        "asked": { "strategy": "joint", "objective": "time", "fast": "all" },
+        "options": { "strategy": "joint", "objective": "time", "fast": "all" },
         "expected": expected,
         "unplanned": "budget",
         "modules": [],

@@ -13,7 +13,7 @@ use std::thread;
 use tiercel_ledger::{Ledger, LedgerEvent};
 use tiercel_machine::Machine;
 use tiercel_profile::{
-    Frame, Name, Names, Profile, Recorder, RecorderConfig, Run, Seen, Site, TEXT_BYTES_MAX,
+    Frame, Name, Names, Observed, Profile, Recorder, RecorderConfig, Run, Site, TEXT_BYTES_MAX,
 };
 use tiercel_sampler::{Kind, Sampler};
 use tiercel_symbolize::{SiteFrame, Symbols, hex};
@@ -104,7 +104,7 @@ impl Recording {
             ending: "unknown".to_owned(),
             sampler: summary.sampler.clone(),
             sampler_note: summary.sampler_note.clone(),
-            seen: Seen {
+            observed: Observed {
                 births: summary.objects.born,
                 born_bytes: summary.objects.born_bytes,
                 records: records.drained,
@@ -114,7 +114,7 @@ impl Recording {
                 samples_outside: samples.outside,
                 samples_lost: samples.lost,
                 throttled: samples.throttled,
-                blind: samples.blind,
+                scans_skipped: samples.blind,
                 phases_refused: 0,
                 untracked_bytes: self.most.untracked_bytes(),
                 sampling_ns: summary.spent.theirs_ns + own_ns,

@@ -168,7 +168,7 @@ impl Planned {
         let site = self.hashes.get(&site).and_then(|index| self.choice.plan.sites.get(*index));
         let (Some(name), Some(site)) = (name, site) else { return false };
         let mut classes = site.classes.iter().filter(|class| class.size_class() == size_class);
-        classes.any(|class| class.early.contains(name))
+        classes.any(|class| class.prefetch.contains(name))
     }
 
     /// True when phase entries have to be answered quickly.
@@ -218,7 +218,7 @@ impl Planned {
             }
         }
         let room =
-            |site: &PlannedSite| site.classes.iter().map(|class| class.room_bytes).sum::<u64>();
+            |site: &PlannedSite| site.classes.iter().map(|class| class.peak_bytes).sum::<u64>();
         let sites = &self.choice.plan.sites;
         let missed = sites.iter().enumerate().filter(|(index, _)| !matched.contains_key(index));
         let mut missed: Vec<&PlannedSite> = missed.map(|(_, site)| site).collect();
@@ -227,7 +227,7 @@ impl Planned {
             sites: sites.len() as u64,
             matched: matched.len() as u64,
             by_name: matched.values().filter(|by_name| **by_name).count() as u64,
-            unmatched: missed.iter().take(UNMATCHED_MAX).map(|site| site.place.clone()).collect(),
+            unmatched: missed.iter().take(UNMATCHED_MAX).map(|site| site.label.clone()).collect(),
             planned_bytes,
             unplanned_bytes,
             phases_entered: self.phases_entered,

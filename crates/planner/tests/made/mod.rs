@@ -14,8 +14,8 @@ pub fn memory(name: &str, capacity_bytes: u64, latency_ns: f64, gb_s: f64) -> Me
         write_latency_ns: latency_ns,
         read_gb_s: gb_s,
         write_gb_s: gb_s,
-        read_apart_times: 1.0,
-        write_apart_times: 1.0,
+        isolated_read_factor: 1.0,
+        isolated_write_factor: 1.0,
         scaling: Vec::new(),
         energy: None,
     }
@@ -34,7 +34,7 @@ pub fn reads(phase: u32, reads: f64) -> Use {
         hit_ratio: 0.0,
         latency_weight: 1.0,
         drawn_bytes: 0.0,
-        apart: None,
+        isolated: None,
         threads: 1,
     }
 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
 use tiercel_profile::{
-    Access, Coarse, Frame, Name, Object, Phase, Process, Profile, Run, SLOT_NS_MIN, Seen, ServedBy,
-    Site,
+    Access, Coarsening, Frame, Name, Object, Observed, Phase, Process, Profile, Run, SLOT_NS_MIN,
+    ServedBy, Site,
 };
 
 pub fn text() -> impl Strategy<Value = Arc<str>> {
@@ -63,7 +63,7 @@ fn run() -> impl Strategy<Value = Run> {
             sampler_note: "sees misses".into(),
             sample_period,
             misses_only,
-            seen: Seen { samples: u64::from(samples), births: 3, ..Seen::default() },
+            observed: Observed { samples: u64::from(samples), births: 3, ..Observed::default() },
             served: vec![ServedBy { node: NodeId(samples as u16 % 3), accesses: samples.into() }],
             speeds: speeds(f64::from(samples % 7) + 0.25),
         },
@@ -99,7 +99,7 @@ pub fn profiles(runs_max: usize) -> impl Strategy<Value = Profile> {
                 machine: Machine::builtin("spr-cxl").expect("it is built in").expect("it is right"),
                 slot_ns: SLOT_NS_MIN << (4 + doubled),
                 sites,
-                coarse: Coarse { slots_doubled: doubled, ..Coarse::default() },
+                coarsening: Coarsening { slots_doubled: doubled, ..Coarsening::default() },
                 ..Profile::default()
             };
             for (run, processes) in runs {
@@ -148,20 +148,20 @@ fn add_run(profile: &mut Profile, run: Run, processes: Vec<(Arc<str>, u32, usize
 
 fn add_objects(profile: &mut Profile, raw: &[RawObject]) {
     for (process, site, (bytes, more), (birth_ns, life_ns), count, kind) in raw {
-        let room_bytes = bytes + more;
+        let peak_bytes = bytes + more;
         profile.objects.push(Object {
             fresh_bytes: 0,
             process: process.index(profile.processes.len()) as u32,
             site: site.index(profile.sites.len()) as u32,
             count: *count,
             bytes: *bytes,
-            room_bytes,
-            born_bytes: room_bytes * count,
+            peak_bytes,
+            born_bytes: peak_bytes * count,
             address: if *count == 1 { 0x7f00_0000_0000 } else { 0 },
             birth_ns: *birth_ns,
             death_ns: birth_ns + life_ns,
             freed: count / 2,
-            lived_ns: life_ns * count,
+            lifetime_ns: life_ns * count,
             extent_bytes: if *count == 1 && kind & 4 == 0 { 1 << 20 } else { 0 },
             is_block: kind & 1 > 0,
             is_mapped: kind & 2 > 0,
@@ -184,7 +184,7 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
                 phase.run == run && phase.process.is_none_or(|process| process == object.process)
             })
             .collect();
-        let extents = object.room_bytes.checked_div(object.extent_bytes).unwrap_or(1).max(1);
+        let extents = object.peak_bytes.checked_div(object.extent_bytes).unwrap_or(1).max(1);
         profile.accesses.push(Access {
             object: number as u32,
             extent: (u64::from(*extent) % extents) as u32,
@@ -199,9 +199,9 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
             write_ns: writes * 50,
             cached: cached.map(|cached| cached % (reads + writes + 1)),
             dirtied: cached.map(|cached| cached % 1000),
-            around: reads + writes,
-            alone: reads / 3,
-            apart: *writes,
+            mlp_known: reads + writes,
+            serialized: reads / 3,
+            isolated: *writes,
             threads: *threads,
         });
     }
@@ -217,7 +217,7 @@ pub fn totals(profile: &Profile) -> [u64; 8] {
     [
         objects(|object| object.count),
         objects(|object| object.born_bytes),
-        objects(|object| object.lived_ns),
+        objects(|object| object.lifetime_ns),
         objects(|object| object.freed),
         accesses(|access| access.reads),
         accesses(|access| access.writes),
