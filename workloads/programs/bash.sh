@@ -3,7 +3,7 @@
 cat >script <<'SH'
 set -m
 trap 'echo caught' USR1
-sleep 100 &
+sleep 1000 &
 sleeper=$!
 kill -STOP %1
 wait_stopped() { until [ "$(jobs %1 | awk '{ print $2 }')" = Stopped ]; do jobs >/dev/null; done; }

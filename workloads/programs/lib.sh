@@ -1,4 +1,4 @@
-# What the programs' scripts share. Each script, run by bash in an empty folder, makes its input and
+# Functions that all scripts share. Each script, run by bash in an empty folder, makes its input and
 # then runs a real program behind `host`; what it prints on stdout must be the same with and without
 # Tiercel. `cargo xtask real-programs` compares; `cargo xtask bench overhead` measures.
 #
@@ -20,20 +20,20 @@ host_exec() {
     exec ${HOST:-} "$@"
 }
 
-# Says so and ends with 77 when a command is missing: see setup/packages.txt.
+# Ends with 77 and a message when a command is missing: see setup/packages.txt.
 need() {
     for command in "$@"; do
         command -v "$command" >/dev/null || { echo "missing: $command" >&2; exit 77; }
     done
 }
 
-# Waits until a command succeeds, ten seconds at most.
+# Waits until a command succeeds, two minutes at most, which is long on a busy machine too.
 wait_until() {
-    for _ in $(seq 200); do
+    for _ in $(seq 2400); do
         "$@" >/dev/null 2>&1 && return 0
         sleep 0.05
     done
-    echo "never came true: $*"
+    echo "still fails after two minutes: $*"
     return 1
 }
 
