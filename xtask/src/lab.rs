@@ -22,6 +22,9 @@ const HANG_LIMITS: [Duration; 2] = [Duration::from_secs(12), Duration::from_secs
 /// How long a guest that crashes on purpose is given; it ends by itself, and within seconds.
 const CRASH_LIMIT: Duration = Duration::from_secs(300);
 
+/// The test that the lab notices guests that hang or crash, as `--only` names it.
+const MISBEHAVING: &str = "misbehaving-guests";
+
 /// The test that two boots of a timed guest give the same figures, as `--only` names it.
 const REPEATABLE: &str = "repeatable";
 const REPEATED: &str = "hotcold objects=32 kib=512 hot=4 accesses=500k && \
@@ -75,6 +78,14 @@ struct BenchOptions {
     arguments: Vec<String>,
 }
 
+impl TestOptions {
+    /// Whether a test of the lab itself, which is long and has its own guests, is to run.
+    fn includes(&self, test: &str) -> bool {
+        let named = self.only.as_ref().is_none_or(|part| test.contains(part.as_str()));
+        named && !self.short && self.machine.is_none()
+    }
+}
+
 /// Counts by (machine, test).
 type Table = BTreeMap<(String, String), (usize, usize)>;
 
@@ -113,11 +124,10 @@ pub fn main(options: &Options) -> Result<()> {
             suite::run(&guest, &topology, timing, &timed, &programs, &mut note)?;
         }
     }
-    if !options.short && options.only.is_none() && options.machine.is_none() {
+    if options.includes(MISBEHAVING) {
         misbehaving_guests(&guest, &mut note)?;
     }
-    let repeats = options.only.as_ref().is_none_or(|part| REPEATABLE.contains(part.as_str()));
-    if repeats && !options.short && options.machine.is_none() {
+    if options.includes(REPEATABLE) {
         repeatable(&guest, options.built, &mut note)?;
     }
     summary(&table, started.elapsed())
@@ -138,7 +148,7 @@ fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
         let named = options.only.as_ref().is_none_or(|part| test.name.contains(part.as_str()));
         named && (test.short || !options.short)
     });
-    let other = options.only.as_ref().is_some_and(|part| REPEATABLE.contains(part.as_str()));
+    let other = [MISBEHAVING, REPEATABLE].iter().any(|name| options.includes(name));
     ensure!(other || !tests.is_empty(), "no test's name contains that");
     Ok(tests)
 }
@@ -235,7 +245,7 @@ fn compile(name: &str, source: &Path) -> Result<PathBuf> {
 fn misbehaving_guests(guest: &Guest, note: &mut dyn FnMut(Case)) -> Result<()> {
     let topology = Topology::of(&find("spr-cxl")?, Size::default())?;
     let mut check = |what: &str, failure| {
-        let (machine, test) = (topology.machine.clone(), "misbehaving-guests".to_owned());
+        let (machine, test) = (topology.machine.clone(), MISBEHAVING.to_owned());
         note(Case { machine, test, what: what.to_owned(), failure });
     };
     let hang = "echo stuck > /dev/console; sleep 1000\n";
