@@ -235,7 +235,7 @@ fn a_rebuilt_program_is_known_by_function_and_line() {
 }
 
 #[test]
-fn what_the_program_does_not_come_by_is_named() {
+fn a_planned_site_the_program_never_reaches_is_named() {
     let stage = Stage::new();
     let mut plan = stage.planned();
     plan.sites[0].hash ^= 1;
@@ -244,7 +244,7 @@ fn what_the_program_does_not_come_by_is_named() {
     write_plan(&plan, &stage.path("foreign.plan")).unwrap();
     let output = stage.tiercel(&["run", "--plan", "foreign.plan", "--", "./app"]);
     let said = stderr(&output);
-    assert!(said.contains("not met    elsewhere"), "{said}");
+    assert!(said.contains("unmatched  elsewhere"), "{said}");
     assert!(said.contains("MODELLED"), "{said}");
     let output = stage.tiercel(&[
         "run",
