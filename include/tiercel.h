@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * tiercel.h: what a program can tell Tiercel about itself, in C and C++.
- * In: phases, wishes for memory. Out: the same memory as malloc's, in a better place. Knows nothing
- * of where that is: spaces are resolved on the machine the program runs on.
+ * tiercel.h: the interface by which C and C++ programs describe themselves to Tiercel.
+ * In: phases, traits of objects, requests for vregions. Out: memory as from malloc or mmap, placed
+ * accordingly. Knows nothing of nodes: the machine that the program runs on resolves spaces.
  *
  *   #include <tiercel.h>
  *
  *   tiercel_phase("assemble");
- *   struct tiercel_traits traits = {.bound = TIERCEL_BY_LATENCY, .pattern = TIERCEL_CHASED};
+ *   struct tiercel_traits traits = {.bound = TIERCEL_LATENCY_BOUND,
+ *                                   .pattern = TIERCEL_POINTER_CHASE};
  *   struct node *nodes = tiercel_alloc(count * sizeof(*nodes), &traits);
  *   tiercel_free(nodes);
  *
- * Nothing has to be linked: under `tiercel run` these calls find the runtime; without it phases are
- * ignored and tiercel_alloc is malloc. A program that links libtiercel.so defines TIERCEL_LINKED.
+ * Nothing has to be linked. Under `tiercel run` these calls find the runtime; without it phases do
+ * nothing and tiercel_alloc is malloc. A program that links libtiercel.so defines TIERCEL_LINKED.
  */
 #ifndef TIERCEL_H
 #define TIERCEL_H
@@ -25,24 +26,24 @@
 extern "C" {
 #endif
 
-/* Kinds of memory a program may want, whatever they are on a machine. */
+/* Kinds of memory that a program may ask for; each machine resolves them to its nodes. */
 enum tiercel_space {
-    TIERCEL_ANY_SPACE = 0,      /* no wish: a plan decides, else the hints, else the budget */
-    TIERCEL_HIGH_BANDWIDTH = 1, /* the most bytes a second: HBM where there is any */
-    TIERCEL_LOW_LATENCY = 2,    /* the shortest wait for one byte */
-    TIERCEL_LARGE_CAPACITY = 3  /* the most room: CXL, NVM, or the largest DRAM */
+    TIERCEL_ANY_SPACE = 0,      /* unspecified: the plan decides, else the hints, else the budget */
+    TIERCEL_HIGH_BANDWIDTH = 1, /* highest bandwidth: HBM where there is any */
+    TIERCEL_LOW_LATENCY = 2,    /* lowest idle latency */
+    TIERCEL_LARGE_CAPACITY = 3  /* largest capacity: CXL, NVM, or the largest DRAM */
 };
 
 enum tiercel_pattern {
     TIERCEL_ANY_PATTERN = 0,
-    TIERCEL_SEQUENTIAL = 1, /* one after the other */
-    TIERCEL_STRIDED = 2,    /* with gaps of one length */
-    TIERCEL_RANDOM = 3,     /* anywhere, addresses known ahead */
-    TIERCEL_CHASED = 4      /* each address is read from the last one */
+    TIERCEL_SEQUENTIAL = 1, /* consecutive addresses */
+    TIERCEL_STRIDED = 2,    /* at a constant distance */
+    TIERCEL_RANDOM = 3,     /* independent random addresses */
+    TIERCEL_POINTER_CHASE = 4      /* each address depends on the last load */
 };
 
-/* What the accesses wait for. */
-enum tiercel_bound { TIERCEL_ANY_BOUND = 0, TIERCEL_BY_BANDWIDTH = 1, TIERCEL_BY_LATENCY = 2 };
+/* What limits the accesses. */
+enum tiercel_bound { TIERCEL_ANY_BOUND = 0, TIERCEL_BANDWIDTH_BOUND = 1, TIERCEL_LATENCY_BOUND = 2 };
 
 enum tiercel_lifetime {
     TIERCEL_ANY_LIFETIME = 0,
@@ -51,12 +52,12 @@ enum tiercel_lifetime {
     TIERCEL_RUN_LONG = 3
 };
 
-/* Read and write mix: percent of accesses that read, from 1 on; 0 says nothing. */
+/* Read share of the accesses, percent, from 1 to 100; 0: unspecified. */
 #define TIERCEL_READS_ONLY 100
 #define TIERCEL_WRITES_MOSTLY 1
 
-/* What a program knows of an object. All zero: nothing. `space` prescribes, and is kept to as far
- * as there is room; the others are hints that a plan overrides. */
+/* What a program states about an object; all zero states nothing. `space` is binding while its nodes
+ * have free memory; the other fields are hints, which a plan overrides. */
 struct tiercel_traits {
     enum tiercel_space space;
     enum tiercel_pattern pattern;
@@ -66,98 +67,99 @@ struct tiercel_traits {
     uint32_t reserved[3]; /* 0 */
 };
 
-/* Turns hints into a space, for objects without a prescribed one. `context` is what was registered
- * with it. Called by whatever thread allocates; it may not allocate with traits itself. */
+/* Resolves hints to a space, for objects whose `space` is unspecified. `context` is the pointer that
+ * was registered with it. The allocating thread calls it; it must not allocate with traits. */
 typedef enum tiercel_space tiercel_strategy(size_t bytes, const struct tiercel_traits *traits,
                                             void *context);
 
-/* A flag of tiercel_vregion_register: no memory is taken now. A vpage gets it when it is first
- * touched, by a thread of the runtime and a userfaultfd: of the node that the vregion is bound to,
- * or else of the CPU that first touches its 2 MiB. So what is never touched has none. Where no
- * userfaultfd is to be had the flag does nothing; where a pool is exhausted at a touch, the rest of
- * the vregion is ordinary memory of the kernel's. */
+/* Flag of tiercel_vregion_register: vpages get memory when they are first touched, by a thread of
+ * the runtime that serves a userfaultfd. The memory comes from the node that the vregion is bound
+ * to, otherwise from the node of the CPU that first touches the surrounding 2 MiB. Where
+ * userfaultfd is not available the flag has no effect. Where a pool is exhausted at a touch, the
+ * rest of the vregion becomes ordinary memory. */
 #define TIERCEL_MAP_USERFAULT 0x1000000
 
 #if defined(TIERCEL_LINKED) || defined(TIERCEL_RUNTIME)
 
-/* Says that another phase begins, until the next call. The name is copied; the same name is the
- * same phase. May wait for objects to be moved, when a plan asks for it. */
+/* Begins the phase `name`, which lasts until the next call. The name is copied; equal names are one
+ * phase. Where a plan moves objects at this entry, the call waits for the moves, at most 0.2 s. */
 void tiercel_phase(const char *name);
 
-/* As malloc, in memory that suits the traits (NULL: none). Objects below 4 KiB share OS pages with
- * others and follow no traits. Free with tiercel_free or free. */
+/* As malloc, placed by `traits` (NULL: unspecified). Objects below 4 KiB share OS pages with others,
+ * so traits do not apply to them. Free with tiercel_free or free. NULL and ENOMEM on failure. */
 void *tiercel_alloc(size_t bytes, const struct tiercel_traits *traits);
 
-/* The same at a multiple of `align`, a power of two. */
+/* As tiercel_alloc, at a multiple of `align` bytes, a power of two. */
 void *tiercel_aligned_alloc(size_t align, size_t bytes, const struct tiercel_traits *traits);
 
 /* As free. */
 void tiercel_free(void *memory);
 
-/* Replaces the usual strategy (NULL: restores it) for all later calls of tiercel_alloc. Not by two
- * threads at once. */
+/* Replaces the built-in strategy for all later calls of tiercel_alloc; NULL restores it. Not
+ * thread-safe. */
 void tiercel_set_strategy(tiercel_strategy *strategy, void *context);
 
-/* As malloc, calloc, realloc and free, for libraries that keep a context beside such functions: it
- * is a space, `(void *)TIERCEL_HIGH_BANDWIDTH`. Any space may free what another allocated; `bytes`
- * of the last is ignored. */
+/* As malloc, calloc, realloc and free, for libraries that take allocation functions with a context.
+ * The context is a space: `(void *)TIERCEL_HIGH_BANDWIDTH`. Memory of one space may be freed through
+ * another; tiercel_space_free ignores `bytes`. */
 void *tiercel_space_malloc(void *space, size_t bytes);
 void *tiercel_space_calloc(void *space, size_t count, size_t each);
 void *tiercel_space_realloc(void *space, void *memory, size_t bytes);
 void tiercel_space_free(void *space, void *memory, size_t bytes);
 
-/* 1 when the runtime is here and a daemon listens, else 0. */
+/* 1 when the runtime is loaded and attached to a daemon, otherwise 0. */
 int tiercel_is_hosted(void);
 
-/* ---- Vregions: memory whose place the program decides (VMem, tables 1 and 3) ------------------
+/* ---- Vregions: memory that the program places itself (VMem, tables 1 and 3) -------------------
  *
- * As mmap, backed by a pool of the node the caller runs on: the daemon's (`--pool`), or memory of
- * the process's own. Only MAP_PRIVATE | MAP_ANONYMOUS is managed; all else is mmap's as it stands.
- * Vpages have 4 KiB; 64 KiB with MAP_HUGE_64KB, 2 MiB with MAP_HUGE_2MB in `flags`. MAP_POPULATE
- * maps all of it at once. `bytes` are rounded up to vpages, addresses aligned to them. MAP_FAILED
- * and errno: ENOMEM (pool exhausted, or no memory), EINVAL, ENOSYS (no memfd here), EFBIG
- * (RLIMIT_FSIZE).
- * munmap, mprotect and fork mean what they mean for private memory. madvise does not: MADV_DONTNEED
- * zeroes nothing. Buffers of direct I/O (O_DIRECT) may not be moved while it lasts. */
+ * As mmap, backed by a pool of the node that the caller runs on: a pool of the daemon (`--pool`), or
+ * memory of the process itself. Only MAP_PRIVATE | MAP_ANONYMOUS is managed; any other mapping is
+ * passed to mmap unchanged. A vpage has 4 KiB, 64 KiB with MAP_HUGE_64KB in `flags`, 2 MiB with
+ * MAP_HUGE_2MB. MAP_POPULATE maps all of it at once. `bytes` is rounded up to vpages, addresses are
+ * aligned to them. On failure MAP_FAILED and errno: ENOMEM (the pool or the memory is exhausted),
+ * EINVAL, ENOSYS (no memfd), EFBIG (RLIMIT_FSIZE).
+ *
+ * munmap, mprotect and fork keep their meaning for private memory. madvise does not: MADV_DONTNEED
+ * does not zero. Do not move buffers of direct I/O (O_DIRECT) while the I/O is in flight. */
 void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset);
 
-/* How such touches are served from now on, in all vregions: memory for `around` bytes at a time, a
- * power of two from 4096 to 2 MiB (262144 unless told); and for so many microseconds, at most a
- * second, the thread looks for the next touch before it sleeps (50). */
+/* Sets how first touches are served from now on, in all vregions. `around`: bytes populated at a
+ * touch, a power of two from 4096 to 2 MiB (default 262144). `spin_us`: microseconds for which the
+ * serving thread polls for the next touch before it sleeps, at most 1000000 (default 50). */
 int tiercel_vregion_faults(size_t around, unsigned spin_us);
 
-/* As munmap. The calls from here on answer 0, or -1 and errno: EINVAL (no vregion, no such bounds),
- * ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not to be had here), EBUSY (somebody
- * else's userfaultfd is on it), EFAULT (the program mapped something else there, or set rights, by
- * a system call that the runtime does not see). */
+/* As munmap. This call and those below return 0, or -1 and errno: EINVAL (no vregion, or bounds
+ * that cut a vpage), ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not available here),
+ * EBUSY (another userfaultfd is registered on the range), EFAULT (the program mapped or protected
+ * the range by a system call that the runtime did not see). */
 int tiercel_vregion_release(void *addr, size_t bytes);
 
-/* Moves what is there to `node`, by the kernel's number, and keeps it there. */
+/* Migrates the range to `node` (the kernel's number) and places later touches there too. */
 int tiercel_vregion_bind(void *addr, size_t bytes, int node);
 
-/* Copies to `node` while the program goes on; nothing is switched. A later migration there copies
- * only what was written since. */
+/* Copies the range to `node` while the program runs, and keeps using the original. A later migration
+ * to that node copies only what was written since. */
 int tiercel_vregion_replicate(void *addr, size_t bytes, int node);
 
-/* Copies and switches while the program goes on. What it leaves stays as a shadow, so that going
- * back copies only what was written since. */
+/* Copies the range to `node` while the program runs, then switches to the copy. The original stays
+ * as a shadow, so that a migration back copies only what was written since. */
 int tiercel_vregion_migrate(void *addr, size_t bytes, int node);
 
-/* The same on a thread of the runtime's own: a ticket from 1, or -1 and errno (EAGAIN: 64 wait). */
+/* Starts tiercel_vregion_migrate on a thread of the runtime. Returns a ticket, from 1 on, or -1 and
+ * errno (EAGAIN: 64 migrations are pending). */
 long tiercel_vregion_start(void *addr, size_t bytes, int node);
 
-/* Waits for what that ticket stands for, and answers as tiercel_vregion_migrate. Once a ticket. */
+/* Waits for the migration of `ticket` and returns its result. Once for each ticket. */
 int tiercel_vregion_await(long ticket);
 
-/* Node that this address has its memory on, or -1 and errno (ENOENT: it was not touched yet). */
+/* The node that holds the OS page of `addr`, or -1 and errno (ENOENT: not touched yet). */
 int tiercel_vregion_node(const void *addr);
 
-/* From now on so many threads copy what moves, up to 16; 1: only the one that moves it. 0, which is
- * the default: up to 4, as far as there are CPUs that idle and that no thread of the program has.
- */
+/* Sets how many threads copy in a migration, 1 to 16. 0, the default: up to 4, as far as CPUs idle
+ * that no thread of the program uses. */
 int tiercel_vregion_copiers(int threads);
 
-#else /* Looked for at the first call. Each file that includes this looks for itself. */
+#else /* Resolved at the first call, once for each file that includes this header. */
 
 #if defined(__cplusplus)
 } /* extern "C" */
@@ -177,7 +179,7 @@ extern "C" {
 #define TIERCEL_MAY_BE_UNUSED
 #endif
 
-/* In the order of their names below. */
+/* In the order of `names` below. */
 struct tiercel_calls {
     void (*phase)(const char *);
     void *(*aligned_alloc)(size_t, size_t, const struct tiercel_traits *);
@@ -196,7 +198,7 @@ struct tiercel_calls {
     int (*vregion_faults)(size_t, unsigned);
 };
 
-/* Two threads that look at once find the same. Copied as bytes: ISO C has no conversion. */
+/* Threads that race resolve the same values. Copied as bytes: ISO C cannot convert to functions. */
 TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void) {
     static struct tiercel_calls calls;
     static int is_known;
@@ -256,7 +258,7 @@ TIERCEL_MAY_BE_UNUSED static inline int tiercel_is_hosted(void) {
     return calls->is_hosted ? calls->is_hosted() : 0;
 }
 
-/* Without the runtime: memory of mmap's, which does not move. */
+/* Without the runtime: a mapping of the kernel, which does not migrate. */
 TIERCEL_MAY_BE_UNUSED static inline void *
 tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
     const struct tiercel_calls *calls = tiercel_find_calls();

@@ -38,7 +38,7 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 3u
+#define TCL_WIRE_VERSION 4u
 
 #define TCL_PAGE 4096u
 
@@ -250,7 +250,7 @@ struct tcl_header {
 
 #define TCL_ARENAS_MAX 8u
 #define TCL_NODE_NONE (-1)     /* of an arena: the kernel places */
-#define TCL_NODE_ON_PAPER (-2) /* the kernel places, and births tell their arena nevertheless */
+#define TCL_NODE_MODELLED (-2) /* the kernel places, and births tell their arena nevertheless */
 #define TCL_SPACES 3u          /* high-bandwidth, low-latency, large-capacity, in this order */
 #define TCL_STOPS_MAX 64u
 #define TCL_PHASE_WAIT_MS_MAX 10000u

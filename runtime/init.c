@@ -7,7 +7,7 @@
  * The heap works from the first malloc on, which may come long before this constructor; what needs
  * a complete C library (keys, handlers, the session) waits for it.
  */
-#include "heap.h"
+#include "alloc/heap.h"
 
 __thread bool tcl_in_fork;
 

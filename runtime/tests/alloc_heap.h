@@ -4,16 +4,20 @@
  * In: nothing. Out: main(): threads that allocate, resize, and free each other's runs.
  * Knows nothing of small slots; the tracking half is alloc_untracked.c.
  */
-#include "../heap.c"
-#include "../heap_cache.c"
-#include "../heap_far.c"
-#include "../heap_range.c"
-#include "../heap_split.c"
+#include "../assert.c"
+#include "../alloc/heap.c"
+#include "../alloc/heap_cache.c"
+#include "../alloc/heap_far.c"
+#include "../alloc/heap_range.c"
+#include "../alloc/heap_split.c"
 #include "alloc_untracked.c"
 #include <stdio.h>
 #include <stdlib.h>
 
 __thread bool tcl_in_fork;
+void tcl_say(const char *what) {
+    fprintf(stderr, "%s\n", what);
+}
 void tcl_complain(const char *text, size_t bytes) {
     fwrite(text, 1, bytes, stderr);
     abort();
@@ -24,6 +28,7 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
     (void)visit, (void)context;
 }
 
+#ifndef ALLOC_HEAP_NO_MAIN
 #define THREADS 4
 #ifndef STEPS
 #define STEPS 30000
@@ -97,3 +102,4 @@ int main(void) {
            end.live + end.dirty);
     return live != left || end.live + end.dirty != 0;
 }
+#endif

@@ -3,7 +3,9 @@
  * alloc_untracked.c: the tracking half of the runtime, doing nothing; for tests of the allocator
  * alone. In: calls of the allocator. Out: "nobody tracks". Knows nothing of sessions.
  */
-#include "../tcl.h"
+#include "../alloc/alloc.h"
+#include "../track/track.h"
+#include "../vmem/vmem.h"
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

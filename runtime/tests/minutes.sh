@@ -8,7 +8,7 @@ while [ "$(date +%s)" -lt "$end" ]; do
     round=$((round + 1))
     for test in "vmem_checker 5" vmem_fork vmem_heap; do
         # shellcheck disable=SC2086 # a name and its arguments
-        LD_PRELOAD="$out/libtiercel.so" "$out/tests/"$test || {
+        LD_PRELOAD="$out/checked/libtiercel.so" "$out/tests/"$test || {
             echo "FAIL $test in round $round"
             exit 1
         }

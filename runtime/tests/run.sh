@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the named tests of OUT/tests, each under the preload unless its name ends in _alone.
+# Runs the named tests of OUT/tests, each under the preload with assertions unless its name ends in
+# _alone.
 # In: OUT, names. Out: one line a test, a closing line, exit status 1 if any failed. Each has
 # a minute.
 out=$(cd "$1" && pwd)
@@ -8,9 +9,9 @@ failed=0 passed=0
 for name in "$@"; do
     case $name in
     *_alone) preload= ;;
-    *) preload=$out/libtiercel.so ;;
+    *) preload=$out/checked/libtiercel.so ;;
     esac
-    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/libtiercel.so" \
+    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/checked/libtiercel.so" TIERCEL_TESTS="$out/tests" \
         "$out/tests/$name"; then
         echo "ok   $name"
         passed=$((passed + 1))

@@ -35,14 +35,14 @@ static void *large[LARGE + 1]; /* the last: of other rounds */
 
 static enum tiercel_space largest(size_t bytes, const struct tiercel_traits *traits,
                                   void *context) {
-    CHECK(bytes && traits->bound == TIERCEL_BY_LATENCY && context == &large, "%zu", bytes);
+    CHECK(bytes && traits->bound == TIERCEL_LATENCY_BOUND && context == &large, "%zu", bytes);
     return TIERCEL_LARGE_CAPACITY;
 }
 
 /* Each part has a line of its own, which makes it a site. */
 __attribute__((noinline)) static void *make(enum part part, size_t bytes) {
     struct tiercel_traits here = {.space = TIERCEL_LARGE_CAPACITY};
-    struct tiercel_traits hint = {.bound = TIERCEL_BY_LATENCY};
+    struct tiercel_traits hint = {.bound = TIERCEL_LATENCY_BOUND};
     void *p = NULL;
     switch (part) {
     case FAST:

@@ -5,16 +5,19 @@
  */
 // build: -fsanitize=thread -Wno-tsan -fno-omit-frame-pointer -ldl
 #define EXIT_ROUNDS 1 /* the sanitizer leaves a thread before its last destructors */
-#include "../ring.c"
+#include "../assert.c"
+#include "../track/ring.c"
 #define make_room site_make_room
-#include "../birth.c"
-#include "../fd.c"
-#include "../phase.c"
-#include "../session.c"
-#include "../site.c"
-#include "../unwind.c"
+#include "../track/birth.c"
+#include "../track/fd.c"
+#include "../track/phase.c"
+#include "../track/session.c"
+#include "../track/site.c"
+#include "../track/unwind.c"
 #undef make_room
 #include "hazard.h"
+
+__thread bool tcl_in_fork;
 
 #define THREADS 6
 #define GENERATIONS 12

@@ -18,9 +18,7 @@ static int hosted(const char *part) {
     char program[4200];
     if (!strcmp(part, "python"))
         execlp("python3", "python3", "-B", "-c", script, NULL);
-    snprintf(program, sizeof(program), "%.*s/tests/fortran_phases",
-             (int)(strrchr(getenv("TIERCEL_LIB"), '/') - getenv("TIERCEL_LIB")),
-             getenv("TIERCEL_LIB"));
+    snprintf(program, sizeof(program), "%s/fortran_phases", getenv("TIERCEL_TESTS"));
     execl(program, program, NULL);
     fprintf(stderr, "%s: %s\n", part, strerror(errno));
     return 1;

@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 3;
+pub const WIRE_VERSION: u32 = 4;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -109,7 +109,7 @@ pub const ARENA_UNKNOWN: u8 = 0xff;
 /// Node of an arena that the kernel places.
 pub const NODE_NONE: i32 = -1;
 /// Node of an arena on paper: not bound, told nevertheless.
-pub const NODE_ON_PAPER: i32 = -2;
+pub const NODE_MODELLED: i32 = -2;
 /// Spaces: high-bandwidth, low-latency, large-capacity.
 pub const SPACES: usize = 3;
 /// Moves that a program can be asked for at once.

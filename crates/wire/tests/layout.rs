@@ -39,7 +39,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_ARENA_UNKNOWN", layout::ARENA_UNKNOWN.into()),
         ("TCL_SIZE_BITS", layout::SIZE_BITS.into()),
         ("TCL_NODE_NONE", i64::from(layout::NODE_NONE).cast_unsigned()),
-        ("TCL_NODE_ON_PAPER", i64::from(layout::NODE_ON_PAPER).cast_unsigned()),
+        ("TCL_NODE_MODELLED", i64::from(layout::NODE_MODELLED).cast_unsigned()),
         ("TCL_SPACES", layout::SPACES as u64),
         ("TCL_STOPS_MAX", layout::STOPS_MAX as u64),
         ("TCL_PHASE_WAIT_MS_MAX", layout::PHASE_WAIT_MS_MAX.into()),

@@ -24,7 +24,7 @@ use tiercel_machine::{Machine, NodeId, Space};
 use tiercel_plan::{Fit, Plan, PlannedSite, fit};
 use tiercel_symbolize::{SiteFrame, hex};
 use tiercel_wire::layout::{
-    NODE_NONE, NODE_ON_PAPER, PHASE_START, PLAN_CLASS_ANY, PLAN_SHARE_ALL, SPACES,
+    NODE_NONE, NODE_MODELLED, PHASE_START, PLAN_CLASS_ANY, PLAN_SHARE_ALL, SPACES,
 };
 use tiercel_wire::{PlanRow, Session, phase_hash};
 
@@ -278,7 +278,7 @@ impl Daemon {
     pub(crate) fn node_of_arena(&self, id: NodeId) -> i32 {
         match (self.hands.keeps_books(), self.planned.is_some()) {
             (false, _) => i32::from(id.0),
-            (true, true) => NODE_ON_PAPER,
+            (true, true) => NODE_MODELLED,
             (true, false) => NODE_NONE,
         }
     }

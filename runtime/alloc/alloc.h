@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * alloc.h: the allocator, as the other parts of the runtime see it.
+ * In: nothing. Out: the heap's range, its objects, its fork handlers. Knows nothing of records or
+ * sites.
+ */
+#ifndef TCL_ALLOC_H
+#define TCL_ALLOC_H
+
+#include "../base.h"
+
+/* True when the kernel accounts memory as soon as it is opened (RLIMIT_AS, RLIMIT_DATA, overcommit
+ * mode 2): then nothing is opened ahead of need. Valid after the first allocation. */
+TCL_HIDDEN extern bool tcl_frugal;
+
+/* The reserved range: base address and OS pages; 0 OS pages when none could be reserved. */
+TCL_HIDDEN void tcl_range(uintptr_t *base, size_t *pages);
+
+/* Calls `visit` for every live object and block of the heap (not mmap objects). Takes heap locks;
+ * fills the object table of a new session (at attach, in a forked child). `visit` must not
+ * allocate. */
+TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *context),
+                              void *context);
+
+/* Asks the kernel to serve the range from `node` as far as it has free memory; nothing happens
+ * where `node` is below 0. */
+TCL_HIDDEN void tcl_os_bind(uintptr_t start, size_t bytes, int node);
+
+/* Fork handlers; init.c registers all of the runtime's once, in this order. */
+TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
+    tcl_heap_after_fork_child(void);
+
+/* Bytes of the heap opened for runs, and bytes of blocks of small slots. */
+TCL_HIDDEN size_t tcl_heap_open_bytes(void), tcl_small_bytes(void);
+/* Puts vregions under what exists of the heap. */
+TCL_HIDDEN void tcl_heap_back(void);
+
+/* False where the program, or a library before us, exports a malloc that is not ours. */
+TCL_HIDDEN bool tcl_is_our_malloc(void);
+
+#endif

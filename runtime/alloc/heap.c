@@ -1,0 +1,655 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap.c: the page heap, which cuts a reserved range of addresses into runs and coalesces them
+ * again. In: wishes for runs of so many OS pages in arena k. Out: runs, with a fresh carve number
+ * each. Knows nothing of threads' caches, objects, sites or small slots.
+ *
+ * Free runs lie in bins by size, clean (zero, not resident) and dirty (resident) ones apart, and
+ * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first: that is
+ * what keeps the resident size down. Dirty runs turn clean by a purge, which happens outside the
+ * lock, biggest runs first, and only for as many OS pages as lay idle for a while: a synchronous
+ * cap costs 40 to 170 us an operation.
+ */
+#include "heap.h"
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define UNIT_SHIFT 26 /* 64 MiB: what an arena gets of the range at a time */
+#define UNIT ((size_t)1 << UNIT_SHIFT)
+#define UNITS_MAX (TCL_RANGE_MAX >> UNIT_SHIFT)
+_Static_assert((UNIT >> PAGE_SHIFT) * sizeof(struct run) % TCL_PAGE == 0, "opened by units");
+_Static_assert((UNIT >> SLICE_SHIFT) * sizeof(void *) % TCL_PAGE == 0, "opened by units");
+#define CHUNK_MAX ((size_t)1 << 30)
+/* Memory is opened (made accessible) in steps of an eighth of what is open, within these. */
+#define OPEN_MIN ((size_t)1 << 20)
+#define OPEN_MAX UNIT
+
+#define EXACT 64 /* bins of one size each; above, eight bins a doubling */
+#define BINS 248
+#define BIN_SEARCH 8 /* runs looked at in a bin whose runs may be too small */
+
+#define HUGE_PAGES 512 /* OS pages of a 2 MiB one */
+
+/* The purge looks back over a window: what was dirty all the time was not needed, and goes. */
+#define PURGE_WINDOW_MS 500
+#define PURGE_BATCH 16
+#define PURGE_ROUNDS 64
+#define DIRT_FREE ((size_t)(4 << 20) / TCL_PAGE) /* this much dirt is not worth a thought */
+#define MAKE_WAY_FROM ((size_t)(1 << 20) / TCL_PAGE)
+
+struct bins {
+    uint64_t map[(BINS + 63) / 64]; /* bit set: bin not empty */
+    uint32_t head[BINS];
+};
+
+/* A piece of the range that belongs to one arena: runs fill [start, opened) without a gap. */
+struct chunk {
+    uintptr_t start, opened, end;
+};
+
+struct arena {
+    struct bins clean, dirty;
+    struct chunk *chunk; /* the latest */
+    int node;            /* bound to it, -1 none */
+};
+
+struct range tcl_heap_range;
+pthread_mutex_t tcl_heap_lock = PTHREAD_MUTEX_INITIALIZER;
+_Atomic bool tcl_purge_due;
+
+static struct chunk chunks[UNITS_MAX / 2], no_chunk;
+static size_t chunk_count;
+static struct arena arenas[TCL_ARENAS_MAX] = {
+    [0 ... TCL_ARENAS_MAX - 1] = {.chunk = &no_chunk, .node = -1},
+};
+static uint8_t unit_arena[UNITS_MAX]; /* arena + 1, by 64 MiB of the range */
+static uintptr_t next_small, next_runs;
+static size_t pages_open, pages_dirty, pages_clean;
+static size_t pages_dirty_low; /* the least pages_dirty of this window */
+static uint64_t window_end_ms;
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+unsigned tcl_arena_of_page(size_t number) {
+    return unit_arena[number >> (UNIT_SHIFT - PAGE_SHIFT)] - 1u;
+}
+
+/* ---- Bins ------------------------------------------------------------------------------------ */
+
+static unsigned bin_of(size_t total) {
+    if (total <= EXACT)
+        return (unsigned)total - 1;
+    unsigned log = 63u - (unsigned)__builtin_clzll(total);
+    return EXACT + (log - 6) * 8 + ((unsigned)(total >> (log - 3)) & 7);
+}
+
+/* For assertions. A free run: its first and its last entry agree, and it lies in memory that was opened. */
+static __attribute__((unused)) bool is_free_run(const struct run *run) {
+    size_t number = number_of(run);
+    const struct run *tail = run_at(number + run->total - 1);
+    return (run->state == RUN_CLEAN || run->state == RUN_DIRTY) && run->total > 0 &&
+           tail->state == run->state && tail->total == run->total &&
+           page_address(number) >= range_runs() && page_address(number + run->total) <= next_runs &&
+           tcl_arena_of_page(number) == tcl_arena_of_page(number + run->total - 1);
+}
+
+/* A run outside of the bins: the program's, a cache's, or on its way between two states. */
+static __attribute__((unused)) bool is_used_run(const struct run *run) {
+    return (run->state == RUN_LIVE || run->state == RUN_CACHED) && run->total > 0 &&
+           run->touched <= run->total;
+}
+
+static void link_free(struct bins *bins, struct run *run) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    tcl_assert_debug(is_free_run(run));
+    unsigned bin = bin_of(run->total);
+    uint32_t number = (uint32_t)number_of(run), head = bins->head[bin];
+    run->prev = 0;
+    run->next = head;
+    if (head)
+        run_at(head)->prev = number;
+    bins->head[bin] = number;
+    bins->map[bin / 64] |= 1ull << (bin % 64);
+}
+
+static struct bins *bins_of(struct run *run) {
+    struct arena *arena = &arenas[tcl_arena_of_page(number_of(run))];
+    return run->state == RUN_DIRTY ? &arena->dirty : &arena->clean;
+}
+
+static void unlink_free(struct run *run) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    tcl_assert_debug(is_free_run(run));
+    struct bins *bins = bins_of(run);
+    unsigned bin = bin_of(run->total);
+    tcl_assert_debug(!run->next || run_at(run->next)->prev == number_of(run));
+    tcl_assert_debug(run->prev ? run_at(run->prev)->next == number_of(run)
+                               : bins->head[bin] == number_of(run));
+    tcl_assert_debug(run->total <= (run->state == RUN_CLEAN ? pages_clean : pages_dirty));
+    if (run->next)
+        run_at(run->next)->prev = run->prev;
+    if (run->prev)
+        run_at(run->prev)->next = run->next;
+    else if (!(bins->head[bin] = run->next))
+        bins->map[bin / 64] &= ~(1ull << (bin % 64));
+    if (run->state == RUN_CLEAN) {
+        pages_clean -= run->total;
+        return;
+    }
+    pages_dirty -= run->total;
+    if (pages_dirty_low > pages_dirty)
+        pages_dirty_low = pages_dirty;
+}
+
+/* Makes [number, number + total) a free run, joined with free neighbours of the same state. The
+ * entries on both sides must tell the truth: see `fence`. */
+static void insert_free(size_t number, size_t total, enum run_state state) {
+    tcl_assert(total > 0 && page_address(number + total) <= next_runs);
+    unsigned arena = tcl_arena_of_page(number);
+    tcl_assert_debug(tcl_arena_of_page(number + total - 1) == arena);
+    if (number > page_number(range_runs())) {
+        struct run *tail = run_at(number - 1);
+        if (tail->state == state && tcl_arena_of_page(number - 1) == arena) {
+            struct run *before = run_at(number - tail->total);
+            unlink_free(before);
+            number -= before->total;
+            total += before->total;
+        }
+    }
+    size_t end = number + total;
+    if (page_address(end) < next_runs) {
+        struct run *after = run_at(end);
+        if (after->state == state && tcl_arena_of_page(end) == arena) {
+            unlink_free(after);
+            total += after->total;
+        }
+    }
+    struct run *run = run_at(number), *tail = run_at(number + total - 1);
+    run->total = tail->total = (uint32_t)total;
+    run->state = tail->state = (uint8_t)state;
+    link_free(state == RUN_DIRTY ? &arenas[arena].dirty : &arenas[arena].clean, run);
+    *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
+}
+
+/* Before the second half of a run becomes free on its own: the entry in front of it was inside of
+ * the run until now and may hold anything. */
+static void fence(const struct run *run, size_t second) {
+    if (second > number_of(run) + 1)
+        run_at(second - 1)->state = RUN_NONE;
+}
+
+/* A run of at least `total` OS pages out of the bins, still linked; NULL when there is none. */
+static struct run *find_free(const struct bins *bins, size_t total) {
+    unsigned bin = bin_of(total);
+    if (total <= EXACT) {
+        if (bins->head[bin])
+            return run_at(bins->head[bin]);
+    } else {
+        uint32_t number = bins->head[bin];
+        for (int i = 0; number && i < BIN_SEARCH; i++, number = run_at(number)->next)
+            if (run_at(number)->total >= total)
+                return run_at(number);
+    }
+    for (unsigned first = ++bin / 64, i = first; i < sizeof(bins->map) / 8; i++) {
+        uint64_t word = i == first ? bins->map[i] & ~0ull << (bin % 64) : bins->map[i];
+        if (word)
+            return run_at(bins->head[i * 64 + (unsigned)__builtin_ctzll(word)]);
+    }
+    return NULL;
+}
+
+/* ---- Range and chunks
+ * ---------------------------------------------------------------------------------- */
+
+static void init_once(void) {
+    struct range range = {0};
+    if (tcl_range_reserve(&range, 2 * UNIT, UNIT)) {
+        tcl_heap_range = range;
+        next_small = range.base;
+        next_runs = range_runs();
+    }
+}
+
+void tcl_heap_init(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init_once);
+}
+
+void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+    unsigned long mask[16] = {0};
+    if (node < 0 || (size_t)node >= sizeof(mask) * 8)
+        return;
+    mask[node / 64] = 1ul << (node % 64);
+    int saved = errno;
+    /* MPOL_PREFERRED: a full node is no reason to fail. The kernel takes one bit less than told. */
+    syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0);
+    errno = saved;
+}
+
+uint8_t tcl_arena_bind(unsigned k) {
+    int node = tcl_arena_node(k);
+    uint8_t told = node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)k : TCL_ARENA_UNKNOWN;
+    if (tcl_likely(node == __atomic_load_n(&arenas[k].node, __ATOMIC_RELAXED)))
+        return told;
+    heap_lock(&tcl_heap_lock);
+    if (arenas[k].node != node) {
+        __atomic_store_n(&arenas[k].node, node, __ATOMIC_RELAXED);
+        for (size_t unit = 0; node >= 0 && unit < UNITS_MAX; unit++)
+            if (unit_arena[unit] == k + 1) {
+                uintptr_t start = tcl_heap_range.base + (unit << UNIT_SHIFT);
+                tcl_os_bind(start, UNIT, node);
+                tcl_vmem_rebind(start, UNIT, node);
+            }
+    }
+    heap_unlock(&tcl_heap_lock);
+    return told;
+}
+
+/* Takes units [*next, *next + bytes) of the range for arena k, with their part of what describes
+ * them. */
+static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_t bytes) {
+    tcl_assert((bytes & (UNIT - 1)) == 0 && *next <= limit);
+    if (bytes > limit - *next)
+        return 0;
+    tcl_assert_debug(!unit_arena[(*next - tcl_heap_range.base) >> UNIT_SHIFT]);
+    struct run *first = run_at(page_number(*next));
+    void **slices = &tcl_heap_range.slices[(*next - tcl_heap_range.base) >> SLICE_SHIFT];
+    if (mprotect(first, (bytes >> PAGE_SHIFT) * sizeof *first, PROT_READ | PROT_WRITE) != 0)
+        return 0;
+    if (next == &next_small &&
+        mprotect(slices, (bytes >> SLICE_SHIFT) * sizeof *slices, PROT_READ | PROT_WRITE) != 0)
+        return 0;
+    for (size_t i = 0; i < bytes >> UNIT_SHIFT; i++)
+        unit_arena[((*next - tcl_heap_range.base) >> UNIT_SHIFT) + i] = (uint8_t)(k + 1);
+    uintptr_t start = *next;
+    tcl_os_bind(start, bytes, arenas[k].node);
+    if (tcl_unlikely(tcl_vmem_is_backing()))
+        tcl_vmem_back(start, bytes, start, arenas[k].node, false);
+    *next += bytes;
+    return start;
+}
+
+/* Opens memory at the top of arena k's current chunk so that a clean run of `total` OS pages
+ * aligned to `align` is there, or in a new chunk. */
+static bool open_more(unsigned k, size_t total, size_t align) {
+    struct chunk *chunk = arenas[k].chunk;
+    size_t need = (total + align - 1) << PAGE_SHIFT;
+    tcl_assert_debug(chunk->start <= chunk->opened && chunk->opened <= chunk->end);
+    if (chunk->end - chunk->opened < need) {
+        size_t bytes = (pages_open << PAGE_SHIFT) & ~(UNIT - 1);
+        bytes = bytes > CHUNK_MAX ? CHUNK_MAX : bytes;
+        bytes = bytes < need ? (need + UNIT - 1) & ~(UNIT - 1) : bytes;
+        uintptr_t start = claim_units(&next_runs, range_end(), k, bytes);
+        if (!start)
+            return false;
+        tcl_assert(chunk_count < sizeof(chunks) / sizeof(*chunks));
+        chunk = arenas[k].chunk = &chunks[chunk_count++];
+        *chunk = (struct chunk){start, start, start + bytes};
+    }
+    size_t step = (pages_open << PAGE_SHIFT) / 8;
+    step = step < OPEN_MIN ? OPEN_MIN : step > OPEN_MAX ? OPEN_MAX : step & ~(OPEN_MIN - 1);
+    step = step < need ? need : step;
+    step = step > chunk->end - chunk->opened ? chunk->end - chunk->opened : step;
+    if (mprotect((void *)chunk->opened, step, PROT_READ | PROT_WRITE) != 0) {
+        step = need;
+        if (mprotect((void *)chunk->opened, step, PROT_READ | PROT_WRITE) != 0)
+            return false;
+    }
+    size_t number = page_number(chunk->opened);
+    chunk->opened += step;
+    __atomic_store_n(&pages_open, pages_open + (step >> PAGE_SHIFT), __ATOMIC_RELAXED);
+    insert_free(number, step >> PAGE_SHIFT, RUN_CLEAN);
+    return true;
+}
+
+void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
+    tcl_heap_init();
+    bytes = (bytes + UNIT - 1) & ~(UNIT - 1);
+    heap_lock(&tcl_heap_lock);
+    uintptr_t start = claim_units(&next_small, range_runs(), k, bytes);
+    heap_unlock(&tcl_heap_lock);
+    if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
+        return NULL; /* the units stay claimed: address space only */
+    return (void *)start;
+}
+
+void tcl_heap_back(void) {
+    heap_lock(&tcl_heap_lock);
+    for (size_t i = 0; i < chunk_count; i++)
+        tcl_vmem_back(chunks[i].start, chunks[i].end - chunks[i].start, chunks[i].opened,
+                      arenas[tcl_arena_of_page(page_number(chunks[i].start))].node, true);
+    for (uintptr_t at = tcl_heap_range.base; at < next_small; at += UNIT)
+        tcl_vmem_back(at, UNIT, at + UNIT, arenas[tcl_arena_of_page(page_number(at))].node, true);
+    heap_unlock(&tcl_heap_lock);
+}
+
+size_t tcl_small_top(void) {
+    return page_number(__atomic_load_n(&next_small, __ATOMIC_RELAXED));
+}
+
+/* ---- Taking and giving ------------------------------------------------------------------------
+ */
+
+static void mark_used(struct run *run, size_t total) {
+    run->total = (uint32_t)total;
+    run->state = RUN_CACHED;
+    run->carve = tcl_next_carve();
+    run->generation = 0;
+    if (total > 1)
+        run_at(number_of(run) + total - 1)->state = RUN_NONE;
+}
+
+/* Cuts `total` OS pages aligned to `align` out of a free run that is unlinked. */
+static struct run *cut(struct run *free, size_t total, size_t align) {
+    enum run_state state = free->state;
+    size_t number = number_of(free), have = free->total;
+    size_t start = (page_address(number) >> PAGE_SHIFT) + align - 1;
+    start = (start & ~(align - 1)) - (tcl_heap_range.base >> PAGE_SHIFT);
+    size_t front = start - number;
+    tcl_assert(total > 0 && front + total <= have);
+    struct run *run = run_at(start);
+    /* Before its neighbours are inserted, or they would join with it. */
+    mark_used(run, total);
+    run->touched = state == RUN_DIRTY ? (uint32_t)total : 0;
+    if (front)
+        insert_free(number, front, state);
+    if (have > front + total)
+        insert_free(start + total, have - front - total, state);
+    return run;
+}
+
+/* A dirty run too small, with enough clean room right behind it: saves touching fresh memory. */
+static struct run *take_joined(struct arena *arena, size_t total) {
+    unsigned bin = bin_of(total);
+    for (int word = (int)bin / 64, tries = 0; word >= 0 && tries < BIN_SEARCH; word--) {
+        uint64_t map = arena->dirty.map[word];
+        if (word == (int)bin / 64)
+            map &= ~0ull >> (63 - bin % 64);
+        for (; map && tries < BIN_SEARCH; tries++) {
+            unsigned top = 63u - (unsigned)__builtin_clzll(map);
+            map &= ~(1ull << top);
+            struct run *run = run_at(arena->dirty.head[(unsigned)word * 64 + top]);
+            size_t end = number_of(run) + run->total;
+            if (run->total * 2 < total || page_address(end) >= next_runs)
+                continue;
+            struct run *after = run_at(end);
+            if (after->state != RUN_CLEAN || run->total + after->total < total ||
+                tcl_arena_of_page(end) != tcl_arena_of_page(end - 1))
+                continue;
+            unlink_free(run);
+            unlink_free(after);
+            size_t dirty = run->total, rest = run->total + after->total - total;
+            mark_used(run, total);
+            run->touched = (uint32_t)dirty;
+            if (rest)
+                insert_free(number_of(run) + total, rest, RUN_CLEAN);
+            return run;
+        }
+    }
+    return NULL;
+}
+
+static bool has_runs(const struct bins *bins) {
+    return (bins->map[0] | bins->map[1] | bins->map[2] | bins->map[3]) != 0;
+}
+
+/* The biggest dirty run, for what is going to grow into it. */
+static struct run *find_biggest(const struct bins *bins) {
+    for (int word = (BINS - 1) / 64; word >= 0; word--)
+        if (bins->map[word])
+            return run_at(
+                bins->head[(unsigned)word * 64 + 63u - (unsigned)__builtin_clzll(bins->map[word])]);
+    return NULL;
+}
+
+struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
+    struct run *biggest = find_biggest(&arenas[k].dirty);
+    if (biggest && biggest->total >= pages * 2) {
+        size_t total = biggest->total < pages * 4 ? biggest->total : pages * 4;
+        unlink_free(biggest);
+        return cut(biggest, total < most ? total : most, 1);
+    }
+    struct run *run = tcl_pages_take(k, most, 1, TAKE_CLEAN);
+    return run ? run : tcl_pages_take(k, pages, 1, TAKE_ANY);
+}
+
+struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    tcl_assert_debug(k < TCL_ARENAS_MAX && total > 0 && align > 0 && !(align & (align - 1)));
+    struct arena *arena = &arenas[k];
+    struct run *free = NULL;
+    if (take != TAKE_CLEAN && has_runs(&arena->dirty)) {
+        free = find_free(&arena->dirty, total + align - 1);
+        if (!free && align == 1 && total > 16) {
+            struct run *run = take_joined(arena, total);
+            if (run)
+                return run;
+        }
+    }
+    if (!free && take == TAKE_DIRTY)
+        return NULL;
+    /* Only memory that is yet to be touched gains by lying where a huge OS page could. */
+    if (!free && align == 1 && total >= HUGE_PAGES)
+        align = HUGE_PAGES;
+    if (!free)
+        free = find_free(&arena->clean, total + align - 1);
+    if (!free) {
+        if (!tcl_heap_range.base || !open_more(k, total, align))
+            return NULL;
+        free = find_free(&arena->clean, total + align - 1);
+    }
+    if (!free)
+        return NULL;
+    unlink_free(free);
+    return cut(free, total, align);
+}
+
+static void note_dirt(void) {
+    static unsigned calls;
+    if (pages_dirty > DIRT_FREE && ++calls % 16 == 0 && now_ms() >= window_end_ms)
+        tcl_purge_due = true;
+}
+
+#if TCL_ASSERT_LEVEL >= 2
+/* Walks the whole heap, under the lock: runs fill every chunk without a gap, free neighbours of a
+ * kind are joined, and the counts agree with the runs. */
+static void check_heap(void) {
+    size_t number = 0, dirty = 0, clean = 0;
+    for (size_t i = 0; i < chunk_count; i++) {
+        size_t start = page_number(chunks[i].start), end = page_number(chunks[i].opened);
+        enum run_state before = RUN_NONE;
+        /* A free run may reach over from the chunk before. */
+        for (number = number < start ? start : number; number < end;) {
+            const struct run *run = run_at(number);
+            tcl_assert(run->total > 0 && run->state != RUN_NONE && run->state != RUN_BLOCK);
+            if (run->state == RUN_CLEAN || run->state == RUN_DIRTY) {
+                tcl_assert(is_free_run(run) && run->state != before);
+                *(run->state == RUN_DIRTY ? &dirty : &clean) += run->total;
+            }
+            before = run->state;
+            number += run->total;
+        }
+    }
+    tcl_assert(dirty == pages_dirty && clean == pages_clean);
+}
+#endif
+
+static void check_now_and_then(void) {
+#if TCL_ASSERT_LEVEL >= 2
+    enum { CALLS = 512 };
+    static unsigned calls;
+    if (++calls % CALLS == 0)
+        check_heap();
+#endif
+}
+
+void tcl_pages_give(struct run *run) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    tcl_assert_debug(is_used_run(run));
+    size_t number = number_of(run), total = run->total, dirty = run->touched;
+    if (dirty < total) {
+        fence(run, number + dirty);
+        insert_free(number + dirty, total - dirty, RUN_CLEAN);
+    }
+    if (dirty)
+        insert_free(number, dirty, RUN_DIRTY);
+    note_dirt();
+    check_now_and_then();
+}
+
+bool tcl_pages_extend(struct run *run, size_t least, size_t most) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    tcl_assert_debug(is_used_run(run) && run->total < least && least <= most);
+    size_t number = number_of(run), end = number + run->total;
+    unsigned k = tcl_arena_of_page(number);
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (page_address(end) < next_runs && tcl_arena_of_page(end) == k) {
+            struct run *after = run_at(end);
+            bool clean = after->state == RUN_CLEAN;
+            if ((clean || after->state == RUN_DIRTY) && run->total + after->total >= least) {
+                size_t want = clean ? most : least; /* hold no dirt in reserve */
+                size_t have = run->total + after->total, total = have < want ? have : want;
+                enum run_state state = after->state;
+                unlink_free(after);
+                if (!clean)
+                    run->touched = (uint32_t)total; /* a prefix: the clean part counts too */
+                run->total = (uint32_t)total;
+                run->carve = tcl_next_carve();
+                run->generation = 0;
+                run_at(number + total - 1)->state = RUN_NONE;
+                if (have > total)
+                    insert_free(number + total, have - total, state);
+                return true;
+            }
+        }
+        /* At the very top of the chunk there may be more to open. */
+        struct chunk *chunk = arenas[k].chunk;
+        if (page_address(end) != chunk->opened ||
+            (least - run->total) << PAGE_SHIFT > chunk->end - chunk->opened ||
+            !open_more(k, least - run->total, 1))
+            break;
+    }
+    return false;
+}
+
+void tcl_pages_trim(struct run *run, size_t total) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    tcl_assert_debug(is_used_run(run) && total > 0 && total <= run->total);
+    size_t number = number_of(run), old = run->total;
+    size_t dirty = run->touched < total ? total : run->touched;
+    run->total = (uint32_t)total;
+    run->carve = tcl_next_carve();
+    run->generation = 0;
+    if (run->touched > total)
+        run->touched = (uint32_t)total;
+    if (total > 1)
+        run_at(number + total - 1)->state = RUN_NONE;
+    if (dirty < old) {
+        fence(run, number + dirty);
+        insert_free(number + dirty, old - dirty, RUN_CLEAN);
+    }
+    if (dirty > total)
+        insert_free(number + total, dirty - total, RUN_DIRTY);
+    note_dirt();
+}
+
+/* ---- Purge ------------------------------------------------------------------------------------
+ */
+
+/* Unlinks the biggest dirty run of the arenas from `first` up to `end` as RUN_PURGING. */
+static struct run *pick_dirty(unsigned first, unsigned end) {
+    struct run *best = NULL, *run;
+    for (unsigned k = first; k < end; k++)
+        if ((run = find_biggest(&arenas[k].dirty)) && (!best || run->total > best->total))
+            best = run;
+    if (best) {
+        unlink_free(best);
+        best->state = RUN_PURGING;
+        if (best->total > 1)
+            run_at(number_of(best) + best->total - 1)->state = RUN_NONE;
+    }
+    return best;
+}
+
+/* Clears dirty runs of those arenas, the biggest first, until it is `pages` OS pages or more. Under
+ * the lock, which it lets go meanwhile. */
+static void clear_dirt(unsigned first, unsigned end, size_t pages, int rounds) {
+    for (bool failed = false; pages > 0 && rounds > 0 && !failed; rounds--) {
+        struct run *batch[PURGE_BATCH];
+        int count = 0;
+        while (count < PURGE_BATCH && pages > 0 &&
+               (batch[count] = pick_dirty(first, end)) != NULL) {
+            size_t total = batch[count++]->total;
+            pages -= total < pages ? total : pages;
+        }
+        if (count == 0)
+            return;
+        heap_unlock(&tcl_heap_lock);
+        bool clean[PURGE_BATCH];
+        for (int i = 0; i < count; i++)
+            clean[i] = tcl_os_clear(page_address(number_of(batch[i])),
+                                    (size_t)batch[i]->total << PAGE_SHIFT) == 0;
+        heap_lock(&tcl_heap_lock);
+        for (int i = 0; i < count; i++) {
+            tcl_assert(batch[i]->state == RUN_PURGING); /* nobody took it meanwhile */
+            insert_free(number_of(batch[i]), batch[i]->total, clean[i] ? RUN_CLEAN : RUN_DIRTY);
+            failed |= !clean[i]; /* locked memory: it stays dirty */
+        }
+    }
+}
+
+void tcl_pages_purge(bool all) {
+    int saved = errno;
+    tcl_purge_due = false;
+    heap_lock(&tcl_heap_lock);
+    size_t idle = all ? pages_dirty : pages_dirty_low, keep = pages_dirty - idle;
+    if (!all && keep < DIRT_FREE)
+        keep = DIRT_FREE;
+    if (pages_dirty > keep)
+        clear_dirt(0, TCL_ARENAS_MAX, pages_dirty - keep, all ? INT_MAX : PURGE_ROUNDS);
+    pages_dirty_low = pages_dirty;
+    window_end_ms = now_ms() + PURGE_WINDOW_MS;
+    heap_unlock(&tcl_heap_lock);
+    errno = saved;
+}
+
+void tcl_pages_make_way(unsigned k, const struct run *run) {
+    size_t fresh = run->total - run->touched;
+    if (fresh < MAKE_WAY_FROM || arenas[k].node < 0 || !has_runs(&arenas[k].dirty))
+        return;
+    int saved = errno;
+    clear_dirt(k, k + 1, fresh, PURGE_ROUNDS);
+    errno = saved;
+}
+
+void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
+    size_t number = 0;
+    for (size_t i = 0; i < chunk_count; i++) {
+        size_t start = page_number(chunks[i].start), end = page_number(chunks[i].opened);
+        /* A free run may reach over from the chunk before. */
+        for (number = number < start ? start : number; number < end;
+             number += run_at(number)->total)
+            visit(run_at(number), context);
+    }
+}
+
+size_t tcl_heap_open_bytes(void) {
+    return __atomic_load_n(&pages_open, __ATOMIC_RELAXED) << PAGE_SHIFT;
+}
+
+struct heap_figures tcl_heap_figures(void) {
+    heap_lock(&tcl_heap_lock);
+    struct heap_figures figures = {pages_open, pages_open - pages_dirty - pages_clean, pages_dirty,
+                                   pages_clean};
+    heap_unlock(&tcl_heap_lock);
+    return figures;
+}

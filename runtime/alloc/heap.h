@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap.h: the page-run layer, as its own files see it.
+ * In: nothing. Out: struct tcl_run_info, the range, and the functions of heap*.c and small.c.
+ * Knows nothing of records, sites or sessions.
+ *
+ *   base                       base + small_bytes                           base + bytes
+ *   |  arenas of small slots   |  chunk | chunk | chunk | ... not yet used   |
+ *   |  (mimalloc, small.c)     |  run run run ...                            |
+ *
+ * The range is reserved once without access rights and opened chunk by chunk, so that "is this
+ * pointer ours, and which layer's" is one compare each. Everything known about OS page i of the
+ * range stands in table[i], out of band: a program that writes past its objects cannot reach it.
+ *
+ * A *run* is a stretch of OS pages with one fate. Its first entry describes it; its last entry
+ * repeats state and total (a boundary tag), so that a freed run finds its free neighbours.
+ *
+ *      total = 7, pages = 4, touched = 5
+ *      [####.~~]     # handed out   . handed out once, dirty   ~ never touched, zero
+ */
+#ifndef TCL_HEAP_H
+#define TCL_HEAP_H
+
+#include "../track/track.h"
+#include "../vmem/vmem.h"
+#include "alloc.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define PAGE_SHIFT 12
+#define PAGE ((size_t)TCL_PAGE)
+#define PAGES_OF(bytes) (((bytes) + PAGE - 1) >> PAGE_SHIFT)
+
+/* Objects below this many bytes are small slots. */
+#define SMALL_LIMIT ((size_t)4096)
+
+static inline int heap_lock(pthread_mutex_t *mutex) {
+    return tcl_unlikely(tcl_in_fork) ? 0 : pthread_mutex_lock(mutex);
+}
+static inline int heap_unlock(pthread_mutex_t *mutex) {
+    return tcl_unlikely(tcl_in_fork) ? 0 : pthread_mutex_unlock(mutex);
+}
+
+enum run_state {
+    RUN_NONE = 0, /* not the first or last entry of anything */
+    RUN_LIVE,     /* the program's */
+    RUN_CACHED,   /* in a thread's cache */
+    RUN_DIRTY,    /* in the page heap; contents unknown, resident */
+    RUN_CLEAN,    /* in the page heap; zero, not resident */
+    RUN_PURGING,  /* on its way from dirty to clean, outside the lock */
+    RUN_BLOCK     /* a block of small slots; only `total`, `carve`, `arena` hold */
+};
+
+/* Written under the heap lock, except that the owner of a live or cached run changes pages,
+ * generation, site, touched and state (live <-> cached) alone. */
+struct run {
+    uint32_t total;   /* OS pages of the run */
+    uint32_t pages;   /* OS pages handed out, <= total */
+    uint32_t touched; /* leading OS pages that may be non-zero, >= pages while live */
+    uint32_t carve;   /* see tcl_record */
+    uint16_t generation;
+    _Atomic uint8_t state;
+    uint8_t arena; /* as reported at birth */
+    uint32_t site;
+    union {
+        uint32_t next;  /* in a bin or a cache: OS page number of the next run, 0 ends */
+        uint32_t shift; /* live: bytes from the run's first to the object's first, < TCL_PAGE */
+    };
+    uint32_t prev; /* in a bin: OS page number of the previous run, 0 begins */
+};
+_Static_assert(sizeof(struct run) == 32, "two runs a cache line");
+
+struct range {
+    uintptr_t base;     /* all 0 when nothing could be reserved */
+    size_t small_bytes; /* from base: arenas of small slots */
+    size_t bytes;       /* from base: those, then runs */
+    struct run *table;  /* by OS page number from base */
+    void **slices;      /* mimalloc's page of each SLICE of the small part, small.c's affair */
+};
+#define SLICE_SHIFT 16
+TCL_HIDDEN extern struct range tcl_heap_range;
+
+#define TCL_RANGE_MAX ((size_t)1 << 40)
+
+/* Reserves the range at the first call of any thread; later calls cost one load. */
+TCL_HIDDEN void tcl_heap_init(void);
+
+static inline size_t page_number(uintptr_t addr) {
+    return (addr - tcl_heap_range.base) >> PAGE_SHIFT;
+}
+static inline uintptr_t page_address(size_t number) {
+    return tcl_heap_range.base + (number << PAGE_SHIFT);
+}
+static inline struct run *run_at(size_t number) {
+    return &tcl_heap_range.table[number];
+}
+static inline size_t number_of(const struct run *run) {
+    return (size_t)(run - tcl_heap_range.table);
+}
+static inline bool is_small(const void *p) {
+    return (uintptr_t)p - tcl_heap_range.base < tcl_heap_range.small_bytes;
+}
+/* Of a pointer that is not small. */
+static inline bool is_run(const void *p) {
+    return (uintptr_t)p - tcl_heap_range.base < tcl_heap_range.bytes;
+}
+static inline uintptr_t range_runs(void) {
+    return tcl_heap_range.base + tcl_heap_range.small_bytes;
+}
+static inline uintptr_t range_end(void) {
+    return tcl_heap_range.base + tcl_heap_range.bytes;
+}
+
+/* ---- heap_range.c -----------------------------------------------------------------------------
+ */
+
+/* Reserves at most TCL_RANGE_MAX bytes and what describes them, halving down to `least` while that
+ * fails; both parts are multiples of `align`. Without access rights: nothing is committed. */
+TCL_HIDDEN bool tcl_range_reserve(struct range *range, size_t least, size_t align);
+
+/* ---- heap.c: chunks, bins, coalescing, purge. `lock`: callers hold tcl_heap_lock ------------- */
+
+TCL_HIDDEN extern pthread_mutex_t tcl_heap_lock;
+
+enum take { TAKE_ANY, TAKE_CLEAN, TAKE_DIRTY };
+
+/* A run of exactly `total` OS pages of arena k, its address a multiple of `align` OS pages (a power
+ * of two), with touched = its dirty leading pages. State is RUN_CACHED, carve fresh, generation 0.
+ * NULL when the range is used up. Under the lock. */
+TCL_HIDDEN struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take);
+
+/* The same for an object of `pages` that has begun to grow: up to `most` OS pages, at least
+ * `pages`. */
+TCL_HIDDEN struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most);
+
+/* Gives a run (live or cached) back. Under the lock. */
+TCL_HIDDEN void tcl_pages_give(struct run *run);
+
+/* Makes run->total at least `least` and at most `most` OS pages out of a free run behind it; false
+ * when that is not there. Under the lock. */
+TCL_HIDDEN bool tcl_pages_extend(struct run *run, size_t least, size_t most);
+
+/* Cuts run->total down to `total`; the rest goes back. Under the lock. */
+TCL_HIDDEN void tcl_pages_trim(struct run *run, size_t total);
+
+/* Purges what is due; `all`: everything. Takes the lock itself; callers do not hold it. */
+TCL_HIDDEN void tcl_pages_purge(bool all);
+
+/* A run of arena k that was just taken will touch fresh memory of the arena's node: as much that is
+ * free and still resident there goes first, where that is a MiB or more. Under the lock, which it
+ * lets go meanwhile. */
+TCL_HIDDEN void tcl_pages_make_way(unsigned k, const struct run *run);
+
+/* Calls `visit` for every run of whatever state. Under the lock. */
+TCL_HIDDEN void tcl_pages_each(void (*visit)(struct run *, void *), void *context);
+
+/* One load: is it worth calling tcl_pages_purge? */
+TCL_HIDDEN extern _Atomic bool tcl_purge_due;
+
+/* A piece of the small part of the range, for a mimalloc arena of arena k; NULL when used up.
+ * `open`: readable and writable, else without access. A multiple of 64 MiB. */
+TCL_HIDDEN void *tcl_small_chunk(unsigned k, size_t bytes, bool open);
+
+/* Every block of small slots lies below this OS page number. */
+TCL_HIDDEN size_t tcl_small_top(void);
+
+/* Binds the chunks of arena k to its node if that changed; returns the arena number to report. */
+TCL_HIDDEN uint8_t tcl_arena_bind(unsigned k);
+
+/* The arena whose chunk holds OS page `number`. */
+TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
+
+/* ---- heap_split.c ---------------------------------------------------------------------------- */
+
+/* Objects from so many OS pages on may be born in two memories. */
+#define SPLIT_PAGES (TCL_CUT_BYTES >> PAGE_SHIFT)
+
+/* A run is born in an arena that is not the best: its head may go to a better one. Call with no
+ * lock held. */
+TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes, bool is_touched);
+/* The run that begins with this OS page is given back (`is_dead`), or shrinks. Under
+ * tcl_heap_lock. */
+TCL_HIDDEN void tcl_split_end(size_t number, bool is_dead);
+
+struct heap_figures {
+    size_t open, live, dirty, clean; /* OS pages; live includes caches */
+};
+TCL_HIDDEN struct heap_figures tcl_heap_figures(void);
+
+/* ---- heap_cache.c: what malloc.c calls --------------------------------------------------------
+ */
+
+/* Where the call came from, for tcl_site_here. */
+struct caller {
+    void *return_address, *frame_address;
+};
+
+/* `bytes` from SMALL_LIMIT up to PTRDIFF_MAX; `align` in bytes, a power of two. NULL, ENOMEM. */
+TCL_HIDDEN __attribute__((noinline)) void *tcl_run_alloc(size_t bytes, size_t align, bool zero,
+                                                         struct caller caller);
+TCL_HIDDEN __attribute__((noinline)) void tcl_run_free(void *p);
+TCL_HIDDEN size_t tcl_run_usable(const void *p);
+/* Resizes in place or by moving within the run layer; bytes >= SMALL_LIMIT. NULL, ENOMEM, p lives.
+ */
+TCL_HIDDEN void *tcl_run_realloc(void *p, size_t bytes, struct caller caller);
+/* Gives this thread's cache back to the page heap. */
+TCL_HIDDEN void tcl_cache_flush(void);
+
+/* ---- heap_far.c: objects outside the range, one mmap each -------------------------------------
+ */
+
+TCL_HIDDEN void *tcl_far_alloc(size_t bytes, size_t align);
+TCL_HIDDEN bool tcl_far_free(void *p);                   /* false: not ours */
+TCL_HIDDEN size_t tcl_far_usable(const void *p);         /* 0: not ours */
+TCL_HIDDEN void *tcl_far_realloc(void *p, size_t bytes); /* p is ours; NULL, ENOMEM, p lives */
+TCL_HIDDEN void tcl_far_before_fork(void), tcl_far_after_fork(void);
+
+/* ---- malloc.c ---------------------------------------------------------------------------------
+ */
+
+/* malloc with an alignment (a power of two) and somebody else's caller. */
+TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
+/* calloc and realloc likewise. */
+TCL_HIDDEN void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller);
+TCL_HIDDEN void *tcl_resize(void *p, size_t bytes, struct caller caller);
+
+/* Writes `text` to stderr and aborts, as glibc does with a pointer it can tell is wrong. */
+TCL_HIDDEN void tcl_complain(const char *text, size_t bytes) __attribute__((noreturn, cold));
+
+/* ---- small.c: mimalloc ------------------------------------------------------------------------
+ */
+
+TCL_HIDDEN void *tcl_small_alloc(size_t bytes);
+TCL_HIDDEN void *tcl_small_zalloc(size_t bytes);
+TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align);
+TCL_HIDDEN void tcl_small_free(void *p);     /* is_small(p) */
+TCL_HIDDEN void tcl_small_free_far(void *p); /* tcl_small_owns(p), outside the range */
+TCL_HIDDEN size_t tcl_small_usable(const void *p);
+/* True when mimalloc knows p, wherever it lies. */
+TCL_HIDDEN bool tcl_small_owns(const void *p);
+TCL_HIDDEN void tcl_small_trim(void);
+TCL_HIDDEN void tcl_small_start(void); /* once, in the constructor */
+TCL_HIDDEN void tcl_small_before_fork(void), tcl_small_after_fork(void);
+TCL_HIDDEN void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context);
+
+#endif

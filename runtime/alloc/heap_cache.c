@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * heap_cache.c: objects from 4 KiB up: thread caches over the page heap, in-place growth, zeroing.
+ * In: the requests of malloc.c. Out: objects on OS pages of their own, and a note of each birth,
+ * death and resize while somebody tracks.
+ * Knows nothing of how records travel or where arenas lie.
+ *
+ *   <= 64 OS pages   thread cache, by arena and size class  --batches-->  page heap (heap.c)
+ *   above            page heap
+ *
+ * The cache of a thread lies outside of its TLS block (one pointer there), in a pool that outlives
+ * threads: a thread that exits gives its runs back and leaves the cache to the next one.
+ */
+#include "heap.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define CLASS_PAGES_MAX 64
+#define CLASSES 32
+#define CLASS_KEEP 128 /* OS pages a class may hold in a thread's cache, or CLASS_KEEP_MIN runs */
+#define CLASS_KEEP_MIN 4
+#define THREAD_KEEP 1024 /* OS pages all classes together may hold: 4 MiB */
+#define BATCH 32         /* OS pages fetched at a time, at most BATCH_RUNS runs */
+#define BATCH_RUNS 16
+
+/* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_SMALL times
+ * their size below GROW_FROM, GROW_LARGE times above, up to GROW_MAX; from there GROW_SMALL again.
+ */
+#define GROW_SMALL 4
+#define GROW_LARGE 64
+#define GROW_FROM 32                                  /* OS pages */
+#define GROW_MAX ((size_t)(256u << 20) >> PAGE_SHIFT) /* 1 TiB has room for thousands of these */
+
+/* calloc of at least this many dirty OS pages lets the kernel zero them as they are touched. Here
+ * memset takes 0.1 us an OS page and a fault 0.6, so only what exceeds caches is worth it. */
+#define ZERO_BY_KERNEL 2048
+
+#define LINE 64 /* bytes of a cache line */
+
+struct slot {
+    uint32_t head; /* OS page number of a cached run, 0 none */
+    uint32_t count;
+};
+
+struct cache {
+    struct slot slots[TCL_ARENAS_MAX][CLASSES];
+    size_t pages;
+    struct cache *next; /* in the pool */
+};
+
+/* The size classes: every size up to 16 OS pages, then every 2nd up to 32, every 4th up to 64. */
+static const uint8_t class_pages[CLASSES] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                             12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28,
+                                             30, 32, 36, 40, 44, 48, 52, 56, 60, 64};
+
+static __thread struct cache *cache;
+static __thread bool cache_closed; /* this thread is exiting */
+
+static struct cache *pool;
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t exit_key;
+static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
+
+static inline unsigned class_of(size_t pages) {
+    if (pages <= 16)
+        return (unsigned)pages - 1;
+    return pages <= 32 ? (unsigned)(pages + 1) / 2 + 7 : (unsigned)(pages + 3) / 4 + 15;
+}
+
+static inline unsigned keep_of(unsigned class) {
+    unsigned runs = CLASS_KEEP / class_pages[class];
+    return runs < CLASS_KEEP_MIN ? CLASS_KEEP_MIN : runs;
+}
+
+/* ---- Notes ------------------------------------------------------------------------------------
+ */
+
+static struct tcl_use use_of(const struct run *run, uint8_t flags) {
+    return (struct tcl_use){.addr = page_address(number_of(run)),
+                            .bytes = (size_t)run->pages << PAGE_SHIFT,
+                            .site = run->site,
+                            .carve = run->carve,
+                            .generation = run->generation,
+                            .arena = run->arena,
+                            .flags = flags};
+}
+
+/* Makes a cached run the program's. */
+static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
+                             uint8_t flags) {
+    if (2 * (size_t)run->touched < pages)
+        flags |= TCL_FRESH;
+    tcl_assert_debug(run->state == RUN_CACHED && pages > 0 && pages <= run->total);
+    tcl_assert_debug(run->touched <= run->total);
+    run->pages = (uint32_t)pages;
+    if (run->touched < pages)
+        run->touched = (uint32_t)pages;
+    run->arena = arena;
+    run->site = site;
+    run->shift = 0;
+    run->generation++;
+    atomic_store_explicit(&run->state, RUN_LIVE, memory_order_relaxed);
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run, flags);
+        tcl_note_born(&use);
+    }
+    return (void *)page_address(number_of(run));
+}
+
+/* ---- Thread caches -----------------------------------------------------------------------------
+ */
+
+static inline void push(struct cache *to, struct slot *slot, struct run *run) {
+    tcl_assert_debug(run->state == RUN_CACHED && class_pages[class_of(run->total)] == run->total);
+    tcl_assert_debug((slot->head == 0) == (slot->count == 0));
+    run->next = slot->head;
+    slot->head = (uint32_t)number_of(run);
+    slot->count++;
+    to->pages += run->total;
+}
+
+/* Cuts a clean run into `count` runs of a class, the first to be handed out first. */
+static void push_batch(struct cache *to, struct slot *slot, struct run *first, size_t pages,
+                       unsigned count) {
+    size_t number = number_of(first);
+    for (unsigned i = count; i-- > 0;) {
+        struct run *run = run_at(number + i * pages);
+        run->total = (uint32_t)pages;
+        run->touched = 0;
+        run->carve = i ? tcl_next_carve() : first->carve;
+        run->generation = 0;
+        if (pages > 1)
+            run_at(number + (i + 1) * pages - 1)->state = RUN_NONE;
+        run->state = RUN_CACHED;
+        push(to, slot, run);
+    }
+}
+
+static bool refill(struct cache *to, unsigned k, unsigned class) {
+    struct slot *slot = &to->slots[k][class];
+    size_t pages = class_pages[class];
+    unsigned count = (unsigned)(BATCH / pages);
+    count = count < 1 ? 1 : count > BATCH_RUNS ? BATCH_RUNS : count;
+    heap_lock(&tcl_heap_lock);
+    struct run *run;
+    /* What is resident first, in single pieces; only then memory that is yet to be touched. */
+    while (slot->count < count && (run = tcl_pages_take(k, pages, 1, TAKE_DIRTY)) != NULL)
+        push(to, slot, run);
+    if (!slot->count && (run = tcl_pages_take(k, pages * count, 1, TAKE_CLEAN)) != NULL)
+        push_batch(to, slot, run, pages, count);
+    if (!slot->count && (run = tcl_pages_take(k, pages, 1, TAKE_ANY)) != NULL)
+        push(to, slot, run);
+    heap_unlock(&tcl_heap_lock);
+    return slot->count != 0;
+}
+
+/* Gives all but `keep` runs of a slot back. Under the lock. */
+static void drain(struct cache *from, struct slot *slot, unsigned keep) {
+    while (slot->count > keep) {
+        struct run *run = run_at(slot->head);
+        slot->head = run->next;
+        slot->count--;
+        from->pages -= run->total;
+        tcl_pages_give(run);
+    }
+}
+
+static void drain_all(struct cache *from, unsigned divisor) {
+    heap_lock(&tcl_heap_lock);
+    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+        for (unsigned class = 0; class < CLASSES; class ++)
+            if (from->slots[k][class].count)
+                drain(from, &from->slots[k][class],
+                      divisor ? from->slots[k][class].count / divisor : 0);
+    heap_unlock(&tcl_heap_lock);
+}
+
+static void thread_exits(void *value) {
+    struct cache *mine = value;
+    cache_closed = true;
+    cache = NULL;
+    drain_all(mine, 0);
+    heap_lock(&pool_lock);
+    mine->next = pool;
+    pool = mine;
+    heap_unlock(&pool_lock);
+}
+
+static void make_exit_key(void) {
+    pthread_key_create(&exit_key, thread_exits);
+}
+
+static struct cache *open_cache(void) {
+    if (cache_closed || !tcl_heap_range.base)
+        return NULL;
+    int saved = errno;
+    heap_lock(&pool_lock);
+    if (!pool) {
+        const size_t bytes = 64 << 10;
+        struct cache *fresh =
+            tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t i = 0; fresh != MAP_FAILED && i < bytes / sizeof(struct cache); i++) {
+            fresh[i].next = pool;
+            pool = &fresh[i];
+        }
+    }
+    struct cache *mine = pool;
+    if (mine)
+        pool = mine->next;
+    heap_unlock(&pool_lock);
+    if (mine) {
+        cache = mine; /* before setspecific, which may allocate */
+        pthread_once(&exit_key_once, make_exit_key);
+        pthread_setspecific(exit_key, mine);
+    }
+    errno = saved;
+    return mine;
+}
+
+void tcl_cache_flush(void) {
+    if (cache)
+        drain_all(cache, 0);
+}
+
+/* ---- Allocation --------------------------------------------------------------------------------
+ */
+
+/* What follows the taking of a run, or of none, under the lock, which it lets go. */
+static struct run *taken(unsigned k, struct run *run) {
+    if (run)
+        tcl_pages_make_way(k, run);
+    heap_unlock(&tcl_heap_lock);
+    if (tcl_unlikely(tcl_purge_due))
+        tcl_pages_purge(false);
+    return run;
+}
+
+/* A run fresh from the page heap, past the caches. */
+static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
+    heap_lock(&tcl_heap_lock);
+    return taken(k, tcl_pages_take(k, total, align, take));
+}
+
+static struct run *take_cached(unsigned k, unsigned class) {
+    struct cache *mine = cache;
+    if (tcl_unlikely(!mine) && !(mine = open_cache()))
+        return take_direct(k, class_pages[class], 1, TAKE_ANY);
+    struct slot *slot = &mine->slots[k][class];
+    if (tcl_unlikely(!slot->head)) {
+        if (!refill(mine, k, class))
+            return NULL;
+        if (tcl_unlikely(tcl_purge_due))
+            tcl_pages_purge(false);
+    }
+    struct run *run = run_at(slot->head);
+    tcl_assert_debug(run->state == RUN_CACHED && run->total == class_pages[class]);
+    tcl_assert_debug(slot->count > 0 && mine->pages >= run->total);
+    tcl_assert_debug(tcl_arena_of_page(number_of(run)) == k);
+    slot->head = run->next;
+    slot->count--;
+    mine->pages -= class_pages[class];
+    return run;
+}
+
+static void zero_dirt(void *p, size_t dirty, size_t pages) {
+    dirty = dirty < pages ? dirty : pages;
+    if (dirty < ZERO_BY_KERNEL || tcl_os_clear((uintptr_t)p, dirty << PAGE_SHIFT) != 0)
+        memset(p, 0, dirty << PAGE_SHIFT);
+}
+
+/* Bytes to leave out before an object that does not fill its OS pages: a different number of cache
+ * lines from run to run. Objects that all began on OS page boundaries would share the cache sets
+ * of their first lines, and copies between them alias: sqlite3, whose buffers are 4368 bytes, spent
+ * 1.6 times as long in read(2) and write(2), 1.27 times as long in all. */
+static inline uint32_t shift_of(const struct run *run, size_t bytes, size_t pages) {
+    uint32_t lines = (uint32_t)((pages << PAGE_SHIFT) - bytes) / LINE;
+    lines = lines < PAGE / LINE ? lines + 1 : PAGE / LINE;
+    uint32_t scattered = (uint32_t)number_of(run) * 0x9e3779b1u; /* Fibonacci hashing */
+    return (uint32_t)((uint64_t)scattered * lines >> 32) * LINE;
+}
+
+void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller) {
+    size_t pages = PAGES_OF(bytes), aligned = align <= PAGE ? 1 : align >> PAGE_SHIFT;
+    unsigned k = 0;
+    uint8_t arena = TCL_ARENA_UNKNOWN;
+    uint32_t site = 0;
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_birth birth = tcl_birth_here(bytes, caller.return_address, caller.frame_address);
+        k = birth.arena;
+        arena = tcl_arena_bind(k);
+        site = birth.site;
+    }
+    struct run *run = NULL;
+    if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >>
+                     PAGE_SHIFT))
+        run = NULL; /* before the range is there, without one, or bigger than it */
+    else if (tcl_unlikely(tcl_frugal) && pages > CLASS_PAGES_MAX)
+        run = NULL; /* what is big goes back to the kernel at once where memory is accounted */
+    else if (tcl_likely(pages <= CLASS_PAGES_MAX && aligned == 1))
+        run = take_cached(k, class_of(pages));
+    else
+        run = take_direct(k, pages, aligned, TAKE_ANY);
+    if (tcl_unlikely(!run)) {
+        if (!tcl_heap_range.base) {
+            tcl_heap_init();
+            if (tcl_heap_range.base)
+                return tcl_run_alloc(bytes, align, zero, caller);
+        }
+        return tcl_far_alloc(bytes, align);
+    }
+    size_t dirty = run->touched;
+    void *p = give_out(run, pages, arena, site, 0);
+    if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
+        tcl_split_begin(run, bytes, dirty > 0);
+    if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
+                     atomic_load_explicit(&tcl_vmem_waits, memory_order_relaxed)))
+        tcl_vmem_serve_if_worth(); /* a program may make one large object and no other */
+    if (zero && dirty)
+        zero_dirt(p, dirty, pages);
+    if (tcl_likely(pages <= CLASS_PAGES_MAX && align <= LINE))
+        run->shift = shift_of(run, bytes, pages);
+    tcl_assert_debug(run->shift + bytes <= pages << PAGE_SHIFT && run->shift % LINE == 0);
+    tcl_assert_debug(((uintptr_t)p + run->shift) % (align ? align : 1) == 0);
+    return (char *)p + run->shift;
+}
+
+static void fail_free(void) __attribute__((noreturn, cold));
+
+/* What glibc does with a pointer it can tell is wrong. */
+static void fail_free(void) {
+    static const char text[] = "free(): double free or invalid pointer\n";
+    tcl_complain(text, sizeof(text) - 1);
+}
+
+void tcl_run_free(void *p) {
+    size_t number = page_number((uintptr_t)p);
+    struct run *run = run_at(number);
+    /* Opened memory only: an address above never came from us. */
+    if (tcl_unlikely(run->state != RUN_LIVE || ((uintptr_t)p & (PAGE - 1)) != run->shift))
+        fail_free();
+    tcl_assert_debug(run->pages <= run->touched && run->touched <= run->total);
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run, 0);
+        tcl_note_died(&use);
+    }
+    atomic_store_explicit(&run->state, RUN_CACHED, memory_order_relaxed);
+    size_t total = run->total;
+    struct cache *mine = cache;
+    unsigned class;
+    if (total <= CLASS_PAGES_MAX && class_pages[class = class_of(total)] == total &&
+        (tcl_likely(mine != NULL) || (mine = open_cache()))) {
+        struct slot *slot = &mine->slots[tcl_arena_of_page(number)][class];
+        run->next = slot->head;
+        slot->head = (uint32_t)number;
+        slot->count++;
+        mine->pages += total;
+        if (tcl_unlikely(slot->count > keep_of(class))) {
+            heap_lock(&tcl_heap_lock);
+            drain(mine, slot, slot->count / 2);
+            heap_unlock(&tcl_heap_lock);
+        } else if (tcl_unlikely(mine->pages > THREAD_KEEP)) {
+            drain_all(mine, 2);
+        }
+        return;
+    }
+    heap_lock(&tcl_heap_lock);
+    tcl_split_end(number, true);
+    tcl_pages_give(run);
+    heap_unlock(&tcl_heap_lock);
+}
+
+static inline size_t usable(const struct run *run) {
+    return ((size_t)run->pages << PAGE_SHIFT) - run->shift;
+}
+
+size_t tcl_run_usable(const void *p) {
+    return usable(run_at(page_number((uintptr_t)p)));
+}
+
+/* ---- Resizing ----------------------------------------------------------------------------------
+ */
+
+/* OS pages of address space for an object of `pages` that has begun to grow. */
+static size_t room_to_grow(size_t pages) {
+    if (tcl_frugal)
+        return pages;
+    if (pages >= GROW_MAX)
+        return pages * GROW_SMALL;
+    return pages * GROW_LARGE > GROW_MAX ? GROW_MAX : pages * GROW_LARGE;
+}
+
+static void note_resized(struct run *run, size_t pages) {
+    run->pages = (uint32_t)pages;
+    if (run->touched < pages)
+        run->touched = (uint32_t)pages;
+    run->generation++;
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run, 0);
+        tcl_note_resized(&use);
+    }
+}
+
+static bool resize_in_place(struct run *run, size_t pages) {
+    size_t total = run->total;
+    if (pages <= total) {
+        /* Give a tail back only when it is worth a lock: a quarter of the run and 64 KiB. */
+        if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
+            heap_lock(&tcl_heap_lock);
+            tcl_split_end(number_of(run), false);
+            tcl_pages_trim(run, pages);
+            heap_unlock(&tcl_heap_lock);
+        }
+    } else {
+        if (pages < GROW_FROM)
+            return false; /* copying is cheaper than spoiling the classes */
+        heap_lock(&tcl_heap_lock);
+        bool grown = tcl_pages_extend(run, pages, room_to_grow(pages));
+        heap_unlock(&tcl_heap_lock);
+        if (!grown)
+            return false;
+    }
+    if (pages != run->pages)
+        note_resized(run, pages);
+    return true;
+}
+
+/* A new home for a growing object, with room behind it. */
+static struct run *take_growing(unsigned k, size_t pages) {
+    if (pages < GROW_FROM)
+        return take_cached(k, class_of(pages + pages / 4));
+    heap_lock(&tcl_heap_lock);
+    return taken(k, tcl_pages_take_growing(k, pages, room_to_grow(pages)));
+}
+
+void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
+    struct run *run = run_at(page_number((uintptr_t)p));
+    if (tcl_unlikely(run->state != RUN_LIVE || ((uintptr_t)p & (PAGE - 1)) != run->shift))
+        fail_free();
+    size_t pages = PAGES_OF(bytes + run->shift);
+    if (pages == run->pages || resize_in_place(run, pages))
+        return p;
+    pages = PAGES_OF(bytes);
+    unsigned k = tcl_arena_of_page(number_of(run));
+    uint8_t arena = run->arena;
+    if (tcl_unlikely(tcl_tracking())) {
+        k = tcl_birth_arena(bytes, run->site);
+        arena = tcl_arena_bind(k);
+    }
+    size_t old = usable(run);
+    struct run *home = NULL;
+    if (pages <= (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >> PAGE_SHIFT)
+        home = take_growing(k, pages);
+    void *to = home ? give_out(home, pages, arena, run->site, TCL_CONTINUED)
+                    : tcl_run_alloc(bytes, 1, false, caller);
+    if (!to)
+        return NULL;
+    memcpy(to, p, old < bytes ? old : bytes);
+    tcl_run_free(p);
+    return to;
+}
+
+/* ---- What is live, and fork --------------------------------------------------------------------
+ */
+
+void tcl_range(uintptr_t *base, size_t *pages) {
+    tcl_heap_init();
+    *base = tcl_heap_range.base;
+    *pages = tcl_heap_range.bytes >> PAGE_SHIFT;
+}
+
+struct visitor {
+    void (*visit)(const struct tcl_use *, void *);
+    void *context;
+};
+
+static void visit_run(struct run *run, void *context) {
+    struct visitor *visitor = context;
+    if (atomic_load_explicit(&run->state, memory_order_relaxed) != RUN_LIVE)
+        return;
+    struct tcl_use use = use_of(run, 0);
+    visitor->visit(&use, visitor->context);
+    /* Freed meanwhile, by a thread that needs no lock for it: its note may have come too early. */
+    if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_LIVE)
+        tcl_note_died(&use);
+}
+
+void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context) {
+    struct visitor visitor = {visit, context};
+    heap_lock(&tcl_heap_lock);
+    tcl_pages_each(visit_run, &visitor);
+    heap_unlock(&tcl_heap_lock);
+    tcl_small_each(visit, context);
+}
+
+void tcl_heap_before_fork(void) {
+    tcl_small_before_fork();
+    heap_lock(&pool_lock);
+    heap_lock(&tcl_heap_lock);
+    tcl_far_before_fork();
+}
+
+void tcl_heap_after_fork_parent(void) {
+    tcl_far_after_fork();
+    heap_unlock(&tcl_heap_lock);
+    heap_unlock(&pool_lock);
+    tcl_small_after_fork();
+}
+
+void tcl_heap_after_fork_child(void) {
+    tcl_heap_after_fork_parent();
+}

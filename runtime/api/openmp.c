@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * openmp.c: OpenMP's memory spaces reach us.
+ * In: a hosted program that has an OpenMP runtime. Out: memkind/ beside libtiercel.so, loaded.
+ * Knows nothing of spaces.
+ *
+ * OpenMP runtimes open libmemkind by its bare name when a program first asks for a space. The
+ * loader answers with a library that is loaded already under that name, so ours is loaded first,
+ * but only where there is an OpenMP runtime, and not where memkind itself is loaded: then the
+ * program uses it. No search path is changed, so that whatever else the program loads it finds
+ * where it would without us, and its symbols are local: they take nobody's place.
+ */
+#include "../track/session.h"
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What GNU's and LLVM's runtime ask for. */
+static const char *const names[] = {"libmemkind.so.0", "libmemkind.so"};
+
+void tcl_openmp_start(void) {
+    Dl_info ours;
+    char path[PATH_MAX];
+    if (!tcl_tracking() || !dlsym(RTLD_DEFAULT, "omp_init_allocator") ||
+        !dladdr((void *)&tcl_openmp_start, &ours) || !ours.dli_fname)
+        return;
+    const char *slash = strrchr(ours.dli_fname, '/');
+    int folder = slash ? (int)(slash - ours.dli_fname) : 0;
+    for (size_t k = 0; slash && k < sizeof(names) / sizeof(*names); k++) {
+        void *theirs = dlopen(names[k], RTLD_LAZY | RTLD_NOLOAD);
+        if (theirs) {
+            dlclose(theirs);
+            return;
+        }
+        int length =
+            snprintf(path, sizeof(path), "%.*s/memkind/%s", folder, ours.dli_fname, names[k]);
+        if (length > 0 && (size_t)length < sizeof(path))
+            dlopen(path, RTLD_NOW | RTLD_LOCAL); /* never closed; where it is missing, nothing is */
+    }
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * traits.c: memory for programs that say what it is for.
+ * In: calls of tiercel.h. Out: objects, born in the arena of a space. Knows nothing of nodes: the
+ * control page tells which arena a space is.
+ *
+ * A prescribed space is wished for. Hints are only asked where no plan knows the site better, and
+ * without a plan where the strategy turns them into a space.
+ */
+#define TIERCEL_RUNTIME
+#include "../../include/tiercel.h"
+#include "../alloc/heap.h"
+#include "../track/session.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A strategy and its context belong together: a reader that sees them change under it uses neither.
+ * Odd: they are being changed, by the one thread that may. */
+static _Atomic uint32_t strategy_version;
+static tiercel_strategy *_Atomic strategy;
+static void *_Atomic strategy_context;
+
+static enum tiercel_space usual(const struct tiercel_traits *traits) {
+    if (traits->bound == TIERCEL_LATENCY_BOUND)
+        return TIERCEL_LOW_LATENCY;
+    if (traits->bound == TIERCEL_BANDWIDTH_BOUND)
+        return TIERCEL_HIGH_BANDWIDTH;
+    switch (traits->pattern) {
+    case TIERCEL_RANDOM:
+    case TIERCEL_POINTER_CHASE:
+        return TIERCEL_LOW_LATENCY;
+    case TIERCEL_SEQUENTIAL:
+    case TIERCEL_STRIDED:
+        return TIERCEL_HIGH_BANDWIDTH;
+    default:
+        return TIERCEL_ANY_SPACE;
+    }
+}
+
+static enum tiercel_space space_of(size_t bytes, const struct tiercel_traits *traits) {
+    uint32_t before = atomic_load(&strategy_version);
+    tiercel_strategy *own = atomic_load(&strategy);
+    void *context = atomic_load(&strategy_context);
+    bool whole = before % 2 == 0 && atomic_load(&strategy_version) == before;
+    return own && whole ? own(bytes, traits, context) : usual(traits);
+}
+
+static unsigned arena_of(enum tiercel_space space) {
+    if (space < TIERCEL_HIGH_BANDWIDTH || space > TIERCEL_LARGE_CAPACITY || !tcl_attached())
+        return TCL_ARENA_UNKNOWN;
+    return __atomic_load_n(&tcl_control()->space_arena[space - TIERCEL_HIGH_BANDWIDTH],
+                           __ATOMIC_RELAXED);
+}
+
+/* Of a program with a malloc of its own: what it frees must be its own. */
+static void *theirs(size_t align, size_t bytes) {
+    int (*their_memalign)(void **, size_t, size_t);
+    void *found = dlsym(RTLD_DEFAULT, "posix_memalign"), *memory = NULL;
+    memcpy(&their_memalign, &found, sizeof(found));
+    align = align < sizeof(long double) ? sizeof(long double) : align;
+    return their_memalign && their_memalign(&memory, align, bytes) == 0 ? memory : NULL;
+}
+
+/* What this thread wants for its next birth, until `forget`. */
+static void wish(size_t bytes, const struct tiercel_traits *traits) {
+    unsigned arena = TCL_ARENA_UNKNOWN;
+    if (!tcl_tracking())
+        return;
+    tcl_session_poll();
+    if (traits->space != TIERCEL_ANY_SPACE)
+        arena = arena_of(traits->space);
+    tcl_birth_prefer(arena, arena == TCL_ARENA_UNKNOWN ? arena_of(space_of(bytes, traits))
+                                                     : TCL_ARENA_UNKNOWN);
+}
+
+static void forget(void) {
+    tcl_birth_prefer(TCL_ARENA_UNKNOWN, TCL_ARENA_UNKNOWN);
+}
+
+static void *allocate(size_t align, size_t bytes, const struct tiercel_traits *traits,
+                      struct caller caller) {
+    if (traits)
+        wish(bytes, traits);
+    void *memory = tcl_is_our_malloc() ? tcl_allocate(bytes, align, caller) : theirs(align, bytes);
+    if (traits)
+        forget();
+    return memory;
+}
+
+#define CALLER ((struct caller){__builtin_return_address(0), __builtin_dwarf_cfa()})
+
+TCL_EXPORT void *tiercel_alloc(size_t bytes, const struct tiercel_traits *traits) {
+    return allocate(1, bytes, traits, CALLER);
+}
+
+TCL_EXPORT void *tiercel_aligned_alloc(size_t align, size_t bytes,
+                                       const struct tiercel_traits *traits) {
+    if (align == 0 || (align & (align - 1)) != 0)
+        return NULL;
+    return allocate(align, bytes, traits, CALLER);
+}
+
+TCL_EXPORT void tiercel_free(void *memory) {
+    void (*any_free)(void *);
+    void *found = tcl_is_our_malloc() ? NULL : dlsym(RTLD_DEFAULT, "free");
+    memcpy(&any_free, &found, sizeof(found));
+    if (any_free)
+        any_free(memory);
+    else
+        free(memory);
+}
+
+/* ---- With a context, as NumPy and memkind want functions; it is a space ---------------------- */
+
+static struct tiercel_traits traits_of(const void *space) {
+    return (struct tiercel_traits){.space = (enum tiercel_space)(uintptr_t)space};
+}
+
+TCL_EXPORT void *tiercel_space_malloc(void *space, size_t bytes) {
+    struct tiercel_traits traits = traits_of(space);
+    return allocate(1, bytes, &traits, CALLER);
+}
+
+TCL_EXPORT void *tiercel_space_calloc(void *space, size_t count, size_t each) {
+    struct tiercel_traits traits = traits_of(space);
+    size_t bytes;
+    if (__builtin_mul_overflow(count, each, &bytes))
+        return NULL;
+    wish(bytes, &traits);
+    bool ours = tcl_is_our_malloc();
+    void *memory = ours ? tcl_allocate_zeroed(count, each, CALLER) : theirs(1, bytes);
+    if (memory && !ours)
+        memset(memory, 0, bytes);
+    forget();
+    return memory;
+}
+
+TCL_EXPORT void *tiercel_space_realloc(void *space, void *memory, size_t bytes) {
+    struct tiercel_traits traits = traits_of(space);
+    void *(*their_realloc)(void *, size_t);
+    void *found = tcl_is_our_malloc() ? NULL : dlsym(RTLD_DEFAULT, "realloc");
+    memcpy(&their_realloc, &found, sizeof(found));
+    if (their_realloc)
+        return their_realloc(memory, bytes);
+    wish(bytes, &traits);
+    void *to = tcl_resize(memory, bytes, CALLER);
+    forget();
+    return to;
+}
+
+TCL_EXPORT void tiercel_space_free(void *space, void *memory, size_t bytes) {
+    (void)space, (void)bytes;
+    tiercel_free(memory);
+}
+
+TCL_EXPORT void tiercel_set_strategy(tiercel_strategy *own, void *context) {
+    atomic_fetch_add(&strategy_version, 1);
+    atomic_store(&strategy, own);
+    atomic_store(&strategy_context, context);
+    atomic_fetch_add(&strategy_version, 1);
+}
+
+TCL_EXPORT int tiercel_is_hosted(void) {
+    return tcl_attached();
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * assert.c: what a failed assertion does. In: the condition and where it stands. Out: one line on
+ * stderr, and an abort. Knows nothing of what was asserted.
+ */
+#include "base.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The C library's own idea of the thread's number: that is what it writes into a mutex, and a child
+ * of a raw clone keeps its parent's. */
+bool tcl_is_held(const pthread_mutex_t *mutex) {
+    static __thread pthread_mutex_t mine = PTHREAD_MUTEX_INITIALIZER;
+    if (tcl_in_fork)
+        return true;
+    pthread_mutex_lock(&mine);
+    bool is_held = mutex->__data.__owner == mine.__data.__owner;
+    pthread_mutex_unlock(&mine);
+    return is_held;
+}
+
+void tcl_assert_failed(const char *what, const char *file, unsigned line) {
+    char text[256];
+    const char *name = strrchr(file, '/');
+    snprintf(text, sizeof(text), "assertion failed: %s (%s:%u)", what,
+             name ? name + 1 : file, line);
+    tcl_say(text);
+    abort();
+}

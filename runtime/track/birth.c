@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * birth.c: which arena a new object is born in.
+ * In: its size, its site, the phase; the control page and the plan table. Out: an arena.
+ * Knows nothing of memory: arenas are numbers here.
+ *
+ *   a wish of the caller (traits.c)   else   the plan's row for (site, size class, phase)
+ *   else   a hint of the caller   else   the plan's word for what it does not know
+ *   then: has that arena bytes left? else the next one that has; the last one always has
+ *
+ * Nothing is copied at attach: births read the plan where the daemon writes it, and remember per
+ * site what they read last, until the plan, the phase, or the object's size class is another.
+ *
+ *   decided[site]   generation : 24 | phase : 8 | class : 8 | share : 8 | other : 8 | arena : 8
+ */
+#include "session.h"
+
+/* The generation of a remembered decision: of the plan, and of the session it came from. */
+#define GENERATION_BITS 24
+/* Bytes a thread keeps of what died, for its next births. */
+#define CREDIT_MAX (2 * TCL_BIRTH_CREDIT)
+
+_Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256, "a decision has 8 bits for each");
+
+struct purse {
+    uint32_t epoch, arena;
+    int64_t credit; /* bytes taken ahead from the birth budget of `arena` */
+};
+static _Thread_local struct purse purse;
+static _Thread_local uint8_t wished, hinted; /* arena + 1; 0: none */
+
+static _Atomic uint64_t decided[TCL_SITES_MAX];
+static _Atomic uint32_t turns[TCL_SITES_MAX];   /* births of sites that are split */
+static _Atomic uint32_t numbers[TCL_SITES_MAX]; /* births of sites that are numbered */
+
+/* Arenas the daemon named, clamped: the page may hold anything. */
+static inline uint32_t arena_count(const struct tcl_control *control) {
+    uint32_t count = __atomic_load_n(&control->arena_count, __ATOMIC_ACQUIRE);
+    return count <= TCL_ARENAS_MAX ? count : 0;
+}
+
+static inline uint64_t plan_word(const struct tcl_control *control) {
+    return __atomic_load_n(&control->plan, __ATOMIC_ACQUIRE);
+}
+
+/* ---- The plan -------------------------------------------------------------------------------- */
+
+static inline unsigned class_of(size_t bytes) {
+    size_t pages = bytes / TCL_PAGE + (bytes % TCL_PAGE != 0);
+    return 12 + (pages <= 1 ? 0 : 64u - (unsigned)__builtin_clzll(pages - 1));
+}
+
+static bool is_before(const struct tcl_plan_row *row, const struct tcl_plan_row *key) {
+    if (row->site != key->site)
+        return row->site < key->site;
+    if (row->size_class != key->size_class)
+        return row->size_class < key->size_class;
+    return row->phase < key->phase;
+}
+
+/* The row with exactly this key; false when there is none. Bounded whatever the table holds. */
+static bool find(const struct tcl_plan_row *rows, uint32_t count, struct tcl_plan_row *key) {
+    uint32_t first = 0, last = count;
+    while (first < last) {
+        uint32_t middle = first + (last - first) / 2;
+        if (is_before(&rows[middle], key))
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    if (first == count)
+        return false;
+    struct tcl_plan_row row = rows[first];
+    if (row.site != key->site || row.size_class != key->size_class || row.phase != key->phase)
+        return false;
+    *key = row;
+    return true;
+}
+
+/* The decision of the plan, without its generation; all arenas unknown when it has none. */
+static uint64_t read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t phase) {
+    uint32_t count = (uint32_t)word;
+    const struct tcl_plan_row *rows = tcl_plan_table((uint32_t)(word >> 32));
+    uint64_t hash = tcl_site_hash(site);
+    for (int way = 0; way < 4; way++) {
+        struct tcl_plan_row row = {
+            .site = hash,
+            .size_class = way < 2 ? (uint8_t) class : TCL_PLAN_CLASS_ANY,
+            .phase = way % 2 ? 0 : phase,
+        };
+        if (find(rows, count, &row))
+            return (uint64_t)row.share << 16 | (uint64_t)row.other << 8 | row.arena;
+    }
+    return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN << 8 | TCL_ARENA_UNKNOWN;
+}
+
+/* The decision of the plan, read once. `word` has rows. */
+static uint64_t decision(uint64_t word, size_t bytes, uint32_t site) {
+    if (tcl_unlikely((uint32_t)word > TCL_PLAN_ROWS_MAX || site >= TCL_SITES_MAX))
+        return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN;
+    uint32_t phase = tcl_phase_now();
+    uint64_t key = (uint64_t)phase << 8 | class_of(bytes);
+    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
+    key |= ((word >> 32) + ((uint64_t)epoch << 16)) << 16;
+    uint64_t known = atomic_load_explicit(&decided[site], memory_order_relaxed);
+    if (tcl_unlikely(known >> 24 != (key & ((1ull << (GENERATION_BITS + 16)) - 1)))) {
+        known = key << 24 | read_plan(word, site, class_of(bytes), tcl_phase_hash(phase));
+        atomic_store_explicit(&decided[site], known, memory_order_relaxed);
+    }
+    return known;
+}
+
+/* What the plan says; TCL_ARENA_UNKNOWN when it says nothing. Of what is split, the large objects
+ * are all born in the second arena, but for their heads. */
+static unsigned planned(const struct tcl_control *control, uint64_t word, size_t bytes,
+                        uint32_t site) {
+    uint64_t known = decision(word, bytes, site);
+    unsigned arena = known & 0xff, share = known >> 16 & 0xff;
+    if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL && bytes >= TCL_CUT_BYTES)) {
+        arena = known >> 8 & 0xff;
+    } else if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL)) {
+        uint64_t turn = atomic_fetch_add_explicit(&turns[site], 1, memory_order_relaxed);
+        bool mine = (turn + 1) * share / TCL_PLAN_SHARE_ALL != turn * share / TCL_PLAN_SHARE_ALL;
+        arena = mine ? arena : known >> 8 & 0xff;
+    }
+    if (arena == TCL_ARENA_UNKNOWN && hinted)
+        return hinted - 1u;
+    if (arena == TCL_ARENA_UNKNOWN)
+        arena = __atomic_load_n(&control->unplanned_arena, __ATOMIC_RELAXED);
+    return arena;
+}
+
+/* ---- The budget ------------------------------------------------------------------------------ */
+
+static void empty_purse(struct tcl_control *control) {
+    if (purse.credit > 0 && purse.arena < TCL_ARENAS_MAX)
+        __atomic_fetch_add(&control->birth_bytes_left[purse.arena], purse.credit, __ATOMIC_RELAXED);
+    purse.credit = 0;
+}
+
+static struct purse *open_purse(void) {
+    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
+    if (tcl_unlikely(purse.epoch != epoch))
+        purse = (struct purse){.epoch = epoch};
+    return &purse;
+}
+
+/* The first arena from `first` on with room; what a thread has taken ahead counts as room of that
+ * arena, or without a plan (`any`) of whichever it was. */
+static unsigned spend(struct tcl_control *control, uint32_t count, uint32_t first, bool any,
+                      int64_t need) {
+    struct purse *mine = open_purse();
+    if (mine->credit >= need && mine->arena < count && (any || mine->arena == first)) {
+        mine->credit -= need;
+        return mine->arena;
+    }
+    if (first + 1 >= count)
+        return count - 1;
+    empty_purse(control);
+    int64_t ask = need < TCL_BIRTH_CREDIT ? TCL_BIRTH_CREDIT : need;
+    for (uint32_t arena = first; arena + 1 < count; arena++) {
+        int64_t *left = &control->birth_bytes_left[arena];
+        if (__atomic_load_n(left, __ATOMIC_RELAXED) < need)
+            continue;
+        if (__atomic_load_n(left, __ATOMIC_RELAXED) < ask)
+            ask = need;
+        __atomic_fetch_sub(left, ask, __ATOMIC_RELAXED);
+        mine->credit = ask - need;
+        mine->arena = arena;
+        return arena;
+    }
+    return count - 1;
+}
+
+void tcl_birth_give(unsigned arena, size_t bytes) {
+    if (tcl_unlikely(!tcl_attached()))
+        return;
+    struct tcl_control *control = tcl_control();
+    if (arena + 1u >= arena_count(control))
+        return;
+    struct purse *mine = open_purse();
+    if (mine->arena == arena && mine->credit + (int64_t)bytes <= CREDIT_MAX)
+        mine->credit += (int64_t)bytes;
+    else
+        __atomic_fetch_add(&control->birth_bytes_left[arena], (int64_t)bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- Births ---------------------------------------------------------------------------------- */
+
+unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
+    tcl_session_poll();
+    if (tcl_unlikely(!tcl_attached()))
+        return 0;
+    tcl_ring_look();
+    struct tcl_control *control = tcl_control();
+    uint32_t count = arena_count(control);
+    if (count <= 1 || bytes > INT64_MAX)
+        return 0;
+    uint32_t arena = wished ? wished - 1u : TCL_ARENA_UNKNOWN;
+    uint64_t word = plan_word(control);
+    if (tcl_unlikely((uint32_t)word) && arena >= count)
+        arena = planned(control, word, bytes, site);
+    else if (tcl_unlikely(hinted) && arena >= count)
+        arena = hinted - 1u;
+    bool any = arena >= count;
+    return spend(control, count, any ? 0 : arena, any, (int64_t)bytes);
+}
+
+uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address) {
+    uint32_t site = tcl_site_here(return_address, frame_address);
+    if (tcl_likely(bytes < TCL_NUMBERED_BYTES) || !site || site >= TCL_SITES_MAX || !tcl_attached())
+        return site;
+    uint32_t most = __atomic_load_n(&tcl_control()->numbered_births, __ATOMIC_RELAXED);
+    most = most < TCL_NUMBERED_MAX ? most : TCL_NUMBERED_MAX;
+    if (tcl_likely(atomic_load_explicit(&numbers[site], memory_order_relaxed) >= most))
+        return site;
+    uint32_t number = atomic_fetch_add_explicit(&numbers[site], 1, memory_order_relaxed) + 1;
+    return number <= most ? tcl_site_numbered(site, number) : site;
+}
+
+struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address) {
+    tcl_session_poll();
+    struct tcl_birth birth = {.site = tcl_birth_site(bytes, return_address, frame_address)};
+    birth.arena = tcl_birth_arena(bytes, birth.site);
+    return birth;
+}
+
+/* As much of `most` bytes as an arena has left, in whole steps. */
+static size_t take_head(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+    int64_t *left = &control->birth_bytes_left[arena];
+    int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED);
+    for (;;) {
+        size_t room = had > 0 ? (size_t)had : 0;
+        size_t head = (room < most ? room : most) & -step;
+        if (!head || tcl_arena_node(arena) < 0)
+            return 0;
+        if (__atomic_compare_exchange_n(left, &had, had - (int64_t)head, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+            return head;
+    }
+}
+
+/* The share that the plan states; which it does of two arenas, the better one first. */
+static size_t planned_head(struct tcl_control *control, uint64_t word, size_t bytes, uint32_t site,
+                           unsigned arena, unsigned *better) {
+    uint64_t known = decision(word, bytes, site);
+    size_t share = known >> 16 & 0xff;
+    *better = known & 0xff;
+    if (share == TCL_PLAN_SHARE_ALL || *better >= arena || bytes < TCL_CUT_BYTES)
+        return 0;
+    size_t head = bytes / TCL_PLAN_SHARE_ALL * share;
+    return take_head(control, *better, head, head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE);
+}
+
+bool tcl_birth_is_planned(void) {
+    return tcl_attached() && (uint32_t)plan_word(tcl_control());
+}
+
+size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
+    if (tcl_unlikely(!tcl_attached()) || wished)
+        return 0;
+    struct tcl_control *control = tcl_control();
+    uint64_t word = plan_word(control);
+    if (arena >= arena_count(control))
+        return 0;
+    if ((uint32_t)word)
+        return planned_head(control, word, bytes, site, arena, better);
+    if (hinted)
+        return 0;
+    for (unsigned k = 0; k < arena; k++) {
+        size_t head = take_head(control, k, bytes - 1, TCL_HEAD_STEP);
+        *better = k;
+        if (head)
+            return head;
+    }
+    return 0;
+}
+
+unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {
+    if (tcl_unlikely(!tcl_attached()))
+        return TCL_ARENA_UNKNOWN;
+    struct tcl_control *control = tcl_control();
+    uint32_t count = arena_count(control);
+    uint64_t word = plan_word(control);
+    if (tcl_likely(!(uint32_t)word) || count <= 1 || bytes > INT64_MAX)
+        return TCL_ARENA_UNKNOWN;
+    unsigned arena = planned(control, word, bytes, site);
+    if (arena >= count)
+        return TCL_ARENA_UNKNOWN;
+    return spend(control, count, arena, false, (int64_t)bytes);
+}
+
+void tcl_birth_prefer(unsigned wish, unsigned hint) {
+    wished = wish < TCL_ARENAS_MAX ? (uint8_t)(wish + 1) : 0;
+    hinted = hint < TCL_ARENAS_MAX ? (uint8_t)(hint + 1) : 0;
+}
+
+unsigned tcl_small_arena(void) {
+    if (tcl_unlikely(!tcl_attached()))
+        return 0;
+    struct tcl_control *control = tcl_control();
+    uint32_t arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
+    uint32_t count = arena_count(control);
+    if (arena >= count)
+        return 0;
+    while (arena + 1 < count &&
+           __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) <= 0)
+        arena++;
+    return arena;
+}
+
+void tcl_birth_block(unsigned arena, size_t bytes) {
+    if (tcl_attached() && arena + 1 < arena_count(tcl_control()))
+        __atomic_fetch_sub(&tcl_control()->birth_bytes_left[arena], (int64_t)bytes,
+                           __ATOMIC_RELAXED);
+}
+
+int tcl_arena_node(unsigned arena) {
+    if (!tcl_attached() || arena >= arena_count(tcl_control()))
+        return TCL_NODE_NONE;
+    int node = __atomic_load_n(&tcl_control()->arena_node[arena], __ATOMIC_RELAXED);
+    return node < TCL_NODE_MODELLED ? TCL_NODE_NONE : node;
+}

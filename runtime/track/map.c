@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * map.c: mmap, munmap and mremap of the program, seen but not served: the kernel does the work.
+ * In: calls of the program. Out: mmap objects, in the object table and in records.
+ * Knows nothing of the heap; glibc's own calls (thread stacks, the loader) do not pass here.
+ *
+ * An object is a private anonymous mapping of at least one OS page that is no stack. Reservations
+ * (PROT_NONE) count: their owner opens them with mprotect, which we do not see, and residency tells
+ * what is really there. A fixed mapping inside an object, as collectors commit and decommit memory,
+ * changes nothing about the object.
+ *
+ *   live[]  sorted by address, private     |a....|    |b..|  |c.......|
+ *   munmap of a middle part                |a.|  |a'| : a is resized, a' is born at the same site
+ *
+ * The lock is never waited for long: a signal handler may call mmap while its own thread holds it.
+ * Who does not get it goes on untold; a CUT record and a counter say that something was missed, and
+ * a stale entry goes when its addresses are mapped or unmapped next.
+ */
+#include "session.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define GROW_FIRST 256 /* entries; doubled up to TCL_MAPS_MAX */
+#define NO_SLOT UINT32_MAX
+/* Mappings bound one by one: each may split one of the 65530 a process has. */
+#define BINDS_MAX 16384
+
+struct entry {
+    uintptr_t addr;
+    size_t bytes;
+    uint32_t site, carve, slot;
+    uint16_t generation;
+    uint8_t arena;
+};
+
+static struct entry *live; /* all of this under tcl_life->map_lock */
+static size_t live_count, live_room;
+static uint32_t free_slots[TCL_MAPS_MAX], free_count, slots_used;
+
+static size_t pages_up(size_t bytes) {
+    return (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
+}
+
+/* ---- The object table ------------------------------------------------------------------------ */
+
+static bool enter(struct entry *entry) {
+    if (entry->slot == NO_SLOT) {
+        uint32_t slot = free_count ? free_slots[--free_count] : slots_used;
+        if (slot == TCL_MAPS_MAX)
+            return false;
+        struct tcl_map *first = &tcl_maps()[slot];
+        if (slot == slots_used) {
+            if (!tcl_provide(first, sizeof(*first)))
+                return false;
+            __atomic_store_n(&tcl_header()->map_high_water, ++slots_used, __ATOMIC_RELEASE);
+        }
+        entry->slot = slot;
+    }
+    struct tcl_map *map = &tcl_maps()[entry->slot];
+    __atomic_store_n(&map->addr, 0, __ATOMIC_RELEASE);
+    map->size = entry->bytes;
+    map->site = entry->site;
+    map->carve = entry->carve;
+    map->generation = entry->generation;
+    map->flags_low = TCL_MAPPED;
+    map->arena = entry->arena;
+    __atomic_store_n(&map->addr, entry->addr, __ATOMIC_RELEASE);
+    return true;
+}
+
+static struct tcl_use use_of(const struct entry *entry, uint8_t flags) {
+    return (struct tcl_use){.addr = entry->addr,
+                            .bytes = entry->bytes,
+                            .site = entry->site,
+                            .carve = entry->carve,
+                            .generation = entry->generation,
+                            .arena = entry->arena,
+                            .flags = TCL_MAPPED | flags};
+}
+
+static void tell_born(struct entry *entry, uint8_t flags) {
+    if (!tcl_attached())
+        return;
+    struct tcl_use use = use_of(entry, flags);
+    if (!enter(entry) && tcl_attached())
+        __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
+    tcl_note_born(&use);
+}
+
+static void tell_died(struct entry *entry) {
+    if (!tcl_attached())
+        return;
+    struct tcl_use use = use_of(entry, 0);
+    tcl_note_died(&use);
+    if (entry->slot == NO_SLOT)
+        return;
+    __atomic_store_n(&tcl_maps()[entry->slot].addr, 0, __ATOMIC_RELEASE);
+    free_slots[free_count++] = entry->slot;
+    entry->slot = NO_SLOT;
+}
+
+static void tell_resized(struct entry *entry) {
+    entry->generation++;
+    if (!tcl_attached())
+        return;
+    struct tcl_use use = use_of(entry, 0);
+    if (entry->slot != NO_SLOT)
+        enter(entry);
+    tcl_note_resized(&use);
+}
+
+bool tcl_map_fill(void) {
+    if (!tcl_lock(&tcl_life->map_lock))
+        return tcl_attached(); /* they are told when they change */
+    free_count = slots_used = 0;
+    for (size_t i = 0; i < live_count; i++) {
+        live[i].slot = NO_SLOT;
+        if (!enter(&live[i]) && tcl_attached())
+            __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
+    }
+    tcl_unlock(&tcl_life->map_lock);
+    return tcl_attached();
+}
+
+void tcl_map_start(void) {
+    if (tcl_tracking())
+        return;
+    /* Nobody will ask: what was remembered since the start is let go. */
+    if (live)
+        tcl_os_munmap(live, live_room * sizeof(*live));
+    live = NULL;
+    live_count = live_room = 0;
+}
+
+/* ---- The sorted array ------------------------------------------------------------------------ */
+
+/* Index of the first entry that ends above addr. */
+static size_t find(uintptr_t addr) {
+    size_t first = 0, last = live_count;
+    while (first < last) {
+        size_t middle = first + (last - first) / 2;
+        if (live[middle].addr + live[middle].bytes <= addr)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    return first;
+}
+
+static bool make_room(void) {
+    if (live_count < live_room)
+        return true;
+    size_t room = live_room ? live_room * 2 : GROW_FIRST;
+    if (room > TCL_MAPS_MAX)
+        return false;
+    struct entry *grown = tcl_os_mmap(NULL, room * sizeof(*grown), PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (grown == MAP_FAILED)
+        return false;
+    if (live) {
+        memcpy(grown, live, live_count * sizeof(*live));
+        tcl_os_munmap(live, live_room * sizeof(*live));
+    }
+    live = grown;
+    live_room = room;
+    return true;
+}
+
+static void insert(struct entry entry, uint8_t flags) {
+    if (!make_room()) {
+        if (tcl_attached())
+            __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    size_t at = find(entry.addr);
+    memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
+    live_count++;
+    live[at] = entry;
+    tell_born(&live[at], flags);
+}
+
+static void erase(size_t at) {
+    tell_died(&live[at]);
+    live_count--;
+    memmove(&live[at], &live[at + 1], (live_count - at) * sizeof(*live));
+}
+
+/* Takes [addr, addr + bytes) out of whatever objects it overlaps. */
+static void cut(uintptr_t addr, size_t bytes) {
+    uintptr_t end = addr + bytes;
+    size_t at = find(addr);
+    while (at < live_count && live[at].addr < end) {
+        struct entry whole = live[at];
+        uintptr_t whole_end = whole.addr + whole.bytes;
+        if (whole.addr < addr) { /* a head stays */
+            live[at].bytes = addr - whole.addr;
+            tell_resized(&live[at]);
+            at++;
+        } else {
+            erase(at);
+        }
+        if (whole_end > end) { /* a tail stays */
+            struct entry tail = {.addr = end,
+                                 .bytes = whole_end - end,
+                                 .site = whole.site,
+                                 .carve = tcl_next_carve(),
+                                 .slot = NO_SLOT,
+                                 .arena = whole.arena};
+            insert(tail, 0);
+            return;
+        }
+    }
+}
+
+static bool is_inside_one(uintptr_t addr, size_t bytes) {
+    size_t at = find(addr);
+    return at < live_count && live[at].addr <= addr &&
+           addr + bytes <= live[at].addr + live[at].bytes;
+}
+
+/* ---- What happened --------------------------------------------------------------------------- */
+
+static bool is_watched(void) {
+    return atomic_load_explicit(&tcl_mode, memory_order_relaxed) != TCL_MODE_ALONE;
+}
+
+/* Without the lock: told as a cut, which any reader understands without the object. */
+static void missed(uintptr_t addr, size_t bytes) {
+    if (!tcl_attached())
+        return;
+    __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
+    tcl_note_cut(addr, bytes, tcl_next_carve());
+}
+
+static bool is_object(size_t bytes, int flags) {
+    const int kind = MAP_PRIVATE | MAP_SHARED | MAP_ANONYMOUS | MAP_STACK | MAP_GROWSDOWN;
+    return (flags & kind) == (MAP_PRIVATE | MAP_ANONYMOUS) && bytes >= TCL_PAGE;
+}
+
+static void mapped(uintptr_t addr, size_t bytes, int flags, uint32_t site, uint8_t arena) {
+    struct entry entry = {
+        .addr = addr, .bytes = bytes, .site = site, .slot = NO_SLOT, .arena = arena};
+    if (!tcl_lock(&tcl_life->map_lock)) {
+        missed(addr, bytes);
+        return;
+    }
+    bool object = is_object(bytes, flags);
+    if (!object || !is_inside_one(addr, bytes)) {
+        cut(addr, bytes);
+        entry.carve = tcl_next_carve();
+        if (object)
+            insert(entry, 0);
+    }
+    tcl_unlock(&tcl_life->map_lock);
+}
+
+static void unmapped(uintptr_t addr, size_t bytes) {
+    if (!tcl_lock(&tcl_life->map_lock)) {
+        missed(addr, bytes);
+        return;
+    }
+    cut(addr, bytes);
+    tcl_unlock(&tcl_life->map_lock);
+}
+
+/* Before an mremap: takes the object out if it is one whole object of ours. */
+static bool lift(uintptr_t addr, size_t bytes, struct entry *entry) {
+    if (!tcl_lock(&tcl_life->map_lock))
+        return false;
+    size_t at = find(addr);
+    bool found = at < live_count && live[at].addr == addr && live[at].bytes == bytes;
+    if (found) {
+        *entry = live[at];
+        live_count--;
+        memmove(&live[at], &live[at + 1], (live_count - at) * sizeof(*live));
+    }
+    tcl_unlock(&tcl_life->map_lock);
+    return found;
+}
+
+/* After it: the object at its new place and size. A failed mremap puts it back as it was. */
+static void put_down(struct entry entry, uintptr_t addr, size_t bytes) {
+    if (!tcl_lock(&tcl_life->map_lock)) {
+        missed(entry.addr, entry.bytes);
+        return;
+    }
+    struct entry old = entry;
+    entry.addr = addr;
+    entry.bytes = bytes;
+    if (addr != old.addr) {
+        cut(addr, bytes); /* MREMAP_FIXED replaces what was there */
+        entry.slot = NO_SLOT;
+        entry.carve = tcl_next_carve();
+        entry.generation = 0;
+        insert(entry, TCL_CONTINUED);
+        tell_died(&old);
+    } else if (make_room()) {
+        size_t at = find(addr);
+        memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
+        live_count++;
+        live[at] = entry;
+        if (bytes > old.bytes)
+            live[at].carve = tcl_next_carve(); /* newer than what lay where it grows */
+        if (bytes != old.bytes)
+            tell_resized(&live[at]);
+    }
+    tcl_unlock(&tcl_life->map_lock);
+}
+
+/* Where a plan wants it; without one, and beyond BINDS_MAX, the kernel is not asked. A mapping that
+ * is unmapped again takes its binding along, so what is counted is an upper bound. */
+static uint8_t place(uintptr_t addr, size_t bytes, uint32_t site) {
+    static _Atomic uint32_t binds;
+    unsigned arena = tcl_birth_mapped(bytes, site);
+    if (tcl_likely(arena == TCL_ARENA_UNKNOWN))
+        return TCL_ARENA_UNKNOWN;
+    int node = tcl_arena_node(arena);
+    if (node >= 0) {
+        if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX)
+            return TCL_ARENA_UNKNOWN;
+        tcl_os_bind(addr, bytes, node);
+        unsigned better;
+        size_t head = tcl_birth_head(bytes, site, arena, &better);
+        if (head)
+            tcl_os_bind(addr, head, tcl_arena_node(better));
+    }
+    return node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)arena : TCL_ARENA_UNKNOWN;
+}
+
+/* ---- The interposed functions ---------------------------------------------------------------- */
+
+/* Vregions there end, if any. */
+static bool leave_vregions(uintptr_t addr, size_t bytes) {
+    return tcl_likely(!tcl_vmem_any(addr, bytes)) || tcl_vmem_cut(addr, pages_up(bytes));
+}
+
+static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, int fd,
+                                 off_t offset, void *return_address, void *frame_address) {
+    if (flags & MAP_FIXED && !leave_vregions((uintptr_t)addr, bytes))
+        return MAP_FAILED;
+    void *p = tcl_os_mmap(addr, bytes, prot, flags, fd, offset);
+    if (p == MAP_FAILED || !is_watched())
+        return p;
+    int saved = errno;
+    if (is_object(bytes, flags)) {
+        tcl_session_poll();
+        uint32_t site = tcl_tracking() ? tcl_birth_site(bytes, return_address, frame_address) : 0;
+        uint8_t arena = place((uintptr_t)p, pages_up(bytes), site);
+        mapped((uintptr_t)p, pages_up(bytes), flags, site, arena);
+    } else if (flags & MAP_FIXED) {
+        mapped((uintptr_t)p, pages_up(bytes), flags, 0, TCL_ARENA_UNKNOWN);
+    }
+    errno = saved;
+    return p;
+}
+
+TCL_EXPORT void *mmap(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
+    return map_and_tell(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
+                        __builtin_dwarf_cfa());
+}
+
+TCL_EXPORT void *mmap64(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
+    return map_and_tell(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
+                        __builtin_dwarf_cfa());
+}
+
+/* Told before it happens: afterwards another thread may have the addresses. */
+TCL_EXPORT int munmap(void *addr, size_t bytes) {
+    if (!leave_vregions((uintptr_t)addr, bytes))
+        return -1;
+    if (is_watched() && bytes && !((uintptr_t)addr % TCL_PAGE) &&
+        (uintptr_t)addr + pages_up(bytes) > (uintptr_t)addr) {
+        int saved = errno;
+        unmapped((uintptr_t)addr, pages_up(bytes));
+        errno = saved;
+    }
+    return tcl_os_munmap(addr, bytes);
+}
+
+TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flags, ...) {
+    void *to = NULL;
+    if (flags & MREMAP_FIXED) {
+        va_list rest;
+        va_start(rest, flags);
+        to = va_arg(rest, void *);
+        va_end(rest);
+    }
+    if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, old_bytes ? old_bytes : 1))) {
+        errno = EINVAL; /* a vregion stays where it is */
+        return MAP_FAILED;
+    }
+    if (flags & MREMAP_FIXED && !leave_vregions((uintptr_t)to, new_bytes))
+        return MAP_FAILED;
+    struct entry entry;
+    bool whole = is_watched() && !(flags & MREMAP_DONTUNMAP) && old_bytes &&
+                 lift((uintptr_t)addr, pages_up(old_bytes), &entry);
+    void *p = tcl_os_mremap(addr, old_bytes, new_bytes, flags, to);
+    if (!is_watched())
+        return p;
+    int saved = errno;
+    if (whole && p == MAP_FAILED) {
+        put_down(entry, entry.addr, entry.bytes);
+    } else if (whole) {
+        put_down(entry, (uintptr_t)p, pages_up(new_bytes));
+    } else if (p != MAP_FAILED) { /* a part of an object, or of none: what left is cut out */
+        if (old_bytes && !(flags & MREMAP_DONTUNMAP) && p != addr)
+            unmapped((uintptr_t)addr, pages_up(old_bytes));
+        else if (p == addr && new_bytes < old_bytes)
+            unmapped((uintptr_t)addr + pages_up(new_bytes),
+                     pages_up(old_bytes) - pages_up(new_bytes));
+    }
+    errno = saved;
+    return p;
+}
+
+TCL_EXPORT int mprotect(void *addr, size_t bytes, int prot) {
+    if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, bytes)))
+        return tcl_vmem_protect((uintptr_t)addr, bytes, prot);
+    return tcl_vmem_rights((uintptr_t)addr, bytes, prot);
+}
+
+/* Only the heap's memory may need more than the kernel does. */
+TCL_EXPORT int madvise(void *addr, size_t bytes, int advice) {
+    return tcl_os_madvise(addr, bytes, advice);
+}
+
+void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
+    return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
+}
+
+int tcl_os_munmap(void *addr, size_t bytes) {
+    return (int)syscall(SYS_munmap, addr, bytes);
+}
+
+void *tcl_os_mremap(void *addr, size_t old_bytes, size_t new_bytes, int flags, void *to) {
+    return (void *)syscall(SYS_mremap, addr, old_bytes, new_bytes, flags, to);
+}

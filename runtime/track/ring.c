@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * ring.c: writes records into the calling thread's ring, and keeps the object table true.
+ * In: notes of the allocator and of map.c. Out: records; table entries; counts of what was lost.
+ * Knows nothing of who reads them. The protocol is crates/wire/src/ring.rs, which loom has checked.
+ *
+*   writer (thread) head, limit: the record at `head` may be written while head < limit
+ *   limit        = min(tail seen + RECORDS, records whose memory was provided)
+ *
+ * so that the fast path is: epoch equal? head below limit? four stores, one release.
+ */
+#include "session.h"
+#include <errno.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Records whose memory is provided at a time: 32 KiB. */
+#define PROVIDE_RECORDS 1024u
+/* OS pages of the range whose table entries are provided at a time: 16 MiB of heap, 64 KiB of
+ * table. */
+#define PROVIDE_SHIFT 12
+/* A reader that took nothing for so long is gone. */
+#define READER_GONE_MS 1000
+/* How often a full ring looks at the clock: every so many losses. */
+#define LOSSES_PER_LOOK 64
+/* Keys below this live in the thread descriptor: pthread_setspecific does not allocate for them. */
+#define INLINE_KEYS 32
+/* Rounds of key destructors a thread's ring outlives, so that the others' frees are still told. */
+#ifndef EXIT_ROUNDS
+#define EXIT_ROUNDS 3
+#endif
+
+enum writer_state { WRITER_NEW = 0, WRITER_READY, WRITER_RETIRED };
+
+struct ring_writer {
+    uint32_t epoch;
+    uint8_t state;            /* enum writer_state */
+    volatile uint8_t is_busy; /* a signal handler's note must not land inside ours */
+    uint8_t exit_rounds;
+    struct tcl_ring *ring;
+    uint64_t head, limit, lost;
+    uint64_t full_since_ms;
+    uint32_t index;
+};
+static _Thread_local struct ring_writer writer = {.epoch = UINT32_MAX};
+
+/* Private twins of the shared counters: what lies in shared memory is never believed. */
+static _Atomic uint32_t
+    ring_owner[TCL_RINGS_MAX]; /* epoch of the owner; another epoch's, or 0: free */
+static struct {                /* where the last owner left it, in that epoch */
+    _Atomic uint32_t epoch;
+    _Atomic uint64_t head, lost;
+} ring_left[TCL_RINGS_MAX];
+static _Atomic uint8_t runs_provided[TCL_RANGE_PAGES_MAX >> PROVIDE_SHIFT];
+static uintptr_t range_base;
+static size_t range_pages;
+static pthread_key_t exit_key;
+static bool has_exit_key;
+static _Atomic uint32_t carves;
+
+static void thread_exits(void *unused);
+
+void tcl_ring_start(void) {
+    tcl_range(&range_base, &range_pages);
+    has_exit_key = !pthread_key_create(&exit_key, thread_exits) && exit_key < INLINE_KEYS;
+}
+
+void tcl_ring_anew(void) {
+    for (size_t i = 0; i < sizeof(runs_provided); i++)
+        if (atomic_load_explicit(&runs_provided[i], memory_order_relaxed))
+            atomic_store_explicit(&runs_provided[i], 0, memory_order_relaxed);
+}
+
+uint32_t tcl_next_carve(void) {
+    return atomic_fetch_add_explicit(&carves, 1, memory_order_relaxed) + 1;
+}
+
+/* ---- Rings ----------------------------------------------------------------------------------- */
+
+static void lose(void) {
+    __atomic_fetch_add(&tcl_header()->lost_without_ring, 1, __ATOMIC_RELAXED);
+}
+
+static void raise_water(uint32_t *word, uint32_t to) {
+    uint32_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (now < to &&
+           !__atomic_compare_exchange_n(word, &now, to, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        ;
+}
+
+/* The lowest free ring, so that the daemon has few to look at; -1 when all are taken. */
+static int own_ring(uint32_t epoch) {
+    for (int i = 0; i < (int)TCL_RINGS_MAX; i++) {
+        uint32_t owner = atomic_load_explicit(&ring_owner[i], memory_order_relaxed);
+        if (owner != epoch && atomic_compare_exchange_strong(&ring_owner[i], &owner, epoch))
+            return i;
+    }
+    return -1;
+}
+
+/* Gives the calling thread a ring of the session with this epoch. */
+static bool claim(struct ring_writer *mine, uint32_t epoch) {
+    if (mine->state == WRITER_RETIRED)
+        return false;
+    int index = own_ring(epoch);
+    if (index < 0)
+        return false;
+    struct tcl_ring *ring = &tcl_rings()[index];
+    if (!tcl_provide(ring, sizeof(struct tcl_ring) - sizeof(ring->records)))
+        return false;
+    *mine = (struct ring_writer){.epoch = epoch,
+                         .state = WRITER_READY,
+                         .ring = ring,
+                         .is_busy = 1,
+                         .exit_rounds = mine->exit_rounds,
+                         .index = (uint32_t)index};
+    if (atomic_load_explicit(&ring_left[index].epoch, memory_order_relaxed) == epoch) {
+        mine->head = atomic_load_explicit(&ring_left[index].head, memory_order_relaxed);
+        mine->lost = atomic_load_explicit(&ring_left[index].lost, memory_order_relaxed);
+    }
+    mine->limit = mine->head; /* the slow path finds the true one */
+    __atomic_store_n(&ring->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELAXED);
+    __atomic_store_n(&ring->state, TCL_RING_OWNED, __ATOMIC_RELAXED);
+    raise_water(&tcl_header()->ring_high_water, (uint32_t)index + 1);
+    if (has_exit_key)
+        pthread_setspecific(exit_key, mine);
+    return true;
+}
+
+static void thread_exits(void *unused) {
+    (void)unused;
+    struct ring_writer *mine = &writer;
+    if (mine->exit_rounds < EXIT_ROUNDS) {
+        mine->exit_rounds++;
+        pthread_setspecific(exit_key, mine);
+        return;
+    }
+    uint32_t epoch = mine->epoch, index = mine->index;
+    bool held = mine->state == WRITER_READY && atomic_load(&ring_owner[index]) == epoch;
+    mine->state = WRITER_RETIRED;
+    mine->epoch = UINT32_MAX;
+    if (!held || epoch != atomic_load(&tcl_life->epoch))
+        return;
+    atomic_store_explicit(&ring_left[index].head, mine->head, memory_order_relaxed);
+    atomic_store_explicit(&ring_left[index].lost, mine->lost, memory_order_relaxed);
+    atomic_store_explicit(&ring_left[index].epoch, epoch, memory_order_relaxed);
+    __atomic_store_n(&mine->ring->state, TCL_RING_FREE, __ATOMIC_RELAXED);
+    /* Should the session have changed just now, the ring is somebody else's, and stays so. */
+    atomic_compare_exchange_strong(&ring_owner[index], &epoch, 0);
+}
+
+static void full(struct ring_writer *mine) {
+    mine->lost++;
+    __atomic_store_n(&mine->ring->lost, mine->lost, __ATOMIC_RELAXED);
+    if (mine->lost % LOSSES_PER_LOOK != 1)
+        return;
+    if (__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED)) {
+        tcl_session_leave("detach requested by the daemon");
+        return;
+    }
+    uint64_t now = tcl_now_ms();
+    if (!mine->full_since_ms)
+        mine->full_since_ms = now;
+}
+
+/* Finds out how far the thread may write; false when the record is lost. */
+static bool make_room(struct ring_writer *mine) {
+    struct tcl_ring *ring = mine->ring;
+    uint64_t used = mine->head - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+    if (used >= TCL_RING_RECORDS) {
+        full(mine);
+        return false;
+    }
+    mine->full_since_ms = 0;
+    uint64_t room = TCL_RING_RECORDS - used, slot = mine->head % TCL_RING_RECORDS;
+    uint64_t step = PROVIDE_RECORDS - slot % PROVIDE_RECORDS;
+    /* In the first lap the memory under the slots is not there yet; later this costs nothing much.
+     */
+    if (mine->head < TCL_RING_RECORDS) {
+        if (!tcl_provide(&ring->records[slot], step * sizeof(struct tcl_record)))
+            return false;
+        mine->limit = mine->head + (room < step ? room : step);
+    } else {
+        mine->limit = mine->head + room;
+    }
+    return true;
+}
+
+/* The thread's writer, ready for one record, or NULL. Sets is_busy; the caller clears it. */
+static inline struct ring_writer *take_writer(void) {
+    struct ring_writer *mine = &writer;
+    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
+    if (tcl_unlikely(!epoch))
+        return NULL;
+    if (tcl_unlikely(mine->is_busy)) {
+        lose();
+        return NULL;
+    }
+    mine->is_busy = 1;
+    atomic_signal_fence(memory_order_seq_cst);
+    if (tcl_unlikely(mine->epoch != epoch) && !claim(mine, epoch)) {
+        mine->is_busy = 0;
+        if (tcl_attached())
+            lose();
+        return NULL;
+    }
+    if (tcl_unlikely(mine->head >= mine->limit) && !make_room(mine)) {
+        mine->is_busy = 0;
+        return NULL;
+    }
+    return mine;
+}
+
+_Static_assert(offsetof(struct tcl_record, size) == 8 && offsetof(struct tcl_record, site) == 16 &&
+                   offsetof(struct tcl_record, carve) == 20 &&
+                   offsetof(struct tcl_record, time_ms) == 24 &&
+                   offsetof(struct tcl_record, generation) == 28 &&
+                   offsetof(struct tcl_record, kind) == 30 &&
+                   offsetof(struct tcl_record, flags_low) == 31,
+               "write_record packs these");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "write_record packs little endian");
+
+static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_t kind) {
+    struct ring_writer *mine = take_writer();
+    if (!mine)
+        return;
+    tcl_assert_debug(mine->is_busy && mine->head < mine->limit);
+    tcl_assert_debug(mine->limit - __atomic_load_n(&mine->ring->tail, __ATOMIC_RELAXED) <=
+                     TCL_RING_RECORDS);
+    uint64_t *slot = (uint64_t *)&mine->ring->records[mine->head % TCL_RING_RECORDS];
+    uint32_t time_ms = (uint32_t)__atomic_load_n(&tcl_control()->clock_ms, __ATOMIC_RELAXED);
+    /* Whole words: little endian, as the assertions above have it. */
+    __atomic_store_n(&slot[0], use->addr, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[1], size, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[2], use->site | (uint64_t)use->carve << 32, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[3],
+                     time_ms | (uint64_t)use->generation << 32 | (uint64_t)kind << 48 |
+                         (uint64_t)use->flags << 56,
+                     __ATOMIC_RELAXED);
+    mine->head++;
+    __atomic_store_n(&mine->ring->head, mine->head, __ATOMIC_RELEASE);
+    atomic_signal_fence(memory_order_seq_cst);
+    mine->is_busy = 0;
+}
+
+/* ---- The object table ------------------------------------------------------------------------ */
+
+/* Entry of an address in the range, its memory provided; NULL outside the range. */
+static inline struct tcl_run *run_entry(uintptr_t addr) {
+    size_t page = (addr - range_base) / TCL_PAGE;
+    if (tcl_unlikely(page >= range_pages))
+        return NULL;
+    if (tcl_unlikely(
+            !atomic_load_explicit(&runs_provided[page >> PROVIDE_SHIFT], memory_order_acquire))) {
+        size_t first = page & -((size_t)1 << PROVIDE_SHIFT);
+        size_t count = (size_t)1 << PROVIDE_SHIFT;
+        if (count > range_pages - first)
+            count = range_pages - first;
+        if (!tcl_provide(&tcl_runs()[first], count * sizeof(struct tcl_run)))
+            return NULL;
+        atomic_store_explicit(&runs_provided[page >> PROVIDE_SHIFT], 1, memory_order_release);
+        uint64_t *water = &tcl_header()->run_high_water, now = __atomic_load_n(water, 0);
+        while (now < first + count &&
+               !__atomic_compare_exchange_n(water, &now, first + count, true, __ATOMIC_RELEASE,
+                                            __ATOMIC_RELAXED))
+            ;
+    }
+    return &tcl_runs()[page];
+}
+
+static inline void enter(const struct tcl_use *use) {
+    tcl_assert_debug(use->bytes > 0 && use->bytes % TCL_PAGE == 0 && use->addr % TCL_PAGE == 0);
+    struct tcl_run *run = run_entry(use->addr);
+    if (!run)
+        return;
+    uint64_t identity = (uint64_t)use->site << 32 | (uint64_t)use->generation << 16 |
+                        (uint64_t)use->arena << 8 | use->flags;
+    uint64_t shape = (uint64_t)(use->bytes / TCL_PAGE) << 32 | use->carve;
+    __atomic_store_n(&run->shape, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&run->identity, identity, __ATOMIC_RELEASE);
+    __atomic_store_n(&run->shape, shape, __ATOMIC_RELEASE);
+}
+
+static inline void leave(const struct tcl_use *use) {
+    struct tcl_run *run = run_entry(use->addr);
+    if (run)
+        __atomic_store_n(&run->shape, 0, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t size_and_arena(const struct tcl_use *use) {
+    return use->bytes | (uint64_t)use->arena << TCL_SIZE_BITS;
+}
+
+void tcl_note_born(const struct tcl_use *use) {
+    if (tcl_unlikely(!tcl_attached()))
+        return;
+    enter(use);
+    write_record(use, size_and_arena(use), TCL_BORN);
+}
+
+void tcl_note_died(const struct tcl_use *use) {
+    if (tcl_unlikely(!tcl_attached()))
+        return;
+    leave(use);
+    write_record(use, size_and_arena(use), TCL_DIED);
+    if (!(use->flags & TCL_BLOCK))
+        tcl_birth_give(use->arena, use->bytes);
+}
+
+void tcl_note_resized(const struct tcl_use *use) {
+    if (tcl_unlikely(!tcl_attached()))
+        return;
+    enter(use);
+    write_record(use, size_and_arena(use), TCL_RESIZED);
+}
+
+void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve) {
+    struct tcl_use use = {.addr = addr, .bytes = bytes, .carve = carve, .flags = TCL_MAPPED};
+    write_record(&use, bytes, TCL_CUT);
+}
+
+void tcl_note_phase(uint32_t number) {
+    struct tcl_use use = {.addr = number};
+    write_record(&use, 0, TCL_PHASE);
+}
+
+static void visit(const struct tcl_use *use, void *context) {
+    (void)context;
+    /* A thread that noted something meanwhile knows better than this walk. */
+    struct tcl_run *run = run_entry(use->addr);
+    if (run && !__atomic_load_n(&run->shape, __ATOMIC_ACQUIRE))
+        enter(use);
+}
+
+bool tcl_ring_fill(void) {
+    tcl_heap_each(visit, NULL);
+    return tcl_attached();
+}
+
+void tcl_ring_look(void) {
+    struct ring_writer *mine = &writer;
+    if (tcl_unlikely(__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED))) {
+        tcl_session_leave("detach requested by the daemon");
+    } else if (tcl_unlikely(mine->full_since_ms != 0) &&
+               tcl_now_ms() - mine->full_since_ms > READER_GONE_MS) {
+        mine->full_since_ms = 0;
+        tcl_session_lost_reader();
+    }
+}

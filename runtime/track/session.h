@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * session.h: the tracking half of the runtime, as its own files see it.
+ * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
+ * ring.c, birth.c, phase.c, site.c, unwind.c, map.c. Knows nothing of heaps.
+ *
+ *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
+ *   |header|control|phases|plan|modules|sites|maps|rings|runs ...         written, never believed
+ *
+ *   tcl_life -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked child,
+ *                                   so the child has no session, and holds no lock, until it
+ * attaches
+ *
+ * A thread belongs to a session when its own epoch equals tcl_life->epoch. That one comparison
+ * tells apart: attached; forked (0); stepped aside (0); attached anew (another number).
+ */
+#ifndef TCL_SESSION_H
+#define TCL_SESSION_H
+
+#include "../alloc/alloc.h"
+#include "../vmem/vmem.h"
+#include "track.h"
+#include <stdatomic.h>
+
+struct tcl_life {
+    _Atomic uint32_t epoch; /* 0: no session */
+    _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock;
+    uint64_t next_try_ms; /* under attach_lock: no attach before */
+    uint32_t tries;       /* under attach_lock: failures in a row */
+};
+TCL_HIDDEN extern struct tcl_life *tcl_life;
+
+enum tcl_mode {
+    TCL_MODE_EARLY =
+        0,           /* the constructor has not run: mmap objects are remembered, nothing is told */
+    TCL_MODE_ALONE,  /* nobody to tell, ever */
+    TCL_MODE_TRACKED /* there is a session, or there was one in the process that forked us */
+};
+TCL_HIDDEN extern _Atomic uint32_t tcl_mode;
+
+/* Where the session is mapped. Valid once an epoch other than 0 was seen. */
+TCL_HIDDEN extern char *tcl_shared;
+
+static inline struct tcl_header *tcl_header(void) {
+    return (struct tcl_header *)(tcl_shared + TCL_HEADER_AT);
+}
+static inline struct tcl_control *tcl_control(void) {
+    return (struct tcl_control *)(tcl_shared + TCL_CONTROL_AT);
+}
+static inline struct tcl_phase_name *tcl_phases(void) {
+    return (struct tcl_phase_name *)(tcl_shared + TCL_PHASES_AT);
+}
+static inline struct tcl_plan_row *tcl_plan_table(uint32_t generation) {
+    return (struct tcl_plan_row *)(tcl_shared + TCL_PLAN_AT) + generation % 2 * TCL_PLAN_ROWS_MAX;
+}
+static inline struct tcl_module *tcl_modules(void) {
+    return (struct tcl_module *)(tcl_shared + TCL_MODULES_AT);
+}
+static inline struct tcl_site *tcl_sites(void) {
+    return (struct tcl_site *)(tcl_shared + TCL_SITES_AT);
+}
+static inline struct tcl_map *tcl_maps(void) {
+    return (struct tcl_map *)(tcl_shared + TCL_MAPS_AT);
+}
+static inline struct tcl_ring *tcl_rings(void) {
+    return (struct tcl_ring *)(tcl_shared + TCL_RINGS_AT);
+}
+static inline struct tcl_run *tcl_runs(void) {
+    return (struct tcl_run *)(tcl_shared + TCL_RUNS_AT);
+}
+
+/* True while this process, and not its parent, has a session. */
+static inline bool tcl_attached(void) {
+    return atomic_load_explicit(&tcl_life->epoch, memory_order_acquire) != 0;
+}
+
+/* ---- session.c ------------------------------------------------------------------------------- */
+
+/* In a forked child whose parent had a session: attaches anew. Call with no lock held. */
+TCL_HIDDEN void tcl_session_poll(void);
+
+/* The daemon has not read for long: looks for another one, seldom. Call with no lock held. */
+TCL_HIDDEN void tcl_session_lost_reader(void);
+
+/* Steps aside for good; the first reason is kept. */
+TCL_HIDDEN void tcl_session_leave(const char *reason);
+
+/* Makes the kernel provide shared memory now, where a failure is a return value and not a SIGBUS.
+ * False: there is none, and the session has been left. */
+TCL_HIDDEN bool tcl_provide(const void *start, size_t bytes);
+
+/* The same, as a test of a lock word in tcl_life that gives up after a while: what it protects is
+ * worth less than a deadlock. */
+TCL_HIDDEN bool tcl_lock(_Atomic uint32_t *word);
+static inline void tcl_unlock(_Atomic uint32_t *word) {
+    atomic_store_explicit(word, 0, memory_order_release);
+}
+
+/* Milliseconds of a monotonic clock, a few ns. */
+TCL_HIDDEN uint64_t tcl_now_ms(void);
+
+/* ---- ring.c ---------------------------------------------------------------------------------- */
+
+TCL_HIDDEN void tcl_ring_start(void); /* once, in the constructor */
+TCL_HIDDEN void tcl_ring_anew(void);  /* no ring is owned, the object table is empty */
+TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
+TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
+TCL_HIDDEN void tcl_note_phase(uint32_t number);
+/* What a birth has to look at beside the arena; seldom does anything. */
+TCL_HIDDEN void tcl_ring_look(void);
+
+/* ---- birth.c --------------------------------------------------------------------------------- */
+
+/* Site of a new object of `bytes`, as tcl_site_here, with its number where births are numbered. */
+TCL_HIDDEN uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address);
+
+/* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
+TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
+
+/* ---- phase.c --------------------------------------------------------------------------------- */
+
+/* Publishes again every name known, and the phase the program is in, in a new session. */
+TCL_HIDDEN bool tcl_phase_republish(void);
+/* Number of the phase the program is in, and the hash of its name. */
+TCL_HIDDEN uint32_t tcl_phase_now(void);
+TCL_HIDDEN uint64_t tcl_phase_hash(uint32_t number);
+
+/* ---- map.c ----------------------------------------------------------------------------------- */
+
+TCL_HIDDEN void tcl_map_start(void); /* once, in the constructor */
+/* Gives the mmap objects slots in the object table of a new session, and enters them. */
+TCL_HIDDEN bool tcl_map_fill(void);
+
+/* ---- site.c, unwind.c ------------------------------------------------------------------------ */
+
+/* Publishes again every site and module known, in a new session; the first call makes the tables.
+ */
+TCL_HIDDEN bool tcl_site_republish(void);
+
+/* Site of the caller of the public function: its return address and frame address. Never allocates
+ * by malloc, never blocks on a lock that a signal handler's owner may hold; 0 when unknown. */
+TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);
+
+/* The site of birth `number` (from 1) of a site, which is the same in every run of a program that
+ * makes its objects in the same order; the site itself when there is no room for more. */
+TCL_HIDDEN uint32_t tcl_site_numbered(uint32_t id, uint32_t number);
+
+/* The hash of a site's frames, stable from run to run; 0 for the unknown site. */
+TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);
+
+/* Called for each frame of a walk, innermost first, with its return address and the distance in
+ * bytes from the place of the inner frame's return address to the place of this one's; 0 where that
+ * is not the same every time. Returns false to end the walk. */
+typedef bool tcl_frame_seen(uintptr_t return_address, size_t distance, void *context);
+
+/* Walks the caller's stack outwards, at most `most` frames; never touches memory that is not there,
+ * takes no lock and makes no call that allocates. */
+TCL_HIDDEN void tcl_unwind(unsigned most, tcl_frame_seen *seen, void *context);
+
+#endif

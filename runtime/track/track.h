@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * track.h: tracking and births, as the allocator, vregions and the public API see them.
+ * In: nothing. Out: functions that report objects and say where new ones belong. Knows nothing of
+ * heaps.
+ */
+#ifndef TCL_TRACK_H
+#define TCL_TRACK_H
+
+#include "../base.h"
+
+/* True once a session was attached, here or in the process that forked us; one load. When false,
+ * the functions below return at once, and callers skip tcl_site_here. */
+TCL_HIDDEN bool tcl_tracking(void);
+
+TCL_HIDDEN void tcl_note_born(const struct tcl_use *use);
+TCL_HIDDEN void tcl_note_died(const struct tcl_use *use);
+TCL_HIDDEN void tcl_note_resized(const struct tcl_use *use); /* same address, use->bytes is new */
+
+/* The site and the arena of a new object of `bytes` bytes. The caller of the public function is
+ * given by its return address and its frame address. Never allocates by malloc, never blocks on a
+ * lock that a signal handler's owner may hold. Arena 0 and site 0 (unknown) when nothing is
+ * attached. In a forked child it attaches anew, which visits the heap: hold no heap lock. */
+struct tcl_birth {
+    uint32_t site;
+    uint32_t arena;
+};
+TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address);
+
+/* The arena alone, for an object whose site is known; and the arena of new blocks. */
+TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
+TCL_HIDDEN unsigned tcl_small_arena(void);
+
+/* A block of small slots took `bytes` bytes of an arena's birth budget. */
+TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
+/* An object of `arena` died: its bytes return to the birth budget. The daemon's next count, which
+ * includes moves, replaces this estimate. */
+TCL_HIDDEN void tcl_birth_give(unsigned arena, size_t bytes);
+
+/* Bytes at the head of an object of `arena` that go to a better arena (*better), taken off that
+ * arena's budget: as many as the plan says; without a plan, as many as the budget has; 0: none.
+ * Takes no lock. */
+TCL_HIDDEN size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better);
+/* True when there is a plan. */
+TCL_HIDDEN bool tcl_birth_is_planned(void);
+
+/* Sets the arenas of the calling thread's births: `preferred` while it has budget, `hint` where no
+ * plan knows better. TCL_ARENA_UNKNOWN for both ends that. */
+TCL_HIDDEN void tcl_birth_prefer(unsigned preferred, unsigned hint);
+
+/* Kernel node of an arena; TCL_NODE_NONE or TCL_NODE_MODELLED: memory is not bound. */
+TCL_HIDDEN int tcl_arena_node(unsigned arena);
+
+/* A fresh carve number; callers hold the lock that orders the change of shape. */
+TCL_HIDDEN uint32_t tcl_next_carve(void);
+
+/* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; otherwise detaches. */
+TCL_HIDDEN void tcl_session_start(void);
+
+/* Connects OpenMP's memory spaces to the runtime, in programs that have an OpenMP runtime.
+ * (api/openmp.c) */
+TCL_HIDDEN void tcl_openmp_start(void);
+
+/* A connection to the daemon, for one message each way; -1 and errno (ENOENT: no daemon was
+ * named). */
+TCL_HIDDEN int tcl_daemon_connect(void);
+
+#endif

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * arena.c: vregions under the heap.
+ * In: stretches of the heap's range, what is freed of them, moves, forks. Out: memory that the
+ * runtime can move. Knows nothing of runs, blocks or records.
+ *
+ *   stretch of an arena    [ a  b  c  d  e ... ]     private memory, as any heap's
+ *                                  |
+ *   segment of a node      [ ...  c ... ]            where a move brought some of it
+ *
+ * Until it moves, memory of the heap is the kernel's to serve: shared memory would cost half as
+ * much again at each first touch, and twice as much when it is freed. What is freed after it moved
+ * is private memory again, and what moves on goes from segment to segment.
+ *
+ * With pools a stretch is memory of theirs from the beginning, and what comes back, or is freed,
+ * goes to its own place again, where the kernel joins the mappings:
+ *
+ *   stretch of an arena    [ a  b  c  d  e ... ]     one mapping
+ *                            |  |      |  |
+ *   its own segment        [ a  b  .  d  e ... ]     sparse: what is not touched costs nothing
+ *                                  \
+ *   segment of a node      [ ...  c ... ]            what a move brought there, and left a hole
+ *
+ * Vpages are 4 KiB: an extent may be as small, and a larger vpage would take its neighbours along.
+ * A home of 0 says "in its own place", so that the tables of what never moved stay untouched.
+ *
+ * Only what has memory moves: a hole that was moved would be filled. What was swapped out looks
+ * like a hole and stays too.
+ *
+ * After a fork (region.c) what had moved is private, and what is written of it since is there twice:
+ * in the memfd, for the child, and as a copy of ours. When no child is left (a System V segment
+ * that is only inherited tells how many map it) the first of the two is given back.
+ */
+#include "../track/session.h"
+#include "region.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PIECE_PAGES (VMEM_PIECE / TCL_PAGE)
+#define RIGHTS (PROT_READ | PROT_WRITE)
+
+/* Between two looks whether children are gone: what they leave costs a walk over the heap's page
+ * table, and programs that fork all the time do not pay that each time. */
+#define LOOK_MS 900
+
+/* Moved runs at a time: each may be two mappings more than there were, of 65530 a process has.
+ * Beyond, the kernel moves memory where it stands. */
+#define MOVED_RUNS_MAX 16384u
+
+static _Atomic bool is_backing; /* fresh stretches become vregions */
+static _Atomic bool is_any;     /* some have */
+static bool has_pools, is_told;
+static unsigned moved_runs; /* at most: some have come back or were freed since it was counted */
+
+static int witness = -1; /* the System V segment that children inherit */
+
+static struct vmem_region *arena_over(uintptr_t start, size_t bytes) {
+    struct vmem_region *first = NULL;
+    for (unsigned i = 0; i < vmem_region_slots(); i++) {
+        struct vmem_region *region = &vmem_regions[i];
+        if (region->is_heap && region->start < start + bytes &&
+            start < region->start + region->bytes && (!first || region->start < first->start))
+            first = region;
+    }
+    return first;
+}
+
+/* Its own one; NULL: it is private memory. */
+static struct vmem_segment *segment_of(const struct vmem_region *region) {
+    return region->own ? &vmem_segments[vmem_segment_of(region->own)] : NULL;
+}
+
+/* Vpages from `first` are not in their own place. */
+static bool is_moved(const struct vmem_region *region, size_t first) {
+    vmem_place home = region->home[first] & ~VMEM_FORKED;
+    return home && (!region->own || home != region->own + first);
+}
+
+/* ---- Taking stretches ------------------------------------------------------------------------ */
+
+bool tcl_vmem_is_backing(void) {
+    return atomic_load_explicit(&is_backing, memory_order_relaxed);
+}
+
+/* Calls `each` for stretches that have memory in a mapping: `own`, only for private copies. False:
+ * the kernel does not say. */
+static bool each_present(uintptr_t start, size_t bytes, bool own,
+                         void (*each)(uintptr_t start, size_t bytes, void *), void *context) {
+    const uint64_t present = 1ull << 63, swapped = 1ull << 62, of_file = 1ull << 61;
+    uint64_t entries[512];
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
+    bool is_known = fd >= 0;
+    for (size_t page = 0, pages = bytes / TCL_PAGE; is_known && page < pages;) {
+        size_t count = pages - page < 512 ? pages - page : 512, from = 0;
+        uintptr_t at = start + page * TCL_PAGE;
+        long got = syscall(SYS_pread64, fd, entries, count * 8, at / TCL_PAGE * 8);
+        is_known = got == (long)(count * 8);
+        for (size_t i = 0; is_known && i < count; i++) {
+            /* Swapped may also be a mark where nothing is: for `own` that does not do. */
+            bool is_one = own ? (entries[i] & (present | of_file)) == present
+                              : (entries[i] & (present | swapped)) != 0;
+            if (is_one && i + 1 < count)
+                continue;
+            size_t to = is_one ? i + 1 : i;
+            if (to > from)
+                each(at + from * TCL_PAGE, (to - from) * TCL_PAGE, context);
+            from = i + 1;
+        }
+        page += count;
+    }
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    return is_known;
+}
+
+struct filling {
+    uintptr_t start;
+    char *to;
+};
+
+static void fill(uintptr_t at, size_t bytes, void *context) {
+    struct filling *filling = context;
+    memcpy(filling->to + (at - filling->start), (void *)at, bytes);
+}
+
+/* Maps a segment of a pool there. 0: it cannot be had. */
+static vmem_place pooled(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
+    struct vmem_segment *segment = vmem_arena_segment(node, bytes);
+    if (!segment)
+        return 0;
+    vmem_place own = vmem_place_of((unsigned)(segment - vmem_segments), 0);
+    struct filling filling = {start, segment->shared};
+    if ((live && !each_present(start, bytes, false, fill, &filling)) ||
+        !vmem_show(start, own, bytes)) {
+        segment->is_arena = false;
+        vmem_give(own, 0);
+        return 0;
+    }
+    if (open < start + bytes)
+        syscall(SYS_mprotect, open, start + bytes - open, PROT_NONE);
+    return own;
+}
+
+static bool back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
+    struct vmem_region *region = vmem_new_region(bytes / TCL_PAGE);
+    vmem_place own = region && has_pools ? pooled(start, bytes, open, node, live) : 0;
+    if (!region || (has_pools && !own))
+        return false;
+    *region = (struct vmem_region){.start = start,
+                                   .bytes = bytes,
+                                   .prot = RIGHTS,
+                                   .node = node,
+                                   .shift = 12,
+                                   .home = region->home,
+                                   .twin = region->twin,
+                                   .is_private = !own,
+                                   .is_heap = true,
+                                   .own = own};
+    atomic_store(&is_any, true);
+    return true;
+}
+
+bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
+    int saved = errno;
+    errno = ENOMEM;
+    vmem_lock();
+    bool is_backed = back(start, bytes, open, node, live);
+    vmem_unlock();
+    if (!is_backed && !is_told) {
+        is_told = true;
+        tcl_say("memory for vregions cannot be had; the heap goes on with ordinary memory");
+    }
+    errno = saved;
+    return is_backed;
+}
+
+void tcl_vmem_back_heap(bool pools) {
+    if (pools && vmem_threads() != 1) {
+        tcl_say("this program has threads before it begins: its heap stays ordinary memory");
+        return;
+    }
+    has_pools = pools;
+    atomic_store(&is_backing, true);
+    tcl_heap_back();
+    vmem_serve();
+}
+
+void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node) {
+    if (!atomic_load_explicit(&is_any, memory_order_relaxed))
+        return;
+    int saved = errno;
+    vmem_lock();
+    struct vmem_region *region = arena_over(start, bytes);
+    struct vmem_segment *segment = region ? segment_of(region) : NULL;
+    if (segment && region->start <= start && region->node != node) {
+        segment->node = node;
+        segment->is_emulated = !vmem_prefer(segment->shared, region->bytes, node, 0);
+    }
+    if (region)
+        region->node = node;
+    vmem_unlock();
+    errno = saved;
+}
+
+/* ---- Giving memory back ---------------------------------------------------------------------- */
+
+/* Vpages from `first` of one sort: in their own places or not, private or not, contiguous. */
+static size_t sort_of(const struct vmem_region *region, size_t first, size_t count) {
+    return vmem_run(region, region->home, first, count);
+}
+
+/* What shows `home` is empty afterwards and stays where it is. False: it cannot be had, or a child
+ * may see it. The window is writable whatever rights the program set. */
+static bool empty(uintptr_t at, vmem_place home, size_t bytes) {
+    const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(home)];
+    if (home & VMEM_FORKED)
+        return false;
+    return !syscall(SYS_madvise, at, bytes, MADV_REMOVE) ||
+           (!segment->is_inherited && !syscall(SYS_madvise, vmem_shared(home), bytes, MADV_REMOVE));
+}
+
+/* Private memory again, whoever else maps what it showed; where there are too many mappings it is
+ * emptied in its place. Vpages of one run, with the same rights. */
+static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
+    uintptr_t at = region->start + first * TCL_PAGE;
+    size_t bytes = count * TCL_PAGE;
+    vmem_place home = region->home[first];
+    if (!home)
+        return !syscall(SYS_madvise, at, bytes, MADV_DONTNEED);
+    void *to = (void *)at;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (tcl_os_mmap(to, bytes, vmem_prot(region, first), flags, -1, 0) != to)
+        return empty(at, home, bytes);
+    vmem_prefer(to, bytes, region->node, 0);
+    memset(&region->home[first], 0, count * sizeof(vmem_place));
+    vmem_give(home & ~VMEM_FORKED, bytes);
+    return true;
+}
+
+/* A run with the same rights is empty afterwards. False: it is not, for want of mappings or because
+ * a child may see what it shows. */
+static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
+    uintptr_t at = region->start + first * TCL_PAGE;
+    size_t bytes = count * TCL_PAGE;
+    vmem_place home = vmem_home(region, first), own = region->own + first;
+    struct vmem_segment *mine = segment_of(region);
+    if (!mine)
+        return make_plain(region, first, count);
+    bool is_home = (home & ~VMEM_FORKED) == own, is_closed = mine->is_frozen || mine->is_inherited;
+    bool has_rights = vmem_prot(region, first) != RIGHTS; /* another mapping would not have them */
+    if (!(home & VMEM_FORKED) && (is_home || is_closed || has_rights))
+        return empty(at, home, bytes);
+    if (is_closed || has_rights) {
+        syscall(SYS_madvise, at, bytes, MADV_DONTNEED);
+        errno = EBUSY;
+        return false;
+    }
+    if (!vmem_show(at, own, bytes))
+        return empty(at, home, bytes);
+    memset(&region->home[first], 0, count * sizeof(vmem_place));
+    region->is_private = false;
+    if (!is_home)
+        vmem_give(home & ~VMEM_FORKED, bytes);
+    return !syscall(SYS_madvise, at, bytes, MADV_REMOVE);
+}
+
+static bool clear(struct vmem_region *region, uintptr_t start, uintptr_t end) {
+    size_t first = (start - region->start) / TCL_PAGE, stop = (end - region->start) / TCL_PAGE;
+    bool is_clear = true;
+    if (!region->own && !region->has_homes)
+        return !syscall(SYS_madvise, start, end - start, MADV_DONTNEED);
+    for (size_t run; first < stop; first += run) {
+        run = vmem_alike(region, first, stop - first);
+        is_clear &= clear_run(region, first, run);
+    }
+    return is_clear;
+}
+
+int tcl_os_clear(uintptr_t start, size_t bytes) {
+    uintptr_t at = start, end = start + bytes;
+    int failed = 0;
+    if (tcl_likely(!atomic_load_explicit(&is_any, memory_order_relaxed)))
+        return (int)syscall(SYS_madvise, start, bytes, MADV_DONTNEED);
+    vmem_lock();
+    while (at < end) {
+        struct vmem_region *region = arena_over(at, end - at);
+        uintptr_t from = !region ? end : region->start > at ? region->start : at;
+        uintptr_t to =
+            region && region->start + region->bytes < end ? region->start + region->bytes : end;
+        if (from > at && syscall(SYS_madvise, at, from - at, MADV_DONTNEED))
+            failed = -1;
+        if (region && !clear(region, from, to))
+            failed = -1;
+        at = region ? to : end;
+    }
+    vmem_unlock();
+    return failed;
+}
+
+/* By the books: what is no vregion may be written, or the kernel has cleared it. */
+static bool is_writable(uintptr_t start, size_t bytes) {
+    bool is_so = true;
+    vmem_lock();
+    for (uintptr_t at = start; is_so && at < start + bytes; at += TCL_PAGE) {
+        const struct vmem_region *region = arena_over(at, TCL_PAGE);
+        is_so = !region || vmem_prot(region, (at - region->start) / TCL_PAGE) & PROT_WRITE;
+    }
+    vmem_unlock();
+    return is_so;
+}
+
+int tcl_os_madvise(void *start, size_t bytes, int advice) {
+    uintptr_t at = (uintptr_t)start;
+    size_t whole = (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
+    bool is_away = advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_DONTNEED_LOCKED;
+    if (tcl_likely(!is_away || !atomic_load_explicit(&is_any, memory_order_relaxed)) ||
+        at % TCL_PAGE || !whole)
+        return (int)syscall(SYS_madvise, start, bytes, advice);
+    vmem_lock();
+    bool is_ours = arena_over(at, whole) != NULL;
+    vmem_unlock();
+    if (!is_ours)
+        return (int)syscall(SYS_madvise, start, bytes, advice);
+    if (!tcl_os_clear(at, whole) || advice == MADV_FREE)
+        return 0;
+    if (!is_writable(at, whole)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    memset(start, 0, whole);
+    return 0;
+}
+
+/* Every vpage under the heap there, by the books. */
+static void note_rights(uintptr_t start, uintptr_t end, int prot) {
+    for (struct vmem_region *region; start < end && (region = arena_over(start, end - start));) {
+        uintptr_t from = start > region->start ? start : region->start;
+        uintptr_t stop = region->start + region->bytes;
+        start = stop;
+        for (size_t i = (from - region->start) / TCL_PAGE;
+             i < ((stop < end ? stop : end) - region->start) / TCL_PAGE; i++) {
+            vmem_place rights = prot == RIGHTS ? 0 : (vmem_place)prot + 1;
+            if (region->twin[i] != rights)
+                region->twin[i] = rights;
+        }
+    }
+}
+
+int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot) {
+    if (tcl_likely(!atomic_load_explicit(&is_any, memory_order_relaxed)) || !bytes)
+        return (int)syscall(SYS_mprotect, start, bytes, prot);
+    vmem_lock();
+    int failed = (int)syscall(SYS_mprotect, start, bytes, prot);
+    if (!failed)
+        note_rights(start, start + ((bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE), prot);
+    vmem_unlock();
+    return failed;
+}
+
+/* ---- Moves ----------------------------------------------------------------------------------- */
+
+/* A run of [first, first + count) that has memory and the usual rights. */
+static size_t present_run(const struct vmem_region *region, const unsigned char *present,
+                          size_t first, size_t count, size_t *skip) {
+    size_t run = 0;
+    *skip = 0;
+    while (*skip < count && (!(present[*skip] & 1) || region->twin[first + *skip]))
+        ++*skip;
+    while (*skip + run < count && present[*skip + run] & 1 && !region->twin[first + *skip + run])
+        run++;
+    return run;
+}
+
+static bool is_room_for_runs(void) {
+    if (moved_runs < MOVED_RUNS_MAX)
+        return true;
+    moved_runs = 0;
+    for (unsigned i = 0; i < vmem_region_slots(); i++) {
+        const struct vmem_region *region = &vmem_regions[i];
+        size_t count = region->is_heap ? region->bytes / TCL_PAGE : 0;
+        for (size_t first = 0; first < count; first += sort_of(region, first, count - first))
+            moved_runs += is_moved(region, first);
+    }
+    return moved_runs < MOVED_RUNS_MAX;
+}
+
+/* At most a piece. */
+static size_t move_piece(struct vmem_region *region, size_t first, size_t count, int node,
+                         int *error) {
+    unsigned char present[PIECE_PAGES];
+    size_t moved = 0;
+    if (syscall(SYS_mincore, region->start + first * TCL_PAGE, count * TCL_PAGE, present)) {
+        *error = errno;
+        return 0;
+    }
+    for (size_t done = 0, skip, run; done < count; done += skip + run) {
+        run = present_run(region, present + done, first + done, count - done, &skip);
+        if (!run)
+            break;
+        int failed = is_room_for_runs()
+                         ? vmem_move(region, first + done + skip, run, node, VMEM_MIGRATE)
+                         : ENOSPC;
+        moved_runs += !failed && is_moved(region, first + done + skip);
+        moved += failed ? 0 : run * TCL_PAGE;
+        *error = *error ? *error : failed;
+        if (failed == ENOMEM || failed == ENOSPC)
+            break;
+    }
+    return moved;
+}
+
+size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted)(void),
+                       int *error) {
+    uintptr_t at = start, end = start + bytes;
+    size_t moved = 0;
+    *error = 0;
+    while (at < end && is_wanted() && *error != ENOMEM && *error != ENOSPC) {
+        vmem_copy_prepare();
+        vmem_lock();
+        struct vmem_region *region = arena_over(at, end - at);
+        if (region) {
+            at = at > region->start ? at : region->start;
+            uintptr_t piece = (at / VMEM_PIECE + 1) * VMEM_PIECE, to = end < piece ? end : piece;
+            to = to < region->start + region->bytes ? to : region->start + region->bytes;
+            moved += move_piece(region, (at - region->start) / TCL_PAGE, (to - at) / TCL_PAGE, node,
+                                error);
+            at = to;
+        }
+        vmem_unlock();
+        if (!region)
+            break;
+    }
+    return moved;
+}
+
+/* ---- Children -------------------------------------------------------------------------------- */
+
+void vmem_watch_children(void) {
+    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || witness >= 0)
+        return;
+    int number = shmget(IPC_PRIVATE, TCL_PAGE, IPC_CREAT | 0600);
+    if (number < 0)
+        return; /* forbidden, or too many: nothing is known of children, and nothing given back */
+    if (shmat(number, NULL, SHM_RDONLY) != (void *)-1)
+        witness = number;
+    shmctl(number, IPC_RMID, NULL); /* it is there as long as somebody maps it */
+}
+
+/* What it inherited stays mapped: to our parent we are one more who may see its memory. */
+void vmem_forget_children(void) {
+    witness = -1;
+}
+
+static bool has_children(void) {
+    struct shmid_ds state;
+    return witness < 0 || shmctl(witness, IPC_STAT, &state) || state.shm_nattch != 1;
+}
+
+/* The memfd's memory under private copies of ours. */
+static void give_under(uintptr_t at, size_t bytes, void *context) {
+    const struct vmem_region *region = context;
+    size_t first = (at - region->start) / TCL_PAGE, stop = first + bytes / TCL_PAGE;
+    for (size_t run; first < stop; first += run) {
+        vmem_place home = vmem_home(region, first);
+        run = sort_of(region, first, stop - first);
+        if (home & VMEM_FORKED && !vmem_segments[vmem_segment_of(home)].is_inherited)
+            syscall(SYS_madvise, vmem_shared(home), run * TCL_PAGE, MADV_REMOVE);
+    }
+}
+
+void vmem_after_children(void) {
+    static uint64_t looked_ms;
+    uint64_t now_ms = tcl_now_ms();
+    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || witness < 0 ||
+        now_ms - looked_ms < LOOK_MS)
+        return;
+    looked_ms = now_ms;
+    if (has_children())
+        return;
+    bool was_frozen = vmem_is_any_frozen();
+    for (unsigned i = 0; was_frozen && i < vmem_region_slots(); i++) {
+        struct vmem_region *region = &vmem_regions[i];
+        if (!region->is_heap)
+            continue;
+        each_present(region->start, region->bytes, true, give_under, region);
+        size_t count = region->own ? region->bytes / TCL_PAGE : 0;
+        for (size_t first = 0, run; first < count; first += run) {
+            run = sort_of(region, first, count - first);
+            if (is_moved(region, first) && !segment_of(region)->is_inherited)
+                syscall(SYS_madvise, vmem_shared(region->own + first), run * TCL_PAGE, MADV_REMOVE);
+        }
+    }
+    if (was_frozen)
+        vmem_thaw();
+}

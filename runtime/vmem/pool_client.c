@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * pool_client.c: asks the daemon's pools for segments.
+ * In: a node and a size. Out: a memfd, or why not. Knows nothing of what a segment is for.
+ *
+ * A connection for each question, which are rare: segments are large, and what is in them is handed
+ * out without asking. Nothing that comes is believed but after a look at it.
+ */
+#include "region.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A daemon fills what it has not ready: 2 s, and 4 s a GiB. */
+#define WAIT_S 2
+#define WAIT_S_GIB 4
+#define INTERRUPTS_MAX 16
+
+static bool say(int socket, const struct tcl_pool_ask *ask) {
+    for (int i = 0; i < INTERRUPTS_MAX; i++) {
+        if (syscall(SYS_sendto, socket, ask, sizeof(*ask), MSG_NOSIGNAL, NULL, 0) == sizeof(*ask))
+            return true;
+        if (errno != EINTR)
+            break;
+    }
+    return false;
+}
+
+/* The descriptor that came, or -1. */
+static int hear(int socket, struct tcl_pool_answer *answer) {
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } rights = {0};
+    struct iovec vector = {answer, sizeof(*answer)};
+    struct msghdr message = {.msg_iov = &vector,
+                             .msg_iovlen = 1,
+                             .msg_control = rights.bytes,
+                             .msg_controllen = sizeof(rights.bytes)};
+    long got = -1;
+    int fd = -1;
+    for (int i = 0; got < 0 && i < INTERRUPTS_MAX; i++) {
+        got = syscall(SYS_recvmsg, socket, &message, MSG_CMSG_CLOEXEC);
+        if (got < 0 && errno != EINTR)
+            break;
+    }
+    if (got >= 0 && rights.header.cmsg_type == SCM_RIGHTS &&
+        rights.header.cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&fd, CMSG_DATA(&rights.header), sizeof(fd));
+    if (got != sizeof(*answer) || answer->magic != TCL_POOL_MAGIC ||
+        answer->version != TCL_WIRE_VERSION)
+        answer->status = TCL_POOL_NONE;
+    return fd;
+}
+
+/* One question; the answer's status says what came of it. */
+static int ask(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
+    int fd = -1, socket = tcl_daemon_connect();
+    answer->status = TCL_POOL_NONE;
+    if (socket < 0)
+        return -1;
+    struct timeval wait = {WAIT_S + WAIT_S_GIB * (long)(question->bytes >> 30), 0};
+    syscall(SYS_setsockopt, socket, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
+    question->magic = TCL_POOL_MAGIC;
+    question->version = TCL_WIRE_VERSION;
+    if (say(socket, question))
+        fd = hear(socket, answer);
+    syscall(SYS_close, socket);
+    return fd;
+}
+
+/* A memfd that could shrink would be a SIGBUS in wait. Files of a pool's folder have no seals, nor
+ * a name by which anybody but the daemon could come to them. */
+static bool is_sound(int fd, size_t bytes, bool is_file) {
+    struct stat stat;
+    if (syscall(SYS_fstat, fd, &stat) || (size_t)stat.st_size != bytes)
+        return false;
+    int seals = is_file ? 0 : (int)syscall(SYS_fcntl, fd, F_GET_SEALS);
+    return is_file ? S_ISREG(stat.st_mode) && stat.st_nlink == 0
+                   : seals >= 0 && seals & F_SEAL_SHRINK;
+}
+
+bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
+    struct tcl_pool_ask question = {
+        .verb = TCL_POOL_GRANT, .node = node, .bytes = bytes, .vpage_shift = huge ? 21 : 12};
+    struct tcl_pool_answer answer;
+    int fd = ask(&question, &answer);
+    if (fd >= 0 && answer.status == TCL_POOL_OK && answer.number && answer.bytes == bytes &&
+        is_sound(fd, bytes, answer.flags & TCL_POOL_FILE)) {
+        *grant = (struct vmem_grant){.memfd = fd,
+                                     .bytes = bytes,
+                                     .number = answer.number,
+                                     .is_emulated = answer.flags & TCL_POOL_EMULATED};
+        return true;
+    }
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    errno = answer.status == TCL_POOL_EXHAUSTED ? ENOMEM : ENOENT;
+    return false;
+}
+
+void vmem_tell(uint32_t number, bool is_shared) {
+    struct tcl_pool_ask question = {.verb = is_shared ? TCL_POOL_LEAVE : TCL_POOL_RETURN,
+                                    .number = number};
+    struct tcl_pool_answer answer;
+    int saved = errno, fd = ask(&question, &answer);
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    errno = saved;
+}

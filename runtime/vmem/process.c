@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * process.c: what the files of vmem*.c need of the process they are in.
+ * In: paths, functions. Out: what the kernel says, threads of the runtime's own. Knows nothing of
+ * memory. Nothing here allocates but vmem_begin_thread.
+ */
+#include "region.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+bool vmem_read_text(const char *path, char *text, size_t size) {
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    long got = fd < 0 ? -1 : syscall(SYS_read, fd, text, size - 1);
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    text[got > 0 ? got : 0] = 0;
+    return got > 0;
+}
+
+int vmem_threads(void) {
+    struct stat tasks; /* proc counts a link for each, and two of its own */
+    bool is_seen = !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0);
+    return is_seen ? (int)tasks.st_nlink - 2 : 0;
+}
+
+int vmem_begin_thread(void *(*work)(void *), void *argument) {
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, work, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_detach(thread);
+    return error;
+}

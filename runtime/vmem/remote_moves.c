@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * remote_moves.c: moves that the daemon wishes for, executed by the program itself.
+ * In: questions in the control page. Out: what came of them, in the session's header. Knows nothing
+ * of how anything moves.
+ *
+ *   daemon    moves[], move_count -> moves_asked ~~futex~~>  one thread of the runtime
+ *             moved[] <- moves_done <~~futex~~               piece by piece, as long as it is asked
+ *
+ * A question ends when another number is asked; then at most a piece is moved that nobody wants.
+ * The thread begins only where the program's heap is vregions and writes can be tracked; and in a
+ * program of one thread as late as at the first birth of a large object in a heap that is worth
+ * moving: with a second thread libc takes a lock in every getc, which cost sqlite3 6%. A forked
+ * child has none: the kernel moves its memory.
+ */
+#include "../track/session.h"
+#include "region.h"
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* So often it looks whether children are gone, and whether there is another session. */
+#define LOOK_S 1
+
+/* A heap of less is left to the kernel. */
+#define WORTH_BYTES ((size_t)16 << 20)
+
+_Atomic bool tcl_vmem_waits;
+static long waiting_process; /* whose thread it is to be */
+static _Atomic bool is_running;
+static uint32_t current;
+
+static bool is_wanted(void) {
+    struct tcl_control *control = tcl_control();
+    return tcl_attached() && !__atomic_load_n(&control->detach, __ATOMIC_RELAXED) &&
+           __atomic_load_n(&control->moves_asked, __ATOMIC_ACQUIRE) == current;
+}
+
+static struct tcl_moved execute(struct tcl_move move) {
+    struct tcl_moved moved = {.error = EINVAL};
+    int error = 0;
+    if (move.addr % TCL_PAGE || move.bytes % TCL_PAGE || move.addr + move.bytes < move.addr ||
+        move.node < 0 || move.node >= VMEM_NODES_MAX)
+        return moved;
+    moved.bytes = vmem_move_range(move.addr, move.bytes, move.node, is_wanted, &error);
+    moved.error = error;
+    return moved;
+}
+
+static void answer(void) {
+    struct tcl_header *header = tcl_header();
+    struct tcl_control *control = tcl_control();
+    uint32_t count = __atomic_load_n(&control->move_count, __ATOMIC_RELAXED);
+    for (uint32_t i = 0; i < count && i < TCL_MOVES_MAX && is_wanted(); i++)
+        header->moved[i] = execute(control->moves[i]);
+    __atomic_store_n(&header->moves_done, current, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &header->moves_done, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void *serve(void *nothing) {
+    uint32_t epoch = 0;
+    for (;;) {
+        struct timespec patience = {LOOK_S, 0};
+        uint32_t now = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
+        if (now != epoch) { /* another session, in which nothing was asked yet */
+            epoch = now;
+            current = 0;
+        }
+        uint32_t asked = now ? __atomic_load_n(&tcl_control()->moves_asked, __ATOMIC_ACQUIRE) : 0;
+        if (now && asked != current) {
+            current = asked;
+            answer();
+            continue;
+        }
+        syscall(SYS_futex, &tcl_control()->moves_asked, FUTEX_WAIT, asked, &patience, NULL, 0);
+        vmem_lock();
+        vmem_after_children();
+        vmem_unlock();
+    }
+    return nothing;
+}
+
+static void begin(void) {
+    if (vmem_begin_thread(serve, NULL))
+        return;
+    atomic_store(&is_running, true);
+    if (tcl_attached())
+        tcl_header()->is_mover = 1;
+}
+
+void vmem_serve(void) {
+    if (!vmem_can_track())
+        return;
+    waiting_process = syscall(SYS_getpid);
+    if (vmem_threads() == 1)
+        atomic_store(&tcl_vmem_waits, true);
+    else
+        begin();
+}
+
+void tcl_vmem_serve_if_worth(void) {
+    int saved = errno;
+    size_t bytes = tcl_heap_open_bytes() + tcl_small_bytes();
+    /* A child of vfork has our memory, and its threads would end with it. */
+    if (bytes >= WORTH_BYTES && syscall(SYS_getpid) == waiting_process &&
+        atomic_exchange(&tcl_vmem_waits, false))
+        begin();
+    errno = saved;
+}
+
+bool tcl_vmem_is_mover(void) {
+    return atomic_load(&is_running);
+}
+
+void vmem_stop_serving(void) {
+    atomic_store(&is_running, false);
+    atomic_store(&tcl_vmem_waits, false);
+}
