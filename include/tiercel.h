@@ -36,14 +36,18 @@ enum tiercel_space {
 
 enum tiercel_pattern {
     TIERCEL_ANY_PATTERN = 0,
-    TIERCEL_SEQUENTIAL = 1, /* consecutive addresses */
-    TIERCEL_STRIDED = 2,    /* at a constant distance */
-    TIERCEL_RANDOM = 3,     /* independent random addresses */
-    TIERCEL_POINTER_CHASE = 4      /* each address depends on the last load */
+    TIERCEL_SEQUENTIAL = 1,   /* consecutive addresses */
+    TIERCEL_STRIDED = 2,      /* at a constant distance */
+    TIERCEL_RANDOM = 3,       /* independent random addresses */
+    TIERCEL_POINTER_CHASE = 4 /* each address depends on the last load */
 };
 
 /* What limits the accesses. */
-enum tiercel_bound { TIERCEL_ANY_BOUND = 0, TIERCEL_BANDWIDTH_BOUND = 1, TIERCEL_LATENCY_BOUND = 2 };
+enum tiercel_bound {
+    TIERCEL_ANY_BOUND = 0,
+    TIERCEL_BANDWIDTH_BOUND = 1,
+    TIERCEL_LATENCY_BOUND = 2
+};
 
 enum tiercel_lifetime {
     TIERCEL_ANY_LIFETIME = 0,
@@ -56,8 +60,8 @@ enum tiercel_lifetime {
 #define TIERCEL_READS_ONLY 100
 #define TIERCEL_WRITES_MOSTLY 1
 
-/* What a program states about an object; all zero states nothing. `space` is binding while its nodes
- * have free memory; the other fields are hints, which a plan overrides. */
+/* What a program states about an object; all zero states nothing. `space` is binding while its
+ * nodes have free memory; the other fields are hints, which a plan overrides. */
 struct tiercel_traits {
     enum tiercel_space space;
     enum tiercel_pattern pattern;
@@ -67,8 +71,8 @@ struct tiercel_traits {
     uint32_t reserved[3]; /* 0 */
 };
 
-/* Resolves hints to a space, for objects whose `space` is unspecified. `context` is the pointer that
- * was registered with it. The allocating thread calls it; it must not allocate with traits. */
+/* Resolves hints to a space, for objects whose `space` is unspecified. `context` is the pointer
+ * that was registered with it. The allocating thread calls it; it must not allocate with traits. */
 typedef enum tiercel_space tiercel_strategy(size_t bytes, const struct tiercel_traits *traits,
                                             void *context);
 
@@ -82,11 +86,12 @@ typedef enum tiercel_space tiercel_strategy(size_t bytes, const struct tiercel_t
 #if defined(TIERCEL_LINKED) || defined(TIERCEL_RUNTIME)
 
 /* Begins the phase `name`, which lasts until the next call. The name is copied; equal names are one
- * phase. Where a plan moves objects at this entry, the call waits for the moves, at most 0.2 s. */
+ * phase. Where a plan moves objects at this entry, the call waits for the moves, at most 4 s. */
 void tiercel_phase(const char *name);
 
-/* As malloc, placed by `traits` (NULL: unspecified). Objects below 4 KiB share OS pages with others,
- * so traits do not apply to them. Free with tiercel_free or free. NULL and ENOMEM on failure. */
+/* As malloc, placed by `traits` (NULL: unspecified). Objects below 4 KiB share OS pages with
+ * others, so traits do not apply to them. Free with tiercel_free or free. NULL and ENOMEM on
+ * failure. */
 void *tiercel_alloc(size_t bytes, const struct tiercel_traits *traits);
 
 /* As tiercel_alloc, at a multiple of `align` bytes, a power of two. */
@@ -100,8 +105,8 @@ void tiercel_free(void *memory);
 void tiercel_set_strategy(tiercel_strategy *strategy, void *context);
 
 /* As malloc, calloc, realloc and free, for libraries that take allocation functions with a context.
- * The context is a space: `(void *)TIERCEL_HIGH_BANDWIDTH`. Memory of one space may be freed through
- * another; tiercel_space_free ignores `bytes`. */
+ * The context is a space: `(void *)TIERCEL_HIGH_BANDWIDTH`. Memory of one space may be freed
+ * through another; tiercel_space_free ignores `bytes`. */
 void *tiercel_space_malloc(void *space, size_t bytes);
 void *tiercel_space_calloc(void *space, size_t count, size_t each);
 void *tiercel_space_realloc(void *space, void *memory, size_t bytes);
@@ -112,9 +117,9 @@ int tiercel_is_hosted(void);
 
 /* ---- Vregions: memory that the program places itself (VMem, tables 1 and 3) -------------------
  *
- * As mmap, backed by a pool of the node that the caller runs on: a pool of the daemon (`--pool`), or
- * memory of the process itself. Only MAP_PRIVATE | MAP_ANONYMOUS is managed; any other mapping is
- * passed to mmap unchanged. A vpage has 4 KiB, 64 KiB with MAP_HUGE_64KB in `flags`, 2 MiB with
+ * As mmap, backed by a pool of the node that the caller runs on: a pool of the daemon (`--pool`),
+ * or memory of the process itself. Only MAP_PRIVATE | MAP_ANONYMOUS is managed; any other mapping
+ * is passed to mmap unchanged. A vpage has 4 KiB, 64 KiB with MAP_HUGE_64KB in `flags`, 2 MiB with
  * MAP_HUGE_2MB. MAP_POPULATE maps all of it at once. `bytes` is rounded up to vpages, addresses are
  * aligned to them. On failure MAP_FAILED and errno: ENOMEM (the pool or the memory is exhausted),
  * EINVAL, ENOSYS (no memfd), EFBIG (RLIMIT_FSIZE).
@@ -129,16 +134,16 @@ void *tiercel_vregion_register(void *addr, size_t bytes, int prot, int flags, in
 int tiercel_vregion_faults(size_t around, unsigned spin_us);
 
 /* As munmap. This call and those below return 0, or -1 and errno: EINVAL (no vregion, or bounds
- * that cut a vpage), ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not available here),
- * EBUSY (another userfaultfd is registered on the range), EFAULT (the program mapped or protected
- * the range by a system call that the runtime did not see). */
+ * that cut a vpage), ENOMEM (the node is full), ENODEV (no such node), ENOTSUP (not available
+ * here), EBUSY (another userfaultfd is registered on the range), EFAULT (the program mapped or
+ * protected the range by a system call that the runtime did not see). */
 int tiercel_vregion_release(void *addr, size_t bytes);
 
 /* Migrates the range to `node` (the kernel's number) and places later touches there too. */
 int tiercel_vregion_bind(void *addr, size_t bytes, int node);
 
-/* Copies the range to `node` while the program runs, and keeps using the original. A later migration
- * to that node copies only what was written since. */
+/* Copies the range to `node` while the program runs, and keeps using the original. A later
+ * migration to that node copies only what was written since. */
 int tiercel_vregion_replicate(void *addr, size_t bytes, int node);
 
 /* Copies the range to `node` while the program runs, then switches to the copy. The original stays
@@ -203,10 +208,10 @@ TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void
     static struct tiercel_calls calls;
     static int is_known;
     static const char *const names[] = {
-        "tiercel_phase",           "tiercel_aligned_alloc",  "tiercel_free",
-        "tiercel_set_strategy",    "tiercel_is_hosted",      "tiercel_vregion_register",
-        "tiercel_vregion_release", "tiercel_vregion_bind",   "tiercel_vregion_replicate",
-        "tiercel_vregion_migrate", "tiercel_vregion_start",  "tiercel_vregion_await",
+        "tiercel_phase",           "tiercel_aligned_alloc",   "tiercel_free",
+        "tiercel_set_strategy",    "tiercel_is_hosted",       "tiercel_vregion_register",
+        "tiercel_vregion_release", "tiercel_vregion_bind",    "tiercel_vregion_replicate",
+        "tiercel_vregion_migrate", "tiercel_vregion_start",   "tiercel_vregion_await",
         "tiercel_vregion_node",    "tiercel_vregion_copiers", "tiercel_vregion_faults"};
     if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
         void *found[sizeof(names) / sizeof(names[0])];

@@ -23,8 +23,8 @@ bool tcl_is_held(const pthread_mutex_t *mutex) {
 void tcl_assert_failed(const char *what, const char *file, unsigned line) {
     char text[256];
     const char *name = strrchr(file, '/');
-    snprintf(text, sizeof(text), "assertion failed: %s (%s:%u)", what,
-             name ? name + 1 : file, line);
+    snprintf(text, sizeof(text), "assertion failed: %s (%s:%u)", what, name ? name + 1 : file,
+             line);
     tcl_say(text);
     abort();
 }

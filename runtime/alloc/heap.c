@@ -9,6 +9,8 @@
  * what keeps the resident size down. Dirty runs turn clean by a purge, which happens outside the
  * lock, biggest runs first, and only for as many OS pages as lay idle for a while: a synchronous
  * cap costs 40 to 170 us an operation.
+ *
+ * Long, because the assertions stand beside the code whose invariants they check.
  */
 #include "heap.h"
 #include <errno.h>
@@ -92,7 +94,8 @@ static unsigned bin_of(size_t total) {
     return EXACT + (log - 6) * 8 + ((unsigned)(total >> (log - 3)) & 7);
 }
 
-/* For assertions. A free run: its first and its last entry agree, and it lies in memory that was opened. */
+/* For assertions. A free run: its first and its last entry agree, and it lies in memory that was
+ * opened. */
 static __attribute__((unused)) bool is_free_run(const struct run *run) {
     size_t number = number_of(run);
     const struct run *tail = run_at(number + run->total - 1);

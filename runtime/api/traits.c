@@ -71,7 +71,7 @@ static void wish(size_t bytes, const struct tiercel_traits *traits) {
     if (traits->space != TIERCEL_ANY_SPACE)
         arena = arena_of(traits->space);
     tcl_birth_prefer(arena, arena == TCL_ARENA_UNKNOWN ? arena_of(space_of(bytes, traits))
-                                                     : TCL_ARENA_UNKNOWN);
+                                                       : TCL_ARENA_UNKNOWN);
 }
 
 static void forget(void) {

@@ -4,12 +4,12 @@
  * In: nothing. Out: main(): threads that allocate, resize, and free each other's runs.
  * Knows nothing of small slots; the tracking half is alloc_untracked.c.
  */
-#include "../assert.c"
 #include "../alloc/heap.c"
 #include "../alloc/heap_cache.c"
 #include "../alloc/heap_far.c"
 #include "../alloc/heap_range.c"
 #include "../alloc/heap_split.c"
+#include "../assert.c"
 #include "alloc_untracked.c"
 #include <stdio.h>
 #include <stdlib.h>

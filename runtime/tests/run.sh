@@ -11,7 +11,8 @@ for name in "$@"; do
     *_alone) preload= ;;
     *) preload=$out/checked/libtiercel.so ;;
     esac
-    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} TIERCEL_LIB="$out/checked/libtiercel.so" TIERCEL_TESTS="$out/tests" \
+    if timeout 60 env ${preload:+LD_PRELOAD="$preload"} \
+        TIERCEL_LIB="$out/checked/libtiercel.so" TIERCEL_TESTS="$out/tests" \
         "$out/tests/$name"; then
         echo "ok   $name"
         passed=$((passed + 1))

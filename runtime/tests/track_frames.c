@@ -40,9 +40,18 @@ static int hosted(void) {
     char *unmapped = mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(unmapped != MAP_FAILED);
     const uintptr_t bases[] = {
-        0,         8,         0x800,          4096,           (uintptr_t)unmapped,
-        1,         UINTPTR_MAX,  UINTPTR_MAX - 7, 1ull << 47,   1ull << 63,
-        (uintptr_t)&unmapped | 3, (uintptr_t)unmapped + (1 << 20) - 8,
+        0,
+        8,
+        0x800,
+        4096,
+        (uintptr_t)unmapped,
+        1,
+        UINTPTR_MAX,
+        UINTPTR_MAX - 7,
+        1ull << 47,
+        1ull << 63,
+        (uintptr_t)&unmapped | 3,
+        (uintptr_t)unmapped + (1 << 20) - 8,
     };
     for (size_t i = 0; i < sizeof(bases) / sizeof(*bases); i++) {
         with_frame_base(bases[i]);

@@ -4,7 +4,7 @@
  * In: notes of the allocator and of map.c. Out: records; table entries; counts of what was lost.
  * Knows nothing of who reads them. The protocol is crates/wire/src/ring.rs, which loom has checked.
  *
-*   writer (thread) head, limit: the record at `head` may be written while head < limit
+ *   writer (thread) head, limit: the record at `head` may be written while head < limit
  *   limit        = min(tail seen + RECORDS, records whose memory was provided)
  *
  * so that the fast path is: epoch equal? head below limit? four stores, one release.
@@ -110,11 +110,11 @@ static bool claim(struct ring_writer *mine, uint32_t epoch) {
     if (!tcl_provide(ring, sizeof(struct tcl_ring) - sizeof(ring->records)))
         return false;
     *mine = (struct ring_writer){.epoch = epoch,
-                         .state = WRITER_READY,
-                         .ring = ring,
-                         .is_busy = 1,
-                         .exit_rounds = mine->exit_rounds,
-                         .index = (uint32_t)index};
+                                 .state = WRITER_READY,
+                                 .ring = ring,
+                                 .is_busy = 1,
+                                 .exit_rounds = mine->exit_rounds,
+                                 .index = (uint32_t)index};
     if (atomic_load_explicit(&ring_left[index].epoch, memory_order_relaxed) == epoch) {
         mine->head = atomic_load_explicit(&ring_left[index].head, memory_order_relaxed);
         mine->lost = atomic_load_explicit(&ring_left[index].lost, memory_order_relaxed);
@@ -226,8 +226,6 @@ static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_
     if (!mine)
         return;
     tcl_assert_debug(mine->is_busy && mine->head < mine->limit);
-    tcl_assert_debug(mine->limit - __atomic_load_n(&mine->ring->tail, __ATOMIC_RELAXED) <=
-                     TCL_RING_RECORDS);
     uint64_t *slot = (uint64_t *)&mine->ring->records[mine->head % TCL_RING_RECORDS];
     uint32_t time_ms = (uint32_t)__atomic_load_n(&tcl_control()->clock_ms, __ATOMIC_RELAXED);
     /* Whole words: little endian, as the assertions above have it. */

@@ -54,7 +54,8 @@ TCL_HIDDEN int tcl_arena_node(unsigned arena);
 /* A fresh carve number; callers hold the lock that orders the change of shape. */
 TCL_HIDDEN uint32_t tcl_next_carve(void);
 
-/* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; otherwise detaches. */
+/* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; otherwise detaches.
+ */
 TCL_HIDDEN void tcl_session_start(void);
 
 /* Connects OpenMP's memory spaces to the runtime, in programs that have an OpenMP runtime.

@@ -35,7 +35,8 @@ enum rule_kind {
 #define SEARCH_STEPS 32 /* of a binary search */
 #define INSTRUCTIONS_MAX 4096
 #define READABLE_PAGES 4
-#define NO_PAGE ((uintptr_t)1) /* equals no address of an OS page; 0 is the address of the first */
+#define NO_PAGE ((uintptr_t)1) /* equals no address of an OS page; 0 is the address of the first   \
+                                */
 
 struct reader {
     const uint8_t *at, *end;

@@ -27,9 +27,9 @@
  * Only what has memory moves: a hole that was moved would be filled. What was swapped out looks
  * like a hole and stays too.
  *
- * After a fork (region.c) what had moved is private, and what is written of it since is there twice:
- * in the memfd, for the child, and as a copy of ours. When no child is left (a System V segment
- * that is only inherited tells how many map it) the first of the two is given back.
+ * After a fork (region.c) what had moved is private, and what is written of it since is there
+ * twice: in the memfd, for the child, and as a copy of ours. When no child is left (a System V
+ * segment that is only inherited tells how many map it) the first of the two is given back.
  */
 #include "../track/session.h"
 #include "region.h"

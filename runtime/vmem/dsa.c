@@ -59,7 +59,7 @@
 #define OPCODE_AT 24
 #define FLAG_COMPLETION_VALID 4u   /* IDXD_OP_FLAG_CRAV */
 #define FLAG_COMPLETION_REQUEST 8u /* IDXD_OP_FLAG_RCR; not _BOF: a fault is a status */
-#define STATUS_MASK 0x7f /* the highest bit tells reads from writes */
+#define STATUS_MASK 0x7f           /* the highest bit tells reads from writes */
 #define STATUS_SUCCESS 1
 #define STATUS_PAGE_FAULT 3
 struct descriptor {

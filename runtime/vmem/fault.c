@@ -297,8 +297,7 @@ bool vmem_serve_touches(void) {
 }
 
 bool vmem_watch_touches(uintptr_t start, size_t bytes) {
-    struct uffdio_register what = {.range = {start, bytes},
-                                   .mode = UFFDIO_REGISTER_MODE_MISSING};
+    struct uffdio_register what = {.range = {start, bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING};
     return !syscall(SYS_ioctl, atomic_load(&server), UFFDIO_REGISTER, &what);
 }
 

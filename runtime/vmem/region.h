@@ -152,7 +152,8 @@ TCL_HIDDEN size_t vmem_look(uintptr_t at, size_t bytes, vmem_place place, int pr
 /* All of it does; else errno is EFAULT. */
 TCL_HIDDEN bool vmem_is_shown(uintptr_t at, size_t bytes, vmem_place place, int prot);
 
-/* ---- Tracking of writes (write_tracking.c) ------------------------------------------------------- */
+/* ---- Tracking of writes (write_tracking.c)
+ * ------------------------------------------------------- */
 
 struct vmem_range {
     uintptr_t start, end;
@@ -227,7 +228,8 @@ TCL_HIDDEN size_t vmem_dsa_copy(char *to, const char *from, size_t bytes);
 /* In a child: its parent's queue is not its own. */
 TCL_HIDDEN void vmem_dsa_forget(void);
 
-/* ---- Vregions (region.c) ----------------------------------------------------------------------- */
+/* ---- Vregions (region.c) -----------------------------------------------------------------------
+ */
 
 struct vmem_region {
     uintptr_t start; /* 0: an empty slot */

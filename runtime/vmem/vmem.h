@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem.h: vregions, as the allocator and the interposed mmap family see them.
- * In: nothing. Out: vregions under the heap, and the calls that may meet a vregion. Knows nothing of
- * records.
+ * In: nothing. Out: vregions under the heap, and the calls that may meet a vregion. Knows nothing
+ * of records.
  */
 #ifndef TCL_VMEM_H
 #define TCL_VMEM_H

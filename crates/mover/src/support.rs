@@ -128,7 +128,7 @@ fn demotion(setting: Option<&str>) -> Finding {
     }
 }
 
-/// Opens work queues as the runtime does, which uses the first that opens (`runtime/vmem_dsa.c`).
+/// Opens work queues as the runtime does, which uses the first that opens (`runtime/vmem/dsa.c`).
 fn copy_device(folder: &Path) -> Finding {
     const NAME: &str = "copy-device";
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
 //! The ring's protocol: one producer, one consumer, loss counted and never waited for.
 //! In: words of shared memory. Out: records, whole and in order, and how many were lost.
 //! Knows nothing of what a record means. Generic over the word so that loom can check this code;
-//! `runtime/ring.c` is its twin in C.
+//! `runtime/track/ring.c` is its twin in C.
 //!
 //! ```text
 //! producer                                   consumer

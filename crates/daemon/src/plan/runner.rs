@@ -24,7 +24,7 @@ use tiercel_machine::{Machine, NodeId, Space};
 use tiercel_plan::{Fit, Plan, PlannedSite, fit};
 use tiercel_symbolize::{SiteFrame, hex};
 use tiercel_wire::layout::{
-    NODE_NONE, NODE_MODELLED, PHASE_START, PLAN_CLASS_ANY, PLAN_SHARE_ALL, SPACES,
+    NODE_MODELLED, NODE_NONE, PHASE_START, PLAN_CLASS_ANY, PLAN_SHARE_ALL, SPACES,
 };
 use tiercel_wire::{PlanRow, Session, phase_hash};
 
