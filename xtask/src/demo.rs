@@ -96,8 +96,8 @@ fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
     let archive = std::fs::read_dir(&apt)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.to_string_lossy().contains(".orig.tar"));
-    let said = [update.stderr, fetched.stderr].concat();
-    archive.with_context(|| String::from_utf8_lossy(&said).trim().to_string())
+    let printed = [update.stderr, fetched.stderr].concat();
+    archive.with_context(|| String::from_utf8_lossy(&printed).trim().to_string())
 }
 
 fn apt_get(apt: &Path) -> Command {

@@ -40,13 +40,13 @@ fn commands() -> Result<String> {
     );
     let mut inner = Vec::new();
     for verb in verbs(&all) {
-        let said = help(&[&verb])?;
-        text.push_str(&format!("\n## tiercel {verb}\n\n{}", fenced(&said)));
-        inner.extend(verbs(&said).into_iter().map(|second| (verb.clone(), second)));
+        let printed = help(&[&verb])?;
+        text.push_str(&format!("\n## tiercel {verb}\n\n{}", fenced(&printed)));
+        inner.extend(verbs(&printed).into_iter().map(|second| (verb.clone(), second)));
     }
     for (verb, second) in inner {
-        let said = help(&[&verb, &second])?;
-        text.push_str(&format!("\n## tiercel {verb} {second}\n\n{}", fenced(&said)));
+        let printed = help(&[&verb, &second])?;
+        text.push_str(&format!("\n## tiercel {verb} {second}\n\n{}", fenced(&printed)));
     }
     Ok(text)
 }

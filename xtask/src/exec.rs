@@ -51,8 +51,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 pub fn output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| format!("cannot run {}", shown(command)))?;
     if !out.status.success() {
-        let said = String::from_utf8_lossy(&out.stderr);
-        bail!("{} ended with {}: {}", shown(command), out.status, said.trim_end());
+        let printed = String::from_utf8_lossy(&out.stderr);
+        bail!("{} ended with {}: {}", shown(command), out.status, printed.trim_end());
     }
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }

@@ -5,8 +5,8 @@ use std::process::Command;
 fn check(program: &str, arguments: &[&str]) {
     let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let out = Command::new(program).args(arguments).current_dir(top).output().expect(program);
-    let said = [out.stdout, out.stderr].concat();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&said));
+    let printed = [out.stdout, out.stderr].concat();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&printed));
 }
 
 #[test]

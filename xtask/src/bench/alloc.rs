@@ -108,13 +108,13 @@ fn run(program: &Path, pattern: &str, count: u32, library: Option<&Path>) -> Res
     if let Some(library) = library {
         command.env("LD_PRELOAD", library);
     }
-    let said = exec::output(&mut command)?;
-    let mut figures = said.split_whitespace().map(str::parse::<f64>);
+    let printed = exec::output(&mut command)?;
+    let mut figures = printed.split_whitespace().map(str::parse::<f64>);
     match (figures.next(), figures.next()) {
         (Some(Ok(cpu_ns)), Some(Ok(peak_kib))) => {
             Ok(Cost { cpu_ms: cpu_ns / 1e6, peak_mib: peak_kib / 1024.0 })
         }
-        _ => bail!("bench-alloc printed {said:?}"),
+        _ => bail!("bench-alloc printed {printed:?}"),
     }
 }
 

@@ -348,8 +348,8 @@ fn payload(ours: &[(&str, PathBuf)], counted: &Counted) -> Result<Payload> {
 
 fn found(name: &str) -> Result<PathBuf> {
     let shell = format!("command -v {name} || gcc -print-prog-name={name}");
-    let said = exec::output(exec::command("sh").args(["-c", &shell]))?;
-    let path = Path::new(said.trim());
+    let printed = exec::output(exec::command("sh").args(["-c", &shell]))?;
+    let path = Path::new(printed.trim());
     ensure!(path.is_absolute(), "{name} is not installed: ./x setup");
     Ok(path.to_owned())
 }
@@ -375,11 +375,11 @@ mod tests {
         let mut rows = over_plain("x", VMEM_WAYS, &[1_000_000_000, 1_010_000_000, 1_030_000_000]);
         rows.extend(over_plain("y", VMEM_WAYS, &[1_000_000_000, 1_000_000_000, 1_000_000_000]));
         rows.extend(means(VMEM_WAYS, &rows));
-        let said: Vec<(&str, bool)> =
+        let printed: Vec<(&str, bool)> =
             rows.iter().map(|row| (row.name.as_str(), row.holds)).collect();
-        assert_eq!(said[1], ("x, vmem, instructions", false));
-        assert_eq!(said[5], ("mean, vmem, instructions", false));
-        assert_eq!(said[4], ("mean, tracking, instructions", true));
+        assert_eq!(printed[1], ("x, vmem, instructions", false));
+        assert_eq!(printed[5], ("mean, vmem, instructions", false));
+        assert_eq!(printed[4], ("mean, tracking, instructions", true));
     }
 
     #[test]

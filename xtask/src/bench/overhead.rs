@@ -137,23 +137,23 @@ fn one_round(
 ) -> Result<()> {
     let count = ways.len() + 1;
     let mut costs = vec![Cost::default(); count];
-    let mut said = vec![String::new(); count];
+    let mut printed = vec![String::new(); count];
     for turn in 0..count {
         let which = (turn + round) % count;
         let host = ways.get(which).map_or(Host::Plain, |way| (way.host)());
         let ran = programs::run(program, parts, &host, size)?;
         ensure!(ran.status == Some(0), "{}: {host:?}: {}", program.name, ran.stderr);
-        (costs[which], said[which]) = (ran.cost, ran.stdout);
+        (costs[which], printed[which]) = (ran.cost, ran.stdout);
     }
     let plain = costs[ways.len()];
     for (which, way) in ways.iter().enumerate() {
         ensure!(
-            said[which] == said[ways.len()],
+            printed[which] == printed[ways.len()],
             "{}, {}: output differs from plain\n{}\nplain\n{}",
             program.name,
             way.name,
-            said[which],
-            said[ways.len()]
+            printed[which],
+            printed[ways.len()]
         );
         let mut note = |what, plain, ours| {
             table.entry((program.name.clone(), way.name, what)).or_default().push(plain, ours);

@@ -74,9 +74,9 @@ fn measure(
         plain.push(seconds);
         let mut record = Command::new(tiercel);
         record.args(["record", "--json", "-o"]).arg(profile).arg("--").arg(&program);
-        let (seconds, said) = timed(record.args(arguments))?;
+        let (seconds, printed) = timed(record.args(arguments))?;
         recorded.push(seconds);
-        let line = said.lines().find(|line| line.starts_with('{')).context("no JSON")?;
+        let line = printed.lines().find(|line| line.starts_with('{')).context("no JSON")?;
         let value: serde_json::Value = serde_json::from_str(line)?;
         let bytes = value["peak_memory_bytes"].as_f64().context("no peak memory")?;
         memory.push(bytes / f64::from(1 << 20));

@@ -89,25 +89,25 @@ fn run(tiercel: &Path, program: &Path, arguments: &[&str], mib: u64) -> Result<F
     }
     command.arg("--").arg(program).args(arguments);
     let output = command.output().with_context(|| format!("{}", tiercel.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "bench-vmem {}: {errors}", arguments.join(" "));
-    Ok(figures(&said))
+    Ok(figures(&printed))
 }
 
 /// Its `name value` lines.
-pub fn figures(said: &str) -> Figures {
+pub fn figures(printed: &str) -> Figures {
     let figure = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         Some((name.to_owned(), value.parse().ok()?))
     };
-    said.lines().filter_map(figure).collect()
+    printed.lines().filter_map(figure).collect()
 }
 
 /// One of them, or the sum of several, `a+b`.
 pub fn value(figures: &Figures, what: &str) -> Result<f64> {
     let part = |name: &str| {
-        figures.get(name).copied().with_context(|| format!("bench-vmem said no `{name}`"))
+        figures.get(name).copied().with_context(|| format!("bench-vmem printed no `{name}`"))
     };
     what.split('+').map(part).sum()
 }

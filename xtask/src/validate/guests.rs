@@ -183,7 +183,7 @@ fn parse(text: &str) -> Result<Vec<Seen>> {
     let mut seen = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let about = || format!("the probe said {line:?}");
+        let about = || format!("the probe printed {line:?}");
         if let ["path", from, to] = words[..] {
             let id = |text: &str| text.parse().map(NodeId).with_context(about);
             path = Some(Path { from: id(from)?, to: id(to)? });
