@@ -23,6 +23,7 @@ use tiercel_plan::{
     PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram, PlannedSite,
     Unplanned,
 };
+use tiercel_planner::{index_u8, index_u32};
 use tiercel_profile::site_label;
 use tiercel_profile::{Profile, Site};
 
@@ -141,7 +142,7 @@ fn votes_of(
 }
 
 fn node_of(assembly: &Assembly<'_>, memory: usize) -> NodeId {
-    assembly.memories[memory].nodes.first().copied().unwrap_or(NodeId(memory as u16))
+    assembly.memories[memory].nodes.first().copied().unwrap_or(NodeId(index_u8(memory).into()))
 }
 
 fn planned_machine(assembly: &Assembly<'_>) -> PlannedMachine {
@@ -205,7 +206,7 @@ fn placement(
 ) -> Placement {
     let whole = |phase: usize| {
         let choice = class.place_in(names.of_phase[phase]).or(class.usual())?;
-        memory_at(&choice.parts(), middle).map(|memory| memory as u8)
+        memory_at(&choice.parts(), middle).map(index_u8)
     };
     let (first, last) = workload.phases_of(&workload.objects[index]);
     let mut at = whole(first);
@@ -216,7 +217,7 @@ fn placement(
         if let (Some(from), Some(to)) = (at, to)
             && from != to
         {
-            moves.push((phase as u32, to));
+            moves.push((index_u32(phase), to));
         }
         at = to.or(at);
     }
@@ -337,7 +338,7 @@ fn stack(
             };
             *known.entry(module).or_insert_with_key(|module| {
                 list.push(module.clone());
-                list.len() as u32 - 1
+                index_u32(list.len()) - 1
             })
         });
         PlannedFrame {

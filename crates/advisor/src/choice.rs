@@ -37,7 +37,7 @@ const EXCHANGES_MAX: usize = 4;
 const EXCHANGE_WIN_MIN: f64 = 1.0 / 64.0;
 
 /// One part of so many of the room is a margin.
-const MARGIN_PARTS: f64 = 16.0;
+const MARGIN_PARTS: u64 = 16;
 
 /// The margin is filled where that gains more than so much of what such a part gains in the mean.
 /// It costs what it would have gained in every run, and helps in those that have less room than the
@@ -166,7 +166,7 @@ impl Search<'_> {
                 Objective::EnergyDelay => time_ns * energy_pj - promise.value,
             }
         };
-        let little = gain(&candidate) / MARGIN_PARTS * MARGIN_GAIN_MIN;
+        let little = gain(&candidate) / MARGIN_PARTS as f64 * MARGIN_GAIN_MIN;
         let less =
             self.candidate(candidate.strategy, candidate.cut.clone(), candidate.room.with_margin());
         match less.map(|less| self.exchanged(less)) {
@@ -267,7 +267,7 @@ impl Capacity {
     /// With a part of the fastest memory's room held back, too.
     fn with_margin(&self) -> Capacity {
         let mut room = self.clone();
-        let margin_bytes = (room.memories[0].capacity_bytes as f64 / MARGIN_PARTS) as u64;
+        let margin_bytes = room.memories[0].capacity_bytes / MARGIN_PARTS;
         room.memories[0].capacity_bytes -= margin_bytes;
         room.held_back_bytes += margin_bytes;
         room

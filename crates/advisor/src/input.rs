@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
 use tiercel_wire::layout::CUT_BYTES;
 
+use tiercel_planner::index_u32;
 use tiercel_profile::{Access, Object, Profile};
 
 /// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.
@@ -132,7 +133,7 @@ fn workload_of(profile: &Profile) -> PlannerInput {
     for part in profile.accesses.chunk_by(|a, b| a.object == b.object) {
         of_object[part[0].object as usize] = part;
     }
-    for run in 0..profile.runs.len() as u32 {
+    for run in 0..index_u32(profile.runs.len()) {
         add_run(profile, run, &of_object, &mut input);
     }
     if input.workload.phases.is_empty() {
@@ -144,7 +145,7 @@ fn workload_of(profile: &Profile) -> PlannerInput {
 
 fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut PlannerInput) {
     let base_ns = input.workload.end_ns;
-    let first_phase = input.workload.phases.len() as u32;
+    let first_phase = index_u32(input.workload.phases.len());
     let phases = leading_phases(profile, run);
     let starts: Vec<u64> = phases.iter().map(|at| profile.phases[*at as usize].start_ns).collect();
     let of_run = |object: &Object| profile.run_of(object) == run;
@@ -174,7 +175,7 @@ fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut Pla
         let mut uses: BTreeMap<u32, Access> = BTreeMap::new();
         for access in of_object[index as usize] {
             let phase = phase_of(profile, access, &phases, &starts) + first_phase;
-            let phase = phase.clamp(first as u32, last as u32);
+            let phase = phase.clamp(index_u32(first), index_u32(last));
             uses.entry(phase).or_insert(Access::none_of(index)).absorb(access);
         }
         planned.uses = uses.into_iter().map(|(phase, all)| use_of(phase, &all, weight)).collect();
@@ -226,22 +227,22 @@ fn leading_phases(profile: &Profile, run: u32) -> Vec<u32> {
     let leader = match accesses.iter().max_by_key(|(_, count)| **count) {
         Some((leader, _)) => *leader,
         // Nothing was accessed: marks say more than what was detected in nothing.
-        None => (0..profile.phases.len() as u32)
+        None => (0..index_u32(profile.phases.len()))
             .filter(of_run)
             .filter_map(|at| profile.phases[at as usize].process)
             .next(),
     };
     let is_leading = |at: &u32| profile.phases[*at as usize].process == leader;
-    (0..profile.phases.len() as u32).filter(of_run).filter(is_leading).collect()
+    (0..index_u32(profile.phases.len())).filter(of_run).filter(is_leading).collect()
 }
 
 /// Which of the leading phases an access belongs to.
 pub(crate) fn phase_of(profile: &Profile, access: &Access, phases: &[u32], starts: &[u64]) -> u32 {
     if let Ok(at) = phases.binary_search(&access.phase) {
-        return at as u32;
+        return index_u32(at);
     }
     let middle_ns = u64::from(access.slot) * profile.slot_ns + profile.slot_ns / 2;
-    starts.partition_point(|start_ns| *start_ns <= middle_ns).saturating_sub(1) as u32
+    index_u32(starts.partition_point(|start_ns| *start_ns <= middle_ns).saturating_sub(1))
 }
 
 fn phase(name: &str, start_ns: u64) -> planner::Phase {

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::input::{PlannerInput, phase_of};
+use tiercel_planner::index_u32;
 use tiercel_profile::{Access, Profile};
 
 /// Samples of a interval at least, if its phase has as many: counts are right to a sixteenth.
@@ -134,7 +135,7 @@ fn add_run(
         let next = of_workload.get(at + 1).map_or(end_ns, |next| next.start_ns);
         let span = (of_workload[at].start_ns - base_ns, next - base_ns);
         let from = found.all.len();
-        add_phase(profile, (first + at) as u32, span, cells, found);
+        add_phase(profile, index_u32(first + at), span, cells, found);
         let mut left_ns = (span.1 - span.0) as f64;
         for interval in &mut found.all[from..] {
             left_ns -= interval.took_ns;
@@ -217,6 +218,11 @@ fn closed(
     }
     for row in rows.values_mut() {
         let traits = &traits[&site_at(profile, row)];
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of a count is no larger than the count"
+        )]
         let part = |count: u64, part: f64| (count as f64 * part).round() as u64;
         row.isolated = part(row.mlp_known, traits.isolated);
         row.dirtied = traits.dirtied.map(|dirtied| part(row.accesses(), dirtied));

@@ -9,6 +9,7 @@ use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement,
 use crate::input::{Cut, Part, PlannerInput};
 use crate::intervals::Extents;
 use tiercel_plan::{Plan, PlannedClass, PlannedPlacement, Unplanned};
+use tiercel_planner::{index_u8, index_u32};
 use tiercel_profile::{Object, Profile};
 
 /// Part of an object in each memory, 0 to 1; their sum is 1.
@@ -114,12 +115,12 @@ impl<'a> Layout<'a> {
             let (first, last) = workload.phases_of(object);
             let whole = |phase| memory_at(self.parts(part.whole, phase), part.middle);
             let mut here = whole(first).unwrap_or(0);
-            let mut placement = Placement { birth: here as u8, moves: Vec::new() };
+            let mut placement = Placement { birth: index_u8(here), moves: Vec::new() };
             for phase in first + 1..=last {
                 let Some(to) = whole(phase).filter(|to| *to != here) else { continue };
                 // From where a split left them nobody knows.
                 if whole(phase - 1).is_some() {
-                    placement.moves.push((phase as u32, to as u8));
+                    placement.moves.push((index_u32(phase), index_u8(to)));
                 }
                 here = to;
             }

@@ -142,6 +142,11 @@ fn limit_to_share(memory: &mut Memory, slower: Slowdown) {
     }
     let read_gb_s = memory.read_gb_s_with(1) / slower.read;
     let write_gb_s = memory.write_gb_s_with(1) / slower.write;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a positive ratio; beyond 32 bits the largest number of threads"
+    )]
     let threads = (memory.read_gb_s / read_gb_s).max(memory.write_gb_s / write_gb_s).ceil() as u32;
     memory.scaling = vec![Scaling { threads: 1, read_gb_s, write_gb_s }];
     if threads > 1 {

@@ -68,7 +68,7 @@ fn timeline(profile: &Profile, rows_max: usize) -> Timeline {
     let workload = &input.workload;
     let slots = workload.end_ns.div_ceil(profile.slot_ns.max(1));
     let column_ns = profile.slot_ns.max(1).saturating_mul(slots.div_ceil(COLUMNS_MAX).max(1));
-    let columns = workload.end_ns.div_ceil(column_ns) as usize;
+    let columns = usize::try_from(workload.end_ns.div_ceil(column_ns)).unwrap_or(usize::MAX);
     let mut of_object: Vec<&[Access]> = vec![&[]; profile.objects.len()];
     for part in profile.accesses.chunk_by(|a, b| a.object == b.object) {
         of_object[part[0].object as usize] = part;
@@ -147,7 +147,7 @@ fn row(
         let base_ns = planned.birth_ns - object.birth_ns;
         for access in of_object[index as usize] {
             let middle = u64::from(access.slot) * profile.slot_ns + profile.slot_ns / 2;
-            let column = ((base_ns + middle) / column_ns) as usize;
+            let column = usize::try_from((base_ns + middle) / column_ns).unwrap_or(usize::MAX);
             if let Some(last) = columns.checked_sub(1) {
                 row.accesses[column.min(last)] += access.accesses() as f64;
             }

@@ -80,6 +80,11 @@ impl Votes {
             return Some(Choice { memory: most, other: None, share: 100 });
         }
         let (memory, other) = (most.min(next), most.max(next));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped from 1 to 99"
+        )]
         let share = (self.bytes[memory] / both * 100.0).round().clamp(1.0, 99.0) as u32;
         Some(Choice { memory, other: Some(other), share })
     }

@@ -87,7 +87,7 @@ fn side_by_side() -> Profile {
     profile.accesses.clear();
     let slow = profile.machine.tiers().last().unwrap().nodes[0];
     // Slow memory takes 64 ns for a line, and the core three fifths of what both together take.
-    let lines = (slot_ns as f64 / 0.6 / 64.0) as u64;
+    let lines = slot_ns * 5 / 3 / 64;
     profile.runs[0].speeds.streams = vec![StreamSpeed {
         node: slow,
         read_ns_per_byte: 1.0,

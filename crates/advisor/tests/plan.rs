@@ -21,7 +21,11 @@ const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1 << 30;
 
 fn site(hash: u64, function: &str) -> Site {
-    let name = Name { function: function.into(), file: "/src/app.c".into(), line: hash as u32 };
+    let name = Name {
+        function: function.into(),
+        file: "/src/app.c".into(),
+        line: u32::try_from(hash).unwrap(),
+    };
     let frame = Frame {
         module: "/bin/app".into(),
         build_id: "ab12".into(),
@@ -383,7 +387,8 @@ fn a_machine_with_other_memories_gets_what_matches() {
     let arenas: Vec<NodeId> = tiers.iter().flat_map(|tier| tier.nodes.clone()).collect();
     let fit = fit(&plan, &machine, &arenas);
     assert_eq!(fit.remarks.len(), 1, "{:?}", fit.remarks);
-    let fastest = arenas.iter().position(|id| *id == tiers[0].nodes[0]).unwrap() as u8;
+    let fastest =
+        u8::try_from(arenas.iter().position(|id| *id == tiers[0].nodes[0]).unwrap()).unwrap();
     assert!(fit.rows.iter().any(|row| row.arena == fastest));
 }
 
@@ -656,9 +661,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_off_is_refused(plan in any_plan(), at in 0.0..1.0f64) {
+    fn what_is_cut_off_is_refused(plan in any_plan(), at: prop::sample::Index) {
         let text = plan.to_json().unwrap();
-        let mut end = ((text.len() - 3) as f64 * at) as usize;
+        let mut end = at.index(text.len() - 3);
         while !text.is_char_boundary(end) {
             end -= 1;
         }
@@ -669,11 +674,11 @@ proptest! {
     #[test]
     fn what_is_changed_is_sound_or_refused(
         plan in any_plan(),
-        changes in proptest::collection::vec((0.0..1.0f64, any::<u8>()), 1..6),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes = plan.to_json().unwrap().into_bytes();
         for (at, byte) in changes {
-            let index = (bytes.len() as f64 * at) as usize;
+            let index = at.index(bytes.len());
             bytes[index] = byte;
         }
         match Plan::from_json(&bytes, Path::new("x")) {

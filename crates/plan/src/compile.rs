@@ -53,7 +53,7 @@ pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
     fit.remarks = remarks(plan, machine);
     fit.unplanned = match plan.unplanned {
         Unplanned::Budget => None,
-        Unplanned::Slowest => arenas.len().checked_sub(1).map(|last| last as u8),
+        Unplanned::Slowest => arenas.len().checked_sub(1).and_then(|last| u8::try_from(last).ok()),
     };
     fit.small = plan.small_objects.and_then(|node| fit.arenas.get(&node).copied());
     let moving = plan.phases.iter().filter(|phase| phase.moves);
@@ -109,6 +109,11 @@ impl Fit {
             share = 1.0 - share;
         }
         // Up: three quarters of four births are three.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share is from 0 to 1, and PLAN_SHARE_ALL has 8 bits"
+        )]
         let parts = (share * f64::from(PLAN_SHARE_ALL)).ceil() as u8;
         let other = other.unwrap_or(arena);
         let share =
@@ -158,7 +163,7 @@ fn arenas_of(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> HashMap<NodeI
         for node in &memory.nodes {
             let same = tier.nodes.contains(node).then_some(node);
             let arena = same.or(tier.nodes.first()).and_then(place);
-            found.extend(arena.map(|arena| (*node, arena as u8)));
+            found.extend(arena.and_then(|arena| Some((*node, u8::try_from(arena).ok()?))));
         }
     }
     found

@@ -278,7 +278,7 @@ pub struct PlannedPlacement {
 impl PlannedClass {
     /// ceil(log2) of the sizes in it, as the runtime counts them.
     pub fn size_class(&self) -> u8 {
-        self.up_to_bytes.trailing_zeros() as u8
+        u8::try_from(self.up_to_bytes.trailing_zeros()).unwrap_or(u8::MAX)
     }
 }
 

@@ -45,7 +45,9 @@ impl StackKeys {
 /// not told apart.
 pub fn numbered(outermost: Option<(bool, u64)>) -> u32 {
     match outermost {
-        Some((false, number)) if number <= u64::from(NUMBERED_MAX) => number as u32,
+        Some((false, number)) if number <= u64::from(NUMBERED_MAX) => {
+            u32::try_from(number).unwrap_or(0)
+        }
         _ => 0,
     }
 }

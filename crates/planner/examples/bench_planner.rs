@@ -109,12 +109,12 @@ fn workload(objects: usize, phases: usize, seed: u64) -> Workload {
             let length = if random.below(3) == 0 {
                 end_ns
             } else {
-                ((random.share() * random.share()) * end_ns as f64) as u64 + PHASE_NS / 10
+                floor((random.share() * random.share()) * end_ns as f64) + PHASE_NS / 10
             };
             let birth_ns = random.below((end_ns - length.min(end_ns)).max(1));
             let mut object = Object {
                 name: format!("object {index}"),
-                bytes: 4096 << (random.share() * 14.0) as u32,
+                bytes: 4096 << floor(random.share() * 14.0),
                 birth_ns,
                 death_ns: (birth_ns + length).min(end_ns),
                 uses: Vec::new(),
@@ -144,7 +144,7 @@ fn uses(object: &mut Object, phases: usize, random: &mut Random) {
         let hot = (phase as u64 / 3).is_multiple_of(every);
         let count = rate * if hot { 1.0 } else { 0.1 } * (0.5 + random.share());
         object.uses.push(Use {
-            phase: phase as u32,
+            phase: u32::try_from(phase).unwrap(),
             reads: count * (1.0 - writes),
             writes: count * writes,
             hit_ratio,
@@ -160,8 +160,8 @@ fn uses(object: &mut Object, phases: usize, random: &mut Random) {
 fn memories(workload: &Workload, first: f64, second: f64) -> [Memory; 3] {
     let mut events: Vec<(u64, i64)> = Vec::new();
     for object in &workload.objects {
-        events.push((object.birth_ns, object.bytes as i64));
-        events.push((object.death_ns, -(object.bytes as i64)));
+        events.push((object.birth_ns, object.bytes.cast_signed()));
+        events.push((object.death_ns, -object.bytes.cast_signed()));
     }
     events.sort_unstable();
     let (mut now, mut peak) = (0, 0);
@@ -172,7 +172,7 @@ fn memories(workload: &Workload, first: f64, second: f64) -> [Memory; 3] {
     let memory = |name: &str, share: f64, latency: (f64, f64), gb_s: (f64, f64)| Memory {
         name: name.into(),
         nodes: Vec::new(),
-        capacity_bytes: (peak as f64 * share) as u64,
+        capacity_bytes: floor(peak as f64 * share),
         read_latency_ns: latency.0,
         write_latency_ns: latency.1,
         read_gb_s: gb_s.0,
@@ -255,5 +255,15 @@ fn row(name: &str, ours: &[f64], peer: Option<(&str, &[f64])>, limit: Option<f64
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+    let at = floor(((sorted.len() - 1) as f64 * share).round());
+    sorted[usize::try_from(at).expect("an index of the list")]
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and times of the bench are positive and below 2^53"
+)]
+fn floor(value: f64) -> u64 {
+    value as u64
 }

@@ -1,6 +1,7 @@
 //! Placements to compare with: first come first served, greedy by score, all in one memory.
 //! In: a problem of one segment per item. Out: a choice. Knows nothing of moves.
 
+use crate::index::index_u8;
 use crate::problem::Problem;
 use crate::room::Room;
 
@@ -44,7 +45,7 @@ fn into_first_with_room(
         let found = if upwards(*index) { memories.find(fits) } else { memories.rev().find(fits) };
         let memory = found.ok_or(*index)?;
         room.take(span, memory, item.bytes);
-        choice[segment] = memory as u8;
+        choice[segment] = index_u8(memory);
     }
     Ok(choice)
 }

@@ -10,6 +10,7 @@
 //! by a share of itself. The second is quick with many objects, where room asked for is nearly a
 //! power of its price; on 10,000 objects x 100 phases it needs a third of the rounds.
 
+use crate::index::{index_u8, index_u32};
 use crate::memory::MEMORIES_MAX;
 use crate::problem::{Item, Problem};
 
@@ -239,7 +240,7 @@ pub fn sample(problem: &Problem, stride: usize) -> Problem {
         ties_to: problem.ties_to,
     };
     for item in picked.iter().map(|item| &problem.items[*item]) {
-        let first = sample.spans.len() as u32;
+        let first = index_u32(sample.spans.len());
         let segments = item.segments();
         sample.spans.extend(&problem.spans[segments.clone()]);
         let costs = segments.start * problem.memories..segments.end * problem.memories;
@@ -248,7 +249,13 @@ pub fn sample(problem: &Problem, stride: usize) -> Problem {
     }
     let weigh = |of: &Problem| of.alive().iter().map(|bytes| *bytes as f64).sum::<f64>();
     let share = weigh(&sample) / weigh(problem);
-    sample.capacity = problem.capacity.iter().map(|room| (*room as f64 * share) as u64).collect();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a capacity is no larger than the capacity; NaN becomes 0"
+    )]
+    let scaled = |bytes: &u64| (*bytes as f64 * share) as u64;
+    sample.capacity = problem.capacity.iter().map(scaled).collect();
     sample
 }
 
@@ -371,11 +378,11 @@ impl Paths {
         };
         let mut at = at_least(&best, usize::from(problem.ties_to), &|_| 0.0);
         let value = best[at];
-        choice[segments.end - 1] = at as u8;
+        choice[segments.end - 1] = index_u8(at);
         for segment in (segments.start..segments.end - 1).rev() {
             let ahead = &self.ahead[(segment - segments.start) * K..][..K];
             at = at_least(ahead, at, &|from| moving[from][at]);
-            choice[segment] = at as u8;
+            choice[segment] = index_u8(at);
         }
         value
     }

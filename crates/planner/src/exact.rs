@@ -7,6 +7,7 @@
 //! step is a few additions.
 
 use crate::dual::Sums;
+use crate::index::{index_u8, index_u32};
 use crate::memory::MEMORIES_MAX;
 use crate::problem::Problem;
 use crate::room::Room;
@@ -86,7 +87,7 @@ impl<'a> Search<'a> {
         };
         for item in order {
             let segments = problem.items[*item as usize].segments();
-            search.sequence.extend(segments.map(|segment| (segment as u32, *item)));
+            search.sequence.extend(segments.map(|segment| (index_u32(segment), *item)));
         }
         search.look_ahead(&sums);
         let all: f64 = prices
@@ -123,7 +124,7 @@ impl<'a> Search<'a> {
             for segment in item.segments().rev().skip(1) {
                 for from in 0..memories {
                     let ways = (0..memories).map(|to| {
-                        problem.move_cost(item, Some(from as u8), to)
+                        problem.move_cost(item, Some(index_u8(from)), to)
                             + self.onward[(segment + 1) * memories + to]
                     });
                     let least = ways.fold(f64::INFINITY, f64::min);
@@ -193,7 +194,7 @@ impl<'a> Search<'a> {
             let at = frame.bounds[..count].partition_point(|other| *other <= bound);
             frame.bounds[at..=count].rotate_right(1);
             frame.to[at..=count].rotate_right(1);
-            (frame.bounds[at], frame.to[at]) = (bound, to as u8);
+            (frame.bounds[at], frame.to[at]) = (bound, index_u8(to));
             frame.count += 1;
         }
         self.frames[depth] = frame;
@@ -206,7 +207,7 @@ impl<'a> Search<'a> {
         let frame = &self.frames[depth];
         let priced = frame.priced + moved + self.priced[segment * self.problem.memories + to];
         let value = frame.value + moved + self.problem.cost(segment, to);
-        self.choice[segment] = to as u8;
+        self.choice[segment] = index_u8(to);
         self.room.take(self.problem.spans[segment], to, item.bytes);
         (priced, value)
     }
@@ -244,7 +245,7 @@ mod tests {
             ties_to: 2,
         };
         for (at, bytes) in sizes.iter().enumerate() {
-            let first = problem.spans.len() as u32;
+            let first = index_u32(problem.spans.len());
             problem.spans.extend([Span { first: 0, last: 0 }, Span { first: 1, last: 1 }]);
             let before = (at % 2 == 0).then_some(1);
             problem.items.push(Item { bytes: *bytes, first, count: 2, at: before });
@@ -254,7 +255,7 @@ mod tests {
 
     /// The least value of all choices.
     fn by_trying_all(problem: &Problem) -> f64 {
-        let segments = problem.spans.len() as u32;
+        let segments = index_u32(problem.spans.len());
         let choices = (0..3u32.pow(segments)).map(|number| {
             (0..segments).map(|at| (number / 3u32.pow(at) % 3) as u8).collect::<Vec<u8>>()
         });
@@ -278,7 +279,7 @@ mod tests {
             // Near enough prices make bounds that are tight, and so tell a wrong one.
             let prices: Vec<f64> = prices.iter().map(|price| price * scale).collect();
             let problem = problem(&sizes, &costs, room.0, room.1);
-            let order: Vec<u32> = (0..sizes.len() as u32).rev().collect();
+            let order: Vec<u32> = (0..index_u32(sizes.len())).rev().collect();
             let found = search(&problem, &prices, &order, f64::INFINITY, 1_000_000);
             prop_assert!(found.proven);
             let choice = found.choice.expect("the last memory has room");

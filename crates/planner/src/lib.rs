@@ -25,6 +25,7 @@ mod baseline;
 mod dual;
 mod estimate;
 mod exact;
+mod index;
 mod lifetimes;
 mod memory;
 mod objective;
@@ -46,6 +47,7 @@ mod workload;
 pub use estimate::{
     Cost, Demand, MoveSpeed, access_ns, demand, energy_pj, move_cost_per_byte, score_ns,
 };
+pub use index::{index_u8, index_u32};
 pub use memory::{Energy, LINE_BYTES, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
 pub use options::{Effort, Levels, Objective, Options, Strategy};
 pub use placement::{Move, Placement, Placements, Promise};

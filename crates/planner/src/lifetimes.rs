@@ -2,6 +2,7 @@
 //! In: a problem. Out: a choice that keeps the capacities, without a bound.
 //! Knows nothing of the joint program they stand for.
 
+use crate::index::{index_u8, index_u32};
 use crate::options::Effort;
 use crate::problem::{Item, Problem};
 use crate::room::Room;
@@ -62,7 +63,7 @@ pub fn lifetime_by_lifetime(
     let mut room = Room::empty(problem.memories, problem.slots);
     let mut full = Vec::with_capacity(choice.len());
     for (index, chosen) in choice.iter().enumerate() {
-        let chosen = chosen.unwrap_or(last as u8);
+        let chosen = chosen.unwrap_or(index_u8(last));
         room.take(problem.spans[index], chosen as usize, problem.items[index].bytes);
         full.push(chosen);
     }
@@ -93,7 +94,7 @@ fn one_memory(
             let (span, bytes) = (problem.spans[index], problem.items[index].bytes);
             if room.fits(span, 0, bytes, problem.capacity[level]) {
                 room.take(span, 0, bytes);
-                choice[index] = Some(level as u8);
+                choice[index] = Some(index_u8(level));
                 in_fast.push(index);
             }
         }
@@ -127,7 +128,7 @@ fn knapsack(
     };
     for (at, index) in candidates.iter().enumerate() {
         let bytes = problem.items[*index].bytes;
-        one.items.push(Item { bytes, first: at as u32, count: 1, at: None });
+        one.items.push(Item { bytes, first: index_u32(at), count: 1, at: None });
         // As in H2M III-D5, what is not here is in the next memory that can hold it.
         let below = (level + 1..problem.memories).map(|memory| problem.cost(*index, memory));
         let below = below.into_iter().find(|cost| cost.is_finite()).unwrap_or(f64::INFINITY);

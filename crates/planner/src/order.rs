@@ -5,6 +5,7 @@
 //! whose target has room goes first. When all wait for one another (two full memories that swap),
 //! one of them goes over the last memory, if that has room.
 
+use crate::index::{index_u8, index_u32};
 use crate::memory::Memory;
 use crate::placement::{Move, Placement};
 use crate::workload::Workload;
@@ -25,7 +26,7 @@ pub fn in_order(
         for phase in first + 1..=last {
             taken[phase][from as usize] += workload.objects[object].bytes;
             if let Some((_, to)) = moves.next_if(|(at, _)| *at as usize == phase) {
-                by_phase[phase].push(Move { phase: phase as u32, object, from, to: *to });
+                by_phase[phase].push(Move { phase: index_u32(phase), object, from, to: *to });
                 from = *to;
             }
         }
@@ -62,7 +63,7 @@ impl Queue<'_> {
 
     /// All wait: one goes by the last memory, or, if that is full too, goes over.
     fn give_way(&mut self, waiting: &mut Vec<Move>) {
-        let last = (self.memories.len() - 1) as u8;
+        let last = index_u8(self.memories.len() - 1);
         let detour = |one: &Move| Move { to: last, ..*one };
         let free = waiting.iter().position(|one| one.from != last && self.fits(detour(one)));
         if let Some(at) = free {

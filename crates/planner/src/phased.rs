@@ -3,6 +3,7 @@
 //! lives in. Knows nothing of phases further ahead: that is what it is compared for.
 
 use crate::estimate::{Weights, phase_cost};
+use crate::index::index_u32;
 use crate::lifetimes::memory_by_memory;
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::options::{Levels, Options};
@@ -67,7 +68,7 @@ impl Window<'_> {
     ) -> (Problem, Vec<usize>) {
         let base = self.slots.of_phase[self.phase];
         let end = self.slots.of_phase.get(self.until + 1).copied();
-        let end = end.unwrap_or(self.slots.count as u32);
+        let end = end.unwrap_or(index_u32(self.slots.count));
         let count = (end - base) as usize;
         let mut problem = Problem::new(self.workload, self.memories, &options.copy, weights, count);
         let mut objects = Vec::new();
@@ -94,7 +95,7 @@ impl Window<'_> {
         let (first, last) = self.lives[index];
         let mut costs = [0.0; MEMORIES_MAX];
         for phase in first.max(self.phase)..=last.min(self.until) {
-            let found = object.uses.binary_search_by_key(&(phase as u32), |one| one.phase);
+            let found = object.uses.binary_search_by_key(&index_u32(phase), |one| one.phase);
             let one = found.ok().map(|at| &object.uses[at]);
             for (cost, memory) in costs.iter_mut().zip(self.memories) {
                 *cost += weights.of(phase_cost(self.workload, object, phase, one, memory));

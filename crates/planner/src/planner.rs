@@ -5,6 +5,7 @@
 use crate::PlanError;
 use crate::baseline::{first_come, greedy};
 use crate::estimate::{Cost, MoveSpeed, Weights, move_cost_per_byte, phase_cost};
+use crate::index::{index_u8, index_u32};
 use crate::lifetimes::{lifetime_by_lifetime, memory_by_memory};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::objective::{Trial, Wanted, best};
@@ -249,7 +250,7 @@ impl<'a> Planner<'a> {
             let (own, others) = rest.split_at(count);
             rest = others;
             let pairs = own.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);
-            let moves = pairs.map(|(at, pair)| ((first + at + 1) as u32, pair[1])).collect();
+            let moves = pairs.map(|(at, pair)| (index_u32(first + at + 1), pair[1])).collect();
             placements.push(Placement { birth: own[0], moves });
         }
         placements
@@ -258,7 +259,7 @@ impl<'a> Planner<'a> {
     fn finish(&self, wanted: Wanted, compute_ns: f64) -> Placements {
         let Wanted { trial, value, bound, proven } = wanted;
         let (workload, memories) = (self.workload, self.memories);
-        let last = Placement { birth: (memories.len() - 1) as u8, moves: Vec::new() };
+        let last = Placement { birth: index_u8(memories.len() - 1), moves: Vec::new() };
         let all_last = vec![last; workload.objects.len()];
         let (in_last, _) = evaluate(workload, memories, &self.options.copy, &all_last);
         let value_in_last = match self.options.objective {

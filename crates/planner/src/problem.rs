@@ -2,6 +2,7 @@
 //! In: costs. Out: what a choice costs, and the room it takes. Knows nothing of programs or time.
 
 use crate::estimate::{MoveSpeed, Weights, move_cost_per_byte, phase_cost};
+use crate::index::{index_u8, index_u32};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::slots::Slots;
 use crate::span::Span;
@@ -67,7 +68,7 @@ impl Problem {
             spans: Vec::new(),
             costs: Vec::new(),
             moving,
-            ties_to: if is_known { count as u8 - 1 } else { 0 },
+            ties_to: if is_known { index_u8(count) - 1 } else { 0 },
         }
     }
 
@@ -120,7 +121,7 @@ impl Problem {
 
     /// An item without segments yet; to be pushed when it has them.
     pub fn begin(&self, bytes: u64, at: Option<u8>) -> Item {
-        Item { bytes, first: self.spans.len() as u32, count: 0, at }
+        Item { bytes, first: index_u32(self.spans.len()), count: 0, at }
     }
 
     /// Adds a segment to an item. A memory it is too big for is not allowed.
@@ -169,8 +170,8 @@ impl Problem {
         for item in &self.items {
             for segment in item.segments() {
                 let span = self.spans[segment];
-                change[span.first as usize] += item.bytes as i64;
-                change[span.last as usize + 1] -= item.bytes as i64;
+                change[span.first as usize] += item.bytes.cast_signed();
+                change[span.last as usize + 1] -= item.bytes.cast_signed();
             }
         }
         let mut alive = 0;
@@ -179,7 +180,7 @@ impl Problem {
             .into_iter()
             .map(|change| {
                 alive += change;
-                alive as u64
+                alive.cast_unsigned()
             })
             .collect()
     }

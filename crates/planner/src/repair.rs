@@ -2,6 +2,7 @@
 //! In: a problem, prices. Out: a choice. Knows nothing of bounds.
 
 use crate::dual::{Paths, Sums};
+use crate::index::index_u32;
 use crate::problem::Problem;
 use crate::room::Room;
 
@@ -55,14 +56,14 @@ pub fn by_urgency(problem: &Problem, sums: &Sums) -> Order {
     };
     let keys: Vec<f64> =
         problem.items.iter().map(|item| urgency(item, &mut paths, &mut choice)).collect();
-    let mut order: Order = (0..problem.items.len() as u32).collect();
+    let mut order: Order = (0..index_u32(problem.items.len())).collect();
     order.sort_by(|a, b| keys[*b as usize].total_cmp(&keys[*a as usize]).then(a.cmp(b)));
     order
 }
 
 /// The big ones first: what to try when others leave no room.
 pub fn by_size(problem: &Problem) -> Order {
-    let mut order: Order = (0..problem.items.len() as u32).collect();
+    let mut order: Order = (0..index_u32(problem.items.len())).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(problem.items[*index as usize].bytes), *index));
     order
 }

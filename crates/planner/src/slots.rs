@@ -6,6 +6,7 @@
 //! that is born in it lives together at its last birth, and that is where it is fullest. What dies
 //! at the very moment another is born has made room for it.
 
+use crate::index::index_u32;
 use crate::span::Span;
 use crate::workload::Workload;
 
@@ -78,7 +79,7 @@ impl Slots {
     /// Slots an object takes room in during a phase it lives in.
     pub fn in_phase(&self, object: usize, phase: usize) -> Span {
         let of_object = self.of_object[object];
-        let end = self.of_phase.get(phase + 1).map_or(self.count as u32, |next| *next);
+        let end = self.of_phase.get(phase + 1).map_or(index_u32(self.count), |next| *next);
         Span { first: of_object.first.max(self.of_phase[phase]), last: of_object.last.min(end - 1) }
     }
 }

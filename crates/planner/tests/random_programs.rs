@@ -28,8 +28,9 @@ fn workloads(objects: usize, phases: u64) -> impl Strategy_<Value = Workload> {
         let objects = objects.into_iter().map(|(bytes, birth, length, uses)| {
             let birth = birth % end;
             let lives = (birth * 10, (birth + length).min(end) * 10);
-            let seen = (lives.0 / 100) as usize..lives.1.div_ceil(100) as usize;
-            let at = |phase: usize| Use { phase: phase as u32, ..uses[phase] };
+            let slot = |at: u64| usize::try_from(at).unwrap();
+            let seen = slot(lives.0 / 100)..slot(lives.1.div_ceil(100));
+            let at = |phase: usize| Use { phase: u32::try_from(phase).unwrap(), ..uses[phase] };
             object(bytes, lives, seen.map(at).filter(|one| one.reads > 20.0).collect())
         });
         made::workload(phases, objects.collect())

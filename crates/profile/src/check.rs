@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use crate::index::index_u32;
 use crate::profile::{Access, Object, Profile, SERVED_MAX, SLOT_NS_MIN};
 use crate::table::TEXT_BYTES_MAX;
 use crate::tables::{
@@ -147,7 +148,7 @@ fn check_phases(profile: &Profile) -> Result<(), String> {
         };
         return Err(format!("phase {index}: {wrong}"));
     }
-    let runs = 0..profile.runs.len() as u32;
+    let runs = 0..index_u32(profile.runs.len());
     let have: HashSet<u32> = profile.phases.iter().map(|phase| phase.run).collect();
     match runs.into_iter().find(|run| !have.contains(run)) {
         Some(run) => Err(format!("run {run} has no phase")),

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use crate::index::index_u32;
 use crate::profile::{Access, Frame, Object, Process, Profile, Site, size_class};
 use crate::tables::{self, FrameRow, SiteRow, ThreadRow, row_bytes};
 
@@ -188,7 +189,7 @@ impl Profile {
         let mut kept: Vec<Process> = Vec::new();
         let mut now_at = Vec::with_capacity(self.processes.len());
         for (index, process) in (0..).zip(std::mem::take(&mut self.processes)) {
-            let next = kept.len() as u32;
+            let next = index_u32(kept.len());
             let at = *first_of.entry((process.run, key(index, &process))).or_insert(next);
             now_at.push(at);
             if at == next {
@@ -235,7 +236,7 @@ impl Profile {
         for access in &mut self.accesses {
             let run = self.processes[self.objects[access.object as usize].process as usize].run;
             let of_run = self.phases.iter().position(|phase| phase.run == run);
-            access.phase = of_run.expect("accesses have a phase of their run") as u32;
+            access.phase = index_u32(of_run.expect("accesses have a phase of their run"));
         }
         self.settle();
         self.merge_processes_by(|_, _| ());

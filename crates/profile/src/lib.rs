@@ -11,6 +11,7 @@
 
 mod check;
 mod export;
+mod index;
 mod keep;
 mod merge;
 mod overview;

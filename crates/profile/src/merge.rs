@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use crate::index::index_u32;
 use crate::profile::{Coarsening, Observed, Profile, Run};
 
 /// Why profiles are not one.
@@ -167,17 +168,17 @@ impl Profile {
     /// Takes in another profile behind its own; parts' phases are put in order later.
     fn append(&mut self, next: Profile, relation: Relation) {
         let first_run = match relation {
-            Relation::Runs => self.runs.len() as u32,
+            Relation::Runs => index_u32(self.runs.len()),
             Relation::Parts => 0,
         };
-        let first_process = self.processes.len() as u32;
-        let first_phase = self.phases.len() as u32;
-        let first_object = self.objects.len() as u32;
+        let first_process = index_u32(self.processes.len());
+        let first_phase = index_u32(self.phases.len());
+        let first_object = index_u32(self.objects.len());
         let mut known: HashMap<u64, u32> =
             (0..).zip(&self.sites).map(|(index, site)| (site.hash, index)).collect();
         let mut site_at = Vec::with_capacity(next.sites.len());
         for site in next.sites {
-            let fresh = self.sites.len() as u32;
+            let fresh = index_u32(self.sites.len());
             let at = *known.entry(site.hash).or_insert(fresh);
             if at == fresh {
                 self.sites.push(site);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
+use crate::index::index_u32;
 use crate::keep::peak_bytes;
 use crate::profile::{Access, Coarsening, Object, Profile, Run};
 use crate::site_label::site_label;
@@ -188,7 +189,7 @@ impl Profile {
         let mut of_phase = vec![None; self.phases.len()];
         for (index, phase) in self.phases.iter().enumerate() {
             let detected = phase.process.is_none();
-            if detected && any_marked && !used.contains(&(index as u32)) {
+            if detected && any_marked && !used.contains(&index_u32(index)) {
                 continue;
             }
             let place = *at.entry((detected, &phase.name)).or_insert_with(|| {

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::check::NS_MAX;
+use crate::index::index_u32;
 use crate::profile::{Phase, Profile};
 
 /// Samples of one window. With 8 objects of equal heat chance explains 0.14 of difference then.
@@ -62,8 +63,8 @@ impl Profile {
         // Of each phase: where it is now; of a detected one: nowhere.
         let mut now_at = vec![None; self.phases.len()];
         let mut detected = Vec::with_capacity(self.runs.len());
-        for run in 0..self.runs.len() as u32 {
-            let first = phases.len() as u32;
+        for run in 0..index_u32(self.runs.len()) {
+            let first = index_u32(phases.len());
             let stretches = stretches(&self.slots_of(run));
             phases.extend(self.phases_of(run, &stretches));
             detected.push((first, stretches));
@@ -72,7 +73,7 @@ impl Profile {
                 .collect();
             marked.sort_by_key(|at| (self.phases[*at].process, self.phases[*at].start_ns));
             for at in marked {
-                now_at[at] = Some(phases.len() as u32);
+                now_at[at] = Some(index_u32(phases.len()));
                 phases.push(self.phases[at].clone());
             }
         }
@@ -81,7 +82,7 @@ impl Profile {
                 let process = self.objects[access.object as usize].process;
                 let (first, stretches) = &detected[self.processes[process as usize].run as usize];
                 let after = stretches.partition_point(|stretch| stretch.start <= access.slot);
-                first + after.saturating_sub(1) as u32
+                first + index_u32(after.saturating_sub(1))
             });
         }
         self.phases = phases;
@@ -104,7 +105,7 @@ impl Profile {
                 true => (true, access.object, 0),
                 false => (false, object.site, object.size_class()),
             };
-            let fresh = names.len() as u32;
+            let fresh = index_u32(names.len());
             let name = *names.entry(name).or_insert(fresh);
             let slot = slots.entry(access.slot).or_default();
             slot.samples = slot.samples.saturating_add(access.samples);
@@ -330,7 +331,7 @@ fn classify(windows: &[Window]) -> Vec<Stretch> {
             }
         };
         if found.last().is_none_or(|last| last.class as usize != class) {
-            found.push(Stretch { start: stretch.start, class: class as u32 });
+            found.push(Stretch { start: stretch.start, class: index_u32(class) });
         }
     }
     found
@@ -368,7 +369,7 @@ mod tests {
             for sample in 0..400 {
                 let own = u64::from(letter - b'a') * 2 + random(2);
                 let name = if sample % 10 == 0 { random(8) } else { own };
-                *slot.accesses.entry(name as u32).or_default() += 4096.0;
+                *slot.accesses.entry(u32::try_from(name).unwrap()).or_default() += 4096.0;
             }
             slot
         };
@@ -440,7 +441,7 @@ mod tests {
             proptest::prop_assert_eq!(found.len(), phases.len(), "{:?}", found);
             let mut start = 0;
             for (one, (class, looks)) in found.iter().zip(&phases) {
-                let off = (i64::from(one.start) - i64::from(start)).unsigned_abs() as u32;
+                let off = one.start.abs_diff(start);
                 proptest::prop_assert!(off <= 48 * pause, "{:?} is off by {}", one, off);
                 let first = phases.iter().position(|(other, _)| other == class);
                 let same = found[first.unwrap_or(0)].class;

@@ -16,6 +16,7 @@ use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::{AccessKind, Sample};
 
 use crate::check::THREAD_BITS;
+use crate::index::index_u32;
 use crate::keep::LIMIT_BYTES;
 use crate::profile::{Access, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
 use crate::tables::PROCESSES_MAX;
@@ -210,7 +211,7 @@ impl Recorder {
         let start_ns = process.start_ns;
         self.ended.stretch_slots(self.slot_ns);
         let left = tracked.end(now_ns, self.slot_ns);
-        let first_phase = self.ended.phases.len() as u32;
+        let first_phase = index_u32(self.ended.phases.len());
         let marks = left.phases;
         let ends = marks.iter().skip(1).map(|(start_ns, _)| *start_ns).chain([now_ns]);
         for ((at_ns, number), end_ns) in marks.iter().zip(ends) {
@@ -235,7 +236,7 @@ impl Recorder {
                 }
             };
             object.process = index;
-            let number = self.ended.objects.len() as u32;
+            let number = index_u32(self.ended.objects.len());
             self.ended.objects.push(object);
             self.ended.accesses.extend(cells.into_iter().map(|cell| Access {
                 object: number,
@@ -285,7 +286,7 @@ impl Recorder {
     fn place(&mut self, process: Process) -> (u32, bool) {
         if self.ended.processes.len() < PROCESSES_MAX - SHARED_MAX {
             self.ended.processes.push(process);
-            return (self.ended.processes.len() as u32 - 1, false);
+            return (index_u32(self.ended.processes.len()) - 1, false);
         }
         self.ended.coarsening.processes_merged += 1;
         let program = if self.shared.len() + 1 < SHARED_MAX {
@@ -293,7 +294,7 @@ impl Recorder {
         } else {
             "".into()
         };
-        let fresh = self.ended.processes.len() as u32;
+        let fresh = index_u32(self.ended.processes.len());
         let at = *self.shared.entry(program).or_insert(fresh);
         if at == fresh {
             self.ended.processes.push(process);
@@ -303,7 +304,7 @@ impl Recorder {
 
     /// The index of a site that may be there.
     fn site(&mut self, site: Site) -> u32 {
-        let fresh = self.ended.sites.len() as u32;
+        let fresh = index_u32(self.ended.sites.len());
         let at = *self.sites.entry(site.hash).or_insert(fresh);
         if at == fresh {
             self.ended.sites.push(site);
@@ -360,8 +361,14 @@ fn access_of(sample: &Sample) -> Access {
     }
     if let Some(around) = sample.around {
         let serialized = (f64::from(sample.weight) / f64::from(around.at_once.max(1.0))).round();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a weight, which has 32 bits, divided by at least 1"
+        )]
+        let serialized = serialized as u64;
         access.mlp_known = weight;
-        access.serialized = (serialized as u64).clamp(weight.min(1), weight);
+        access.serialized = serialized.clamp(weight.min(1), weight);
         access.isolated = if around.apart { weight } else { 0 };
     }
     access

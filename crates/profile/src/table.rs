@@ -204,6 +204,11 @@ fn field(column: &Column) -> ParquetResult<Schema> {
         .build()
 }
 
+/// A number of a 32-bit column, as Parquet stores it.
+fn as_i32(number: u64) -> i32 {
+    u32::try_from(number).expect("cells of 32-bit columns are made from u32").cast_signed()
+}
+
 fn write_column<R: Row, W: std::io::Write + Send>(
     out: &mut SerializedRowGroupWriter<'_, W>,
     rows: &[R],
@@ -227,7 +232,7 @@ fn write_column<R: Row, W: std::io::Write + Send>(
             writer.typed::<Int64Type>().write_batch(&values, levels, None)?;
         }
         Kind::U32 => {
-            let values: Vec<i32> = numbers().map(|number| (number as u32).cast_signed()).collect();
+            let values: Vec<i32> = numbers().map(as_i32).collect();
             writer.typed::<Int32Type>().write_batch(&values, levels, None)?;
         }
         Kind::Bool => {

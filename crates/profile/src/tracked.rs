@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use crate::index::index_u32;
 use crate::keep::settle;
 use crate::profile::{Access, Object, size_class};
 
@@ -20,7 +21,7 @@ const GROUPS_MAX: usize = 1 << 16;
 pub const PHASES_ENTERED_MAX: usize = 4096;
 
 /// Extents an object is divided into at first; it may grow to twice as many and more.
-const EXTENTS: u64 = 64;
+const EXTENTS: usize = 64;
 
 /// Smallest extent, bytes: what is smaller is one.
 const EXTENT_BYTES_MIN: u64 = 64 << 10;
@@ -33,7 +34,7 @@ const CLOCK_NS: u64 = 20_000_000;
 const GHOSTS_MAX: usize = 512;
 
 /// Cells at the end of an object's list that are looked through for the one to add to.
-const CELLS_RECENT: usize = 2 * EXTENTS as usize;
+const CELLS_RECENT: usize = 2 * EXTENTS;
 
 /// What the objects of a process are told apart by when they are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -187,7 +188,7 @@ impl Tracked {
         sums.bytes = sums.bytes.max(bytes);
         sums.fresh_bytes = sums.fresh_bytes.saturating_add(fresh_bytes);
         sums.first_birth_ns = sums.first_birth_ns.min(at_ns);
-        let extent_bytes = match (bytes / EXTENTS).next_power_of_two() {
+        let extent_bytes = match (bytes / EXTENTS as u64).next_power_of_two() {
             _ if sums.is_merged || bytes <= EXTENT_BYTES_MIN => 0,
             piece => piece.max(EXTENT_BYTES_MIN),
         };
@@ -278,7 +279,7 @@ impl Tracked {
         self.last_ns = self.last_ns.max(at_ns);
         access.slot = u32::try_from(at_ns / slot_ns).unwrap_or(u32::MAX);
         let entered = self.phases.partition_point(|(start_ns, _)| *start_ns <= at_ns);
-        access.phase = entered.saturating_sub(1) as u32;
+        access.phase = index_u32(entered.saturating_sub(1));
         let found = self.live.range_mut(..=addr).next_back();
         let found = found.filter(|(at, live)| addr < *at + live.bytes);
         // What lives was perhaps not there yet when the access happened.
@@ -302,7 +303,7 @@ impl Tracked {
             }
             (None, None) => return,
         };
-        access.extent = extent.unwrap_or(0) as u32;
+        access.extent = u32::try_from(extent.unwrap_or(0)).unwrap_or(u32::MAX);
         let recent = cells.len().saturating_sub(CELLS_RECENT);
         match cells[recent..].iter_mut().rev().find(|cell| cell.key() == access.key()) {
             Some(cell) => cell.absorb(&access),
@@ -318,7 +319,7 @@ impl Tracked {
         if slot_ns == self.slot_ns {
             return;
         }
-        let by = (slot_ns / self.slot_ns) as u32;
+        let by = u32::try_from(slot_ns / self.slot_ns).unwrap_or(u32::MAX);
         self.slot_ns = slot_ns;
         let live = self.live.values_mut().map(|live| &mut live.cells);
         let dead = self.dead.iter_mut().map(|dead| &mut dead.cells);
@@ -384,7 +385,7 @@ impl Tracked {
                 return *known;
             }
         }
-        let at = self.groups.len() as u32;
+        let at = index_u32(self.groups.len());
         self.known.insert(key, at);
         self.groups.push(Group {
             key,
@@ -451,7 +452,7 @@ impl Tracked {
                 death_ns,
                 group: live.group,
                 extent_bytes: live.extent_bytes,
-                dead: (!group.is_merged).then_some(self.dead.len() as u32),
+                dead: (!group.is_merged).then_some(index_u32(self.dead.len())),
             });
         }
         if group.is_merged {

@@ -81,8 +81,9 @@ fn large(objects: u32, slots: u32) -> Profile {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut profile = profiles(1).new_tree(&mut runner).unwrap().current();
-    let sites = profile.sites.len() as u32;
-    let phase = profile.phases.iter().position(|p| p.process.is_none()).unwrap() as u32;
+    let sites = u32::try_from(profile.sites.len()).unwrap();
+    let phase =
+        u32::try_from(profile.phases.iter().position(|p| p.process.is_none()).unwrap()).unwrap();
     profile.objects.clear();
     profile.accesses.clear();
     for number in 0..objects {

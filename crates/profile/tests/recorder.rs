@@ -284,7 +284,9 @@ fn many_dead_are_put_together_and_the_few_are_not() {
 fn what_is_seen_is_bounded() {
     let mut recorder = recorder();
     let objects = 1u64 << 10;
-    (0..objects).for_each(|n| born(&mut recorder, (n + 1) * MIB, OS_PAGE, n as u32 % 50, 0));
+    (0..objects).for_each(|n| {
+        born(&mut recorder, (n + 1) * MIB, OS_PAGE, u32::try_from(n).unwrap() % 50, 0)
+    });
     // More cells than may be kept, over an hour.
     let samples = 10 * CELLS_MAX as u64;
     for number in 0..samples {
@@ -294,7 +296,11 @@ fn what_is_seen_is_bounded() {
     let profile = end(recorder, 3_600_000);
     let reads: u64 = profile.accesses.iter().map(|access| access.reads).sum();
     assert_eq!(reads, samples * 10);
-    assert!(profile.accesses.len() <= CELLS_MAX + objects as usize, "{}", profile.accesses.len());
+    assert!(
+        profile.accesses.len() <= CELLS_MAX + usize::try_from(objects).unwrap(),
+        "{}",
+        profile.accesses.len()
+    );
     assert!(profile.slot_ns > 1 << 24 && profile.coarsening.slots_doubled > 0);
 }
 

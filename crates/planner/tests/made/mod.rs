@@ -109,11 +109,13 @@ pub fn all_placements(workload: &Workload, memories: usize, by_phase: bool) -> V
     for object in &workload.objects {
         let (first, last) = workload.phases_of(object);
         let length = if by_phase { last - first + 1 } else { 1 };
-        let ways = memories.pow(length as u32);
+        let ways = memories.pow(u32::try_from(length).unwrap());
         let own = (0..ways).map(|way| {
-            let digit = |at: usize| (way / memories.pow(at as u32) % memories) as u8;
+            let digit = |at: usize| {
+                u8::try_from(way / memories.pow(u32::try_from(at).unwrap()) % memories).unwrap()
+            };
             let moves = (1..length).filter(|at| digit(*at) != digit(at - 1));
-            let moves = moves.map(|at| ((first + at) as u32, digit(at))).collect();
+            let moves = moves.map(|at| (u32::try_from(first + at).unwrap(), digit(at))).collect();
             Placement { birth: digit(0), moves }
         });
         let own: Vec<Placement> = own.collect();

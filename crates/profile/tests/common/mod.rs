@@ -64,7 +64,10 @@ fn run() -> impl Strategy<Value = Run> {
             sample_period,
             misses_only,
             observed: Observed { samples: u64::from(samples), births: 3, ..Observed::default() },
-            served: vec![ServedBy { node: NodeId(samples as u16 % 3), accesses: samples.into() }],
+            served: vec![ServedBy {
+                node: NodeId(u16::try_from(samples % 3).unwrap()),
+                accesses: samples.into(),
+            }],
             speeds: speeds(f64::from(samples % 7) + 0.25),
         },
     )
@@ -113,8 +116,8 @@ pub fn profiles(runs_max: usize) -> impl Strategy<Value = Profile> {
 }
 
 fn add_run(profile: &mut Profile, run: Run, processes: Vec<(Arc<str>, u32, usize)>, marks: u32) {
-    let number = profile.runs.len() as u32;
-    let first = profile.processes.len() as u32;
+    let number = u32::try_from(profile.runs.len()).unwrap();
+    let first = u32::try_from(profile.processes.len()).unwrap();
     let phase = |process, name: String, start_ns, end_ns| Phase {
         run: number,
         process,
@@ -133,7 +136,7 @@ fn add_run(profile: &mut Profile, run: Run, processes: Vec<(Arc<str>, u32, usize
             start_ns: 5,
             end_ns: run.duration_ns.max(5),
             peak_bytes: 1 << 20,
-            threads: (0..threads as u32).map(|thread| pid + thread).collect(),
+            threads: (0..u32::try_from(threads).unwrap()).map(|thread| pid + thread).collect(),
         });
         if index == first {
             let mark = |at: u32| {
@@ -151,8 +154,8 @@ fn add_objects(profile: &mut Profile, raw: &[RawObject]) {
         let peak_bytes = bytes + more;
         profile.objects.push(Object {
             fresh_bytes: 0,
-            process: process.index(profile.processes.len()) as u32,
-            site: site.index(profile.sites.len()) as u32,
+            process: u32::try_from(process.index(profile.processes.len())).unwrap(),
+            site: u32::try_from(site.index(profile.sites.len())).unwrap(),
             count: *count,
             bytes: *bytes,
             peak_bytes,
@@ -178,7 +181,7 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
         let number = object.index(profile.objects.len());
         let object = &profile.objects[number];
         let run = profile.run_of(object);
-        let fits: Vec<u32> = (0..profile.phases.len() as u32)
+        let fits: Vec<u32> = (0..u32::try_from(profile.phases.len()).unwrap())
             .filter(|at| {
                 let phase = &profile.phases[*at as usize];
                 phase.run == run && phase.process.is_none_or(|process| process == object.process)
@@ -186,8 +189,8 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
             .collect();
         let extents = object.peak_bytes.checked_div(object.extent_bytes).unwrap_or(1).max(1);
         profile.accesses.push(Access {
-            object: number as u32,
-            extent: (u64::from(*extent) % extents) as u32,
+            object: u32::try_from(number).unwrap(),
+            extent: u32::try_from(u64::from(*extent) % extents).unwrap(),
             phase: fits[phase.index(fits.len())],
             slot: *slot,
             reads: *reads,
