@@ -1,4 +1,4 @@
-//! Several plans, of which the one stands that is foretold to be best.
+//! Compares several candidate plans and keeps the one with the best prediction.
 //! In: a profile as the planner gets it, memories with their room. Out: [`Candidate`]: a plan with
 //! all it was made of. Knows nothing of where memories and room come from.
 
@@ -31,9 +31,9 @@ const EXCHANGED_MAX: usize = 4;
 /// Times they do.
 const EXCHANGES_MAX: usize = 4;
 
-/// Exchanges must be foretold to win more than they lose by the planner's sums, or so much of the
-/// time: where two predictions of one recording differ by less, either may be right (bt at 25%:
-/// 1.4% foretold, 2% lost, and 9% by the sums).
+/// An exchange must be predicted to save more than it costs by the planner's sums, or this share of
+/// the run time: predictions from one recording that differ by less are not significant (bt at 25%:
+/// 1.4% predicted, 2% lost, and 9% by the sums).
 const EXCHANGE_WIN_MIN: f64 = 1.0 / 64.0;
 
 /// One part of so many of the room is a margin.
@@ -107,7 +107,7 @@ impl Search<'_> {
     }
 
     /// Objects that are cut give one another their room in the fastest memory, as long as that is
-    /// foretold to help. What streams go along with gains little where one of them is slow
+    /// predicted to help. What streams go along with gains little where one of them is slow
     /// anyhow; which of them is to be the fast one the planner's sums do not tell.
     fn exchanged(&self, candidate: Candidate) -> Candidate {
         let slowdown =
@@ -196,7 +196,7 @@ impl Search<'_> {
         cuts
     }
 
-    /// By what is foretold of the program's time: it knows what overlaps, which the planner's sums
+    /// By the predicted run time of the program: it knows what overlaps, which the planner's sums
     /// over objects do not. Other objectives are the planner's.
     fn is_better(&self, candidate: &Candidate, than: &Candidate) -> bool {
         let value = |candidate: &Candidate| match self.request.objective {
@@ -230,7 +230,7 @@ impl Search<'_> {
         Ok(self.plan(strategy, cut, room, found))
     }
 
-    /// What a run makes of placements, and what is foretold of it.
+    /// What a run makes of placements, and predicts its effect.
     fn plan(
         &self,
         strategy: Strategy,

@@ -18,9 +18,9 @@ use tiercel_profile::{Access, Object, Profile};
 /// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.
 pub(crate) const WHOLE_WEIGHT: f64 = 8.0;
 
-/// Weight of a latency where each access counted missed the caches and is a line of its own: all of
-/// it over the misses a core keeps in flight, as the ledger reckons, where the sampler did not see
-/// how many those are.
+/// Weight of a latency where each counted access missed the caches and is a line of its own: the
+/// whole latency divided by an MLP of 4, which the ledger assumes too. Used where the sampler does
+/// not report the MLP.
 pub const MISS_WEIGHT: f64 = WHOLE_WEIGHT / 4.0;
 
 /// The same where all accesses were counted: H2M Eq. 1 as it is.
@@ -192,9 +192,8 @@ pub(crate) fn weight_of(profile: &Profile, run: u32) -> (f64, f64) {
     }
 }
 
-/// By object: whether stores may have changed lines that nobody input of; whether it is unknown
-/// how many misses were under way at once. Only where misses were counted, and of those that
-/// have any.
+/// By object: whether stores may have dirtied lines that the sampler did not report; whether the
+/// MLP is unknown. Only where misses were counted, and of objects that have any.
 pub(crate) fn unobserved(profile: &Profile) -> (Vec<bool>, Vec<bool>) {
     let mut all = vec![Access { dirtied: Some(0), ..Access::default() }; profile.objects.len()];
     for access in &profile.accesses {

@@ -14,7 +14,7 @@ use crate::input::{PlannerInput, phase_of};
 use tiercel_planner::index_u32;
 use tiercel_profile::{Access, Profile};
 
-/// Samples of a interval at least, if its phase has as many: counts are right to a sixteenth.
+/// Samples of an interval at least, if its phase has as many: counts are right to a sixteenth.
 const SAMPLES_MIN: u64 = 256;
 
 /// Samples of a sub-interval at least: as many as tell which objects a loop is at.
@@ -39,7 +39,7 @@ pub(crate) struct Interval {
     pub sub_intervals: Vec<SubInterval>,
 }
 
-/// A part of a interval.
+/// A part of an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SubInterval {
     /// How much of the interval it took, 0 to 1.
@@ -58,7 +58,7 @@ pub(crate) struct Intervals {
     pub all: Vec<Interval>,
     /// Time in which nothing was accessed, nanoseconds.
     pub idle_ns: f64,
-    /// What the kernel zeroed while somebody looked: object of the workload, bytes.
+    /// What the kernel zeroed while the sampler was running: object of the workload, bytes.
     pub fresh_bytes: Vec<(usize, f64)>,
 }
 
@@ -88,7 +88,7 @@ fn intervals_of(profile: &Profile, input: &PlannerInput) -> Intervals {
     found
 }
 
-/// Of objects that were accessed at all. Before the first sample of a run nobody looked.
+/// Of objects that were accessed at all. Nothing is known of the time before a run's first sample.
 fn fresh_bytes(profile: &Profile, input: &PlannerInput) -> Vec<(usize, f64)> {
     let mut is_accessed = vec![false; profile.objects.len()];
     let mut first_ns = vec![u64::MAX; profile.runs.len()];
@@ -171,14 +171,14 @@ fn add_phase(
         return;
     }
     let left = closed(profile, phase, open, &traits);
-    // What is left is too little for a interval of its own.
+    // What is left is too little for an interval of its own.
     match found.all[from..].last_mut() {
         None => found.all.push(left),
         Some(last) => last.extend(left),
     }
 }
 
-/// How accesses of a phase come, by site. A interval has too few samples of an object to tell:
+/// How accesses of a phase come, by site. An interval has too few samples of an object to tell:
 /// chance would only ever add to a part that has a least, and take from one that has a most.
 fn traits_by_site<'a>(
     profile: &Profile,
@@ -201,7 +201,7 @@ fn site_at(profile: &Profile, access: &Access) -> u32 {
     profile.objects[access.object as usize].site
 }
 
-/// A interval with its accesses, by index; and how those of each site come.
+/// An interval with its accesses, by index; and how those of each site come.
 fn closed(
     profile: &Profile,
     phase: u32,
@@ -267,7 +267,7 @@ struct SiteTraits {
     dirtied: Option<f64>,
 }
 
-/// A interval that is not complete.
+/// An interval that is not complete.
 #[derive(Default)]
 struct OpenInterval {
     sub_intervals: Vec<OpenSubInterval>,

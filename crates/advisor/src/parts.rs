@@ -118,7 +118,7 @@ impl<'a> Layout<'a> {
             let mut placement = Placement { birth: index_u8(here), moves: Vec::new() };
             for phase in first + 1..=last {
                 let Some(to) = whole(phase).filter(|to| *to != here) else { continue };
-                // From where a split left them nobody knows.
+                // Where a split left them is unknown.
                 if whole(phase - 1).is_some() {
                     placement.moves.push((index_u32(phase), index_u8(to)));
                 }

@@ -10,21 +10,22 @@
 //!   elsewhere     longest of: rest + waits there, what each memory has to do
 //! ```
 //!
-//! The rest is what is left of the time that was measured, and less than nothing where chance makes
-//! the waits longer than that: it is right in the sum, and would not be if it were cut off. What a
-//! memory did in a sub-interval it did in that time, whatever was measured of its speed.
+//! The rest is the measured time less the waits. Sampling noise can make it negative in a
+//! sub-interval; it is not clipped there, because only the unclipped sum is unbiased. What a memory
+//! served in a sub-interval it served in that time, whatever throughput was measured.
 //!
-//! Misses that are under way at once are waited for together, as long as for the slowest of them.
-//! Which come together nobody tells; lines of one block do, and blocks are taken to come by chance.
-//! So of all waits those for a memory are as many as have one of its blocks in them, and none of a
-//! slower memory.
+//! The core waits for overlapping misses together, for as long as the slowest of them takes.
+//! Samples do not show which misses overlap; independence between blocks is assumed, and the lines
+//! of one block overlap. A wait therefore counts for a memory when at least one of its blocks comes
+//! from that memory and none comes from a slower one.
 //!
-//! What nobody had before is zeroed by the kernel when it is touched, which no sample sees: that is
-//! added by what writing is measured to take in each memory. Before the first sample of a run
-//! nobody looked, and nothing is known of what it cost.
+//! The kernel zeroes fresh OS pages on first touch, which no sample shows. The model adds that time
+//! from the measured write throughput of each memory. Nothing is known of the time before a run's
+//! first sample.
 //!
-//! Waits of the recorded run are those that were measured, where the sampler tells, else those of
-//! the memories that served it. What comes out is held against everything in the fastest memory.
+//! Waits of the recorded run are the measured ones where the sampler reports latencies, otherwise
+//! those of the memories that served the accesses. The baseline has everything in the fastest
+//! memory.
 
 use tiercel_machine::Machine;
 use tiercel_planner::{
@@ -40,17 +41,18 @@ use crate::throughput::{apply_measurements, rank_of};
 use tiercel_plan::{Plan, Prediction};
 use tiercel_profile::{Access, Profile};
 
-/// Standard deviations of an error bar: 95 of 100 times the true value of the counts lies within.
+/// Half-width of a 95% confidence interval in standard deviations of a normal distribution.
 const DEVIATIONS: f64 = 1.96;
 
-/// Misses at once that nobody counted may be so many times fewer than believed.
+/// Where the sampler does not report MLP, it may be lower than assumed by up to this factor.
+/// Chosen, not measured: the assumed four outstanding misses become two.
 const UNSEEN_TIMES: f64 = 2.0;
 
-/// Placements that are totals, in this order: everything in the fastest memory, as planned,
+/// Placements that are evaluated, in this order: everything in the fastest memory, as planned,
 /// everything in the slowest.
 const CASES: usize = 3;
 
-/// What a plan is expected to do on a machine: the one it was made for.
+/// Predicts the effect of a plan on the machine it was made for.
 pub fn predict(profile: &Profile, machine: &Machine, plan: &Plan) -> Prediction {
     let input = PlannerInput::of(profile);
     predict_of(profile, (&input, &Intervals::of(profile, &input)), machine, plan)
@@ -139,7 +141,7 @@ struct Recorded {
     memory_ns: Parts,
 }
 
-/// Of the accesses to one object in a interval.
+/// Of the accesses to one object in an interval.
 #[derive(Clone, Copy, Default)]
 struct Row {
     /// How many.
@@ -164,7 +166,7 @@ struct Waits {
     all_in_ns: Parts,
 }
 
-/// What intervals are totals with.
+/// What the run time of an interval is computed from.
 struct Model<'a> {
     profile: &'a Profile,
     memories: &'a [Memory],
@@ -245,7 +247,7 @@ impl<'a> Model<'a> {
         cases_ns
     }
 
-    /// What the accesses of a row of a interval ask for, wherever they go.
+    /// What the accesses of a row of an interval ask for, wherever they go.
     fn row(&self, interval: &Interval, access: &Access) -> Row {
         let object = &self.profile.objects[access.object as usize];
         let weight = weight_of(self.profile, self.profile.run_of(object));
@@ -322,20 +324,20 @@ impl Waits {
     }
 }
 
-/// Times somebody waits for accesses, each for as many misses as are under way at once.
+/// How many times the core waits for accesses: overlapping misses count as one wait.
 fn waits_of(one: &Use) -> f64 {
     (one.reads + one.writes) * one.latency_weight / WHOLE_WEIGHT
 }
 
-/// Blocks that accesses draw from memory; where nobody input, whole ones. Few samples may say less
-/// than one of a block's lines is the first.
+/// Blocks that accesses draw from memory; whole ones where the sampler does not report it. With few
+/// samples the observed share may be below one line of a block, which is the least there can be.
 fn blocks_of(one: &Use) -> f64 {
     let lines = (one.reads + one.writes) * one.drawn_bytes / LINE_BYTES;
     lines * one.isolated.unwrap_or(0.0).max(LINE_BYTES / BLOCK_BYTES)
 }
 
-/// What can be won and was not seen, of what can be won: lines that go back to memory where nobody
-/// input which do, and latencies that are waited for one by one, not four at a time, but two.
+/// What can be won and was not seen, of what can be won: write-backs that the sampler
+/// does not report, and latencies that are waited for one by one, not four at a time, but two.
 fn unseen(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
     let workload = &input.workload;
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };

@@ -1,8 +1,7 @@
-//! Which objects may move before the phase they move for: during the one before, which leaves them
-//! alone.
+//! Which objects may move ahead of a phase: during the phase before, if that does not access them.
 //! In: places of classes by phase, when objects live. Out: phases by class. Knows nothing of files.
 //!
-//! A phase is foretold by the one before it when that was always followed by it. What no access hit
+//! A phase is predictable when the phase before was always followed by it. What no access hit
 //! in the phase before goes down at once, which makes room; and up as long as the fastest memory
 //! has room in that phase, whenever it was entered: those with most gain per byte first.
 
