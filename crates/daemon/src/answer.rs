@@ -1,11 +1,9 @@
-//! Answers to what is asked over the control socket.
-//! In: a [`Request`], the daemon's state. Out: a line. Knows nothing of sockets.
+//! Answers to requests over the control socket, as data.
+//! In: figures, rows. Out: [`Answer`]. Knows nothing of sockets, or of where the data comes from.
 
 use crate::clients::sites::{SiteRow, sort};
-use crate::daemon::Daemon;
-use crate::metrics::prometheus;
 use crate::moves::log::LoggedMove;
-use crate::net::protocol::{Order, Request, answer_line};
+use crate::net::protocol::Order;
 use crate::summary::Summary;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum Answer {
     /// All figures.
     Status(Box<Summary>),
-    /// Sites in the order asked for.
+    /// Sites in the requested order.
     Objects(Objects),
     /// Moves, newest first.
     Moves(Vec<LoggedMove>),
@@ -23,43 +21,22 @@ pub enum Answer {
     Budget(String),
     /// Prometheus text.
     Metrics(String),
-    /// It will stop.
+    /// The daemon will end.
     Stop,
 }
 
 /// Objects by site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Objects {
-    /// Sites there are; rows may be fewer.
+    /// How many sites there are; rows may be fewer.
     pub sites: usize,
     /// The first ones in order.
     pub rows: Vec<SiteRow>,
 }
 
-impl Daemon {
-    /// The line that answers `request`.
-    pub(crate) fn answer(&mut self, request: &Request) -> Vec<u8> {
-        answer_line(&match request {
-            Request::Status => Answer::Status(Box::new(self.status())),
-            Request::Objects { by, limit } => Answer::Objects(self.objects(*by, *limit)),
-            Request::Moves { limit } => Answer::Moves(self.moves.last(*limit)),
-            Request::Budget { fast } => {
-                self.config.fast = *fast;
-                Answer::Budget(fast.to_string())
-            }
-            Request::Metrics => Answer::Metrics(prometheus(&self.status())),
-            Request::Stop => {
-                self.pace.stopping = true;
-                Answer::Stop
-            }
-        })
-    }
-
-    fn objects(&mut self, by: Order, limit: usize) -> Objects {
-        self.note_fits();
-        let fast_bytes = self.fast_budget_bytes();
-        let present = self.clients.values_mut().map(|client| client.present(&self.ledger));
-        let mut rows = self.sites.rows(present, fast_bytes);
+impl Objects {
+    /// The first `limit` of all rows in order.
+    pub(crate) fn of(mut rows: Vec<SiteRow>, by: Order, limit: usize) -> Objects {
         sort(&mut rows, by);
         let sites = rows.len();
         rows.truncate(limit);

@@ -5,7 +5,7 @@
 //! worse than none.
 
 use crate::net::socket_dir::{Access, DAEMON_NAME, usual_directory};
-use crate::plan::runner::PlanChoice;
+use crate::plan::choice::PlanChoice;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;

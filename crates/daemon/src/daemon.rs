@@ -1,360 +1,269 @@
-//! The daemon: one thread, one loop, all state.
-//! In: a [`DaemonConfig`] and its [`Parts`]. Out: a [`Farewell`]. Prints nothing.
+//! The daemon: one thread, one loop, which passes events to the components that own the state.
+//! In: a [`DaemonConfig`] and its [`Parts`]. Out: a [`FinalReport`]. Prints nothing.
 //!
 //! ```text
-//! sockets, pidfds, eventfds --> Poller --> Event --> dispatch() --> ledger, policy, hands, desk
-//!                                clock --^             (tick.rs, decide.rs, answer.rs)
+//! sockets, pidfds, eventfds --> Poller --+
+//!                               clock ---+--> EventQueue --> dispatch --> Clients, Sampling,
+//!                   completed moves -----+                   Decisions, MoveQueue, PlanRunner
 //! ```
+//!
+//! Handlers never dispatch. What they set going comes back as an event, before all that waits.
+//! Long, because it is the one place where the components meet.
 
+use crate::answer::{Answer, Objects};
+use crate::births;
 use crate::clients::client::Client;
-use crate::clients::sites::Sites;
+use crate::clients::fit::FitScan;
+use crate::clients::table::{Clients, Consumers};
 use crate::config::DaemonConfig;
-use crate::event::Event;
-use crate::moves::log::MoveLog;
-use crate::moves::queue::Hands;
+use crate::cpu;
+use crate::decisions::Decisions;
+use crate::event::{Event, EventQueue};
+use crate::metrics::prometheus;
+use crate::moves::queue::{Answer as Located, Completion, MoveQueue, PhaseEntry};
 use crate::moves::remote::Hosted;
-use crate::net::control::Desk;
-use crate::net::handshake::{Arrival, Greeter, Guests};
+use crate::net::control::Control;
+use crate::net::handshake::{Admission, Arrival, Handshake};
 use crate::net::poller::{Interest, Poller, Token};
-use crate::net::socket_dir::{Access, Place, PlaceError};
+use crate::net::protocol::{Request, answer_line};
+use crate::net::socket_dir::{Access, SocketDir};
 use crate::observe::recording::Recording;
-use crate::observe::sampling::Watch;
-use crate::plan::runner::Planned;
+use crate::observe::residency::{ResidencyScan, count_live, take_unlocated};
+use crate::observe::sampling::{Purpose, Sampling};
+use crate::parts::{DaemonError, Handle, Parts};
+use crate::plan::objects::current_phase;
+use crate::plan::runner::{Entered, PlanRunner};
 use crate::pools::{self, Pools};
-use crate::summary::{Farewell, Summary};
-use rustix::event::{EventfdFlags, eventfd};
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::schedule::Schedule;
+use crate::summary::{BudgetState, FinalReport, Summary, refused};
+use crate::tiers::{Tiers, Treatment};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_ledger::{Ledger, Range};
-use tiercel_machine::{Machine, NodeId, Room};
-use tiercel_mover::{Errno, Mover};
-use tiercel_policy::{Interval, Policy};
-use tiercel_sampler::Sampler;
-use tiercel_wire::{Record, Sample};
+use tiercel_mover::Errno;
+use tiercel_wire::{AccessKind, Backing, Session};
 
-/// Longest the loop sleeps when there is nothing to do, milliseconds.
-const IDLE_MS: u64 = 500;
-
-/// The parts a daemon works with; tests bring their own.
-pub struct Parts {
-    /// The machine, real or on paper.
-    pub machine: Machine,
-    /// What sees accesses; `None`: nothing works here, objects are still tracked.
-    pub sampler: Option<Box<dyn Sampler>>,
-    /// What executes moves.
-    pub mover: Box<dyn Mover + Send>,
-}
-
-/// Why a daemon did not start, or ended.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
-    /// No place for its sockets.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// The ledger refuses its settings.
-    #[error(transparent)]
-    Ledger(#[from] tiercel_ledger::LedgerError),
-    /// The policy refuses its settings.
-    #[error("policy: {0}")]
-    Policy(String),
-    /// The machine has no memory to place anything in.
-    #[error("the machine {0} has no tier with memory; check it with `tiercel topo`")]
-    NoTier(String),
-    /// The kernel refused something elementary.
-    #[error("{what}: {error}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        error: std::io::Error,
-    },
-}
-
-/// Ends a running daemon from another thread.
-#[derive(Clone)]
-pub struct Handle {
-    stop: Arc<AtomicBool>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Handle {
-    /// Asks the daemon to end: it drains once more and leaves in an orderly way.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        // Fails only when the counter is full, and then it is readable.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-    }
-}
+/// Large objects of one site that a profile and a plan distinguish: H2M's multi-phase benchmark has
+/// 30, and `hotcold` of the experiment `movers` has 96.
+const NUMBERED_BIRTHS: u32 = 128;
 
 /// A daemon that is ready to run.
 pub struct Daemon {
-    pub(crate) config: DaemonConfig,
-    pub(crate) machine: Machine,
-    /// Nodes of the best tier.
-    pub(crate) fast: Vec<NodeId>,
-    /// Nodes of the arenas that programs allocate in, best tier first; empty: one kind of memory.
-    pub(crate) arenas: Vec<NodeId>,
-    pub(crate) ledger: Ledger,
-    pub(crate) policy: Policy,
-    pub(crate) hands: Hands,
-    /// What the mover is at, by job, the oldest first.
-    pub(crate) moving: VecDeque<Vec<Range>>,
-    pub(crate) sampler: Option<Box<dyn Sampler>>,
-    /// By session number.
-    pub(crate) clients: BTreeMap<u32, Client>,
-    /// Session number of each process.
-    pub(crate) numbers: HashMap<u32, u32>,
-    pub(crate) sites: Sites,
-    pub(crate) moves: MoveLog,
-    pub(crate) planned: Option<Planned>,
-    /// Phase entries that were not told, of clients that have left.
-    pub(crate) phases_lost: u64,
-    pub(crate) summary: Summary,
-    /// Looked at where a decision needs it.
-    pub(crate) room: OnceCell<Room>,
-    pub(crate) poller: Poller,
-    pub(crate) greeter: Greeter,
-    pub(crate) desk: Desk,
-    /// `None`: this daemon has no pools.
-    pub(crate) pools: Option<Pools>,
-    pub(crate) pace: Pace,
-    pub(crate) records: Vec<Record>,
-    pub(crate) samples: Vec<Sample>,
+    config: DaemonConfig,
+    tiers: Tiers,
+    ledger: Ledger,
+    clients: Clients,
+    sampling: Sampling,
+    queue: MoveQueue,
+    decisions: Decisions,
+    plan: Option<PlanRunner>,
     /// `None`: nothing is recorded.
-    pub(crate) recording: Option<Recording>,
+    recording: Option<Recording>,
+    residency: ResidencyScan,
+    fit: FitScan,
+    schedule: Schedule,
+    events: EventQueue,
+    /// The modelled mover located new objects while a handler ran: a decision follows it.
+    has_located_births: bool,
+    is_stopping: bool,
+    summary: Summary,
+    poller: Poller,
+    handshake: Handshake,
+    control: Control,
+    /// `None`: this daemon has no pools.
+    pools: Option<Pools>,
     handle: Handle,
-    next_number: u32,
     began: Instant,
-    // Last: its files go away after everything else is closed.
-    place: Place,
-}
-
-/// When things are due, milliseconds on the daemon's clock.
-#[derive(Debug, Default)]
-pub(crate) struct Pace {
-    pub(crate) drain_due_ms: u64,
-    pub(crate) drain_every_ms: u64,
-    pub(crate) tick_due_ms: u64,
-    /// What lives is counted again no sooner than this: counting may cost 1% of the time.
-    pub(crate) look_due_ms: u64,
-    /// Where memory is that was looked at before is looked at again no sooner than this.
-    pub(crate) refresh_due_ms: u64,
-    pub(crate) sample_due_ms: u64,
-    /// What fits is found out again no sooner than this.
-    pub(crate) fits_due_ms: u64,
-    /// What passed since the last decision.
-    pub(crate) undecided: Interval,
-    pub(crate) stopping: bool,
+    // Last: its files are removed after everything else is closed.
+    socket_dir: SocketDir,
 }
 
 impl Daemon {
-    /// Takes its place and opens everything it needs; nobody is served before [`Daemon::run`].
-    pub fn new(config: DaemonConfig, parts: Parts) -> Result<Daemon, DaemonError> {
-        let io = |what| move |error| DaemonError::Io { what, error };
-        let place = Place::take(&config.directory, &config.name, config.access)?;
+    /// Claims its sockets and opens everything it needs. It serves no client before
+    /// [`Daemon::run`].
+    pub fn new(mut config: DaemonConfig, parts: Parts) -> Result<Daemon, DaemonError> {
+        let io = DaemonError::io;
+        let socket_dir = SocketDir::claim(&config.directory, &config.name, config.access)?;
         let poller = Poller::new().map_err(io("cannot make an epoll instance"))?;
         let uid = rustix::process::geteuid().as_raw();
         let dup = |fd: &OwnedFd| fd.try_clone().map_err(io("cannot duplicate a socket"));
-        let greeter = Greeter::new(dup(&place.clients)?, guests(config.access, uid), &poller)
+        let admission = admission(config.access, uid);
+        let handshake = Handshake::new(dup(&socket_dir.clients)?, admission, &poller)
             .map_err(io("cannot wait for clients"))?;
-        let desk = Desk::new(dup(&place.control)?, uid, &poller)
+        let control = Control::new(dup(&socket_dir.control)?, uid, &poller)
             .map_err(io("cannot wait for requests"))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let wake = Arc::new(wake.map_err(|e| io("cannot make an eventfd")(e.into()))?);
-        poller.add(&*wake, Token::Wake, Interest::Read).map_err(io("cannot wait for a wake-up"))?;
-        let (modelled, mover_note) = (parts.mover.is_modelled(), parts.mover.note());
-        let hands = Hands::new(parts.mover).map_err(io("cannot start the mover's thread"))?;
-        if let Some(fd) = hands.wake() {
+        let handle = Handle::new().map_err(io("cannot make an eventfd"))?;
+        poller
+            .add(handle.eventfd(), Token::Wake, Interest::Read)
+            .map_err(io("cannot wait for a wake-up"))?;
+        let summary = Summary::of(&parts.machine, parts.sampler.as_deref(), parts.mover.as_ref());
+        let queue = MoveQueue::new(parts.mover).map_err(io("cannot start the mover's thread"))?;
+        if let Some(fd) = queue.eventfd() {
             poller.add(fd, Token::Wake, Interest::Read).map_err(io("cannot wait for the mover"))?;
         }
-        let pools = Pools::start(&config.pools).map_err(io("cannot start the pools' thread"))?;
-        let tiers = parts.machine.tiers();
-        let no_tier = || DaemonError::NoTier(parts.machine.name.clone());
-        let fast = tiers.first().ok_or_else(no_tier)?.nodes.clone();
-        // Where births are seen as they are without us, nothing is steered.
-        let arenas = if config.record.is_some() { Vec::new() } else { arenas(&tiers) };
+        let treatment = Treatment {
+            is_modelled: queue.is_modelled(),
+            has_plan: config.plan.is_some(),
+            is_recorded: config.record.is_some(),
+        };
+        let name = parts.machine.name.clone();
+        let tiers =
+            Tiers::new(parts.machine, config.fast, treatment).ok_or(DaemonError::NoTier(name))?;
         let mut ledger = Ledger::new(config.ledger.clone(), 0)?;
-        if !hands.keeps_books() {
-            // Books hear of births one by one; else what is born in an arena is believed to be
-            // there.
-            ledger.set_arenas(&arenas.iter().copied().map(Some).collect::<Vec<_>>());
+        if !treatment.is_modelled {
+            // The modelled mover learns of births one by one; real memory is assumed to be on the
+            // node of its arena.
+            ledger.set_arenas(&tiers.arenas.iter().copied().map(Some).collect::<Vec<_>>());
         }
         let sampler = parts.sampler.as_deref();
         let recording = config.record.map(|config| Recording::new(config, sampler, &mut ledger));
-        let policy = Policy::new(config.policy.clone())
-            .map_err(|error| DaemonError::Policy(error.to_string()))?;
-        let planned = config.plan.clone().map(|plan| Planned::new(plan, &parts.machine, &arenas));
-        let mut config = config;
-        if planned.as_ref().is_some_and(Planned::has_stops) {
-            // Whoever enters a phase may wait for us.
+        let plan = config.plan.clone().map(|plan| PlanRunner::new(plan, &tiers));
+        if plan.as_ref().is_some_and(PlanRunner::has_stops) {
+            // Programs wait at phase entries: their rings are drained as often as may be.
             config.poll_max_ms = config.poll_min_ms;
         }
-        let mut daemon = Daemon {
-            machine: parts.machine,
-            fast,
-            arenas,
-            ledger,
-            policy,
-            hands,
-            moving: VecDeque::new(),
-            sampler: parts.sampler,
-            clients: BTreeMap::new(),
-            numbers: HashMap::new(),
-            sites: Sites::default(),
-            moves: MoveLog::default(),
-            planned,
-            phases_lost: 0,
-            summary: Summary { modelled, mover_note, ..Summary::default() },
-            room: OnceCell::new(),
-            poller,
-            greeter,
-            desk,
-            pools,
-            pace: Pace::default(),
-            records: Vec::new(),
-            samples: Vec::new(),
-            recording,
-            handle: Handle { stop: Arc::new(AtomicBool::new(false)), wake },
-            next_number: 1,
+        Ok(Daemon {
+            decisions: Decisions::new(config.policy.clone())?,
+            pools: Pools::start(&config.pools).map_err(io("cannot start the pools' thread"))?,
+            schedule: Schedule::new(&config),
+            sampling: Sampling::new(parts.sampler),
+            clients: Clients::new(),
+            residency: ResidencyScan::default(),
+            fit: FitScan::default(),
+            events: EventQueue::default(),
+            has_located_births: false,
+            is_stopping: false,
             began: Instant::now(),
-            place,
             config,
-        };
-        daemon.introduce();
-        Ok(daemon)
+            tiers,
+            ledger,
+            queue,
+            plan,
+            recording,
+            summary,
+            poller,
+            handshake,
+            control,
+            handle,
+            socket_dir,
+        })
     }
 
-    /// A way to end it.
+    /// A handle that ends it.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
     /// What TIERCEL_SOCKET must hold for a program to attach.
     pub fn clients_path(&self) -> &Path {
-        self.place.clients_path()
+        self.socket_dir.clients_path()
     }
 
     /// Where requests go.
     pub fn control_path(&self) -> PathBuf {
-        self.place.control_path().to_owned()
+        self.socket_dir.control_path().to_owned()
     }
 
-    /// Serves until it is asked to end; then says what happened.
-    pub fn run(mut self) -> Result<Farewell, DaemonError> {
-        self.pace.drain_every_ms = self.config.poll_max_ms;
-        self.pace.tick_due_ms = self.config.tick_ms;
-        self.give_way();
-        while !self.pace.stopping {
+    /// Serves until it is requested to end; then reports.
+    pub fn run(mut self) -> Result<FinalReport, DaemonError> {
+        self.bind_self_to_slowest_tier();
+        while !self.is_stopping {
+            let timeout = self.schedule.poll_timeout(self.now_ms(), !self.clients.is_empty());
             let tokens = self
                 .poller
-                .wait(self.patience())
+                .wait(timeout)
                 .map_err(|error| DaemonError::Io { what: "cannot wait for events", error })?;
             self.summary.spent.wakeups += 1;
             for token in tokens {
-                self.sense(token);
+                self.on_ready(token);
+                self.handle_events();
             }
-            self.sense_time();
+            self.on_time();
+            self.handle_events();
         }
-        Ok(self.leave())
+        Ok(self.finish())
     }
 
-    /// Its own memory is not to take the room it manages.
-    fn give_way(&mut self) {
-        let tiers = self.machine.tiers();
-        if tiers.len() < 2 || self.hands.keeps_books() {
-            return;
-        }
-        let last = tiers.last().and_then(|tier| tier.nodes.first());
-        match last.map(|node| tiercel_mover::prefer_for_this_thread(*node)) {
-            // A node the kernel does not have is one on paper.
-            None | Some(Ok(()) | Err(Errno(libc::EINVAL))) => {}
-            Some(Err(errno)) => {
-                let what = "cannot keep the daemon's own memory out of the best tier";
-                self.summary.problem(format!("{what}: set_mempolicy: {errno}"));
-            }
+    /// Keeps the daemon's own memory out of the tiers it manages.
+    fn bind_self_to_slowest_tier(&mut self) {
+        let Some(node) = self.tiers.slowest().filter(|_| !self.queue.is_modelled()) else { return };
+        match tiercel_mover::prefer_for_this_thread(node) {
+            // The kernel does not have the node: the machine is a description of another one.
+            Ok(()) | Err(Errno(libc::EINVAL)) => {}
+            Err(errno) => self.summary.problem(format!(
+                "cannot keep the daemon's own memory out of the best tier: set_mempolicy: {errno}"
+            )),
         }
     }
 
     /// Milliseconds since the daemon began.
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// How long there is nothing to do unless something happens.
-    fn patience(&self) -> Duration {
-        let now = self.now_ms();
-        let mut due = self.pace.tick_due_ms.min(now + IDLE_MS);
-        if !self.clients.is_empty() {
-            due = due.min(self.pace.drain_due_ms);
-        }
-        Duration::from_millis(due.saturating_sub(now))
-    }
-
-    /// What a ready descriptor means.
-    fn sense(&mut self, token: Token) {
-        let now = self.now_ms();
+    /// Turns a ready descriptor into events.
+    fn on_ready(&mut self, token: Token) {
+        let now_ms = self.now_ms();
         match token {
             Token::Clients => {
-                for arrival in self.greeter.accept(&self.poller, now) {
-                    self.dispatch(Event::ClientHello(Box::new(arrival)));
+                for arrival in self.handshake.accept(&self.poller, now_ms) {
+                    self.events.push(Event::ClientHello(Box::new(arrival)));
                 }
             }
-            Token::Control => self.desk.accept(&self.poller, now),
-            Token::Greeting(id) => {
-                if let Some(arrival) = self.greeter.read(id) {
-                    self.dispatch(Event::ClientHello(Box::new(arrival)));
+            Token::Control => self.control.accept(&self.poller, now_ms),
+            Token::Handshake(id) => {
+                if let Some(arrival) = self.handshake.read(id) {
+                    self.events.push(Event::ClientHello(Box::new(arrival)));
                 }
             }
-            Token::Client(number) => self.dispatch(Event::ClientGone(number)),
+            Token::Client(number) => self.events.push(Event::ClientGone(number)),
             Token::Peer(id) => {
-                self.desk.settle(id, &self.poller);
-                for request in self.desk.read(id, &self.poller, now) {
-                    self.dispatch(Event::Request(id, request));
+                self.control.flush(id, &self.poller);
+                for request in self.control.read(id, &self.poller, now_ms) {
+                    self.events.push(Event::Request(id, request));
                 }
             }
             Token::Wake => {
-                let _ = rustix::io::read(&*self.handle.wake, &mut [0u8; 8]);
-                if self.handle.stop.load(Ordering::Acquire) {
-                    self.dispatch(Event::Shutdown);
+                if self.handle.take_stop() {
+                    self.events.push(Event::Shutdown);
                 }
-                self.collect();
             }
         }
     }
 
-    /// What the time means.
-    fn sense_time(&mut self) {
-        let now = self.now_ms();
-        if !self.clients.is_empty() && now >= self.pace.drain_due_ms {
-            self.dispatch(Event::Drain);
+    /// Turns what is due into events, and bounds connections.
+    fn on_time(&mut self) {
+        let now_ms = self.now_ms();
+        if !self.clients.is_empty() && self.schedule.is_drain_due(now_ms) {
+            self.events.push(Event::Drain);
+            self.events.push(Event::Sample { is_forced: false });
         }
-        if now >= self.pace.tick_due_ms {
-            self.dispatch(Event::Tick);
+        if self.schedule.is_tick_due(now_ms) {
+            self.events.push(Event::Tick);
         }
-        self.pass_questions();
-        self.greeter.drop_silent(now);
-        self.desk.drop_idle(now);
-    }
-
-    /// Questions to the pools go to their thread.
-    fn pass_questions(&mut self) {
-        for question in self.greeter.questions.drain(..) {
+        for request in self.handshake.pool_requests.drain(..) {
             match &self.pools {
-                Some(pools) => pools.ask(question),
-                None => pools::decline(&question),
+                Some(pools) => pools.submit(request),
+                None => pools::decline(&request),
             }
         }
+        self.handshake.drop_silent(now_ms);
+        self.control.drop_idle(now_ms);
     }
 
-    /// Hands what the mover finished to the loop.
-    pub(crate) fn collect(&mut self) {
-        for done in self.hands.collect() {
-            self.dispatch(Event::MoverDone(done));
+    /// Handles what waits. What a handler completed comes first.
+    fn handle_events(&mut self) {
+        loop {
+            let located = std::mem::take(&mut self.has_located_births);
+            let completed = self.queue.collect().into_iter().map(Event::MoverDone);
+            let completed: Vec<Event> =
+                completed.chain(located.then_some(Event::BirthsLocated)).collect();
+            self.events.push_first(completed.into_iter());
+            let Some(event) = self.events.take() else { return };
+            self.dispatch(event);
+            self.events.handled();
         }
     }
 
@@ -363,184 +272,579 @@ impl Daemon {
             Event::ClientHello(arrival) => self.client_hello(*arrival),
             Event::ClientGone(number) => self.client_gone(number),
             Event::Drain => self.drain(),
+            Event::Sample { is_forced } => self.sample(is_forced),
             Event::Tick => self.tick(),
-            Event::MoverDone(done) => self.mover_done(done),
-            Event::Request(peer, request) => {
-                let line = self.answer(&request);
-                self.desk.send(peer, &line, &self.poller);
+            Event::IntervalEnd => self.end_interval(),
+            Event::LookUp(stale) => self.look_up(stale),
+            Event::MoverDone(Completion::Located { answers, took_ns }) => {
+                self.located(answers, took_ns);
+                self.decide();
             }
-            Event::Shutdown => self.pace.stopping = true,
+            Event::MoverDone(Completion::Executed { outcomes, took_ns }) => {
+                self.executed(outcomes, took_ns);
+            }
+            Event::BirthsLocated => self.decide(),
+            Event::Request(peer, request) => {
+                let line = answer_line(&self.answer(&request));
+                self.control.send(peer, &line, &self.poller);
+            }
+            Event::Shutdown => self.is_stopping = true,
         }
     }
 
+    // ---- Clients -------------------------------------------------------------------------------
+
     fn client_hello(&mut self, mut arrival: Arrival) {
-        if let Some(&old) = self.numbers.get(&arrival.pid) {
-            // The same process again: it ran another program, or attached anew after a silence.
-            self.forget(old);
+        if let Some(old) = self.clients.number_of(arrival.pid) {
+            // The same process again: it ran another program, or its daemon was silent for long.
+            self.detach(old);
             self.summary.clients.replaced += 1;
         }
         if self.clients.len() >= self.config.clients_max {
-            self.greeter.refused.full += 1;
+            self.handshake.refused.full += 1;
             arrival.refuse_full();
             return;
         }
-        let (number, pid) = (self.next_number, arrival.pid);
-        let parent = self.clients.get(&arrival.parent_session).map(|parent| parent.pid);
+        let parent = self.clients.get(arrival.parent_session).map(|parent| parent.pid);
+        let (number, pid) = (self.clients.take_number(), arrival.pid);
         let born = match parent {
             Some(parent) => self.ledger.process_forked(parent, pid),
             None => self.ledger.process_born(pid),
         };
         let watched = self.poller.add(&arrival.pidfd, Token::Client(number), Interest::Read);
-        if let Err(error) = born.map_err(|e| e.to_string()).and(watched.map_err(|e| e.to_string()))
-        {
-            self.summary.problem(error);
+        let ready = born.map_err(|error| error.to_string());
+        if let Err(problem) = ready.and(watched.map_err(|error| error.to_string())) {
+            self.summary.problem(problem);
             self.ledger.process_exited(pid);
             arrival.refuse_full();
             return;
         }
-        self.next_number = self.next_number.checked_add(1).unwrap_or(1);
-        // Everything it reads in its control page, before it goes on.
-        let now = self.now_ms();
-        arrival.session.set_clock_ms(now);
-        self.give_arenas(&arrival.session);
-        self.give_plan(&mut arrival.session);
-        arrival.session.set_backing(self.config.backing);
-        if let Some(insiders) = self.hands.insiders() {
+        let now_ms = self.now_ms();
+        self.prepare(&mut arrival.session, now_ms);
+        if let Some(remote) = self.queue.remote() {
             match arrival.session.move_line() {
-                Ok(line) => insiders.came(pid, Hosted::new(pid, line)),
+                Ok(line) => remote.came(pid, Hosted::new(pid, line)),
                 Err(error) => self.summary.problem(format!("process {pid}: {error}")),
             }
         }
         arrival.welcome(number);
-        let mut client = Client::new(arrival, now);
-        self.ledger.advance(now);
-        if let Some(recording) = &mut self.recording {
-            recording.client_came(&client, parent, now);
+        self.attach(arrival, number, parent, now_ms);
+    }
+
+    /// Writes all that a process reads in its control page before it continues.
+    fn prepare(&mut self, session: &mut Session, now_ms: u64) {
+        session.set_clock_ms(now_ms);
+        let peak_bytes = self.summary.objects.peak_bytes;
+        births::welcome(session, &self.tiers, &self.clients, &self.ledger, peak_bytes);
+        session.set_spaces(self.tiers.arenas_of_spaces());
+        if self.plan.is_some() || self.recording.is_some() {
+            session.set_numbered_births(NUMBERED_BIRTHS);
         }
-        client.first_look(&mut self.ledger);
-        self.tell_recording();
-        self.clients.insert(number, client);
-        self.numbers.insert(pid, number);
+        if let Some(Err(error)) = self.plan.as_ref().map(|plan| plan.welcome(session)) {
+            self.summary.problem(error.to_string());
+        }
+        session.set_backing(self.config.backing);
+    }
+
+    fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
+        self.sampling.client_came(number, std::mem::take(&mut arrival.userfaultfds));
+        let mut client = Client::new(arrival, number, now_ms);
+        self.ledger.advance(now_ms);
+        if let Some(recording) = &mut self.recording {
+            recording.client_came(&client, parent, now_ms);
+        }
+        client.read_first_objects(&mut self.ledger);
+        if let Some(recording) = &mut self.recording {
+            recording.consume(&mut self.ledger);
+        }
+        self.clients.insert(client);
         self.summary.clients.attached += 1;
-        self.pace.drain_due_ms = self.pace.drain_due_ms.min(now + self.config.poll_min_ms);
+        self.schedule.drain_soon(now_ms);
     }
 
     fn client_gone(&mut self, number: u32) {
-        let Some(client) = self.clients.get(&number) else { return };
-        if matches!(client.watch, Watch::Watched { .. }) {
+        if self.sampling.is_watched(number) {
             self.drain_samples();
         }
-        self.forget(number);
+        self.detach(number);
     }
 
-    /// Takes what a client left in its rings, keeps what its sites did, and lets it go.
-    pub(crate) fn forget(&mut self, number: u32) {
-        self.drain_last(number);
-        self.last_words(number);
-        let Some(mut client) = self.clients.remove(&number) else { return };
-        self.numbers.remove(&client.pid);
-        self.look_at(&mut client);
+    /// Takes what a client left in its rings, keeps what its sites did, and forgets it.
+    fn detach(&mut self, number: u32) {
+        let now_ms = self.now_ms();
+        self.ledger.advance(now_ms);
+        let (clients, mut consumers) = self.consumers();
+        clients.drain_last(number, &mut consumers, now_ms);
+        self.count_peak();
+        self.final_snapshot(number);
+        let Some(mut client) = self.clients.remove(number) else { return };
+        count_live(&mut client, &self.ledger);
         self.summary.records.drained += client.records;
         self.summary.records.lost += client.lost;
         self.summary.records.resyncs += client.resyncs;
-        let header = client.session.header();
-        self.phases_lost += u64::from(header.phase_overflows);
-        self.note_phases(&client);
-        if let Some(reason) = header.detached {
-            self.stepped_aside(reason);
+        if let Some(reason) = client.session.header().detached {
+            self.summary.detached(reason);
         }
-        self.sites.keep(&client.present(&self.ledger));
-        let now = self.now_ms();
+        if let Some(plan) = &mut self.plan {
+            plan.client_left(&client);
+        }
+        self.clients.keep_sites(&mut client, &self.ledger);
         if let Some(recording) = &mut self.recording {
-            recording.client_left(&client, &mut self.ledger, now);
+            recording.client_left(&client, &mut self.ledger, now_ms);
         }
-        if let Some(sampler) = &mut self.sampler
-            && matches!(client.watch, Watch::Watched { .. })
-        {
-            sampler.detach(client.pid);
-        }
+        self.sampling.client_left(&client);
         self.ledger.process_exited(client.pid);
-        self.hands.gone(client.pid);
+        self.queue.gone(client.pid);
     }
 
-    /// What fits of a leaving client that was seen to use anything.
-    fn last_words(&mut self, number: u32) {
-        if !self.clients.get(&number).is_some_and(|client| client.uses.were_sampled()) {
+    /// Scans what fits of a leaving client, if samples hit its objects.
+    fn final_snapshot(&mut self, number: u32) {
+        if !self.clients.get(number).is_some_and(|client| client.uses.were_sampled()) {
             return;
         }
         if self.clients.len() == 1 {
-            // What was born since the last tick is no record before the next, and there will be
-            // none while it lives. Nobody else's interval is cut short.
-            self.close_interval();
+            // Objects born since the last tick have no rows yet. The interval of other clients must
+            // not be cut short.
+            let now_ms = self.now_ms();
+            self.decisions.close_interval(&mut self.ledger, now_ms);
         }
-        self.note_fits();
+        self.scan_fit();
     }
 
-    fn stepped_aside(&mut self, reason: String) {
-        /// Different reasons kept; a client chooses the text.
-        const REASONS_MAX: usize = 32;
-        let reasons = &mut self.summary.clients.stepped_aside;
-        if reasons.len() < REASONS_MAX || reasons.contains_key(&reason) {
-            *reasons.entry(reason).or_default() += 1;
+    fn consumers(&mut self) -> (&mut Clients, Consumers<'_>) {
+        let Daemon { clients, ledger, queue, recording, .. } = self;
+        (clients, Consumers { ledger, queue, recording: recording.as_mut() })
+    }
+
+    // ---- Records and samples -------------------------------------------------------------------
+
+    /// Drains all rings, and follows what programs announced in them.
+    fn drain(&mut self) {
+        let now_ms = self.now_ms();
+        self.ledger.advance(now_ms);
+        let began_ns = cpu::thread_ns();
+        let (clients, mut consumers) = self.consumers();
+        let drained = clients.drain(&mut consumers, now_ms);
+        let took_ns = cpu::since_ns(began_ns);
+        self.summary.spent.records_ns += took_ns;
+        self.count_peak();
+        self.rematch_plan();
+        self.follow_phases();
+        let (began_ns, purpose) = (cpu::thread_ns(), self.purpose());
+        let problems = self.sampling.observe(&self.clients, &self.ledger, purpose, now_ms);
+        self.summary.problems(problems);
+        self.summary.spent.samples_ns += cpu::since_ns(began_ns);
+        self.schedule.drained(drained.fullest, drained.has_more, took_ns, now_ms);
+    }
+
+    fn count_peak(&mut self) {
+        let live_bytes = self.clients.live_bytes(&self.ledger);
+        let objects = &mut self.summary.objects;
+        objects.live_bytes = live_bytes;
+        objects.peak_bytes = objects.peak_bytes.max(live_bytes);
+    }
+
+    fn sample(&mut self, is_forced: bool) {
+        let now_ms = self.now_ms();
+        let is_due = self.sampling.is_drain_due(now_ms);
+        if is_due || is_forced {
+            self.drain_samples();
+        }
+        if is_due {
+            if let Some(recording) = &mut self.recording {
+                recording.note_untracked(self.clients.iter(), &self.ledger);
+            }
+            self.sampling.drained(now_ms);
         }
     }
 
-    /// Drains once more, tells clients that nobody listens any longer, and sums up.
-    fn leave(mut self) -> Farewell {
+    /// Takes what the sampler saw into the ledger.
+    fn drain_samples(&mut self) {
+        let now_ms = self.now_ms();
+        let Daemon { sampling, ledger, clients, plan, recording, tiers, summary, .. } = self;
+        let began_ns = cpu::thread_ns();
+        let Some((drained, samples)) = sampling.drain(now_ms) else { return };
+        summary.samples.lost += drained.lost;
+        summary.samples.throttled += drained.throttled;
+        summary.samples.blind += drained.blind;
+        for sample in samples {
+            if let Some(recording) = recording {
+                recording.sampled(sample);
+            }
+            // Not an access of its own: the read or the write of its line was sampled.
+            if sample.kind == AccessKind::Dirtied {
+                continue;
+            }
+            let Some(hit) = ledger.sample(sample) else { continue };
+            if let Some(client) = clients.of_pid_mut(sample.pid) {
+                client.uses.sampled(hit.site, sample);
+            }
+            if let Some(plan) = plan {
+                plan.sampled(sample, &hit, tiers);
+            }
+        }
+        summary.spent.samples_ns += cpu::since_ns(began_ns);
+    }
+
+    fn purpose(&self) -> Purpose {
+        let exceeds = self.summary.objects.live_bytes > self.fast_budget_bytes();
+        let is_real = self.tiers.arenas.len() > 1 && !self.queue.is_modelled();
+        Purpose { has_choice: is_real && exceeds, is_recording: self.recording.is_some() }
+    }
+
+    // ---- Ticks and decisions -------------------------------------------------------------------
+
+    /// Begins a tick: everything is drained, then the interval ends.
+    fn tick(&mut self) {
+        self.clients.iter().for_each(|client| client.session.mark_births());
+        let drains = [Event::Drain, Event::Sample { is_forced: true }, Event::IntervalEnd];
+        self.events.push_first(drains.into_iter());
+    }
+
+    fn end_interval(&mut self) {
+        let (now_ms, began_ns) = (self.now_ms(), cpu::thread_ns());
+        self.ledger.fit_extents(self.fast_budget_bytes());
+        self.decisions.close_interval(&mut self.ledger, now_ms);
+        self.summary.spent.ticks += 1;
+        if !self.clients.is_empty() {
+            self.summary.budget.used_bytes =
+                births::fast_used_bytes(&self.tiers, &self.clients, &self.ledger);
+        }
+        for number in self.clients.running_another_program() {
+            self.detach(number);
+        }
+        let stale = self.scan_residency(now_ms);
+        self.summary.spent.ledger_ns += cpu::since_ns(began_ns);
+        self.schedule.ticked(now_ms);
+        let (began_ns, purpose) = (cpu::thread_ns(), self.purpose());
+        self.sampling.watch_all(&self.clients, &self.ledger, purpose, now_ms);
+        if self.recording.is_none() && !self.queue.is_modelled() {
+            let (extents, _) = self.ledger.extent_totals();
+            self.sampling.set_sufficient_rate(extents, self.config.tick_ms);
+        }
+        self.summary.spent.samples_ns += cpu::since_ns(began_ns);
+        // A recorded program keeps all memory where it and the kernel put it.
+        if self.recording.is_none() {
+            self.events.push_first([Event::LookUp(stale)].into_iter());
+        }
+    }
+
+    /// Counts what lives, and finds extents whose residency is stale.
+    fn scan_residency(&mut self, now_ms: u64) -> Vec<Range> {
+        if !self.residency.is_due(now_ms) {
+            return Vec::new();
+        }
+        let began = Instant::now();
+        let tick_ms = self.config.tick_ms;
+        let stale = self.residency.scan(&mut self.clients, &self.ledger, now_ms, tick_ms);
+        self.scan_fit();
+        self.residency.scanned(began.elapsed(), now_ms);
+        stale
+    }
+
+    fn scan_fit(&mut self) {
+        let now_ms = self.now_ms();
+        if self.fit.is_due(now_ms) {
+            let Daemon { fit, clients, ledger, decisions, tiers, .. } = self;
+            fit.scan(clients, ledger, || decisions.best_extents(ledger, tiers), now_ms);
+        }
+    }
+
+    /// Has the mover look up where new and stale extents are; a decision follows.
+    fn look_up(&mut self, stale: Vec<Range>) {
+        if self.queue.has_failed() {
+            self.summary.problem("the mover failed: nothing moves any longer".to_owned());
+            return;
+        }
+        if self.queue.is_busy() {
+            self.summary.spent.ticks_busy += 1;
+            return;
+        }
+        let mut wanted = self.take_births();
+        wanted.extend(stale);
+        if wanted.is_empty() || !self.queue.look_up(wanted) {
+            self.decide();
+        }
+    }
+
+    /// New extents whose residency is unknown; the modelled mover learns of them.
+    fn take_births(&mut self) -> Vec<Range> {
+        let born = take_unlocated(&mut self.ledger, self.queue.is_modelled());
+        if self.queue.is_modelled() {
+            for range in &born {
+                let arena = self.ledger.find(range.pid, range.addr).and_then(|one| one.arena);
+                self.queue.born(*range, arena.and_then(|arena| self.tiers.node_of(arena)));
+            }
+            let Daemon { plan, clients, ledger, tiers, .. } = self;
+            let heads = plan.as_ref().map(|plan| plan.heads_of(clients, ledger, tiers, &born));
+            for (range, node) in heads.into_iter().flatten() {
+                self.queue.born(range, Some(node));
+            }
+        }
+        born
+    }
+
+    fn located(&mut self, answers: Vec<Located>, took_ns: u64) {
+        self.summary.spent.mover_ns += took_ns;
+        let now_ms = self.now_ms();
+        let problems = self.residency.located(&mut self.ledger, answers, took_ns, now_ms);
+        self.summary.problems(problems);
+    }
+
+    /// Decides what moves and where births go.
+    fn decide(&mut self) {
+        if self.plan.as_ref().is_some_and(|plan| !plan.adapts()) {
+            self.divide_budget();
+            return;
+        }
+        let began_ns = cpu::thread_ns();
+        let counters = self.sampling.counters();
+        let Daemon { plan, clients, .. } = self;
+        let problems = plan.as_mut().map(|plan| plan.judge(clients));
+        self.summary.problems(problems.into_iter().flatten());
+        let placed = self.plan.as_ref().map(|plan| plan.placed_sites(&self.clients));
+        let placed = placed.unwrap_or_default();
+        let decision = self.decisions.decide(&self.ledger, &self.tiers, counters, placed);
+        self.summary.spent.policy_ns += cpu::since_ns(began_ns);
+        self.summary.add_decision(&decision);
+        if self.plan.as_ref().is_some_and(PlanRunner::is_active) {
+            self.divide_budget(); // the plan places births, in the memory that is left
+        } else {
+            for births in &decision.births {
+                births::apply(births, &self.tiers, &self.clients);
+            }
+        }
+        if !decision.moves.is_empty() {
+            self.submit_moves(decision.moves, None);
+        }
+    }
+
+    /// Where an active plan places births, they share what the budget leaves.
+    fn divide_budget(&self) {
+        if self.plan.as_ref().is_some_and(PlanRunner::is_active) {
+            let peak_bytes = self.summary.objects.peak_bytes;
+            births::divide_budget(&self.tiers, &self.clients, &self.ledger, peak_bytes);
+        }
+    }
+
+    fn fast_budget_bytes(&self) -> u64 {
+        self.tiers.fast_budget_bytes(self.summary.objects.peak_bytes)
+    }
+
+    // ---- Moves ---------------------------------------------------------------------------------
+
+    /// Submits moves, those of a phase entry or the policy's. False when the mover is busy.
+    fn submit_moves(&mut self, moves: Vec<Move>, entry: Option<PhaseEntry>) -> bool {
+        self.queue.announce(&moves, entry);
+        self.release_moving();
+        let is_taken = self.queue.submit_announced(moves);
+        if !is_taken {
+            self.release_moving();
+            self.summary.spent.ticks_busy += 1;
+        }
+        is_taken
+    }
+
+    /// Processes that move their own memory need the sampler to release it.
+    fn release_moving(&mut self) {
+        if self.config.backing != Backing::Kernel {
+            let Daemon { sampling, clients, queue, .. } = self;
+            sampling.release(clients, |pid| queue.ranges_in_flight(pid));
+        }
+    }
+
+    fn executed(&mut self, outcomes: Vec<Outcome>, took_ns: u64) {
+        self.summary.spent.mover_ns += took_ns;
+        let entry = self.queue.executed();
+        self.release_moving();
+        let now_ms = self.now_ms();
+        for outcome in outcomes {
+            self.ledger.outcome(&outcome);
+            self.decisions.outcome(&outcome);
+            let Move { pid, addr, .. } = outcome.asked;
+            let site = self.ledger.site_at(pid, addr).filter(|site| *site != 0);
+            let client = self.clients.of_pid(pid);
+            let site = client.zip(site).and_then(|(client, site)| client.session.site(site));
+            self.queue.log.add(now_ms, site.map_or(0, |site| site.hash), outcome);
+        }
+        if let Some(entry) = entry {
+            self.divide_budget();
+            self.complete_phase(entry);
+        }
+        self.submit_prefetch();
+    }
+
+    // ---- The plan ------------------------------------------------------------------------------
+
+    /// Follows sites of rebuilt modules: what lives of those that the plan has goes where it
+    /// belongs.
+    fn rematch_plan(&mut self) {
+        let Daemon { plan: Some(plan), clients, summary, .. } = self else { return };
+        if !plan.rematch(clients) {
+            return;
+        }
+        summary.problems(plan.publish(clients));
+        for number in self.clients.numbers() {
+            let Some(client) = self.clients.get(number) else { continue };
+            let moves = self.moves_into(number, current_phase(&client.session), None);
+            if !moves.is_empty() {
+                self.submit_moves(moves, None);
+            }
+        }
+    }
+
+    /// Starts the moves of phases that programs entered.
+    fn follow_phases(&mut self) {
+        let executions = self.queue.executions();
+        let Daemon { plan: Some(plan), clients, .. } = self else { return };
+        for entered in plan.take_entered(clients, executions) {
+            self.enter_phase(entered);
+        }
+    }
+
+    fn enter_phase(&mut self, Entered { entry, phase, waits }: Entered) {
+        let (number, entries) = entry;
+        let moves = if waits { self.moves_into(number, phase, None) } else { Vec::new() };
+        if moves.is_empty() || !self.submit_moves(moves, Some(entry)) {
+            self.complete_phase(entry); // the program must not wait for moves that do not come
+        } else if let Some(plan) = &mut self.plan {
+            plan.phase_moves();
+        }
+        let next = self.plan.as_ref().and_then(|plan| plan.next_phase(phase));
+        let ahead = next.map(|next| self.moves_into(number, next, Some(phase)));
+        if let Some(plan) = &mut self.plan {
+            plan.prefetch().plan(number, entries, ahead.unwrap_or_default());
+        }
+        self.submit_prefetch();
+    }
+
+    /// What of a client belongs elsewhere in a phase; with `during`, what may move during that one.
+    fn moves_into(&mut self, number: u32, phase: u64, during: Option<u64>) -> Vec<Move> {
+        // What was born since the last tick has rows from now on.
+        let now_ms = self.now_ms();
+        self.decisions.close_interval(&mut self.ledger, now_ms);
+        self.locate_births();
+        let Daemon { plan: Some(plan), clients, ledger, tiers, .. } = self else {
+            return Vec::new();
+        };
+        let client = clients.get_mut(number);
+        client.map_or(Vec::new(), |client| plan.moves_into(client, ledger, tiers, phase, during))
+    }
+
+    /// The modelled mover moves only what it knows: it learns of all that lives.
+    fn locate_births(&mut self) {
+        if !self.queue.is_modelled() {
+            return;
+        }
+        let born = self.take_births();
+        if born.is_empty() {
+            return;
+        }
+        if let Some((answers, took_ns)) = self.queue.look_up_now(born) {
+            self.located(answers, took_ns);
+            self.has_located_births = true;
+        }
+    }
+
+    /// Lets a program continue that waits at a phase entry.
+    fn complete_phase(&self, (number, entries): PhaseEntry) {
+        if let Some(client) = self.clients.get(number) {
+            client.session.set_phase_done(entries);
+        }
+    }
+
+    /// Submits one job of moves for the next phase when the mover has nothing to do.
+    fn submit_prefetch(&mut self) {
+        if self.queue.executions() > 0 {
+            return;
+        }
+        let Daemon { plan: Some(plan), clients, .. } = self else { return };
+        let Some(job) = plan.prefetch().take_job(clients) else { return };
+        let bytes = job.iter().map(|one| one.bytes).sum();
+        if self.submit_moves(job, None)
+            && let Some(plan) = &mut self.plan
+        {
+            plan.prefetch().submitted(bytes);
+        }
+    }
+
+    // ---- Answers -------------------------------------------------------------------------------
+
+    fn answer(&mut self, request: &Request) -> Answer {
+        match request {
+            Request::Status => Answer::Status(Box::new(self.status())),
+            Request::Objects { by, limit } => {
+                self.scan_fit();
+                let fast_bytes = self.fast_budget_bytes();
+                let rows = self.clients.site_rows(&self.ledger, fast_bytes);
+                Answer::Objects(Objects::of(rows, *by, *limit))
+            }
+            Request::Moves { limit } => Answer::Moves(self.queue.log.last(*limit)),
+            Request::Budget { fast } => {
+                self.tiers.budget = *fast;
+                Answer::Budget(fast.to_string())
+            }
+            Request::Metrics => Answer::Metrics(prometheus(&self.status())),
+            Request::Stop => {
+                self.is_stopping = true;
+                Answer::Stop
+            }
+        }
+    }
+
+    /// All figures now.
+    fn status(&self) -> Summary {
+        let mut summary = self.summary.clone();
+        summary.elapsed_ms = self.now_ms();
+        summary.clients.now = self.clients.len() as u64;
+        summary.clients.refused = refused(&self.handshake.refused, self.control.refused);
+        for client in self.clients.iter() {
+            summary.records.drained += client.records;
+            summary.records.lost += client.lost;
+            summary.records.resyncs += client.resyncs;
+        }
+        summary.add_ledger(&self.ledger);
+        summary.moves = self.queue.log.totals.clone();
+        summary.budget = BudgetState {
+            fast: self.tiers.budget.to_string(),
+            fast_bytes: self.fast_budget_bytes(),
+            used_bytes: summary.budget.used_bytes,
+        };
+        summary.pools = self.pools.as_ref().map(Pools::state).unwrap_or_default();
+        summary.plan = self.plan.as_ref().map(|plan| plan.summary(&self.clients));
+        // The modelled mover works on this thread.
+        let of_mover_ns = if self.queue.is_modelled() { 0 } else { summary.spent.mover_ns };
+        summary.spent.cpu_ns = cpu::thread_ns() + of_mover_ns;
+        if let Some(sampler) = self.sampling.sampler() {
+            let theirs_ns = sampler.cost().theirs.as_nanos();
+            summary.spent.theirs_ns = u64::try_from(theirs_ns).unwrap_or(u64::MAX);
+        }
+        summary
+    }
+
+    /// Drains once more, detaches all clients, and reports.
+    fn finish(mut self) -> FinalReport {
         self.drain_samples();
-        let numbers: Vec<u32> = self.clients.keys().copied().collect();
-        for number in numbers {
-            if let Some(client) = self.clients.get(&number) {
+        for number in self.clients.numbers() {
+            if let Some(client) = self.clients.get(number) {
                 client.session.detach();
             }
-            self.forget(number);
+            self.detach(number);
         }
-        let now = self.now_ms();
-        self.ledger.tick(now);
+        let now_ms = self.now_ms();
+        self.ledger.tick(now_ms);
         let summary = self.status();
-        let sites = self.sites.rows(std::iter::empty(), summary.budget.fast_bytes);
-        let recorded = self.recording.map(|recording| recording.finish(self.machine, &summary));
-        Farewell { summary, sites, profile: recorded.map(Box::new) }
+        let sites = self.clients.site_rows(&self.ledger, summary.budget.fast_bytes);
+        let machine = self.tiers.machine;
+        let profile = self.recording.map(|recording| recording.finish(machine, &summary));
+        FinalReport { summary, sites, profile: profile.map(Box::new) }
     }
 }
 
-/// Who may attach to a daemon of user `uid`.
-fn guests(access: Access, uid: u32) -> Guests {
+/// Whose processes may attach to a daemon of user `uid`.
+fn admission(access: Access, uid: u32) -> Admission {
     match access {
-        Access::Owner => Guests::User(uid),
-        Access::Everybody => Guests::Everybody,
-    }
-}
-
-/// One arena per node, best tier first; none where there is one kind of memory. Where there are too
-/// many nodes each tier has some, so that there is always a place for what has no room in the best.
-fn arenas(tiers: &[tiercel_machine::Tier]) -> Vec<NodeId> {
-    if tiers.len() < 2 {
-        return Vec::new();
-    }
-    let of_tier = |(rank, tier): (usize, &tiercel_machine::Tier)| {
-        let nodes = tier.nodes.clone().into_iter().enumerate();
-        nodes.map(move |(nth, node)| (nth, rank, node)).collect::<Vec<_>>()
-    };
-    let mut nodes: Vec<_> = tiers.iter().enumerate().flat_map(of_tier).collect();
-    nodes.sort_unstable(); // the first of each tier, then the second, ...
-    nodes.truncate(tiercel_wire::layout::ARENAS_MAX);
-    nodes.sort_unstable_by_key(|(nth, rank, _)| (*rank, *nth));
-    nodes.into_iter().map(|(.., node)| node).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_tier_has_an_arena() {
-        let arenas = |name: &str| -> Vec<u16> {
-            let machine = Machine::builtin(name).unwrap().unwrap();
-            arenas(&machine.tiers()).iter().map(|node| node.0).collect()
-        };
-        assert_eq!(arenas("spr-cxl"), [0, 1]);
-        // Of eight and eight.
-        assert_eq!(arenas("xeonmax-hbm"), [8, 9, 10, 11, 0, 1, 2, 3]);
+        Access::Owner => Admission::User(uid),
+        Access::AllUsers => Admission::AllUsers,
     }
 }

@@ -1,25 +1,120 @@
-//! Everything that can happen to a daemon, as one closed list.
-//! In: nothing. Out: [`Event`]. Knows nothing of what is done about it.
+//! Everything that can happen to a daemon, as one closed list, and the queue in which it waits.
+//! In: events from the poller, the clock and the mover. Out: the same, one at a time, in order.
+//! Knows nothing of how an event is handled.
 
-use crate::moves::queue::Done;
-use crate::net::control::PeerId;
+use crate::moves::queue::Completion;
 use crate::net::handshake::Arrival;
+use crate::net::poller::PeerId;
 use crate::net::protocol::Request;
+use std::collections::VecDeque;
+use tiercel_ledger::Range;
+
+/// Events that may wait: what one ready descriptor brings (32 connections, or 16 requests), what is
+/// due by the clock (4), and what the mover completed (2). The rest is headroom.
+const EVENTS_MAX: usize = 64;
 
 /// What happened.
 pub(crate) enum Event {
-    /// A process greeted well.
+    /// A process sent a valid hello.
     ClientHello(Box<Arrival>),
-    /// A client died; its number.
+    /// A client died; its session number.
     ClientGone(u32),
-    /// It is time to drain rings and samples.
+    /// A drain of the rings is due.
     Drain,
-    /// It is time to close the interval and to decide.
+    /// A drain of the sampler may be due; with `is_forced` it is.
+    Sample {
+        /// Drain it whatever its schedule says: the interval ends.
+        is_forced: bool,
+    },
+    /// A tick is due. Its handler requests the drains that come before [`Event::IntervalEnd`].
     Tick,
-    /// The mover finished a job.
-    MoverDone(Done),
-    /// Somebody asks over the control socket.
+    /// The drains of a tick are done: the interval ends.
+    IntervalEnd,
+    /// New extents, and these stale ones, are to be looked up; a decision follows.
+    LookUp(Vec<Range>),
+    /// The mover completed a job.
+    MoverDone(Completion),
+    /// The modelled mover located new objects when a phase was entered: a decision follows.
+    BirthsLocated,
+    /// A request came over the control socket.
     Request(PeerId, Request),
     /// It is time to end.
     Shutdown,
+}
+
+/// Events in the order of their handling. Handlers push, the loop takes: while a handler runs no
+/// other can begin, so that every handler sees, and leaves, a consistent state.
+#[derive(Default)]
+pub(crate) struct EventQueue {
+    waiting: VecDeque<Event>,
+    is_handling: bool,
+}
+
+impl EventQueue {
+    /// Adds an event behind all others.
+    pub(crate) fn push(&mut self, event: Event) {
+        assert!(self.waiting.len() < EVENTS_MAX, "more than {EVENTS_MAX} events wait");
+        self.waiting.push_back(event);
+    }
+
+    /// Adds events before all others, in their order: what a handler set going is completed first.
+    pub(crate) fn push_first(&mut self, events: impl DoubleEndedIterator<Item = Event>) {
+        events.rev().for_each(|event| self.waiting.push_front(event));
+        assert!(self.waiting.len() <= EVENTS_MAX, "more than {EVENTS_MAX} events wait");
+    }
+
+    /// Takes the next event; its handler runs until [`EventQueue::handled`].
+    pub(crate) fn take(&mut self) -> Option<Event> {
+        assert!(!self.is_handling, "an event was taken while a handler runs");
+        let event = self.waiting.pop_front()?;
+        self.is_handling = true;
+        Some(event)
+    }
+
+    /// The handler of the last event taken has ended.
+    pub(crate) fn handled(&mut self) {
+        assert!(self.is_handling, "no handler runs");
+        self.is_handling = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(event: Option<Event>) -> &'static str {
+        match event {
+            Some(Event::Drain) => "drain",
+            Some(Event::Tick) => "tick",
+            Some(Event::IntervalEnd) => "interval end",
+            Some(Event::BirthsLocated) => "births located",
+            Some(_) => "other",
+            None => "none",
+        }
+    }
+
+    #[test]
+    fn completions_come_before_what_waited() {
+        let mut events = EventQueue::default();
+        events.push(Event::Drain);
+        events.push(Event::Tick);
+        assert_eq!(name(events.take()), "drain");
+        events.handled();
+        events.push_first([Event::BirthsLocated, Event::IntervalEnd].into_iter());
+        for expected in ["births located", "interval end", "tick"] {
+            assert_eq!(name(events.take()), expected);
+            events.handled();
+        }
+        assert_eq!(name(events.take()), "none");
+    }
+
+    #[test]
+    #[should_panic(expected = "while a handler runs")]
+    fn a_handler_cannot_take_an_event() {
+        let mut events = EventQueue::default();
+        events.push(Event::Tick);
+        events.push(Event::Drain);
+        events.take();
+        events.take();
+    }
 }

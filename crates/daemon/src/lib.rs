@@ -7,34 +7,36 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod births;
 mod clients;
 pub mod config;
 mod cpu;
 mod daemon;
-mod decide;
+mod decisions;
 mod event;
 mod metrics;
 mod moves;
 mod net;
 mod observe;
+mod parts;
 mod plan;
 pub mod pools;
-mod status;
+mod schedule;
 mod summary;
-mod tick;
+mod tiers;
 
 pub use answer::Objects;
-pub use clients::fit::Fits;
-pub use clients::sites::{SITES_MAX, SiteRow, Use};
+pub use clients::sites::{Fits, SITES_MAX, SiteRow, Use};
 pub use config::{ConfigError, DaemonConfig, Settings};
-pub use daemon::{Daemon, DaemonError, Handle, Parts};
+pub use daemon::Daemon;
 pub use moves::log::{LoggedMove, MoveTotals};
 pub use net::{protocol, socket_dir};
 pub use observe::recording::{NAMED_MAX, name_sites};
-pub use plan::runner::{PlanChoice, PlanSummary};
+pub use parts::{DaemonError, Handle, Parts};
+pub use plan::choice::PlanChoice;
 pub use summary::{
-    Benefit, BudgetState, ClientCounts, Farewell, ObjectCounts, RecordCounts, SampleCounts, Spent,
-    Summary,
+    Benefit, BudgetState, ClientCounts, FinalReport, ObjectCounts, PlanSummary, RecordCounts,
+    SampleCounts, Spent, Summary,
 };
 pub use tiercel_pool::Capacity;
 pub use tiercel_wire::Backing;

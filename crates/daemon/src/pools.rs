@@ -1,8 +1,10 @@
-//! Serves the pools on a thread of its own: populating takes milliseconds, and the loop has none.
-//! In: questions with their sockets. Out: segments, by `SCM_RIGHTS`. Knows nothing of sessions.
+//! Serves the pools on a thread of its own: populating memory takes milliseconds, in which the loop
+//! must not stop.
+//! In: requests with their sockets. Out: segments, by `SCM_RIGHTS`. Knows nothing of sessions.
 //!
-//! An owner is a process: its number is new for each process that asks, and its pidfd tells when it
-//! is gone. What a process says is checked; whose it is, the socket's credentials say.
+//! An owner is a process: it gets a new number with its first request, and its pidfd shows when it
+//! is gone. Every request is checked; the socket's credentials, not the request, identify the
+//! process.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -17,63 +19,65 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tiercel_machine::NodeId;
 use tiercel_pool::{
-    Capacity, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,
+    Capacity, Grant, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,
 };
 use tiercel_wire::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 
-/// Questions that may wait; those beyond are refused, and the process makes its own memory.
-const QUESTIONS_MAX: usize = 64;
+/// Requests that may wait: one of each pending connection. Further ones are refused, and the
+/// process allocates by itself.
+const REQUESTS_MAX: usize = 64;
 
-/// How soon the death of an owner is seen, while there are any.
-const LOOK: Duration = Duration::from_millis(200);
+/// How soon the death of an owner is noticed, while there are any. Five wake-ups a second cost
+/// nothing that can be measured.
+const OWNER_CHECK: Duration = Duration::from_millis(200);
 
-/// What is kept ready of each pool, bytes: two usual segments.
+/// What is populated ahead in each pool, bytes: two segments of the usual size.
 const READY_AHEAD_BYTES: u64 = 2 * READY_BYTES;
 
-/// A question, and who asked.
-pub struct Question {
-    /// What.
+/// A request for pool memory, and the process that made it.
+pub struct PoolRequest {
+    /// The request.
     pub ask: PoolAsk,
-    /// Process id in our namespace, by the kernel's word.
+    /// Process id in our namespace, as the kernel reports it.
     pub pid: u32,
     /// Where the answer goes.
     pub socket: OwnedFd,
 }
 
-/// A pool, for people.
+/// A pool, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolState {
-    /// Of which node.
+    /// Its node.
     pub node: u16,
-    /// The machine has no such node: the memory lies anywhere.
+    /// The machine has no such node: the memory is on any node.
     pub emulated: bool,
     /// Its size, bytes.
     pub capacity_bytes: u64,
-    /// May still be handed out, bytes.
+    /// May still be granted, bytes.
     pub free_bytes: u64,
-    /// Populated ahead, bytes; part of the free.
+    /// Populated ahead, bytes; part of the free bytes.
     pub ready_bytes: u64,
-    /// In processes' hands, bytes.
+    /// Granted to processes, bytes.
     pub granted_bytes: u64,
-    /// Of processes that are gone, or returned, and still mapped by somebody, bytes.
+    /// Returned, or of processes that are gone, and still mapped, bytes.
     pub lingering_bytes: u64,
     /// Segments granted so far.
     pub granted: u64,
     /// Segments refused so far.
     pub refused: u64,
-    /// Why none can be made ready; empty when they can.
+    /// Why no segment can be populated; empty when they can.
     pub trouble: String,
 }
 
-/// The thread, from outside. Dropping it ends the thread.
+/// The pools' thread. Dropping it ends the thread.
 pub struct Pools {
-    questions: SyncSender<Question>,
+    requests: SyncSender<PoolRequest>,
     state: Arc<Mutex<Vec<PoolState>>>,
 }
 
 impl Pools {
-    /// Begins to serve pools of so many bytes; `None` when there are none.
-    /// A folder that is none is an error.
+    /// Begins to serve pools of these capacities; `None` when there are none. A path that is not a
+    /// folder is an error.
     pub fn start(capacities: &[Capacity]) -> std::io::Result<Option<Pools>> {
         if capacities.is_empty() {
             return Ok(None);
@@ -81,11 +85,11 @@ impl Pools {
         let in_folders = capacities.iter().filter_map(|one| Some((one.node, one.folder.clone()?)));
         let memory = Linux { folders: in_folders.collect() };
         if let Some(folder) = memory.folders.values().find(|folder| !folder.is_dir()) {
-            let why = format!("{} is no folder that a pool could have files in", folder.display());
+            let why = format!("{} is not a folder for the files of a pool", folder.display());
             return Err(std::io::Error::new(std::io::ErrorKind::NotADirectory, why));
         }
         let capacities: Vec<_> = capacities.iter().map(|one| (one.node, one.bytes)).collect();
-        let (questions, inbox) = sync_channel(QUESTIONS_MAX);
+        let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let server = Server::new(memory, &capacities, READY_AHEAD_BYTES);
         let state = Arc::new(Mutex::new(states(&server)));
         let mut keeper = Keeper {
@@ -97,15 +101,15 @@ impl Pools {
         };
         let work = move || keeper.serve(&inbox);
         std::thread::Builder::new().name("tiercel-pools".into()).spawn(work)?;
-        Ok(Some(Pools { questions, state }))
+        Ok(Some(Pools { requests, state }))
     }
 
-    /// Gives a question to the thread; without room it is refused.
-    pub fn ask(&self, question: Question) {
-        if let Err(TrySendError::Full(question) | TrySendError::Disconnected(question)) =
-            self.questions.try_send(question)
+    /// Passes a request to the thread; it is refused when the queue is full.
+    pub fn submit(&self, request: PoolRequest) {
+        if let Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) =
+            self.requests.try_send(request)
         {
-            decline(&question);
+            decline(&request);
         }
     }
 
@@ -115,39 +119,39 @@ impl Pools {
     }
 }
 
-/// There is no pool for it: the process makes its own memory.
-pub fn decline(question: &Question) {
-    answer(&question.socket, PoolAnswer::only(PoolStatus::None), None);
+/// Answers that there is no pool: the process allocates by itself.
+pub fn decline(request: &PoolRequest) {
+    answer(&request.socket, PoolAnswer::only(PoolStatus::None), None);
 }
 
 struct Keeper<M: Memory> {
     server: Server<M>,
-    /// By process id: number, and what tells its end.
+    /// By process id: number, and the pidfd.
     owners: BTreeMap<u32, (Owner, OwnedFd)>,
     next: u64,
     state: Arc<Mutex<Vec<PoolState>>>,
-    /// Somebody holds something: look after them.
+    /// Some process holds memory, and is checked for its end.
     is_busy: bool,
 }
 
 impl<M: Memory> Keeper<M> {
-    fn serve(&mut self, inbox: &Receiver<Question>) {
+    fn serve(&mut self, inbox: &Receiver<PoolRequest>) {
         while self.server.prepare() {}
         self.publish();
         loop {
-            let question = match inbox.recv_timeout(LOOK) {
-                Ok(question) => Some(question),
+            let request = match inbox.recv_timeout(OWNER_CHECK) {
+                Ok(request) => Some(request),
                 Err(RecvTimeoutError::Timeout) if !self.is_busy => match inbox.recv() {
-                    Ok(question) => Some(question),
+                    Ok(request) => Some(request),
                     Err(_) => return,
                 },
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            match question {
-                Some(question) => self.treat(&question),
+            match request {
+                Some(request) => self.serve_one(&request),
                 None => {
-                    self.bury();
+                    self.reclaim();
                     self.is_busy = self.server.reap() || !self.owners.is_empty();
                     self.server.prepare();
                 }
@@ -156,8 +160,8 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    /// Lets go what the dead held.
-    fn bury(&mut self) {
+    /// Takes back what processes held that are gone.
+    fn reclaim(&mut self) {
         let dead: Vec<u32> =
             self.owners.iter().filter(|(_, (_, fd))| is_gone(fd)).map(|(pid, _)| *pid).collect();
         for pid in dead {
@@ -167,51 +171,49 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    fn treat(&mut self, question: &Question) {
-        self.bury();
-        let granted = self.owner(question.pid).and_then(|owner| match question.ask.0 {
-            PoolVerb::Grant { node, bytes, vpage_shift } => {
-                let node = NodeId(u16::try_from(node).map_err(|_| PoolStatus::None)?);
-                let vpage = match vpage_shift {
-                    0 | 12 => Vpage::Small,
-                    16 => Vpage::Medium,
-                    21 => Vpage::Large,
-                    _ => return Err(PoolStatus::Refused),
-                };
-                let grant = self.server.grant(owner, node, bytes, vpage).map_err(status)?;
-                Ok((owner, Some(grant)))
-            }
-            PoolVerb::Return(number) => {
-                self.server.give_back(owner, SegmentId(number)).map_err(status)?;
-                Ok((owner, None))
-            }
-            PoolVerb::Leave(number) => {
-                self.server.leave(owner, SegmentId(number)).map_err(status)?;
-                Ok((owner, None))
-            }
-        });
-        match granted {
-            Ok((_, None)) => {
-                answer(&question.socket, PoolAnswer::only(PoolStatus::Ok), None);
-            }
-            Ok((owner, Some(grant))) => {
-                self.is_busy = true;
-                let said = PoolAnswer {
-                    status: PoolStatus::Ok,
-                    number: grant.id.0,
-                    bytes: grant.bytes,
-                    is_emulated: grant.is_emulated,
-                    is_file: grant.is_file,
-                };
-                if !answer(&question.socket, said, Some(&grant.fd)) {
-                    // It has left; what it never got is nobody's.
-                    let _ = self.server.give_back(owner, grant.id);
-                }
+    fn serve_one(&mut self, request: &PoolRequest) {
+        self.reclaim();
+        let granted = match self.perform(request) {
+            Ok(Some(granted)) => granted,
+            Ok(None) => {
+                answer(&request.socket, PoolAnswer::only(PoolStatus::Ok), None);
+                return;
             }
             Err(status) => {
-                answer(&question.socket, PoolAnswer::only(status), None);
+                answer(&request.socket, PoolAnswer::only(status), None);
+                return;
             }
+        };
+        self.is_busy = true;
+        let (owner, grant) = granted;
+        let answered = PoolAnswer {
+            status: PoolStatus::Ok,
+            number: grant.id.0,
+            bytes: grant.bytes,
+            is_emulated: grant.is_emulated,
+            is_file: grant.is_file,
+        };
+        if !answer(&request.socket, answered, Some(&grant.fd)) {
+            // The process has left, and never had the segment.
+            let _ = self.server.give_back(owner, grant.id);
         }
+    }
+
+    /// A segment for a grant; none for what needs no more than a yes.
+    fn perform(&mut self, request: &PoolRequest) -> Result<Option<(Owner, Grant)>, PoolStatus> {
+        let owner = self.owner(request.pid)?;
+        match request.ask.0 {
+            PoolVerb::Grant { node, bytes, vpage_shift } => {
+                let node = NodeId(u16::try_from(node).map_err(|_| PoolStatus::None)?);
+                let vpage = vpage(vpage_shift).ok_or(PoolStatus::Refused)?;
+                let grant = self.server.grant(owner, node, bytes, vpage).map_err(status)?;
+                return Ok(Some((owner, grant)));
+            }
+            PoolVerb::Return(number) => self.server.give_back(owner, SegmentId(number)),
+            PoolVerb::Leave(number) => self.server.leave(owner, SegmentId(number)),
+        }
+        .map_err(status)?;
+        Ok(None)
     }
 
     /// The process's number, a new one for a new process.
@@ -232,6 +234,16 @@ impl<M: Memory> Keeper<M> {
         if let Ok(mut state) = self.state.lock() {
             *state = states(&self.server);
         }
+    }
+}
+
+/// The size of vpages by its logarithm: 4 KiB, 64 KiB or 2 MiB. A zero means the smallest.
+fn vpage(shift: u32) -> Option<Vpage> {
+    match shift {
+        0 | 12 => Some(Vpage::Small),
+        16 => Some(Vpage::Medium),
+        21 => Some(Vpage::Large),
+        _ => None,
     }
 }
 
@@ -269,7 +281,7 @@ fn is_gone(pidfd: &OwnedFd) -> bool {
     poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// One datagram; false when the peer has left.
+/// Sends one datagram; false when the peer has left.
 fn answer(socket: &OwnedFd, answer: PoolAnswer, memfd: Option<&OwnedFd>) -> bool {
     let bytes = answer.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

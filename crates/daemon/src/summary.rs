@@ -1,32 +1,43 @@
-//! Everything a daemon can say of itself in figures: while it runs (`status`) and when it ends.
-//! In: counters. Out: [`Summary`], plain data. Knows nothing of how it is shown.
+//! The figures of a daemon: while it runs (`status`), and when it ends.
+//! In: counters. Out: [`Summary`] and [`FinalReport`], plain data. Knows nothing of how they are
+//! shown.
 
 use crate::clients::sites::SiteRow;
-use crate::moves::log::MoveTotals;
+use crate::moves::log::{MoveTotals, kebab};
 use crate::net::handshake::Refused;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use tiercel_policy::TrialResult;
+use tiercel_ledger::Ledger;
+use tiercel_machine::Machine;
+use tiercel_mover::Mover;
+use tiercel_policy::{Decision, TrialResult};
 use tiercel_profile::Profile;
+use tiercel_sampler::Sampler;
 
-/// Kinds of problems kept; each is counted.
+/// Kinds of problems that are kept by their text; further ones are counted together. The texts are
+/// ours, and there are fewer.
 pub const PROBLEMS_MAX: usize = 64;
 
-/// TrialResult assignments kept one by one, 200 bytes each.
+/// TrialResult assignments that are kept one by one: 13 KiB at 200 bytes each, two minutes at the
+/// default tick.
 pub const JUDGED_MAX: usize = 64;
+
+/// Reasons of runtimes that detached which are kept: a client chooses the text. The runtime has
+/// fewer.
+const DETACH_REASONS_MAX: usize = 32;
 
 /// What happened so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Time since the daemon began, milliseconds.
     pub elapsed_ms: u64,
-    /// Name of the machine, real or on paper.
+    /// Name of the machine, real or modelled.
     pub machine: String,
     /// Labels of the machine's nodes, by number.
     pub nodes: BTreeMap<u16, String>,
-    /// Moves are kept in books only; nothing was moved.
+    /// Moves are modelled: nothing was copied.
     pub modelled: bool,
-    /// What the mover wants said about itself; empty when there is nothing.
+    /// What the user must know about the mover before believing a figure; may be empty.
     pub mover_note: String,
     /// Sampler in use.
     pub sampler: String,
@@ -44,41 +55,42 @@ pub struct Summary {
     pub objects: ObjectCounts,
     /// Moves.
     pub moves: MoveTotals,
-    /// Assignments of tiers made.
+    /// Decisions at which the policy assigned tiers.
     pub decisions: u64,
-    /// Why the last tick assigned tiers or did not.
+    /// Why the last tick assigned tiers, or why not.
     pub trigger: String,
-    /// What moves saved, expected against measured.
+    /// What moves saved: expected against measured.
     pub benefit: Benefit,
-    /// Bytes left in the wrong tier, by reason, summed over the assignments.
+    /// Bytes that were not moved although they were in the wrong tier, by reason, summed over the
+    /// decisions.
     pub left_bytes: BTreeMap<String, u64>,
     /// Budget and use of the best tier, bytes.
     pub budget: BudgetState,
-    /// What became of the plan, where there is one.
+    /// What became of the plan, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<crate::plan::runner::PlanSummary>,
-    /// Time spent by us.
+    pub plan: Option<PlanSummary>,
+    /// CPU time that the daemon spent.
     pub spent: Spent,
-    /// What did not work, or could not be done, and how often.
+    /// What did not work, and how often.
     pub problems: BTreeMap<String, u64>,
 }
 
 /// Hosted processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientCounts {
-    /// Here now.
+    /// Attached now.
     pub now: u64,
     /// Ever attached.
     pub attached: u64,
-    /// Replaced by themselves: exec, or attached anew.
+    /// Replaced by a new session of the same process: after an exec, or a second attach.
     pub replaced: u64,
-    /// Turned away.
+    /// Connections that were refused, by reason.
     pub refused: RefusedCounts,
-    /// Reasons of runtimes that stepped aside, and how many did.
+    /// Runtimes that detached by themselves, by reason.
     pub stepped_aside: BTreeMap<String, u64>,
 }
 
-/// [`Refused`] as data.
+/// [`Refused`] by name.
 pub type RefusedCounts = BTreeMap<String, u64>;
 
 /// Records and their losses.
@@ -88,7 +100,7 @@ pub struct RecordCounts {
     pub drained: u64,
     /// Lost by full rings, or malformed.
     pub lost: u64,
-    /// Object tables read again because of it.
+    /// Object tables read again after losses.
     pub resyncs: u64,
 }
 
@@ -99,15 +111,15 @@ pub struct SampleCounts {
     pub seen: u64,
     /// Hit an object.
     pub attributed: u64,
-    /// Hit an object that was gone within its interval.
+    /// Hit an object that died within its interval.
     pub ephemeral: u64,
-    /// Stacks, globals, freed memory.
+    /// Hit no object: stacks, globals, freed memory.
     pub outside: u64,
-    /// Dropped by the kernel or by us.
+    /// Dropped by the kernel or by the daemon.
     pub lost: u64,
-    /// Times the kernel slowed the source down.
+    /// Times the kernel throttled the source.
     pub throttled: u64,
-    /// Looks that were due and not taken, because the process is too large to look at (probe).
+    /// Scans that were due and skipped, because the process is too large to scan (probe).
     pub blind: u64,
 }
 
@@ -120,10 +132,10 @@ pub struct ObjectCounts {
     pub born_bytes: u64,
     /// Born and dead within one tick (MAT 3.2.1).
     pub ephemeral: u64,
-    /// Births refused: the ledger was full, or they could not be true.
+    /// Births refused: the ledger was full, or they contradicted what it knew.
     #[serde(default)]
     pub refused: u64,
-    /// Extents that live.
+    /// Live extents.
     pub extents: u64,
     /// Bytes of live objects.
     pub live_bytes: u64,
@@ -131,7 +143,7 @@ pub struct ObjectCounts {
     pub peak_bytes: u64,
 }
 
-/// What moves saved, expected against measured.
+/// What moves saved: expected against measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Benefit {
     /// Assignments by verdict: `paid`, `not-paid`, `unclear`, `taken-back`, `unmeasured`.
@@ -141,10 +153,10 @@ pub struct Benefit {
 }
 
 impl Benefit {
-    /// Adds what was judged.
+    /// Adds a judged assignment.
     pub fn extend(&mut self, judged: Option<TrialResult>) {
         let Some(judged) = judged else { return };
-        *self.verdicts.entry(crate::moves::log::kebab(&judged.verdict)).or_default() += 1;
+        *self.verdicts.entry(kebab(&judged.verdict)).or_default() += 1;
         if self.last.len() == JUDGED_MAX {
             self.last.pop_front();
         }
@@ -155,11 +167,11 @@ impl Benefit {
 /// Budget and use of the best tier.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BudgetState {
-    /// As the user gave it.
+    /// As the user wrote it.
     pub fast: String,
     /// In bytes now.
     pub fast_bytes: u64,
-    /// Bytes of live objects there at the last tick with programs.
+    /// Bytes of live objects there at the last tick with clients.
     pub used_bytes: u64,
 }
 
@@ -170,46 +182,131 @@ pub struct Spent {
     pub cpu_ns: u64,
     /// Draining rings into the ledger.
     pub records_ns: u64,
-    /// Sampling: observing processes, draining samples into the ledger.
+    /// Sampling: attaching to processes, draining samples into the ledger.
     pub samples_ns: u64,
-    /// Closing intervals and counting what lives.
+    /// Closing intervals and scanning what lives.
     pub ledger_ns: u64,
     /// Deciding.
     pub policy_ns: u64,
-    /// Looking where memory is, and moving it (on a thread of its own where moves are real).
+    /// Looking up where memory is, and moving it: on a thread of its own where moves are real.
     pub mover_ns: u64,
     /// CPU time that sampling took from programs, estimated.
     pub theirs_ns: u64,
     /// Ticks.
     pub ticks: u64,
-    /// Ticks that decided nothing because moves were still under way.
+    /// Ticks that decided nothing because the mover was busy.
     pub ticks_busy: u64,
     /// Wake-ups of the loop.
     pub wakeups: u64,
 }
 
 impl Spent {
-    /// What is no part: greeting clients, burying them, answering, waking up.
+    /// What no part covers: handshakes, departures, requests, wake-ups.
     pub fn other_ns(&self) -> u64 {
         let parts = [self.records_ns, self.samples_ns, self.ledger_ns, self.policy_ns];
         self.cpu_ns.saturating_sub(parts.iter().sum::<u64>() + self.mover_ns)
     }
 }
 
-/// What a daemon leaves behind.
+/// What became of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Farewell {
+pub struct PlanSummary {
+    /// Sites that it has.
+    pub sites: u64,
+    /// Of those, sites at which the programs allocated.
+    pub matched: u64,
+    /// Of those, sites that were matched by function and line, in another build.
+    pub by_name: u64,
+    /// Sites at which no program allocated, those with most bytes first; at most sixteen.
+    pub unmatched: Vec<String>,
+    /// Bytes born at sites that it has.
+    pub planned_bytes: u64,
+    /// Bytes born elsewhere; blocks of small allocations are not counted.
+    pub unplanned_bytes: u64,
+    /// Entries into phases.
+    pub phases_entered: u64,
+    /// Entries at which something had to be moved.
+    pub phases_moved: u64,
+    /// Entries that were missed: too many names, or several threads at once.
+    pub phases_lost: u64,
+    /// Bytes submitted to the mover during the phase before the one that they were for.
+    #[serde(default)]
+    pub early_bytes: u64,
+    /// What of it does not match the machine, and why it was abandoned.
+    pub remarks: Vec<String>,
+    /// The policy decides about what it does not place, and about all once it is abandoned.
+    pub adapt: bool,
+}
+
+/// What a daemon reports when it ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FinalReport {
     /// All figures.
     pub summary: Summary,
     /// All sites, those that deserve fast memory most first.
     pub sites: Vec<SiteRow>,
-    /// What was recorded, where that was asked for; functions have no names yet.
+    /// The recorded profile, if one was requested; its functions have no names yet.
     #[serde(skip)]
     pub profile: Option<Box<Profile>>,
 }
 
 impl Summary {
-    /// Counts a problem. Texts are bounded in number: numbers in them are not wanted.
+    /// The figures that stay the same for the daemon's life.
+    pub(crate) fn of(
+        machine: &Machine,
+        sampler: Option<&dyn Sampler>,
+        mover: &dyn Mover,
+    ) -> Summary {
+        Summary {
+            machine: machine.name.clone(),
+            nodes: machine.nodes.iter().map(|node| (node.id.0, node.label())).collect(),
+            modelled: mover.is_modelled(),
+            mover_note: mover.note(),
+            sampler: sampler.map_or("none", |sampler| sampler.name()).to_owned(),
+            sampler_note: sampler.map(|sampler| sampler.sees().text).unwrap_or_default(),
+            ..Summary::default()
+        }
+    }
+
+    /// Counts problems.
+    pub(crate) fn problems(&mut self, texts: impl IntoIterator<Item = String>) {
+        texts.into_iter().for_each(|text| self.problem(text));
+    }
+
+    /// Adds what the ledger counted.
+    pub(crate) fn add_ledger(&mut self, ledger: &Ledger) {
+        let totals = ledger.totals();
+        self.samples.seen = totals.samples;
+        self.samples.attributed = totals.samples_attributed;
+        self.samples.ephemeral = totals.samples_ephemeral;
+        self.samples.outside = totals.samples_outside;
+        self.objects.born = totals.objects_born;
+        self.objects.born_bytes = totals.born_bytes;
+        self.objects.ephemeral = totals.objects_ephemeral;
+        self.objects.refused = totals.births_refused;
+        self.objects.extents = ledger.extent_totals().0;
+    }
+
+    /// Adds what a decision did not move and why, and what it judged.
+    pub(crate) fn add_decision(&mut self, decision: &Decision) {
+        self.problems(decision.problems.iter().map(ToString::to_string));
+        for refused in decision.summary.iter().flat_map(|summary| &summary.refused) {
+            *self.left_bytes.entry(kebab(&refused.why)).or_default() += refused.bytes;
+        }
+        self.benefit.extend(decision.judged.clone());
+        self.decisions += u64::from(decision.summary.is_some());
+        self.trigger.clone_from(&decision.trigger);
+    }
+
+    /// Counts a runtime that detached by itself.
+    pub(crate) fn detached(&mut self, reason: String) {
+        let reasons = &mut self.clients.stepped_aside;
+        if reasons.len() < DETACH_REASONS_MAX || reasons.contains_key(&reason) {
+            *reasons.entry(reason).or_default() += 1;
+        }
+    }
+
+    /// Counts a problem by its text. Texts without numbers stay few.
     pub fn problem(&mut self, text: String) {
         if self.problems.len() < PROBLEMS_MAX || self.problems.contains_key(&text) {
             *self.problems.entry(text).or_default() += 1;
@@ -219,12 +316,12 @@ impl Summary {
     }
 }
 
-/// Those turned away for any reason that happened.
+/// Refused connections, by the reasons that occurred.
 pub(crate) fn refused(refused: &Refused, control: u64) -> RefusedCounts {
     let all = [
         ("another user", refused.user),
         ("another version", refused.version),
-        ("not a greeting", refused.garbage),
+        ("malformed hello", refused.malformed),
         ("no usable memfd", refused.memfd),
         ("silent", refused.silent),
         ("too many", refused.full),

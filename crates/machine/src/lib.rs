@@ -12,6 +12,7 @@ mod discover;
 mod finding;
 mod kind;
 mod machine;
+pub mod number;
 mod room;
 mod span;
 mod speeds;

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tiercel_daemon::{Daemon, DaemonError, Farewell, Handle, PlanChoice};
+use tiercel_daemon::{Daemon, DaemonError, FinalReport, Handle, PlanChoice};
 use tiercel_machine::Machine;
 use tiercel_plan::{Plan, read_plan};
 use tiercel_policy::Limit;
@@ -27,7 +27,7 @@ use tiercel_symbolize::Symbols;
 /// The runtime's only variable.
 const SOCKET_VARIABLE: &str = "TIERCEL_SOCKET";
 
-type Running = JoinHandle<Result<Farewell, DaemonError>>;
+type Running = JoinHandle<Result<FinalReport, DaemonError>>;
 
 /// Runs the program; what it returns is the program's ending, or a refusal to start it.
 pub fn run(args: &RunArgs) -> ExitCode {
@@ -185,7 +185,7 @@ pub struct Ended {
     /// How it ended.
     pub ending: Result<Ending>,
     /// `None`: the daemon failed.
-    pub farewell: Option<Farewell>,
+    pub farewell: Option<FinalReport>,
     /// For the user.
     pub remarks: Vec<String>,
 }
@@ -193,7 +193,7 @@ pub struct Ended {
 /// Writes the summary where it was asked for. It never changes the program's exit status.
 fn report(
     args: &RunArgs,
-    farewell: Option<&Farewell>,
+    farewell: Option<&FinalReport>,
     remarks: &[String],
     ending: Ending,
 ) -> Result<()> {
@@ -217,7 +217,7 @@ fn report(
 
 fn text(
     args: &RunArgs,
-    farewell: Option<&Farewell>,
+    farewell: Option<&FinalReport>,
     remarks: &[String],
     symbols: &mut Symbols,
 ) -> String {

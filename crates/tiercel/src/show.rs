@@ -1,11 +1,11 @@
 //! The summary of a run or a daemon, as text.
-//! In: a [`Farewell`]. Out: lines. Knows nothing of where they go.
+//! In: a [`FinalReport`]. Out: lines. Knows nothing of where they go.
 
 use crate::table::{Align, Table, printable};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
-use tiercel_daemon::{Farewell, Fits, PlanSummary, SiteRow, Summary};
+use tiercel_daemon::{FinalReport, Fits, PlanSummary, SiteRow, Summary};
 use tiercel_machine::{NodeId, short_bytes};
 use tiercel_symbolize::Symbols;
 
@@ -13,7 +13,7 @@ use tiercel_symbolize::Symbols;
 const NAMED_MAX: usize = 500;
 
 /// The summary: a table of the `rows` sites that benefit most from fast memory, then the figures.
-pub fn farewell(farewell: &Farewell, symbols: &mut Symbols, rows: usize) -> String {
+pub fn farewell(farewell: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
     let mut out = String::new();
     let seen = farewell.sites.iter().any(|row| row.used.samples > 0);
     if !farewell.sites.is_empty() {
@@ -313,7 +313,7 @@ pub fn short_count(count: u64) -> String {
 }
 
 /// As JSON, with names beside the frames of the first sites.
-pub fn named_json(farewell: &Farewell, symbols: &mut Symbols) -> serde_json::Value {
+pub fn named_json(farewell: &FinalReport, symbols: &mut Symbols) -> serde_json::Value {
     let mut value = serde_json::to_value(farewell).expect("plain data serialises");
     let rows = value.get_mut("sites").and_then(|sites| sites.as_array_mut());
     for (row, site) in rows.into_iter().flatten().zip(&farewell.sites).take(NAMED_MAX) {
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_modelled_run_says_that_no_memory_was_moved() {
-        let mut end = Farewell::default();
+        let mut end = FinalReport::default();
         end.summary.modelled = true;
         end.summary.problems.insert("x\ny".into(), 2);
         end.summary.samples.blind = 7;

@@ -178,7 +178,7 @@ fn profiles_are_shown_compared_merged_and_exported() {
             .unwrap();
     assert_eq!((ranks["runs"].as_array().unwrap().len(), &ranks["processes"]), (1, &4.into()));
     let csv = profile(&["export", &one, "--table", "sites"]);
-    assert!(csv.starts_with("hash,place\n") && csv.contains("table tables.c:7"), "{csv}");
+    assert!(csv.starts_with("hash,label\n") && csv.contains("table tables.c:7"), "{csv}");
     profile(&["export", &one, "--json", "-o", &at("all")]);
     let objects = std::fs::read(folder.path().join("all/objects.json")).unwrap();
     let objects: serde_json::Value = serde_json::from_slice(&objects).unwrap();

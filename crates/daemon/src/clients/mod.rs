@@ -1,6 +1,7 @@
-//! The hosted processes and what their allocation sites did.
-//! In: arrivals, records, samples. Out: counts by site. Knows nothing of moves.
+//! The hosted processes, and what their allocation sites did.
+//! In: arrivals, records, samples. Out: clients, counts by site. Knows nothing of moves or plans.
 
 pub(crate) mod client;
 pub(crate) mod fit;
 pub(crate) mod sites;
+pub(crate) mod table;

@@ -2,7 +2,6 @@
 //! In: births, samples, live extents by (client, site); clients that leave. Out: [`SiteRow`]s.
 //! Knows nothing of names: rows carry frames.
 
-use crate::clients::fit::Fits;
 use crate::net::protocol::Order;
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
@@ -11,55 +10,80 @@ use std::path::Path;
 use std::sync::Arc;
 use tiercel_machine::NodeId;
 use tiercel_symbolize::SiteFrame;
+use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{AccessKind, Sample, Session};
 
-/// Sites kept over all programs; uses of further ones are counted in one row of unknown site. A row
-/// has 0.6 KiB, and as much again for the frames of a deep stack.
+/// Sites kept over all programs: 20 to 40 MiB, at 0.6 KiB a row and as much again for the frames of
+/// a deep stack. Uses of further sites are counted in the row of the unknown site.
 pub const SITES_MAX: usize = 1 << 15;
 
 /// Hash of the row for objects without a site.
 pub const UNKNOWN_SITE: u64 = 0;
 
+/// What of a site's objects deserves the best tier, within its budget.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fits {
+    /// Bytes that are accessed and fit.
+    pub bytes: u64,
+    /// Objects, or blocks of small allocations, of which at least a part is accessed and fits.
+    pub objects: u64,
+    /// Of so many live bytes; 0: no scan found any.
+    pub of_bytes: u64,
+    /// Of so many live objects.
+    pub of_objects: u64,
+}
+
+impl Fits {
+    /// Adds another process's.
+    pub fn absorb(&mut self, other: &Fits) {
+        self.bytes += other.bytes;
+        self.objects += other.objects;
+        self.of_bytes += other.of_bytes;
+        self.of_objects += other.of_objects;
+    }
+}
+
 /// What the objects of one site did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Use {
-    /// Objects (or blocks of small slots) born.
+    /// Objects, or blocks of small allocations, born.
     pub births: u64,
     /// Bytes born.
     pub born_bytes: u64,
-    /// Bytes that lived when somebody last looked.
+    /// Bytes that lived at the last residency scan.
     pub live_bytes: u64,
-    /// Most bytes that lived when somebody looked.
+    /// Most bytes that lived at any scan.
     pub peak_bytes: u64,
-    /// Accesses that samples stand for, by kind; kind unknown counts as read.
+    /// Reads that samples stand for; accesses of unknown kind count as reads.
     pub reads: u64,
-    /// Writes likewise.
+    /// Writes that samples stand for.
     pub writes: u64,
     /// Samples they came from.
     pub samples: u64,
-    /// Heat of what lives, accesses per second.
+    /// Heat of the live objects, accesses per second.
     pub heat: f64,
-    /// Bytes per node of what lives, where somebody looked.
+    /// Bytes of the live objects by node, as far as their residency is known.
     pub nodes: BTreeMap<NodeId, u64>,
-    /// Most heat that was seen at a look.
+    /// Highest heat at any scan.
     pub heat_max: f64,
-    /// Bytes per node at the last look that found any.
+    /// Bytes by node at the last scan that found any.
     pub last_nodes: BTreeMap<NodeId, u64>,
-    /// What of that which lives deserves the best tier.
+    /// What of the live objects deserves the best tier.
     pub fits: Fits,
-    /// The same when somebody last looked while any lived.
+    /// The same at the last scan that found live objects.
     pub last_fits: Fits,
-    /// Some of its objects are blocks of small slots.
+    /// Some of its objects are blocks of small allocations.
     pub blocks: bool,
 }
 
 impl Use {
-    /// Accesses per byte of the peak, the order in which sites deserve fast memory.
+    /// Accesses per byte of the peak: the order in which sites deserve fast memory. A peak counts
+    /// as at least one OS page, the least that is placed.
     pub fn density(&self) -> f64 {
-        (self.reads + self.writes) as f64 / self.peak_bytes.max(4096) as f64
+        (self.reads + self.writes) as f64 / self.peak_bytes.max(OS_PAGE_BYTES) as f64
     }
 
-    /// Folds in the use of the same site by another process, or by one that has left.
+    /// Adds the use of the same site by another process, or by one that has left.
     pub fn absorb(&mut self, other: &Use) {
         self.births += other.births;
         self.born_bytes += other.born_bytes;
@@ -102,13 +126,13 @@ struct Known {
 }
 
 impl ClientUses {
-    /// The use of `site`. Numbers are bounded by the client's site table; wild ones become unknown.
+    /// The use of `site`. A number beyond the client's site table becomes the unknown site.
     pub fn of(&mut self, site: u32) -> &mut Use {
         let known = (site as usize) < tiercel_wire::layout::SITES_MAX;
         self.uses.entry(if known { site } else { 0 }).or_default()
     }
 
-    /// So many objects were born, with so many bytes together.
+    /// Counts births and their bytes.
     pub fn born(&mut self, site: u32, births: u64, bytes: u64, is_block: bool) {
         let used = self.of(site);
         used.births += births;
@@ -116,7 +140,7 @@ impl ClientUses {
         used.blocks |= is_block;
     }
 
-    /// A sample hit an object of `site`.
+    /// Counts a sample that hit an object of `site`.
     pub fn sampled(&mut self, site: u32, sample: &Sample) {
         let used = self.of(site);
         used.samples += 1;
@@ -126,13 +150,13 @@ impl ClientUses {
         }
     }
 
-    /// Reads the sites that are used and not known yet.
+    /// Reads from the session the sites that are used and not known yet.
     pub fn learn(&mut self, session: &Session) {
         let ClientUses { uses, known, learned, modules } = self;
         let unknown = uses.keys().filter(|number| **number != 0);
         let unknown: Vec<u32> = unknown.filter(|n| !known.contains_key(n)).copied().collect();
         for number in unknown {
-            // Not published yet: unknown until the next time.
+            // Not published yet: it stays unknown until the next call.
             let Some(site) = session.site(number) else { continue };
             let frames = site.frames.iter().map(|frame| {
                 let module = frame.module.map(|module| {
@@ -148,17 +172,17 @@ impl ClientUses {
         }
     }
 
-    /// Number and hash of every site that was learned.
+    /// Number and hash of every known site.
     pub(crate) fn known(&self) -> impl Iterator<Item = (u32, u64)> {
         self.known.iter().map(|(number, known)| (*number, known.hash))
     }
 
-    /// Hash and stack of a site that was learned.
+    /// Hash and stack of a known site.
     pub(crate) fn site(&self, number: u32) -> Option<(u64, &[SiteFrame])> {
         self.known.get(&number).map(|known| (known.hash, &*known.frames))
     }
 
-    /// Hash of a site that was learnt; [`UNKNOWN_SITE`] is that of number 0.
+    /// Hash of a known site; number 0 is [`UNKNOWN_SITE`].
     pub(crate) fn hash(&self, site: u32) -> Option<u64> {
         if site == 0 {
             return Some(UNKNOWN_SITE);
@@ -171,18 +195,18 @@ impl ClientUses {
         self.uses.len()
     }
 
-    /// How many sites were learnt.
-    pub(crate) fn learned(&self) -> usize {
+    /// How many sites are known.
+    pub(crate) fn known_len(&self) -> usize {
         self.learned.len()
     }
 
-    /// Sites that were learnt after the first so many, with their stacks.
+    /// Sites that became known after the first `after`, with their stacks.
     pub(crate) fn stacks(&self, after: usize) -> impl Iterator<Item = (u64, &Arc<[SiteFrame]>)> {
         let later = self.learned.iter().skip(after).filter_map(|number| self.known.get(number));
         later.map(|known| (known.hash, &known.frames))
     }
 
-    /// Adds the bytes born at each site, by hash. Blocks of small slots have no site.
+    /// Adds the bytes born at each site, by hash. Blocks of small allocations have no site.
     pub(crate) fn add_born_bytes(&self, sums: &mut HashMap<u64, u64>) {
         for (number, used) in self.uses.iter().filter(|(_, used)| !used.blocks) {
             let hash = self.hash(*number).unwrap_or(UNKNOWN_SITE);
@@ -190,8 +214,8 @@ impl ClientUses {
         }
     }
 
-    /// Forgets what lived; the look that follows says it anew.
-    pub fn begin_look(&mut self) {
+    /// Clears what is live; the scan that follows counts it again.
+    pub fn begin_scan(&mut self) {
         for used in self.uses.values_mut() {
             used.live_bytes = 0;
             used.heat = 0.0;
@@ -199,13 +223,14 @@ impl ClientUses {
         }
     }
 
-    /// Forgets what fits; what follows says it anew.
-    pub(crate) fn begin_fits(&mut self) {
+    /// Clears what fits; the scan that follows counts it again.
+    pub(crate) fn begin_fit(&mut self) {
         self.uses.values_mut().for_each(|used| used.fits = Fits::default());
     }
 
-    /// What fits is complete. A site whose objects die one by one is remembered as it was.
-    pub(crate) fn end_fits(&mut self) {
+    /// The scan of what fits is complete. While a site's objects die one by one, the row keeps what
+    /// fitted when they all lived: until less than half of those bytes are left.
+    pub(crate) fn end_fit(&mut self) {
         for used in self.uses.values_mut().filter(|used| used.fits.of_bytes > 0) {
             if used.fits.of_bytes >= used.last_fits.of_bytes / 2 {
                 used.last_fits.clone_from(&used.fits);
@@ -213,13 +238,13 @@ impl ClientUses {
         }
     }
 
-    /// True when a sample hit one of its objects.
+    /// True when a sample hit any of its objects.
     pub(crate) fn were_sampled(&self) -> bool {
         self.uses.values().any(|used| used.samples > 0)
     }
 
-    /// The look is complete.
-    pub fn end_look(&mut self) {
+    /// The scan is complete.
+    pub fn end_scan(&mut self) {
         for used in self.uses.values_mut() {
             used.peak_bytes = used.peak_bytes.max(used.live_bytes);
             used.heat_max = used.heat_max.max(used.heat);
@@ -245,26 +270,26 @@ pub struct SiteRow {
     pub deserves_fast: bool,
 }
 
-/// A client and what it used.
+/// A client and what its sites did.
 #[derive(Clone, Copy)]
 pub struct Present<'a> {
     /// Name of its program.
     pub program: &'a str,
     /// What its sites did; [`ClientUses::learn`] has been called.
     pub uses: &'a ClientUses,
-    /// Most bytes all its objects had at a time.
+    /// Most bytes that all its objects had at one time.
     pub peak_bytes: u64,
 }
 
-/// All sites of clients that have left, and rows over all of them and those that are here.
+/// The sites of clients that have left; makes rows over these and the present ones.
 #[derive(Debug, Default)]
 pub struct Sites {
     left: HashMap<u64, SiteRow>,
 }
 
 impl Sites {
-    /// Keeps what a leaving client used. Its objects live no more, and processes that come after it
-    /// use the same memory again: peaks of those that left are not added up.
+    /// Keeps what a leaving client's sites did. Its objects are dead, and processes that come after
+    /// it use the same memory again: peaks of departed clients are not added up.
     pub fn keep(&mut self, who: &Present<'_>) {
         let mut gone = HashMap::new();
         add(&mut gone, who);
@@ -301,7 +326,7 @@ impl Sites {
     }
 }
 
-/// Sorts rows for people. Ties go by hash, so that a screen does not flicker.
+/// Sorts rows for display. Ties go by hash, so that a screen does not flicker.
 pub fn sort(rows: &mut [SiteRow], by: Order) {
     let accesses = |row: &SiteRow| row.used.reads + row.used.writes;
     let node = |row: &SiteRow| row.used.nodes.iter().max_by_key(|(_, b)| **b).map(|(n, _)| *n);
@@ -319,8 +344,8 @@ pub fn sort(rows: &mut [SiteRow], by: Order) {
     });
 }
 
-/// By what fits where somebody looked. Else greedy by accesses per byte: the best a budget can do
-/// where pieces are small against it.
+/// Marks the sites that deserve fast memory: by what fits, where a scan found it out; else greedily
+/// by accesses per byte, which is the best use of a budget when the pieces are small against it.
 fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
     rows.sort_by(|a, b| {
         b.used.density().total_cmp(&a.used.density()).then_with(|| a.hash.cmp(&b.hash))
@@ -331,7 +356,7 @@ fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
             left -= row.used.peak_bytes;
             row.deserves_fast = true;
         } else if left * 2 >= row.used.peak_bytes.min(fast_bytes) && left > 0 {
-            // It is tiered by extent: a good part of it fits.
+            // It is tiered by extent: at least half of it (or of the budget) fits.
             row.deserves_fast = true;
             left = 0;
         }
@@ -345,7 +370,7 @@ fn key(frame: &SiteFrame) -> (&Path, u64) {
     (&frame.path, frame.addr)
 }
 
-/// Adds what a client used to what others use at the same time.
+/// Adds what a client's sites did to what those of other present clients did.
 fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
     for (number, used) in &who.uses.uses {
         let known = who.uses.known.get(number);
@@ -359,13 +384,13 @@ fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
         });
         row.used.absorb(used);
         if used.peak_bytes == 0 {
-            // Nobody looked while it lived: at most what was born, at most all the process had.
+            // No scan while it lived: at most what was born, at most all that the process had.
             row.used.peak_bytes += used.born_bytes.min(who.peak_bytes);
         }
     }
 }
 
-/// Joins rows that were used later. Sites beyond [`SITES_MAX`] become unknown.
+/// Merges rows of clients that came later. Sites beyond [`SITES_MAX`] become unknown.
 fn join(rows: &mut HashMap<u64, SiteRow>, later: HashMap<u64, SiteRow>) {
     for (mut hash, mut row) in later {
         if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
@@ -373,9 +398,9 @@ fn join(rows: &mut HashMap<u64, SiteRow>, later: HashMap<u64, SiteRow>) {
             (row.hash, row.frames) = (hash, [].into());
         }
         match rows.entry(hash) {
-            Entry::Vacant(place) => drop(place.insert(row)),
-            Entry::Occupied(mut place) => {
-                let used = &mut place.get_mut().used;
+            Entry::Vacant(entry) => drop(entry.insert(row)),
+            Entry::Occupied(mut entry) => {
+                let used = &mut entry.get_mut().used;
                 let peak_bytes = used.peak_bytes.max(row.used.peak_bytes);
                 let fits = [&used.last_fits, &row.used.last_fits];
                 let fits = fits.into_iter().max_by_key(|fits| fits.of_bytes).cloned();
@@ -387,7 +412,7 @@ fn join(rows: &mut HashMap<u64, SiteRow>, later: HashMap<u64, SiteRow>) {
     }
 }
 
-/// Of a frame in generated code, or in a module that is not described.
+/// The module of a frame in generated code, or in a module that the session does not describe.
 fn no_module() -> (Arc<Path>, Arc<[u8]>) {
     (Path::new("").into(), [].into())
 }
@@ -418,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_known_better_than_what_is_dense() {
+    fn a_fit_scan_overrides_density() {
         let mut rows = vec![row(1, 4 << 20, 100), row(2, 40 << 20, 9)];
         rows[0].used.last_fits = Fits { of_bytes: 4 << 20, of_objects: 1, ..Fits::default() };
         let fits = Fits { bytes: 1 << 20, objects: 1, of_bytes: 40 << 20, of_objects: 40 };
@@ -428,18 +453,18 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_die_one_by_one_are_remembered_together() {
+    fn a_fit_outlives_objects_that_die_one_by_one() {
         let mut uses = ClientUses::default();
         for (of_bytes, expect) in [(64, 64), (40, 40), (10, 40), (0, 40), (80, 80)] {
-            uses.begin_fits();
+            uses.begin_fit();
             uses.of(1).fits.of_bytes = of_bytes;
-            uses.end_fits();
+            uses.end_fit();
             assert_eq!(uses.of(1).last_fits.of_bytes, expect);
         }
     }
 
     #[test]
-    fn orders() {
+    fn each_order_sorts_by_its_key() {
         let mut rows = vec![row(1, 5, 1), row(2, 9, 7), row(3, 7, 7)];
         sort(&mut rows, Order::Heat);
         assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [2, 3, 1]);

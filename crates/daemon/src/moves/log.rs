@@ -1,19 +1,20 @@
 //! What was moved and why: totals since the start, and the last moves one by one.
-//! In: outcomes. Out: [`MoveTotals`], [`LoggedMove`]s. Knows nothing of who moved it.
+//! In: outcomes. Out: [`MoveTotals`], [`LoggedMove`]s. Knows nothing of how memory is moved.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_ledger::movement::{Outcome, Reason};
 
-/// Moves kept one by one, 200 bytes each.
+/// Moves that are kept one by one: 0.8 MiB at 200 bytes each, and four times the rows of the
+/// longest answer.
 pub const LOG_MAX: usize = 4096;
 
 /// Sums over all moves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MoveTotals {
-    /// Moves asked for.
+    /// Moves requested.
     pub asked: u64,
-    /// Bytes asked for.
+    /// Bytes requested to move.
     pub asked_bytes: u64,
     /// Bytes moved, by reason: `promote`, `demote`, `take-back`, `asked`.
     pub moved_bytes: BTreeMap<String, u64>,
@@ -40,9 +41,9 @@ impl MoveTotals {
 pub struct LoggedMove {
     /// When, daemon's clock, milliseconds.
     pub time_ms: u64,
-    /// Hash of the object's site, 0 where it has none or is gone.
+    /// Hash of the object's site; 0 when it has none or is dead.
     pub site: u64,
-    /// What was asked, why, and what became of it.
+    /// What was requested and why, and what became of it.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -56,8 +57,8 @@ pub struct MoveLog {
 }
 
 impl MoveLog {
-    /// Notes a move of an object from `site`.
-    pub fn note(&mut self, time_ms: u64, site: u64, outcome: Outcome) {
+    /// Adds the outcome of a move of an object from `site`.
+    pub fn add(&mut self, time_ms: u64, site: u64, outcome: Outcome) {
         let totals = &mut self.totals;
         totals.asked += 1;
         totals.asked_bytes += outcome.asked.bytes;
@@ -125,10 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn totals_and_a_bounded_tail() {
+    fn totals_cover_all_moves_and_the_log_is_bounded() {
         let mut log = MoveLog::default();
         for i in 0..LOG_MAX as u64 + 10 {
-            log.note(i, 7, outcome(i * 4096));
+            log.add(i, 7, outcome(i * 4096));
         }
         assert_eq!(log.totals.asked, LOG_MAX as u64 + 10);
         assert_eq!(log.totals.moved_bytes["demote"], log.totals.asked * 4096);

@@ -1,36 +1,41 @@
-//! Gives a mover its work without waiting for it: on a thread, or inline on paper.
-//! In: jobs. Out: what became of them, when it is known. Knows nothing of why anything moves.
+//! The mover and the jobs it was given, so that the loop never waits for it.
+//! In: lookups and moves. Out: completions, when they are known. Knows nothing of why anything
+//! moves.
 //!
-//! The kernel's mover copies for seconds; rings must be drained meanwhile, so it has a thread of
-//! its own. The modelled mover only keeps books: it runs inline, and hears of births and deaths.
+//! The kernel's mover copies for seconds, and rings must be drained meanwhile: it has a thread of
+//! its own. The modelled mover only accounts for memory: it runs inline, so that a job is complete
+//! when it was submitted, and it learns of births and deaths.
 
+use super::log::MoveLog;
 use crate::cpu;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Insiders, Mover, Range, Residency, ResidencyError};
+use tiercel_mover::{self as mover, Insiders, Mover, Residency, ResidencyError};
 
-/// Jobs that may wait: a look and an execution. More would decide on stale knowledge.
+/// Jobs that may wait: a lookup and an execution. More would be decided on stale knowledge.
 const JOBS_MAX: usize = 2;
 
-/// What a mover can be asked to do.
+/// What a mover can be requested to do.
 #[derive(Debug)]
-pub enum Job {
-    /// Say where ranges are; one process at a time.
-    Look(Vec<(u32, Vec<Range>)>),
+enum Job {
+    /// Look up where ranges are, process by process.
+    LookUp(Vec<(u32, Vec<mover::Range>)>),
     /// Execute moves in order.
     Execute(Vec<Move>),
 }
 
 /// What became of a job.
 #[derive(Debug)]
-pub enum Done {
+pub enum Completion {
     /// Where ranges are.
-    Looked {
-        /// In the order asked.
+    Located {
+        /// In the order of the request.
         answers: Vec<Answer>,
         /// CPU time it took, nanoseconds.
         took_ns: u64,
@@ -45,169 +50,254 @@ pub enum Done {
 }
 
 /// Process, range, where it is.
-pub type Answer = (u32, Range, Result<Residency, ResidencyError>);
+pub type Answer = (u32, mover::Range, Result<Residency, ResidencyError>);
 
-/// The mover, wherever it works.
-pub enum Hands {
+/// A phase entry at which a client waits for its moves: session number, count of entries.
+pub type PhaseEntry = (u32, u32);
+
+/// Moves that the mover has not completed.
+struct InFlight {
+    ranges: Vec<Range>,
+    entry: Option<PhaseEntry>,
+}
+
+/// The mover, its jobs in flight, and what became of those before.
+pub struct MoveQueue {
+    worker: Worker,
+    /// Oldest first.
+    in_flight: VecDeque<InFlight>,
+    /// Outcomes so far.
+    pub log: MoveLog,
+}
+
+/// The mover, on whichever thread.
+enum Worker {
     /// On this thread.
     Inline {
-        /// The mover.
         mover: Box<dyn Mover + Send>,
         /// Jobs done, not collected.
-        done: Vec<Done>,
+        done: Vec<Completion>,
     },
     /// On its own thread.
     Thread {
         /// Where jobs go in; dropping it ends the thread.
         jobs: SyncSender<Job>,
-        /// Where results come out.
-        done: Receiver<Done>,
-        /// Readable when a result waits.
+        /// Where completions come out.
+        done: Receiver<Completion>,
+        /// Readable when a completion waits.
         wake: Arc<OwnedFd>,
-        /// Jobs given and not collected.
+        /// Jobs submitted and not collected.
         pending: usize,
         /// The thread is gone: it panicked.
-        failed: bool,
-        /// Processes that move their own memory; `None`: the mover asks nobody.
-        insiders: Option<Insiders>,
+        has_failed: bool,
+        /// Processes that move their own memory; `None`: the mover asks none.
+        remote: Option<Insiders>,
     },
 }
 
-impl Hands {
-    /// Puts `mover` to work: inline when it only keeps books.
-    pub fn new(mover: Box<dyn Mover + Send>) -> std::io::Result<Hands> {
-        if mover.is_modelled() {
-            return Ok(Hands::Inline { mover, done: Vec::new() });
-        }
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (jobs, inbox) = sync_channel::<Job>(JOBS_MAX);
-        let (outbox, done) = sync_channel::<Done>(JOBS_MAX);
-        let (bell, insiders) = (Arc::clone(&wake), mover.insiders());
-        std::thread::Builder::new().name("tiercel-mover".into()).spawn(move || {
-            let mut mover = mover;
-            while let Ok(job) = inbox.recv() {
-                if outbox.send(perform(mover.as_mut(), job)).is_err() {
-                    return;
-                }
-                // Fails only when the counter is full, and then it is readable.
-                let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
-            }
-        })?;
-        Ok(Hands::Thread { jobs, done, wake, pending: 0, failed: false, insiders })
+impl MoveQueue {
+    /// Puts `mover` to work: inline when its moves are modelled.
+    pub fn new(mover: Box<dyn Mover + Send>) -> std::io::Result<MoveQueue> {
+        let worker = if mover.is_modelled() {
+            Worker::Inline { mover, done: Vec::new() }
+        } else {
+            start_thread(mover)?
+        };
+        Ok(MoveQueue { worker, in_flight: VecDeque::new(), log: MoveLog::default() })
     }
 
-    /// Gives a job; hands it back when there is no room.
-    pub fn give(&mut self, job: Job) -> Result<(), Job> {
-        match self {
-            Hands::Inline { mover, done } => {
-                done.push(perform(mover.as_mut(), job));
-                Ok(())
-            }
-            Hands::Thread { jobs, pending, .. } => match jobs.try_send(job) {
-                Ok(()) => {
-                    *pending += 1;
-                    Ok(())
-                }
-                Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Err(job),
-            },
+    /// Submits a lookup; false when the queue is full.
+    pub fn look_up(&mut self, ranges: Vec<Range>) -> bool {
+        self.worker.submit(Job::LookUp(by_process(ranges))).is_ok()
+    }
+
+    /// Looks up where ranges are, at once; `None` unless moves are modelled.
+    pub fn look_up_now(&mut self, ranges: Vec<Range>) -> Option<(Vec<Answer>, u64)> {
+        let Worker::Inline { mover, .. } = &mut self.worker else { return None };
+        match perform(mover.as_mut(), Job::LookUp(by_process(ranges))) {
+            Completion::Located { answers, took_ns } => Some((answers, took_ns)),
+            Completion::Executed { .. } => None,
         }
     }
 
-    /// What is done, without waiting.
-    pub fn collect(&mut self) -> Vec<Done> {
-        match self {
-            Hands::Inline { done, .. } => std::mem::take(done),
-            Hands::Thread { done, wake, pending, failed, .. } => {
-                let _ = rustix::io::read(&**wake, &mut [0u8; 8]);
-                let mut results = Vec::new();
-                loop {
-                    match done.try_recv() {
-                        Ok(result) => results.push(result),
-                        Err(TryRecvError::Empty) => break,
-                        Err(TryRecvError::Disconnected) => {
-                            *failed = true;
-                            break;
-                        }
-                    }
-                }
-                *pending -= results.len();
-                results
-            }
+    /// Announces moves that will be submitted next: from now on their ranges are in flight.
+    pub fn announce(&mut self, moves: &[Move], entry: Option<PhaseEntry>) {
+        let range = |one: &Move| Range { pid: one.pid, addr: one.addr, bytes: one.bytes };
+        self.in_flight.push_back(InFlight { ranges: moves.iter().map(range).collect(), entry });
+    }
+
+    /// Submits the moves that were announced last. False when the queue is full: then they are no
+    /// longer in flight.
+    pub fn submit_announced(&mut self, moves: Vec<Move>) -> bool {
+        let is_taken = self.worker.submit(Job::Execute(moves)).is_ok();
+        if !is_taken {
+            self.in_flight.pop_back();
         }
+        is_taken
+    }
+
+    /// The oldest moves in flight are complete; the phase entry that waited for them.
+    pub fn executed(&mut self) -> Option<PhaseEntry> {
+        self.in_flight.pop_front()?.entry
+    }
+
+    /// Executions in flight.
+    pub fn executions(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Ranges of one process that are being moved.
+    pub fn ranges_in_flight(&self, pid: u32) -> Vec<std::ops::Range<u64>> {
+        let ranges = self.in_flight.iter().flat_map(|job| &job.ranges);
+        let theirs = ranges.filter(|range| range.pid == pid);
+        theirs.map(|range| range.addr..range.addr + range.bytes).collect()
+    }
+
+    /// What is complete, without waiting.
+    pub fn collect(&mut self) -> Vec<Completion> {
+        self.worker.collect()
     }
 
     /// True when the mover's thread is gone; nothing moves any longer.
     pub fn has_failed(&self) -> bool {
-        matches!(self, Hands::Thread { failed: true, .. })
+        matches!(self.worker, Worker::Thread { has_failed: true, .. })
     }
 
-    /// True while a job is under way.
+    /// True while a job is not collected.
     pub fn is_busy(&self) -> bool {
-        match self {
-            Hands::Inline { done, .. } => !done.is_empty(),
-            Hands::Thread { pending, .. } => *pending > 0,
+        match &self.worker {
+            Worker::Inline { done, .. } => !done.is_empty(),
+            Worker::Thread { pending, .. } => *pending > 0,
         }
     }
 
-    /// Becomes readable when a result waits; `None` inline.
-    pub fn wake(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Hands::Inline { .. } => None,
-            Hands::Thread { wake, .. } => Some(wake.as_fd()),
+    /// Becomes readable when a completion waits. `None`: the modelled mover has no eventfd; it is
+    /// polled.
+    pub fn eventfd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.worker {
+            Worker::Inline { .. } => None,
+            Worker::Thread { wake, .. } => Some(wake.as_fd()),
         }
     }
 
-    /// Processes that move their own memory; `None`: the mover asks nobody.
-    pub fn insiders(&self) -> Option<&Insiders> {
-        match self {
-            Hands::Inline { .. } => None,
-            Hands::Thread { insiders, .. } => insiders.as_ref(),
+    /// Processes that move their own memory; `None`: the mover asks none.
+    pub fn remote(&self) -> Option<&Insiders> {
+        match &self.worker {
+            Worker::Inline { .. } => None,
+            Worker::Thread { remote, .. } => remote.as_ref(),
         }
     }
 
-    /// True when somebody keeps books of births and deaths.
-    pub fn keeps_books(&self) -> bool {
-        matches!(self, Hands::Inline { .. })
+    /// True when moves are modelled: nothing is copied.
+    pub fn is_modelled(&self) -> bool {
+        matches!(self.worker, Worker::Inline { .. })
     }
 
-    /// An object was born, on `node` if its arena has one.
-    pub fn born(&mut self, pid: u32, range: Range, node: Option<NodeId>) {
-        if let Hands::Inline { mover, .. } = self {
-            mover.born(pid, range, node);
+    /// Reports a birth to the modelled mover, on `node` if the object's arena has one.
+    pub fn born(&mut self, range: Range, node: Option<NodeId>) {
+        if let Worker::Inline { mover, .. } = &mut self.worker {
+            let Range { pid, addr, bytes } = range;
+            mover.born(pid, mover::Range { addr, bytes }, node);
         }
     }
 
-    /// An object died.
-    pub fn died(&mut self, pid: u32, range: Range) {
-        if let Hands::Inline { mover, .. } = self {
-            mover.died(pid, range);
+    /// Reports a death to the modelled mover.
+    pub fn died(&mut self, pid: u32, addr: u64, bytes: u64) {
+        if let Worker::Inline { mover, .. } = &mut self.worker {
+            mover.died(pid, mover::Range { addr, bytes });
         }
     }
 
-    /// A process is gone.
+    /// Reports the end of a process.
     pub fn gone(&mut self, pid: u32) {
-        if let Some(insiders) = self.insiders() {
-            insiders.left(pid);
+        if let Some(remote) = self.remote() {
+            remote.left(pid);
         }
-        if let Hands::Inline { mover, .. } = self {
+        if let Worker::Inline { mover, .. } = &mut self.worker {
             mover.gone(pid);
         }
     }
 }
 
-fn perform(mover: &mut dyn Mover, job: Job) -> Done {
+impl Worker {
+    /// Gives the mover a job; the job comes back when the queue is full.
+    fn submit(&mut self, job: Job) -> Result<(), Job> {
+        match self {
+            Worker::Inline { mover, done } => done.push(perform(mover.as_mut(), job)),
+            Worker::Thread { jobs, pending, .. } => {
+                jobs.try_send(job).map_err(|error| match error {
+                    TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
+                })?;
+                *pending += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Vec<Completion> {
+        match self {
+            Worker::Inline { done, .. } => std::mem::take(done),
+            Worker::Thread { done, wake, pending, has_failed, .. } => {
+                let _ = rustix::io::read(&**wake, &mut [0u8; 8]);
+                let mut completions = Vec::new();
+                loop {
+                    match done.try_recv() {
+                        Ok(completion) => completions.push(completion),
+                        Err(TryRecvError::Empty) => break,
+                        Err(TryRecvError::Disconnected) => {
+                            *has_failed = true;
+                            break;
+                        }
+                    }
+                }
+                *pending -= completions.len();
+                completions
+            }
+        }
+    }
+}
+
+fn start_thread(mover: Box<dyn Mover + Send>) -> std::io::Result<Worker> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (jobs, inbox) = sync_channel::<Job>(JOBS_MAX);
+    let (outbox, done) = sync_channel::<Completion>(JOBS_MAX);
+    let (eventfd, remote) = (Arc::clone(&wake), mover.insiders());
+    std::thread::Builder::new().name("tiercel-mover".into()).spawn(move || {
+        let mut mover = mover;
+        while let Ok(job) = inbox.recv() {
+            if outbox.send(perform(mover.as_mut(), job)).is_err() {
+                return;
+            }
+            // Fails only when the counter is full, and then it is readable.
+            let _ = rustix::io::write(&*eventfd, &1u64.to_ne_bytes());
+        }
+    })?;
+    Ok(Worker::Thread { jobs, done, wake, pending: 0, has_failed: false, remote })
+}
+
+fn perform(mover: &mut dyn Mover, job: Job) -> Completion {
     let began_ns = cpu::thread_ns();
     match job {
         Job::Execute(moves) => {
-            Done::Executed { outcomes: mover.execute(&moves), took_ns: cpu::since_ns(began_ns) }
+            let outcomes = mover.execute(&moves);
+            Completion::Executed { outcomes, took_ns: cpu::since_ns(began_ns) }
         }
-        Job::Look(asked) => {
+        Job::LookUp(requested) => {
             let mut answers = Vec::new();
-            for (pid, ranges) in asked {
+            for (pid, ranges) in requested {
                 let found = mover.residency(pid, &ranges);
                 answers.extend(ranges.into_iter().zip(found).map(|(range, at)| (pid, range, at)));
             }
-            Done::Looked { answers, took_ns: cpu::since_ns(began_ns) }
+            Completion::Located { answers, took_ns: cpu::since_ns(began_ns) }
         }
     }
+}
+
+/// Ranges grouped by process, as movers take them.
+fn by_process(ranges: Vec<Range>) -> Vec<(u32, Vec<mover::Range>)> {
+    let mut grouped: BTreeMap<u32, Vec<mover::Range>> = BTreeMap::new();
+    for Range { pid, addr, bytes } in ranges {
+        grouped.entry(pid).or_default().push(mover::Range { addr, bytes });
+    }
+    grouped.into_iter().collect()
 }

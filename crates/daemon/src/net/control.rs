@@ -1,27 +1,26 @@
-//! The control socket's connections: bounded lines in and out, slow or silent peers dropped.
-//! In: a listening socket, readiness. Out: parsed requests with the peer that asked.
+//! The control socket's connections: bounded lines in and out; slow or silent peers are dropped.
+//! In: a listening socket, readiness. Out: parsed requests with the peer that sent them.
 //! Knows nothing of what a request means.
 
-use crate::net::poller::{Interest, Poller, Token};
-use crate::net::protocol::{
-    ControlError, PEERS_MAX, REQUEST_BYTES_MAX, Request, error_line, parse_request,
+use super::poller::{Interest, PeerId, Poller, Token};
+use super::protocol::{
+    PEERS_MAX, ProtocolError, REQUEST_BYTES_MAX, Request, error_line, parse_request,
 };
 use rustix::net::{SocketFlags, sockopt};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Answer bytes that may wait for a slow reader before it is dropped. An answer of ROWS_MAX rows of
-/// about 1 KiB fits four times.
+/// Answer bytes that may wait for a slow reader before it is dropped: four answers of ROWS_MAX rows
+/// of about 1 KiB.
 pub const UNREAD_BYTES_MAX: usize = 4 << 20;
 
-/// Requests served to one peer for one readiness; the rest waits for its turn.
+/// Requests of one peer that are served for one readiness. A peer that sends more at once is
+/// dropped.
 pub const REQUESTS_PER_TURN: usize = 16;
 
-/// A connection without traffic for this long is closed, milliseconds.
+/// A connection without traffic for this long is closed, milliseconds: ten minutes, far longer than
+/// between two refreshes of `tiercel top`.
 pub const IDLE_MS_MAX: u64 = 600_000;
-
-/// Number of a connection, never reused.
-pub type PeerId = u32;
 
 struct Peer {
     fd: OwnedFd,
@@ -32,23 +31,23 @@ struct Peer {
 }
 
 /// All connections of the control socket.
-pub struct Desk {
+pub struct Control {
     listener: OwnedFd,
     peers: BTreeMap<PeerId, Peer>,
     next: PeerId,
     uid: u32,
-    /// Connections refused, by reason: another user, or too many.
+    /// Connections refused: of another user, or too many.
     pub refused: u64,
 }
 
-impl Desk {
-    /// Serves `listener` for user `uid` (root is always welcome).
-    pub fn new(listener: OwnedFd, uid: u32, poller: &Poller) -> std::io::Result<Desk> {
+impl Control {
+    /// Serves `listener` for user `uid` and for root.
+    pub fn new(listener: OwnedFd, uid: u32, poller: &Poller) -> std::io::Result<Control> {
         poller.add(&listener, Token::Control, Interest::Read)?;
-        Ok(Desk { listener, peers: BTreeMap::new(), next: 1, uid, refused: 0 })
+        Ok(Control { listener, peers: BTreeMap::new(), next: 1, uid, refused: 0 })
     }
 
-    /// Takes what waits on the listening socket.
+    /// Accepts what waits on the listening socket.
     pub fn accept(&mut self, poller: &Poller, now_ms: u64) {
         for _ in 0..PEERS_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -69,7 +68,7 @@ impl Desk {
         }
     }
 
-    /// Reads from peer `id`: its requests. Lines that are none are answered with an error here.
+    /// Reads the requests of peer `id`. Malformed lines are answered with an error here.
     pub fn read(&mut self, id: PeerId, poller: &Poller, now_ms: u64) -> Vec<Request> {
         let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
         peer.last_ms = now_ms;
@@ -87,7 +86,7 @@ impl Desk {
         for error in errors {
             self.send(id, &error_line(&error.to_string()), poller);
         }
-        self.settle(id, poller);
+        self.flush(id, poller);
         requests
     }
 
@@ -95,17 +94,17 @@ impl Desk {
     pub fn send(&mut self, id: PeerId, line: &[u8], poller: &Poller) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.unsent.extend_from_slice(line);
-            self.settle(id, poller);
+            self.flush(id, poller);
         }
     }
 
-    /// Closes connections that were silent for [`IDLE_MS_MAX`].
+    /// Closes connections without traffic for [`IDLE_MS_MAX`].
     pub fn drop_idle(&mut self, now_ms: u64) {
         self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < IDLE_MS_MAX);
     }
 
-    /// Sends what can be sent; drops the peer when it is done with, gone, or too slow.
-    pub fn settle(&mut self, id: PeerId, poller: &Poller) {
+    /// Sends what the socket takes; drops the peer when it is finished, gone, or too slow.
+    pub fn flush(&mut self, id: PeerId, poller: &Poller) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let mut alive = true;
         while alive && !peer.unsent.is_empty() {
@@ -129,9 +128,9 @@ impl Desk {
     }
 }
 
-/// Cuts complete lines off what was read. A line that outgrows its bound ends the connection: there
-/// is no telling where the next one begins.
-fn take_lines(peer: &mut Peer) -> (Vec<Request>, Vec<ControlError>) {
+/// Parses the complete lines of what was read. A line beyond its bound ends the connection: where
+/// the next one would begin is unknown.
+fn take_lines(peer: &mut Peer) -> (Vec<Request>, Vec<ProtocolError>) {
     let (mut requests, mut errors) = (Vec::new(), Vec::new());
     while let Some(end) = peer.unparsed.iter().position(|&byte| byte == b'\n') {
         let line: Vec<u8> = peer.unparsed.drain(..=end).collect();
@@ -149,7 +148,7 @@ fn take_lines(peer: &mut Peer) -> (Vec<Request>, Vec<ControlError>) {
         }
     }
     if peer.unparsed.len() > REQUEST_BYTES_MAX {
-        errors.push(ControlError::TooLong);
+        errors.push(ProtocolError::TooLong);
         peer.unparsed.clear();
         peer.finished = true;
     }

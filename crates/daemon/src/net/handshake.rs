@@ -1,16 +1,15 @@
-//! The greeting: takes connections, hellos and memfds; hostile or slow peers are bounded.
+//! The handshake: accepts connections, hellos and memfds; hostile or slow peers are bounded.
 //! In: the client socket, readiness. Out: [`Arrival`]s, each with a checked session and a pidfd,
-//! and questions to the pools.
-//! Knows nothing of what a session is used for.
+//! and requests for pool memory. Knows nothing of what a session is used for.
 //!
 //! ```text
 //! accept -> uid checked -> waits for its hello (bounded) -> memfd checked -> Arrival
-//!                 |                     |                                            |
-//!              refused               dropped                                      refused
+//!                 |                     |                        |               |
+//!              refused               dropped                  refused     accepted or refused
 //! ```
 
-use crate::net::poller::{Interest, Poller, Token};
-use crate::pools::Question;
+use super::poller::{Interest, Poller, Token};
+use crate::pools::PoolRequest;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, sockopt,
@@ -23,103 +22,106 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use tiercel_wire::{GreetingError, Hello, PoolAsk, Session, Status, Welcome};
 
-/// Connections that may owe their hello at once. A runtime sends its hello right after connecting.
-pub const GREETINGS_MAX: usize = 64;
+/// Connections that may wait for their hello at once: twice what one readiness accepts. A runtime
+/// sends its hello right after connecting.
+pub const PENDING_MAX: usize = 64;
 
-/// A connection that owes its hello for longer is closed, milliseconds.
-pub const GREETING_MS_MAX: u64 = 2_000;
+/// A connection without a hello for this long is closed, milliseconds. A runtime takes
+/// microseconds; one that is stopped in between attaches again or runs without the daemon.
+pub const HELLO_MS_MAX: u64 = 2_000;
 
-/// Connections accepted for one readiness, so that a flood cannot keep the loop.
+/// Connections accepted for one readiness, so that a flood of them does not starve the loop.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// Descriptors taken from one hello, the memfd and two userfaultfds; the kernel closes what does
-/// not fit.
+/// Descriptors taken from one hello: the memfd and two userfaultfds. The kernel closes the others.
 const FDS_MAX: usize = 3;
 
-/// Whose processes are let in.
+/// Whose processes are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guests {
+pub enum Admission {
     /// This user's.
     User(u32),
-    /// Everybody's.
-    Everybody,
+    /// Those of all users.
+    AllUsers,
 }
 
-/// A process that greeted well. It waits for [`Arrival::welcome`].
+/// A process with a valid hello. It waits for [`Arrival::welcome`].
 pub struct Arrival {
-    /// Its process id in our namespace, by the kernel's word.
+    /// Its process id in our namespace, as the kernel reports it.
     pub pid: u32,
-    /// Session number of the process that forked it, by its own word; 0 = none.
+    /// Session number of the process that forked it, as it claims; 0 = none.
     pub parent_session: u32,
     /// Its checked shared memory.
     pub session: Session,
     /// Becomes readable when it dies.
     pub pidfd: OwnedFd,
-    /// Userfaultfds by which it lets its writes be tracked; unchecked, may be anything.
-    pub lent: Vec<OwnedFd>,
+    /// Userfaultfds through which its writes can be tracked; unchecked, they may be anything.
+    pub userfaultfds: Vec<OwnedFd>,
     socket: OwnedFd,
 }
 
 impl Arrival {
-    /// Lets it go on, as session `number`.
+    /// Accepts it as session `number`; the process continues.
     pub fn welcome(&self, number: u32) {
         answer(self.socket.as_fd(), Status::Ok, number);
     }
 
-    /// Turns it away: there are too many already.
+    /// Refuses it: there are too many clients.
     pub fn refuse_full(self) {
         answer(self.socket.as_fd(), Status::RefusedFull, 0);
     }
 }
 
-/// Peers turned away so far, by reason.
+/// Refused connections so far, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Refused {
-    /// Another user's.
+    /// Of another user.
     pub user: u64,
-    /// Another version's.
+    /// Of another wire version.
     pub version: u64,
-    /// Not a hello at all.
-    pub garbage: u64,
-    /// No memfd, not sealed, wrong shape.
+    /// Malformed hello.
+    pub malformed: u64,
+    /// No memfd, or one that is not sealed or has the wrong size.
     pub memfd: u64,
-    /// Said nothing in time.
+    /// No hello in time.
     pub silent: u64,
     /// Too many at once.
     pub full: u64,
 }
 
-struct Waiting {
+struct Pending {
     socket: OwnedFd,
     pid: u32,
     since_ms: u64,
 }
 
-/// All connections that owe their hello.
-pub struct Greeter {
+/// All connections whose hello has not come yet.
+pub struct Handshake {
     listener: OwnedFd,
-    guests: Guests,
-    waiting: BTreeMap<u32, Waiting>,
+    admission: Admission,
+    pending: BTreeMap<u32, Pending>,
     next: u32,
-    /// Questions to the pools that came instead of a hello.
-    pub questions: Vec<Question>,
-    /// Counts of those turned away.
+    /// Requests for pool memory, which came instead of a hello.
+    pub pool_requests: Vec<PoolRequest>,
+    /// Counts of refused connections.
     pub refused: Refused,
-    /// Why the last one was, for the user.
-    pub last_refusal: Option<String>,
 }
 
-impl Greeter {
-    /// Greets on `listener`.
-    pub fn new(listener: OwnedFd, guests: Guests, poller: &Poller) -> std::io::Result<Greeter> {
+impl Handshake {
+    /// Accepts connections of `listener`.
+    pub fn new(
+        listener: OwnedFd,
+        admission: Admission,
+        poller: &Poller,
+    ) -> std::io::Result<Handshake> {
         poller.add(&listener, Token::Clients, Interest::Read)?;
-        let (waiting, refused) = (BTreeMap::new(), Refused::default());
-        let questions = Vec::new();
-        Ok(Greeter { listener, guests, waiting, next: 1, questions, refused, last_refusal: None })
+        let (pending, refused) = (BTreeMap::new(), Refused::default());
+        let pool_requests = Vec::new();
+        Ok(Handshake { listener, admission, pending, next: 1, pool_requests, refused })
     }
 
-    /// Takes what waits on the listening socket. A runtime says its hello as it connects, so most
-    /// arrive at once; the others stay in the poller.
+    /// Accepts what waits on the listening socket. A runtime sends its hello as it connects, so
+    /// that most arrive at once; the others stay in the poller.
     pub fn accept(&mut self, poller: &Poller, now_ms: u64) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         for _ in 0..ACCEPTS_PER_TURN {
@@ -127,16 +129,16 @@ impl Greeter {
             let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { break };
             let Ok(peer) = sockopt::socket_peercred(&socket) else { continue };
             let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
-            if !self.is_guest(uid) {
+            if !self.is_admitted(uid) {
                 self.refused.user += 1;
                 answer(socket.as_fd(), Status::RefusedUser, 0);
-            } else if self.waiting.len() >= GREETINGS_MAX {
+            } else if self.pending.len() >= PENDING_MAX {
                 self.refused.full += 1;
                 answer(socket.as_fd(), Status::RefusedFull, 0);
-            } else if poller.add(&socket, Token::Greeting(self.next), Interest::Read).is_ok() {
+            } else if poller.add(&socket, Token::Handshake(self.next), Interest::Read).is_ok() {
                 let id = self.next;
                 self.next = self.next.wrapping_add(1);
-                self.waiting.insert(id, Waiting { socket, pid, since_ms: now_ms });
+                self.pending.insert(id, Pending { socket, pid, since_ms: now_ms });
                 arrivals.extend(self.read(id));
             }
         }
@@ -145,25 +147,29 @@ impl Greeter {
 
     /// Reads the hello of connection `id`.
     pub fn read(&mut self, id: u32) -> Option<Arrival> {
-        let waiting = self.waiting.remove(&id)?;
-        let (said, fds) = match receive(waiting.socket.as_fd()) {
+        let pending = self.pending.remove(&id)?;
+        let (first, fds) = match receive(pending.socket.as_fd()) {
             Ok(received) => received,
-            // A peer that left without a word needs no answer; neither does a spurious wake-up.
+            // Neither a peer that closed its socket nor a spurious wake-up needs an answer.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                self.waiting.insert(id, waiting);
+                self.pending.insert(id, pending);
                 return None;
             }
             Err(_) => return None,
         };
-        let hello = match said {
-            Said::Hello(hello) => hello,
-            Said::Question(Ok(ask)) => {
-                self.questions.push(Question { ask, pid: waiting.pid, socket: waiting.socket });
+        let hello = match first {
+            First::Hello(hello) => hello,
+            First::PoolRequest(Ok(ask)) => {
+                self.pool_requests.push(PoolRequest {
+                    ask,
+                    pid: pending.pid,
+                    socket: pending.socket,
+                });
                 return None;
             }
-            Said::Question(Err(error)) => Err(error),
+            First::PoolRequest(Err(error)) => Err(error),
         };
-        match arrival(waiting, hello, fds) {
+        match arrival(pending, hello, fds) {
             Ok(arrival) => Some(arrival),
             Err((socket, refusal)) => {
                 self.refuse(socket.as_fd(), &refusal);
@@ -172,17 +178,17 @@ impl Greeter {
         }
     }
 
-    /// Closes connections that owe their hello for too long.
+    /// Closes connections whose hello is overdue.
     pub fn drop_silent(&mut self, now_ms: u64) {
-        let before = self.waiting.len();
-        self.waiting.retain(|_, w| now_ms.saturating_sub(w.since_ms) < GREETING_MS_MAX);
-        self.refused.silent += (before - self.waiting.len()) as u64;
+        let before = self.pending.len();
+        self.pending.retain(|_, w| now_ms.saturating_sub(w.since_ms) < HELLO_MS_MAX);
+        self.refused.silent += (before - self.pending.len()) as u64;
     }
 
-    fn is_guest(&self, uid: u32) -> bool {
-        match self.guests {
-            Guests::Everybody => true,
-            Guests::User(user) => uid == user,
+    fn is_admitted(&self, uid: u32) -> bool {
+        match self.admission {
+            Admission::AllUsers => true,
+            Admission::User(user) => uid == user,
         }
     }
 
@@ -193,7 +199,7 @@ impl Greeter {
                 Status::RefusedVersion
             }
             Refusal::Greeting(_) => {
-                self.refused.garbage += 1;
+                self.refused.malformed += 1;
                 Status::RefusedMemfd
             }
             Refusal::NoMemfd | Refusal::Session(_) => {
@@ -202,7 +208,6 @@ impl Greeter {
             }
             Refusal::Process(_) => Status::RefusedMemfd,
         };
-        self.last_refusal = Some(refusal.to_string());
         answer(socket, status, 0);
     }
 }
@@ -219,14 +224,15 @@ enum Refusal {
     Process(rustix::io::Errno),
 }
 
-/// What a process says first.
-enum Said {
+/// The first message of a process.
+enum First {
     Hello(Result<Hello, GreetingError>),
-    Question(Result<PoolAsk, GreetingError>),
+    PoolRequest(Result<PoolAsk, GreetingError>),
 }
 
-/// One datagram with at most [`FDS_MAX`] descriptors. A longer datagram fails the check of lengths.
-fn receive(socket: BorrowedFd<'_>) -> Result<(Said, Vec<OwnedFd>), rustix::io::Errno> {
+/// Receives one datagram with at most [`FDS_MAX`] descriptors. A longer datagram fails the check of
+/// lengths.
+fn receive(socket: BorrowedFd<'_>) -> Result<(First, Vec<OwnedFd>), rustix::io::Errno> {
     let mut bytes = [0u8; PoolAsk::BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -246,17 +252,17 @@ fn receive(socket: BorrowedFd<'_>) -> Result<(Said, Vec<OwnedFd>), rustix::io::E
     }
     let bytes = &bytes[..got.bytes];
     if PoolAsk::is_one(bytes) {
-        return Ok((Said::Question(PoolAsk::decode(bytes)), fds));
+        return Ok((First::PoolRequest(PoolAsk::decode(bytes)), fds));
     }
-    Ok((Said::Hello(Hello::decode(bytes)), fds))
+    Ok((First::Hello(Hello::decode(bytes)), fds))
 }
 
 fn arrival(
-    waiting: Waiting,
+    pending: Pending,
     hello: Result<Hello, GreetingError>,
     fds: Vec<OwnedFd>,
 ) -> Result<Arrival, (OwnedFd, Refusal)> {
-    let Waiting { socket, pid, .. } = waiting;
+    let Pending { socket, pid, .. } = pending;
     let mut fds = fds.into_iter();
     let memfd = fds.next();
     let checked = || -> Result<(Hello, Session, OwnedFd), Refusal> {
@@ -264,20 +270,20 @@ fn arrival(
         let session = Session::open(memfd.ok_or(Refusal::NoMemfd)?)?;
         let raw = rustix::process::Pid::from_raw(pid.cast_signed())
             .ok_or(Refusal::Process(rustix::io::Errno::SRCH))?;
-        // Not a reused number: the peer waits on its open connection for our answer.
+        // The number was not reused: the peer waits on its open connection for our answer.
         let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty());
         Ok((hello, session, pidfd.map_err(Refusal::Process)?))
     };
     match checked() {
         Ok((hello, session, pidfd)) => {
             let parent_session = hello.parent_session;
-            Ok(Arrival { pid, parent_session, session, pidfd, lent: fds.collect(), socket })
+            Ok(Arrival { pid, parent_session, session, pidfd, userfaultfds: fds.collect(), socket })
         }
         Err(refusal) => Err((socket, refusal)),
     }
 }
 
-/// One datagram; a peer that does not take it has left or never read, which is its affair.
+/// Sends one datagram. A peer that does not take it has left, or never reads: nothing is lost.
 fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
     let welcome = Welcome { status, session }.encode();
     let _ = rustix::net::send(socket, &welcome, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
@@ -286,7 +292,7 @@ fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::socket_dir::{Access, Place};
+    use crate::net::socket_dir::{Access, SocketDir};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     use std::path::Path;
 
@@ -305,44 +311,45 @@ mod tests {
         Welcome::decode(&bytes[..got]).unwrap().status
     }
 
-    fn greeter(guests: Guests) -> (tempfile::TempDir, Place, Poller, Greeter) {
+    fn handshake(admission: Admission) -> (tempfile::TempDir, SocketDir, Poller, Handshake) {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::take(&root.path().join("t"), "x", Access::Owner).unwrap();
+        let sockets = SocketDir::claim(&root.path().join("t"), "x", Access::Owner).unwrap();
         let poller = Poller::new().unwrap();
-        let greeter = Greeter::new(place.clients.try_clone().unwrap(), guests, &poller).unwrap();
-        (root, place, poller, greeter)
+        let handshake =
+            Handshake::new(sockets.clients.try_clone().unwrap(), admission, &poller).unwrap();
+        (root, sockets, poller, handshake)
     }
 
     #[test]
-    fn another_user_is_turned_away_before_it_says_a_word() {
+    fn another_user_is_refused_before_its_hello() {
         let stranger = rustix::process::geteuid().as_raw() + 1;
-        let (_root, place, poller, mut greeter) = greeter(Guests::User(stranger));
-        let socket = connect(place.clients_path());
-        greeter.accept(&poller, 0);
+        let (_root, sockets, poller, mut handshake) = handshake(Admission::User(stranger));
+        let socket = connect(sockets.clients_path());
+        handshake.accept(&poller, 0);
         assert_eq!(answered(&socket), Status::RefusedUser);
-        assert_eq!(greeter.refused, Refused { user: 1, ..Refused::default() });
+        assert_eq!(handshake.refused, Refused { user: 1, ..Refused::default() });
     }
 
     #[test]
-    fn the_silent_and_the_many_are_bounded() {
-        let (_root, place, poller, mut greeter) = greeter(Guests::Everybody);
+    fn pending_connections_are_bounded_in_number_and_time() {
+        let (_root, directory, poller, mut handshake) = handshake(Admission::AllUsers);
         let mut sockets = Vec::new();
-        for _ in 0..GREETINGS_MAX + 1 {
-            sockets.push(connect(place.clients_path()));
-            greeter.accept(&poller, 0);
+        for _ in 0..PENDING_MAX + 1 {
+            sockets.push(connect(directory.clients_path()));
+            handshake.accept(&poller, 0);
         }
-        assert_eq!(answered(&sockets[GREETINGS_MAX]), Status::RefusedFull);
-        greeter.drop_silent(GREETING_MS_MAX - 1);
-        assert_eq!(greeter.waiting.len(), GREETINGS_MAX);
-        greeter.drop_silent(GREETING_MS_MAX);
-        assert!(greeter.waiting.is_empty());
-        let expect = Refused { full: 1, silent: GREETINGS_MAX as u64, ..Refused::default() };
-        assert_eq!(greeter.refused, expect);
+        assert_eq!(answered(&sockets[PENDING_MAX]), Status::RefusedFull);
+        handshake.drop_silent(HELLO_MS_MAX - 1);
+        assert_eq!(handshake.pending.len(), PENDING_MAX);
+        handshake.drop_silent(HELLO_MS_MAX);
+        assert!(handshake.pending.is_empty());
+        let expect = Refused { full: 1, silent: PENDING_MAX as u64, ..Refused::default() };
+        assert_eq!(handshake.refused, expect);
     }
 
     #[test]
-    fn what_is_no_greeting_is_named() {
-        let (_root, place, poller, mut greeter) = greeter(Guests::Everybody);
+    fn malformed_hello_is_counted_and_refused() {
+        let (_root, sockets, poller, mut handshake) = handshake(Admission::AllUsers);
         let good = Hello { pid: 1, parent_session: 0, total_bytes: 0 }.encode();
         let mut foreign = good;
         foreign[4] = 99;
@@ -353,12 +360,12 @@ mod tests {
             (&good[..7], Status::RefusedMemfd),
             (&long[..], Status::RefusedMemfd),
         ] {
-            let socket = connect(place.clients_path());
+            let socket = connect(sockets.clients_path());
             rustix::net::send(&socket, bytes, SendFlags::empty()).unwrap();
-            assert!(greeter.accept(&poller, 0).is_empty());
+            assert!(handshake.accept(&poller, 0).is_empty());
             assert_eq!(answered(&socket), status, "{} bytes", bytes.len());
         }
-        let expect = Refused { memfd: 1, version: 1, garbage: 2, ..Refused::default() };
-        assert_eq!(greeter.refused, expect);
+        let expect = Refused { memfd: 1, version: 1, malformed: 2, ..Refused::default() };
+        assert_eq!(handshake.refused, expect);
     }
 }

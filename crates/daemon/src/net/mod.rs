@@ -1,5 +1,12 @@
-//! The sockets: where they are, who may connect, what is said over them.
+//! The sockets: where they are, who may connect, and what goes over them.
 //! In: connections. Out: arrivals, requests, readiness. Knows nothing of the ledger or the policy.
+//!
+//! ```text
+//! socket_dir  lock, listening sockets
+//! poller      epoll: which descriptor is ready
+//! handshake   client socket: hello -> arrival
+//! control     control socket: connections, lines      protocol  lines <-> requests, answers
+//! ```
 
 pub(crate) mod control;
 pub(crate) mod handshake;

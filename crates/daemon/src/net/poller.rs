@@ -1,25 +1,27 @@
 //! Waits for readiness of descriptors: epoll with tokens that name what became ready.
-//! In: descriptors, a token each, a time limit. Out: tokens. Knows nothing of what is behind them.
+//! In: descriptors, a token each, a timeout. Out: tokens. Knows nothing of what is behind them.
 
-use crate::net::control::PeerId;
 use rustix::event::{Timespec, epoll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Most events taken at once; what is left comes with the next wait.
+/// Number of a control connection, never reused.
+pub type PeerId = u32;
+
+/// Most descriptors taken at one wait; what is left comes with the next.
 const EVENTS_MAX: usize = 64;
 
 /// What became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// Somebody connects to the client socket.
+    /// A connection waits on the client socket.
     Clients,
-    /// Somebody connects to the control socket.
+    /// A connection waits on the control socket.
     Control,
-    /// Another thread has something for the loop.
+    /// Another thread has a result for the loop, or wants it to end.
     Wake,
-    /// A connection that owes its hello.
-    Greeting(u32),
+    /// A connection whose hello has not come yet.
+    Handshake(u32),
     /// The pidfd of a client: it died.
     Client(u32),
     /// A control connection.
@@ -31,37 +33,38 @@ pub enum Token {
 pub enum Interest {
     /// Something to read.
     Read,
-    /// Room to write.
+    /// Space to write.
     Write,
 }
 
-/// An epoll instance. A descriptor that is closed leaves by itself.
+/// An epoll instance. The kernel removes a descriptor when it is closed.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// A poller that waits for nothing yet.
+    /// A poller of no descriptor.
     pub fn new() -> std::io::Result<Poller> {
         Ok(Poller { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Begins to wait for `fd`.
+    /// Adds a descriptor.
     pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> std::io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, data(token), flags(interest))?)
     }
 
-    /// Waits for something else on `fd`.
+    /// Changes what is polled of a descriptor.
     pub fn change(&self, fd: impl AsFd, token: Token, interest: Interest) -> std::io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, data(token), flags(interest))?)
     }
 
-    /// Tokens that are ready within `limit`; none when time is up or a signal came.
-    pub fn wait(&self, limit: Duration) -> std::io::Result<Vec<Token>> {
+    /// Tokens that are ready within `timeout`; none when it is over or a signal came.
+    pub fn wait(&self, timeout: Duration) -> std::io::Result<Vec<Token>> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&limit)) {
+        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))
+        {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -82,7 +85,7 @@ fn data(token: Token) -> epoll::EventData {
         Token::Clients => (0u64, 0),
         Token::Control => (1, 0),
         Token::Wake => (2, 0),
-        Token::Greeting(number) => (3, number),
+        Token::Handshake(number) => (3, number),
         Token::Client(number) => (4, number),
         Token::Peer(number) => (5, number),
     };
@@ -90,12 +93,12 @@ fn data(token: Token) -> epoll::EventData {
 }
 
 fn token(data: u64) -> Option<Token> {
-    let number = data as u32;
+    let number = u32::try_from(data & u64::from(u32::MAX)).ok()?;
     Some(match data >> 32 {
         0 => Token::Clients,
         1 => Token::Control,
         2 => Token::Wake,
-        3 => Token::Greeting(number),
+        3 => Token::Handshake(number),
         4 => Token::Client(number),
         5 => Token::Peer(number),
         _ => return None,

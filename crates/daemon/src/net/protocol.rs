@@ -1,5 +1,5 @@
-//! What is said over the control socket: one JSON document a line, one answer a line.
-//! In: a line of bytes from anybody. Out: a [`Request`], or what is wrong with it.
+//! The protocol of the control socket: one JSON document a line, one answer a line.
+//! In: a line of untrusted bytes. Out: a [`Request`], or what is wrong with it.
 //! Knows nothing of sockets, and nothing of how a request is answered.
 //!
 //! ```text
@@ -20,20 +20,20 @@ pub const VERSION: u32 = 1;
 /// Longest request, bytes, without its newline. The longest valid one has under 100.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 
-/// Connections at once; one more is closed at once.
+/// Connections at once: people and scrapers, no programs. One more is closed at once.
 pub const PEERS_MAX: usize = 32;
 
-/// Most rows one answer carries.
+/// Most rows of one answer: about 1 MiB.
 pub const ROWS_MAX: usize = 1000;
 
-/// Rows where the request names no limit.
-pub const ROWS_USUAL: usize = 20;
+/// Rows of an answer if the request names no limit: one screen.
+pub const ROWS_DEFAULT: usize = 20;
 
-/// What can be asked of a running daemon.
+/// What can be requested of a running daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Everything that is one figure: clients, records, samples, moves, budget, time spent.
+    /// Every single figure: clients, records, samples, moves, budget, time spent.
     Status,
     /// The objects, grouped by site, first `limit` of the order.
     Objects {
@@ -41,13 +41,13 @@ pub enum Request {
         #[serde(default)]
         by: Order,
         /// Rows, at most [`ROWS_MAX`].
-        #[serde(default = "rows_usual")]
+        #[serde(default = "rows_default")]
         limit: usize,
     },
     /// The last moves and why they were made, newest first.
     Moves {
         /// Rows, at most [`ROWS_MAX`].
-        #[serde(default = "rows_usual")]
+        #[serde(default = "rows_default")]
         limit: usize,
     },
     /// Changes the budget of the best tier from the next tick on.
@@ -57,7 +57,7 @@ pub enum Request {
     },
     /// The figures of `status` as Prometheus text.
     Metrics,
-    /// Leaves in an orderly way; programs go on without.
+    /// Ends the daemon in an orderly way; programs continue without it.
     Stop,
 }
 
@@ -76,19 +76,19 @@ pub enum Order {
     Node,
 }
 
-/// Why a line is no request.
+/// Why a line is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum ControlError {
+pub enum ProtocolError {
     /// More bytes than any request has.
     #[error("the request is longer than {REQUEST_BYTES_MAX} bytes")]
     TooLong,
     /// Not JSON, or JSON that is no request.
     #[error("not a request: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// A version nobody here speaks.
-    #[error("version {0} is not spoken here; this is version {VERSION}")]
+    /// Another version of the protocol.
+    #[error("version {0} is not supported; this is version {VERSION}")]
     Version(u32),
-    /// More rows than an answer carries.
+    /// More rows than an answer has.
     #[error("limit {0} is above {ROWS_MAX}")]
     Limit(usize),
 }
@@ -101,28 +101,28 @@ struct Envelope {
 }
 
 /// Reads one line (without its newline). Never panics, whatever the bytes.
-pub fn parse_request(line: &[u8]) -> Result<Request, ControlError> {
+pub fn parse_request(line: &[u8]) -> Result<Request, ProtocolError> {
     if line.len() > REQUEST_BYTES_MAX {
-        return Err(ControlError::TooLong);
+        return Err(ProtocolError::TooLong);
     }
     let envelope: Envelope = serde_json::from_slice(line)?;
     if envelope.version != VERSION {
-        return Err(ControlError::Version(envelope.version));
+        return Err(ProtocolError::Version(envelope.version));
     }
     match envelope.request {
         Request::Objects { limit, .. } | Request::Moves { limit } if limit > ROWS_MAX => {
-            Err(ControlError::Limit(limit))
+            Err(ProtocolError::Limit(limit))
         }
         request => Ok(request),
     }
 }
 
-/// The line that asks `request`, with its newline.
+/// The line of a request, with its newline.
 pub fn request_line(request: &Request) -> Vec<u8> {
     line(&Envelope { version: VERSION, request: request.clone() })
 }
 
-/// The line that answers with `answer`, with its newline.
+/// The line of an answer, with its newline.
 pub fn answer_line<T: Serialize>(answer: &T) -> Vec<u8> {
     #[derive(Serialize)]
     struct Answer<'a, T> {
@@ -132,7 +132,7 @@ pub fn answer_line<T: Serialize>(answer: &T) -> Vec<u8> {
     line(&Answer { version: VERSION, answer })
 }
 
-/// The line that refuses, with its newline.
+/// The line of an error, with its newline.
 pub fn error_line(error: &str) -> Vec<u8> {
     #[derive(Serialize)]
     struct Refusal<'a> {
@@ -142,8 +142,8 @@ pub fn error_line(error: &str) -> Vec<u8> {
     line(&Refusal { version: VERSION, error })
 }
 
-fn rows_usual() -> usize {
-    ROWS_USUAL
+fn rows_default() -> usize {
+    ROWS_DEFAULT
 }
 
 fn line<T: Serialize>(value: &T) -> Vec<u8> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn requests() {
+    fn valid_requests_are_parsed() {
         check(r#"{"version":1,"request":"status"}"#, "Status");
         check(r#"{"version":1,"request":{"objects":{}}}"#, "Objects { by: Heat, limit: 20 }");
         check(
@@ -182,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_says_why() {
+    fn malformed_requests_name_their_error() {
         check("", "error: not a request: EOF");
         check("{", "error: not a request: EOF");
         check("[]", "error: not a request");
-        check(r#"{"version":2,"request":"status"}"#, "error: version 2 is not spoken here");
+        check(r#"{"version":2,"request":"status"}"#, "error: version 2 is not supported");
         check(r#"{"version":1,"request":"reboot"}"#, "error: not a request: unknown variant");
         check(r#"{"version":1,"request":"status","x":1}"#, "error: not a request: unknown field");
         check(r#"{"version":1,"request":{"moves":{"limit":1001}}}"#, "error: limit 1001 is above");
@@ -201,7 +201,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_arrives(by in 0..4usize, limit in 0..=ROWS_MAX, share in 0..100u32) {
+        fn requests_survive_a_round_trip(
+            by in 0..4usize,
+            limit in 0..=ROWS_MAX,
+            share in 0..100u32,
+        ) {
             let order = [Order::Heat, Order::Size, Order::Site, Order::Node][by];
             for request in [
                 Request::Objects { by: order, limit },

@@ -1,6 +1,6 @@
-//! Where sockets live: one live daemon per place, stale files replaced.
-//! In: a directory and a name. Out: [`Place`], holding the lock for as long as it lives.
-//! Knows nothing of what is said over the sockets.
+//! The directory of the sockets: one live daemon per name in it, stale files are replaced.
+//! In: a directory and a name. Out: [`SocketDir`], which holds the lock for as long as it lives.
+//! Knows nothing of what goes over the sockets.
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -8,15 +8,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Connections that may wait for accept. A burst beyond it waits in connect, it is not refused.
+/// Connections that may wait for accept: Linux's old SOMAXCONN. A burst beyond it waits in connect,
+/// it is not refused.
 const BACKLOG: i32 = 128;
 
-/// Name of a machine-wide daemon's place.
+/// Name of a machine-wide daemon's sockets.
 pub const DAEMON_NAME: &str = "daemon";
 
-/// Why no place was to be had.
+/// Why the sockets could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum SocketDirError {
     /// A system call on a path failed.
     #[error("cannot {what} {path}: {error}")]
     Io {
@@ -27,7 +28,7 @@ pub enum PlaceError {
         /// What the kernel said.
         error: std::io::Error,
     },
-    /// Somebody else's directory, or one that others may write to.
+    /// A directory of another user, or one that others may write to.
     #[error(
         "{path} belongs to user {owner} with mode {mode:o}; \
          it must be yours with mode 0700. Remove it or set XDG_RUNTIME_DIR"
@@ -40,7 +41,7 @@ pub enum PlaceError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A daemon lives there.
+    /// Another daemon runs there.
     #[error(
         "another tiercel daemon holds {path}; \
          stop it with `tiercel daemon --stop`, or choose another --dir"
@@ -67,13 +68,13 @@ pub enum PlaceError {
 pub enum Access {
     /// Processes of the daemon's user: directory 0700, socket 0600.
     Owner,
-    /// Processes of any user: directory 0755, client socket 0666. The control socket stays 0600.
-    Everybody,
+    /// Processes of all users: directory 0755, client socket 0666. The control socket stays 0600.
+    AllUsers,
 }
 
-/// A daemon's place: its lock and its two listening sockets. Dropping it removes the files.
+/// A daemon's lock and its two listening sockets. Dropping it removes their files.
 #[derive(Debug)]
-pub struct Place {
+pub struct SocketDir {
     /// Where clients connect (SOCK_SEQPACKET).
     pub clients: OwnedFd,
     /// Where requests come in (SOCK_STREAM).
@@ -84,18 +85,22 @@ pub struct Place {
     _lock: OwnedFd,
 }
 
-impl Place {
-    /// Takes the place `name` in `directory`, which is made when missing.
-    pub fn take(directory: &Path, name: &str, access: Access) -> Result<Place, PlaceError> {
+impl SocketDir {
+    /// Claims `name` in `directory`, which is created if it is missing.
+    pub fn claim(
+        directory: &Path,
+        name: &str,
+        access: Access,
+    ) -> Result<SocketDir, SocketDirError> {
         make_directory(directory, access)?;
         let lock_path = directory.join(format!("{name}.lock"));
         let lock = lock(&lock_path)?;
         let clients_path = clients_path(directory, name);
         let control_path = control_path(directory, name);
-        let mode = if access == Access::Everybody { 0o666 } else { 0o600 };
+        let mode = if access == Access::AllUsers { 0o666 } else { 0o600 };
         let clients = listen(&clients_path, SocketType::SEQPACKET, mode)?;
         let control = listen(&control_path, SocketType::STREAM, 0o600)?;
-        Ok(Place { clients, control, clients_path, control_path, lock_path, _lock: lock })
+        Ok(SocketDir { clients, control, clients_path, control_path, lock_path, _lock: lock })
     }
 
     /// What TIERCEL_SOCKET must hold for a program to attach here.
@@ -109,22 +114,22 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketDir {
     fn drop(&mut self) {
-        // The lock is held until after this: nobody else's files are removed. A file that is gone
-        // already is what was wanted.
+        // The lock is held until after this, so that no other daemon's files are removed. A file
+        // that is gone already is what was wanted.
         for path in [&self.clients_path, &self.control_path, &self.lock_path] {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Path of the client socket of the place `name`.
+/// Path of the client socket of a daemon `name`.
 pub fn clients_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.sock"))
 }
 
-/// Path of the control socket of the place `name`.
+/// Path of the control socket of a daemon `name`.
 pub fn control_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.control"))
 }
@@ -142,14 +147,14 @@ pub fn usual_directory() -> PathBuf {
     }
 }
 
-fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PlaceError {
+fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> SocketDirError {
     let path = path.to_owned();
-    move |error| PlaceError::Io { what, path, error }
+    move |error| SocketDirError::Io { what, path, error }
 }
 
-/// Makes the directory, or checks one that is there: ours, and nobody else may write to it.
-fn make_directory(directory: &Path, access: Access) -> Result<(), PlaceError> {
-    let wanted = if access == Access::Everybody { 0o755 } else { 0o700 };
+/// Creates the directory, or checks an existing one: it must be ours, and only we may write to it.
+fn make_directory(directory: &Path, access: Access) -> Result<(), SocketDirError> {
+    let wanted = if access == Access::AllUsers { 0o755 } else { 0o700 };
     let made = std::fs::DirBuilder::new().recursive(true).mode(wanted).create(directory);
     made.map_err(io("make", directory))?;
     let meta = std::fs::symlink_metadata(directory).map_err(io("look at", directory))?;
@@ -157,10 +162,10 @@ fn make_directory(directory: &Path, access: Access) -> Result<(), PlaceError> {
     let uid = rustix::process::geteuid().as_raw();
     if !meta.is_dir() || meta.uid() != uid || mode & 0o022 != 0 {
         let path = directory.to_owned();
-        return Err(PlaceError::Unsafe { path, owner: meta.uid(), mode });
+        return Err(SocketDirError::Unsafe { path, owner: meta.uid(), mode });
     }
-    // Widens for other users only; an Owner's place in a directory that all may enter keeps its
-    // protection by the sockets' own mode, and a daemon for everybody may share it.
+    // It only ever widens. The sockets of an Owner in a directory that all users may enter are
+    // protected by their own mode, so that it can be shared with a daemon for all users.
     if mode & wanted != wanted {
         let widened = std::fs::Permissions::from_mode(mode | wanted);
         std::fs::set_permissions(directory, widened).map_err(io("set the mode of", directory))?;
@@ -169,10 +174,11 @@ fn make_directory(directory: &Path, access: Access) -> Result<(), PlaceError> {
 }
 
 /// Opens and locks the lock file. The file may be removed by a leaving daemon between our open and
-/// our lock, so the locked file must still be the one at the path; a few tries settle that.
-fn lock(path: &Path) -> Result<OwnedFd, PlaceError> {
-    const TRIES: usize = 16;
-    for _ in 0..TRIES {
+/// our lock, so the locked file must still be the one at the path; a few attempts suffice.
+fn lock(path: &Path) -> Result<OwnedFd, SocketDirError> {
+    /// Each failed attempt means that another daemon left in that moment.
+    const ATTEMPTS_MAX: usize = 16;
+    for _ in 0..ATTEMPTS_MAX {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
             .map_err(|e| io("open", path)(e.into()))?;
@@ -187,14 +193,14 @@ fn lock(path: &Path) -> Result<OwnedFd, PlaceError> {
             _ => continue,
         }
     }
-    Err(PlaceError::Taken { path: path.to_owned() })
+    Err(SocketDirError::Taken { path: path.to_owned() })
 }
 
-/// A listening socket at `path`. The lock is held: whatever lies there is stale.
-fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, PlaceError> {
+/// A listening socket at `path`. The lock is held: a file at this path is stale.
+fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, SocketDirError> {
     let bytes = path.as_os_str().len();
     let address = SocketAddrUnix::new(path)
-        .map_err(|_| PlaceError::TooLong { path: path.to_owned(), bytes })?;
+        .map_err(|_| SocketDirError::TooLong { path: path.to_owned(), bytes })?;
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             return Err(io("remove the stale", path)(e));
@@ -205,7 +211,7 @@ fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, PlaceErro
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
         .map_err(|e| io("make a socket for", path)(e.into()))?;
     rustix::net::bind(&socket, &address).map_err(|e| io("bind", path)(e.into()))?;
-    // Nobody can connect before `listen`, so there is no moment with a wider mode.
+    // No process can connect before `listen`, so there is no moment with a wider mode.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(io("set the mode of", path))?;
     rustix::net::listen(&socket, BACKLOG).map_err(|e| io("listen on", path)(e.into()))?;
@@ -224,11 +230,11 @@ mod tests {
     fn sockets_are_private_and_go_away() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("t");
-        let place = Place::take(&dir, "x", Access::Owner).unwrap();
+        let sockets = SocketDir::claim(&dir, "x", Access::Owner).unwrap();
         assert_eq!(mode(&dir), 0o700);
-        assert_eq!(mode(place.clients_path()), 0o600);
-        assert_eq!(mode(place.control_path()), 0o600);
-        drop(place);
+        assert_eq!(mode(sockets.clients_path()), 0o600);
+        assert_eq!(mode(sockets.control_path()), 0o600);
+        drop(sockets);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
     }
 
@@ -236,12 +242,12 @@ mod tests {
     fn a_second_daemon_is_refused_until_the_first_leaves() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("t");
-        let first = Place::take(&dir, "x", Access::Owner).unwrap();
-        let second = Place::take(&dir, "x", Access::Owner);
-        assert!(matches!(second, Err(PlaceError::Taken { .. })), "{second:?}");
+        let first = SocketDir::claim(&dir, "x", Access::Owner).unwrap();
+        let second = SocketDir::claim(&dir, "x", Access::Owner);
+        assert!(matches!(second, Err(SocketDirError::Taken { .. })), "{second:?}");
         assert!(first.clients_path().exists(), "the refused one must not remove our socket");
         drop(first);
-        Place::take(&dir, "x", Access::Owner).unwrap();
+        SocketDir::claim(&dir, "x", Access::Owner).unwrap();
     }
 
     #[test]
@@ -252,8 +258,8 @@ mod tests {
         for name in ["x.sock", "x.control", "x.lock"] {
             std::fs::write(dir.join(name), "stale").unwrap();
         }
-        let place = Place::take(&dir, "x", Access::Owner).unwrap();
-        std::os::unix::net::UnixStream::connect(place.control_path()).unwrap();
+        let sockets = SocketDir::claim(&dir, "x", Access::Owner).unwrap();
+        std::os::unix::net::UnixStream::connect(sockets.control_path()).unwrap();
     }
 
     #[test]
@@ -262,15 +268,15 @@ mod tests {
         let dir = root.path().join("t");
         std::fs::create_dir(&dir).unwrap();
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
-        let place = Place::take(&dir, "x", Access::Owner);
-        assert!(matches!(place, Err(PlaceError::Unsafe { .. })), "{place:?}");
+        let sockets = SocketDir::claim(&dir, "x", Access::Owner);
+        assert!(matches!(sockets, Err(SocketDirError::Unsafe { .. })), "{sockets:?}");
     }
 
     #[test]
-    fn a_long_path_is_named() {
+    fn a_path_that_is_too_long_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("d".repeat(120));
-        let place = Place::take(&dir, "x", Access::Owner);
-        assert!(matches!(place, Err(PlaceError::TooLong { .. })), "{place:?}");
+        let sockets = SocketDir::claim(&dir, "x", Access::Owner);
+        assert!(matches!(sockets, Err(SocketDirError::TooLong { .. })), "{sockets:?}");
     }
 }

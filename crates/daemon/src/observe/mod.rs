@@ -1,5 +1,7 @@
-//! Observing hosted processes: which of them are sampled, and what is recorded.
-//! In: samples, ledger events. Out: samples in the ledger, a profile. Knows nothing of moves.
+//! Observing hosted processes: which of them are sampled, where their memory is, what is recorded.
+//! In: clients, samples, ledger events. Out: instructions to the sampler, residency in the ledger,
+//! a profile. Knows nothing of moves or plans.
 
 pub(crate) mod recording;
+pub(crate) mod residency;
 pub(crate) mod sampling;

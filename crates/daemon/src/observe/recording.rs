@@ -1,10 +1,10 @@
-//! What a daemon remembers of a run when it is asked to: a profile.
-//! In: the ledger's news, samples, clients that come and go. Out: a [`Profile`] without names of
-//! functions, which [`name_sites`] finds later. Nothing here happens in a daemon that tiers.
+//! Recording a run as a profile.
+//! In: the ledger's events, samples, clients that come and go. Out: a [`Profile`] without names of
+//! functions, which [`name_sites`] finds later. Knows nothing of moves: a daemon that records
+//! leaves all memory where the program and the kernel put it.
 
 use crate::clients::client::Client;
 use crate::clients::sites::ClientUses;
-use crate::daemon::Daemon;
 use crate::summary::Summary;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,30 +19,31 @@ use tiercel_sampler::{Kind, Sampler};
 use tiercel_symbolize::{SiteFrame, Symbols, hex};
 use tiercel_wire::{Sample, Session};
 
-/// Sites that get names, those accessed most first: a frame that was not seen before takes up to a
-/// millisecond.
+/// Sites that get names, those accessed most first: 4 s at one new frame a site, since a frame that
+/// was not seen before takes up to a millisecond.
 pub const NAMED_MAX: usize = 4096;
 
-/// Processes whose memory beside the objects is looked at: 30 us each.
-const LOOKED_AT_MAX: usize = 16;
+/// Processes whose memory beside their objects is read: 30 us each, so at most half a millisecond
+/// for each drain of the sampler.
+const STATUS_READS_MAX: usize = 16;
 
-/// A recorder, and the news on their way to it.
+/// A recorder, and the ledger's events on their way to it.
 pub(crate) struct Recording {
     recorder: Recorder,
     news: Vec<LedgerEvent>,
-    most: Most,
+    peak: Peak,
 }
 
-/// The most that was seen at any look, bytes. What was freed stays with the program for a while, so
-/// the two are not held against each other at each look.
+/// Peaks over all reads, bytes. Freed memory stays with the program for a while, so that the
+/// difference at a single read would count it as memory beside the objects.
 #[derive(Default)]
-struct Most {
+struct Peak {
     private_bytes: u64,
     object_bytes: u64,
 }
 
-impl Most {
-    fn note(&mut self, private_bytes: u64, object_bytes: u64) {
+impl Peak {
+    fn add(&mut self, private_bytes: u64, object_bytes: u64) {
         self.private_bytes = self.private_bytes.max(private_bytes);
         self.object_bytes = self.object_bytes.max(object_bytes);
     }
@@ -53,25 +54,25 @@ impl Most {
 }
 
 impl Recording {
-    /// A recording of what this ledger tells from now on.
+    /// A recording of what happens in this ledger from now on.
     pub(crate) fn new(
         config: RecorderConfig,
         sampler: Option<&dyn Sampler>,
         ledger: &mut Ledger,
     ) -> Recording {
         ledger.listen();
-        // All that see addresses see misses; the probe sees OS pages, whatever served them.
+        // Samplers that see addresses see misses; the probe sees OS pages, whatever served them.
         let misses_only = sampler.is_some_and(|sampler| sampler.kind() != Kind::Probe);
         let config = RecorderConfig {
             misses_only,
             sees_dirtied: sampler.is_some_and(|sampler| sampler.sees().dirtied),
             ..config
         };
-        Recording { recorder: Recorder::new(config), news: Vec::new(), most: Most::default() }
+        Recording { recorder: Recorder::new(config), news: Vec::new(), peak: Peak::default() }
     }
 
-    /// Takes what the ledger has to tell.
-    pub(crate) fn hear(&mut self, ledger: &mut Ledger) {
+    /// Consumes the ledger's events.
+    pub(crate) fn consume(&mut self, ledger: &mut Ledger) {
         ledger.take_events(&mut self.news);
         self.news.iter().for_each(|news| self.recorder.hear(news));
     }
@@ -84,17 +85,32 @@ impl Recording {
         self.recorder.process_born(client.pid, parent, &client.program, now_ms);
     }
 
-    /// The client's objects are in the ledger still; its sites have been learned.
+    /// The client's objects are still in the ledger; its sites are known.
     pub(crate) fn client_left(&mut self, client: &Client, ledger: &mut Ledger, now_ms: u64) {
-        self.hear(ledger);
+        self.consume(ledger);
         let mut names = ClientNames { uses: &client.uses, session: &client.session };
         self.recorder.process_gone(client.pid, now_ms, &mut names);
     }
 
-    /// The profile. What only the caller knows of the run is filled in later.
+    /// Reads how much memory processes have beside their objects.
+    pub(crate) fn note_untracked<'a>(
+        &mut self,
+        clients: impl Iterator<Item = &'a Client>,
+        ledger: &Ledger,
+    ) {
+        let (mut private, mut objects) = (0, 0);
+        for client in clients.take(STATUS_READS_MAX) {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid));
+            private += status.map_or(0, |status| private_bytes(&status));
+            objects += client.live_bytes(ledger);
+        }
+        self.peak.add(private, objects);
+    }
+
+    /// The profile. The caller fills in what only it knows of the run.
     pub(crate) fn finish(self, machine: Machine, summary: &Summary) -> Profile {
         let (records, samples) = (&summary.records, &summary.samples);
-        // Where there is one CPU, no program has it while the daemon takes what it saw.
+        // With a single CPU no program runs while the daemon works.
         let is_one = thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
         let spent = &summary.spent;
         let own_ns = spent.records_ns + spent.samples_ns + spent.ledger_ns;
@@ -116,7 +132,7 @@ impl Recording {
                 throttled: samples.throttled,
                 scans_skipped: samples.blind,
                 phases_refused: 0,
-                untracked_bytes: self.most.untracked_bytes(),
+                untracked_bytes: self.peak.untracked_bytes(),
                 sampling_ns: summary.spent.theirs_ns + own_ns,
             },
             ..Run::default()
@@ -125,28 +141,7 @@ impl Recording {
     }
 }
 
-impl Daemon {
-    /// Lets the recording take what the ledger has to tell.
-    pub(crate) fn tell_recording(&mut self) {
-        if let Some(recording) = &mut self.recording {
-            recording.hear(&mut self.ledger);
-        }
-    }
-
-    /// Looks how much memory programs have beside their objects.
-    pub(crate) fn note_untracked(&mut self) {
-        let Some(recording) = &mut self.recording else { return };
-        let (mut private, mut objects) = (0, 0);
-        for client in self.clients.values().take(LOOKED_AT_MAX) {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid));
-            private += status.map_or(0, |status| private_bytes(&status));
-            objects += self.ledger.tracked_bytes(client.pid).map_or(0, |bytes| bytes.0);
-        }
-        recording.most.note(private, objects);
-    }
-}
-
-/// Memory that a process has for itself, its page tables included, by its `/proc/PID/status`.
+/// Private memory of a process, its page tables included, from its `/proc/PID/status`.
 fn private_bytes(status: &str) -> u64 {
     let kib = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -213,7 +208,7 @@ fn names(frame: &Frame, symbols: &mut Symbols) -> Vec<Name> {
     known.take(tiercel_profile::NAMES_MAX).map(name).collect()
 }
 
-/// As much of a text as a profile takes.
+/// Cuts a text to the length that a profile takes.
 fn bounded(text: &str) -> Arc<str> {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -235,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_and_is_still_there_is_not_beside_the_objects() {
-        let mut most = Most::default();
+    fn freed_memory_that_is_still_resident_is_not_untracked() {
+        let mut peak = Peak::default();
         for (all, objects) in [(10, 100), (103, 100), (103, 20), (0, 0)] {
-            most.note(all, objects);
+            peak.add(all, objects);
         }
-        assert_eq!(most.untracked_bytes(), 3);
+        assert_eq!(peak.untracked_bytes(), 3);
     }
 }

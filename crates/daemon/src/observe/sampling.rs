@@ -1,161 +1,260 @@
-//! Who is observed, from when on, where and how finely.
-//! In: clients by age and size, their ranges in the ledger. Out: what the sampler is told.
-//! Knows nothing of how a sampler sees.
+//! Which processes are sampled, from when on, where and how often.
+//! In: clients by age and size, their ranges in the ledger. Out: instructions to the sampler, its
+//! samples. Knows nothing of how a sampler sees.
 //!
-//! A process that is gone within [`PROBATION_MS`] is only counted: shells, compilers and version
-//! control start thousands of them, observing one costs as much as hosting it, and nothing can be
+//! A process that ends within [`PROBATION_MS`] is only counted: shells, compilers and version
+//! control start thousands of them. Sampling one costs as much as hosting it, and nothing can be
 //! learned from it in time to move anything.
 
 use crate::clients::client::Client;
-use crate::daemon::Daemon;
+use crate::clients::table::Clients;
+use crate::schedule::pause_of_long_work_ms;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
-use tiercel_sampler::{Help, Kind, Sampler};
-use tiercel_wire::Backing;
+use tiercel_sampler::{Counters, Drained, Help, Kind, Sampler};
+use tiercel_wire::Sample;
+use tiercel_wire::layout::OS_PAGE_BYTES;
 
-/// Age at which a process is observed, milliseconds: most compiler runs are over by then.
+/// Age at which a process is sampled, milliseconds: most compiler runs are over by then.
 const PROBATION_MS: u64 = 250;
 
-/// And the bytes of live objects at which it is observed sooner.
+/// Bytes of live objects at which a process is sampled before that age: the size of the largest
+/// extent. Chosen, not measured: compilers stay below it at that age.
 const PROBATION_BYTES: u64 = 64 << 20;
 
-/// The sampler hears of what was born before the next tick when it is a quarter of what it knows,
-const BORN_SHARE: u64 = 4;
+/// Before the next tick the sampler learns of new objects when they are a quarter of what it
+/// watches in that process,
+const NEW_PART: u64 = 4;
 
-/// and at least so much, bytes.
-const BORN_BYTES: u64 = 16 << 20;
+/// and at least so many bytes. Chosen, not measured: a quarter of [`PROBATION_BYTES`].
+const NEW_BYTES_MIN: u64 = 16 << 20;
 
-/// Telling may cost this part of the time.
-const TELLING_PAUSES: u64 = 100;
+/// Share of wall time that handing the sampler the ranges of one process may take.
+const WATCH_TIME_SHARE: f64 = 0.01;
 
-/// Ranges of one process that a sampler is told to watch.
-const WATCHED_MAX: usize = 65_536;
+/// Ranges of one process that a sampler is given: 1 MiB of them.
+const WATCHED_RANGES_MAX: usize = 65_536;
 
-/// Samples of an interval that suffice for each extent, in the mean: as many as tell which part of
-/// it is hot.
-const SAMPLES_ENOUGH: u64 = 32;
+/// Samples of a tick that suffice for each extent, in the mean: their count has a relative standard
+/// deviation of 1/sqrt(32) = 18%, enough to tell which extents are hot.
+const SAMPLES_PER_EXTENT: u64 = 32;
 
-/// And that suffice together, with few extents.
-const SAMPLES_LEAST: u64 = 1024;
+/// Samples of a tick that suffice with few extents: those of 32 extents.
+const SAMPLES_PER_TICK_MIN: u64 = 1024;
+
+/// Shortest time between two drains of the sampler, milliseconds.
+const DRAIN_MS_MIN: u64 = 50;
 
 /// How far the sampler knows a client.
-pub(crate) enum Watch {
-    /// On probation; the userfaultfds it lent.
+enum Watch {
+    /// Not sampled yet; the userfaultfds that came with its hello.
     Probation(Vec<OwnedFd>),
-    /// Observed where it had this many bytes of live objects.
+    /// Sampled where it had this many bytes of live objects.
     Watched { live_bytes: u64 },
-    /// It cannot be observed.
-    Unseen,
+    /// It cannot be sampled.
+    Refused,
 }
 
-impl Daemon {
-    /// Begins to observe those who stayed, and tells of what was born since.
-    pub(crate) fn observe(&mut self, now_ms: u64) {
-        let has_choice = self.has_choice();
-        let Some(sampler) = &mut self.sampler else { return };
-        let tells = sampler.kind() == Kind::Probe;
-        for client in self.clients.values_mut() {
-            let live_bytes = self.ledger.tracked_bytes(client.pid).map_or(0, |(live, _)| live);
-            let stayed = self.recording.is_some()
+struct Observed {
+    watch: Watch,
+    /// The sampler is given its ranges again no sooner than this.
+    watch_due_ms: u64,
+}
+
+/// Why sampling may, or must, cost more than usual.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    /// Placement has a choice: several kinds of memory, real moves, and more than the best tier
+    /// takes. Only then may sampling disturb programs beyond the time it costs.
+    pub(crate) has_choice: bool,
+    /// A profile is recorded: every process counts from its start.
+    pub(crate) is_recording: bool,
+}
+
+/// The sampler, and what it knows of each client.
+pub(crate) struct Sampling {
+    /// `None`: nothing samples here; objects are tracked nevertheless.
+    sampler: Option<Box<dyn Sampler>>,
+    samples: Vec<Sample>,
+    drain_due_ms: u64,
+    /// By session number.
+    observed: HashMap<u32, Observed>,
+}
+
+impl Sampling {
+    pub(crate) fn new(sampler: Option<Box<dyn Sampler>>) -> Sampling {
+        Sampling { sampler, samples: Vec::new(), drain_due_ms: 0, observed: HashMap::new() }
+    }
+
+    pub(crate) fn sampler(&self) -> Option<&dyn Sampler> {
+        self.sampler.as_deref()
+    }
+
+    /// Counts of the CPUs' events, where the sampler has them.
+    pub(crate) fn counters(&mut self) -> Option<Counters> {
+        self.sampler.as_mut()?.counters()
+    }
+
+    /// A client came, with userfaultfds through which its writes can be tracked.
+    pub(crate) fn client_came(&mut self, number: u32, userfaultfds: Vec<OwnedFd>) {
+        let watch = Watch::Probation(userfaultfds);
+        self.observed.insert(number, Observed { watch, watch_due_ms: 0 });
+    }
+
+    /// Whether a client is sampled.
+    pub(crate) fn is_watched(&self, number: u32) -> bool {
+        let observed = self.observed.get(&number);
+        observed.is_some_and(|observed| matches!(observed.watch, Watch::Watched { .. }))
+    }
+
+    /// A client has left.
+    pub(crate) fn client_left(&mut self, client: &Client) {
+        let is_watched = self.is_watched(client.number);
+        self.observed.remove(&client.number);
+        if let Some(sampler) = self.sampler.as_mut().filter(|_| is_watched) {
+            sampler.detach(client.pid);
+        }
+    }
+
+    /// Begins to sample clients whose probation is over, and lets a sampler that watches ranges
+    /// know of many new objects. Returns what did not work, for the user.
+    pub(crate) fn observe(
+        &mut self,
+        clients: &Clients,
+        ledger: &Ledger,
+        purpose: Purpose,
+        now_ms: u64,
+    ) -> Vec<String> {
+        let Some(sampler) = self.sampler.as_deref_mut() else { return Vec::new() };
+        let mut problems = Vec::new();
+        for client in clients.iter() {
+            let Some(observed) = self.observed.get_mut(&client.number) else { continue };
+            let live_bytes = client.live_bytes(ledger);
+            let stayed = purpose.is_recording
                 || now_ms >= client.since_ms + PROBATION_MS
                 || live_bytes >= PROBATION_BYTES;
-            if stayed && matches!(client.watch, Watch::Probation(_)) {
-                client.watch = match attach(sampler.as_mut(), client) {
-                    Ok(()) => Watch::Watched { live_bytes: 0 },
-                    Err(problem) => {
-                        self.summary.problem(problem);
-                        Watch::Unseen
-                    }
-                };
+            if stayed {
+                problems.extend(observed.end_probation(sampler, client));
             }
-            if let Watch::Watched { live_bytes: known } = client.watch
-                && tells
-                && live_bytes.saturating_sub(known) > BORN_BYTES.max(known / BORN_SHARE)
-                && now_ms >= client.tell_due_ms
+            if sampler.kind() == Kind::Probe && observed.has_grown_to(live_bytes) {
+                observed.watch(sampler, ledger, client, purpose, now_ms);
+            }
+        }
+        problems
+    }
+
+    /// Gives a sampler that watches ranges everything that lives.
+    pub(crate) fn watch_all(
+        &mut self,
+        clients: &Clients,
+        ledger: &Ledger,
+        purpose: Purpose,
+        now_ms: u64,
+    ) {
+        let watching = self.sampler.as_deref_mut().filter(|one| one.kind() == Kind::Probe);
+        let Some(sampler) = watching else { return };
+        for client in clients.iter() {
+            let observed = self.observed.get_mut(&client.number);
+            if let Some(observed) =
+                observed.filter(|one| matches!(one.watch, Watch::Watched { .. }))
             {
-                sampler.may_split_huge(client.pid, has_choice);
-                tell(sampler.as_mut(), &self.ledger, client, live_bytes, now_ms);
+                observed.watch(sampler, ledger, client, purpose, now_ms);
             }
         }
     }
 
-    /// Whether knowing what is hot would make a difference: there are several kinds of memory,
-    /// moves are real, and not everything fits the best one. Only then may observing disturb
-    /// programs more than it costs in time.
-    fn has_choice(&self) -> bool {
-        let live_bytes = self.summary.objects.live_bytes;
-        self.arenas.len() > 1 && !self.hands.keeps_books() && live_bytes > self.fast_budget_bytes()
-    }
-
-    /// The sampler lets go of what programs move themselves now: they cannot move what is
-    /// registered with somebody else's userfaultfd.
-    pub(crate) fn let_go(&mut self) {
-        let Some(sampler) = &mut self.sampler else { return };
-        if self.config.backing == Backing::Kernel {
-            return;
-        }
-        for client in self.clients.values() {
-            let moves = self.moving.iter().flatten().filter(|moved| moved.pid == client.pid);
-            let ranges = moves.map(|moved| moved.addr..moved.addr + moved.bytes);
-            sampler.let_go(client.pid, &ranges.collect::<Vec<_>>());
-        }
-    }
-
-    /// Tells how many samples are of use: enough to tell extents apart. A recorded run, or one on
-    /// paper, is looked at as finely as it can be.
-    pub(crate) fn tell_enough(&mut self) {
-        if self.recording.is_some() || self.hands.keeps_books() {
-            return;
-        }
-        let (extents, _) = self.ledger.extent_totals();
-        let enough = SAMPLES_LEAST.max(extents.saturating_mul(SAMPLES_ENOUGH));
+    /// States how many samples suffice: enough to tell the extents apart.
+    pub(crate) fn set_sufficient_rate(&mut self, extents: u64, tick_ms: u64) {
+        let per_tick = SAMPLES_PER_TICK_MIN.max(extents.saturating_mul(SAMPLES_PER_EXTENT));
         if let Some(sampler) = &mut self.sampler {
-            sampler.enough(enough as f64 * 1e3 / self.config.tick_ms as f64);
+            sampler.enough(per_tick as f64 * 1e3 / tick_ms as f64);
         }
     }
 
-    /// Tells of everything that lives.
-    pub(crate) fn tell_sampler(&mut self, now_ms: u64) {
-        let has_choice = self.has_choice();
-        let Some(sampler) = self.sampler.as_mut().filter(|s| s.kind() == Kind::Probe) else {
-            return;
-        };
-        for client in self.clients.values_mut() {
-            if matches!(client.watch, Watch::Watched { .. }) && now_ms >= client.tell_due_ms {
-                let live_bytes = self.ledger.tracked_bytes(client.pid).map_or(0, |(live, _)| live);
-                sampler.may_split_huge(client.pid, has_choice);
-                tell(sampler.as_mut(), &self.ledger, client, live_bytes, now_ms);
-            }
-        }
+    /// Makes the sampler release what processes are moving themselves: they cannot move memory that
+    /// is registered with another process's userfaultfd. `ranges`: those in flight, by process.
+    pub(crate) fn release(
+        &mut self,
+        clients: &Clients,
+        ranges: impl Fn(u32) -> Vec<std::ops::Range<u64>>,
+    ) {
+        let Some(sampler) = &mut self.sampler else { return };
+        clients.iter().for_each(|client| sampler.let_go(client.pid, &ranges(client.pid)));
+    }
+
+    /// Whether a drain is due.
+    pub(crate) fn is_drain_due(&self, now_ms: u64) -> bool {
+        now_ms >= self.drain_due_ms
+    }
+
+    /// The next drain is due a while from now.
+    pub(crate) fn drained(&mut self, now_ms: u64) {
+        self.drain_due_ms = now_ms + DRAIN_MS_MIN;
+    }
+
+    /// Takes the samples since the last drain; `None` without a sampler.
+    pub(crate) fn drain(&mut self, now_ms: u64) -> Option<(Drained, &[Sample])> {
+        let sampler = self.sampler.as_mut()?;
+        self.samples.clear();
+        let drained = sampler.drain(now_ms, &mut self.samples);
+        Some((drained, &self.samples))
     }
 }
 
-fn attach(sampler: &mut dyn Sampler, client: &mut Client) -> Result<(), String> {
+impl Observed {
+    /// Attaches the sampler to a client on probation. Returns what did not work.
+    fn end_probation(&mut self, sampler: &mut dyn Sampler, client: &Client) -> Option<String> {
+        let Watch::Probation(userfaultfds) = &mut self.watch else { return None };
+        let attached = attach(sampler, client, std::mem::take(userfaultfds));
+        self.watch = match attached {
+            Ok(()) => Watch::Watched { live_bytes: 0 },
+            Err(_) => Watch::Refused,
+        };
+        attached.err()
+    }
+
+    /// True when much was born since the sampler learned of this client's ranges.
+    fn has_grown_to(&self, live_bytes: u64) -> bool {
+        let Watch::Watched { live_bytes: known } = self.watch else { return false };
+        live_bytes.saturating_sub(known) > NEW_BYTES_MIN.max(known / NEW_PART)
+    }
+
+    /// Gives the sampler the client's ranges, unless it is too soon.
+    fn watch(
+        &mut self,
+        sampler: &mut dyn Sampler,
+        ledger: &Ledger,
+        client: &Client,
+        purpose: Purpose,
+        now_ms: u64,
+    ) {
+        if now_ms < self.watch_due_ms {
+            return;
+        }
+        sampler.may_split_huge(client.pid, purpose.has_choice);
+        let began = Instant::now();
+        let ranges = ledger.ranges_of(client.pid).take(WATCHED_RANGES_MAX);
+        sampler.watch(client.pid, &ranges.collect::<Vec<_>>());
+        self.watch = Watch::Watched { live_bytes: client.live_bytes(ledger) };
+        self.watch_due_ms = now_ms + pause_of_long_work_ms(began.elapsed(), WATCH_TIME_SHARE);
+    }
+}
+
+fn attach(
+    sampler: &mut dyn Sampler,
+    client: &Client,
+    userfaultfds: Vec<OwnedFd>,
+) -> Result<(), String> {
     let pid = client.pid;
     if let Err(error) = sampler.attach(pid) {
-        // Texts with numbers in them are too many to count.
+        // One problem for all processes: texts with numbers in them are too many to count.
         return Err(format!("not sampled: {}", error.to_string().replace(&pid.to_string(), "N")));
     }
-    if let Watch::Probation(lent) = &mut client.watch {
-        lent.drain(..).for_each(|fd| sampler.lend(pid, Help::Userfaultfd(fd)));
-    }
+    userfaultfds.into_iter().for_each(|fd| sampler.lend(pid, Help::Userfaultfd(fd)));
     let header = client.session.header();
-    let bytes = header.range_pages.saturating_mul(tiercel_wire::layout::OS_PAGE_BYTES);
+    let bytes = header.range_pages.saturating_mul(OS_PAGE_BYTES);
     sampler.may_split(pid, header.range_base..header.range_base.saturating_add(bytes));
     Ok(())
-}
-
-fn tell(
-    sampler: &mut dyn Sampler,
-    ledger: &Ledger,
-    client: &mut Client,
-    live_bytes: u64,
-    now_ms: u64,
-) {
-    let began = Instant::now();
-    let ranges = ledger.ranges_of(client.pid).take(WATCHED_MAX);
-    sampler.watch(client.pid, &ranges.collect::<Vec<_>>());
-    client.watch = Watch::Watched { live_bytes };
-    client.tell_due_ms = now_ms + began.elapsed().as_millis() as u64 * TELLING_PAUSES;
 }

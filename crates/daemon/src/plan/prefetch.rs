@@ -1,33 +1,77 @@
-//! Moves ahead of time: what a phase leaves alone goes where the next one has it, while it lasts.
-//! In: the phase that was entered, the plan. Out: jobs for the mover, a few MiB each.
-//! Knows nothing of how a plan foretells the next phase.
+//! Moves ahead of time: what a phase does not use goes where the next phase has it.
+//! In: the moves that a plan has for the next phase. Out: jobs for the mover, a few MiB each.
+//! Knows nothing of how a plan predicts the next phase.
 //!
-//! Nobody waits for these moves. A phase that comes sooner than foretold waits for the one job
-//! under way, and one that was not foretold puts things right at its entry, as without them.
+//! No program waits for these moves. A phase that comes sooner than predicted waits for the one job
+//! in flight; one that was not predicted moves at its entry what is misplaced, as without prefetch.
 
+use crate::clients::table::Clients;
 use std::collections::VecDeque;
-
-use crate::daemon::Daemon;
 use tiercel_ledger::movement::Move;
 
-/// Bytes of one job, or a single extent: what an entry may have to wait for. 4 MiB at 1 GB/s are 4
-/// ms.
+/// Bytes of one job, or a single extent: what a phase entry may have to wait for. 4 MiB at 1 GB/s
+/// take 4 ms.
 const JOB_BYTES: u64 = 4 << 20;
 
-/// Moves that wait in one phase of one client; what is beyond moves at the next entry.
+/// Moves that wait in one phase of one client, 64 bytes each: 4 MiB. What is beyond moves at the
+/// next entry.
 const WAITING_MAX: usize = 1 << 16;
+
+/// Moves for the next phases of all clients.
+#[derive(Debug, Default)]
+pub(crate) struct Prefetch {
+    ahead: Vec<Ahead>,
+    bytes: u64,
+}
 
 /// Moves for the next phase of one client.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+struct Ahead {
     number: u32,
-    /// The entry they began after; another one makes them void.
+    /// The entry after which they began; another entry cancels them.
     entries: u32,
     waiting: VecDeque<Move>,
 }
 
+impl Prefetch {
+    /// A client entered a phase: from now on these moves wait for the mover, and earlier ones of
+    /// the client no longer.
+    pub(crate) fn plan(&mut self, number: u32, entries: u32, mut moves: Vec<Move>) {
+        self.ahead.retain(|ahead| ahead.number != number);
+        moves.truncate(WAITING_MAX);
+        if !moves.is_empty() {
+            self.ahead.push(Ahead { number, entries, waiting: moves.into() });
+        }
+    }
+
+    /// The next job; `None` when nothing waits.
+    pub(crate) fn take_job(&mut self, clients: &Clients) -> Option<Vec<Move>> {
+        self.ahead.retain(|ahead| {
+            let client = clients.get(ahead.number);
+            !ahead.waiting.is_empty()
+                && client.is_some_and(|client| client.session.phase_entered().0 == ahead.entries)
+        });
+        self.ahead.first_mut().map(Ahead::take_job)
+    }
+
+    /// The mover took a job.
+    pub(crate) fn submitted(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
+    /// Bytes submitted so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Cancels everything that waits.
+    pub(crate) fn clear(&mut self) {
+        self.ahead.clear();
+    }
+}
+
 impl Ahead {
-    /// As many moves as one job has.
+    /// As many moves as one job has, at least one.
     fn take_job(&mut self) -> Vec<Move> {
         let mut bytes = 0;
         let fit = self.waiting.iter().take_while(|one| {
@@ -39,42 +83,31 @@ impl Ahead {
     }
 }
 
-impl Daemon {
-    /// A phase was entered, and what it waited for is done or under way: what may move during it
-    /// waits for the mover from now on.
-    pub(crate) fn look_ahead(&mut self, number: u32, entries: u32, phase: u64) {
-        let next = self.planned.as_ref().and_then(|planned| planned.next_of(phase));
-        let mut waiting = match next {
-            Some(next) => self.moves_into(number, next, Some(phase)),
-            None => Vec::new(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_ledger::movement::Reason;
+    use tiercel_machine::NodeId;
+
+    fn moves(mib: &[u64]) -> Vec<Move> {
+        let one = |mib: &u64| Move {
+            pid: 1,
+            addr: 0,
+            bytes: mib << 20,
+            from: None,
+            to: NodeId(0),
+            reason: Reason::Asked,
+            gain_ns_per_s: 0.0,
+            cost_ns: 0.0,
         };
-        waiting.truncate(WAITING_MAX);
-        let Some(planned) = &mut self.planned else { return };
-        planned.ahead.retain(|ahead| ahead.number != number);
-        if !waiting.is_empty() {
-            planned.ahead.push(Ahead { number, entries, waiting: waiting.into() });
-        }
+        mib.iter().map(one).collect()
     }
 
-    /// Gives the mover one job, when it has nothing to do.
-    pub(crate) fn move_ahead(&mut self) {
-        let Some(planned) = &mut self.planned else { return };
-        if !planned.is_idle() {
-            return;
-        }
-        let clients = &self.clients;
-        planned.ahead.retain(|ahead| {
-            let client = clients.get(&ahead.number);
-            !ahead.waiting.is_empty()
-                && client.is_some_and(|client| client.session.phase_entered().0 == ahead.entries)
-        });
-        let Some(ahead) = planned.ahead.first_mut() else { return };
-        let job = ahead.take_job();
-        let bytes: u64 = job.iter().map(|one| one.bytes).sum();
-        if self.give_moves(job, None)
-            && let Some(planned) = &mut self.planned
-        {
-            planned.early_bytes += bytes;
-        }
+    #[test]
+    fn a_job_is_a_few_mib_or_one_extent() {
+        let waiting = moves(&[1, 2, 2, 64, 1]).into();
+        let mut ahead = Ahead { number: 1, entries: 1, waiting };
+        let jobs: Vec<usize> = (0..4).map(|_| ahead.take_job().len()).collect();
+        assert_eq!(jobs, [2, 1, 1, 1]);
     }
 }

@@ -1,6 +1,6 @@
-//! Names for stacks that a plan may know from another build, found on a thread of its own.
-//! In: stacks by address. Out: the same in words, when they are found. Knows nothing of plans but
-//! the words.
+//! Symbolizes stacks that a plan may know from another build, on a thread of its own.
+//! In: stacks by address. Out: their keys by function and line, when they are found. Knows nothing
+//! of plans but these keys.
 //!
 //! Parsing debug information takes time, and the file may be anything: the loop never waits for it.
 
@@ -10,50 +10,52 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tiercel_plan::{StackKeys, numbered};
 use tiercel_symbolize::{SiteFrame, Symbols};
 
-/// Questions that may wait; further ones are asked again later.
-const QUESTIONS_MAX: usize = 1024;
+/// Stacks that may wait; further ones are requested again at the next drain. About a second's work
+/// at a millisecond each.
+const REQUESTS_MAX: usize = 1024;
 
-/// Stacks that are looked up over all programs: a millisecond each at first, and less later.
-const ASKED_MAX: usize = 1 << 15;
+/// Stacks that are symbolized over all programs: half a minute's work at the millisecond that each
+/// takes at first, and as many as sites are kept.
+const STACKS_MAX: usize = 1 << 15;
 
-type Question = (u64, Arc<[SiteFrame]>);
-type Answer = (u64, StackKeys);
+type Request = (u64, Arc<[SiteFrame]>);
+type Found = (u64, StackKeys);
 
-/// Asks for names. The thread starts with the first question.
+/// Stacks that were requested. The thread starts with the first of them.
 #[derive(Default)]
-pub(crate) struct Matcher {
-    thread: Option<(SyncSender<Question>, Receiver<Answer>)>,
-    asked: HashSet<u64>,
+pub(crate) struct Rematch {
+    thread: Option<(SyncSender<Request>, Receiver<Found>)>,
+    requested: HashSet<u64>,
 }
 
-impl Matcher {
-    /// Asks for the names of a stack, once; false when the question has to be asked again.
-    pub(crate) fn ask(&mut self, hash: u64, frames: &Arc<[SiteFrame]>) -> bool {
-        if self.asked.contains(&hash) || self.asked.len() >= ASKED_MAX {
+impl Rematch {
+    /// Requests the keys of a stack, once; false when the request has to be repeated.
+    pub(crate) fn request(&mut self, hash: u64, frames: &Arc<[SiteFrame]>) -> bool {
+        if self.requested.contains(&hash) || self.requested.len() >= STACKS_MAX {
             return true;
         }
         if self.thread.is_none() {
             self.thread = start();
         }
-        let Some((questions, _)) = &self.thread else {
-            return true; // no thread is to be had: what was rebuilt stays unknown
+        let Some((requests, _)) = &self.thread else {
+            return true; // without a thread, sites of rebuilt modules stay unknown
         };
-        let taken = questions.try_send((hash, Arc::clone(frames))).is_ok();
+        let taken = requests.try_send((hash, Arc::clone(frames))).is_ok();
         if taken {
-            self.asked.insert(hash);
+            self.requested.insert(hash);
         }
         taken
     }
 
-    /// What was found since the last time.
-    pub(crate) fn answers(&self) -> Vec<Answer> {
-        self.thread.iter().flat_map(|(_, answers)| answers.try_iter()).collect()
+    /// What was found since the last call.
+    pub(crate) fn found(&self) -> Vec<Found> {
+        self.thread.iter().flat_map(|(_, found)| found.try_iter()).collect()
     }
 }
 
-fn start() -> Option<(SyncSender<Question>, Receiver<Answer>)> {
-    let (questions, inbox) = sync_channel::<Question>(QUESTIONS_MAX);
-    let (outbox, answers) = sync_channel::<Answer>(ASKED_MAX);
+fn start() -> Option<(SyncSender<Request>, Receiver<Found>)> {
+    let (requests, inbox) = sync_channel::<Request>(REQUESTS_MAX);
+    let (outbox, found) = sync_channel::<Found>(STACKS_MAX);
     let work = move || {
         let mut symbols = Symbols::new();
         while let Ok((hash, frames)) = inbox.recv() {
@@ -63,7 +65,7 @@ fn start() -> Option<(SyncSender<Question>, Receiver<Answer>)> {
         }
     };
     std::thread::Builder::new().name("tiercel-names".into()).spawn(work).ok()?;
-    Some((questions, answers))
+    Some((requests, found))
 }
 
 fn keys(symbols: &mut Symbols, frames: &[SiteFrame]) -> StackKeys {

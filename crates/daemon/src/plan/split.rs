@@ -1,12 +1,13 @@
 //! Objects that a plan has in two memories: which part of them belongs where.
-//! In: rows of a plan, extents. Out: parts, moves of them, and for the books what was born in two.
-//! Knows nothing of when anything moves.
+//! In: rows of a plan, extents. Out: parts, moves of them, and for the modelled mover what was born
+//! in two memories. Knows nothing of when anything moves.
 
-use crate::daemon::Daemon;
-use crate::plan::runner::{objects, phase_hash_of, size_class};
-use std::collections::BTreeSet;
+use super::objects::{current_phase, objects, size_class};
+use super::rows::PlanRows;
+use crate::clients::client::Client;
+use crate::tiers::Tiers;
 use tiercel_ledger::movement::{Move, Reason};
-use tiercel_ledger::{Extent, Range};
+use tiercel_ledger::{Extent, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_wire::PlanRow;
 use tiercel_wire::layout::{CUT_BYTES, PLAN_SHARE_ALL};
@@ -14,7 +15,7 @@ use tiercel_wire::layout::{CUT_BYTES, PLAN_SHARE_ALL};
 /// Bytes of an object, counted from its first one.
 pub(crate) type Part = std::ops::Range<u64>;
 
-/// Parts of an object and the arenas they go to; none where births are split.
+/// Parts of an object and the arenas they belong to; none where births, not objects, are split.
 pub(crate) fn parts_of(row: &PlanRow, bytes: u64) -> Vec<(Part, u8)> {
     match row.share {
         PLAN_SHARE_ALL => vec![(0..bytes, row.arena)],
@@ -26,7 +27,7 @@ pub(crate) fn parts_of(row: &PlanRow, bytes: u64) -> Vec<(Part, u8)> {
     }
 }
 
-/// A move of what of an extent lies in a part of the object at `start`.
+/// A move of the bytes that an extent has in common with a part of the object at `start`.
 pub(crate) fn move_of(
     pid: u32,
     extent: &Extent<'_>,
@@ -47,41 +48,38 @@ pub(crate) fn move_of(
     })
 }
 
-/// What of a range of addresses lies in a part of the object at `start`.
+/// What a range of addresses has in common with a part of the object at `start`.
 fn common(range: Part, start: u64, part: &Part) -> Option<Part> {
     let both = range.start.max(start + part.start)..range.end.min(start + part.end);
     (!both.is_empty()).then_some(both)
 }
 
-impl Daemon {
-    /// For the books: heads of what was just born in two memories, with their nodes.
-    pub(crate) fn heads_of(&mut self, born: &[Range]) -> Vec<(u32, Part, NodeId)> {
-        let Daemon { clients, numbers, ledger, planned, arenas, hands, .. } = self;
-        let Some(planned) = planned.as_ref().filter(|_| hands.keeps_books()) else {
-            return Vec::new();
-        };
-        let mut heads = Vec::new();
-        for pid in born.iter().map(|range| range.pid).collect::<BTreeSet<u32>>() {
-            let number = numbers.get(&pid);
-            let Some(client) = number.and_then(|number| clients.get_mut(number)) else { continue };
-            client.uses.learn(&client.session);
-            let phase = phase_hash_of(&client.session, client.session.phase_entered().1);
-            for object in objects(ledger, pid) {
-                let bytes = object.iter().map(|extent| extent.bytes).sum();
-                let hash = client.uses.hash(object[0].site);
-                let row = hash.and_then(|hash| planned.row(hash, size_class(bytes), phase));
-                let parts = row.map_or(Vec::new(), |row| parts_of(row, bytes));
-                let [(head, arena), _] = &parts[..] else { continue };
-                let Some(node) = arenas.get(usize::from(*arena)) else { continue };
-                let theirs = born.iter().filter(|range| range.pid == pid);
-                heads.extend(theirs.filter_map(|range| {
-                    let range = range.addr..range.addr + range.bytes;
-                    Some((pid, common(range, object[0].addr, head)?, *node))
-                }));
-            }
-        }
-        heads
+/// Of objects of one client that were just born in two memories, the heads and their nodes: the
+/// modelled mover learns of a birth as a whole, and then of the part that is elsewhere. The
+/// client's sites are known.
+pub(crate) fn heads_of(
+    rows: &PlanRows,
+    client: &Client,
+    ledger: &Ledger,
+    tiers: &Tiers,
+    born: &[Range],
+) -> Vec<(Range, NodeId)> {
+    let (pid, phase) = (client.pid, current_phase(&client.session));
+    let mut heads = Vec::new();
+    for object in objects(ledger, pid) {
+        let bytes = object.iter().map(|extent| extent.bytes).sum();
+        let hash = client.uses.hash(object[0].site);
+        let row = hash.and_then(|hash| rows.find(hash, size_class(bytes), phase));
+        let parts = row.map_or(Vec::new(), |row| parts_of(row, bytes));
+        let [(head, arena), _] = &parts[..] else { continue };
+        let Some(node) = tiers.node_of(*arena) else { continue };
+        heads.extend(born.iter().filter(|range| range.pid == pid).filter_map(|range| {
+            let common = common(range.addr..range.addr + range.bytes, object[0].addr, head)?;
+            let (addr, bytes) = (common.start, common.end - common.start);
+            Some((Range { pid, addr, bytes }, node))
+        }));
     }
+    heads
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use tiercel_daemon::protocol::{Request, request_line};
 use tiercel_daemon::{
-    Daemon, DaemonConfig, DaemonError, Farewell, Handle, Parts, Settings, Summary,
+    Daemon, DaemonConfig, DaemonError, FinalReport, Handle, Parts, Settings, Summary,
 };
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::{Machine, Node, NodeId};
@@ -42,7 +42,7 @@ pub struct Stage {
     clients_path: PathBuf,
     control_path: PathBuf,
     handle: Handle,
-    thread: Option<JoinHandle<Result<Farewell, DaemonError>>>,
+    thread: Option<JoinHandle<Result<FinalReport, DaemonError>>>,
     samples: Samples,
     /// What the sampler was told to watch last.
     pub watched: Watched,
@@ -209,7 +209,7 @@ impl Stage {
         }
     }
 
-    pub fn stop(mut self) -> Farewell {
+    pub fn stop(mut self) -> FinalReport {
         self.handle.stop();
         let farewell = self.thread.take().unwrap().join().unwrap().unwrap();
         let left = std::fs::read_dir(self.directory.path().join("t")).unwrap().count();

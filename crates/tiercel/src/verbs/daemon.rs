@@ -36,7 +36,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     let Engine { mut config, parts, remarks } =
         engine(&settings(&args.engine)?)?.with_vregions(&args.engine);
     config.directory = directory;
-    config.access = if args.all_users { Access::Everybody } else { Access::Owner };
+    config.access = if args.all_users { Access::AllUsers } else { Access::Owner };
     let daemon = Daemon::new(config, parts)?;
     for remark in remarks {
         eprintln!("tiercel: {remark}");

@@ -1,0 +1,138 @@
+//! When drains and ticks are due, and how long costly work pauses.
+//! In: the time, how full the rings were, how long draining took. Out: due times.
+//! Knows nothing of what is drained or decided.
+
+use crate::config::DaemonConfig;
+use std::time::Duration;
+use tiercel_machine::number::saturating_u64;
+use tiercel_wire::layout::RING_RECORDS;
+
+/// Longest the loop sleeps when nothing is due, milliseconds. Nothing depends on it but how late
+/// connections that never sent a hello are closed (after 2 s, give or take this).
+const IDLE_MS: u64 = 500;
+
+/// Records in a ring at which the next drain comes sooner: at a quarter, a ring that fills four
+/// times as fast as in the last interval still does not overflow.
+const RING_QUARTER: usize = RING_RECORDS / 4;
+
+/// Share of wall time that draining records may take: an eighth of a CPU. What is lost beyond it a
+/// resync heals.
+const DRAIN_TIME_SHARE: f64 = 1.0 / 8.0;
+
+/// Due times on the daemon's clock, milliseconds.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    tick_ms: u64,
+    tick_due_ms: u64,
+    /// Shortest and longest time between two drains.
+    drain_bounds_ms: (u64, u64),
+    drain_every_ms: u64,
+    drain_due_ms: u64,
+}
+
+impl Schedule {
+    pub(crate) fn new(config: &DaemonConfig) -> Schedule {
+        Schedule {
+            tick_ms: config.tick_ms,
+            tick_due_ms: config.tick_ms,
+            drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
+            drain_every_ms: config.poll_max_ms,
+            drain_due_ms: 0,
+        }
+    }
+
+    /// How long the loop may sleep if nothing happens. Without clients nothing is drained.
+    pub(crate) fn poll_timeout(&self, now_ms: u64, has_clients: bool) -> Duration {
+        let mut due_ms = self.tick_due_ms.min(now_ms + IDLE_MS);
+        if has_clients {
+            due_ms = due_ms.min(self.drain_due_ms);
+        }
+        Duration::from_millis(due_ms.saturating_sub(now_ms))
+    }
+
+    pub(crate) fn is_drain_due(&self, now_ms: u64) -> bool {
+        now_ms >= self.drain_due_ms
+    }
+
+    pub(crate) fn is_tick_due(&self, now_ms: u64) -> bool {
+        now_ms >= self.tick_due_ms
+    }
+
+    /// A client came: its rings are drained soon.
+    pub(crate) fn drain_soon(&mut self, now_ms: u64) {
+        self.drain_due_ms = self.drain_due_ms.min(now_ms + self.drain_bounds_ms.0);
+    }
+
+    /// The rings were drained: `fullest` records in the fullest one, within `took_ns` of CPU time.
+    /// With `has_more` some ring is not empty yet.
+    pub(crate) fn drained(&mut self, fullest: usize, has_more: bool, took_ns: u64, now_ms: u64) {
+        let every_ms = drain_pause_ms(self.drain_every_ms, fullest, took_ns, self.drain_bounds_ms);
+        self.drain_every_ms = every_ms;
+        self.drain_due_ms = if has_more { now_ms } else { now_ms + every_ms };
+    }
+
+    /// A tick ended its interval. A late tick does not make the next ones early.
+    pub(crate) fn ticked(&mut self, now_ms: u64) {
+        self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_ms;
+    }
+}
+
+/// Milliseconds to pause after work that took so long, so that it takes at most `share` of wall
+/// time.
+pub(crate) fn pause_ms(took: Duration, share: f64) -> u64 {
+    saturating_u64(took.as_secs_f64() * 1e3 / share)
+}
+
+/// The same for work that may follow itself at once if it takes less than a millisecond: it is
+/// done at an event that is rare (a tick, a request, the end of a client).
+pub(crate) fn pause_of_long_work_ms(took: Duration, share: f64) -> u64 {
+    pause_ms(Duration::from_millis(took.as_secs() * 1000 + u64::from(took.subsec_millis())), share)
+}
+
+/// Time to the next drain: sooner in proportion when rings fill, a quarter later when they do not.
+/// A ring must not overflow between two drains, an idle daemon must cost nothing that can be
+/// measured, and a flood of records (100 ns each) must not take more than [`DRAIN_TIME_SHARE`].
+fn drain_pause_ms(
+    every_ms: u64,
+    fullest: usize,
+    took_ns: u64,
+    (shortest, longest): (u64, u64),
+) -> u64 {
+    let every_ms = if fullest > RING_QUARTER {
+        every_ms * RING_QUARTER as u64 / fullest as u64
+    } else if fullest < RING_QUARTER / 4 {
+        every_ms + every_ms / 4 + 1
+    } else {
+        every_ms
+    };
+    let earned_ms = pause_ms(Duration::from_nanos(took_ns), DRAIN_TIME_SHARE);
+    every_ms.max(earned_ms).clamp(shortest, longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drains_follow_the_fullest_ring_within_their_share_of_the_time() {
+        let check = |every_ms, fullest, took_us: u64, expect| {
+            assert_eq!(drain_pause_ms(every_ms, fullest, took_us * 1000, (4, 100)), expect);
+        };
+        check(100, 0, 10, 100);
+        check(100, 4 * RING_QUARTER, 400, 25);
+        check(100, 64 * RING_QUARTER, 400, 4);
+        check(4, 4 * RING_QUARTER, 400, 4);
+        check(4, 4 * RING_QUARTER, 3_000, 24);
+        check(4, 4 * RING_QUARTER, 900_000, 100);
+        check(40, RING_QUARTER / 2, 10, 40);
+        check(40, 10, 10, 51);
+    }
+
+    #[test]
+    fn work_and_its_pause_keep_the_share() {
+        assert_eq!(pause_ms(Duration::from_millis(5), 0.01), 500);
+        assert_eq!(pause_ms(Duration::from_micros(100), 0.01), 10);
+        assert_eq!(pause_of_long_work_ms(Duration::from_micros(999), 0.05), 0);
+        assert_eq!(pause_of_long_work_ms(Duration::from_micros(3_999), 0.05), 60);
+    }
+}
