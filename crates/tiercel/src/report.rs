@@ -91,7 +91,7 @@ fn seconds(ns: u64) -> f64 {
 /// The heat map, and all that lived.
 fn add_objects(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize) -> Result<()> {
     page.section("Objects over time");
-    let timeline = Timeline::of(&profile, rows);
+    let timeline = Timeline::of(profile, rows);
     if timeline.rows.is_empty() {
         page.paragraph("The profile has no objects.");
         return Ok(());
