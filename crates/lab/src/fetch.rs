@@ -67,7 +67,7 @@ impl Packages {
         let library_path = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
             .map(|dir| self.root.join(dir).display().to_string())
             .join(":");
-        // A guest ends with whoever started it, however that ends.
+        // A guest ends with the process that started it, however that ends.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         command.arg(self.first(&[
@@ -308,7 +308,7 @@ fn configuration(directory: &Path) -> String {
     )
 }
 
-/// apt's last words, with what to do about them.
+/// apt's last errors, each with its remedy.
 fn explain(errors: &str) -> String {
     let remedies = [
         ("No space left", "the disk is full: free some space or set XDG_CACHE_HOME"),
@@ -377,9 +377,9 @@ mod tests {
     #[test]
     fn failures_say_what_to_do() {
         let text = "W: whatever\nE: Failed to fetch http://m.example/x  Hash Sum mismatch\n";
-        let told = explain(text);
-        assert!(told.starts_with("E: Failed to fetch"), "{told}");
-        assert!(told.ends_with("try again"), "{told}");
+        let text = explain(text);
+        assert!(text.starts_with("E: Failed to fetch"), "{text}");
+        assert!(text.ends_with("try again"), "{text}");
         assert_eq!(explain(""), "");
     }
 

@@ -148,7 +148,7 @@ impl Guest {
             bail!(
                 "the guest did not finish in {} s and was killed; its console's last lines:\n{}",
                 timeout.as_secs(),
-                qemu.last_words()
+                qemu.console_tail()
             );
         }
         let Some(status) = status(archive.path()) else {
@@ -156,7 +156,7 @@ impl Guest {
                 "the guest stopped before its command ended, after {:.1} s; its console's last \
                  lines:\n{}",
                 elapsed.as_secs_f64(),
-                qemu.last_words()
+                qemu.console_tail()
             );
         };
         let files = out.map_or(Ok(0), |out| unpack(archive.path(), out))?;
@@ -182,7 +182,7 @@ impl Guest {
         let image = self.image(payload, topology, &environment);
         let (mut qemu, _) = Qemu::start(&self.setup(topology, &image, &[], true))?;
         let ended = qemu.wait_until(None)?.expect("there is no deadline");
-        ensure!(ended.success(), "QEMU ended with {ended}\n{}", qemu.last_words());
+        ensure!(ended.success(), "QEMU ended with {ended}\n{}", qemu.console_tail());
         Ok(())
     }
 

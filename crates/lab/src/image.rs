@@ -20,7 +20,7 @@ const INIT: &str = include_str!("../guest/init");
 /// The kernel unpacks the archive into memory; larger payloads belong on a disk.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Where the loader looks without being told.
+/// The loader's default directories.
 const DEFAULT_LIBRARY_DIRS: [&str; 4] =
     ["usr/lib/x86_64-linux-gnu", "usr/lib", "usr/lib64", "usr/local/lib"];
 

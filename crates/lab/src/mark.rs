@@ -1,4 +1,4 @@
-//! The smallest programs there are, so that nobody needs a compiler for them: marks execute a
+//! The smallest programs there are, so that no compiler is needed for them: marks execute a
 //! no-operation that the timing plugin knows, and end with status 0; `interleave` sets a memory
 //! policy that Debian 12's numactl does not know, and becomes another program.
 //! In: which mark, which nodes. Out: an ELF file. Knows nothing of what the plugin does then.

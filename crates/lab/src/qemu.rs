@@ -37,7 +37,7 @@ const REPEATABLE: [&str; 4] = ["-seed", "1", "-rtc", "base=2026-01-01T00:00:00,c
 const REPEATABLE_LINE: &str = " norandmaps";
 
 /// Quiet, quick, repeatable; on a panic the guest reboots at once, which ends QEMU. The root file
-/// system is ramfs, whose OS pages nobody moves: the default, a tmpfs, would be demoted to slow
+/// system is ramfs, whose OS pages are not migrated: the default, a tmpfs, would be demoted to slow
 /// nodes, and policies that do so would be given 20 MiB of fast memory that others have not.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off \
                            nokaslr random.trust_cpu=on tsc=reliable rootfstype=ramfs";
@@ -130,7 +130,7 @@ impl Qemu {
     }
 
     /// The last lines of QEMU's messages and of the guest's console.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn console_tail(&self) -> String {
         let read = |name: &str| {
             let bytes = fs::read(self.scratch.path().join(name)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).replace('\r', "")
@@ -155,7 +155,7 @@ impl Qemu {
                     break;
                 }
                 if let Some(status) = self.child.try_wait().context("cannot wait for QEMU")? {
-                    bail!("QEMU did not start: {status}\n{}", self.last_words());
+                    bail!("QEMU did not start: {status}\n{}", self.console_tail());
                 }
                 if Instant::now() > deadline {
                     bail!("QEMU did not open its ports in {} s", START_LIMIT.as_secs());

@@ -1,4 +1,4 @@
-//! What the timing plugin is told about a guest, and what it says of time afterwards.
+//! The configuration of the timing plugin for a guest, and the times that it reports afterwards.
 //! In: the machine, the guest's topology; the plugin's statistics. Out: the plugin's configuration,
 //! JSON; times.
 //! Knows nothing of how accesses are timed: the plugin is under another licence and is only

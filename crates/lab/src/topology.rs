@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn machines_that_no_guest_can_be_are_refused() {
         let no_cpus = TWO_TIERS.replace("cpus = \"0-7\"", "");
-        let error = topology(&no_cpus, 2048, 2).expect_err("nobody could run");
+        let error = topology(&no_cpus, 2048, 2).expect_err("no CPU to run on");
         assert!(error.to_string().contains("no node has CPUs"), "{error}");
     }
 }

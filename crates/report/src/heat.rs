@@ -1,8 +1,9 @@
 //! Rows over time, in colours: which object was accessed when, and when it lived.
 //! In: names and numbers. Out: SVG, the same for the same input. Knows nothing of objects.
 //!
-//! A column is a stretch of time, a cell the number of one row in it. Colours halve: the darkest is
-//! from half of the largest number on, the next from a quarter, ... What is zero has no cell.
+//! A column is an interval of time, a cell the number of one row in it. Each colour covers a factor
+//! of two: the darkest is from half of the largest number on, the next from a quarter, and so on. A
+//! zero has no cell.
 
 use std::fmt::Write;
 
@@ -13,7 +14,7 @@ use crate::text::{escaped, shortened};
 const WIDTH: f64 = 1100.0;
 const LEFT: f64 = 300.0;
 const RIGHT: f64 = 130.0;
-/// Room above the rows, for the names of stretches and the title; and below, for the axis.
+/// Room above the rows, for the names of intervals and the title; and below, for the axis.
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 62.0;
 /// Height of a row, and of the bar in it.
@@ -23,8 +24,8 @@ const BAR: f64 = 12.0;
 /// Characters of 11 points that fit into the margins.
 const NAME_CHARS_MAX: usize = 46;
 const NOTE_CHARS_MAX: usize = 19;
-/// The same above a stretch, for each point of its width.
-const STRETCH_CHARS_PER_POINT: f64 = 1.0 / 6.5;
+/// The same above an interval, for each point of its width.
+const INTERVAL_CHARS_PER_POINT: f64 = 1.0 / 6.5;
 
 /// Rows and columns a browser still draws at once.
 const ROWS_MAX: usize = 500;
@@ -46,8 +47,8 @@ pub struct HeatMap {
     pub unit: String,
     /// From the top.
     pub rows: Vec<HeatRow>,
-    /// Named stretches of time, ascending; drawn as bands above the rows.
-    pub stretches: Vec<Stretch>,
+    /// Named intervals of time, ascending; drawn as bands above the rows.
+    pub intervals: Vec<Interval>,
     /// Length of a column, seconds.
     pub column_s: f64,
     /// End of the axis, seconds; from 0.
@@ -67,9 +68,9 @@ pub struct HeatRow {
     pub cells: Vec<f64>,
 }
 
-/// A stretch of time.
+/// An interval of time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stretch {
+pub struct Interval {
     /// Its name; the same name has the same shade.
     pub name: String,
     /// From, to, seconds.
@@ -94,7 +95,7 @@ impl HeatMap {
              <text x=\"{LEFT}\" y=\"18\" font-size=\"16\">{}</text>\n",
             escaped(&self.title),
         );
-        self.draw_stretches(&mut out, bottom);
+        self.draw_intervals(&mut out, bottom);
         self.draw_rows(&mut out);
         self.draw_axis(&mut out, bottom);
         self.draw_legend(&mut out, bottom + 34.0);
@@ -112,8 +113,8 @@ impl HeatMap {
         }
         let cells = self.rows.iter().flat_map(|row| row.cells.iter().copied());
         let lives = self.rows.iter().flat_map(|row| row.lives.iter().flat_map(|l| [l.0, l.1]));
-        let stretches = self.stretches.iter().flat_map(|one| [one.start_s, one.end_s]);
-        let times = [self.column_s, self.end_s].into_iter().chain(lives).chain(stretches);
+        let intervals = self.intervals.iter().flat_map(|one| [one.start_s, one.end_s]);
+        let times = [self.column_s, self.end_s].into_iter().chain(lives).chain(intervals);
         let sound = |number: f64| number.is_finite() && number >= 0.0;
         if !cells.chain(times).all(sound) || self.column_s <= 0.0 || self.end_s <= 0.0 {
             return Err("a number is not finite, or below 0".to_owned());
@@ -126,25 +127,25 @@ impl HeatMap {
         LEFT + (WIDTH - LEFT - RIGHT) * (time_s / self.end_s).min(1.0)
     }
 
-    fn draw_stretches(&self, out: &mut String, bottom: f64) {
+    fn draw_intervals(&self, out: &mut String, bottom: f64) {
         let mut names: Vec<&str> = Vec::new();
-        for stretch in &self.stretches {
-            let known = names.iter().position(|name| *name == stretch.name);
+        for interval in &self.intervals {
+            let known = names.iter().position(|name| *name == interval.name);
             let shade = known.unwrap_or_else(|| {
-                names.push(&stretch.name);
+                names.push(&interval.name);
                 names.len() - 1
             });
-            let (from, to) = (self.x(stretch.start_s), self.x(stretch.end_s));
+            let (from, to) = (self.x(interval.start_s), self.x(interval.end_s));
             let fill = if shade % 2 == 0 { "#dfe7ef" } else { "#eef1e4" };
-            let name = shortened(&stretch.name, ((to - from) * STRETCH_CHARS_PER_POINT) as usize);
+            let name = shortened(&interval.name, ((to - from) * INTERVAL_CHARS_PER_POINT) as usize);
             let _ = writeln!(
                 out,
                 "<g><title>{}: {:.3} to {:.3} s</title><rect x=\"{from:.1}\" y=\"26\" \
                  width=\"{:.1}\" height=\"18\" fill=\"{fill}\"/><text x=\"{:.1}\" y=\"39\">{}\
                  </text></g><path d=\"M{from:.1} 26V{bottom}\" stroke=\"#c9d3dc\" fill=\"none\"/>",
-                escaped(&stretch.name),
-                stretch.start_s,
-                stretch.end_s,
+                escaped(&interval.name),
+                interval.start_s,
+                interval.end_s,
                 to - from,
                 from + 3.0,
                 if to - from < 14.0 { String::new() } else { escaped(&name) },
@@ -270,13 +271,13 @@ mod tests {
             lives: vec![(0.0, 2.0)],
             cells: cells.to_vec(),
         };
-        let stretch =
-            |name: &str, start_s, end_s| Stretch { name: name.to_owned(), start_s, end_s };
+        let interval =
+            |name: &str, start_s, end_s| Interval { name: name.to_owned(), start_s, end_s };
         HeatMap {
             title: "objects".to_owned(),
             unit: "accesses".to_owned(),
             rows: vec![row("hot", &[8.0, 8.0]), row("warm", &[0.0, 1.0]), row("cold", &[])],
-            stretches: vec![stretch("build", 0.0, 1.0), stretch("solve", 1.0, 2.0)],
+            intervals: vec![interval("build", 0.0, 1.0), interval("solve", 1.0, 2.0)],
             column_s: 1.0,
             end_s: 2.0,
         }
@@ -306,7 +307,7 @@ mod tests {
         let name = "\"/></svg><script>x</script>".to_owned();
         (map.title, map.unit) = (name.clone(), name.clone());
         (map.rows[0].name, map.rows[0].note) = (name.clone(), name.clone());
-        map.stretches[0].name = name;
+        map.intervals[0].name = name;
         let svg = map.svg().expect("drawn");
         assert!(!svg.contains("<script") && svg.matches("</svg>").count() == 1, "{svg}");
     }
@@ -319,7 +320,7 @@ mod tests {
             |map: &mut HeatMap| map.rows[0].cells[0] = -1.0,
             |map: &mut HeatMap| map.end_s = 0.0,
             |map: &mut HeatMap| map.rows[0].cells = vec![1.0; COLUMNS_MAX + 1],
-            |map: &mut HeatMap| map.stretches[0].end_s = f64::INFINITY,
+            |map: &mut HeatMap| map.intervals[0].end_s = f64::INFINITY,
         ] {
             let mut map = map();
             spoil(&mut map);

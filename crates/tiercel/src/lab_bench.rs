@@ -120,10 +120,10 @@ pub struct ReportArgs {
     /// Folder of the results of an experiment
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Reckon anew, by this build, what plans foretell, from the profiles and plans that are kept
+    /// Repeat the predictions of plans with this build, from the profiles and plans that are stored
     /// with the runs; what was measured stays
     #[arg(long)]
-    foretell: bool,
+    predict: bool,
     /// Print the rows as JSON, one a line, instead of tables
     #[arg(long)]
     json: bool,
@@ -195,16 +195,17 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     make(experiment, &args.results, false, &args.make)
 }
 
-/// Draws tables and plots anew.
+/// Redraws tables and plots.
 pub fn report(args: &ReportArgs) -> Result<ExitCode> {
-    if args.foretell {
-        let mut foretell = |profile: &Path, plan: &Path| {
+    if args.predict {
+        let mut repeat = |profile: &Path, plan: &Path| {
             let profile = tiercel_profile::read(profile)?;
-            let foretold = predict(&profile, &profile.machine, &read_plan(plan)?);
-            Ok(serde_json::to_value(foretold)?)
+            let prediction = predict(&profile, &profile.machine, &read_plan(plan)?);
+            Ok(serde_json::to_value(prediction)?)
         };
-        let count = bench::foretell(&args.folder, &mut foretell, &mut |line| eprintln!("{line}"))?;
-        eprintln!("lab: {count} predictions were made anew");
+        let count =
+            bench::repeat_predictions(&args.folder, &mut repeat, &mut |line| eprintln!("{line}"))?;
+        eprintln!("lab: {count} predictions were repeated");
     }
     let summary = bench::report(&args.folder, &mut |line| eprintln!("{line}"))?;
     show(&summary, args.json, &args.folder);

@@ -12,11 +12,11 @@ use std::path::Path;
 use std::time::Duration;
 use tiercel_advisor::planned_label;
 use tiercel_advisor::{Timeline, TimelineRow};
-use tiercel_lab::bench::{self, Foretold};
+use tiercel_lab::bench::{self, Predictions};
 use tiercel_machine::short_bytes;
 use tiercel_plan::{Plan, PlannedClass, PlannedSite, read_plan};
 use tiercel_profile::{Overview, Profile, Site, owning_frame};
-use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Stretch, Table};
+use tiercel_report::{HeatMap, HeatRow, Interval, Lines, Page, Series, Table};
 
 use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
 use crate::show::short_count;
@@ -122,7 +122,7 @@ fn heat_map(timeline: &Timeline, plan: Option<&Plan>) -> HeatMap {
         lives: row.lives.iter().map(|&(from, to)| (seconds(from), seconds(to))).collect(),
         cells: row.accesses.clone(),
     };
-    let stretch = |(name, from, to): &(String, u64, u64)| Stretch {
+    let interval = |(name, from, to): &(String, u64, u64)| Interval {
         name: name.clone(),
         start_s: seconds(*from),
         end_s: seconds(*to),
@@ -131,7 +131,7 @@ fn heat_map(timeline: &Timeline, plan: Option<&Plan>) -> HeatMap {
         title: "Accesses by object and time".to_owned(),
         unit: format!("accesses in {:.1?}", Duration::from_nanos(timeline.column_ns)),
         rows: timeline.rows.iter().map(row).collect(),
-        stretches: timeline.phases.iter().map(stretch).collect(),
+        intervals: timeline.phases.iter().map(interval).collect(),
         column_s: seconds(timeline.column_ns),
         end_s: seconds(timeline.end_ns),
     }
@@ -194,31 +194,31 @@ fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()
 }
 
 /// What the lab has of predictions.
-fn predictions(folder: &Path) -> Result<Foretold> {
+fn predictions(folder: &Path) -> Result<Predictions> {
     let results = bench::results(folder, &mut |line| eprintln!("tiercel: {line}"))?;
-    let foretold = results.foretold().cloned();
-    foretold.with_context(|| {
+    let predictions = results.predictions().cloned();
+    predictions.with_context(|| {
         format!("{} has no run by a plan beside one with all memory fast", folder.display())
     })
 }
 
 /// How far predictions like the curve's were off where somebody measured.
-fn add_predictions(page: &mut Page, lab: Option<&Foretold>) -> Result<()> {
+fn add_predictions(page: &mut Page, lab: Option<&Predictions>) -> Result<()> {
     page.section("How far predictions are off");
-    let Some(Foretold { said, table, plot, spread }) = lab else {
+    let Some(Predictions { accuracy, table, plot, spread }) = lab else {
         page.paragraph(
             "No results were given: `tiercel lab bench` runs programs by their plans, `--lab` \
              shows here what came of it.",
         );
         return Ok(());
     };
-    page.paragraph(&format!("Of plans that were run in the lab: {said}"));
+    page.paragraph(&format!("Of plans that were run in the lab: {accuracy}"));
     page.figure(
         spread,
         "The line across is the share that is to be within 10 percentage points of the all-fast \
          time.",
     )?;
-    page.figure(plot, "A dot is a run by a plan; on the line it took as long as foretold.")?;
+    page.figure(plot, "A dot is a run by a plan; on the line, it took as long as predicted.")?;
     page.table(table);
     Ok(())
 }

@@ -328,15 +328,16 @@ fn keep_results(stage: &Stage) {
             "machine": "m", "workload": "w", "half": "tuning", "policy": policy, "repeat": 0,
         });
         let resident = serde_json::json!({
-            "looks": 1, "fast_share": 1.0, "fast_bytes_max": 0, "fast_bytes": 0, "slow_bytes": 0,
+            "observations": 1, "fast_share": 1.0, "fast_bytes_max": 0, "fast_bytes": 0,
+            "slow_bytes": 0,
         });
         let moved = serde_json::json!({
             "migrated_bytes": 0, "failed_bytes": 0, "promoted_bytes": 0, "demoted_bytes": 0,
             "hint_faults": 0,
         });
         let measured = serde_json::json!({
-            "time_ns": wall_ns, "wall_ns": wall_ns, "peak_bytes": 1, "room_bytes": 0,
-            "resident": resident, "moved": moved, "tiercel": tiercel, "said": "",
+            "time_ns": wall_ns, "wall_ns": wall_ns, "peak_bytes": 1, "free_bytes": 0,
+            "resident": resident, "moved": moved, "tiercel": tiercel, "last_line": "",
         });
         let row = serde_json::json!({
             "key": policy, "cell": cell, "timed": true, "vcpus": 1, "measured": measured,
@@ -363,7 +364,7 @@ fn keep_results(stage: &Stage) {
 }
 
 #[test]
-fn predictions_are_held_against_the_lab_and_made_anew() {
+fn predictions_are_compared_with_the_lab_and_repeated() {
     let stage = Stage::new();
     stage.planned();
     keep_results(&stage);
@@ -374,16 +375,16 @@ fn predictions_are_held_against_the_lab_and_made_anew() {
         std::fs::read_to_string(stage.path("app.html")).unwrap()
     };
     let html = report();
-    for word in ["1 of 2 are within 10", "Predictions by how far", "m: w/idp", "+249"] {
+    for word in ["1 of 2 are within 10", "Errors of predictions", "m: w/idp", "+249"] {
         assert!(html.contains(word), "{word} is not in the report");
     }
-    // Nothing was observed of the program: by this build its plan is foretold to cost nothing.
-    let output = stage.tiercel(&["lab", "report", "lab", "--foretell"]);
-    assert!(stderr(&output).contains("1 predictions were made anew"), "{}", stderr(&output));
+    // Nothing was observed of the program: by this build its plan is predicted to cost nothing.
+    let output = stage.tiercel(&["lab", "report", "lab", "--predict"]);
+    assert!(stderr(&output).contains("1 predictions were repeated"), "{}", stderr(&output));
     let anew = report();
     assert!(html.contains("3.500") && anew.contains("1.000") && !anew.contains("3.500"));
     let readme = std::fs::read_to_string(stage.path("lab/README.md")).unwrap();
-    assert!(readme.contains("foretold-spread.svg") && readme.contains("1.000"), "{readme}");
+    assert!(readme.contains("prediction-errors.svg") && readme.contains("1.000"), "{readme}");
     let rows = std::fs::read_to_string(stage.path("lab/runs.jsonl")).unwrap();
     let others: String =
         rows.lines().filter(|row| !row.contains("idp")).collect::<Vec<_>>().join("\n");

@@ -24,7 +24,6 @@ const NOT_YET: &[&str] = &[
     "crates/advisor/",
     "crates/daemon/",
     "crates/emulator/",
-    "crates/lab/",
     "crates/ledger/",
     "crates/machine/",
     "crates/memsim/",

@@ -16,13 +16,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::experiment::{Huge, Metric};
-use super::held::Waits;
-use super::room::{Hog, physical_range};
-use super::row::{Event, Held, Measured, Method, Resident, Spec};
-use super::watch::{Counters, Watch};
+use super::hog::{Hog, physical_range};
+use super::residency::{Counters, ResidencyTracker};
+use super::row::{Event, Measured, Method, Resident, Spec, Waits};
+use super::waits::WaitTracker;
 
-/// Between two looks at where memory is, guest time.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Between two observations at where memory is, guest time.
+const OBSERVATION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a program printed is shown up to here when it fails.
 const SHOWN_LINES: usize = 20;
@@ -35,7 +35,7 @@ const BOUND_SHARE: f64 = 0.99;
 
 /// How much more than its room a run may hold in fast memory at a look: what the system freed
 /// there meanwhile.
-const ROOM_SLACK_BYTES: u64 = 1 << 20;
+const FAST_SLACK_BYTES: u64 = 1 << 20;
 
 /// Where the agent works; a directory other than `/` in tests.
 #[derive(Clone, Debug)]
@@ -58,12 +58,12 @@ impl Agent {
         self.mark("end");
         self.write_all(&[("/sys/fs/cgroup/cgroup.subtree_control", "+memory")]);
         for spec in specs {
-            tell(out, &Event::Begin(spec.key.clone()))?;
+            send(out, &Event::Begin(spec.key.clone()))?;
             let event = match self.run(spec) {
                 Ok(measured) => Event::Done(Box::new(measured)),
                 Err(error) => Event::Failed(format!("{error:#}")),
             };
-            tell(out, &event)?;
+            send(out, &event)?;
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Agent {
         let ended = self.start(spec);
         self.kill()?;
         let mut measured = ended?;
-        measured.room_bytes = hog.as_ref().map_or(0, |hog| hog.room_bytes);
+        measured.free_bytes = hog.as_ref().map_or(0, |hog| hog.free_bytes);
         measured.warnings = warnings(spec, &measured);
         Ok(measured)
     }
@@ -137,17 +137,17 @@ impl Agent {
         let counters = Counters::read(&self.root);
         let began = Instant::now();
         let child = command.spawn().context("cannot start sh")?;
-        let (status, watch, held) = self.wait(child, spec)?;
+        let (status, residency, waits) = self.wait(child, spec)?;
         let wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let moved = Counters::read(&self.root).since(&counters);
         self.mark("end");
         ensure!(status.success(), "it ended with {status}{}", self.shown());
-        let said = last_line(&self.scratch.join("out"))?;
+        let last_line = last_line(&self.scratch.join("out"))?;
         let time_ns = match spec.metric {
             // The host knows the regions', when the guest has ended.
             Metric::Wall | Metric::Regions => wall_ns,
-            Metric::Reported => reported_ns(&said).with_context(|| {
-                format!("it reported no time; its last line: {said:?}{}", self.shown())
+            Metric::Reported => reported_ns(&last_line).with_context(|| {
+                format!("it reported no time; its last line: {last_line:?}{}", self.shown())
             })?,
         };
         let peak = fs::read_to_string(self.group.join("memory.peak")).unwrap_or_default();
@@ -155,30 +155,34 @@ impl Agent {
             time_ns,
             wall_ns,
             peak_bytes: peak.trim().parse().unwrap_or(0),
-            resident: watch.resident(),
+            resident: residency.resident(),
             moved,
-            held,
+            waits,
             tiercel: self.summary(spec)?,
-            said,
+            last_line,
             ..Measured::default()
         })
     }
 
-    fn wait(&self, mut child: Child, spec: &Spec) -> Result<(ExitStatus, Watch, Option<Held>)> {
+    fn wait(
+        &self,
+        mut child: Child,
+        spec: &Spec,
+    ) -> Result<(ExitStatus, ResidencyTracker, Option<Waits>)> {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .context("cannot watch the program")?;
-        let step = Timespec::try_from(LOOK_EVERY).expect("a short time");
-        let mut watch = Watch::default();
-        let mut waits = Waits::of(spec.command.first().map_or("", String::as_str));
+        let step = Timespec::try_from(OBSERVATION_INTERVAL).expect("a short time");
+        let mut residency = ResidencyTracker::default();
+        let mut waits = WaitTracker::of(spec.command.first().map_or("", String::as_str));
         loop {
-            watch.look(&self.group, &spec.fast_nodes);
-            waits.look(&self.root, &self.group);
+            residency.observe(&self.group, &spec.fast_nodes);
+            waits.observe(&self.root, &self.group);
             match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&step)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("cannot wait for the program"),
             }
             if let Some(status) = child.try_wait().context("cannot wait for the program")? {
-                return Ok((status, watch, waits.held()));
+                return Ok((status, residency, waits.waits()));
             }
         }
     }
@@ -192,7 +196,7 @@ impl Agent {
                 vec!["numactl".to_owned(), format!("--membind={}", nodes.join(","))]
             }
             Method::WeightedInterleave => vec!["/lab/interleave".to_owned()],
-            Method::Tiercel(_) | Method::Planned { .. } => self.ours(spec)?,
+            Method::Tiercel(_) | Method::Planned { .. } => self.tiercel_words(spec)?,
         };
         words.extend(spec.command.iter().cloned());
         Ok(words)
@@ -256,14 +260,14 @@ impl Agent {
         let _ = fs::write(self.group.join("cgroup.kill"), "1");
         let began = Instant::now();
         let procs = self.group.join("cgroup.procs");
-        // The kernel tells when a group becomes empty, by a change of its cgroup.events.
+        // The kernel signals that a group became empty by a change of its cgroup.events.
         while self.root == Path::new("/")
             && fs::read_to_string(&procs).is_ok_and(|text| !text.trim().is_empty())
         {
             ensure!(began.elapsed() < KILL_LIMIT, "the run's processes do not die");
             let events = File::open(self.group.join("cgroup.events"));
             let events = events.context("cannot watch the run's group")?;
-            let step = Timespec::try_from(LOOK_EVERY).expect("a short time");
+            let step = Timespec::try_from(OBSERVATION_INTERVAL).expect("a short time");
             let _ = poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&step));
         }
         // In tests it is a plain directory and keeps its files.
@@ -330,9 +334,9 @@ impl Drop for Undo<'_> {
     }
 }
 
-fn tell(out: &mut dyn Write, event: &Event) -> Result<()> {
+fn send(out: &mut dyn Write, event: &Event) -> Result<()> {
     let line = serde_json::to_string(event).expect("plain data serialises");
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot tell the host")
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot report to the host")
 }
 
 fn last_line(path: &Path) -> Result<String> {
@@ -358,11 +362,11 @@ fn reported_ns(line: &str) -> Option<u64> {
 
 /// What does not fit together.
 fn warnings(spec: &Spec, measured: &Measured) -> Vec<String> {
-    let Resident { looks, fast_bytes, slow_bytes, fast_bytes_max, .. } = measured.resident;
+    let Resident { observations, fast_bytes, slow_bytes, fast_bytes_max, .. } = measured.resident;
     let mut warnings = Vec::new();
     let all = fast_bytes + slow_bytes;
     if all == 0 {
-        return vec![format!("its memory was not seen in {looks} looks")];
+        return vec![format!("its memory was not seen in {observations} observations")];
     }
     let fast_share = fast_bytes as f64 / all as f64;
     if let Method::Bind(nodes) = &spec.method {
@@ -372,10 +376,10 @@ fn warnings(spec: &Spec, measured: &Measured) -> Vec<String> {
         }
     }
     if let Some(limit) = spec.fast_bytes
-        && fast_bytes_max > limit + ROOM_SLACK_BYTES
+        && fast_bytes_max > limit + FAST_SLACK_BYTES
     {
         let (had, limit) = (fast_bytes_max >> 10, limit >> 10);
-        warnings.push(format!("it held {had} KiB of fast memory, its room were {limit} KiB"));
+        warnings.push(format!("it waits {had} KiB of fast memory, its room were {limit} KiB"));
     }
     warnings
 }
@@ -469,7 +473,7 @@ mod tests {
     fn memory_in_the_wrong_place_is_a_warning() {
         let measured = Measured {
             resident: Resident {
-                looks: 3,
+                observations: 3,
                 fast_bytes: 75,
                 slow_bytes: 25,
                 fast_bytes_max: 5 << 20,
@@ -484,8 +488,11 @@ mod tests {
         assert_eq!(warnings(&spec, &measured), ["only 25.0% of it was where it was bound"]);
         spec.method = Method::Kernel;
         spec.fast_bytes = Some(1 << 20);
-        assert!(warnings(&spec, &measured)[0].contains("held 5120 KiB"));
-        assert_eq!(warnings(&spec, &Measured::default()), ["its memory was not seen in 0 looks"]);
+        assert!(warnings(&spec, &measured)[0].contains("waits 5120 KiB"));
+        assert_eq!(
+            warnings(&spec, &Measured::default()),
+            ["its memory was not seen in 0 observations"]
+        );
     }
 
     #[test]

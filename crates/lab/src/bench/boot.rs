@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 
 use super::drive::Boot;
 use super::experiment::{Experiment, Metric};
-use super::plan::{Fingerprints, Place, Run, fingerprint};
 use super::row::{Event, Spec};
+use super::runs::{Fingerprints, Run, Target, fingerprint};
 use crate::cli::{ourselves, same_directory, take_along};
 use crate::image::in_path;
 use crate::mark;
@@ -97,10 +97,11 @@ fn locate(name: &str) -> Result<PathBuf> {
         return Ok(path);
     }
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
-    let places = [beside.map(|dir| dir.join("../workloads")), Some("target/workloads".into())];
+    let targets = [beside.map(|dir| dir.join("../workloads")), Some("target/workloads".into())];
     // Archives take no path with `..` in it.
-    let places = places.into_iter().flatten().filter_map(|dir| dir.join(name).canonicalize().ok());
-    let found = places.into_iter().find(|path| path.is_file());
+    let targets =
+        targets.into_iter().flatten().filter_map(|dir| dir.join(name).canonicalize().ok());
+    let found = targets.into_iter().find(|path| path.is_file());
     found.or_else(|| in_path(name)).with_context(|| {
         format!("no program {name:?}: not a workload (make -C workloads), nor in PATH")
     })
@@ -119,7 +120,7 @@ pub(crate) struct GuestBoot<'a> {
 impl Boot for GuestBoot<'_> {
     fn boot(
         &mut self,
-        place: &Place,
+        target: &Target,
         batch: &[(&Run, Option<u64>)],
         events: &mut (dyn FnMut(Event, f64) + Send),
     ) -> Result<()> {
@@ -133,25 +134,26 @@ impl Boot for GuestBoot<'_> {
             pending: Vec::new(),
             last: Instant::now(),
             heard: &mut || {
-                *deadline.lock().expect("nobody panics with it") = Instant::now() + limit
+                *deadline.lock().expect("no thread panics while it holds the lock") =
+                    Instant::now() + limit
             },
         };
         let mut stderr = Tail::default();
         let Experiment { prefetch, share, regions_only, .. } = *self.experiment;
         let model = Model { prefetch, share, regions_only };
         let plans = batch.iter().any(|(run, _)| run.choice.plan.is_some());
-        let keep = self.keep.join(&place.name);
+        let keep = self.keep.join(&target.name);
         let request = Request {
-            topology: &place.topology,
-            payload: self.payload(place, batch)?,
+            topology: &target.topology,
+            payload: self.payload(target, batch)?,
             command: &format!("{}exec tiercel lab agent /{SPECS}\n", same_directory()?),
             environment: &[],
             timeout: limit,
             out: plans.then_some(&keep),
-            timing: self.plugin.map(|plugin| Timing { plugin, machine: &place.machine, model }),
+            timing: self.plugin.map(|plugin| Timing { plugin, machine: &target.machine, model }),
         };
         let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
-        let until = || *deadline.lock().expect("nobody panics with it");
+        let until = || *deadline.lock().expect("no thread panics while it holds the lock");
         let outcome = self.guest.run_until(request, streams, &until)?;
         for (event, host_s) in held {
             events(event.timed_by_marks(outcome.timing.as_deref()), host_s);
@@ -168,7 +170,7 @@ impl Boot for GuestBoot<'_> {
 }
 
 impl GuestBoot<'_> {
-    fn payload(&self, place: &Place, batch: &[(&Run, Option<u64>)]) -> Result<Payload> {
+    fn payload(&self, target: &Target, batch: &[(&Run, Option<u64>)]) -> Result<Payload> {
         let mut payload = Payload::default();
         ourselves(&mut payload)?;
         for (run, _) in batch {
@@ -177,11 +179,13 @@ impl GuestBoot<'_> {
         for (here, there) in &self.programs.files {
             payload.tree(here, there)?;
         }
-        let (fast, slow) = place.tiers();
+        let (fast, slow) = target.tiers();
         let all: Vec<u16> = fast.into_iter().chain(slow).collect();
         payload.bytes("lab/interleave", 0o755, &mark::interleave(&all));
-        let specs: Vec<Spec> =
-            batch.iter().map(|(run, fast)| self.spec(self.experiment, place, run, *fast)).collect();
+        let specs: Vec<Spec> = batch
+            .iter()
+            .map(|(run, fast)| self.spec(self.experiment, target, run, *fast))
+            .collect();
         let text = serde_json::to_string(&specs).expect("plain data serialises");
         payload.text(SPECS, 0o644, &text);
         Ok(payload)
@@ -201,7 +205,7 @@ impl Write for Reader<'_> {
         self.pending.extend_from_slice(bytes);
         while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = self.pending.drain(..=end).collect();
-            // What is no event is a stray word of the system.
+            // Other lines are stray output of the guest's system.
             if let Ok(event) = serde_json::from_slice(&line) {
                 (self.heard)();
                 let host_s = self.last.elapsed().as_secs_f64();
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_words_are_kept() {
+    fn only_the_tail_of_stderr_is_kept() {
         let mut tail = Tail::default();
         tail.write_all(&[b'x'; SAID_BYTES_MAX]).expect("never fails");
         tail.write_all(b"end\n").expect("never fails");

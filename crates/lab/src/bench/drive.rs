@@ -1,4 +1,4 @@
-//! Makes the runs of an experiment that are not there yet.
+//! Makes the missing runs of an experiment.
 //! In: runs, a [`Store`], something that boots. Out: rows and failures in the store.
 //! Knows nothing of QEMU: a boot is a trait, so that tests can be a guest that dies.
 
@@ -8,50 +8,51 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::experiment::{Experiment, Metric};
-use super::plan::{Place, Run};
 use super::row::{Event, Failure, Measured, Row, Spec};
+use super::runs::{Run, Target};
 use super::store::{Entry, Store};
 
-/// A run that fails is tried again once.
+/// A run that fails is tried once more: a busy host can end a guest too. Chosen, not measured: a
+/// third attempt would cost as much again and hide intermittent defects.
 pub const ATTEMPTS: u32 = 2;
 
 /// Boots a guest of a machine and makes runs in it, one after the other.
 pub trait Boot {
-    /// Returns when the guest has ended. `events` hears what the guest says, with the host's
-    /// seconds since its last word. An error is a guest that died, with its last lines.
+    /// Returns when the guest has ended. `events` takes each event of the guest with the host's
+    /// seconds since the event before it. An error is a guest that died, with its last lines.
     fn boot(
         &mut self,
-        place: &Place,
+        target: &Target,
         batch: &[(&Run, Option<u64>)],
         events: &mut (dyn FnMut(Event, f64) + Send),
     ) -> Result<()>;
 
-    /// The guest's words for a run.
+    /// The run's command, as it is in the guest.
     fn command(&self, run: &Run) -> Vec<String>;
 
-    /// What is told to the guest about one run.
+    /// The specification of one run for the guest.
     fn spec(
         &self,
         experiment: &Experiment,
-        place: &Place,
+        target: &Target,
         run: &Run,
         fast_bytes: Option<u64>,
     ) -> Spec {
-        run.spec(experiment, place, self.command(run), fast_bytes)
+        run.spec(experiment, target, self.command(run), fast_bytes)
     }
 }
 
-/// An experiment under way.
+/// An experiment in progress.
 pub struct Drive<'a> {
     /// What is compared.
     pub experiment: &'a Experiment,
     /// Its machines.
-    pub places: &'a [Place],
+    pub targets: &'a [Target],
     /// All its runs, in order.
     pub runs: &'a [Run],
     /// Where results are.
     pub store: &'a Store,
-    /// Failures of earlier calls are tried again.
+    /// Repeat runs that failed in earlier calls.
     pub retry: bool,
 }
 
@@ -80,13 +81,13 @@ impl State {
 }
 
 impl Drive<'_> {
-    /// Makes what is missing; returns when there is nothing left to do.
+    /// Makes the missing runs; returns when nothing is left to do.
     pub fn go(&self, boot: &mut dyn Boot, note: &mut (dyn FnMut(&str) + Send)) -> Result<Tally> {
         let mut states = self.load(note)?;
-        let mut pace = Pace::default();
+        let mut run_times = RunTimes::default();
         for state in &states {
             if let State::Done(row) = state {
-                pace.learn(&row.cell.workload, row.host_s);
+                run_times.add(&row.cell.workload, row.host_s);
             }
         }
         let here = states.iter().filter(|state| matches!(state, State::Done(_))).count();
@@ -96,10 +97,10 @@ impl Drive<'_> {
         loop {
             let batch = self.batch(&states);
             let Some(&first) = batch.first() else { break };
-            let place = &self.places[self.runs[first].machine];
-            note(&format!("lab: booting {} for {} runs", place.name, batch.len()));
+            let target = &self.targets[self.runs[first].machine];
+            note(&format!("lab: booting {} for {} runs", target.name, batch.len()));
             let before = settled(&states);
-            self.boot(boot, place, &batch, &mut states, &mut pace, note)?;
+            self.boot(boot, target, &batch, &mut states, &mut run_times, note)?;
             ensure!(
                 settled(&states) > before,
                 "a boot settled no run; this is a defect of the lab"
@@ -163,24 +164,24 @@ impl Drive<'_> {
     fn boot(
         &self,
         boot: &mut dyn Boot,
-        place: &Place,
+        target: &Target,
         batch: &[usize],
         states: &mut [State],
-        pace: &mut Pace,
+        run_times: &mut RunTimes,
         note: &mut (dyn FnMut(&str) + Send),
     ) -> Result<()> {
         let sized: Vec<(&Run, Option<u64>)> =
             batch.iter().map(|at| (&self.runs[*at], self.fast_bytes(*at, states))).collect();
-        // The position in the batch of what the guest is at.
+        // The position in the batch of the run that the guest is making.
         let mut at = 0;
-        let mut trouble: Option<anyhow::Error> = None;
-        let mut hear = |event: Event, host_s: f64| {
+        let mut store_error: Option<anyhow::Error> = None;
+        let mut on_event = |event: Event, host_s: f64| {
             let Some(&index) = batch.get(at) else { return };
             let settled = match event {
                 Event::Begin(_) => return,
                 Event::Done(measured) => {
                     let row = self.row(index, sized[at].1, *measured, host_s);
-                    pace.learn(&row.cell.workload, host_s);
+                    run_times.add(&row.cell.workload, host_s);
                     self.store.save_row(&row).map(|()| State::Done(Box::new(row)))
                 }
                 Event::Failed(why) => self.fail(index, &states[index], why),
@@ -189,14 +190,14 @@ impl Drive<'_> {
             match settled {
                 Ok(state) => {
                     states[index] = state;
-                    note(&self.line(index, states, pace));
+                    note(&self.line(index, states, run_times));
                 }
-                Err(error) => trouble = trouble.take().or(Some(error)),
+                Err(error) => store_error = store_error.take().or(Some(error)),
             }
         };
-        let ended = boot.boot(place, &sized, &mut hear);
-        let (at, trouble) = (at, trouble);
-        if let Some(error) = trouble {
+        let ended = boot.boot(target, &sized, &mut on_event);
+        let (at, store_error) = (at, store_error);
+        if let Some(error) = store_error {
             return Err(error);
         }
         let Some(&index) = batch.get(at) else { return Ok(()) };
@@ -205,7 +206,7 @@ impl Drive<'_> {
             Err(error) => format!("{error:#}"),
         };
         states[index] = self.fail(index, &states[index], why)?;
-        note(&self.line(index, states, pace));
+        note(&self.line(index, states, run_times));
         Ok(())
     }
 
@@ -232,10 +233,10 @@ impl Drive<'_> {
     }
 
     /// `lab: 12 of 60, about 34 min left: hot/lru/25% 1.234 s`.
-    fn line(&self, index: usize, states: &[State], pace: &Pace) -> String {
+    fn line(&self, index: usize, states: &[State], run_times: &RunTimes) -> String {
         let settled = settled_runs(states);
         let left = (0..states.len()).filter(|at| matches!(states[*at], State::Todo { .. }));
-        let left_s: f64 = left.map(|at| pace.guess(&self.runs[at].cell.workload)).sum();
+        let left_s: f64 = left.map(|at| run_times.estimate(&self.runs[at].cell.workload)).sum();
         let verdict = match &states[index] {
             State::Done(row) => {
                 let odd: String = row.measured.warnings.iter().map(|w| format!("; {w}")).collect();
@@ -250,7 +251,7 @@ impl Drive<'_> {
     }
 }
 
-/// Counts attempts too, so that a boot in which a run failed for the first time settles something.
+/// Counts attempts, so that a boot in which a run failed for the first time counts as progress.
 fn settled(states: &[State]) -> u32 {
     let worth = |state: &State| match state {
         State::Done(_) | State::Failed => ATTEMPTS,
@@ -263,21 +264,21 @@ fn settled_runs(states: &[State]) -> usize {
     states.iter().filter(|state| !matches!(state, State::Todo { .. })).count()
 }
 
-/// How long runs take on the host.
+/// Mean host time of runs, by workload; predicts the time left.
 #[derive(Debug, Default)]
-struct Pace {
+struct RunTimes {
     by_workload: BTreeMap<String, (f64, u32)>,
 }
 
-impl Pace {
-    fn learn(&mut self, workload: &str, host_s: f64) {
+impl RunTimes {
+    fn add(&mut self, workload: &str, host_s: f64) {
         let entry = self.by_workload.entry(workload.to_owned()).or_default();
         entry.0 += host_s;
         entry.1 += 1;
     }
 
     /// The workload's mean, else the mean of all that are known.
-    fn guess(&self, workload: &str) -> f64 {
+    fn estimate(&self, workload: &str) -> f64 {
         let mean = |(sum, count): (f64, u32)| if count == 0 { 0.0 } else { sum / f64::from(count) };
         let all = || {
             let add = |a: (f64, u32), b: &(f64, u32)| (a.0 + b.0, a.1 + b.1);

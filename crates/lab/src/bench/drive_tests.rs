@@ -2,7 +2,7 @@
 //! In: guests that follow a script. Out: verdicts. Knows nothing of QEMU.
 
 use super::*;
-use crate::bench::plan::{Fingerprints, expand};
+use crate::bench::runs::{Fingerprints, expand};
 use crate::bench::{chosen, requested};
 use crate::topology::{Size, Topology};
 use anyhow::bail;
@@ -33,7 +33,7 @@ const PEAK_BYTES: u64 = 64 << 20;
 
 struct Lab {
     experiment: Experiment,
-    places: Vec<Place>,
+    targets: Vec<Target>,
     runs: Vec<Run>,
     store: Store,
     dir: tempfile::TempDir,
@@ -44,18 +44,18 @@ impl Lab {
         let experiment = Experiment::parse(FILE, &|_| Ok(())).expect("valid");
         let machine = Machine::builtin("spr-cxl").expect("known").expect("valid");
         let topology = Topology::of(&machine, Size::default()).expect("fits");
-        let places = vec![Place { name: "spr-cxl".to_owned(), machine, topology }];
+        let targets = vec![Target { name: "spr-cxl".to_owned(), machine, topology }];
         let programs = vec!["p".to_owned(), "q".to_owned()];
         let prints = Fingerprints { programs, ..Fingerprints::default() };
-        let runs = expand(&experiment, &places, &prints).expect("expands");
+        let runs = expand(&experiment, &targets, &prints).expect("expands");
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(dir.path()).expect("made");
-        Lab { experiment, places, runs, store, dir }
+        Lab { experiment, targets, runs, store, dir }
     }
 
     fn go(&self, guest: &mut Scripted, retry: bool) -> (Tally, Vec<String>) {
-        let Lab { experiment, places, runs, store, .. } = self;
-        let drive = Drive { experiment, places, runs, store, retry };
+        let Lab { experiment, targets, runs, store, .. } = self;
+        let drive = Drive { experiment, targets, runs, store, retry };
         let mut lines = Vec::new();
         let tally = drive.go(guest, &mut |line| lines.push(line.to_owned())).expect("goes");
         (tally, lines)
@@ -83,7 +83,7 @@ impl Lab {
     }
 }
 
-/// A guest that measures, fails or dies as told.
+/// A guest that measures, fails or dies as scripted.
 #[derive(Default)]
 struct Scripted {
     /// Labels of runs that fail, with how often.
@@ -103,7 +103,7 @@ fn due(list: &mut [(&'static str, u32)], label: &str) -> bool {
 impl Boot for Scripted {
     fn boot(
         &mut self,
-        _place: &Place,
+        _place: &Target,
         batch: &[(&Run, Option<u64>)],
         events: &mut (dyn FnMut(Event, f64) + Send),
     ) -> Result<()> {
@@ -184,7 +184,7 @@ fn stored_runs_are_not_repeated_but_damaged_and_missing_ones_are() {
 }
 
 #[test]
-fn a_part_of_the_runs_leaves_the_others_in_the_tables() {
+fn a_partial_run_keeps_the_results_of_others() {
     let mut lab = Lab::new();
     let all = lab.runs.clone();
     let part = |lab: &mut Lab, only: &str| {
@@ -200,7 +200,7 @@ fn a_part_of_the_runs_leaves_the_others_in_the_tables() {
 }
 
 #[test]
-fn a_failing_run_is_tried_once_more_and_then_left() {
+fn a_failing_run_is_retried_once() {
     let lab = Lab::new();
     let fails = vec![("a/lru/25%", 1), ("b/lru/50%", 9)];
     let mut guest = Scripted { fails, ..Scripted::default() };
@@ -214,7 +214,7 @@ fn a_failing_run_is_tried_once_more_and_then_left() {
     let key = lab.key("b/lru/50%");
     let failure = lab.failure(key).expect("there");
     assert_eq!((failure.attempts, failure.why.as_str()), (2, "WRONG"));
-    // Another call leaves it alone; with `retry` it is tried again, and may succeed.
+    // Another call does not repeat it; with `retry` it is repeated, and may succeed.
     let mut again = Scripted::default();
     assert_eq!(lab.go(&mut again, false).0.failed, 1);
     assert!(again.boots.is_empty());
@@ -223,7 +223,7 @@ fn a_failing_run_is_tried_once_more_and_then_left() {
 }
 
 #[test]
-fn a_guest_that_dies_costs_one_run_one_attempt() {
+fn a_guest_crash_costs_one_run_one_attempt() {
     let lab = Lab::new();
     let dies = vec![("a/first-touch/25%", 1), ("b/all-fast", 9)];
     let mut guest = Scripted { dies, ..Scripted::default() };
@@ -236,14 +236,14 @@ fn a_guest_that_dies_costs_one_run_one_attempt() {
 }
 
 #[test]
-fn keys_name_what_determines_a_run() {
+fn keys_hash_everything_that_determines_a_run() {
     let lab = Lab::new();
     let keys: std::collections::BTreeSet<&String> = lab.runs.iter().map(|run| &run.key).collect();
     assert_eq!(keys.len(), lab.runs.len());
     let with = |prints: Fingerprints, memory: u64| {
         let mut experiment = lab.experiment.clone();
         experiment.memory = memory;
-        expand(&experiment, &lab.places, &prints).expect("expands")
+        expand(&experiment, &lab.targets, &prints).expect("expands")
     };
     let prints = |tiercel: &str, program: &str| Fingerprints {
         tiercel: tiercel.to_owned(),

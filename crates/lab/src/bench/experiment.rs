@@ -160,7 +160,7 @@ pub struct Share {
 pub struct Policy {
     /// For people, and unique.
     pub name: String,
-    /// Somebody else's policy.
+    /// A policy other than Tiercel's.
     #[serde(default)]
     pub baseline: Option<Baseline>,
     /// Kernel settings a baseline needs besides its own: path below `/` to text.

@@ -8,16 +8,16 @@ mod agent;
 mod boot;
 mod columns;
 mod drive;
-mod foretold;
-mod held;
+mod hog;
 mod oracle;
-mod ours;
-mod plan;
-mod room;
+mod prediction;
+mod residency;
 mod row;
+mod runs;
 mod store;
 mod summary;
-mod watch;
+mod tiercel_run;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ use tiercel_machine::NodeId;
 pub use agent::Agent;
 pub use drive::Tally;
 pub use experiment::Experiment;
-pub use foretold::Foretold;
-pub(crate) use plan::fingerprint;
-pub use row::{Cell, Event, Failure, Held, Measured, Moved, Resident, Row, Spec};
+pub use prediction::Predictions;
+pub use row::{Cell, Event, Failure, Measured, Moved, Resident, Row, Spec, Waits};
+pub(crate) use runs::fingerprint;
 pub use store::{Entry, Manifest, Store};
 pub use summary::{Summary, summarise};
 
@@ -38,30 +38,30 @@ use crate::cli::{MACHINES, find_machine, plugin};
 use crate::{Acceleration, Cache, Guest, Size, Topology};
 use boot::{GuestBoot, Programs};
 use drive::Drive;
-use plan::{Place, Run, expand};
+use runs::{Run, Target, expand};
 
-/// Profiles and plans in a folder of results.
-pub const KEPT: &str = "profiles";
+/// The folder of profiles and plans in a folder of results.
+pub const PROFILES: &str = "profiles";
 
-/// How an experiment is made.
+/// How an experiment is run.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// Where results are.
     pub results: PathBuf,
-    /// Only runs whose `workload/policy/25%` contains one of these; all-fast runs they need are
-    /// made besides. Empty: all.
+    /// Only runs whose `workload/policy/25%` contains one of these, and the all-fast runs that they
+    /// need. Empty: all.
     pub only: Vec<String>,
     /// One repeat, and the middle capacity only.
     pub quick: bool,
-    /// Failures of earlier calls are tried again.
+    /// Repeat runs that failed in earlier calls.
     pub retry: bool,
     /// Files for every guest: (path here, path there).
     pub files: Vec<(PathBuf, String)>,
-    /// KVM or TCG; timed guests are always translated.
+    /// KVM or TCG; timed guests always use TCG.
     pub acceleration: Acceleration,
 }
 
-/// Makes the runs that are not there yet, and draws tables and plots.
+/// Makes the missing runs, and draws tables and plots.
 pub fn bench(
     experiment: &Experiment,
     options: &BenchOptions,
@@ -73,13 +73,13 @@ pub fn bench(
         let middle = experiment.capacities[experiment.capacities.len() / 2];
         experiment.capacities = vec![middle];
     }
-    let places = places(&experiment)?;
+    let targets = targets(&experiment)?;
     let programs = Programs::find(&experiment, &options.files)?;
     let plugin = experiment.timed.then(plugin).transpose()?;
     let acceleration = if experiment.timed { Acceleration::Tcg } else { options.acceleration };
     let guest = Guest::prepare(&Cache::of_user()?, acceleration, note)?;
     let prints = programs.fingerprints(&experiment, &guest, plugin.as_deref())?;
-    let all = expand(&experiment, &places, &prints)?;
+    let all = expand(&experiment, &targets, &prints)?;
     let runs = chosen(&all, &options.only);
     ensure!(!runs.is_empty(), "no run's name contains {}", options.only.join(" or "));
     let store = Store::open(&options.results)?;
@@ -91,7 +91,7 @@ pub fn bench(
     })?;
     let drive = Drive {
         experiment: &experiment,
-        places: &places,
+        targets: &targets,
         runs: &runs,
         store: &store,
         retry: options.retry,
@@ -101,14 +101,14 @@ pub fn bench(
         experiment: &experiment,
         programs: &programs,
         plugin: plugin.as_deref(),
-        keep: &options.results.join(KEPT),
+        keep: &options.results.join(PROFILES),
     };
     let tally = drive.go(&mut boot, note)?;
     let summary = report(&options.results, note)?;
     Ok((tally, summary))
 }
 
-/// What is in a folder of results.
+/// Reads a folder of results.
 pub fn results(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
     ensure!(dir.is_dir(), "{} is no folder of results", dir.display());
     let store = Store::open(dir)?;
@@ -117,9 +117,9 @@ pub fn results(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
     Ok(summarise(&manifest, rows, failures))
 }
 
-/// Lets `predict` say anew what plans foretell, from the profile and the plan that were kept of
-/// each run; returns of how many. Runs of which there is none keep what they have.
-pub fn foretell(
+/// Repeats the prediction of each plan with `predict`, from the profile and the plan that are
+/// stored for its run; returns how many were repeated. A run without them keeps its prediction.
+pub fn repeat_predictions(
     dir: &Path,
     predict: &mut dyn FnMut(&Path, &Path) -> Result<serde_json::Value>,
     note: &mut dyn FnMut(&str),
@@ -128,21 +128,21 @@ pub fn foretell(
     let mut count = 0;
     for mut row in rows {
         let Some(profile) = row.measured.tiercel["planned"]["profile"].as_str() else { continue };
-        let kept = dir.join(KEPT).join(&row.cell.machine);
-        let (profile, plan) = (kept.join(profile), kept.join(format!("{}.plan", row.key)));
+        let folder = dir.join(PROFILES).join(&row.cell.machine);
+        let (profile, plan) = (folder.join(profile), folder.join(format!("{}.plan", row.key)));
         if !profile.exists() || !plan.exists() {
-            note(&format!("{}: its profile or plan is not there", row.cell.label()));
+            note(&format!("{}: its profile or plan is missing", row.cell.label()));
             continue;
         }
-        let foretold = predict(&profile, &plan).with_context(|| row.cell.label())?;
-        row.measured.tiercel["planned"]["expected"]["time"] = foretold;
+        let predicted = predict(&profile, &plan).with_context(|| row.cell.label())?;
+        row.measured.tiercel["planned"]["expected"]["time"] = predicted;
         store.save_row(&row)?;
         count += 1;
     }
     Ok(count)
 }
 
-/// Draws tables and plots of what is in a folder of results, into it.
+/// Draws tables and plots of a folder of results into that folder.
 pub fn report(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
     let summary = results(dir, note)?;
     let pictures = summary.pictures()?;
@@ -158,22 +158,22 @@ pub fn report(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
     Ok(summary)
 }
 
-fn places(experiment: &Experiment) -> Result<Vec<Place>> {
+fn targets(experiment: &Experiment) -> Result<Vec<Target>> {
     let size = Size { memory_bytes: experiment.memory, cpus: experiment.vcpus };
-    let place = |name: &String| {
+    let target = |name: &String| {
         let mut machine = find_machine(name, &[Path::new(MACHINES)])?;
         if let Some(nodes) = experiment.nodes.get(name) {
             let ids: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
             machine = machine.part(&ids).map_err(|id| anyhow!("{name} has no node {}", id.0))?;
         }
         let topology = Topology::of(&machine, size)?;
-        let place = Place { name: name.clone(), machine, topology };
-        let (fast, slow) = place.tiers();
+        let target = Target { name: name.clone(), machine, topology };
+        let (fast, slow) = target.tiers();
         let both = !fast.is_empty() && !slow.is_empty();
-        ensure!(both, "machine {name}: all its memory is one tier, there is nothing to compare");
-        Ok(place)
+        ensure!(both, "machine {name}: all its memory is one tier, so there is nothing to compare");
+        Ok(target)
     };
-    experiment.machines.iter().map(place).collect()
+    experiment.machines.iter().map(target).collect()
 }
 
 /// Keys of the runs that are requested now, and of those that an earlier call made.
@@ -183,7 +183,7 @@ fn requested(all: &[Run], now: &[Run], entries: &BTreeMap<String, Entry>) -> Vec
     all.iter().filter(is_requested).map(|run| run.key.clone()).collect()
 }
 
-/// Runs that `only` names, and those whose peaks they need.
+/// The runs that `only` names, and the runs whose peaks they need.
 fn chosen(runs: &[Run], only: &[String]) -> Vec<Run> {
     let named = |run: &Run| {
         let label = run.cell.label();

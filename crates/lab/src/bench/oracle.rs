@@ -1,10 +1,10 @@
-//! What the best placement that never moves anything could reach, estimated.
+//! Estimates the run time of the best static placement, which never moves anything.
 //! In: bytes and accesses of each allocation site, as a recording run saw them. Out: a time.
 //! Knows nothing of runs.
 //!
 //! Sites fill fast memory in order of accesses per byte. An access that fast memory serves takes
-//! its share of the all-fast time, another its share of the all-slow time; objects of one site
-//! count as alike, so that a placement that tells them apart may be better.
+//! its share of the all-fast time, any other its share of the all-slow time. Objects of one site
+//! count as alike: a placement that distinguishes them may be better.
 
 /// What is known of a site: the most bytes that lived, and accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,20 +13,20 @@ pub(crate) struct Site {
     pub(crate) accesses: f64,
 }
 
-/// Nanoseconds with `room_bytes` of fast memory; `None` where no access was seen.
-pub(crate) fn estimate(sites: &[Site], room_bytes: u64, fast_ns: f64, slow_ns: f64) -> Option<f64> {
+/// Nanoseconds with `fast_bytes` of fast memory; `None` where no access was seen.
+pub(crate) fn estimate(sites: &[Site], fast_bytes: u64, fast_ns: f64, slow_ns: f64) -> Option<f64> {
     let all: f64 = sites.iter().map(|site| site.accesses).sum();
     if all <= 0.0 {
         return None;
     }
     let mut order: Vec<&Site> = sites.iter().filter(|site| site.bytes > 0.0).collect();
     order.sort_by(|a, b| (b.accesses / b.bytes).total_cmp(&(a.accesses / a.bytes)));
-    let mut room = room_bytes as f64;
+    let mut free = fast_bytes as f64;
     let mut served = 0.0;
     for site in order {
-        let share = (room / site.bytes).min(1.0);
+        let share = (free / site.bytes).min(1.0);
         served += share * site.accesses;
-        room -= share * site.bytes;
+        free -= share * site.bytes;
     }
     Some(fast_ns + (1.0 - served / all) * (slow_ns - fast_ns))
 }

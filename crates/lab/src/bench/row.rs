@@ -1,4 +1,4 @@
-//! What goes into the guest for one run and what comes out of it.
+//! The specification of a run, which goes into the guest, and its measurements, which come out.
 //! In: nothing. Out: [`Spec`], [`Event`], [`Measured`], [`Row`], plain data.
 //! Knows nothing of who fills or reads them. The guest speaks JSON lines: one [`Event`] a line.
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::experiment::{Half, Huge, Metric, Share};
 use crate::timing::Times;
 
-/// One run, as the guest is told.
+/// The specification of one run for the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
     /// Names the run.
@@ -69,7 +69,7 @@ impl Method {
     }
 }
 
-/// What the guest says, a line each.
+/// What the guest reports, a line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
@@ -81,30 +81,31 @@ pub enum Event {
     Failed(String),
 }
 
-/// One run, as it was seen from inside the guest. Times are the guest's.
+/// Measurements of one run from inside the guest. Times are the guest's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// What counts, nanoseconds.
+    /// The time that counts, nanoseconds: which one, the workload's metric says.
     pub time_ns: u64,
     /// From the program's start to its end, nanoseconds.
     pub wall_ns: u64,
     /// Most memory its control group was charged with, bytes.
     pub peak_bytes: u64,
-    /// Fast memory that was free for it at its start, bytes; 0 without a limit.
-    pub room_bytes: u64,
-    /// Where its memory was.
+    /// Free fast memory at its start, bytes; 0 without a limit.
+    pub free_bytes: u64,
+    /// Residency of its memory.
     pub resident: Resident,
     /// What the kernel counted while it ran.
     pub moved: Moved,
-    /// How long its first thread did not run though it would; `None`: nobody counted.
+    /// How long its first thread waited for its CPU and for memory; `None`: the kernel did not
+    /// count.
     #[serde(default)]
-    pub held: Option<Held>,
+    pub waits: Option<Waits>,
     /// The summary of `tiercel run`; `null` for baselines.
     #[serde(default)]
     pub tiercel: serde_json::Value,
     /// The last line it printed.
-    pub said: String,
-    /// What is odd about the run.
+    pub last_line: String,
+    /// Remarks on what is unusual about the run.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -112,9 +113,9 @@ pub struct Measured {
 /// Memory of the control group's programs by node, as the kernel accounts for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resident {
-    /// How often somebody looked.
-    pub looks: u64,
-    /// Share of it on fast nodes, 0 to 1, mean over the looks that found any.
+    /// How often residency was observed.
+    pub observations: u64,
+    /// Share of it on fast nodes, 0 to 1, mean over the observations that found any.
     pub fast_share: f64,
     /// Most bytes on fast nodes at a look.
     pub fast_bytes_max: u64,
@@ -127,7 +128,7 @@ pub struct Resident {
 /// Differences of `/proc/vmstat`, in bytes where they count OS pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// Migrated between nodes, by whomever.
+    /// Migrated between nodes, by the kernel or by Tiercel.
     pub migrated_bytes: u64,
     /// Could not be migrated.
     pub failed_bytes: u64,
@@ -141,7 +142,7 @@ pub struct Moved {
 
 /// What a thread waited by the kernel's account, nanoseconds: in all, and the longest once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct Waits {
     /// For its CPU, which others had.
     pub for_cpu_ns: u64,
     /// The longest of these waits, or a bound of it.
@@ -261,9 +262,9 @@ mod tests {
         let Event::Done(measured) = done().timed_by_marks(Some(stats)) else { panic!("no time") };
         assert_eq!((measured.time_ns, measured.wall_ns), (4, 9));
         let none = r#"{"elapsed_ns":9,"regions":[],"regions_left_out":0}"#;
-        for (stats, said) in [(Some(none), "marked no region"), (None, "timed guests only")] {
+        for (stats, last_line) in [(Some(none), "marked no region"), (None, "timed guests only")] {
             let Event::Failed(why) = done().timed_by_marks(stats) else { panic!("a time") };
-            assert!(why.contains(said), "{why}");
+            assert!(why.contains(last_line), "{why}");
         }
         let begin = Event::Begin("k".to_owned());
         assert_eq!(begin.clone().timed_by_marks(None), begin);

@@ -8,12 +8,12 @@ use tiercel_report::{Bars, Lines, Series, Table};
 
 use super::columns::table;
 use super::experiment::{Half, Share};
-use super::foretold::{Foretold, foretold};
 use super::oracle::{self, Site};
-use super::row::{Failure, Held, Measured, Row};
+use super::prediction::{Predictions, compare};
+use super::row::{Failure, Measured, Row, Waits};
 use super::store::Manifest;
 
-/// Bars of a group stay readable up to here.
+/// Bars of a group: more than eight are too narrow to be read. Chosen, not measured.
 const BARS_MAX: usize = 8;
 
 /// Policies that others are compared with, by the names baselines have in experiments.
@@ -22,11 +22,10 @@ const KERNEL: &str = "kernel-tiering";
 const ALL_FAST: &str = "all-fast";
 const ALL_SLOW: &str = "all-slow";
 
-/// Not a run: what the best placement without moves could reach.
+/// Not a run: an estimate of the best static placement.
 const ORACLE: &str = "static oracle (estimate)";
 
-const UNTIMED: &str =
-    "\nRuns that are not timed show that things work; their times mean nothing.\n";
+const UNTIMED: &str = "\nUntimed runs show that programs work; their times mean nothing.\n";
 
 /// Everything that finished.
 #[derive(Clone, Debug)]
@@ -34,18 +33,18 @@ pub struct Summary {
     manifest: Manifest,
     rows: Vec<Row>,
     failures: Vec<Failure>,
-    foretold: Option<Foretold>,
+    predictions: Option<Predictions>,
 }
 
-/// Takes rows of one experiment.
+/// Summarises the rows of one experiment.
 pub fn summarise(manifest: &Manifest, rows: Vec<Row>, failures: Vec<Failure>) -> Summary {
-    let foretold = foretold(&rows, ALL_FAST, ALL_SLOW);
-    Summary { manifest: manifest.clone(), rows, failures, foretold }
+    let predictions = compare(&rows, ALL_FAST, ALL_SLOW);
+    Summary { manifest: manifest.clone(), rows, failures, predictions }
 }
 
 /// One machine at one capacity.
 #[derive(Clone, Copy)]
-struct Scene<'a> {
+struct Scenario<'a> {
     machine: &'a str,
     share: Share,
 }
@@ -56,9 +55,9 @@ impl Summary {
         &self.rows
     }
 
-    /// What plans foretold, against what was measured; `None` where no plan was run.
-    pub fn foretold(&self) -> Option<&Foretold> {
-        self.foretold.as_ref()
+    /// Predictions of plans beside measured times; `None` where no plan was run.
+    pub fn predictions(&self) -> Option<&Predictions> {
+        self.predictions.as_ref()
     }
 
     /// Runs that failed as often as they are tried.
@@ -86,8 +85,8 @@ impl Summary {
         for picture in pictures {
             out += &format!("\n![{picture}]({picture})\n");
         }
-        for scene in self.scenes() {
-            out += &format!("\n## {}, {} fast memory\n", scene.machine, scene.share);
+        for scenario in self.scenarios() {
+            out += &format!("\n## {}, {} fast memory\n", scenario.machine, scenario.share);
             for (title, half) in [
                 ("All workloads", None),
                 ("Tuning half", Some(Half::Tuning)),
@@ -96,19 +95,19 @@ impl Summary {
                 if half
                     .is_none_or(|half| self.halves() > 1 && !self.workloads(Some(half)).is_empty())
                 {
-                    section(&mut out, title, &self.means(scene, half));
+                    section(&mut out, title, &self.means(scenario, half));
                 }
             }
-            section(&mut out, "Time over all-fast, by workload", &self.times(scene));
-            section(&mut out, "Migration, overhead and residency (means)", &self.costs(scene));
-            section(&mut out, "What the program waited", &self.waits(scene));
+            section(&mut out, "Time over all-fast, by workload", &self.times(scenario));
+            section(&mut out, "Migration, overhead and residency (means)", &self.costs(scenario));
+            section(&mut out, "Waits of the program's first thread", &self.waits(scenario));
         }
-        if let Some(Foretold { said, table, .. }) = &self.foretold {
-            let head = "\n### What plans foretold: time of the program over all-fast\n\n";
-            out += &format!("{head}{said}\n\n{}", table.markdown());
+        if let Some(Predictions { accuracy, table, .. }) = &self.predictions {
+            let head = "\n### Predictions of plans: time of the program over all-fast\n\n";
+            out += &format!("{head}{accuracy}\n\n{}", table.markdown());
         }
         section(&mut out, "Objects, samples and moves", &self.objects());
-        section(&mut out, "Odd runs", &self.odd());
+        section(&mut out, "Remarks on runs", &self.odd());
         if !self.failures.is_empty() {
             out += "\n## Failed runs\n";
         }
@@ -125,68 +124,68 @@ impl Summary {
     /// Plots: file name, SVG.
     pub fn pictures(&self) -> Result<Vec<(String, String)>> {
         let mut pictures = Vec::new();
-        for scene in self.scenes() {
-            let percent = scene.share.to_string().replace('%', "");
+        for scenario in self.scenarios() {
+            let percent = scenario.share.to_string().replace('%', "");
             let workloads = self.workloads(None);
-            let series = self.shown(scene).into_iter().map(|policy| {
+            let series = self.shown(scenario).into_iter().map(|policy| {
                 let point = |(at, workload): (usize, &&str)| {
-                    Some((at as f64, self.over(scene, workload, policy, ALL_FAST)?))
+                    Some((at as f64, self.over(scenario, workload, policy, ALL_FAST)?))
                 };
                 let points = workloads.iter().enumerate().filter_map(point).collect();
                 Series { name: policy.to_owned(), points }
             });
             let bars = Bars {
-                title: format!("{}, {} fast memory", scene.machine, scene.share),
+                title: format!("{}, {} fast memory", scenario.machine, scenario.share),
                 y: "time over all-fast".to_owned(),
                 groups: workloads.iter().map(|workload| (*workload).to_owned()).collect(),
                 series: series.filter(|series| !series.points.is_empty()).collect(),
                 mark: Some(1.0),
             };
             if !bars.series.is_empty() {
-                pictures.push((format!("{}-{percent}.svg", scene.machine), bars.svg()?));
+                pictures.push((format!("{}-{percent}.svg", scenario.machine), bars.svg()?));
             }
         }
         for machine in self.machines() {
             let lines = self.lines(machine);
-            // One capacity is no line: the bars say it.
+            // One capacity is a point, not a line: the bars show it.
             if lines.series.iter().any(|series| series.points.len() > 1) {
                 pictures.push((format!("{machine}-capacity.svg"), lines.svg()?));
             }
         }
-        if let Some(Foretold { plot, spread, .. }) = &self.foretold {
-            pictures.push(("foretold.svg".to_owned(), plot.svg()?));
-            pictures.push(("foretold-spread.svg".to_owned(), spread.svg()?));
+        if let Some(Predictions { plot, spread, .. }) = &self.predictions {
+            pictures.push(("predictions.svg".to_owned(), plot.svg()?));
+            pictures.push(("prediction-errors.svg".to_owned(), spread.svg()?));
         }
         Ok(pictures)
     }
 
-    /// For a terminal: policies of one scene with the figures that matter most.
+    /// For a terminal: policies of one scenario with the figures that matter most.
     pub fn short(&self) -> String {
         let mut out = String::new();
-        for scene in self.scenes() {
+        for scenario in self.scenarios() {
             section(
                 &mut out,
-                &format!("{}, {} fast memory", scene.machine, scene.share),
-                &self.means(scene, None),
+                &format!("{}, {} fast memory", scenario.machine, scenario.share),
+                &self.means(scenario, None),
             );
         }
         if self.rows.iter().any(|row| !row.timed) {
             out += UNTIMED;
         }
-        section(&mut out, "Odd runs", &self.odd());
+        section(&mut out, "Remarks on runs", &self.odd());
         out
     }
 
     fn lines(&self, machine: &str) -> Lines {
-        let scenes: Vec<Scene<'_>> =
-            self.scenes().into_iter().filter(|scene| scene.machine == machine).collect();
-        let policies = scenes.last().map_or(Vec::new(), |scene| self.shown(*scene));
+        let scenarios: Vec<Scenario<'_>> =
+            self.scenarios().into_iter().filter(|scenario| scenario.machine == machine).collect();
+        let policies = scenarios.last().map_or(Vec::new(), |scenario| self.shown(*scenario));
         let series = policies.into_iter().map(|policy| {
-            let point = |scene: &Scene<'_>| {
-                let mean = self.mean(*scene, None, policy, ALL_FAST)?;
-                Some((scene.share.of_one() * 100.0, mean.geometric))
+            let point = |scenario: &Scenario<'_>| {
+                let mean = self.mean(*scenario, None, policy, ALL_FAST)?;
+                Some((scenario.share.of_one() * 100.0, mean.geometric))
             };
-            Series { name: policy.to_owned(), points: scenes.iter().filter_map(point).collect() }
+            Series { name: policy.to_owned(), points: scenarios.iter().filter_map(point).collect() }
         });
         Lines {
             title: format!("{machine}: geometric mean over the workloads"),
@@ -200,7 +199,7 @@ impl Summary {
         }
     }
 
-    fn means(&self, scene: Scene<'_>, half: Option<Half>) -> Table {
+    fn means(&self, scenario: Scenario<'_>, half: Option<Half>) -> Table {
         let mut table = table(&[
             "policy",
             "time over all-fast",
@@ -211,7 +210,7 @@ impl Summary {
         ]);
         let text = |mean: Option<f64>| mean.map_or("-".to_owned(), |mean| format!("{mean:.3}"));
         for policy in self.policies() {
-            let mean = |reference| self.mean(scene, half, policy, reference);
+            let mean = |reference| self.mean(scenario, half, policy, reference);
             let Some(fast) = mean(ALL_FAST) else { continue };
             let touch = mean(FIRST_TOUCH);
             let worst = touch.as_ref().map_or("-".to_owned(), |mean| {
@@ -229,13 +228,13 @@ impl Summary {
         table
     }
 
-    fn times(&self, scene: Scene<'_>) -> Table {
+    fn times(&self, scenario: Scenario<'_>) -> Table {
         let workloads = self.workloads(None);
         let mut head = vec!["policy"];
         head.extend(&workloads);
         let mut table = table(&head);
         for policy in self.policies() {
-            let over = |workload: &&str| self.over(scene, workload, policy, ALL_FAST);
+            let over = |workload: &&str| self.over(scenario, workload, policy, ALL_FAST);
             let times: Vec<Option<f64>> = workloads.iter().map(over).collect();
             if times.iter().any(Option::is_some) {
                 let text =
@@ -248,21 +247,21 @@ impl Summary {
         table
     }
 
-    fn costs(&self, scene: Scene<'_>) -> Table {
+    fn costs(&self, scenario: Scenario<'_>) -> Table {
         let mut table = table(&[
             "policy",
             "migrated MiB",
             "of the peak",
             "failed MiB",
             "Tiercel's MiB",
-            "by programs",
-            "its ns a byte",
+            "of it by programs",
+            "Tiercel's ns per byte",
             "hint faults",
             "daemon % of time",
             "on fast nodes %",
         ]);
         for policy in self.policies() {
-            let runs = self.runs_of(scene, policy);
+            let runs = self.runs_of(scenario, policy);
             if runs.is_empty() {
                 continue;
             }
@@ -293,8 +292,8 @@ impl Summary {
         table
     }
 
-    /// Of its first thread, by the kernel's account: means of the sums, and the longest of all.
-    fn waits(&self, scene: Scene<'_>) -> Table {
+    /// Of its first thread, as the kernel counts: means of the sums, and the longest wait of all.
+    fn waits(&self, scenario: Scenario<'_>) -> Table {
         let mut table = table(&[
             "policy",
             "for its CPU, ms",
@@ -304,27 +303,27 @@ impl Summary {
             "runs",
         ]);
         for policy in self.policies() {
-            let runs = self.runs_of(scene, policy);
-            let held: Vec<Held> = runs.iter().filter_map(|row| row.measured.held).collect();
-            if held.is_empty() {
+            let runs = self.runs_of(scenario, policy);
+            let waits: Vec<Waits> = runs.iter().filter_map(|row| row.measured.waits).collect();
+            if waits.is_empty() {
                 continue;
             }
             let ms = |ns: f64| format!("{:.2}", ns / 1e6);
-            let mean = |of: fn(&Held) -> u64| ms(mean(held.iter().map(|one| of(one) as f64)));
-            let most = |of: fn(&Held) -> u64| ms(held.iter().map(of).max().unwrap_or(0) as f64);
+            let mean = |of: fn(&Waits) -> u64| ms(mean(waits.iter().map(|one| of(one) as f64)));
+            let most = |of: fn(&Waits) -> u64| ms(waits.iter().map(of).max().unwrap_or(0) as f64);
             table.row(vec![
                 policy.to_owned(),
-                mean(|held| held.for_cpu_ns),
-                most(|held| held.for_cpu_ns_max),
-                mean(|held| held.for_memory_ns),
-                most(|held| held.for_memory_ns_max),
-                held.len().to_string(),
+                mean(|waits| waits.for_cpu_ns),
+                most(|waits| waits.for_cpu_ns_max),
+                mean(|waits| waits.for_memory_ns),
+                most(|waits| waits.for_memory_ns_max),
+                waits.len().to_string(),
             ]);
         }
         table
     }
 
-    /// MAT's table 3, and what became of the samples: of each workload's first run by Tiercel.
+    /// MAT's table 3, and the attribution of samples: of each workload's first run under Tiercel.
     fn objects(&self) -> Table {
         let mut table = table(&[
             "workload",
@@ -368,7 +367,7 @@ impl Summary {
     }
 
     fn odd(&self) -> Table {
-        let mut table = table(&["run", "what is odd"]);
+        let mut table = table(&["run", "remark"]);
         for row in &self.rows {
             for warning in &row.measured.warnings {
                 table.row(vec![row.cell.label(), warning.clone()]);
@@ -377,8 +376,8 @@ impl Summary {
         table
     }
 
-    /// Policies worth a bar: those to compare with, then the best of the others.
-    fn shown(&self, scene: Scene<'_>) -> Vec<&str> {
+    /// The policies in the plot: the baselines, then the best of the others.
+    fn shown(&self, scenario: Scenario<'_>) -> Vec<&str> {
         let known = [FIRST_TOUCH, KERNEL, ALL_SLOW];
         let mut shown: Vec<&str> =
             self.policies().into_iter().filter(|policy| known.contains(policy)).collect();
@@ -386,7 +385,7 @@ impl Summary {
         for policy in self.policies() {
             if !known.contains(&policy)
                 && policy != ALL_FAST
-                && let Some(mean) = self.mean(scene, None, policy, ALL_FAST)
+                && let Some(mean) = self.mean(scenario, None, policy, ALL_FAST)
             {
                 others.push((mean.geometric, policy));
             }
@@ -400,7 +399,7 @@ impl Summary {
     /// Over the workloads that have both: times of `policy` as multiples of `reference`'s.
     fn mean(
         &self,
-        scene: Scene<'_>,
+        scenario: Scenario<'_>,
         half: Option<Half>,
         policy: &str,
         reference: &str,
@@ -408,7 +407,9 @@ impl Summary {
         let workloads = self.workloads(half);
         let ratios: Vec<(f64, &str)> = workloads
             .into_iter()
-            .filter_map(|workload| Some((self.over(scene, workload, policy, reference)?, workload)))
+            .filter_map(|workload| {
+                Some((self.over(scenario, workload, policy, reference)?, workload))
+            })
             .collect();
         let most = ratios.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let logs: f64 = ratios.iter().map(|(ratio, _)| ratio.ln()).sum();
@@ -420,57 +421,63 @@ impl Summary {
     }
 
     /// Time of a policy over another's on one workload.
-    fn over(&self, scene: Scene<'_>, workload: &str, policy: &str, reference: &str) -> Option<f64> {
-        Some(self.time(scene, workload, policy)? / self.time(scene, workload, reference)?)
+    fn over(
+        &self,
+        scenario: Scenario<'_>,
+        workload: &str,
+        policy: &str,
+        reference: &str,
+    ) -> Option<f64> {
+        Some(self.time(scenario, workload, policy)? / self.time(scenario, workload, reference)?)
     }
 
-    /// From what the workload's first run by Tiercel on this machine saw.
-    fn oracle(&self, scene: Scene<'_>, workload: &str) -> Option<f64> {
+    /// From the sites of the workload's first run under Tiercel on this machine.
+    fn oracle(&self, scenario: Scenario<'_>, workload: &str) -> Option<f64> {
         let here = |row: &&Row| {
-            row.cell.machine == scene.machine
+            row.cell.machine == scenario.machine
                 && row.cell.workload == workload
                 && !row.measured.sites().is_empty()
         };
         let seen = self.rows.iter().find(here)?;
         let site = |(bytes, accesses)| Site { bytes, accesses };
         let sites: Vec<Site> = seen.measured.sites().into_iter().map(site).collect();
-        let sizing = self.runs_of(scene, ALL_FAST);
+        let sizing = self.runs_of(scenario, ALL_FAST);
         let sizing = sizing.iter().find(|row| row.cell.workload == workload)?;
-        let room_bytes = scene.share.of(sizing.measured.peak_bytes);
-        let time = |policy| self.time(scene, workload, policy);
-        oracle::estimate(&sites, room_bytes, time(ALL_FAST)?, time(ALL_SLOW)?)
+        let fast_bytes = scenario.share.of(sizing.measured.peak_bytes);
+        let time = |policy| self.time(scenario, workload, policy);
+        oracle::estimate(&sites, fast_bytes, time(ALL_FAST)?, time(ALL_SLOW)?)
     }
 
     /// Mean over the repeats.
-    fn time(&self, scene: Scene<'_>, workload: &str, policy: &str) -> Option<f64> {
+    fn time(&self, scenario: Scenario<'_>, workload: &str, policy: &str) -> Option<f64> {
         if policy == ORACLE {
-            return self.oracle(scene, workload);
+            return self.oracle(scenario, workload);
         }
-        let runs = self.runs_of(scene, policy);
+        let runs = self.runs_of(scenario, policy);
         let mine = runs.iter().filter(|row| row.cell.workload == workload);
         let times: Vec<f64> = mine.map(|row| row.measured.time_ns as f64).collect();
         (!times.is_empty()).then(|| mean(times.into_iter()))
     }
 
-    fn runs_of(&self, scene: Scene<'_>, policy: &str) -> Vec<&Row> {
+    fn runs_of(&self, scenario: Scenario<'_>, policy: &str) -> Vec<&Row> {
         let here = |row: &&Row| {
-            row.cell.machine == scene.machine
+            row.cell.machine == scenario.machine
                 && row.cell.policy == policy
-                && row.cell.share.is_none_or(|share| share == scene.share)
+                && row.cell.share.is_none_or(|share| share == scenario.share)
         };
         self.rows.iter().filter(here).collect()
     }
 
-    fn scenes(&self) -> Vec<Scene<'_>> {
-        let mut scenes: Vec<Scene<'_>> = Vec::new();
+    fn scenarios(&self) -> Vec<Scenario<'_>> {
+        let mut scenarios: Vec<Scenario<'_>> = Vec::new();
         for machine in self.machines() {
             let here = self.rows.iter().filter(|row| row.cell.machine == machine);
             let mut shares: Vec<Share> = here.filter_map(|row| row.cell.share).collect();
             shares.sort_by(|a, b| a.of_one().total_cmp(&b.of_one()));
             shares.dedup();
-            scenes.extend(shares.into_iter().map(|share| Scene { machine, share }));
+            scenarios.extend(shares.into_iter().map(|share| Scenario { machine, share }));
         }
-        scenes
+        scenarios
     }
 
     fn halves(&self) -> usize {
@@ -502,7 +509,7 @@ struct Mean {
     count: usize,
 }
 
-/// Whether Tiercel was there.
+/// Whether it was a run under Tiercel.
 fn overhead_known(measured: &Measured) -> bool {
     measured.figure(&["spent", "cpu_ns"]).is_some()
 }
@@ -513,7 +520,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// CPU time of the daemon, and what sampling took from the program, over the run's time.
+/// CPU time of the daemon and the cost of sampling to the program, over the run's time.
 fn overhead(measured: &Measured) -> Option<f64> {
     let spent = measured.figure(&["spent", "cpu_ns"])?;
     let theirs = measured.figure(&["spent", "theirs_ns"]).unwrap_or(0.0);

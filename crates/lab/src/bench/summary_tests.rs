@@ -2,7 +2,7 @@
 //! In: times. Out: tables. Knows nothing of guests.
 
 use super::*;
-use crate::bench::row::{Cell, Held, Moved, Resident};
+use crate::bench::row::{Cell, Moved, Resident, Waits};
 use expect_test::expect;
 
 fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64) -> Row {
@@ -38,7 +38,7 @@ fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64)
             time_ns: ms * 1_000_000,
             wall_ns: 100_000_000,
             peak_bytes: 8 << 20,
-            resident: Resident { looks: 4, fast_share: 0.5, ..Resident::default() },
+            resident: Resident { observations: 4, fast_share: 0.5, ..Resident::default() },
             moved: Moved { migrated_bytes: 2 << 20, ..Moved::default() },
             tiercel: if ours { summary } else { serde_json::Value::Null },
             ..Measured::default()
@@ -60,7 +60,7 @@ fn summary() -> Summary {
     ];
     rows[3].measured.warnings.push("odd".to_owned());
     for (at, ms) in [(5, 2), (6, 4)] {
-        rows[at].measured.held = Some(Held {
+        rows[at].measured.waits = Some(Waits {
             for_cpu_ns: ms * 3_000_000,
             for_cpu_ns_max: ms * 500_000,
             for_memory_ns: ms * 1_000_000,
@@ -75,7 +75,7 @@ fn summary() -> Summary {
 #[test]
 fn means_compare_with_every_baseline_there_is() {
     let summary = summary();
-    let scene = summary.scenes()[0];
+    let scenario = summary.scenarios()[0];
     expect![[r#"
         | policy                   | time over all-fast | speed over first touch |       worst | over kernel tiering | workloads |
         |--------------------------|-------------------:|-----------------------:|------------:|--------------------:|----------:|
@@ -85,8 +85,8 @@ fn means_compare_with_every_baseline_there_is() {
         | lru                      |              2.000 |                  1.000 | 0.500 (bfs) |                   - |         2 |
         | static oracle (estimate) |              1.525 |                  1.311 | 1.311 (hot) |                   - |         1 |
     "#]]
-    .assert_eq(&summary.means(scene, None).markdown());
-    let report = summary.means(scene, Some(Half::Report)).markdown();
+    .assert_eq(&summary.means(scenario, None).markdown());
+    let report = summary.means(scenario, Some(Half::Report)).markdown();
     assert!(
         report.contains("| lru         |              4.000 |                  0.500 |"),
         "{report}"
@@ -108,7 +108,8 @@ fn the_document_has_every_table_and_picture() {
         "m-25.svg",
         "### Report half",
         "| lru                      | 1.000 | 4.000 |",
-        "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |         1.0 |",
+        "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |",
+        "|           3.0 |               1.0 |",
         "| lru    |            9.00 |        2.00 |                      3.00 |        1.00 |    2",
         "| hot      |      4.0 |   64 |   32.0 |  4.0 |         1 |",
         "0.900",

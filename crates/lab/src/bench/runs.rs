@@ -10,10 +10,11 @@ use super::experiment::{Baseline, Choice, Experiment, Share, Workload};
 use super::row::{Cell, Method, Spec};
 use crate::topology::Topology;
 
-/// Rises when the guest's part measures differently, so that older results are made again.
+/// Rises when the guest's agent measures differently, so that runs of older results are repeated.
 const PROTOCOL: u32 = 2;
 
-/// Weights of weighted interleave are at most this; the kernel takes 1 to 255.
+/// The largest weight of weighted interleave; the kernel takes 1 to 255 (`weighted_interleave` in
+/// sysfs). Chosen, not measured: larger ratios of bandwidth are cut off here.
 const WEIGHT_MAX: f64 = 16.0;
 
 /// One run. Before the peak of its workload is known it cannot be sized.
@@ -47,7 +48,7 @@ pub struct Fingerprints {
 }
 
 /// A machine of the experiment, as it is and as the guest has it.
-pub struct Place {
+pub struct Target {
     /// As named in the experiment.
     pub name: String,
     /// The machine.
@@ -78,18 +79,18 @@ struct Determines<'a> {
 /// Every run, all-fast ones first for each machine: they measure the peaks.
 pub fn expand(
     experiment: &Experiment,
-    places: &[Place],
+    targets: &[Target],
     prints: &Fingerprints,
 ) -> Result<Vec<Run>> {
     let choices = experiment.choices()?;
     let mut runs = Vec::new();
-    for machine in 0..places.len() {
+    for machine in 0..targets.len() {
         for repeat in 0..experiment.repeats {
             for choice in &choices {
                 for workload in 0..experiment.workloads.len() {
                     for share in shares(experiment, choice) {
                         let at = At { machine, workload, repeat, share };
-                        runs.push(at.run(experiment, places, prints, choice));
+                        runs.push(at.run(experiment, targets, prints, choice));
                     }
                 }
             }
@@ -129,14 +130,14 @@ impl At {
     fn run(
         &self,
         experiment: &Experiment,
-        places: &[Place],
+        targets: &[Target],
         prints: &Fingerprints,
         choice: &Choice,
     ) -> Run {
-        let (place, workload) = (&places[self.machine], &experiment.workloads[self.workload]);
+        let (target, workload) = (&targets[self.machine], &experiment.workloads[self.workload]);
         let determines = Determines {
             protocol: PROTOCOL,
-            machine: &place.machine.to_toml(),
+            machine: &target.machine.to_toml(),
             memory: experiment.memory,
             vcpus: experiment.vcpus,
             huge: format!("{:?}", experiment.huge),
@@ -153,7 +154,7 @@ impl At {
         };
         let text = serde_json::to_string(&determines).expect("plain data serialises");
         let cell = Cell {
-            machine: place.machine.name.clone(),
+            machine: target.machine.name.clone(),
             workload: workload.name.clone(),
             half: workload.half,
             policy: choice.name.clone(),
@@ -171,7 +172,7 @@ impl At {
     }
 }
 
-/// FNV-1a, 128 bits, in hexadecimal: names results, protects from nobody.
+/// FNV-1a, 128 bits, in hexadecimal: names results; it is no protection against forgery.
 pub fn fingerprint(bytes: &[u8]) -> String {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -180,7 +181,7 @@ pub fn fingerprint(bytes: &[u8]) -> String {
     format!("{hash:032x}")
 }
 
-impl Place {
+impl Target {
     /// The guest's nodes of the best tier, and all others with memory.
     pub fn tiers(&self) -> (Vec<u16>, Vec<u16>) {
         let best = self.machine.tiers().into_iter().next().map_or(Vec::new(), |tier| tier.nodes);
@@ -209,15 +210,16 @@ impl Place {
 }
 
 impl Run {
-    /// What the guest is told; `command` as it is there, `fast_bytes` when the run has a limit.
+    /// The run's specification for the guest; `command` as it is there, `fast_bytes` when the run
+    /// has a limit.
     pub fn spec(
         &self,
         experiment: &Experiment,
-        place: &Place,
+        target: &Target,
         command: Vec<String>,
         fast_bytes: Option<u64>,
     ) -> Spec {
-        let (fast_nodes, slow_nodes) = place.tiers();
+        let (fast_nodes, slow_nodes) = target.tiers();
         let mut knobs: Vec<(String, String)> = Vec::new();
         let mut knob = |path: &str, value: String| knobs.push((path.to_owned(), value));
         let method = match self.choice.baseline {
@@ -230,7 +232,7 @@ impl Run {
                 Method::Kernel
             }
             Some(Baseline::WeightedInterleave) => {
-                for (node, weight) in place.weights() {
+                for (node, weight) in target.weights() {
                     let path = format!("/sys/kernel/mm/mempolicy/weighted_interleave/node{node}");
                     knob(&path, weight.to_string());
                 }

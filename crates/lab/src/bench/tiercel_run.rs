@@ -1,6 +1,6 @@
-//! Runs by Tiercel: what it is told, and what it says.
+//! Runs under Tiercel: its configuration and command line before a run, its summary afterwards.
 //! In: [`Spec`]s. Out: words in front of the program, figures of the summary; before a planned run
-//! a profile, recorded once in a boot, and a plan, both of which are kept. Knows nothing of
+//! a profile, recorded once in a boot, and a plan, both of which are stored. Knows nothing of
 //! baselines.
 
 use std::fs::{self, File};
@@ -10,20 +10,22 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::agent::Agent;
-use super::plan::fingerprint;
 use super::row::{Method, Spec};
+use super::runs::fingerprint;
 
-/// Sites kept of a run.
+/// Sites stored of a run, those with most accesses. Chosen, not measured: a site takes some 20
+/// bytes of the run's line, so that all take at most 1.3 KiB of it.
 const SITES_MAX: usize = 64;
 
-/// What a boot brings back besides its rows.
-const KEPT: &str = "out";
+/// The folder whose files the host receives when the guest ends.
+const OUT: &str = "out";
 
-/// Digits of a fingerprint that tell profiles of one program apart.
+/// Hexadecimal digits of a fingerprint in the name of a profile: 32 bits. Two of 100 profiles of a
+/// program have the same name with a probability of 100^2 / 2^33, about one in a million.
 const NAME_DIGITS: usize = 8;
 
 impl Agent {
-    /// What a run needs before it begins: its configuration, and its plan.
+    /// Writes what a run needs before it begins: its configuration, and its plan.
     pub(super) fn prepare(&self, spec: &Spec) -> Result<()> {
         let Some(config) = spec.method.config() else { return Ok(()) };
         let configure = |config: &str| {
@@ -39,13 +41,13 @@ impl Agent {
         words.extend(["--fast".to_owned(), fast]);
         words.extend(plan.iter().cloned());
         self.tiercel(&words)?;
-        let kept = self.root.join(KEPT).join(format!("{}.plan", spec.key));
-        fs::copy(self.plan(), kept).context("cannot keep the plan")?;
+        let kept = self.root.join(OUT).join(format!("{}.plan", spec.key));
+        fs::copy(self.plan(), kept).context("cannot store the plan")?;
         Ok(())
     }
 
-    /// What goes in front of the program.
-    pub(super) fn ours(&self, spec: &Spec) -> Result<Vec<String>> {
+    /// The words in front of the program.
+    pub(super) fn tiercel_words(&self, spec: &Spec) -> Result<Vec<String>> {
         let mut words = ["tiercel", "run", "--json"].map(str::to_owned).to_vec();
         words.extend(["--config".to_owned(), path_text(&self.configuration())]);
         words.extend(["--output".to_owned(), path_text(&self.scratch.join("summary.json"))]);
@@ -55,7 +57,7 @@ impl Agent {
         if let Method::Planned { .. } = spec.method {
             words.extend(["--plan".to_owned(), path_text(&self.plan())]);
             if !spec.run.iter().any(|word| word == "--adapt") {
-                // Nobody decides by what they would see.
+                // No decision would use the samples.
                 words.extend(["--sampler", "none"].map(str::to_owned));
             }
         }
@@ -70,7 +72,7 @@ impl Agent {
             return Ok(serde_json::Value::Null);
         }
         let text = fs::read_to_string(self.scratch.join("summary.json"))
-            .context("Tiercel left no summary")?;
+            .context("Tiercel wrote no summary")?;
         let mut value: serde_json::Value =
             serde_json::from_str(&text).context("Tiercel's summary is no JSON")?;
         let mut summary = value["summary"].take();
@@ -83,13 +85,13 @@ impl Agent {
         Ok(summary)
     }
 
-    /// The program's profile; recorded unless this boot has it.
+    /// The program's profile, which is recorded unless this boot has it already.
     fn profile(&self, spec: &Spec, config: &str) -> Result<PathBuf> {
-        let profile = self.root.join(KEPT).join(profile_name(&spec.command, config));
+        let profile = self.root.join(OUT).join(profile_name(&spec.command, config));
         if profile.exists() {
             return Ok(profile);
         }
-        fs::create_dir_all(self.root.join(KEPT)).context("no room for a profile")?;
+        fs::create_dir_all(self.root.join(OUT)).context("cannot create the folder of profiles")?;
         let mut words = vec!["record".to_owned(), "--quiet".to_owned()];
         words.extend(["--config".to_owned(), path_text(&self.configuration())]);
         words.extend(["--output".to_owned(), path_text(&profile), "--".to_owned()]);
@@ -101,7 +103,9 @@ impl Agent {
     }
 
     fn tiercel(&self, words: &[String]) -> Result<()> {
-        let into = |name: &str| File::create(self.scratch.join(name)).context("no room for output");
+        let into = |name: &str| {
+            File::create(self.scratch.join(name)).context("cannot create the files for its output")
+        };
         let mut command = Command::new("tiercel");
         command.args(words).stdin(Stdio::null()).stdout(into("out")?).stderr(into("err")?);
         let status = command.status().context("cannot start tiercel")?;
@@ -118,7 +122,7 @@ impl Agent {
     }
 }
 
-/// Where the profile of a program recorded with this configuration is kept, in [`KEPT`].
+/// The name, in [`OUT`], of the profile of a program that was recorded with this configuration.
 pub(super) fn profile_name(command: &[String], config: &str) -> String {
     let program = command.first().and_then(|path| Path::new(path).file_name());
     let program = program.unwrap_or_default().to_string_lossy();
@@ -126,7 +130,7 @@ pub(super) fn profile_name(command: &[String], config: &str) -> String {
     format!("{program}-{}.profile", &determines[..NAME_DIGITS])
 }
 
-/// What the plan expected, and what it rests on.
+/// The plan's prediction, and the costs that it assumes.
 fn planned(plan: &str) -> Result<serde_json::Value> {
     let plan: serde_json::Value = serde_json::from_str(plan).context("the plan is no JSON")?;
     let machine = &plan["machine"];
@@ -157,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_is_kept_with_what_it_expected() {
+    fn a_plan_is_stored_with_its_prediction() {
         let kept = planned(
             r#"{"machine":{"moves":[1],"held_back_bytes":7},"expected":{"gap":2},"sites":[]}"#,
         );
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_are_kept_by_their_accesses() {
+    fn sites_are_stored_in_order_of_accesses() {
         let rows = serde_json::json!([
             { "used": { "reads": 1, "writes": 1, "peak_bytes": 7 } },
             { "used": { "reads": 0, "writes": 0, "peak_bytes": 9 } },

@@ -1,4 +1,4 @@
-//! What the kernel says of a running control group and of migration.
+//! Residency of a running control group, and migration, as the kernel reports them.
 //! In: the guest's file system. Out: [`Resident`], [`Moved`]. Knows nothing of programs.
 
 use std::collections::BTreeMap;
@@ -9,26 +9,26 @@ use super::row::{Moved, Resident};
 
 const OS_PAGE_BYTES: u64 = 4096;
 
-/// Watches where the memory of a control group's programs lies: anonymous, and shared without a
-/// file, which a heap of vregions is.
+/// Observes the residency of a control group's programs: of anonymous memory, and of shared memory
+/// without a file, which a heap of vregions is.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct ResidencyTracker {
     seen: Resident,
     shares: f64,
     found: u64,
     most: u64,
 }
 
-impl Watch {
-    /// Looks once. The file costs the kernel a sum over its counters, no walk.
-    pub(crate) fn look(&mut self, group: &Path, fast_nodes: &[u16]) {
+impl ResidencyTracker {
+    /// Observes once. The kernel sums up counters for the file; it walks no page table.
+    pub(crate) fn observe(&mut self, group: &Path, fast_nodes: &[u16]) {
         let text = fs::read_to_string(group.join("memory.numa_stat")).unwrap_or_default();
         self.note(&text, fast_nodes);
     }
 
     fn note(&mut self, text: &str, fast_nodes: &[u16]) {
         let (fast, slow) = of_programs(text, fast_nodes);
-        self.seen.looks += 1;
+        self.seen.observations += 1;
         if fast + slow == 0 {
             return;
         }
@@ -42,7 +42,7 @@ impl Watch {
         }
     }
 
-    /// All looks together.
+    /// All observations together.
     pub(crate) fn resident(self) -> Resident {
         let fast_share = if self.found == 0 { 0.0 } else { self.shares / self.found as f64 };
         Resident { fast_share, ..self.seen }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn residency_is_of_the_program_at_its_largest() {
-        let mut watch = Watch::default();
+        let mut tracker = ResidencyTracker::default();
         for text in [
             "anon N0=0 N1=0\nfile N0=9 N1=9\n",
             "anon N0=70 N1=25\nshmem N0=5 N1=0\n",
@@ -111,10 +111,10 @@ mod tests {
             "anon N0=4 N1=0\n",
             "nothing",
         ] {
-            watch.note(text, &[0]);
+            tracker.note(text, &[0]);
         }
-        let seen = watch.resident();
-        assert_eq!((seen.looks, seen.fast_bytes_max), (5, 75));
+        let seen = tracker.resident();
+        assert_eq!((seen.observations, seen.fast_bytes_max), (5, 75));
         assert_eq!((seen.fast_bytes, seen.slow_bytes), (50, 50));
         assert!((seen.fast_share - (0.75 + 0.5 + 1.0) / 3.0).abs() < 1e-9, "{seen:?}");
     }

@@ -1,5 +1,6 @@
-//! Leaves a program so many bytes of a node and no more, alike for every policy.
-//! In: nodes, bytes. Out: a [`Hog`] that holds all the rest until it is dropped.
+//! Limits the fast memory of a run: fills a node until a given number of bytes is free, for every
+//! policy alike.
+//! In: nodes, bytes. Out: a [`Hog`] that holds the rest until it is dropped.
 //! Knows nothing of policies.
 //!
 //! The rest is filled by a file in a tmpfs that is bound to the node and has `noswap`: the kernel
@@ -17,10 +18,12 @@ use tiercel_machine::{NodeId, Zone};
 
 const OS_PAGE_BYTES: u64 = 4096;
 
-/// Filling a node changes the kernel's own use of it a little; a few rounds come close enough.
+/// Filling a node changes the kernel's own use of it a little, so the fill is corrected at most so
+/// often. Chosen, not measured: a fill that is still outside of the tolerance is an error.
 const ROUNDS: usize = 6;
 
-/// How far from what was asked for the room may be: the kernel itself is never quite still.
+/// How far the free memory may be from the requested size, for each node: the kernel's own use
+/// changes all the time. Half of a huge OS page. Chosen, not measured.
 const TOLERANCE_BYTES: u64 = 512 << 10;
 
 /// Holds memory of nodes; dropped, it gives it back.
@@ -28,13 +31,13 @@ const TOLERANCE_BYTES: u64 = 512 << 10;
 pub(crate) struct Hog {
     mounts: Vec<PathBuf>,
     /// What is left on all the nodes, bytes.
-    pub(crate) room_bytes: u64,
+    pub(crate) free_bytes: u64,
 }
 
 impl Hog {
     /// Fills `nodes` until `wanted_bytes` are left, shared out evenly among them.
     pub(crate) fn fill(root: &Path, nodes: &[u16], wanted_bytes: u64) -> Result<Hog> {
-        let mut hog = Hog { mounts: Vec::new(), room_bytes: 0 };
+        let mut hog = Hog { mounts: Vec::new(), free_bytes: 0 };
         let each = wanted_bytes / nodes.len().max(1) as u64;
         for &node in nodes {
             let have = usable_bytes(root, node)?;
@@ -46,13 +49,13 @@ impl Hog {
                 each >> 10
             );
             hog.fill_node(root, node, each)?;
-            hog.room_bytes += usable_bytes(root, node)?;
+            hog.free_bytes += usable_bytes(root, node)?;
         }
-        let off = hog.room_bytes.abs_diff(wanted_bytes);
+        let off = hog.free_bytes.abs_diff(wanted_bytes);
         ensure!(
             off <= TOLERANCE_BYTES * nodes.len() as u64,
             "{} KiB of fast memory are free instead of {}; another program holds it",
-            hog.room_bytes >> 10,
+            hog.free_bytes >> 10,
             wanted_bytes >> 10
         );
         Ok(hog)
@@ -179,7 +182,7 @@ Node 1, zone    DMA32
     }
 
     #[test]
-    fn room_is_what_lies_above_watermark_and_reserve() {
+    fn usable_memory_is_above_watermark_and_reserve() {
         let root = root();
         let usable = |node| usable_bytes(root.path(), node).expect("read") / OS_PAGE_BYTES;
         assert_eq!(usable(0), (3840 - 82 - 700 + 11) + (50000 - 100));
@@ -196,7 +199,7 @@ Node 1, zone    DMA32
     }
 
     #[test]
-    fn too_little_memory_is_said() {
+    fn too_little_memory_is_an_error() {
         let root = root();
         let error = Hog::fill(root.path(), &[1], 1 << 30).expect_err("too little");
         assert!(error.to_string().contains("give the guest more memory"), "{error}");

@@ -1,5 +1,5 @@
-//! How long a program was held up: by whoever had its CPU, and by waiting for memory.
-//! In: the guest's file system, looked at now and then. Out: [`Held`]. Knows nothing of what moves.
+//! How long a program waited: for its CPU while others ran on it, and for memory.
+//! In: the guest's file system, observed at intervals. Out: [`Waits`]. Knows nothing of moves.
 //!
 //! The kernel's scheduler counts what a thread waits (`kernel.sched_schedstats`), nanosecond by
 //! nanosecond; the longest waits are kept as well. Only the program's first thread counts: it is
@@ -8,22 +8,22 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::row::Held;
+use super::row::Waits;
 
 /// At this sighting the account begins: the first may fall into the program's start, where it meets
 /// the daemon and waits for it.
-const FIRST_SIGHTING: u32 = 2;
+const FIRST_OBSERVATION: u32 = 2;
 
 /// A command's name has so many bytes at most (`TASK_COMM_LEN`, without the end).
 const NAME_BYTES: usize = 15;
 
 /// Watches one program's first thread.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct WaitTracker {
     name: String,
     account: Option<PathBuf>,
-    sightings: u32,
-    begun: Account,
+    observations: u32,
+    first: Account,
     last: Account,
 }
 
@@ -34,41 +34,42 @@ struct Account {
     memory: (u64, u64),
 }
 
-impl Waits {
+impl WaitTracker {
     /// Of the program with this path.
-    pub(crate) fn of(program: &str) -> Waits {
+    pub(crate) fn of(program: &str) -> WaitTracker {
         let name = Path::new(program).file_name().unwrap_or_default().as_encoded_bytes();
         let name = String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES)]).into_owned();
-        let (begun, last) = (Account::default(), Account::default());
-        Waits { name, account: None, sightings: 0, begun, last }
+        let (first, last) = (Account::default(), Account::default());
+        WaitTracker { name, account: None, observations: 0, first, last }
     }
 
     /// Looks once for it among the processes of `group`.
-    pub(crate) fn look(&mut self, root: &Path, group: &Path) {
+    pub(crate) fn observe(&mut self, root: &Path, group: &Path) {
         if self.account.is_none() {
             self.account = find(root, group, &self.name);
         }
         let Some(path) = &self.account else { return };
         let text = fs::read_to_string(path).unwrap_or_default();
         let Some(seen) = Account::parse(&text) else { return };
-        self.sightings += 1;
+        self.observations += 1;
         self.last = seen;
-        if self.sightings == FIRST_SIGHTING {
-            self.begun = seen;
+        if self.observations == FIRST_OBSERVATION {
+            self.first = seen;
         }
     }
 
-    /// From its second sighting to its last; `None`: it was not seen as often, or nobody counts.
-    pub(crate) fn held(&self) -> Option<Held> {
+    /// From its second observation to its last; `None`: it was observed less often, or the kernel
+    /// does not count.
+    pub(crate) fn waits(&self) -> Option<Waits> {
         let since = |of: fn(&Account) -> (u64, u64)| {
-            let ((all_before, most_before), (all, most)) = (of(&self.begun), of(&self.last));
+            let ((all_before, most_before), (all, most)) = (of(&self.first), of(&self.last));
             let all = all.saturating_sub(all_before);
             // A longest wait of before hides shorter ones, which are part of the sum.
             (all, if most > most_before { most } else { most.min(all) })
         };
         let (for_cpu_ns, for_cpu_ns_max) = since(|account| account.cpu);
         let (for_memory_ns, for_memory_ns_max) = since(|account| account.memory);
-        (self.sightings > FIRST_SIGHTING).then_some(Held {
+        (self.observations > FIRST_OBSERVATION).then_some(Waits {
             for_cpu_ns,
             for_cpu_ns_max,
             for_memory_ns,
@@ -89,7 +90,7 @@ fn find(root: &Path, group: &Path, name: &str) -> Option<PathBuf> {
 
 impl Account {
     /// Of `/proc/PID/sched`: lines `name : milliseconds`, in which sleeping is interruptible waits
-    /// and blocking, and the longest of each stands alone. `None`: nobody counts.
+    /// and blocking, and the longest of each stands alone. `None`: the kernel does not count.
     fn parse(text: &str) -> Option<Account> {
         let figure = |name: &str| {
             let value = text.lines().find_map(|line| {
@@ -135,14 +136,14 @@ mod tests {
         dir
     }
 
-    fn watch(accounts: &[String]) -> Option<Held> {
+    fn watch(accounts: &[String]) -> Option<Waits> {
         let dir = guest();
-        let mut waits = Waits::of("/root/bin/hotcold");
+        let mut waits = WaitTracker::of("/root/bin/hotcold");
         for text in accounts {
             fs::write(dir.path().join("proc/7/sched"), text).expect("written");
-            waits.look(dir.path(), dir.path());
+            waits.observe(dir.path(), dir.path());
         }
-        waits.held()
+        waits.waits()
     }
 
     #[test]
@@ -153,7 +154,7 @@ mod tests {
             start.clone(),
             sched((4.0, 2.5), (83.0, 60.0), 2.5),
         ]);
-        let expected = Held {
+        let expected = Waits {
             for_cpu_ns: 3_000_000,
             for_cpu_ns_max: 2_500_000,
             for_memory_ns: 3_000_000,
@@ -168,9 +169,9 @@ mod tests {
     fn without_an_account_nothing_is_known() {
         let off = "hotcold (7, #threads: 1)\nse.exec_start : 3.0\nnr_switches : 3\n".to_owned();
         assert_eq!(watch(&[off.clone(), off.clone(), off]), None);
-        let mut waits = Waits::of("a-name-that-is-too-long");
+        let mut waits = WaitTracker::of("a-name-that-is-too-long");
         assert_eq!(waits.name, "a-name-that-is-");
-        waits.look(guest().path(), guest().path());
-        assert_eq!(waits.held(), None);
+        waits.observe(guest().path(), guest().path());
+        assert_eq!(waits.waits(), None);
     }
 }
