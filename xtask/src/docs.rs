@@ -1,12 +1,13 @@
-//! `cargo xtask docs`: documents that are generated. In: the command's help texts. Out:
-//! docs/commands.md, or an error when the committed one is stale. Knows nothing of the verbs.
+//! `cargo xtask docs`: documents that are generated. In: the command's help texts, the lab's
+//! results. Out: docs/commands.md and the table of README.md, or an error when a committed one is
+//! stale. Knows nothing of the verbs.
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, exec};
+use crate::{build, exec, headline};
 
-const PATH: &str = "docs/commands.md";
+const COMMANDS: &str = "docs/commands.md";
 
 #[derive(Args)]
 pub struct Options {
@@ -16,15 +17,16 @@ pub struct Options {
 }
 
 pub fn main(options: &Options) -> Result<()> {
-    let text = commands()?;
-    let path = exec::root().join(PATH);
-    if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {
-        return Ok(());
+    for (name, text) in [(COMMANDS, commands()?), headline::readme()?] {
+        let path = exec::root().join(name);
+        if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {
+            continue;
+        }
+        if options.check {
+            bail!("{name} is stale: run `cargo xtask docs` and commit it");
+        }
+        std::fs::write(path, text)?;
     }
-    if options.check {
-        bail!("{PATH} is stale: run `cargo xtask docs` and commit it");
-    }
-    std::fs::write(path, text)?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod demo;
 mod docs;
 mod exec;
 mod fuzz;
+mod headline;
 mod lab;
 mod licences;
 mod measure;
