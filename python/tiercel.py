@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a Python program can tell Tiercel about itself.
+"""The interface by which Python programs describe themselves to Tiercel.
 
     import tiercel
 

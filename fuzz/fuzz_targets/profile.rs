@@ -47,7 +47,7 @@ fn good() -> Profile {
             let is_fresh = number % 2 == 1;
             let event =
                 Event::Born { addr, bytes, site, is_block, is_mapped: number == 4, is_fresh };
-            recorder.hear(&LedgerEvent { pid, at_ms: number.into(), event });
+            recorder.consume(&LedgerEvent { pid, at_ms: number.into(), event });
             let kind = if number % 2 == 0 { AccessKind::Read } else { AccessKind::Write };
             let latency_ns = (number > 2).then_some(90);
             for time_ms in [20, 40, 300] {
@@ -66,10 +66,10 @@ fn good() -> Profile {
             }
         }
         if pid == 8 {
-            recorder.hear(&LedgerEvent { pid, at_ms: 30, event: Event::Phase { number: 1 } });
+            recorder.consume(&LedgerEvent { pid, at_ms: 30, event: Event::Phase { number: 1 } });
         }
         let event = Event::Gone { addr: 1 << 24, bytes: 4096 };
-        recorder.hear(&LedgerEvent { pid, at_ms: 400, event });
+        recorder.consume(&LedgerEvent { pid, at_ms: 400, event });
     }
     recorder.process_gone(8, 500, &mut Numbers);
     recorder.process_gone(7, 500, &mut Numbers);

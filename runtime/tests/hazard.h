@@ -49,6 +49,7 @@ struct session {
     char *base;
     int memfd;
     size_t bytes;
+    bool replaces_another; /* the same process had a session before */
     uint64_t tail[TCL_RINGS_MAX], lost, records, kinds[8], without_ring;
     uint64_t fresh_bytes; /* of objects born in memory that nothing had before */
     uint64_t ring_lost[TCL_RINGS_MAX];
@@ -114,6 +115,11 @@ static void drain(struct session *s) {
         s->lost += ring->lost - s->ring_lost[i];
         s->ring_lost[i] = ring->lost;
         uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
+        /* A thread that was about to publish a record when the process attached anew publishes the
+         * head of its old ring in the new session. The ring's next owner puts it right; the daemon
+         * reads nothing of such a ring, and rescans. */
+        if (s->replaces_another && head - s->tail[i] > TCL_RING_RECORDS)
+            continue;
         CHECK(head - s->tail[i] <= TCL_RING_RECORDS, "ring %u: head %lu, tail %lu", i, head,
               s->tail[i]);
         for (; s->tail[i] < head; s->tail[i]++)
@@ -219,6 +225,8 @@ static void accept_session(struct daemon *d) {
     CHECK(s->base != MAP_FAILED);
     s->book = calloc(BOOK_SIZE, sizeof(*s->book));
     s->memfd = memfd;
+    for (int i = 0; i < d->sessions; i++)
+        s->replaces_another |= d->session[i]->pid == s->pid;
     if (d->fills_control_with_garbage)
         memset(control_of(s), 0xa5, sizeof(struct tcl_control)), control_of(s)->detach = 0;
     if (d->prepare)

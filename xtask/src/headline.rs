@@ -96,12 +96,7 @@ fn row(line: &Line, rows: &[Row]) -> Result<String> {
 }
 
 /// Mean time of a policy, by workload.
-fn times<'a>(
-    rows: &'a [Row],
-    machine: &str,
-    policy: &str,
-    share: &str,
-) -> BTreeMap<&'a str, f64> {
+fn times<'a>(rows: &'a [Row], machine: &str, policy: &str, share: &str) -> BTreeMap<&'a str, f64> {
     let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for row in rows {
         let of_share = row.cell.share.is_some_and(|one| one.to_string() == share);

@@ -1,4 +1,4 @@
-//! What a daemon can be told: the TOML file, and the checked settings it becomes.
+//! Configuration of a daemon: the TOML file, and the checked settings it becomes.
 //! In: text. Out: [`Settings`], [`DaemonConfig`]. Reads no configuration file itself.
 //!
 //! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
@@ -170,7 +170,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What the ledger is told.
+    /// The ledger's settings.
     fn ledger(&self) -> tiercel_ledger::Config {
         let mut ledger = tiercel_ledger::Config {
             extent_bytes: self.objects.extent,
@@ -184,7 +184,7 @@ impl Settings {
     }
 }
 
-/// Everything a [`crate::Daemon`] is told.
+/// The settings of a [`crate::Daemon`].
 #[derive(Clone, Debug)]
 pub struct DaemonConfig {
     /// Folder of its sockets.
@@ -247,7 +247,7 @@ impl DaemonConfig {
 /// Bytes of a huge OS page: a smaller piece could not be moved without splitting it.
 const HUGE_OS_PAGE: u64 = 2 << 20;
 
-/// Whether the kernel uses huge OS pages where nobody asked.
+/// Whether the kernel uses huge OS pages without a request by the program.
 fn uses_huge() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     enabled.is_ok_and(|text| text.contains("[always]"))

@@ -26,7 +26,7 @@ pub fn prometheus(summary: &Summary) -> String {
         ("budget_bytes", "gauge", "Budget of the best tier", s.budget.fast_bytes),
         ("budget_used_bytes", "gauge", "Bytes in the best tier", s.budget.used_bytes),
         ("moves_total", "counter", "Moves asked for", s.moves.asked),
-        ("moves_modelled", "gauge", "1 when moves are on paper only", u64::from(s.modelled)),
+        ("moves_modelled", "gauge", "1 when moves are modelled", u64::from(s.modelled)),
         ("ticks_total", "counter", "Ticks", s.spent.ticks),
         ("wakeups_total", "counter", "Wake-ups of the loop", s.spent.wakeups),
     ];

@@ -66,7 +66,7 @@ fn a_full_ring_heals() {
 }
 
 #[test]
-fn a_corrupted_session_hurts_nobody() {
+fn a_corrupted_session_harms_no_other_client() {
     let stage = Stage::new();
     let session = SessionBuilder::new().build().unwrap();
     assert_eq!(stage.attach(&session).status, Status::Ok);
@@ -167,19 +167,19 @@ fn what_is_hot_and_slow_is_promoted_and_the_log_says_why() {
 
 #[test]
 fn what_a_program_moves_itself_the_sampler_lets_go_meanwhile() {
-    let told = |backing| {
+    let released = |backing| {
         let stage = Stage::with(|config| config.backing = backing);
         let _session = stage.host(64 * MIB);
         stage.feed(1 << 40, 4 * MIB);
         stage.until("something moves", |s| s.moves.moved_bytes_all() > 0);
         stage.let_go.lock().unwrap().clone()
     };
-    assert_eq!(told(Backing::Kernel), [[]; 0], "the kernel moves anything");
-    let told = told(Backing::Vmem);
+    assert_eq!(released(Backing::Kernel), [[]; 0], "the kernel moves anything");
+    let released = released(Backing::Vmem);
     let heap = 1 << 40..(1 << 40) + 64 * MIB;
     let inside = |range: &Range<u64>| heap.start <= range.start && range.end <= heap.end;
-    assert!(!told[0].is_empty() && told[0].iter().all(inside), "{told:?}");
-    assert!(told.iter().skip(1).step_by(2).all(Vec::is_empty), "{told:?}");
+    assert!(!released[0].is_empty() && released[0].iter().all(inside), "{released:?}");
+    assert!(released.iter().skip(1).step_by(2).all(Vec::is_empty), "{released:?}");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn births_are_budgeted() {
     let stage = Stage::with(|config| config.fast = Limit::Bytes(3 * MIB));
     let session = SessionBuilder::new().build().unwrap();
     assert_eq!(stage.attach(&session).status, Status::Ok);
-    assert_eq!(session.arenas(), [-1, -1], "on paper arenas have no nodes");
+    assert_eq!(session.arenas(), [-1, -1], "modelled arenas have no nodes");
     assert_eq!(session.take_birth_bytes(0, 0), 3 * MIB as i64);
     let set = stage.ask(&Request::Budget { fast: Limit::Bytes(MIB) }, "budget");
     assert_eq!(set, "1 MiB");
@@ -237,19 +237,19 @@ fn the_more_extents_there_are_the_more_samples_are_of_use() {
     let (stage, gate) = Stage::with_slow_mover();
     let session = SessionBuilder::new().build().unwrap();
     assert_eq!(stage.attach(&session).status, Status::Ok);
-    let told = |samples_per_tick: u64| {
+    let requested = |samples_per_tick: u64| {
         stage.enough_per_s.load(Ordering::Relaxed) == samples_per_tick * 1000 / 50
     };
-    stage.until("few extents ask for this at least", |_| told(1024));
+    stage.until("few extents ask for this at least", |_| requested(1024));
     let mut ring = session.ring(0);
     assert!((0..100).all(|nth| ring.push(&born((1 << 41) + nth * 4 * MIB, MIB, nth as u32 + 2))));
-    stage.until("a hundred extents live", |_| told(3200));
+    stage.until("a hundred extents live", |_| requested(3200));
     gate.open.store(true, Ordering::Release);
     gate.thread.unpark();
 }
 
 #[test]
-fn on_paper_everything_is_looked_at() {
+fn on_a_modelled_machine_every_extent_is_looked_up() {
     let stage = Stage::new();
     let _session = stage.host(MIB);
     stage.until("an interval ends", |s| s.spent.ticks > 2);

@@ -153,7 +153,7 @@ fn segments_are_granted_sealed_and_taken_back() {
 }
 
 #[test]
-fn what_nobody_may_ask_is_refused() {
+fn invalid_requests_are_refused() {
     let stage = stage();
     let path = stage.clients_path();
     let status = |node, bytes| grant(path, node, bytes).0.status;
@@ -200,7 +200,7 @@ fn what_the_killed_held_is_free_again() {
     assert_eq!(word(&mut holder), "4");
     stage.until("it holds 16 MiB", |s| s.pools[0].granted_bytes == 16 * MIB);
     let free = grant(stage.clients_path(), 0, CAPACITY - 14 * MIB).0.status;
-    assert_eq!(free, PoolStatus::Exhausted, "what it holds is nobody else's");
+    assert_eq!(free, PoolStatus::Exhausted, "what it holds belongs to it alone");
     holder.kill().unwrap();
     holder.wait().unwrap();
     stage.until("all is free", |s| s.pools[0].free_bytes == CAPACITY);

@@ -2,9 +2,9 @@
 //! In: `--quick` for a tenth of the extents. Out: bench rows, one JSON line each.
 //! Knows nothing of real programs: objects and accesses are made up, from a fixed seed.
 //!
-//! The plain ledger is the obvious one, and MAT's as far as the paper tells: a map from address to
-//! record per process, and an aggregation over all of them at every tick. Both see the same
-//! intervals in turn, so that what the machine does beside hits both.
+//! The plain ledger is the obvious one, and MAT's as far as the paper describes it: a map from
+//! address to record per process, and an aggregation over all of them at every tick. Both see the
+//! same intervals in turn, so that what the machine does beside hits both.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -64,7 +64,7 @@ fn main() {
     eprintln!("slab {} MB, indexes {} MB", held.0 / 1_000_000, held.1 / 1_000_000);
 }
 
-trait Books {
+trait Accounts {
     fn apply(&mut self, pid: u32, record: &Record);
     fn sample(&mut self, sample: &Sample);
     fn tick(&mut self, now_ms: u64);
@@ -72,7 +72,7 @@ trait Books {
 
 struct Ours(Ledger);
 
-impl Books for Ours {
+impl Accounts for Ours {
     fn apply(&mut self, pid: u32, record: &Record) {
         self.0.apply(pid, record);
     }
@@ -105,7 +105,7 @@ struct PlainRecord {
     new_stall_ns: f64,
 }
 
-impl Books for Plain {
+impl Accounts for Plain {
     fn apply(&mut self, pid: u32, record: &Record) {
         match *record {
             Record::Born { addr, bytes, .. } => {
@@ -174,9 +174,9 @@ fn death(nth: u64, generation: u16) -> Record {
     Record::Died { addr: address(nth), bytes: STRIDE / 2, version, flags: Flags(0), time_ms: 0 }
 }
 
-fn fill(books: &mut impl Books, per_process: u64) {
+fn fill(accounts: &mut impl Accounts, per_process: u64) {
     for pid in 0..PROCESSES as u32 {
-        (0..per_process).for_each(|nth| books.apply(pid, &birth(nth, 0)));
+        (0..per_process).for_each(|nth| accounts.apply(pid, &birth(nth, 0)));
     }
 }
 
@@ -226,15 +226,15 @@ impl Interval {
         Interval { records, samples }
     }
 
-    fn play(&self, books: &mut impl Books, round: u64) -> Costs {
+    fn play(&self, accounts: &mut impl Accounts, round: u64) -> Costs {
         let began = cpu_ns();
-        self.records.iter().for_each(|(pid, record)| books.apply(*pid, record));
+        self.records.iter().for_each(|(pid, record)| accounts.apply(*pid, record));
         let record_ns = (cpu_ns() - began) / self.records.len() as f64;
         let began = cpu_ns();
-        self.samples.iter().for_each(|sample| books.sample(sample));
+        self.samples.iter().for_each(|sample| accounts.sample(sample));
         let sample_ns = (cpu_ns() - began) / self.samples.len() as f64;
         let began = cpu_ns();
-        books.tick(4000 + 2000 * round);
+        accounts.tick(4000 + 2000 * round);
         let tick_ms = (cpu_ns() - began) / 1e6;
         Costs { record_ns, sample_ns, tick_ms }
     }

@@ -1,4 +1,4 @@
-//! What a ledger can be told: extent size, aggregation, limits.
+//! Settings of a ledger: extent size, aggregation, limits.
 //! In: numbers. Out: a checked [`Config`]. Knows nothing of where they were written down.
 
 use tiercel_wire::layout::OS_PAGE_BYTES;
@@ -30,7 +30,7 @@ pub struct Config {
     /// between a pointer chase (1) and a stream (10 line-fill buffers and more).
     pub parallelism: f32,
     /// Latency taken for samples that carry none, nanoseconds. About one local DRAM access, so that
-    /// cost keeps the order of accesses where nobody measures latency.
+    /// cost keeps the order of accesses where no latency is measured.
     pub assumed_latency_ns: f32,
     /// Most extents of one process; births beyond are refused and counted.
     pub process_extents_max: u32,

@@ -74,7 +74,7 @@ counts! {
     healed_births,
     /// Bytes that movers moved.
     moved_bytes,
-    /// Extents nobody will be asked to locate, because that queue was full.
+    /// Extents dropped from the queue of unknown residency, because it was full.
     unlocated_forgotten,
 }
 

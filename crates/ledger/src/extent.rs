@@ -29,7 +29,7 @@ pub struct Extent<'a> {
     pub is_block: bool,
     /// Made by mmap, served by the kernel.
     pub is_mapped: bool,
-    /// Arena it was born in; `None` where placement is the kernel's affair.
+    /// Arena it was born in; `None` where the kernel places it.
     pub arena: Option<u8>,
     /// When the object was born, daemon's clock.
     pub born_ms: u64,
@@ -58,7 +58,7 @@ impl Extent<'_> {
         self.reads_per_s + self.writes_per_s
     }
 
-    /// Bytes it takes in memory: what was seen resident where somebody looked, else its size
+    /// Bytes it takes in memory: its resident bytes where they are known, else its size
     /// (MAT 3.3.1 finds the size a good estimate).
     #[inline]
     pub fn footprint_bytes(&self) -> u64 {
@@ -81,10 +81,10 @@ pub struct Range {
     pub bytes: u64,
 }
 
-/// Where the memory of an extent lies, as far as somebody looked.
+/// Residency of an extent, as far as it was scanned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residency<'a> {
-    /// When somebody looked, daemon's clock; `None`: nobody did.
+    /// Time of the scan on the daemon's clock; `None`: never scanned.
     pub as_of_ms: Option<u64>,
     /// Most bytes first.
     pub(crate) first: [(NodeId, u64); 2],
@@ -110,7 +110,7 @@ impl<'a> Residency<'a> {
         most + second + self.more.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// The node with most of it; the lower number where two have as much. `None`: nobody looked, or
+    /// The node with most of it; the lower number where two have as much. `None`: never scanned, or
     /// nothing is there.
     #[inline]
     pub fn main_node(&self) -> Option<NodeId> {

@@ -56,7 +56,7 @@ pub struct Ledger {
     pub(crate) fresh: Vec<u32>,
     /// Bytes per node of rows on more than two nodes, the third node on.
     pub(crate) spill: BTreeMap<u32, Vec<(NodeId, u64)>>,
-    /// Rows whose residency nobody looked up; address and number must still agree.
+    /// Rows of unknown residency; address and number must still agree.
     pub(crate) unlocated: VecDeque<(u32, u64)>,
     /// Node of each arena.
     pub(crate) arenas: Vec<Option<NodeId>>,
@@ -112,7 +112,7 @@ impl Ledger {
         &self.config
     }
 
-    /// The clock, as last told.
+    /// The clock, as last set.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
     }
@@ -185,7 +185,7 @@ impl Ledger {
         Some(self.process(slot).born_bytes.1)
     }
 
-    /// Bytes of a process's extents on each node, ascending, as far as somebody looked.
+    /// Bytes of a process's extents on each node, ascending, as far as residency is known.
     pub fn resident_bytes(&self, pid: u32) -> impl Iterator<Item = (NodeId, u64)> {
         let slot = self.pids.get(&pid).copied();
         slot.into_iter().flat_map(|slot| self.process(slot).on_nodes.iter().map(|(n, b)| (*n, *b)))

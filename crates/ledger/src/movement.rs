@@ -13,7 +13,7 @@ pub struct Move {
     pub addr: u64,
     /// Bytes; a multiple of the OS page size.
     pub bytes: u64,
-    /// Where most of it is believed to be; `None` when nobody has looked.
+    /// The node that has most of it, as last scanned; `None`: never scanned.
     pub from: Option<NodeId>,
     /// Where it should be.
     pub to: NodeId,

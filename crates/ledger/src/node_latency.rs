@@ -8,7 +8,7 @@ use crate::ledger::Ledger;
 use crate::node_sums::SAMPLES_MIN;
 use crate::row::Home;
 
-/// Nodes that are told apart; samples of others are left out. Linux has 1024 at most.
+/// Nodes that are distinguished; samples of others do not count. Linux has 1024 at most.
 const NODES_MAX: usize = 1024;
 
 impl Ledger {
@@ -32,7 +32,7 @@ impl Ledger {
         served.latency_ns += sample.weight as f32 * latency_ns as f32;
     }
 
-    /// The node all of a row lies on, as far as somebody looked.
+    /// The node that has all of a row, if its residency is known.
     pub(crate) fn home(&self, number: u32) -> Option<NodeId> {
         let [(node, bytes), (_, second)] = self.rows[number].homes.map(Home::get);
         (bytes > 0 && second == 0).then_some(node)

@@ -31,7 +31,7 @@ pub(crate) struct Process {
     pub(crate) peak_bytes: u64,
     /// Bytes born in the open interval, and in the last closed one.
     pub(crate) born_bytes: (u64, u64),
-    /// Bytes of its extents on each node, as far as somebody looked.
+    /// Bytes of its extents on each node, as far as residency is known.
     pub(crate) on_nodes: BTreeMap<NodeId, u64>,
     /// By site number.
     pub(crate) sites: Vec<SiteHistory>,

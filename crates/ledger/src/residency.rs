@@ -1,6 +1,6 @@
-//! Where extents lie: what was looked up, what movers report, and what is believed at birth.
-//! In: residency by node, [`Outcome`]s, nodes of arenas. Out: residency per extent, and the extents
-//! nobody has located. Knows nothing of how one looks.
+//! Residency of extents: as scanned, as movers report it, and as assumed at birth.
+//! In: residency by node, [`Outcome`]s, nodes of arenas. Out: residency of each extent, and the
+//! extents of unknown residency. Knows nothing of how memory is scanned.
 
 use tiercel_machine::NodeId;
 
@@ -15,12 +15,12 @@ pub const UNLOCATED_MAX: usize = 1 << 20;
 
 impl Ledger {
     /// Says which node each arena is memory of. Objects born in a known arena are believed to lie
-    /// there wholly until somebody looks.
+    /// there wholly until a scan says otherwise.
     pub fn set_arenas(&mut self, nodes: &[Option<NodeId>]) {
         self.arenas = nodes.to_vec();
     }
 
-    /// Up to `max` extents whose residency nobody looked up since it became unknown, oldest first.
+    /// Up to `max` extents of unknown residency, longest unknown first.
     /// Each comes once; answer with [`Ledger::set_residency`].
     pub fn take_unlocated(&mut self, max: usize) -> Vec<Range> {
         let mut ranges = Vec::new();
@@ -35,8 +35,8 @@ impl Ledger {
         ranges
     }
 
-    /// Somebody looked: `on` has the bytes of this range per node. A range over several extents is
-    /// shared out by size. An unknown process or a range without extents is no error.
+    /// Takes the result of a scan: `on` has the bytes of this range per node. A range over several
+    /// extents is shared out by size. An unknown process or a range without extents is no error.
     pub fn set_residency(&mut self, range: Range, on: &[(NodeId, u64)], as_of_ms: u64) {
         let Some(slot) = self.slot(range.pid) else { return };
         let end = range.addr.saturating_add(range.bytes);
@@ -51,7 +51,7 @@ impl Ledger {
                 continue;
             }
             if !is_whole {
-                // Joined with others, or grown, since somebody asked for a look or a move.
+                // Joined with others, or grown, since the scan or the move was requested.
                 self.queue_for_scan(number);
                 continue;
             }
@@ -108,7 +108,7 @@ impl Ledger {
         row.flags &= !SPILLED;
     }
 
-    /// Bytes of a row per node, as far as somebody looked.
+    /// Bytes of a row on each node, as far as its residency is known.
     pub(crate) fn homes_of(&self, number: u32) -> Vec<(NodeId, u64)> {
         let row = &self.rows[number];
         let more = self.spill.get(&number).filter(|_| row.has(SPILLED));

@@ -20,7 +20,7 @@ pub(crate) const BLOCK: u8 = 1 << 3;
 pub(crate) const MAPPED: u8 = 1 << 4;
 /// Lies on more than two nodes: the rest is in the ledger's spill table.
 pub(crate) const SPILLED: u8 = 1 << 5;
-/// Waits in the queue of extents whose residency somebody should look up.
+/// In the queue of extents of unknown residency.
 pub(crate) const QUEUED: u8 = 1 << 6;
 
 /// In `hits` of a record: its averages began with its site's.

@@ -13,14 +13,14 @@ use crate::row::{FRESH, Stamp};
 pub struct Hit {
     /// Index into the process's site table, 0 = unknown.
     pub site: u32,
-    /// The node its extent lies on; `None` when it is on several, or nobody looked.
+    /// The node its extent lies on; `None` when it is on several, or its residency is unknown.
     pub home: Option<NodeId>,
 }
 
 impl Ledger {
     /// Adds one observed access to the extent it hit. It counts in the open interval whatever its
     /// own time says: a sampler's buffer is drained at every tick. [`AccessKind::Dirtied`] is no
-    /// access and is not to be told. Answers what it hit.
+    /// access and does not count. Returns what it hit.
     pub fn sample(&mut self, sample: &Sample) -> Option<Hit> {
         self.counts.samples += 1;
         self.counts.sampled_accesses += u64::from(sample.weight);

@@ -72,7 +72,7 @@ impl Ledger {
         mean.max(age_ms)
     }
 
-    /// What is known of a site, as of this interval. Site 0 is all those nobody knows.
+    /// What is known of a site, as of this interval. Site 0 stands for all unknown sites.
     fn site_history(&mut self, slot: u16, site: u32) -> Option<&mut SiteHistory> {
         let at = site as usize;
         if at == 0 || at >= SITES_MAX {

@@ -27,7 +27,7 @@ struct Object {
     is_mapped: bool,
 }
 
-/// The program: what is live, and what each thread has written and nobody has read.
+/// The program: what is live, and what each thread has written and the ledger has not read.
 #[derive(Default)]
 struct Program {
     live: BTreeMap<u64, Object>,
@@ -242,8 +242,8 @@ fn new_ledger() -> Ledger {
     ledger
 }
 
-/// The objects as the news since the beginning tell them, in the same form.
-fn told(ledger: &mut Ledger) -> Vec<(u64, u64)> {
+/// The objects according to all events since the beginning, in the same form.
+fn announced(ledger: &mut Ledger) -> Vec<(u64, u64)> {
     let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
     let mut news = Vec::new();
     ledger.take_events(&mut news);
@@ -351,20 +351,20 @@ proptest! {
         let mut program = Program::default();
         let mut ledger = new_ledger();
         let mut now_ms = 0;
-        for (steps, picks, most, grain) in &epochs {
+        for (steps, picks, most, budget) in &epochs {
             // What was written before the last tick is read before the next: one sweep of all
             // rings.
             drain(&mut program, &mut ledger, picks, usize::MAX, &[]);
             steps.iter().for_each(|step| program.step(*step));
             drain(&mut program, &mut ledger, picks, *most, &[]);
-            resize_extents(&mut ledger, *grain, *grain);
+            resize_extents(&mut ledger, *budget, *budget);
             now_ms += 2000;
             ledger.tick(now_ms);
         }
         drain(&mut program, &mut ledger, &[0], usize::MAX, &[]);
         ledger.tick(now_ms + 2000);
         prop_assert_eq!(objects(&ledger), program.ranges(), "{}", program.log);
-        prop_assert_eq!(told(&mut ledger), program.ranges(), "{}", program.log);
+        prop_assert_eq!(announced(&mut ledger), program.ranges(), "{}", program.log);
         let (extents, bytes) = ledger.extent_totals();
         prop_assert_eq!(extents, ledger.extents().count() as u64);
         prop_assert_eq!(bytes, ledger.extents().map(|extent| extent.bytes).sum::<u64>());
@@ -391,7 +391,7 @@ proptest! {
         drain(&mut program, &mut ledger, &picks, usize::MAX, &[]);
         ledger.tick(6000);
         prop_assert_eq!(objects(&ledger), program.ranges(), "{}", program.log);
-        prop_assert_eq!(told(&mut ledger), program.ranges(), "{}", program.log);
+        prop_assert_eq!(announced(&mut ledger), program.ranges(), "{}", program.log);
         let (extents, bytes) = ledger.extent_totals();
         prop_assert_eq!(extents, ledger.extents().count() as u64);
         prop_assert_eq!(bytes, ledger.extents().map(|extent| extent.bytes).sum::<u64>());
@@ -430,7 +430,7 @@ proptest! {
         }
         ledger.tick(2000);
         let found = objects(&ledger);
-        prop_assert_eq!(told(&mut ledger), found);
+        prop_assert_eq!(announced(&mut ledger), found);
         ledger.process_exec(PID);
         ledger.tick(4000);
         prop_assert_eq!(ledger.extent_totals(), (0, 0));

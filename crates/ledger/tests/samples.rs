@@ -479,7 +479,7 @@ fn unequal_extents_keep_their_own_rates_as_far_as_the_evidence_goes() {
     // Hot and cold ones: nearly their own, and what was never seen is not worth nothing.
     check_estimates(&[400, 1, 0, 0, 0, 0, 0, 1], expect!["99 111 0 0 0 0 0 111"]);
     check_estimates(&[12, 2, 1, 4, 0, 3, 1, 9], expect!["84 124 171 100 24 108 171 87"]);
-    // Of a few nobody can say how different they are.
+    // Too few to estimate how much they differ.
     check_estimates(&[3, 1], expect!["89 132"]);
 }
 

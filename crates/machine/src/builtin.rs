@@ -37,7 +37,7 @@ impl Machine {
         Some(Machine::from_toml(text))
     }
 
-    /// This machine's first memory node split in two on paper: node 0 like the best memory of
+    /// This machine's first memory node split in two modelled ones: node 0 like the best memory of
     /// `like`, the next one like its worst, each as large as all memory here, both marked
     /// `modelled`. For hosts with one kind of memory, where moves are modelled.
     pub fn modelled(&self, like: &Machine) -> Machine {
@@ -59,7 +59,7 @@ impl Machine {
         };
         Machine {
             name: format!("modelled-{}", like.name),
-            description: format!("{} with the memory of {} on paper", self.name, like.name),
+            description: format!("{} with the modelled memory of {}", self.name, like.name),
             distances: vec![vec![10, 20], vec![20, 10]],
             nodes: vec![node(0, "fast", pick(tiers.first())), node(1, "slow", pick(tiers.last()))],
             links: Vec::new(),

@@ -50,7 +50,7 @@ impl Machine {
         machine.fill_initiators();
         inherit_sockets(&mut machine.nodes);
         let evidence = tree.evidence(&machine);
-        tree.problems.extend(kind::tell_kinds(&mut machine.nodes, &evidence));
+        tree.problems.extend(kind::infer_kinds(&mut machine.nodes, &evidence));
         Ok((machine, tree.problems))
     }
 }
@@ -237,7 +237,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Where a link of /sys/bus leads: the path tells the bus. The link itself where it leads
+    /// Where a link of /sys/bus leads: the path names the bus. The link itself where it leads
     /// nowhere.
     fn device_path(&self, path: &str) -> String {
         let link = self.root.join(path);

@@ -1,6 +1,6 @@
-//! Tells what the memory of a node is made of, from what a machine gives away.
+//! Infers what the memory of a node is made of, from what a machine exposes.
 //! In: nodes with figures and kernel tiers, plus [`Evidence`]. Out: kind and basis of each node.
-//! Knows nothing of files. Where nothing tells, the kind stays unknown and the user is asked.
+//! Knows nothing of files. Without evidence the kind stays unknown, and the user is asked.
 
 use crate::Problem;
 use crate::machine::{Basis, Kind, Node, NodeId};
@@ -31,13 +31,13 @@ const NVM_READ_WRITE_RATIO: f64 = 2.0;
 
 /// Sets kind and basis of every node that has memory. A memory-only node that stays unknown is
 /// reported, with what its shape suggests.
-pub fn tell_kinds(nodes: &mut [Node], evidence: &Evidence) -> Vec<Problem> {
+pub fn infer_kinds(nodes: &mut [Node], evidence: &Evidence) -> Vec<Problem> {
     let mut problems = Vec::new();
     for index in 0..nodes.len() {
         if !nodes[index].has_memory() {
             continue;
         }
-        let (kind, basis) = tell(&nodes[index], reference(nodes, index), evidence);
+        let (kind, basis) = infer(&nodes[index], reference(nodes, index), evidence);
         (nodes[index].kind, nodes[index].basis) = (kind, basis);
         if kind == Kind::Unknown {
             problems.push(ask(nodes, index, evidence.distances.get(index).copied().flatten()));
@@ -53,7 +53,7 @@ fn reference(nodes: &[Node], index: usize) -> Option<&Node> {
     comparable().find(|n| nodes[index].initiators.contains(&n.id)).or_else(|| comparable().next())
 }
 
-fn tell(node: &Node, reference: Option<&Node>, evidence: &Evidence) -> (Kind, Basis) {
+fn infer(node: &Node, reference: Option<&Node>, evidence: &Evidence) -> (Kind, Basis) {
     if node.has_cpus() {
         return (Kind::Dram, Basis::Cpus);
     }
@@ -96,7 +96,7 @@ fn ask(nodes: &[Node], index: usize, distance: Option<u16>) -> Problem {
     let far = distance.map_or(String::new(), |distance| format!(" at distance {distance}"));
     Problem {
         place: format!("node {}", node.id),
-        what: format!("memory without CPUs{far}, and nothing tells its kind: {guess}"),
+        what: format!("memory without CPUs{far}, of unknown kind: {guess}"),
         remedy: format!(
             "say it: [[machine.node]] id = {}, kind = \"hbm\", \"cxl\", \"nvm\" or \"dram\"",
             node.id

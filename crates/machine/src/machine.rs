@@ -117,7 +117,7 @@ pub enum Kind {
     Cxl,
     /// Persistent memory (Optane, PCM).
     Nvm,
-    /// Nobody can tell. Overridable by [`crate::NodeOverride`].
+    /// Unknown. Overridable by [`crate::NodeOverride`].
     #[default]
     Unknown,
 }
@@ -126,16 +126,16 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// Somebody wrote it down.
+    /// The description states it.
     #[default]
     Given,
     /// The device that provides the memory (a CXL region, a persistent memory bus).
     Device,
     /// The processor model is known to have such memory.
     Processor,
-    /// The firmware's figures (HMAT) tell it apart from the DRAM.
+    /// The firmware's figures (HMAT) distinguish it from the DRAM.
     Figures,
-    /// The kernel's tier order tells it apart from the DRAM.
+    /// The kernel's tier order distinguishes it from the DRAM.
     KernelTier,
     /// It has CPUs beside it, as DRAM does.
     Cpus,

@@ -2,9 +2,9 @@
 //! In: `/proc/zoneinfo` once, a node's meminfo at each question. Out: bytes.
 //! Knows nothing of budgets, or of who wants memory.
 //!
-//! Not what is free: below each zone's low watermark and reserve an ordinary allocation goes to the
-//! next node, and a move finds little more. Pages of files count as room, since the kernel drops
-//! them for whoever asks.
+//! This is not the free memory: below each zone's low watermark and reserve an ordinary allocation
+//! goes to the next node, and a move finds little more. The page cache counts as available, since
+//! the kernel drops it on demand.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::zones::Zone;
 #[derive(Clone, Debug, Default)]
 pub struct Room {
     root: PathBuf,
-    /// Bytes of each node that nobody gets.
+    /// Bytes of each node that no program gets.
     floors: BTreeMap<NodeId, u64>,
 }
 
@@ -30,7 +30,7 @@ impl Room {
         Room { root: root.to_owned(), floors: floors(&zones, os_page_bytes) }
     }
 
-    /// Bytes that are left on a node now; `None` where nobody says.
+    /// Bytes that are left on a node now; `None` where the kernel does not report it.
     pub fn left_bytes(&self, node: NodeId) -> Option<u64> {
         let path = self.root.join(format!("{NODE_DIR}/node{node}/meminfo"));
         let meminfo = fs::read_to_string(path).ok()?;

@@ -72,13 +72,13 @@ impl Machine {
     /// the machine is unchanged then.
     pub fn apply(&mut self, overrides: &Overrides) -> Result<(), MachineError> {
         let mut corrected = self.clone();
-        for wish in &overrides.nodes {
+        for wanted in &overrides.nodes {
             let known: Vec<String> = self.nodes.iter().map(|node| node.id.to_string()).collect();
-            let index = self.position(wish.id).ok_or_else(|| MachineError::Invalid {
-                place: format!("override of node {}", wish.id),
+            let index = self.position(wanted.id).ok_or_else(|| MachineError::Invalid {
+                place: format!("override of node {}", wanted.id),
                 what: format!("there is no such node; the machine has {}", known.join(", ")),
             })?;
-            corrected.nodes[index].correct(wish);
+            corrected.nodes[index].correct(wanted);
         }
         corrected.validate()?;
         *self = corrected;
@@ -198,23 +198,23 @@ impl Overrides {
 }
 
 impl Node {
-    fn correct(&mut self, wish: &NodeOverride) {
-        if let Some(name) = &wish.name {
+    fn correct(&mut self, wanted: &NodeOverride) {
+        if let Some(name) = &wanted.name {
             self.name.clone_from(name);
         }
-        if let Some(kind) = wish.kind {
+        if let Some(kind) = wanted.kind {
             (self.kind, self.basis) = (kind, Basis::Given);
         }
-        self.tier = wish.tier.or(self.tier);
-        self.capacity_bytes = wish.capacity_bytes.unwrap_or(self.capacity_bytes);
-        self.figures = wish.figures.or(self.figures);
+        self.tier = wanted.tier.or(self.tier);
+        self.capacity_bytes = wanted.capacity_bytes.unwrap_or(self.capacity_bytes);
+        self.figures = wanted.figures.or(self.figures);
         self.energy = Energy {
-            read_pj_per_bit: wish.energy.read_pj_per_bit.or(self.energy.read_pj_per_bit),
-            write_pj_per_bit: wish.energy.write_pj_per_bit.or(self.energy.write_pj_per_bit),
-            static_w: wish.energy.static_w.or(self.energy.static_w),
+            read_pj_per_bit: wanted.energy.read_pj_per_bit.or(self.energy.read_pj_per_bit),
+            write_pj_per_bit: wanted.energy.write_pj_per_bit.or(self.energy.write_pj_per_bit),
+            static_w: wanted.energy.static_w.or(self.energy.static_w),
         };
-        if !wish.curve.is_empty() {
-            self.curve.clone_from(&wish.curve);
+        if !wanted.curve.is_empty() {
+            self.curve.clone_from(&wanted.curve);
         }
     }
 }

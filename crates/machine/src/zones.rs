@@ -59,7 +59,7 @@ impl Zone {
         Zone { node, free, listed, low, reserve, managed, start, spanned }
     }
 
-    /// What nobody gets of it by an ordinary allocation.
+    /// Bytes that ordinary allocations never get.
     pub fn floor(&self) -> u64 {
         self.low.saturating_add(self.reserve)
     }

@@ -212,7 +212,7 @@ fn figures_are_those_of_the_nearest_or_of_the_link() {
     assert_eq!(latency(Some(0), 0), Some(112.0));
     assert_eq!(latency(Some(1), 0), Some(200.0));
     assert_eq!(latency(Some(0), 2), Some(216.0));
-    assert_eq!(latency(Some(1), 2), None, "nobody measured it");
+    assert_eq!(latency(Some(1), 2), None, "it was not measured");
     assert_eq!(latency(None, 9), None);
     assert_eq!(machine.distance(NodeId(0), NodeId(1)), Some(21));
     assert_eq!(machine.distance(NodeId(0), NodeId(9)), None);
@@ -221,7 +221,7 @@ fn figures_are_those_of_the_nearest_or_of_the_link() {
 }
 
 #[test]
-fn a_machine_on_paper_has_a_fast_and_a_slow_node_and_says_so() {
+fn a_modelled_machine_has_a_fast_and_a_slow_node_and_says_so() {
     let real =
         Machine::from_toml("name = \"r\"\n[[node]]\nid = 0\ncapacity = \"8 GiB\"\ncpus = \"0-1\"");
     let like = Machine::builtin("spr-cxl").unwrap().unwrap();

@@ -233,7 +233,7 @@ impl Core {
         if self.flight.until_ps > done_ps {
             done_ps = done_ps.max(self.flight.done_ps(line));
         }
-        // What waits for nothing is over with its instruction, as far as anybody can tell.
+        // An access that waits for nothing ends with its instruction.
         if access.after_ps > self.now_ps && !access.write {
             self.now_ps = self.window.load(self.instruction, self.now_ps, done_ps);
         }
@@ -260,7 +260,7 @@ impl Core {
         self.now_ps
     }
 
-    /// The core ran until `now_ps`, without the accesses it tells of next; an earlier time changes
+    /// The core ran until `now_ps`, without the accesses it reports next; an earlier time changes
     /// nothing.
     pub fn advance(&mut self, now_ps: u64) {
         self.now_ps = self.now_ps.max(now_ps);

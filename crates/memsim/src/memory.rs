@@ -12,8 +12,8 @@
 //! by some 20 us, and more when the host is busy. So load is measured for each core by its own
 //! clock, and a node's load is the sum of what its cores did last; a core that is behind counts as
 //! if it went on like this. And a server knows no free time, only an amount of work, which shrinks
-//! as its clock advances, and nobody waits for as much work as comes late: what a core brings whose
-//! clock is behind would be a queue only because it comes at once.
+//! as its clock advances, and no access waits for as much work as comes late: what a core brings
+//! whose clock is behind would be a queue only because it comes at once.
 //!
 //! Few modelled cores may stand for many ([`Memory::for_cpus`]): they then have their share of
 //! every bandwidth, as if the machine's other CPUs did what they do. A share of a server is not a
@@ -90,7 +90,7 @@ struct Path {
     further_ps: [u64; 2],
     /// What the link passes, where it is not the node's own way.
     link: Option<(Work, [u64; 2])>,
-    /// Work of the link that nobody waits for.
+    /// Work of the link that no access waits for.
     slack: u64,
 }
 

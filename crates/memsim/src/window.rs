@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   held       loads in program order, done times strictly ascending: a load that is done no later
-//!              than an older one never makes anybody wait, and is left out
+//!              than an older one never causes a wait, and is left out
 //!   registers  when each is free
 //!   stores     when each leaves, in order
 //! ```

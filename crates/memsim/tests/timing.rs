@@ -323,7 +323,7 @@ fn energy_is_bits_times_picojoules_and_static_power() {
     assert!((second - access_j - 0.329).abs() < 1e-9, "{second} J");
     assert_eq!(Memory::new(&machine("two-socket-optane")).unwrap().used(SLOW).access_j, Some(0.0));
     let optane = Memory::new(&machine("two-socket-optane")).unwrap().used(NodeId(2)).access_j;
-    assert_eq!(optane, None, "nobody knows Optane's");
+    assert_eq!(optane, None, "Optane's is unknown");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_miss_that_waits_for_a_register_does_not_queue_as_well() {
 }
 
 #[test]
-fn stores_wait_for_nobody_until_their_buffer_is_full() {
+fn stores_do_not_wait_until_their_buffer_is_full() {
     let mut window = Window::new(WindowShape { instructions: 1, registers: 1, stores: 3 }).unwrap();
     let waits: Vec<u64> = (1..=5).map(|i| window.store(0, i * 100)).collect();
     assert_eq!(waits, [0, 0, 0, 100, 200]);
@@ -461,7 +461,7 @@ proptest! {
         prop_assert_eq!(&fetched[..], stream.get(3..).unwrap_or_default());
     }
 
-    /// Lines without a stride are left alone.
+    /// Lines without a stride are not prefetched.
     #[test]
     fn no_stride_no_prefetch(lines in proptest::collection::vec(0u64..1 << 30, 1..300)) {
         let shape = PrefetchShape { degree: 4, ahead: 16, lines: 48 };

@@ -1,4 +1,4 @@
-//! What must hold in a plan, whoever made it.
+//! The invariants of a plan.
 //! In: a [`Plan`]. Out: the first thing that does not hold. Knows nothing of files.
 
 use std::collections::HashSet;

@@ -85,7 +85,7 @@ impl Fit {
     }
 
     /// The site (an index of the plan's, the one this was made from) with this stack: by lines,
-    /// else by functions. Only of stacks that are told apart.
+    /// else by functions. Only of stacks that are distinguished.
     pub fn site_of(&self, plan: &Plan, keys: &StackKeys) -> Option<usize> {
         let stacks = self.stacks.get_or_init(|| Stacks::of(plan));
         let exact = keys.by_lines.as_ref().and_then(|key| stacks.by_lines.get(key));

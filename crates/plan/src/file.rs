@@ -88,7 +88,7 @@ struct Written<'a> {
 /// As [`PlanFileError`] says, for anything that is not a whole and sound plan of this version.
 pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
     let io = |what| move |error| PlanFileError::Io { what, path: path.to_owned(), error };
-    // A FIFO or a device that somebody named must not block us.
+    // A FIFO or a device given as the path must not block us.
     let meta = std::fs::metadata(path).map_err(io("read the plan"))?;
     let no_plan = |what: &str| PlanFileError::NotAPlan { path: path.to_owned(), what: what.into() };
     if !meta.is_file() {

@@ -68,7 +68,7 @@ pub struct PlannedMachine {
     /// stacks and data, the runtime's own), and a margin where what would fill it gains little.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held_back_bytes: u64,
-    /// What moving was reckoned to cost.
+    /// The estimated migration cost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<PlannedMove>,
 }

@@ -11,7 +11,7 @@ use tiercel_wire::layout::NUMBERED_MAX;
 pub struct StackKeys {
     /// Functions, source files and lines.
     pub by_lines: Option<String>,
-    /// Functions alone: lines move whenever somebody edits what is above them.
+    /// Functions alone: lines move with every edit above them.
     pub by_functions: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl StackKeys {
 }
 
 /// Which birth of a site it is, by its outermost frame: (has a module, offset); 0 where births are
-/// not told apart.
+/// not distinguished.
 pub fn numbered(outermost: Option<(bool, u64)>) -> u32 {
     match outermost {
         Some((false, number)) if number <= u64::from(NUMBERED_MAX) => {

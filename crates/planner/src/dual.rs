@@ -19,7 +19,7 @@ const SAMPLED_SEGMENTS: usize = 50_000;
 /// Items a sample has at least.
 const ITEMS_LEAST: usize = 100;
 /// Rounds without a better bound after which steps are halved.
-const PATIENCE: usize = 4;
+const NARROWING_ROUNDS: usize = 4;
 /// Rounds that must close at least this share of the gap, or the climb ends.
 const STALL_ROUNDS: usize = 15;
 const STALL_LEAST: f64 = 0.002;
@@ -201,7 +201,7 @@ impl<'a> Climber<'a> {
             return;
         }
         self.waited += 1;
-        if self.waited >= PATIENCE {
+        if self.waited >= NARROWING_ROUNDS {
             self.waited = 0;
             self.step /= 2.0;
             self.back_to_best();

@@ -70,8 +70,8 @@ pub struct Demand {
     pub memory_ns: f64,
 }
 
-/// The terms of [`access_ns`] apart. A line that goes back was read like any other, and nobody
-/// waits for its way back.
+/// The terms of [`access_ns`] apart. A line that is written back was read like any other, and
+/// no access waits for the write-back.
 pub fn demand(one: &Use, memory: &Memory) -> Demand {
     let read_gb_s = memory.read_gb_s_with(one.threads);
     let write_gb_s = memory.write_gb_s_with(one.threads);
@@ -85,7 +85,7 @@ pub fn demand(one: &Use, memory: &Memory) -> Demand {
     }
 }
 
-/// Time in which somebody waits for so many misses.
+/// Time in which some thread waits for so many misses.
 fn waited_ns(one: &Use, count: f64, latency_ns: f64) -> f64 {
     count * latency_ns / ACCESSES_PER_LINE * one.latency_weight
 }

@@ -276,7 +276,7 @@ mod tests {
             scale in prop::sample::select(vec![0.0, 0.05, 1.0]),
             room in (0u64..15, 0u64..15),
         ) {
-            // Near enough prices make bounds that are tight, and so tell a wrong one.
+            // Near enough prices make bounds that are tight, and so expose a wrong one.
             let prices: Vec<f64> = prices.iter().map(|price| price * scale).collect();
             let problem = problem(&sizes, &costs, room.0, room.1);
             let order: Vec<u32> = (0..index_u32(sizes.len())).rev().collect();

@@ -56,13 +56,13 @@ impl Queue<'_> {
             let before = waiting.len();
             waiting.retain(|one| !self.try_move(*one));
             if waiting.len() == before {
-                self.give_way(&mut waiting);
+                self.make_capacity(&mut waiting);
             }
         }
     }
 
     /// All wait: one goes by the last memory, or, if that is full too, goes over.
-    fn give_way(&mut self, waiting: &mut Vec<Move>) {
+    fn make_capacity(&mut self, waiting: &mut Vec<Move>) {
         let last = index_u8(self.memories.len() - 1);
         let detour = |one: &Move| Move { to: last, ..*one };
         let free = waiting.iter().position(|one| one.from != last && self.fits(detour(one)));

@@ -77,7 +77,7 @@ fn moved_bytes(workload: &Workload, placements: &[Placement]) -> u64 {
 }
 
 impl Placements {
-    /// The plan with other placements, which somebody found who knows more of time than sums do;
+    /// The plan with other placements, which a caller found by a model of time;
     /// they must keep the capacities. By sums it may be worse, and the bound says by how much. Of a
     /// plan that makes time small.
     pub fn with(

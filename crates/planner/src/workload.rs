@@ -70,7 +70,7 @@ pub struct Use {
     pub drawn_bytes: f64,
     /// Share of them, 0 to 1, whose block no other one lately was in, by blocks of
     /// [`BLOCK_BYTES`]: a quarter, where all of a block's lines follow one another, which is also
-    /// what is believed where nobody knows (`None`).
+    /// what is assumed where it is unknown (`None`).
     pub isolated: Option<f64>,
     /// Threads that access it at once; at least 1.
     pub threads: u32,

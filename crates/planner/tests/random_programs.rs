@@ -139,7 +139,7 @@ proptest! {
             let found = made_with(&workload, &memories, strategy, Effort::default()).expect("room");
             prop_assert!(found.promise.proven);
             prop_assert!(close(found.promise.cost.time_ns, best), "{best} {found:?}");
-            // Without a search: within the gap it tells.
+            // Without a search: within the gap it reports.
             let quick = Effort { search_steps: 0, ..Effort::default() };
             let quick = made_with(&workload, &memories, strategy, quick).expect("room").promise;
             let bound = quick.bound.expect("a bound");

@@ -4,7 +4,7 @@
 //!
 //! A trial sees an instant. What it cannot see: phases that end, gains that samples overstate, and
 //! programs that come to use what they need all the faster. So moves are watched for the horizon
-//! that their gain was reckoned with:
+//! that their benefit was estimated with:
 //!
 //! ```text
 //! share = (c + came) / (c + believed)     nanoseconds of stall, of late
@@ -34,7 +34,7 @@ pub(crate) struct Audit {
     believed_ns: f64,
     /// Of an assignment's moves.
     cost_ns: f64,
-    /// Of those that were told since the last tick.
+    /// Those reported since the last tick.
     cost_now_ns: f64,
 }
 
@@ -193,7 +193,7 @@ mod tests {
         assert!((0.9..1.1).contains(&whole), "{whole}");
         let half = World::new().share(10, 50, 1);
         assert!((0.5..0.55).contains(&half), "{half}");
-        assert_eq!(World::new().share(14, 0, 1), SHARE[0], "nobody came back");
+        assert_eq!(World::new().share(14, 0, 1), SHARE[0], "no access returned");
         let twice = World::new().share(10, 200, 1);
         assert!((1.7..2.0).contains(&twice), "{twice}");
     }

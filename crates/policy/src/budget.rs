@@ -8,16 +8,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tiercel_machine::{NodeId, format_bytes, parse_bytes};
 
-/// The groups. A process belongs to the first group that has it; one that no group has is left
-/// alone.
+/// The groups. A process belongs to the first group that has it; a process without a group does
+/// not move.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budgets {
     /// First match wins.
     pub groups: Vec<Group>,
-    /// Bytes that nodes have left for whoever comes, where somebody looked: no limit holds more
+    /// Bytes available on nodes, where that is known: no limit holds more
     /// than these and what is there already.
     pub left_bytes: BTreeMap<NodeId, u64>,
-    /// Sites, by process and number, whose objects somebody else places: they take room where they
+    /// Sites, by process and number, whose objects a plan places: they take room where they
     /// are, and are not moved.
     pub placed: HashSet<(u32, u32)>,
 }
@@ -36,7 +36,7 @@ pub struct Group {
     /// whatever is left, whatever its limit.
     pub limits: Vec<Limit>,
     /// Bytes per tier that the members hold and no object names (code, stacks, page cache), where
-    /// somebody measured it. Taken off the budget first.
+    /// it was measured. Taken off the budget first.
     pub outside_bytes: Vec<u64>,
 }
 

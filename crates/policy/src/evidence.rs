@@ -11,9 +11,9 @@
 //! not paid = saved - lost + 1.64 x sqrt(variance) < b
 //! paid     = saved - lost - sqrt(g x (saved + lost)) > b
 //! ```
-//! of sums over trials, so that several tell what one cannot. Those that paid weigh half at the
+//! of sums over trials, so that several show what one cannot. Those that paid weigh half at the
 //! next one; those that were unclear weigh all, and there are a few in a row at most: what cannot
-//! be told from nothing is not worth more.
+//! be distinguished from no benefit counts as none.
 
 /// Standard deviations beyond which it is no chance: one time in twenty.
 const DEVIATIONS: f64 = 1.64;
@@ -46,7 +46,7 @@ pub(crate) struct Measured {
     pub(crate) samples: f64,
 }
 
-/// Sums over trials. Whoever hears that it did not pay begins anew.
+/// Sums over trials; a verdict of no benefit restarts them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
     saved_ns_per_s: f64,

@@ -11,16 +11,16 @@ pub struct Interval {
     /// Bytes of objects that became records in it. Ephemeral objects do not count: a program that
     /// allocates and frees in a loop does not change what should lie where.
     pub allocated_bytes: u64,
-    /// Last-level cache misses of the tracked processes; `None` where nobody counts.
+    /// Last-level cache misses of the tracked processes; `None` where they are not counted.
     pub llc_misses: Option<u64>,
-    /// Instructions of the tracked processes; `None` where nobody counts.
+    /// Instructions of the tracked processes; `None` where they are not counted.
     pub instructions: Option<u64>,
     /// Moves are kept in books only: nothing gets faster by them.
     pub is_modelled: bool,
 }
 
 impl Interval {
-    /// An interval of which the ledger told, without counters.
+    /// The interval of a tick of the ledger, without counters.
     pub fn of(summary: &TickSummary) -> Interval {
         Interval {
             elapsed_ms: summary.elapsed_ms,

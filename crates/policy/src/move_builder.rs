@@ -37,7 +37,7 @@ const ASSUMED_BYTES: f64 = (1u64 << 20) as f64;
 const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
 
 /// A group's tiers, what may lie in them and what does. `room` is the share of `limits` that an
-/// assignment fills, `placed` the part of `used` that somebody else places; bytes.
+/// assignment fills, `placed` the part of `used` that a plan places; bytes.
 pub(crate) struct TierUsage {
     pub(crate) tiers: Tiers,
     pub(crate) limits: Vec<u64>,
@@ -321,7 +321,7 @@ impl MoveBuilder<'_> {
         }
     }
 
-    /// Promotes what pays for itself and for those who must give way. Returns what does not.
+    /// Promotes what pays for itself and for the demotions it needs. Returns what does not.
     fn promote<'m>(
         &mut self,
         gate: &Benefit,

@@ -26,12 +26,13 @@ use crate::trigger::TriggerState;
 /// come without a warning.
 const KEPT_PARTS: u64 = 8;
 
-/// Extents among which those are chosen that tell whether estimates come true.
+/// Extents from which calibration samples are chosen.
 const LOOKED_AT_MAX: usize = 8 * CALIBRATION_SAMPLES_MAX;
 
 /// So large a part of a limit at most is given up where moves find no room.
 const SHORT_PARTS: u64 = 4;
-/// What was missing is forgotten by this part at each assignment: whoever held it may have gone.
+/// What was missing is forgotten by this part at each assignment: the process that held it may have
+/// exited.
 const SHORT_FADES: u64 = 16;
 
 /// A policy and what it remembers.
@@ -318,9 +319,9 @@ impl Policy {
         decision.summary = Some(summary);
     }
 
-    /// Every extent of every group, with its priority and the tier it lies in; and what to believe
-    /// of them. MAT's own routines go by what was seen, with no gate in front. What somebody else
-    /// places is no candidate, and its room is not to be filled.
+    /// Every extent of every group with its priority and its tier, and the estimates behind them.
+    /// MAT's own routines use sampled rates, without a gate. What a plan places is no candidate,
+    /// and its capacity must not be filled.
     fn candidates(
         &self,
         ledger: &Ledger,
@@ -438,7 +439,7 @@ fn members(ledger: &Ledger, budgets: &Budgets) -> Vec<Vec<u32>> {
     members
 }
 
-/// Bytes the objects of some processes hold per tier. What nobody located is taken to lie in the
+/// Bytes the objects of some processes hold per tier. Extents of unknown residency count in the
 /// last.
 fn usage(ledger: &Ledger, tiers: &Tiers, pids: &[u32]) -> Vec<u64> {
     let mut used = vec![0; tiers.len()];

@@ -13,8 +13,8 @@
 //! What a move did is read off the extents it moved: their latencies once it is done, over those
 //! that the memory they came from shows at the same time. Few samples say little: a verdict goes by
 //! [`Evidence`].
-//! Where samples carry no latency, instructions per second tell at least a loss; where nobody
-//! counts those either, nothing is measured, nothing is held back, and the verdict says so.
+//! Where samples carry no latency, instructions per second show at least a loss. Without
+//! either, nothing is measured, nothing is held back, and the verdict says so.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -33,7 +33,7 @@ pub const TRIAL_MOVES_MAX: usize = 8192;
 /// Intervals after the last outcome at which a trial is judged: with latencies seen, or without.
 const JUDGE_INTERVALS: [u32; 2] = [1, 2];
 /// Intervals after which it is judged although outcomes are missing.
-const PATIENCE_INTERVALS: u32 = 10;
+const TRIAL_INTERVALS_MAX: u32 = 10;
 /// Samples with latency that must have come in since.
 const SAMPLES_MIN: u64 = 64;
 /// Part of its former accesses that must have come back to what was promoted.
@@ -83,7 +83,7 @@ struct Trial {
     canary: bool,
     moved: Vec<Moved>,
     /// Where in `moved` a wish is.
-    by_wish: HashMap<(u32, u64, NodeId), usize>,
+    by_request: HashMap<(u32, u64, NodeId), usize>,
     expected_ns_per_s: f64,
     believed: f64,
     cost_ns: f64,
@@ -194,7 +194,8 @@ impl Trials {
         });
         let moved: Vec<_> = moved.collect();
         // The first of equal ones counts, so the last is noted first.
-        let by_wish = moved.iter().enumerate().rev().map(|(at, one)| (wish(&one.asked), at));
+        let by_request =
+            moved.iter().enumerate().rev().map(|(at, one)| (request_key(&one.asked), at));
         self.open = Some(Trial {
             asked_ms: ledger.now_ms(),
             canary: matches!(allowance, PromotionAllowance::Share(_)),
@@ -202,7 +203,7 @@ impl Trials {
             believed,
             cost_ns: 0.0,
             awaited: moved.len(),
-            by_wish: by_wish.collect(),
+            by_request: by_request.collect(),
             moved,
             intervals: 0,
             since: None,
@@ -214,7 +215,7 @@ impl Trials {
     /// What became of a move.
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         let Some(trial) = &mut self.open else { return };
-        let Some(&at) = trial.by_wish.get(&wish(&outcome.asked)) else { return };
+        let Some(&at) = trial.by_request.get(&request_key(&outcome.asked)) else { return };
         let short = outcome.failed.iter().filter(|(failure, _)| *failure == Failure::NoMemory);
         trial.moved[at].short_bytes = short.map(|(_, bytes)| bytes).sum();
         trial.moved[at].moved_bytes = outcome.moved_bytes;
@@ -236,13 +237,13 @@ impl Trials {
                 let has_seen = self.samples_with_latency >= trial.samples_before + SAMPLES_MIN;
                 let sees_none = self.samples_with_latency == 0;
                 // Latencies are waited for where there are any: they say more than instructions.
-                // For what returns is waited as well; for harm nobody waits.
+                // A trial also waits for accesses to return; harm ends it at once.
                 let harms = || trial.did_harm(gate, measured.as_ref());
                 (has_seen && since >= JUDGE_INTERVALS[0] && (trial.has_returned(ledger) || harms()))
                     || (sees_none && since >= JUDGE_INTERVALS[1])
-                    || since >= PATIENCE_INTERVALS
+                    || since >= TRIAL_INTERVALS_MAX
             }
-            None => trial.intervals >= PATIENCE_INTERVALS,
+            None => trial.intervals >= TRIAL_INTERVALS_MAX,
         };
         if !is_due {
             return None;
@@ -327,7 +328,7 @@ impl Trials {
             let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
             let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
             measured.sample_ns_per_s = measured.sample_ns_per_s.max(stall_ns / samples_per_rate);
-            // What nobody came back to saved nothing.
+            // Memory without a later access saved nothing.
             if accesses_per_s > 0.0 && stall_ns > 0.0 {
                 let saved_ns_per_s = accesses_per_s * stall_ns - cost_ns_per_s.max(0.0);
                 measured.samples += accesses_per_s * samples_per_rate;
@@ -353,8 +354,8 @@ impl Trials {
     }
 }
 
-/// What tells wishes of one assignment apart.
-fn wish(asked: &Move) -> (u32, u64, NodeId) {
+/// What distinguishes the moves of one assignment.
+fn request_key(asked: &Move) -> (u32, u64, NodeId) {
     (asked.pid, asked.addr, asked.to)
 }
 

@@ -15,7 +15,7 @@ pub enum Verdict {
     Unclear,
     /// Did harm; it was taken back, and nothing is promoted for a while.
     TakenBack,
-    /// Nobody measures latencies or instructions, or too little was seen.
+    /// Neither latencies nor instructions are measured, or there were too few samples.
     Unmeasured,
 }
 
@@ -37,7 +37,8 @@ pub struct TrialResult {
     /// What of that was believed, as earlier gains came true: a factor.
     #[serde(default = "whole")]
     pub believed: f64,
-    /// What they saved, by the latencies of what was moved; `None` where nobody measures them.
+    /// What they saved, by the latencies of what was moved; `None` where latencies are not
+    /// measured.
     pub measured_ns_per_s: Option<f64>,
     /// Samples of what was moved that this goes by.
     #[serde(default)]

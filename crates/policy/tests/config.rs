@@ -1,4 +1,4 @@
-//! What users may write, and what they are told when it is wrong.
+//! What users may write, and the error when it is wrong.
 //! In: TOML and words. Out: settings or messages. Knows nothing of decisions.
 
 use expect_test::{Expect, expect};

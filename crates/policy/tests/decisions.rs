@@ -137,7 +137,7 @@ fn the_rate_is_limited() {
 
 #[test]
 fn what_was_demoted_before_anything_was_seen_of_it_comes_back_at_once() {
-    // Both lie in a tier that has room for one, and nobody has seen an access.
+    // Both lie in a tier that has room for one, and no access was sampled.
     let machine = machine(&[(64, 100.0), (64, 300.0)]);
     let mut world = World::new("a:8@0:0 b:8@0:0");
     let mut policy = policy("apb", "benefit");
@@ -407,7 +407,7 @@ fn a_limit_is_no_more_than_a_node_has_left() {
 }
 
 #[test]
-fn what_somebody_else_places_stays_and_takes_its_room() {
+fn what_a_plan_places_stays_and_takes_its_capacity() {
     let mut world = World::new("b:4@1:100 c:4@1:1000");
     let (addr, bytes, site, time_ms) = (0x8000_0000, 4 * MIB, 5, 0);
     let (version, arena, flags) = (Version { carve: 9, generation: 0 }, None, Flags(0));

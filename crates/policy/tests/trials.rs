@@ -205,7 +205,7 @@ fn a_fast_tier_that_is_no_faster_does_not_pay_and_neither_would_going_back() {
 }
 
 #[test]
-fn what_nobody_comes_back_to_did_not_pay() {
+fn a_move_without_later_accesses_did_not_pay() {
     // Instructions that stay the same would say that nothing is lost.
     let mut world = World::new(Truth { instructions: Some([1_000_000; 2]), ..HONEST }, "benefit");
     world.step();
@@ -268,7 +268,7 @@ fn what_paid_once_is_taken_back_when_it_no_longer_does() {
 }
 
 #[test]
-fn without_latencies_instructions_tell_a_loss() {
+fn without_latencies_instructions_show_a_loss() {
     let blind = Truth { is_seen: false, ..HONEST };
     let truth = Truth { instructions: Some([1_000_000, 700_000]), ..blind };
     let mut world = World::new(truth, "benefit:canary=0.5");
@@ -282,7 +282,7 @@ fn without_latencies_instructions_tell_a_loss() {
 }
 
 #[test]
-fn where_nobody_measures_nothing_is_held_back_and_the_verdict_says_so() {
+fn without_measurements_nothing_is_held_back_and_the_verdict_says_so() {
     for truth in [Truth { is_seen: false, ..HONEST }, Truth { is_modelled: true, ..HONEST }] {
         let mut world = World::new(truth, "benefit");
         world.step();

@@ -158,7 +158,7 @@ impl Recorder {
     }
 
     /// What the ledger told. LedgerEvent of processes that are not hosted are ignored.
-    pub fn hear(&mut self, news: &LedgerEvent) {
+    pub fn consume(&mut self, news: &LedgerEvent) {
         let Some(tracked) = self.live.get_mut(&news.pid) else { return };
         let at_ns = match news.event {
             Event::Born { .. } | Event::Gone { .. } => self.order.next_ns(news.at_ms),

@@ -60,11 +60,11 @@ fn end(mut recorder: Recorder, now_ms: u64) -> Profile {
 fn born(recorder: &mut Recorder, addr: u64, bytes: u64, site: u32, at_ms: u64) {
     let event =
         Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh: false };
-    recorder.hear(&LedgerEvent { pid: PID, at_ms, event });
+    recorder.consume(&LedgerEvent { pid: PID, at_ms, event });
 }
 
 fn gone(recorder: &mut Recorder, addr: u64, bytes: u64, at_ms: u64) {
-    recorder.hear(&LedgerEvent { pid: PID, at_ms, event: Event::Gone { addr, bytes } });
+    recorder.consume(&LedgerEvent { pid: PID, at_ms, event: Event::Gone { addr, bytes } });
 }
 
 fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
@@ -88,7 +88,7 @@ fn what_came_unused_from_the_kernel_is_summed() {
     for (at, is_fresh) in (1..=6).zip([true, false, true, false, false, true]) {
         let (addr, bytes, site) = (at * MIB, 8192 * at, 1);
         let event = Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh };
-        recorder.hear(&LedgerEvent { pid: PID, at_ms: 10 * at, event });
+        recorder.consume(&LedgerEvent { pid: PID, at_ms: 10 * at, event });
     }
     let profile = end(recorder, 100);
     let fresh_bytes: u64 = profile.objects.iter().map(|one| one.fresh_bytes).sum();
@@ -201,7 +201,7 @@ fn holes_growth_and_what_is_left() {
     // A hole in the middle, then the lower part goes, then the upper part grows.
     gone(&mut recorder, 2 * MIB, MIB, 20);
     gone(&mut recorder, MIB, MIB, 30);
-    recorder.hear(&LedgerEvent {
+    recorder.consume(&LedgerEvent {
         pid: PID,
         at_ms: 35,
         event: Event::Grown { addr: 5 * MIB, bytes: MIB },
@@ -217,7 +217,7 @@ fn holes_growth_and_what_is_left() {
 fn phases_that_are_marked() {
     let mut recorder = recorder();
     let enter = |recorder: &mut Recorder, number, at_ms| {
-        recorder.hear(&LedgerEvent { pid: PID, at_ms, event: Event::Phase { number } });
+        recorder.consume(&LedgerEvent { pid: PID, at_ms, event: Event::Phase { number } });
     };
     born(&mut recorder, MIB, MIB, 1, 0);
     enter(&mut recorder, 1, 100);
@@ -334,7 +334,7 @@ fn it_hears_what_a_ledger_tells() {
     ledger.tick(1000);
     let (mut recorder, mut news) = (recorder(), Vec::new());
     ledger.take_events(&mut news);
-    news.iter().for_each(|one| recorder.hear(one));
+    news.iter().for_each(|one| recorder.consume(one));
     let profile = end(recorder, 1000);
     // Of the second use nothing is known but its end.
     assert_eq!(shown(&profile), ["3: 1048576 100-200 0/0", "3: 1048576 450-1000 0/0"]);

@@ -1,8 +1,8 @@
 //! Names for sites: function, file and line of the frame that deserves an object.
 //! In: frames as (path, build-id, ELF virtual address). Out: [`Named`], cached by (module,
-//! address).
-//! Knows nothing of objects. Runs in whoever shows names (the command, a run's end), never in the
-//! loop and never in the program: parsing debug information takes time, and a file may be hostile.
+//! address). Knows nothing of objects. Runs where names are shown (the command, the end of a run),
+//! never in the loop and never in the program: parsing debug information takes time, and a file may
+//! be hostile.
 //!
 //! Debug files are found by build-id below `/usr/lib/debug` and `/lib/debug`.
 
@@ -38,7 +38,7 @@ pub struct SiteFrame {
 pub struct Named {
     /// Demangled; empty when no symbol covers the address.
     pub function: String,
-    /// Source file and line, where debug information tells.
+    /// Source file and line, where debug information has them.
     pub line: Option<(PathBuf, u32)>,
     /// `module+0xaddress`, always.
     pub place: String,

@@ -1,4 +1,4 @@
-//! Names of functions that allocate for somebody: the frame that deserves the name is further out.
+//! Names of functions that only wrap an allocator: their caller names the site.
 //! In: a demangled function name. Out: whether it is such a wrapper.
 //! Knows nothing of stacks.
 

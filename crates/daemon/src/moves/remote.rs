@@ -3,7 +3,7 @@
 //! worth moving.
 //!
 //! A process that is stopped or gone is not waited for; one that is there and does not answer,
-//! because it is frozen, starved or hostile, is given the deadline once and then left alone for a
+//! because it is frozen, starved or hostile, gets the deadline once and then no request for a
 //! while. The kernel moves its memory meanwhile.
 
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl Insider for Hosted {
     }
 }
 
-/// False when the process is stopped, traced, dead or gone: nobody of it answers soon.
+/// False when the process is stopped, traced, dead or gone: it does not answer soon.
 fn can_run(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name in parentheses may hold anything.
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_told_to_stop_and_left_alone() {
+    fn a_process_that_does_not_answer_gets_no_further_requests() {
         let (client, mut hosted) = hosted(std::process::id(), true);
         hosted.deadline = Duration::from_millis(1);
         assert!(!hosted.move_own(&RANGE, NodeId(1)));

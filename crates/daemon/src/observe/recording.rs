@@ -30,7 +30,7 @@ const STATUS_READS_MAX: usize = 16;
 /// A recorder, and the ledger's events on their way to it.
 pub(crate) struct Recording {
     recorder: Recorder,
-    news: Vec<LedgerEvent>,
+    events: Vec<LedgerEvent>,
     peak: Peak,
 }
 
@@ -68,13 +68,13 @@ impl Recording {
             sees_dirtied: sampler.is_some_and(|sampler| sampler.sees().dirtied),
             ..config
         };
-        Recording { recorder: Recorder::new(config), news: Vec::new(), peak: Peak::default() }
+        Recording { recorder: Recorder::new(config), events: Vec::new(), peak: Peak::default() }
     }
 
     /// Consumes the ledger's events.
     pub(crate) fn consume(&mut self, ledger: &mut Ledger) {
-        ledger.take_events(&mut self.news);
-        self.news.iter().for_each(|news| self.recorder.hear(news));
+        ledger.take_events(&mut self.events);
+        self.events.iter().for_each(|event| self.recorder.consume(event));
     }
 
     pub(crate) fn sampled(&mut self, sample: &Sample) {

@@ -38,7 +38,7 @@ const WATCH_TIME_SHARE: f64 = 0.01;
 const WATCHED_RANGES_MAX: usize = 65_536;
 
 /// Samples of a tick that suffice for each extent, in the mean: their count has a relative standard
-/// deviation of 1/sqrt(32) = 18%, enough to tell which extents are hot.
+/// deviation of 1/sqrt(32) = 18%, enough to find the hot extents.
 const SAMPLES_PER_EXTENT: u64 = 32;
 
 /// Samples of a tick that suffice with few extents: those of 32 extents.
@@ -165,7 +165,7 @@ impl Sampling {
         }
     }
 
-    /// States how many samples suffice: enough to tell the extents apart.
+    /// Sets how many samples suffice: enough to distinguish the extents.
     pub(crate) fn set_sufficient_rate(&mut self, extents: u64, tick_ms: u64) {
         let per_tick = SAMPLES_PER_TICK_MIN.max(extents.saturating_mul(SAMPLES_PER_EXTENT));
         if let Some(sampler) = &mut self.sampler {

@@ -35,7 +35,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 
 type Samples = Arc<Mutex<Vec<(Range<u64>, u32)>>>;
 type Watched = Arc<Mutex<Vec<Range<u64>>>>;
-type Told = Arc<Mutex<Vec<Vec<Range<u64>>>>>;
+type Released = Arc<Mutex<Vec<Vec<Range<u64>>>>>;
 
 pub struct Stage {
     directory: tempfile::TempDir,
@@ -44,13 +44,13 @@ pub struct Stage {
     handle: Handle,
     thread: Option<JoinHandle<Result<FinalReport, DaemonError>>>,
     samples: Samples,
-    /// What the sampler was told to watch last.
+    /// The ranges the sampler watches.
     pub watched: Watched,
-    /// What it was told to let go, each time.
-    pub let_go: Told,
-    /// Samples that it was told suffice, a second; 0: nobody said so.
+    /// The ranges it was made to release, one entry for each call.
+    pub let_go: Released,
+    /// The sufficient rate it was given, samples per second; 0: none.
     pub enough_per_s: Arc<AtomicU64>,
-    /// Processes it was told to observe.
+    /// Processes it was attached to.
     pub attaches: Arc<AtomicU64>,
 }
 
@@ -102,7 +102,7 @@ impl Stage {
         change(&mut config);
         let samples = Samples::default();
         let (watched, attaches) = (Watched::default(), Arc::new(AtomicU64::new(0)));
-        let let_go = Told::default();
+        let let_go = Released::default();
         let enough_per_s = Arc::new(AtomicU64::new(0));
         let sampler = Box::new(FedSampler {
             samples: Arc::clone(&samples),
@@ -270,11 +270,11 @@ fn machine() -> Machine {
     }
 }
 
-/// Sees what it is fed; is told what to watch, as the probe is.
+/// Returns the samples it is given; it is given ranges to watch, as the probe is.
 struct FedSampler {
     samples: Samples,
     watched: Watched,
-    let_go: Told,
+    let_go: Released,
     enough_per_s: Arc<AtomicU64>,
     attaches: Arc<AtomicU64>,
 }
@@ -344,7 +344,7 @@ impl Sampler for FedSampler {
     }
 }
 
-/// A real mover, as far as the daemon can tell, whose first look takes long.
+/// A mover that the daemon takes for a real one, whose first lookup takes long.
 struct SlowMover {
     open: Arc<AtomicBool>,
     sender: std::sync::mpsc::SyncSender<Thread>,
@@ -360,7 +360,7 @@ impl Mover for SlowMover {
         _pid: u32,
         ranges: &[tiercel_mover::Range],
     ) -> Vec<Result<Residency, ResidencyError>> {
-        // Nobody listens from the second call on.
+        // No receiver is left from the second call on.
         let _ = self.sender.try_send(std::thread::current());
         while !self.open.load(Ordering::Acquire) {
             std::thread::park();

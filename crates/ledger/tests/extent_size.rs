@@ -193,7 +193,7 @@ fn a_new_object_begins_as_warm_as_its_site() {
 }
 
 #[test]
-fn a_site_that_has_cooled_down_warms_nobody() {
+fn a_site_that_has_cooled_down_warms_no_newborn() {
     let mut world = World::new();
     world.born(0, 8, 7);
     for _ in 0..30 {
