@@ -76,7 +76,7 @@ impl Archive {
 
     fn entry(&mut self, path: &str, mode: u32, data: &[u8], device: (u32, u32)) {
         let size = u32::try_from(data.len()).expect("files above 4 GiB are refused by Payload");
-        let name_bytes = path.len() as u32 + 1;
+        let name_bytes = u32::try_from(path.len() + 1).expect("paths have at most 4 KiB");
         // ino, mode, uid, gid, nlink, mtime, size, device (2), special device (2), name, checksum
         let fields = [0, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_bytes, 0];
         self.bytes.extend_from_slice(b"070701");

@@ -3,6 +3,7 @@
 //! Knows nothing of processes or files.
 
 use anyhow::{Result, ensure};
+use tiercel_machine::number;
 use tiercel_machine::{Figures, Kind, Machine, Node, NodeId};
 
 /// Linux on x86 hands memory to nodes in blocks of 128 MiB.
@@ -141,14 +142,15 @@ impl Topology {
     fn bandwidth_unit_mib_s(&self) -> u64 {
         let figures =
             self.links.iter().flat_map(|link| [link.figures.read_gb_s, link.figures.write_gb_s]);
-        let largest = figures.map(mib_per_s).fold(1.0, f64::max) as u64;
+        let largest = figures.map(mib_per_s).fold(1.0, f64::max);
+        let largest = number::saturating_u64(largest);
         largest.div_ceil(HMAT_MAX_ENTRY).next_power_of_two()
     }
 
     /// One socket per node with CPUs. QEMU wants sockets of equal size, so the smaller ones
     /// are filled up with CPUs that stay unplugged.
     fn cpu_args(&self) -> [String; 2] {
-        let sockets = self.nodes.iter().filter(|node| node.cpus > 0).count() as u32;
+        let sockets: u32 = self.nodes.iter().map(|node| u32::from(node.cpus > 0)).sum();
         let cores = self.nodes.iter().map(|node| node.cpus).max().unwrap_or(1);
         let cpus = sockets * cores;
         ["-smp".to_owned(), format!("{cpus},sockets={sockets},cores={cores},threads=1")]
@@ -165,14 +167,14 @@ fn share_memory(machine: &Machine, memory_bytes: u64) -> Vec<u64> {
             (true, 0) => FIRST_NODE_BYTES / BLOCK_BYTES,
             (true, _) => 1,
         };
-        ((bytes / BLOCK_BYTES as f64).round() as u64).max(least) * BLOCK_BYTES
+        number::saturating_u64((bytes / BLOCK_BYTES as f64).round()).max(least) * BLOCK_BYTES
     };
     machine.nodes.iter().enumerate().map(share).collect()
 }
 
 /// As even as possible, at least one each, and all equal: QEMU's sockets are.
 fn share_cpus(cpus: u32, nodes: usize) -> Vec<u32> {
-    vec![cpus.div_ceil(nodes as u32).max(1); nodes]
+    vec![cpus.div_ceil(u32::try_from(nodes).unwrap_or(u32::MAX)).max(1); nodes]
 }
 
 /// The node with CPUs that reaches node `i` best: itself, a stated initiator, else the least
@@ -277,8 +279,9 @@ fn typical(kind: Kind, given: &Figures) -> Figures {
 /// Latencies go in whole nanoseconds, bandwidths in whole units.
 fn hmat_args(link: &GuestLink, unit_mib_s: u64) -> Vec<String> {
     let GuestLink { from, to, figures } = link;
-    let ns = |value: Option<f64>| value.unwrap_or_default().round().max(1.0) as u64;
-    let mib_s = |value| (mib_per_s(value) / unit_mib_s as f64).round().max(1.0) as u64 * unit_mib_s;
+    let whole = |value: f64| number::saturating_u64(value.round().max(1.0));
+    let ns = |value: Option<f64>| whole(value.unwrap_or_default());
+    let mib_s = |value| whole(mib_per_s(value) / unit_mib_s as f64) * unit_mib_s;
     let entries = [
         ("read-latency", format!("latency={}", ns(figures.read_latency_ns))),
         ("write-latency", format!("latency={}", ns(figures.write_latency_ns))),

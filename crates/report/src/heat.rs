@@ -137,7 +137,7 @@ impl HeatMap {
             });
             let (from, to) = (self.x(interval.start_s), self.x(interval.end_s));
             let fill = if shade % 2 == 0 { "#dfe7ef" } else { "#eef1e4" };
-            let name = shortened(&interval.name, ((to - from) * INTERVAL_CHARS_PER_POINT) as usize);
+            let name = shortened(&interval.name, whole((to - from) * INTERVAL_CHARS_PER_POINT));
             let _ = writeln!(
                 out,
                 "<g><title>{}: {:.3} to {:.3} s</title><rect x=\"{from:.1}\" y=\"26\" \
@@ -201,7 +201,7 @@ impl HeatMap {
         let step = round_step(self.end_s / STEPS);
         let (left, right) = (self.x(0.0), self.x(self.end_s));
         let _ = write!(out, "<path d=\"M{left:.1} {bottom}H{right:.1}");
-        let ticks = (0..=(self.end_s / step) as usize).map(|at| at as f64 * step);
+        let ticks = (0..=whole(self.end_s / step)).map(|at| at as f64 * step);
         for time_s in ticks.clone() {
             let _ = write!(out, "M{:.1} {bottom}v4", self.x(time_s));
         }
@@ -250,7 +250,18 @@ fn colour_of(cell: f64, most: f64) -> Option<usize> {
     }
     let last = COLOURS.len() - 1;
     let halvings = (most / cell).log2().floor();
-    Some(last - (halvings as usize).min(last))
+    Some(last - whole(halvings).min(last))
+}
+
+/// The whole part of a number; 0 for NaN and negative numbers.
+fn whole(value: f64) -> usize {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates by definition"
+    )]
+    let whole = value as usize;
+    whole
 }
 
 /// 1, 2 or 5 times a power of ten, not below.

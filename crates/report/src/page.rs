@@ -100,7 +100,7 @@ impl Page {
         );
     }
 
-    /// Lines that are shown when somebody opens them.
+    /// Lines that the reader can unfold.
     pub fn folded(&mut self, heading: &str, lines: &[String]) {
         let lines: Vec<String> = lines.iter().map(|line| escaped(line)).collect();
         let (heading, lines) = (escaped(heading), lines.join("\n"));

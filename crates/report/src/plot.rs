@@ -13,7 +13,7 @@ const HEIGHT: u32 = 420;
 /// Names under groups of bars are turned when there are more groups than this.
 const LEVEL_GROUPS_MAX: usize = 12;
 
-/// Colours that most people tell apart, also in grey (Okabe and Ito 2008), lightest left out.
+/// Colours that most people distinguish, also in grey (Okabe and Ito 2008), lightest left out.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -272,12 +272,12 @@ fn range<'a>(
 /// Room for the longest name at 12 points, which is about 6.5 wide a letter.
 fn legend_width(series: &[Series]) -> u32 {
     let longest = series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
-    40 + (longest as u32 * 13).div_ceil(2).min(WIDTH / 3)
+    let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+    40 + longest.saturating_mul(13).div_ceil(2).min(WIDTH / 3)
 }
 
 fn draw_legend(area: &DrawingArea<SVGBackend<'_>, Shift>, series: &[Series]) -> Result<(), String> {
-    for (at, series) in series.iter().enumerate() {
-        let y = 45 + 18 * at as i32;
+    for (at, (series, y)) in series.iter().zip((45..).step_by(18)).enumerate() {
         let square = Rectangle::new([(5, y), (15, y + 10)], colour(at).filled());
         area.draw(&square).map_err(text)?;
         let name = Text::new(series.name.clone(), (20, y - 1), ("sans-serif", 12));

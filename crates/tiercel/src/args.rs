@@ -1,5 +1,5 @@
-//! What can be said on the command line.
-//! In: arguments. Out: [`Args`]. Knows nothing of what is done about them.
+//! The command line.
+//! In: arguments. Out: [`Args`]. Knows nothing of what the verbs do.
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -28,7 +28,7 @@ pub enum Verb {
   tiercel run --plan app.plan -- ./app data.bin
   tiercel run --machine spr-cxl --json -- python3 script.py")]
     Run(RunArgs),
-    /// Run a program and keep what is seen of its objects as a profile
+    /// Run a program and record its objects and accesses as a profile
     #[command(after_help = "Examples:
   tiercel record -- ./app
   tiercel record -o app.profile --sampler perf -- ./app data.bin")]
@@ -47,7 +47,7 @@ pub enum Verb {
   tiercel whatif app.profile
   tiercel whatif app.profile --machine spr-cxl --machine xeonmax-hbm --svg app.svg")]
     Whatif(crate::plan_args::WhatifArgs),
-    /// Write what a profile and a plan say as one HTML file
+    /// Write a report on a profile and a plan as one HTML file
     #[command(after_help = "Examples:
   tiercel report app.profile -o app.html
   tiercel report app.profile --plan app.plan --machine spr-cxl -o app.html")]
@@ -63,7 +63,7 @@ pub enum Verb {
   tiercel top
   tiercel top --once --by size --limit 10")]
     Top(TopArgs),
-    /// Show what moved lately and why
+    /// Show recent moves and their reasons
     #[command(after_help = "Example: tiercel why --limit 10")]
     Why(WhyArgs),
     /// Show the figures of a running daemon, or change its budget
@@ -77,10 +77,10 @@ pub enum Verb {
   tiercel topo
   tiercel topo --machine spr-cxl --json")]
     Topo(TopoArgs),
-    /// Say what works here, and what to do about what does not
+    /// Check which features work on this machine, and how to enable the others
     #[command(after_help = "Example: tiercel doctor")]
     Doctor(DoctorArgs),
-    /// Run programs on machines that are not here, in a guest with their memory nodes
+    /// Run programs in a guest that has the memory nodes of another machine
     #[command(after_help = "Example: tiercel lab run --machine spr-cxl -- numactl -H")]
     Lab(crate::lab::LabArgs),
     /// Check a configuration file, or print the defaults
@@ -102,13 +102,13 @@ pub enum Verb {
     },
 }
 
-/// What `run` and `daemon` share. Each overrides the configuration file.
+/// Options of both `run` and `daemon`. Each overrides the configuration file.
 #[derive(ClapArgs, Debug, Default)]
 pub struct EngineArgs {
     /// Budget of the fastest memory: a share of the programs' peak (25%), a size (8GiB), or all
     #[arg(long, value_name = "SHARE|SIZE")]
     pub fast: Option<Limit>,
-    /// Which objects deserve it: fifo, lru, apb, cpb, first-come, or expression:TEXT
+    /// How objects are ranked for fast memory: fifo, lru, apb, cpb, first-come, or expression:TEXT
     #[arg(long, value_name = "ROUTINE")]
     pub prioritise: Option<Prioritise>,
     /// When to decide: time=TICKS, llcmpi=CHANGE, allocation=SIZE, or never
@@ -117,7 +117,7 @@ pub struct EngineArgs {
     /// How tiers are filled: fill=PERCENT
     #[arg(long, value_name = "ROUTINE", value_parser = enforce)]
     pub enforce: Option<Enforce>,
-    /// What a move must promise: benefit, or none
+    /// Cost-benefit gate for moves: benefit, or none
     #[arg(long, value_name = "ROUTINE")]
     pub gate: Option<Gate>,
     /// Time between two ticks
@@ -129,18 +129,18 @@ pub struct EngineArgs {
     /// Model moves on this machine instead: a description's file, or a built-in name
     #[arg(long, value_name = "FILE|NAME")]
     pub machine: Option<String>,
-    /// What the heap of programs is made of (docs/pools.md)
+    /// Memory that backs the heap of programs (docs/pools.md)
     #[arg(long, value_name = "KIND", default_value = "kernel")]
     pub backing: BackingArg,
     /// Pool of a node's memory for programs that place it themselves (docs/pools.md); repeatable
     #[arg(long, value_name = "NODE=SIZE[:FOLDER]", value_parser = pool)]
     pub pool: Vec<Capacity>,
-    /// Configuration file; --help of `config` shows how to make one
+    /// Configuration file; `tiercel config` prints one with the defaults
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
-/// What a heap is made of.
+/// Memory that backs a heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum BackingArg {
     /// Ordinary memory, which the kernel moves
@@ -153,15 +153,15 @@ pub enum BackingArg {
 /// Samplers by name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum SamplerArg {
-    /// The best that works here
+    /// The best that works on this machine
     Auto,
-    /// Misses of the model behind a timed guest of the lab
+    /// Modelled cache misses of a timed guest of the lab
     Emulator,
     /// CPU performance counters with data addresses
     Perf,
     /// The same through BPF, machine-wide
     Bpf,
-    /// Page-table bits; needs neither counters nor root
+    /// Page-table scans; need neither counters nor root
     Probe,
     /// Nothing: objects are tracked, accesses are not
     None,
@@ -171,11 +171,11 @@ pub enum SamplerArg {
 pub struct RunArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Let objects be born and moved as this plan says
+    /// Allocate and move objects according to this plan
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Let the online policy decide about what the plan does not know, and about everything once
-    /// the plan does not do what it promised
+    /// Let the online policy place objects that the plan does not cover, and all objects once the
+    /// plan falls short of its prediction
     #[arg(long, requires = "plan")]
     pub adapt: bool,
     /// Rows of the summary's table
@@ -197,20 +197,19 @@ pub struct RunArgs {
 
 #[derive(ClapArgs, Debug)]
 pub struct RecordArgs {
-    /// Folder to write the profile to; a profile that is there is replaced. Without it,
-    /// PROGRAM.profile
+    /// Write the profile to this folder, replacing an existing profile; default: PROGRAM.profile
     #[arg(long, short, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Size the profile keeps, before packing: what is alike is put together
+    /// Largest size of the profile before compression; similar objects are merged to stay below it
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
     pub limit: u64,
     /// What observes accesses
     #[arg(long, value_name = "KIND")]
     pub sampler: Option<SamplerArg>,
-    /// The machine this is: a description's file, or a built-in name
+    /// Treat this machine as the described one: a description's file, or a built-in name
     #[arg(long, value_name = "FILE|NAME")]
     pub machine: Option<String>,
-    /// Configuration file; --help of `config` shows how to make one
+    /// Configuration file; `tiercel config` prints one with the defaults
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print what was recorded as JSON
@@ -231,7 +230,7 @@ pub struct ProfileArgs {
     pub verb: ProfileVerb,
 }
 
-/// What can be done with profiles.
+/// The verbs of `tiercel profile`.
 #[derive(Subcommand, Debug)]
 pub enum ProfileVerb {
     /// Show sites and phases of a profile
@@ -260,14 +259,13 @@ pub enum ProfileVerb {
     },
     /// Make one profile of several of the same program
     Merge {
-        /// Folder to write it to; a profile that is there is replaced
+        /// Write it to this folder, replacing an existing profile
         #[arg(long, short, value_name = "FOLDER")]
         output: PathBuf,
-        /// They are parts of one run, at the same time (MPI ranks); without it, one run after
-        /// another
+        /// The profiles are concurrent parts of one run (MPI ranks); default: successive runs
         #[arg(long)]
         ranks: bool,
-        /// Size the profile keeps, before packing
+        /// Largest size of the profile before compression
         #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
         limit: u64,
         /// Print as JSON
@@ -304,7 +302,7 @@ pub struct DaemonArgs {
     /// Serve programs of all users (as root)
     #[arg(long)]
     pub all_users: bool,
-    /// Stop the daemon that runs
+    /// Stop the running daemon
     #[arg(long, conflicts_with_all = ["env", "all_users"])]
     pub stop: bool,
     /// Print the variables that make a program attach
@@ -315,10 +313,10 @@ pub struct DaemonArgs {
     pub json: bool,
 }
 
-/// Which daemon is meant.
+/// The daemon to connect to.
 #[derive(ClapArgs, Debug, Default)]
 pub struct PeerArgs {
-    /// Control socket; without one, that of the only daemon or run that is found
+    /// Control socket; default: the socket of the only running daemon or run
     #[arg(long, value_name = "SOCKET")]
     pub socket: Option<PathBuf>,
 }
@@ -327,16 +325,16 @@ pub struct PeerArgs {
 pub struct TopArgs {
     #[command(flatten)]
     pub peer: PeerArgs,
-    /// Order
+    /// Sort order
     #[arg(long, value_enum, default_value_t = OrderArg::Heat)]
     pub by: OrderArg,
     /// Rows
     #[arg(long, default_value_t = 20)]
     pub limit: usize,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     pub once: bool,
-    /// Print as JSON and end
+    /// Print as JSON and exit
     #[arg(long)]
     pub json: bool,
 }
@@ -514,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_keeps_its_options() {
+    fn options_behind_the_program_are_its_own() {
         let args = ["tiercel", "run", "--fast", "25%", "ls", "--fast", "-l", "--", "x"];
         let Verb::Run(run) = Args::parse_from(args).verb else { panic!("not a run") };
         assert_eq!(run.program, ["ls", "--fast", "-l", "--", "x"]);

@@ -12,10 +12,11 @@ use tiercel_policy::{Limit, Trigger};
 use tiercel_profile::RecorderConfig;
 use tiercel_sampler::Kind;
 
-/// The machine on paper where this one has one kind of memory and the user names none.
+/// The modelled machine where this one has one kind of memory and the user names none.
 const USUAL_MODEL: &str = BUILTIN_NAMES[0];
 
-/// How fine a profile knows times: a wake-up takes some 20 us, 0.2% of a CPU at this pace.
+/// Resolution of times in a profile: a wake-up takes some 20 us, which is 0.2% of a CPU at one
+/// wake-up in 10 ms.
 const RECORD_CLOCK: TimeSpan = TimeSpan(Duration::from_millis(10));
 
 /// How the remark on a missing sampler begins.
@@ -27,7 +28,7 @@ pub struct Engine {
     pub config: DaemonConfig,
     /// Machine, sampler, mover.
     pub parts: Parts,
-    /// What does not work as asked for, to be shown.
+    /// Features that do not work as requested, to be shown.
     pub remarks: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
         settings.sampler = sampler.into();
     }
     if let Some(machine) = &args.machine {
-        // The file's corrections are of another machine.
+        // The file's corrections are for another machine.
         settings.machine = machine.as_str().into();
     }
     let policy = &mut settings.policy;
@@ -53,7 +54,7 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
     policy.enforce = args.enforce.clone().unwrap_or(policy.enforce.clone());
     policy.gate = args.gate.clone().unwrap_or(policy.gate.clone());
     if let Some(tick) = args.tick {
-        policy.tick_ms = tick.0.as_millis() as u64;
+        policy.tick_ms = u64::try_from(tick.0.as_millis()).unwrap_or(u64::MAX);
     }
     settings.check()?;
     Ok(settings)
@@ -85,12 +86,12 @@ pub fn engine(settings: &Settings) -> Result<Engine> {
     open(settings, None)
 }
 
-/// The same, to record and to leave everything where it is.
+/// The same, for a recording, which moves nothing.
 pub fn recording_engine(settings: &Settings, record: RecorderConfig) -> Result<Engine> {
     let mut settings = settings.clone();
     settings.policy.trigger = Trigger::Never;
     settings.sampling.dirtied = true;
-    // Times in a profile are as fine as the clock of programs, which is set at every drain.
+    // The resolution of times in a profile is that of the programs' clock, which every drain sets.
     settings.daemon.poll_max = settings.daemon.poll_max.min(RECORD_CLOCK);
     settings.daemon.poll_min = settings.daemon.poll_min.min(RECORD_CLOCK);
     open(&settings, Some(record))
@@ -114,7 +115,8 @@ fn open(settings: &Settings, record: Option<RecorderConfig>) -> Result<Engine> {
     };
     let sampler = match tiercel_sampler::open(settings.sampler, &settings.sampling) {
         Ok(sampler) => Some(sampler),
-        // The best of none, or none asked for: track without. Asked for by name: refuse.
+        // No sampler works, or none was requested: track objects only. One requested by name must
+        // work.
         Err(error) if matches!(settings.sampler, Kind::Auto | Kind::None) => {
             remarks.push(format!("{UNOBSERVED}: {error}"));
             None
@@ -129,7 +131,7 @@ pub fn machine(settings: &Settings, remarks: &mut Vec<String>) -> Result<Machine
     let mut machine = match settings.machine.name.as_str() {
         "" => {
             let (machine, problems) = Machine::discover(Path::new("/"))?;
-            // A remedy that was followed is no longer needed.
+            // A remedy that the configuration already follows is not shown.
             let said = |place: &str| {
                 let mut nodes = settings.machine.overrides.nodes.iter();
                 nodes.any(|node| node.kind.is_some() && format!("node {}", node.id) == place)
@@ -152,10 +154,9 @@ pub fn described(name: &str) -> Result<Machine> {
     }
     let text = match std::fs::read_to_string(name) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
-            "there is no machine description {name}; built in are {}",
-            BUILTIN_NAMES.join(", ")
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("no machine description {name}; built in are {}", BUILTIN_NAMES.join(", "))
+        }
         Err(error) => {
             return Err(error).with_context(|| format!("cannot read the machine {name}"));
         }
@@ -163,7 +164,7 @@ pub fn described(name: &str) -> Result<Machine> {
     Machine::from_toml(&text).with_context(|| format!("in the machine {name}"))
 }
 
-/// First touch on paper: the best tier up to the budget, then the next ones.
+/// First touch on a modelled machine: the best tier up to the budget, then the next ones.
 fn first_touch(machine: &Machine, fast: Limit) -> Vec<(tiercel_machine::NodeId, u64)> {
     let limit = |rank: usize, capacity: u64| match fast {
         Limit::Bytes(bytes) if rank == 0 => bytes.min(capacity),

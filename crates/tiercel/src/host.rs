@@ -2,8 +2,9 @@
 //! In: a command line, variables to add. Out: how it ended. Knows nothing of memory.
 //!
 //! The program shares our terminal, process group and standard streams. What the terminal sends
-//! (^C, ^\, ^Z) reaches it directly, so we must neither die of it nor repeat it; what somebody
-//! sends to us alone (`kill`) is passed on. Signals we inherited as ignored stay ignored.
+//! (^C, ^\, ^Z) reaches it directly, so we must neither die of it nor repeat it; a signal
+//! that another process sends to us alone (`kill`) is passed on. Signals we inherited as ignored
+//! stay ignored.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
@@ -21,7 +22,7 @@ pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// Exit status when the program was not found.
 pub const EXIT_NOT_FOUND: u8 = 127;
 
-/// Signals that are caught, to be passed on or let pass.
+/// Signals that are caught, and passed on unless the program has them already.
 const PASSED_ON: [i32; 6] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
 /// How a program ended.
@@ -129,7 +130,7 @@ impl Hosted {
     }
 
     /// The program was stopped: so are we, that the shell gets its terminal back. Continued, we
-    /// continue it. Off a terminal nobody waits for us to stop, and nobody would continue us.
+    /// continue it. Without a terminal no shell waits for us to stop, and none would continue us.
     fn stop_along(&self) {
         if rustix::termios::tcgetpgrp(std::io::stdin()).is_err() {
             return;
@@ -170,12 +171,13 @@ pub fn end_like(ending: Ending) -> ExitCode {
 
 fn ending(status: WaitStatus) -> Option<Ending> {
     if let Some(code) = status.exit_status() {
-        return Some(Ending::Exited(code as u8));
+        // The kernel keeps eight bits of it.
+        return Some(Ending::Exited(u8::try_from(code).unwrap_or(u8::MAX)));
     }
     status.terminating_signal().map(Ending::Killed)
 }
 
-/// Bit s - 1 is set when signal s was ignored by whoever started us (nohup).
+/// Bit s - 1 is set when signal s was ignored by the process that started us (nohup).
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

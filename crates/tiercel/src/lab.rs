@@ -1,4 +1,4 @@
-//! `tiercel lab`: programs on machines that are not here.
+//! `tiercel lab`: programs in guests that have another machine's memory nodes.
 //! In: [`LabArgs`]. Out: the guest's output and the exit status of what ran in it.
 //! Knows nothing of how a guest is made.
 
@@ -26,10 +26,10 @@ enum LabVerb {
   tiercel lab run --machine two-socket-optane -- tiercel run --fast 25% -- ./app
   tiercel lab run --file data --out results -- ./app data")]
     Run(LabRunArgs),
-    /// Open a shell in such a guest
+    /// Open a shell in a guest that has the memory nodes of another machine
     #[command(after_help = "Example: tiercel lab shell --machine two-socket-optane")]
     Shell(GuestArgs),
-    /// Make the runs of an experiment that are not there yet, and draw its tables and plots
+    /// Make the missing runs of an experiment, and draw its tables and plots
     #[command(after_help = "Examples:
   tiercel lab bench smoke
   tiercel lab bench lab/experiments/mat.toml --only hotcold --quick")]
@@ -39,7 +39,7 @@ enum LabVerb {
   tiercel lab compare --machine spr-cxl --fast 25% -- ./app
   tiercel lab compare --fast 12.5% --fast 50% --policy first-touch --policy tiercel -- ./app")]
     Compare(CompareArgs),
-    /// Draw an experiment's tables and plots anew
+    /// Redraw an experiment's tables and plots
     #[command(after_help = "Example: tiercel lab report lab/results/smoke")]
     Report(ReportArgs),
     /// The bench's part inside the guest
@@ -52,20 +52,20 @@ struct GuestArgs {
     /// The machine: a description's file, a name in lab/machines, or a built-in name
     #[arg(long, value_name = "FILE|NAME", default_value = "spr-cxl")]
     machine: String,
-    /// Memory of the guest, shared out among the nodes as on the machine
+    /// Memory of the guest, divided among its nodes in the machine's proportions
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_bytes)]
     memory: u64,
-    /// Virtual CPUs, shared out likewise
+    /// Virtual CPUs, divided likewise
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
-    /// Take a file or folder into the guest; THERE is its path there, the same path without
+    /// Copy a file or folder into the guest; THERE is its path in the guest, by default the same
     #[arg(long = "file", value_name = "HERE[:THERE]")]
     files: Vec<String>,
     /// Set a variable in the guest
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
-    /// Translate even where KVM works
+    /// Emulate CPUs (TCG) even where KVM works
     #[arg(long)]
     tcg: bool,
 }
@@ -74,27 +74,27 @@ struct GuestArgs {
 struct LabRunArgs {
     #[command(flatten)]
     guest: GuestArgs,
-    /// When the guest counts as hung and is killed
+    /// Kill the guest after this time
     #[arg(long, value_name = "TIME", default_value = "600s")]
     timeout: TimeSpan,
-    /// Bring what the program writes to /out back into this folder
+    /// Copy what the program writes to /out into this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Let every access take the time the machine's figures say; the guest's clock shows it
+    /// Model the time of every access by the machine's figures; the guest's clock shows that time
     #[arg(long)]
     timed: bool,
-    /// Give the guest's CPUs their share of the bandwidths only, as if the machine's others did the
-    /// same
+    /// Limit the guest's CPUs to their share of the machine's bandwidth, as if its other CPUs were
+    /// as busy
     #[arg(long, requires = "timed")]
     share: bool,
-    /// Fetch streams ahead of need, as processors do
+    /// Model a hardware prefetcher for streams
     #[arg(long, requires = "timed")]
     prefetch: bool,
-    /// Time only what the program marks as its regions of interest in detail; the rest costs its
-    /// instructions
+    /// Model memory only in regions of interest, which the program marks; elsewhere only
+    /// instructions take time
     #[arg(long, requires = "timed")]
     regions: bool,
-    /// Write what was counted, by virtual CPU and node, to this file (JSON)
+    /// Write the counters of each virtual CPU and node to this file (JSON)
     #[arg(long, value_name = "FILE", requires = "timed")]
     stats: Option<PathBuf>,
     /// The program and its arguments
@@ -102,7 +102,7 @@ struct LabRunArgs {
     program: Vec<String>,
 }
 
-/// Ends with the status of what ran in the guest.
+/// Exits with the status of the program in the guest.
 pub fn lab(args: &LabArgs) -> ExitCode {
     let done = match &args.verb {
         LabVerb::Run(args) => run(args),
@@ -140,7 +140,9 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
                 let (count, seconds) = (times.regions.len(), ns as f64 / 1e9);
                 eprintln!("lab: {count} region(s) of interest took {seconds:.6} s, modelled");
             }
-            Err(error) if args.regions => eprintln!("lab: nothing was timed in detail: {error}"),
+            Err(error) if args.regions => {
+                eprintln!("lab: no region of interest was timed: {error}")
+            }
             Err(_) => {}
         }
     }
@@ -171,7 +173,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit())
     {
-        return Err(format!("{name:?} is not a variable's name"));
+        return Err(format!("{name:?} is not the name of a variable"));
     }
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -19,26 +19,26 @@ use tiercel_plan::read_plan;
 /// Where a checkout keeps results.
 const RESULTS: &str = "lab/results";
 
-/// What Tiercel is told in `compare`: programs run for seconds of modelled time there, where they
-/// run for minutes on hardware, so ticks are shorter.
+/// Tiercel's configuration in `compare`: programs run for seconds of modelled time there instead of
+/// minutes on hardware, so ticks are shorter.
 const COMPARE_CONFIG: &str = "sampling = { cpu-budget = 0.02 }\n[policy]\ntick_ms = 50\n";
 
-/// What `bench` and `compare` share.
+/// Options of both `bench` and `compare`.
 #[derive(ClapArgs, Debug)]
 pub struct MakeArgs {
     /// Only runs whose WORKLOAD/POLICY/SHARE contains this; may be given several times
     #[arg(long, value_name = "PART")]
     only: Vec<String>,
-    /// Take a file or folder into the guest; THERE is its path there, the same path without
+    /// Copy a file or folder into the guest; THERE is its path in the guest, by default the same
     #[arg(long = "file", value_name = "HERE[:THERE]")]
     files: Vec<String>,
-    /// Do not time accesses: fast, and shows only that things work
+    /// Do not model times: fast, but shows only that programs work
     #[arg(long)]
     untimed: bool,
-    /// Translate even where KVM works
+    /// Emulate CPUs (TCG) even where KVM works
     #[arg(long)]
     tcg: bool,
-    /// Try runs again that failed in earlier calls
+    /// Repeat runs that failed in earlier calls
     #[arg(long)]
     retry: bool,
     /// Print the rows as JSON, one a line, instead of tables
@@ -212,7 +212,7 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The bench's part in the guest.
+/// The bench's agent in the guest.
 pub fn agent(args: &AgentArgs) -> Result<ExitCode> {
     let text = std::fs::read_to_string(&args.specs)
         .with_context(|| format!("cannot read {}", args.specs.display()))?;
@@ -247,7 +247,7 @@ fn make(
     }
     eprintln!(
         "tiercel: {done} runs finished, {failed} failed, {unsized_runs} could not be sized because \
-         their all-fast run failed; --retry tries them again"
+         their all-fast run failed; --retry repeats them"
     );
     Ok(ExitCode::FAILURE)
 }
@@ -271,10 +271,13 @@ fn experiment_file(name: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// A policy's configuration is Tiercel's own.
+/// Checks a policy's configuration as Tiercel does.
 fn judge(text: &str) -> Result<()> {
     let settings = Settings::from_toml(text)?;
-    ensure!(settings.machine.name.is_empty(), "machine: the guest's memory is real there");
+    ensure!(
+        settings.machine.name.is_empty(),
+        "machine: not allowed here, because the lab sets the guest's machine"
+    );
     Ok(())
 }
 
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_are_judged_by_what_reads_them() {
+    fn configurations_are_checked_as_tiercel_does() {
         assert!(judge("fast = \"25%\"").is_ok());
         assert!(judge(COMPARE_CONFIG).is_ok());
         assert!(judge("fest = 1").is_err());

@@ -11,8 +11,9 @@ use std::time::Duration;
 use tiercel_daemon::protocol::{Request, VERSION, request_line};
 use tiercel_daemon::socket_dir::{DAEMON_NAME, control_path, usual_directory};
 
-/// A daemon answers within milliseconds; one that does not within this time is stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A daemon answers within milliseconds; one that takes longer than this is stuck. Chosen, not
+/// measured: a thousand times the usual.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest answer that is read, bytes: ROWS_MAX rows of 4 KiB.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
@@ -38,8 +39,8 @@ impl Link {
         };
         let stream = UnixStream::connect(&path)
             .with_context(|| format!("no daemon answers at {}", path.display()))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Link { stream: BufReader::new(stream) })
     }
 
@@ -52,7 +53,7 @@ impl Link {
             bail!("the daemon closed the connection");
         }
         let reply: Reply =
-            serde_json::from_str(&line).context("the daemon's answer makes no sense")?;
+            serde_json::from_str(&line).context("cannot parse the daemon's answer")?;
         if reply.version != VERSION {
             bail!("the daemon speaks version {}, this is {VERSION}", reply.version);
         }
@@ -88,7 +89,7 @@ fn find(directory: &Path) -> Result<PathBuf> {
             directory.display()
         ),
         several => bail!(
-            "several runs are under way; choose one with --socket: {}",
+            "several runs are active; choose one with --socket: {}",
             several.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
         ),
     }

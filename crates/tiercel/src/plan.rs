@@ -1,4 +1,4 @@
-//! `tiercel plan`: from a profile to a plan, and why it is as it is.
+//! `tiercel plan`: makes a plan from a profile, and explains it.
 //! In: [`PlanArgs`], a profile. Out: a plan's file, a table, an explanation.
 //! Knows nothing of how placements are found.
 
@@ -50,7 +50,7 @@ pub const PLAN_COLUMNS: [(&str, Align); 8] = [
     ("objects", Align::Right),
     ("each up to", Align::Right),
     ("gain", Align::Right),
-    ("sure", Align::Right),
+    ("confidence", Align::Right),
     ("born in", Align::Left),
     ("phases", Align::Left),
     ("where", Align::Left),
@@ -133,29 +133,29 @@ fn promise(result: &PlanResult, peak_bytes: u64) -> String {
     let share = if most > 0.0 { gain / most * 100.0 } else { 0.0 };
     let _ = writeln!(
         text,
-        "expected   {} of accesses, {} all slow, {} all fast: {share:.0}% of what could be won; \
-         {} moved",
+        "expected   {} of accesses, {} all slow, {} all fast: {share:.0}% of the possible gain; {} \
+         moved",
         seconds(expected.access_ns),
         seconds(expected.in_slowest_ns),
         seconds(expected.in_fastest_ns),
         short_bytes(expected.moved_bytes),
     );
     let proven = match (promise.proven, promise.gap) {
-        (true, _) => "no plan of this kind is better".to_owned(),
-        (false, Some(gap)) => format!("at most {:.2}% of the gain is missing", gap * 100.0),
-        (false, None) => "this strategy knows no bound".to_owned(),
+        (true, _) => "the strategy's optimum, proven".to_owned(),
+        (false, Some(gap)) => format!("at most {:.2}% below the optimal gain", gap * 100.0),
+        (false, None) => "unknown: this strategy computes none".to_owned(),
     };
     let _ = writeln!(text, "bound      {proven}");
     text
 }
 
-/// What is held back, and what moves were reckoned to cost.
+/// The reserve, and the assumed costs of moves.
 fn costs(plan: &Plan) -> String {
     let mut text = String::new();
     let held_back = plan.machine.held_back_bytes;
     if held_back > 0 {
         let held_back = short_bytes(held_back);
-        let _ = writeln!(text, "held back  {held_back} for what the plan does not know");
+        let _ = writeln!(text, "reserved   {held_back} for objects that the plan does not cover");
     }
     let name = |node| match plan.rank_of(node) {
         Some(rank) => plan.machine.memories[rank].name.as_str(),
@@ -164,8 +164,8 @@ fn costs(plan: &Plan) -> String {
     let moves = plan.machine.moves.iter().take(MOVES_SHOWN).map(|one| {
         let basis = match one.basis {
             Basis::Measured => "measured",
-            Basis::Scaled => "as was measured elsewhere",
-            Basis::Described => "by the description",
+            Basis::Scaled => "scaled from a measurement",
+            Basis::Described => "from the description",
         };
         let (from, to) = (printable(name(one.from)), printable(name(one.to)));
         format!("{from} to {to} {:.2} ns a byte, {basis}", one.ns_per_byte)
@@ -183,7 +183,9 @@ fn explain(profile: &Profile, result: &PlanResult, wanted: &str) -> Result<Strin
     };
     let sites: Vec<usize> = (0..profile.sites.len()).filter(|index| is_wanted(*index)).collect();
     if sites.is_empty() {
-        bail!("no site of the profile is called {wanted:?}; `tiercel plan --rows 1000` lists them");
+        bail!(
+            "no site of the profile matches {wanted:?}; `tiercel plan --rows 1000` lists the sites"
+        );
     }
     let mut text = String::new();
     for index in sites {
@@ -209,7 +211,10 @@ fn explain_site(
     let plan = &result.plan;
     let planned = plan.sites.iter().find(|planned| planned.hash == site.hash);
     let Some(planned) = planned else {
-        writeln!(text, "    the plan says nothing of it: its objects go where the unplanned go")?;
+        writeln!(
+            text,
+            "    not in the plan: its objects are placed like those of unplanned sites"
+        )?;
         return Ok(());
     };
     for class in &planned.classes {
@@ -224,7 +229,7 @@ fn explain_site(
             let phase = place.phase.as_deref().map_or("usually".to_owned(), |p| format!("in {p}"));
             writeln!(
                 text,
-                "    {} in {}: gain {}, {:.0}% sure",
+                "    {} in {}: gain {}, {:.0}% confidence",
                 printable(&phase),
                 nodes(plan, place),
                 seconds(place.gain_ns),
@@ -276,5 +281,5 @@ fn scores(result: &PlanResult, site: usize, class: &PlannedClass) -> String {
 /// Nanoseconds as people read them.
 fn seconds(ns: f64) -> String {
     let sign = if ns < 0.0 { "-" } else { "" };
-    format!("{sign}{:.2?}", Duration::from_nanos(ns.abs().min(u64::MAX as f64) as u64))
+    format!("{sign}{:.2?}", Duration::from_nanos(tiercel_machine::number::saturating_u64(ns.abs())))
 }

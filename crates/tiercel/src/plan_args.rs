@@ -131,7 +131,9 @@ impl PlanRequestArgs {
             fast_bytes: match fast {
                 Limit::Capacity => u64::MAX,
                 Limit::Bytes(bytes) => bytes,
-                Limit::ShareOfPeak(share) => (peak_bytes as f64 * share) as u64,
+                Limit::ShareOfPeak(share) => {
+                    tiercel_machine::number::saturating_u64(peak_bytes as f64 * share)
+                }
             },
             fast: fast.to_string(),
             unplanned: match self.unplanned {

@@ -67,9 +67,9 @@ fn export(
 ) -> Result<()> {
     let Some(folder) = folder else {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        let table = table.context("name a table, or a folder for all")?;
+        let table = table.context("name a table, or a folder for all tables")?;
         let wrote = profile.export(table, format, &mut out).and_then(|_| out.flush());
-        // A reader that has seen enough (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is not an error.
         return match wrote {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
             _ => Ok(()),
@@ -98,7 +98,7 @@ fn shown(overview: &Overview, rows: usize) -> String {
         overview.object_rows,
     ));
     out.push_str(&format!(
-        "accesses   {} reads, {} writes in {} rows of {:.1?}; {} before packing\n",
+        "accesses   {} reads, {} writes in {} rows of {:.1?}; {} uncompressed\n",
         count(overview.reads),
         count(overview.writes),
         overview.access_rows,
@@ -126,8 +126,8 @@ fn run_lines(run: &Run) -> String {
     let only = if run.misses_only { ", misses only" } else { "" };
     let time = Duration::from_nanos(run.duration_ns);
     let mut out = format!(
-        "run        {} ({}), {time:.1?}\nsampler    {}: {} samples of {:.0} accesses{only}; {} hit \
-         no object, {} lost\n",
+        "run        {} ({}), {time:.1?}\nsampler    {}: {} samples, each for {:.0} accesses{only}; {} \
+         outside of objects, {} lost\n",
         printable(&run.arguments.join(" ")),
         printable(&run.ending),
         printable(&run.sampler),
@@ -137,10 +137,10 @@ fn run_lines(run: &Run) -> String {
         seen.samples_lost,
     );
     for (count, what) in [
-        (seen.records_lost, "records were lost: lives of objects around them are uncertain"),
-        (seen.births_refused, "births were refused: their objects are not here"),
+        (seen.records_lost, "records were lost: lifetimes of objects around them are uncertain"),
+        (seen.births_refused, "births were refused: their objects are missing"),
         (seen.phases_refused, "phase entries were too many, or too short for the clock"),
-        (seen.scans_skipped, "looks of the sampler were not taken"),
+        (seen.scans_skipped, "scans of the sampler were skipped"),
     ] {
         if count > 0 {
             out.push_str(&format!("           {count} {what}\n"));
@@ -152,10 +152,10 @@ fn run_lines(run: &Run) -> String {
 fn coarse_line(overview: &Overview) -> String {
     let coarse = &overview.coarsening;
     let parts: Vec<String> = [
-        (coarse.objects_merged, "allocations are one with others of their site and size"),
+        (coarse.objects_merged, "allocations are merged with others of their site and size"),
         (coarse.extents_merged, "allocations have no extents"),
-        (coarse.sites_merged, "sites are unknown"),
-        (coarse.processes_merged, "processes are one with others"),
+        (coarse.sites_merged, "sites are merged into the unknown site"),
+        (coarse.processes_merged, "processes are merged with others"),
     ]
     .iter()
     .filter(|(count, _)| *count > 0)
@@ -230,13 +230,13 @@ fn differences(diff: &Diff, rows: usize) -> String {
         };
     for one in diff.sites.iter().take(rows) {
         let cell = |of: &dyn Fn(&SiteSums) -> String| pair(&one.before, &one.after, of);
-        let anew = if one.matched_by_label { " (built anew)" } else { "" };
+        let rebuilt = if one.matched_by_label { " (rebuilt)" } else { "" };
         sites.row(vec![
             cell(&|sums| percent(sums.share)),
             cell(&|sums| count(sums.reads.saturating_add(sums.writes))),
             cell(&|sums| short_bytes(sums.peak_bytes)),
             cell(&|sums| sums.objects.to_string()),
-            format!("{}{anew}", one.label),
+            format!("{}{rebuilt}", one.label),
         ]);
     }
     let mut phases =

@@ -21,7 +21,7 @@ pub enum Hindrance {
     /// Static, and Go: brings its own memory management as well.
     #[error("{0} is a Go program with its own memory management and no loader")]
     Go(PathBuf),
-    /// Runs as somebody else: the loader ignores LD_PRELOAD.
+    /// Runs with another identity: the loader ignores LD_PRELOAD.
     #[error(
         "{0} runs with another identity (set-user-id, set-group-id or file capabilities): \
          the loader ignores the runtime there"
@@ -52,7 +52,7 @@ pub fn hindrance(file: &Path) -> Option<Hindrance> {
         }
         let mut head = Vec::new();
         // Headers of programs lie in the first OS pages; Go's build marker in the first 64 KiB or
-        // later, where only the section table would tell. Missing it costs a vaguer sentence.
+        // later, where only the section table would locate it. Without it the error is vaguer.
         std::fs::File::open(&file).ok()?.take(256 << 10).read_to_end(&mut head).ok()?;
         match interpreter(&head) {
             Some(next) => file = next,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn static_and_dynamic_programs_are_told_apart() {
+    fn static_and_dynamic_programs_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let fixed = compile(dir.path(), "fixed", &["-static"]);
         assert_eq!(hindrance(&fixed), Some(Hindrance::Static(fixed.clone())));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_hinders_nothing_and_never_panics() {
+    fn damaged_files_never_cause_a_panic() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x");
         let mut cut = b"\x7fELF\x02\x01".to_vec();

@@ -1,4 +1,4 @@
-//! `tiercel record`: a program with the daemon in the parent, which moves nothing and remembers.
+//! `tiercel record`: a program with the daemon in the parent, which moves nothing and records.
 //! In: [`RecordArgs`]. Out: a profile; the program's own exit status. Knows nothing of what a
 //! profile has in it.
 //!
@@ -42,7 +42,7 @@ fn default_output(program: &OsStr) -> PathBuf {
     name.into()
 }
 
-/// What the machine does is measured before the program is there to be held up.
+/// Starts the program, after measuring the machine's speeds: the program must not wait for that.
 fn start(args: &RecordArgs, output: &Path) -> Result<(Started, Speeds)> {
     if args.limit < LIMIT_BYTES_MIN {
         bail!("--limit {}: must be at least {}", args.limit, short_bytes(LIMIT_BYTES_MIN));
@@ -82,10 +82,10 @@ fn finish(
     let problems = farewell.as_ref().map(|end| end.summary.problems.clone()).unwrap_or_default();
     let attached = farewell.as_ref().map_or(0, |end| end.summary.clients.attached);
     let profile = farewell.and_then(|farewell| farewell.profile).map(|profile| *profile);
-    let kept = match profile {
+    let written = match profile {
         Some(mut profile) => {
             profile.runs.iter_mut().for_each(|run| run.speeds.clone_from(&speeds));
-            keep(args, output, start_unix_ns, ending, profile)
+            write_profile(args, output, start_unix_ns, ending, profile)
         }
         None => Err(anyhow::anyhow!("the daemon failed; no profile was written")),
     };
@@ -95,14 +95,14 @@ fn finish(
     for (problem, count) in problems {
         eprintln!("tiercel: {} ({count} times)", printable(&problem));
     }
-    match kept {
+    match written {
         Ok(overview) if args.json => eprintln!("{}", json(&overview, output, ending)),
         Ok(_) if args.quiet => {}
         Ok(overview) => {
             if attached == 0 {
-                eprintln!("tiercel: no process attached: its objects were not seen");
+                eprintln!("tiercel: no process attached: no objects were tracked");
             }
-            eprintln!("tiercel: {}: {}", output.display(), said(&overview));
+            eprintln!("tiercel: {}: {}", output.display(), overview_line(&overview));
         }
         Err(error) => eprintln!("tiercel: {error:#}"),
     }
@@ -110,7 +110,7 @@ fn finish(
 }
 
 /// Fills in what only we know, finds names, and writes.
-fn keep(
+fn write_profile(
     args: &RecordArgs,
     output: &Path,
     start_unix_ns: u64,
@@ -146,7 +146,7 @@ fn keep(
     Ok(profile.overview())
 }
 
-fn said(overview: &Overview) -> String {
+fn overview_line(overview: &Overview) -> String {
     let seen = overview.runs.first().map(|run| &run.observed);
     let (samples, lost) = seen.map_or((0, 0), |seen| (seen.samples, seen.records_lost));
     let lost = if lost > 0 { format!("; {lost} records were lost") } else { String::new() };
@@ -170,7 +170,7 @@ fn json(overview: &Overview, output: &Path, ending: Ending) -> serde_json::Value
 }
 
 /// Most memory this process had at a time, the daemon in it included; 0 when the kernel does not
-/// tell.
+/// report it.
 fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -60,8 +60,8 @@ fn add_runs(page: &mut Page, overview: &Overview) {
     for run in &overview.runs {
         let only = if run.misses_only { "misses only" } else { "all accesses" };
         page.paragraph(&format!(
-            "{} ({}), {:.1?}. Sampler {}: {} samples of {:.0} accesses, {only}; {} hit no object, \
-             {} were lost. {}",
+            "{} ({}), {:.1?}. Sampler {}: {} samples, each for {:.0} accesses, {only}; {} outside \
+             of objects, {} lost. {}",
             run.arguments.join(" "),
             run.ending,
             Duration::from_nanos(run.duration_ns),
@@ -88,7 +88,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The heat map, and all that lived.
+/// The heat map, and live bytes over time.
 fn add_objects(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize) -> Result<()> {
     page.section("Objects over time");
     let timeline = Timeline::of(profile, rows);
@@ -98,10 +98,10 @@ fn add_objects(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: us
     }
     page.figure(
         &heat_map(&timeline, plan),
-        "A row is an object, or all of one place and size; a bar is the time it lived. On the \
-         right: where the plan has it, usually.",
+        "A row is an object, or all objects of one site and size; a bar is its lifetime. On the \
+         right: its usual placement in the plan.",
     )?;
-    page.figure(&live(&timeline, plan), "Most bytes of objects that lived at a time.")?;
+    page.figure(&live(&timeline, plan), "The largest number of live bytes in each interval.")?;
     Ok(())
 }
 
@@ -164,7 +164,7 @@ fn live(timeline: &Timeline, plan: Option<&Plan>) -> Lines {
         errors: Vec::new(),
         expected: Vec::new(),
         powers: false,
-        // One that holds everything would only flatten the rest.
+        // A line far above the curve would only flatten it.
         mark: room.filter(|room| *room <= 2.0 * most),
     }
 }
@@ -177,9 +177,9 @@ fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()
     for machine in &machines {
         match points_of(profile, machine, &[], StrategyArg::Joint) {
             Ok(more) => points.extend(more),
-            // What was asked for must be there; of the profile's own machine it is worth a remark.
+            // A requested curve must be drawn; for the profile's own machine a remark is enough.
             Err(error) if !args.machine.is_empty() => return Err(error),
-            Err(error) => page.paragraph(&format!("There is no curve: {error:#}.")),
+            Err(error) => page.paragraph(&format!("No curve: {error:#}.")),
         }
     }
     if points.is_empty() {
@@ -187,13 +187,13 @@ fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()
     }
     page.figure(
         &plot(&points),
-        "Time over that with all memory being fast, as `tiercel whatif` predicts it. Bars: what \
-         the number of samples may do, 95 times of 100; the model's own error comes on top.",
+        "Time over that with all memory being fast, as `tiercel whatif` predicts it. Bars: \
+         95% confidence intervals from the number of samples; errors of the model come on top.",
     )?;
     Ok(())
 }
 
-/// What the lab has of predictions.
+/// The predictions in results of the lab.
 fn predictions(folder: &Path) -> Result<Predictions> {
     let results = bench::results(folder, &mut |line| eprintln!("tiercel: {line}"))?;
     let predictions = results.predictions().cloned();
@@ -202,21 +202,21 @@ fn predictions(folder: &Path) -> Result<Predictions> {
     })
 }
 
-/// How far predictions like the curve's were off where somebody measured.
+/// Errors of predictions like the curve's, where run times were measured.
 fn add_predictions(page: &mut Page, lab: Option<&Predictions>) -> Result<()> {
-    page.section("How far predictions are off");
+    page.section("Accuracy of predictions");
     let Some(Predictions { accuracy, table, plot, spread }) = lab else {
         page.paragraph(
             "No results were given: `tiercel lab bench` runs programs by their plans, `--lab` \
-             shows here what came of it.",
+             compares its results with the predictions here.",
         );
         return Ok(());
     };
     page.paragraph(&format!("Of plans that were run in the lab: {accuracy}"));
     page.figure(
         spread,
-        "The line across is the share that is to be within 10 percentage points of the all-fast \
-         time.",
+        "The horizontal line is the share of predictions that should have an error of at most 10 \
+         percentage points of the all-fast time.",
     )?;
     page.figure(plot, "A dot is a run by a plan; on the line, it took as long as predicted.")?;
     page.table(table);
@@ -226,19 +226,24 @@ fn add_predictions(page: &mut Page, lab: Option<&Predictions>) -> Result<()> {
 fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize) {
     page.section("Plan");
     let Some(plan) = plan else {
-        page.paragraph("None was given: `tiercel plan` makes one, `--plan` shows it here.");
+        page.paragraph("No plan was given: `tiercel plan` makes one, `--plan` shows it here.");
         return;
     };
     let own = profile.runs.iter().any(|run| run.build_id == plan.program.build_id);
     if !own {
         page.paragraph(&format!(
-            "The plan was made for another build or program ({}, build-id {}): its places may not \
-             be those above.",
+            "The plan was made for another build or program ({}, build-id {}): its sites may differ \
+             from those above.",
             plan.program.path, plan.program.build_id,
         ));
     }
     let expected = &plan.expected;
-    let time = |ns: f64| format!("{:.2?}", Duration::from_nanos(ns.clamp(0.0, 1e18) as u64));
+    let time = |ns: f64| {
+        format!(
+            "{:.2?}",
+            Duration::from_nanos(tiercel_machine::number::saturating_u64(ns.clamp(0.0, 1e18)))
+        )
+    };
     page.paragraph(&format!(
         "Made for {}, {} of fast memory ({}), strategy {}, objective {}. Expected: {} of accesses, \
          {} all slow, {} all fast; {} moved.",
@@ -256,7 +261,7 @@ fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize
     let (cells, rest) = plan_cells(plan, rows);
     cells.into_iter().for_each(|cells| table.row(cells));
     if table.is_empty() {
-        page.paragraph("It names no place: who comes first is served first.");
+        page.paragraph("The plan names no site: objects are placed first come, first served.");
         return;
     }
     page.table(&table);
@@ -267,7 +272,7 @@ fn add_plan(page: &mut Page, profile: &Profile, plan: Option<&Plan>, rows: usize
 
 /// Top sites, each with its stack.
 fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usize) {
-    page.section("Places in the program");
+    page.section("Allocation sites");
     let by_hash: HashMap<String, &Site> =
         profile.sites.iter().map(|site| (format!("{:016x}", site.hash), site)).collect();
     let named = [("where", Align::Left), ("source", Align::Left)];
@@ -282,7 +287,7 @@ fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usiz
         table.row(cells);
     }
     if table.is_empty() {
-        page.paragraph("No object was allocated anywhere that is known.");
+        page.paragraph("No allocation site is known.");
         return;
     }
     page.table(&table);
@@ -292,7 +297,7 @@ fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usiz
             overview.sites.len() - rows
         ));
     }
-    page.paragraph("Their whole stacks, innermost first:");
+    page.paragraph("Call stacks of these sites, innermost frame first:");
     for sums in overview.sites.iter().take(rows) {
         if let Some(site) = by_hash.get(&sums.hash) {
             page.folded(&planned_label(site), &stack(site));

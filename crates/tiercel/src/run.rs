@@ -37,7 +37,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     }
 }
 
-/// Says why the program was not started.
+/// Reports why the program was not started.
 pub fn refuse(error: &anyhow::Error) -> ExitCode {
     eprintln!("tiercel: {error:#}; the program was not started");
     match error.downcast_ref::<StartError>() {
@@ -68,7 +68,7 @@ pub fn host_with_runtime(program: &[OsString], engine: Engine) -> Result<Started
     host(program, engine, &library)
 }
 
-/// The engine, with the plan if there is one. Whatever is wrong with a plan is found here.
+/// The engine, with the plan if there is one. A defective plan is refused here.
 fn planned_engine(args: &RunArgs) -> Result<Engine> {
     let mut settings = settings(&args.engine)?;
     let Some(path) = &args.plan else { return engine(&settings) };
@@ -76,7 +76,7 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
     if args.engine.fast.is_none() {
         settings.fast = Limit::Bytes(plan.fast_bytes());
     }
-    // On one kind of memory it is carried out on paper, and then on the machine it was made for.
+    // With one kind of memory the plan is executed on a modelled machine: the one it was made for.
     let builtin = Machine::builtin(&plan.machine.name).is_some();
     if settings.machine.name.is_empty()
         && builtin
@@ -86,7 +86,7 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
     }
     let is_blind = !args.adapt && settings.sampler == Kind::Auto;
     if is_blind {
-        settings.sampler = Kind::None; // nobody would use what it sees
+        settings.sampler = Kind::None; // no decision would use the samples
     }
     let mut engine = engine(&settings)?;
     if is_blind {
@@ -97,20 +97,22 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
     }
     engine.remarks.extend(of_another_program(&plan, &args.program[0]));
     let plan = Arc::new(plan);
-    // The process ends with the run: what a large plan is made of is not given back piece by piece.
+    // The process ends with the run, so a large plan is not freed piece by piece.
     std::mem::forget(Arc::clone(&plan));
     engine.config.plan = Some(PlanChoice { plan, adapt: args.adapt });
     Ok(engine)
 }
 
-/// What to say when the program is not the one the plan was made for.
+/// A remark when the plan was made for another program.
 fn of_another_program(plan: &Plan, program: &OsString) -> Option<String> {
     let path = std::env::var_os("PATH");
     let found = find(program, path.as_deref())?;
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let (ours, theirs) = (name(&found)?, name(Path::new(&plan.program.path))?);
     (ours != theirs).then(|| {
-        format!("the plan was made for {theirs}; sites are matched all the same, this is {ours}")
+        format!(
+            "the plan was made for {theirs}, this program is {ours}; sites are matched nevertheless"
+        )
     })
 }
 
@@ -123,7 +125,7 @@ fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started>
     {
         remarks.push(hindrance.to_string());
     }
-    // Two runs of one user live side by side: each has a place of its own.
+    // Concurrent runs of one user have sockets of their own.
     config.name = format!("run-{}", std::process::id());
     let daemon = Daemon::new(config, parts)?;
     let users = std::env::var_os("LD_PRELOAD");
@@ -140,7 +142,7 @@ fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started>
         Ok(hosted) => Ok(Started { hosted, daemon, handle, remarks }),
         Err(error) => {
             handle.stop();
-            // Nothing was served: its farewell has nothing to say.
+            // No program attached, so there is no summary to show.
             let _ = daemon.join();
             Err(error.into())
         }
@@ -156,7 +158,7 @@ impl Started {
         let failure = match self.daemon.join() {
             Ok(Ok(farewell)) => return Ended { ending, farewell: Some(farewell), remarks },
             Ok(Err(error)) => format!(": {error}"),
-            Err(_) => " by a defect of its own".to_owned(),
+            Err(_) => " by a panic, which is a defect".to_owned(),
         };
         remarks.push(format!("the daemon failed{failure}; the program went on without it"));
         Ended { ending, farewell: None, remarks }
@@ -190,7 +192,7 @@ pub struct Ended {
     pub remarks: Vec<String>,
 }
 
-/// Writes the summary where it was asked for. It never changes the program's exit status.
+/// Writes the summary to the requested destination. It never changes the program's exit status.
 fn report(
     args: &RunArgs,
     farewell: Option<&FinalReport>,
@@ -224,7 +226,7 @@ fn text(
     let mut out = String::from("\n");
     if let Some(farewell) = farewell {
         if farewell.summary.clients.attached == 0 {
-            out.push_str("no process attached: its objects were not seen\n");
+            out.push_str("no process attached: no objects were tracked\n");
         }
         out.push_str(&show::farewell(farewell, symbols, args.rows));
     }
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_dies_leaves_the_program_alone() {
+    fn a_program_survives_the_death_of_its_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let sampler = Kind::None;
         let settings = Settings { machine: "spr-cxl".into(), sampler, ..Settings::default() };
@@ -305,7 +307,8 @@ mod tests {
         let ended = host(&program, engine, Path::new("libc.so.6")).unwrap().wait();
         assert_eq!(ended.ending.unwrap(), Ending::Exited(7));
         assert!(ended.farewell.is_none());
-        let said = ended.remarks.iter().any(|remark| remark.contains("by a defect of its own"));
+        let said =
+            ended.remarks.iter().any(|remark| remark.contains("by a panic, which is a defect"));
         assert!(said, "{:?}", ended.remarks);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 use tiercel_daemon::{FinalReport, Fits, PlanSummary, SiteRow, Summary};
-use tiercel_machine::{NodeId, short_bytes};
+use tiercel_machine::{NodeId, number, short_bytes};
 use tiercel_symbolize::Symbols;
 
 /// Sites that are named and merged for a table; symbolizing one costs up to a millisecond.
@@ -83,8 +83,8 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
             used.births.to_string(),
             fits(if lives { &used.fits } else { &used.last_fits }),
             short_count(used.reads + used.writes),
-            short_count((used.density() * 1024.0) as u64),
-            short_count(if lives { used.heat } else { used.heat_max } as u64),
+            short_count(number::saturating_u64(used.density() * 1024.0)),
+            short_count(number::saturating_u64(if lives { used.heat } else { used.heat_max })),
             nodes(if lives { &used.nodes } else { &used.last_nodes }, &summary.nodes),
             name.clone(),
         ]);

@@ -1,6 +1,6 @@
-//! The verbs beside `run`.
-//! In: their arguments. Out: text or JSON on standard output. Knows nothing of how figures come
-//! about.
+//! The smaller verbs.
+//! In: their arguments. Out: text or JSON on standard output. Knows nothing of how the daemon
+//! computes its figures.
 
 mod daemon;
 mod doctor;
@@ -26,7 +26,7 @@ use tiercel_daemon::{Settings, Summary};
 use tiercel_machine::short_bytes;
 use tiercel_policy::Verdict;
 
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+/// Writes to standard output. A reader that closes the pipe early (`| head`) is not an error.
 pub fn say(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -45,7 +45,7 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     }
     let rows = moves.as_array().cloned().unwrap_or_default();
     if rows.is_empty() {
-        return say("nothing was moved yet\n");
+        return say("no moves yet\n");
     }
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -65,10 +65,10 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     }
     say(&table.text())?;
     let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
-    say(&judged(&status.context("the daemon's status is not understood")?))
+    say(&judged(&status.context("cannot parse the daemon's status")?))
 }
 
-/// Whether what was moved paid, assignment by assignment; nothing where none was judged yet.
+/// The verdict on each assignment: whether its moves paid. Empty before the first verdict.
 fn judged(summary: &Summary) -> String {
     use Align::{Left, Right};
     if summary.benefit.last.is_empty() {
@@ -89,10 +89,10 @@ fn judged(summary: &Summary) -> String {
         let kind = if one.canary { " (canary)" } else { "" };
         let verdict = match one.verdict {
             Verdict::Paid => "paid",
-            Verdict::NotPaid => "did not pay; nothing more is promoted for a while",
-            Verdict::Unclear => "too few samples to tell; as much again is tried",
-            Verdict::TakenBack => "did harm, taken back",
-            Verdict::Unmeasured => "nobody measures it: no sampled latency, no counters",
+            Verdict::NotPaid => "did not pay; promotions pause",
+            Verdict::Unclear => "too few samples; a trial of the same size follows",
+            Verdict::TakenBack => "did harm; undone",
+            Verdict::Unmeasured => "not measured: no sampled latency, no counters",
         };
         table.row(vec![
             format!("{:.1}s", one.judged_ms as f64 / 1e3),
@@ -117,7 +117,7 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     }
     if args.metrics {
         let text = link.ask(&Request::Metrics, "metrics")?;
-        return say(text.as_str().context("the daemon's metrics are no text")?);
+        return say(text.as_str().context("the daemon's metrics are not text")?);
     }
     let status = link.ask(&Request::Status, "status")?;
     if args.json {
@@ -157,7 +157,7 @@ pub fn man(verb: Option<&str>) -> Result<()> {
         None => command,
         Some(verb) => match command.find_subcommand(verb) {
             Some(found) => found.clone().display_name(format!("tiercel-{verb}")),
-            None => bail!("there is no verb {verb}; `tiercel -h` lists them"),
+            None => bail!("unknown verb {verb}; `tiercel -h` lists the verbs"),
         },
     };
     let mut page = Vec::new();

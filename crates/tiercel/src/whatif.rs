@@ -1,4 +1,5 @@
-//! `tiercel whatif`: what less fast memory, or another machine, would cost a program.
+//! `tiercel whatif`: predicts the slowdown of a program with less fast memory or on
+//! another machine.
 //! In: [`WhatifArgs`], a profile. Out: a table, JSON, a plot. Knows nothing of how it is predicted.
 
 use crate::engine::described;
@@ -14,10 +15,11 @@ use tiercel_policy::Limit;
 use tiercel_profile::Profile;
 use tiercel_report::{Lines, Series};
 
-/// Shares of the peak that are looked at where nobody says which, percent.
+/// The default capacities, percent of the peak: those of `lab/experiments` (12.5, 25, 33 and 50),
+/// then 75 and 100 to complete the curve.
 const SHARES: [f64; 6] = [12.5, 25.0, 33.0, 50.0, 75.0, 100.0];
 
-/// One machine with one size of fast memory.
+/// The prediction for one machine with one size of fast memory.
 #[derive(Serialize)]
 pub struct Point {
     machine: String,
@@ -51,7 +53,7 @@ pub fn whatif(args: &WhatifArgs) -> Result<()> {
     }
 }
 
-/// The machines of these names; the profile's where there are none.
+/// The machines of these names; without names, the profile's machine.
 pub fn machines_of(names: &[String], profile: &Profile) -> Result<Vec<Machine>> {
     match names.is_empty() {
         true => Ok(vec![profile.machine.clone()]),
@@ -59,7 +61,7 @@ pub fn machines_of(names: &[String], profile: &Profile) -> Result<Vec<Machine>> 
     }
 }
 
-/// A point for each size of a machine's fast memory; for the usual ones where there are none.
+/// A point for each size of a machine's fast memory; without sizes, for the default ones.
 pub fn points_of(
     profile: &Profile,
     machine: &Machine,
@@ -79,7 +81,7 @@ pub fn points_of(
     sizes.into_iter().map(result).collect()
 }
 
-/// What comes of a plan that is there.
+/// The prediction for an existing plan.
 fn point_of(profile: &Profile, plan: &Plan) -> Result<Point> {
     let name = &plan.machine.name;
     let machine = match profile.machine.name == *name {
@@ -108,9 +110,9 @@ fn table(points: &[Point]) -> String {
     let mut table = Table::new(&[
         ("machine", Left),
         ("fast", Right),
-        ("of it", Right),
+        ("size", Right),
         ("slowdown", Right),
-        ("by chance", Right),
+        ("95% CI", Right),
         ("all slow", Right),
         ("moved", Right),
     ]);
@@ -126,8 +128,8 @@ fn table(points: &[Point]) -> String {
         ]);
     }
     table.text()
-        + "slowdown over all memory being fast; `by chance` is what the number of samples may do, \
-           95 times of 100\n"
+        + "slowdown over all memory being fast; 95% CI: the confidence interval that follows from \
+           the number of samples\n"
 }
 
 /// A line for each machine, with error bars.

@@ -69,7 +69,7 @@ fn a_killed_client_is_reaped() {
 }
 
 #[test]
-fn a_killed_daemon_harms_nobody_and_the_next_gets_its_clients_back() {
+fn programs_survive_a_killed_daemon_and_attach_to_the_next() {
     let mut daemon = Daemon::start(&[]);
     let mut process = busy(&daemon);
     daemon.until("it is hosted", |s| s["clients"]["now"] == 1);
@@ -111,7 +111,7 @@ fn a_full_house_turns_programs_away_unharmed() {
 }
 
 #[test]
-fn garbage_on_the_control_socket_harms_nobody() {
+fn the_daemon_survives_garbage_on_its_control_socket() {
     let daemon = Daemon::start(&[]);
     let mut process = busy(&daemon);
     for garbage in [&b"\0\xff\n\n{}\n"[..], b"GET / HTTP/1.1\r\n\r\n", &[b'['; 100_000]] {
@@ -124,7 +124,7 @@ fn garbage_on_the_control_socket_harms_nobody() {
 }
 
 #[test]
-fn a_socket_out_of_reach_harms_nobody() {
+fn programs_run_without_a_reachable_socket() {
     let daemon = Daemon::start(&[]);
     let program = compile(daemon.folder.path(), "busy", BUSY, &[]);
     let shared = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Record, plan, run: a small program with two places and two phases, on a machine on paper; the
+//! Record, plan, run: a small program with two places and two phases, on a modelled machine; the
 //! same after a rebuild; and plans that are none.
 
 mod common;
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
             memset(table[i], turn, BYTES);
     }
     (void)argv;
-    if (argc > 1) { /* lives on until somebody writes */
+    if (argc > 1) { /* lives on until its standard input has a line */
         puts(getenv("TIERCEL_SOCKET"));
         fflush(stdout);
         getchar();
@@ -128,7 +128,7 @@ impl Stage {
     }
 }
 
-/// The second memory's node of the machine on paper.
+/// The second memory's node of the modelled machine.
 fn slow_node() -> u16 {
     let machine = tiercel_machine::Machine::builtin("spr-cxl").unwrap().unwrap();
     machine.tiers()[1].nodes[0].0
@@ -266,7 +266,7 @@ fn a_place_is_explained() {
     let said = common::stdout(&output);
     assert!(output.status.success() && said.contains("app.c:"), "{said}{}", stderr(&output));
     assert!(said.contains("all in"), "{said}");
-    let output = stage.tiercel(&["plan", "app.profile", "--explain", "nobody"]);
+    let output = stage.tiercel(&["plan", "app.profile", "--explain", "nowhere"]);
     assert!(stderr(&output).contains("no site of the profile"), "{}", stderr(&output));
 }
 
@@ -307,9 +307,9 @@ fn a_report_is_one_file_and_names_in_it_are_names() {
     }
     // Refused, each with what is wrong; and nothing is written.
     let refused = [
-        (["report", "nobody.profile", "-o", "x.html"], "nobody.profile"),
+        (["report", "missing.profile", "-o", "x.html"], "missing.profile"),
         (["report", "app.profile", "--plan", "app.c"], "is not a plan"),
-        (["report", "app.profile", "--machine", "nobody"], "nobody"),
+        (["report", "app.profile", "--machine", "missing"], "missing"),
         (["report", "app.profile", "-o", "nowhere/x.html"], "cannot write the report"),
     ];
     for (args, expect) in refused {

@@ -1,4 +1,4 @@
-//! `tiercel run` with real programs: they must not notice, and the user must be told.
+//! `tiercel run` with real programs: they must not notice, and the user gets a summary.
 
 mod common;
 

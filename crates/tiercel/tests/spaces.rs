@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
     zeroed[4711] = 9;
     zeroed = kind_realloc(space, zeroed, 4 * 512 * 512);
     if (zeroed[4711] != 9 || dlsym(RTLD_DEFAULT, "memkind_malloc"))
-        return 7; /* and in nobody's way */
+        return 7; /* and out of the way */
     kind_free(space, zeroed);
     struct timespec now, start;
     clock_gettime(CLOCK_MONOTONIC, &start);
@@ -95,7 +95,7 @@ impl Stage {
     }
 
     /// A plan that knows no place: births go where `unplanned` says, but for wishes. With a plan
-    /// the books of a machine on paper believe where programs say that objects are born.
+    /// the modelled mover takes the nodes of births from the programs.
     fn plan(&self, program: &[&str], unplanned: Unplanned) {
         let record = ["record", "--machine", "spr-cxl", "--sampler", "none", "-o", "a.profile"];
         let output = self.tiercel(&[&record, &["--"][..], program].concat());
@@ -182,7 +182,7 @@ assert get_handler_name(plain) == "default_allocator" == get_handler_name()
 assert (get_handler_name(high) == "tiercel") == tiercel.is_hosted()
 try:
     with tiercel.numpy_space("fast"):
-        raise SystemExit("a space nobody knows")
+        raise SystemExit("an unknown space")
 except ValueError as error:
     assert "large-capacity" in str(error)
 large.resize(3 << 18, refcheck=False)

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tiercel_machine::number;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -357,7 +358,7 @@ fn reported_ns(line: &str) -> Option<u64> {
     let (count, rest) = figures.split_once(' ')?;
     let (each, _) = rest.split_once(", ")?.1.split_once(" ns each")?;
     let ns = count.parse::<u64>().ok()? as f64 * each.parse::<f64>().ok()?;
-    (ns >= 1.0).then_some(ns.round() as u64)
+    (ns >= 1.0).then_some(number::saturating_u64(ns.round()))
 }
 
 /// What does not fit together.

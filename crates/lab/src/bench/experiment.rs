@@ -3,6 +3,7 @@
 //! Knows nothing of guests, nor of what a policy's configuration means.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tiercel_machine::number;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -243,7 +244,7 @@ impl Share {
 
     /// So much of `bytes`, whole OS pages of 4 KiB.
     pub fn of(self, bytes: u64) -> u64 {
-        (bytes as f64 * self.of_one()) as u64 & !0xfff
+        number::saturating_u64(bytes as f64 * self.of_one()) & !0xfff
     }
 }
 
@@ -257,7 +258,7 @@ impl TryFrom<String> for Share {
         if !(0.1..=100.0).contains(&percent) {
             return Err(format!("capacity {text:?}: must be from 0.1% to 100%"));
         }
-        Ok(Share { millis: (percent * 1000.0).round() as u32 })
+        Ok(Share { millis: number::saturating_u32((percent * 1000.0).round()) })
     }
 }
 

@@ -5,6 +5,7 @@
 //! Both times are those of the whole program, as multiples of its time with all memory fast:
 //! `whatif` predicts the same ratio.
 
+use tiercel_machine::number;
 use tiercel_report::{Lines, Series, Table};
 
 use super::columns::table;
@@ -103,7 +104,8 @@ fn absolute_errors(points: &[Point<'_>]) -> Vec<f64> {
 fn accuracy(points: &[Point<'_>]) -> String {
     let errors = absolute_errors(points);
     let right = errors.iter().filter(|error| **error <= TOLERANCE).count();
-    let at = |part: f64| 100.0 * errors[((errors.len() - 1) as f64 * part).round() as usize];
+    let index = |part: f64| number::saturating_usize(((errors.len() - 1) as f64 * part).round());
+    let at = |part: f64| 100.0 * errors[index(part)];
     let is_slower = |point: &&Point<'_>| point.measured > 1.0 + TOLERANCE;
     let parts = points.iter().filter(is_slower);
     let parts = parts.map(|point| (point.predicted - 1.0) / (point.measured - 1.0));
@@ -222,7 +224,7 @@ mod tests {
     }
 
     fn rounded(&(x, y): &(f64, f64)) -> (i64, i64) {
-        (x.round() as i64, y.round() as i64)
+        (number::saturating_i64(x.round()), number::saturating_i64(y.round()))
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tiercel_machine::{Machine, NodeId};
+use tiercel_machine::{Machine, NodeId, number};
 
 use super::experiment::{Baseline, Choice, Experiment, Share, Workload};
 use super::row::{Cell, Method, Spec};
@@ -172,6 +172,11 @@ impl At {
     }
 }
 
+/// The number of the guest's node at this index.
+fn node_number(at: usize) -> u16 {
+    u16::try_from(at).expect("the kernel has at most 1024 nodes")
+}
+
 /// FNV-1a, 128 bits, in hexadecimal: names results; it is no protection against forgery.
 pub fn fingerprint(bytes: &[u8]) -> String {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -186,12 +191,13 @@ impl Target {
     pub fn tiers(&self) -> (Vec<u16>, Vec<u16>) {
         let best = self.machine.tiers().into_iter().next().map_or(Vec::new(), |tier| tier.nodes);
         let number = |id: NodeId| {
-            self.topology.nodes.iter().position(|node| node.origin == id).map(|at| at as u16)
+            self.topology.nodes.iter().position(|node| node.origin == id).map(node_number)
         };
         let fast: Vec<u16> = best.iter().filter_map(|id| number(*id)).collect();
         let with_memory = self.topology.nodes.iter().enumerate();
         let with_memory = with_memory.filter(|(_, node)| node.memory_bytes > 0);
-        let slow = with_memory.map(|(at, _)| at as u16).filter(|at| !fast.contains(at)).collect();
+        let slow =
+            with_memory.map(|(at, _)| node_number(at)).filter(|at| !fast.contains(at)).collect();
         (fast, slow)
     }
 
@@ -204,7 +210,8 @@ impl Target {
             .map(|(at, node)| (at, figures(node.origin)))
             .collect();
         let least = speeds.iter().map(|(_, gb_s)| *gb_s).fold(f64::INFINITY, f64::min);
-        let weight = |gb_s: f64| (gb_s / least).round().clamp(1.0, WEIGHT_MAX) as u32;
+        let weight =
+            |gb_s: f64| number::saturating_u32((gb_s / least).round().clamp(1.0, WEIGHT_MAX));
         speeds.into_iter().map(|(at, gb_s)| (at, weight(gb_s))).collect()
     }
 }

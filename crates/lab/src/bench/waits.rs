@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use tiercel_machine::number;
 
 use super::row::Waits;
 
@@ -97,7 +98,7 @@ impl Account {
                 let (key, value) = line.split_once(':')?;
                 (key.trim() == name).then(|| value.trim().parse::<f64>().ok())?
             })?;
-            Some((value * 1e6).round() as u64)
+            Some(number::saturating_u64((value * 1e6).round()))
         };
         let longest = figure("sleep_max")?.max(figure("block_max")?);
         Some(Account {

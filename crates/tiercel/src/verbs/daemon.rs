@@ -1,4 +1,4 @@
-//! `tiercel daemon`: serves until it is told to stop, or talks to the one that serves.
+//! `tiercel daemon`: serves programs until it is stopped, or stops the running daemon.
 //! In: [`DaemonArgs`]. Out: a summary at the end. Knows nothing of how anything is decided.
 
 use super::say;
@@ -49,7 +49,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
         }
     });
     eprintln!("tiercel: serving programs started with `eval $(tiercel daemon --env)`");
-    tell_service_manager("READY=1");
+    notify_service_manager("READY=1");
     let farewell = daemon.run()?;
     let mut symbols = Symbols::new();
     if args.json {
@@ -74,13 +74,13 @@ fn environment(args: &DaemonArgs, directory: &std::path::Path) -> Result<()> {
 }
 
 /// systemd's readiness protocol: one datagram to the socket it names. Without one, nothing.
-fn tell_service_manager(state: &str) {
+fn notify_service_manager(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_encoded_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         _ => SocketAddr::from_pathname(&path),
     };
-    // A service manager that does not listen is its own affair.
+    // A service manager that does not listen needs no notification.
     if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
         let _ = socket.send_to_addr(state.as_bytes(), &address);
     }

@@ -1,4 +1,4 @@
-//! `tiercel doctor`: what works here, and what to do about what does not.
+//! `tiercel doctor`: which features work on this machine, and how to enable the others.
 //! In: findings of every part. Out: a table or JSON. Knows nothing of how a fact was found.
 
 use super::say;
@@ -19,11 +19,12 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
     if args.json {
         return say(&format!("{}\n", serde_json::to_string(&findings)?));
     }
-    let mut table = Table::new(&[("", Align::Left), ("what", Align::Left), ("seen", Align::Left)]);
+    let mut table =
+        Table::new(&[("", Align::Left), ("feature", Align::Left), ("finding", Align::Left)]);
     for finding in &findings {
         let mark = match finding.standing {
             Standing::Ok => "ok",
-            Standing::Degraded => "less",
+            Standing::Degraded => "limited",
             Standing::Absent => "no",
         };
         table.row(vec![mark.to_owned(), finding.name.clone(), finding.detail.clone()]);
@@ -65,7 +66,7 @@ fn runtime() -> Finding {
     }
 }
 
-/// Where daemons and runs listen.
+/// The folder of the sockets.
 fn sockets() -> Finding {
     let directory = usual_directory();
     let detail = format!("daemons and runs listen in {}", directory.display());
@@ -75,14 +76,14 @@ fn sockets() -> Finding {
     Finding::ok("sockets", detail)
 }
 
-/// Whether there is anything to choose from.
+/// Whether there is more than one tier.
 fn tiers() -> Finding {
     match Machine::discover(Path::new("/")) {
         Err(error) => Finding::absent("tiers", error.to_string(), "mount /sys and /proc"),
         Ok((machine, _)) => match machine.tiers().len() {
             0 | 1 => Finding::degraded(
                 "tiers",
-                "this machine has one tier of memory: moves are modelled, nothing is moved",
+                "this machine has one tier of memory: moves are modelled, no memory is moved",
                 "choose a machine to model with --machine, or run in the lab",
             ),
             count => Finding::ok("tiers", format!("{count} tiers of memory")),

@@ -19,7 +19,7 @@ use tiercel_daemon::protocol::{Order, ROWS_MAX, Request};
 use tiercel_daemon::{Objects, Summary};
 use tiercel_symbolize::Symbols;
 
-/// Time between two looks.
+/// Time between two updates. Chosen, not measured: the daemon answers within milliseconds.
 const REFRESH: Duration = Duration::from_secs(1);
 
 const KEYS: &str = "h heat  s size  i site  n node  q quit";
@@ -80,7 +80,7 @@ impl View {
             bytes(s.budget.fast_bytes),
             s.samples.seen,
             s.sampler,
-            if s.modelled { "; MODELLED, nothing is moved" } else { "" },
+            if s.modelled { "; MODELLED: no memory is moved" } else { "" },
         )
     }
 
@@ -104,7 +104,7 @@ impl View {
         }
     }
 
-    /// False when the user has seen enough.
+    /// False: the user quits.
     fn key(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return false,

@@ -54,9 +54,7 @@ fn text(topo: &Topo) -> String {
         out.push_str(&format!("tier {}: nodes {} ({size})\n", tier.rank, nodes.join(", ")));
     }
     if topo.tiers.len() < 2 {
-        out.push_str(
-            "one tier: nothing to choose from; `tiercel run --machine NAME` models moves\n",
-        );
+        out.push_str("one tier: no choice of memory; `tiercel run --machine NAME` models moves\n");
     }
     out
 }
@@ -67,7 +65,7 @@ fn node_row(node: &TopoNode) -> Vec<String> {
     let kind = serde_json::to_value(node.kind).ok();
     vec![
         node.id.0.to_string(),
-        format!("{}{}", node.label, if node.modelled { " (on paper)" } else { "" }),
+        format!("{}{}", node.label, if node.modelled { " (modelled)" } else { "" }),
         or_dash(kind.and_then(|kind| kind.as_str().map(str::to_owned))),
         or_dash(node.tier.map(|tier| tier.to_string())),
         short_bytes(node.capacity_bytes),
