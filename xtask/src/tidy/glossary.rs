@@ -26,7 +26,6 @@ const NOT_YET: &[&str] = &[
     "crates/profile/",
     "crates/sampler/",
     "crates/wire/",
-    "docs/",
     "include/",
     "lab/",
     "runtime/",
