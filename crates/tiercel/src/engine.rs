@@ -10,7 +10,7 @@ use tiercel_machine::{BUILTIN_NAMES, Machine, TimeSpan};
 use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
 use tiercel_profile::RecorderConfig;
-use tiercel_sampler::Kind;
+use tiercel_sampler::{Kind, Sampler};
 
 /// The modelled machine where this one has one kind of memory and the user names none.
 const USUAL_MODEL: &str = BUILTIN_NAMES[0];
@@ -48,6 +48,12 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
         // The file's corrections are for another machine.
         settings.machine = machine.as_str().into();
     }
+    apply_policy(&mut settings, args);
+    settings.check()?;
+    Ok(settings)
+}
+
+fn apply_policy(settings: &mut Settings, args: &EngineArgs) {
     let policy = &mut settings.policy;
     policy.prioritise = args.prioritise.clone().unwrap_or(policy.prioritise.clone());
     policy.trigger = args.trigger.clone().unwrap_or(policy.trigger.clone());
@@ -56,8 +62,6 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
     if let Some(tick) = args.tick {
         policy.tick_ms = u64::try_from(tick.0.as_millis()).unwrap_or(u64::MAX);
     }
-    settings.check()?;
-    Ok(settings)
 }
 
 impl Engine {
@@ -113,17 +117,20 @@ fn open(settings: &Settings, record: Option<RecorderConfig>) -> Result<Engine> {
     } else {
         Box::new(ModelledMover::new(machine.clone(), first_touch(&machine, settings.fast)))
     };
-    let sampler = match tiercel_sampler::open(settings.sampler, &settings.sampling) {
-        Ok(sampler) => Some(sampler),
-        // No sampler works, or none was requested: track objects only. One requested by name must
-        // work.
+    let sampler = sampler(settings, &mut remarks)?;
+    Ok(Engine { config, parts: Parts { machine, sampler, mover }, remarks })
+}
+
+/// Without a sampler, objects are tracked only; one that was requested by name must work.
+fn sampler(settings: &Settings, remarks: &mut Vec<String>) -> Result<Option<Box<dyn Sampler>>> {
+    match tiercel_sampler::open(settings.sampler, &settings.sampling) {
+        Ok(sampler) => Ok(Some(sampler)),
         Err(error) if matches!(settings.sampler, Kind::Auto | Kind::None) => {
             remarks.push(format!("{UNOBSERVED}: {error}"));
-            None
+            Ok(None)
         }
-        Err(error) => return Err(error.into()),
-    };
-    Ok(Engine { config, parts: Parts { machine, sampler, mover }, remarks })
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The machine the user names, or this one as the kernel describes it; with the user's corrections.
@@ -166,14 +173,18 @@ pub fn described(name: &str) -> Result<Machine> {
 
 /// First touch on a modelled machine: the best tier up to the budget, then the next ones.
 fn first_touch(machine: &Machine, fast: Limit) -> Vec<(tiercel_machine::NodeId, u64)> {
-    let limit = |rank: usize, capacity: u64| match fast {
-        Limit::Bytes(bytes) if rank == 0 => bytes.min(capacity),
-        _ => capacity,
-    };
     let tiers = machine.tiers();
     let nodes = tiers.iter().enumerate().flat_map(|(rank, tier)| {
         let nodes = tier.nodes.iter().filter_map(|id| machine.node(*id));
-        nodes.map(move |node| (node.id, limit(rank, node.capacity_bytes)))
+        nodes.map(move |node| (node.id, tier_limit(rank, node.capacity_bytes, fast)))
     });
     nodes.collect()
+}
+
+/// Bytes of a node that the budget admits.
+fn tier_limit(rank: usize, capacity_bytes: u64, fast: Limit) -> u64 {
+    match fast {
+        Limit::Bytes(bytes) if rank == 0 => bytes.min(capacity_bytes),
+        _ => capacity_bytes,
+    }
 }

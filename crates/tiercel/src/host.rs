@@ -159,14 +159,18 @@ pub fn end_like(ending: Ending) -> ExitCode {
     match ending {
         Ending::Exited(status) => ExitCode::from(status),
         Ending::Killed(signal) => {
-            // The program left its core, if any; ours would overwrite it.
-            let limit = Rlimit { current: Some(0), ..rustix::process::getrlimit(Resource::Core) };
-            let _ = rustix::process::setrlimit(Resource::Core, limit);
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            die_by(signal);
             // Reached for signals without a name (real-time ones).
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
         }
     }
+}
+
+fn die_by(signal: i32) {
+    // The program left its core, if any; ours would overwrite it.
+    let limit = Rlimit { current: Some(0), ..rustix::process::getrlimit(Resource::Core) };
+    let _ = rustix::process::setrlimit(Resource::Core, limit);
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 
 fn ending(status: WaitStatus) -> Option<Ending> {

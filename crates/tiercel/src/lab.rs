@@ -130,26 +130,36 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
     let outcome = cli::run(&options, streams, &mut |line| eprintln!("{line}"))?;
-    if let (Some(path), Some(stats)) = (&args.stats, &outcome.timing) {
-        std::fs::write(path, stats).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     if let Some(stats) = &outcome.timing {
-        let times = Times::parse(stats)?;
-        match times.regions_ns() {
-            Ok(ns) => {
-                let (count, seconds) = (times.regions.len(), ns as f64 / 1e9);
-                eprintln!("lab: {count} region(s) of interest took {seconds:.6} s, modelled");
-            }
-            Err(error) if args.regions => {
-                eprintln!("lab: no region of interest was timed: {error}")
-            }
-            Err(_) => {}
-        }
+        report_times(args, stats)?;
     }
     if let Some(out) = &args.out {
         eprintln!("lab: {} files from /out are in {}", outcome.files, out.display());
     }
     Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(u8::MAX)))
+}
+
+/// Writes the plugin's statistics where requested, and prints the regions' time.
+fn report_times(args: &LabRunArgs, stats: &str) -> Result<()> {
+    if let Some(path) = &args.stats {
+        write_stats(path, stats)?;
+    }
+    let times = Times::parse(stats)?;
+    match times.regions_ns() {
+        Ok(ns) => print_regions(times.regions.len(), ns),
+        Err(error) if args.regions => eprintln!("lab: no region of interest was timed: {error}"),
+        Err(_) => {}
+    }
+    Ok(())
+}
+
+fn write_stats(path: &std::path::Path, stats: &str) -> Result<()> {
+    std::fs::write(path, stats).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn print_regions(count: usize, ns: u64) {
+    let seconds = ns as f64 / 1e9;
+    eprintln!("lab: {count} region(s) of interest took {seconds:.6} s, modelled");
 }
 
 fn shell(args: &GuestArgs) -> Result<ExitCode> {

@@ -149,23 +149,10 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
 
 /// Runs one program under several policies.
 pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
-    let config = match &args.config {
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the configuration {}", path.display()))?,
-        None => COMPARE_CONFIG.to_owned(),
-    };
+    let config = compare_config(args)?;
     judge(&config)?;
     let name = Path::new(&args.program[0]).file_name().unwrap_or_default().to_string_lossy();
-    let baselines = [
-        (Contender::FirstTouch, "first-touch", Some(Baseline::FirstTouch)),
-        (Contender::KernelTiering, "kernel-tiering", Some(Baseline::KernelTiering)),
-        (Contender::WeightedInterleave, "weighted-interleave", Some(Baseline::WeightedInterleave)),
-        (Contender::Damon, "damon", Some(Baseline::Damon)),
-        (Contender::Tiercel, "tiercel", None),
-    ];
-    let chosen = baselines.into_iter().filter(|(which, ..)| args.policies.contains(which));
-    let mut policies = vec![Policy::new("all-slow", Some(Baseline::AllSlow))];
-    policies.extend(chosen.map(|(_, name, baseline)| Policy::new(name, baseline)));
+    let policies = compared_policies(&args.policies);
     let experiment = Experiment {
         nodes: Default::default(),
         name: "compare".to_owned(),
@@ -193,6 +180,28 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     };
     experiment.check(&judge)?;
     make(experiment, &args.results, false, &args.make)
+}
+
+fn compare_config(args: &CompareArgs) -> Result<String> {
+    match &args.config {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration {}", path.display())),
+        None => Ok(COMPARE_CONFIG.to_owned()),
+    }
+}
+
+fn compared_policies(contenders: &[Contender]) -> Vec<Policy> {
+    let baselines = [
+        (Contender::FirstTouch, "first-touch", Some(Baseline::FirstTouch)),
+        (Contender::KernelTiering, "kernel-tiering", Some(Baseline::KernelTiering)),
+        (Contender::WeightedInterleave, "weighted-interleave", Some(Baseline::WeightedInterleave)),
+        (Contender::Damon, "damon", Some(Baseline::Damon)),
+        (Contender::Tiercel, "tiercel", None),
+    ];
+    let chosen = baselines.into_iter().filter(|(which, ..)| contenders.contains(which));
+    let mut policies = vec![Policy::new("all-slow", Some(Baseline::AllSlow))];
+    policies.extend(chosen.map(|(_, name, baseline)| Policy::new(name, baseline)));
+    policies
 }
 
 /// Redraws tables and plots.
@@ -238,18 +247,22 @@ fn make(
     };
     let (tally, summary) = bench::bench(&experiment, &options, &mut |line| eprintln!("{line}"))?;
     show(&summary, args.json, results);
-    let Tally { done, failed, unsized_runs } = tally;
-    if failed + unsized_runs == 0 {
+    if tally.failed + tally.unsized_runs == 0 {
         return Ok(ExitCode::SUCCESS);
     }
+    print_failures(&summary, &tally);
+    Ok(ExitCode::FAILURE)
+}
+
+fn print_failures(summary: &Summary, tally: &Tally) {
     for failure in summary.failures() {
         eprintln!("FAILED {}: {}", failure.cell.label(), failure.why);
     }
+    let Tally { done, failed, unsized_runs } = tally;
     eprintln!(
         "tiercel: {done} runs finished, {failed} failed, {unsized_runs} could not be sized because \
          their all-fast run failed; --retry repeats them"
     );
-    Ok(ExitCode::FAILURE)
 }
 
 fn show(summary: &Summary, json: bool, results: &Path) {

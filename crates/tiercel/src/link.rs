@@ -33,10 +33,7 @@ struct Reply {
 impl Link {
     /// Connects to `socket`, or to the only daemon or run that is there.
     pub fn open(socket: Option<&Path>) -> Result<Link> {
-        let path = match socket {
-            Some(path) => path.to_owned(),
-            None => find(&usual_directory())?,
-        };
+        let path = socket.map_or_else(|| find(&usual_directory()), |path| Ok(path.to_owned()))?;
         let stream = UnixStream::connect(&path)
             .with_context(|| format!("no daemon answers at {}", path.display()))?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;

@@ -10,10 +10,10 @@ use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::time::Duration;
 use tiercel_advisor::{PlanResult, advise, peak_bytes};
-use tiercel_machine::short_bytes;
+use tiercel_machine::{NodeId, short_bytes};
 use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlacement, PlannedSite, write_plan};
 use tiercel_planner::score_ns;
-use tiercel_profile::{Profile, site_label};
+use tiercel_profile::{Frame, Profile, site_label};
 
 /// Costs of moves that are shown: between two memories; of more the file has the others.
 const MOVES_SHOWN: usize = 2;
@@ -100,10 +100,7 @@ pub fn plan_cells(plan: &Plan, rows: usize) -> (Vec<Vec<String>>, usize) {
 
 /// `DDR5`, or `DDR5 40% CXL 60%`.
 pub fn nodes(plan: &Plan, place: &PlannedPlacement) -> String {
-    let name = |node| match plan.rank_of(node) {
-        Some(rank) => plan.machine.memories[rank].name.clone(),
-        None => format!("node{node}"),
-    };
+    let name = |node| memory_name(plan, node);
     match place.other {
         None => name(place.node),
         Some(other) => {
@@ -113,10 +110,16 @@ pub fn nodes(plan: &Plan, place: &PlannedPlacement) -> String {
     }
 }
 
+fn memory_name(plan: &Plan, node: NodeId) -> String {
+    match plan.rank_of(node) {
+        Some(rank) => plan.machine.memories[rank].name.clone(),
+        None => format!("node{node}"),
+    }
+}
+
 fn promise(result: &PlanResult, peak_bytes: u64) -> String {
     let (plan, promise) = (&result.plan, &result.found.promise);
     let mut text = String::new();
-    let expected = &plan.expected;
     let _ = writeln!(
         text,
         "room       {} of {} fast ({} of a peak of {}), strategy {}, objective {}",
@@ -128,18 +131,7 @@ fn promise(result: &PlanResult, peak_bytes: u64) -> String {
         plan.options.objective,
     );
     text.push_str(&costs(plan));
-    let gain = expected.in_slowest_ns - expected.access_ns;
-    let most = expected.in_slowest_ns - expected.in_fastest_ns;
-    let share = if most > 0.0 { gain / most * 100.0 } else { 0.0 };
-    let _ = writeln!(
-        text,
-        "expected   {} of accesses, {} all slow, {} all fast: {share:.0}% of the possible gain; {} \
-         moved",
-        seconds(expected.access_ns),
-        seconds(expected.in_slowest_ns),
-        seconds(expected.in_fastest_ns),
-        short_bytes(expected.moved_bytes),
-    );
+    text.push_str(&expected_line(plan));
     let proven = match (promise.proven, promise.gap) {
         (true, _) => "the strategy's optimum, proven".to_owned(),
         (false, Some(gap)) => format!("at most {:.2}% below the optimal gain", gap * 100.0),
@@ -147,6 +139,21 @@ fn promise(result: &PlanResult, peak_bytes: u64) -> String {
     };
     let _ = writeln!(text, "bound      {proven}");
     text
+}
+
+fn expected_line(plan: &Plan) -> String {
+    let expected = &plan.expected;
+    let gain = expected.in_slowest_ns - expected.access_ns;
+    let most = expected.in_slowest_ns - expected.in_fastest_ns;
+    let share = if most > 0.0 { gain / most * 100.0 } else { 0.0 };
+    format!(
+        "expected   {} of accesses, {} all slow, {} all fast: {share:.0}% of the possible gain; {} \
+         moved\n",
+        seconds(expected.access_ns),
+        seconds(expected.in_slowest_ns),
+        seconds(expected.in_fastest_ns),
+        short_bytes(expected.moved_bytes),
+    )
 }
 
 /// The reserve, and the assumed costs of moves.
@@ -202,12 +209,7 @@ fn explain_site(
 ) -> Result<()> {
     let site = &profile.sites[index];
     writeln!(text, "{} (site {:016x})", printable(&site_label(site)), site.hash)?;
-    for frame in &site.frames {
-        let module = frame.module.rsplit('/').next().unwrap_or_default();
-        let name = frame.names.first();
-        let name = name.map_or(String::new(), |n| format!("{} {}:{}", n.function, n.file, n.line));
-        writeln!(text, "    {} {}+{:#x}", printable(&name), printable(module), frame.address)?;
-    }
+    site.frames.iter().for_each(|frame| text.push_str(&frame_line(frame)));
     let plan = &result.plan;
     let planned = plan.sites.iter().find(|planned| planned.hash == site.hash);
     let Some(planned) = planned else {
@@ -239,6 +241,13 @@ fn explain_site(
         text.push_str(&scores(result, index, class));
     }
     Ok(())
+}
+
+fn frame_line(frame: &Frame) -> String {
+    let module = frame.module.rsplit('/').next().unwrap_or_default();
+    let name = frame.names.first();
+    let name = name.map_or(String::new(), |n| format!("{} {}:{}", n.function, n.file, n.line));
+    format!("    {} {}+{:#x}\n", printable(&name), printable(module), frame.address)
 }
 
 /// What each memory would cost, per object that the planner saw, summed over the class.

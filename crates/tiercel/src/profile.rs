@@ -3,7 +3,7 @@
 
 use crate::args::{ProfileArgs, ProfileVerb};
 use crate::table::{Align, Table, printable};
-use crate::verbs::say;
+use crate::verbs::{say, say_json};
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
         ProfileVerb::Show { profile, rows, json } => {
             let overview = read(profile)?.overview();
             if *json {
-                return say(&format!("{}\n", serde_json::to_string(&overview)?));
+                return say_json(&overview);
             }
             say(&shown(&overview, *rows))
         }
         ProfileVerb::Diff { before, after, rows, json } => {
             let diff = diff(&read(before)?.overview(), &read(after)?.overview());
             if *json {
-                return say(&format!("{}\n", serde_json::to_string(&diff)?));
+                return say_json(&diff);
             }
             say(&differences(&diff, *rows))
         }
@@ -35,7 +35,7 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
             let relation = if *ranks { Relation::Parts } else { Relation::Runs };
             let overview = merge_all(output, relation, *limit, profiles)?;
             if *json {
-                return say(&format!("{}\n", serde_json::to_string(&overview)?));
+                return say_json(&overview);
             }
             let (runs, objects) = (overview.runs.len(), overview.objects);
             say(&format!("{}: {runs} runs, {objects} allocations\n", output.display()))
@@ -50,13 +50,17 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
 fn merge_all(output: &Path, relation: Relation, limit: u64, paths: &[PathBuf]) -> Result<Overview> {
     tiercel_profile::vacant(output)?;
     let profiles = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-    let mut merged = merge(profiles, relation).with_context(|| {
-        let names = paths.iter().enumerate().map(|(at, path)| format!("{at}: {}", path.display()));
-        format!("cannot merge {}", names.collect::<Vec<_>>().join(", "))
-    })?;
+    let mut merged =
+        merge(profiles, relation).with_context(|| format!("cannot merge {}", numbered(paths)))?;
     merged.keep(limit);
     write(&merged, output)?;
     Ok(merged.overview())
+}
+
+/// `0: a.profile, 1: b.profile`: errors of merging name profiles by number.
+fn numbered(paths: &[PathBuf]) -> String {
+    let names = paths.iter().enumerate().map(|(at, path)| format!("{at}: {}", path.display()));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn export(

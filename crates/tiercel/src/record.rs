@@ -11,7 +11,8 @@ use crate::program::find;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
 use crate::table::printable;
 use anyhow::{Context, Result, bail};
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -71,7 +72,7 @@ fn finish(
     started: Started,
     speeds: Speeds,
 ) -> ExitCode {
-    let Ended { ending, farewell, remarks } = started.wait();
+    let Ended { ending, final_report, remarks } = started.wait();
     let ending = match ending {
         Ok(ending) => ending,
         Err(error) => {
@@ -79,9 +80,11 @@ fn finish(
             return ExitCode::from(EXIT_REFUSED);
         }
     };
-    let problems = farewell.as_ref().map(|end| end.summary.problems.clone()).unwrap_or_default();
-    let attached = farewell.as_ref().map_or(0, |end| end.summary.clients.attached);
-    let profile = farewell.and_then(|farewell| farewell.profile).map(|profile| *profile);
+    let problems =
+        final_report.as_ref().map(|end| end.summary.problems.clone()).unwrap_or_default();
+    let attached = final_report.as_ref().map_or(0, |end| end.summary.clients.attached);
+    let profile =
+        final_report.and_then(|final_report| final_report.profile).map(|profile| *profile);
     let written = match profile {
         Some(mut profile) => {
             profile.runs.iter_mut().for_each(|run| run.speeds.clone_from(&speeds));
@@ -89,12 +92,7 @@ fn finish(
         }
         None => Err(anyhow::anyhow!("the daemon failed; no profile was written")),
     };
-    for remark in remarks {
-        eprintln!("tiercel: {}", printable(&remark));
-    }
-    for (problem, count) in problems {
-        eprintln!("tiercel: {} ({count} times)", printable(&problem));
-    }
+    print_remarks(&remarks, &problems);
     match written {
         Ok(overview) if args.json => eprintln!("{}", json(&overview, output, ending)),
         Ok(_) if args.quiet => {}
@@ -107,6 +105,15 @@ fn finish(
         Err(error) => eprintln!("tiercel: {error:#}"),
     }
     end_like(ending)
+}
+
+fn print_remarks(remarks: &[String], problems: &BTreeMap<String, u64>) {
+    for remark in remarks {
+        eprintln!("tiercel: {}", printable(remark));
+    }
+    for (problem, count) in problems {
+        eprintln!("tiercel: {} ({count} times)", printable(problem));
+    }
 }
 
 /// Fills in what only we know, finds names, and writes.
@@ -124,26 +131,37 @@ fn write_profile(
     run.program = found.to_string_lossy().into_owned();
     let id = build_id(&found).unwrap_or_default();
     run.build_id = hex::text(&id);
-    let mut left = ARGUMENTS_BYTES_MAX;
-    for argument in &args.program {
-        let text = argument.to_string_lossy();
-        let Some(rest) = left.checked_sub(text.len()) else {
-            run.arguments.push("...".to_owned());
-            break;
-        };
-        left = rest;
-        run.arguments.push(text.into_owned());
-    }
+    run.arguments = stored_arguments(&args.program);
     run.start_unix_ns = start_unix_ns;
-    run.ending = match ending {
-        Ending::Exited(status) => format!("exited {status}"),
-        Ending::Killed(signal) => format!("killed by signal {signal}"),
-    };
+    run.ending = ending_text(ending);
     name_sites(&mut profile, &mut Symbols::new());
     // Names are the last thing that makes it larger.
     profile.keep(args.limit);
     tiercel_profile::write(&profile, output)?;
     Ok(profile.overview())
+}
+
+/// The arguments up to their limit; an ellipsis stands for the rest.
+fn stored_arguments(program: &[OsString]) -> Vec<String> {
+    let mut arguments = Vec::new();
+    let mut left = ARGUMENTS_BYTES_MAX;
+    for argument in program {
+        let text = argument.to_string_lossy();
+        let Some(rest) = left.checked_sub(text.len()) else {
+            arguments.push("...".to_owned());
+            break;
+        };
+        left = rest;
+        arguments.push(text.into_owned());
+    }
+    arguments
+}
+
+fn ending_text(ending: Ending) -> String {
+    match ending {
+        Ending::Exited(status) => format!("exited {status}"),
+        Ending::Killed(signal) => format!("killed by signal {signal}"),
+    }
 }
 
 fn overview_line(overview: &Overview) -> String {

@@ -107,13 +107,16 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
 fn of_another_program(plan: &Plan, program: &OsString) -> Option<String> {
     let path = std::env::var_os("PATH");
     let found = find(program, path.as_deref())?;
-    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let (ours, theirs) = (name(&found)?, name(Path::new(&plan.program.path))?);
+    let (ours, theirs) = (file_name(&found)?, file_name(Path::new(&plan.program.path))?);
     (ours != theirs).then(|| {
         format!(
             "the plan was made for {theirs}, this program is {ours}; sites are matched nevertheless"
         )
     })
+}
+
+fn file_name(path: &Path) -> Option<String> {
+    path.file_name().map(|name| name.to_string_lossy().into_owned())
 }
 
 /// Starts the daemon, then the program with `library` in front of its own.
@@ -156,16 +159,18 @@ impl Started {
         self.handle.stop();
         let mut remarks = self.remarks;
         let failure = match self.daemon.join() {
-            Ok(Ok(farewell)) => return Ended { ending, farewell: Some(farewell), remarks },
+            Ok(Ok(final_report)) => {
+                return Ended { ending, final_report: Some(final_report), remarks };
+            }
             Ok(Err(error)) => format!(": {error}"),
             Err(_) => " by a panic, which is a defect".to_owned(),
         };
         remarks.push(format!("the daemon failed{failure}; the program went on without it"));
-        Ended { ending, farewell: None, remarks }
+        Ended { ending, final_report: None, remarks }
     }
 
     fn finish(self, args: &RunArgs) -> ExitCode {
-        let Ended { ending, farewell, remarks } = self.wait();
+        let Ended { ending, final_report, remarks } = self.wait();
         let ending = match ending {
             Ok(ending) => ending,
             Err(error) => {
@@ -174,7 +179,7 @@ impl Started {
             }
         };
         if !args.quiet
-            && let Err(error) = report(args, farewell.as_ref(), &remarks, ending)
+            && let Err(error) = report(args, final_report.as_ref(), &remarks, ending)
         {
             eprintln!("tiercel: cannot write the summary: {error:#}");
         }
@@ -187,7 +192,7 @@ pub struct Ended {
     /// How it ended.
     pub ending: Result<Ending>,
     /// `None`: the daemon failed.
-    pub farewell: Option<FinalReport>,
+    pub final_report: Option<FinalReport>,
     /// For the user.
     pub remarks: Vec<String>,
 }
@@ -195,21 +200,21 @@ pub struct Ended {
 /// Writes the summary to the requested destination. It never changes the program's exit status.
 fn report(
     args: &RunArgs,
-    farewell: Option<&FinalReport>,
+    final_report: Option<&FinalReport>,
     remarks: &[String],
     ending: Ending,
 ) -> Result<()> {
     let mut symbols = Symbols::new();
     let text = if args.json {
-        let mut value = match farewell {
-            Some(farewell) => show::named_json(farewell, &mut symbols),
+        let mut value = match final_report {
+            Some(final_report) => show::named_json(final_report, &mut symbols),
             None => serde_json::json!({}),
         };
         value["remarks"] = remarks.into();
         value["exit_status"] = ending.shell_status().into();
         format!("{value}\n")
     } else {
-        text(args, farewell, remarks, &mut symbols)
+        text(args, final_report, remarks, &mut symbols)
     };
     match &args.output {
         Some(path) => std::fs::write(path, text).with_context(|| path.display().to_string()),
@@ -219,16 +224,16 @@ fn report(
 
 fn text(
     args: &RunArgs,
-    farewell: Option<&FinalReport>,
+    final_report: Option<&FinalReport>,
     remarks: &[String],
     symbols: &mut Symbols,
 ) -> String {
     let mut out = String::from("\n");
-    if let Some(farewell) = farewell {
-        if farewell.summary.clients.attached == 0 {
+    if let Some(final_report) = final_report {
+        if final_report.summary.clients.attached == 0 {
             out.push_str("no process attached: no objects were tracked\n");
         }
-        out.push_str(&show::farewell(farewell, symbols, args.rows));
+        out.push_str(&show::final_report(final_report, symbols, args.rows));
     }
     for remark in remarks {
         out.push_str(&format!("remark     {remark}\n"));
@@ -306,7 +311,7 @@ mod tests {
         // Preloading what is loaded anyway changes nothing.
         let ended = host(&program, engine, Path::new("libc.so.6")).unwrap().wait();
         assert_eq!(ended.ending.unwrap(), Ending::Exited(7));
-        assert!(ended.farewell.is_none());
+        assert!(ended.final_report.is_none());
         let said =
             ended.remarks.iter().any(|remark| remark.contains("by a panic, which is a defect"));
         assert!(said, "{:?}", ended.remarks);

@@ -3,7 +3,7 @@
 
 use crate::table::{Align, Table, printable};
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::time::Duration;
 use tiercel_daemon::{FinalReport, Fits, PlanSummary, SiteRow, Summary};
 use tiercel_machine::{NodeId, number, short_bytes};
@@ -13,16 +13,16 @@ use tiercel_symbolize::Symbols;
 const NAMED_MAX: usize = 500;
 
 /// The summary: a table of the `rows` sites that benefit most from fast memory, then the figures.
-pub fn farewell(farewell: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
+pub fn final_report(final_report: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
     let mut out = String::new();
-    let seen = farewell.sites.iter().any(|row| row.used.samples > 0);
-    if !farewell.sites.is_empty() {
+    let seen = final_report.sites.iter().any(|row| row.used.samples > 0);
+    if !final_report.sites.is_empty() {
         out.push_str(if seen {
             "hottest sites first (* fits the fast-memory budget, wholly or in part):\n"
         } else {
             "largest sites (no access to them was sampled):\n"
         });
-        let mut sites = farewell.sites.clone();
+        let mut sites = final_report.sites.clone();
         if !seen {
             sites.sort_by_key(|row| std::cmp::Reverse(row.used.peak_bytes));
         }
@@ -30,12 +30,12 @@ pub fn farewell(farewell: &FinalReport, symbols: &mut Symbols, rows: usize) -> S
         let mut places = merge(&sites, symbols);
         let rest = places.len().saturating_sub(rows);
         places.truncate(rows);
-        out.push_str(&table(&places, &farewell.summary));
+        out.push_str(&table(&places, &final_report.summary));
         if rest > 0 {
             let _ = writeln!(out, "... and {rest} more; --rows shows them, --json all");
         }
     }
-    out.push_str(&figures(&farewell.summary));
+    out.push_str(&figures(&final_report.summary));
     out
 }
 
@@ -132,6 +132,26 @@ fn nodes(nodes: &BTreeMap<NodeId, u64>, labels: &BTreeMap<u16, String>) -> Strin
 /// The figures, one line each.
 pub fn figures(s: &Summary) -> String {
     let mut out = String::new();
+    objects_line(&mut out, s);
+    let records = &s.records;
+    let (drained, lost, resyncs) = (records.drained, records.lost, records.resyncs);
+    let _ = writeln!(out, "records    {drained} drained, {lost} lost, {resyncs} resyncs");
+    samples(&mut out, s);
+    moves(&mut out, s);
+    budget_line(&mut out, s);
+    if let Some(plan) = &s.plan {
+        planned(&mut out, plan);
+    }
+    spent(&mut out, s);
+    problems(&mut out, s);
+    clients(&mut out, s);
+    if s.modelled {
+        modelled_line(&mut out, s);
+    }
+    out
+}
+
+fn objects_line(out: &mut String, s: &Summary) {
     let objects = &s.objects;
     let _ = writeln!(
         out,
@@ -142,11 +162,9 @@ pub fn figures(s: &Summary) -> String {
         short_bytes(objects.peak_bytes),
         plural(s.clients.attached, "process", "processes"),
     );
-    let _ = writeln!(
-        out,
-        "records    {} drained, {} lost, {} resyncs",
-        s.records.drained, s.records.lost, s.records.resyncs
-    );
+}
+
+fn samples(out: &mut String, s: &Summary) {
     let samples = &s.samples;
     let _ = writeln!(
         out,
@@ -159,8 +177,8 @@ pub fn figures(s: &Summary) -> String {
         samples.lost
     );
     if samples.throttled > 0 {
-        let _ =
-            writeln!(out, "throttled  the kernel throttled sampling {} times", samples.throttled);
+        let count = samples.throttled;
+        let _ = writeln!(out, "throttled  the kernel throttled sampling {count} times");
     }
     if samples.blind > 0 {
         let _ = writeln!(
@@ -169,67 +187,61 @@ pub fn figures(s: &Summary) -> String {
             samples.blind
         );
     }
-    moves(&mut out, s);
-    if let Some(plan) = &s.plan {
-        planned(&mut out, plan);
-    }
-    spent(&mut out, s);
+}
+
+/// Problems, and bytes that stayed in the wrong tier.
+fn problems(out: &mut String, s: &Summary) {
     for (problem, count) in &s.problems {
         let _ = writeln!(out, "problem    {}{}", printable(problem), times(*count));
     }
     for (why, bytes) in s.left_bytes.iter().filter(|(_, bytes)| **bytes > 0) {
         let _ = writeln!(out, "not moved  {} in the wrong tier: {why}", short_bytes(*bytes));
     }
+}
+
+/// Processes that detached, and connections that were refused.
+fn clients(out: &mut String, s: &Summary) {
     for (reason, count) in &s.clients.stepped_aside {
-        let reason = printable(reason);
         let processes = plural(*count, "process", "processes");
-        let _ = writeln!(out, "detached   {processes}: {reason}");
+        let _ = writeln!(out, "detached   {processes}: {}", printable(reason));
     }
     for (reason, count) in &s.clients.refused {
         let connections = plural(*count, "connection", "connections");
         let _ = writeln!(out, "refused    {connections}: {reason}");
     }
-    if s.modelled {
-        let _ = writeln!(
-            out,
-            "MODELLED   no memory was moved: {}",
-            if s.mover_note.is_empty() { "moves are simulated" } else { &s.mover_note }
-        );
-    }
-    out
+}
+
+fn modelled_line(out: &mut String, s: &Summary) {
+    let note = if s.mover_note.is_empty() { "moves are simulated" } else { &s.mover_note };
+    let _ = writeln!(out, "MODELLED   no memory was moved: {note}");
 }
 
 fn moves(out: &mut String, s: &Summary) {
     let verb = if s.modelled { "would have moved" } else { "moved" };
-    let by_reason: Vec<String> = s
-        .moves
-        .moved_bytes
-        .iter()
-        .map(|(reason, bytes)| format!("{reason} {}", short_bytes(*bytes)))
-        .collect();
-    let failed: Vec<String> = s
-        .moves
-        .failed_bytes
-        .iter()
-        .map(|(failure, bytes)| format!("{failure} {}", short_bytes(*bytes)))
-        .collect();
-    let list = |parts: Vec<String>| {
-        if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
-    };
     let _ = writeln!(
         out,
         "moves      {} requested in {}; {verb} {}{}; failed {}{}",
         s.moves.asked,
         plural(s.decisions, "decision", "decisions"),
         short_bytes(s.moves.moved_bytes_all()),
-        list(by_reason),
+        amounts(&s.moves.moved_bytes),
         short_bytes(s.moves.failed_bytes.values().sum()),
-        list(failed),
+        amounts(&s.moves.failed_bytes),
     );
     if s.moves.own_bytes > 0 {
         let own = short_bytes(s.moves.own_bytes);
         let _ = writeln!(out, "           {own} of it by the hosted programs");
     }
+}
+
+/// Bytes by reason in brackets; nothing where there are none.
+fn amounts<K: Display>(bytes: &BTreeMap<K, u64>) -> String {
+    let parts = bytes.iter().map(|(reason, bytes)| format!("{reason} {}", short_bytes(*bytes)));
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
+fn budget_line(out: &mut String, s: &Summary) {
     let _ = writeln!(
         out,
         "budget     {} of fast memory ({}), {} used at the last tick; machine {}",
@@ -257,14 +269,7 @@ fn planned(out: &mut String, plan: &PlanSummary) {
         if plan.adapt { "; the policy places the rest" } else { "" },
     );
     if plan.phases_entered + plan.phases_lost > 0 {
-        let _ = writeln!(
-            out,
-            "phases     {} entered, objects moved at {}, {} moved ahead, {} missed",
-            plan.phases_entered,
-            plan.phases_moved,
-            short_bytes(plan.early_bytes),
-            plan.phases_lost
-        );
+        phases_line(out, plan);
     }
     for remark in &plan.remarks {
         let _ = writeln!(out, "remark     {}", printable(remark));
@@ -272,6 +277,17 @@ fn planned(out: &mut String, plan: &PlanSummary) {
     for place in &plan.unmatched {
         let _ = writeln!(out, "unmatched  {}", printable(place));
     }
+}
+
+fn phases_line(out: &mut String, plan: &PlanSummary) {
+    let _ = writeln!(
+        out,
+        "phases     {} entered, objects moved at {}, {} moved ahead, {} missed",
+        plan.phases_entered,
+        plan.phases_moved,
+        short_bytes(plan.early_bytes),
+        plan.phases_lost
+    );
 }
 
 fn spent(out: &mut String, s: &Summary) {
@@ -313,10 +329,10 @@ pub fn short_count(count: u64) -> String {
 }
 
 /// As JSON, with names beside the frames of the first sites.
-pub fn named_json(farewell: &FinalReport, symbols: &mut Symbols) -> serde_json::Value {
-    let mut value = serde_json::to_value(farewell).expect("plain data serialises");
+pub fn named_json(final_report: &FinalReport, symbols: &mut Symbols) -> serde_json::Value {
+    let mut value = serde_json::to_value(final_report).expect("plain data serialises");
     let rows = value.get_mut("sites").and_then(|sites| sites.as_array_mut());
-    for (row, site) in rows.into_iter().flatten().zip(&farewell.sites).take(NAMED_MAX) {
+    for (row, site) in rows.into_iter().flatten().zip(&final_report.sites).take(NAMED_MAX) {
         row["name"] = name(site, symbols).into();
         row["stack"] = serde_json::to_value(symbols.stack(&site.frames)).unwrap_or_default();
     }
@@ -354,7 +370,7 @@ mod tests {
             used,
             deserves_fast: true,
         });
-        let text = farewell(&end, &mut Symbols::new(), 10);
+        let text = final_report(&end, &mut Symbols::new(), 10);
         assert!(text.contains("MODELLED   no memory was moved"), "{text}");
         assert!(text.contains("problem    x?y (2 times)"), "{text}");
         assert!(text.contains("skipped    7 page-table scans"), "{text}");

@@ -19,12 +19,13 @@ use crate::show;
 use crate::table::{Align, Table};
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory;
+use serde::Serialize;
 use serde_json::Value;
 use std::io::Write;
 use tiercel_daemon::protocol::Request;
 use tiercel_daemon::{Settings, Summary};
 use tiercel_machine::short_bytes;
-use tiercel_policy::Verdict;
+use tiercel_policy::{TrialResult, Verdict};
 
 /// Writes to standard output. A reader that closes the pipe early (`| head`) is not an error.
 pub fn say(text: &str) -> Result<()> {
@@ -32,6 +33,11 @@ pub fn say(text: &str) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Writes a value as one line of JSON.
+pub fn say_json(value: &impl Serialize) -> Result<()> {
+    say(&format!("{}\n", serde_json::to_string(value)?))
 }
 
 /// `tiercel why`.
@@ -47,6 +53,12 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     if rows.is_empty() {
         return say("no moves yet\n");
     }
+    say(&moves_table(&rows))?;
+    let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
+    say(&judged(&status.context("cannot parse the daemon's status")?))
+}
+
+fn moves_table(rows: &[Value]) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("time", Right),
@@ -60,12 +72,10 @@ pub fn why(args: &WhyArgs) -> Result<()> {
         ("expected cost", Right),
         ("failed", Left),
     ]);
-    for row in &rows {
+    for row in rows {
         table.row(move_row(row));
     }
-    say(&table.text())?;
-    let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
-    say(&judged(&status.context("cannot parse the daemon's status")?))
+    table.text()
 }
 
 /// The verdict on each assignment: whether its moves paid. Empty before the first verdict.
@@ -84,28 +94,35 @@ fn judged(summary: &Summary) -> String {
         ("cost", Right),
         ("verdict", Left),
     ]);
-    let rate = |ns_per_s: f64| format!("{:.2}ms/s", ns_per_s / 1e6);
     for one in &summary.benefit.last {
-        let kind = if one.canary { " (canary)" } else { "" };
-        let verdict = match one.verdict {
-            Verdict::Paid => "paid",
-            Verdict::NotPaid => "did not pay; promotions pause",
-            Verdict::Unclear => "too few samples; a trial of the same size follows",
-            Verdict::TakenBack => "did harm; undone",
-            Verdict::Unmeasured => "not measured: no sampled latency, no counters",
-        };
-        table.row(vec![
-            format!("{:.1}s", one.judged_ms as f64 / 1e3),
-            short_bytes(one.moved_bytes),
-            rate(one.expected_ns_per_s),
-            format!("{:.0}%", one.believed * 100.0),
-            one.measured_ns_per_s.map_or("-".to_owned(), rate),
-            format!("{:.0}", one.samples),
-            format!("{:.2}ms", one.cost_ns / 1e6),
-            format!("{verdict}{kind}"),
-        ]);
+        table.row(judgement_row(one));
     }
     format!("\n{}", table.text())
+}
+
+fn judgement_row(one: &TrialResult) -> Vec<String> {
+    let rate = |ns_per_s: f64| format!("{:.2}ms/s", ns_per_s / 1e6);
+    let kind = if one.canary { " (canary)" } else { "" };
+    vec![
+        format!("{:.1}s", one.judged_ms as f64 / 1e3),
+        short_bytes(one.moved_bytes),
+        rate(one.expected_ns_per_s),
+        format!("{:.0}%", one.believed * 100.0),
+        one.measured_ns_per_s.map_or("-".to_owned(), rate),
+        format!("{:.0}", one.samples),
+        format!("{:.2}ms", one.cost_ns / 1e6),
+        format!("{}{kind}", verdict_text(one.verdict)),
+    ]
+}
+
+fn verdict_text(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Paid => "paid",
+        Verdict::NotPaid => "did not pay; promotions pause",
+        Verdict::Unclear => "too few samples; a trial of the same size follows",
+        Verdict::TakenBack => "did harm; undone",
+        Verdict::Unmeasured => "not measured: no sampled latency, no counters",
+    }
 }
 
 /// `tiercel status`.
@@ -134,7 +151,7 @@ pub fn config(args: &ConfigArgs) -> Result<()> {
         None => Settings::default(),
     };
     if args.json {
-        return say(&format!("{}\n", serde_json::to_string(&settings)?));
+        return say_json(&settings);
     }
     match &args.check {
         Some(path) => say(&format!("{} is a valid configuration\n", path.display())),
@@ -151,18 +168,20 @@ pub fn completions(shell: clap_complete::Shell) -> Result<()> {
 
 /// `tiercel man`.
 pub fn man(verb: Option<&str>) -> Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command_of(verb)?).render(&mut page)?;
+    say(&String::from_utf8(page).context("manual pages are text")?)
+}
+
+/// The command line of a verb; without a verb, of tiercel itself.
+fn command_of(verb: Option<&str>) -> Result<clap::Command> {
     let mut command = Args::command();
     command.build();
-    let command = match verb {
-        None => command,
-        Some(verb) => match command.find_subcommand(verb) {
-            Some(found) => found.clone().display_name(format!("tiercel-{verb}")),
-            None => bail!("unknown verb {verb}; `tiercel -h` lists the verbs"),
-        },
-    };
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page)?;
-    say(&String::from_utf8(page).context("manual pages are text")?)
+    let Some(verb) = verb else { return Ok(command) };
+    match command.find_subcommand(verb) {
+        Some(found) => Ok(found.clone().display_name(format!("tiercel-{verb}"))),
+        None => bail!("unknown verb {verb}; `tiercel -h` lists the verbs"),
+    }
 }
 
 fn move_row(row: &Value) -> Vec<String> {

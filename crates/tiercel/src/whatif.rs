@@ -5,7 +5,7 @@
 use crate::engine::described;
 use crate::plan_args::{PlanRequestArgs, StrategyArg, WhatifArgs};
 use crate::table::{Align, Table, printable};
-use crate::verbs::say;
+use crate::verbs::{say, say_json};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tiercel_advisor::{advise, peak_bytes, predict};
@@ -48,7 +48,7 @@ pub fn whatif(args: &WhatifArgs) -> Result<()> {
         std::fs::write(path, plot).with_context(|| path.display().to_string())?;
     }
     match args.json {
-        true => say(&format!("{}\n", serde_json::to_string(&points)?)),
+        true => say_json(&points),
         false => say(&table(&points)),
     }
 }
@@ -69,16 +69,19 @@ pub fn points_of(
     strategy: StrategyArg,
 ) -> Result<Vec<Point>> {
     let peak = peak_bytes(profile);
-    let sizes = match sizes.is_empty() {
-        true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
-        false => sizes.to_vec(),
-    };
     let result = |fast: Limit| {
         let request = PlanRequestArgs::usual(strategy).request(fast, peak);
         let plan = advise(profile, machine, &request)?.plan;
         Ok(point(&plan, plan.expected.time.unwrap_or_default(), peak))
     };
-    sizes.into_iter().map(result).collect()
+    sizes_or_default(sizes).into_iter().map(result).collect()
+}
+
+fn sizes_or_default(sizes: &[Limit]) -> Vec<Limit> {
+    match sizes.is_empty() {
+        true => SHARES.iter().map(|share| Limit::ShareOfPeak(share / 100.0)).collect(),
+        false => sizes.to_vec(),
+    }
 }
 
 /// The prediction for an existing plan.

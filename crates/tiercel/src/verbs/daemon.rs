@@ -11,21 +11,19 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
-use tiercel_daemon::Daemon;
+use std::path::{Path, PathBuf};
 use tiercel_daemon::protocol::Request;
 use tiercel_daemon::socket_dir::{
     Access, DAEMON_NAME, clients_path, control_path, usual_directory,
 };
+use tiercel_daemon::{Daemon, FinalReport, Handle};
 use tiercel_symbolize::Symbols;
 
 /// `tiercel daemon`.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     let directory = args.dir.clone().unwrap_or_else(usual_directory);
     if args.stop {
-        let mut link = Link::open(Some(&control_path(&directory, DAEMON_NAME)))?;
-        link.ask(&Request::Stop, "stop")?;
-        return Ok(());
+        return stop(&directory);
     }
     if args.env {
         return environment(args, &directory);
@@ -41,25 +39,39 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     for remark in remarks {
         eprintln!("tiercel: {remark}");
     }
-    let handle = daemon.handle();
+    stop_on_signals(daemon.handle())?;
+    eprintln!("tiercel: serving programs started with `eval $(tiercel daemon --env)`");
+    notify_service_manager("READY=1");
+    print_report(args, &daemon.run()?)
+}
+
+fn print_report(args: &DaemonArgs, final_report: &FinalReport) -> Result<()> {
+    let mut symbols = Symbols::new();
+    if args.json {
+        return say(&format!("{}\n", show::named_json(final_report, &mut symbols)));
+    }
+    say(&show::final_report(final_report, &mut symbols, 10))
+}
+
+/// Stops the running daemon.
+fn stop(directory: &Path) -> Result<()> {
+    let mut link = Link::open(Some(&control_path(directory, DAEMON_NAME)))?;
+    link.ask(&Request::Stop, "stop")?;
+    Ok(())
+}
+
+fn stop_on_signals(handle: Handle) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
             handle.stop();
         }
     });
-    eprintln!("tiercel: serving programs started with `eval $(tiercel daemon --env)`");
-    notify_service_manager("READY=1");
-    let farewell = daemon.run()?;
-    let mut symbols = Symbols::new();
-    if args.json {
-        return say(&format!("{}\n", show::named_json(&farewell, &mut symbols)));
-    }
-    say(&show::farewell(&farewell, &mut symbols, 10))
+    Ok(())
 }
 
 /// The variables that make a program attach.
-fn environment(args: &DaemonArgs, directory: &std::path::Path) -> Result<()> {
+fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
     let library = library::find()?;
     let socket: PathBuf = clients_path(directory, DAEMON_NAME);
     if args.json {

@@ -1,7 +1,7 @@
 //! `tiercel doctor`: which features work on this machine, and how to enable the others.
 //! In: findings of every part. Out: a table or JSON. Knows nothing of how a fact was found.
 
-use super::say;
+use super::{say, say_json};
 use crate::args::DoctorArgs;
 use crate::library;
 use crate::table::{Align, Table};
@@ -17,7 +17,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
     findings.extend(tiercel_sampler::support());
     findings.extend(tiercel_mover::support());
     if args.json {
-        return say(&format!("{}\n", serde_json::to_string(&findings)?));
+        return say_json(&findings);
     }
     let mut table =
         Table::new(&[("", Align::Left), ("feature", Align::Left), ("finding", Align::Left)]);

@@ -1,7 +1,7 @@
 //! `tiercel topo`: the machine's memories.
 //! In: [`TopoArgs`]. Out: a table, JSON, or a description to start from. Knows nothing of objects.
 
-use super::say;
+use super::{say, say_json};
 use crate::args::TopoArgs;
 use crate::engine::described;
 use crate::table::{Align, Table};
@@ -25,7 +25,7 @@ pub fn topo(args: &TopoArgs) -> Result<()> {
     }
     let topo = machine.topo();
     if args.json {
-        return say(&format!("{}\n", serde_json::to_string(&topo)?));
+        return say_json(&topo);
     }
     say(&text(&topo))
 }
