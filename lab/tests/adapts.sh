@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: under --adapt a plan is kept for the input it was made of and given up for another one
+# what: under --adapt a plan is kept for the input it was made of and abandoned for another one
 # machines: spr-cxl
 # programs: tiercel libtiercel.so hotcold
 # timed: yes
@@ -31,10 +31,10 @@ run own 95
 run own-adapt 95 --adapt
 run other 5
 run other-adapt 5 --adapt
-equal "its own input: it is kept" 0 "$(grep -c "given up" own-adapt.summary)"
+equal "its own input: it is kept" 0 "$(grep -c "abandoned" own-adapt.summary)"
 at_most "and costs what looking on costs, ps an access" $(($(picoseconds own) * 107 / 100)) \
     "$(picoseconds own-adapt)"
-contains "another input: it is given up" "the plan was given up: .* promised [5-9].%" \
+contains "another input: it is abandoned" "the plan was abandoned: .* predicted [5-9].%" \
     other-adapt.summary
 at_most "and the policy does better, ps an access" $(($(picoseconds other) * 90 / 100)) \
     "$(picoseconds other-adapt)"

@@ -39,8 +39,8 @@ succeeds "the agent makes all runs" sh -c "tiercel lab agent specs.json > events
 show events
 equal "each run says two things" 12 "$(wc -l < events)"
 
-at_least "room of a run with 8 MiB" 7864320 "$(figure 2 room_bytes)"
-at_most "and not more" 8912896 "$(figure 2 room_bytes)"
+at_least "room of a run with 8 MiB" 7864320 "$(figure 2 free_bytes)"
+at_most "and not more" 8912896 "$(figure 2 free_bytes)"
 at_least "first touch fills it" 6815744 "$(figure 2 fast_bytes_max)"
 at_most "and falls to the slow node then" 9437184 "$(figure 2 fast_bytes_max)"
 at_least "the rest is on the slow node" 12582912 "$(figure 2 slow_bytes)"

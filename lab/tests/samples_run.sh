@@ -17,7 +17,7 @@ contains "auto took the emulator" "samples .* by emulator: .* 0 lost" summary
 # The table's rows end with the site's function; MiB or KiB is the first figure.
 row() { grep -n "hotcold: make_$1" summary | cut -d: -f1; }
 at_most "hot objects come before the cold ones" "$(row cold)" "$(row hot)"
-contains "misses per instruction are counted: their trigger fired" 'in [1-9][0-9]* assign' summary
+contains "misses per instruction are counted: their trigger fired" 'in [1-9][0-9]* decision' summary
 contains "all of the hot ones fit" '\* *8MiB *8 *all .*make_hot' summary
 # One at a time: while this process samples, another may not.
 tiercel run --quiet --sampler emulator -- sh -c 'touch started; sleep 5' &

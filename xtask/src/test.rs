@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use tiercel_lab::free_bytes;
 
 use crate::{bench, build, exec, fuzz};
 
@@ -19,6 +20,9 @@ const STEP_CPU_LIMIT: Duration = Duration::from_secs(7200);
 const EXACT: &str = "exact";
 /// Lines of a failed step's output that are shown; the rest is in its log.
 const TAIL_LINES: usize = 60;
+/// What `target` grows to in a fresh tree, rounded up: 5.7 GiB measured by `du -sh target` after
+/// `CARGO_INCREMENTAL=0 ./x test`.
+const DISK_BYTES: u64 = 6 << 30;
 /// Each fuzzer's time: in CI, and on a developer's machine.
 const FUZZ_CI_SECONDS: u64 = 60;
 const FUZZ_LOCAL_SECONDS: u64 = 5;
@@ -65,6 +69,9 @@ pub fn main(options: &Options) -> Result<()> {
     }
     if steps.is_empty() {
         bail!("no step's name contains that");
+    }
+    if let Some(warning) = disk_warning(free_bytes(&exec::target())?) {
+        eprintln!("{warning}");
     }
     let start = Instant::now();
     let outcomes: Vec<Outcome> = steps.into_iter().map(run).collect();
@@ -186,6 +193,18 @@ fn counts_of_line(line: &str) -> Option<Counts> {
     (words.next()? == "failed").then_some(Counts { passed, failed })
 }
 
+fn disk_warning(free: u64) -> Option<String> {
+    (free < DISK_BYTES).then(|| {
+        format!(
+            "!!! {} has {} MiB free; a fresh tree needs {} MiB. Steps that fail with \"No space left \
+             on device\", a bus error or a failed link may fail for that alone.",
+            exec::target().display(),
+            free >> 20,
+            DISK_BYTES >> 20
+        )
+    })
+}
+
 fn summary(outcomes: &[Outcome], took: Duration) -> Counts {
     let width = outcomes.iter().map(|one| one.name.len()).max().unwrap_or(0);
     let mut total = Counts::default();
@@ -212,6 +231,13 @@ fn summary(outcomes: &[Outcome], took: Duration) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_nearly_full_disk_is_reported_before_the_first_step() {
+        assert_eq!(disk_warning(DISK_BYTES), None);
+        let warning = disk_warning(DISK_BYTES - (1 << 30)).expect("a warning");
+        assert!(warning.contains("has 5120 MiB free; a fresh tree needs 6144 MiB"), "{warning}");
+    }
 
     #[test]
     fn test_counts_of_steps_are_added_up() {

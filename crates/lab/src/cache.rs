@@ -44,9 +44,7 @@ impl Cache {
 
     /// Bytes the user may still write to its file system.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
-        let stat = rustix::fs::statvfs(&self.root)
-            .with_context(|| format!("cannot look at {}", self.root.display()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        free_bytes(&self.root)
     }
 
     /// Waits until no other process writes the cache.
@@ -58,4 +56,11 @@ impl Cache {
             .with_context(|| format!("cannot lock {}", path.display()))?;
         Ok(CacheLock { _file: file })
     }
+}
+
+/// Bytes that the user may still write to the file system of a folder.
+pub fn free_bytes(folder: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(folder)
+        .with_context(|| format!("cannot read the free space of {}", folder.display()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -21,7 +21,7 @@ mod sources;
 mod timing;
 mod topology;
 
-pub use cache::Cache;
+pub use cache::{Cache, free_bytes};
 pub use fetch::Packages;
 pub use guest::{Guest, Outcome, Request, Streams};
 pub use image::Payload;
