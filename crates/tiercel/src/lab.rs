@@ -4,6 +4,7 @@
 
 use crate::host::EXIT_REFUSED;
 use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs, file};
+use crate::terminal::note;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
@@ -113,7 +114,7 @@ pub fn lab(args: &LabArgs) -> ExitCode {
         LabVerb::Agent(args) => lab_bench::agent(args),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("tiercel: {error:#}");
+        note(format_args!("tiercel: {error:#}"));
         ExitCode::from(EXIT_REFUSED)
     })
 }
@@ -129,12 +130,12 @@ fn run(args: &LabRunArgs) -> Result<ExitCode> {
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
-    let outcome = cli::run(&options, streams, &mut |line| eprintln!("{line}"))?;
+    let outcome = cli::run(&options, streams, &mut |line| note(line))?;
     if let Some(stats) = &outcome.timing {
         report_times(args, stats)?;
     }
     if let Some(out) = &args.out {
-        eprintln!("lab: {} files from /out are in {}", outcome.files, out.display());
+        note(format_args!("lab: {} files from /out are in {}", outcome.files, out.display()));
     }
     Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(u8::MAX)))
 }
@@ -147,7 +148,9 @@ fn report_times(args: &LabRunArgs, stats: &str) -> Result<()> {
     let times = Times::parse(stats)?;
     match times.regions_ns() {
         Ok(ns) => print_regions(times.regions.len(), ns),
-        Err(error) if args.regions => eprintln!("lab: no region of interest was timed: {error}"),
+        Err(error) if args.regions => {
+            note(format_args!("lab: no region of interest was timed: {error}"))
+        }
         Err(_) => {}
     }
     Ok(())
@@ -159,11 +162,11 @@ fn write_stats(path: &std::path::Path, stats: &str) -> Result<()> {
 
 fn print_regions(count: usize, ns: u64) {
     let seconds = ns as f64 / 1e9;
-    eprintln!("lab: {count} region(s) of interest took {seconds:.6} s, modelled");
+    note(format_args!("lab: {count} region(s) of interest took {seconds:.6} s, modelled"));
 }
 
 fn shell(args: &GuestArgs) -> Result<ExitCode> {
-    cli::shell(&options(args)?, &mut |line| eprintln!("{line}"))?;
+    cli::shell(&options(args)?, &mut |line| note(line))?;
     Ok(ExitCode::SUCCESS)
 }
 

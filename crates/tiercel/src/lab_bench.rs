@@ -2,6 +2,7 @@
 //! In: an experiment file, or a program. Out: a folder of results, tables on standard output.
 //! Knows nothing of how a guest is made.
 
+use crate::terminal::{note, say, say_json};
 use anyhow::{Context, Result, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -212,12 +213,11 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode> {
             let prediction = predict(&profile, &profile.machine, &read_plan(plan)?);
             Ok(serde_json::to_value(prediction)?)
         };
-        let count =
-            bench::repeat_predictions(&args.folder, &mut repeat, &mut |line| eprintln!("{line}"))?;
-        eprintln!("lab: {count} predictions were repeated");
+        let count = bench::repeat_predictions(&args.folder, &mut repeat, &mut |line| note(line))?;
+        note(format_args!("lab: {count} predictions were repeated"));
     }
-    let summary = bench::report(&args.folder, &mut |line| eprintln!("{line}"))?;
-    show(&summary, args.json, &args.folder);
+    let summary = bench::report(&args.folder, &mut |line| note(line))?;
+    show(&summary, args.json, &args.folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -245,8 +245,8 @@ fn make(
         files: args.files.iter().map(|text| file(text)).collect::<Result<_>>()?,
         acceleration: if args.tcg { Acceleration::Tcg } else { Acceleration::Auto },
     };
-    let (tally, summary) = bench::bench(&experiment, &options, &mut |line| eprintln!("{line}"))?;
-    show(&summary, args.json, results);
+    let (tally, summary) = bench::bench(&experiment, &options, &mut |line| note(line))?;
+    show(&summary, args.json, results)?;
     if tally.failed + tally.unsized_runs == 0 {
         return Ok(ExitCode::SUCCESS);
     }
@@ -256,24 +256,25 @@ fn make(
 
 fn print_failures(summary: &Summary, tally: &Tally) {
     for failure in summary.failures() {
-        eprintln!("FAILED {}: {}", failure.cell.label(), failure.why);
+        note(format_args!("FAILED {}: {}", failure.cell.label(), failure.why));
     }
     let Tally { done, failed, unsized_runs } = tally;
-    eprintln!(
+    note(format_args!(
         "tiercel: {done} runs finished, {failed} failed, {unsized_runs} could not be sized because \
          their all-fast run failed; --retry repeats them"
-    );
+    ));
 }
 
-fn show(summary: &Summary, json: bool, results: &Path) {
+fn show(summary: &Summary, json: bool, results: &Path) -> Result<()> {
     if json {
         for row in summary.rows() {
-            println!("{}", serde_json::to_string(row).expect("plain data serialises"));
+            say_json(row)?;
         }
     } else {
-        print!("{}", summary.short());
-        eprintln!("lab: tables and plots are in {}", results.join("README.md").display());
+        say(&summary.short())?;
+        note(format_args!("lab: tables and plots are in {}", results.join("README.md").display()));
     }
+    Ok(())
 }
 
 fn experiment_file(name: &str) -> PathBuf {

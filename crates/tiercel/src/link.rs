@@ -34,8 +34,7 @@ impl Link {
     /// Connects to `socket`, or to the only daemon or run that is there.
     pub fn open(socket: Option<&Path>) -> Result<Link> {
         let path = socket.map_or_else(|| find(&usual_directory()), |path| Ok(path.to_owned()))?;
-        let stream = UnixStream::connect(&path)
-            .with_context(|| format!("no daemon answers at {}", path.display()))?;
+        let stream = connect(&path)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Link { stream: BufReader::new(stream) })
@@ -63,10 +62,27 @@ impl Link {
     }
 }
 
+/// Connects to a daemon of this user or of root. Any user may create a socket under a predictable
+/// name in `/tmp`, and its answers would reach the user's terminal as Tiercel's.
+fn connect(path: &Path) -> Result<UnixStream> {
+    let stream = UnixStream::connect(path)
+        .with_context(|| format!("no daemon answers at {}", path.display()))?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream)
+        .with_context(|| format!("cannot find out who serves {}", path.display()))?;
+    if !(peer.uid.is_root() || peer.uid == rustix::process::geteuid()) {
+        bail!(
+            "{} is served by user {}, not by you or root; its answers are not used",
+            path.display(),
+            peer.uid.as_raw()
+        );
+    }
+    Ok(stream)
+}
+
 /// The machine-wide daemon's control socket, or that of the only run.
 fn find(directory: &Path) -> Result<PathBuf> {
     let daemon = control_path(directory, DAEMON_NAME);
-    if UnixStream::connect(&daemon).is_ok() {
+    if connect(&daemon).is_ok() {
         return Ok(daemon);
     }
     let mut runs: Vec<PathBuf> = std::fs::read_dir(directory)
@@ -75,7 +91,7 @@ fn find(directory: &Path) -> Result<PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|e| e == "control"))
-        .filter(|path| UnixStream::connect(path).is_ok())
+        .filter(|path| connect(path).is_ok())
         .collect();
     runs.sort();
     match runs.as_slice() {

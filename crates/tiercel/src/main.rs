@@ -20,9 +20,11 @@ mod report;
 mod run;
 mod show;
 mod table;
+mod terminal;
 mod verbs;
 mod whatif;
 
+use crate::terminal::note;
 use args::{Args, Verb};
 use clap::Parser;
 use std::process::ExitCode;
@@ -59,7 +61,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tiercel: {error:#}");
+            note(format_args!("tiercel: {error:#}"));
             ExitCode::FAILURE
         }
     }

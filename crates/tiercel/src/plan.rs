@@ -4,8 +4,8 @@
 
 use crate::engine::described;
 use crate::plan_args::PlanArgs;
-use crate::table::{Align, Table, printable};
-use crate::verbs::say;
+use crate::table::{Align, Table};
+use crate::terminal::{printable, say};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //! In: [`ProfileArgs`]. Out: tables, JSON, CSV, profiles. Knows nothing of how they are made.
 
 use crate::args::{ProfileArgs, ProfileVerb};
-use crate::table::{Align, Table, printable};
-use crate::verbs::{say, say_json};
+use crate::table::{Align, Table};
+use crate::terminal::{printable, say, say_json};
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};

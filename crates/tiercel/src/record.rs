@@ -9,7 +9,7 @@ use crate::engine::{recording_engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, end_like};
 use crate::program::find;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
-use crate::table::printable;
+use crate::terminal::{note, printable};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -76,7 +76,7 @@ fn finish(
     let ending = match ending {
         Ok(ending) => ending,
         Err(error) => {
-            eprintln!("tiercel: {error:#}");
+            note(format_args!("tiercel: {error:#}"));
             return ExitCode::from(EXIT_REFUSED);
         }
     };
@@ -94,25 +94,25 @@ fn finish(
     };
     print_remarks(&remarks, &problems);
     match written {
-        Ok(overview) if args.json => eprintln!("{}", json(&overview, output, ending)),
+        Ok(overview) if args.json => note(format_args!("{}", json(&overview, output, ending))),
         Ok(_) if args.quiet => {}
         Ok(overview) => {
             if attached == 0 {
-                eprintln!("tiercel: no process attached: no objects were tracked");
+                note(format_args!("tiercel: no process attached: no objects were tracked"));
             }
-            eprintln!("tiercel: {}: {}", output.display(), overview_line(&overview));
+            note(format_args!("tiercel: {}: {}", output.display(), overview_line(&overview)));
         }
-        Err(error) => eprintln!("tiercel: {error:#}"),
+        Err(error) => note(format_args!("tiercel: {error:#}")),
     }
     end_like(ending)
 }
 
 fn print_remarks(remarks: &[String], problems: &BTreeMap<String, u64>) {
     for remark in remarks {
-        eprintln!("tiercel: {}", printable(remark));
+        note(format_args!("tiercel: {}", printable(remark)));
     }
     for (problem, count) in problems {
-        eprintln!("tiercel: {} ({count} times)", printable(problem));
+        note(format_args!("tiercel: {} ({count} times)", printable(problem)));
     }
 }
 

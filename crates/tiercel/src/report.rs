@@ -21,7 +21,7 @@ use tiercel_report::{HeatMap, HeatRow, Interval, Lines, Page, Series, Table};
 use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
 use crate::show::short_count;
 use crate::table::Align;
-use crate::verbs::say;
+use crate::terminal::{note, say};
 
 /// `tiercel report`.
 pub fn report(args: &ReportArgs) -> Result<()> {
@@ -195,7 +195,7 @@ fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()
 
 /// The predictions in results of the lab.
 fn predictions(folder: &Path) -> Result<Predictions> {
-    let results = bench::results(folder, &mut |line| eprintln!("tiercel: {line}"))?;
+    let results = bench::results(folder, &mut |line| note(format_args!("tiercel: {line}")))?;
     let predictions = results.predictions().cloned();
     predictions.with_context(|| {
         format!("{} has no run by a plan beside one with all memory fast", folder.display())

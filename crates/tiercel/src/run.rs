@@ -9,6 +9,7 @@ use crate::args::RunArgs;
 use crate::engine::{Engine, UNOBSERVED, engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, Hosted, StartError, end_like};
 use crate::program::{find, hindrance};
+use crate::terminal::note;
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -39,7 +40,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
 
 /// Reports why the program was not started.
 pub fn refuse(error: &anyhow::Error) -> ExitCode {
-    eprintln!("tiercel: {error:#}; the program was not started");
+    note(format_args!("tiercel: {error:#}; the program was not started"));
     match error.downcast_ref::<StartError>() {
         Some(start) => ExitCode::from(start.status()),
         None => ExitCode::from(EXIT_REFUSED),
@@ -174,14 +175,14 @@ impl Started {
         let ending = match ending {
             Ok(ending) => ending,
             Err(error) => {
-                eprintln!("tiercel: {error:#}");
+                note(format_args!("tiercel: {error:#}"));
                 return ExitCode::from(EXIT_REFUSED);
             }
         };
         if !args.quiet
             && let Err(error) = report(args, final_report.as_ref(), &remarks, ending)
         {
-            eprintln!("tiercel: cannot write the summary: {error:#}");
+            note(format_args!("tiercel: cannot write the summary: {error:#}"));
         }
         end_like(ending)
     }

@@ -1,7 +1,8 @@
 //! The summary of a run or a daemon, as text.
 //! In: a [`FinalReport`]. Out: lines. Knows nothing of where they go.
 
-use crate::table::{Align, Table, printable};
+use crate::table::{Align, Table};
+use crate::terminal::printable;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;

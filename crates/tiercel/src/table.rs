@@ -1,6 +1,8 @@
 //! Tables of plain text: columns as wide as their widest cell.
 //! In: rows of cells. Out: text. Knows nothing of what the cells mean.
 
+use crate::terminal::printable;
+
 /// How a column is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -52,11 +54,6 @@ impl Table {
         }
         out
     }
-}
-
-/// Names come from programs: a control character could repaint the terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -17,28 +17,14 @@ use crate::engine::read_settings;
 use crate::link::Link;
 use crate::show;
 use crate::table::{Align, Table};
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory;
-use serde::Serialize;
 use serde_json::Value;
-use std::io::Write;
 use tiercel_daemon::protocol::Request;
 use tiercel_daemon::{Settings, Summary};
 use tiercel_machine::short_bytes;
 use tiercel_policy::{TrialResult, Verdict};
-
-/// Writes to standard output. A reader that closes the pipe early (`| head`) is not an error.
-pub fn say(text: &str) -> Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Writes a value as one line of JSON.
-pub fn say_json(value: &impl Serialize) -> Result<()> {
-    say(&format!("{}\n", serde_json::to_string(value)?))
-}
 
 /// `tiercel why`.
 pub fn why(args: &WhyArgs) -> Result<()> {

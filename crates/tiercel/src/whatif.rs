@@ -4,8 +4,8 @@
 
 use crate::engine::described;
 use crate::plan_args::{PlanRequestArgs, StrategyArg, WhatifArgs};
-use crate::table::{Align, Table, printable};
-use crate::verbs::{say, say_json};
+use crate::table::{Align, Table};
+use crate::terminal::{printable, say, say_json};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tiercel_advisor::{advise, peak_bytes, predict};

@@ -75,3 +75,48 @@ fn without_a_daemon_there_is_a_hint() {
         assert!(stderr(&output).contains("/nowhere/x.control"), "{}", stderr(&output));
     }
 }
+
+#[test]
+fn a_configuration_without_end_is_refused() {
+    for args in [["config", "--check", "/dev/zero"], ["topo", "--machine", "/dev/zero"]] {
+        let output = tiercel().args(args).output().unwrap();
+        assert!(!output.status.success());
+        assert!(
+            stderr(&output).contains("/dev/zero: it has more than 4 MiB"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn variables_are_quoted_for_the_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("it's $(touch here)");
+    let output = ok(&["daemon", "--env", "--dir", directory.to_str().unwrap()]);
+    let script = format!("{output}\nunset LD_PRELOAD\nprintf %s \"$TIERCEL_SOCKET\"");
+    let shell = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
+    assert_eq!(stdout(&shell), directory.join("daemon.sock").to_str().unwrap());
+}
+
+/// Another user's socket under the name of ours, as any user can make one in /tmp.
+#[test]
+fn a_daemon_of_another_user_is_not_believed() {
+    if !rustix::process::geteuid().is_root() {
+        return; // only root can start a process of another user
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("daemon.control");
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .unwrap();
+    let script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); \
+                  s.listen(); print(flush=True); sys.stdin.read()";
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", script]).arg(&socket);
+    std::os::unix::process::CommandExt::uid(&mut command, 65534);
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut other = common::Process::start(&mut command);
+    assert_eq!(other.line(), "\n");
+    let output = tiercel().args(["status", "--socket"]).arg(&socket).output().unwrap();
+    assert!(stderr(&output).contains("is served by user 65534"), "{}", stderr(&output));
+}

@@ -30,6 +30,34 @@ fn the_exit_status_is_the_programs() {
     }
 }
 
+/// A full disk and a closed pipe.
+#[test]
+fn the_exit_status_survives_a_broken_standard_error() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into();
+    let closed = || std::io::pipe().unwrap().1.into();
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("x.profile");
+    let record = ["record", "-o", profile.to_str().unwrap(), "--"];
+    let run = ["run", "--"];
+    let run_json = ["run", "--json", "--"];
+    let cases: [(&[&str], fn() -> Stdio); 6] = [
+        (&run, full),
+        (&run, closed),
+        (&run_json, full),
+        (&run_json, closed),
+        (&record, full),
+        (&record, closed),
+    ];
+    for (args, broken) in cases {
+        let mut command = tiercel();
+        command.args(args).args(["sh", "-c", "exit 7"]).stderr(broken());
+        assert_eq!(command.status().unwrap().code(), Some(7), "{args:?}");
+    }
+    let mut command = tiercel();
+    command.args(["run", "--", "no-such-program-anywhere"]).stderr(full());
+    assert_eq!(command.status().unwrap().code(), Some(127));
+}
+
 #[test]
 fn death_by_a_signal_is_passed_on() {
     for signal in [Signal::TERM, Signal::KILL, Signal::SEGV, Signal::INT, Signal::PIPE] {

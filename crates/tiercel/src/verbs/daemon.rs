@@ -1,10 +1,10 @@
 //! `tiercel daemon`: serves programs until it is stopped, or stops the running daemon.
 //! In: [`DaemonArgs`]. Out: a summary at the end. Knows nothing of how anything is decided.
 
-use super::say;
 use crate::args::DaemonArgs;
 use crate::engine::{Engine, engine, settings};
 use crate::link::Link;
+use crate::terminal::{note, say};
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -37,10 +37,10 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     config.access = if args.all_users { Access::AllUsers } else { Access::Owner };
     let daemon = Daemon::new(config, parts)?;
     for remark in remarks {
-        eprintln!("tiercel: {remark}");
+        note(format_args!("tiercel: {remark}"));
     }
     stop_on_signals(daemon.handle())?;
-    eprintln!("tiercel: serving programs started with `eval $(tiercel daemon --env)`");
+    note(format_args!("tiercel: serving programs started with `eval $(tiercel daemon --env)`"));
     notify_service_manager("READY=1");
     print_report(args, &daemon.run()?)
 }
@@ -78,11 +78,15 @@ fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
         let value = serde_json::json!({ "LD_PRELOAD": library, "TIERCEL_SOCKET": socket });
         return say(&format!("{value}\n"));
     }
-    say(&format!(
-        "export LD_PRELOAD='{}'\nexport TIERCEL_SOCKET='{}'\n",
-        library.display(),
-        socket.display()
-    ))
+    let library = quoted(&library)?;
+    let socket = quoted(&socket)?;
+    say(&format!("export LD_PRELOAD={library}\nexport TIERCEL_SOCKET={socket}\n"))
+}
+
+/// A path as one word of a POSIX shell.
+fn quoted(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 /// systemd's readiness protocol: one datagram to the socket it names. Without one, nothing.

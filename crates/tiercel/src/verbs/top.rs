@@ -2,10 +2,10 @@
 //! In: [`TopArgs`], a daemon's answers, keys. Out: a screen or a table. Knows nothing of objects'
 //! lives.
 
-use super::say;
 use crate::args::TopArgs;
 use crate::link::Link;
 use crate::show;
+use crate::terminal::say;
 use anyhow::{Context, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};

@@ -5,6 +5,7 @@ use super::{say, say_json};
 use crate::args::TopoArgs;
 use crate::engine::described;
 use crate::table::{Align, Table};
+use crate::terminal::note;
 use anyhow::Result;
 use tiercel_machine::{Machine, Topo, TopoNode, short_bytes};
 
@@ -15,7 +16,10 @@ pub fn topo(args: &TopoArgs) -> Result<()> {
         None => {
             let (machine, problems) = Machine::discover(&args.root)?;
             for problem in problems {
-                eprintln!("tiercel: {}: {} {}", problem.place, problem.what, problem.remedy);
+                note(format_args!(
+                    "tiercel: {}: {} {}",
+                    problem.place, problem.what, problem.remedy
+                ));
             }
             machine
         }

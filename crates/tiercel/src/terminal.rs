@@ -1,0 +1,66 @@
+//! What the user reads. In: text. Out: standard output and standard error, where control characters
+//! of foreign names do no harm. Knows nothing of what the text means.
+//!
+//! `println!` and `eprintln!` panic when a stream is closed or its disk is full. That would replace
+//! the hosted program's exit status, so nothing in this crate uses them.
+
+use anyhow::Result;
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+/// Writes to standard output. A reader that closes the pipe early (`| head`) is not an error.
+pub fn say(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a value as one line of JSON.
+pub fn say_json(value: &impl Serialize) -> Result<()> {
+    say(&format!("{}\n", serde_json::to_string(value)?))
+}
+
+/// Writes a line to standard error. There is nowhere to report that standard error cannot be
+/// written.
+pub fn note(line: impl Display) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// The text with `?` for each character that a terminal obeys or does not show. Names come from
+/// programs, and could repaint the screen or reverse what follows them.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() || is_invisible(c) { '?' } else { c }).collect()
+}
+
+/// Whether the character formats text without being seen: Unicode's general category Cf, and the
+/// line and paragraph separators, as of Unicode 16, with whole blocks where only a few are
+/// assigned.
+fn is_invisible(c: char) -> bool {
+    matches!(
+        u32::from(c),
+        0xad | 0x600..=0x605
+            | 0x61c
+            | 0x6dd
+            | 0x70f
+            | 0x180e
+            | 0x200b..=0x200f
+            | 0x2028..=0x202e
+            | 0x2060..=0x206f
+            | 0xfeff
+            | 0xfff9..=0xfffb
+            | 0xe0000..=0xe007f
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_and_reversed_text_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\x1b[2J\u{202e}b\u{200b}\r\nc"), "a?[2J?b???c");
+        assert_eq!(printable("größe 方法 é"), "größe 方法 é");
+    }
+}
