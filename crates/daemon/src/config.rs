@@ -215,6 +215,8 @@ pub struct DaemonConfig {
     pub pools: Vec<tiercel_pool::Capacity>,
     /// What the heap of programs is made of.
     pub backing: tiercel_wire::Backing,
+    /// Which process reads the symbols of programs.
+    pub symbols: tiercel_symbolize::Reader,
 }
 
 impl DaemonConfig {
@@ -240,6 +242,7 @@ impl DaemonConfig {
             plan: None,
             pools: Vec::new(),
             backing: tiercel_wire::Backing::Kernel,
+            symbols: tiercel_symbolize::Reader::default(),
         })
     }
 }

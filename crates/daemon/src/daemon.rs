@@ -119,7 +119,7 @@ impl Daemon {
         }
         let sampler = parts.sampler.as_deref();
         let recording = config.record.map(|config| Recording::new(config, sampler, &mut ledger));
-        let plan = config.plan.clone().map(|plan| PlanRunner::new(plan, &tiers));
+        let plan = config.plan.clone().map(|plan| PlanRunner::new(plan, &tiers, &config.symbols));
         if plan.as_ref().is_some_and(PlanRunner::has_stops) {
             // Programs wait at phase entries: their rings are drained as often as may be.
             config.poll_max_ms = config.poll_min_ms;

@@ -1,11 +1,17 @@
 //! Turns return addresses into functions, source files and lines.
 //! In: frames as (path, build-id, ELF virtual address). Out: [`Named`] frames, and which of them
-//! only wraps an allocator. Knows nothing of objects, profiles or processes.
+//! only wraps an allocator. Knows nothing of objects or profiles.
 
 #![forbid(unsafe_code)]
 
+mod child;
+mod elf;
+mod frame;
 mod symbols;
 mod wrappers;
 
-pub use symbols::{Named, SiteFrame, Symbols, build_id, hex};
+pub use child::serve;
+pub use elf::build_id;
+pub use frame::{Named, SiteFrame, hex};
+pub use symbols::{Reader, Symbols};
 pub use wrappers::is_wrapper;

@@ -88,6 +88,9 @@ pub enum Verb {
   tiercel config > tiercel.toml
   tiercel config --check tiercel.toml")]
     Config(ConfigArgs),
+    /// Answer for symbols of files, on standard input: a child of the other commands
+    #[command(hide = true)]
+    Symbolize,
     /// Print completions for a shell
     #[command(after_help = "Example: tiercel completions bash > /etc/bash_completion.d/tiercel")]
     Completions {

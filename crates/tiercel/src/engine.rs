@@ -12,6 +12,7 @@ use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
 use tiercel_profile::RecorderConfig;
 use tiercel_sampler::{Kind, Sampler};
+use tiercel_symbolize::Reader;
 
 /// The modelled machine where this one has one kind of memory and the user names none.
 const USUAL_MODEL: &str = BUILTIN_NAMES[0];
@@ -83,6 +84,11 @@ impl Engine {
     }
 }
 
+/// A child reads the symbols of hosted programs: whatever their files contain, the command goes on.
+pub fn symbol_reader() -> Reader {
+    Reader::Child(vec!["/proc/self/exe".into(), "symbolize".into()])
+}
+
 /// Reads a configuration file; errors name it, the line and the column.
 pub fn read_settings(path: &Path) -> Result<Settings> {
     let text = read_bounded(path)
@@ -118,7 +124,8 @@ pub fn recording_engine(settings: &Settings, record: RecorderConfig) -> Result<E
 }
 
 fn open(settings: &Settings, record: Option<RecorderConfig>) -> Result<Engine> {
-    let config = DaemonConfig { record, ..DaemonConfig::new(settings)? };
+    let symbols = symbol_reader();
+    let config = DaemonConfig { record, symbols, ..DaemonConfig::new(settings)? };
     let mut remarks = Vec::new();
     let machine = machine(settings, &mut remarks)?;
     let is_here = settings.machine.name.is_empty() && machine.tiers().len() > 1;

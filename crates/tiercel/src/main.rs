@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => verbs::doctor(args),
         Verb::Config(args) => verbs::config(args),
         Verb::Lab(args) => return lab::lab(args),
+        Verb::Symbolize => tiercel_symbolize::serve().map_err(Into::into),
         Verb::Completions { shell } => verbs::completions(*shell),
         Verb::Man { verb } => verbs::man(verb.as_deref()),
     };

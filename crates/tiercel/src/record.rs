@@ -5,7 +5,7 @@
 //! What can be wrong is found before the program starts. However it ends, what was seen is written.
 
 use crate::args::{EngineArgs, RecordArgs};
-use crate::engine::{recording_engine, settings};
+use crate::engine::{recording_engine, settings, symbol_reader};
 use crate::host::{EXIT_REFUSED, Ending, end_like};
 use crate::program::find;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
@@ -134,7 +134,7 @@ fn write_profile(
     run.arguments = stored_arguments(&args.program);
     run.start_unix_ns = start_unix_ns;
     run.ending = ending_text(ending);
-    name_sites(&mut profile, &mut Symbols::new());
+    name_sites(&mut profile, &mut Symbols::new(&symbol_reader()));
     // Names are the last thing that makes it larger.
     profile.keep(args.limit);
     tiercel_profile::write(&profile, output)?;

@@ -6,7 +6,7 @@
 //! daemon works on a thread of its own, and if it fails the program goes on.
 
 use crate::args::RunArgs;
-use crate::engine::{Engine, UNOBSERVED, engine, settings};
+use crate::engine::{Engine, UNOBSERVED, engine, settings, symbol_reader};
 use crate::host::{EXIT_REFUSED, Ending, Hosted, StartError, end_like};
 use crate::program::{find, hindrance};
 use crate::terminal::note;
@@ -205,7 +205,7 @@ fn report(
     remarks: &[String],
     ending: Ending,
 ) -> Result<()> {
-    let mut symbols = Symbols::new();
+    let mut symbols = Symbols::new(&symbol_reader());
     let text = if args.json {
         let mut value = match final_report {
             Some(final_report) => show::named_json(final_report, &mut symbols),

@@ -371,7 +371,7 @@ mod tests {
             used,
             deserves_fast: true,
         });
-        let text = final_report(&end, &mut Symbols::new(), 10);
+        let text = final_report(&end, &mut Symbols::new(&tiercel_symbolize::Reader::InProcess), 10);
         assert!(text.contains("MODELLED   no memory was moved"), "{text}");
         assert!(text.contains("problem    x?y (2 times)"), "{text}");
         assert!(text.contains("skipped    7 page-table scans"), "{text}");

@@ -67,13 +67,16 @@ const LAYERS: &[(&str, &[&str])] = &[
 const RESERVED: &[(&[&str], &[&str])] = &[
     // What leaves as JSON leaves through the control socket or the terminal, between the lab and
     // its plugin, or as a profile or a plan.
-    (&["serde_json"], &["profile", "plan", "daemon", "emulator", "tiercel", "lab", "xtask"]),
+    (
+        &["serde_json"],
+        &["symbolize", "profile", "plan", "daemon", "emulator", "tiercel", "lab", "xtask"],
+    ),
     (&["parquet", "zstd"], &["profile"]),
     (&["highs"], &["planner"]),
     (&["anyhow"], &["tiercel", "lab", "xtask"]),
     (
         &["libc", "rustix", "nix"],
-        &["wire", "sampler", "mover", "pool", "daemon", "tiercel", "lab", "xtask"],
+        &["wire", "sampler", "mover", "pool", "symbolize", "daemon", "tiercel", "lab", "xtask"],
     ),
     (&["clap", "ratatui", "crossterm"], &["tiercel", "xtask"]),
 ];

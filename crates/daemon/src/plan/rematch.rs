@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tiercel_plan::{StackKeys, numbered};
-use tiercel_symbolize::{SiteFrame, Symbols};
+use tiercel_symbolize::{Reader, SiteFrame, Symbols};
 
 /// Stacks that may wait; further ones are requested again at the next drain. About a second's work
 /// at a millisecond each.
@@ -22,20 +22,24 @@ type Request = (u64, Arc<[SiteFrame]>);
 type Found = (u64, StackKeys);
 
 /// Stacks that were requested. The thread starts with the first of them.
-#[derive(Default)]
 pub(crate) struct Rematch {
+    reader: Reader,
     thread: Option<(SyncSender<Request>, Receiver<Found>)>,
     requested: HashSet<u64>,
 }
 
 impl Rematch {
+    pub(crate) fn new(reader: Reader) -> Rematch {
+        Rematch { reader, thread: None, requested: HashSet::new() }
+    }
+
     /// Requests the keys of a stack, once; false when the request has to be repeated.
     pub(crate) fn request(&mut self, hash: u64, frames: &Arc<[SiteFrame]>) -> bool {
         if self.requested.contains(&hash) || self.requested.len() >= STACKS_MAX {
             return true;
         }
         if self.thread.is_none() {
-            self.thread = start();
+            self.thread = start(&self.reader);
         }
         let Some((requests, _)) = &self.thread else {
             return true; // without a thread, sites of rebuilt modules stay unknown
@@ -53,11 +57,12 @@ impl Rematch {
     }
 }
 
-fn start() -> Option<(SyncSender<Request>, Receiver<Found>)> {
+fn start(reader: &Reader) -> Option<(SyncSender<Request>, Receiver<Found>)> {
     let (requests, inbox) = sync_channel::<Request>(REQUESTS_MAX);
     let (outbox, found) = sync_channel::<Found>(STACKS_MAX);
+    let reader = reader.clone();
     let work = move || {
-        let mut symbols = Symbols::new();
+        let mut symbols = Symbols::new(&reader);
         while let Ok((hash, frames)) = inbox.recv() {
             if outbox.send((hash, keys(&mut symbols, &frames))).is_err() {
                 return;

@@ -27,6 +27,7 @@ use tiercel_ledger::movement::Move;
 use tiercel_ledger::{Extent, Hit, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_machine::number::saturating_u64;
+use tiercel_symbolize::Reader;
 use tiercel_wire::{PlanError, Sample, Session};
 
 /// Longest that an entry into a phase waits for its moves: 4 GiB at 1 GB/s. What takes longer
@@ -74,13 +75,13 @@ pub(crate) struct Entered {
 }
 
 impl PlanRunner {
-    pub(crate) fn new(choice: PlanChoice, tiers: &Tiers) -> PlanRunner {
+    pub(crate) fn new(choice: PlanChoice, tiers: &Tiers, symbols: &Reader) -> PlanRunner {
         let predicted = choice.plan.expected.time.and_then(|time| time.fast_share);
         PlanRunner {
             rows: PlanRows::new(choice.plan, &tiers.machine, &tiers.arenas),
             adapt: choice.adapt,
             is_abandoned: false,
-            rematch: Rematch::default(),
+            rematch: Rematch::new(symbols.clone()),
             prefetch: Prefetch::default(),
             drift: Drift::new(predicted),
             followed: HashMap::new(),

@@ -2,7 +2,7 @@
 //! In: [`DaemonArgs`]. Out: a summary at the end. Knows nothing of how anything is decided.
 
 use crate::args::DaemonArgs;
-use crate::engine::{Engine, engine, settings};
+use crate::engine::{Engine, engine, settings, symbol_reader};
 use crate::link::Link;
 use crate::terminal::{note, say};
 use crate::{library, show};
@@ -46,7 +46,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
 }
 
 fn print_report(args: &DaemonArgs, final_report: &FinalReport) -> Result<()> {
-    let mut symbols = Symbols::new();
+    let mut symbols = Symbols::new(&symbol_reader());
     if args.json {
         return say(&format!("{}\n", show::named_json(final_report, &mut symbols)));
     }

@@ -3,6 +3,7 @@
 //! lives.
 
 use crate::args::TopArgs;
+use crate::engine::symbol_reader;
 use crate::link::Link;
 use crate::show;
 use crate::terminal::say;
@@ -28,7 +29,7 @@ const KEYS: &str = "h heat  s size  i site  n node  q quit";
 pub fn top(args: &TopArgs) -> Result<()> {
     let mut view = View {
         link: Link::open(args.peer.socket.as_deref())?,
-        symbols: Symbols::new(),
+        symbols: Symbols::new(&symbol_reader()),
         order: args.by.into(),
         limit: args.limit.min(ROWS_MAX),
         summary: Summary::default(),

@@ -1,0 +1,289 @@
+//! Files are parsed in children: one for each user whose files are asked for. In: frames, as lines
+//! of JSON on a socket. Out: their names, likewise. Knows nothing of what an ELF file contains.
+//!
+//! A hostile file can make its parser crash (SIGBUS after a truncation), grow or not end. The child
+//! has that user's rights, bounded memory and CPU time; the parent waits a bounded time, kills a
+//! child that is late, and never asks for that file again.
+
+use crate::elf::ElfReader;
+use crate::frame::{Named, SiteFrame, hex};
+use rustix::process::{Resource, Rlimit};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one frame may take. Chosen, not measured: the debug information of a browser (4 GiB)
+/// takes some seconds the first time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest answer that is read, bytes: [`NAMES_MAX`] names of [`TEXT_BYTES_MAX`] in three texts,
+/// where JSON may write six bytes for one.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
+/// Names of one frame, and bytes of a function or a path. Chosen, not measured: demangled C++ names
+/// of some KiB occur.
+const NAMES_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 4 << 10;
+/// Children that may fail for one user; then the rest of that user's files stay unread. Chosen, not
+/// measured: one bad file costs one child.
+const FAILURES_MAX: u32 = 8;
+/// Users with a child at a time; one more ends the others. Chosen, not measured: a child has some
+/// 100 MiB after a large program.
+const USERS_MAX: usize = 8;
+/// The child's private memory, bytes: several times the 400 MiB that a browser's debug information
+/// takes. Mapped files do not count.
+const DATA_BYTES_MAX: u64 = 2 << 30;
+/// The child's CPU time over all frames. Chosen, not measured.
+const CPU_SECONDS_MAX: u64 = 600;
+/// A group that owns no file: the user's groups are given up.
+const NO_GROUP: u32 = 65534;
+
+/// The question: a frame, whose path need not be UTF-8.
+#[derive(Serialize, Deserialize)]
+struct Question {
+    path: String,
+    build_id: String,
+    addr: u64,
+}
+
+/// One name of the answer.
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    function: String,
+    file: Option<String>,
+    line: u32,
+}
+
+/// The children.
+pub(crate) struct Children {
+    command: Vec<OsString>,
+    timeout: Duration,
+    users: HashMap<u32, User>,
+    defective: HashSet<(u32, Arc<Path>)>,
+}
+
+#[derive(Default)]
+struct User {
+    running: Option<Running>,
+    failures: u32,
+}
+
+struct Running {
+    process: Child,
+    stream: BufReader<UnixStream>,
+}
+
+impl Children {
+    /// None is started before the first question.
+    pub(crate) fn new(command: Vec<OsString>) -> Children {
+        Children {
+            command,
+            timeout: ANSWER_TIMEOUT,
+            users: HashMap::new(),
+            defective: HashSet::new(),
+        }
+    }
+
+    /// A frame and what was inlined into it, innermost first; `None` when nothing is known of it.
+    pub(crate) fn look_up(&mut self, uid: u32, frame: &SiteFrame) -> Option<Vec<Named>> {
+        if self.defective.contains(&(uid, Arc::clone(&frame.path))) {
+            return None;
+        }
+        if !self.users.contains_key(&uid) && self.users.len() >= USERS_MAX {
+            // Their failures are forgotten with them, their defective files are not.
+            self.users.clear();
+        }
+        let user = self.users.entry(uid).or_default();
+        if user.failures >= FAILURES_MAX {
+            return None;
+        }
+        if user.running.is_none() {
+            user.running = start(&self.command, uid, self.timeout).ok();
+        }
+        match user.running.as_mut().map(|running| running.ask(frame)) {
+            Some(Ok(names)) => (!names.is_empty()).then_some(names),
+            _ => {
+                user.running = None; // dropping it ends it
+                user.failures += 1;
+                self.defective.insert((uid, Arc::clone(&frame.path)));
+                None
+            }
+        }
+    }
+}
+
+fn start(command: &[OsString], uid: u32, timeout: Duration) -> std::io::Result<Running> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_read_timeout(Some(timeout))?;
+    ours.set_write_timeout(Some(timeout))?;
+    let (program, arguments) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
+    let mut child = Command::new(program);
+    child.args(arguments).env_clear().current_dir("/");
+    child.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+    let own = rustix::process::geteuid();
+    if own.is_root() && uid != 0 {
+        child.uid(uid).gid(NO_GROUP);
+    }
+    Ok(Running { process: child.spawn()?, stream: BufReader::new(ours) })
+}
+
+impl Running {
+    fn ask(&mut self, frame: &SiteFrame) -> std::io::Result<Vec<Named>> {
+        let question = Question {
+            path: hex::text(frame.path.as_os_str().as_bytes()),
+            build_id: hex::text(&frame.build_id),
+            addr: frame.addr,
+        };
+        let line = serde_json::to_string(&question)? + "\n";
+        self.stream.get_mut().write_all(line.as_bytes())?;
+        let mut line = String::new();
+        if self.stream.by_ref().take(ANSWER_BYTES_MAX).read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let answers: Vec<Answer> = serde_json::from_str(&line)?;
+        let named = |answer: Answer| Named {
+            function: answer.function,
+            line: answer.file.map(|file| (PathBuf::from(file), answer.line)),
+            place: frame.place(),
+        };
+        Ok(answers.into_iter().map(named).collect())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails only when it has ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The child: takes limits, then answers frames from the socket that is its standard input, until
+/// the parent closes it.
+///
+/// # Errors
+/// When the socket fails.
+pub fn serve() -> std::io::Result<()> {
+    for (resource, limit) in [
+        (Resource::Data, DATA_BYTES_MAX),
+        (Resource::Cpu, CPU_SECONDS_MAX),
+        (Resource::Core, 0),
+        (Resource::Fsize, 0),
+    ] {
+        let limit = Some(limit);
+        rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })?;
+    }
+    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    answer(BufReader::new(stream.try_clone()?), stream)
+}
+
+fn answer(questions: impl BufRead, mut answers: impl Write) -> std::io::Result<()> {
+    let mut reader = ElfReader::new();
+    for line in questions.lines() {
+        let question: Question = serde_json::from_str(&line?)?;
+        let names = frame(&question).and_then(|frame| reader.look_up(&frame)).unwrap_or_default();
+        let names: Vec<Answer> = names.into_iter().take(NAMES_MAX).map(bounded).collect();
+        answers.write_all((serde_json::to_string(&names)? + "\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+fn frame(question: &Question) -> Option<SiteFrame> {
+    let path = hex::bytes(&question.path)?;
+    let build_id = hex::bytes(&question.build_id)?;
+    Some(SiteFrame {
+        path: Path::new(OsStr::from_bytes(&path)).into(),
+        build_id,
+        addr: question.addr,
+    })
+}
+
+fn bounded(named: Named) -> Answer {
+    let cut = |text: &str| text.chars().take(TEXT_BYTES_MAX / 4).collect::<String>();
+    let (file, line) = match &named.line {
+        Some((file, line)) => (Some(cut(&file.to_string_lossy())), *line),
+        None => (None, 0),
+    };
+    Answer { function: cut(&named.function), file, line }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a frame is called when this script is the child.
+    fn names_by(script: &str) -> (Children, Option<Vec<Named>>) {
+        let command = ["sh", "-c", script].map(OsString::from).to_vec();
+        let timeout = Duration::from_millis(100);
+        let mut children = Children { timeout, ..Children::new(command) };
+        let names = children.look_up(rustix::process::geteuid().as_raw(), &frame("/bin/x"));
+        (children, names)
+    }
+
+    fn frame(path: &str) -> SiteFrame {
+        SiteFrame { path: Path::new(path).into(), build_id: [].into(), addr: 0x10 }
+    }
+
+    #[test]
+    fn an_answer_is_the_names() {
+        let answer =
+            r#"[{"function":"f","file":"a.c","line":3},{"function":"g","file":null,"line":0}]"#;
+        let (_, names) = names_by(&format!("read line; echo '{answer}' >&0; read line"));
+        let names = names.expect("names");
+        assert_eq!(names[0].short(), "f a.c:3");
+        assert_eq!(names[1].short(), "g (x+0x10)");
+    }
+
+    #[test]
+    fn a_child_that_dies_lies_or_hangs_costs_names_only() {
+        for script in [
+            "kill -BUS $$",
+            "exit 0",
+            "read line; echo nonsense >&0; read line",
+            "read line; exec sleep 1000",
+            "read line; exec cat /dev/zero >&0",
+        ] {
+            let (mut children, names) = names_by(script);
+            assert_eq!(names, None, "{script}");
+            let user = rustix::process::geteuid().as_raw();
+            assert_eq!(children.users[&user].failures, 1, "{script}");
+            children.look_up(user, &frame("/bin/x"));
+            assert_eq!(children.users[&user].failures, 1, "{script}: the file is asked for again");
+        }
+    }
+
+    #[test]
+    fn after_several_failures_no_more_children_are_started() {
+        let (mut children, _) = names_by("exit 0");
+        let user = rustix::process::geteuid().as_raw();
+        for n in 0..2 * FAILURES_MAX {
+            children.look_up(user, &frame(&format!("/bin/{n}")));
+        }
+        assert_eq!(children.users[&user].failures, FAILURES_MAX);
+    }
+
+    #[test]
+    fn questions_and_answers_survive_names_of_any_kind() {
+        let path = Path::new(OsStr::from_bytes(b"/tmp/\xff \n")).into();
+        let asked = SiteFrame { path, build_id: [1, 255].into(), addr: u64::MAX };
+        let question = Question {
+            path: hex::text(asked.path.as_os_str().as_bytes()),
+            build_id: hex::text(&asked.build_id),
+            addr: asked.addr,
+        };
+        assert_eq!(super::frame(&question).expect("a frame"), asked);
+        let mut answers = Vec::new();
+        let line = serde_json::to_string(&question).expect("plain data") + "\n";
+        answer(line.as_bytes(), &mut answers).expect("an answer");
+        assert_eq!(answers, b"[]\n");
+        let long = Named { function: "ü".repeat(1 << 20), ..Named::default() };
+        assert_eq!(bounded(long).function.len(), TEXT_BYTES_MAX / 2);
+    }
+}

@@ -1,0 +1,89 @@
+//! Frames of stacks, and their names. In: values. Out: the same as text and JSON. Knows nothing of
+//! how names are found.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One return address, innermost first in a stack, in a form that outlives its process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SiteFrame {
+    /// File of the module; empty for generated code.
+    pub path: Arc<Path>,
+    /// GNU build-id, empty when there is none.
+    #[serde(with = "hex")]
+    pub build_id: Arc<[u8]>,
+    /// ELF virtual address of the return address; absolute where there is no module.
+    pub addr: u64,
+}
+
+impl SiteFrame {
+    /// `libfoo.so+0x1234`.
+    pub fn place(&self) -> String {
+        match self.path.file_name() {
+            Some(name) => format!("{}+{:#x}", name.to_string_lossy(), self.addr),
+            None => format!("{:#x}", self.addr),
+        }
+    }
+}
+
+/// A frame with its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Demangled; empty when no symbol covers the address.
+    pub function: String,
+    /// Source file and line, where debug information has them.
+    pub line: Option<(PathBuf, u32)>,
+    /// `module+0xaddress`, always.
+    pub place: String,
+}
+
+impl Named {
+    /// `function file.c:12`, `function (module+0x12)` or `module+0x12`.
+    pub fn short(&self) -> String {
+        match (&self.line, self.function.is_empty()) {
+            (Some((file, line)), false) => {
+                let file = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+                format!("{} {file}:{line}", self.function)
+            }
+            (None, false) => format!("{} ({})", self.function, self.place),
+            (_, true) => self.place.clone(),
+        }
+    }
+}
+
+/// Bytes as hexadecimal text.
+pub mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+    use std::sync::Arc;
+
+    /// For serde's `with`.
+    pub fn serialize<S: Serializer>(bytes: &[u8], out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&text(bytes))
+    }
+
+    /// For serde's `with`.
+    ///
+    /// # Errors
+    /// What is not pairs of hexadecimal digits.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<[u8]>, D::Error> {
+        let text = String::deserialize(from)?;
+        bytes(&text).ok_or_else(|| de::Error::custom("hexadecimal digits in pairs expected"))
+    }
+
+    /// Two digits a byte.
+    pub fn text(bytes: &[u8]) -> String {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    }
+
+    /// The other way; `None` for what is not pairs of hexadecimal digits.
+    pub fn bytes(text: &str) -> Option<Arc<[u8]>> {
+        if !text.is_ascii() || !text.len().is_multiple_of(2) {
+            return None;
+        }
+        let pair = |i: usize| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).ok();
+        (0..text.len() / 2).map(pair).collect()
+    }
+}
