@@ -20,20 +20,21 @@ const BLOCK_BYTES: usize = 8 << 20;
 /// Alignment of the block, bytes: the largest OS page there is, but huge ones.
 const ALIGNMENT: usize = 64 << 10;
 
-/// Nothing more is begun after so long: a program waits to be started.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// No measurement begins after this: a program waits to be started. Chosen, not measured.
+const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Of a block so much must have moved for its time to say something, in hundredths.
+/// Share of a block that must have moved for its time to be used, percent. Chosen, not measured.
 const MOVED_MIN: usize = 95;
 
-/// Measures what one thread gets of the machine's tiers. Nothing on one tier, or on paper.
+/// Measures what one thread gets of the machine's tiers. Empty with one tier, or with a modelled
+/// mover.
 pub fn measure(mover: &mut dyn Mover, machine: &Machine) -> Speeds {
     let tiers = machine.tiers();
     let mut nodes = tiers.iter().filter_map(|tier| tier.nodes.first().copied());
     let mut speeds = Speeds::default();
     let (Some(fastest), false) = (nodes.next(), mover.is_modelled()) else { return speeds };
     let (began, mut block) = (Instant::now(), None);
-    for node in nodes.take_while(|_| began.elapsed() < PATIENCE) {
+    for node in nodes.take_while(|_| began.elapsed() < TIME_MAX) {
         let block = block.get_or_insert_with(Block::new);
         if block.go(mover, fastest).is_none() {
             break;
@@ -217,7 +218,7 @@ mod tests {
         // No room where the block should begin.
         let fastest = Machine::builtin("spr-cxl").unwrap().unwrap().tiers()[0].nodes[0];
         assert!(speeds(Some(fastest.0), false).is_empty());
-        // Nor on paper.
+        // Nor by a modelled mover.
         assert!(speeds(None, true).is_empty());
     }
 }

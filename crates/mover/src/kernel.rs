@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
 
-use crate::insider::Insiders;
+use crate::remote_mover::RemoteMovers;
 use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 use crate::{Mover, Range, Residency, ResidencyError};
 
@@ -34,18 +34,18 @@ const ROUNDS: u32 = 4;
 /// Each round's pieces are this many powers of two shorter.
 const ROUND_SHIFT: u32 = 3;
 /// OS pages of one range that a residency question looks at, evenly spread; exact up to 256 KiB.
-/// All 16384 of an extent of 64 MiB took 5 ms; a range at random half on one node is told within 6%
-/// of its size, one that changes nodes once within 1.6%.
+/// All 16384 of an extent of 64 MiB took 5 ms. The error is at most 6% of the size for a range
+/// whose OS pages are on two nodes at random, and 1.6% for one that changes nodes once.
 pub const MAX_QUERIED_OS_PAGES: u64 = 64;
-/// Longest move; all of the runtime's address range. A longer one is somebody's error and fails as
-/// such.
+/// Longest move; all of the runtime's address range. A longer one is a caller's error and
+/// fails.
 pub const MAX_MOVE_BYTES: u64 = 1 << 40;
 /// Bytes the kernel moves at once when transparent huge pages are in use (x86-64, and arm64 with 4
 /// KiB).
 const HUGE_BYTES: u64 = 2 << 20;
 
-/// Moves memory of any process that the kernel lets us move: our own user's, or anybody's with
-/// privilege.
+/// Moves memory of any process that the kernel lets us move: our own user's, or with privilege any
+/// user's.
 #[derive(Debug)]
 pub struct KernelMover<K = Linux> {
     kernel: K,
@@ -54,8 +54,8 @@ pub struct KernelMover<K = Linux> {
     huge_expected: bool,
     /// Targets that ran out of memory during this `execute`.
     full: BTreeSet<NodeId>,
-    /// Who is asked first; `None`: nobody.
-    insiders: Option<Insiders>,
+    /// Processes that are asked first; `None`: the kernel moves everything.
+    remote_movers: Option<RemoteMovers>,
 }
 
 /// One OS page on its way.
@@ -115,13 +115,13 @@ impl<K: Kernel> KernelMover<K> {
             os_page_bytes,
             huge_expected: false,
             full: BTreeSet::new(),
-            insiders: None,
+            remote_movers: None,
         }
     }
 
     /// Processes that say so move their own memory; the kernel moves what is left.
-    pub fn with_insiders(mut self) -> KernelMover<K> {
-        self.insiders = Some(Insiders::default());
+    pub fn with_remote_movers(mut self) -> KernelMover<K> {
+        self.remote_movers = Some(RemoteMovers::default());
         self
     }
 
@@ -147,7 +147,7 @@ impl<K: Kernel> KernelMover<K> {
     fn settle(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) -> Duration {
         let all: Vec<usize> = (0..batch.len()).collect();
         self.locate(pid, to, batch, &all);
-        let waited = self.ask_insider(pid, to, batch);
+        let waited = self.ask_process(pid, to, batch);
         for round in 0..ROUNDS {
             let waiting: Vec<usize> = all.iter().copied().filter(|&i| batch[i].waits()).collect();
             if waiting.is_empty() {
@@ -174,8 +174,8 @@ impl<K: Kernel> KernelMover<K> {
     }
 
     /// Lets the process move what waits, if it does. Answers how long that took.
-    fn ask_insider(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) -> Duration {
-        let Some(insiders) = &self.insiders else { return Duration::ZERO };
+    fn ask_process(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) -> Duration {
+        let Some(remote_movers) = &self.remote_movers else { return Duration::ZERO };
         let waiting: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].waits()).collect();
         let bytes = self.os_page_bytes;
         let mut ranges: Vec<Range> = Vec::new();
@@ -186,7 +186,7 @@ impl<K: Kernel> KernelMover<K> {
             }
         }
         let began = Instant::now();
-        let has_moved = !ranges.is_empty() && insiders.move_own(pid, &ranges, to);
+        let has_moved = !ranges.is_empty() && remote_movers.move_own(pid, &ranges, to);
         let waited = began.elapsed();
         if has_moved {
             let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
@@ -380,12 +380,12 @@ impl<K: Kernel> Mover for KernelMover<K> {
         answers.map(|(range, count)| count.map(|count| self.scale(*range, count))).collect()
     }
 
-    fn insiders(&self) -> Option<Insiders> {
-        self.insiders.clone()
+    fn remote_movers(&self) -> Option<RemoteMovers> {
+        self.remote_movers.clone()
     }
 
     fn name(&self) -> &'static str {
-        if self.insiders.is_some() { "vmem" } else { "kernel" }
+        if self.remote_movers.is_some() { "vmem" } else { "kernel" }
     }
 
     fn is_modelled(&self) -> bool {

@@ -4,18 +4,18 @@
 //! steered from here: `mbind` works only inside the process, so birth placement is the runtime's.
 
 mod calibration;
-mod insider;
 mod kernel;
 mod modelled;
 mod own;
+mod remote_mover;
 mod support;
 mod syscall;
 
 pub use calibration::measure;
-pub use insider::{Insider, Insiders};
 pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;
 pub use own::prefer_for_this_thread;
+pub use remote_mover::{RemoteMover, RemoteMovers};
 pub use support::{support, support_below};
 pub use syscall::{Errno, Kernel, Linux};
 
@@ -31,8 +31,8 @@ pub trait Mover {
     /// Where the memory of `ranges` of one process is now; one answer per range, in order.
     fn residency(&mut self, pid: u32, ranges: &[Range]) -> Vec<Result<Residency, ResidencyError>>;
 
-    /// Processes that this mover asks to move their own memory; `None`: it asks nobody.
-    fn insiders(&self) -> Option<Insiders> {
+    /// Processes that this mover asks to move their own memory; `None`: it asks no process.
+    fn remote_movers(&self) -> Option<RemoteMovers> {
         None
     }
 
@@ -79,7 +79,7 @@ pub struct Residency {
     pub queried_bytes: u64,
 }
 
-/// Why nobody can tell where a range is.
+/// Why the residency of a range is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResidencyError {
     /// Another user's process, or one that forbids inspection.

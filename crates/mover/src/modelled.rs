@@ -1,4 +1,4 @@
-//! A mover for machines with one kind of memory: keeps the books, moves nothing, says so.
+//! A mover for machines with one kind of memory: it accounts for moves and copies nothing.
 //! In: births, deaths, moves. Out: the outcomes a machine with these nodes would have given.
 //! Knows nothing of the kernel: what was never touched counts as present, nothing is ever busy.
 
@@ -9,9 +9,9 @@ use tiercel_machine::{Machine, NodeId};
 
 use crate::{Mover, Range, Residency, ResidencyError};
 
-/// Most intervals in the books, about 64 bytes each, so half a gibibyte. Neighbours on the same
-/// node are one interval; beyond the limit a birth or a move is not booked and counted in
-/// [`ModelledMover::unbooked`].
+/// Most intervals that are kept, about 64 bytes each, so half a gibibyte. Neighbours on the same
+/// node are one interval; beyond the limit a birth or a move is dropped and counted in
+/// [`ModelledMover::uncounted`].
 pub const MAX_INTERVALS: usize = 8 << 20;
 
 /// What the kernel spends per OS page beside copying, nanoseconds: `move_pages` took 2.4 to 4.5 us
@@ -22,46 +22,46 @@ const OS_PAGE_BYTES: u64 = 4096;
 /// Copying speed where the machine gives no figure, GB/s (bytes per nanosecond).
 const DEFAULT_GB_S: f64 = 10.0;
 
-/// The books: which range is on which node of a machine that exists on paper.
+/// Keeps which range is on which node of the modelled machine.
 #[derive(Debug)]
 pub struct ModelledMover {
     machine: Machine,
     /// Nodes in order of first touch, and how much of each first touch may fill, bytes.
     first_touch: Vec<(NodeId, u64)>,
-    books: BTreeMap<u32, Ranges>,
+    ranges_of: BTreeMap<u32, Ranges>,
     used: BTreeMap<NodeId, u64>,
     intervals: usize,
     max_intervals: usize,
-    unbooked: u64,
+    uncounted: u64,
 }
 
 /// Disjoint intervals of one process: start -> (end, node). Touching neighbours differ in node.
 type Ranges = BTreeMap<u64, (u64, NodeId)>;
 
 impl ModelledMover {
-    /// Books for `machine`. Objects without an arena go to the first node of `first_touch` that
+    /// Accounts for `machine`. Objects without an arena go to the first node of `first_touch` that
     /// still has room within its bytes (and its capacity), the last one taking what is left over.
     pub fn new(machine: Machine, first_touch: Vec<(NodeId, u64)>) -> ModelledMover {
         assert!(!first_touch.is_empty(), "objects must be born somewhere");
         ModelledMover {
             machine,
             first_touch,
-            books: BTreeMap::new(),
+            ranges_of: BTreeMap::new(),
             used: BTreeMap::new(),
             intervals: 0,
             max_intervals: MAX_INTERVALS,
-            unbooked: 0,
+            uncounted: 0,
         }
     }
 
-    /// Bytes on a node by the books.
+    /// Bytes on a node of the modelled machine.
     pub fn used_bytes(&self, node: NodeId) -> u64 {
         self.used.get(&node).copied().unwrap_or(0)
     }
 
-    /// Births and moves that did not fit into the books.
-    pub fn unbooked(&self) -> u64 {
-        self.unbooked
+    /// Births and moves that were dropped at [`MAX_INTERVALS`].
+    pub fn uncounted(&self) -> u64 {
+        self.uncounted
     }
 
     /// Where first touch puts so many bytes.
@@ -85,7 +85,7 @@ impl ModelledMover {
         let mut at = range.addr;
         let piece = |from: u64, to: u64| Range { addr: from, bytes: to - from };
         for (start, (stop, node)) in
-            self.books.get(&pid).into_iter().flat_map(|r| overlap(r, range))
+            self.ranges_of.get(&pid).into_iter().flat_map(|r| overlap(r, range))
         {
             let (start, stop) = (start.max(range.addr), stop.min(end));
             if start > at {
@@ -100,9 +100,9 @@ impl ModelledMover {
         pieces
     }
 
-    /// Takes `range` out of the books.
+    /// Forgets `range`.
     fn erase(&mut self, pid: u32, range: Range) {
-        let Some(ranges) = self.books.get_mut(&pid) else { return };
+        let Some(ranges) = self.ranges_of.get_mut(&pid) else { return };
         let end = range.addr.saturating_add(range.bytes);
         let hit: Vec<_> = overlap(ranges, range).collect();
         for (start, (stop, node)) in hit {
@@ -118,23 +118,23 @@ impl ModelledMover {
             *self.used.entry(node).or_default() -= gone;
         }
         if ranges.is_empty() {
-            self.books.remove(&pid);
+            self.ranges_of.remove(&pid);
         }
     }
 
-    /// Puts `range` on `node` in the books, whatever was there before. False when the books are
+    /// Records that `range` is on `node`, whatever was there before. False when the intervals are
     /// full.
     fn write(&mut self, pid: u32, range: Range, node: NodeId) -> bool {
         if range.bytes == 0 {
             return true;
         }
         if self.intervals + 2 > self.max_intervals {
-            self.unbooked += 1;
+            self.uncounted += 1;
             return false;
         }
         self.erase(pid, range);
         *self.used.entry(node).or_default() += range.bytes;
-        let ranges = self.books.entry(pid).or_default();
+        let ranges = self.ranges_of.entry(pid).or_default();
         let (mut start, mut stop) = (range.addr, range.addr.saturating_add(range.bytes));
         if let Some((&left, &(end, its))) = ranges.range(..start).next_back()
             && (end, its) == (start, node)
@@ -233,7 +233,7 @@ impl Mover for ModelledMover {
     }
 
     fn gone(&mut self, pid: u32) {
-        let ranges = self.books.remove(&pid).unwrap_or_default();
+        let ranges = self.ranges_of.remove(&pid).unwrap_or_default();
         self.intervals -= ranges.len();
         for (start, (stop, node)) in ranges {
             *self.used.entry(node).or_default() -= stop - start;
@@ -269,16 +269,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_books_refuse_and_count() {
+    fn births_beyond_the_limit_are_dropped_and_counted() {
         let machine = Machine::builtin("spr-cxl").unwrap().unwrap();
         let mut mover = ModelledMover::new(machine, vec![(NodeId(0), 1 << 30)]);
         mover.max_intervals = 4;
         for index in 0..5 {
             mover.born(1, Range { addr: index * 8192, bytes: 4096 }, Some(NodeId(0)));
         }
-        assert_eq!((mover.unbooked(), mover.used_bytes(NodeId(0))), (2, 3 * 4096));
+        assert_eq!((mover.uncounted(), mover.used_bytes(NodeId(0))), (2, 3 * 4096));
         mover.gone(1);
         mover.born(1, Range { addr: 0, bytes: 4096 }, None);
-        assert_eq!((mover.unbooked(), mover.intervals), (2, 1), "room again");
+        assert_eq!((mover.uncounted(), mover.intervals), (2, 1), "room again");
     }
 }

@@ -36,7 +36,7 @@ enum Page {
     Zero,
     /// On node 0; freed when an attempt comes.
     Freed,
-    /// On node 0; an error nobody has heard of.
+    /// On node 0; an error code that no kernel has.
     Odd,
 }
 
@@ -167,7 +167,7 @@ fn parse(words: &str) -> Vec<Page> {
     words.split_whitespace().map(page).collect()
 }
 
-fn wish(first: u64, count: u64, to: u16) -> Move {
+fn request(first: u64, count: u64, to: u16) -> Move {
     Move {
         pid: PID,
         addr: BASE + first * OS_PAGE,
@@ -210,7 +210,7 @@ fn text(outcomes: &[Outcome]) -> String {
 /// Moves everything to node 1 on this kernel.
 fn check_on(kernel: Faulty, expected: &Expect) {
     let count = kernel.pages.len() as u64;
-    let outcomes = KernelMover::with_kernel(kernel).execute(&[wish(0, count, 1)]);
+    let outcomes = KernelMover::with_kernel(kernel).execute(&[request(0, count, 1)]);
     expected.assert_eq(&text(&outcomes));
 }
 
@@ -299,7 +299,7 @@ fn an_unknown_status_is_counted() {
 #[test]
 fn a_full_node_ends_promotion_and_keeps_what_moved() {
     let kernel = Faulty { pages: parse("0 0 0 0 1 ."), room: Some(2), ..Faulty::default() };
-    let moves = [wish(0, 3, 1), wish(3, 3, 1)];
+    let moves = [request(0, 3, 1), request(3, 3, 1)];
     let mut mover = KernelMover::with_kernel(kernel);
     expect![[r#"
         moved 2 resident 2 absent 0 NoMemory 1
@@ -313,7 +313,7 @@ fn a_full_node_is_not_asked_again_until_something_leaves_it() {
     let kernel = || Faulty { pages: parse("0 0 1 0"), room: Some(0), ..Faulty::default() };
     let mut full = kernel();
     let mut mover = KernelMover::with_kernel(Borrowed(&mut full));
-    let moves = [wish(0, 1, 1), wish(3, 1, 2), wish(1, 1, 1)];
+    let moves = [request(0, 1, 1), request(3, 1, 2), request(1, 1, 1)];
     expect![[r#"
         moved 0 resident 0 absent 0 NoMemory 1
         moved 0 resident 0 absent 0 NoMemory 1
@@ -359,7 +359,7 @@ fn a_huge_page_is_one_address() {
     let pages: Vec<Page> = huge(16).chain([Page::On(0)]).collect();
     let mut kernel = Faulty { pages, ..Faulty::default() };
     let mut mover = KernelMover::with_kernel(Borrowed(&mut kernel));
-    let outcomes = mover.execute(&[wish(0, 16 * 512 + 1, 1)]);
+    let outcomes = mover.execute(&[request(0, 16 * 512 + 1, 1)]);
     expect![[r#"
         moved 8193 resident 8193 absent 0
     "#]]
@@ -372,7 +372,7 @@ fn a_huge_page_is_one_address() {
 fn small_pages_in_a_huge_piece_move_in_the_second_round() {
     let mut kernel = Faulty { pages: vec![Page::On(0); 512], ..Faulty::default() };
     let mut mover = KernelMover::with_kernel(Borrowed(&mut kernel));
-    let outcomes = mover.execute(&[wish(0, 512, 1)]);
+    let outcomes = mover.execute(&[request(0, 512, 1)]);
     assert_eq!(outcomes[0].moved_bytes, 512 * OS_PAGE);
     assert_eq!((kernel.moved, kernel.addresses_tried), (2, 512));
 }
@@ -380,7 +380,7 @@ fn small_pages_in_a_huge_piece_move_in_the_second_round() {
 #[test]
 fn moves_of_one_target_share_a_call() {
     let mut kernel = Faulty { pages: vec![Page::On(0); 300], ..Faulty::default() };
-    let moves: Vec<Move> = (0..300).map(|i| wish(i, 1, 1)).collect();
+    let moves: Vec<Move> = (0..300).map(|i| request(i, 1, 1)).collect();
     let outcomes = KernelMover::with_kernel(Borrowed(&mut kernel)).execute(&moves);
     assert!(outcomes.iter().all(|outcome| outcome.moved_bytes == OS_PAGE));
     assert_eq!((kernel.moved, kernel.asked), (1, 2));
@@ -390,7 +390,7 @@ fn moves_of_one_target_share_a_call() {
 fn absurd_moves_fail_and_cost_nothing() {
     let mut kernel = Faulty::default();
     let mut mover = KernelMover::with_kernel(Borrowed(&mut kernel));
-    let outcomes = mover.execute(&[Move { bytes: 1 << 60, ..wish(0, 0, 1) }, wish(0, 0, 1)]);
+    let outcomes = mover.execute(&[Move { bytes: 1 << 60, ..request(0, 0, 1) }, request(0, 0, 1)]);
     assert_eq!(outcomes[0].failed.len(), 1);
     assert_eq!((outcomes[1].resident_bytes, outcomes[1].failed.len()), (0, 0));
     assert_eq!((kernel.moved, kernel.asked), (0, 0));
@@ -465,14 +465,14 @@ proptest! {
     /// Against the obvious model: what can move is on the target afterwards, nothing else is, and
     /// the outcome says exactly that. Cut into moves anywhere.
     #[test]
-    fn outcomes_tell_the_truth(
+    fn outcomes_match_residency(
         pages in proptest::collection::vec(any_page(), 1..700),
         cut in 0usize..700,
     ) {
         let cut = cut.min(pages.len()) as u64;
         let count = pages.len() as u64;
         let mut kernel = Faulty { pages: pages.clone(), ..Faulty::default() };
-        let moves = [wish(0, cut, 1), wish(cut, count - cut, 1)];
+        let moves = [request(0, cut, 1), request(cut, count - cut, 1)];
         let outcomes = KernelMover::with_kernel(Borrowed(&mut kernel)).execute(&moves);
         text(&outcomes);
         let on_target = |page: &Page| *page == Page::On(1);

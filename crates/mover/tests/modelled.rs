@@ -33,7 +33,7 @@ fn range(addr: u64, bytes: u64) -> Range {
     Range { addr, bytes }
 }
 
-fn wish(pid: u32, addr: u64, bytes: u64, to: NodeId) -> Move {
+fn request(pid: u32, addr: u64, bytes: u64, to: NodeId) -> Move {
     let (reason, from) = (Reason::Promote, None);
     Move { pid, addr, bytes, from, to, reason, gain_ns_per_s: 0.0, cost_ns: 0.0 }
 }
@@ -57,7 +57,7 @@ fn births_fill_the_first_node_up_to_its_share() {
 fn moves_are_booked_and_cost_what_copying_costs() {
     let mut mover = mover();
     mover.born(1, range(0, 60), Some(SLOW));
-    let outcome = mover.execute(&[wish(1, 20, 40, FAST)]).remove(0);
+    let outcome = mover.execute(&[request(1, 20, 40, FAST)]).remove(0);
     assert_eq!((outcome.moved_bytes, outcome.resident_bytes), (40, 40));
     // One OS page begun, 2000 ns, and 40 bytes at the 10 GB/s that the slow node can be read with.
     assert_eq!(outcome.took_ns, 2004);
@@ -65,9 +65,9 @@ fn moves_are_booked_and_cost_what_copying_costs() {
 }
 
 #[test]
-fn memory_whose_birth_nobody_told_counts_as_touched_first_when_it_moves() {
+fn memory_of_unknown_birth_counts_as_touched_first_when_it_moves() {
     let mut mover = mover();
-    let outcomes = mover.execute(&[wish(1, 0, 40, FAST), wish(1, 40, 10, FAST)]);
+    let outcomes = mover.execute(&[request(1, 0, 40, FAST), request(1, 40, 10, FAST)]);
     let moved: Vec<u64> = outcomes.iter().map(|outcome| outcome.moved_bytes).collect();
     assert_eq!(moved, [0, 10], "the first fits where it is wanted, the second was born slow");
     assert_eq!(mover.used_bytes(FAST), 50);
@@ -78,7 +78,7 @@ fn a_full_node_and_a_missing_node() {
     let mut mover = mover();
     mover.born(1, range(0, 90), Some(FAST));
     mover.born(1, range(200, 20), Some(SLOW));
-    let outcomes = mover.execute(&[wish(1, 200, 20, FAST), wish(1, 200, 20, NodeId(9))]);
+    let outcomes = mover.execute(&[request(1, 200, 20, FAST), request(1, 200, 20, NodeId(9))]);
     assert_eq!(outcomes[0].failed, [(Failure::NoMemory, 20)]);
     assert_eq!(outcomes[1].failed, [(Failure::NoNode, 20)]);
 }
@@ -109,7 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn books_agree_with_one_node_per_byte(steps in proptest::collection::vec(step(), 1..60)) {
+    fn intervals_agree_with_one_node_per_byte(steps in proptest::collection::vec(step(), 1..60)) {
         let mut mover = mover();
         let mut model = BTreeMap::<u64, NodeId>::new();
         for step in steps {
@@ -127,7 +127,7 @@ proptest! {
                     let known: Vec<u64> =
                         (addr..addr + bytes).filter(|byte| model.contains_key(byte)).collect();
                     let moves: Vec<Move> =
-                        known.iter().map(|&byte| wish(1, byte, 1, node)).collect();
+                        known.iter().map(|&byte| request(1, byte, 1, node)).collect();
                     let moved: u64 = mover.execute(&moves).iter().map(|o| o.moved_bytes).sum();
                     let elsewhere = known.iter().filter(|byte| model[byte] != node).count();
                     prop_assert_eq!(moved, elsewhere as u64);

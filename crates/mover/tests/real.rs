@@ -32,23 +32,23 @@ impl Child {
         assert_ne!(memory, libc::MAP_FAILED);
         let range = Range { addr: memory as u64, bytes };
         let (mut leash, kept) = std::io::pipe().unwrap();
-        let (mut ready, tell) = std::io::pipe().unwrap();
+        let (mut ready, signal) = std::io::pipe().unwrap();
         // SAFETY: the child calls only write to its memory, close, read, write and _exit: all safe
         // after fork in a process with threads.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
             drop(kept);
-            touch_and_wait(memory.cast(), os_page, tell, &mut leash);
+            touch_and_wait(memory.cast(), os_page, signal, &mut leash);
         }
-        drop((leash, tell));
+        drop((leash, signal));
         ready.read_exact(&mut [0]).unwrap();
         // SAFETY: the mapping made above, which this process never touched and never will.
         unsafe { libc::munmap(memory, bytes as usize) };
         Child { pid: pid as u32, range, os_page, _leash: kept }
     }
 
-    fn wish(&self, to: u16) -> Move {
+    fn request(&self, to: u16) -> Move {
         Move {
             pid: self.pid,
             addr: self.range.addr,
@@ -74,14 +74,14 @@ impl Child {
 fn touch_and_wait(
     memory: *mut u8,
     os_page: u64,
-    mut tell: PipeWriter,
+    mut signal: PipeWriter,
     leash: &mut PipeReader,
 ) -> ! {
     for index in 0..TOUCHED {
         // SAFETY: inside the mapping of OS_PAGES OS pages that this process inherited.
         unsafe { memory.add((index * os_page) as usize).write_volatile(1) };
     }
-    let _ = tell.write(&[1]);
+    let _ = signal.write(&[1]);
     let _ = leash.read(&mut [0]);
     // SAFETY: ends the child without running the parent's exit handlers.
     unsafe { libc::_exit(0) }
@@ -112,10 +112,10 @@ fn another_process_is_seen_as_it_is() {
 }
 
 #[test]
-fn memory_in_place_stays_and_absent_memory_is_told_apart() {
+fn memory_in_place_stays_and_absent_memory_is_distinguished() {
     let child = Child::new();
     let present = child.residency().unwrap().nodes;
-    let outcome = execute(child.wish(child.home()));
+    let outcome = execute(child.request(child.home()));
     assert_eq!(outcome.resident_bytes, TOUCHED * child.os_page);
     assert_eq!(outcome.absent_bytes, (OS_PAGES - TOUCHED) * child.os_page);
     assert_eq!(outcome.failed, []);
@@ -126,7 +126,7 @@ fn memory_in_place_stays_and_absent_memory_is_told_apart() {
 #[test]
 fn a_node_that_does_not_exist() {
     let child = Child::new();
-    let outcome = execute(child.wish(1023));
+    let outcome = execute(child.request(1023));
     assert_eq!(outcome.failed, [(Failure::NoNode, TOUCHED * child.os_page)]);
     assert_eq!(outcome.absent_bytes, (OS_PAGES - TOUCHED) * child.os_page);
 }
@@ -134,7 +134,7 @@ fn a_node_that_does_not_exist() {
 #[test]
 fn a_vanished_process() {
     let child = Child::new();
-    let asked = child.wish(child.home());
+    let asked = child.request(child.home());
     drop(child);
     let range = Range::of(&asked);
     let pid = asked.pid;
@@ -153,23 +153,24 @@ fn another_users_process() {
         return;
     }
     let child = Child::new();
-    let asked = child.wish(child.home());
-    let as_nobody = std::thread::spawn(move || {
-        const NOBODY: libc::c_long = 65534;
+    let asked = child.request(child.home());
+    let as_other_user = std::thread::spawn(move || {
+        const OVERFLOW_UID: libc::c_long = 65534;
         // SAFETY: three numbers; glibc's wrapper would change every thread, the system call does
         // not.
-        let done = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+        let done =
+            unsafe { libc::syscall(libc::SYS_setresuid, OVERFLOW_UID, OVERFLOW_UID, OVERFLOW_UID) };
         assert_eq!(done, 0);
         let answer = KernelMover::new().residency(asked.pid, &[Range::of(&asked)]).remove(0);
         (answer, execute(asked))
     });
-    let (answer, outcome) = as_nobody.join().unwrap();
+    let (answer, outcome) = as_other_user.join().unwrap();
     assert_eq!(answer, Err(ResidencyError::Permission));
     assert_eq!(outcome.failed, [(Failure::Permission, child.range.bytes)]);
 }
 
 #[test]
-fn support_is_told_with_a_remedy_for_everything_that_is_wrong() {
+fn support_names_a_remedy_for_every_problem() {
     let findings = tiercel_mover::support();
     let names: Vec<&str> = findings.iter().map(|finding| finding.name.as_str()).collect();
     assert_eq!(

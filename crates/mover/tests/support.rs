@@ -129,7 +129,7 @@ fn a_kernel_that_talks_nonsense() {
     );
 }
 
-/// What `copy-device` says where `/dev/dsa` has these; nobody can write to a folder.
+/// What `copy-device` says where `/dev/dsa` has these; a folder cannot be written.
 fn check_device(files: &[&str], folders: &[&str], expected: &Expect) {
     let root = tempfile::tempdir().unwrap();
     let dsa = root.path().join("dev/dsa");

@@ -5,20 +5,20 @@
 //! ```text
 //!               prepare            grant               give_back
 //!    (free) -----------> ready -----------> granted ------------> returned ---.
-//!       ^                   \                  |  owner is gone       |        \ nobody maps it
+//!       ^                   \                  |  owner is gone       |        \ unmapped
 //!       |                    \                 '-----> left ----------+---------> (free)
 //!       '---------------------' dropped for a grant of another size
 //! ```
 //!
 //! A segment belongs to one process for as long as it lives: its memory is never handed to another
 //! one, it goes back to the kernel, which zeroes it. So what an owner, or a child that it forked,
-//! still maps can neither be read nor kept from being zeroed by anybody.
+//! still maps cannot be read by another process, nor kept from being zeroed.
 
-mod book;
+mod account;
 mod memory;
 mod server;
 
-pub use book::{Book, Figures, Owner, SegmentId};
+pub use account::{Account, Figures, Owner, SegmentId};
 pub use memory::{Linux, Made, Memory, Segment, Vpage};
 pub use server::{Grant, Server, Status};
 
@@ -66,7 +66,7 @@ pub enum PoolError {
     /// Too many segments.
     #[error("one process may hold {OWNER_SEGMENTS_MAX} segments; ask for larger ones")]
     TooMany,
-    /// Another owner's segment, or nobody's.
+    /// Another owner's segment, or one without an owner.
     #[error("segment {0} does not belong to the one who returns it")]
     Foreign(u32),
     /// The system has less memory than the pool was promised.

@@ -64,11 +64,11 @@ pub struct Made {
 
 /// Memory in one piece.
 pub trait Segment: Send {
-    /// A file description for its owner; an errno when the kernel refuses.
-    fn lend(&self) -> Result<OwnedFd, i32>;
+    /// A file description to pass to its owner; an errno when the kernel refuses.
+    fn share(&self) -> Result<OwnedFd, i32>;
 
-    /// Takes the memory from whoever maps it; it reads as zeroes from then on. False when the
-    /// kernel refuses.
+    /// Takes the memory from every process that maps it; it reads as zeroes from then on. False
+    /// when the kernel refuses.
     fn scrub(&self) -> bool;
 
     /// Bytes of memory it holds.
@@ -77,7 +77,7 @@ pub trait Segment: Send {
     /// Cuts off what an owner made longer, where seals do not forbid that.
     fn keep_size(&self) {}
 
-    /// True when nobody but us maps it or holds it open.
+    /// True when no other process maps it or holds it open.
     fn is_let_go(&self) -> bool;
 }
 
@@ -144,10 +144,11 @@ fn is_dax(file: &OwnedFd) -> bool {
 struct SharedFile {
     file: OwnedFd,
     bytes: u64,
-    /// Read only: a read lease is refused to it while anybody has the memory open or mapped.
+    /// Read only: the kernel refuses a read lease on it while the memory is open for writing or
+    /// mapped.
     watch: OwnedFd,
-    /// False: this kernel gives no leases; then memory counts as let go with its owner.
-    can_tell: bool,
+    /// False: this kernel grants no leases; then memory counts as unused when its owner is gone.
+    leases_work: bool,
 }
 
 impl SharedFile {
@@ -166,8 +167,8 @@ impl SharedFile {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(refused("sealing"))?;
         let watch = reopen(&file, OFlags::RDONLY).map_err(refused("opening it once more"))?;
-        let can_tell = is_unused(&watch);
-        Ok(SharedFile { file, bytes, watch, can_tell })
+        let leases_work = is_unused(&watch);
+        Ok(SharedFile { file, bytes, watch, leases_work })
     }
 
     fn in_folder(folder: &Path, bytes: u64) -> Result<SharedFile, PoolError> {
@@ -188,8 +189,8 @@ impl SharedFile {
         let again = || reopen(&file, OFlags::RDONLY).map_err(refused("opening it once more"));
         let (kept, watch) = (again()?, again()?);
         drop(file);
-        let can_tell = is_unused(&watch);
-        Ok(SharedFile { file: kept, bytes, watch, can_tell })
+        let leases_work = is_unused(&watch);
+        Ok(SharedFile { file: kept, bytes, watch, leases_work })
     }
 
     fn writable(&self) -> rustix::io::Result<OwnedFd> {
@@ -198,7 +199,7 @@ impl SharedFile {
 }
 
 impl Segment for SharedFile {
-    fn lend(&self) -> Result<OwnedFd, i32> {
+    fn share(&self) -> Result<OwnedFd, i32> {
         self.writable().map_err(rustix::io::Errno::raw_os_error)
     }
 
@@ -222,7 +223,7 @@ impl Segment for SharedFile {
     }
 
     fn is_let_go(&self) -> bool {
-        !self.can_tell || is_unused(&self.watch)
+        !self.leases_work || is_unused(&self.watch)
     }
 }
 
@@ -291,13 +292,13 @@ impl Window {
         Ok(())
     }
 
-    /// Asks for memory of `node`, for whoever touches it first; false when there is no such node.
+    /// Asks for memory of `node`, whichever CPU touches it first; false when there is no such node.
     fn prefer(&self, node: NodeId) -> bool {
         let mut mask = [0u64; 17];
         let Some(word) = mask.get_mut(usize::from(node.0) / 64) else { return false };
         *word = 1 << (node.0 % 64);
-        // SAFETY: the range is our own mapping; the kernel reads `mask`, of which it is told
-        // fewer bits than there are.
+        // SAFETY: the range is our own mapping; the kernel reads `bits` bits of `mask`, fewer than
+        // it has.
         let result = unsafe {
             let bits = (mask.len() - 1) * 64 + 1;
             libc::syscall(
@@ -349,7 +350,7 @@ impl Window {
     }
 }
 
-/// What the system could give without swapping, bytes; `None` where it does not tell.
+/// What the system could give without swapping, bytes; `None` where the kernel does not report it.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,7 +1,7 @@
 //! Pools of all nodes, with their memory. In: what owners ask. Out: grants, figures. Knows nothing
 //! of how an owner asks, or how it is known to be gone.
 
-use crate::book::{Book, Figures, Owner, SegmentId};
+use crate::account::{Account, Figures, Owner, SegmentId};
 use crate::memory::{Memory, Segment, Vpage};
 use crate::{OWNER_SEGMENTS_MAX, PoolError, READY_BYTES, SEGMENT_UNIT_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct Server<M: Memory> {
 }
 
 struct Pool {
-    book: Book,
+    account: Account,
     segments: BTreeMap<SegmentId, Box<dyn Segment>>,
     /// Those of huge OS pages.
     large: BTreeSet<SegmentId>,
@@ -40,7 +40,7 @@ pub struct Grant {
     pub fd: OwnedFd,
     /// How much.
     pub bytes: u64,
-    /// True: the node is one on paper, the memory lies anywhere.
+    /// True: the node is modelled, the memory lies anywhere.
     pub is_emulated: bool,
     /// True: a file without a name; else a sealed memfd.
     pub is_file: bool,
@@ -53,7 +53,7 @@ pub struct Status {
     pub node: NodeId,
     /// Its bytes.
     pub figures: Figures,
-    /// True: the node is one on paper.
+    /// True: the node is modelled.
     pub is_emulated: bool,
     /// Segments made so far.
     pub made: u64,
@@ -68,10 +68,10 @@ pub struct Status {
 impl Pool {
     /// What should be made ready next: one of each sort, and then more small OS pages.
     fn wanted(&self, ready_bytes: u64) -> Option<Vpage> {
-        let can = self.trouble.is_none() && self.book.unmade_bytes() >= READY_BYTES;
+        let can = self.trouble.is_none() && self.account.unmade_bytes() >= READY_BYTES;
         let is_large = |id: &SegmentId| self.large.contains(id);
-        let large = self.book.ready(READY_BYTES).filter(is_large).count() as u64;
-        let small = self.book.ready(READY_BYTES).count() as u64 - large;
+        let large = self.account.ready(READY_BYTES).filter(is_large).count() as u64;
+        let small = self.account.ready(READY_BYTES).count() as u64 - large;
         if !can || ready_bytes < READY_BYTES {
             None
         } else if small > 0 && large == 0 {
@@ -83,7 +83,7 @@ impl Pool {
 
     /// The memory is the kernel's again.
     fn forget(&mut self, id: SegmentId) {
-        self.book.freed(id);
+        self.account.freed(id);
         self.segments.remove(&id);
         self.large.remove(&id);
     }
@@ -94,7 +94,7 @@ impl<M: Memory> Server<M> {
     /// populated ahead, and besides one segment of huge OS pages.
     pub fn new(memory: M, capacities: &[(NodeId, u64)], ready_bytes: u64) -> Server<M> {
         let pool = |bytes: u64| Pool {
-            book: Book::new(bytes / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES),
+            account: Account::new(bytes / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES),
             segments: BTreeMap::new(),
             large: BTreeSet::new(),
             is_emulated: false,
@@ -132,35 +132,35 @@ impl<M: Memory> Server<M> {
         if bytes == 0 || !bytes.is_multiple_of(SEGMENT_UNIT_BYTES) {
             return Err(PoolError::Size(bytes));
         }
-        if self.pools.values().map(|pool| pool.book.held(owner)).sum::<usize>()
+        if self.pools.values().map(|pool| pool.account.held(owner)).sum::<usize>()
             >= OWNER_SEGMENTS_MAX
         {
             return Err(PoolError::TooMany);
         }
         self.sweep();
         let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
-        let free = pool.book.figures().free;
+        let free = pool.account.figures().free;
         if free < bytes {
             return Err(PoolError::Exhausted { node, asked: bytes, free });
         }
         let is_large = vpage == Vpage::Large;
-        let ready = pool.book.ready(bytes).find(|id| pool.large.contains(id) == is_large);
+        let ready = pool.account.ready(bytes).find(|id| pool.large.contains(id) == is_large);
         let id = match ready {
             Some(id) => id,
             None => {
-                while pool.book.unmade_bytes() < bytes {
-                    let spare = pool.book.any_ready().expect("what is free and made is ready");
+                while pool.account.unmade_bytes() < bytes {
+                    let spare = pool.account.any_ready().expect("what is free and made is ready");
                     pool.forget(spare);
                 }
                 self.make(node, bytes, vpage)?
             }
         };
         let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
-        let fd = pool.segments[&id].lend().map_err(|errno| PoolError::NoMemfd {
+        let fd = pool.segments[&id].share().map_err(|errno| PoolError::NoMemfd {
             what: "opening it once more for its owner",
             errno,
         })?;
-        pool.book.granted(id, owner);
+        pool.account.granted(id, owner);
         let is_file = self.memory.is_of_files(node);
         Ok(Grant { id, fd, bytes, is_emulated: pool.is_emulated, is_file })
     }
@@ -170,7 +170,7 @@ impl<M: Memory> Server<M> {
         let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
         let id = SegmentId(self.next);
         self.next = self.next.checked_add(1).ok_or(PoolError::TooMany)?;
-        pool.book.made(id, bytes);
+        pool.account.made(id, bytes);
         pool.segments.insert(id, made.segment);
         if vpage == Vpage::Large {
             pool.large.insert(id);
@@ -180,11 +180,12 @@ impl<M: Memory> Server<M> {
         Ok(id)
     }
 
-    /// `owner` needs it no longer. Its memory is the kernel's at once, whoever still maps it.
+    /// `owner` needs it no longer. Its memory goes back to the kernel at once, even if it is still
+    /// mapped.
     pub fn give_back(&mut self, owner: Owner, id: SegmentId) -> Result<(), PoolError> {
         let pool = self.holding(owner, id)?;
         if pool.segments[&id].scrub() {
-            pool.book.returned(id);
+            pool.account.returned(id);
         }
         self.sweep();
         Ok(())
@@ -192,7 +193,7 @@ impl<M: Memory> Server<M> {
 
     /// `owner` needs it no longer, but a child of its may: it ends with the last mapping.
     pub fn leave(&mut self, owner: Owner, id: SegmentId) -> Result<(), PoolError> {
-        self.holding(owner, id)?.book.left(id);
+        self.holding(owner, id)?.account.left(id);
         self.sweep();
         Ok(())
     }
@@ -200,46 +201,47 @@ impl<M: Memory> Server<M> {
     /// The pool whose segment it is, if `owner` holds that.
     fn holding(&mut self, owner: Owner, id: SegmentId) -> Result<&mut Pool, PoolError> {
         let mut pools = self.pools.values_mut();
-        pools.find(|pool| pool.book.is_held(id, owner)).ok_or(PoolError::Foreign(id.0))
+        pools.find(|pool| pool.account.is_held(id, owner)).ok_or(PoolError::Foreign(id.0))
     }
 
-    /// Takes back what is granted and nobody maps: its owner ran another program, or forgot it.
+    /// Takes back what is granted and not mapped: its owner ran another program, or forgot it.
     /// What owners made longer is cut off.
-    /// True where owners still hold something, or somebody does after them.
+    /// True while owners, or processes that outlive them, still hold something.
     pub fn reap(&mut self) -> bool {
         for pool in self.pools.values_mut() {
-            for id in pool.book.all_held() {
+            for id in pool.account.all_held() {
                 pool.segments[&id].keep_size();
                 if pool.segments[&id].is_let_go() {
-                    pool.book.left(id);
+                    pool.account.left(id);
                 }
             }
         }
         self.sweep();
         self.pools.values().any(|pool| {
-            let figures = pool.book.figures();
-            figures.granted + figures.left > 0 || !pool.book.lingering().is_empty()
+            let figures = pool.account.figures();
+            figures.granted + figures.left > 0 || !pool.account.lingering().is_empty()
         })
     }
 
     /// `owner` is gone.
     pub fn gone(&mut self, owner: Owner) {
         for pool in self.pools.values_mut() {
-            pool.book.gone(owner);
+            pool.account.gone(owner);
         }
         self.sweep();
     }
 
-    /// Looks which segments nobody maps any more, and how much of the returned is in use again.
+    /// Finds segments that are no longer mapped, and how much of the returned memory is in use
+    /// again.
     pub fn sweep(&mut self) {
         for pool in self.pools.values_mut() {
-            for id in pool.book.lingering() {
+            for id in pool.account.lingering() {
                 if pool.segments[&id].is_let_go() {
                     pool.forget(id);
                     pool.trouble = None;
                 } else {
                     pool.segments[&id].keep_size();
-                    pool.book.seen(id, pool.segments[&id].resident_bytes());
+                    pool.account.seen(id, pool.segments[&id].resident_bytes());
                 }
             }
         }
@@ -263,7 +265,7 @@ impl<M: Memory> Server<M> {
     pub fn status(&self) -> Vec<Status> {
         let one = |(node, pool): (&NodeId, &Pool)| Status {
             node: *node,
-            figures: pool.book.figures(),
+            figures: pool.account.figures(),
             is_emulated: pool.is_emulated,
             made: pool.made,
             granted: pool.granted,

@@ -12,11 +12,11 @@ use tiercel_pool::{Linux, Memory, Owner, PoolError, SEGMENT_UNIT_BYTES, SegmentI
 
 const NODE: NodeId = NodeId(0);
 /// No kernel has so many nodes.
-const ON_PAPER: NodeId = NodeId(900);
+const MODELLED: NodeId = NodeId(900);
 
 fn server(units: u64) -> Server<Linux> {
     let bytes = units * SEGMENT_UNIT_BYTES;
-    Server::new(Linux::default(), &[(NODE, bytes), (ON_PAPER, bytes)], 0)
+    Server::new(Linux::default(), &[(NODE, bytes), (MODELLED, bytes)], 0)
 }
 
 #[test]
@@ -29,11 +29,11 @@ fn a_segment_is_there_before_it_is_touched() {
 }
 
 #[test]
-fn a_node_on_paper_is_marked() {
+fn a_modelled_node_is_marked() {
     let mut server = server(2);
     let there = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
-    let paper = server.grant(Owner(1), ON_PAPER, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
-    assert!(!there.is_emulated && paper.is_emulated);
+    let modelled = server.grant(Owner(1), MODELLED, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
+    assert!(!there.is_emulated && modelled.is_emulated);
     let marked: Vec<bool> = server.status().iter().map(|pool| pool.is_emulated).collect();
     assert_eq!(marked, [false, true]);
 }
@@ -51,7 +51,7 @@ fn an_owner_can_neither_grow_nor_shrink_nor_unseal_it() {
 }
 
 #[test]
-fn what_is_returned_reads_as_zeroes_whoever_kept_it() {
+fn returned_memory_reads_as_zeroes_where_it_is_still_mapped() {
     let mut server = server(1);
     let grant = server.grant(Owner(1), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
     let mut kept = File::from(grant.fd.as_fd().try_clone_to_owned().unwrap());
@@ -101,7 +101,7 @@ fn memory_of_the_dead_stays_taken_while_a_child_has_it() {
     let mut read = [0u8; 4];
     child.seek(SeekFrom::Start(0)).unwrap();
     child.read_exact(&mut read).unwrap();
-    assert_eq!(&read, b"kept", "nobody scrubs what a child still uses");
+    assert_eq!(&read, b"kept", "what a child still uses is not zeroed");
     drop(child);
     server.grant(Owner(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
 }
@@ -189,9 +189,9 @@ fn a_file_that_its_owner_made_longer_is_cut() {
 fn a_file_that_its_owner_cut_short_is_empty() {
     let folder = Folder::new("shorter");
     let made = folder.memory().make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
-    let lent = made.segment.lend().unwrap();
+    let shared = made.segment.share().unwrap();
     assert!(!made.segment.is_let_go());
-    rustix::fs::ftruncate(&lent, 0).unwrap();
+    rustix::fs::ftruncate(&shared, 0).unwrap();
     assert!(made.segment.scrub() && made.segment.resident_bytes() == 0);
 }
 
@@ -228,7 +228,7 @@ fn a_lease_that_a_client_breaks_does_not_end_the_process() {
     const BROKEN_MIN: u64 = 3;
     let made = Linux::default().make(NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap();
     let reader = {
-        let granted = made.segment.lend().unwrap();
+        let granted = made.segment.share().unwrap();
         reopen(&granted, OFlags::RDONLY).unwrap()
     };
     let broken = AtomicU64::new(0);

@@ -77,7 +77,7 @@ impl Engine {
         if args.backing == BackingArg::Vmem {
             self.config.backing = if args.pool.is_empty() { Backing::Vmem } else { Backing::Pools };
             if !self.parts.mover.is_modelled() {
-                self.parts.mover = Box::new(KernelMover::new().with_insiders());
+                self.parts.mover = Box::new(KernelMover::new().with_remote_movers());
             }
         }
         self

@@ -21,8 +21,6 @@ const NOT_YET: &[&str] = &[
     "bpf/",
     "crates/advisor/",
     "crates/emulator/",
-    "crates/mover/",
-    "crates/pool/",
     "crates/profile/",
     "crates/sampler/",
     "crates/wire/",

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::NodeId;
-use tiercel_mover::{self as mover, Insiders, Mover, Residency, ResidencyError};
+use tiercel_mover::{self as mover, Mover, RemoteMovers, Residency, ResidencyError};
 
 /// Jobs that may wait: a lookup and an execution. More would be decided on stale knowledge.
 const JOBS_MAX: usize = 2;
@@ -91,7 +91,7 @@ enum Worker {
         /// The thread is gone: it panicked.
         has_failed: bool,
         /// Processes that move their own memory; `None`: the mover asks none.
-        remote: Option<Insiders>,
+        remote: Option<RemoteMovers>,
     },
 }
 
@@ -181,7 +181,7 @@ impl MoveQueue {
     }
 
     /// Processes that move their own memory; `None`: the mover asks none.
-    pub fn remote(&self) -> Option<&Insiders> {
+    pub fn remote(&self) -> Option<&RemoteMovers> {
         match &self.worker {
             Worker::Inline { .. } => None,
             Worker::Thread { remote, .. } => remote.as_ref(),
@@ -261,7 +261,7 @@ fn start_thread(mover: Box<dyn Mover + Send>) -> std::io::Result<Worker> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (jobs, inbox) = sync_channel::<Job>(JOBS_MAX);
     let (outbox, done) = sync_channel::<Completion>(JOBS_MAX);
-    let (eventfd, remote) = (Arc::clone(&wake), mover.insiders());
+    let (eventfd, remote) = (Arc::clone(&wake), mover.remote_movers());
     std::thread::Builder::new().name("tiercel-mover".into()).spawn(move || {
         let mut mover = mover;
         while let Ok(job) = inbox.recv() {

@@ -1,5 +1,5 @@
 //! Asks a hosted process to move its own memory, and does not wait for those that never answer.
-//! In: the process's line. Out: an [`Insider`] for the mover's thread. Knows nothing of what is
+//! In: the process's line. Out: an [`RemoteMover`] for the mover's thread. Knows nothing of what is
 //! worth moving.
 //!
 //! A process that is stopped or gone is not waited for; one that is there and does not answer,
@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Insider, Range};
+use tiercel_mover::{Range, RemoteMover};
 use tiercel_wire::MoveLine;
 use tiercel_wire::layout::MOVES_MAX;
 
@@ -56,7 +56,7 @@ impl Hosted {
     }
 }
 
-impl Insider for Hosted {
+impl RemoteMover for Hosted {
     fn move_own(&mut self, ranges: &[Range], to: NodeId) -> bool {
         if !self.line.is_mover() || self.not_before.is_some_and(|then| Instant::now() < then) {
             return false;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tiercel_ledger::movement::{Move, Reason};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Errno, Insider, Kernel, KernelMover, Mover, Range};
+use tiercel_mover::{Errno, Kernel, KernelMover, Mover, Range, RemoteMover};
 
 const OS_PAGE: u64 = 4096;
 const PID: u32 = 7;
@@ -53,7 +53,7 @@ struct Process {
     asked: Arc<Mutex<Vec<Range>>>,
 }
 
-impl Insider for Process {
+impl RemoteMover for Process {
     fn move_own(&mut self, ranges: &[Range], to: NodeId) -> bool {
         self.asked.lock().unwrap().extend(ranges);
         let mut pages = self.pages.lock().unwrap();
@@ -74,10 +74,10 @@ fn check(below: u64, is_liar: bool) -> (Vec<Range>, usize) {
     let pages: Pages = Arc::new(Mutex::new(vec![0, 0, 1, 0, 0, 0, 0, 0]));
     let (by_kernel, asked) = (Arc::default(), Arc::default());
     let kernel = Memory { pages: Arc::clone(&pages), by_kernel: Arc::clone(&by_kernel) };
-    let mut mover = KernelMover::with_kernel(kernel).with_insiders();
+    let mut mover = KernelMover::with_kernel(kernel).with_remote_movers();
     let process = Process { pages, below, is_liar, asked: Arc::clone(&asked) };
-    mover.insiders().unwrap().came(PID, process);
-    let wish = Move {
+    mover.remote_movers().unwrap().came(PID, process);
+    let request = Move {
         pid: PID,
         addr: 0,
         bytes: 8 * OS_PAGE,
@@ -87,7 +87,7 @@ fn check(below: u64, is_liar: bool) -> (Vec<Range>, usize) {
         gain_ns_per_s: 0.0,
         cost_ns: 0.0,
     };
-    let outcome = mover.execute(&[wish]).remove(0);
+    let outcome = mover.execute(&[request]).remove(0);
     assert_eq!((outcome.moved_bytes, outcome.resident_bytes), (7 * OS_PAGE, 8 * OS_PAGE));
     let asked = asked.lock().unwrap().clone();
     let by_kernel = *by_kernel.lock().unwrap();
@@ -112,10 +112,10 @@ fn a_process_that_lies_is_not_believed() {
 
 #[test]
 fn a_process_that_left_is_not_asked() {
-    let mover = KernelMover::new().with_insiders();
-    let insiders = mover.insiders().unwrap();
+    let mover = KernelMover::new().with_remote_movers();
+    let remote_movers = mover.remote_movers().unwrap();
     let (pages, asked) = (Pages::default(), Arc::default());
-    insiders.came(PID, Process { pages, below: 0, is_liar: false, asked: Arc::clone(&asked) });
-    insiders.left(PID);
+    remote_movers.came(PID, Process { pages, below: 0, is_liar: false, asked: Arc::clone(&asked) });
+    remote_movers.left(PID);
     assert_eq!(Arc::strong_count(&asked), 1, "it is forgotten");
 }

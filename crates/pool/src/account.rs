@@ -13,7 +13,7 @@ pub struct SegmentId(pub u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Populated, nobody's.
+    /// Populated, without an owner.
     Ready,
     /// Its owner's.
     Granted(Owner),
@@ -30,10 +30,10 @@ struct Entry {
     state: State,
 }
 
-/// One pool's books. `ready + granted + returned + left <= capacity`, but where returned memory was
-/// filled again behind our back.
+/// What one pool has granted. `ready + granted + returned + left <= capacity`, but where returned
+/// memory was filled again behind our back.
 #[derive(Clone, Debug)]
-pub struct Book {
+pub struct Account {
     capacity_bytes: u64,
     entries: BTreeMap<SegmentId, Entry>,
 }
@@ -47,18 +47,18 @@ pub struct Figures {
     pub free: u64,
     /// Populated ahead; part of `free`.
     pub ready: u64,
-    /// In owners' hands.
+    /// Granted to owners.
     pub granted: u64,
-    /// Given back, and filled again by somebody who kept it mapped.
+    /// Given back, and filled again by a process that kept it mapped.
     pub returned: u64,
     /// Of owners that are gone, still mapped by their children.
     pub left: u64,
 }
 
-impl Book {
+impl Account {
     /// Of an empty pool.
-    pub fn new(capacity_bytes: u64) -> Book {
-        Book { capacity_bytes, entries: BTreeMap::new() }
+    pub fn new(capacity_bytes: u64) -> Account {
+        Account { capacity_bytes, entries: BTreeMap::new() }
     }
 
     /// What it holds.
@@ -77,7 +77,7 @@ impl Book {
         figures
     }
 
-    /// Room for memory that nobody has made ready yet, bytes.
+    /// Capacity that is neither granted nor populated, bytes.
     pub fn unmade_bytes(&self) -> u64 {
         let figures = self.figures();
         figures.free.saturating_sub(figures.ready)
@@ -101,9 +101,9 @@ impl Book {
         self.entries.iter().find(|(_, e)| e.state == State::Ready).map(|(id, _)| *id)
     }
 
-    /// A ready segment is somebody's now.
+    /// A ready segment gets an owner.
     pub fn granted(&mut self, id: SegmentId, owner: Owner) {
-        let entry = self.entries.get_mut(&id).expect("a segment of this book");
+        let entry = self.entries.get_mut(&id).expect("a segment of this pool");
         assert_eq!(entry.state, State::Ready, "only what is ready is granted");
         entry.state = State::Granted(owner);
     }
@@ -120,14 +120,14 @@ impl Book {
 
     /// Its owner gave it back, and it was emptied.
     pub fn returned(&mut self, id: SegmentId) {
-        let entry = self.entries.get_mut(&id).expect("a segment of this book");
+        let entry = self.entries.get_mut(&id).expect("a segment of this pool");
         assert!(matches!(entry.state, State::Granted(_)), "only what is granted comes back");
         *entry = Entry { bytes: 0, state: State::Returned };
     }
 
     /// Its owner needs it no longer, or was seen not to have it any more; a child may map it.
     pub fn left(&mut self, id: SegmentId) {
-        let entry = self.entries.get_mut(&id).expect("a segment of this book");
+        let entry = self.entries.get_mut(&id).expect("a segment of this pool");
         assert!(matches!(entry.state, State::Granted(_)), "only what is granted is left");
         entry.state = State::Left;
     }
@@ -162,7 +162,7 @@ impl Book {
 
     /// The memory is the kernel's again.
     pub fn freed(&mut self, id: SegmentId) {
-        let entry = self.entries.remove(&id).expect("a segment of this book");
+        let entry = self.entries.remove(&id).expect("a segment of this pool");
         assert!(!matches!(entry.state, State::Granted(_)), "what is held is not freed");
     }
 }

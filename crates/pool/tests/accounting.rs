@@ -1,4 +1,4 @@
-//! The books against a slow, obvious model: whatever owners ask, in whatever order, nothing is
+//! The accounting against a slow, obvious model: whatever owners ask, in whatever order, nothing is
 //! handed out twice, nothing is lost, and no more is out than the pool holds.
 
 use std::cell::RefCell;
@@ -16,19 +16,19 @@ use tiercel_pool::{
 
 const NODE: NodeId = NodeId(0);
 
-/// What became of a segment that the paper kernel made.
+/// What became of a segment that the modelled kernel made.
 #[derive(Debug, Default)]
-struct Paper {
-    /// Somebody has it mapped.
+struct Modelled {
+    /// A process has it mapped.
     is_mapped: bool,
     /// What it holds.
     resident_bytes: u64,
 }
 
-struct PaperSegment(Arc<Mutex<Paper>>);
+struct ModelledSegment(Arc<Mutex<Modelled>>);
 
-impl Segment for PaperSegment {
-    fn lend(&self) -> Result<OwnedFd, i32> {
+impl Segment for ModelledSegment {
+    fn share(&self) -> Result<OwnedFd, i32> {
         self.0.lock().unwrap().is_mapped = true;
         let (one, _) = std::io::pipe().map_err(|e| e.raw_os_error().unwrap())?;
         Ok(one.into())
@@ -48,16 +48,16 @@ impl Segment for PaperSegment {
     }
 }
 
-impl Drop for PaperSegment {
+impl Drop for ModelledSegment {
     fn drop(&mut self) {
         self.0.lock().unwrap().resident_bytes = 0;
     }
 }
 
-/// A kernel on paper, which may have less memory than the pools were promised.
+/// A modelled kernel, which may have less memory than the pools were promised.
 #[derive(Clone, Default)]
 struct Kernel {
-    made: Rc<RefCell<Vec<Arc<Mutex<Paper>>>>>,
+    made: Rc<RefCell<Vec<Arc<Mutex<Modelled>>>>>,
     has_bytes: u64,
 }
 
@@ -72,10 +72,10 @@ impl Memory for Kernel {
         if self.resident() + bytes > self.has_bytes {
             return Err(PoolError::NoMemory { node, bytes, what: "populating it", errno: 12 });
         }
-        let paper = Paper { is_mapped: false, resident_bytes: bytes };
+        let paper = Modelled { is_mapped: false, resident_bytes: bytes };
         let paper = Arc::new(Mutex::new(paper));
         self.made.borrow_mut().push(Arc::clone(&paper));
-        Ok(Made { segment: Box::new(PaperSegment(paper)), is_emulated: false })
+        Ok(Made { segment: Box::new(ModelledSegment(paper)), is_emulated: false })
     }
 }
 
@@ -94,7 +94,7 @@ enum Step {
         owner: u64,
         orphan: bool,
     },
-    /// The last child of somebody dead lets go, or a returned segment is unmapped.
+    /// The last child of a dead owner lets go, or a returned segment is unmapped.
     LetGo {
         which: usize,
     },
@@ -151,14 +151,15 @@ impl Model {
     }
 }
 
-/// Which of the kernel's segments was lent just now: the only mapped one the model does not have.
-fn lent(kernel: &Kernel, model: &Model) -> usize {
+/// Which of the kernel's segments was granted just now: the only mapped one the model does not
+/// have.
+fn newly_granted(kernel: &Kernel, model: &Model) -> usize {
     let known: Vec<usize> = model.out.values().map(|(_, _, made)| *made).collect();
     let made = kernel.made.borrow();
     let mut fresh =
         (0..made.len()).filter(|n| made[*n].lock().unwrap().is_mapped && !known.contains(n));
     let one = fresh.next().expect("it is mapped");
-    assert_eq!(fresh.next(), None, "one segment was lent");
+    assert_eq!(fresh.next(), None, "one segment was granted");
     one
 }
 
@@ -177,7 +178,7 @@ fn grant(
         Ok(grant) => {
             assert!(bytes > 0 && bytes <= free, "{bytes} of {free} free");
             assert_eq!(grant.bytes, bytes);
-            let which = lent(kernel, model);
+            let which = newly_granted(kernel, model);
             let before = model.out.insert(grant.id.0, (Fate::Held(owner), bytes, which));
             assert!(before.is_none(), "a number twice");
         }
@@ -243,7 +244,7 @@ fn run(steps: &[Step], capacity: u64, has_bytes: u64) {
         assert_eq!(figures.granted + figures.returned + figures.left, taken);
         assert_eq!(figures.free, capacity.saturating_sub(taken));
         assert!(figures.ready <= ready + READY_BYTES && figures.granted + figures.left <= capacity);
-        assert_eq!(kernel.resident(), taken + figures.ready, "memory that nobody accounts for");
+        assert_eq!(kernel.resident(), taken + figures.ready, "memory that is not accounted for");
     }
 }
 
