@@ -17,7 +17,7 @@
 use tiercel_memsim::{Blocks, Pending};
 use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
-use tiercel_wire::ring::{Pen, push};
+use tiercel_wire::ring::{WriteCursor, push};
 
 /// Counts are told at least so often while somebody runs, nanoseconds: finer than any tick.
 const COUNTS_NS: u64 = 1_000_000;
@@ -60,7 +60,7 @@ pub struct Now {
 #[derive(Debug)]
 pub struct Export {
     vcpu: usize,
-    pen: Pen,
+    writer: WriteCursor,
     /// Misses per sample; `None`: nobody samples.
     period: Option<u64>,
     misses_turn: Turn,
@@ -87,7 +87,7 @@ impl Export {
     pub fn new(vcpu: usize) -> Export {
         Export {
             vcpu,
-            pen: Pen::default(),
+            writer: WriteCursor::default(),
             period: None,
             misses_turn: Turn::default(),
             dirtied_turn: None,
@@ -228,7 +228,7 @@ impl Export {
     fn tell(&mut self, area: &Area, one: &Observation) {
         self.told_ns = one.time_ns;
         // A full ring counts what it loses.
-        push(&area.ring(self.vcpu), &mut self.pen, &one.encode());
+        push(&area.ring(self.vcpu), &mut self.writer, &one.encode());
     }
 
     /// Chooses how many events the next sample is away.

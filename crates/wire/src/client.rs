@@ -22,7 +22,7 @@ use crate::layout::{
 use crate::mapping::Mapping;
 use crate::planned::{PlanRow, phase_hash};
 use crate::record::Record;
-use crate::ring::{Pen, Words, push};
+use crate::ring::{Words, WriteCursor, push};
 use crate::site::{Module, Site};
 use crate::snapshot::ObjectSnapshot;
 
@@ -46,7 +46,7 @@ pub struct ClientSession {
 /// The producer of one ring. One per thread.
 pub struct RingWriter<'a> {
     words: Words<'a, AtomicU64>,
-    pen: Pen,
+    writer: WriteCursor,
 }
 
 impl Default for SessionBuilder {
@@ -113,7 +113,7 @@ impl ClientSession {
         self.fd.try_clone()
     }
 
-    /// Bytes of the memfd, as a hello tells them.
+    /// Bytes of the memfd, as the greeting states them.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.front.word(header::TOTAL_BYTES).load(Ordering::Relaxed)
@@ -131,7 +131,7 @@ impl ClientSession {
             tail: self.rings.word(at + RING_TAIL),
             slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
         };
-        RingWriter { pen: Pen::take(&words), words }
+        RingWriter { writer: WriteCursor::take(&words), words }
     }
 
     /// Enters an object of the reserved range into the object table.
@@ -343,7 +343,7 @@ impl ClientSession {
         spaces.map(|arena| (arena != ARENA_UNKNOWN).then_some(arena))
     }
 
-    /// True when the daemon told the client to stop.
+    /// True when the daemon has requested the client to stop.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.control_half(control::DETACH) != 0
@@ -369,6 +369,6 @@ impl ClientSession {
 impl RingWriter<'_> {
     /// Appends a record; false when the ring was full and the loss was counted.
     pub fn push(&mut self, record: &Record) -> bool {
-        push(&self.words, &mut self.pen, &record.encode())
+        push(&self.words, &mut self.writer, &record.encode())
     }
 }

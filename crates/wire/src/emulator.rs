@@ -71,7 +71,7 @@ const WRITE: u64 = 3;
 const DIRTIED: u64 = 4;
 const APART: u64 = 1;
 const WANTS_DIRTIED: u64 = 1;
-/// Misses at once are told in parts of one.
+/// Outstanding misses are stated in hundredths.
 const AT_ONCE_PARTS: f32 = 100.0;
 
 /// One record: counts, and mostly a sampled miss.
@@ -81,7 +81,7 @@ pub struct Observation {
     pub time_ns: u64,
     /// Process.
     pub pid: u32,
-    /// Thread; 0 where nobody knows.
+    /// Thread; 0 where it is unknown.
     pub tid: u32,
     /// Misses of this process on this virtual CPU since the record before.
     pub misses: u32,
@@ -268,7 +268,7 @@ impl Area {
         self.map.word(CLOCK_AT).store(now_ns, Ordering::Relaxed);
     }
 
-    /// Misses per sample, at most [`PERIOD_MAX`]; `None`: nobody samples.
+    /// Misses per sample, at most [`PERIOD_MAX`]; `None`: no process samples.
     pub fn period(&self) -> Option<u64> {
         match self.map.word(PERIOD_AT).load(Ordering::Relaxed) {
             0 => None,
@@ -282,17 +282,17 @@ impl Area {
         self.map.word(PERIOD_AT).store(period, Ordering::Relaxed);
     }
 
-    /// Whether lines that become dirty are told as well.
+    /// Whether lines that become dirty are reported as well.
     pub fn wants_dirtied(&self) -> bool {
         self.map.word(WANTS_AT).load(Ordering::Relaxed) & WANTS_DIRTIED != 0
     }
 
-    /// The sampler: says whether it wants to be told of lines that become dirty.
+    /// Called by the sampler: whether lines that become dirty are to be reported.
     pub fn set_wants_dirtied(&self, wants: bool) {
         self.map.word(WANTS_AT).store(u64::from(wants) * WANTS_DIRTIED, Ordering::Relaxed);
     }
 
-    /// Where a task's numbers are; all zero before anybody said so.
+    /// Offsets of a task's numbers; all zero before the sampler has set them.
     pub fn task_offsets(&self) -> TaskOffsets {
         let task = self.map.word(TASK_AT).load(Ordering::Relaxed);
         let current = self.map.word(CURRENT_AT).load(Ordering::Relaxed);
@@ -306,7 +306,7 @@ impl Area {
         self.map.word(CURRENT_AT).store(offsets.current, Ordering::Relaxed);
     }
 
-    /// The process that samples; 0: nobody.
+    /// The process that samples; 0: none.
     pub fn owner(&self) -> u64 {
         self.map.word(OWNER_AT).load(Ordering::Acquire)
     }
@@ -325,7 +325,7 @@ impl Area {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::{Cursor, Pen, pull, push};
+    use crate::ring::{Cursor, WriteCursor, pull, push};
     use proptest::prelude::*;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
@@ -363,8 +363,8 @@ mod tests {
             (Ok(()), Err(5), Ok(()))
         });
         let one = Observation { pid: 1, ..Observation::default() };
-        let mut pen = Pen::default();
-        assert!(push(&emulator.ring(1), &mut pen, &one.encode()));
+        let mut writer = WriteCursor::default();
+        assert!(push(&emulator.ring(1), &mut writer, &one.encode()));
         assert_eq!(seen(&sampler, 0, &mut Cursor::default()), []);
         assert_eq!(seen(&sampler, 1, &mut Cursor::default()), [one]);
     }
@@ -385,14 +385,14 @@ mod tests {
     #[test]
     fn a_late_reader_begins_with_what_is_new() {
         let (_file, area) = area();
-        let mut pen = Pen::default();
+        let mut writer = WriteCursor::default();
         let one = |pid| Observation { pid, ..Observation::default() };
         for pid in 0..=RING_RECORDS as u32 {
-            push(&area.ring(0), &mut pen, &one(pid).encode());
+            push(&area.ring(0), &mut writer, &one(pid).encode());
         }
         let mut cursor = Cursor::at_end(&area.ring(0));
         assert_eq!(seen(&area, 0, &mut cursor), []);
-        assert!(push(&area.ring(0), &mut pen, &one(9).encode()), "there is room again");
+        assert!(push(&area.ring(0), &mut writer, &one(9).encode()), "there is room again");
         assert_eq!(seen(&area, 0, &mut cursor), [one(9)]);
     }
 
@@ -427,7 +427,7 @@ mod tests {
         #[test]
         fn any_words_are_safe(raw: RawObservation) {
             if let Some(read) = Observation::decode(&raw) {
-                // What is not told by a count is not kept.
+                // What the kind does not carry is not kept.
                 prop_assert_eq!(Observation::decode(&read.encode()), Some(read));
             }
         }

@@ -152,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn foreign_greetings_are_told_apart() {
+    fn foreign_greetings_have_errors_of_their_own() {
         let good = Hello { pid: 1, parent_session: 2, total_bytes: 3 }.encode();
         assert_eq!(Hello::decode(&good[1..]), Err(GreetingError::Size { got: 23, want: 24 }));
         let mut bad = good;

@@ -6,7 +6,7 @@
 pub const MAGIC: u32 = 0x4c43_5254;
 /// "POOL", little endian: first word of a question to the pools, and of its answer.
 pub const POOL_MAGIC: u32 = 0x4c4f_4f50;
-/// Of an answer: the node is one on paper.
+/// Of an answer: the node is modelled.
 pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
@@ -104,11 +104,11 @@ pub const RUN_BYTES: usize = 16;
 pub const RANGE_PAGES_MAX: u64 = 1 << 28;
 /// Arenas of the control page.
 pub const ARENAS_MAX: usize = 8;
-/// Arena of an object whose placement is the kernel's affair.
+/// Arena of an object that the kernel places.
 pub const ARENA_UNKNOWN: u8 = 0xff;
 /// Node of an arena that the kernel places.
 pub const NODE_NONE: i32 = -1;
-/// Node of an arena on paper: not bound, told nevertheless.
+/// Node of a modelled arena: it is not bound, but named.
 pub const NODE_MODELLED: i32 = -2;
 /// Spaces: high-bandwidth, low-latency, large-capacity.
 pub const SPACES: usize = 3;
@@ -122,9 +122,9 @@ pub const MOVED_BYTES: usize = 16;
 pub const STOPS_MAX: usize = 64;
 /// Longest wait of a phase entry, milliseconds.
 pub const PHASE_WAIT_MS_MAX: u32 = 10_000;
-/// Births of a site that are told apart at most.
+/// Most births of one site that are numbered.
 pub const NUMBERED_MAX: u32 = 256;
-/// Smaller objects are not told apart, bytes.
+/// Smaller objects are not numbered, bytes.
 pub const NUMBERED_BYTES: u64 = 256 << 10;
 /// From here on an object can lie in two memories: a share of it, and not of births, bytes.
 pub const CUT_BYTES: u64 = 4 << 20;

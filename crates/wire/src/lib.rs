@@ -37,7 +37,7 @@ pub struct Sample {
     pub time_us: u64,
     /// Process (thread group) that accessed, in the daemon's pid namespace.
     pub pid: u32,
-    /// Thread, 0 where the sampler cannot tell.
+    /// Thread, 0 where the sampler does not know it.
     pub tid: u32,
     /// Virtual address, bytes.
     pub addr: u64,
@@ -45,11 +45,11 @@ pub struct Sample {
     pub kind: AccessKind,
     /// Load-to-use latency where the source measures it.
     pub latency_ns: Option<u32>,
-    /// Kernel number of the node that served it, where the source tells.
+    /// Kernel number of the node that served it, where the source reports it.
     pub node: Option<u16>,
     /// Accesses this sample stands for (the sampling period, or bytes / line size for a probe).
     pub weight: u32,
-    /// What else went on, where the source tells.
+    /// What else went on, where the source reports it.
     pub around: Option<Around>,
 }
 
@@ -63,16 +63,16 @@ pub struct Around {
     pub apart: bool,
 }
 
-/// Read, write, or not told.
+/// Read, write, or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// A load.
     Read,
     /// A store.
     Write,
-    /// The source does not tell.
+    /// The source does not distinguish.
     Unknown,
     /// A store, as far as it makes a line dirty that no cache had dirty: an event of its own beside
-    /// reads and writes, told by sources that are asked for it. It goes back to memory once.
+    /// reads and writes, reported by sources that are asked for it. It goes back to memory once.
     Dirtied,
 }

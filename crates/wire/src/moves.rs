@@ -32,7 +32,7 @@ pub struct Moved {
     pub error: i32,
 }
 
-/// The line to one process, for any one thread. The session may be gone: then nobody answers.
+/// Requests to one process, for use by one thread. After the session has gone, none is answered.
 pub struct MoveLine {
     front: Mapping,
     asked: u32,
@@ -63,7 +63,7 @@ impl MoveLine {
         let word = self.front.half(at + control::MOVES_ASKED);
         // Pairs with the runtime's acquire load, before it reads what is asked.
         word.store(self.asked, Ordering::Release);
-        // Nobody waits, or somebody does: both are fine.
+        // Whether a thread waits makes no difference.
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 
@@ -74,14 +74,14 @@ impl MoveLine {
 
     /// Waits for the answer, so long at most; true when it has come.
     #[must_use]
-    pub fn await_answer(&self, patience: Duration) -> bool {
+    pub fn await_answer(&self, timeout: Duration) -> bool {
         let word = self.front.half(header::MOVES_DONE);
         let done = word.load(Ordering::Acquire);
         if done == self.asked {
             return true;
         }
-        let patience = patience.try_into().ok();
-        let _ = futex::wait(word, futex::Flags::empty(), done, patience.as_ref());
+        let timeout = timeout.try_into().ok();
+        let _ = futex::wait(word, futex::Flags::empty(), done, timeout.as_ref());
         word.load(Ordering::Acquire) == self.asked
     }
 

@@ -53,7 +53,7 @@ impl PlanRow {
     }
 }
 
-/// A plan that cannot be told.
+/// A plan that does not fit the session.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// More than the table holds.
@@ -128,11 +128,11 @@ impl Session {
         ((word >> 32) as u32, word as u32)
     }
 
-    /// What has to be done at the first `entries` entries is done: whoever waits goes on.
+    /// The moves of the first `entries` entries are done: threads that wait for them go on.
     pub fn set_phase_done(&self, entries: u32) {
         let word: &AtomicU32 = self.control_half(control::PHASE_DONE);
         word.store(entries, Ordering::Release);
-        // Fails only for a word that is not there. Nobody waits: nobody is woken.
+        // Fails only for a word that is not there; without waiting threads it does nothing.
         let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
     }
 
@@ -149,13 +149,13 @@ impl Session {
         Some(PhaseName { hash: word(&entry, 0), name: name.into_owned() })
     }
 
-    /// No space and no default: what a client reads before it is told of any.
+    /// No space and no default: what a client reads before any is set.
     pub(crate) fn set_no_arenas(&self) {
         self.set_spaces([None; SPACES]);
         self.set_byte(control::UNPLANNED_ARENA, None);
     }
 
-    /// Sets one byte of a word of the control page that nobody else writes.
+    /// Sets one byte of a word of the control page that has no other writer.
     fn set_byte(&self, at: usize, arena: Option<u8>) {
         let arena = arena.filter(|arena| usize::from(*arena) < ARENAS_MAX);
         let value = u32::from(arena.unwrap_or(ARENA_UNKNOWN));

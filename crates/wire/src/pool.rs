@@ -17,7 +17,7 @@ pub enum PoolVerb {
         /// Log2 of a vpage's bytes, as the process says it.
         vpage_shift: u32,
     },
-    /// It needs this segment no longer, and nobody maps it.
+    /// It needs this segment no longer, and has unmapped it.
     Return(u32),
     /// It needs this segment no longer, and a child may map it.
     Leave(u32),
@@ -50,7 +50,7 @@ pub struct PoolAnswer {
     pub number: u32,
     /// Its bytes.
     pub bytes: u64,
-    /// The node is one on paper.
+    /// The node is modelled.
     pub is_emulated: bool,
     /// A file without a name, which has no seals; else a sealed memfd.
     pub is_file: bool,

@@ -78,7 +78,7 @@ pub enum Record {
         site: u32,
         /// Which use of the address.
         version: Version,
-        /// Arena it was born in; `None` where placement is the kernel's affair.
+        /// Arena it was born in; `None` where the kernel places it.
         arena: Option<u8>,
         /// Kind of object.
         flags: Flags,
@@ -108,7 +108,7 @@ pub enum Record {
         site: u32,
         /// Version from now on.
         version: Version,
-        /// Arena; `None` where placement is the kernel's affair.
+        /// Arena; `None` where the kernel places it.
         arena: Option<u8>,
         /// Kind of object.
         flags: Flags,

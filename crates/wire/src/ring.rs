@@ -58,18 +58,18 @@ impl<'a, W: Word, const N: usize> Words<'a, W, N> {
 /// The producer's own memory of a ring. Nothing the producer wrote is read back, and the consumer's
 /// line is touched only when the ring looks full.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pen {
+pub struct WriteCursor {
     head: u64,
     lost: u64,
     tail_seen: u64,
 }
 
-impl Pen {
+impl WriteCursor {
     /// Takes over a ring where its last owner left it.
-    pub fn take<W: Word, const N: usize>(words: &Words<'_, W, N>) -> Pen {
+    pub fn take<W: Word, const N: usize>(words: &Words<'_, W, N>) -> WriteCursor {
         let tail_seen = words.tail.load(Ordering::Acquire);
         let lost = words.lost.load(Ordering::Relaxed);
-        Pen { head: words.head.load(Ordering::Relaxed), lost, tail_seen }
+        WriteCursor { head: words.head.load(Ordering::Relaxed), lost, tail_seen }
     }
 }
 
@@ -77,23 +77,23 @@ impl Pen {
 /// ring's owner may call it.
 pub fn push<W: Word, const N: usize>(
     words: &Words<'_, W, N>,
-    pen: &mut Pen,
+    writer: &mut WriteCursor,
     record: &[u64; N],
 ) -> bool {
-    if pen.head.wrapping_sub(pen.tail_seen) >= words.capacity() {
+    if writer.head.wrapping_sub(writer.tail_seen) >= words.capacity() {
         // Pairs with the release in `pull`: the slot about to be overwritten has been copied.
-        pen.tail_seen = words.tail.load(Ordering::Acquire);
-        if pen.head.wrapping_sub(pen.tail_seen) >= words.capacity() {
-            pen.lost = pen.lost.wrapping_add(1);
-            words.lost.store(pen.lost, Ordering::Relaxed);
+        writer.tail_seen = words.tail.load(Ordering::Acquire);
+        if writer.head.wrapping_sub(writer.tail_seen) >= words.capacity() {
+            writer.lost = writer.lost.wrapping_add(1);
+            words.lost.store(writer.lost, Ordering::Relaxed);
             return false;
         }
     }
-    for (slot, word) in words.slot(pen.head).iter().zip(record) {
+    for (slot, word) in words.slot(writer.head).iter().zip(record) {
         slot.store(*word, Ordering::Relaxed);
     }
-    pen.head = pen.head.wrapping_add(1);
-    words.head.store(pen.head, Ordering::Release);
+    writer.head = writer.head.wrapping_add(1);
+    words.head.store(writer.head, Ordering::Release);
     true
 }
 
@@ -193,8 +193,8 @@ mod tests {
         ring.head.store(1 << 40, Ordering::Release);
         let pulled = pull(&ring.words(), &mut cursor, 10, |_| panic!("no record is whole"));
         assert_eq!(pulled.lost, 4);
-        let mut pen = Pen::take(&ring.words());
-        assert!(push(&ring.words(), &mut pen, &[7; 4]));
+        let mut writer = WriteCursor::take(&ring.words());
+        assert!(push(&ring.words(), &mut writer, &[7; 4]));
         let mut seen = vec![];
         let pulled = pull(&ring.words(), &mut cursor, 10, |r| seen.push(r));
         assert_eq!((seen, pulled.lost), (vec![[7; 4]], 0));
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn a_falsified_tail_does_not_move_the_consumer() {
         let ring = Plain::new(4);
-        let (mut cursor, mut pen) = (Cursor::default(), Pen::default());
-        assert!(push(&ring.words(), &mut pen, &[1; 4]));
+        let (mut cursor, mut writer) = (Cursor::default(), WriteCursor::default());
+        assert!(push(&ring.words(), &mut writer, &[1; 4]));
         ring.tail.store(77, Ordering::Relaxed);
         let mut seen = 0;
         pull(&ring.words(), &mut cursor, 10, |_| seen += 1);
@@ -216,13 +216,13 @@ mod tests {
         #[test]
         fn behaves_as_a_bounded_queue(steps in proptest::collection::vec(0usize..6, 0..200)) {
             let ring = Plain::new(4);
-            let (mut cursor, mut pen) = (Cursor::default(), Pen::default());
+            let (mut cursor, mut writer) = (Cursor::default(), WriteCursor::default());
             let (mut queue, mut next, mut lost) = (VecDeque::new(), 0u64, 0u64);
             for step in steps {
                 if step < 4 {
                     next += 1;
                     let fits = queue.len() < 4;
-                    prop_assert_eq!(push(&ring.words(), &mut pen, &[next; 4]), fits);
+                    prop_assert_eq!(push(&ring.words(), &mut writer, &[next; 4]), fits);
                     if fits { queue.push_back([next; 4]) } else { lost += 1 }
                 } else {
                     let mut got = vec![];

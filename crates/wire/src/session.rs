@@ -80,7 +80,7 @@ pub struct Header {
     pub map_overflows: u64,
     /// Why the runtime stepped aside; `None` while it is there.
     pub detached: Option<String>,
-    /// Phase entries that were not told: too many names, or several threads at once.
+    /// Phase entries that were not reported: too many names, or several threads at once.
     pub phase_overflows: u32,
 }
 
@@ -203,7 +203,7 @@ impl Session {
     }
 
     /// Walks the object table: every object that lived during the whole walk is seen once. Lazy;
-    /// objects born or gone meanwhile may or may not be seen, their records tell.
+    /// objects born or gone meanwhile may or may not be seen; their records follow.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<'_> {
         let runs = self.header_word(header::RUN_HIGH_WATER).min(self.range_pages);
@@ -243,14 +243,14 @@ impl Session {
         }
     }
 
-    /// Tells the client the time, milliseconds since the session began; records carry it.
+    /// Sets the time that the client reads, milliseconds since the session began; records carry it.
     pub fn set_clock_ms(&mut self, clock_ms: u64) {
         self.clock_ms = clock_ms;
         self.control_word(control::CLOCK_MS).store(clock_ms, Ordering::Relaxed);
     }
 
-    /// Names the kernel's node number of each arena, best tier first; empty: placement is the
-    /// kernel's affair. At most [`ARENAS_MAX`].
+    /// Names the kernel's node number of each arena, best tier first; empty: the
+    /// kernel places objects. At most [`ARENAS_MAX`].
     pub fn set_arenas(&self, nodes: &[i32]) {
         assert!(nodes.len() <= ARENAS_MAX, "{} arenas, at most {ARENAS_MAX}", nodes.len());
         for (arena, node) in nodes.iter().enumerate() {
@@ -294,7 +294,7 @@ impl Session {
         self.control_half(control::SMALL_ARENA).store(arena as u32, Ordering::Relaxed);
     }
 
-    /// Tells the client to write nothing more: the daemon leaves in an orderly way.
+    /// Requests that the client write nothing more: the daemon leaves in an orderly way.
     pub fn detach(&self) {
         self.control_half(control::DETACH).store(1, Ordering::Release);
     }

@@ -25,7 +25,7 @@ pub struct ObjectSnapshot {
     pub site: u32,
     /// Which use of the address.
     pub version: Version,
-    /// Arena it was born in; `None` where placement is the kernel's affair.
+    /// Arena it was born in; `None` where the kernel places it.
     pub arena: Option<u8>,
     /// Kind of object.
     pub flags: Flags,
@@ -161,7 +161,7 @@ impl<'a> Copier<'a> {
         }
         let size = self.entry_bytes as u64;
         let from = self.table_at + index * size;
-        // Moves the file offset that the client shares; nobody uses it.
+        // Moves the file offset that the client shares; neither side uses it.
         let data = rustix::fs::seek(self.fd, SeekFrom::Data(from)).ok()?;
         let found = index.max(data.saturating_sub(self.table_at) / size);
         if found >= end {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
-use tiercel_wire::ring::{Cursor, Pen, Word, Words, pull, push};
+use tiercel_wire::ring::{Cursor, Word, Words, WriteCursor, pull, push};
 
 struct LoomWord(AtomicU64);
 
@@ -49,8 +49,10 @@ fn explore(capacity: usize, sends: u64, pulls: usize) -> BTreeSet<Vec<u64>> {
         let producer = {
             let ring = ring.clone();
             loom::thread::spawn(move || {
-                let mut pen = Pen::default();
-                (1..=sends).filter(|n| push(&ring.words(), &mut pen, &[*n; 4])).collect::<Vec<_>>()
+                let mut writer = WriteCursor::default();
+                (1..=sends)
+                    .filter(|n| push(&ring.words(), &mut writer, &[*n; 4]))
+                    .collect::<Vec<_>>()
             })
         };
         let (mut cursor, mut got, mut lost) = (Cursor::default(), vec![], 0);

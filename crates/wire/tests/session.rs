@@ -57,7 +57,7 @@ fn records_arrive_whole_and_losses_are_counted() {
     assert_eq!((drained.records, drained.lost, drained.more), (RING_RECORDS, 4, false));
     assert_eq!(out, sent);
     assert!(ring.push(&born(0, 2)), "the ring has room again");
-    assert_eq!(session.drain(&mut out, 10).lost, 0, "a loss is told once");
+    assert_eq!(session.drain(&mut out, 10).lost, 0, "a loss is reported once");
 }
 
 #[test]

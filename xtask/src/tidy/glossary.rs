@@ -23,7 +23,6 @@ const NOT_YET: &[&str] = &[
     "crates/emulator/",
     "crates/profile/",
     "crates/sampler/",
-    "crates/wire/",
     "include/",
     "lab/",
     "runtime/",

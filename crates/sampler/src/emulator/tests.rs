@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{AREA_BYTES, Miss};
-use tiercel_wire::ring::{Pen, push};
+use tiercel_wire::ring::{WriteCursor, push};
 
 fn ourselves() -> u32 {
     std::process::id()
@@ -68,12 +68,12 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
     let (_file, emulator, area) = both(2);
     let mut sampler = sampler(area, 2);
     assert_eq!(emulator.period(), Some(4096));
-    let (mut pen, ring) = (Pen::default(), emulator.ring(1));
+    let (mut writer, ring) = (WriteCursor::default(), emulator.ring(1));
     emulator.set_clock_ns(25_000_000);
-    push(&ring, &mut pen, &observation(ourselves(), 0x7000).encode());
-    push(&ring, &mut pen, &observation(ourselves() + 1, 0x7000).encode());
+    push(&ring, &mut writer, &observation(ourselves(), 0x7000).encode());
+    push(&ring, &mut writer, &observation(ourselves() + 1, 0x7000).encode());
     let count = Observation { misses: 4, instructions: 10, access: None, ..observation(1, 0) };
-    push(&ring, &mut pen, &Observation { pid: ourselves(), ..count }.encode());
+    push(&ring, &mut writer, &Observation { pid: ourselves(), ..count }.encode());
     let mut out = Vec::new();
     let met = sampler.drain(1000, &mut out);
     assert_eq!((met.samples, met.lost), (1, 0));
@@ -93,7 +93,7 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
     assert_eq!(sampler.counters(), Some(counted));
     assert_eq!(sampler.counters(), Some(Counters::default()), "since the last call");
     sampler.detach(ourselves());
-    push(&ring, &mut pen, &observation(ourselves(), 0x7000).encode());
+    push(&ring, &mut writer, &observation(ourselves(), 0x7000).encode());
     assert_eq!(sampler.drain(1000, &mut out).samples, 0);
 }
 
@@ -101,10 +101,10 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
 fn losses_and_nonsense_are_counted_and_addresses_of_the_kernel_dropped() {
     let (_file, emulator, area) = both(1);
     let mut sampler = sampler(area, 1);
-    let (mut pen, ring) = (Pen::default(), emulator.ring(0));
-    push(&ring, &mut pen, &[u64::MAX; 8]);
-    push(&ring, &mut pen, &observation(ourselves(), u64::MAX).encode());
-    while push(&ring, &mut pen, &observation(ourselves(), 64).encode()) {}
+    let (mut writer, ring) = (WriteCursor::default(), emulator.ring(0));
+    push(&ring, &mut writer, &[u64::MAX; 8]);
+    push(&ring, &mut writer, &observation(ourselves(), u64::MAX).encode());
+    while push(&ring, &mut writer, &observation(ourselves(), 64).encode()) {}
     let met = sampler.drain(0, &mut Vec::new());
     let room = tiercel_wire::emulator::RING_RECORDS as u64;
     assert_eq!((met.samples, met.lost), (room - 2, 2));
@@ -114,10 +114,10 @@ fn losses_and_nonsense_are_counted_and_addresses_of_the_kernel_dropped() {
 fn too_many_samples_make_the_period_longer() {
     let (_file, emulator, area) = both(1);
     let mut sampler = sampler(area, 1);
-    let (mut pen, ring) = (Pen::default(), emulator.ring(0));
+    let (mut writer, ring) = (WriteCursor::default(), emulator.ring(0));
     // As if it were long ago: 4096 samples in 700 ms are 0.6% of a CPU, and 0.5% are allowed.
     sampler.last_drain_ns -= 700_000_000;
-    while push(&ring, &mut pen, &observation(ourselves(), 64).encode()) {}
+    while push(&ring, &mut writer, &observation(ourselves(), 64).encode()) {}
     sampler.drain(0, &mut Vec::new());
     assert!(emulator.period().is_some_and(|period| period >= 2 * 4096), "{:?}", emulator.period());
 }
