@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tiercel_sampler::{Config, Help, Kind, Sampler, Source, open};
 
-// The tests' child process; what it touches and when is told through a pipe.
+// The tests' child process; commands through a pipe say what it touches and when.
 #[path = "../src/testing.rs"]
 mod testing;
 
@@ -18,17 +18,17 @@ use testing::Child;
 /// misses.
 const BUFFER: u64 = 65_536;
 /// With or without sampling at a stretch.
-const STRETCH: Duration = Duration::from_millis(200);
+const INTERVAL: Duration = Duration::from_millis(200);
 /// How often the daemon drains.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
 fn main() {
     let quick = std::env::args().any(|arg| arg == "--quick");
-    let (pairs, stretches) = if quick { (3, 25) } else { (9, 100) };
+    let (pairs, intervals) = if quick { (3, 25) } else { (9, 100) };
     for kind in [Kind::Perf, Kind::Bpf] {
         first_touches(kind, pairs);
     }
-    steady(stretches);
+    steady(intervals);
     passes(pairs);
 }
 
@@ -76,14 +76,14 @@ fn touch_all(mut sampler: Option<&mut dyn Sampler>) -> f64 {
 /// The probe at its defaults on a program that writes one byte of each of its OS pages for ever:
 /// time of the program per OS page, and ours as a share of a CPU. Stretches with and without drains
 /// take turns, so that what else happens on the machine falls on both.
-fn steady(stretches: usize) {
+fn steady(intervals: usize) {
     let mut child = Child::new(BUFFER);
     child.write(0..BUFFER);
     let mut sampler = open(Kind::Probe, &Config::default()).expect("/proc is there");
     attach(&mut *sampler, &child);
     let (mut with, mut without, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     let (mut sampled, mut out) = (Duration::ZERO, Vec::new());
-    for _ in 0..stretches {
+    for _ in 0..intervals {
         without.push(rounds(&mut child, &mut |_| ()));
         let before = sampler.cost().ours;
         let (began, elapsed_before) = (Instant::now(), sampled);
@@ -103,7 +103,7 @@ fn steady(stretches: usize) {
 fn rounds(child: &mut Child, drain: &mut dyn FnMut(Duration)) -> f64 {
     let (began, before) = (Instant::now(), child.cpu());
     let (mut count, mut due) = (0u64, Duration::ZERO);
-    while began.elapsed() < STRETCH {
+    while began.elapsed() < INTERVAL {
         child.write(0..BUFFER);
         count += 1;
         if began.elapsed() >= due {
@@ -163,7 +163,7 @@ fn pass_ns(sampler: &mut dyn Sampler) -> f64 {
 fn attach(sampler: &mut dyn Sampler, child: &Child) {
     sampler.attach(child.pid).expect("our own child");
     for uffd in child.userfaultfds() {
-        sampler.lend(child.pid, Help::Userfaultfd(uffd));
+        sampler.accept(child.pid, Help::Userfaultfd(uffd));
     }
     sampler.may_split(child.pid, child.buffer.clone());
     let extent = 64 << 20;

@@ -1,5 +1,6 @@
-//! How well the probe tells hot from cold: a process with areas of known heat, and what is said
-//! of them. In: `--quick`. Out: one JSON object per row. Knows nothing of the tables drawn of them.
+//! How well the probe distinguishes hot from cold: a process with areas of known heat, and the
+//! estimates for them. In: `--quick`. Out: one JSON object per row. Knows nothing of the tables
+//! drawn of them.
 //!
 //! 64 MiB: 4 MiB hot, 12 MiB warm, 48 MiB cold, with 100 : 10 : 1 accesses a byte. A row's figure
 //! is the estimated ratio of two neighbours over the true one, turned so that it is at least 1;
@@ -29,31 +30,34 @@ fn main() {
         ("writes without a pause", true, 0, Some(2.0)),
         ("writes", true, 2000, Some(2.0)),
         ("reads", false, 2000, Some(2.0)),
-        // Known to be told badly: everything but the cold is read in any 2 ms.
+        // Known to be estimated badly: everything but the cold is read in any 2 ms.
         ("reads without a pause", false, 0, None),
     ] {
-        tell(name, writes, Duration::from_micros(pause_us), took, limit);
+        measure(name, writes, Duration::from_micros(pause_us), took, limit);
     }
 }
 
-fn tell(name: &str, writes: bool, pause: Duration, took: Duration, limit: Option<f64>) {
+fn measure(name: &str, writes: bool, pause: Duration, took: Duration, limit: Option<f64>) {
     let units: u64 = AREAS.iter().map(|(units, _)| units).sum();
     let mut child = Child::new(units * 16);
     child.write(0..units * 16);
     let mut sampler = open(Kind::Probe, &Config::default()).expect("/proc is there");
     sampler.attach(child.pid).expect("our own child");
-    child.userfaultfds().into_iter().for_each(|fd| sampler.lend(child.pid, Help::Userfaultfd(fd)));
+    child
+        .userfaultfds()
+        .into_iter()
+        .for_each(|fd| sampler.accept(child.pid, Help::Userfaultfd(fd)));
     sampler.may_split(child.pid, child.buffer.clone());
     let ranges: Vec<_> =
         child.buffer.clone().step_by(EXTENT as usize).map(|at| at..at + EXTENT).collect();
     child.stir(writes, AREAS, pause);
     let began = Instant::now();
-    let (mut samples, mut sums, mut told) = (Vec::new(), [0f64; 3], Duration::ZERO);
+    let (mut samples, mut sums, mut next) = (Vec::new(), [0f64; 3], Duration::ZERO);
     while began.elapsed() < took {
         std::thread::sleep(DRAIN_EVERY);
-        if told <= began.elapsed() {
+        if next <= began.elapsed() {
             sampler.watch(child.pid, &ranges);
-            told += Duration::from_secs(2);
+            next += Duration::from_secs(2);
         }
         samples.clear();
         sampler.drain(began.elapsed().as_millis() as u64, &mut samples);

@@ -51,9 +51,9 @@ pub trait Sampler: Send {
     /// [`SamplerError::Limit`] as they say; nothing stays half attached.
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError>;
 
-    /// Hands over what the hosted process contributed to being observed. Samplers that have no use
+    /// Takes what the hosted process contributes to being observed. Samplers that have no use
     /// for it close it.
-    fn lend(&mut self, pid: u32, help: Help) {
+    fn accept(&mut self, pid: u32, help: Help) {
         let _ = (pid, help);
     }
 
@@ -74,15 +74,15 @@ pub trait Sampler: Send {
         let _ = (pid, allowed);
     }
 
-    /// Which addresses of a process matter from now on, replacing what was said before. Samplers
-    /// that look at ranges look only there; those that are told addresses by the hardware ignore
+    /// Which addresses of a process matter from now on, replacing the last call. Samplers
+    /// that look at ranges look only there; those that get addresses from the hardware ignore
     /// it. Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent.
     /// Outside [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
-    /// Memory of a process that must not be held in any way from now on, because somebody moves it,
-    /// replacing what was said before. The probe sampler gives back what it registered there, and
-    /// does not see it until it is told of less. Others ignore it.
+    /// Memory of a process that must not be held in any way from now on, because it is being moved,
+    /// replacing the ranges of the last call. The probe sampler gives back what it registered
+    /// there, and does not see it until a later call leaves it out. Others ignore it.
     fn let_go(&mut self, pid: u32, ranges: &[Range<u64>]) {
         let _ = (pid, ranges);
     }
@@ -122,7 +122,7 @@ pub enum Kind {
     Bpf,
     /// Page-table bits.
     Probe,
-    /// Nothing is observed; objects are tracked all the same. To tell what tracking alone costs.
+    /// Nothing is observed; objects are tracked all the same. It shows what tracking alone costs.
     None,
 }
 
@@ -182,7 +182,7 @@ pub struct Sees {
     pub node: bool,
     /// Whether samples say what else was under way ([`tiercel_wire::Around`]).
     pub around: bool,
-    /// Whether lines that stores make dirty are told, where [`Config::dirtied`] asks for them.
+    /// Whether lines that stores make dirty are reported, where [`Config::dirtied`] asks for them.
     pub dirtied: bool,
     /// Whether [`Sampler::counters`] answers.
     pub counters: bool,
@@ -235,7 +235,7 @@ pub struct Config {
     /// Names of events to use instead of the processor's own set; empty: that set.
     pub events: Vec<String>,
     /// Also sample stores that make a line dirty ([`tiercel_wire::AccessKind::Dirtied`]), where the
-    /// source can tell (emulator).
+    /// source reports it (emulator).
     pub dirtied: bool,
     /// Bytes of one ring: perf has one per CPU, bpf one in all. Rounded up to a power of two.
     pub ring_bytes: usize,

@@ -1,4 +1,4 @@
-//! A process to observe: a forked child that touches the OS pages it is told to.
+//! A process to observe: a forked child that touches OS pages on command.
 //! In: commands through a pipe. Out: their completion. Knows nothing of samplers.
 
 use std::fs::File;

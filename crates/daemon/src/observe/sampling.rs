@@ -252,7 +252,7 @@ fn attach(
         // One problem for all processes: texts with numbers in them are too many to count.
         return Err(format!("not sampled: {}", error.to_string().replace(&pid.to_string(), "N")));
     }
-    userfaultfds.into_iter().for_each(|fd| sampler.lend(pid, Help::Userfaultfd(fd)));
+    userfaultfds.into_iter().for_each(|fd| sampler.accept(pid, Help::Userfaultfd(fd)));
     let header = client.session.header();
     let bytes = header.range_pages.saturating_mul(OS_PAGE_BYTES);
     sampler.may_split(pid, header.range_base..header.range_base.saturating_add(bytes));

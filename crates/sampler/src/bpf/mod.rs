@@ -193,7 +193,7 @@ impl Sampler for BpfSampler {
         let began = clock::thread_cpu();
         let now_ns = clock::monotonic_ns();
         self.ring.consume_raw_n(self.config.drain_max);
-        let arrived = std::mem::take(&mut *self.arrived.lock().expect("nobody panics with it"));
+        let arrived = std::mem::take(&mut *self.arrived.lock().expect("no holder panics"));
         let mut met = Drained { lost: self.lost_since(), ..Drained::default() };
         for Event { raw, kind } in &arrived {
             let Some(chosen) = self.choice.events.get(*kind) else { continue };
@@ -252,7 +252,7 @@ fn open_ring(
     let mut builder = RingBufferBuilder::new();
     builder.add(&map, move |bytes| {
         if let Some(event) = read_event(bytes) {
-            arrived.lock().expect("nobody panics with it").push(event);
+            arrived.lock().expect("no holder panics").push(event);
         }
         0
     })?;

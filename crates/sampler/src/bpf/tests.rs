@@ -85,7 +85,7 @@ fn the_period_follows_the_budget() {
 }
 
 #[test]
-fn a_vanished_process_is_told_apart() {
+fn a_vanished_process_has_an_error_of_its_own() {
     let Some(mut sampler) = sampler(Config::default()) else { return };
     let error = sampler.attach(u32::MAX >> 1).expect_err("no such process");
     assert!(matches!(error, SamplerError::Vanished { .. }), "{error}");

@@ -48,8 +48,8 @@ impl EmulatorSampler {
     /// Finds the device, takes it over and begins to sample.
     ///
     /// # Errors
-    /// [`SamplerError::Unavailable`] where there is no device or somebody else has it,
-    /// [`SamplerError::Permission`] for who is not root.
+    /// [`SamplerError::Unavailable`] where there is no device or another process has it,
+    /// [`SamplerError::Permission`] without root.
     pub fn open(config: &Config) -> Result<EmulatorSampler, SamplerError> {
         let (area, rings) = area(Path::new(SYS))?;
         let types = std::fs::read(BTF).map_err(|error| {
@@ -80,8 +80,8 @@ impl EmulatorSampler {
     }
 }
 
-/// Whether it works here, without disturbing who samples; `None` outside of such guests, where
-/// nobody misses it.
+/// Whether it works here, without disturbing a process that samples; `None` outside of such guests,
+/// where it is not missed.
 pub fn support() -> Option<Finding> {
     const NAME: &str = "sampler-emulator";
     if device::candidates(Path::new(SYS)).is_empty() {
@@ -183,7 +183,7 @@ impl Sampler for EmulatorSampler {
 impl Drop for EmulatorSampler {
     fn drop(&mut self) {
         self.area.set_period(None);
-        // Whoever took it over meanwhile keeps it.
+        // A process that took it over meanwhile keeps it.
         let _ = self.area.take(std::process::id().into(), 0);
     }
 }

@@ -125,7 +125,7 @@ fn too_many_samples_make_the_period_longer() {
 #[test]
 fn one_process_samples_at_a_time_and_leaves_it_off() {
     let (_file, emulator, area) = both(1);
-    take_over(&area).expect("nobody has it");
+    take_over(&area).expect("no process has it");
     let said = take_over(&emulator).expect_err("we live").to_string();
     assert!(said.contains(&ourselves().to_string()), "{said}");
     drop(EmulatorSampler::begin(&Config::default(), area, 1));

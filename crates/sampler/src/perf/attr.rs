@@ -62,7 +62,7 @@ pub struct Attr {
     pub read_format: u64,
     /// See [`flag`].
     pub flags: u64,
-    /// Unused: nobody sleeps on a ring.
+    /// Unused: no thread sleeps on a ring.
     pub wakeup: u32,
     /// Unused.
     pub bp_type: u32,
@@ -121,7 +121,7 @@ pub fn open(attr: &Attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this descriptor, nobody else owns it.
+    // SAFETY: the kernel just gave us this descriptor, it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_told_apart() {
+    fn processors_are_distinguished() {
         let amd = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n\
                    model name\t: AMD EPYC\n";
         assert_eq!(processor(amd), ("AuthenticAMD".to_owned(), 25, 17));

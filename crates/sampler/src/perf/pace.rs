@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn no_more_is_sampled_than_is_of_use() {
         let mut pace = Pace::new(0.01);
-        assert!(!pace.look(SECOND, Duration::ZERO, 10_000, 0), "nobody said so");
+        assert!(!pace.look(SECOND, Duration::ZERO, 10_000, 0), "no loss was reported");
         pace.enough(3000.0);
         assert!(pace.look(SECOND, Duration::ZERO, 10_000, 0));
         assert_eq!(pace.factor(), 4);

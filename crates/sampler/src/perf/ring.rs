@@ -85,7 +85,7 @@ impl Ring {
                 break;
             }
             let Some(bytes) = self.copy_record(tail, unread) else {
-                tail = head; // Out of step: nothing after this can be told apart.
+                tail = head; // Out of step: the records after this cannot be separated.
                 senseless += 1;
                 break;
             };
@@ -185,7 +185,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `of` mapped, and nobody can hold a reference into it any more.
+        // SAFETY: exactly what `of` mapped, and no reference into it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

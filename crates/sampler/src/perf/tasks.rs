@@ -14,7 +14,7 @@ pub fn online_cpus() -> Vec<i32> {
     fs::read_to_string("/sys/devices/system/cpu/online").map_or_else(|_| vec![0], |s| list(&s))
 }
 
-/// Core cycles in a nanosecond, for latencies that come in cycles; `None` when nobody says.
+/// Core cycles in a nanosecond, for latencies that come in cycles; `None` when neither is known.
 pub fn cycles_per_ns() -> Option<f64> {
     let khz = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
     if let Some(khz) = khz.ok().and_then(|text| text.trim().parse::<f64>().ok()) {

@@ -54,7 +54,7 @@ fn after_detach_and_before_attach_nothing_is_seen() {
 #[test]
 fn a_small_ring_overruns_and_says_how_much_was_lost() {
     let mut child = Child::new(4000);
-    child.stay(); // A ring is a CPU's, and it tells its losses with its own next record.
+    child.stay(); // A ring is a CPU's, and it reports its losses with its own next record.
     let config = Config { ring_bytes: 4096, cpu_budget: 1.0, ..Config::default() };
     let mut sampler = sampler(config);
     sampler.attach(child.pid).expect("our own child");
@@ -69,7 +69,7 @@ fn a_small_ring_overruns_and_says_how_much_was_lost() {
 }
 
 #[test]
-fn a_vanished_process_is_told_apart() {
+fn a_vanished_process_has_an_error_of_its_own() {
     let mut child = Child::new(1);
     let mut sampler = sampler(Config::default());
     sampler.attach(child.pid).expect("our own child");

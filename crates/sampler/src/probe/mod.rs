@@ -1,5 +1,5 @@
 //! The `probe` sampler: page-table bits, without counters and without root.
-//! In: processes, ranges to watch, the userfaultfds they lend. Out: samples of written OS pages and
+//! In: processes, ranges to watch, their userfaultfds. Out: samples of written OS pages and
 //! of referenced mappings. Knows nothing of objects.
 //!
 //! Two sights, each with its own pace, each per process; how many accesses they stand for is judged
@@ -198,10 +198,10 @@ impl Sampler for ProbeSampler {
         Ok(())
     }
 
-    fn lend(&mut self, pid: u32, help: Help) {
+    fn accept(&mut self, pid: u32, help: Help) {
         let Help::Userfaultfd(uffd) = help;
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.lend(uffd);
+            process.accept(uffd);
         }
     }
 
@@ -259,8 +259,8 @@ impl Sampler for ProbeSampler {
     }
 
     fn sees(&self) -> Sees {
-        let lent = self.processes.values().any(Process::tracks_writes);
-        let (writes, source) = if lent {
+        let tracks_writes = self.processes.values().any(Process::tracks_writes);
+        let (writes, source) = if tracks_writes {
             (Sight::PerOsPage, "userfaultfd write protection, clear_refs and smaps")
         } else {
             (Sight::PerMapping, "clear_refs and smaps")
@@ -333,7 +333,7 @@ fn attach_error(pid: u32, error: io::Error) -> SamplerError {
     }
 }
 
-/// Whether processes here can lend a userfaultfd, tried on this very process.
+/// Whether processes here can pass a userfaultfd, tried on this very process.
 pub fn write_tracking() -> io::Result<()> {
     const USER_MODE_ONLY: libc::c_int = 1;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;

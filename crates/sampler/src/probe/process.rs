@@ -43,7 +43,7 @@ pub struct Process {
     writes: Writes,
     /// Where mappings may be split.
     splittable: Range<u64>,
-    /// All watched ranges as they were told, ascending.
+    /// All watched ranges as the caller gave them, ascending.
     ranges: Vec<Range<u64>>,
     /// Some of them are in huge OS pages, as far as is known.
     has_huge: bool,
@@ -72,8 +72,8 @@ struct Look {
     mappings: Vec<Mapping>,
 }
 
-/// Where the early look tells all that is watched apart the late one can be spared, and the other
-/// way round: each is a walk over the whole process.
+/// Where the early look distinguishes all that is watched, the late one is not needed, and vice
+/// versa: each is a walk over the whole process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     Early,
@@ -107,8 +107,8 @@ impl Process {
     }
 
     /// Takes a userfaultfd up; one that cannot be used is closed.
-    pub fn lend(&mut self, uffd: OwnedFd) {
-        self.writes.lend(uffd);
+    pub fn accept(&mut self, uffd: OwnedFd) {
+        self.writes.accept(uffd);
     }
 
     /// Whether writes are seen by OS page.
@@ -260,7 +260,7 @@ impl Process {
     }
 }
 
-/// Whether the kernel uses huge OS pages where nobody asked: believed until somebody looked.
+/// Whether the kernel uses huge OS pages unasked: assumed until a mapping was read.
 fn may_be_huge() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     enabled.is_ok_and(|text| text.contains("[always]"))
@@ -275,7 +275,7 @@ fn seen(mapping: &Mapping, elapsed: Duration) -> Seen {
     Seen { used, total, elapsed }
 }
 
-/// How much of what is watched each look told apart, OS pages.
+/// How much of what is watched each look could not distinguish, OS pages.
 #[derive(Default)]
 struct State {
     all: u64,
@@ -297,12 +297,13 @@ impl State {
 
     fn looks(&self, now: Looks) -> Looks {
         let little = (self.all as f64 * LITTLE) as u64;
-        let (late_tells, early_tells) = (self.late_full <= little, self.early_empty <= little);
+        let (is_late_sharp, is_early_sharp) =
+            (self.late_full <= little, self.early_empty <= little);
         match now {
-            Looks::Early if !early_tells => Looks::Both,
-            Looks::Late if !late_tells => Looks::Both,
-            Looks::Both if late_tells => Looks::Late,
-            Looks::Both if early_tells => Looks::Early,
+            Looks::Early if !is_early_sharp => Looks::Both,
+            Looks::Late if !is_late_sharp => Looks::Both,
+            Looks::Both if is_late_sharp => Looks::Late,
+            Looks::Both if is_early_sharp => Looks::Early,
             same => same,
         }
     }

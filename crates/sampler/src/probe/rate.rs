@@ -4,8 +4,8 @@
 //!
 //! Page-table bits say used or not. If accesses fall on OS pages at random, k accesses leave a
 //! share of exp(-k / n) of n OS pages unused; turned around, that counts accesses as long as some
-//! OS page is left unused (linear counting). In a window in which all are used nothing can be told
-//! apart, and in one in which hardly any is used little is known. So windows of several lengths
+//! OS page is left unused (linear counting). A window in which all are used distinguishes
+//! nothing, and in one in which hardly any is used little is known. So windows of several lengths
 //! begin together, from some tens of microseconds to the next step, and the longest that is not
 //! full decides:
 //!
@@ -24,7 +24,7 @@ pub const FULL: f64 = 0.75;
 
 /// A shorter window in which fewer OS pages were used than this proves nothing by itself.
 const PROOF_MIN: u64 = 2;
-/// Nor one that saw less than so many standard deviations more than the longer one foretells.
+/// Nor one that saw less than so many standard deviations more than the longer one predicts.
 const PROOF_DEVIATIONS: f64 = 3.0;
 
 /// What was used in how long.
@@ -44,7 +44,7 @@ impl Seen {
         if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
     }
 
-    /// The same with a length that can be. Of a program that runs the kernel tells CPU time at
+    /// The same with a length that can be. The kernel updates the CPU time of a running program at
     /// ticks only (4 ms at 250 Hz): a short window in which it used OS pages seems to have no
     /// length, or more than all its CPUs had by the wall clock. Then it is taken to have run all
     /// the time.
@@ -113,7 +113,7 @@ mod tests {
         let (hot, warm) = (seen(512, 1_000_000), seen(400, 1_000_000));
         about(512.0 * rate(&[hot, seen(10, 2_000)]), 5050.0);
         assert!(rate(&[warm, seen(0, 2_000)]) < rate(&[hot, seen(0, 2_000)]));
-        // And 512 x 20,000: only the shortest still tells.
+        // And 512 x 20,000: only the shortest is not full.
         let hotter = [hot, seen(512, 2_000), seen(324, 50)];
         about(rate(&hotter), 20_000.0);
     }
@@ -132,10 +132,10 @@ mod tests {
     fn windows_between_ticks_have_a_length() {
         let wall = Duration::from_micros(100);
         let length = |window: Seen, pace| window.between_ticks(wall, pace).elapsed.as_micros();
-        assert_eq!(length(seen(5, 0), 0.5), 100, "it ran, and no tick told");
-        assert_eq!(length(seen(5, 4000), 1.0), 100, "a tick told of 4 ms");
+        assert_eq!(length(seen(5, 0), 0.5), 100, "it ran, between two ticks");
+        assert_eq!(length(seen(5, 4000), 1.0), 100, "a tick added 4 ms");
         assert_eq!(length(seen(5, 4000), 3.0), 300, "three threads run");
-        assert_eq!(length(seen(5, 20), 1.0), 20, "it waits, and the kernel told");
+        assert_eq!(length(seen(5, 20), 1.0), 20, "it waits, and the kernel updated its time");
         assert_eq!(length(seen(0, 0), 1.0), 0, "perhaps it did not run");
     }
 
@@ -148,9 +148,10 @@ mod tests {
         about(rate(&[]), 0.0);
     }
 
-    /// Known rates over four decades, as a random process makes them: told within a factor of 1.5.
+    /// Known rates over four decades, as a random process makes them: the estimate is within a
+    /// factor of 1.7.
     #[test]
-    fn rates_over_five_decades_are_told() {
+    fn rates_over_five_decades_are_estimated() {
         let lengths =
             [Duration::from_millis(200), Duration::from_millis(2), Duration::from_micros(80)];
         let mut random = super::super::windows::Random(3);
@@ -169,9 +170,9 @@ mod tests {
                 };
                 sum += rate(&lengths.map(window));
             }
-            let told = sum / SPOTS as f64;
-            let ratio = told / truth;
-            assert!((0.66..1.7).contains(&ratio), "{truth} a second told as {told}");
+            let estimate = sum / SPOTS as f64;
+            let ratio = estimate / truth;
+            assert!((0.66..1.7).contains(&ratio), "{truth} a second estimated as {estimate}");
         }
     }
 }

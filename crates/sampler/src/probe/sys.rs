@@ -70,10 +70,10 @@ struct Region {
 }
 
 /// Takes up a userfaultfd that a process opened on itself: asynchronous write protection, resolved
-/// in the kernel, so nobody ever waits for us.
+/// in the kernel, so no thread ever waits for us.
 ///
 /// # Errors
-/// EINVAL: the kernel is older than 6.7, or somebody has taken it up before. ENOTTY: it is none; a
+/// EINVAL: the kernel is older than 6.7, or it has been taken up before. ENOTTY: it is none; a
 /// stranger's descriptor may be anything, so no ioctl is tried on what is not one by name.
 pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", uffd.as_raw_fd()))?;
@@ -138,7 +138,7 @@ pub enum Scan {
 }
 
 /// Walks `range` of the process behind `pagemap`, handing ranges of written OS pages to `visit`.
-/// Parts that nobody registered are passed over.
+/// Parts that are not registered are skipped.
 ///
 /// # Errors
 /// What the kernel said; ENOTTY before Linux 6.7, ESRCH when the process is gone.

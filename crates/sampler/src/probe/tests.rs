@@ -18,7 +18,7 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     child.write(0..os_pages);
     sampler.attach(child.pid).expect("our own child");
     for uffd in child.userfaultfds() {
-        sampler.lend(child.pid, Help::Userfaultfd(uffd));
+        sampler.accept(child.pid, Help::Userfaultfd(uffd));
     }
     sampler.may_split(child.pid, child.buffer.clone());
     let pieces = child.buffer.clone().step_by((piece * OS_PAGE) as usize);
@@ -63,7 +63,7 @@ fn accesses(used: u64, total: u64) -> u64 {
 const SPOT: u64 = 8;
 
 /// What writes to these OS pages of a buffer are taken for, all spots armed.
-fn told(os_pages: Range<u64>) -> u64 {
+fn counted(os_pages: Range<u64>) -> u64 {
     let spots = os_pages.start / SPOT..os_pages.end.div_ceil(SPOT);
     let used = |spot: u64| os_pages.end.min((spot + 1) * SPOT) - os_pages.start.max(spot * SPOT);
     spots.map(|spot| accesses(used(spot), SPOT)).sum()
@@ -79,7 +79,7 @@ fn written_os_pages_are_seen_exactly() {
     child.write(2048..3072);
     let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [told(10..20), 0, told(2048..3072), 0]);
+    assert_eq!(seen, [counted(10..20), 0, counted(2048..3072), 0]);
     let first = samples.iter().find(|sample| sample.kind == AccessKind::Write).expect("some");
     assert_eq!(first.addr, child.buffer.start + 10 * OS_PAGE);
     let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
@@ -135,7 +135,7 @@ fn a_random_few_spots_stand_for_all() {
     }
     assert_eq!((sums[1], sums[3]), (0, 0));
     // 4 OS pages in each of 400 intervals; an eighth is looked at, and stands for eight times it.
-    let truth = 400 * 8 * told(0..4) / 8;
+    let truth = 400 * 8 * counted(0..4) / 8;
     for hot in [sums[0], sums[2]] {
         assert!(hot.abs_diff(truth) < truth * 4 / 10, "{sums:?}, expected {truth}");
     }
@@ -219,7 +219,7 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
     sampler.watch(child.pid, &[at(0)..at(1024), at(3072)..at(4096)]);
     let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [told(0..100), 0, 0, 0], "shrunk: still armed");
+    assert_eq!(seen, [counted(0..100), 0, 0, 0], "shrunk: still armed");
     sampler.watch(child.pid, std::slice::from_ref(&(at(0)..at(2048))));
     let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
@@ -227,7 +227,7 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
     child.write(1500..1600);
     let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [0, told(1500..1600), 0, 0]);
+    assert_eq!(seen, [0, counted(1500..1600), 0, 0]);
 }
 
 #[test]
@@ -237,25 +237,29 @@ fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
     warm(&mut sampler);
     let at = |os_page| child.buffer.start + os_page * OS_PAGE;
     let (halves, moving) = ([at(0)..at(2048), at(2048)..at(4096)], at(100)..at(200));
-    let lent = child.userfaultfds();
+    let userfaultfds = child.userfaultfds();
     let is_refused = |uffd: &&OwnedFd, half: usize| sys::register(uffd, &halves[half]).is_err();
-    let stranger = |half| lent.iter().find(|uffd| is_refused(uffd, half)).expect("half is held");
+    let stranger =
+        |half| userfaultfds.iter().find(|uffd| is_refused(uffd, half)).expect("half is held");
     let (first, second) = (stranger(0), stranger(1));
     sampler.let_go(child.pid, std::slice::from_ref(&moving));
     sampler.watch(child.pid, &halves);
     drained(&mut sampler, WARM_MS + INTERVAL_MS);
-    assert!(!is_refused(&first, 0), "the window of what moves is free, whatever is told meanwhile");
+    assert!(
+        !is_refused(&first, 0),
+        "the window of what moves is free, whatever is watched meanwhile"
+    );
     assert!(is_refused(&second, 1), "the other is not");
     sys::unregister(first, &halves[0]).expect("it was registered just now");
     sampler.let_go(child.pid, &[]);
     drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     child.write(0..100);
     let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
-    assert_eq!(by_piece(&child, 2048, &samples, AccessKind::Write), [told(0..100), 0]);
+    assert_eq!(by_piece(&child, 2048, &samples, AccessKind::Write), [counted(0..100), 0]);
 }
 
 #[test]
-fn a_vanished_process_harms_nobody() {
+fn a_vanished_process_harms_no_other() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);
     drained(&mut sampler, 1000);
@@ -273,7 +277,7 @@ fn a_descriptor_that_is_no_userfaultfd_is_closed_and_reads_still_work() {
     let child = Child::new(16);
     sampler.attach(child.pid).expect("our own child");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
-    sampler.lend(child.pid, Help::Userfaultfd(null.into()));
+    sampler.accept(child.pid, Help::Userfaultfd(null.into()));
     assert_eq!(sampler.sees().writes, Sight::PerMapping);
 }
 
@@ -287,7 +291,7 @@ fn ranges_that_are_not_mapped_are_passed_over() {
     child.write(0..8);
     let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
     let seen = by_piece(&child, 4096, &samples, AccessKind::Write);
-    assert_eq!(seen, [told(0..8)]);
+    assert_eq!(seen, [counted(0..8)]);
 }
 
 /// A program that uses all its memory in every interval: 128 MiB, half of it 20 times as hot.
@@ -307,13 +311,13 @@ fn hot_and_warm(writes: bool, kind: AccessKind) -> (u64, u64) {
 }
 
 #[test]
-fn busy_memory_is_told_apart_by_writes() {
+fn busy_memory_is_distinguished_by_writes() {
     let (hot, warm) = hot_and_warm(true, AccessKind::Write);
     assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
 }
 
 #[test]
-fn busy_memory_is_told_apart_by_reads() {
+fn busy_memory_is_distinguished_by_reads() {
     let (hot, warm) = hot_and_warm(false, AccessKind::Unknown);
     assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
 }

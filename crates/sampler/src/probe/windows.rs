@@ -9,12 +9,12 @@ use std::ops::Range;
 
 /// Where there are huge OS pages: ranges from here on are a window of their own, and a shared
 /// window is at most one extent long (MAT 4.5.1).
-const COARSE: Grain = Grain { own_bytes: 2 << 20, shared_bytes: 64 << 20 };
+const COARSE: WindowSize = WindowSize { own_bytes: 2 << 20, shared_bytes: 64 << 20 };
 /// Where there are none: the finest that does not take more than [`FINE_WINDOWS`].
-const FINE: [Grain; 3] = [
-    Grain { own_bytes: 64 << 10, shared_bytes: 256 << 10 },
-    Grain { own_bytes: 256 << 10, shared_bytes: 1 << 20 },
-    Grain { own_bytes: 1 << 20, shared_bytes: 8 << 20 },
+const FINE: [WindowSize; 3] = [
+    WindowSize { own_bytes: 64 << 10, shared_bytes: 256 << 10 },
+    WindowSize { own_bytes: 256 << 10, shared_bytes: 1 << 20 },
+    WindowSize { own_bytes: 1 << 20, shared_bytes: 8 << 20 },
 ];
 /// A window costs 2 us a look; so many as much as 32 MiB of OS pages.
 const FINE_WINDOWS: usize = 512;
@@ -33,18 +33,18 @@ pub struct Window {
 
 /// How finely ranges are cut into windows.
 #[derive(Clone, Copy)]
-struct Grain {
+struct WindowSize {
     own_bytes: u64,
     shared_bytes: u64,
 }
 
 /// Cuts ascending ranges into windows. Empty, overlapping and disordered ranges are left out.
 pub fn cut_finely(ranges: &[Range<u64>], has_huge: bool) -> Vec<Window> {
-    let fine = FINE.iter().filter(|_| !has_huge).map(|grain| cut(ranges, *grain));
+    let fine = FINE.iter().filter(|_| !has_huge).map(|size| cut(ranges, *size));
     fine.into_iter().find(|w| w.len() <= FINE_WINDOWS).unwrap_or_else(|| cut(ranges, COARSE))
 }
 
-fn cut(ranges: &[Range<u64>], grain: Grain) -> Vec<Window> {
+fn cut(ranges: &[Range<u64>], size: WindowSize) -> Vec<Window> {
     let mut out: Vec<Window> = Vec::new();
     let mut end = 0;
     for range in ranges.iter().filter(|range| !range.is_empty()) {
@@ -52,13 +52,13 @@ fn cut(ranges: &[Range<u64>], grain: Grain) -> Vec<Window> {
             continue;
         }
         end = range.end;
-        let small = |bytes: &Range<u64>| bytes.end - bytes.start < grain.own_bytes;
+        let small = |bytes: &Range<u64>| bytes.end - bytes.start < size.own_bytes;
         let full = out.len() == WINDOWS_MAX;
         match out.last_mut() {
             Some(last)
                 if small(range)
                     && small(&last.ranges[0])
-                    && range.end - last.span.start <= grain.shared_bytes =>
+                    && range.end - last.span.start <= size.shared_bytes =>
             {
                 last.span.end = range.end;
                 last.ranges.push(range.clone());

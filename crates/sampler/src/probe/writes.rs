@@ -32,9 +32,9 @@ use crate::clock;
 
 /// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
 const WRITE_FAULT: Duration = Duration::from_nanos(1150);
-/// And arming a spot: its CPUs are told to forget translations.
+/// And arming a spot: its CPUs flush translations.
 const FLUSH: Duration = Duration::from_nanos(1500);
-/// What is armed as one: 8 OS pages tell a share of used ones, and 8 faults cost about as much as
+/// What is armed as one: 8 OS pages give a share of used ones, and 8 faults cost about as much as
 /// the calls that arm and look.
 pub const SPOT_BYTES: u64 = 8 * OS_PAGE;
 /// Spots armed in a row before the first of them is looked at: about 0.1 ms.
@@ -127,7 +127,7 @@ struct Splits {
 
 impl Writes {
     /// Takes a userfaultfd up; one that cannot be used is closed.
-    pub fn lend(&mut self, uffd: OwnedFd) {
+    pub fn accept(&mut self, uffd: OwnedFd) {
         if self.uffds.len() < UFFDS_MAX && sys::take_up(&uffd).is_ok() {
             self.uffds.push(uffd);
             self.untried = 0;
