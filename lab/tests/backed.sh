@@ -33,7 +33,7 @@ own_percent() {
     echo $((all ? 100 * own / all : -1))
 }
 
-# on_fast ADDRESS BYTES: percent of it on node 0, by the witness
+# on_fast ADDRESS BYTES: percent of it on node 0, by the independent check
 on_fast() {
     residency "$pid" "$1" "$2" | awk '
         $1 == "node" { all += $3; if ($2 == 0) good += $3 }
@@ -51,7 +51,7 @@ fast_share() {
     [ "$count" -gt 0 ] && share=$((share / count))
 }
 # sorted LOG: the hot objects lie on node 0, and hardly any other does. All are born there, as
-# long as nobody knows how many they are.
+# long as their number is unknown.
 sorted() {
     fast_share "$1" cold && cold=$share && fast_share "$1" hot && hot=$share &&
         [ "$hot" -ge 90 ] && [ "$cold" -le 20 ]

@@ -21,7 +21,7 @@ start() {
     eval "$1=$!"
     wait_for 20 grep -q ready "$1.log" || not_ok "$1 starts" "$(cat "$1.log")"
 }
-# fast_kib PID LOG: KiB of its objects on nodes 0 and 1, by the witness
+# fast_kib PID LOG: KiB of its objects on nodes 0 and 1, by the independent check
 fast_kib() {
     awk '$1 == "object" { print $3, $4 }' "$2" | while read -r address bytes; do
         residency "$1" "$address" "$bytes"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: the kernel mover reaches every node, and tells the truth when it cannot
+# what: the kernel mover reaches every node, and reports what it could not move
 # machines: two-socket-optane
 # programs: hotset residency hog move_range
 # limit: 60
@@ -13,33 +13,33 @@ set -- $(grep ' hot$' log)
 address=$3
 bytes=$4
 
-# on NODE: OS pages of the hot object there, by the witness
+# on NODE: OS pages of the hot object there, by the independent check
 on() {
     residency "$pid" "$address" "$bytes" |
         awk -v node="$1" '$1 == "node" && $2 == node { print $3 }'
 }
 
 for node in 3 1 2 0 2; do
-    move_range "$pid" "$address" "$bytes" "$node" > told
-    equal "to node $node: the mover says all is there" "resident 33550336" "$(grep resident told)"
-    at_least "to node $node: the witness agrees" 8191 "$(on "$node")"
+    move_range "$pid" "$address" "$bytes" "$node" > moves
+    equal "to node $node: the mover says all is there" "resident 33550336" "$(grep resident moves)"
+    at_least "to node $node: the independent check agrees" 8191 "$(on "$node")"
 done
 
-move_range "$pid" "$address" "$bytes" 9 > told
-contains "a node that does not exist is named as the reason" "failed NoNode" told
+move_range "$pid" "$address" "$bytes" 9 > moves
+contains "a node that does not exist is named as the reason" "failed NoNode" moves
 at_least "and nothing has moved" 8191 "$(on 2)"
 
 hog 1 20480 > hog.log &
 wait_for 30 grep -q full hog.log || not_ok "node 1 fills up" "$(cat hog.log)"
-move_range "$pid" "$address" "$bytes" 1 > told
-contains "a full node is named as the reason" "failed NoMemory" told
-moved=$(awk '$1 == "moved" { print $2 / 4096 }' told)
-at_most "what did move is what the witness sees" "$(($(on 1) + 0))" "$moved"
+move_range "$pid" "$address" "$bytes" 1 > moves
+contains "a full node is named as the reason" "failed NoMemory" moves
+moved=$(awk '$1 == "moved" { print $2 / 4096 }' moves)
+at_most "what did move is what the independent check sees" "$(($(on 1) + 0))" "$moved"
 kill -KILL "$(pidof hog)"
 
 kill "$pid"
 wait "$program"
 equal "the program ends well" 0 $?
 contains "and its data are intact" intact log
-move_range "$pid" "$address" "$bytes" 0 > told
-contains "a process that is gone is named as the reason" "failed Vanished" told
+move_range "$pid" "$address" "$bytes" 0 > moves
+contains "a process that is gone is named as the reason" "failed Vanished" moves

@@ -13,4 +13,4 @@ succeeds "the summary is JSON" json "" < summary
 grep -o '"pools":\[[^]]*' summary | tr '{' '\n' > pools
 show pools
 equal "both pools granted" 2 "$(grep -c '"granted":[1-9]' pools)"
-equal "no pool is on paper" 0 "$(grep -c '"emulated":true' pools)"
+equal "no pool is modelled" 0 "$(grep -c '"emulated":true' pools)"

@@ -6,7 +6,7 @@
 # limit: 1500
 
 # 64 MiB, of which two objects of 4 MiB get 90% of the accesses. They lie in the slow node where
-# their turn came after the budget was used up, and nobody says which they are.
+# their turn came after the budget was used up, and no hint says which they are.
 objects="objects=16 kib=4096 hot=2"
 # picoseconds an access: `hotcold: right, N accesses, X ns each`
 picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }

@@ -1,4 +1,4 @@
-// An independent witness of where memory lies.
+// An independent check of where memory lies.
 // In: a process, an address, a length. Out: `node N COUNT` and `absent COUNT`, in OS pages.
 // Knows nothing of Tiercel: it asks the kernel by move_pages without a target.
 #include <errno.h>

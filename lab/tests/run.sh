@@ -11,7 +11,7 @@ two-socket-optane) fast="0 1" ;;
 *) fast="0" ;;
 esac
 
-# on_fast ADDRESS BYTES: percent of it on fast nodes, by the witness
+# on_fast ADDRESS BYTES: percent of it on fast nodes, by the independent check
 on_fast() {
     residency "$pid" "$1" "$2" | awk -v fast=" $fast " '
         $1 == "node" { all += $3; if (index(fast, " " $2 " ")) good += $3 }

@@ -24,6 +24,6 @@ tiercel run --quiet --sampler emulator -- sh -c 'touch started; sleep 5' &
 first=$!
 wait_for 4 test -e started || not_ok "the first starts" "it did not"
 tiercel run --quiet --sampler emulator -- true 2> refusal
-contains "a second one is refused and told why" "samples the emulator already" refusal
+contains "a second one is refused with the reason" "samples the emulator already" refusal
 wait "$first"
 succeeds "and has it when the first has gone" tiercel run --quiet --sampler emulator -- true

@@ -31,4 +31,4 @@ xeonmax-9480)
     above 1 0
     ;;
 esac
-equal "NUMA balancing is off until somebody wants it" 0 "$(cat /proc/sys/kernel/numa_balancing)"
+equal "NUMA balancing is off until it is requested" 0 "$(cat /proc/sys/kernel/numa_balancing)"

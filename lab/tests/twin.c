@@ -2,7 +2,7 @@
  *
  * twin: random accesses at an address that is the same in every twin.
  * In: MiB, accesses of each thread, threads, `read` or `write`. Out: `ready`, the process, its
- * threads; then it stops itself until somebody lets it go on; then `done` when its own check holds.
+ * threads; then it stops itself until it is continued; then `done` when its own check holds.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>

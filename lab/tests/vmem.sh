@@ -22,7 +22,7 @@ show errors
 at_least "all three sorts of vpages" 3 "$(grep -c 'none lost' log)"
 show log
 show "$limited/memory.events"
-equal "nobody was killed for memory" 0 \
+equal "no process was killed for memory" 0 \
     "$(awk '$1 == "oom_kill" { print $2 }' "$limited/memory.events")"
 rmdir "$limited"
 
@@ -35,4 +35,4 @@ at_least "what migrated lies on node 1, by the kernel's account" "$(($3 / 4096 *
     "$(awk '$1 == "node" && $2 == 1 { print $3 }' where)"
 kill "$checker"
 wait "$checker"
-equal "and it ends when it is told to" 143 $?
+equal "and it ends on request" 143 $?

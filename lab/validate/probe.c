@@ -176,7 +176,7 @@ static void levels(struct thread *self) {
     }
 }
 
-/* All threads are here; nobody goes on before. */
+/* All threads wait here for the last one. */
 static void together(void) {
     static atomic_int round;
     int mine = atomic_load(&round);
@@ -282,7 +282,7 @@ static double turn_ns(struct thread *self, struct load load, uint64_t before) {
         run(self, load, turns);
         rounds[r] = (double)(now_ns() - start) / (double)turns;
     }
-    /* Nobody's last turns are alone. */
+    /* No thread's last turns are alone. */
     atomic_fetch_add(&finished, 1);
     while (atomic_load(&finished) < threads) {
         run(self, load, 16);

@@ -164,7 +164,7 @@ fn planned_machine(assembly: &Assembly<'_>) -> PlannedMachine {
     }
 }
 
-/// By site, which is all that a run can tell apart: less than the planner promises by object.
+/// By site, which is all that a run can distinguish: less than the planner promises by object.
 fn expected(
     assembly: &Assembly<'_>,
     names: &Names<'_>,

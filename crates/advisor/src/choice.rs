@@ -108,7 +108,7 @@ impl Search<'_> {
 
     /// Objects that are cut give one another their room in the fastest memory, as long as that is
     /// predicted to help. What streams go along with gains little where one of them is slow
-    /// anyhow; which of them is to be the fast one the planner's sums do not tell.
+    /// anyhow; the planner's sums do not show which of them is to be the fast one.
     fn exchanged(&self, candidate: Candidate) -> Candidate {
         let slowdown =
             |candidate: &Candidate| candidate.plan.expected.time.unwrap_or_default().slowdown;

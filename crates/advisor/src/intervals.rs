@@ -17,7 +17,7 @@ use tiercel_profile::{Access, Profile};
 /// Samples of an interval at least, if its phase has as many: counts are right to a sixteenth.
 const SAMPLES_MIN: u64 = 256;
 
-/// Samples of a sub-interval at least: as many as tell which objects a loop is at.
+/// Samples of a sub-interval at least: as many as show which objects a loop accesses.
 const SUB_INTERVAL_SAMPLES_MIN: u64 = 16;
 
 /// What is born so long before the first sample may have been touched when that was taken: two
@@ -178,7 +178,7 @@ fn add_phase(
     }
 }
 
-/// How accesses of a phase come, by site. An interval has too few samples of an object to tell:
+/// How accesses of a phase come, by site. An interval has too few samples of an object for that:
 /// chance would only ever add to a part that has a least, and take from one that has a most.
 fn traits_by_site<'a>(
     profile: &Profile,

@@ -364,7 +364,7 @@ fn unseen(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
 }
 
 /// Which part of the accesses each of the memories served;
-/// the fastest one all, where the sampler did not tell.
+/// the fastest one all, where the sampler did not report it.
 fn served(profile: &Profile, memories: &[Memory]) -> Vec<f64> {
     let mut parts = vec![0.0; memories.len()];
     for one in profile.runs.iter().flat_map(|run| &run.served) {

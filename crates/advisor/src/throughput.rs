@@ -2,10 +2,10 @@
 //! In: a profile's [`Speeds`], a machine's memories. Out: the memories with what one thread gets of
 //! them, a [`MoveSpeed`], and what each figure rests on. Knows nothing of objects.
 //!
-//! A machine's description says what all of it can do. A program has a share, which only
-//! measuring tells: a thread beside 31 others draws a thirty-second of a memory. On another machine
-//! the share is taken to be the same: its figures are scaled by how much less was measured here
-//! than the description says.
+//! A machine's description says what all of it can do. A program has a share, which only a
+//! measurement shows: a thread beside 31 others draws a thirty-second of a memory. On another
+//! machine the share is taken to be the same: its figures are scaled by how much less was measured
+//! here than the description says.
 
 use tiercel_machine::{Machine, NodeId, Speeds};
 use tiercel_planner::{LINE_BYTES, MEMORIES_MAX, Memory, MoveSpeed, Scaling, move_cost_per_byte};

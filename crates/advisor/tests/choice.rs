@@ -1,4 +1,4 @@
-//! What is chosen among plans by what is foretold: a margin, where it is left and what it may cost;
+//! The choice among plans by predicted run time: a margin, where it is left and what it may cost;
 //! which of several streams is fast.
 
 #[path = "../../profile/tests/common/mod.rs"]
@@ -74,7 +74,7 @@ fn a_margin_is_left_of_what_gains_little() {
     let hot = |count| (0..24).map(move |at| if at < count { 1_000_000 } else { 10_000 });
     assert_eq!(held_back(&hot(15).collect::<Vec<_>>(), Finds::Intervals), (1, 15));
     assert_eq!(held_back(&hot(16).collect::<Vec<_>>(), Finds::Intervals), (0, 16));
-    // What all fits is not made slow for nothing, and what nobody accesses needs no margin.
+    // What all fits is not made slow for nothing, and what is never accessed needs no margin.
     assert_eq!(held_back(&lukewarm[..15], Finds::Intervals), (0, 16));
     assert_eq!(held_back(&[0; 24], Finds::Intervals), (0, 16));
 }
@@ -118,7 +118,7 @@ fn side_by_side() -> Profile {
 }
 
 #[test]
-fn a_stream_is_fast_all_along_where_that_is_foretold_to_be_best() {
+fn a_stream_is_fast_all_along_where_that_is_predicted_to_be_best() {
     let profile = side_by_side();
     let request = request(Finds::Intervals, 7 * MIB);
     let made = advise(&profile, &profile.machine, &request).unwrap();

@@ -106,7 +106,7 @@ fn result(strategy: Strategy, accesses: u64) -> PlanResult {
     advise(&profile, &profile.machine, &request(strategy, 16 * MIB)).unwrap()
 }
 
-fn foretold(profile: &Profile, request: &PlanRequest) -> Prediction {
+fn prediction_of(profile: &Profile, request: &PlanRequest) -> Prediction {
     advise(profile, &profile.machine, request).unwrap().plan.expected.time.unwrap()
 }
 
@@ -233,7 +233,7 @@ fn with_rests(turns: u32) -> Profile {
     };
     profile.phases = profile.phases.iter().flat_map(rest).collect();
     profile.accesses.iter_mut().for_each(|access| access.phase *= 2);
-    // PlannerInput apart, or nobody knows what follows a rest.
+    // PlannerInput apart, or what follows a rest is unknown.
     for (at, phase) in profile.phases.iter_mut().enumerate().filter(|(_, p)| &*p.name == "rest") {
         phase.name = if at % 4 == 1 { "before cold" } else { "before hot" }.into();
     }
@@ -319,7 +319,7 @@ fn first_come_is_a_plan_that_knows_no_site() {
 }
 
 #[test]
-fn phases_nobody_marks_are_not_moved_between() {
+fn unmarked_phases_cause_no_moves() {
     let mut profile = profile(3, 100_000_000);
     profile.phases.iter_mut().for_each(|phase| phase.process = None);
     let result = advise(&profile, &profile.machine, &request(Strategy::Joint, 16 * MIB)).unwrap();
@@ -425,7 +425,7 @@ fn less_fast_memory_is_slower_and_more_samples_are_surer() {
 }
 
 #[test]
-fn lines_that_go_back_are_dearer_and_unsure_where_nobody_told_of_them() {
+fn written_back_lines_cost_more_and_are_uncertain_where_they_were_not_sampled() {
     let at = |dirtied: fn(u64) -> Option<u64>| {
         // A byte takes 10 ns to read, 30 to change.
         let mut profile = with_speeds(10_000_000, 10.0, 1.0);
@@ -433,7 +433,7 @@ fn lines_that_go_back_are_dearer_and_unsure_where_nobody_told_of_them() {
         profile.runs[0].speeds.streams[0].write_line_ns = 1920.0;
         profile.accesses.iter_mut().for_each(|access| access.dirtied = dirtied(access.reads));
         let request = request(Strategy::Lifetimes, 8 * MIB);
-        foretold(&profile, &request)
+        prediction_of(&profile, &request)
     };
     let (clean, dirty, unknown) = (at(|_| Some(0)), at(Some), at(|_| None));
     let more = |one: &Prediction| one.all_slow - 1.0;
@@ -468,7 +468,7 @@ fn accesses_took_as_long_as_the_memory_that_served_them() {
 fn a_core_and_memories_work_at_the_same_time() {
     let slowest = |stream_ns| {
         let profile = with_speeds(1_000_000, stream_ns, 1.0);
-        foretold(&profile, &request(Strategy::Lifetimes, 8 * MIB)).all_slow
+        prediction_of(&profile, &request(Strategy::Lifetimes, 8 * MIB)).all_slow
     };
     // 0.13 and 0.26 s of the memory's in each of six phases of 1.07 s: the core takes longer.
     assert!((slowest(1.0) - slowest(2.0)).abs() < 1e-9);
@@ -486,7 +486,7 @@ fn what_is_zeroed_is_written_where_it_is_born() {
             let mut profile = with_speeds(1_000, stream_ns, 1.0);
             profile.objects.iter_mut().for_each(|one| one.fresh_bytes = fresh_bytes);
             tiercel_profile::check(&profile).unwrap();
-            foretold(&profile, &request(Strategy::Lifetimes, 16 * MIB))
+            prediction_of(&profile, &request(Strategy::Lifetimes, 16 * MIB))
         };
         let (none, all) = (time(0), time(8 * MIB));
         assert_eq!(all.rest_ns, none.rest_ns);
@@ -534,7 +534,7 @@ fn waits_that_are_believed_longer_than_the_run_shrink_by_a_part_of_it() {
         let node = slow(&profile.machine);
         profile.runs[0].served = vec![ServedBy { node, accesses: 7 }];
         profile.accesses.iter_mut().for_each(|access| access.serialized = access.mlp_known);
-        let time = foretold(&profile, &request(Strategy::Lifetimes, 8 * MIB));
+        let time = prediction_of(&profile, &request(Strategy::Lifetimes, 8 * MIB));
         (all_ns - time.rest_ns, all_ns / time.all_slow)
     };
     let (waits_ns, fast_ns) = at(1_000_000);
@@ -558,7 +558,7 @@ fn few_samples_of_an_object_do_not_make_its_lines_dearer() {
             one.isolated = one.reads / 8 * apart[which];
             one.dirtied = Some(one.reads / 8 * dirtied[which]);
         }
-        foretold(&profile, &request(Strategy::Lifetimes, 8 * MIB)).all_slow
+        prediction_of(&profile, &request(Strategy::Lifetimes, 8 * MIB)).all_slow
     };
     // In the mean one line of four is the first of its block, and each other one is changed.
     assert_eq!(at([0, 4], [0, 8]), at([2, 2], [4, 4]));
@@ -572,7 +572,7 @@ fn what_recording_took_is_no_time_of_the_program() {
         profile.runs[0].observed.sampling_ns = sampling_ns;
         profile.processes[0].threads = threads.to_vec();
         let request = request(Strategy::Lifetimes, 8 * MIB);
-        foretold(&profile, &request).rest_ns
+        prediction_of(&profile, &request).rest_ns
     };
     assert_eq!(at(0, &[1]) - at(SECOND, &[1]), SECOND as f64);
     assert_eq!(at(0, &[1]) - at(SECOND, &[1, 2, 3, 4]), SECOND as f64 / 4.0);
@@ -723,8 +723,8 @@ fn hostile_plans_are_refused() {
     refused("without a phase", &|plan| plan.sites[0].classes[0].placements.clear());
     refused("no size class", &|plan| plan.sites[0].classes[0].up_to_bytes = 4097);
     refused("not in the list", &|plan| plan.phases.clear());
-    refused("followed by one", &|plan| plan.phases[0].next = Some("nobody".into()));
-    refused("moves early", &|plan| plan.sites[0].classes[0].prefetch.push("nobody".into()));
+    refused("followed by one", &|plan| plan.phases[0].next = Some("absent".into()));
+    refused("moves early", &|plan| plan.sites[0].classes[0].prefetch.push("absent".into()));
     refused("costs what nothing can", &|plan| plan.machine.moves[0].ns_per_byte = -1.0);
     refused("module that is not there", &|plan| plan.modules.clear());
     refused("phase is there twice", &|plan| plan.phases[0] = plan.phases[1].clone());

@@ -4,9 +4,9 @@
 //! Knows nothing of QEMU.
 //!
 //! A virtual CPU's time is its offset plus its counter of picoseconds. Time is the least of the
-//! running ones; while all idle it stands still until somebody warps it.
+//! running ones; while all idle it stands still until it is warped.
 //!
-//! So who reads the time while others are behind would be told less than has passed for it. It
+//! So a CPU that reads the time while others are behind would get less than has passed for it. It
 //! therefore waits for them ([`Clock::wait`]), unless they cannot go on without it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ struct Slot {
 /// All of them.
 pub struct Clock {
     slots: [Slot; MAX_VCPUS],
-    /// The latest time anybody was told, picoseconds.
+    /// The latest time that any CPU read, picoseconds.
     last_ps: AtomicI64,
 }
 
@@ -47,7 +47,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Time 0, nobody runs.
+    /// Time 0, no CPU runs.
     pub const fn new() -> Clock {
         Clock { slots: [const { Slot::new() }; MAX_VCPUS], last_ps: AtomicI64::new(0) }
     }
@@ -70,13 +70,13 @@ impl Clock {
         let slot = &self.slots[vcpu];
         let own = slot.time_ps();
         slot.running.store(false, Ordering::Release);
-        if !self.anybody() {
+        if !self.is_running() {
             self.last_ps.fetch_max(own, Ordering::AcqRel);
         }
     }
 
     /// Whether any virtual CPU runs.
-    pub fn anybody(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.slots.iter().any(|slot| slot.running.load(Ordering::Acquire))
     }
 
@@ -124,7 +124,7 @@ impl Clock {
         }
     }
 
-    /// Jumps forward while nobody runs.
+    /// Jumps forward while no CPU runs.
     pub fn warp_ns(&self, by_ns: i64) {
         self.last_ps.fetch_add(by_ns.max(0) * PS_PER_NS, Ordering::AcqRel);
     }
@@ -202,7 +202,7 @@ mod tests {
         clock.resume(0);
         counter.store(5_000, Ordering::Relaxed);
         clock.idle(0);
-        assert!(!clock.anybody());
+        assert!(!clock.is_running());
         assert_eq!(clock.now_ns(), 5);
         clock.warp_ns(100);
         assert_eq!(clock.now_ns(), 105);
@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_the_time_is_told_its_own_however_far_others_were_behind() {
+    fn a_cpu_reads_its_own_time_however_far_others_were_behind() {
         let (clock, counters) = one_ahead();
         let catch_up = |_| _ = counters[1].fetch_add(1_000_000, Ordering::Relaxed);
         clock.wait(0, 0, |_| false, catch_up);
         assert_eq!(clock.now_ps(), clock.time_ps(0));
         // It is not held up by who is ahead of it.
-        clock.wait(1, 0, |_| unreachable!("nobody is behind"), |_| unreachable!("no need to wait"));
+        clock.wait(1, 0, |_| unreachable!("none is behind"), |_| unreachable!("no need to wait"));
     }
 
     #[test]

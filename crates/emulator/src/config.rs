@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the plugin is told: the machine, the guest's layout, the processor's figures.
+//! The plugin's configuration: the machine, the guest's layout, the processor's figures.
 //! In: a JSON file. Out: [`Config`]. Knows nothing of QEMU.
 
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ pub(crate) fn demand(holds: bool, reason: &'static str) -> Result<(), EmulatorEr
 }
 
 /// MAT 4.5.1: tens of thousands of samples a second cost under 1%; that is 0.3 to 1 us each, which
-/// is also what the samplers reckon with.
+/// is also what the samplers assume.
 fn sample_ps() -> u64 {
     1_000_000
 }

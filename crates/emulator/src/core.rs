@@ -45,7 +45,7 @@ const SIGN_BITS: u32 = 47;
 /// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It only counts.
 const TRANSLATIONS: usize = 2048;
 /// The kernel's tick at 250 Hz. What it touches, and who runs then, replaces translations too: how
-/// many is anybody's guess, but those who read accessed bits rely on it.
+/// many is not known, but readers of accessed bits rely on it.
 const TICK_PS: u64 = 4_000_000_000;
 /// Memory, as a level: behind a first, a second and a shared one.
 const MEMORY: usize = 3;
@@ -134,7 +134,7 @@ pub struct Core {
     model: tiercel_memsim::Core,
     instruction: u64,
     stalled_ps: u64,
-    /// OS pages translated last, and how often one was not among them since somebody asked.
+    /// OS pages translated last, and how often one was not among them since the last question.
     buffer: Box<[u64; TRANSLATIONS]>,
     walks: u64,
     replaced_ps: u64,
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pending_tells_a_chase_from_independent_loads() {
+    fn pending_misses_distinguish_a_chase_from_independent_loads() {
         for (chase, at_once) in [(true, 1.0), (false, 16.0)] {
             let (shared, mut core, _) = one_core();
             let mut at = Moment { instruction: 0, now_ps: 0 };
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_memory_serves_is_told_with_its_node_and_latency() {
+    fn an_access_that_memory_serves_has_its_node_and_latency() {
         let (shared, mut core, _) = one_core();
         let physical = 0x1_0000_1040;
         let mut load = |now_ps| {

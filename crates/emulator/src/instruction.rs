@@ -29,7 +29,7 @@ pub enum Kind {
     RegionEnd,
 }
 
-/// No operations, told apart by the address they name. `crates/lab` writes the first two,
+/// No operations, distinguished by the address they name. `crates/lab` writes the first two,
 /// `workloads/roi.h` and `crates/sampler` the others.
 const MARKS: [([u8; 7], Kind); 4] = [
     ([0x0f, 0x1f, 0x80, 0x01, b'L', b'C', b'T'], Kind::Begin),

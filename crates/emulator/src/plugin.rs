@@ -310,12 +310,12 @@ fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, 
     let cost = core.miss(&state().shared, address, access, at, || place(info, address), value);
     hold_up(counters, cost.stall_ps);
     if code < USER_END {
-        tell(core.pending(), vcpu, address, access, code, &cost);
+        report(core.pending(), vcpu, address, access, code, &cost);
     }
 }
 
-/// Tells the guest's sampler of an access of user code, if it wants to know.
-fn tell(pending: Pending, vcpu: c_uint, address: u64, access: Access, code: u64, cost: &Cost) {
+/// Reports an access of user code to the guest's sampler, if it wants that.
+fn report(pending: Pending, vcpu: c_uint, address: u64, access: Access, code: u64, cost: &Cost) {
     let Some((tap, area, samples)) = tap(vcpu) else { return };
     let now = now_with(vcpu, pending);
     if tap.export.asks()

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One virtual CPU's misses, told to the sampler in the guest: some with their addresses, all
+//! One virtual CPU's misses, reported to the sampler in the guest: some with their addresses, all
 //! of them as counts of the process that had them; and lines that become dirty, if it wants.
 //! In: user-mode accesses, changes of the address space, who runs. Out: records in the shared area.
 //! Knows nothing of QEMU.
 //!
 //! ```text
-//!   CR3 write        whose addresses are these now? nobody knows
+//!   CR3 write        whose addresses are these now? not yet known
 //!   first miss       the task is asked: from here on all counts are its process's
 //!   every 3/4 to 5/4 of a period, at random
 //!                    a record with the access, its thread, and the counts since the last record;
@@ -19,7 +19,7 @@ use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
 use tiercel_wire::ring::{WriteCursor, push};
 
-/// Counts are told at least so often while somebody runs, nanoseconds: finer than any tick.
+/// Counts are reported at least so often while a process runs, nanoseconds: finer than any tick.
 const COUNTS_NS: u64 = 1_000_000;
 /// A span with fewer instructions and no miss is not worth a record.
 const INSTRUCTIONS_LEAST: u64 = 1000;
@@ -61,10 +61,10 @@ pub struct Now {
 pub struct Export {
     vcpu: usize,
     writer: WriteCursor,
-    /// Misses per sample; `None`: nobody samples.
+    /// Misses per sample; `None`: no process samples.
     period: Option<u64>,
     misses_turn: Turn,
-    /// The same of dirtied lines; `None`: nobody wants them.
+    /// The same of dirtied lines; `None`: they are not wanted.
     dirtied_turn: Option<Turn>,
     /// [`BURST`] misses before the next sample, or at the latest one.
     pending: Pending,
@@ -74,16 +74,16 @@ pub struct Export {
     /// same in every run.
     chance: u64,
     owner: Option<u32>,
-    /// The owner's, not told yet.
+    /// The owner's, not reported yet.
     misses: u64,
     instructions: u64,
     /// Instructions at the latest look.
     seen: u64,
-    told_ns: u64,
+    reported_ns: u64,
 }
 
 impl Export {
-    /// Nobody samples yet.
+    /// No process samples yet.
     pub fn new(vcpu: usize) -> Export {
         Export {
             vcpu,
@@ -98,7 +98,7 @@ impl Export {
             misses: 0,
             instructions: 0,
             seen: 0,
-            told_ns: 0,
+            reported_ns: 0,
         }
     }
 
@@ -111,10 +111,10 @@ impl Export {
     /// This process runs until the address space changes.
     pub fn meet(&mut self, pid: u32, at: Now) {
         self.owner = Some(pid);
-        self.told_ns = at.now_ns;
+        self.reported_ns = at.now_ns;
     }
 
-    /// Once a quantum: hears what the sampler wants, tells counts that are old.
+    /// Once a quantum: reads what the sampler wants, reports counts that are old.
     pub fn look(&mut self, area: &Area, at: Now) {
         let period = area.period();
         let wants = period.is_some() && area.wants_dirtied();
@@ -124,15 +124,15 @@ impl Export {
             self.dirtied_turn = wants.then(|| self.arm());
         }
         self.count(at);
-        if at.now_ns.saturating_sub(self.told_ns) >= COUNTS_NS {
-            self.tell_counts(area, at);
+        if at.now_ns.saturating_sub(self.reported_ns) >= COUNTS_NS {
+            self.report_counts(area, at);
         }
     }
 
     /// The address space changes.
     pub fn leave(&mut self, area: &Area, at: Now) {
         self.count(at);
-        self.tell_counts(area, at);
+        self.report_counts(area, at);
         self.owner = None;
     }
 
@@ -192,7 +192,7 @@ impl Export {
             _ => (0, 0),
         };
         let (access, time_ns) = (Some(miss), at.now_ns);
-        self.tell(area, &Observation { time_ns, pid, tid, misses, instructions, access });
+        self.report(area, &Observation { time_ns, pid, tid, misses, instructions, access });
     }
 
     /// Misses at once in the burst that ends here.
@@ -211,12 +211,15 @@ impl Export {
         }
     }
 
-    fn tell_counts(&mut self, area: &Area, at: Now) {
+    fn report_counts(&mut self, area: &Area, at: Now) {
         let worth = self.misses > 0 || self.instructions >= INSTRUCTIONS_LEAST;
         let (misses, instructions) = self.take_counts();
         let Some(pid) = self.owner.filter(|_| worth) else { return };
         let time_ns = at.now_ns;
-        self.tell(area, &Observation { time_ns, pid, tid: 0, misses, instructions, access: None });
+        self.report(
+            area,
+            &Observation { time_ns, pid, tid: 0, misses, instructions, access: None },
+        );
     }
 
     fn take_counts(&mut self) -> (u32, u32) {
@@ -225,8 +228,8 @@ impl Export {
         (fit(all.0), fit(all.1))
     }
 
-    fn tell(&mut self, area: &Area, one: &Observation) {
-        self.told_ns = one.time_ns;
+    fn report(&mut self, area: &Area, one: &Observation) {
+        self.reported_ns = one.time_ns;
         // A full ring counts what it loses.
         push(&area.ring(self.vcpu), &mut self.writer, &one.encode());
     }
@@ -337,7 +340,7 @@ mod tests {
     const TWO: Task = Task { pid: 20, tid: 20 };
 
     #[test]
-    fn nothing_is_told_to_nobody() {
+    fn without_a_sampler_nothing_is_reported() {
         let mut rig = Rig::new(None);
         rig.run(ONE, 1000);
         rig.leave();
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn dirtied_lines_are_told_to_who_wants_them() {
+    fn dirtied_lines_are_reported_where_they_are_wanted() {
         let mut rig = Rig::new(Some(10));
         rig.run(ONE, 2000);
         let kinds = |seen: &[Observation], wanted| -> u64 {
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_turns_is_told_apart() {
+    fn processes_that_take_turns_are_distinguished() {
         // Turns of 500 misses one at a time, and as many ten at a time.
         let mut rig = Rig::new(Some(1000));
         let (mut sums, mut counts) = ([0.0; 2], [0; 2]);

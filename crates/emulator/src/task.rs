@@ -28,8 +28,8 @@ impl Reader {
     /// Finds the register; `None` when this QEMU does not show it. In a callback of the virtual
     /// CPU.
     pub fn new() -> Option<Reader> {
-        // SAFETY: QEMU answers an array that nobody else has, of descriptors with valid names; it
-        // is small and leaked.
+        // SAFETY: QEMU answers an array that has no other owner, of descriptors with valid names;
+        // it is small and leaked.
         let base = unsafe {
             let registers = &*ffi::qemu_plugin_get_registers();
             let length = registers.length as usize;

@@ -16,7 +16,7 @@ const STAT_BYTES: usize = 48;
 
 /// The calling thread is a virtual CPU's, for good.
 pub fn is_this(vcpu: usize) {
-    // Without it nobody is waited for long.
+    // Without it no thread is waited for long.
     if let Ok(file) = File::open("/proc/thread-self/stat") {
         let _ = THREADS[vcpu].set(file);
     }
@@ -59,6 +59,6 @@ mod tests {
     fn the_thread_that_asks_is_awake() {
         is_this(0);
         assert!(!sleeps(0));
-        assert!(sleeps(1), "nobody knows that one");
+        assert!(sleeps(1), "there is no such thread");
     }
 }

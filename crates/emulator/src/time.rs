@@ -8,7 +8,7 @@
 //! operations, after checking that the table looks as it should.
 //!
 //! Timers run on virtual CPUs at the end of a quantum, or on the warp thread while all idle, never
-//! on QEMU's main loop: that one is told the time at which they last ran, so that it never finds a
+//! on QEMU's main loop: that one reads the time at which they last ran, so that it never finds a
 //! timer due. What the guest sees then depends on its own progress only, not on the host's.
 
 use std::cell::Cell;
@@ -48,7 +48,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(10);
 
 static IDLE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 /// The time at which timers last ran, picoseconds.
-static TOLD_PS: AtomicI64 = AtomicI64::new(0);
+static REPORTED_PS: AtomicI64 = AtomicI64::new(0);
 static RAN_PS: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
@@ -96,14 +96,14 @@ pub fn ran_ns() -> i64 {
 pub fn idle(vcpu: usize) {
     RAN_PS.fetch_max(CLOCK.time_ps(vcpu), Ordering::AcqRel);
     CLOCK.idle(vcpu);
-    if !CLOCK.anybody() {
+    if !CLOCK.is_running() {
         let mut idle = IDLE.0.lock().unwrap_or_else(PoisonError::into_inner);
         *idle = true;
         IDLE.1.notify_one();
     }
 }
 
-/// Before a virtual CPU reads the time: what it is told shall be its own.
+/// Before a virtual CPU reads the time: what it reads shall be its own.
 pub fn read(vcpu: usize) {
     CLOCK.wait(vcpu, 0, thread::sleeps, pause);
 }
@@ -120,7 +120,7 @@ pub fn end_quantum(vcpu: usize) {
             ffi::bql_unlock();
         }
     }
-    TOLD_PS.fetch_max(now_ps, Ordering::AcqRel);
+    REPORTED_PS.fetch_max(now_ps, Ordering::AcqRel);
     RAN_PS.fetch_max(now_ps, Ordering::AcqRel);
 }
 
@@ -135,7 +135,7 @@ fn visible_ps() -> i64 {
     if WARPS.get() || unsafe { ffi::qemu_in_vcpu_thread() } {
         CLOCK.now_ps()
     } else {
-        TOLD_PS.load(Ordering::Acquire)
+        REPORTED_PS.load(Ordering::Acquire)
     }
 }
 
@@ -144,7 +144,7 @@ extern "C" fn get_clock() -> i64 {
 }
 
 extern "C" fn set_clock(now_ns: i64) {
-    if !CLOCK.anybody() {
+    if !CLOCK.is_running() {
         CLOCK.warp_ns(now_ns - CLOCK.now_ns());
     }
 }
@@ -166,7 +166,7 @@ fn warp() {
             .unwrap_or_else(PoisonError::into_inner);
         *idle = false;
         drop(idle);
-        while !CLOCK.anybody() && warp_once() {}
+        while !CLOCK.is_running() && warp_once() {}
     }
 }
 
@@ -175,14 +175,14 @@ fn warp_once() -> bool {
     // SAFETY: QEMU's calls, under the lock they need, which this thread does not hold yet.
     unsafe {
         ffi::bql_lock_impl(c"tiercel".as_ptr(), 0);
-        let idle = ffi::all_cpu_threads_idle() && !CLOCK.anybody();
+        let idle = ffi::all_cpu_threads_idle() && !CLOCK.is_running();
         let deadline = ffi::qemu_clock_deadline_ns_all(ffi::CLOCK_VIRTUAL, ffi::ALL_TIMERS);
         let go = idle && deadline >= 0;
         if go {
             CLOCK.warp_ns(deadline);
             let now_ps = CLOCK.now_ps();
             ffi::qemu_clock_run_timers(ffi::CLOCK_VIRTUAL);
-            TOLD_PS.fetch_max(now_ps, Ordering::AcqRel);
+            REPORTED_PS.fetch_max(now_ps, Ordering::AcqRel);
         }
         ffi::bql_unlock();
         go

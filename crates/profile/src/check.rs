@@ -1,4 +1,4 @@
-//! What must hold in a profile, whoever made it.
+//! What must hold in a profile, whatever wrote it.
 //! In: a [`Profile`]. Out: the first thing that does not hold. Knows nothing of files.
 
 use std::collections::HashSet;

@@ -5,7 +5,7 @@
 //! Steps, cheapest first, each only as far as needed: time slots double until [`SLOTS_FEW`] are
 //! left; objects of a process, site and size class become one, the largest such groups first;
 //! extents of an object become one; processes of a run and program become one; slots go on
-//! doubling; at last sites, size classes, processes and phases are no longer told apart.
+//! doubling; at last sites, size classes, processes and phases are merged.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::index::index_u32;
 use crate::profile::{Access, Frame, Object, Process, Profile, Site, size_class};
 use crate::tables::{self, FrameRow, SiteRow, ThreadRow, row_bytes};
 
-/// Size that profiles keep unless told otherwise, bytes before packing: some seconds to open.
+/// Default size limit of profiles, bytes before packing: some seconds to open.
 pub const LIMIT_BYTES: u64 = 128 << 20;
 
 /// Smallest limit: a profile of one object a process, phase and kind has room in it.
@@ -88,7 +88,7 @@ impl Profile {
     }
 
     /// Doubles time slots until they are as long as `slot_ns`.
-    pub(crate) fn stretch_slots(&mut self, slot_ns: u64) {
+    pub(crate) fn lengthen_slots(&mut self, slot_ns: u64) {
         while self.slot_ns < slot_ns {
             self.double_slots();
         }

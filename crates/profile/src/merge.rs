@@ -82,12 +82,12 @@ pub fn merge(profiles: Vec<Profile>, relation: Relation) -> Result<Profile, Merg
     let start_unix_ns = starts.min().unwrap_or(0);
     let mut profiles = profiles.into_iter();
     let mut all = profiles.next().ok_or(MergeError::Nothing)?;
-    all.stretch_slots(slot_ns);
+    all.lengthen_slots(slot_ns);
     if relation == Relation::Parts {
         all.shift(start_unix_ns);
     }
     for mut next in profiles {
-        next.stretch_slots(slot_ns);
+        next.lengthen_slots(slot_ns);
         if relation == Relation::Parts {
             next.shift(start_unix_ns);
         }

@@ -75,7 +75,7 @@ pub struct PhaseSums {
     pub detected: bool,
     /// How often it was entered, over all processes.
     pub entries: u64,
-    /// Time in it, nanoseconds, over all processes that told it apart.
+    /// Time in it, nanoseconds, over all processes that entered it.
     pub time_ns: u64,
     /// Loads in it.
     pub reads: u64,

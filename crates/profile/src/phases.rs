@@ -1,5 +1,5 @@
 //! Phases of programs that mark none: change points in who is accessed.
-//! In: accesses by time slot. Out: stretches of slots, each with a class; alike stretches have the
+//! In: accesses by time slot. Out: spans of slots, each with a class; alike spans have the
 //! same class. Knows nothing of files, and of objects only who they are.
 //!
 //! 1. A slot with samples is a *look*: a sampler that looks now and then sees a part of the
@@ -9,10 +9,10 @@
 //! 3. A window is a list of shares: which part of its accesses went to each object. Objects that
 //!    live for less than half of the run, or are several, count by site and size class.
 //! 4. Two lists differ by half the sum of their differences, 0 to 1. A window that differs from
-//!    the stretch before it by more than [`CHANGE`] plus what chance explains begins another
-//!    stretch, if its successor differs as well. What chance explains is seen in the looks: how
+//!    the span before it by more than [`CHANGE`] plus what chance explains begins another
+//!    span, if its successor differs as well. What chance explains is seen in the looks: how
 //!    much those of one window differ among each other.
-//! 5. A stretch that differs from the mean of an earlier class by no more than that is of that
+//! 5. A span that differs from the mean of an earlier class by no more than that is of that
 //!    class: the phase recurs. Neighbours of one class become one.
 
 use std::collections::{BTreeMap, HashMap};
@@ -31,13 +31,13 @@ const WINDOW_LOOKS: u32 = 4;
 /// What chance may explain of a window's difference: two thirds of what is a change.
 const NOISE_MAX: f64 = CHANGE * 2.0 / 3.0;
 
-/// Windows that are not made longer for that: nothing would be left to tell apart.
+/// Fewest windows to which that may lead: phases shorter than a window are not found.
 const WINDOWS_LEAST: usize = 24;
 
 /// Difference that is a change: three tenths of the accesses go elsewhere.
 const CHANGE: f64 = 0.3;
 
-/// Most stretches of a run; with more, windows are made longer until there are fewer.
+/// Most spans of a run; with more, windows are made longer until there are fewer.
 pub const DETECTED_MAX: usize = 256;
 
 /// Accesses of one time slot, by who was accessed.
@@ -47,9 +47,9 @@ pub(crate) struct Slot {
     pub(crate) accesses: BTreeMap<u32, f64>,
 }
 
-/// Slots from `start` up to the next stretch's.
+/// Slots from `start` up to the next span's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct Span {
     pub(crate) start: u32,
     /// From 0, by first appearance.
     pub(crate) class: u32,
@@ -65,9 +65,9 @@ impl Profile {
         let mut detected = Vec::with_capacity(self.runs.len());
         for run in 0..index_u32(self.runs.len()) {
             let first = index_u32(phases.len());
-            let stretches = stretches(&self.slots_of(run));
-            phases.extend(self.phases_of(run, &stretches));
-            detected.push((first, stretches));
+            let spans = spans(&self.slots_of(run));
+            phases.extend(self.phases_of(run, &spans));
+            detected.push((first, spans));
             let mut marked: Vec<usize> = (0..self.phases.len())
                 .filter(|at| self.phases[*at].run == run && self.phases[*at].process.is_some())
                 .collect();
@@ -80,8 +80,8 @@ impl Profile {
         for access in &mut self.accesses {
             access.phase = now_at[access.phase as usize].unwrap_or_else(|| {
                 let process = self.objects[access.object as usize].process;
-                let (first, stretches) = &detected[self.processes[process as usize].run as usize];
-                let after = stretches.partition_point(|stretch| stretch.start <= access.slot);
+                let (first, spans) = &detected[self.processes[process as usize].run as usize];
+                let after = spans.partition_point(|span| span.start <= access.slot);
                 first + index_u32(after.saturating_sub(1))
             });
         }
@@ -100,8 +100,8 @@ impl Profile {
                 continue;
             }
             let object = &self.objects[access.object as usize];
-            let is_lasting = object.count == 1 && object.lifetime_ns >= duration_ns / 2;
-            let name = match is_lasting {
+            let lives_long = object.count == 1 && object.lifetime_ns >= duration_ns / 2;
+            let name = match lives_long {
                 true => (true, access.object, 0),
                 false => (false, object.site, object.size_class()),
             };
@@ -112,7 +112,7 @@ impl Profile {
             *slot.accesses.entry(name).or_default() += access.accesses() as f64;
         }
         let last = slots.keys().next_back().copied().unwrap_or(0);
-        // Slots nobody accessed anything in belong to what is around them; a hostile profile has
+        // Slots without accesses belong to those around them; a hostile profile has
         // one access in slot 2^32.
         let mut all = Vec::new();
         for (at, slot) in slots {
@@ -126,22 +126,22 @@ impl Profile {
         all
     }
 
-    fn phases_of(&self, run: u32, stretches: &[Stretch]) -> Vec<Phase> {
-        let start_ns = |stretch: &Stretch| u64::from(stretch.start) * self.slot_ns;
+    fn phases_of(&self, run: u32, spans: &[Span]) -> Vec<Phase> {
+        let start_ns = |span: &Span| u64::from(span.start) * self.slot_ns;
         let of_run =
             self.accesses.iter().filter(|access| self.phases[access.phase as usize].run == run);
         let last_ns = of_run.map(|access| (u64::from(access.slot) + 1) * self.slot_ns).max();
         let end_ns = self.runs[run as usize].duration_ns.max(last_ns.unwrap_or(0));
         let end_ns = end_ns.clamp(1, NS_MAX);
-        let ends = stretches.iter().skip(1).map(start_ns).chain([end_ns]);
-        let phase = |(stretch, end_ns): (&Stretch, u64)| Phase {
+        let ends = spans.iter().skip(1).map(start_ns).chain([end_ns]);
+        let phase = |(span, end_ns): (&Span, u64)| Phase {
             run,
             process: None,
-            name: class_name(stretch.class),
-            start_ns: start_ns(stretch),
+            name: class_name(span.class),
+            start_ns: start_ns(span),
             end_ns,
         };
-        stretches.iter().zip(ends).map(phase).collect()
+        spans.iter().zip(ends).map(phase).collect()
     }
 }
 
@@ -160,8 +160,8 @@ fn class_name(class: u32) -> Arc<str> {
     String::from_utf8(letters).expect("letters").into()
 }
 
-/// The stretches of slots; at least one, the first from slot 0.
-pub(crate) fn stretches(slots: &[Slot]) -> Vec<Stretch> {
+/// The spans of slots; at least one, the first from slot 0.
+pub(crate) fn spans(slots: &[Slot]) -> Vec<Span> {
     let looks = looks(slots);
     let (mut samples, mut count) = (WINDOW_SAMPLES, WINDOW_LOOKS);
     loop {
@@ -296,7 +296,7 @@ fn windows(looks: &[Window], samples: u64, count: u32) -> Vec<Window> {
                 window.absorb(look);
                 window
             }
-            // What nobody accessed anything in belongs to what is around it.
+            // A slot without accesses belongs to those around it.
             None if windows.is_empty() => open.insert(Window { start: 0, ..look.clone() }),
             None => open.insert(look.clone()),
         };
@@ -304,7 +304,7 @@ fn windows(looks: &[Window], samples: u64, count: u32) -> Vec<Window> {
             windows.extend(open.take());
         }
     }
-    // What is left over is too little to be told apart.
+    // The rest is too short for a window of its own.
     match (windows.last_mut(), open) {
         (Some(last), Some(open)) => last.absorb(&open),
         (None, open) => windows.push(open.unwrap_or_default()),
@@ -313,25 +313,24 @@ fn windows(looks: &[Window], samples: u64, count: u32) -> Vec<Window> {
     windows
 }
 
-fn classify(windows: &[Window]) -> Vec<Stretch> {
+fn classify(windows: &[Window]) -> Vec<Span> {
     let mut means: Vec<Window> = Vec::new();
-    let mut found: Vec<Stretch> = Vec::new();
-    for stretch in split(windows) {
-        let nearest = (0..means.len()).min_by(|a, b| {
-            means[*a].difference(&stretch).total_cmp(&means[*b].difference(&stretch))
-        });
-        let class = match nearest.filter(|class| !means[*class].differs(&stretch)) {
+    let mut found: Vec<Span> = Vec::new();
+    for span in split(windows) {
+        let nearest = (0..means.len())
+            .min_by(|a, b| means[*a].difference(&span).total_cmp(&means[*b].difference(&span)));
+        let class = match nearest.filter(|class| !means[*class].differs(&span)) {
             Some(class) => {
-                means[class].absorb(&stretch);
+                means[class].absorb(&span);
                 class
             }
             None => {
-                means.push(stretch.clone());
+                means.push(span.clone());
                 means.len() - 1
             }
         };
         if found.last().is_none_or(|last| last.class as usize != class) {
-            found.push(Stretch { start: stretch.start, class: index_u32(class) });
+            found.push(Span { start: span.start, class: index_u32(class) });
         }
     }
     found
@@ -339,18 +338,18 @@ fn classify(windows: &[Window]) -> Vec<Stretch> {
 
 /// Windows put together until the next one differs.
 fn split(windows: &[Window]) -> Vec<Window> {
-    let mut stretches: Vec<Window> = Vec::new();
+    let mut spans: Vec<Window> = Vec::new();
     for (at, window) in windows.iter().enumerate() {
-        let begins = stretches.last().is_none_or(|last| {
+        let begins = spans.last().is_none_or(|last| {
             let lasts = |next: &Window| last.differs(next);
             last.differs(window) && windows.get(at + 1).is_some_and(lasts)
         });
-        match stretches.last_mut() {
+        match spans.last_mut() {
             Some(last) if !begins => last.absorb(window),
-            _ => stretches.push(window.clone()),
+            _ => spans.push(window.clone()),
         }
     }
-    stretches
+    spans
 }
 
 #[cfg(test)]
@@ -377,7 +376,7 @@ mod tests {
     }
 
     fn check(text: &str, expect: &str) {
-        let found = stretches(&slots(text)).into_iter();
+        let found = spans(&slots(text)).into_iter();
         let shown: Vec<String> =
             found.map(|one| format!("{}{}", class_name(one.class), one.start)).collect();
         assert_eq!(shown.join(" "), expect, "{text}");
@@ -399,7 +398,7 @@ mod tests {
         // The same everywhere, 30 samples a slot.
         let mut thin = slots("abcdabcdabcdabcdabcdabcd");
         thin.iter_mut().for_each(|slot| slot.samples = 30);
-        assert_eq!(stretches(&thin).len(), 1);
+        assert_eq!(spans(&thin).len(), 1);
     }
 
     /// A sampler that looks at each `pause`th slot, and then at some of 32 objects only. Phases are
@@ -428,7 +427,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// As many stretches and classes as there are, each begins within a window of its place.
+        /// As many spans and classes as there are, each begins within a window of its place.
         #[test]
         fn phases_are_found_although_each_look_sees_a_part(
             pause in 1u32..8,
@@ -437,7 +436,7 @@ mod tests {
         ) {
             let classes = lengths.iter().zip([0, 1, 2, 3, 1, 0, 3, 2]);
             let phases: Vec<(u32, u32)> = classes.map(|(looks, class)| (class, *looks)).collect();
-            let found = stretches(&looked_at(&phases, pause, seed));
+            let found = spans(&looked_at(&phases, pause, seed));
             proptest::prop_assert_eq!(found.len(), phases.len(), "{:?}", found);
             let mut start = 0;
             for (one, (class, looks)) in found.iter().zip(&phases) {
@@ -453,7 +452,7 @@ mod tests {
         /// Nothing changes, however unlike each other the looks are.
         #[test]
         fn looks_are_no_phases(pause in 1u32..8, seed: u64, looks in 1u32..900) {
-            let found = stretches(&looked_at(&[(0, looks)], pause, seed));
+            let found = spans(&looked_at(&[(0, looks)], pause, seed));
             proptest::prop_assert_eq!(found.len(), 1, "{:?}", found);
         }
     }
@@ -461,7 +460,7 @@ mod tests {
     #[test]
     fn too_many_changes_are_seen_from_further_away() {
         let text = "aaaaaaaabbbbbbbb".repeat(200);
-        assert!(stretches(&slots(&text)).len() <= DETECTED_MAX);
+        assert!(spans(&slots(&text)).len() <= DETECTED_MAX);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub struct Run {
     pub misses_only: bool,
     /// What was seen, and what was not.
     pub observed: Observed,
-    /// Accesses by the node that served them, ascending, where the sampler tells.
+    /// Accesses by the node that served them, ascending, where the sampler reports it.
     #[serde(default)]
     pub served: Vec<ServedBy>,
     /// What one thread was measured to do on the machine, before the program ran.
@@ -264,7 +264,7 @@ pub struct Access {
     pub cached: Option<u64>,
     /// Lines that stores made dirty, so that they go back to memory once more; `None`: not known.
     pub dirtied: Option<u64>,
-    /// Of loads and stores, those of which it was told what else was under way.
+    /// Of loads and stores, those with a known number of outstanding misses.
     pub mlp_known: u64,
     /// Of those, each over how many misses were under way at once: as many as a program that has
     /// one at a time would have to wait for to wait as long.
@@ -379,7 +379,7 @@ pub(crate) fn size_class(bytes: u64) -> u32 {
 }
 
 impl Site {
-    /// True for the site of objects nobody knows the site of.
+    /// True for the site of all objects whose site is unknown.
     pub fn is_unknown(&self) -> bool {
         self.hash == 0
     }

@@ -1,4 +1,4 @@
-//! Makes a profile of what a ledger tells and a sampler sees, while it happens.
+//! Makes a profile of a ledger's events and a sampler's samples, as they come.
 //! In: [`LedgerEvent`], [`Sample`]s, processes that come and go. Out: a [`Profile`].
 //! Knows nothing of files, clocks or where names come from.
 //!
@@ -22,10 +22,10 @@ use crate::profile::{Access, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
 use crate::tables::PROCESSES_MAX;
 use crate::tracked::Tracked;
 
-/// Dead objects that are kept one by one unless told otherwise: 150 bytes each.
+/// Dead objects that are kept one by one, by default: 150 bytes each.
 pub const KEPT_MAX: usize = 1 << 17;
 
-/// Cells of accesses that are kept unless told otherwise: 104 bytes each.
+/// Cells of accesses that are kept, by default: 104 bytes each.
 pub const CELLS_MAX: usize = 1 << 20;
 
 /// Time slots of a run at most; a quarter of 1 ms each at first, so they double after 4 s.
@@ -91,8 +91,8 @@ pub struct Recorder {
     compact_due: u64,
 }
 
-/// Births and deaths within a millisecond come in the order they are told in, a nanosecond apart:
-/// who comes first is served first, and what died makes room for what is born.
+/// Births and deaths within a millisecond keep the order of their events, a nanosecond apart: who
+/// comes first is served first, and what died makes room for what is born.
 struct Order {
     /// Of the latest one.
     ms: u64,
@@ -108,7 +108,7 @@ impl Order {
     }
 }
 
-/// Samples and news between two looks at how much is kept.
+/// Samples and event between two looks at how much is kept.
 const CHECK_EVERY: u32 = 4096;
 
 /// Programs whose processes share an index when there are too many processes.
@@ -153,18 +153,18 @@ impl Recorder {
         };
         let (index, is_shared) = self.place(process);
         let mut tracked = Tracked::new(index, ns(now_ms), self.slot_ns);
-        tracked.tell_phases_apart(!is_shared);
+        tracked.set_has_phases(!is_shared);
         self.live.insert(pid, tracked);
     }
 
-    /// What the ledger told. LedgerEvent of processes that are not hosted are ignored.
-    pub fn consume(&mut self, news: &LedgerEvent) {
-        let Some(tracked) = self.live.get_mut(&news.pid) else { return };
-        let at_ns = match news.event {
-            Event::Born { .. } | Event::Gone { .. } => self.order.next_ns(news.at_ms),
-            Event::Grown { .. } | Event::Phase { .. } => ns(news.at_ms),
+    /// Takes an event of the ledger. Those of processes that are not hosted are ignored.
+    pub fn consume(&mut self, event: &LedgerEvent) {
+        let Some(tracked) = self.live.get_mut(&event.pid) else { return };
+        let at_ns = match event.event {
+            Event::Born { .. } | Event::Gone { .. } => self.order.next_ns(event.at_ms),
+            Event::Grown { .. } | Event::Phase { .. } => ns(event.at_ms),
         };
-        match news.event {
+        match event.event {
             Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh } => {
                 tracked.born(addr, bytes, site, (is_block, is_mapped, is_fresh), at_ns);
             }
@@ -209,7 +209,7 @@ impl Recorder {
         process.end_ns = process.end_ns.max(now_ns);
         process.peak_bytes = process.peak_bytes.max(tracked.peak_bytes());
         let start_ns = process.start_ns;
-        self.ended.stretch_slots(self.slot_ns);
+        self.ended.lengthen_slots(self.slot_ns);
         let left = tracked.end(now_ns, self.slot_ns);
         let first_phase = index_u32(self.ended.phases.len());
         let marks = left.phases;
@@ -262,7 +262,7 @@ impl Recorder {
         self.ended.phases[0].end_ns = run.duration_ns.max(1);
         self.ended.runs[0] = run;
         self.ended.machine = machine;
-        self.ended.stretch_slots(self.slot_ns);
+        self.ended.lengthen_slots(self.slot_ns);
         self.order();
         self.ended.detect_phases();
         self.ended.keep(self.config.limit_bytes);
@@ -343,7 +343,7 @@ impl Recorder {
     }
 }
 
-/// What a sample counts, but for what the sampler as a whole cannot tell.
+/// What a sample counts, without what the sampler as a whole cannot observe.
 fn access_of(sample: &Sample) -> Access {
     let weight = u64::from(sample.weight);
     if sample.kind == AccessKind::Dirtied {

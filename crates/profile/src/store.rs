@@ -116,7 +116,7 @@ struct FileInfo {
     crc32: u32,
 }
 
-/// Writes a profile to `folder`. A profile that is there is replaced; anything else is left alone.
+/// Writes a profile to `folder`. A profile that is there is replaced; anything else is refused.
 ///
 /// # Errors
 /// As [`ProfileError`] says. Then what was at `folder` is there still, and nothing new.
@@ -360,7 +360,7 @@ fn rows<R: Row>(
 /// A regular file of bounded size.
 fn read_file(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let wrong = |what: String| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
-    // Before it is opened: opening a FIFO would wait for somebody.
+    // Before it is opened: opening a FIFO would wait for its other end.
     if !std::fs::metadata(path)?.is_file() {
         return wrong("it is no regular file".to_owned());
     }
@@ -388,7 +388,7 @@ fn parent_of(folder: &Path) -> &Path {
 
 fn temporary(parent: &Path) -> Result<tempfile::TempDir, ProfileError> {
     use std::os::unix::fs::PermissionsExt;
-    // As any folder somebody makes: the user's umask has the last word.
+    // As any folder of the user's: the umask decides.
     let all = std::fs::Permissions::from_mode(0o777);
     let made =
         tempfile::Builder::new().prefix(".tiercel-profile-").permissions(all).tempdir_in(parent);

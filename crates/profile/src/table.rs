@@ -1,5 +1,5 @@
 //! Rows of one kind as a Parquet file, column by column, and back.
-//! In: rows, or bytes somebody wrote. Out: bytes, or rows. Knows nothing of what columns mean, of
+//! In: rows, or bytes of any origin. Out: bytes, or rows. Knows nothing of what columns mean, of
 //! folders, or of what must hold between rows.
 //!
 //! What is read may be anything. Its size is bounded before it is parsed; a data page is unpacked

@@ -17,7 +17,7 @@ use crate::profile::{Access, Object, size_class};
 /// Most groups of one process; objects of further ones count as of the unknown site.
 const GROUPS_MAX: usize = 1 << 16;
 
-/// Phase entries of one process that are told apart.
+/// Most phase entries of one process that are kept.
 pub const PHASES_ENTERED_MAX: usize = 4096;
 
 /// Extents an object is divided into at first; it may grow to twice as many and more.
@@ -36,7 +36,7 @@ const GHOSTS_MAX: usize = 512;
 /// Cells at the end of an object's list that are looked through for the one to add to.
 const CELLS_RECENT: usize = 2 * EXTENTS;
 
-/// What the objects of a process are told apart by when they are put together.
+/// What objects of a process have in common when they are merged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     site: u32,
@@ -148,8 +148,8 @@ impl Tracked {
         }
     }
 
-    /// Whether the phases it marks are told apart.
-    pub(crate) fn tell_phases_apart(&mut self, yes: bool) {
+    /// Whether the phases it marks are kept.
+    pub(crate) fn set_has_phases(&mut self, yes: bool) {
         self.has_phases = yes;
     }
 
@@ -252,7 +252,7 @@ impl Tracked {
         }
     }
 
-    /// The process enters a phase; false when that cannot be told apart.
+    /// The process enters a phase; false when that is not kept.
     pub(crate) fn enter_phase(&mut self, number: u64, at_ns: u64) -> bool {
         if !self.has_phases {
             return false;
@@ -262,9 +262,9 @@ impl Tracked {
         }
         let (last_ns, last) = self.phases.last_mut().expect("one is always there");
         if at_ns <= *last_ns {
-            let was_told = last.is_none();
+            let is_first = last.is_none();
             *last = Some(number);
-            return was_told;
+            return is_first;
         }
         if self.phases.len() >= PHASES_ENTERED_MAX {
             return false;

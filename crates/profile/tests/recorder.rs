@@ -1,4 +1,4 @@
-//! The recorder: what a ledger tells and a sampler sees becomes a profile, within bounds.
+//! The recorder: events of a ledger and samples become a profile, within bounds.
 
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ fn what_went_on_around_accesses_and_what_they_dirtied() {
 }
 
 #[test]
-fn where_nobody_tells_what_is_dirtied_it_is_not_known() {
+fn dirtied_lines_are_unknown_without_a_sampler_that_reports_them() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, MIB, 1, 10);
     recorder.sample(&sample(30, MIB, AccessKind::Read));
@@ -187,7 +187,7 @@ fn samples_that_come_late_find_the_dead() {
     recorder.sample(&sample(120, MIB + 9, AccessKind::Write));
     recorder.sample(&sample(500, MIB + 9, AccessKind::Write));
     gone(&mut recorder, MIB, MIB, 600);
-    // Nobody lives there at that time.
+    // No object lives there at that time.
     recorder.sample(&sample(800, MIB + 9, AccessKind::Write));
     let profile = end(recorder, 1000);
     assert_eq!(shown(&profile), ["1: 1048576 10-140 10/10", "2: 1048576 150-600 0/10"]);
@@ -305,7 +305,7 @@ fn what_is_seen_is_bounded() {
 }
 
 #[test]
-fn it_hears_what_a_ledger_tells() {
+fn it_consumes_the_events_of_a_ledger() {
     let mut ledger = Ledger::new(Config::default(), 0).unwrap();
     ledger.process_born(PID).unwrap();
     ledger.listen();

@@ -88,7 +88,7 @@ fn said(error: &ProfileError, path: &Path) {
 }
 
 #[test]
-fn what_is_no_profile_is_left_alone() {
+fn a_folder_that_is_no_profile_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     assert!(matches!(read(&path), Err(ProfileError::Io { .. })));

@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: the witness sees what numactl did, and numa_maps agrees
+# what: the independent check sees what numactl did, and numa_maps agrees
 # machines: two-socket-optane
 # programs: hotset residency
 # short: yes
