@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* sample.bpf.c: hands sampled memory accesses of tracked processes to the daemon (MAT 3.3).
+/* sample.bpf.c: passes sampled memory accesses of tracked processes to the daemon (MAT 3.3).
  * In: perf events of any kind, machine-wide; the map of tracked processes. Out: a BPF ring buffer.
- * Knows nothing of objects, periods or what an event means: the cookie says which one it was.
+ * Knows nothing of objects, periods or what an event means: its cookie identifies it.
  *
  *   PMU overflow -> on_event -> tracked? -> ring buffer -> crates/sampler/src/bpf
  *
- * Self-contained: the handful of helpers it calls are declared here by their stable numbers, so
+ * Self-contained: the few helpers it calls are declared here by their stable numbers, so that
  * neither vmlinux.h nor libbpf's headers are needed to compile it. The licence line offers the GPL
- * because the kernel lends kfuncs to nobody else.
+ * because the kernel lets only GPL programs call kfuncs.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -35,8 +35,10 @@ struct event {
 };
 _Static_assert(sizeof(struct event) == 48, "event");
 
-#define TRACKED_MAX 65536 /* processes; MAT has one daemon for a whole machine */
-#define RING_BYTES (1 << 20) /* the loader sets the configured size */
+/* Processes; one daemon serves a whole machine, as in MAT. Twice 32768, the default of
+ * kernel.pid_max (Documentation/admin-guide/sysctl/kernel.rst). */
+#define TRACKED_MAX 65536
+#define RING_BYTES (1 << 20) /* a default; the loader sets the configured size */
 
 struct {
     int (*type)[BPF_MAP_TYPE_HASH];
@@ -58,7 +60,7 @@ struct {
     __u64 *value;
 } lost SEC(".maps");
 
-/* What the kernel keeps behind the context; laid out anew for each kernel by relocation. */
+/* The kernel's structures behind the context; relocation adapts the offsets to each kernel. */
 union perf_sample_weight {
     __u64 full;
 } RELOCATED;
@@ -76,10 +78,11 @@ struct bpf_perf_event_data_kern {
     struct perf_sample_data *data;
 } RELOCATED;
 
-/* Linux 6.2; absent before, and then there is no latency and no data source. */
+/* Since Linux 6.2; without it there is neither latency nor data source. */
 extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms"), weak));
 
-/* struct bpf_perf_event_data begins with the registers, whose size differs between processors. */
+/* struct bpf_perf_event_data begins with bpf_user_pt_regs_t (asm/bpf_perf_event.h): x86 pt_regs has
+ * 21 words of 8 bytes, arm64's user_pt_regs 34. */
 #if defined(__TARGET_ARCH_x86)
 #define REGISTERS_BYTES 168
 #elif defined(__TARGET_ARCH_arm64)

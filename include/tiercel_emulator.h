@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * tiercel_emulator.h: what a timed guest's emulator and the sampler in the guest share.
+ * tiercel_emulator.h: memory shared by a timed guest's emulator and the sampler in the guest.
  * In: nothing. Out: the layout of the sample area. crates/wire mirrors this file and a test
  * compares every size and offset. Knows nothing of QEMU, PCI or how accesses are timed.
  *
@@ -25,11 +25,15 @@
 #define TCLE_MAGIC UINT64_C(0x454c4354)
 #define TCLE_VERSION UINT64_C(2)
 
-/* Bytes of the area; devices have powers of two. */
+/* Bytes of the area: 16 rings of 4 KiB + 4096 * 64 bytes are 4.1 MiB, and a PCI BAR has a power of
+ * two. */
 #define TCLE_AREA_BYTES (UINT64_C(8) << 20)
+/* Chosen, not measured. */
 #define TCLE_VCPUS_MAX 16
+/* A power of two; 256 KiB a ring. Chosen, not measured. */
 #define TCLE_RING_RECORDS 4096
-/* Misses per sample, at most. */
+/* Misses per sample, at most. Chosen, not measured: far above every useful period, and it fits the
+ * 32 bits of a weight. */
 #define TCLE_PERIOD_MAX (UINT64_C(1) << 24)
 
 /* First OS page of the area. */
@@ -38,36 +42,37 @@ struct tcle_control {
     uint64_t magic;
     uint64_t version;
     uint64_t vcpus;
-    uint64_t clock_ns; /* guest time of the latest look at it */
+    uint64_t clock_ns; /* guest time of the latest update */
     uint64_t to_owner[4];
 
     /* Written by the sampler. */
-    uint64_t owner;      /* its process; 0: nobody samples */
+    uint64_t owner;      /* its process; 0: no sampler is running */
     uint64_t period;     /* misses per sample, clamped to 1 .. TCLE_PERIOD_MAX; 0: off */
     uint64_t current_at; /* offset of the running task's address from a CPU's own kernel data */
     uint64_t task_at;    /* offsets in a task: of its thread's number in the low 32 bits, of its
-                            process's in the high */
+                            process's number in the high */
     uint64_t wants;      /* TCLE_WANTS_DIRTIED, or 0 */
 };
 
-/* Lines that become dirty are told as well, sampled as misses are. */
+/* Also report lines that become dirty, sampled as misses are. */
 #define TCLE_WANTS_DIRTIED UINT64_C(1)
 
-/* Of blocks of so many bytes, the last so many that misses were in are remembered. */
+/* The last TCLE_BLOCKS blocks of TCLE_BLOCK_BYTES that had misses are remembered, to see which
+ * misses lie apart from others. 4 cache lines, and as many blocks as a CPU can plausibly stream.
+ * Chosen, not measured. */
 #define TCLE_BLOCK_BYTES 256
 #define TCLE_BLOCKS 64
 
-/* What a record is. */
 enum tcle_kind {
-    TCLE_COUNT = 1, /* only its counts */
+    TCLE_COUNT = 1, /* only its counts are valid */
     TCLE_READ = 2,
     TCLE_WRITE = 3,
-    TCLE_DIRTIED = 4, /* a store changed a line that was clean in all caches: it goes back once */
+    TCLE_DIRTIED = 4, /* a store to a line that was clean in all caches: one write-back follows */
 };
 
 /* Flags of a miss. */
 enum tcle_flag {
-    TCLE_APART = 1, /* none of the last TCLE_BLOCKS blocks that misses were in is its own */
+    TCLE_APART = 1, /* its block is none of the last TCLE_BLOCKS that had misses */
 };
 
 /* One sampled miss of the last level by user code, a line that became dirty, or counts. */
@@ -78,15 +83,15 @@ struct tcle_record {
     uint64_t instruction; /* virtual address of the instruction */
     uint32_t process;
     uint32_t thread;     /* 0: not known */
-    uint32_t latency_ns; /* from when the address was known to the data; 0 of a dirtied line */
-    uint32_t weight;     /* misses it stands for, or dirtied lines; 0 for a count */
+    uint32_t latency_ns; /* from the address being known to the data; 0 of a dirtied line */
+    uint32_t weight;     /* misses or dirtied lines that it represents; 0 for a count */
     uint16_t node;       /* the guest kernel's number of the node that served it */
     uint8_t kind;        /* enum tcle_kind */
     uint8_t flags;       /* enum tcle_flag */
-    uint16_t at_once;    /* misses under way at once during the 64 before, while there were any, in
-                            hundredths; 0: not known */
+    uint16_t at_once;    /* mean of outstanding misses over the 64 misses before, while there were
+                            any, in hundredths; 0: not known */
     uint8_t zero[2];
-    uint32_t misses;       /* of this process on this virtual CPU since the record before */
+    uint32_t misses;       /* of this process on this virtual CPU since the previous record */
     uint32_t instructions; /* likewise, in user mode */
 };
 

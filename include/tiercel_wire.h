@@ -13,16 +13,16 @@
  *   writes records, sites, objects          =======>  polls, drains, rescans after a loss
  *   reads the control page and the plan     <=======  writes clock, arenas, budgets, a plan
  *
- * Neither side trusts the other: the runtime keeps its own allocator metadata in private memory and
- * only ever *writes* what lies here (control page and plan table excepted, whose values it clamps);
- * the daemon copies what it reads before it looks at it, and bounds every index.
+ * Neither side trusts the other: the runtime keeps its allocator metadata in private memory and
+ * only *writes* to the session (except that it reads control page and plan table, and clamps their
+ * values); the daemon copies what it reads before it checks it, and bounds every index.
  *
  * A session, at fixed offsets (sparse: untouched parts cost nothing):
  *
  *   TCL_HEADER_AT    tcl_header     who, which version, counters
  *   TCL_CONTROL_AT   tcl_control    daemon -> runtime
  *   TCL_PHASES_AT    tcl_phase_name [TCL_PHASES_MAX] phases the program named, append only
- *   TCL_PLAN_AT      tcl_plan_row   [2][TCL_PLAN_ROWS_MAX] daemon -> runtime: where to be born
+ *   TCL_PLAN_AT      tcl_plan_row   [2][TCL_PLAN_ROWS_MAX] daemon -> runtime: arenas of births
  *   TCL_MODULES_AT   tcl_module  [TCL_MODULES_MAX]   loaded objects by build-id
  *   TCL_SITES_AT     tcl_site    [TCL_SITES_MAX]     allocation sites, append only
  *   TCL_MAPS_AT      tcl_map     [TCL_MAPS_MAX]      live mmap objects, one slot each
@@ -40,7 +40,7 @@
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
 #define TCL_WIRE_VERSION 4u
 
-#define TCL_PAGE 4096u
+#define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
 /* ---- Records ----------------------------------------------------------------------------- */
 
@@ -49,24 +49,24 @@ enum tcl_record_kind {
     TCL_BORN = 1,    /* addr, size, site; the object lives */
     TCL_DIED = 2,    /* addr; the object is gone */
     TCL_RESIZED = 3, /* addr, size = new size; same address */
-    TCL_CUT = 4,     /* addr, size: this range left whatever objects it overlapped (munmap) */
+    TCL_CUT = 4,     /* addr, size: this range left all objects that it overlapped (munmap) */
     TCL_PHASE = 5,   /* addr = number of the phase that was entered, an index of its name */
     TCL_EXEC = 6,    /* the process is about to exec; its objects are gone if it succeeds */
-    TCL_EXIT = 7     /* the process leaves in an orderly way */
+    TCL_EXIT = 7     /* the process is about to exit */
 };
 
 enum tcl_record_flags {
     TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
     TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
     TCL_CONTINUED = 1u << 2, /* a realloc that moved; its old address dies in the next record */
-    TCL_FRESH = 1u << 3      /* nothing had most of its memory: the kernel zeroes it at a touch */
+    TCL_FRESH = 1u << 3      /* most of its memory was never touched: the kernel zeroes it then */
 };
 
 /* Records of different threads are drained in any order, so each carries a version that totally
  * orders all uses of one address: `carve` counts changes of shape (a run split, coalesced, mapped;
  * taken from one process-wide counter under a lock that is held anyway), `generation` counts
  * reuses of an unchanged run. (carve, generation) compare as a pair, with wrap-around:
- *  - two live records over the same bytes: the one with the higher version is true;
+ *  - of two live records over the same bytes, the one with the higher version holds;
  *  - DIED names the version it ends, and may arrive before its BORN. */
 struct tcl_record {
     uint64_t addr; /* bytes */
@@ -78,14 +78,18 @@ struct tcl_record {
     uint8_t kind;      /* enum tcl_record_kind */
     uint8_t flags_low; /* enum tcl_record_flags */
 };
-/* The arena an object was born in rides in the top byte of `size` (sizes stay below 2^56). */
+/* The top byte of `size` is the arena that an object was born in: addresses, and so sizes, stay
+ * below 2^56 (57 bits with five levels of page tables, of which programs have the lower half). */
 #define TCL_SIZE_BITS 56
-#define TCL_ARENA_UNKNOWN 0xffu /* placement is the kernel's affair */
+#define TCL_ARENA_UNKNOWN 0xffu /* the kernel places it */
 
 /* ---- Ring: single producer (the owning thread), single consumer (the daemon) --------------- */
 
-#define TCL_RING_RECORDS 4096u /* a power of two; 128 KiB a ring */
-#define TCL_RINGS_MAX 1024u    /* threads beyond that lose their records, counted in the header */
+/* A power of two; 4096 * 32 bytes = 128 KiB a ring. Chosen, not measured. */
+#define TCL_RING_RECORDS 4096u
+/* Threads beyond that lose their records, counted in the header. Chosen, not measured: several
+ * threads for each CPU of a large machine. */
+#define TCL_RINGS_MAX 1024u
 
 enum tcl_ring_state { TCL_RING_FREE = 0, TCL_RING_OWNED = 1 };
 
@@ -106,9 +110,10 @@ struct tcl_ring {
 
 /* ---- Modules and sites --------------------------------------------------------------------- */
 
+/* Chosen, not measured: 2 MiB of the session; large programs load some hundreds. */
 #define TCL_MODULES_MAX 4096u
-#define TCL_BUILD_ID_MAX 20u
-#define TCL_PATH_MAX 224u
+#define TCL_BUILD_ID_MAX 20u /* SHA-1, which ld --build-id makes by default */
+#define TCL_PATH_MAX 224u    /* with the 288 other bytes a module fills 512 */
 
 struct tcl_module {
     uint64_t base;          /* load address: an absolute address minus this is the ELF address */
@@ -121,10 +126,10 @@ struct tcl_module {
     uint8_t pad2[248];
 };
 
-#define TCL_SITES_MAX 65536u
-#define TCL_SITE_FRAMES 30u
+#define TCL_SITES_MAX 65536u /* numbers of 16 bits; the runtime packs them so in its cache */
+#define TCL_SITE_FRAMES 30u  /* 16 + 30 * 8 bytes: a site fills 256 */
 
-#define TCL_NO_MODULE 0xffffu /* module of a frame that lies in none: generated code */
+#define TCL_NO_MODULE 0xffffu /* of a frame in generated code; above TCL_MODULES_MAX */
 
 struct tcl_site {
     uint64_t hash; /* FNV-1a over (build-id, offset) of every frame: stable under ASLR and reruns */
@@ -141,15 +146,17 @@ struct tcl_site {
 
 /* One entry per OS page of the reserved range; only the entry of an object's first page is used.
  * A writer clears `shape`, stores `identity`, then stores `shape` with release (in a reuse of the
- * same shape, `identity` alone changes). A reader copies the entry twice and believes it when both
- * copies agree; an entry that keeps changing has said the same in a ring. */
+ * same shape, `identity` alone changes). A reader copies the entry twice and accepts it when both
+ * copies agree; the changes of an entry that keeps changing are also in a ring. */
 struct tcl_run {
     uint64_t shape;    /* 0: nothing starts here. Else pages << 32 | carve */
     uint64_t identity; /* site << 32 | generation << 16 | arena << 8 | flags_low */
 };
 
-#define TCL_RANGE_PAGES_MAX (1ull << 28) /* 1 TiB; the run table is then 4 GiB, sparse */
+/* 2^28 * 4 KiB = 1 TiB; the run table then has 2^28 * 16 bytes = 4 GiB, sparse. */
+#define TCL_RANGE_PAGES_MAX (1ull << 28)
 
+/* A process may have 65530 mappings: the default of vm.max_map_count. */
 #define TCL_MAPS_MAX 65536u
 
 struct tcl_map {
@@ -165,12 +172,12 @@ struct tcl_map {
 
 /* ---- Phases -------------------------------------------------------------------------------- */
 
-/* Phase 0 is what comes before the first name; its slot stays empty, and plans call it
- * TCL_PHASE_START. A name that finds the table full is counted in the header, and the program stays
- * in the phase it was in. */
+/* Phase 0 lasts until the first name; its slot stays empty, and plans call it TCL_PHASE_START. A
+ * name that finds the table full is counted in the header, and the program stays in the phase it
+ * was in. */
 #define TCL_PHASE_START "start"
-#define TCL_PHASES_MAX 256u
-#define TCL_PHASE_NAME_MAX 51u
+#define TCL_PHASES_MAX 256u    /* numbers of 8 bits; the runtime packs them so in its decisions */
+#define TCL_PHASE_NAME_MAX 51u /* 13 + 51 bytes: a name fills 64 */
 
 struct tcl_phase_name {
     uint64_t hash;      /* FNV-1a over the whole name, also of a longer one; never 0 */
@@ -184,8 +191,9 @@ struct tcl_phase_name {
 /* Rows ascend by (site, class, phase). Of those that fit a birth the first of these holds:
  * (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
  * There are two tables: the daemon writes the one that is not in use, then stores control.plan. A
- * reader that still looks at the other one finds rows that do not ascend, or an arena that is
- * meant for somebody else: both harm nothing. */
+ * reader that still reads the other one may find rows out of order, or the arena of another row:
+ * it then misses a row or uses a wrong arena, which is harmless. */
+/* 32768 * 24 bytes = 768 KiB a table. Chosen, not measured. */
 #define TCL_PLAN_ROWS_MAX 32768u
 #define TCL_PLAN_CLASS_ANY 0xffu
 #define TCL_PLAN_SHARE_ALL 0xffu
@@ -207,7 +215,8 @@ struct tcl_plan_row {
  * memory of the daemon's pools. */
 enum tcl_backing { TCL_BACKING_KERNEL = 0, TCL_BACKING_VMEM = 1, TCL_BACKING_POOLS = 2 };
 
-/* Moves that the program itself executes, and what came of them. Bytes are its claim. */
+/* Moves that the program itself executes, and their results as the program claims them. */
+/* A batch; 64 * (24 + 16) bytes fit control page and header. Chosen, not measured. */
 #define TCL_MOVES_MAX 64u
 struct tcl_move {
     uint64_t addr;  /* a multiple of TCL_PAGE */
@@ -217,7 +226,7 @@ struct tcl_move {
 };
 struct tcl_moved {
     uint64_t bytes; /* of vregions that are on the node now */
-    int32_t error;  /* errno of the first that is not; 0 */
+    int32_t error;  /* errno of the first vregion that is not; 0 */
     uint32_t pad;
 };
 
@@ -230,71 +239,80 @@ struct tcl_header {
     uint32_t pid;
     uint32_t module_count; /* slots handed out; entries may not be published yet */
     uint32_t site_count;
-    uint32_t site_overflows;  /* first sights that found the table full */
-    uint32_t ring_high_water; /* rings ever used: scan no further */
+    uint32_t site_overflows;  /* new sites that found the table full */
+    uint32_t ring_high_water; /* rings at or above were never used */
     uint32_t map_high_water;
     uint64_t run_high_water;    /* no object starts at or above this page number of the range */
     uint64_t lost_without_ring; /* records of threads that got no ring */
     uint64_t map_overflows;     /* mmap objects that found no slot */
-    uint64_t detached;          /* 1: the runtime stepped aside; `reason` says why */
+    uint64_t detached;          /* 1: the runtime detached, for `reason` */
     char reason[128];
-    /* entries << 32 | phase: how often any phase was entered, modulo 2^32, and which one the
-     * program is in. One word, so that they belong together. Release, before the record. */
+    /* entries << 32 | phase: how often any phase was entered, modulo 2^32, and the current one. One
+     * word, so that a reader gets both of the same entry. Release, before the record. */
     uint64_t phase_entered;
     uint32_t phase_count;     /* names handed out, phase 0 among them */
-    uint32_t phase_overflows; /* entries not told: no room for the name, or another thread's turn */
-    uint32_t is_mover;        /* 1: control.moves are executed here, by a thread of the runtime */
+    uint32_t phase_overflows; /* entries lost: no room for the name, or the lock was held */
+    uint32_t is_mover;        /* 1: a thread of the runtime executes control.moves */
     uint32_t moves_done;      /* the last control.moves_asked that was answered; a futex. Release */
     struct tcl_moved moved[TCL_MOVES_MAX];
 };
 
+/* Chosen, not measured: no machine that is known to have Tiercel's kinds of memory has more. */
 #define TCL_ARENAS_MAX 8u
 #define TCL_NODE_NONE (-1)     /* of an arena: the kernel places */
-#define TCL_NODE_MODELLED (-2) /* the kernel places, and births tell their arena nevertheless */
+#define TCL_NODE_MODELLED (-2) /* the kernel places, but births still report their arena */
 #define TCL_SPACES 3u          /* high-bandwidth, low-latency, large-capacity, in this order */
+/* Phases with moves at their entry. Chosen, not measured: an entry searches them one by one. */
 #define TCL_STOPS_MAX 64u
+/* Chosen, not measured: how long a stalled daemon may hold a program up. */
 #define TCL_PHASE_WAIT_MS_MAX 10000u
-#define TCL_NUMBERED_MAX 256u             /* births of a site that are told apart at most */
-#define TCL_NUMBERED_BYTES (256ull << 10) /* smaller objects are not: there are too many */
-#define TCL_CUT_BYTES (4ull << 20)        /* larger objects can lie in two memories */
-#define TCL_HEAD_STEP (2ull << 20)        /* heads are multiples of a huge OS page, */
-#define TCL_HEAD_WHOLE (32ull << 20)      /* planned ones from here on */
+/* Births of a site that get a number, and the smallest object that does. Chosen, not measured: they
+ * keep sites with many births from filling the table of sites. */
+#define TCL_NUMBERED_MAX 256u
+#define TCL_NUMBERED_BYTES (256ull << 10)
+/* Smaller objects lie in one memory: 2 huge OS pages, below which a head would be none or all. */
+#define TCL_CUT_BYTES (4ull << 20)
+#define TCL_HEAD_STEP (2ull << 20) /* a huge OS page of x86-64, of which heads are multiples */
+/* Smaller objects with a plan have heads in OS pages instead: a huge OS page would be more than a
+ * sixteenth of them. Chosen, not measured. */
+#define TCL_HEAD_WHOLE (32ull << 20)
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
  * second is written at births, the third is read at births: they are kept apart. Arena k is memory
- * of node arena_node[k]; k = 0 is the best tier. The runtime clamps whatever it finds here. */
+ * of node arena_node[k]; k = 0 is the best tier. The runtime clamps every value. */
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
     uint64_t clock_ms;    /* milliseconds since the session began; coarse */
-    uint32_t arena_count; /* 0: placement is the kernel's affair */
+    uint32_t arena_count; /* 0: the kernel places */
     uint32_t small_arena; /* where new blocks of small slots are born */
     int32_t arena_node[TCL_ARENAS_MAX];
     uint32_t phase_wait_ms; /* an entry into a phase of `stops` waits so long at most */
     uint32_t detach;        /* 1: the daemon leaves for good; the runtime writes nothing more */
-    /* Bytes that may still be born in each arena until the daemon looks again. The runtime takes
-     * from the arena that is planned for an object, or from arena 0; when its figure is used up it
-     * goes to the next; the last arena is never refused. With a plan it gives back what dies.
-     * Signed and atomic: both sides add and subtract. A thread takes up to TCL_BIRTH_CREDIT bytes
-     * ahead. */
+    /* Bytes that may still be born in each arena until the daemon's next update. The runtime
+     * charges the arena that is planned for an object, or arena 0; when that has none left, the
+     * next; the last arena is never refused. Deaths are refunded. Signed and atomic: both sides add
+     * and subtract. A thread takes up to TCL_BIRTH_CREDIT bytes ahead. */
     int64_t birth_bytes_left[TCL_ARENAS_MAX];
     uint64_t plan; /* generation << 32 | rows; 0 rows: no plan. Release, after the rows of table
                     * generation % 2; pairs with the runtime's acquire */
-    uint8_t unplanned_arena; /* of births no row fits; TCL_ARENA_UNKNOWN: as without a plan */
+    uint8_t unplanned_arena; /* of births without a row; TCL_ARENA_UNKNOWN: as without a plan */
     uint8_t space_arena[TCL_SPACES]; /* TCL_ARENA_UNKNOWN: there is no such space here */
     uint32_t phase_done;             /* entries (see tcl_header) whose moves are over; a futex */
     uint64_t stops[TCL_STOPS_MAX];   /* hashes of phases with moves at their entry; 0 ends */
-    /* The first so many large objects of a site get a site each, which has one frame more: no
-     * module, and which birth of the site it is, from 1. 0: none does. */
+    /* How many large objects of each site get a site of their own, which has one frame more: no
+     * module, and the number of the birth, from 1. 0: none. */
     uint32_t numbered_births;
-    uint32_t backing;     /* enum tcl_backing; looked at once, when the program starts */
-    uint32_t moves_asked; /* changes with every question; a futex. Release, after what it asks */
-    uint32_t move_count;  /* of `moves`; 0: what was asked before is no longer wanted */
+    uint32_t backing;     /* enum tcl_backing; read once, when the program starts */
+    uint32_t moves_asked; /* number of the request in `moves`; a futex. Release, after `moves` */
+    uint32_t move_count;  /* of `moves`; 0 cancels the request before */
     struct tcl_move moves[TCL_MOVES_MAX];
     uint8_t pad[4096 - 160 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
 };
+/* Chosen, not measured: 64 births of the smallest object for one atomic subtraction. */
 #define TCL_BIRTH_CREDIT (256 << 10)
 
+/* Each begins where the one before ends, at an OS page; the assertions below check the sizes. */
 #define TCL_HEADER_AT 0ull
 #define TCL_CONTROL_AT 4096ull
 #define TCL_PHASES_AT 8192ull
@@ -307,16 +325,17 @@ struct tcl_control {
 
 /* ---- Greeting: SOCK_SEQPACKET, one message each way ---------------------------------------- */
 
-/* A hello carries by SCM_RIGHTS the session's memfd, and after it up to TCL_LENT_MAX userfaultfds
- * that the process opened on itself and did not touch, with UFFD_USER_MODE_ONLY. The daemon may
- * track writes by them, asynchronously only; it splits mappings inside the reserved range alone. */
-#define TCL_LENT_MAX 2u
+/* A hello carries by SCM_RIGHTS the session's memfd, and after it up to TCL_UFFDS_MAX userfaultfds
+ * that the process opened on itself with UFFD_USER_MODE_ONLY and did not use. The daemon may track
+ * writes by them, asynchronously only; it splits mappings only inside the reserved range. Two,
+ * because windows that touch each other need different ones, or the kernel would merge them. */
+#define TCL_UFFDS_MAX 2u
 
 struct tcl_hello {
     uint32_t magic;
     uint32_t version;
     uint32_t pid;
-    uint32_t parent_session; /* session number of the process that forked us, 0 = none */
+    uint32_t parent_session; /* session number of the parent process, 0 = none */
     uint64_t total_bytes;
 };
 
@@ -337,14 +356,14 @@ struct tcl_welcome {
 
 /* ---- Pools: on the same socket, one message each way a connection --------------------------- */
 
-/* Asks for memory of a node, or tells that it is no longer needed. A segment belongs to the process
- * that the socket's credentials name, for as long as that lives. */
+/* Requests memory of a node, or returns it. A segment belongs to the process that the socket's
+ * credentials name, for as long as that lives. */
 #define TCL_POOL_MAGIC 0x4c4f4f50u /* "POOL", little endian */
 
 enum tcl_pool_verb {
-    TCL_POOL_GRANT = 1,  /* node, bytes, vpage_shift: a segment, please */
-    TCL_POOL_RETURN = 2, /* number: nobody maps it, and its memory may be taken away at once */
-    TCL_POOL_LEAVE = 3   /* number: a child of ours may map it; it ends with the last mapping */
+    TCL_POOL_GRANT = 1,  /* node, bytes, vpage_shift: requests a segment */
+    TCL_POOL_RETURN = 2, /* number: no process maps it, and its memory may be freed at once */
+    TCL_POOL_LEAVE = 3   /* number: a child process may map it; it ends with the last mapping */
 };
 
 struct tcl_pool_ask {
@@ -361,11 +380,12 @@ enum tcl_pool_status {
     TCL_POOL_OK = 0,
     TCL_POOL_NONE = 1,      /* no pool of this node, or none at all */
     TCL_POOL_EXHAUSTED = 2, /* not enough is free, or the system has no memory for it */
-    TCL_POOL_REFUSED = 3    /* not a question one may ask */
+    TCL_POOL_REFUSED = 3    /* an invalid request */
 };
 
-#define TCL_POOL_EMULATED 1u /* the node is one on paper: the memory lies anywhere */
-#define TCL_POOL_FILE 2u     /* a file without a name, which has no seals */
+/* tcl_pool_answer.flags */
+#define TCL_POOL_EMULATED 1u /* the node is modelled: its memory is on any node */
+#define TCL_POOL_FILE 2u     /* an unlinked file, which has no seals */
 
 /* With TCL_POOL_OK to TCL_POOL_GRANT the segment's memfd comes by SCM_RIGHTS. */
 struct tcl_pool_answer {

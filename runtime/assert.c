@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * assert.c: what a failed assertion does. In: the condition and where it stands. Out: one line on
+ * assert.c: failed assertions. In: the condition and its place in the source. Out: one line on
  * stderr, and an abort. Knows nothing of what was asserted.
  */
 #include "base.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The C library's own idea of the thread's number: that is what it writes into a mutex, and a child
- * of a raw clone keeps its parent's. */
+/* Compares with a mutex that this thread locks, and not with gettid, because the C library caches
+ * the thread's number, and a child of a raw clone keeps its parent's. */
 bool tcl_is_held(const pthread_mutex_t *mutex) {
     static __thread pthread_mutex_t mine = PTHREAD_MUTEX_INITIALIZER;
     if (tcl_in_fork)
@@ -25,6 +25,6 @@ void tcl_assert_failed(const char *what, const char *file, unsigned line) {
     const char *name = strrchr(file, '/');
     snprintf(text, sizeof(text), "assertion failed: %s (%s:%u)", what, name ? name + 1 : file,
              line);
-    tcl_say(text);
+    tcl_warn(text);
     abort();
 }

@@ -79,12 +79,12 @@ struct tcl_use {
 };
 
 /* Writes a line to stderr in one call, without stdio or malloc. */
-TCL_HIDDEN void tcl_say(const char *what);
+TCL_HIDDEN void tcl_warn(const char *what);
 
 /* A sealed memfd of `bytes` bytes, closed by exec; -1 and errno. (track/fd.c) */
 TCL_HIDDEN int tcl_memfd(const char *name, size_t bytes);
-/* Duplicates `fd` to a number above those that programs expect to get, if there is one, and closes
- * `fd`. Returns the number in use. */
+/* Moves `fd` to a number above those that programs expect to get, if possible. Returns its number.
+ */
 TCL_HIDDEN int tcl_raise_fd(int fd);
 
 /* The kernel's own mmap family, past our interposers (raw system calls). (track/map.c) */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * init.c: start-up of the runtime, and its fork handlers.
- * In: the loader's call. Out: a heap that works and, if asked for, a session.
- * Knows nothing of how either is done.
+ * In: the loader's call. Out: the heap and, if requested, a session.
+ * Knows nothing of how they work.
  *
- * The heap works from the first malloc on, which may come long before this constructor; what needs
- * a complete C library (keys, handlers, the session) waits for it.
+ * The heap works from the first malloc on, which may come long before this constructor; parts that
+ * need a complete C library (keys, handlers, the session) wait for it.
  */
 #include "alloc/heap.h"
 
@@ -27,8 +27,8 @@ static void after_fork_child(void) {
     tcl_in_fork = false;
     tcl_vmem_after_fork_child();
     tcl_heap_after_fork_child();
-    /* The life page is wiped already. The child attaches at its first birth and not here: most
-     * children exec before that, and need neither a session nor its cost. */
+    /* The life page is wiped already. The child attaches at its first birth, not here: most
+     * children exec before that, and do not need a session. */
 }
 
 __attribute__((constructor(101))) static void start(void) {

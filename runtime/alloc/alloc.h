@@ -10,7 +10,7 @@
 #include "../base.h"
 
 /* True when the kernel accounts memory as soon as it is opened (RLIMIT_AS, RLIMIT_DATA, overcommit
- * mode 2): then nothing is opened ahead of need. Valid after the first allocation. */
+ * mode 2): then none is opened ahead of need. Valid after the first allocation. */
 TCL_HIDDEN extern bool tcl_frugal;
 
 /* The reserved range: base address and OS pages; 0 OS pages when none could be reserved. */
@@ -32,10 +32,10 @@ TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
 
 /* Bytes of the heap opened for runs, and bytes of blocks of small slots. */
 TCL_HIDDEN size_t tcl_heap_open_bytes(void), tcl_small_bytes(void);
-/* Puts vregions under what exists of the heap. */
+/* Makes vregions of the memory that the heap has claimed so far. */
 TCL_HIDDEN void tcl_heap_back(void);
 
-/* False where the program, or a library before us, exports a malloc that is not ours. */
+/* False where the program, or a library before this one, exports another malloc. */
 TCL_HIDDEN bool tcl_is_our_malloc(void);
 
 #endif

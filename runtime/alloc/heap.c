@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * heap.c: the page heap, which cuts a reserved range of addresses into runs and coalesces them
- * again. In: wishes for runs of so many OS pages in arena k. Out: runs, with a fresh carve number
+ * again. In: requests for runs of so many OS pages in arena k. Out: runs, with a fresh carve number
  * each. Knows nothing of threads' caches, objects, sites or small slots.
  *
- * Free runs lie in bins by size, clean (zero, not resident) and dirty (resident) ones apart, and
- * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first: that is
- * what keeps the resident size down. Dirty runs turn clean by a purge, which happens outside the
- * lock, biggest runs first, and only for as many OS pages as lay idle for a while: a synchronous
- * cap costs 40 to 170 us an operation.
+ * Free runs are in bins by size, clean (zero, not resident) and dirty (resident) ones apart, and
+ * coalesce only with neighbours of their own kind and arena. Dirty ones are taken first, which
+ * keeps the resident size down. A purge makes dirty runs clean, outside the lock, the biggest
+ * first, and only as many OS pages as were idle for a while: a synchronous cap costs 40 to 170 us
+ * an operation.
  *
- * Long, because the assertions stand beside the code whose invariants they check.
+ * Long, because the assertions are beside the code whose invariants they check.
  */
 #include "heap.h"
 #include <errno.h>
@@ -21,28 +21,43 @@
 #include <time.h>
 #include <unistd.h>
 
-#define UNIT_SHIFT 26 /* 64 MiB: what an arena gets of the range at a time */
+/* 2^26 = 64 MiB: the step in which an arena claims parts of the range. Chosen, not measured; its
+ * metadata are whole OS pages, as asserted below. */
+#define UNIT_SHIFT 26
 #define UNIT ((size_t)1 << UNIT_SHIFT)
 #define UNITS_MAX (TCL_RANGE_MAX >> UNIT_SHIFT)
 _Static_assert((UNIT >> PAGE_SHIFT) * sizeof(struct run) % TCL_PAGE == 0, "opened by units");
 _Static_assert((UNIT >> SLICE_SHIFT) * sizeof(void *) % TCL_PAGE == 0, "opened by units");
+/* A chunk is as large as the open heap, within a unit and this. Chosen, not measured. */
 #define CHUNK_MAX ((size_t)1 << 30)
-/* Memory is opened (made accessible) in steps of an eighth of what is open, within these. */
+/* Memory is opened (made accessible) in steps of an eighth of what is open, within these. Chosen,
+ * not measured: at most 1/8 of the opened memory is unused, and mprotect calls stay few. */
 #define OPEN_MIN ((size_t)1 << 20)
 #define OPEN_MAX UNIT
 
-#define EXACT 64 /* bins of one size each; above, eight bins a doubling */
+/* Bins of one size each; above, eight bins a doubling, which bounds the waste of a search to 1/8.
+ * Chosen, not measured. */
+#define EXACT 64
+/* 64 + 8 * (28 - 6): runs have up to 2^28 OS pages, a whole range. */
 #define BINS 248
-#define BIN_SEARCH 8 /* runs looked at in a bin whose runs may be too small */
+/* Runs examined in a bin whose runs may be too small. Chosen, not measured: bounds the search. */
+#define BIN_SEARCH 8
 
-#define HUGE_PAGES 512 /* OS pages of a 2 MiB one */
+#define HUGE_PAGES 512 /* OS pages of a huge one of x86-64: 2 MiB / 4 KiB */
 
-/* The purge looks back over a window: what was dirty all the time was not needed, and goes. */
+/* A purge releases what was dirty throughout the last window: the program did not need it. Chosen,
+ * not measured: longer than most phases of allocating and freeing the same memory again. */
 #define PURGE_WINDOW_MS 500
+/* Runs purged each time the lock is released, and how often that is at most in one call. Chosen,
+ * not measured: they bound the latency of the call that finds a purge due. */
 #define PURGE_BATCH 16
 #define PURGE_ROUNDS 64
-#define DIRT_FREE ((size_t)(4 << 20) / TCL_PAGE) /* this much dirt is not worth a thought */
-#define MAKE_WAY_FROM ((size_t)(1 << 20) / TCL_PAGE)
+/* Dirty memory below which no purge is scheduled: 4 MiB. Chosen, not measured: as much as one
+ * thread may cache. */
+#define DIRTY_MIN ((size_t)(4 << 20) / TCL_PAGE)
+/* The smallest clean part of a run that purges dirty memory first: 1 MiB. Chosen, not measured: a
+ * system call must be cheap beside the first touches. */
+#define PURGE_FOR_MIN ((size_t)(1 << 20) / TCL_PAGE)
 
 struct bins {
     uint64_t map[(BINS + 63) / 64]; /* bit set: bin not empty */
@@ -94,8 +109,7 @@ static unsigned bin_of(size_t total) {
     return EXACT + (log - 6) * 8 + ((unsigned)(total >> (log - 3)) & 7);
 }
 
-/* For assertions. A free run: its first and its last entry agree, and it lies in memory that was
- * opened. */
+/* For assertions: the first and the last entry of a free run agree, and it is in opened memory. */
 static __attribute__((unused)) bool is_free_run(const struct run *run) {
     size_t number = number_of(run);
     const struct run *tail = run_at(number + run->total - 1);
@@ -105,7 +119,7 @@ static __attribute__((unused)) bool is_free_run(const struct run *run) {
            tcl_arena_of_page(number) == tcl_arena_of_page(number + run->total - 1);
 }
 
-/* A run outside of the bins: the program's, a cache's, or on its way between two states. */
+/* For assertions: a run outside of the bins, the program's or a cache's. */
 static __attribute__((unused)) bool is_used_run(const struct run *run) {
     return (run->state == RUN_LIVE || run->state == RUN_CACHED) && run->total > 0 &&
            run->touched <= run->total;
@@ -154,7 +168,7 @@ static void unlink_free(struct run *run) {
 }
 
 /* Makes [number, number + total) a free run, joined with free neighbours of the same state. The
- * entries on both sides must tell the truth: see `fence`. */
+ * entries on both sides must be valid: see `fence`. */
 static void insert_free(size_t number, size_t total, enum run_state state) {
     tcl_assert(total > 0 && page_address(number + total) <= next_runs);
     unsigned arena = tcl_arena_of_page(number);
@@ -183,14 +197,14 @@ static void insert_free(size_t number, size_t total, enum run_state state) {
     *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
 }
 
-/* Before the second half of a run becomes free on its own: the entry in front of it was inside of
- * the run until now and may hold anything. */
+/* Before the second part of a run becomes free on its own: clears the entry in front of it, which
+ * was inside of the run until now and may hold anything. */
 static void fence(const struct run *run, size_t second) {
     if (second > number_of(run) + 1)
         run_at(second - 1)->state = RUN_NONE;
 }
 
-/* A run of at least `total` OS pages out of the bins, still linked; NULL when there is none. */
+/* A free run of at least `total` OS pages, still linked; NULL when there is none. */
 static struct run *find_free(const struct bins *bins, size_t total) {
     unsigned bin = bin_of(total);
     if (total <= EXACT) {
@@ -210,8 +224,7 @@ static struct run *find_free(const struct bins *bins, size_t total) {
     return NULL;
 }
 
-/* ---- Range and chunks
- * ---------------------------------------------------------------------------------- */
+/* ---- Range and chunks ------------------------------------------------------------------------ */
 
 static void init_once(void) {
     struct range range = {0};
@@ -233,16 +246,17 @@ void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
         return;
     mask[node / 64] = 1ul << (node % 64);
     int saved = errno;
-    /* MPOL_PREFERRED: a full node is no reason to fail. The kernel takes one bit less than told. */
+    /* 1: MPOL_PREFERRED, because a full node is no reason to fail. The kernel uses one bit less of
+     * the mask than the count that it is passed. */
     syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0);
     errno = saved;
 }
 
 uint8_t tcl_arena_bind(unsigned k) {
     int node = tcl_arena_node(k);
-    uint8_t told = node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)k : TCL_ARENA_UNKNOWN;
+    uint8_t reported = node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)k : TCL_ARENA_UNKNOWN;
     if (tcl_likely(node == __atomic_load_n(&arenas[k].node, __ATOMIC_RELAXED)))
-        return told;
+        return reported;
     heap_lock(&tcl_heap_lock);
     if (arenas[k].node != node) {
         __atomic_store_n(&arenas[k].node, node, __ATOMIC_RELAXED);
@@ -254,13 +268,13 @@ uint8_t tcl_arena_bind(unsigned k) {
             }
     }
     heap_unlock(&tcl_heap_lock);
-    return told;
+    return reported;
 }
 
-/* Takes units [*next, *next + bytes) of the range for arena k, with their part of what describes
- * them. */
+/* Claims units [*next, *next + bytes) of the range for arena k, with their metadata. */
 static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_t bytes) {
     tcl_assert((bytes & (UNIT - 1)) == 0 && *next <= limit);
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && k < TCL_ARENAS_MAX);
     if (bytes > limit - *next)
         return 0;
     tcl_assert_debug(!unit_arena[(*next - tcl_heap_range.base) >> UNIT_SHIFT]);
@@ -281,8 +295,8 @@ static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_
     return start;
 }
 
-/* Opens memory at the top of arena k's current chunk so that a clean run of `total` OS pages
- * aligned to `align` is there, or in a new chunk. */
+/* Opens memory at the top of arena k's current chunk, or in a new chunk, for a clean run of `total`
+ * OS pages aligned to `align`. */
 static bool open_more(unsigned k, size_t total, size_t align) {
     struct chunk *chunk = arenas[k].chunk;
     size_t need = (total + align - 1) << PAGE_SHIFT;
@@ -321,7 +335,7 @@ void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     uintptr_t start = claim_units(&next_small, range_runs(), k, bytes);
     heap_unlock(&tcl_heap_lock);
     if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
-        return NULL; /* the units stay claimed: address space only */
+        return NULL; /* the units stay claimed, which costs address space only */
     return (void *)start;
 }
 
@@ -339,8 +353,7 @@ size_t tcl_small_top(void) {
     return page_number(__atomic_load_n(&next_small, __ATOMIC_RELAXED));
 }
 
-/* ---- Taking and giving ------------------------------------------------------------------------
- */
+/* ---- Taking and giving ----------------------------------------------------------------------- */
 
 static void mark_used(struct run *run, size_t total) {
     run->total = (uint32_t)total;
@@ -360,7 +373,7 @@ static struct run *cut(struct run *free, size_t total, size_t align) {
     size_t front = start - number;
     tcl_assert(total > 0 && front + total <= have);
     struct run *run = run_at(start);
-    /* Before its neighbours are inserted, or they would join with it. */
+    /* First, because otherwise its neighbours would join with it. */
     mark_used(run, total);
     run->touched = state == RUN_DIRTY ? (uint32_t)total : 0;
     if (front)
@@ -370,7 +383,8 @@ static struct run *cut(struct run *free, size_t total, size_t align) {
     return run;
 }
 
-/* A dirty run too small, with enough clean room right behind it: saves touching fresh memory. */
+/* A dirty run that is too small, joined with a clean run behind it: less fresh memory is touched.
+ */
 static struct run *take_joined(struct arena *arena, size_t total) {
     unsigned bin = bin_of(total);
     for (int word = (int)bin / 64, tries = 0; word >= 0 && tries < BIN_SEARCH; word--) {
@@ -405,7 +419,7 @@ static bool has_runs(const struct bins *bins) {
     return (bins->map[0] | bins->map[1] | bins->map[2] | bins->map[3]) != 0;
 }
 
-/* The biggest dirty run, for what is going to grow into it. */
+/* For objects that will grow into it. */
 static struct run *find_biggest(const struct bins *bins) {
     for (int word = (BINS - 1) / 64; word >= 0; word--)
         if (bins->map[word])
@@ -432,7 +446,7 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
     struct run *free = NULL;
     if (take != TAKE_CLEAN && has_runs(&arena->dirty)) {
         free = find_free(&arena->dirty, total + align - 1);
-        if (!free && align == 1 && total > 16) {
+        if (!free && align == 1 && total > 16) { /* chosen: smaller runs are not worth a search */
             struct run *run = take_joined(arena, total);
             if (run)
                 return run;
@@ -440,7 +454,7 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
     }
     if (!free && take == TAKE_DIRTY)
         return NULL;
-    /* Only memory that is yet to be touched gains by lying where a huge OS page could. */
+    /* Only untouched memory can become a huge OS page, which needs the alignment. */
     if (!free && align == 1 && total >= HUGE_PAGES)
         align = HUGE_PAGES;
     if (!free)
@@ -456,14 +470,15 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
     return cut(free, total, align);
 }
 
-static void note_dirt(void) {
+static void schedule_purge(void) {
     static unsigned calls;
-    if (pages_dirty > DIRT_FREE && ++calls % 16 == 0 && now_ms() >= window_end_ms)
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && pages_dirty_low <= pages_dirty);
+    if (pages_dirty > DIRTY_MIN && ++calls % 16 == 0 && now_ms() >= window_end_ms)
         tcl_purge_due = true;
 }
 
 #if TCL_ASSERT_LEVEL >= 2
-/* Walks the whole heap, under the lock: runs fill every chunk without a gap, free neighbours of a
+/* Checks the whole heap, under the lock: runs fill every chunk without a gap, free neighbours of a
  * kind are joined, and the counts agree with the runs. */
 static void check_heap(void) {
     size_t number = 0, dirty = 0, clean = 0;
@@ -486,7 +501,7 @@ static void check_heap(void) {
 }
 #endif
 
-static void check_now_and_then(void) {
+static void check_sometimes(void) {
 #if TCL_ASSERT_LEVEL >= 2
     enum { CALLS = 512 };
     static unsigned calls;
@@ -505,8 +520,8 @@ void tcl_pages_give(struct run *run) {
     }
     if (dirty)
         insert_free(number, dirty, RUN_DIRTY);
-    note_dirt();
-    check_now_and_then();
+    schedule_purge();
+    check_sometimes();
 }
 
 bool tcl_pages_extend(struct run *run, size_t least, size_t most) {
@@ -519,12 +534,13 @@ bool tcl_pages_extend(struct run *run, size_t least, size_t most) {
             struct run *after = run_at(end);
             bool clean = after->state == RUN_CLEAN;
             if ((clean || after->state == RUN_DIRTY) && run->total + after->total >= least) {
-                size_t want = clean ? most : least; /* hold no dirt in reserve */
+                size_t want = clean ? most : least; /* reserve no dirty memory */
                 size_t have = run->total + after->total, total = have < want ? have : want;
                 enum run_state state = after->state;
                 unlink_free(after);
                 if (!clean)
-                    run->touched = (uint32_t)total; /* a prefix: the clean part counts too */
+                    run->touched =
+                        (uint32_t)total; /* a prefix, so a clean part before counts too */
                 run->total = (uint32_t)total;
                 run->carve = tcl_next_carve();
                 run->generation = 0;
@@ -534,7 +550,7 @@ bool tcl_pages_extend(struct run *run, size_t least, size_t most) {
                 return true;
             }
         }
-        /* At the very top of the chunk there may be more to open. */
+        /* A run at the top of the chunk may have memory behind it that is not open yet. */
         struct chunk *chunk = arenas[k].chunk;
         if (page_address(end) != chunk->opened ||
             (least - run->total) << PAGE_SHIFT > chunk->end - chunk->opened ||
@@ -562,11 +578,10 @@ void tcl_pages_trim(struct run *run, size_t total) {
     }
     if (dirty > total)
         insert_free(number + total, dirty - total, RUN_DIRTY);
-    note_dirt();
+    schedule_purge();
 }
 
-/* ---- Purge ------------------------------------------------------------------------------------
- */
+/* ---- Purge ----------------------------------------------------------------------------------- */
 
 /* Unlinks the biggest dirty run of the arenas from `first` up to `end` as RUN_PURGING. */
 static struct run *pick_dirty(unsigned first, unsigned end) {
@@ -583,9 +598,10 @@ static struct run *pick_dirty(unsigned first, unsigned end) {
     return best;
 }
 
-/* Clears dirty runs of those arenas, the biggest first, until it is `pages` OS pages or more. Under
- * the lock, which it lets go meanwhile. */
-static void clear_dirt(unsigned first, unsigned end, size_t pages, int rounds) {
+/* Purges dirty runs of those arenas, the biggest first, until it is `pages` OS pages or more. Under
+ * the lock, which it releases meanwhile. */
+static void purge_dirty(unsigned first, unsigned end, size_t pages, int rounds) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     for (bool failed = false; pages > 0 && rounds > 0 && !failed; rounds--) {
         struct run *batch[PURGE_BATCH];
         int count = 0;
@@ -603,9 +619,9 @@ static void clear_dirt(unsigned first, unsigned end, size_t pages, int rounds) {
                                     (size_t)batch[i]->total << PAGE_SHIFT) == 0;
         heap_lock(&tcl_heap_lock);
         for (int i = 0; i < count; i++) {
-            tcl_assert(batch[i]->state == RUN_PURGING); /* nobody took it meanwhile */
+            tcl_assert(batch[i]->state == RUN_PURGING); /* no other thread may take it */
             insert_free(number_of(batch[i]), batch[i]->total, clean[i] ? RUN_CLEAN : RUN_DIRTY);
-            failed |= !clean[i]; /* locked memory: it stays dirty */
+            failed |= !clean[i]; /* memory that is locked stays dirty */
         }
     }
 }
@@ -615,26 +631,27 @@ void tcl_pages_purge(bool all) {
     tcl_purge_due = false;
     heap_lock(&tcl_heap_lock);
     size_t idle = all ? pages_dirty : pages_dirty_low, keep = pages_dirty - idle;
-    if (!all && keep < DIRT_FREE)
-        keep = DIRT_FREE;
+    if (!all && keep < DIRTY_MIN)
+        keep = DIRTY_MIN;
     if (pages_dirty > keep)
-        clear_dirt(0, TCL_ARENAS_MAX, pages_dirty - keep, all ? INT_MAX : PURGE_ROUNDS);
+        purge_dirty(0, TCL_ARENAS_MAX, pages_dirty - keep, all ? INT_MAX : PURGE_ROUNDS);
     pages_dirty_low = pages_dirty;
     window_end_ms = now_ms() + PURGE_WINDOW_MS;
     heap_unlock(&tcl_heap_lock);
     errno = saved;
 }
 
-void tcl_pages_make_way(unsigned k, const struct run *run) {
+void tcl_pages_purge_for(unsigned k, const struct run *run) {
     size_t fresh = run->total - run->touched;
-    if (fresh < MAKE_WAY_FROM || arenas[k].node < 0 || !has_runs(&arenas[k].dirty))
+    if (fresh < PURGE_FOR_MIN || arenas[k].node < 0 || !has_runs(&arenas[k].dirty))
         return;
     int saved = errno;
-    clear_dirt(k, k + 1, fresh, PURGE_ROUNDS);
+    purge_dirty(k, k + 1, fresh, PURGE_ROUNDS);
     errno = saved;
 }
 
 void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     size_t number = 0;
     for (size_t i = 0; i < chunk_count; i++) {
         size_t start = page_number(chunks[i].start), end = page_number(chunks[i].opened);

@@ -8,12 +8,13 @@
  *   |  arenas of small slots   |  chunk | chunk | chunk | ... not yet used   |
  *   |  (mimalloc, small.c)     |  run run run ...                            |
  *
- * The range is reserved once without access rights and opened chunk by chunk, so that "is this
- * pointer ours, and which layer's" is one compare each. Everything known about OS page i of the
- * range stands in table[i], out of band: a program that writes past its objects cannot reach it.
+ * The range is reserved once without access rights and opened chunk by chunk, so that whether a
+ * pointer is in the heap, and in which layer, is one compare each. The metadata of OS page i of the
+ * range is table[i], out of band: a program that writes past its objects cannot reach it.
  *
- * A *run* is a stretch of OS pages with one fate. Its first entry describes it; its last entry
- * repeats state and total (a boundary tag), so that a freed run finds its free neighbours.
+ * A *run* is a sequence of OS pages that are handed out and freed together. Its first entry
+ * describes it; the last entry of a free run repeats state and total (a boundary tag), so that a
+ * freed run finds its free neighbours.
  *
  *      total = 7, pages = 4, touched = 5
  *      [####.~~]     # handed out   . handed out once, dirty   ~ never touched, zero
@@ -31,7 +32,8 @@
 #define PAGE ((size_t)TCL_PAGE)
 #define PAGES_OF(bytes) (((bytes) + PAGE - 1) >> PAGE_SHIFT)
 
-/* Objects below this many bytes are small slots. */
+/* Objects below this many bytes are small slots; from an OS page on they are placed on their own.
+ */
 #define SMALL_LIMIT ((size_t)4096)
 
 static inline int heap_lock(pthread_mutex_t *mutex) {
@@ -42,12 +44,12 @@ static inline int heap_unlock(pthread_mutex_t *mutex) {
 }
 
 enum run_state {
-    RUN_NONE = 0, /* not the first or last entry of anything */
+    RUN_NONE = 0, /* neither first nor last entry of a run */
     RUN_LIVE,     /* the program's */
     RUN_CACHED,   /* in a thread's cache */
     RUN_DIRTY,    /* in the page heap; contents unknown, resident */
     RUN_CLEAN,    /* in the page heap; zero, not resident */
-    RUN_PURGING,  /* on its way from dirty to clean, outside the lock */
+    RUN_PURGING,  /* being purged, from dirty to clean, outside the lock */
     RUN_BLOCK     /* a block of small slots; only `total`, `carve`, `arena` hold */
 };
 
@@ -75,12 +77,14 @@ struct range {
     size_t small_bytes; /* from base: arenas of small slots */
     size_t bytes;       /* from base: those, then runs */
     struct run *table;  /* by OS page number from base */
-    void **slices;      /* mimalloc's page of each SLICE of the small part, small.c's affair */
+    void **slices;      /* mimalloc's page of each slice of the small part; only small.c uses it */
 };
-#define SLICE_SHIFT 16
+#define SLICE_SHIFT 16 /* MI_ARENA_SLICE_SHIFT, which small.c checks */
 TCL_HIDDEN extern struct range tcl_heap_range;
 
+/* The range that a session has entries for. */
 #define TCL_RANGE_MAX ((size_t)1 << 40)
+_Static_assert(TCL_RANGE_MAX == TCL_RANGE_PAGES_MAX * TCL_PAGE, "an entry for each OS page");
 
 /* Reserves the range at the first call of any thread; later calls cost one load. */
 TCL_HIDDEN void tcl_heap_init(void);
@@ -111,10 +115,9 @@ static inline uintptr_t range_end(void) {
     return tcl_heap_range.base + tcl_heap_range.bytes;
 }
 
-/* ---- heap_range.c -----------------------------------------------------------------------------
- */
+/* ---- heap_range.c ---------------------------------------------------------------------------- */
 
-/* Reserves at most TCL_RANGE_MAX bytes and what describes them, halving down to `least` while that
+/* Reserves at most TCL_RANGE_MAX bytes and their metadata, halving down to `least` while that
  * fails; both parts are multiples of `align`. Without access rights: nothing is committed. */
 TCL_HIDDEN bool tcl_range_reserve(struct range *range, size_t least, size_t align);
 
@@ -129,32 +132,31 @@ enum take { TAKE_ANY, TAKE_CLEAN, TAKE_DIRTY };
  * NULL when the range is used up. Under the lock. */
 TCL_HIDDEN struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take);
 
-/* The same for an object of `pages` that has begun to grow: up to `most` OS pages, at least
- * `pages`. */
+/* The same for a growing object of `pages`: up to `most` OS pages, at least `pages`. */
 TCL_HIDDEN struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most);
 
-/* Gives a run (live or cached) back. Under the lock. */
+/* Returns a run (live or cached) to the page heap. Under the lock. */
 TCL_HIDDEN void tcl_pages_give(struct run *run);
 
-/* Makes run->total at least `least` and at most `most` OS pages out of a free run behind it; false
- * when that is not there. Under the lock. */
+/* Extends run->total to at least `least` and at most `most` OS pages by a free run behind it; false
+ * without one. Under the lock. */
 TCL_HIDDEN bool tcl_pages_extend(struct run *run, size_t least, size_t most);
 
-/* Cuts run->total down to `total`; the rest goes back. Under the lock. */
+/* Cuts run->total down to `total` and frees the rest. Under the lock. */
 TCL_HIDDEN void tcl_pages_trim(struct run *run, size_t total);
 
 /* Purges what is due; `all`: everything. Takes the lock itself; callers do not hold it. */
 TCL_HIDDEN void tcl_pages_purge(bool all);
 
-/* A run of arena k that was just taken will touch fresh memory of the arena's node: as much that is
- * free and still resident there goes first, where that is a MiB or more. Under the lock, which it
- * lets go meanwhile. */
-TCL_HIDDEN void tcl_pages_make_way(unsigned k, const struct run *run);
+/* Before the program touches the clean part of a run that was just taken from arena k: purges as
+ * much dirty memory of that arena, if it is a MiB or more, to make room on its node. Under the
+ * lock, which it releases meanwhile. */
+TCL_HIDDEN void tcl_pages_purge_for(unsigned k, const struct run *run);
 
-/* Calls `visit` for every run of whatever state. Under the lock. */
+/* Calls `visit` for every run, in any state. Under the lock. */
 TCL_HIDDEN void tcl_pages_each(void (*visit)(struct run *, void *), void *context);
 
-/* One load: is it worth calling tcl_pages_purge? */
+/* True when tcl_pages_purge may have something to do; one load. */
 TCL_HIDDEN extern _Atomic bool tcl_purge_due;
 
 /* A piece of the small part of the range, for a mimalloc arena of arena k; NULL when used up.
@@ -172,13 +174,13 @@ TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
 
 /* ---- heap_split.c ---------------------------------------------------------------------------- */
 
-/* Objects from so many OS pages on may be born in two memories. */
+/* Objects of at least so many OS pages may be born in two memories. */
 #define SPLIT_PAGES (TCL_CUT_BYTES >> PAGE_SHIFT)
 
-/* A run is born in an arena that is not the best: its head may go to a better one. Call with no
- * lock held. */
+/* At the birth of a run in an arena that is not the best: binds its head to a better one, if the
+ * plan or the budget provides for it. Call with no lock held. */
 TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes, bool is_touched);
-/* The run that begins with this OS page is given back (`is_dead`), or shrinks. Under
+/* When the run that begins with this OS page is freed (`is_dead`) or shrinks: undoes it. Under
  * tcl_heap_lock. */
 TCL_HIDDEN void tcl_split_end(size_t number, bool is_dead);
 
@@ -187,10 +189,9 @@ struct heap_figures {
 };
 TCL_HIDDEN struct heap_figures tcl_heap_figures(void);
 
-/* ---- heap_cache.c: what malloc.c calls --------------------------------------------------------
- */
+/* ---- heap_cache.c: called by malloc.c -------------------------------------------------------- */
 
-/* Where the call came from, for tcl_site_here. */
+/* The caller of the public function, for tcl_site_here. */
 struct caller {
     void *return_address, *frame_address;
 };
@@ -203,32 +204,29 @@ TCL_HIDDEN size_t tcl_run_usable(const void *p);
 /* Resizes in place or by moving within the run layer; bytes >= SMALL_LIMIT. NULL, ENOMEM, p lives.
  */
 TCL_HIDDEN void *tcl_run_realloc(void *p, size_t bytes, struct caller caller);
-/* Gives this thread's cache back to the page heap. */
+/* Returns this thread's cache to the page heap. */
 TCL_HIDDEN void tcl_cache_flush(void);
 
-/* ---- heap_far.c: objects outside the range, one mmap each -------------------------------------
- */
+/* ---- heap_far.c: objects outside the range, one mmap each ------------------------------------ */
 
 TCL_HIDDEN void *tcl_far_alloc(size_t bytes, size_t align);
-TCL_HIDDEN bool tcl_far_free(void *p);                   /* false: not ours */
-TCL_HIDDEN size_t tcl_far_usable(const void *p);         /* 0: not ours */
-TCL_HIDDEN void *tcl_far_realloc(void *p, size_t bytes); /* p is ours; NULL, ENOMEM, p lives */
+TCL_HIDDEN bool tcl_far_free(void *p);                   /* false: no such object */
+TCL_HIDDEN size_t tcl_far_usable(const void *p);         /* 0: no such object */
+TCL_HIDDEN void *tcl_far_realloc(void *p, size_t bytes); /* NULL, ENOMEM, p lives */
 TCL_HIDDEN void tcl_far_before_fork(void), tcl_far_after_fork(void);
 
-/* ---- malloc.c ---------------------------------------------------------------------------------
- */
+/* ---- malloc.c -------------------------------------------------------------------------------- */
 
-/* malloc with an alignment (a power of two) and somebody else's caller. */
+/* malloc with an alignment (a power of two), for the caller that is passed. */
 TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
 /* calloc and realloc likewise. */
 TCL_HIDDEN void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller);
 TCL_HIDDEN void *tcl_resize(void *p, size_t bytes, struct caller caller);
 
-/* Writes `text` to stderr and aborts, as glibc does with a pointer it can tell is wrong. */
-TCL_HIDDEN void tcl_complain(const char *text, size_t bytes) __attribute__((noreturn, cold));
+/* Writes `text` to stderr and aborts, as glibc does for an invalid pointer that it recognises. */
+TCL_HIDDEN void tcl_abort_with(const char *text, size_t bytes) __attribute__((noreturn, cold));
 
-/* ---- small.c: mimalloc ------------------------------------------------------------------------
- */
+/* ---- small.c: mimalloc ----------------------------------------------------------------------- */
 
 TCL_HIDDEN void *tcl_small_alloc(size_t bytes);
 TCL_HIDDEN void *tcl_small_zalloc(size_t bytes);

@@ -1,42 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * heap_cache.c: objects from 4 KiB up: thread caches over the page heap, in-place growth, zeroing.
- * In: the requests of malloc.c. Out: objects on OS pages of their own, and a note of each birth,
- * death and resize while somebody tracks.
- * Knows nothing of how records travel or where arenas lie.
+ * In: the requests of malloc.c. Out: objects on OS pages of their own; with tracking, a note of
+ * each birth, death and resize. Knows nothing of how records reach the daemon or where arenas are.
  *
  *   <= 64 OS pages   thread cache, by arena and size class  --batches-->  page heap (heap.c)
  *   above            page heap
  *
- * The cache of a thread lies outside of its TLS block (one pointer there), in a pool that outlives
- * threads: a thread that exits gives its runs back and leaves the cache to the next one.
+ * A thread's TLS block has only a pointer to its cache, which comes from a pool that outlives
+ * threads: a thread that exits returns its runs and leaves the cache to the next one.
  */
 #include "heap.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
+/* The largest cached object: 64 * 4 KiB = 256 KiB. Chosen, not measured: above, the program's own
+ * work on an object dwarfs a lock. */
 #define CLASS_PAGES_MAX 64
-#define CLASSES 32
-#define CLASS_KEEP 128 /* OS pages a class may hold in a thread's cache, or CLASS_KEEP_MIN runs */
+#define CLASSES 32 /* the length of class_pages */
+/* OS pages that a class may have in a thread's cache (512 KiB), or CLASS_KEEP_MIN runs, and all
+ * classes together (4 MiB). Chosen, not measured: they bound the memory that an idle thread keeps.
+ */
+#define CLASS_KEEP 128
 #define CLASS_KEEP_MIN 4
-#define THREAD_KEEP 1024 /* OS pages all classes together may hold: 4 MiB */
-#define BATCH 32         /* OS pages fetched at a time, at most BATCH_RUNS runs */
+#define THREAD_KEEP 1024
+/* OS pages fetched at a time (128 KiB), at most BATCH_RUNS runs. Chosen, not measured. */
+#define BATCH 32
 #define BATCH_RUNS 16
 
-/* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_SMALL times
- * their size below GROW_FROM, GROW_LARGE times above, up to GROW_MAX; from there GROW_SMALL again.
- */
+/* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_LARGE times
+ * their size from GROW_FROM OS pages up to GROW_MAX, GROW_SMALL times above. Chosen, not measured:
+ * 256 MiB fit thousands of times into a range of 1 TiB. */
 #define GROW_SMALL 4
 #define GROW_LARGE 64
-#define GROW_FROM 32                                  /* OS pages */
-#define GROW_MAX ((size_t)(256u << 20) >> PAGE_SHIFT) /* 1 TiB has room for thousands of these */
+#define GROW_FROM 32
+#define GROW_MAX ((size_t)(256u << 20) >> PAGE_SHIFT)
 
-/* calloc of at least this many dirty OS pages lets the kernel zero them as they are touched. Here
- * memset takes 0.1 us an OS page and a fault 0.6, so only what exceeds caches is worth it. */
+/* calloc of at least this many dirty OS pages lets the kernel zero them as they are touched: 8 MiB,
+ * more than CPU caches of one core hold. memset takes 0.1 us an OS page and a fault 0.6, as
+ * measured on the development machine. */
 #define ZERO_BY_KERNEL 2048
 
-#define LINE 64 /* bytes of a cache line */
+#define LINE 64 /* bytes of a cache line, on x86-64 and most arm64 */
 
 struct slot {
     uint32_t head; /* OS page number of a cached run, 0 none */
@@ -73,8 +79,7 @@ static inline unsigned keep_of(unsigned class) {
     return runs < CLASS_KEEP_MIN ? CLASS_KEEP_MIN : runs;
 }
 
-/* ---- Notes ------------------------------------------------------------------------------------
- */
+/* ---- Notes ----------------------------------------------------------------------------------- */
 
 static struct tcl_use use_of(const struct run *run, uint8_t flags) {
     return (struct tcl_use){.addr = page_address(number_of(run)),
@@ -86,8 +91,8 @@ static struct tcl_use use_of(const struct run *run, uint8_t flags) {
                             .flags = flags};
 }
 
-/* Makes a cached run the program's. */
-static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
+/* Makes a cached run an object of the program. */
+static inline void *hand_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
                              uint8_t flags) {
     if (2 * (size_t)run->touched < pages)
         flags |= TCL_FRESH;
@@ -108,8 +113,7 @@ static inline void *give_out(struct run *run, size_t pages, uint8_t arena, uint3
     return (void *)page_address(number_of(run));
 }
 
-/* ---- Thread caches -----------------------------------------------------------------------------
- */
+/* ---- Thread caches --------------------------------------------------------------------------- */
 
 static inline void push(struct cache *to, struct slot *slot, struct run *run) {
     tcl_assert_debug(run->state == RUN_CACHED && class_pages[class_of(run->total)] == run->total);
@@ -144,7 +148,7 @@ static bool refill(struct cache *to, unsigned k, unsigned class) {
     count = count < 1 ? 1 : count > BATCH_RUNS ? BATCH_RUNS : count;
     heap_lock(&tcl_heap_lock);
     struct run *run;
-    /* What is resident first, in single pieces; only then memory that is yet to be touched. */
+    /* Resident memory first, run by run; only then untouched memory. */
     while (slot->count < count && (run = tcl_pages_take(k, pages, 1, TAKE_DIRTY)) != NULL)
         push(to, slot, run);
     if (!slot->count && (run = tcl_pages_take(k, pages * count, 1, TAKE_CLEAN)) != NULL)
@@ -155,10 +159,12 @@ static bool refill(struct cache *to, unsigned k, unsigned class) {
     return slot->count != 0;
 }
 
-/* Gives all but `keep` runs of a slot back. Under the lock. */
+/* Returns all but `keep` runs of a slot. Under the lock. */
 static void drain(struct cache *from, struct slot *slot, unsigned keep) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     while (slot->count > keep) {
         struct run *run = run_at(slot->head);
+        tcl_assert_debug(slot->head != 0 && from->pages >= run->total);
         slot->head = run->next;
         slot->count--;
         from->pages -= run->total;
@@ -197,7 +203,7 @@ static struct cache *open_cache(void) {
     int saved = errno;
     heap_lock(&pool_lock);
     if (!pool) {
-        const size_t bytes = 64 << 10;
+        const size_t bytes = 64 << 10; /* 31 caches of 2064 bytes. Chosen, not measured */
         struct cache *fresh =
             tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         for (size_t i = 0; fresh != MAP_FAILED && i < bytes / sizeof(struct cache); i++) {
@@ -210,7 +216,7 @@ static struct cache *open_cache(void) {
         pool = mine->next;
     heap_unlock(&pool_lock);
     if (mine) {
-        cache = mine; /* before setspecific, which may allocate */
+        cache = mine; /* first, because pthread_setspecific may allocate */
         pthread_once(&exit_key_once, make_exit_key);
         pthread_setspecific(exit_key, mine);
     }
@@ -223,23 +229,22 @@ void tcl_cache_flush(void) {
         drain_all(cache, 0);
 }
 
-/* ---- Allocation --------------------------------------------------------------------------------
- */
+/* ---- Allocation ------------------------------------------------------------------------------ */
 
-/* What follows the taking of a run, or of none, under the lock, which it lets go. */
-static struct run *taken(unsigned k, struct run *run) {
+/* After a run was taken, or none: purges where due. Under the lock, which it releases. */
+static struct run *finish_take(unsigned k, struct run *run) {
     if (run)
-        tcl_pages_make_way(k, run);
+        tcl_pages_purge_for(k, run);
     heap_unlock(&tcl_heap_lock);
     if (tcl_unlikely(tcl_purge_due))
         tcl_pages_purge(false);
     return run;
 }
 
-/* A run fresh from the page heap, past the caches. */
+/* A run of the page heap, past the caches. */
 static struct run *take_direct(unsigned k, size_t total, size_t align, enum take take) {
     heap_lock(&tcl_heap_lock);
-    return taken(k, tcl_pages_take(k, total, align, take));
+    return finish_take(k, tcl_pages_take(k, total, align, take));
 }
 
 static struct run *take_cached(unsigned k, unsigned class) {
@@ -263,14 +268,14 @@ static struct run *take_cached(unsigned k, unsigned class) {
     return run;
 }
 
-static void zero_dirt(void *p, size_t dirty, size_t pages) {
+static void zero_dirty(void *p, size_t dirty, size_t pages) {
     dirty = dirty < pages ? dirty : pages;
     if (dirty < ZERO_BY_KERNEL || tcl_os_clear((uintptr_t)p, dirty << PAGE_SHIFT) != 0)
         memset(p, 0, dirty << PAGE_SHIFT);
 }
 
-/* Bytes to leave out before an object that does not fill its OS pages: a different number of cache
- * lines from run to run. Objects that all began on OS page boundaries would share the cache sets
+/* Bytes to skip before an object that does not fill its OS pages: a number of cache lines that
+ * differs from run to run. Objects that all began on OS page boundaries would share the cache sets
  * of their first lines, and copies between them alias: sqlite3, whose buffers are 4368 bytes, spent
  * 1.6 times as long in read(2) and write(2), 1.27 times as long in all. */
 static inline uint32_t shift_of(const struct run *run, size_t bytes, size_t pages) {
@@ -294,9 +299,9 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     struct run *run = NULL;
     if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >>
                      PAGE_SHIFT))
-        run = NULL; /* before the range is there, without one, or bigger than it */
+        run = NULL; /* larger than the range, or there is none, or none yet */
     else if (tcl_unlikely(tcl_frugal) && pages > CLASS_PAGES_MAX)
-        run = NULL; /* what is big goes back to the kernel at once where memory is accounted */
+        run = NULL; /* where memory is accounted, a large object is unmapped when it is freed */
     else if (tcl_likely(pages <= CLASS_PAGES_MAX && aligned == 1))
         run = take_cached(k, class_of(pages));
     else
@@ -310,14 +315,14 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         return tcl_far_alloc(bytes, align);
     }
     size_t dirty = run->touched;
-    void *p = give_out(run, pages, arena, site, 0);
+    void *p = hand_out(run, pages, arena, site, 0);
     if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
         tcl_split_begin(run, bytes, dirty > 0);
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
-                     atomic_load_explicit(&tcl_vmem_waits, memory_order_relaxed)))
-        tcl_vmem_serve_if_worth(); /* a program may make one large object and no other */
+                     atomic_load_explicit(&tcl_vmem_start_pending, memory_order_relaxed)))
+        tcl_vmem_start_if_large(); /* a program may make one large object and no other */
     if (zero && dirty)
-        zero_dirt(p, dirty, pages);
+        zero_dirty(p, dirty, pages);
     if (tcl_likely(pages <= CLASS_PAGES_MAX && align <= LINE))
         run->shift = shift_of(run, bytes, pages);
     tcl_assert_debug(run->shift + bytes <= pages << PAGE_SHIFT && run->shift % LINE == 0);
@@ -327,16 +332,15 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
 
 static void fail_free(void) __attribute__((noreturn, cold));
 
-/* What glibc does with a pointer it can tell is wrong. */
 static void fail_free(void) {
     static const char text[] = "free(): double free or invalid pointer\n";
-    tcl_complain(text, sizeof(text) - 1);
+    tcl_abort_with(text, sizeof(text) - 1);
 }
 
 void tcl_run_free(void *p) {
     size_t number = page_number((uintptr_t)p);
     struct run *run = run_at(number);
-    /* Opened memory only: an address above never came from us. */
+    /* Faults above the opened memory, where no object ever was. */
     if (tcl_unlikely(run->state != RUN_LIVE || ((uintptr_t)p & (PAGE - 1)) != run->shift))
         fail_free();
     tcl_assert_debug(run->pages <= run->touched && run->touched <= run->total);
@@ -378,10 +382,9 @@ size_t tcl_run_usable(const void *p) {
     return usable(run_at(page_number((uintptr_t)p)));
 }
 
-/* ---- Resizing ----------------------------------------------------------------------------------
- */
+/* ---- Resizing -------------------------------------------------------------------------------- */
 
-/* OS pages of address space for an object of `pages` that has begun to grow. */
+/* OS pages of address space for a growing object of `pages`. */
 static size_t room_to_grow(size_t pages) {
     if (tcl_frugal)
         return pages;
@@ -404,7 +407,8 @@ static void note_resized(struct run *run, size_t pages) {
 static bool resize_in_place(struct run *run, size_t pages) {
     size_t total = run->total;
     if (pages <= total) {
-        /* Give a tail back only when it is worth a lock: a quarter of the run and 64 KiB. */
+        /* Free a tail only when it is worth a lock: a quarter of the run and 64 KiB. Chosen, not
+         * measured. */
         if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
             heap_lock(&tcl_heap_lock);
             tcl_split_end(number_of(run), false);
@@ -413,7 +417,7 @@ static bool resize_in_place(struct run *run, size_t pages) {
         }
     } else {
         if (pages < GROW_FROM)
-            return false; /* copying is cheaper than spoiling the classes */
+            return false; /* a run that fits no size class would bypass the cache when freed */
         heap_lock(&tcl_heap_lock);
         bool grown = tcl_pages_extend(run, pages, room_to_grow(pages));
         heap_unlock(&tcl_heap_lock);
@@ -425,12 +429,12 @@ static bool resize_in_place(struct run *run, size_t pages) {
     return true;
 }
 
-/* A new home for a growing object, with room behind it. */
+/* A new run for a growing object, with room behind it. */
 static struct run *take_growing(unsigned k, size_t pages) {
     if (pages < GROW_FROM)
         return take_cached(k, class_of(pages + pages / 4));
     heap_lock(&tcl_heap_lock);
-    return taken(k, tcl_pages_take_growing(k, pages, room_to_grow(pages)));
+    return finish_take(k, tcl_pages_take_growing(k, pages, room_to_grow(pages)));
 }
 
 void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
@@ -448,11 +452,11 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
         arena = tcl_arena_bind(k);
     }
     size_t old = usable(run);
-    struct run *home = NULL;
+    struct run *moved = NULL;
     if (pages <= (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >> PAGE_SHIFT)
-        home = take_growing(k, pages);
-    void *to = home ? give_out(home, pages, arena, run->site, TCL_CONTINUED)
-                    : tcl_run_alloc(bytes, 1, false, caller);
+        moved = take_growing(k, pages);
+    void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
+                     : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;
     memcpy(to, p, old < bytes ? old : bytes);
@@ -460,8 +464,7 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     return to;
 }
 
-/* ---- What is live, and fork --------------------------------------------------------------------
- */
+/* ---- Live objects, and fork ------------------------------------------------------------------ */
 
 void tcl_range(uintptr_t *base, size_t *pages) {
     tcl_heap_init();
@@ -480,7 +483,7 @@ static void visit_run(struct run *run, void *context) {
         return;
     struct tcl_use use = use_of(run, 0);
     visitor->visit(&use, visitor->context);
-    /* Freed meanwhile, by a thread that needs no lock for it: its note may have come too early. */
+    /* Another thread, which needs no lock, has freed it: its note may have come too early. */
     if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_LIVE)
         tcl_note_died(&use);
 }

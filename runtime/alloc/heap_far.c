@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * heap_far.c: objects that found no place in the reserved range, one mapping each.
+ * heap_far.c: objects outside the reserved range, one mapping each.
  * In: sizes. Out: OS-page-aligned objects. Rare: no range could be reserved, or it is used up.
  * Knows nothing of runs; these objects are not tracked.
  *
- * Which addresses are ours stands in a hash table beside the objects, so that any pointer may be
- * asked about without touching what it points to.
+ * A hash table has their addresses, so that any pointer can be looked up without being
+ * dereferenced.
  */
 #include "heap.h"
 #include <errno.h>
@@ -18,10 +18,10 @@ struct far {
 };
 
 static struct far *table;
-static size_t table_slots, table_used; /* a power of two; used counts deleted slots too */
+static size_t table_slots, table_used; /* a power of two; deleted slots count as used */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-#define FIRST_SLOTS 256
+#define FIRST_SLOTS 256 /* of 16 bytes: one OS page. Chosen, not measured */
 #define DELETED 1
 
 static struct far *slot_of(uintptr_t addr) {
@@ -94,8 +94,8 @@ void *tcl_far_alloc(size_t bytes, size_t align) {
     return NULL;
 }
 
-/* Removes p; 0 when it is not there. */
-static size_t forget(const void *p) {
+/* Removes p and returns its bytes; 0 when it is not there. */
+static size_t remove_entry(const void *p) {
     heap_lock(&lock);
     struct far *far = slot_of((uintptr_t)p);
     size_t bytes = far ? far->bytes : 0;
@@ -108,7 +108,7 @@ static size_t forget(const void *p) {
 bool tcl_far_free(void *p) {
     if (__atomic_load_n(&table_used, __ATOMIC_RELAXED) == 0)
         return false;
-    size_t bytes = forget(p);
+    size_t bytes = remove_entry(p);
     if (bytes) {
         int saved = errno;
         tcl_os_munmap(p, bytes);
@@ -128,7 +128,7 @@ size_t tcl_far_usable(const void *p) {
 }
 
 void *tcl_far_realloc(void *p, size_t bytes) {
-    size_t size = PAGES_OF(bytes) << PAGE_SHIFT, old = forget(p);
+    size_t size = PAGES_OF(bytes) << PAGE_SHIFT, old = remove_entry(p);
     int saved = errno;
     void *to = tcl_os_mremap(p, old, size, MREMAP_MAYMOVE, NULL);
     heap_lock(&lock);

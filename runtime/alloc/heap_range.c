@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * heap_range.c: finds out how much address space may be reserved, and reserves it.
+ * heap_range.c: determines how much address space may be reserved, and reserves it.
  * In: the limits of the process and the kernel's overcommit mode. Out: struct range, tcl_frugal.
  * Knows nothing of what the range is used for.
  */
@@ -40,8 +40,9 @@ bool tcl_range_reserve(struct range *range, size_t least, size_t align) {
     getrlimit(RLIMIT_DATA, &data);
     tcl_frugal =
         space.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY || never_overcommits();
-    /* A limit on address space leaves three quarters to stacks, libraries and the program's own
-     * mappings; what does not fit into our quarter is served by one mmap each (heap_far.c). */
+    /* Under a limit on address space the heap takes a quarter, and leaves the rest to stacks,
+     * libraries and the program's own mappings; heap_far.c serves what does not fit. Chosen, not
+     * measured. */
     while (space.rlim_cur != RLIM_INFINITY && bytes > space.rlim_cur / 4)
         bytes /= 2;
     for (; bytes >= least; bytes /= 2) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * malloc.c: the malloc family, as glibc specifies it.
- * In: calls of the hosted program. Out: memory from the small layer, the run layer or, for
- * pointers that are neither's, whoever made them.
+ * In: calls of the hosted program. Out: memory of the small layer or the run layer; other pointers
+ * go to the allocator that made them.
  * Knows nothing of arenas, caches or records.
  *
  *   size < 4 KiB, alignment <= 1 KiB   small.c
  *   else                               heap_cache.c
- *   pointer in the range               one compare tells the layer
+ *   pointer in the range               small.c or heap_cache.c, by one compare
  *   pointer elsewhere                  heap_far.c, then mimalloc (no range), then glibc
  */
 #include "heap.h"
@@ -18,12 +18,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Chosen, not measured: mimalloc over-allocates for alignments, an OS page wastes less above. */
 #define SMALL_ALIGN_MAX 1024
 
-/* The address above the return address: a stack depth that needs no frame pointer. */
+/* The canonical frame address: a stack depth that needs no frame pointer. */
 #define CALLER ((struct caller){__builtin_return_address(0), __builtin_dwarf_cfa()})
 
-/* What was allocated before us, by libc itself. */
+/* For objects that libc allocated itself, before this library was loaded. */
 extern void __libc_free(void *p) __attribute__((weak));
 extern void *__libc_realloc(void *p, size_t bytes) __attribute__((weak));
 
@@ -72,8 +73,8 @@ static size_t usable_elsewhere(const void *p) {
         return bytes;
     if (tcl_small_owns(p))
         return tcl_small_usable(p);
-    /* glibc's chunk: size and flags stand before the object; a mapped one (flag 2) has two words.
-     */
+    /* A chunk of glibc has size and flags in the word before the object; a mapped one (flag 2) has
+     * two words there. */
     size_t head = ((const size_t *)p)[-1];
     return (head & ~(size_t)7) - (head & 2 ? 2 : 1) * sizeof(size_t);
 }
@@ -149,8 +150,7 @@ TCL_EXPORT void *reallocarray(void *p, size_t count, size_t each) {
     return resize(p, bytes, CALLER);
 }
 
-/* ---- Aligned ----------------------------------------------------------------------------------
- */
+/* ---- Aligned --------------------------------------------------------------------------------- */
 
 static inline bool power_of_two(size_t n) {
     return n != 0 && (n & (n - 1)) == 0;
@@ -211,7 +211,7 @@ void *tcl_resize(void *p, size_t bytes, struct caller caller) {
     return resize(p, bytes, caller);
 }
 
-void tcl_complain(const char *text, size_t bytes) {
+void tcl_abort_with(const char *text, size_t bytes) {
     syscall(SYS_write, STDERR_FILENO, text, bytes);
     abort();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * malloc_info.c: malloc_trim, mallinfo and their kin: what a program may ask about its heap.
+ * malloc_info.c: malloc_trim, mallinfo and the other functions of malloc.h that report on the heap.
  * In: calls of the hosted program. Out: figures of the run layer and the arenas of small slots.
- * Knows nothing of how they come about.
+ * Knows nothing of how they are computed.
  */
 #include "heap.h"
 #include <errno.h>
@@ -33,7 +33,7 @@ static int clamp(size_t n) {
     return n > INT_MAX ? INT_MAX : (int)n;
 }
 
-/* The old form overflows on every heap above 2 GiB; here it stops at INT_MAX. */
+/* Its figures are ints: clamped, where glibc's overflow. */
 TCL_EXPORT struct mallinfo mallinfo(void) {
     struct mallinfo2 all = mallinfo2();
     return (struct mallinfo){.arena = clamp(all.arena),
@@ -43,7 +43,7 @@ TCL_EXPORT struct mallinfo mallinfo(void) {
                              .keepcost = clamp(all.keepcost)};
 }
 
-/* glibc's tunables have no counterpart here. 1 says "done": a program that tunes goes on. */
+/* glibc's tunables have no counterpart here. 1 means success: programs treat 0 as an error. */
 TCL_EXPORT int mallopt(int parameter, int value) {
     (void)parameter, (void)value;
     return 1;

@@ -4,11 +4,10 @@
  * In: calls of C++ programs. Out: memory of malloc.c, with the site of the caller itself.
  * Knows nothing of exceptions.
  *
- * libstdc++'s own operators would call our malloc too, but then every C++ object would have one and
- * the same return address, and each call would cost twice. What we cannot do without a C++ runtime,
- * calling the new handler and throwing std::bad_alloc, stays with libstdc++: when memory is short
- * we call the operator that would have been called without us, which tries once more and then does
- * it.
+ * libstdc++'s own operators would call our malloc, too, but then all C++ objects would have the
+ * same return address, and each call would cost twice. Calling the new handler and throwing
+ * std::bad_alloc need a C++ runtime: when memory is short, the next operator in the library order
+ * is called, libstdc++'s, which tries once more and then does both.
  */
 #include "heap.h"
 #include <dlfcn.h>
@@ -49,7 +48,7 @@ static void *next_aligned(const char *name, size_t bytes, size_t align) {
         void *p = tcl_allocate(bytes, align, CALLER);                                              \
         return tcl_likely(p != NULL) ? p : next_aligned(#name, bytes, align);                      \
     }
-/* The nothrow forms call the new handler as well, so they end in libstdc++ the same way. */
+/* The nothrow forms call the new handler as well, so they use libstdc++ in the same way. */
 typedef void *plain_nothrow(size_t, const void *);
 typedef void *aligned_nothrow(size_t, size_t, const void *);
 #define PLAIN_NOTHROW(name)                                                                        \
@@ -80,7 +79,7 @@ PLAIN_NOTHROW(_ZnamRKSt9nothrow_t)
 ALIGNED_NOTHROW(_ZnwmSt11align_val_tRKSt9nothrow_t)
 ALIGNED_NOTHROW(_ZnamSt11align_val_tRKSt9nothrow_t)
 
-/* Size, alignment and tag of the other forms tell us nothing new. */
+/* The sizes, alignments and tags of the other forms are not needed. */
 #define DELETE(name)                                                                               \
     TCL_EXPORT void name(void *p);                                                                 \
     TCL_EXPORT void name(void *p) {                                                                \

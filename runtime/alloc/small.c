@@ -4,13 +4,13 @@
  * In: requests below 4 KiB. Out: slots, and a note of each block (mimalloc page) born and died.
  * Knows nothing of runs; its memory comes from tcl_small_chunk.
  *
- * mimalloc's sources are included, not copied, and bent at these points by macros:
+ * mimalloc's sources are included, not copied, and macros change them at these points:
  *   its arenas     come from our range (small_chunk), tagged with a "NUMA node" = our arena number;
- *                  the node a thread prefers is the arena new blocks should be born in
- *   its blocks     are seen where arena.c enters and removes a page in the page map
+ *                  the node a thread prefers is the arena for new blocks
+ *   its blocks     are noted where arena.c enters and removes a page in the page map
  *   its options    cannot be set from the environment
- *   its mmap       goes past our interposed one, its madvise knows what is under the heap
- *   its life       is started from our constructor; it never cleans up at exit
+ *   its mmap       bypasses our interposed one; its madvise respects vregions under the heap
+ *   its start-up   is called by our constructor; it never cleans up at exit
  */
 #include "heap.h"
 #include <errno.h>
@@ -18,10 +18,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* clang-format off: the order of these is the order they need. */
+/* clang-format off: their order matters. */
 #define MI_USE_PTHREADS 1
 #define MI_PRIM_HAS_PROCESS_ATTACH 1
-#define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB; doubles every eight arenas */
+#define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB: a unit of heap.c; doubles every 8 arenas */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #define pthread_mutex_lock heap_lock
@@ -34,7 +34,7 @@ static void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero, size_t
 static void unfull_late(mi_page_t *page);
 static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align);
 static bool block_born(mi_page_t *page);
-static void block_dies(mi_page_t *page);
+static void block_died(mi_page_t *page);
 static mi_heap_t *preferring_heap(const mi_theap_t *theap);
 static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_memid_t *id);
 static void start_options(void);
@@ -51,7 +51,7 @@ static void start_options(void);
 #include <src/alloc-posix.c>
 
 #define _mi_page_map_register block_born
-#define _mi_page_map_unregister block_dies
+#define _mi_page_map_unregister block_died
 #define _mi_theap_heap preferring_heap
 #define _mi_os_alloc_aligned small_chunk
 #define _mi_os_numa_node() ((int)tcl_small_arena())
@@ -93,8 +93,7 @@ static void start_options(void);
 #pragma GCC diagnostic pop
 /* clang-format on */
 
-/* ---- What arena.c calls -----------------------------------------------------------------------
- */
+/* ---- Called by arena.c ----------------------------------------------------------------------- */
 
 static void start_options(void) {
     _mi_options_init();
@@ -103,17 +102,20 @@ static void start_options(void) {
     _mi_theap_options_init(&theap_main); /* statically initialised, with the default */
 }
 
-/* ---- Full pages -------------------------------------------------------------------------------
+/* ---- Full pages ------------------------------------------------------------------------------
  *
- * mimalloc abandons a page that is full: the next free into it is an atomic operation and takes the
- * page back, with one free slot, for the next malloc to fill. Where objects of one size are
- * replaced at random that is what happens every time (43 ns an operation with 50,000 of them). So:
- *   a thread keeps up to FULL_PAGES_MAX full pages to itself (that bounds what other threads' frees
- *   can leave unused in a thread that sleeps) and abandons more as mimalloc does;
- *   a page leaves the full ones not with its first free slot but with a few;
- *   before a thread takes a fresh page it looks through some full ones for what others freed. */
-#define FULL_PAGES_MAX 256 /* of 64 KiB */
+ * mimalloc abandons a page that is full: the next free into it is an atomic operation and reclaims
+ * the page, with one free slot, for the next malloc to fill. A program that replaces objects of one
+ * size at random does that every time (43 ns an operation with 50,000 of them). Therefore:
+ *   a thread keeps up to FULL_PAGES_MAX full pages to itself, which bounds what other threads'
+ * frees can leave unused in a thread that sleeps, and abandons more, as mimalloc does; a page
+ * leaves the full ones when a FREE_FRACTION of its slots is free, not at the first one; before a
+ * thread takes a fresh page, it examines some full ones for slots that others freed. */
+/* 256 * 64 KiB = 16 MiB a thread. Chosen, not measured. */
+#define FULL_PAGES_MAX 256
+/* A sixteenth of the slots. Chosen, not measured. */
 #define FREE_FRACTION 16
+/* Chosen, not measured: bounds the search of one allocation. */
 #define FULL_PAGES_SEARCH 8
 
 static inline bool worth_using(const mi_page_t *page) {
@@ -144,7 +146,7 @@ static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align) {
     return found ? NULL : _mi_arenas_page_alloc(theap, bytes, align); /* NULL: search again */
 }
 
-/* An arena of mimalloc's wants `bytes`; anything smaller is a block that found no arena. */
+/* Memory for an arena of mimalloc; less than MI_ARENA_MIN_SIZE is for a block without an arena. */
 static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_memid_t *id) {
     void *chunk = NULL;
     if (bytes >= MI_ARENA_MIN_SIZE) {
@@ -178,7 +180,7 @@ static struct tcl_use use_of(const struct run *run) {
                             .flags = TCL_BLOCK};
 }
 
-/* What mimalloc's own page map holds in two levels; one suffices here. */
+/* mimalloc's page map has two levels; in a reserved range one suffices. */
 static inline void **slice_of(const void *p) {
     return &tcl_heap_range.slices[((uintptr_t)p - tcl_heap_range.base) >> SLICE_SHIFT];
 }
@@ -190,7 +192,7 @@ static void set_slices(void *start, size_t pages, mi_page_t *page) {
         __atomic_store_n(&slices[i], page, __ATOMIC_RELAXED);
 }
 
-/* Of those born and not dead since tracking began; those before it make it too small. */
+/* Of blocks born since tracking began; deaths of earlier ones make it too small. */
 static _Atomic size_t block_bytes;
 
 size_t tcl_small_bytes(void) {
@@ -205,6 +207,7 @@ static bool block_born(mi_page_t *page) {
     if (tcl_unlikely(!is_small(start)))
         return true;
     struct run *run = run_at(page_number((uintptr_t)start));
+    tcl_assert_debug(run->state == RUN_NONE);
     unsigned k = tcl_arena_of_page(number_of(run)), wanted = tcl_small_arena();
     run->total = (uint32_t)(mi_page_full_size(page) >> PAGE_SHIFT);
     run->carve = tcl_next_carve();
@@ -217,17 +220,19 @@ static bool block_born(mi_page_t *page) {
         tcl_birth_block(k, use.bytes);
         atomic_fetch_add_explicit(&block_bytes, use.bytes, memory_order_relaxed);
     }
-    /* mimalloc takes any arena rather than make a new one. Make it, for the next block. */
+    /* mimalloc uses any arena before it makes a new one. Make one, for the next block. 2^26 bytes:
+     * a unit of heap.c. */
     mi_subproc_t *subproc = _mi_subproc();
     if (tcl_unlikely(k != wanted && mi_arenas_get_count(subproc) < MI_MAX_ARENAS / 2))
         mi_reserve_os_memory_ex2(subproc, (size_t)1 << 26, true, false, false, NULL);
     return true;
 }
 
-static void block_dies(mi_page_t *page) {
+static void block_died(mi_page_t *page) {
     uint8_t *start = mi_page_slice_start(page);
     if (tcl_likely(is_small(start))) {
         struct run *run = run_at(page_number((uintptr_t)start));
+        tcl_assert_debug(run->state == RUN_BLOCK);
         if (tcl_unlikely(tcl_tracking())) {
             struct tcl_use use = use_of(run);
             tcl_note_died(&use);
@@ -239,10 +244,9 @@ static void block_dies(mi_page_t *page) {
     _mi_page_map_unregister(page);
 }
 
-/* ---- What malloc.c calls -----------------------------------------------------------------------
- */
+/* ---- Called by malloc.c ---------------------------------------------------------------------- */
 
-/* Where mimalloc's fast path ends. It may leave any errno behind, or none. */
+/* The end of mimalloc's fast path. It may set errno or not, whatever the result. */
 static __attribute__((noinline)) void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero,
                                                       size_t *usable) {
     int saved = errno;
@@ -258,7 +262,7 @@ static inline size_t at_least_16(size_t bytes) {
     return bytes < 16 ? 16 : bytes;
 }
 
-/* mi_malloc, without clearing the first word of the slot: who reads what it did not write
+/* mi_malloc, without clearing the first word of the slot: a program that reads uninitialised memory
  * finds an address of its own heap there, as with glibc. */
 void *tcl_small_alloc(size_t bytes) {
     mi_theap_t *theap = _mi_theap_default();
@@ -282,8 +286,8 @@ void *tcl_small_aligned(size_t bytes, size_t align) {
     return mi_malloc_aligned(at_least_16(bytes), align);
 }
 
-/* A page of ours has become empty, or a full one worth using. */
-static __attribute__((noinline)) void page_changes(mi_page_t *page) {
+/* A page of this thread has become empty, or a full one worth using. */
+static __attribute__((noinline)) void page_changed(mi_page_t *page) {
     if (mi_page_is_in_full(page))
         _mi_page_unfull(page);
     if (page->used == 0 && page->retire_expire == 0)
@@ -294,7 +298,7 @@ static __attribute__((noinline)) void free_elsewhere(void *p, mi_page_t *page) {
     mi_free_ex(p, NULL, page);
 }
 
-/* mi_free, with one branch for a page of ours whether full or not: nearly all are nearly full. */
+/* mi_free, with one branch for a page of this thread, full or not: nearly all are nearly full. */
 void tcl_small_free(void *p) {
     mi_page_t *page = *slice_of(p);
     if (tcl_unlikely(page == NULL))
@@ -308,11 +312,12 @@ void tcl_small_free(void *p) {
     mi_block_set_next(page, block, page->local_free);
     page->local_free = block;
     unsigned used = --page->used;
-    /* The halves of the first are coin tosses, all of it is rare: one branch, hidden from gcc. */
+    /* Each half of the first condition is unpredictable, the whole is rare: the asm keeps gcc from
+     * splitting the branch. */
     unsigned changes = ((unsigned)other & (unsigned)worth_using(page)) | (used == 0);
     __asm__("" : "+r"(changes));
     if (tcl_unlikely(changes != 0))
-        page_changes(page);
+        page_changed(page);
 }
 
 void tcl_small_free_far(void *p) {
@@ -340,12 +345,11 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
         struct tcl_use use = use_of(run);
         visit(&use, context);
         if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_BLOCK)
-            tcl_note_died(&use); /* it died meanwhile, and its note may have come too early */
+            tcl_note_died(&use); /* it died meanwhile; its note may have come too early */
     }
 }
 
-/* ---- Fork: no lock may be held by a thread that the child will not have -------------------------
- */
+/* ---- Fork: no thread that the child will not have may hold a lock ---------------------------- */
 
 void tcl_small_before_fork(void) {
     mi_lock_acquire(&heap_main.theaps_lock);

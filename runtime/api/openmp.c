@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * openmp.c: OpenMP's memory spaces reach us.
+ * openmp.c: connects OpenMP's memory spaces to the runtime.
  * In: a hosted program that has an OpenMP runtime. Out: memkind/ beside libtiercel.so, loaded.
  * Knows nothing of spaces.
  *
- * OpenMP runtimes open libmemkind by its bare name when a program first asks for a space. The
- * loader answers with a library that is loaded already under that name, so ours is loaded first,
- * but only where there is an OpenMP runtime, and not where memkind itself is loaded: then the
- * program uses it. No search path is changed, so that whatever else the program loads it finds
- * where it would without us, and its symbols are local: they take nobody's place.
+ * OpenMP runtimes open libmemkind by its bare name when a program first uses a space. The loader
+ * returns a library that is already loaded under that name, so ours is loaded first, but only where
+ * there is an OpenMP runtime and memkind itself is not loaded, which the program would use. No
+ * search path changes, so that the program finds all other libraries as it would without us, and
+ * the symbols are local, so that they replace none.
  */
 #include "../track/session.h"
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What GNU's and LLVM's runtime ask for. */
+/* The names that GNU's and LLVM's runtime open. */
 static const char *const names[] = {"libmemkind.so.0", "libmemkind.so"};
 
 void tcl_openmp_start(void) {
@@ -36,6 +36,7 @@ void tcl_openmp_start(void) {
         int length =
             snprintf(path, sizeof(path), "%.*s/memkind/%s", folder, ours.dli_fname, names[k]);
         if (length > 0 && (size_t)length < sizeof(path))
-            dlopen(path, RTLD_NOW | RTLD_LOCAL); /* never closed; where it is missing, nothing is */
+            dlopen(path,
+                   RTLD_NOW | RTLD_LOCAL); /* never closed; without it spaces have no effect */
     }
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * traits.c: memory for programs that say what it is for.
+ * traits.c: allocation by traits of the object.
  * In: calls of tiercel.h. Out: objects, born in the arena of a space. Knows nothing of nodes: the
- * control page tells which arena a space is.
+ * control page maps spaces to arenas.
  *
- * A prescribed space is wished for. Hints are only asked where no plan knows the site better, and
- * without a plan where the strategy turns them into a space.
+ * A stated space is preferred to the plan. Otherwise the strategy resolves hints to a space, which
+ * is used where the plan has no row for the site.
  */
 #define TIERCEL_RUNTIME
 #include "../../include/tiercel.h"
@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A strategy and its context belong together: a reader that sees them change under it uses neither.
- * Odd: they are being changed, by the one thread that may. */
+/* A sequence lock over a strategy and its context: odd while they change. A reader that sees a
+ * change uses the default strategy. */
 static _Atomic uint32_t strategy_version;
 static tiercel_strategy *_Atomic strategy;
 static void *_Atomic strategy_context;
 
-static enum tiercel_space usual(const struct tiercel_traits *traits) {
+static enum tiercel_space default_strategy(const struct tiercel_traits *traits) {
     if (traits->bound == TIERCEL_LATENCY_BOUND)
         return TIERCEL_LOW_LATENCY;
     if (traits->bound == TIERCEL_BANDWIDTH_BOUND)
@@ -43,7 +43,7 @@ static enum tiercel_space space_of(size_t bytes, const struct tiercel_traits *tr
     tiercel_strategy *own = atomic_load(&strategy);
     void *context = atomic_load(&strategy_context);
     bool whole = before % 2 == 0 && atomic_load(&strategy_version) == before;
-    return own && whole ? own(bytes, traits, context) : usual(traits);
+    return own && whole ? own(bytes, traits, context) : default_strategy(traits);
 }
 
 static unsigned arena_of(enum tiercel_space space) {
@@ -53,8 +53,8 @@ static unsigned arena_of(enum tiercel_space space) {
                            __ATOMIC_RELAXED);
 }
 
-/* Of a program with a malloc of its own: what it frees must be its own. */
-static void *theirs(size_t align, size_t bytes) {
+/* In a program with its own malloc, whose free must accept the memory. */
+static void *foreign_memalign(size_t align, size_t bytes) {
     int (*their_memalign)(void **, size_t, size_t);
     void *found = dlsym(RTLD_DEFAULT, "posix_memalign"), *memory = NULL;
     memcpy(&their_memalign, &found, sizeof(found));
@@ -62,8 +62,8 @@ static void *theirs(size_t align, size_t bytes) {
     return their_memalign && their_memalign(&memory, align, bytes) == 0 ? memory : NULL;
 }
 
-/* What this thread wants for its next birth, until `forget`. */
-static void wish(size_t bytes, const struct tiercel_traits *traits) {
+/* Sets the arena of this thread's births, until `clear_preference`. */
+static void prefer_arena(size_t bytes, const struct tiercel_traits *traits) {
     unsigned arena = TCL_ARENA_UNKNOWN;
     if (!tcl_tracking())
         return;
@@ -74,17 +74,18 @@ static void wish(size_t bytes, const struct tiercel_traits *traits) {
                                                        : TCL_ARENA_UNKNOWN);
 }
 
-static void forget(void) {
+static void clear_preference(void) {
     tcl_birth_prefer(TCL_ARENA_UNKNOWN, TCL_ARENA_UNKNOWN);
 }
 
 static void *allocate(size_t align, size_t bytes, const struct tiercel_traits *traits,
                       struct caller caller) {
     if (traits)
-        wish(bytes, traits);
-    void *memory = tcl_is_our_malloc() ? tcl_allocate(bytes, align, caller) : theirs(align, bytes);
+        prefer_arena(bytes, traits);
+    void *memory =
+        tcl_is_our_malloc() ? tcl_allocate(bytes, align, caller) : foreign_memalign(align, bytes);
     if (traits)
-        forget();
+        clear_preference();
     return memory;
 }
 
@@ -111,7 +112,7 @@ TCL_EXPORT void tiercel_free(void *memory) {
         free(memory);
 }
 
-/* ---- With a context, as NumPy and memkind want functions; it is a space ---------------------- */
+/* ---- With a space as context, for NumPy and memkind ------------------------------------------ */
 
 static struct tiercel_traits traits_of(const void *space) {
     return (struct tiercel_traits){.space = (enum tiercel_space)(uintptr_t)space};
@@ -127,12 +128,12 @@ TCL_EXPORT void *tiercel_space_calloc(void *space, size_t count, size_t each) {
     size_t bytes;
     if (__builtin_mul_overflow(count, each, &bytes))
         return NULL;
-    wish(bytes, &traits);
+    prefer_arena(bytes, &traits);
     bool ours = tcl_is_our_malloc();
-    void *memory = ours ? tcl_allocate_zeroed(count, each, CALLER) : theirs(1, bytes);
+    void *memory = ours ? tcl_allocate_zeroed(count, each, CALLER) : foreign_memalign(1, bytes);
     if (memory && !ours)
         memset(memory, 0, bytes);
-    forget();
+    clear_preference();
     return memory;
 }
 
@@ -143,9 +144,9 @@ TCL_EXPORT void *tiercel_space_realloc(void *space, void *memory, size_t bytes) 
     memcpy(&their_realloc, &found, sizeof(found));
     if (their_realloc)
         return their_realloc(memory, bytes);
-    wish(bytes, &traits);
+    prefer_arena(bytes, &traits);
     void *to = tcl_resize(memory, bytes, CALLER);
-    forget();
+    clear_preference();
     return to;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * alloc_conformance.c: the corners of the malloc family as glibc has them, and the defects seen in
- * other allocators, each by name.
+ * alloc_conformance.c: corner cases of the malloc family as in glibc, and defects of other
+ * allocators, each by name.
  * In: the preloaded library. Out: one line, 0 when all hold.
  * Knows nothing of how the allocator works.
  */
@@ -80,7 +80,7 @@ static void too_large(void) {
     CHECK(malloc(most / 2) == NULL && errno == ENOMEM);
 }
 
-/* Defect: malloc_usable_size always 0. It must be true: every byte of it may be written. */
+/* Defect: malloc_usable_size always 0. Every byte of it may be written. */
 static void usable_size(void) {
     char *p[SIZES];
     for (size_t i = 0; i < SIZES; i++) {
@@ -202,8 +202,8 @@ static void reallocs(void) {
     free(p);
 }
 
-/* Defect: a hook library that reopens or writes stdout. This test's own output is one line, which
- * the last check counts on; and the family's reports go to stderr or where they are told. */
+/* Defect: a hook library that reopens or writes stdout. Reports go to stderr or to the given file.
+ */
 static void reports(void) {
     CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1);
     struct mallinfo2 all = mallinfo2();

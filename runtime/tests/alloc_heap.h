@@ -15,10 +15,10 @@
 #include <stdlib.h>
 
 __thread bool tcl_in_fork;
-void tcl_say(const char *what) {
+void tcl_warn(const char *what) {
     fprintf(stderr, "%s\n", what);
 }
-void tcl_complain(const char *text, size_t bytes) {
+void tcl_abort_with(const char *text, size_t bytes) {
     fwrite(text, 1, bytes, stderr);
     abort();
 }
@@ -35,7 +35,7 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
 #endif
 #define SLOTS 64
 
-static _Atomic uintptr_t shared[SLOTS]; /* objects on their way to another thread */
+static _Atomic uintptr_t shared[SLOTS]; /* objects that another thread will free */
 
 static uint64_t next_random(uint64_t *state) {
     *state ^= *state >> 12;
@@ -51,19 +51,19 @@ static size_t random_bytes(uint64_t *state) {
 
 static void *work(void *seed) {
     uint64_t state = (uintptr_t)seed * 77 + 1;
-    const struct caller nobody = {NULL, NULL};
+    const struct caller caller = {NULL, NULL};
     for (int i = 0; i < STEPS; i++) {
         size_t bytes = random_bytes(&state);
         bool zero = next_random(&state) % 4 == 0;
         size_t align = next_random(&state) % 16 ? 1 : (size_t)4096 << next_random(&state) % 10;
-        char *p = tcl_run_alloc(bytes, align, zero, nobody);
+        char *p = tcl_run_alloc(bytes, align, zero, caller);
         if (!p || (uintptr_t)p % align || (zero && (p[0] || p[bytes / 2] || p[bytes - 1])))
             abort();
         *(size_t *)p = bytes;
         p[bytes - 1] = 9;
         if (next_random(&state) % 4 == 0) {
             size_t more = random_bytes(&state);
-            p = tcl_run_realloc(p, more, nobody);
+            p = tcl_run_realloc(p, more, caller);
             if (!p || *(size_t *)p != bytes || (more >= bytes && p[bytes - 1] != 9))
                 abort();
         }

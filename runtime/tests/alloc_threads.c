@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * alloc_threads.c: threads that come and go, and allocate in their last moments.
- * In: the preloaded library. Out: one line, 0 when memory comes back and nothing breaks.
+ * alloc_threads.c: threads that start and end, and allocate in destructors of their keys.
+ * In: the preloaded library. Out: one line, 0 when memory is reused and contents are kept.
  * Knows nothing of thread caches.
  */
 #include <pthread.h>
@@ -14,7 +14,7 @@
 static pthread_key_t keys[40];
 
 /* Runs after the allocator's own destructor for some of the keys, before it for others. */
-static void last_words(void *value) {
+static void use_heap_at_exit(void *value) {
     free(value);
     char *p[30];
     for (int i = 0; i < 30; i++) {
@@ -50,7 +50,7 @@ int main(void) {
     char *objects[100] = {0};
     long early = 0;
     for (int i = 0; i < 40; i++)
-        pthread_key_create(&keys[i], last_words);
+        pthread_key_create(&keys[i], use_heap_at_exit);
     for (int turn = 0; turn < TURNS; turn++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, objects) != 0)

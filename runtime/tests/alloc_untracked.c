@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * alloc_untracked.c: the tracking half of the runtime, doing nothing; for tests of the allocator
- * alone. In: calls of the allocator. Out: "nobody tracks". Knows nothing of sessions.
+ * alloc_untracked.c: an empty tracking half of the runtime, for tests of the allocator alone.
+ * In: calls of the allocator. Out: nothing is tracked. Knows nothing of sessions.
  */
 #include "../alloc/alloc.h"
 #include "../track/track.h"
@@ -32,15 +32,15 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
     (void)bytes, (void)site;
     return 0;
 }
-void tcl_birth_give(unsigned arena, size_t bytes) {
+void tcl_birth_refund(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
 size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
     (void)bytes, (void)site, (void)arena, (void)better;
     return 0;
 }
-_Atomic bool tcl_vmem_waits;
-void tcl_vmem_serve_if_worth(void) {}
+_Atomic bool tcl_vmem_start_pending;
+void tcl_vmem_start_if_large(void) {}
 bool tcl_birth_is_planned(void) {
     return false;
 }

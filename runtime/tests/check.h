@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * check.h: what a test expects, in a parent or in a child that was forked.
- * In: a condition and, if one likes, a format with its values. Out: nothing, or a line on stderr
- * and exit status 1. Knows nothing of what is tested.
+ * check.h: CHECK, for parents and forked children.
+ * In: a condition and, optionally, a format with its values. Out: nothing, or a line on stderr and
+ * exit status 1. Knows nothing of what is tested.
  */
 #ifndef CHECK_H
 #define CHECK_H

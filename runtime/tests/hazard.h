@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * hazard.h: a small daemon for tests, and the program it serves, in one executable.
- * In: a function that does something hazardous. Out: its exit status, and what the daemon saw of
- * it. Knows nothing of heat or placement.
+ * In: a function that does something hazardous. Out: its exit status, and what the daemon recorded.
+ * Knows nothing of heat or placement.
  *
  * A test starts itself again as the hosted program, with TIERCEL_SOCKET set; the first process
- * serves it. The books are kept twice: from records by version, and from the object table. They
- * must agree.
+ * serves it. The set of objects is derived twice: from records by version, and from the object
+ * table. Both must agree.
  */
 #ifndef HAZARD_H
 #define HAZARD_H
@@ -32,11 +32,11 @@
 #include <unistd.h>
 
 #define SESSIONS_MAX 64
-#define BOOK_SIZE (1u << 17)
+#define OBJECT_SLOTS (1u << 17)
 #define POLL_MS 5
 
 /* The last thing known of an address. */
-struct page_of_book {
+struct known_object {
     uint64_t addr, bytes;
     uint32_t carve, site;
     uint16_t generation;
@@ -51,9 +51,9 @@ struct session {
     size_t bytes;
     bool replaces_another; /* the same process had a session before */
     uint64_t tail[TCL_RINGS_MAX], lost, records, kinds[8], without_ring;
-    uint64_t fresh_bytes; /* of objects born in memory that nothing had before */
+    uint64_t fresh_bytes; /* of objects born in memory that was not touched before */
     uint64_t ring_lost[TCL_RINGS_MAX];
-    struct page_of_book *book;
+    struct known_object *objects;
 };
 
 struct daemon {
@@ -61,7 +61,7 @@ struct daemon {
     char folder[64], path[108], errors[108];
     struct session *session[SESSIONS_MAX];
     int sessions;
-    /* What is wrong with this daemon. */
+    /* Faults of this daemon. */
     bool is_mute, answers_garbage, never_drains, fills_control_with_garbage;
     uint32_t status; /* of its welcomes */
     /* What it writes into the control page before it welcomes. */
@@ -79,15 +79,15 @@ static inline struct tcl_control *control_of(struct session *s) {
     return (void *)(s->base + TCL_CONTROL_AT);
 }
 
-static struct page_of_book *look_up(struct session *s, uint64_t addr) {
-    uint32_t at = (uint32_t)(addr >> 12) * 2654435761u % BOOK_SIZE;
-    while (s->book[at].addr && s->book[at].addr != addr)
-        at = (at + 1) % BOOK_SIZE;
-    s->book[at].addr = addr;
-    return &s->book[at];
+static struct known_object *find_object(struct session *s, uint64_t addr) {
+    uint32_t at = (uint32_t)(addr >> 12) * 2654435761u % OBJECT_SLOTS;
+    while (s->objects[at].addr && s->objects[at].addr != addr)
+        at = (at + 1) % OBJECT_SLOTS;
+    s->objects[at].addr = addr;
+    return &s->objects[at];
 }
 
-static bool is_newer(uint32_t carve, uint16_t generation, const struct page_of_book *page) {
+static bool is_newer(uint32_t carve, uint16_t generation, const struct known_object *page) {
     int32_t d = (int32_t)(carve - page->carve);
     return d > 0 || (d == 0 && (int16_t)(generation - page->generation) > 0);
 }
@@ -99,11 +99,11 @@ static void apply(struct session *s, const struct tcl_record *r) {
         s->fresh_bytes += r->size & (((uint64_t)1 << TCL_SIZE_BITS) - 1);
     if (r->kind < TCL_BORN || r->kind > TCL_RESIZED)
         return;
-    struct page_of_book *page = look_up(s, r->addr);
+    struct known_object *page = find_object(s, r->addr);
     bool newer = is_newer(r->carve, r->generation, page);
     bool same = r->carve == page->carve && r->generation == page->generation;
     if (newer || (same && r->kind == TCL_DIED))
-        *page = (struct page_of_book){r->addr,       r->size & ((1ull << TCL_SIZE_BITS) - 1),
+        *page = (struct known_object){r->addr,       r->size & ((1ull << TCL_SIZE_BITS) - 1),
                                       r->carve,      r->site,
                                       r->generation, r->kind != TCL_DIED};
 }
@@ -115,9 +115,9 @@ static void drain(struct session *s) {
         s->lost += ring->lost - s->ring_lost[i];
         s->ring_lost[i] = ring->lost;
         uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
-        /* A thread that was about to publish a record when the process attached anew publishes the
-         * head of its old ring in the new session. The ring's next owner puts it right; the daemon
-         * reads nothing of such a ring, and rescans. */
+        /* A thread that was about to publish a record when the process attached again publishes the
+         * head of its old ring in the new session. The ring's next owner corrects it; until then
+         * the daemon skips the ring, and rescans. */
         if (s->replaces_another && head - s->tail[i] > TCL_RING_RECORDS)
             continue;
         CHECK(head - s->tail[i] <= TCL_RING_RECORDS, "ring %u: head %lu, tail %lu", i, head,
@@ -131,37 +131,37 @@ static void drain(struct session *s) {
 
 /* Calls `each` for the live objects of the table. */
 static void walk_table(struct session *s,
-                       void (*each)(struct session *, const struct page_of_book *)) {
+                       void (*each)(struct session *, const struct known_object *)) {
     struct tcl_run *runs = (void *)(s->base + TCL_RUNS_AT);
     struct tcl_map *maps = (void *)(s->base + TCL_MAPS_AT);
     for (uint64_t i = 0; i < header_of(s)->run_high_water; i++) {
-        if (i % 256 == 0) { /* hop over what was never written: reading would fill it */
+        if (i % 256 == 0) { /* skip holes of the memfd, which reading would populate */
             off_t data = lseek(s->memfd, (off_t)(TCL_RUNS_AT + i * sizeof(*runs)), SEEK_DATA);
             if (data < 0)
                 break;
             i = ((uint64_t)data - TCL_RUNS_AT) / sizeof(*runs);
         }
         if (runs[i].shape)
-            each(s, &(struct page_of_book){header_of(s)->range_base + i * 4096,
+            each(s, &(struct known_object){header_of(s)->range_base + i * 4096,
                                            (runs[i].shape >> 32) * 4096, (uint32_t)runs[i].shape,
                                            (uint32_t)(runs[i].identity >> 32),
                                            (uint16_t)(runs[i].identity >> 16), true});
     }
     for (uint32_t i = 0; i < header_of(s)->map_high_water; i++)
         if (maps[i].addr)
-            each(s, &(struct page_of_book){maps[i].addr, maps[i].size, maps[i].carve, maps[i].site,
+            each(s, &(struct known_object){maps[i].addr, maps[i].size, maps[i].carve, maps[i].site,
                                            maps[i].generation, true});
 }
 
-static void believe(struct session *s, const struct page_of_book *found) {
-    struct page_of_book *page = look_up(s, found->addr);
+static void adopt_entry(struct session *s, const struct known_object *found) {
+    struct known_object *page = find_object(s, found->addr);
     if (!page->alive || is_newer(found->carve, found->generation, page))
         *page = *found;
 }
 
 static uint64_t in_table;
-static void compare(struct session *s, const struct page_of_book *found) {
-    struct page_of_book *page = look_up(s, found->addr);
+static void compare_entry(struct session *s, const struct known_object *found) {
+    struct known_object *page = find_object(s, found->addr);
     in_table++;
     CHECK(page->alive && page->bytes == found->bytes && page->carve == found->carve &&
               page->generation == found->generation && page->site == found->site,
@@ -170,21 +170,21 @@ static void compare(struct session *s, const struct page_of_book *found) {
           page->alive ? "alive" : "dead", page->bytes, page->carve, page->generation, page->site);
 }
 
-static uint64_t live_in_book(struct session *s) {
+static uint64_t live_objects(struct session *s) {
     uint64_t live = 0;
-    for (uint32_t i = 0; i < BOOK_SIZE; i++)
-        live += s->book[i].alive;
+    for (uint32_t i = 0; i < OBJECT_SLOTS; i++)
+        live += s->objects[i].alive;
     return live;
 }
 
-/* After a process ended: do records and table tell the same? */
-__attribute__((unused)) static void check_books(struct session *s) {
+/* After a process ended: records and object table must agree. */
+__attribute__((unused)) static void check_objects(struct session *s) {
     drain(s);
     if (s->lost + s->without_ring)
-        return; /* then only the table is true */
+        return; /* then only the table is complete */
     in_table = 0;
-    walk_table(s, compare);
-    CHECK(in_table == live_in_book(s), "table %lu, records %lu", in_table, live_in_book(s));
+    walk_table(s, compare_entry);
+    CHECK(in_table == live_objects(s), "table %lu, records %lu", in_table, live_objects(s));
 }
 
 static void welcome(struct daemon *d, int socket) {
@@ -211,7 +211,7 @@ static void accept_session(struct daemon *d) {
     struct cmsghdr *control = CMSG_FIRSTHDR(&message);
     if (d->is_mute || got != sizeof(s->hello) || !control) {
         if (!d->is_mute)
-            close(socket); /* a process that stepped aside half way; a mute daemon keeps it open */
+            close(socket); /* a process that gave up attaching; a mute daemon keeps it open */
         free(s);
         return;
     }
@@ -223,7 +223,7 @@ static void accept_session(struct daemon *d) {
     s->bytes = s->hello.total_bytes;
     s->base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd, 0);
     CHECK(s->base != MAP_FAILED);
-    s->book = calloc(BOOK_SIZE, sizeof(*s->book));
+    s->objects = calloc(OBJECT_SLOTS, sizeof(*s->objects));
     s->memfd = memfd;
     for (int i = 0; i < d->sessions; i++)
         s->replaces_another |= d->session[i]->pid == s->pid;
@@ -231,7 +231,7 @@ static void accept_session(struct daemon *d) {
         memset(control_of(s), 0xa5, sizeof(struct tcl_control)), control_of(s)->detach = 0;
     if (d->prepare)
         d->prepare(s);
-    walk_table(s, believe);
+    walk_table(s, adopt_entry);
     CHECK(d->sessions < SESSIONS_MAX, "sessions");
     d->session[d->sessions++] = s;
     welcome(d, socket);
@@ -255,7 +255,7 @@ __attribute__((unused)) static void close_daemon(struct daemon *d) {
         struct session *s = d->session[d->sessions - 1];
         close(s->memfd);
         munmap(s->base, s->bytes);
-        free(s->book);
+        free(s->objects);
         free(s);
     }
     close(d->listener);
@@ -279,11 +279,11 @@ __attribute__((unused)) static pid_t start_hosted(struct daemon *d, const char *
     return pid;
 }
 
-/* The session of the first program that comes. */
+/* The session of the first program that attaches. */
 __attribute__((unused)) static struct session *first_session(struct daemon *d) {
     while (d->sessions == 0) {
         struct pollfd wait = {d->listener, POLLIN, 0};
-        CHECK(poll(&wait, 1, 10000) == 1, "nobody came");
+        CHECK(poll(&wait, 1, 10000) == 1, "no program attached");
         accept_session(d);
     }
     return d->session[0];
@@ -295,7 +295,7 @@ __attribute__((unused)) static void wait_stop(pid_t pid) {
     CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
 }
 
-/* Serves until the process is gone; its wait status. */
+/* Serves until the process has ended; returns its wait status. */
 __attribute__((unused)) static int serve(struct daemon *d, pid_t pid) {
     int status, pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     bool gone = false;
@@ -315,7 +315,7 @@ __attribute__((unused)) static int serve(struct daemon *d, pid_t pid) {
     return status;
 }
 
-/* What the hosted program said on stderr. */
+/* What the hosted program wrote to stderr. */
 __attribute__((unused)) static const char *errors_of(struct daemon *d) {
     static char text[4096];
     int fd = open(d->errors, O_RDONLY);
@@ -325,8 +325,8 @@ __attribute__((unused)) static const char *errors_of(struct daemon *d) {
     return text;
 }
 
-/* The whole of a usual test: runs the part under a good daemon, checks status, silence, books. The
- * caller looks at the sessions, and closes the daemon. */
+/* Runs the part under a good daemon, and checks its status, that stderr is empty, and its objects.
+ * The caller checks the sessions, and closes the daemon. */
 __attribute__((unused)) static void host(struct daemon *d, const char *part) {
     open_daemon(d);
     int status = serve(d, start_hosted(d, part));
@@ -334,7 +334,7 @@ __attribute__((unused)) static void host(struct daemon *d, const char *part) {
     CHECK(!*errors_of(d), "said: %s", errors_of(d));
     CHECK(d->sessions > 0, "no session");
     for (int i = 0; i < d->sessions; i++)
-        check_books(d->session[i]);
+        check_objects(d->session[i]);
 }
 
 /* Something to track: allocations of many sizes from many depths, half of them kept. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_basic.c: an ordinary program: every object is told once, sites have names, tables agree.
+ * track_basic.c: an ordinary program: every object is recorded once, sites are resolved, tables
+ * agree.
  */
 #include "hazard.h"
 
@@ -51,7 +52,7 @@ static struct {
     int count;
 } seen[3] = {{1 << 20, 0, 0}, {1 << 21, 0, 0}, {(1 << 20) - 69632, 0, 0}};
 
-static void sort_by_size(struct session *s, const struct page_of_book *found) {
+static void sort_by_size(struct session *s, const struct known_object *found) {
     for (int i = 0; i < 3; i++)
         if (found->bytes == seen[i].bytes) {
             seen[i].count++;

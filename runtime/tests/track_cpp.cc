@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_cpp.cc: tiercel.hpp: containers in memory of a space, with the runtime and nobody who
- * listens.
+ * track_cpp.cc: tiercel.hpp: containers in memory of a space, with the runtime but no daemon.
  */
 #include "tiercel.hpp"
 #include <cstdio>

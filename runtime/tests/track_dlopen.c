@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_dlopen.c: a library that allocates in its constructor comes, goes, and another one takes
- * its place at the same addresses: the sites of both are told apart, and freed objects are told.
+ * track_dlopen.c: a library that allocates in its constructor is unloaded, and another is loaded at
+ * the same addresses: their sites are distinct, and deaths are recorded.
  */
 #include "hazard.h"
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ static int hosted(void) {
 
 static struct session *hosted_session;
 static int found_count;
-static void look(struct session *s, const struct page_of_book *found) {
+static void look(struct session *s, const struct known_object *found) {
     if (found->bytes != 1234 * 4096)
         return;
     found_count++;

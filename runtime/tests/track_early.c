@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_early.c: objects from before the runtime's constructor are in the first snapshot; frees and
- * births after main, in destructors and atexit functions, are still told.
+ * track_early.c: objects from before the runtime's constructor are in the first snapshot; births
+ * and deaths after main, in destructors and atexit functions, are still recorded.
  */
 #include "hazard.h"
 
@@ -26,7 +26,7 @@ static void at_exit(void) {
 }
 
 static int early_in_snapshot, late_in_table;
-static void look(struct session *s, const struct page_of_book *found) {
+static void look(struct session *s, const struct known_object *found) {
     (void)s;
     late_in_table += found->bytes == 999 * 4096;
     early_in_snapshot += found->bytes == 555 * 4096;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_numbered.c: the first large objects of a site are told apart by their number, alike in
- * every run; later ones, small ones and those of another site are not.
+ * track_numbered.c: the first large objects of a site have sites of their own by their number, the
+ * same in every run; later and small objects, and those of other sites, have not.
  */
 #include "hazard.h"
 
@@ -24,7 +24,7 @@ static void number(struct session *s) {
 }
 
 static uint32_t live_at[TCL_SITES_MAX];
-static void count(struct session *s, const struct page_of_book *found) {
+static void count(struct session *s, const struct known_object *found) {
     (void)s;
     if (found->bytes >= LARGE / 2)
         live_at[found->site]++;

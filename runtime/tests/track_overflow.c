@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_overflow.c: a daemon that does not read: every record is either in a ring or counted as
- * lost, nobody waits, and the object table is still true. A daemon that comes back gets its client
- * back.
+ * track_overflow.c: under a daemon that does not read, every record is either in a ring or counted
+ * as lost, the program does not wait, and the object table stays complete. A new daemon gets the
+ * client back.
  */
 #include "hazard.h"
 #include <time.h>
@@ -18,7 +18,7 @@ static int hosted(void) {
     return 0;
 }
 
-/* Allocates until its session was replaced, which it sees by the daemon's answer: a file. */
+/* Allocates until the daemon has a new session from it, and makes the file DONE. */
 static int persistent(void) {
     time_t end = time(NULL) + 30;
     while (access(getenv("DONE"), F_OK) && time(NULL) < end)
@@ -28,7 +28,7 @@ static int persistent(void) {
 }
 
 static int kept;
-static void count_kept(struct session *s, const struct page_of_book *found) {
+static void count_kept(struct session *s, const struct known_object *found) {
     (void)s;
     kept += found->bytes == 33 * 4096;
 }
@@ -40,12 +40,12 @@ static void overflow(void) {
     CHECK(status == 0 && !*errors_of(&d), "status %x: %s", status, errors_of(&d));
     struct session *s = d.session[0];
     drain(s);
-    uint64_t told = s->records + s->lost + s->without_ring;
+    uint64_t accounted = s->records + s->lost + s->without_ring;
     CHECK(s->lost > 30000, "lost %lu", s->lost);
-    CHECK(told >= 2 * PAIRS + KEPT, "%lu records of %d", told, 2 * PAIRS + KEPT);
+    CHECK(accounted >= 2 * PAIRS + KEPT, "%lu records of %d", accounted, 2 * PAIRS + KEPT);
     walk_table(s, count_kept);
     CHECK(kept == KEPT, "table: %d of %d", kept, KEPT);
-    printf("track_overflow: %lu of %lu records lost and counted, table true", s->lost, told);
+    printf("track_overflow: %lu of %lu records lost and counted, table true", s->lost, accounted);
     close_daemon(&d);
 }
 
@@ -70,7 +70,7 @@ static void restart(void) {
     int status = serve(&new, pid);
     CHECK(status == 0, "status %x", status);
     CHECK(new.sessions == 1 && new.session[0]->pid == pid, "%d sessions", new.sessions);
-    check_books(new.session[0]);
+    check_objects(new.session[0]);
     unlink(done);
     close_daemon(&new);
     old.listener = -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_own_malloc.c: a program that exports malloc itself wins over the preload: it is told so,
- * once, and what it maps is still tracked.
+ * track_own_malloc.c: a program that exports malloc itself overrides the preload: one line says so,
+ * and its mappings are still tracked.
  */
 // build: -rdynamic
 #include "hazard.h"
@@ -46,7 +46,7 @@ static int hosted(void) {
 }
 
 static int mappings;
-static void look(struct session *s, const struct page_of_book *found) {
+static void look(struct session *s, const struct known_object *found) {
     (void)s;
     mappings += found->bytes == 321 * 4096;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_phase.c: phases by name: numbers that recur, names too many and too long, a forked child
- * that goes on in its parent's phase, and entries that wait for moves, answered or not.
+ * track_phase.c: phases by name: equal names get equal numbers, too many and too long names, a
+ * forked child that continues in its parent's phase, and entries that wait for moves, done or not.
  */
 #include "hazard.h"
 #include "tiercel.h"
@@ -33,7 +33,7 @@ static void names(void) {
     tiercel_phase("two");
 }
 
-/* The parent's phase is the child's, told at its first birth. */
+/* The child inherits the parent's phase, and reports it at its first birth. */
 static void child(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -75,7 +75,7 @@ static void stop_at_stop(struct session *s) {
 
 static struct daemon *of_mover;
 
-/* Moves when it sees the second entry. */
+/* Reports the moves as done after the second entry. */
 static void *mover(void *unused) {
     struct session *s = unused;
     char path[200];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_plan.c: objects are born where a plan says: by site, size class, phase and share, within
- * the budget, which what dies gives back; by prescribed space and by hint; and a plan of garbage
- * harms nobody. In: a session whose plan table the test fills while the program is stopped.
+ * track_plan.c: objects are born in the plan's arenas: by site, size class, phase and share, within
+ * the budget, which deaths refund; by stated space and by hint; and a plan of garbage is harmless.
+ * In: a session whose plan table the test fills while the program is stopped.
  */
 #include "hazard.h"
 #include "tiercel.h"
@@ -111,8 +111,8 @@ __attribute__((noinline)) static void make_all(enum round round) {
         }
 }
 
-/* What was cut keeps its data when it shrinks, and what is born in its place is zero if it is to
- * be, though its head goes back to the kernel and comes from elsewhere. */
+/* A split object keeps its data when it shrinks, and a calloc in its place is zero, although its
+ * head is released and comes from another node. */
 static void end_cut(bool shrinks) {
     size_t words = CUT_BYTES / sizeof(uint64_t);
     uint64_t *cut = large[0];
@@ -308,7 +308,7 @@ int main(int argc, char **argv) {
     kill(pid, SIGCONT);
     int status = serve(&d, pid);
     CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
-    check_books(s);
+    check_objects(s);
     printf("track_plan: born by site, class, phase, share, space and hint, within the budget\n");
     close_daemon(&d);
     return 0;

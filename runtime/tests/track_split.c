@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_split.c: an object too large for what the better arena has left is born with its head
- * there; when it dies, shrinks or grows, no byte of it or of others is harmed.
- * In: a session whose budget the test sets while the program is stopped. Out: what is left of it.
+ * track_split.c: an object too large for the better arena's budget is born with its head there;
+ * when it dies, shrinks or grows, all contents are kept. In: a session whose budget the test sets
+ * while the program is stopped. Out: the rest of it.
  */
 #include "hazard.h"
 
@@ -50,14 +50,14 @@ static int hosted(void) {
     free(second);
     free(third);
     raise(SIGSTOP);
-    /* Nothing is left of the budget but what dies gives back: a head, and all of a smaller one. */
+    /* The budget is used up, but deaths refund it: a head, and all of a smaller object. */
     free(make(LARGE));
     free(make(MIB));
     raise(SIGSTOP);
     return 0;
 }
 
-/* Goes on with so much left in the better arena; answers what is left when it stops again. */
+/* Continues the program with this budget of the better arena; returns the rest when it stops. */
 static int64_t left_after(struct session *s, pid_t pid, int64_t left) {
     control_of(s)->birth_bytes_left[0] = left;
     kill(pid, SIGCONT);
@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
     kill(pid, SIGCONT);
     int status = serve(&d, pid);
     CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
-    check_books(s);
+    check_objects(s);
     printf("track_split: large objects are born with their head where there is room\n");
     close_daemon(&d);
     return 0;

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_stress_alone.c: the tracking half itself, under ThreadSanitizer, with a heap of paper:
- * threads note births and deaths, come and go, fork, while a daemon drains, dies and is replaced.
+ * track_stress_alone.c: the tracking half under ThreadSanitizer, without a heap: threads note
+ * births and deaths, start and end, while a daemon drains and the process attaches again.
  */
 // build: -fsanitize=thread -Wno-tsan -fno-omit-frame-pointer -ldl
 #define EXIT_ROUNDS 1 /* the sanitizer leaves a thread before its last destructors */
 #include "../assert.c"
-#include "../track/ring.c"
-#define make_room site_make_room
 #include "../track/birth.c"
 #include "../track/fd.c"
 #include "../track/phase.c"
+#include "../track/ring.c"
 #include "../track/session.c"
 #include "../track/site.c"
 #include "../track/unwind.c"
-#undef make_room
 #include "hazard.h"
 
 __thread bool tcl_in_fork;
@@ -38,8 +36,8 @@ bool tcl_map_fill(void) {
 }
 void tcl_map_start(void) {}
 bool tcl_frugal;
-_Atomic bool tcl_vmem_waits;
-void tcl_vmem_serve_if_worth(void) {}
+_Atomic bool tcl_vmem_start_pending;
+void tcl_vmem_start_if_large(void) {}
 bool tcl_vmem_is_mover(void) {
     return false;
 }
@@ -87,7 +85,7 @@ static void *life(void *number) {
     return NULL;
 }
 
-/* Attaches are this test's to order: a reader without CPU for a second would cause more. */
+/* Only this test triggers attaches: a reader without a CPU for a second would cause more. */
 static void attach_not_before(uint64_t ms) {
     while (!tcl_lock(&tcl_life->attach_lock))
         ;
@@ -123,7 +121,7 @@ int main(void) {
             pthread_create(&thread[i], NULL, life, (void *)(g * THREADS + i));
         if (g == GENERATIONS / 2) {
             attach_not_before(0);
-            tcl_session_lost_reader(); /* a new session under the threads' hands */
+            tcl_session_reattach(); /* while the threads use the old session */
             attach_not_before(UINT64_MAX);
         }
         for (int i = 0; i < THREADS; i++)

@@ -51,7 +51,7 @@ static int hosted(const char *part) {
 }
 
 static int crowd_objects;
-static void count_crowd(struct session *s, const struct page_of_book *found) {
+static void count_crowd(struct session *s, const struct known_object *found) {
     (void)s;
     crowd_objects += found->bytes == (12345 * 8 + 4095) / 4096 * 4096;
 }

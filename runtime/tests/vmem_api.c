@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * vmem_api.c: vregions by tiercel.h, edge by edge: bounds, rights, parts, refusals; and moves where
- * no userfaultfd is to be had.
+ * vmem_api.c: edge cases of vregions: bounds, rights, parts, refusals; and moves without a
+ * userfaultfd.
  */
 #include "tiercel.h"
 #include "vregion.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define PAPER 900
+#define ABSENT_NODE 900
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
 #define REFUSED(call, error) CHECK((errno = 0, (call) == -1) && errno == (error))
@@ -68,7 +68,7 @@ static void bounds_and_kinds(void) {
     CHECK(fixed[5] == 0 && !tiercel_vregion_release(fixed, MIB));
 }
 
-/* Files and shared memory are mmap's. */
+/* Files and shared memory are passed to mmap. */
 static void passed_through(void) {
     int fd = memfd_create("file", 0);
     CHECK(fd >= 0 && write(fd, "hello", 5) == 5 && !ftruncate(fd, 4096));
@@ -84,11 +84,11 @@ static void passed_through(void) {
 static void parts(void) {
     char *region = make(4 * MIB, 0);
     memset(region, 7, 4 * MIB);
-    CHECK(!tiercel_vregion_migrate(region + MIB, MIB, PAPER));
+    CHECK(!tiercel_vregion_migrate(region + MIB, MIB, ABSENT_NODE));
     CHECK(!munmap(region + MIB / 2, MIB));
     CHECK(faults(region + MIB / 2, false) && !faults(region + MIB / 2 - 1, true));
-    CHECK(tiercel_vregion_node(region + 2 * MIB) != PAPER && region[2 * MIB] == 7);
-    CHECK(tiercel_vregion_node(region + 2 * MIB - 1) == PAPER && region[2 * MIB - 1] == 7);
+    CHECK(tiercel_vregion_node(region + 2 * MIB) != ABSENT_NODE && region[2 * MIB] == 7);
+    CHECK(tiercel_vregion_node(region + 2 * MIB - 1) == ABSENT_NODE && region[2 * MIB - 1] == 7);
     REFUSED(tiercel_vregion_migrate(region, 4 * MIB, 0), EINVAL); /* there is a hole */
     char *other = mmap(region + 3 * MIB, 4096, RW, PRIVATE | MAP_FIXED, -1, 0);
     CHECK(other == region + 3 * MIB && other[0] == 0 && other[4096] == 7);
@@ -97,7 +97,7 @@ static void parts(void) {
     CHECK(!munmap(region, 4 * MIB) && faults(region, false));
     char *again = make(4 * MIB, 0);
     for (size_t i = 0; i < 4 * MIB; i++)
-        CHECK(again[i] == 0); /* what was given back is empty */
+        CHECK(again[i] == 0); /* freed memory is zeroed before it is reused */
     CHECK(!tiercel_vregion_release(again, 4 * MIB));
 }
 
@@ -105,7 +105,7 @@ static void rights(void) {
     char *region = make(4 * MIB, 0);
     memset(region, 3, 4 * MIB);
     CHECK(!mprotect(region + MIB, MIB, PROT_READ) && !mprotect(region + 3 * MIB, MIB, PROT_NONE));
-    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER));
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, ABSENT_NODE));
     CHECK(faults(region + MIB, true) && !faults(region + MIB, false) && !faults(region, true));
     CHECK(faults(region + 3 * MIB, false) && !faults(region + 2 * MIB, true));
     CHECK(!mprotect(region, 4 * MIB, RW) && region[4 * MIB - 1] == 3 && region[MIB + 5] == 3);
@@ -114,30 +114,32 @@ static void rights(void) {
     CHECK(!tiercel_vregion_release(region, 4 * MIB));
 }
 
-/* What was not written since it came is not copied when it goes back: A is seen to be B's twin. */
+/* Contents stay right when a move back copies only what was written since. */
 static void shadows(void) {
     char *region = make(8 * MIB, 0);
     int home = tiercel_vregion_node(region);
     for (int round = 0; round < 20; round++) {
         memset(region + (size_t)(round + 1000) * 4096, round, 4096);
-        CHECK(!tiercel_vregion_replicate(region, 8 * MIB, round % 2 ? home : PAPER));
+        CHECK(!tiercel_vregion_replicate(region, 8 * MIB, round % 2 ? home : ABSENT_NODE));
         memset(region + (size_t)round * 4096 * 7, round + 100, 4096);
-        CHECK(!tiercel_vregion_migrate(region, 8 * MIB, round % 2 ? home : PAPER));
+        CHECK(!tiercel_vregion_migrate(region, 8 * MIB, round % 2 ? home : ABSENT_NODE));
         for (int i = 0; i < round; i++)
             CHECK(region[(size_t)i * 4096 * 7 + 9] == (char)(i + 100));
     }
-    CHECK(!tiercel_vregion_bind(region, 8 * MIB, PAPER) && tiercel_vregion_node(region) == PAPER);
+    CHECK(!tiercel_vregion_bind(region, 8 * MIB, ABSENT_NODE) &&
+          tiercel_vregion_node(region) == ABSENT_NODE);
     CHECK(!tiercel_vregion_release(region, 8 * MIB));
 }
 
-/* A program that closes what it does not know: the next move opens anew. */
-static void closes_all(void) {
+/* The program closes all descriptors: the next move opens new ones. */
+static void closed_descriptors(void) {
     char *region = make(2 * MIB, 0);
     memset(region, 1, 2 * MIB);
-    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER));
+    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, ABSENT_NODE));
     CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
     for (int node = 0; node < 3; node++)
-        CHECK(!tiercel_vregion_migrate(region, 2 * MIB, node % 2 ? PAPER : 0) && region[5] == 1);
+        CHECK(!tiercel_vregion_migrate(region, 2 * MIB, node % 2 ? ABSENT_NODE : 0) &&
+              region[5] == 1);
     CHECK(!tiercel_vregion_release(region, 2 * MIB));
 }
 
@@ -146,32 +148,32 @@ static void *idle(void *lock) {
     return NULL;
 }
 
-/* Under a seccomp filter nothing can be held up: one thread needs no holding, several have the
- * kernel move, which knows no nodes on paper. */
+/* Under a seccomp filter accesses cannot be held up: with one thread vregions move all the same;
+ * with several the kernel moves them, and refuses absent nodes. */
 static void without_userfaultfd(void) {
     pid_t child = fork();
     if (child == 0) {
-        be_filtered();
+        install_filter();
         char *region = make(6 * MIB, 0);
         memset(region, 4, 6 * MIB);
-        REFUSED(tiercel_vregion_replicate(region, MIB, PAPER), ENOTSUP);
-        CHECK(!tiercel_vregion_migrate(region, 6 * MIB, PAPER) && region[6 * MIB - 1] == 4);
-        CHECK(tiercel_vregion_node(region + 5 * MIB) == PAPER);
+        REFUSED(tiercel_vregion_replicate(region, MIB, ABSENT_NODE), ENOTSUP);
+        CHECK(!tiercel_vregion_migrate(region, 6 * MIB, ABSENT_NODE) && region[6 * MIB - 1] == 4);
+        CHECK(tiercel_vregion_node(region + 5 * MIB) == ABSENT_NODE);
         static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
         pthread_t thread;
         pthread_mutex_lock(&lock);
         CHECK(!pthread_create(&thread, NULL, idle, &lock));
         CHECK(!tiercel_vregion_migrate(region, 6 * MIB, 0) && region[6 * MIB - 1] == 4);
         CHECK(tiercel_vregion_node(region) == 0);
-        REFUSED(tiercel_vregion_migrate(region, 6 * MIB, PAPER + 1), ENODEV);
+        REFUSED(tiercel_vregion_migrate(region, 6 * MIB, ABSENT_NODE + 1), ENODEV);
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
         exit(0);
     }
-    end_well(child);
+    expect_success(child);
 }
 
-/* No descriptor to be had, or no memory: it stays where it is, and whole. */
+/* Without descriptors, or without memory, a move fails and contents are kept. */
 static void starved(void) {
     char *region = make(2 * MIB, 0);
     memset(region, 6, 2 * MIB);
@@ -180,20 +182,21 @@ static void starved(void) {
     none.rlim_max = before.rlim_max;
     int null = open("/dev/null", O_RDONLY);
     CHECK(null >= 0 && !setrlimit(RLIMIT_NOFILE, &none));
-    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, PAPER), EMFILE);
-    CHECK(tiercel_vregion_node(region) != PAPER && region[9] == 6);
+    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, ABSENT_NODE), EMFILE);
+    CHECK(tiercel_vregion_node(region) != ABSENT_NODE && region[9] == 6);
     CHECK(!setrlimit(RLIMIT_NOFILE, &before));
-    CHECK(!mlock(region, 64 << 10)); /* what is locked moves as well */
-    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER) && region[9] == 6);
+    CHECK(!mlock(region, 64 << 10)); /* locked memory moves as well */
+    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, ABSENT_NODE) && region[9] == 6);
     CHECK(!getrlimit(RLIMIT_FSIZE, &before));
     none = (struct rlimit){MIB, before.rlim_max};
     CHECK(!setrlimit(RLIMIT_FSIZE, &none));
     CHECK(tiercel_vregion_register(NULL, 99 * MIB, RW, PRIVATE, -1, 0) == MAP_FAILED);
     CHECK(errno == EFBIG);
-    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, PAPER + 1), EFBIG); /* a segment for it */
-    CHECK(tiercel_vregion_node(region) == PAPER && region[9] == 6);
+    REFUSED(tiercel_vregion_migrate(region, 2 * MIB, ABSENT_NODE + 1),
+            EFBIG); /* a segment for it */
+    CHECK(tiercel_vregion_node(region) == ABSENT_NODE && region[9] == 6);
     CHECK(!setrlimit(RLIMIT_FSIZE, &before));
-    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, PAPER + 1) && region[9] == 6);
+    CHECK(!tiercel_vregion_migrate(region, 2 * MIB, ABSENT_NODE + 1) && region[9] == 6);
     CHECK(!tiercel_vregion_release(region, 2 * MIB) && !close(null));
 }
 
@@ -203,7 +206,7 @@ int main(void) {
     parts();
     rights();
     shadows();
-    closes_all();
+    closed_descriptors();
     starved();
     without_userfaultfd();
     puts("vregions: bounds, parts, rights, shadows and refusals are as promised");

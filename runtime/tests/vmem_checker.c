@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem_checker.c: several threads write sequence numbers into every word of a vregion while it
- * migrates back and forth, copied by up to three threads, with every sort of vpage. No write is
- * lost, no value torn, none goes back.
+ * migrates back and forth, copied by up to three threads, with every size of vpage. No write is
+ * lost, no value is torn, none reverts.
  *
  * A word is (writer's sequence << 16 | check of that sequence). Each writer owns every WRITERS-th
- * word and knows what it wrote last; a word that holds something else was lost or torn. One writer
- * writes by system calls (pread), which the kernel must be held up for as well.
+ * word and knows what it wrote last; a word with another value was lost or torn. One writer writes
+ * by system calls (pread), so that the kernel must be held up as well.
  *
  * argv: seconds (1), MiB (24), the other node (900, which no machine has), `hold`: at the end keeps
- * a vregion on that node, says where, and waits to be killed. `heap` instead of the node: the words
- * lie in an object of the heap, born after three times as much that is not used, and whoever hosts
- * the program may move all of it.
+ * a vregion on that node, prints its address, and waits to be killed. `heap` instead of the node:
+ * the words are in an object of the heap, born after an unused one of three times the size, and the
+ * daemon may move all of it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * vmem_copiers.c: several threads copy what moves: as many as are asked for and no more, without a
- * signal, and without one in a child of a fork until it moves something itself. That no write is
- * lost meanwhile is seen by vmem_checker, vmem_fork and vmem_raw, which ask for several too.
+ * vmem_copiers.c: several threads copy in a move: as many as are requested and no more, with all
+ * signals blocked, and none in a forked child until it moves something itself. vmem_checker,
+ * vmem_fork and vmem_raw, which use several, too, check that no write is lost.
  */
 #include "tiercel.h"
 #include "vregion.h"
@@ -21,14 +21,14 @@
 #define MIB ((size_t)1 << 20)
 #define BYTES (9 * MIB + 4096 * 3) /* no multiple of a chunk */
 #define SMALL ((size_t)64 << 10)   /* not worth a thread */
-#define PAPER 900                  /* no machine has this node */
+#define ABSENT_NODE 900            /* no machine has this node */
 #define COPIERS 4
 #define WAIT_S 30
 
 static uint64_t *region;
 
 /* Calls `each` for all threads but this one, and counts them. */
-static int others(void (*each)(int thread, void *), void *context) {
+static int other_threads(void (*each)(int thread, void *), void *context) {
     DIR *tasks = opendir("/proc/self/task");
     int count = 0, self = (int)syscall(SYS_gettid);
     CHECK(tasks);
@@ -74,24 +74,24 @@ static void fill(uint64_t seed) {
     fill_words(region, BYTES, seed);
 }
 
-static void see(uint64_t seed) {
-    see_words(region, BYTES, seed);
+static void check_content(uint64_t seed) {
+    check_words(region, BYTES, seed);
 }
 
-/* There and back, which makes it shared again after a fork; then a fresh copy, one that is brought
- * up to date, a shadow. */
+/* There and back, which makes it shared again after a fork; then a first copy, an updated copy, and
+ * a shadow. */
 static void move(uint64_t seed) {
     fill(seed);
-    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
-    see(seed);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE));
+    check_content(seed);
     CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
-    CHECK(!tiercel_vregion_replicate(region, BYTES, PAPER));
+    CHECK(!tiercel_vregion_replicate(region, BYTES, ABSENT_NODE));
     fill(seed + 1);
-    CHECK(!tiercel_vregion_replicate(region, BYTES, PAPER));
-    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
-    see(seed + 1);
+    CHECK(!tiercel_vregion_replicate(region, BYTES, ABSENT_NODE));
+    CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE));
+    check_content(seed + 1);
     CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
-    see(seed + 1);
+    check_content(seed + 1);
 }
 
 static void refuse(void) {
@@ -99,17 +99,18 @@ static void refuse(void) {
     CHECK(tiercel_vregion_copiers(17) == -1 && errno == EINVAL);
 }
 
-static void ask(void) {
+static void request_copiers(void) {
     move(10);
-    CHECK(others(NULL, NULL) == 0, "the mover alone, and %d", others(NULL, NULL));
+    CHECK(other_threads(NULL, NULL) == 0, "the mover alone, and %d", other_threads(NULL, NULL));
     CHECK(!tiercel_vregion_copiers(COPIERS));
-    CHECK(!tiercel_vregion_migrate(region, SMALL, PAPER) && others(NULL, NULL) == 0);
+    CHECK(!tiercel_vregion_migrate(region, SMALL, ABSENT_NODE) && other_threads(NULL, NULL) == 0);
     for (int ran = 0, turn = 0; ran < COPIERS - 1; turn++) {
         move((uint64_t)turn * 2 + 20);
         ran = 0;
-        CHECK(others(count_run, &ran) == COPIERS - 1, "%d helpers", others(NULL, NULL));
+        CHECK(other_threads(count_run, &ran) == COPIERS - 1, "%d helpers",
+              other_threads(NULL, NULL));
     }
-    others(check_blocked, NULL);
+    other_threads(check_blocked, NULL);
 }
 
 /* Parent and child move at the same time. */
@@ -117,19 +118,20 @@ static void fork_both(void) {
     fill(1);
     pid_t child = fork();
     if (child == 0) {
-        CHECK(others(NULL, NULL) == 0);
-        see(1);
-        CHECK(!tiercel_vregion_migrate(region, SMALL, PAPER) && others(NULL, NULL) == 0);
+        CHECK(other_threads(NULL, NULL) == 0);
+        check_content(1);
+        CHECK(!tiercel_vregion_migrate(region, SMALL, ABSENT_NODE) &&
+              other_threads(NULL, NULL) == 0);
         move(30);
-        CHECK(others(NULL, NULL) == COPIERS - 1, "%d helpers", others(NULL, NULL));
+        CHECK(other_threads(NULL, NULL) == COPIERS - 1, "%d helpers", other_threads(NULL, NULL));
         _exit(0);
     }
-    see(1);
+    check_content(1);
     move(40);
-    end_well(child);
+    expect_success(child);
 }
 
-/* By itself it has no helper where this thread has one CPU. */
+/* By default there is no helper where this thread may use only one CPU. */
 static void pin(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -141,10 +143,10 @@ static void pin(void) {
                 CPU_SET(cpu, &one);
         CHECK(!sched_setaffinity(0, sizeof(one), &one) && !tiercel_vregion_copiers(0));
         move(50);
-        CHECK(others(NULL, NULL) == 0, "%d helpers", others(NULL, NULL));
+        CHECK(other_threads(NULL, NULL) == 0, "%d helpers", other_threads(NULL, NULL));
         _exit(0);
     }
-    end_well(child);
+    expect_success(child);
 }
 
 int main(void) {
@@ -155,13 +157,13 @@ int main(void) {
     CHECK(region != MAP_FAILED);
     refuse();
     CHECK(!tiercel_vregion_copiers(1));
-    if (tiercel_vregion_replicate(region, BYTES, PAPER) && errno == ENOTSUP) {
+    if (tiercel_vregion_replicate(region, BYTES, ABSENT_NODE) && errno == ENOTSUP) {
         puts("copiers: writes cannot be tracked here, one thread copies");
         return 0;
     }
-    ask();
+    request_copiers();
     fork_both();
     pin();
-    puts("copiers: as many as were asked for, none that was not, and nothing lost");
+    puts("copiers: exactly as many as were requested, and nothing lost");
     return 0;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * vmem_dsa.c: vregions hold what they are to hold when a device copies what moves: one that copies,
- * faults, fails, is busy or goes away, and one that the program closes or forks.
+ * vmem_dsa.c: vregions keep their contents when a device copies: one that copies, faults, fails, is
+ * busy or disappears, one whose descriptor the program closes, and one in a fork.
  *
- * The device is a stand-in: a FIFO whose reader, a thread of this program, carries descriptors out.
- * It tells nothing of what a real one does, but for the layout, which is the kernel's header's.
+ * The device is a FIFO whose reader, a thread of this program, executes descriptors. It does not
+ * show how a real one behaves; only the layout is the kernel header's.
  */
 #include "tiercel.h"
 #include "vregion.h"
@@ -29,7 +29,7 @@
 #define ENDS (MIB / 2) /* less than 256 KiB at either end may be too small for a device */
 #define OS_PAGE ((size_t)4096)
 #define FULL_DESCRIPTORS (OS_PAGE / sizeof(struct dsa_hw_desc))
-#define PAPER 900 /* no machine has this node */
+#define ABSENT_NODE 900 /* no machine has this node */
 #define WAIT_S 40
 
 enum answer {
@@ -38,7 +38,7 @@ enum answer {
     FAULT_WRITING,
     LIE, /* a fault behind the end */
     REFUSE,
-    GO_AWAY, /* copies, and nobody reads the FIFO any more */
+    GO_AWAY, /* copies, and closes the FIFO */
 };
 
 static struct {
@@ -66,7 +66,7 @@ static void check_descriptor(const struct dsa_hw_desc *descriptor) {
     CHECK(!memcmp((const char *)descriptor + known, zeroes, sizeof(zeroes) - known));
 }
 
-/* As a device: what is not there is no signal. */
+/* As a device does: an unmapped address raises no signal. */
 static void carry(const struct dsa_hw_desc *descriptor, size_t bytes) {
     struct iovec to = {(void *)descriptor->dst_addr, bytes};
     struct iovec from = {(void *)descriptor->src_addr, bytes};
@@ -105,7 +105,7 @@ static bool serve(const struct dsa_hw_desc *descriptor) {
     return answer != GO_AWAY;
 }
 
-static void *be_device(void *nothing) {
+static void *run_device(void *nothing) {
     struct dsa_hw_desc descriptor;
     bool is_over = false;
     while (!is_over) {
@@ -118,7 +118,7 @@ static void *be_device(void *nothing) {
     return nothing;
 }
 
-/* Nobody reads it yet. */
+/* Without a reader yet. */
 static void make_device(const char *name) {
     snprintf(device.path, sizeof(device.path), "%s/%s", folder, name);
     CHECK(!mkfifo(device.path, 0600));
@@ -131,7 +131,7 @@ static void make_device(const char *name) {
 }
 
 static void start_device(void) {
-    CHECK(!pthread_create(&device.thread, NULL, be_device, NULL));
+    CHECK(!pthread_create(&device.thread, NULL, run_device, NULL));
 }
 
 static void put(int opcode) {
@@ -158,29 +158,29 @@ static void fill(uint64_t seed) {
     fill_words(region, BYTES, seed);
 }
 
-static void see(uint64_t seed) {
-    see_words(region, BYTES, seed);
+static void check_content(uint64_t seed) {
+    check_words(region, BYTES, seed);
 }
 
 /* Descriptors that a move of all of it takes. */
 static int move(uint64_t seed) {
     int before = atomic_load(&device.descriptors);
     fill(seed);
-    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
-    see(seed);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE));
+    check_content(seed);
     CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
-    see(seed);
+    check_content(seed);
     fill(seed + 1);
-    CHECK(!tiercel_vregion_replicate(region, BYTES, PAPER));
-    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
-    see(seed + 1);
+    CHECK(!tiercel_vregion_replicate(region, BYTES, ABSENT_NODE));
+    CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE));
+    check_content(seed + 1);
     CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
-    see(seed + 1);
+    check_content(seed + 1);
     return atomic_load(&device.descriptors) - before;
 }
 
-static void answers(void) {
-    make_device("answers");
+static void device_results(void) {
+    make_device("results");
     start_device();
     size_t before = atomic_load(&device.bytes);
     CHECK(move(1) >= 6);
@@ -195,7 +195,7 @@ static void answers(void) {
     end_device();
 }
 
-/* It is not waited for, and asked again later. */
+/* A full queue is not waited for, and used again later. */
 static void busy(void) {
     make_device("busy");
     CHECK(fcntl(device.fifo, F_SETPIPE_SZ, OS_PAGE) == (int)OS_PAGE);
@@ -209,7 +209,7 @@ static void busy(void) {
     end_device();
 }
 
-/* No signal, and no wait. */
+/* A reader that disappears causes neither a signal nor a wait. */
 static void gone(void) {
     make_device("gone");
     start_device();
@@ -221,7 +221,7 @@ static void gone(void) {
     unlink(device.path);
 }
 
-/* Files that would take a descriptor and answer nothing, and that are not there. */
+/* Files that accept a descriptor but never complete it, and files that do not exist. */
 static void no_device(const char *name) {
     make_device("none");
     setenv("TIERCEL_DSA", name, 1);
@@ -260,7 +260,7 @@ static void closed(void) {
     end_device();
 }
 
-/* The parent's queue is bound to the parent's memory: its child has another one. */
+/* The parent's queue is bound to the parent's memory: the child opens another one. */
 static void forked(void) {
     make_device("parent");
     start_device();
@@ -271,14 +271,14 @@ static void forked(void) {
         close(device.fifo);
         make_device("child");
         start_device();
-        see(2);
+        check_content(2);
         CHECK(move(10) >= 3);
         end_device();
         _exit(0);
     }
-    end_well(child);
+    expect_success(child);
     CHECK(atomic_load(&device.descriptors) == before);
-    see(2);
+    check_content(2);
     CHECK(move(20) >= 3);
     end_device();
 }
@@ -287,10 +287,10 @@ static _Atomic bool is_over;
 
 /* The first word of each OS page only grows. */
 static void *grow(void *nothing) {
-    for (uint64_t lap = 1; !atomic_load(&is_over); lap++)
+    for (uint64_t pass = 1; !atomic_load(&is_over); pass++)
         for (size_t at = 0; at < BYTES / 8; at += OS_PAGE / 8) {
             uint64_t found = __atomic_fetch_add(&region[at], 1, __ATOMIC_RELAXED);
-            CHECK(found == lap - 1, "%zx: %lu in lap %lu", at, found, lap);
+            CHECK(found == pass - 1, "%zx: %lu in pass %lu", at, found, pass);
         }
     return nothing;
 }
@@ -304,8 +304,8 @@ static void written(void) {
     for (int turn = 0; turn < 40; turn++) {
         atomic_store(&device.answer, turn % 4 == 3 ? FAULT_READING : COPY);
         if (turn % 3 == 0)
-            CHECK(!tiercel_vregion_replicate(region, BYTES, turn % 2 ? 0 : PAPER));
-        CHECK(!tiercel_vregion_migrate(region, BYTES, turn % 2 ? 0 : PAPER));
+            CHECK(!tiercel_vregion_replicate(region, BYTES, turn % 2 ? 0 : ABSENT_NODE));
+        CHECK(!tiercel_vregion_migrate(region, BYTES, turn % 2 ? 0 : ABSENT_NODE));
     }
     CHECK(atomic_load(&device.descriptors) >= 40);
     atomic_store(&is_over, true);
@@ -313,8 +313,8 @@ static void written(void) {
     end_device();
 }
 
-/* Each in a process of its own, which knows of no queue yet. */
-static void alone(void (*part)(void)) {
+/* Each in a process of its own, which has no queue open yet. */
+static void run_in_child(void (*part)(void)) {
     pid_t child = fork();
     if (child == 0) {
         alarm(WAIT_S);
@@ -322,7 +322,7 @@ static void alone(void (*part)(void)) {
         part();
         _exit(0);
     }
-    end_well(child);
+    expect_success(child);
 }
 
 static void none(void) {
@@ -336,17 +336,18 @@ static void missing(void) {
 }
 
 int main(void) {
-    void (*parts[])(void) = {answers, busy, gone, none, sink, missing, closed, forked, written};
+    void (*parts[])(void) = {device_results, busy,   gone,   none,   sink,
+                             missing,        closed, forked, written};
     setenv("TIERCEL_DSA", "off", 1);
     make_region();
-    if (tiercel_vregion_replicate(region, BYTES, PAPER) && errno == ENOTSUP) {
+    if (tiercel_vregion_replicate(region, BYTES, ABSENT_NODE) && errno == ENOTSUP) {
         puts("dsa: writes cannot be tracked here");
         return 0;
     }
     CHECK(mkdtemp(folder));
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
-        alone(parts[i]);
+        run_in_child(parts[i]);
     rmdir(folder);
-    puts("dsa: a stand-in copied, faulted, failed, was busy, closed, forked: all is there");
+    puts("dsa: a simulated device copied, faulted, failed, was busy, closed, forked: nothing lost");
     return 0;
 }

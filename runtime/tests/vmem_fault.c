@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem_fault.c: vregions whose vpages get memory when they are touched: by threads and system
- * calls, while they move, across forks, and where that cannot be had (any longer).
+ * calls, while they move, across forks, and where touches cannot be served (any longer).
  *
- * argv: `where`: only whose node the memory comes from.
+ * argv: `where`: checks only the node that the memory comes from.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,7 +27,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define OS_PAGE ((size_t)4096)
-#define PAPER 900
+#define ABSENT_NODE 900
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
 #define THREADS 4
@@ -67,16 +67,17 @@ static void only_what_is_touched(void) {
         CHECK(is_untouched(region + at + MIB));
     }
     CHECK(resident_kib() - before < 8 << 10, "%ld KiB", resident_kib() - before);
-    CHECK(!tiercel_vregion_migrate(region, 1024 * MIB, PAPER));
-    CHECK(tiercel_vregion_node(region) == PAPER && region[5] == 7 && is_untouched(region + MIB));
-    CHECK(!tiercel_vregion_bind(region, 1024 * MIB, PAPER + 1) && region[MIB] == 0);
-    CHECK(tiercel_vregion_node(region) == PAPER + 1);
-    CHECK(tiercel_vregion_node(region + MIB) == PAPER + 1);
+    CHECK(!tiercel_vregion_migrate(region, 1024 * MIB, ABSENT_NODE));
+    CHECK(tiercel_vregion_node(region) == ABSENT_NODE && region[5] == 7 &&
+          is_untouched(region + MIB));
+    CHECK(!tiercel_vregion_bind(region, 1024 * MIB, ABSENT_NODE + 1) && region[MIB] == 0);
+    CHECK(tiercel_vregion_node(region) == ABSENT_NODE + 1);
+    CHECK(tiercel_vregion_node(region + MIB) == ABSENT_NODE + 1);
     CHECK(!tiercel_vregion_release(region, 1024 * MIB));
 }
 
-/* Memory comes from the node of the CPU that touches, whoever registered it; so also where a thread
- * of the runtime serves it. */
+/* Memory comes from the node of the CPU that touches, not of the thread that registers or serves.
+ */
 static void where_it_is_touched(void) {
     cpu_set_t before, one;
     CHECK(!sched_getaffinity(0, sizeof(before), &before));
@@ -104,7 +105,7 @@ struct crowd {
     _Atomic bool is_over;
 };
 
-/* Each thread owns every fourth word and adds to it, at places without order. */
+/* Each thread owns every fourth word, and writes its words in a scattered order. */
 static void *touch(void *argument) {
     struct crowd *crowd = argument;
     uint64_t seed = atomic_fetch_add(&crowd->turn, 1), own = seed % THREADS;
@@ -119,11 +120,11 @@ static void *touch(void *argument) {
 static void *move(void *argument) {
     struct crowd *crowd = argument;
     for (int i = 0; !atomic_load(&crowd->is_over); i++)
-        CHECK(!tiercel_vregion_migrate(crowd->words, crowd->count * 8, i % 2 ? 0 : PAPER));
+        CHECK(!tiercel_vregion_migrate(crowd->words, crowd->count * 8, i % 2 ? 0 : ABSENT_NODE));
     return NULL;
 }
 
-static void by_many(size_t around, unsigned spin_us, int shift) {
+static void many_threads(size_t around, unsigned spin_us, int shift) {
     size_t bytes = 16 * MIB;
     struct crowd crowd = {.words = (uint64_t *)make(bytes, shift), .count = bytes / 8};
     pthread_t threads[THREADS], mover;
@@ -140,8 +141,8 @@ static void by_many(size_t around, unsigned spin_us, int shift) {
     CHECK(!tiercel_vregion_release(crowd.words, bytes));
 }
 
-/* The kernel touches as well: what a system call reads into. */
-static void by_the_kernel(void) {
+/* System calls touch, too: the buffer of a read. */
+static void system_calls_touch(void) {
     char *region = make(4 * MIB, 0), *big = malloc(MIB);
     int fd = memfd_create("source", 0);
     memset(big, 5, MIB);
@@ -166,8 +167,8 @@ static void parts_and_rights(void) {
     CHECK(!tiercel_vregion_release(region, 4 * MIB));
 }
 
-/* What the program mapped there by itself, with memory in it, is not mapped over. */
-static void by_raw_system_calls(void) {
+/* Memory that the program mapped there by raw system calls is not mapped over. */
+static void raw_system_calls(void) {
     char *region = make(MIB, 0), *at = region + 4 * OS_PAGE;
     CHECK(!syscall(SYS_munmap, at, OS_PAGE));
     CHECK(syscall(SYS_mmap, at, OS_PAGE, RW, PRIVATE | MAP_FIXED, -1, 0) == (long)at);
@@ -180,12 +181,13 @@ static void by_raw_system_calls(void) {
     CHECK(!tiercel_vregion_release(region, MIB));
 }
 
-/* To a child it is private memory, and moves as such. */
-static void child_s(char *region) {
+/* In a child it is private memory, which can be moved. */
+static void run_child(char *region) {
     CHECK(region[0] == 1 && region[MIB] == 0 && region[2 * MIB] == 0);
     region[0] = 11, region[MIB] = 12;
-    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER));
-    CHECK(tiercel_vregion_node(region + MIB) == PAPER && region[MIB] == 12 && region[0] == 11);
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, ABSENT_NODE));
+    CHECK(tiercel_vregion_node(region + MIB) == ABSENT_NODE && region[MIB] == 12 &&
+          region[0] == 11);
     CHECK(is_untouched(region + 3 * MIB));
     pid_t grandchild = fork();
     if (grandchild == 0) {
@@ -194,7 +196,7 @@ static void child_s(char *region) {
         CHECK(is_untouched(own) && own[5] == 0 && tiercel_vregion_node(own) >= 0);
         _exit(0);
     }
-    end_well(grandchild);
+    expect_success(grandchild);
     CHECK(region[3 * MIB] == 0);
     _exit(0);
 }
@@ -204,18 +206,18 @@ static void forked(void) {
     region[0] = 1;
     pid_t child = fork();
     if (child == 0)
-        child_s(region);
+        run_child(region);
     region[3 * MIB] = 4; /* served while there is a child */
-    end_well(child);
+    expect_success(child);
     CHECK(region[0] == 1 && region[MIB] == 0 && region[3 * MIB] == 4);
     CHECK(tiercel_vregion_node(region + MIB) >= 0 && is_untouched(region + 2 * MIB + MIB / 2));
     fork_once();
     region[3 * MIB] = 5;
-    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER) && region[3 * MIB] == 5);
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, ABSENT_NODE) && region[3 * MIB] == 5);
     CHECK(!tiercel_vregion_release(region, 4 * MIB));
 }
 
-/* A child that ran no handler of a fork: its touches are its own, and its parent's go on. */
+/* A child that ran no fork handler has its touches served, and so has its parent. */
 static void cloned(void) {
     char *region = make(4 * MIB, 0);
     region[0] = 1;
@@ -227,7 +229,7 @@ static void cloned(void) {
         CHECK(own[9] == 2);
         _exit(0);
     }
-    end_well(child);
+    expect_success(child);
     region[MIB] = 3;
     CHECK(region[0] == 1 && region[MIB] == 3 && tiercel_vregion_node(region + MIB) >= 0);
     char *again = make(MIB, 0);
@@ -235,7 +237,7 @@ static void cloned(void) {
     CHECK(!tiercel_vregion_release(region, 4 * MIB) && !tiercel_vregion_release(again, MIB));
 }
 
-/* No place is to be had at a touch: the rest is the kernel's, and moves when there is room. */
+/* When no place is available at a touch, the kernel serves the rest, which can be moved later. */
 static void exhausted(void) {
     char *region = make(256 * MIB, 0);
     struct rlimit before, none;
@@ -246,10 +248,10 @@ static void exhausted(void) {
     for (size_t at = 0; at < 256 * MIB; at += OS_PAGE)
         region[at] = (char)(at / OS_PAGE);
     CHECK(!setrlimit(RLIMIT_FSIZE, &before));
-    CHECK(!tiercel_vregion_migrate(region, 256 * MIB, PAPER));
+    CHECK(!tiercel_vregion_migrate(region, 256 * MIB, ABSENT_NODE));
     for (size_t at = 0; at < 256 * MIB; at += OS_PAGE)
         CHECK(region[at] == (char)(at / OS_PAGE));
-    CHECK(tiercel_vregion_node(region + 255 * MIB) == PAPER);
+    CHECK(tiercel_vregion_node(region + 255 * MIB) == ABSENT_NODE);
     CHECK(!tiercel_vregion_release(region, 256 * MIB));
 }
 
@@ -259,9 +261,9 @@ static void *touch_later(void *region) {
     return NULL;
 }
 
-/* A program that closes what it does not know: nobody waits for ever, and what is registered then
- * is served again. */
-static void closes_all(void) {
+/* The program closes all descriptors: no thread waits for ever, and new vregions are served again.
+ */
+static void closed_descriptors(void) {
     char *region = make(4 * MIB, 0);
     pthread_t thread;
     region[0] = 1;
@@ -270,23 +272,23 @@ static void closes_all(void) {
     region[MIB] = 2;
     pthread_join(thread, NULL);
     CHECK(region[0] == 1 && region[MIB] == 2 && region[2 * MIB] == 3 && region[3 * MIB] == 0);
-    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, PAPER));
+    CHECK(!tiercel_vregion_migrate(region, 4 * MIB, ABSENT_NODE));
     CHECK(region[0] == 1 && region[MIB] == 2 && region[2 * MIB] == 3 && region[3 * MIB] == 0);
     char *again = make(MIB, 0);
     CHECK(is_untouched(again) && again[0] == 0 && tiercel_vregion_node(again) >= 0);
     CHECK(!tiercel_vregion_release(region, 4 * MIB) && !tiercel_vregion_release(again, MIB));
 }
 
-/* Under a seccomp filter the flag does nothing: memory is there from the beginning. */
+/* Under a seccomp filter the flag has no effect: memory is taken at registration. */
 static void refused(void) {
     pid_t child = fork();
     if (child == 0) {
-        be_filtered();
+        install_filter();
         char *region = make(MIB, 0);
         CHECK(tiercel_vregion_node(region) >= 0 && region[0] == 0);
         _exit(0);
     }
-    end_well(child);
+    expect_success(child);
 }
 
 int main(int count, char **arguments) {
@@ -298,19 +300,19 @@ int main(int count, char **arguments) {
         return 0;
     only_what_is_touched();
     for (size_t i = 0; i < sizeof(shifts) / sizeof(*shifts); i++) {
-        by_many(OS_PAGE, 0, shifts[i]);
-        by_many(64 << 10, 1000, shifts[i]);
-        by_many(2 * MIB, 50, shifts[i]);
+        many_threads(OS_PAGE, 0, shifts[i]);
+        many_threads(64 << 10, 1000, shifts[i]);
+        many_threads(2 * MIB, 50, shifts[i]);
     }
     CHECK(!tiercel_vregion_faults(64 << 10, 50));
-    by_the_kernel();
+    system_calls_touch();
     parts_and_rights();
-    by_raw_system_calls();
+    raw_system_calls();
     forked();
     cloned();
     exhausted();
-    closes_all();
+    closed_descriptors();
     refused();
-    puts("vregions: filled where they are touched, by whom, and by the kernel where not");
+    puts("vregions: touches are served near the thread, and by the kernel where that fails");
     return 0;
 }

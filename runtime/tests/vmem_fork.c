@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * vmem_fork.c: vregions over a fork are private memory: parent and child each see what was there,
- * and nothing of what the other writes, also while threads write, regions move, and forks nest.
+ * vmem_fork.c: over a fork vregions are private memory: parent and child each see the old contents,
+ * and no write of the other, also while threads write, vregions move, and forks nest.
  */
 #include "check.h"
 #include "tiercel.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define BYTES ((size_t)6 << 20)
-#define PAPER 900 /* no machine has this node */
+#define ABSENT_NODE 900 /* no machine has this node */
 
 extern char **environ;
 
@@ -32,12 +32,12 @@ static void fill(int *region, int value) {
         region[i] = value + (int)i;
 }
 
-static void see(const int *region, int value) {
+static void check_content(const int *region, int value) {
     for (size_t i = 0; i < BYTES / sizeof(int); i++)
         CHECK(region[i] == value + (int)i);
 }
 
-static void await(pid_t child) {
+static void expect_success(pid_t child) {
     int status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -47,36 +47,36 @@ static void await(pid_t child) {
 static void both_write(int huge) {
     int *region = make(huge), pipes[2];
     fill(region, 1);
-    CHECK(!tiercel_vregion_migrate(region, BYTES / 2, PAPER) && !pipe(pipes));
+    CHECK(!tiercel_vregion_migrate(region, BYTES / 2, ABSENT_NODE) && !pipe(pipes));
     pid_t child = fork();
     if (child == 0) {
         char go;
         CHECK(read(pipes[0], &go, 1) == 1); /* the parent has written */
-        see(region, 1);
+        check_content(region, 1);
         fill(region, 2);
-        CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
-        see(region, 2);
+        CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE));
+        check_content(region, 2);
         pid_t grandchild = fork();
         if (grandchild == 0) {
-            see(region, 2);
+            check_content(region, 2);
             fill(region, 3);
             CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
-            see(region, 3);
+            check_content(region, 3);
             _exit(0);
         }
-        await(grandchild);
-        see(region, 2);
+        expect_success(grandchild);
+        check_content(region, 2);
         CHECK(!tiercel_vregion_release(region, BYTES));
         _exit(0);
     }
     fill(region, 5);
-    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER));
-    see(region, 5);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE));
+    check_content(region, 5);
     CHECK(write(pipes[1], "x", 1) == 1);
-    await(child);
-    see(region, 5);
+    expect_success(child);
+    check_content(region, 5);
     CHECK(!tiercel_vregion_migrate(region, BYTES, 0));
-    see(region, 5);
+    check_content(region, 5);
     CHECK(!tiercel_vregion_release(region, BYTES));
 }
 
@@ -93,14 +93,14 @@ static void *count(void *nothing) {
     return nothing;
 }
 
-/* Forks in the middle of writes and moves: what a child sees holds together, and stays. */
+/* Forks during writes and moves: a child has a consistent snapshot, which does not change. */
 static void while_threads_write(void) {
     pthread_t threads[2];
     counters = (void *)make(0);
     for (size_t i = 0; i < 1; i++)
         CHECK(!pthread_create(&threads[i], NULL, count, NULL));
     for (int round = 0; round < 20; round++) {
-        long ticket = tiercel_vregion_start((void *)counters, BYTES, round % 2 ? 0 : PAPER);
+        long ticket = tiercel_vregion_start((void *)counters, BYTES, round % 2 ? 0 : ABSENT_NODE);
         CHECK(ticket > 0);
         pid_t child = fork();
         if (child == 0) {
@@ -110,12 +110,12 @@ static void while_threads_write(void) {
                 seen[i + 1] = counters[i + 1];
                 CHECK(seen[i] >= seen[i + 1]);
             }
-            CHECK(!tiercel_vregion_migrate((void *)counters, BYTES, round % 2 ? PAPER : 0));
+            CHECK(!tiercel_vregion_migrate((void *)counters, BYTES, round % 2 ? ABSENT_NODE : 0));
             for (size_t i = 0; i < BYTES / 8; i++)
                 CHECK(seen[i] == counters[i]);
             _exit(0);
         }
-        await(child);
+        expect_success(child);
         CHECK(!tiercel_vregion_await(ticket));
     }
     atomic_store(&is_over, true);
@@ -130,20 +130,20 @@ static void spawned(void) {
     pid_t child;
     fill(region, 9);
     CHECK(!posix_spawnp(&child, "true", NULL, NULL, argv, environ));
-    await(child);
+    expect_success(child);
     child = vfork();
     if (child == 0) {
         region[0] = 77; /* as in any vfork, the parent's */
         _exit(0);
     }
-    await(child);
+    expect_success(child);
     CHECK(region[0] == 77 && region[1] == 10);
-    CHECK(!tiercel_vregion_migrate(region, BYTES, PAPER) && region[0] == 77);
+    CHECK(!tiercel_vregion_migrate(region, BYTES, ABSENT_NODE) && region[0] == 77);
     CHECK(!tiercel_vregion_release(region, BYTES));
 }
 
 int main(void) {
-    CHECK(!tiercel_vregion_copiers(3)); /* threads that no child has */
+    CHECK(!tiercel_vregion_copiers(3)); /* helper threads do not exist in a child */
     both_write(0);
     both_write(16 << 26);
     both_write(21 << 26);

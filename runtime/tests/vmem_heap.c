@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * vmem_heap.c: a heap of vregions is a heap: objects keep what was written to them while they are
- * moved, freed and born by several threads, fresh ones are zero, what is freed goes back to the
- * kernel, forks are those of private memory, and what is remapped by raw system calls stays whole.
+ * vmem_heap.c: a heap of vregions behaves like any heap: objects keep their contents while several
+ * threads allocate and free and the objects are moved, calloc returns zeroes, freed memory is
+ * released, a fork copies it, and raw system calls that remap parts of it lose nothing.
  *
- * The daemon of this test asks for every object of the table to be moved, to and fro. Once the heap
- * is private memory until it moves, and once it is segments from the beginning, as with pools.
+ * This test's daemon requests moves of objects in the table, back and forth: once with a heap that
+ * is private memory until it moves, and once with segments from the beginning, as with pools.
  */
 #include "hazard.h"
 #include <malloc.h>
@@ -14,12 +14,12 @@
 #include <sys/resource.h>
 
 #define MIB ((size_t)1 << 20)
-#define PAPER 900 /* no machine has this node */
+#define ABSENT_NODE 900 /* no machine has this node */
 #define THREADS 3
 #define SLOTS 48
 #define ROUNDS 400
 #define FORKS 3
-#define OBJECTS 32 /* some of them are asked for */
+#define OBJECTS 32 /* the daemon requests moves of some of them */
 #define TAKEN (2 * MIB)
 #define TAKEN_OBJECTS 6
 #define TAKEN_ROUNDS 6
@@ -41,20 +41,20 @@ static void fill(struct slot *slot, uint32_t seed) {
         slot->words[i] = word(seed, i);
 }
 
-static void see(const struct slot *slot) {
+static void check_slot(const struct slot *slot) {
     for (size_t i = 0; i < slot->count; i++)
         CHECK(slot->words[i] == word(slot->seed, i), "%p[%zu] of %zu is %x", (void *)slot->words, i,
               slot->count, slot->words[i]);
 }
 
 static size_t size_of(uint32_t seed) {
-    size_t step = seed >> 27; /* most are small, some large enough for calloc to ask the kernel */
+    size_t step = seed >> 27; /* most are small, some large enough for the kernel to zero them */
     return step == 0 ? 9 * MIB + seed % MIB : step < 16 ? 64 + seed % 4000 : 4096 + seed % 300000;
 }
 
 static void turn(struct slot *slot, uint32_t seed) {
     if (slot->words) {
-        see(slot);
+        check_slot(slot);
         if (seed % 3 == 0) {
             size_t less = slot->count;
             slot->count = size_of(seed) / 4;
@@ -89,19 +89,19 @@ static void *thread(void *seed) {
     stress((uint32_t)(uintptr_t)seed, ROUNDS, slots);
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].words) {
-            see(&slots[i]);
+            check_slot(&slots[i]);
             free(slots[i].words);
         }
     return NULL;
 }
 
-/* Children write to what they inherited, and see nothing of what the parent goes on to write. */
+/* Children write to inherited objects, and see no later write of the parent. */
 static void fork_while_moving(struct slot *slots, uint32_t seed) {
     pid_t child = fork();
     if (child == 0) {
         for (int i = 0; i < SLOTS; i++)
             if (slots[i].words)
-                see(&slots[i]);
+                check_slot(&slots[i]);
         stress(seed, 100, slots);
         if (seed % 2 && fork() == 0) { /* a grandchild */
             stress(seed + 1, 50, slots);
@@ -109,7 +109,7 @@ static void fork_while_moving(struct slot *slots, uint32_t seed) {
         }
         for (int i = 0; i < SLOTS; i++)
             if (slots[i].words)
-                see(&slots[i]);
+                check_slot(&slots[i]);
         _exit(wait(NULL) > 0 ? 0 : 0);
     }
     stress(seed + 7, 100, slots);
@@ -117,7 +117,7 @@ static void fork_while_moving(struct slot *slots, uint32_t seed) {
     CHECK(waitpid(child, &status, 0) == child && status == 0, "child: %x", status);
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].words)
-            see(&slots[i]);
+            check_slot(&slots[i]);
 }
 
 static size_t resident(const char *start, size_t bytes) {
@@ -129,13 +129,13 @@ static size_t resident(const char *start, size_t bytes) {
     return count;
 }
 
-/* All of it, before and after a fork, whose child is gone. */
-static void given_back(bool after_fork) {
+/* All memory of a freed object is released, also after a fork whose child has ended. */
+static void check_released(bool after_fork) {
     size_t bytes = 48 * MIB;
     char *large = malloc(bytes);
     CHECK(large);
     memset(large, 1, bytes);
-    /* What is being switched looks absent for that moment. */
+    /* During a switch memory looks absent for a moment. */
     size_t there = 0;
     for (int i = 0; i < 100000 && there != bytes / 4096; i++)
         there = resident(large, bytes);
@@ -147,13 +147,13 @@ static void given_back(bool after_fork) {
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0);
         memset(large, 2, bytes);
-        CHECK(fork() || (_exit(0), 0)); /* sees that the first is gone, and ends at once */
+        CHECK(fork() || (_exit(0), 0)); /* its handlers see that the first child has ended */
         wait(NULL);
         while (resident(large, bytes) == 0)
             ;
     }
     free(large);
-    /* The runtime looks after children once a second. */
+    /* The runtime checks for children once a second. */
     for (int i = 0; i < 500 && resident(large, bytes) > 0; i++) {
         malloc_trim(0);
         struct timespec wait = {0, 20000000};
@@ -192,8 +192,9 @@ static bool may_write(volatile char *at) {
     return true;
 }
 
-/* As many mappings as a process may have, each OS page of it two more; what they lie in. */
-static char *take_mappings(size_t *bytes) {
+/* Adds mappings up to the limit of a process, two for each OS page; returns the range they are in.
+ */
+static char *add_mappings(size_t *bytes) {
     *bytes = (size_t)512 * MIB;
     char *fill = mmap(NULL, *bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(fill != MAP_FAILED);
@@ -203,8 +204,8 @@ static char *take_mappings(size_t *bytes) {
     return fill;
 }
 
-/* Eight OS pages; the daemon asks for about every second object, on and on. */
-static char *one_that_moved(bool can_move) {
+/* An object of eight OS pages that has been moved; the daemon moves about every second object. */
+static char *find_moved(bool can_move) {
     char *all[OBJECTS], *found = NULL;
     for (int i = 0; i < OBJECTS; i++)
         all[i] = memset(aligned_alloc(4096, 8 * 4096), 7, 8 * 4096);
@@ -217,14 +218,14 @@ static char *one_that_moved(bool can_move) {
     return found;
 }
 
-/* Private memory that was emptied keeps its rights; so does what has moved. `full`: there is no
- * mapping to be had for that. */
+/* Memory that is emptied keeps its rights, private or moved. `full`: the process can have no more
+ * mappings. */
 static void rights_and_advice(bool can_move, bool full) {
     size_t fill_bytes = 0;
-    char *p = one_that_moved(can_move), *fill = NULL;
+    char *p = find_moved(can_move), *fill = NULL;
     CHECK(!mprotect(p, 4096, PROT_READ) && !mprotect(p + 3 * 4096, 4096, PROT_NONE));
     if (full)
-        fill = take_mappings(&fill_bytes);
+        fill = add_mappings(&fill_bytes);
     CHECK(mprotect(p + 6 * 4096, 4096, PROT_READ) == (full ? -1 : 0));
     bool was_set = !full;
     CHECK(!madvise(p, 5 * 4096, MADV_DONTNEED));
@@ -239,9 +240,9 @@ static void rights_and_advice(bool can_move, bool full) {
     free(p);
 }
 
-/* By system calls that the runtime does not see. What is taken away between the last look at a
- * mapping and its switch is lost. */
-static bool take_away(char *p, char *aside) {
+/* Remaps an object by raw system calls, and back. False: its contents are lost, because it happened
+ * between the last check of a mapping and its switch. */
+static bool remap_aside(char *p, char *aside) {
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED, nothing = MAP_PRIVATE | MAP_ANONYMOUS;
     bool is_kept = true;
     for (size_t at = 0; at < TAKEN; at += 4096) {
@@ -257,7 +258,7 @@ static bool take_away(char *p, char *aside) {
     return is_kept;
 }
 
-static void taken_away(void) {
+static void raw_remaps(void) {
     char *p[TAKEN_OBJECTS];
     char *aside = mmap(NULL, TAKEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int lost = 0;
@@ -269,7 +270,7 @@ static void taken_away(void) {
     }
     for (int i = 0; i < TAKEN_OBJECTS * TAKEN_ROUNDS; i++) {
         char *one = p[i % TAKEN_OBJECTS];
-        bool is_kept = take_away(one, aside);
+        bool is_kept = remap_aside(one, aside);
         for (size_t at = 0; at < TAKEN; at++)
             CHECK(!is_kept || one[at] == (char)(at >> 7), "%zu in round %d", at, i);
         for (size_t at = 0; at < TAKEN; at++) /* private memory again, or what moved is written */
@@ -282,7 +283,7 @@ static void taken_away(void) {
     CHECK(!munmap(aside, TAKEN));
 }
 
-/* Without descriptors nothing moves, and nothing else happens. */
+/* Without descriptors nothing moves, and nothing else fails. */
 static void without_descriptors(struct slot *slots) {
     struct rlimit before, none;
     CHECK(!getrlimit(RLIMIT_NOFILE, &before));
@@ -298,7 +299,7 @@ static long threads_now(void) {
     return (long)tasks.st_nlink - 2;
 }
 
-/* It shares the heap until it ends, and nothing it begins may outlive it. */
+/* A vfork child shares the heap, and must not start the mover's thread, which would end with it. */
 static void child_makes_a_large_object(void) {
     pid_t child = vfork();
     CHECK(child >= 0);
@@ -316,17 +317,17 @@ static int hosted(bool pooled, bool can_move) {
     CHECK(threads_now() == 1, "a small heap is not worth a thread");
     child_makes_a_large_object();
     CHECK(threads_now() == 1, "nor is it this process's");
-    given_back(false);
+    check_released(false);
     CHECK(threads_now() == 1 + can_move, "a large one is");
     rights_and_advice(can_move, false);
     rights_and_advice(can_move, true);
-    taken_away();
+    raw_remaps();
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK(!pthread_create(&threads[i], NULL, thread, (void *)(i + 1)));
     struct slot slots[SLOTS] = {0};
     stress(99, 250, slots);
-    if (!pooled) /* which says then that it goes on with ordinary memory */
+    if (!pooled) /* a pooled heap would report that it continues with ordinary memory */
         without_descriptors(slots);
     for (uint32_t i = 0; i < FORKS; i++)
         fork_while_moving(slots, i * 77 + 5);
@@ -334,29 +335,29 @@ static int hosted(bool pooled, bool can_move) {
         pthread_join(threads[i], NULL);
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].words)
-            see(&slots[i]);
+            check_slot(&slots[i]);
     rights_and_advice(can_move && pooled, false);
-    given_back(true);
+    check_released(true);
     return 0;
 }
 
 /* ---- The daemon ------------------------------------------------------------------------------ */
 
-static struct tcl_move wished[TCL_MOVES_MAX];
-static uint32_t wished_count;
-static int wished_node = PAPER;
-static uint64_t moved_bytes, questions;
+static struct tcl_move requested[TCL_MOVES_MAX];
+static uint32_t requested_count;
+static int requested_node = ABSENT_NODE;
+static uint64_t moved_bytes, requests;
 static int last_error;
 
-static void wish(struct session *s, const struct page_of_book *found) {
+static void add_request(struct session *s, const struct known_object *found) {
     (void)s;
-    if (wished_count < TCL_MOVES_MAX && (uint32_t)(found->addr >> 12) * 2654435761u >> 31 == 0)
-        wished[wished_count++] =
-            (struct tcl_move){.addr = found->addr, .bytes = found->bytes, .node = wished_node};
+    if (requested_count < TCL_MOVES_MAX && (uint32_t)(found->addr >> 12) * 2654435761u >> 31 == 0)
+        requested[requested_count++] =
+            (struct tcl_move){.addr = found->addr, .bytes = found->bytes, .node = requested_node};
 }
 
-/* One question at a time, to the first process, which alone executes moves. */
-static void ask(struct daemon *d) {
+/* One request at a time, to the first process, the only one that executes moves. */
+static void request_moves(struct daemon *d) {
     struct session *s = d->session[0];
     struct tcl_control *control = control_of(s);
     uint32_t done = __atomic_load_n(&header_of(s)->moves_done, __ATOMIC_ACQUIRE);
@@ -366,14 +367,14 @@ static void ask(struct daemon *d) {
         moved_bytes += header_of(s)->moved[i].bytes;
         last_error = header_of(s)->moved[i].error ? header_of(s)->moved[i].error : last_error;
     }
-    wished_node = wished_node == PAPER ? 0 : PAPER;
-    wished_count = 0;
-    walk_table(s, wish);
-    memcpy(control->moves, wished, sizeof(wished));
-    control->move_count = wished_count;
+    requested_node = requested_node == ABSENT_NODE ? 0 : ABSENT_NODE;
+    requested_count = 0;
+    walk_table(s, add_request);
+    memcpy(control->moves, requested, sizeof(requested));
+    control->move_count = requested_count;
     __atomic_store_n(&control->moves_asked, done + 1, __ATOMIC_RELEASE);
     syscall(SYS_futex, &control->moves_asked, 1 /* FUTEX_WAKE */, 1, NULL, NULL, 0);
-    questions++;
+    requests++;
 }
 
 static enum tcl_backing backing;
@@ -382,22 +383,22 @@ static void set_backing(struct session *s) {
     control_of(s)->backing = backing;
 }
 
-static void try(enum tcl_backing how, const char *name) {
-    struct daemon d = {.prepare = set_backing, .each_turn = ask};
+static void run_backed(enum tcl_backing how, const char *name) {
+    struct daemon d = {.prepare = set_backing, .each_turn = request_moves};
     backing = how;
-    moved_bytes = questions = 0;
+    moved_bytes = requests = 0;
     host(&d, name);
     for (int i = 1; i < d.sessions; i++)
         CHECK(!header_of(d.session[i])->is_mover, "a child executes moves");
     bool can_move = header_of(d.session[0])->is_mover;
-    CHECK(!can_move || (questions > 3 && moved_bytes > MIB), "%lu questions, %lu bytes, error %d",
-          questions, moved_bytes, last_error);
-    printf("vmem_heap, %s: %d processes; %lu MiB moved in %lu questions%s\n", name, d.sessions,
-           moved_bytes >> 20, questions, can_move ? "" : "; no userfaultfd, nothing was asked");
+    CHECK(!can_move || (requests > 3 && moved_bytes > MIB), "%lu requests, %lu bytes, error %d",
+          requests, moved_bytes, last_error);
+    printf("vmem_heap, %s: %d processes; %lu MiB moved in %lu requests%s\n", name, d.sessions,
+           moved_bytes >> 20, requests, can_move ? "" : "; no userfaultfd, nothing was requested");
     close_daemon(&d);
 }
 
-/* As the runtime finds it out: a userfaultfd for the kernel's accesses too. */
+/* As the runtime does: whether a userfaultfd for the kernel's accesses, too, is available. */
 static bool can_move(void) {
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
     if (fd >= 0)
@@ -408,7 +409,7 @@ static bool can_move(void) {
 int main(int argc, char **argv) {
     if (argc > 1)
         return hosted(!strcmp(argv[1], "pooled"), can_move());
-    try(TCL_BACKING_VMEM, "private");
-    try(TCL_BACKING_POOLS, "pooled");
+    run_backed(TCL_BACKING_VMEM, "private");
+    run_backed(TCL_BACKING_POOLS, "pooled");
     return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * vmem_limits.c: vregions move, or stay, and nobody waits for ever, while a process has as many
- * mappings as it may: each step of a move is the one that fails, as room is left for one more.
+ * vmem_limits.c: with as many mappings as a process may have, vregions move or the move fails, and
+ * no thread waits for ever. Each round leaves room for one mapping more, so that each step fails
+ * once.
  */
 #include "check.h"
 #include "tiercel.h"
@@ -15,7 +16,7 @@
 #include <sys/mman.h>
 
 #define MIB ((size_t)1 << 20)
-#define PAPER 900
+#define ABSENT_NODE 900
 #define BYTES (3 * MIB)
 #define OS_PAGE ((size_t)4096)
 #define FILL_PAGES ((size_t)1 << 18) /* two mappings each: more than any usual limit */
@@ -26,8 +27,8 @@
 static char *fill;
 static size_t filled; /* OS pages of `fill` with rights of their own */
 
-/* Every second OS page gets rights: two mappings more each time. */
-static bool take_mappings(void) {
+/* Gives every second OS page other rights, which adds two mappings each time. */
+static bool add_mappings(void) {
     char *at = fill + (2 * filled + 1) * OS_PAGE;
     if (2 * filled + 2 >= FILL_PAGES || mprotect(at, OS_PAGE, PROT_READ))
         return false;
@@ -35,7 +36,7 @@ static bool take_mappings(void) {
     return true;
 }
 
-static void give_mappings(void) {
+static void remove_mappings(void) {
     filled--;
     CHECK(!mprotect(fill + (2 * filled + 1) * OS_PAGE, OS_PAGE, PROT_NONE));
 }
@@ -43,33 +44,33 @@ static void give_mappings(void) {
 struct toucher {
     char *region;
     _Atomic bool is_over;
-    _Atomic uint64_t laps;
+    _Atomic uint64_t passes;
 };
 
 /* The first word of each OS page only grows. */
 static void *touch(void *argument) {
     struct toucher *toucher = argument;
-    for (uint64_t lap = 1; !atomic_load(&toucher->is_over); lap++) {
+    for (uint64_t pass = 1; !atomic_load(&toucher->is_over); pass++) {
         for (size_t at = 0; at < BYTES; at += OS_PAGE) {
             _Atomic uint64_t *word = (void *)(toucher->region + at);
             uint64_t found = atomic_fetch_add(word, 1);
-            CHECK(found == lap - 1, "%zx: %lu in lap %lu", at, found, lap);
+            CHECK(found == pass - 1, "%zx: %lu in pass %lu", at, found, pass);
         }
-        atomic_store(&toucher->laps, lap);
+        atomic_store(&toucher->passes, pass);
     }
     return NULL;
 }
 
-static void see(const char *region) {
+static void check_content(const char *region) {
     for (size_t at = 8; at < BYTES; at += 8)
         CHECK(at % OS_PAGE == 0 || region[at] == (char)(at / 8 * 7), "%zx", at);
 }
 
-/* Whoever moved, or not: somebody else still reads and writes all of it. */
-static void await_laps(struct toucher *toucher) {
-    uint64_t seen = atomic_load(&toucher->laps);
+/* The other thread still reads and writes all of it. */
+static void await_passes(struct toucher *toucher) {
+    uint64_t seen = atomic_load(&toucher->passes);
     alarm(WAIT_S);
-    while (atomic_load(&toucher->laps) < seen + 2)
+    while (atomic_load(&toucher->passes) < seen + 2)
         ;
     alarm(0);
 }
@@ -77,7 +78,7 @@ static void await_laps(struct toucher *toucher) {
 static void move_with(size_t room, bool forked) {
     struct toucher toucher = {0};
     pthread_t thread;
-    int moves = 0, node = PAPER;
+    int moves = 0, node = ABSENT_NODE;
     toucher.region = tiercel_vregion_register(NULL, BYTES, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(toucher.region != MAP_FAILED);
@@ -87,22 +88,22 @@ static void move_with(size_t room, bool forked) {
     if (forked)
         fork_once();
     CHECK(!pthread_create(&thread, NULL, touch, &toucher));
-    while (take_mappings())
+    while (add_mappings())
         ;
     for (size_t i = 0; i < room; i++)
-        give_mappings();
-    for (int i = 0; i < 2; i++, node = node == PAPER ? 0 : PAPER) {
+        remove_mappings();
+    for (int i = 0; i < 2; i++, node = node == ABSENT_NODE ? 0 : ABSENT_NODE) {
         int failed = tiercel_vregion_migrate(toucher.region, BYTES, node);
         moves += !failed;
         CHECK(!failed || errno == ENOMEM || errno == EBUSY || errno == EMFILE, "with %zu", room);
-        await_laps(&toucher);
+        await_passes(&toucher);
     }
     CHECK(room < ROOM_MAX || moves == 2, "%d moves", moves);
     for (size_t i = 0; i < SPARE; i++)
-        give_mappings();
-    see(toucher.region);
-    CHECK(!tiercel_vregion_migrate(toucher.region, BYTES, PAPER));
-    see(toucher.region);
+        remove_mappings();
+    check_content(toucher.region);
+    CHECK(!tiercel_vregion_migrate(toucher.region, BYTES, ABSENT_NODE));
+    check_content(toucher.region);
     atomic_store(&toucher.is_over, true);
     pthread_join(thread, NULL);
     CHECK(!tiercel_vregion_release(toucher.region, BYTES));
@@ -112,14 +113,14 @@ int main(void) {
     fill = mmap(NULL, FILL_PAGES * OS_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                 -1, 0);
     CHECK(fill != MAP_FAILED && !madvise(fill, FILL_PAGES * OS_PAGE, MADV_DONTFORK));
-    while (take_mappings())
+    while (add_mappings())
         ;
     for (size_t i = 0; i < SPARE; i++)
-        give_mappings();
+        remove_mappings();
     for (size_t room = 0; room <= ROOM_MAX; room++) {
         move_with(room, false);
         move_with(room, true);
     }
-    puts("vregions: moved or left alone with as many mappings as a process may have");
+    puts("vregions: moved, or not moved, with as many mappings as a process may have");
     return 0;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem_raw.c: a program unmaps, remaps and protects parts of a vregion by system calls that the
- * runtime does not see, while another thread moves it. It lives on, and all it still has holds what
- * it held.
+ * runtime does not see, while another thread moves it. The program survives, and all memory that it
+ * still has keeps its contents.
  *
- * Between the last look at a mapping and its switch lie two system calls. What is taken away just
- * there is switched all the same (docs/pools.md), so a few rounds may be lost to that.
+ * Between the last check of a mapping and its switch there are two system calls. A change just
+ * there is overwritten (docs/pools.md), so a few rounds may fail for that reason.
  */
 #include "check.h"
 #include "tiercel.h"
@@ -22,10 +22,10 @@
 
 #define MIB ((size_t)1 << 20)
 #define BYTES (3 * MIB)
-#define PART_AT (MIB / 2) /* what is taken away; the rest stays */
+#define PART_AT (MIB / 2) /* the part that is changed */
 #define PART (2 * MIB)
 #define OS_PAGE ((size_t)4096)
-#define PAPER 900 /* no machine has this node */
+#define ABSENT_NODE 900 /* no machine has this node */
 #define ROUNDS 160
 #define MOVES 4 /* a round */
 #define SPIN 400000u
@@ -58,13 +58,13 @@ static void *move(void *argument) {
     struct mover *mover = argument;
     for (int i = 0; i < MOVES; i++) {
         atomic_store(&mover->begun, i + 1);
-        int failed = tiercel_vregion_migrate(mover->region, BYTES, i % 2 ? 0 : PAPER);
+        int failed = tiercel_vregion_migrate(mover->region, BYTES, i % 2 ? 0 : ABSENT_NODE);
         CHECK(!failed || errno == EFAULT || errno == EBUSY || errno == ENODEV, "a move");
     }
     return NULL;
 }
 
-/* At some moment of some move. */
+/* Waits for a random moment of a random move. */
 static void await_moment(struct mover *mover, unsigned seed) {
     while (atomic_load(&mover->begun) <= (int)(seed >> 8) % MOVES)
         ;
@@ -76,7 +76,7 @@ static void raw(long failed) {
     CHECK(failed != -1);
 }
 
-/* Where the part is now, with what it held; NULL: it is gone. */
+/* Changes the part, and returns where its contents are now; NULL: unmapped. */
 static char *take(char *part, enum taking how, char *elsewhere, int round) {
     char *fresh;
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
@@ -102,7 +102,7 @@ static char *take(char *part, enum taking how, char *elsewhere, int round) {
     }
 }
 
-/* True when all is there that is to be there. */
+/* True when all contents are as expected. */
 static bool play(int round, enum taking how, unsigned seed) {
     struct mover mover = {0};
     pthread_t thread;

@@ -2,38 +2,41 @@
  *
  * birth.c: which arena a new object is born in.
  * In: its size, its site, the phase; the control page and the plan table. Out: an arena.
- * Knows nothing of memory: arenas are numbers here.
+ * Knows nothing of memory: an arena is a number here.
  *
- *   a wish of the caller (traits.c)   else   the plan's row for (site, size class, phase)
- *   else   a hint of the caller   else   the plan's word for what it does not know
- *   then: has that arena bytes left? else the next one that has; the last one always has
+ *   the arena that the caller requests (traits.c)   else   the plan's row for (site, class, phase)
+ *   else   the caller's hint   else   the plan's arena for births without a row
+ *   then the next arena with budget left, from there on; the last one is never refused
  *
- * Nothing is copied at attach: births read the plan where the daemon writes it, and remember per
- * site what they read last, until the plan, the phase, or the object's size class is another.
+ * Nothing is copied at attach: births read the plan where the daemon writes it, and cache the last
+ * decision of each site until the plan, the phase or the object's size class changes.
  *
  *   decided[site]   generation : 24 | phase : 8 | class : 8 | share : 8 | other : 8 | arena : 8
  */
 #include "session.h"
 
-/* The generation of a remembered decision: of the plan, and of the session it came from. */
+/* Of a cached decision: the plan's generation, and the session's epoch above its low 16 bits. What
+ * is left of 64 bits after five fields of 8. */
 #define GENERATION_BITS 24
-/* Bytes a thread keeps of what died, for its next births. */
+/* Bytes of dead objects that a thread keeps for its next births: one credit that it took ahead, and
+ * as much again. Chosen, not measured. */
 #define CREDIT_MAX (2 * TCL_BIRTH_CREDIT)
 
-_Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256, "a decision has 8 bits for each");
+_Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256,
+               "a cached_decision has 8 bits for each");
 
-struct purse {
+struct budget_cache {
     uint32_t epoch, arena;
     int64_t credit; /* bytes taken ahead from the birth budget of `arena` */
 };
-static _Thread_local struct purse purse;
-static _Thread_local uint8_t wished, hinted; /* arena + 1; 0: none */
+static _Thread_local struct budget_cache budget_cache;
+static _Thread_local uint8_t preferred, hinted; /* arena + 1; 0: none */
 
 static _Atomic uint64_t decided[TCL_SITES_MAX];
-static _Atomic uint32_t turns[TCL_SITES_MAX];   /* births of sites that are split */
-static _Atomic uint32_t numbers[TCL_SITES_MAX]; /* births of sites that are numbered */
+static _Atomic uint32_t split_births[TCL_SITES_MAX]; /* births of sites that are split */
+static _Atomic uint32_t numbered_births_so_far[TCL_SITES_MAX];
 
-/* Arenas the daemon named, clamped: the page may hold anything. */
+/* Clamped, because the daemon may write anything. */
 static inline uint32_t arena_count(const struct tcl_control *control) {
     uint32_t count = __atomic_load_n(&control->arena_count, __ATOMIC_ACQUIRE);
     return count <= TCL_ARENAS_MAX ? count : 0;
@@ -45,6 +48,7 @@ static inline uint64_t plan_word(const struct tcl_control *control) {
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
+/* tcl_plan_row.size_class; an OS page has 2^12 bytes. */
 static inline unsigned class_of(size_t bytes) {
     size_t pages = bytes / TCL_PAGE + (bytes % TCL_PAGE != 0);
     return 12 + (pages <= 1 ? 0 : 64u - (unsigned)__builtin_clzll(pages - 1));
@@ -58,8 +62,8 @@ static bool is_before(const struct tcl_plan_row *row, const struct tcl_plan_row 
     return row->phase < key->phase;
 }
 
-/* The row with exactly this key; false when there is none. Bounded whatever the table holds. */
-static bool find(const struct tcl_plan_row *rows, uint32_t count, struct tcl_plan_row *key) {
+/* Finds the row with this key and fills in the rest. Bounded, whatever the table holds. */
+static bool find_row(const struct tcl_plan_row *rows, uint32_t count, struct tcl_plan_row *key) {
     uint32_t first = 0, last = count;
     while (first < last) {
         uint32_t middle = first + (last - first) / 2;
@@ -77,7 +81,7 @@ static bool find(const struct tcl_plan_row *rows, uint32_t count, struct tcl_pla
     return true;
 }
 
-/* The decision of the plan, without its generation; all arenas unknown when it has none. */
+/* The plan's decision, without generation, phase and class; both arenas unknown without a row. */
 static uint64_t read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t phase) {
     uint32_t count = (uint32_t)word;
     const struct tcl_plan_row *rows = tcl_plan_table((uint32_t)(word >> 32));
@@ -88,14 +92,15 @@ static uint64_t read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t
             .size_class = way < 2 ? (uint8_t) class : TCL_PLAN_CLASS_ANY,
             .phase = way % 2 ? 0 : phase,
         };
-        if (find(rows, count, &row))
+        if (find_row(rows, count, &row))
             return (uint64_t)row.share << 16 | (uint64_t)row.other << 8 | row.arena;
     }
     return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN << 8 | TCL_ARENA_UNKNOWN;
 }
 
-/* The decision of the plan, read once. `word` has rows. */
-static uint64_t decision(uint64_t word, size_t bytes, uint32_t site) {
+/* The plan's decision. `word` is of a plan that has rows. */
+static uint64_t cached_decision(uint64_t word, size_t bytes, uint32_t site) {
+    tcl_assert_debug((uint32_t)word != 0);
     if (tcl_unlikely((uint32_t)word > TCL_PLAN_ROWS_MAX || site >= TCL_SITES_MAX))
         return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN;
     uint32_t phase = tcl_phase_now();
@@ -110,16 +115,16 @@ static uint64_t decision(uint64_t word, size_t bytes, uint32_t site) {
     return known;
 }
 
-/* What the plan says; TCL_ARENA_UNKNOWN when it says nothing. Of what is split, the large objects
- * are all born in the second arena, but for their heads. */
-static unsigned planned(const struct tcl_control *control, uint64_t word, size_t bytes,
-                        uint32_t site) {
-    uint64_t known = decision(word, bytes, site);
+/* The plan's arena; TCL_ARENA_UNKNOWN when it has none. Where a row splits its births, small
+ * objects take turns; large ones are all born in the second arena, except for their heads. */
+static unsigned planned_arena(const struct tcl_control *control, uint64_t word, size_t bytes,
+                              uint32_t site) {
+    uint64_t known = cached_decision(word, bytes, site);
     unsigned arena = known & 0xff, share = known >> 16 & 0xff;
     if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL && bytes >= TCL_CUT_BYTES)) {
         arena = known >> 8 & 0xff;
     } else if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL)) {
-        uint64_t turn = atomic_fetch_add_explicit(&turns[site], 1, memory_order_relaxed);
+        uint64_t turn = atomic_fetch_add_explicit(&split_births[site], 1, memory_order_relaxed);
         bool mine = (turn + 1) * share / TCL_PLAN_SHARE_ALL != turn * share / TCL_PLAN_SHARE_ALL;
         arena = mine ? arena : known >> 8 & 0xff;
     }
@@ -132,31 +137,33 @@ static unsigned planned(const struct tcl_control *control, uint64_t word, size_t
 
 /* ---- The budget ------------------------------------------------------------------------------ */
 
-static void empty_purse(struct tcl_control *control) {
-    if (purse.credit > 0 && purse.arena < TCL_ARENAS_MAX)
-        __atomic_fetch_add(&control->birth_bytes_left[purse.arena], purse.credit, __ATOMIC_RELAXED);
-    purse.credit = 0;
+static void flush_budget_cache(struct tcl_control *control) {
+    if (budget_cache.credit > 0 && budget_cache.arena < TCL_ARENAS_MAX)
+        __atomic_fetch_add(&control->birth_bytes_left[budget_cache.arena], budget_cache.credit,
+                           __ATOMIC_RELAXED);
+    budget_cache.credit = 0;
 }
 
-static struct purse *open_purse(void) {
+static struct budget_cache *current_budget_cache(void) {
     uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
-    if (tcl_unlikely(purse.epoch != epoch))
-        purse = (struct purse){.epoch = epoch};
-    return &purse;
+    if (tcl_unlikely(budget_cache.epoch != epoch))
+        budget_cache = (struct budget_cache){.epoch = epoch};
+    return &budget_cache;
 }
 
-/* The first arena from `first` on with room; what a thread has taken ahead counts as room of that
- * arena, or without a plan (`any`) of whichever it was. */
-static unsigned spend(struct tcl_control *control, uint32_t count, uint32_t first, bool any,
-                      int64_t need) {
-    struct purse *mine = open_purse();
+/* Charges `need` bytes to the first arena from `first` on with enough budget. The thread's cache is
+ * used first, if it is of arena `first`, or of any arena where the caller accepts `any`. */
+static unsigned take_budget(struct tcl_control *control, uint32_t count, uint32_t first, bool any,
+                            int64_t need) {
+    tcl_assert_debug(need >= 0 && first < count && count <= TCL_ARENAS_MAX);
+    struct budget_cache *mine = current_budget_cache();
     if (mine->credit >= need && mine->arena < count && (any || mine->arena == first)) {
         mine->credit -= need;
         return mine->arena;
     }
     if (first + 1 >= count)
         return count - 1;
-    empty_purse(control);
+    flush_budget_cache(control);
     int64_t ask = need < TCL_BIRTH_CREDIT ? TCL_BIRTH_CREDIT : need;
     for (uint32_t arena = first; arena + 1 < count; arena++) {
         int64_t *left = &control->birth_bytes_left[arena];
@@ -172,13 +179,13 @@ static unsigned spend(struct tcl_control *control, uint32_t count, uint32_t firs
     return count - 1;
 }
 
-void tcl_birth_give(unsigned arena, size_t bytes) {
+void tcl_birth_refund(unsigned arena, size_t bytes) {
     if (tcl_unlikely(!tcl_attached()))
         return;
     struct tcl_control *control = tcl_control();
     if (arena + 1u >= arena_count(control))
         return;
-    struct purse *mine = open_purse();
+    struct budget_cache *mine = current_budget_cache();
     if (mine->arena == arena && mine->credit + (int64_t)bytes <= CREDIT_MAX)
         mine->credit += (int64_t)bytes;
     else
@@ -191,19 +198,19 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
     tcl_session_poll();
     if (tcl_unlikely(!tcl_attached()))
         return 0;
-    tcl_ring_look();
+    tcl_ring_check();
     struct tcl_control *control = tcl_control();
     uint32_t count = arena_count(control);
     if (count <= 1 || bytes > INT64_MAX)
         return 0;
-    uint32_t arena = wished ? wished - 1u : TCL_ARENA_UNKNOWN;
+    uint32_t arena = preferred ? preferred - 1u : TCL_ARENA_UNKNOWN;
     uint64_t word = plan_word(control);
     if (tcl_unlikely((uint32_t)word) && arena >= count)
-        arena = planned(control, word, bytes, site);
+        arena = planned_arena(control, word, bytes, site);
     else if (tcl_unlikely(hinted) && arena >= count)
         arena = hinted - 1u;
     bool any = arena >= count;
-    return spend(control, count, any ? 0 : arena, any, (int64_t)bytes);
+    return take_budget(control, count, any ? 0 : arena, any, (int64_t)bytes);
 }
 
 uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address) {
@@ -212,9 +219,11 @@ uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address)
         return site;
     uint32_t most = __atomic_load_n(&tcl_control()->numbered_births, __ATOMIC_RELAXED);
     most = most < TCL_NUMBERED_MAX ? most : TCL_NUMBERED_MAX;
-    if (tcl_likely(atomic_load_explicit(&numbers[site], memory_order_relaxed) >= most))
+    if (tcl_likely(atomic_load_explicit(&numbered_births_so_far[site], memory_order_relaxed) >=
+                   most))
         return site;
-    uint32_t number = atomic_fetch_add_explicit(&numbers[site], 1, memory_order_relaxed) + 1;
+    uint32_t number =
+        atomic_fetch_add_explicit(&numbered_births_so_far[site], 1, memory_order_relaxed) + 1;
     return number <= most ? tcl_site_numbered(site, number) : site;
 }
 
@@ -225,8 +234,9 @@ struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_
     return birth;
 }
 
-/* As much of `most` bytes as an arena has left, in whole steps. */
-static size_t take_head(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+/* Charges to an arena as much of `most` bytes as it has left, in whole steps. */
+static size_t reserve_head(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+    tcl_assert_debug(arena < TCL_ARENAS_MAX && step && !(step & (step - 1)));
     int64_t *left = &control->birth_bytes_left[arena];
     int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED);
     for (;;) {
@@ -240,16 +250,16 @@ static size_t take_head(struct tcl_control *control, unsigned arena, size_t most
     }
 }
 
-/* The share that the plan states; which it does of two arenas, the better one first. */
+/* The head that the plan's row states; `arena` is the second arena of that row. */
 static size_t planned_head(struct tcl_control *control, uint64_t word, size_t bytes, uint32_t site,
                            unsigned arena, unsigned *better) {
-    uint64_t known = decision(word, bytes, site);
+    uint64_t known = cached_decision(word, bytes, site);
     size_t share = known >> 16 & 0xff;
     *better = known & 0xff;
     if (share == TCL_PLAN_SHARE_ALL || *better >= arena || bytes < TCL_CUT_BYTES)
         return 0;
     size_t head = bytes / TCL_PLAN_SHARE_ALL * share;
-    return take_head(control, *better, head, head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE);
+    return reserve_head(control, *better, head, head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE);
 }
 
 bool tcl_birth_is_planned(void) {
@@ -257,7 +267,7 @@ bool tcl_birth_is_planned(void) {
 }
 
 size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
-    if (tcl_unlikely(!tcl_attached()) || wished)
+    if (tcl_unlikely(!tcl_attached()) || preferred)
         return 0;
     struct tcl_control *control = tcl_control();
     uint64_t word = plan_word(control);
@@ -268,7 +278,7 @@ size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *bet
     if (hinted)
         return 0;
     for (unsigned k = 0; k < arena; k++) {
-        size_t head = take_head(control, k, bytes - 1, TCL_HEAD_STEP);
+        size_t head = reserve_head(control, k, bytes - 1, TCL_HEAD_STEP);
         *better = k;
         if (head)
             return head;
@@ -284,14 +294,14 @@ unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {
     uint64_t word = plan_word(control);
     if (tcl_likely(!(uint32_t)word) || count <= 1 || bytes > INT64_MAX)
         return TCL_ARENA_UNKNOWN;
-    unsigned arena = planned(control, word, bytes, site);
+    unsigned arena = planned_arena(control, word, bytes, site);
     if (arena >= count)
         return TCL_ARENA_UNKNOWN;
-    return spend(control, count, arena, false, (int64_t)bytes);
+    return take_budget(control, count, arena, false, (int64_t)bytes);
 }
 
-void tcl_birth_prefer(unsigned wish, unsigned hint) {
-    wished = wish < TCL_ARENAS_MAX ? (uint8_t)(wish + 1) : 0;
+void tcl_birth_prefer(unsigned arena, unsigned hint) {
+    preferred = arena < TCL_ARENAS_MAX ? (uint8_t)(arena + 1) : 0;
     hinted = hint < TCL_ARENAS_MAX ? (uint8_t)(hint + 1) : 0;
 }
 

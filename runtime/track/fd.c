@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * fd.c: descriptors that a program does not notice.
- * In: names and sizes. Out: sealed memfds, and descriptors under high numbers. Knows nothing of
+ * fd.c: descriptors that stay out of the program's way.
+ * In: names and sizes. Out: sealed memfds, and descriptors with high numbers. Knows nothing of
  * what is shared by them.
  */
 #include "../base.h"
@@ -13,8 +13,10 @@
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8u /* Linux 6.3 */
+#define MFD_NOEXEC_SEAL 8u /* linux/memfd.h, since Linux 6.3 */
 #endif
+/* The lowest number of our descriptors. Chosen, not measured: far above the few that programs
+ * number themselves (dup2, shells' redirections), and below the usual soft limit of 1024. */
 #define HIGH_FD 200
 
 int tcl_raise_fd(int fd) {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * map.c: mmap, munmap and mremap of the program, seen but not served: the kernel does the work.
+ * map.c: mmap, munmap and mremap of the program, observed; the kernel does the work.
  * In: calls of the program. Out: mmap objects, in the object table and in records.
- * Knows nothing of the heap; glibc's own calls (thread stacks, the loader) do not pass here.
+ * Knows nothing of the heap. glibc's own calls (thread stacks, the loader) bypass these functions.
  *
  * An object is a private anonymous mapping of at least one OS page that is no stack. Reservations
- * (PROT_NONE) count: their owner opens them with mprotect, which we do not see, and residency tells
- * what is really there. A fixed mapping inside an object, as collectors commit and decommit memory,
- * changes nothing about the object.
+ * (PROT_NONE) count, because their owner may open them by mprotect, which is not observed here;
+ * residency shows what is populated. A fixed mapping inside an object, by which collectors commit
+ * and decommit memory, leaves the object as it is.
  *
  *   live[]  sorted by address, private     |a....|    |b..|  |c.......|
  *   munmap of a middle part                |a.|  |a'| : a is resized, a' is born at the same site
  *
- * The lock is never waited for long: a signal handler may call mmap while its own thread holds it.
- * Who does not get it goes on untold; a CUT record and a counter say that something was missed, and
- * a stale entry goes when its addresses are mapped or unmapped next.
+ * The wait for the lock is bounded, because a signal handler may call mmap while its own thread
+ * holds it. A call that fails to get it writes a CUT record and is counted; a stale entry goes when
+ * its addresses are mapped or unmapped next.
  */
 #include "session.h"
 #include <errno.h>
@@ -24,9 +24,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define GROW_FIRST 256 /* entries; doubled up to TCL_MAPS_MAX */
+/* Entries at first, 256 * 32 bytes; doubled up to TCL_MAPS_MAX. Chosen, not measured. */
+#define GROW_FIRST 256
 #define NO_SLOT UINT32_MAX
-/* Mappings bound one by one: each may split one of the 65530 a process has. */
+/* Mappings bound one by one. Each may split one mapping of the 65530 that a process may have
+ * (vm.max_map_count); a quarter of them. */
 #define BINDS_MAX 16384
 
 struct entry {
@@ -82,7 +84,7 @@ static struct tcl_use use_of(const struct entry *entry, uint8_t flags) {
                             .flags = TCL_MAPPED | flags};
 }
 
-static void tell_born(struct entry *entry, uint8_t flags) {
+static void report_born(struct entry *entry, uint8_t flags) {
     if (!tcl_attached())
         return;
     struct tcl_use use = use_of(entry, flags);
@@ -91,7 +93,7 @@ static void tell_born(struct entry *entry, uint8_t flags) {
     tcl_note_born(&use);
 }
 
-static void tell_died(struct entry *entry) {
+static void report_died(struct entry *entry) {
     if (!tcl_attached())
         return;
     struct tcl_use use = use_of(entry, 0);
@@ -99,11 +101,12 @@ static void tell_died(struct entry *entry) {
     if (entry->slot == NO_SLOT)
         return;
     __atomic_store_n(&tcl_maps()[entry->slot].addr, 0, __ATOMIC_RELEASE);
+    tcl_assert(free_count < TCL_MAPS_MAX);
     free_slots[free_count++] = entry->slot;
     entry->slot = NO_SLOT;
 }
 
-static void tell_resized(struct entry *entry) {
+static void report_resized(struct entry *entry) {
     entry->generation++;
     if (!tcl_attached())
         return;
@@ -115,7 +118,7 @@ static void tell_resized(struct entry *entry) {
 
 bool tcl_map_fill(void) {
     if (!tcl_lock(&tcl_life->map_lock))
-        return tcl_attached(); /* they are told when they change */
+        return tcl_attached(); /* each object is reported when it changes */
     free_count = slots_used = 0;
     for (size_t i = 0; i < live_count; i++) {
         live[i].slot = NO_SLOT;
@@ -129,7 +132,7 @@ bool tcl_map_fill(void) {
 void tcl_map_start(void) {
     if (tcl_tracking())
         return;
-    /* Nobody will ask: what was remembered since the start is let go. */
+    /* No daemon will read it: drop what was recorded before the constructor. */
     if (live)
         tcl_os_munmap(live, live_room * sizeof(*live));
     live = NULL;
@@ -140,6 +143,7 @@ void tcl_map_start(void) {
 
 /* Index of the first entry that ends above addr. */
 static size_t find(uintptr_t addr) {
+    tcl_assert_debug(tcl_is_locked(&tcl_life->map_lock));
     size_t first = 0, last = live_count;
     while (first < last) {
         size_t middle = first + (last - first) / 2;
@@ -152,6 +156,7 @@ static size_t find(uintptr_t addr) {
 }
 
 static bool make_room(void) {
+    tcl_assert(live_count <= live_room);
     if (live_count < live_room)
         return true;
     size_t room = live_room ? live_room * 2 : GROW_FIRST;
@@ -180,30 +185,30 @@ static void insert(struct entry entry, uint8_t flags) {
     memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
     live_count++;
     live[at] = entry;
-    tell_born(&live[at], flags);
+    report_born(&live[at], flags);
 }
 
 static void erase(size_t at) {
-    tell_died(&live[at]);
+    report_died(&live[at]);
     live_count--;
     memmove(&live[at], &live[at + 1], (live_count - at) * sizeof(*live));
 }
 
-/* Takes [addr, addr + bytes) out of whatever objects it overlaps. */
+/* Takes [addr, addr + bytes) out of all objects it overlaps. */
 static void cut(uintptr_t addr, size_t bytes) {
     uintptr_t end = addr + bytes;
     size_t at = find(addr);
     while (at < live_count && live[at].addr < end) {
         struct entry whole = live[at];
         uintptr_t whole_end = whole.addr + whole.bytes;
-        if (whole.addr < addr) { /* a head stays */
+        if (whole.addr < addr) { /* its head remains */
             live[at].bytes = addr - whole.addr;
-            tell_resized(&live[at]);
+            report_resized(&live[at]);
             at++;
         } else {
             erase(at);
         }
-        if (whole_end > end) { /* a tail stays */
+        if (whole_end > end) { /* its tail remains */
             struct entry tail = {.addr = end,
                                  .bytes = whole_end - end,
                                  .site = whole.site,
@@ -222,14 +227,14 @@ static bool is_inside_one(uintptr_t addr, size_t bytes) {
            addr + bytes <= live[at].addr + live[at].bytes;
 }
 
-/* ---- What happened --------------------------------------------------------------------------- */
+/* ---- Effects of the calls -------------------------------------------------------------------- */
 
-static bool is_watched(void) {
+static bool is_observed(void) {
     return atomic_load_explicit(&tcl_mode, memory_order_relaxed) != TCL_MODE_ALONE;
 }
 
-/* Without the lock: told as a cut, which any reader understands without the object. */
-static void missed(uintptr_t addr, size_t bytes) {
+/* Without the lock: reported as a CUT, which needs no object. */
+static void report_missed(uintptr_t addr, size_t bytes) {
     if (!tcl_attached())
         return;
     __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
@@ -245,7 +250,7 @@ static void mapped(uintptr_t addr, size_t bytes, int flags, uint32_t site, uint8
     struct entry entry = {
         .addr = addr, .bytes = bytes, .site = site, .slot = NO_SLOT, .arena = arena};
     if (!tcl_lock(&tcl_life->map_lock)) {
-        missed(addr, bytes);
+        report_missed(addr, bytes);
         return;
     }
     bool object = is_object(bytes, flags);
@@ -260,15 +265,15 @@ static void mapped(uintptr_t addr, size_t bytes, int flags, uint32_t site, uint8
 
 static void unmapped(uintptr_t addr, size_t bytes) {
     if (!tcl_lock(&tcl_life->map_lock)) {
-        missed(addr, bytes);
+        report_missed(addr, bytes);
         return;
     }
     cut(addr, bytes);
     tcl_unlock(&tcl_life->map_lock);
 }
 
-/* Before an mremap: takes the object out if it is one whole object of ours. */
-static bool lift(uintptr_t addr, size_t bytes, struct entry *entry) {
+/* Before an mremap: takes the object out if the range is one whole object. */
+static bool take_out(uintptr_t addr, size_t bytes, struct entry *entry) {
     if (!tcl_lock(&tcl_life->map_lock))
         return false;
     size_t at = find(addr);
@@ -282,10 +287,10 @@ static bool lift(uintptr_t addr, size_t bytes, struct entry *entry) {
     return found;
 }
 
-/* After it: the object at its new place and size. A failed mremap puts it back as it was. */
-static void put_down(struct entry entry, uintptr_t addr, size_t bytes) {
+/* After it: the object with its new address and size; after a failure, with the old ones. */
+static void put_back(struct entry entry, uintptr_t addr, size_t bytes) {
     if (!tcl_lock(&tcl_life->map_lock)) {
-        missed(entry.addr, entry.bytes);
+        report_missed(entry.addr, entry.bytes);
         return;
     }
     struct entry old = entry;
@@ -297,23 +302,24 @@ static void put_down(struct entry entry, uintptr_t addr, size_t bytes) {
         entry.carve = tcl_next_carve();
         entry.generation = 0;
         insert(entry, TCL_CONTINUED);
-        tell_died(&old);
+        report_died(&old);
     } else if (make_room()) {
         size_t at = find(addr);
         memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
         live_count++;
         live[at] = entry;
         if (bytes > old.bytes)
-            live[at].carve = tcl_next_carve(); /* newer than what lay where it grows */
+            live[at].carve = tcl_next_carve(); /* newer than earlier objects where it grows */
         if (bytes != old.bytes)
-            tell_resized(&live[at]);
+            report_resized(&live[at]);
     }
     tcl_unlock(&tcl_life->map_lock);
 }
 
-/* Where a plan wants it; without one, and beyond BINDS_MAX, the kernel is not asked. A mapping that
- * is unmapped again takes its binding along, so what is counted is an upper bound. */
-static uint8_t place(uintptr_t addr, size_t bytes, uint32_t site) {
+/* Binds a mapping to the plan's arena, and returns the arena. Not bound without a plan, and after
+ * BINDS_MAX mappings. An unmapped mapping takes its binding along, so the count is an upper bound.
+ */
+static uint8_t bind_as_planned(uintptr_t addr, size_t bytes, uint32_t site) {
     static _Atomic uint32_t binds;
     unsigned arena = tcl_birth_mapped(bytes, site);
     if (tcl_likely(arena == TCL_ARENA_UNKNOWN))
@@ -333,23 +339,23 @@ static uint8_t place(uintptr_t addr, size_t bytes, uint32_t site) {
 
 /* ---- The interposed functions ---------------------------------------------------------------- */
 
-/* Vregions there end, if any. */
-static bool leave_vregions(uintptr_t addr, size_t bytes) {
+/* False, with errno, when a vregion there cannot end. */
+static bool end_vregions(uintptr_t addr, size_t bytes) {
     return tcl_likely(!tcl_vmem_any(addr, bytes)) || tcl_vmem_cut(addr, pages_up(bytes));
 }
 
-static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, int fd,
-                                 off_t offset, void *return_address, void *frame_address) {
-    if (flags & MAP_FIXED && !leave_vregions((uintptr_t)addr, bytes))
+static inline void *map_and_report(void *addr, size_t bytes, int prot, int flags, int fd,
+                                   off_t offset, void *return_address, void *frame_address) {
+    if (flags & MAP_FIXED && !end_vregions((uintptr_t)addr, bytes))
         return MAP_FAILED;
     void *p = tcl_os_mmap(addr, bytes, prot, flags, fd, offset);
-    if (p == MAP_FAILED || !is_watched())
+    if (p == MAP_FAILED || !is_observed())
         return p;
     int saved = errno;
     if (is_object(bytes, flags)) {
         tcl_session_poll();
         uint32_t site = tcl_tracking() ? tcl_birth_site(bytes, return_address, frame_address) : 0;
-        uint8_t arena = place((uintptr_t)p, pages_up(bytes), site);
+        uint8_t arena = bind_as_planned((uintptr_t)p, pages_up(bytes), site);
         mapped((uintptr_t)p, pages_up(bytes), flags, site, arena);
     } else if (flags & MAP_FIXED) {
         mapped((uintptr_t)p, pages_up(bytes), flags, 0, TCL_ARENA_UNKNOWN);
@@ -359,20 +365,20 @@ static inline void *map_and_tell(void *addr, size_t bytes, int prot, int flags, 
 }
 
 TCL_EXPORT void *mmap(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
-    return map_and_tell(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
-                        __builtin_dwarf_cfa());
+    return map_and_report(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
+                          __builtin_dwarf_cfa());
 }
 
 TCL_EXPORT void *mmap64(void *addr, size_t bytes, int prot, int flags, int fd, off_t offset) {
-    return map_and_tell(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
-                        __builtin_dwarf_cfa());
+    return map_and_report(addr, bytes, prot, flags, fd, offset, __builtin_return_address(0),
+                          __builtin_dwarf_cfa());
 }
 
-/* Told before it happens: afterwards another thread may have the addresses. */
+/* Reported before the call: afterwards another thread may be given the addresses. */
 TCL_EXPORT int munmap(void *addr, size_t bytes) {
-    if (!leave_vregions((uintptr_t)addr, bytes))
+    if (!end_vregions((uintptr_t)addr, bytes))
         return -1;
-    if (is_watched() && bytes && !((uintptr_t)addr % TCL_PAGE) &&
+    if (is_observed() && bytes && !((uintptr_t)addr % TCL_PAGE) &&
         (uintptr_t)addr + pages_up(bytes) > (uintptr_t)addr) {
         int saved = errno;
         unmapped((uintptr_t)addr, pages_up(bytes));
@@ -390,23 +396,23 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
         va_end(rest);
     }
     if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, old_bytes ? old_bytes : 1))) {
-        errno = EINVAL; /* a vregion stays where it is */
+        errno = EINVAL; /* a vregion cannot change its address */
         return MAP_FAILED;
     }
-    if (flags & MREMAP_FIXED && !leave_vregions((uintptr_t)to, new_bytes))
+    if (flags & MREMAP_FIXED && !end_vregions((uintptr_t)to, new_bytes))
         return MAP_FAILED;
     struct entry entry;
-    bool whole = is_watched() && !(flags & MREMAP_DONTUNMAP) && old_bytes &&
-                 lift((uintptr_t)addr, pages_up(old_bytes), &entry);
+    bool whole = is_observed() && !(flags & MREMAP_DONTUNMAP) && old_bytes &&
+                 take_out((uintptr_t)addr, pages_up(old_bytes), &entry);
     void *p = tcl_os_mremap(addr, old_bytes, new_bytes, flags, to);
-    if (!is_watched())
+    if (!is_observed())
         return p;
     int saved = errno;
     if (whole && p == MAP_FAILED) {
-        put_down(entry, entry.addr, entry.bytes);
+        put_back(entry, entry.addr, entry.bytes);
     } else if (whole) {
-        put_down(entry, (uintptr_t)p, pages_up(new_bytes));
-    } else if (p != MAP_FAILED) { /* a part of an object, or of none: what left is cut out */
+        put_back(entry, (uintptr_t)p, pages_up(new_bytes));
+    } else if (p != MAP_FAILED) { /* not one whole object: cut out what is no longer mapped */
         if (old_bytes && !(flags & MREMAP_DONTUNMAP) && p != addr)
             unmapped((uintptr_t)addr, pages_up(old_bytes));
         else if (p == addr && new_bytes < old_bytes)
@@ -420,10 +426,10 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
 TCL_EXPORT int mprotect(void *addr, size_t bytes, int prot) {
     if (tcl_unlikely(tcl_vmem_any((uintptr_t)addr, bytes)))
         return tcl_vmem_protect((uintptr_t)addr, bytes, prot);
-    return tcl_vmem_rights((uintptr_t)addr, bytes, prot);
+    return tcl_vmem_set_rights((uintptr_t)addr, bytes, prot);
 }
 
-/* Only the heap's memory may need more than the kernel does. */
+/* Memory of the heap may need more than the kernel's call. */
 TCL_EXPORT int madvise(void *addr, size_t bytes, int advice) {
     return tcl_os_madvise(addr, bytes, advice);
 }

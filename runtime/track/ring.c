@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * ring.c: writes records into the calling thread's ring, and keeps the object table true.
+ * ring.c: writes records into the calling thread's ring, and keeps the object table up to date.
  * In: notes of the allocator and of map.c. Out: records; table entries; counts of what was lost.
  * Knows nothing of who reads them. The protocol is crates/wire/src/ring.rs, which loom has checked.
  *
@@ -15,18 +15,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Records whose memory is provided at a time: 32 KiB. */
+/* Records whose memory is populated at a time: 1024 * 32 bytes = 32 KiB. Chosen, not measured: a
+ * thread that allocates seldom then has 9 OS pages of its ring's 33. */
 #define PROVIDE_RECORDS 1024u
-/* OS pages of the range whose table entries are provided at a time: 16 MiB of heap, 64 KiB of
- * table. */
+/* log2 of the OS pages of the range whose table entries are populated at a time: 2^12 * 4 KiB = 16
+ * MiB of heap, 2^12 * 16 bytes = 64 KiB of table. Chosen, not measured. */
 #define PROVIDE_SHIFT 12
-/* A reader that took nothing for so long is gone. */
+/* A reader that took nothing for so long is gone. Chosen, not measured: the daemon drains rings
+ * many times a second. */
 #define READER_GONE_MS 1000
-/* How often a full ring looks at the clock: every so many losses. */
-#define LOSSES_PER_LOOK 64
-/* Keys below this live in the thread descriptor: pthread_setspecific does not allocate for them. */
+/* Losses between two looks at the clock. Chosen, not measured: a clock read costs several times
+ * what the loss of a record does. */
+#define LOSSES_PER_CHECK 64
+/* Keys below this live in the thread descriptor, so that pthread_setspecific does not allocate:
+ * PTHREAD_KEY_2NDLEVEL_SIZE of glibc's nptl/descr.h. */
 #define INLINE_KEYS 32
-/* Rounds of key destructors a thread's ring outlives, so that the others' frees are still told. */
+/* Rounds of key destructors that a thread's ring outlives, so that frees in the destructors of
+ * other keys are still recorded: PTHREAD_DESTRUCTOR_ITERATIONS (4, bits/local_lim.h) less one. */
 #ifndef EXIT_ROUNDS
 #define EXIT_ROUNDS 3
 #endif
@@ -45,13 +50,14 @@ struct ring_writer {
 };
 static _Thread_local struct ring_writer writer = {.epoch = UINT32_MAX};
 
-/* Private twins of the shared counters: what lies in shared memory is never believed. */
-static _Atomic uint32_t
-    ring_owner[TCL_RINGS_MAX]; /* epoch of the owner; another epoch's, or 0: free */
-static struct {                /* where the last owner left it, in that epoch */
+/* Private copies of the shared counters, which are never read back: the daemon may overwrite them.
+ */
+/* Epoch of the owner; another epoch, or 0: free. */
+static _Atomic uint32_t ring_owner[TCL_RINGS_MAX];
+static struct { /* where the last owner stopped, in that epoch */
     _Atomic uint32_t epoch;
     _Atomic uint64_t head, lost;
-} ring_left[TCL_RINGS_MAX];
+} ring_saved[TCL_RINGS_MAX];
 static _Atomic uint8_t runs_provided[TCL_RANGE_PAGES_MAX >> PROVIDE_SHIFT];
 static uintptr_t range_base;
 static size_t range_pages;
@@ -66,7 +72,7 @@ void tcl_ring_start(void) {
     has_exit_key = !pthread_key_create(&exit_key, thread_exits) && exit_key < INLINE_KEYS;
 }
 
-void tcl_ring_anew(void) {
+void tcl_ring_reset(void) {
     for (size_t i = 0; i < sizeof(runs_provided); i++)
         if (atomic_load_explicit(&runs_provided[i], memory_order_relaxed))
             atomic_store_explicit(&runs_provided[i], 0, memory_order_relaxed);
@@ -78,19 +84,19 @@ uint32_t tcl_next_carve(void) {
 
 /* ---- Rings ----------------------------------------------------------------------------------- */
 
-static void lose(void) {
+static void count_lost(void) {
     __atomic_fetch_add(&tcl_header()->lost_without_ring, 1, __ATOMIC_RELAXED);
 }
 
-static void raise_water(uint32_t *word, uint32_t to) {
+static void raise_high_water(uint32_t *word, uint32_t to) {
     uint32_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
     while (now < to &&
            !__atomic_compare_exchange_n(word, &now, to, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;
 }
 
-/* The lowest free ring, so that the daemon has few to look at; -1 when all are taken. */
-static int own_ring(uint32_t epoch) {
+/* The lowest free ring, so that the daemon has few to scan; -1 when all are taken. */
+static int acquire_ring(uint32_t epoch) {
     for (int i = 0; i < (int)TCL_RINGS_MAX; i++) {
         uint32_t owner = atomic_load_explicit(&ring_owner[i], memory_order_relaxed);
         if (owner != epoch && atomic_compare_exchange_strong(&ring_owner[i], &owner, epoch))
@@ -100,10 +106,10 @@ static int own_ring(uint32_t epoch) {
 }
 
 /* Gives the calling thread a ring of the session with this epoch. */
-static bool claim(struct ring_writer *mine, uint32_t epoch) {
+static bool claim_ring(struct ring_writer *mine, uint32_t epoch) {
     if (mine->state == WRITER_RETIRED)
         return false;
-    int index = own_ring(epoch);
+    int index = acquire_ring(epoch);
     if (index < 0)
         return false;
     struct tcl_ring *ring = &tcl_rings()[index];
@@ -115,14 +121,14 @@ static bool claim(struct ring_writer *mine, uint32_t epoch) {
                                  .is_busy = 1,
                                  .exit_rounds = mine->exit_rounds,
                                  .index = (uint32_t)index};
-    if (atomic_load_explicit(&ring_left[index].epoch, memory_order_relaxed) == epoch) {
-        mine->head = atomic_load_explicit(&ring_left[index].head, memory_order_relaxed);
-        mine->lost = atomic_load_explicit(&ring_left[index].lost, memory_order_relaxed);
+    if (atomic_load_explicit(&ring_saved[index].epoch, memory_order_relaxed) == epoch) {
+        mine->head = atomic_load_explicit(&ring_saved[index].head, memory_order_relaxed);
+        mine->lost = atomic_load_explicit(&ring_saved[index].lost, memory_order_relaxed);
     }
-    mine->limit = mine->head; /* the slow path finds the true one */
+    mine->limit = mine->head; /* extend_limit raises it */
     __atomic_store_n(&ring->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELAXED);
     __atomic_store_n(&ring->state, TCL_RING_OWNED, __ATOMIC_RELAXED);
-    raise_water(&tcl_header()->ring_high_water, (uint32_t)index + 1);
+    raise_high_water(&tcl_header()->ring_high_water, (uint32_t)index + 1);
     if (has_exit_key)
         pthread_setspecific(exit_key, mine);
     return true;
@@ -142,21 +148,21 @@ static void thread_exits(void *unused) {
     mine->epoch = UINT32_MAX;
     if (!held || epoch != atomic_load(&tcl_life->epoch))
         return;
-    atomic_store_explicit(&ring_left[index].head, mine->head, memory_order_relaxed);
-    atomic_store_explicit(&ring_left[index].lost, mine->lost, memory_order_relaxed);
-    atomic_store_explicit(&ring_left[index].epoch, epoch, memory_order_relaxed);
+    atomic_store_explicit(&ring_saved[index].head, mine->head, memory_order_relaxed);
+    atomic_store_explicit(&ring_saved[index].lost, mine->lost, memory_order_relaxed);
+    atomic_store_explicit(&ring_saved[index].epoch, epoch, memory_order_relaxed);
     __atomic_store_n(&mine->ring->state, TCL_RING_FREE, __ATOMIC_RELAXED);
-    /* Should the session have changed just now, the ring is somebody else's, and stays so. */
+    /* Fails if the session has changed meanwhile: the ring then has a new owner. */
     atomic_compare_exchange_strong(&ring_owner[index], &epoch, 0);
 }
 
-static void full(struct ring_writer *mine) {
+static void note_full(struct ring_writer *mine) {
     mine->lost++;
     __atomic_store_n(&mine->ring->lost, mine->lost, __ATOMIC_RELAXED);
-    if (mine->lost % LOSSES_PER_LOOK != 1)
+    if (mine->lost % LOSSES_PER_CHECK != 1)
         return;
     if (__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED)) {
-        tcl_session_leave("detach requested by the daemon");
+        tcl_session_detach("detach requested by the daemon");
         return;
     }
     uint64_t now = tcl_now_ms();
@@ -164,19 +170,19 @@ static void full(struct ring_writer *mine) {
         mine->full_since_ms = now;
 }
 
-/* Finds out how far the thread may write; false when the record is lost. */
-static bool make_room(struct ring_writer *mine) {
+/* Raises the limit to where the thread may write; false when the record is lost. */
+static bool extend_limit(struct ring_writer *mine) {
+    tcl_assert_debug(mine->is_busy && mine->index < TCL_RINGS_MAX);
     struct tcl_ring *ring = mine->ring;
     uint64_t used = mine->head - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
     if (used >= TCL_RING_RECORDS) {
-        full(mine);
+        note_full(mine);
         return false;
     }
     mine->full_since_ms = 0;
     uint64_t room = TCL_RING_RECORDS - used, slot = mine->head % TCL_RING_RECORDS;
     uint64_t step = PROVIDE_RECORDS - slot % PROVIDE_RECORDS;
-    /* In the first lap the memory under the slots is not there yet; later this costs nothing much.
-     */
+    /* Slots that were never written have no memory yet. */
     if (mine->head < TCL_RING_RECORDS) {
         if (!tcl_provide(&ring->records[slot], step * sizeof(struct tcl_record)))
             return false;
@@ -194,18 +200,18 @@ static inline struct ring_writer *take_writer(void) {
     if (tcl_unlikely(!epoch))
         return NULL;
     if (tcl_unlikely(mine->is_busy)) {
-        lose();
+        count_lost();
         return NULL;
     }
     mine->is_busy = 1;
     atomic_signal_fence(memory_order_seq_cst);
-    if (tcl_unlikely(mine->epoch != epoch) && !claim(mine, epoch)) {
+    if (tcl_unlikely(mine->epoch != epoch) && !claim_ring(mine, epoch)) {
         mine->is_busy = 0;
         if (tcl_attached())
-            lose();
+            count_lost();
         return NULL;
     }
-    if (tcl_unlikely(mine->head >= mine->limit) && !make_room(mine)) {
+    if (tcl_unlikely(mine->head >= mine->limit) && !extend_limit(mine)) {
         mine->is_busy = 0;
         return NULL;
     }
@@ -303,7 +309,7 @@ void tcl_note_died(const struct tcl_use *use) {
     leave(use);
     write_record(use, size_and_arena(use), TCL_DIED);
     if (!(use->flags & TCL_BLOCK))
-        tcl_birth_give(use->arena, use->bytes);
+        tcl_birth_refund(use->arena, use->bytes);
 }
 
 void tcl_note_resized(const struct tcl_use *use) {
@@ -323,26 +329,26 @@ void tcl_note_phase(uint32_t number) {
     write_record(&use, 0, TCL_PHASE);
 }
 
-static void visit(const struct tcl_use *use, void *context) {
+static void enter_missing(const struct tcl_use *use, void *context) {
     (void)context;
-    /* A thread that noted something meanwhile knows better than this walk. */
+    /* An entry that another thread made meanwhile is newer than this walk. */
     struct tcl_run *run = run_entry(use->addr);
     if (run && !__atomic_load_n(&run->shape, __ATOMIC_ACQUIRE))
         enter(use);
 }
 
 bool tcl_ring_fill(void) {
-    tcl_heap_each(visit, NULL);
+    tcl_heap_each(enter_missing, NULL);
     return tcl_attached();
 }
 
-void tcl_ring_look(void) {
+void tcl_ring_check(void) {
     struct ring_writer *mine = &writer;
     if (tcl_unlikely(__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED))) {
-        tcl_session_leave("detach requested by the daemon");
+        tcl_session_detach("detach requested by the daemon");
     } else if (tcl_unlikely(mine->full_since_ms != 0) &&
                tcl_now_ms() - mine->full_since_ms > READER_GONE_MS) {
         mine->full_since_ms = 0;
-        tcl_session_lost_reader();
+        tcl_session_reattach();
     }
 }

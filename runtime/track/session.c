@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * session.c: makes the shared memory, greets the daemon, and knows when to step aside.
- * In: TIERCEL_SOCKET; forks; a daemon that comes, goes, lies or sleeps. Out: tcl_shared, tcl_life.
- * Knows nothing of records, sites or heaps, except that a new session has to be filled.
+ * session.c: makes the shared memory, attaches to the daemon and detaches from it.
+ * In: TIERCEL_SOCKET; forks; a daemon that may start late, stop, stall or send anything. Out:
+ * tcl_shared, tcl_life. Knows nothing of records, sites or heaps, except that a new session has to
+ * be filled.
  *
- * The order of an attach matters: the table is filled before the greeting, because the daemon
- * takes a snapshot when it accepts.
+ * The object table must be complete before the hello, because the daemon takes a snapshot when it
+ * accepts:
  *
  *   connect -> memfd -> map over tcl_shared -> new epoch -> fill tables -> hello -> welcome
  *
- * Nothing is kept open: a program may close, reuse or count any descriptor. System calls are made
- * raw, since the library's are cancellation points. Every failure before the end leaves a program
- * that runs as without us. What cannot be survived: a seccomp filter that *kills* for memfd_create
- * or socket; one that refuses them (EPERM, ENOSYS) is an ordinary failure.
+ * No descriptor stays open: a program may close, reuse or count any of them. System calls are made
+ * raw, because the library's are cancellation points. After any failure the program runs as it
+ * would without us, with one exception: a seccomp filter that *kills* for memfd_create or socket.
+ * One that refuses them (EPERM, ENOSYS) is an ordinary failure.
  */
 #include "session.h"
 #include <dlfcn.h>
@@ -33,15 +34,22 @@
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
+#define MADV_POPULATE_WRITE 23 /* linux/mman.h, since Linux 5.14 */
 #endif
 #ifndef UFFD_USER_MODE_ONLY
-#define UFFD_USER_MODE_ONLY 1
+#define UFFD_USER_MODE_ONLY 1 /* linux/userfaultfd.h, since Linux 5.11 */
 #endif
-#define WAIT_MS 250   /* for the daemon's answer */
-#define RETRY_MS 1000 /* after a failed attach; doubles up to 64 s */
+/* How long an attach waits for each message. Chosen, not measured: a start-up delay that a user
+ * hardly notices, with the daemon's loop free many times in it. */
+#define WAIT_MS 250
+/* Time between failed attaches: 1 s, doubled up to 1 s << 6 = 64 s. Chosen, not measured: a daemon
+ * that restarts finds its processes within about a minute. */
+#define RETRY_MS 1000
 #define RETRY_DOUBLINGS 6
-#define INTERRUPTS_MAX 16 /* signals survived while waiting */
+/* Signals survived while waiting. Chosen, not measured: it only has to bound the loop. */
+#define INTERRUPTS_MAX 16
+/* Attempts at a lock word, and how many of them precede the first yield. Chosen, not measured: the
+ * sections are a few microseconds long, but for populating memory and walking a stack. */
 #define LOCK_SPINS 64
 #define LOCK_YIELDS 2000
 
@@ -53,15 +61,15 @@ char *tcl_shared;
 static struct sockaddr_un daemon_address;
 static uintptr_t range_base;
 static size_t range_pages, total_bytes;
-static uint32_t epochs; /* under attach_lock; survives fork, so a child's is new to its threads */
-static uint32_t session_number; /* of the last welcome, this process's or its parent's */
+static uint32_t epochs; /* under attach_lock; kept over a fork, so that a child's epoch is new */
+static uint32_t session_number; /* of the last welcome; a child inherits its parent's */
 
 static bool fork_holds_maps, fork_holds_sites;
 
 static const char *attach(void);
 static bool prepare(void);
-static void take_backing(void);
-static void say(const char *what);
+static void back_heap(void);
+static void warn_errno(const char *what);
 
 void tcl_session_start(void) {
     int saved = errno;
@@ -70,18 +78,18 @@ void tcl_session_start(void) {
     if (path && *path && !getauxval(AT_SECURE)) {
         if (strlen(path) >= sizeof(daemon_address.sun_path)) {
             errno = ENAMETOOLONG;
-            say(TCL_SOCKET_ENV);
+            warn_errno(TCL_SOCKET_ENV);
         } else {
             daemon_address.sun_family = AF_UNIX;
             strcpy(daemon_address.sun_path, path);
             const char *failure = prepare() ? attach() : "the session's memory";
             if (!failure)
-                take_backing();
+                back_heap();
             if (failure)
-                say(failure);
+                warn_errno(failure);
             else if (!tcl_is_our_malloc())
-                tcl_say("this program brings its own malloc; only what it maps is tracked");
-            if (failure && errno == EAGAIN) /* it is there, and busy: it is asked again later */
+                tcl_warn("this program brings its own malloc; only what it maps is tracked");
+            if (failure && errno == EAGAIN) /* the daemon is busy: later births try again */
                 atomic_store(&tcl_mode, TCL_MODE_TRACKED);
         }
     }
@@ -89,13 +97,13 @@ void tcl_session_start(void) {
     errno = saved;
 }
 
-/* Said once, as the program starts. */
-static void take_backing(void) {
+/* Applies control.backing, once, as the program starts. */
+static void back_heap(void) {
     uint32_t backing = __atomic_load_n(&tcl_control()->backing, __ATOMIC_ACQUIRE);
     if (backing == TCL_BACKING_KERNEL || backing > TCL_BACKING_POOLS || !tcl_is_our_malloc())
         return;
     if (tcl_frugal)
-        tcl_say("address space or memory is limited: the heap stays ordinary memory");
+        tcl_warn("address space or memory is limited: the heap stays ordinary memory");
     else
         tcl_vmem_back_heap(backing == TCL_BACKING_POOLS);
 }
@@ -105,7 +113,7 @@ static void attach_again(void) {
     uint32_t free = 0;
     int saved = errno;
     if (!atomic_compare_exchange_strong(&life->attach_lock, &free, 1))
-        return; /* somebody is at it */
+        return; /* another thread is attaching */
     uint64_t now = tcl_now_ms();
     if (now >= life->next_try_ms) {
         life->next_try_ms = now + ((uint64_t)RETRY_MS << life->tries);
@@ -121,18 +129,19 @@ static void attach_again(void) {
 void tcl_session_poll(void) {
     if (tcl_unlikely(!tcl_attached()) && tcl_tracking())
         attach_again();
-    if (tcl_unlikely(atomic_load_explicit(&tcl_vmem_waits, memory_order_relaxed)))
-        tcl_vmem_serve_if_worth();
+    if (tcl_unlikely(atomic_load_explicit(&tcl_vmem_start_pending, memory_order_relaxed)))
+        tcl_vmem_start_if_large();
 }
 
-void tcl_session_lost_reader(void) {
+void tcl_session_reattach(void) {
     attach_again();
 }
 
-void tcl_session_leave(const char *reason) {
+void tcl_session_detach(const char *reason) {
     atomic_store(&tcl_mode, TCL_MODE_ALONE);
     if (!atomic_exchange(&tcl_life->epoch, 0))
         return;
+    tcl_assert(tcl_shared); /* an epoch implies a mapping */
     struct tcl_header *header = tcl_header();
     strncpy(header->reason, reason, sizeof(header->reason) - 1);
     __atomic_store_n(&header->detached, 1, __ATOMIC_RELEASE);
@@ -145,18 +154,19 @@ bool tcl_tracking(void) {
 bool tcl_provide(const void *start, size_t bytes) {
     uintptr_t first = (uintptr_t)start & -(uintptr_t)TCL_PAGE;
     uintptr_t end = ((uintptr_t)start + bytes + TCL_PAGE - 1) & -(uintptr_t)TCL_PAGE;
+    tcl_assert(first >= (uintptr_t)tcl_shared && end <= (uintptr_t)tcl_shared + total_bytes);
     int saved = errno;
     long failed = syscall(SYS_madvise, first, end - first, MADV_POPULATE_WRITE);
-    /* EINVAL: a kernel before 5.14, where nothing can be promised. EINTR: we are being killed. */
+    /* EINVAL: a kernel before 5.14, which cannot populate. EINTR: a fatal signal is pending. */
     bool ok = !failed || errno == EINVAL || errno == EINTR;
     errno = saved;
     if (!ok)
-        tcl_session_leave("shared memory is exhausted");
+        tcl_session_detach("shared memory is exhausted");
     return ok;
 }
 
 bool tcl_lock(_Atomic uint32_t *word) {
-    /* Two threads may look the same here; then one gives up too early, which it may. */
+    /* Two threads may have the same number; then one gives up too early, which is allowed. */
     uint32_t self = (uint32_t)((uintptr_t)__builtin_thread_pointer() >> 4) | 1;
     for (int i = 0; i < LOCK_YIELDS; i++) {
         uint32_t owner = 0;
@@ -164,7 +174,7 @@ bool tcl_lock(_Atomic uint32_t *word) {
                                                     memory_order_relaxed))
             return true;
         if (owner == self)
-            return false; /* a signal's handler, in the middle of what it interrupted */
+            return false; /* a signal handler, which interrupted the section */
         if (i >= LOCK_SPINS)
             syscall(SYS_sched_yield);
     }
@@ -177,7 +187,7 @@ uint64_t tcl_now_ms(void) {
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* A program that exports malloc itself, or whose own preload comes first, wins over us. */
+/* False in a program that exports malloc itself, or whose other preload comes before us. */
 bool tcl_is_our_malloc(void) {
     static _Atomic int8_t known; /* 1: yes, -1: no */
     Dl_info theirs, ours;
@@ -190,8 +200,8 @@ bool tcl_is_our_malloc(void) {
     return is_ours;
 }
 
-/* On stderr, in one write, without stdio or malloc; there is no other output, ever. */
-static void say_parts(const char *const *parts, size_t count) {
+/* To stderr, in one write, without stdio or malloc. The runtime has no other output. */
+static void write_line(const char *const *parts, size_t count) {
     char line[256];
     size_t used = 0;
     for (size_t i = 0; i < count; i++) {
@@ -202,23 +212,23 @@ static void say_parts(const char *const *parts, size_t count) {
     syscall(SYS_write, STDERR_FILENO, line, used);
 }
 
-void tcl_say(const char *what) {
-    say_parts((const char *[]){"tiercel: ", what, "\n"}, 3);
+void tcl_warn(const char *what) {
+    write_line((const char *[]){"tiercel: ", what, "\n"}, 3);
 }
 
 /* What failed, and errno. */
-static void say(const char *what) {
+static void warn_errno(const char *what) {
     int saved = errno;
     const char *why = strerrordesc_np(saved);
-    say_parts((const char *[]){"tiercel: ", what, ": ", why ? why : "unknown error",
-                               "; this program runs without tiering\n"},
-              5);
+    write_line((const char *[]){"tiercel: ", what, ": ", why ? why : "unknown error",
+                                "; this program runs without tiering\n"},
+               5);
     errno = saved;
 }
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
-/* The child's copies of the tables are then whole. Its locks are wiped, so it needs no handler. */
+/* The child needs consistent copies of the tables. Its locks are wiped, so it needs no handler. */
 static void before_fork(void) {
     fork_holds_maps = tcl_lock(&tcl_life->map_lock);
     fork_holds_sites = tcl_lock(&tcl_life->site_lock);
@@ -231,7 +241,7 @@ static void after_fork_parent(void) {
         tcl_unlock(&tcl_life->map_lock);
 }
 
-/* Once a process: what every session of it and of its children needs. */
+/* Once a process: what all sessions of the process and its children share. */
 static bool prepare(void) {
     tcl_range(&range_base, &range_pages);
     if (range_pages > TCL_RANGE_PAGES_MAX)
@@ -251,7 +261,8 @@ static bool prepare(void) {
     return !pthread_atfork(before_fork, after_fork_parent, NULL);
 }
 
-/* What a hello carries gives its receiver power over us: only root and our own user may have it. */
+/* The descriptors of a hello give their receiver control of this process: only root and its own
+ * user may have them. */
 static bool is_trusted(int socket) {
     struct ucred peer;
     socklen_t bytes = sizeof(peer);
@@ -301,7 +312,7 @@ static int make_memfd(void) {
         .is_mover = tcl_vmem_is_mover(),
     };
     struct tcl_control control = {0};
-    /* Written, not stored: a full memory is then an error and not a SIGBUS. */
+    /* By pwrite, so that exhausted memory is an error and not a SIGBUS. */
     if (syscall(SYS_pwrite64, fd, &header, sizeof(header), TCL_HEADER_AT) == sizeof(header) &&
         syscall(SYS_pwrite64, fd, &control, sizeof(control), TCL_CONTROL_AT) == sizeof(control))
         return fd;
@@ -322,23 +333,23 @@ static bool map_shared(int memfd) {
     return true;
 }
 
-/* Two userfaultfds, by which the daemon tracks writes from outside (docs/samplers.md). They never
- * block us: it protects asynchronously, and closing its ends undoes everything. Answers how many.
- * Under any seccomp filter none is tried: there are filters that kill for it. */
-static int open_lent(int lent[TCL_LENT_MAX]) {
+/* Opens userfaultfds by which the daemon tracks writes from outside (docs/samplers.md), and returns
+ * how many. They never block this process: the daemon uses asynchronous protection, and its closing
+ * them undoes everything. None under a seccomp filter, because some filters kill for the call. */
+static int open_userfaultfds(int uffds[TCL_UFFDS_MAX]) {
     int count = 0;
     if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0)
         return 0;
-    for (; count < (int)TCL_LENT_MAX; count++) {
+    for (; count < (int)TCL_UFFDS_MAX; count++) {
         int flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;
-        lent[count] = tcl_raise_fd((int)syscall(SYS_userfaultfd, flags));
-        if (lent[count] < 0)
+        uffds[count] = tcl_raise_fd((int)syscall(SYS_userfaultfd, flags));
+        if (uffds[count] < 0)
             break;
     }
     return count;
 }
 
-static bool send_hello(int socket, int memfd, const int *lent, int lent_count) {
+static bool send_hello(int socket, int memfd, const int *uffds, int uffd_count) {
     struct tcl_hello hello = {.magic = TCL_MAGIC,
                               .version = TCL_WIRE_VERSION,
                               .pid = (uint32_t)syscall(SYS_getpid),
@@ -346,19 +357,19 @@ static bool send_hello(int socket, int memfd, const int *lent, int lent_count) {
                               .total_bytes = total_bytes};
     union {
         struct cmsghdr header;
-        char bytes[CMSG_SPACE((1 + TCL_LENT_MAX) * sizeof(int))];
+        char bytes[CMSG_SPACE((1 + TCL_UFFDS_MAX) * sizeof(int))];
     } rights = {0};
-    size_t lent_bytes = (size_t)lent_count * sizeof(int);
+    size_t uffd_bytes = (size_t)uffd_count * sizeof(int);
     struct iovec vector = {&hello, sizeof(hello)};
     struct msghdr message = {.msg_iov = &vector,
                              .msg_iovlen = 1,
                              .msg_control = rights.bytes,
-                             .msg_controllen = CMSG_SPACE(sizeof(int) + lent_bytes)};
+                             .msg_controllen = CMSG_SPACE(sizeof(int) + uffd_bytes)};
     rights.header.cmsg_level = SOL_SOCKET;
     rights.header.cmsg_type = SCM_RIGHTS;
-    rights.header.cmsg_len = CMSG_LEN(sizeof(int) + lent_bytes);
+    rights.header.cmsg_len = CMSG_LEN(sizeof(int) + uffd_bytes);
     memcpy(CMSG_DATA(&rights.header), &memfd, sizeof(memfd));
-    memcpy(CMSG_DATA(&rights.header) + sizeof(memfd), lent, lent_bytes);
+    memcpy(CMSG_DATA(&rights.header) + sizeof(memfd), uffds, uffd_bytes);
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
         if (syscall(SYS_sendmsg, socket, &message, MSG_NOSIGNAL) == sizeof(hello))
             return true;
@@ -396,20 +407,20 @@ static const char *await_welcome(int socket) {
     }
 }
 
-/* With the memory mapped: fills it, and greets. */
+/* Fills the mapped memory and exchanges the greeting. */
 static const char *begin(int socket, int memfd) {
-    tcl_ring_anew();
+    tcl_ring_reset();
     if (++epochs == 0)
-        epochs = 1;
+        epochs = 1; /* 0 means detached */
     atomic_store_explicit(&tcl_life->epoch, epochs, memory_order_release);
     atomic_store(&tcl_mode, TCL_MODE_TRACKED);
     errno = ENOMEM;
     if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill() || !tcl_map_fill())
         return "shared memory for the session";
-    int lent[TCL_LENT_MAX], lent_count = open_lent(lent);
-    bool sent = send_hello(socket, memfd, lent, lent_count);
-    while (lent_count > 0)
-        syscall(SYS_close, lent[--lent_count]);
+    int uffds[TCL_UFFDS_MAX], uffd_count = open_userfaultfds(uffds);
+    bool sent = send_hello(socket, memfd, uffds, uffd_count);
+    while (uffd_count > 0)
+        syscall(SYS_close, uffds[--uffd_count]);
     if (!sent)
         return "the greeting to the daemon";
     return await_welcome(socket);
@@ -429,7 +440,7 @@ static const char *attach(void) {
     if (failure && mapped && error == EAGAIN)
         atomic_store(&tcl_life->epoch, 0);
     else if (failure && mapped)
-        tcl_session_leave(failure);
+        tcl_session_detach(failure);
     if (memfd >= 0)
         syscall(SYS_close, memfd);
     syscall(SYS_close, socket);

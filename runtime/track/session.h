@@ -5,14 +5,13 @@
  * ring.c, birth.c, phase.c, site.c, unwind.c, map.c. Knows nothing of heaps.
  *
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
- *   |header|control|phases|plan|modules|sites|maps|rings|runs ...         written, never believed
+ *   |header|control|phases|plan|modules|sites|maps|rings|runs ...         written, never trusted
  *
  *   tcl_life -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked child,
- *                                   so the child has no session, and holds no lock, until it
- * attaches
+ *                                   which has no session and holds no lock until it attaches
  *
  * A thread belongs to a session when its own epoch equals tcl_life->epoch. That one comparison
- * tells apart: attached; forked (0); stepped aside (0); attached anew (another number).
+ * distinguishes: attached; forked (0); detached (0); attached again (another number).
  */
 #ifndef TCL_SESSION_H
 #define TCL_SESSION_H
@@ -31,10 +30,9 @@ struct tcl_life {
 TCL_HIDDEN extern struct tcl_life *tcl_life;
 
 enum tcl_mode {
-    TCL_MODE_EARLY =
-        0,           /* the constructor has not run: mmap objects are remembered, nothing is told */
-    TCL_MODE_ALONE,  /* nobody to tell, ever */
-    TCL_MODE_TRACKED /* there is a session, or there was one in the process that forked us */
+    TCL_MODE_EARLY = 0, /* before the constructor: mmap objects are kept, none is reported */
+    TCL_MODE_ALONE,     /* no daemon was named, or detached for good */
+    TCL_MODE_TRACKED    /* there is a session, or the parent process had one */
 };
 TCL_HIDDEN extern _Atomic uint32_t tcl_mode;
 
@@ -69,7 +67,7 @@ static inline struct tcl_run *tcl_runs(void) {
     return (struct tcl_run *)(tcl_shared + TCL_RUNS_AT);
 }
 
-/* True while this process, and not its parent, has a session. */
+/* True while this process itself, not only its parent, has a session. */
 static inline bool tcl_attached(void) {
     return atomic_load_explicit(&tcl_life->epoch, memory_order_acquire) != 0;
 }
@@ -79,19 +77,23 @@ static inline bool tcl_attached(void) {
 /* In a forked child whose parent had a session: attaches anew. Call with no lock held. */
 TCL_HIDDEN void tcl_session_poll(void);
 
-/* The daemon has not read for long: looks for another one, seldom. Call with no lock held. */
-TCL_HIDDEN void tcl_session_lost_reader(void);
+/* Attaches again after the daemon stopped reading; rate limited. Call with no lock held. */
+TCL_HIDDEN void tcl_session_reattach(void);
 
-/* Steps aside for good; the first reason is kept. */
-TCL_HIDDEN void tcl_session_leave(const char *reason);
+/* Detaches for good; the first reason is kept. */
+TCL_HIDDEN void tcl_session_detach(const char *reason);
 
-/* Makes the kernel provide shared memory now, where a failure is a return value and not a SIGBUS.
- * False: there is none, and the session has been left. */
+/* Populates shared memory now, where a failure is a return value and not a SIGBUS. False: there is
+ * none, and the process has detached. */
 TCL_HIDDEN bool tcl_provide(const void *start, size_t bytes);
 
-/* The same, as a test of a lock word in tcl_life that gives up after a while: what it protects is
- * worth less than a deadlock. */
+/* Takes a lock word of tcl_life; false after a bounded wait, because losing an update is better
+ * than a deadlock. */
 TCL_HIDDEN bool tcl_lock(_Atomic uint32_t *word);
+/* True while any thread holds `word`; for assertions. */
+static inline bool tcl_is_locked(const _Atomic uint32_t *word) {
+    return atomic_load_explicit(word, memory_order_relaxed) != 0;
+}
 static inline void tcl_unlock(_Atomic uint32_t *word) {
     atomic_store_explicit(word, 0, memory_order_release);
 }
@@ -102,12 +104,12 @@ TCL_HIDDEN uint64_t tcl_now_ms(void);
 /* ---- ring.c ---------------------------------------------------------------------------------- */
 
 TCL_HIDDEN void tcl_ring_start(void); /* once, in the constructor */
-TCL_HIDDEN void tcl_ring_anew(void);  /* no ring is owned, the object table is empty */
+TCL_HIDDEN void tcl_ring_reset(void); /* no ring is owned, the object table is empty */
 TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
 TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
 TCL_HIDDEN void tcl_note_phase(uint32_t number);
-/* What a birth has to look at beside the arena; seldom does anything. */
-TCL_HIDDEN void tcl_ring_look(void);
+/* Acts on a request to detach, and on a reader that is gone; called at births. */
+TCL_HIDDEN void tcl_ring_check(void);
 
 /* ---- birth.c --------------------------------------------------------------------------------- */
 
@@ -119,9 +121,9 @@ TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
 
 /* ---- phase.c --------------------------------------------------------------------------------- */
 
-/* Publishes again every name known, and the phase the program is in, in a new session. */
+/* Publishes every known name, and the current phase, in a new session. */
 TCL_HIDDEN bool tcl_phase_republish(void);
-/* Number of the phase the program is in, and the hash of its name. */
+/* Number of the current phase, and the hash of a phase's name. */
 TCL_HIDDEN uint32_t tcl_phase_now(void);
 TCL_HIDDEN uint64_t tcl_phase_hash(uint32_t number);
 
@@ -133,8 +135,7 @@ TCL_HIDDEN bool tcl_map_fill(void);
 
 /* ---- site.c, unwind.c ------------------------------------------------------------------------ */
 
-/* Publishes again every site and module known, in a new session; the first call makes the tables.
- */
+/* Publishes every known site and module in a new session; the first call makes the tables. */
 TCL_HIDDEN bool tcl_site_republish(void);
 
 /* Site of the caller of the public function: its return address and frame address. Never allocates
@@ -149,12 +150,12 @@ TCL_HIDDEN uint32_t tcl_site_numbered(uint32_t id, uint32_t number);
 TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);
 
 /* Called for each frame of a walk, innermost first, with its return address and the distance in
- * bytes from the place of the inner frame's return address to the place of this one's; 0 where that
- * is not the same every time. Returns false to end the walk. */
+ * bytes on the stack from the inner frame's return address to this one's; 0 where that varies from
+ * call to call. Returns false to end the walk. */
 typedef bool tcl_frame_seen(uintptr_t return_address, size_t distance, void *context);
 
-/* Walks the caller's stack outwards, at most `most` frames; never touches memory that is not there,
- * takes no lock and makes no call that allocates. */
+/* Walks the caller's stack outwards, at most `most` frames. Reads only mapped memory, takes no lock
+ * and does not allocate. */
 TCL_HIDDEN void tcl_unwind(unsigned most, tcl_frame_seen *seen, void *context);
 
 #endif

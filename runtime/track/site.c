@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * site.c: tells from where the program allocates.
- * In: a return address and a frame of the public function. Out: an index into the site table;
- * entries of the site and module tables, stable under ASLR. Knows nothing of objects; the walking
- * itself is unwind.c's.
+ * site.c: finds the allocation site of a call.
+ * In: return address and frame address of the public function. Out: an index into the site table;
+ * entries of the site and module tables, stable under ASLR. Knows nothing of objects; unwind.c
+ * walks the stack.
  *
- *   hot:    key = (return addresses 0 to 3, depth of the frame)  -> keys[] -> site
- *   first:  walk the stack -> (module, offset) frames -> index[] by hash -> site, old or new
+ *   fast:  key = (return addresses 0 to 3, depth of the frame)  -> keys[] -> site
+ *   slow:  walk the stack -> (module, offset) frames -> index[] by hash -> site, old or new
  *
- * Return addresses beyond the first come without a walk: the distance from one return address to
- * the next is the same every time for most functions; `steps` remembers it per return address from
- * the walks. So xmalloc, PyMem_Malloc or operator new do not blur the sites behind them. The depth
- * (distance to the thread's stack top) tells apart most of what the addresses do not.
+ * Return addresses beyond the first are read without a walk: in most functions the distance from
+ * one return address to the next is constant, and `steps` caches it from earlier walks. So the
+ * sites behind xmalloc, PyMem_Malloc or operator new stay distinct. The depth (distance to the
+ * thread's stack top) distinguishes most call paths that share these addresses.
  *
- * All tables are private and fixed in size; a full one makes site 0, "unknown", and is counted.
+ * All tables are private and fixed in size; a full one gives site 0, "unknown", and is counted.
  */
 #include "session.h"
 #include <dlfcn.h>
@@ -25,17 +25,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Cached keys: 2^16 * 8 bytes = 512 KiB, one for each site that may exist. */
 #define KEYS (1u << 16)
+/* Cached distances: 2^13 * 8 bytes = 64 KiB. Chosen, not measured. */
 #define STEPS (1u << 13)
+/* At most half full, so that every search ends at an empty place. */
 #define INDEX (TCL_SITES_MAX * 2)
-#define KEY_CALLERS 3 /* return addresses of a key beyond the first */
-/* Walks one return address may cost before its depth no longer matters (functions with frames of
- * random size, deep recursion), and before nothing but it does. */
+/* Return addresses of a key beyond the first. Chosen, not measured: a wrapper or two between the
+ * program and malloc. */
+#define KEY_CALLERS 3
+/* Walks that one return address may cost before keys leave out the depth (frames of varying size,
+ * deep recursion make it useless), and before they leave out the callers too. Chosen, not measured:
+ * they bound the cost of a program whose keys never repeat. */
 #define WALKS_WITH_DEPTH 512
 #define WALKS_WITH_CALLERS 4096
+/* Frames of a walk: twice TCL_SITE_FRAMES, as wrappers and the runtime are skipped. Chosen, not
+ * measured. */
 #define WALK_FRAMES 64
+/* Chosen, not measured: one OS page; a build-id's note has 36 bytes. */
 #define NOTE_BYTES_MAX 4096
-#define NOT_NOW UINT32_MAX /* no site, and no reason to remember that */
+#define LOCK_BUSY UINT32_MAX /* no site this time; the result is not cached */
 
 extern void *__libc_stack_end __attribute__((weak));
 
@@ -58,6 +67,7 @@ static struct tables *tables;
 static uint32_t site_count, module_count; /* under site_lock; 0 is "unknown" */
 static const char own_code;               /* an address in this module */
 
+/* Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4): 2^64 / golden ratio. */
 static uint64_t mix(uint64_t a, uint64_t b) {
     uint64_t x = (a ^ b) * 0x9e3779b97f4a7c15ull;
     return x ^ x >> 32;
@@ -66,6 +76,7 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 /* ---- Publishing ------------------------------------------------------------------------------ */
 
 static bool publish_site(uint32_t id) {
+    tcl_assert(id < TCL_SITES_MAX);
     struct tcl_site *to = &tcl_sites()[id];
     if (!tcl_provide(to, sizeof(*to)))
         return false;
@@ -76,6 +87,7 @@ static bool publish_site(uint32_t id) {
 }
 
 static bool publish_module(uint32_t id) {
+    tcl_assert(id < TCL_MODULES_MAX);
     struct tcl_module *to = &tcl_modules()[id];
     if (!tcl_provide(to, sizeof(*to)))
         return false;
@@ -94,7 +106,7 @@ bool tcl_site_republish(void) {
         tables = made;
         site_count = 1;
     }
-    /* Other threads may be at a first sight: an attach is not always the first. */
+    /* In a later attach, other threads may be adding sites. */
     if (!tcl_lock(&tcl_life->site_lock))
         return false;
     bool whole = true;
@@ -162,7 +174,7 @@ static void read_path(struct tcl_module *module, const char *name) {
     module->path_bytes = (uint8_t)(bytes - skip);
 }
 
-/* Libraries whose frames say nothing about who allocated: operator new, std::string's buffers. */
+/* Libraries whose frames do not identify the caller: operator new, std::string's buffers. */
 static bool is_wrapper(const struct tcl_module *module) {
     static const char *const names[] = {"libstdc++.so", "libc++.so", "libc++abi.so"};
     const char *end = module->path + module->path_bytes, *name = end;
@@ -183,6 +195,7 @@ static bool same_module(const struct tcl_module *a, const struct tcl_module *b) 
 
 /* Number of the module that holds pc; TCL_NO_MODULE when none does. Under site_lock. */
 static uint32_t module_of(uintptr_t pc) {
+    tcl_assert_debug(tcl_is_locked(&tcl_life->site_lock));
     struct dl_find_object object;
     for (uint32_t id = 0; id < module_count; id++)
         if (pc >= tables->range[id].start && pc < tables->range[id].end)
@@ -201,7 +214,7 @@ static uint32_t module_of(uintptr_t pc) {
         return TCL_NO_MODULE;
     tables->range[id] = range;
     if (id < module_count)
-        return id; /* unloaded, and loaded again */
+        return id; /* it was unloaded and is loaded again */
     tables->module[id] = module;
     tables->is_wrapper[id] = is_wrapper(&module);
     tables->is_runtime[id] = (uintptr_t)&own_code - range.start < range.end - range.start;
@@ -223,7 +236,7 @@ void tcl_site_forget(void) {
     tcl_unlock(&tcl_life->site_lock);
 }
 
-/* Code that goes may be replaced by other code at the same addresses. */
+/* Other code may be loaded at the addresses of the code that is unloaded. */
 TCL_EXPORT int dlclose(void *handle) {
     static int (*_Atomic next)(void *);
     int (*real)(void *) = atomic_load_explicit(&next, memory_order_relaxed);
@@ -239,10 +252,10 @@ TCL_EXPORT int dlclose(void *handle) {
     return result;
 }
 
-/* ---- First sight ----------------------------------------------------------------------------- */
+/* ---- The slow path --------------------------------------------------------------------------- */
 
-struct first_sight {
-    uintptr_t return_address; /* of the public function: where the program begins */
+struct site_walk {
+    uintptr_t return_address; /* of the public function: the program's innermost frame */
     uintptr_t previous;
     bool has_begun;
     unsigned count;
@@ -254,21 +267,22 @@ static _Atomic uint64_t *step_of(uintptr_t return_address) {
 }
 
 static bool frame_seen(uintptr_t pc, size_t distance, void *context) {
-    struct first_sight *sight = context;
-    sight->has_begun |= pc == sight->return_address;
-    if (!sight->has_begun)
+    struct site_walk *walk = context;
+    walk->has_begun |= pc == walk->return_address;
+    if (!walk->has_begun)
         return true;
-    if (sight->previous && distance && distance / 8 <= 0xffff && distance % 8 == 0)
-        atomic_store_explicit(step_of(sight->previous), sight->previous << 16 | distance / 8,
+    if (walk->previous && distance && distance / 8 <= 0xffff && distance % 8 == 0)
+        atomic_store_explicit(step_of(walk->previous), walk->previous << 16 | distance / 8,
                               memory_order_relaxed);
-    sight->previous = pc;
-    if (!sight->count) {
+    walk->previous = pc;
+    if (!walk->count) {
         uint32_t module = module_of(pc - 1);
         if (module != TCL_NO_MODULE && (tables->is_runtime[module] || tables->is_wrapper[module]))
             return true;
     }
-    sight->pc[sight->count++] = pc;
-    return sight->count < TCL_SITE_FRAMES;
+    tcl_assert(walk->count < TCL_SITE_FRAMES);
+    walk->pc[walk->count++] = pc;
+    return walk->count < TCL_SITE_FRAMES;
 }
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
@@ -277,37 +291,37 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
     return hash;
 }
 
-static void describe(const struct first_sight *sight, struct tcl_site *site) {
+static void describe(const struct site_walk *walk, struct tcl_site *site) {
     uint64_t hash = 0xcbf29ce484222325ull;
-    for (unsigned i = 0; i < sight->count; i++) {
-        uint32_t id = module_of(sight->pc[i] - 1);
-        uint64_t offset = sight->pc[i] & ((1ull << 48) - 1);
+    for (unsigned i = 0; i < walk->count; i++) {
+        uint32_t id = module_of(walk->pc[i] - 1);
+        uint64_t offset = walk->pc[i] & ((1ull << 48) - 1);
         if (id != TCL_NO_MODULE) {
             const struct tcl_module *module = &tables->module[id];
-            offset = (sight->pc[i] - module->base) & ((1ull << 48) - 1);
+            offset = (walk->pc[i] - module->base) & ((1ull << 48) - 1);
             if (module->build_id_bytes)
                 hash = hash_bytes(hash, module->build_id, module->build_id_bytes);
             else
                 hash = hash_bytes(hash, module->path, module->path_bytes);
             hash = hash_bytes(hash, &offset, sizeof(offset));
         } else {
-            hash = hash_bytes(hash, &id, sizeof(id)); /* generated code moves from run to run */
+            hash = hash_bytes(hash, &id, sizeof(id)); /* generated code has no stable offset */
         }
         site->frames[i] = (uint64_t)id << 48 | offset;
     }
-    site->frame_count = (uint16_t)sight->count;
+    site->frame_count = (uint16_t)walk->count;
     site->hash = hash;
 }
 
 /* Number of the site, old or new; 0 when the table is full. Under site_lock. */
 static uint32_t intern(const struct tcl_site *site) {
-    /* Not by site->hash: frames of generated code do not count there, here they tell sites apart.
-     */
+    tcl_assert_debug(tcl_is_locked(&tcl_life->site_lock) && site_count <= TCL_SITES_MAX);
+    /* Not by site->hash, which leaves out the addresses of generated code. */
     uint64_t place = 0;
     for (unsigned i = 0; i < site->frame_count; i++)
         place = mix(place, site->frames[i]);
     size_t at = place % INDEX;
-    for (;; at = (at + 1) % INDEX) { /* never full: twice as many places as sites */
+    for (;; at = (at + 1) % INDEX) { /* ends: the index has twice as many places as sites */
         uint32_t id = tables->index[at];
         if (!id)
             break;
@@ -326,16 +340,16 @@ static uint32_t intern(const struct tcl_site *site) {
     return publish_site(id) ? id : 0;
 }
 
-/* A frame of its own: what it needs on the stack, only a first sight pays for. */
-__attribute__((noinline)) static uint32_t first_sight(uintptr_t return_address) {
-    struct first_sight sight = {.return_address = return_address};
+/* Not inlined, so that only a walk pays for its large stack frame. */
+__attribute__((noinline)) static uint32_t resolve_by_walk(uintptr_t return_address) {
+    struct site_walk walk = {.return_address = return_address};
     struct tcl_site site = {.hash = 0};
     if (!tcl_lock(&tcl_life->site_lock))
-        return NOT_NOW;
-    tcl_unwind(WALK_FRAMES, frame_seen, &sight);
-    if (!sight.count)
-        sight.pc[sight.count++] = return_address;
-    describe(&sight, &site);
+        return LOCK_BUSY;
+    tcl_unwind(WALK_FRAMES, frame_seen, &walk);
+    if (!walk.count)
+        walk.pc[walk.count++] = return_address;
+    describe(&walk, &site);
     uint32_t id = intern(&site);
     tcl_unlock(&tcl_life->site_lock);
     return id;
@@ -346,7 +360,7 @@ uint32_t tcl_site_numbered(uint32_t id, uint32_t number) {
         return id;
     struct tcl_site site = tables->site[id];
     if (site.frame_count < TCL_SITE_FRAMES)
-        site.frame_count++; /* else the outermost frame makes room */
+        site.frame_count++; /* else the number replaces the outermost frame */
     site.frames[site.frame_count - 1] = (uint64_t)TCL_NO_MODULE << 48 | number;
     site.hash = hash_bytes(site.hash, &number, sizeof(number));
     uint32_t numbered = intern(&site);
@@ -354,7 +368,7 @@ uint32_t tcl_site_numbered(uint32_t id, uint32_t number) {
     return numbered ? numbered : id;
 }
 
-/* ---- The hot path ---------------------------------------------------------------------------- */
+/* ---- The fast path --------------------------------------------------------------------------- */
 
 static uintptr_t stack_top(void) {
     uintptr_t end = &__libc_stack_end ? (uintptr_t)__libc_stack_end : 0;
@@ -397,12 +411,12 @@ uint32_t tcl_site_here(void *return_address, void *frame_address) {
         if (tcl_likely(entry && entry >> 16 == key >> 16))
             return (uint32_t)(entry & 0xffff);
     }
-    uint32_t site = first_sight(from);
+    uint32_t site = resolve_by_walk(from);
     if (walked < UINT16_MAX)
         atomic_store_explicit(walks, (uint16_t)(walked + 1), memory_order_relaxed);
-    if (site == NOT_NOW)
+    if (site == LOCK_BUSY)
         return 0;
-    /* The walk has taught the steps: the key is richer now than it was. */
+    /* The walk has filled `steps`, so that the key may have more callers now. */
     key = key_of(from, (uintptr_t)frame_address, walked + 1);
     _Atomic uint64_t *slot = &tables->keys[key % KEYS];
     if (atomic_load_explicit(slot, memory_order_relaxed))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track.h: tracking and births, as the allocator, vregions and the public API see them.
- * In: nothing. Out: functions that report objects and say where new ones belong. Knows nothing of
+ * In: nothing. Out: functions that report objects and choose arenas for new ones. Knows nothing of
  * heaps.
  */
 #ifndef TCL_TRACK_H
@@ -9,8 +9,8 @@
 
 #include "../base.h"
 
-/* True once a session was attached, here or in the process that forked us; one load. When false,
- * the functions below return at once, and callers skip tcl_site_here. */
+/* True once a session was attached, in this process or its parent; one load. When false, the
+ * functions below return at once, and callers skip tcl_site_here. */
 TCL_HIDDEN bool tcl_tracking(void);
 
 TCL_HIDDEN void tcl_note_born(const struct tcl_use *use);
@@ -35,18 +35,18 @@ TCL_HIDDEN unsigned tcl_small_arena(void);
 TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
 /* An object of `arena` died: its bytes return to the birth budget. The daemon's next count, which
  * includes moves, replaces this estimate. */
-TCL_HIDDEN void tcl_birth_give(unsigned arena, size_t bytes);
+TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
 
-/* Bytes at the head of an object of `arena` that go to a better arena (*better), taken off that
- * arena's budget: as many as the plan says; without a plan, as many as the budget has; 0: none.
+/* Bytes at the head of an object of `arena` that go to a better arena (*better), charged to that
+ * arena's budget: as many as the plan states; without a plan, as many as the budget has; 0: none.
  * Takes no lock. */
 TCL_HIDDEN size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better);
 /* True when there is a plan. */
 TCL_HIDDEN bool tcl_birth_is_planned(void);
 
-/* Sets the arenas of the calling thread's births: `preferred` while it has budget, `hint` where no
- * plan knows better. TCL_ARENA_UNKNOWN for both ends that. */
-TCL_HIDDEN void tcl_birth_prefer(unsigned preferred, unsigned hint);
+/* Sets the arenas of the calling thread's births: `arena` while it has budget, `hint` where the
+ * plan has no row. TCL_ARENA_UNKNOWN for both ends that. */
+TCL_HIDDEN void tcl_birth_prefer(unsigned arena, unsigned hint);
 
 /* Kernel node of an arena; TCL_NODE_NONE or TCL_NODE_MODELLED: memory is not bound. */
 TCL_HIDDEN int tcl_arena_node(unsigned arena);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * unwind.c: walks the calling thread's stack by the call frame information every x86-64 program
- * carries. In: nothing. Out: return addresses, innermost first. Knows nothing of sites or sessions.
+ * unwind.c: walks the calling thread's stack by the call frame information that every x86-64
+ * program carries. In: nothing. Out: return addresses, innermost first. Knows nothing of sites or
+ * sessions.
  *
- * Our own, because none of the others may run inside malloc: glibc's backtrace allocates, libunwind
- * locks and brings liblzma, and both it and libgcc read memory that a damaged frame points to. Here
- * every OS page of stack is probed before it is read, every table read is bounded, and anything
- * unusual ends the walk. Modules are found by _dl_find_object: no lock, safe in signal handlers.
+ * No existing unwinder may run inside malloc: glibc's backtrace allocates, libunwind locks and
+ * brings liblzma, and both it and libgcc read memory that a damaged frame points to. Here every OS
+ * page of stack is probed before it is read, every read of a table is bounded, and anything unusual
+ * ends the walk. _dl_find_object finds modules without a lock, also in signal handlers.
  *
  *   pc -> _dl_find_object -> .eh_frame_hdr: binary search -> FDE, CIE -> rules at pc -> caller
  */
@@ -19,7 +20,9 @@
 
 #if defined(__x86_64__)
 
+/* DWARF register numbers: System V ABI for x86-64, figure "DWARF Register Number Mapping". */
 enum { RBX = 3, RBP = 6, RSP = 7, R12 = 12, PC = 16, REGISTERS = 17 };
+/* Register rules: DWARF 5, section 6.4.1. */
 enum rule_kind {
     SAME = 0,
     UNDEFINED,
@@ -30,20 +33,24 @@ enum rule_kind {
     IS_EXPRESSION
 };
 
-#define REMEMBER_MAX 4 /* nested DW_CFA_remember_state; compilers use one */
+/* Nested DW_CFA_remember_state. Chosen, not measured: compilers nest none. */
+#define REMEMBER_MAX 4
+/* Depth of an expression's stack. Chosen, not measured: those of linkage tables need four. */
 #define EXPRESSION_MAX 16
-#define SEARCH_STEPS 32 /* of a binary search */
+/* Of a binary search; the count of entries has 32 bits. */
+#define SEARCH_STEPS 32
+/* Instructions of one description. Chosen, not measured: it only has to bound the loop. */
 #define INSTRUCTIONS_MAX 4096
+/* OS pages of stack remembered as readable. Chosen, not measured: 16 KiB of stack at a time. */
 #define READABLE_PAGES 4
-#define NO_PAGE ((uintptr_t)1) /* equals no address of an OS page; 0 is the address of the first   \
-                                */
+#define NO_PAGE ((uintptr_t)1) /* never the address of an OS page, as 0 may be */
 
 struct reader {
     const uint8_t *at, *end;
     bool failed;
 };
 
-struct row {
+struct row { /* how to recover the caller's registers */
     uint8_t kind[REGISTERS];
     uint8_t cfa_is_expression;
     uint16_t cfa_register;
@@ -61,9 +68,9 @@ struct frame_info { /* of the FDE that covers pc, and its CIE */
 
 struct walk {
     uintptr_t reg[REGISTERS];
-    uintptr_t readable[READABLE_PAGES]; /* OS pages of stack that answered */
+    uintptr_t readable[READABLE_PAGES]; /* OS pages of stack found readable */
     unsigned next_readable;
-    bool exact; /* pc is an interrupted instruction and no return address */
+    bool exact; /* pc is an interrupted instruction, not a return address */
 };
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -101,6 +108,7 @@ static void skip(struct reader *in, uint64_t bytes) {
         in->at += bytes;
 }
 
+/* An address by its DW_EH_PE_* encoding (Linux Standard Base, "DWARF Extensions"). */
 static uintptr_t read_encoded(struct reader *in, uint8_t encoding) {
     uintptr_t here = (uintptr_t)in->at, value;
     switch (encoding & 0x0f) {
@@ -126,8 +134,9 @@ static uintptr_t read_encoded(struct reader *in, uint8_t encoding) {
     return value;
 }
 
-/* A word of stack; false when nothing is there. The kernel looks: a set of signals to an unknown
- * operation is copied in first, and refused after. */
+/* Reads a word of stack; false when it is not mapped. rt_sigprocmask with an unknown operation
+ * probes the memory: the kernel copies the set in first, and refuses the operation (EINVAL) after.
+ */
 static bool peek(struct walk *walk, uintptr_t addr, uintptr_t *value) {
     if (addr % sizeof(uintptr_t))
         return false;
@@ -251,7 +260,7 @@ static void set_expression(struct reader *in, struct row *row, uint64_t reg, uin
     skip(in, read_leb(in, false));
 }
 
-/* The instructions with an operand code of their own; false: unknown, or beyond pc. */
+/* Instructions whose opcode fills the byte (DWARF 5, section 7.24); false: unknown. */
 static bool extended(struct reader *in, uint8_t code, const struct frame_info *info,
                      struct row *row) {
     uint64_t reg;
@@ -311,7 +320,7 @@ static bool extended(struct reader *in, uint8_t code, const struct frame_info *i
     }
 }
 
-/* Moves the location; false when `code` is no such instruction. */
+/* Executes an instruction that moves the location; false when `code` is none. */
 static bool advance(struct reader *in, uint8_t code, uint64_t align, uintptr_t *location) {
     if (code >> 6 == 1)
         *location += (code & 0x3f) * align;
@@ -357,8 +366,7 @@ static bool execute(struct reader in, const struct frame_info *info, uintptr_t p
     return !in.failed;
 }
 
-/* ---- Expressions: procedure linkage tables, realigned stacks, signal frames -------------------
- */
+/* ---- Expressions, of linkage tables, realigned stacks and signal frames ---------------------- */
 
 struct stack {
     uint64_t word[EXPRESSION_MAX];

@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * arena.c: vregions under the heap.
- * In: stretches of the heap's range, what is freed of them, moves, forks. Out: memory that the
- * runtime can move. Knows nothing of runs, blocks or records.
+ * In: ranges that the heap claims or frees, moves, forks. Out: memory that the runtime can move.
+ * Knows nothing of runs, blocks or records.
  *
- *   stretch of an arena    [ a  b  c  d  e ... ]     private memory, as any heap's
+ *   range of an arena      [ a  b  c  d  e ... ]     private memory, as in any heap
  *                                  |
- *   segment of a node      [ ...  c ... ]            where a move brought some of it
+ *   segment of a node      [ ...  c ... ]            where a move put some of it
  *
- * Until it moves, memory of the heap is the kernel's to serve: shared memory would cost half as
- * much again at each first touch, and twice as much when it is freed. What is freed after it moved
- * is private memory again, and what moves on goes from segment to segment.
+ * Until it moves, memory of the heap is ordinary private memory: shared memory would cost half as
+ * much again at each first touch, and twice as much when it is freed. Moved memory becomes private
+ * again when it is freed, and goes from segment to segment when it moves on.
  *
- * With pools a stretch is memory of theirs from the beginning, and what comes back, or is freed,
- * goes to its own place again, where the kernel joins the mappings:
+ * With pools a range is memory of a pool from the beginning; what returns, or is freed, goes to its
+ * own place again, where the kernel joins the mappings:
  *
- *   stretch of an arena    [ a  b  c  d  e ... ]     one mapping
+ *   range of an arena      [ a  b  c  d  e ... ]     one mapping
  *                            |  |      |  |
- *   its own segment        [ a  b  .  d  e ... ]     sparse: what is not touched costs nothing
+ *   its own segment        [ a  b  .  d  e ... ]     sparse: untouched parts cost nothing
  *                                  \
- *   segment of a node      [ ...  c ... ]            what a move brought there, and left a hole
+ *   segment of a node      [ ...  c ... ]            where a move put c, leaving a hole
  *
- * Vpages are 4 KiB: an extent may be as small, and a larger vpage would take its neighbours along.
- * A home of 0 says "in its own place", so that the tables of what never moved stay untouched.
+ * Vpages have 4 KiB: an extent may be as small, and a larger vpage would take its neighbours along.
+ * A home of 0 means "in its own place", so that the tables of memory that never moved stay
+ * untouched.
  *
- * Only what has memory moves: a hole that was moved would be filled. What was swapped out looks
- * like a hole and stays too.
+ * Only resident memory moves: a hole would be filled by the copy. Swapped out memory looks like a
+ * hole, and does not move either.
  *
- * After a fork (region.c) what had moved is private, and what is written of it since is there
- * twice: in the memfd, for the child, and as a copy of ours. When no child is left (a System V
- * segment that is only inherited tells how many map it) the first of the two is given back.
+ * After a fork (region.c) memory that had moved is private, and OS pages written since exist twice:
+ * in the memfd, for the child, and as a private copy. When no child is left, the former is freed.
+ * To know that, every child inherits a System V segment, and the kernel counts who has it attached.
  */
 #include "../track/session.h"
 #include "region.h"
@@ -45,20 +46,21 @@
 #define PIECE_PAGES (VMEM_PIECE / TCL_PAGE)
 #define RIGHTS (PROT_READ | PROT_WRITE)
 
-/* Between two looks whether children are gone: what they leave costs a walk over the heap's page
- * table, and programs that fork all the time do not pay that each time. */
-#define LOOK_MS 900
+/* Time between two checks whether children are gone, because freeing their copies walks the heap's
+ * page table, which programs that fork all the time should not pay each time. Chosen, not measured:
+ * less than the second after which remote_moves.c calls. */
+#define CHILDREN_CHECK_MS 900
 
-/* Moved runs at a time: each may be two mappings more than there were, of 65530 a process has.
- * Beyond, the kernel moves memory where it stands. */
+/* Runs that are moved at a time: each may add two mappings, of 65530 that a process may have
+ * (vm.max_map_count); half of them. Beyond, moves are refused. */
 #define MOVED_RUNS_MAX 16384u
 
-static _Atomic bool is_backing; /* fresh stretches become vregions */
+static _Atomic bool is_backing; /* ranges that the heap claims become vregions */
 static _Atomic bool is_any;     /* some have */
-static bool has_pools, is_told;
-static unsigned moved_runs; /* at most: some have come back or were freed since it was counted */
+static bool has_pools, is_reported;
+static unsigned moved_runs; /* an upper bound: some have returned since they were counted */
 
-static int witness = -1; /* the System V segment that children inherit */
+static int child_probe = -1; /* the System V segment that children inherit */
 
 static struct vmem_region *arena_over(uintptr_t start, size_t bytes) {
     struct vmem_region *first = NULL;
@@ -71,25 +73,25 @@ static struct vmem_region *arena_over(uintptr_t start, size_t bytes) {
     return first;
 }
 
-/* Its own one; NULL: it is private memory. */
+/* Its own segment; NULL: it is private memory. */
 static struct vmem_segment *segment_of(const struct vmem_region *region) {
     return region->own ? &vmem_segments[vmem_segment_of(region->own)] : NULL;
 }
 
-/* Vpages from `first` are not in their own place. */
+/* The vpage is not in its own place. */
 static bool is_moved(const struct vmem_region *region, size_t first) {
     vmem_place home = region->home[first] & ~VMEM_FORKED;
     return home && (!region->own || home != region->own + first);
 }
 
-/* ---- Taking stretches ------------------------------------------------------------------------ */
+/* ---- Backing of ranges ----------------------------------------------------------------------- */
 
 bool tcl_vmem_is_backing(void) {
     return atomic_load_explicit(&is_backing, memory_order_relaxed);
 }
 
-/* Calls `each` for stretches that have memory in a mapping: `own`, only for private copies. False:
- * the kernel does not say. */
+/* Calls `each` for the parts of a mapping that are resident; `own`: only for private copies. False:
+ * unknown. */
 static bool each_present(uintptr_t start, size_t bytes, bool own,
                          void (*each)(uintptr_t start, size_t bytes, void *), void *context) {
     const uint64_t present = 1ull << 63, swapped = 1ull << 62, of_file = 1ull << 61;
@@ -102,7 +104,7 @@ static bool each_present(uintptr_t start, size_t bytes, bool own,
         long got = syscall(SYS_pread64, fd, entries, count * 8, at / TCL_PAGE * 8);
         is_known = got == (long)(count * 8);
         for (size_t i = 0; is_known && i < count; i++) {
-            /* Swapped may also be a mark where nothing is: for `own` that does not do. */
+            /* Swapped may also be a marker without memory, so it does not count for `own`. */
             bool is_one = own ? (entries[i] & (present | of_file)) == present
                               : (entries[i] & (present | swapped)) != 0;
             if (is_one && i + 1 < count)
@@ -129,7 +131,7 @@ static void fill(uintptr_t at, size_t bytes, void *context) {
     memcpy(filling->to + (at - filling->start), (void *)at, bytes);
 }
 
-/* Maps a segment of a pool there. 0: it cannot be had. */
+/* Maps a segment of a pool there. 0: not available. */
 static vmem_place pooled(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
     struct vmem_segment *segment = vmem_arena_segment(node, bytes);
     if (!segment)
@@ -137,7 +139,7 @@ static vmem_place pooled(uintptr_t start, size_t bytes, uintptr_t open, int node
     vmem_place own = vmem_place_of((unsigned)(segment - vmem_segments), 0);
     struct filling filling = {start, segment->shared};
     if ((live && !each_present(start, bytes, false, fill, &filling)) ||
-        !vmem_show(start, own, bytes)) {
+        !vmem_map_place(start, own, bytes)) {
         segment->is_arena = false;
         vmem_give(own, 0);
         return 0;
@@ -172,9 +174,9 @@ bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool
     vmem_lock();
     bool is_backed = back(start, bytes, open, node, live);
     vmem_unlock();
-    if (!is_backed && !is_told) {
-        is_told = true;
-        tcl_say("memory for vregions cannot be had; the heap goes on with ordinary memory");
+    if (!is_backed && !is_reported) {
+        is_reported = true;
+        tcl_warn("memory for vregions cannot be had; the heap goes on with ordinary memory");
     }
     errno = saved;
     return is_backed;
@@ -182,7 +184,7 @@ bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool
 
 void tcl_vmem_back_heap(bool pools) {
     if (pools && vmem_threads() != 1) {
-        tcl_say("this program has threads before it begins: its heap stays ordinary memory");
+        tcl_warn("this program has threads before it begins: its heap stays ordinary memory");
         return;
     }
     has_pools = pools;
@@ -200,7 +202,7 @@ void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node) {
     struct vmem_segment *segment = region ? segment_of(region) : NULL;
     if (segment && region->start <= start && region->node != node) {
         segment->node = node;
-        segment->is_emulated = !vmem_prefer(segment->shared, region->bytes, node, 0);
+        segment->is_emulated = !vmem_bind_preferred(segment->shared, region->bytes, node, 0);
     }
     if (region)
         region->node = node;
@@ -208,15 +210,15 @@ void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node) {
     errno = saved;
 }
 
-/* ---- Giving memory back ---------------------------------------------------------------------- */
+/* ---- Releasing memory ------------------------------------------------------------------------ */
 
-/* Vpages from `first` of one sort: in their own places or not, private or not, contiguous. */
-static size_t sort_of(const struct vmem_region *region, size_t first, size_t count) {
+/* Vpages from `first` with contiguous homes, or all in their own places. */
+static size_t home_run(const struct vmem_region *region, size_t first, size_t count) {
     return vmem_run(region, region->home, first, count);
 }
 
-/* What shows `home` is empty afterwards and stays where it is. False: it cannot be had, or a child
- * may see it. The window is writable whatever rights the program set. */
+/* Empties the memory of `home` in place. False: not possible, or a child may see it. The window is
+ * writable, whatever rights the program set. */
 static bool empty(uintptr_t at, vmem_place home, size_t bytes) {
     const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(home)];
     if (home & VMEM_FORKED)
@@ -225,8 +227,8 @@ static bool empty(uintptr_t at, vmem_place home, size_t bytes) {
            (!segment->is_inherited && !syscall(SYS_madvise, vmem_shared(home), bytes, MADV_REMOVE));
 }
 
-/* Private memory again, whoever else maps what it showed; where there are too many mappings it is
- * emptied in its place. Vpages of one run, with the same rights. */
+/* Makes a run with the same rights private memory again; with too many mappings, empties it in
+ * place. */
 static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
     uintptr_t at = region->start + first * TCL_PAGE;
     size_t bytes = count * TCL_PAGE;
@@ -237,14 +239,13 @@ static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (tcl_os_mmap(to, bytes, vmem_prot(region, first), flags, -1, 0) != to)
         return empty(at, home, bytes);
-    vmem_prefer(to, bytes, region->node, 0);
+    vmem_bind_preferred(to, bytes, region->node, 0);
     memset(&region->home[first], 0, count * sizeof(vmem_place));
     vmem_give(home & ~VMEM_FORKED, bytes);
     return true;
 }
 
-/* A run with the same rights is empty afterwards. False: it is not, for want of mappings or because
- * a child may see what it shows. */
+/* Empties a run with the same rights. False: there are too many mappings, or a child may see it. */
 static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
     uintptr_t at = region->start + first * TCL_PAGE;
     size_t bytes = count * TCL_PAGE;
@@ -253,7 +254,7 @@ static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
     if (!mine)
         return make_plain(region, first, count);
     bool is_home = (home & ~VMEM_FORKED) == own, is_closed = mine->is_frozen || mine->is_inherited;
-    bool has_rights = vmem_prot(region, first) != RIGHTS; /* another mapping would not have them */
+    bool has_rights = vmem_prot(region, first) != RIGHTS; /* which a new mapping would lose */
     if (!(home & VMEM_FORKED) && (is_home || is_closed || has_rights))
         return empty(at, home, bytes);
     if (is_closed || has_rights) {
@@ -261,7 +262,7 @@ static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
         errno = EBUSY;
         return false;
     }
-    if (!vmem_show(at, own, bytes))
+    if (!vmem_map_place(at, own, bytes))
         return empty(at, home, bytes);
     memset(&region->home[first], 0, count * sizeof(vmem_place));
     region->is_private = false;
@@ -276,7 +277,7 @@ static bool clear(struct vmem_region *region, uintptr_t start, uintptr_t end) {
     if (!region->own && !region->has_homes)
         return !syscall(SYS_madvise, start, end - start, MADV_DONTNEED);
     for (size_t run; first < stop; first += run) {
-        run = vmem_alike(region, first, stop - first);
+        run = vmem_same_run(region, first, stop - first);
         is_clear &= clear_run(region, first, run);
     }
     return is_clear;
@@ -303,7 +304,7 @@ int tcl_os_clear(uintptr_t start, size_t bytes) {
     return failed;
 }
 
-/* By the books: what is no vregion may be written, or the kernel has cleared it. */
+/* By the recorded rights. The kernel has cleared what is no vregion. */
 static bool is_writable(uintptr_t start, size_t bytes) {
     bool is_so = true;
     vmem_lock();
@@ -337,7 +338,7 @@ int tcl_os_madvise(void *start, size_t bytes, int advice) {
     return 0;
 }
 
-/* Every vpage under the heap there, by the books. */
+/* Records the rights of the heap's vpages there. */
 static void note_rights(uintptr_t start, uintptr_t end, int prot) {
     for (struct vmem_region *region; start < end && (region = arena_over(start, end - start));) {
         uintptr_t from = start > region->start ? start : region->start;
@@ -352,7 +353,7 @@ static void note_rights(uintptr_t start, uintptr_t end, int prot) {
     }
 }
 
-int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot) {
+int tcl_vmem_set_rights(uintptr_t start, size_t bytes, int prot) {
     if (tcl_likely(!atomic_load_explicit(&is_any, memory_order_relaxed)) || !bytes)
         return (int)syscall(SYS_mprotect, start, bytes, prot);
     vmem_lock();
@@ -365,7 +366,7 @@ int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot) {
 
 /* ---- Moves ----------------------------------------------------------------------------------- */
 
-/* A run of [first, first + count) that has memory and the usual rights. */
+/* The first run in [first, first + count) that is resident and has the usual rights. */
 static size_t present_run(const struct vmem_region *region, const unsigned char *present,
                           size_t first, size_t count, size_t *skip) {
     size_t run = 0;
@@ -384,7 +385,7 @@ static bool is_room_for_runs(void) {
     for (unsigned i = 0; i < vmem_region_slots(); i++) {
         const struct vmem_region *region = &vmem_regions[i];
         size_t count = region->is_heap ? region->bytes / TCL_PAGE : 0;
-        for (size_t first = 0; first < count; first += sort_of(region, first, count - first))
+        for (size_t first = 0; first < count; first += home_run(region, first, count - first))
             moved_runs += is_moved(region, first);
     }
     return moved_runs < MOVED_RUNS_MAX;
@@ -442,45 +443,46 @@ size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted
 /* ---- Children -------------------------------------------------------------------------------- */
 
 void vmem_watch_children(void) {
-    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || witness >= 0)
+    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || child_probe >= 0)
         return;
     int number = shmget(IPC_PRIVATE, TCL_PAGE, IPC_CREAT | 0600);
     if (number < 0)
-        return; /* forbidden, or too many: nothing is known of children, and nothing given back */
+        return; /* forbidden, or too many: children are not observed, and nothing is freed */
     if (shmat(number, NULL, SHM_RDONLY) != (void *)-1)
-        witness = number;
-    shmctl(number, IPC_RMID, NULL); /* it is there as long as somebody maps it */
+        child_probe = number;
+    shmctl(number, IPC_RMID, NULL); /* it lives as long as a process has it attached */
 }
 
-/* What it inherited stays mapped: to our parent we are one more who may see its memory. */
+/* The inherited segment stays attached: to the parent this is a child that may see its memory. */
 void vmem_forget_children(void) {
-    witness = -1;
+    child_probe = -1;
 }
 
 static bool has_children(void) {
     struct shmid_ds state;
-    return witness < 0 || shmctl(witness, IPC_STAT, &state) || state.shm_nattch != 1;
+    return child_probe < 0 || shmctl(child_probe, IPC_STAT, &state) || state.shm_nattch != 1;
 }
 
-/* The memfd's memory under private copies of ours. */
-static void give_under(uintptr_t at, size_t bytes, void *context) {
+/* Frees the memfd's memory where this process has a private copy. */
+static void free_shared_copies(uintptr_t at, size_t bytes, void *context) {
     const struct vmem_region *region = context;
     size_t first = (at - region->start) / TCL_PAGE, stop = first + bytes / TCL_PAGE;
     for (size_t run; first < stop; first += run) {
         vmem_place home = vmem_home(region, first);
-        run = sort_of(region, first, stop - first);
+        run = home_run(region, first, stop - first);
         if (home & VMEM_FORKED && !vmem_segments[vmem_segment_of(home)].is_inherited)
             syscall(SYS_madvise, vmem_shared(home), run * TCL_PAGE, MADV_REMOVE);
     }
 }
 
 void vmem_after_children(void) {
-    static uint64_t looked_ms;
+    tcl_assert_debug(vmem_is_locked());
+    static uint64_t checked_ms;
     uint64_t now_ms = tcl_now_ms();
-    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || witness < 0 ||
-        now_ms - looked_ms < LOOK_MS)
+    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || child_probe < 0 ||
+        now_ms - checked_ms < CHILDREN_CHECK_MS)
         return;
-    looked_ms = now_ms;
+    checked_ms = now_ms;
     if (has_children())
         return;
     bool was_frozen = vmem_is_any_frozen();
@@ -488,10 +490,10 @@ void vmem_after_children(void) {
         struct vmem_region *region = &vmem_regions[i];
         if (!region->is_heap)
             continue;
-        each_present(region->start, region->bytes, true, give_under, region);
+        each_present(region->start, region->bytes, true, free_shared_copies, region);
         size_t count = region->own ? region->bytes / TCL_PAGE : 0;
         for (size_t first = 0, run; first < count; first += run) {
-            run = sort_of(region, first, count - first);
+            run = home_run(region, first, count - first);
             if (is_moved(region, first) && !segment_of(region)->is_inherited)
                 syscall(SYS_madvise, vmem_shared(region->own + first), run * TCL_PAGE, MADV_REMOVE);
         }

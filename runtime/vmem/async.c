@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * async.c: migrations on a thread of the runtime's own.
- * In: tickets asked for. Out: tickets kept. Knows nothing of how a migration is done.
+ * async.c: migrations on a thread of the runtime.
+ * In: migrations to start. Out: tickets, and their results. Knows nothing of how vpages move.
  *
- *   asked   kept                 a ticket is a number that only grows; its slot is ticket % 64
- *     |  7    6   5   4  | ...
+ *   last_issued   last_begun          ticket numbers only grow; the slot of one is number % 64
+ *       |  7    6    5 |  4  ...
  *
- * The thread begins with the first ticket, and has all signals blocked. A child of a fork has none,
- * and begins its own.
+ * The first ticket starts the thread, which has all signals blocked. A child of a fork does not
+ * have it, and starts its own.
  */
 #define TIERCEL_RUNTIME
 #include "../../include/tiercel.h"
@@ -16,7 +16,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define TICKETS_MAX 64
+#define TICKETS_MAX 64 /* as tiercel.h states. Chosen, not measured */
 
 struct ticket {
     long number; /* 0: an empty slot */
@@ -30,15 +30,16 @@ struct ticket {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct ticket tickets[TICKETS_MAX];
-static long last_asked, last_kept;
+static long last_issued, last_begun;
 static bool is_running;
 
-static void *keep_tickets(void *nothing) {
+static void *run_tickets(void *nothing) {
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (last_kept == last_asked)
+        while (last_begun == last_issued)
             pthread_cond_wait(&changed, &lock);
-        struct ticket *ticket = &tickets[++last_kept % TICKETS_MAX];
+        struct ticket *ticket = &tickets[++last_begun % TICKETS_MAX];
+        tcl_assert_debug(ticket->number == last_begun && !ticket->is_done);
         struct ticket todo = *ticket;
         pthread_mutex_unlock(&lock);
         int failed = tiercel_vregion_migrate(todo.addr, todo.bytes, todo.node), error = errno;
@@ -58,10 +59,10 @@ static void after_fork_parent(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* What was asked for and not begun is not done here; its tickets are the parent's. */
+/* The parent's tickets are not the child's. */
 static void after_fork_child(void) {
     memset(tickets, 0, sizeof(tickets));
-    last_kept = last_asked;
+    last_begun = last_issued;
     is_running = false;
     pthread_mutex_init(&lock, NULL);
     pthread_cond_init(&changed, NULL);
@@ -69,22 +70,22 @@ static void after_fork_child(void) {
 
 /* Under the lock. */
 static int start(void) {
-    static bool is_known_to_forks;
+    static bool has_fork_handlers;
     if (is_running)
         return 0;
-    if (!is_known_to_forks)
+    if (!has_fork_handlers)
         pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-    is_known_to_forks = true;
-    int error = vmem_begin_thread(keep_tickets, NULL);
+    has_fork_handlers = true;
+    int error = vmem_start_thread(run_tickets, NULL);
     is_running = !error;
     return error;
 }
 
 TCL_EXPORT long tiercel_vregion_start(void *addr, size_t bytes, int node) {
     pthread_mutex_lock(&lock);
-    struct ticket *ticket = &tickets[(last_asked + 1) % TICKETS_MAX];
+    struct ticket *ticket = &tickets[(last_issued + 1) % TICKETS_MAX];
     int error = ticket->number ? EAGAIN : start();
-    long number = error ? -1 : ++last_asked;
+    long number = error ? -1 : ++last_issued;
     if (!error) {
         *ticket = (struct ticket){.number = number, .addr = addr, .bytes = bytes, .node = node};
         pthread_cond_broadcast(&changed);

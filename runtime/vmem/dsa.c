@@ -1,33 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * dsa.c: copies by a device, where there is one: Intel's Data Streaming Accelerator.
- * In: two addresses and a length. Out: how much of that the device copied. Knows nothing of who
- * copies the rest.
+ * In: two addresses and a length. Out: how much of that the device copied. Knows nothing of how the
+ * rest is copied.
  *
  *   descriptor  --write()-->  /dev/dsa/wqD.Q, a work queue of type user (idxd driver)
  *   completion  <--the device writes it last: status, and how far it came
  *
  * The device uses this process's page tables (shared virtual memory), like one more thread that
- * only copies; but what it cannot reach is a status and no signal. So it may read the program's own
- * mappings, which may go away: then the CPU copies the rest, and finds out.
+ * only copies; but a fault is a status, not a signal. So it may read the program's own mappings,
+ * which may be unmapped meanwhile: then the CPU copies the rest, and sees the fault.
  *
- * Submission by write() needs Linux 6.9 (6.1.91, 6.6.31), and no instruction that only such a
- * processor has. Older kernels answer EINVAL. Whatever the kernel answers but EAGAIN, a full queue,
- * means that the queue is not asked again; whatever the device answers but success and page fault
- * means the same.
+ * Submission by write() needs Linux 6.9 (6.1.91, 6.6.31), but no special instruction. Older kernels
+ * return EINVAL. After any error but EAGAIN (a full queue), and any status but success and page
+ * fault, the queue is not used again.
  *
- * One descriptor is under way at a time, and is waited for without end: there is no call that takes
- * it back, and memory that a device may still write cannot be used for anything. A device that
- * never answers, because it broke, holds the mover, and with it the lock of vregions.
+ * One descriptor is submitted at a time, and waited for without a limit: no call cancels it, and
+ * memory that a device may still write cannot be reused. A broken device that never completes
+ * blocks the mover, and with it the lock of vregions.
  *
- * The completion lies in an OS page that a forked child finds wiped, however it was forked. The
- * queue is bound to its opener's memory; a child that submitted to it (before 6.15 the kernel lets
- * it) would have the device copy in its parent. So a child sees by a word there that it has none,
- * and opens one for itself.
+ * The completion is in an OS page that every forked child finds wiped, however it was forked. The
+ * queue is bound to its opener's memory; if a child submitted to it (the kernel allows it before
+ * 6.15), the device would copy in the parent. A word in that page shows a child that the queue is
+ * not its own, and it opens one for itself.
  *
- * No queue is looked for before something of size moves. TIERCEL_DSA names the queue's file, or is
- * `off`; a FIFO under that name stands in for a device, in tests. This code has met such a stand-in
- * and never a device.
+ * The search for a queue waits until something large moves. TIERCEL_DSA names the queue's file, or
+ * is `off`; in tests a FIFO under that name replaces a device. This code has been tested only with
+ * such a FIFO, never with a device.
  */
 #include "region.h"
 #include <errno.h>
@@ -49,9 +48,10 @@
 
 #define FOLDER "/dev/dsa"
 #define PATH_BYTES 256
-/* Looks for the completion before the mover sleeps between them: 2 MiB take a device 70 us at
- * 30 GB/s, and a look at least 20 ns. */
-#define LOOKS 5000u
+/* Spins for the completion before the mover sleeps between them: 100 us, as a spin takes at least
+ * 20 ns and a device copies 2 MiB in 70 us at 30 GB/s. */
+#define SPINS_MAX 5000u
+/* Chosen, not measured: 70 us with the usual timer slack of 50 us, as long as a copy. */
 #define NAP_NS 20000
 
 /* linux/idxd.h */
@@ -59,7 +59,7 @@
 #define OPCODE_AT 24
 #define FLAG_COMPLETION_VALID 4u   /* IDXD_OP_FLAG_CRAV */
 #define FLAG_COMPLETION_REQUEST 8u /* IDXD_OP_FLAG_RCR; not _BOF: a fault is a status */
-#define STATUS_MASK 0x7f           /* the highest bit tells reads from writes */
+#define STATUS_MASK 0x7f           /* the highest bit distinguishes faults at reads and writes */
 #define STATUS_SUCCESS 1
 #define STATUS_PAGE_FAULT 3
 struct descriptor {
@@ -85,14 +85,13 @@ static struct {
     uint64_t is_ours;             /* 0: a child */
 } * shared;
 
-static enum { UNKNOWN = 0, YES, NO } is_there;
+static enum { UNKNOWN = 0, YES, NO } availability;
 static int queue = -1;
 static struct stat queue_file;
 
-/* ---- Which queue ----------------------------------------------------------------------------- */
+/* ---- The queue ------------------------------------------------------------------------------- */
 
-/* A file that takes writes and answers nothing would be waited for without end: it must be one of
- * the driver's. */
+/* Accepts only files of the driver: another that takes writes but never completes would block. */
 static bool is_device(dev_t number) {
     char path[64], bus[PATH_BYTES];
     snprintf(path, sizeof(path), "/sys/dev/char/%u:%u/subsystem", major(number), minor(number));
@@ -118,7 +117,7 @@ static bool open_queue(const char *path, bool is_named) {
     return false;
 }
 
-/* The first of the folder that opens. readdir would allocate. */
+/* Opens the first usable queue in the folder, without readdir, which would allocate. */
 static bool open_any(void) {
     struct entry {
         uint64_t inode, offset;
@@ -147,7 +146,7 @@ static bool open_any(void) {
 
 static bool find(void) {
     const char *named = secure_getenv("TIERCEL_DSA");
-    /* There are filters that kill for what a program is not known to call. */
+    /* Not under a seccomp filter, because some filters kill for unexpected calls. */
     if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
         return false;
     bool is_found = named && *named ? strcmp(named, "off") && open_queue(named, true) : open_any();
@@ -166,44 +165,42 @@ static bool find(void) {
     return true;
 }
 
-/* A program that closes descriptors it does not know closes ours; its own file may have the number
- * now. */
+/* The program may have closed the descriptor, and its own file may have the number now. */
 static bool is_same_file(void) {
     struct stat now;
     return queue >= 0 && !fstat(queue, &now) && now.st_dev == queue_file.st_dev &&
            now.st_ino == queue_file.st_ino && now.st_rdev == queue_file.st_rdev;
 }
 
-static void leave(void) {
+static void close_queue(void) {
     if (is_same_file())
         syscall(SYS_close, queue);
     queue = -1;
     if (shared)
         tcl_os_munmap(shared, TCL_PAGE);
     shared = NULL;
-    is_there = NO;
+    availability = NO;
 }
 
-bool vmem_dsa_is_there(void) {
-    if (is_there == YES && (!shared->is_ours || !is_same_file()))
+bool vmem_dsa_is_available(void) {
+    if (availability == YES && (!shared->is_ours || !is_same_file()))
         vmem_dsa_forget();
-    if (is_there == UNKNOWN) {
-        is_there = YES;
+    if (availability == UNKNOWN) {
+        availability = YES;
         if (!find())
-            leave();
+            close_queue();
     }
-    return is_there == YES;
+    return availability == YES;
 }
 
 void vmem_dsa_forget(void) {
-    leave();
-    is_there = UNKNOWN;
+    close_queue();
+    availability = UNKNOWN;
 }
 
 /* ---- One copy -------------------------------------------------------------------------------- */
 
-/* 0 or an errno. A FIFO that nobody reads any more raises SIGPIPE, which is none of the program's
- * business. */
+/* 0 or an errno. A FIFO without a reader raises SIGPIPE, which the program must not see. */
 static int submit(const struct descriptor *descriptor) {
     sigset_t pipe, before, pending;
     struct timespec now = {0};
@@ -220,13 +217,13 @@ static int submit(const struct descriptor *descriptor) {
     return error;
 }
 
-/* Pairs with the device's own order: it writes the completion after the bytes. */
+/* The acquire pairs with the device's order: it writes the completion after the bytes. */
 static int await(struct completion *completion) {
     struct timespec nap = {0, NAP_NS};
     int status;
-    for (unsigned look = 0;
-         !(status = atomic_load_explicit(&completion->status, memory_order_acquire)); look++) {
-        if (look >= LOOKS)
+    for (unsigned spins = 0;
+         !(status = atomic_load_explicit(&completion->status, memory_order_acquire)); spins++) {
+        if (spins >= SPINS_MAX)
             syscall(SYS_nanosleep, &nap, NULL);
 #if defined(__SSE2__)
         _mm_pause();
@@ -236,7 +233,8 @@ static int await(struct completion *completion) {
 }
 
 size_t vmem_dsa_copy(char *to, const char *from, size_t bytes) {
-    if (!vmem_dsa_is_there())
+    tcl_assert_debug(vmem_is_locked() && bytes <= UINT32_MAX);
+    if (!vmem_dsa_is_available())
         return 0;
     uint32_t flags = FLAG_COMPLETION_VALID | FLAG_COMPLETION_REQUEST;
     struct descriptor descriptor = {.flags_opcode = flags | OPCODE_MEMMOVE << OPCODE_AT,
@@ -244,13 +242,13 @@ size_t vmem_dsa_copy(char *to, const char *from, size_t bytes) {
                                     .from = (uintptr_t)from,
                                     .to = (uintptr_t)to,
                                     .bytes = (uint32_t)bytes};
-    /* Written here, so that its OS page is there: a fault of the completion's own has no status. */
+    /* Written here, so that its OS page is resident: a fault at the completion has no status. */
     shared->completion = (struct completion){0};
     atomic_thread_fence(memory_order_seq_cst);
     int error = submit(&descriptor);
     if (error) {
         if (error != EAGAIN)
-            leave();
+            close_queue();
         return 0;
     }
     int status = await(&shared->completion);
@@ -258,7 +256,7 @@ size_t vmem_dsa_copy(char *to, const char *from, size_t bytes) {
     if (status == STATUS_SUCCESS)
         return bytes;
     if (status != STATUS_PAGE_FAULT)
-        leave();
-    /* What is copied once more is no harm, and OS pages are what the CPU copies. */
+        close_queue();
+    /* Rounded down: the CPU copies whole OS pages, and may copy the last one again. */
     return status == STATUS_PAGE_FAULT && copied < bytes ? copied & -(size_t)TCL_PAGE : 0;
 }

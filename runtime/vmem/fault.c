@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * fault.c: vpages that get their memory when somebody touches them (VMem, 3.4).
- * In: vregions registered with TIERCEL_MAP_USERFAULT, touches. Out: homes, mapped; nodes of those
- * who touch. Knows nothing of moves or forks.
+ * fault.c: vpages that get their memory when they are first touched (VMem, 3.4).
+ * In: vregions registered with TIERCEL_MAP_USERFAULT, touches. Out: homes, mapped, on the nodes of
+ * the threads that touch. Knows nothing of moves or forks.
  *
  *   a thread touches --> the kernel holds it up --> a message --> a thread of the runtime
- *   it goes on <------------------ wakes <-------- takes places, maps and fills them
+ *   it continues <---------------- wakes <-------- takes places, maps and fills them
  *
- * Such a vregion begins as private memory with nothing in it, watched by a userfaultfd. Its vpages
- * have no home until they are touched; then some around get one as well, as far as they have none:
- * one message serves them all. Places are reserved for 2 MiB at a time, of the node that the
- * vregion is bound to, or else of the CPU whose thread touches first: what is registered by one
- * thread and filled by others lies where they run. Memory itself is made for what is served only.
+ * Such a vregion starts as empty private memory, registered with a userfaultfd. Its vpages have no
+ * home until they are touched; then neighbours without a home get one, too, so that one message
+ * serves several. Places are reserved for 2 MiB at a time, on the node that the vregion is bound
+ * to, or else on the node of the first CPU that touches: memory that one thread registers and
+ * others fill is near the latter. Only what is served is populated.
  *
- * Nothing is mapped over what has something in it: the kernel is asked before, since the program
- * may have mapped something else there by a system call that the runtime does not see. Where that
- * is so, or where no place is to be had, the thread steps aside: the rest of the vregion becomes
- * the kernel's own, which serves it from then on, and who waits is woken. That is also what the
- * kernel does by itself when the program closes the descriptor, and in a forked child, whose vpages
- * without a home are private memory like any other.
+ * Existing memory is never mapped over: the kernel is queried before, because the program may have
+ * mapped something else there by a system call that the runtime does not see. In that case, or when
+ * no place is available, the thread stops serving the vregion: the kernel serves the rest of it as
+ * private memory, and waiting threads are woken. The kernel does the same when the program closes
+ * the descriptor, and in a forked child.
  *
- * The thread looks for the next message for a while before it sleeps (`spin_us`): waking it up
- * takes longer than serving.
+ * The thread polls for the next message for a while before it sleeps (`spin_us`): waking it takes
+ * longer than serving.
  */
 #define TIERCEL_RUNTIME
 #include "../../include/tiercel.h"
@@ -40,25 +39,29 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Measured (docs/pools.md): with less a touch in order costs twice as much and more; with more a
- * fifth less, and memory that nobody touches. Longer looking gains nothing, and takes a CPU. */
+/* Measured (docs/pools.md): with less, sequential touches cost at least twice as much; with more, a
+ * fifth less, but memory may stay unused. Longer polling gains nothing, and occupies a CPU. */
 #define AROUND_BYTES ((size_t)256 << 10)
 #define SPIN_US 50u
-#define SPIN_MAX_US 1000000u
+#define SPIN_MAX_US 1000000u /* as tiercel.h states. Chosen, not measured */
 
+/* Read at a time: 32 * 32 bytes of stack. Chosen, not measured. */
 #define MESSAGES_MAX 32
+/* CPUs whose node is cached; touches of others count as of node 0. Half of what CONFIG_NR_CPUS
+ * allows on x86-64 (8192). */
 #define CPUS_MAX 4096
-#define NODES_WITH_CPUS_MAX 256
+#define NODES_WITH_CPUS_MAX 256 /* of 1024; chosen, not measured: bounds the search by file names  \
+                                 */
 
 static _Atomic size_t around_bytes = AROUND_BYTES;
 static _Atomic unsigned spin_us = SPIN_US;
 
 static _Atomic int server = -1; /* the userfaultfd */
-static _Atomic enum { NOT, BEGINNING, RUNNING } state;
+static _Atomic enum { NOT_RUNNING, BEGINNING, RUNNING } state;
 
-/* ---- Who touched ----------------------------------------------------------------------------- */
+/* ---- The thread that touched ----------------------------------------------------------------- */
 
-/* That thread's CPU, or the last it had; -1: it is gone. */
+/* The CPU on which the thread runs or ran last; -1: it has ended. */
 static int cpu_of(unsigned thread) {
     enum { FIELDS_BEFORE = 36 }; /* from `state`, the first after the name, to `processor` */
     char path[64], text[1024];
@@ -83,47 +86,48 @@ static int node_of_cpu(int cpu) {
     return known[cpu] ? known[cpu] - 1 : 0;
 }
 
-/* Where all CPUs are of one node, nobody has to be asked. */
+/* Where all CPUs are of one node, it is that one. */
 static int node_of_thread(unsigned thread) {
     static int only = -2; /* -1: there are several */
     char text[256];
     if (only == -2) {
-        bool is_told = vmem_read_text("/sys/devices/system/node/has_cpu", text, sizeof(text));
-        only = !is_told ? 0 : strpbrk(text, ",-") ? -1 : atoi(text);
+        bool is_known = vmem_read_text("/sys/devices/system/node/has_cpu", text, sizeof(text));
+        only = !is_known ? 0 : strpbrk(text, ",-") ? -1 : atoi(text);
     }
     return only >= 0 ? only : node_of_cpu(cpu_of(thread));
 }
 
-/* ---- What is touched ------------------------------------------------------------------------- */
+/* ---- The vpages that are touched ------------------------------------------------------------- */
 
-/* As vmem_show, with the vregion's rights from the first moment. */
-static bool show(const struct vmem_region *region, uintptr_t at, vmem_place place, size_t bytes) {
+/* As vmem_map_place, with the vregion's rights from the first moment. */
+static bool map_with_rights(const struct vmem_region *region, uintptr_t at, vmem_place place,
+                            size_t bytes) {
     const int usual = PROT_READ | PROT_WRITE;
     bool is_usual = region->prot == usual;
     char *window = vmem_shared(place);
     bool is_shown = (is_usual || !syscall(SYS_mprotect, window, bytes, region->prot)) &&
-                    vmem_show(at, place, bytes);
+                    vmem_map_place(at, place, bytes);
     if (!is_usual)
         syscall(SYS_mprotect, window, bytes, usual);
     return is_shown;
 }
 
-/* Nothing is there but what we registered. Of a single OS page the message says so. */
-static bool is_free(const struct vmem_region *region, uintptr_t at, size_t bytes) {
+/* The registered memory is still there, and empty. For a single OS page the message implies it. */
+static bool is_untouched(const struct vmem_region *region, uintptr_t at, size_t bytes) {
     if (bytes == TCL_PAGE)
         return true;
     bool is_open = vmem_track_open();
-    vmem_look_open();
+    vmem_query_open();
     bool is_any = true;
-    size_t alike = is_open ? vmem_look_for_memory(at, bytes, &is_any) : 0;
-    bool is_so = alike == bytes && !is_any && vmem_is_shown(at, bytes, 0, region->prot);
-    vmem_look_close();
+    size_t same = is_open ? vmem_find_memory(at, bytes, &is_any) : 0;
+    bool is_so = same == bytes && !is_any && vmem_is_mapped_as(at, bytes, 0, region->prot);
+    vmem_query_close();
     vmem_track_close();
     return is_so;
 }
 
-/* Vpages without a home around this one, in the same `size` bytes by address, as far as their
- * places in `list` follow one another, or they have none: [*first, *first + result). */
+/* Vpages without a home around this one, within the same aligned `size` bytes, with contiguous
+ * places in `list`, or none there: [*first, *first + result). */
 static size_t around(const struct vmem_region *region, size_t vpage, size_t size,
                      const vmem_place *list, size_t *first) {
     size_t step = size >> region->shift ? size >> region->shift : 1;
@@ -138,9 +142,9 @@ static size_t around(const struct vmem_region *region, size_t vpage, size_t size
     return vmem_run(region, list, *first, end - *first);
 }
 
-/* Places for what was not touched yet around this vpage, as its twins: vpages of a unit lie side by
- * side whoever comes first, and need few mappings and move in few runs. What is short of memory
- * takes them back. False: there is not even one for the vpage. */
+/* Reserves places for untouched vpages around this one, as their twins: vpages of a unit are then
+ * contiguous in any order of touches, need few mappings and move in few runs. Twins are freed when
+ * memory is short. False: there is no place even for this vpage. */
 static bool reserve(struct vmem_region *region, size_t vpage, int node) {
     size_t first, count = around(region, vpage, VMEM_UNIT, region->twin, &first);
     size_t size = vmem_vpage(region);
@@ -159,12 +163,13 @@ static bool reserve(struct vmem_region *region, size_t vpage, int node) {
     return true;
 }
 
-/* Shows these vpages the places they were given; false: the program mapped something there by
- * itself, or there are too many mappings. */
+/* Maps the places that are reserved for these vpages; false: the program has mapped something there
+ * by itself, or there are too many mappings. */
 static bool back(struct vmem_region *region, size_t first, size_t count) {
     size_t bytes = count * vmem_vpage(region);
     uintptr_t at = region->start + first * vmem_vpage(region);
-    if (!is_free(region, at, bytes) || !show(region, at, region->twin[first], bytes))
+    if (!is_untouched(region, at, bytes) ||
+        !map_with_rights(region, at, region->twin[first], bytes))
         return false;
     memcpy(&region->home[first], &region->twin[first], count * sizeof(vmem_place));
     memset(&region->twin[first], 0, count * sizeof(vmem_place));
@@ -175,19 +180,19 @@ static bool back(struct vmem_region *region, size_t first, size_t count) {
     return true;
 }
 
-/* What has no home is the kernel's from now on. */
-static void step_aside(int fd, struct vmem_region *region) {
-    static bool is_said;
+/* The kernel serves vpages without a home from now on. */
+static void stop_serving(int fd, struct vmem_region *region) {
+    static bool is_reported;
     region->is_on_touch = false;
     vmem_drop_twin(region, 0, region->bytes >> region->shift);
     vmem_unregister(fd, -1, region->start, region->bytes);
-    if (!is_said)
-        tcl_say("memory for vregions cannot be had where it is touched; they go on with ordinary "
-                "memory");
-    is_said = true;
+    if (!is_reported)
+        tcl_warn("memory for vregions cannot be had where it is touched; they go on with ordinary "
+                 "memory");
+    is_reported = true;
 }
 
-/* Bytes around `at` that need not wait any longer, from *start. */
+/* Serves a touch. Returns the bytes, from *start, for which no thread needs to wait any longer. */
 static size_t serve(int fd, uintptr_t at, unsigned thread, uintptr_t *start) {
     size_t bytes = TCL_PAGE;
     *start = at & -(uintptr_t)TCL_PAGE;
@@ -203,7 +208,7 @@ static size_t serve(int fd, uintptr_t at, unsigned thread, uintptr_t *start) {
         if (has_place && count > 1 && !back(region, first, count))
             first = vpage, count = 1;
         if (!region->home[vpage] && !(has_place && back(region, vpage, 1)))
-            step_aside(fd, region);
+            stop_serving(fd, region);
     }
     if (region) {
         *start = region->start + (first << region->shift);
@@ -221,7 +226,7 @@ static uint64_t now_us(void) {
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000;
 }
 
-/* Waits for messages, at first without sleeping. */
+/* Waits for messages, polling at first. */
 static bool await(int fd) {
     struct pollfd wanted = {.fd = fd, .events = POLLIN};
     uint64_t until = now_us() + atomic_load_explicit(&spin_us, memory_order_relaxed);
@@ -233,8 +238,8 @@ static bool await(int fd) {
     }
 }
 
-/* The descriptor is looked at after each wait: the program may have closed it, and its own file may
- * have the number now. While it is waited for, it lives. */
+/* The descriptor is checked after each wait: the program may have closed it, and its own file may
+ * have the number now. During poll the kernel keeps it alive. */
 static void *serve_all(void *descriptor) {
     int fd = (int)(intptr_t)descriptor;
     struct uffd_msg messages[MESSAGES_MAX];
@@ -259,15 +264,15 @@ static bool begin(void) {
     vmem_lock();
     int fd = vmem_can_track() ? vmem_open_userfaultfd(UFFD_FEATURE_THREAD_ID) : -1;
     vmem_unlock();
-    bool is_begun = fd >= 0 && !vmem_begin_thread(serve_all, (void *)(intptr_t)fd);
+    bool is_begun = fd >= 0 && !vmem_start_thread(serve_all, (void *)(intptr_t)fd);
     if (fd >= 0 && !is_begun)
         syscall(SYS_close, fd);
     atomic_store(&server, is_begun ? fd : -1);
     return is_begun;
 }
 
-/* The descriptor is of whoever opened it: through it a child would have its parent's memory
- * watched. A child of a raw system call has run no handler of a fork. */
+/* A userfaultfd belongs to the process that opened it: a child would register its parent's memory.
+ * A child of a raw system call has run no fork handler. */
 static void forget_if_inherited(void) {
     static long process; /* that knows of `server`; under the lock */
     long here = syscall(SYS_getpid);
@@ -282,12 +287,12 @@ bool vmem_serve_touches(void) {
     int now = RUNNING;
     forget_if_inherited();
     if (atomic_load(&state) == RUNNING && !vmem_is_userfaultfd(atomic_load(&server)))
-        atomic_compare_exchange_strong(&state, &now, NOT); /* that thread ends by itself */
+        atomic_compare_exchange_strong(&state, &now, NOT_RUNNING); /* that thread ends by itself */
     for (;;) {
-        now = NOT;
+        now = NOT_RUNNING;
         if (atomic_compare_exchange_strong(&state, &now, BEGINNING)) {
             bool is_begun = begin();
-            atomic_store(&state, is_begun ? RUNNING : NOT);
+            atomic_store(&state, is_begun ? RUNNING : NOT_RUNNING);
             return is_begun;
         }
         if (now == RUNNING)
@@ -305,7 +310,7 @@ void vmem_forget_touches(void) {
     if (vmem_is_userfaultfd(atomic_load(&server)))
         syscall(SYS_close, atomic_load(&server));
     atomic_store(&server, -1);
-    atomic_store(&state, NOT);
+    atomic_store(&state, NOT_RUNNING);
 }
 
 TCL_EXPORT int tiercel_vregion_faults(size_t bytes, unsigned us) {

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * memory_limit.c: how much more memory the process may take before it is killed for it.
- * In: its control groups, by /proc and /sys. Out: whether so many bytes are to be had. Knows
+ * memory_limit.c: how much more memory the process may take before the kernel kills it for that.
+ * In: its control groups, by /proc and /sys. Out: whether so many bytes are available. Knows
  * nothing of what they are for.
  *
- * Memory of our own segments is charged to the program's control group, and the kernel ends some
- * process of a group that is at its limit. What moves is there twice for a moment, and shadows are
- * for as long as they are kept: so the limit is looked at first. Memory of files counts as room: it
- * goes when other memory comes. Only control groups of version 2 are known.
+ * The process's own segments are charged to the program's control group, and the kernel kills some
+ * process of a group that reaches its limit. Memory that moves exists twice for a moment, and
+ * shadows as long as they are kept; so the limit is checked before. The page cache counts as
+ * available, because the kernel reclaims it first. Only control groups of version 2 are supported.
  */
 #include "../track/session.h"
 #include "region.h"
 #include <string.h>
 
 #define ROOT "/sys/fs/cgroup"
-#define PATH_BYTES 512u
-#define TEXT_BYTES 4096u /* memory.stat has the lines that count in its first half */
-#define DEPTH_MAX 16
-/* Left to the program, which goes on while it is moved. */
+#define PATH_BYTES 512u  /* Chosen, not measured: container runtimes' paths have some 200 */
+#define TEXT_BYTES 4096u /* memory.stat has the lines that are read in its first half */
+#define DEPTH_MAX 16     /* of groups. Chosen, not measured */
+/* Left to the program, which runs while it is moved. Chosen, not measured: four pieces. */
 #define SPARE_BYTES ((size_t)8 << 20)
-/* So much is taken of what there is before it is looked at again, and for so long. */
+/* The limit is read again after a SHARE-th of what was left is used, and after this time. Chosen,
+ * not measured: the program allocates meanwhile, too. */
 #define SHARE 8u
-#define LOOK_MS 500u
+#define REREAD_MS 500u
 
-/* SIZE_MAX where there is no number, as in `max`. */
+/* SIZE_MAX where there is no number, as for `max`. */
 static size_t number(const char *text) {
     size_t value = 0;
     if (*text < '0' || *text > '9')
@@ -56,7 +57,7 @@ static size_t room_in(char *folder) {
     return room;
 }
 
-/* The least of its own group and those above; SIZE_MAX: nobody limits it, or nobody knows. */
+/* The least room of its own group and those above; SIZE_MAX: no limit, or unknown. */
 static size_t room(void) {
     char text[PATH_BYTES], folder[2 * PATH_BYTES] = ROOT;
     size_t least = SIZE_MAX;
@@ -74,13 +75,13 @@ static size_t room(void) {
     return least;
 }
 
-bool vmem_is_room(size_t bytes) {
+bool vmem_fits_limit(size_t bytes) {
     static size_t granted;
-    static uint64_t looked_ms;
+    static uint64_t read_ms;
     uint64_t now_ms = tcl_now_ms();
-    if (bytes > granted || now_ms - looked_ms >= LOOK_MS) {
+    if (bytes > granted || now_ms - read_ms >= REREAD_MS) {
         size_t found = room(), left = found > SPARE_BYTES ? found - SPARE_BYTES : 0;
-        looked_ms = now_ms;
+        read_ms = now_ms;
         granted = left / SHARE > bytes ? left / SHARE : left >= bytes ? bytes : 0;
     }
     bool is_room = bytes <= granted;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * pool_client.c: asks the daemon's pools for segments.
- * In: a node and a size. Out: a memfd, or why not. Knows nothing of what a segment is for.
+ * pool_client.c: requests segments from the daemon's pools.
+ * In: a node and a size. Out: a memfd, or an errno. Knows nothing of what a segment is for.
  *
- * A connection for each question, which are rare: segments are large, and what is in them is handed
- * out without asking. Nothing that comes is believed but after a look at it.
+ * Each request has a connection of its own; requests are rare, because segments are large and their
+ * vpages are handed out locally. Every answer is checked.
  */
 #include "region.h"
 #include <errno.h>
@@ -15,14 +15,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A daemon fills what it has not ready: 2 s, and 4 s a GiB. */
+/* The daemon populates memory that it does not have ready: 2 s, and 4 s a GiB. Chosen, not
+ * measured: several times what populating takes. */
 #define WAIT_S 2
 #define WAIT_S_GIB 4
+/* Signals survived while waiting. Chosen, not measured: it only has to bound the loop. */
 #define INTERRUPTS_MAX 16
 
-static bool say(int socket, const struct tcl_pool_ask *ask) {
+static bool send_request(int socket, const struct tcl_pool_ask *exchange) {
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
-        if (syscall(SYS_sendto, socket, ask, sizeof(*ask), MSG_NOSIGNAL, NULL, 0) == sizeof(*ask))
+        if (syscall(SYS_sendto, socket, exchange, sizeof(*exchange), MSG_NOSIGNAL, NULL, 0) ==
+            sizeof(*exchange))
             return true;
         if (errno != EINTR)
             break;
@@ -30,8 +33,8 @@ static bool say(int socket, const struct tcl_pool_ask *ask) {
     return false;
 }
 
-/* The descriptor that came, or -1. */
-static int hear(int socket, struct tcl_pool_answer *answer) {
+/* Returns the descriptor that came along, or -1. */
+static int receive_answer(int socket, struct tcl_pool_answer *answer) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -57,8 +60,8 @@ static int hear(int socket, struct tcl_pool_answer *answer) {
     return fd;
 }
 
-/* One question; the answer's status says what came of it. */
-static int ask(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
+/* One request; the answer's status is its result. */
+static int exchange(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
     int fd = -1, socket = tcl_daemon_connect();
     answer->status = TCL_POOL_NONE;
     if (socket < 0)
@@ -67,14 +70,14 @@ static int ask(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
     syscall(SYS_setsockopt, socket, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
     question->magic = TCL_POOL_MAGIC;
     question->version = TCL_WIRE_VERSION;
-    if (say(socket, question))
-        fd = hear(socket, answer);
+    if (send_request(socket, question))
+        fd = receive_answer(socket, answer);
     syscall(SYS_close, socket);
     return fd;
 }
 
-/* A memfd that could shrink would be a SIGBUS in wait. Files of a pool's folder have no seals, nor
- * a name by which anybody but the daemon could come to them. */
+/* A memfd that can shrink may raise SIGBUS later. Files of a pool's folder have no seals, but no
+ * name either, by which a process other than the daemon could open them. */
 static bool is_sound(int fd, size_t bytes, bool is_file) {
     struct stat stat;
     if (syscall(SYS_fstat, fd, &stat) || (size_t)stat.st_size != bytes)
@@ -84,11 +87,11 @@ static bool is_sound(int fd, size_t bytes, bool is_file) {
                    : seals >= 0 && seals & F_SEAL_SHRINK;
 }
 
-bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
+bool vmem_pool_grant(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
     struct tcl_pool_ask question = {
         .verb = TCL_POOL_GRANT, .node = node, .bytes = bytes, .vpage_shift = huge ? 21 : 12};
     struct tcl_pool_answer answer;
-    int fd = ask(&question, &answer);
+    int fd = exchange(&question, &answer);
     if (fd >= 0 && answer.status == TCL_POOL_OK && answer.number && answer.bytes == bytes &&
         is_sound(fd, bytes, answer.flags & TCL_POOL_FILE)) {
         *grant = (struct vmem_grant){.memfd = fd,
@@ -103,11 +106,11 @@ bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant) {
     return false;
 }
 
-void vmem_tell(uint32_t number, bool is_shared) {
+void vmem_pool_return(uint32_t number, bool is_shared) {
     struct tcl_pool_ask question = {.verb = is_shared ? TCL_POOL_LEAVE : TCL_POOL_RETURN,
                                     .number = number};
     struct tcl_pool_answer answer;
-    int saved = errno, fd = ask(&question, &answer);
+    int saved = errno, fd = exchange(&question, &answer);
     if (fd >= 0)
         syscall(SYS_close, fd);
     errno = saved;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * process.c: what the files of vmem*.c need of the process they are in.
- * In: paths, functions. Out: what the kernel says, threads of the runtime's own. Knows nothing of
- * memory. Nothing here allocates but vmem_begin_thread.
+ * process.c: small files of /proc and /sys, and threads, for the other files of vmem/.
+ * In: paths, functions. Out: text, the number of threads, threads of the runtime. Knows nothing of
+ * memory. Only vmem_start_thread allocates.
  */
 #include "region.h"
 #include <fcntl.h>
@@ -22,12 +22,12 @@ bool vmem_read_text(const char *path, char *text, size_t size) {
 }
 
 int vmem_threads(void) {
-    struct stat tasks; /* proc counts a link for each, and two of its own */
+    struct stat tasks; /* the folder has a link for each thread, and two more */
     bool is_seen = !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0);
     return is_seen ? (int)tasks.st_nlink - 2 : 0;
 }
 
-int vmem_begin_thread(void *(*work)(void *), void *argument) {
+int vmem_start_thread(void *(*work)(void *), void *argument) {
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);

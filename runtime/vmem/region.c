@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * region.c: vregions, by tiercel.h; and what a fork means for them.
- * In: calls of the program, forks. Out: mappings of places, moves asked for. Knows nothing of how
- * a vpage moves, or where segments come from.
+ * region.c: the vregions of tiercel.h, and what a fork does with them.
+ * In: calls of the program, forks. Out: mappings of places, requests for moves. Knows nothing of
+ * how a vpage moves, or where segments come from.
  *
- * fork. Private memory is copied on write by the kernel, and shared memory is not; so before a fork
- * every vregion becomes a private mapping of the same memfd, one mremap for each run. What was
- * written before lies in the memfd, which nobody writes from then on (its segment is frozen):
- * parent and child both see it, and what either writes later is a copy of its own, made by the
- * kernel. A write of another thread goes before the mremap or after it, never between. Later moves
- * heal: they copy what the process sees to new vpages and map those shared again.
+ * fork. The kernel copies private memory on write, but not shared memory; so before a fork every
+ * vregion becomes a private mapping of the same memfd, one mremap for each run. The memfd is not
+ * written from then on (its segment is frozen): parent and child both see what was written before,
+ * and later writes of either go to private copies. A write of another thread comes before the
+ * mremap or after it, never between. Later moves undo this: they copy what the process sees to new
+ * vpages and map those shared again.
  *
  * vfork and posix_spawn share the address space until exec and change nothing. A child made by a
- * raw system call runs no handler; it would share its parent's vregions, so they are kept from it
- * by MADV_DONTFORK, which the handlers of a fork lift.
+ * raw system call runs no fork handler and would share its parent's vregions; MADV_DONTFORK keeps
+ * them from it, which the handlers of a fork lift.
  */
 #define TIERCEL_RUNTIME
 #include "region.h"
@@ -31,16 +31,17 @@
 #define HUGE_SHIFT 26 /* linux/mman.h: log2 of an OS page's size in mmap's flags */
 #define HUGE_MASK 0x3f
 
-/* A thread of a higher priority than the one that serves touches would let it go first for ever. */
+/* Chosen, not measured: bounds the wait, as a mover with a higher priority than the thread that
+ * serves touches would yield to it for ever. */
 #define YIELDS_MAX 1000
 
 size_t vmem_twin_bytes, vmem_twin_limit;
 
 struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
-static unsigned region_count;    /* slots ever used */
-static _Atomic unsigned of_ours; /* slots ever used by vregions of the program's own */
+static unsigned region_count;          /* slots ever used */
+static _Atomic unsigned program_slots; /* slots ever used by vregions of the program's own */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic unsigned touches_waiting; /* for the lock, which who moves would take again */
+static _Atomic unsigned touches_waiting; /* for the lock, which a mover would take again at once */
 static bool is_started;
 
 static int fail(int error) {
@@ -48,7 +49,7 @@ static int fail(int error) {
     return -1;
 }
 
-/* Between the handlers of a fork the forking thread has it already. */
+/* Between the handlers of a fork the forking thread holds it already. */
 void vmem_lock(void) {
     if (tcl_in_fork)
         return;
@@ -79,7 +80,7 @@ static size_t table_bytes(size_t count) {
     return (2 * count * sizeof(vmem_place) + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
 }
 
-/* homes and twins in one mapping. */
+/* Homes and twins in one mapping. */
 static bool make_tables(struct vmem_region *region, size_t count) {
     void *at = tcl_os_mmap(NULL, table_bytes(count), PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -145,6 +146,7 @@ void vmem_drop_twin(struct vmem_region *region, size_t first, size_t count) {
 }
 
 bool vmem_drop_twins(void) {
+    tcl_assert_debug(vmem_is_locked());
     bool was_any = vmem_twin_bytes > 0;
     for (unsigned i = 0; i < region_count; i++)
         if (vmem_regions[i].start && !vmem_regions[i].is_heap)
@@ -152,7 +154,7 @@ bool vmem_drop_twins(void) {
     return was_any;
 }
 
-static void give_homes(struct vmem_region *region, size_t first, size_t count) {
+static void free_homes(struct vmem_region *region, size_t first, size_t count) {
     vmem_drop_twin(region, first, count);
     for (size_t done = 0, run; done < count; done += run) {
         vmem_place home = region->home[first + done];
@@ -163,7 +165,7 @@ static void give_homes(struct vmem_region *region, size_t first, size_t count) {
     }
 }
 
-/* Places for all its vpages, in as few runs as there is room for. */
+/* Takes places for all its vpages, in as few runs as possible. */
 static bool back(struct vmem_region *region, size_t first, size_t count) {
     size_t vpage = vmem_vpage(region);
     vmem_place home = vmem_take(region->node, count * vpage, vpage, true);
@@ -177,7 +179,7 @@ static bool back(struct vmem_region *region, size_t first, size_t count) {
     return true;
 }
 
-/* Maps the homes. Nobody knows the addresses yet. */
+/* Maps the homes. The program does not know the addresses yet. */
 static bool map(struct vmem_region *region, bool populate) {
     size_t vpage = vmem_vpage(region), count = count_of(region);
     for (size_t first = 0, run; first < count; first += run) {
@@ -193,8 +195,8 @@ static bool map(struct vmem_region *region, bool populate) {
         return false;
     syscall(SYS_madvise, start, region->bytes, MADV_DODUMP);
     syscall(SYS_madvise, start, region->bytes, MADV_DONTFORK);
-    /* Memory of a pool is there anyway; filling the page table at once costs less than half of what
-     * its faults would (docs/pools.md). */
+    /* Memory of a pool is allocated already; filling the page table at once costs less than half of
+     * what its faults would (docs/pools.md). */
     bool is_there = vmem_segments[vmem_segment_of(region->home[0])].number && vpage > TCL_PAGE;
     if ((populate || is_there) && syscall(SYS_madvise, start, region->bytes, MADV_POPULATE_WRITE) &&
         errno == ENOMEM)
@@ -208,7 +210,7 @@ int vmem_prot(const struct vmem_region *region, size_t vpage) {
     return region->is_heap && region->twin[vpage] ? (int)region->twin[vpage] - 1 : region->prot;
 }
 
-size_t vmem_alike(const struct vmem_region *region, size_t first, size_t count) {
+size_t vmem_same_run(const struct vmem_region *region, size_t first, size_t count) {
     size_t run = vmem_run(region, region->home, first, count), same = 1;
     while (same < run && vmem_prot(region, first + same) == vmem_prot(region, first))
         same++;
@@ -227,7 +229,7 @@ static bool map_private(char *at, vmem_place home, size_t bytes, int prot) {
     return got == at;
 }
 
-/* What the program took away by itself is left alone. */
+/* Leaves out what the program has unmapped or replaced by itself. */
 static void make_private(struct vmem_region *region, size_t first, size_t count) {
     size_t bytes = count * vmem_vpage(region), step = vmem_vpage(region) / TCL_PAGE;
     char *start = (char *)region->start + first * vmem_vpage(region);
@@ -235,7 +237,8 @@ static void make_private(struct vmem_region *region, size_t first, size_t count)
     bool is_so, is_done = true;
     for (size_t done = 0, part; done < bytes; done += part) {
         vmem_place here = home + done / TCL_PAGE;
-        part = vmem_look((uintptr_t)start + done, bytes - done, here, VMEM_ANY_RIGHTS, &is_so);
+        part = vmem_query_mapping((uintptr_t)start + done, bytes - done, here, VMEM_ANY_RIGHTS,
+                                  &is_so);
         if (is_so)
             is_done &= map_private(start + done, here, part, vmem_prot(region, first));
     }
@@ -250,18 +253,18 @@ void tcl_vmem_before_fork(void) {
     vmem_lock();
     vmem_after_children();
     vmem_drop_twins();
-    vmem_look_open();
+    vmem_query_open();
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];
         size_t count = region->start && !region->is_private ? count_of(region) : 0;
         region->is_private = true;
         for (size_t first = 0, run; first < count; first += run) {
-            run = vmem_alike(region, first, count - first);
+            run = vmem_same_run(region, first, count - first);
             if (vmem_home(region, first) && !(region->home[first] & VMEM_FORKED))
                 make_private(region, first, run);
         }
     }
-    vmem_look_close();
+    vmem_query_close();
     vmem_freeze();
     vmem_watch_children();
 }
@@ -276,21 +279,22 @@ void tcl_vmem_after_fork_child(void) {
     if (!region_count)
         return;
     atomic_store(&touches_waiting, 0);
-    vmem_disown();
+    vmem_close_windows();
     vmem_track_forget();
     vmem_forget_touches();
     for (unsigned i = 0; i < region_count; i++)
         vmem_regions[i].is_on_touch = false;
     vmem_forget_children();
-    vmem_stop_serving();
+    vmem_forget_server();
     vmem_unlock();
 }
 
-/* ---- What the program does to its mappings --------------------------------------------------- */
+/* ---- Changes of mappings by the program ------------------------------------------------------ */
 
 /* Cuts the region in two at an inner vpage; false: out of slots. */
 static bool split(struct vmem_region *region, size_t at) {
     size_t count = count_of(region);
+    tcl_assert_debug(vmem_is_locked() && at > 0 && at < count);
     struct vmem_region *tail = free_slot();
     if (!tail || !make_tables(tail, count - at))
         return false;
@@ -306,8 +310,8 @@ static bool split(struct vmem_region *region, size_t at) {
     return true;
 }
 
-/* The part of a region that lies in [start, end) as a region of its own; NULL and errno: its bounds
- * are no vpage's, or there are too many. */
+/* Makes the part of a region in [start, end) a region of its own; NULL and errno: the bounds cut a
+ * vpage, or there are too many regions. */
 static struct vmem_region *isolate(struct vmem_region *region, uintptr_t start, uintptr_t end) {
     size_t vpage = vmem_vpage(region);
     uintptr_t from = start > region->start ? start : region->start;
@@ -321,27 +325,29 @@ static struct vmem_region *isolate(struct vmem_region *region, uintptr_t start, 
     return vmem_region_over(from, 1);
 }
 
-/* What the program took away by itself may be mapped elsewhere: nobody else gets its places. */
-static void leave_what_left(struct vmem_region *region) {
+/* Drops places that the program has unmapped or remapped by itself without freeing them: they may
+ * still be mapped elsewhere. */
+static void disown_unmapped(struct vmem_region *region) {
     size_t vpage = vmem_vpage(region);
-    vmem_look_open();
+    vmem_query_open();
     for (size_t i = 0, run; i < count_of(region); i += run) {
         uintptr_t at = region->start + i * vpage;
         run = vmem_run(region, region->home, i, count_of(region) - i);
-        if (region->home[i] && !vmem_is_shown(at, run * vpage, region->home[i], VMEM_ANY_RIGHTS))
+        if (region->home[i] &&
+            !vmem_is_mapped_as(at, run * vpage, region->home[i], VMEM_ANY_RIGHTS))
             memset(&region->home[i], 0, run * sizeof(vmem_place));
     }
-    vmem_look_close();
+    vmem_query_close();
 }
 
-static void forget(struct vmem_region *region) {
-    give_homes(region, 0, count_of(region));
+static void remove_region(struct vmem_region *region) {
+    free_homes(region, 0, count_of(region));
     tcl_os_munmap(region->home, table_bytes((size_t)(region->twin - region->home)));
     *region = (struct vmem_region){0};
 }
 
 bool tcl_vmem_any(uintptr_t start, size_t bytes) {
-    if (tcl_likely(!atomic_load_explicit(&of_ours, memory_order_relaxed)))
+    if (tcl_likely(!atomic_load_explicit(&program_slots, memory_order_relaxed)))
         return false;
     vmem_lock();
     bool is_any = vmem_region_over(start, bytes) != NULL;
@@ -356,11 +362,11 @@ bool tcl_vmem_cut(uintptr_t start, size_t bytes) {
     while (is_cut && (region = vmem_region_over(start, bytes))) {
         region = isolate(region, start, start + bytes);
         is_cut = region != NULL;
-        if (is_cut) { /* first out of sight, then given to others */
-            leave_what_left(region);
+        if (is_cut) { /* unmapped before it is freed, and may be reused */
+            disown_unmapped(region);
             tcl_os_mmap((void *)region->start, region->bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-            forget(region);
+            remove_region(region);
         }
     }
     vmem_unlock();
@@ -387,6 +393,7 @@ int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot) {
 
 /* ---- tiercel.h ------------------------------------------------------------------------------- */
 
+/* Once: shadows may take a sixteenth of the memory. Chosen, not measured. */
 static void start(void) {
     struct sysinfo system;
     if (is_started)
@@ -401,7 +408,7 @@ static int node_here(void) {
     return syscall(SYS_getcpu, NULL, &node, NULL) ? 0 : (int)node;
 }
 
-/* An aligned stretch without access; MAP_FIXED: that one. */
+/* An aligned range without access; MAP_FIXED: the one at `addr`. */
 static void *reserve(void *addr, size_t bytes, size_t vpage, int flags) {
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (flags & MAP_FIXED)
@@ -417,7 +424,7 @@ static void *reserve(void *addr, size_t bytes, size_t vpage, int flags) {
     return at + head;
 }
 
-/* Its vpages have no home until they are touched. */
+/* Leaves its vpages without a home until they are touched. */
 static bool fill_on_touch(struct vmem_region *region) {
     region->node = TCL_NODE_NONE;
     region->is_on_touch = !syscall(SYS_mprotect, region->start, region->bytes, region->prot) &&
@@ -426,11 +433,12 @@ static bool fill_on_touch(struct vmem_region *region) {
 }
 
 /* Fills a free slot; under the lock. */
-static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate, bool on_touch) {
+static int add_region(void *at, size_t bytes, int prot, unsigned shift, bool populate,
+                      bool on_touch) {
     struct vmem_region *region = vmem_new_region(bytes >> shift);
     if (!region)
         return ENOMEM;
-    of_ours++;
+    program_slots++;
     region->start = (uintptr_t)at;
     region->bytes = bytes;
     region->prot = prot;
@@ -442,7 +450,7 @@ static int enter(void *at, size_t bytes, int prot, unsigned shift, bool populate
     if (back(region, 0, bytes >> shift) && map(region, populate))
         return 0;
     int error = errno;
-    forget(region);
+    remove_region(region);
     return error;
 }
 
@@ -464,7 +472,7 @@ TCL_EXPORT void *tiercel_vregion_register(void *addr, size_t bytes, int prot, in
     bool on_touch = flags & TIERCEL_MAP_USERFAULT && vmem_serve_touches();
     vmem_lock();
     start();
-    int error = enter(at, bytes, prot, shift, flags & MAP_POPULATE, on_touch);
+    int error = add_region(at, bytes, prot, shift, flags & MAP_POPULATE, on_touch);
     vmem_unlock();
     if (!error)
         return at;
@@ -480,7 +488,7 @@ TCL_EXPORT int tiercel_vregion_release(void *addr, size_t bytes) {
     return munmap(addr, (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE);
 }
 
-/* Piece by piece, so that nobody waits for the lock for long. */
+/* Piece by piece, so that other threads do not wait for the lock for long. */
 static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
     uintptr_t at = (uintptr_t)addr, end = at + bytes;
     if (!bytes || end < at || node < 0 || node >= VMEM_NODES_MAX)
@@ -496,7 +504,7 @@ static int each_piece(void *addr, size_t bytes, int node, enum vmem_how how) {
             uintptr_t last =
                 end < region->start + region->bytes ? end : region->start + region->bytes;
             size_t stop = (last - region->start + vmem_vpage(region) - 1) >> region->shift;
-            /* Pieces end where page tables do. */
+            /* Pieces end at multiples of VMEM_PIECE, as page tables do. */
             size_t until = ((region->start >> region->shift) + first + most) / most * most -
                            (region->start >> region->shift);
             stop = stop < until ? stop : until;
@@ -526,15 +534,15 @@ TCL_EXPORT int tiercel_vregion_bind(void *addr, size_t bytes, int node) {
         if (region->start < start || region->start + region->bytes > end || !region->start)
             continue;
         region->node = node;
-        if (region->is_on_touch) /* places that nobody touched yet, elsewhere */
+        if (region->is_on_touch) /* reserved places, on the old node, that were not touched yet */
             vmem_drop_twin(region, 0, count_of(region));
     }
     vmem_unlock();
     return each_piece(addr, bytes, node, VMEM_MIGRATE);
 }
 
-/* Of private memory, or ENOENT: nobody touched it. */
-static int kernel_s_node(const void *addr) {
+/* Of private memory; ENOENT: not touched yet. */
+static int kernel_node(const void *addr) {
     void *at = (void *)((uintptr_t)addr & -(uintptr_t)TCL_PAGE);
     int node = -1;
     if (syscall(SYS_move_pages, 0, 1ul, &at, NULL, &node, 0))
@@ -550,5 +558,5 @@ TCL_EXPORT int tiercel_vregion_node(const void *addr) {
         home = region->home[((uintptr_t)addr - region->start) >> region->shift];
     int node = home ? vmem_node_of(home) : -1;
     vmem_unlock();
-    return !region ? fail(EINVAL) : home ? node : kernel_s_node(addr);
+    return !region ? fail(EINVAL) : home ? node : kernel_node(addr);
 }

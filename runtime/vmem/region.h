@@ -5,21 +5,21 @@
  *
  *   vregion    [ v0 | v1 | v2 | v3 ]        addresses of the program, mapped shared
  *                 \    \    |    |
- *   segment of    [ ...  v0  v1 ... ]       a sealed memfd of one node, twice mapped aside:
+ *   segment of    [ ...  v0  v1 ... ]       a sealed memfd of one node, with two more mappings:
  *   node 0                                  `shared`, to copy by and to map from,
  *   segment of      [ v2  v3 ... ]          `private`, which replaces mappings before a fork
  *   node 1
  *
- * A vpage's home is the place its vregion maps; its twin is a second place that may hold the same
- * bytes: a replica made ahead, or the shadow a move left behind. A twin is believed only as far as
- * the kernel says that nothing was written since it was seen to be equal.
+ * A vpage's home is the place that its vregion maps; its twin is a second place that may have the
+ * same bytes: a replica made ahead, or the shadow that a move left. A twin is used only where the
+ * kernel reports no write since both were equal.
  *
- * Under the heap each stretch that an arena takes is a vregion. With pools it has a segment of its
- * own, and its vpages lie there in their order until one is moved; without it is private memory
- * like any other until then, and its vpages have no home (arena.c).
+ * Under the heap each range that an arena claims is a vregion. With pools it has a segment of its
+ * own, with its vpages in order until one is moved; without pools it is private memory until then,
+ * and its vpages have no home (arena.c).
  *
- * All of it is under one lock, which a move holds for a piece at a time. Who holds it waits for
- * nobody and allocates nothing: the heap's lock may be held outside of it.
+ * One lock protects all of it; a move holds it for one piece at a time. A thread that holds it
+ * waits for no other and does not allocate, because the heap's lock may be held outside of it.
  */
 #ifndef TCL_REGION_H
 #define TCL_REGION_H
@@ -36,11 +36,15 @@
 #define MADV_DONTNEED_LOCKED 24 /* linux/mman.h, 5.18: also what the program locked */
 #endif
 
+/* Chosen, not measured: 64 GiB of usual segments; their numbers have 12 bits in a vmem_place. */
 #define VMEM_SEGMENTS_MAX 1024u
+/* Chosen, not measured: lookups search them one by one. */
 #define VMEM_REGIONS_MAX 4096u
-#define VMEM_UNIT ((size_t)2 << 20)           /* segments are multiples of this, bytes */
-#define VMEM_SEGMENT_BYTES ((size_t)64 << 20) /* usual size of a segment */
-#define VMEM_PIECE ((size_t)2 << 20) /* moved under one lock; the longest stall goes by it */
+#define VMEM_UNIT ((size_t)2 << 20) /* bytes of a huge OS page; segments are multiples of it */
+/* Usual size of a segment, a unit of the heap. Chosen, not measured. */
+#define VMEM_SEGMENT_BYTES ((size_t)64 << 20)
+/* Bytes moved each time the lock is held, one page table's: it determines the longest stall. */
+#define VMEM_PIECE ((size_t)2 << 20)
 
 /* ---- Segments and their vpages (segment.c) ---------------------------------------------- */
 
@@ -48,28 +52,28 @@ struct vmem_segment {
     char *shared;    /* NULL: an empty slot */
     char *private;   /* pieces of it are used up by forks */
     uint64_t *taken; /* a bit for each OS page */
-    uint64_t *stale; /* likewise: not taken, and holds what it held */
+    uint64_t *stale; /* likewise: not taken, and not zeroed yet */
     size_t pages;    /* OS pages */
     size_t taken_pages;
-    size_t hint; /* where the search for room begins, OS pages */
+    size_t hint; /* where a search begins, OS pages */
     int node;
     uint64_t inode;    /* of the memfd */
-    uint32_t number;   /* the pool server's; 0: of our own making */
-    bool is_frozen;    /* a child may map it: nothing of it is ever reused or scrubbed */
+    uint32_t number;   /* the pool server's; 0: made by this process */
+    bool is_frozen;    /* a child may map it: nothing of it is reused or scrubbed */
     bool is_emulated;  /* there is no such node */
-    bool is_huge;      /* of huge OS pages, as far as the kernel gave any */
+    bool is_huge;      /* of huge OS pages, as far as the kernel had any */
     bool is_arena;     /* of one vregion under the heap: nothing of it is handed out */
     bool is_inherited; /* in a child: its windows are closed */
 };
 
 /* A place in a segment; 0: none. From the low end: OS page, 40 bits; segment + 1, 12 bits; node + 1
- * where the kernel moved the memory without us, 11 bits, else 0; and whether a child maps it too.
- */
+ * where the kernel moved the memory by mbind, 11 bits, else 0; and whether a child maps it too. */
 typedef uint64_t vmem_place;
 #define VMEM_FORKED (1ull << 63)
-#define VMEM_PAGE_BITS 40
-#define VMEM_ELSEWHERE_AT 52
-#define VMEM_NODES_MAX 1024
+#define VMEM_PAGE_BITS 40    /* 4 PiB a segment */
+#define VMEM_ELSEWHERE_AT 52 /* 40 + 12 */
+#define VMEM_NODES_MAX 1024  /* the kernel's: CONFIG_NODES_SHIFT is at most 10 */
+_Static_assert(VMEM_SEGMENTS_MAX < 1 << 12 && VMEM_NODES_MAX < 1 << 11, "fields of vmem_place");
 
 TCL_HIDDEN extern struct vmem_segment vmem_segments[VMEM_SEGMENTS_MAX];
 
@@ -93,162 +97,161 @@ static inline int vmem_node_of(vmem_place place) {
     return elsewhere ? elsewhere - 1 : vmem_segments[vmem_segment_of(place)].node;
 }
 
-/* A segment for a vregion under the heap, of exactly so many bytes, of the daemon's pools if there
+/* A segment for a vregion under the heap, of exactly so many bytes, from the daemon's pool if there
  * is one for the node; NULL and errno. */
 TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes);
-/* A child may map some of them. */
+/* True when a child may map some segment. */
 TCL_HIDDEN bool vmem_is_any_frozen(void);
-/* What is not taken is emptied, and everything may be used again: no child maps any of it. */
+/* When no child maps any segment: empties what is not taken, and allows reuse of everything. */
 TCL_HIDDEN void vmem_thaw(void);
 
-/* `bytes` of one piece on `node` at a multiple of `align` bytes, zeroed or as they come; 0 and
- * ENOMEM (exhausted), ENOSYS (no memfd). */
+/* `bytes` contiguous bytes on `node` at a multiple of `align` bytes, zeroed or with any content; 0
+ * and ENOMEM (exhausted), ENOSYS (no memfd). */
 TCL_HIDDEN vmem_place vmem_take(int node, size_t bytes, size_t align, bool zeroed);
-/* They are empty from now on to all who take them zeroed. */
+/* Frees it; a later vmem_take never shows its content when `zeroed`. */
 TCL_HIDDEN void vmem_give(vmem_place place, size_t bytes);
-/* The mapping at `at` shows this place, and is kept from children of raw system calls. False: there
- * are too many mappings. */
-TCL_HIDDEN bool vmem_show(uintptr_t at, vmem_place place, size_t bytes);
-/* The kernel is to serve the mapping from this node, as far as there is room. */
-TCL_HIDDEN bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags);
-/* Nothing that exists now is reused: a child is about to map it. */
+/* Maps the place at `at`; children of raw system calls do not inherit the mapping. False: there are
+ * too many mappings. */
+TCL_HIDDEN bool vmem_map_place(uintptr_t at, vmem_place place, size_t bytes);
+/* Binds the mapping to this node, as far as that has free memory. */
+TCL_HIDDEN bool vmem_bind_preferred(void *start, size_t bytes, int node, unsigned flags);
+/* Before a fork: no segment that exists now is reused, because the child will map it. */
 TCL_HIDDEN void vmem_freeze(void);
-/* In a child: the shared windows go, so that it cannot reach what its parent writes. */
-TCL_HIDDEN void vmem_disown(void);
+/* In a child: unmaps the shared windows, by which it could reach what its parent writes. */
+TCL_HIDDEN void vmem_close_windows(void);
 
-/* A segment of the pool server's; false: there is none, or it refuses. (pool_client.c) */
+/* A segment of the pool server; false: there is none, or it refuses. (pool_client.c) */
 struct vmem_grant {
     int memfd;
     size_t bytes;
     uint32_t number;
     bool is_emulated;
 };
-TCL_HIDDEN bool vmem_ask(int node, size_t bytes, bool huge, struct vmem_grant *grant);
-/* Gives it back; `is_shared`: a child of ours may still map it. */
-TCL_HIDDEN void vmem_tell(uint32_t number, bool is_shared);
+TCL_HIDDEN bool vmem_pool_grant(int node, size_t bytes, bool huge, struct vmem_grant *grant);
+/* Returns it; `is_shared`: a child may still map it. */
+TCL_HIDDEN void vmem_pool_return(uint32_t number, bool is_shared);
 
-/* False: so much more memory of our own would be more than the process's control group may have,
- * and the kernel would end it. (memory_limit.c) */
-TCL_HIDDEN bool vmem_is_room(size_t bytes);
+/* False: so much more memory would exceed the limit of the process's control group, and the kernel
+ * would kill some process of the group. (memory_limit.c) */
+TCL_HIDDEN bool vmem_fits_limit(size_t bytes);
 
 /* ---- This process (process.c) -------------------------------------------------------------- */
 
-/* Of a small file of /proc or /sys, as text; false: it cannot be read, or is empty. */
+/* Reads a small file of /proc or /sys as text; false: it cannot be read, or is empty. */
 TCL_HIDDEN bool vmem_read_text(const char *path, char *text, size_t size);
-/* Threads there are; 0: it cannot be seen. */
+/* Number of threads; 0: unknown. */
 TCL_HIDDEN int vmem_threads(void);
-/* A thread of the runtime's own, with all signals blocked, which nobody joins: 0 or an errno. Not
- * under the lock. */
-TCL_HIDDEN int vmem_begin_thread(void *(*work)(void *), void *argument);
+/* Starts a detached thread of the runtime with all signals blocked: 0 or an errno. Not under the
+ * lock. */
+TCL_HIDDEN int vmem_start_thread(void *(*work)(void *), void *argument);
 
-/* ---- What is mapped (verify.c) ------------------------------------------------------------ */
+/* ---- Checks of mappings (verify.c) ----------------------------------------------------------- */
 
 #define VMEM_ANY_RIGHTS (-1)
-/* Opens and closes what looking needs; without it only holes are seen. */
-TCL_HIDDEN void vmem_look_open(void), vmem_look_close(void);
-/* Bytes from `at`, at most `bytes`, of which all show `place` (0: private memory of no file) with
+/* Opens and closes what queries need; without it only holes are found. */
+TCL_HIDDEN void vmem_query_open(void), vmem_query_close(void);
+/* Bytes from `at`, at most `bytes`, of which all map `place` (0: private memory of no file) with
  * these rights, or all do not: *is_so. */
-TCL_HIDDEN size_t vmem_look(uintptr_t at, size_t bytes, vmem_place place, int prot, bool *is_so);
-/* All of it does; else errno is EFAULT. */
-TCL_HIDDEN bool vmem_is_shown(uintptr_t at, size_t bytes, vmem_place place, int prot);
+TCL_HIDDEN size_t vmem_query_mapping(uintptr_t at, size_t bytes, vmem_place place, int prot,
+                                     bool *is_so);
+/* True when all of it does; else errno is EFAULT. */
+TCL_HIDDEN bool vmem_is_mapped_as(uintptr_t at, size_t bytes, vmem_place place, int prot);
 
-/* ---- Tracking of writes (write_tracking.c)
- * ------------------------------------------------------- */
+/* ---- Tracking of writes (write_tracking.c) --------------------------------------------------- */
 
 struct vmem_range {
     uintptr_t start, end;
 };
 
-/* A userfaultfd that also holds up the kernel's own accesses, not blocking; -1: none is to be had
- * here. And whether a descriptor still is one: a program may close what it does not know. */
+/* A non-blocking userfaultfd that also holds up the kernel's own accesses; -1: not available. And
+ * whether a descriptor still is one: the program may have closed it. */
 TCL_HIDDEN int vmem_open_userfaultfd(uint64_t features);
 TCL_HIDDEN bool vmem_is_userfaultfd(int fd);
-/* True when writes to mappings can be seen, and all access be held up: by a userfaultfd that also
- * holds up the kernel's own accesses. */
+/* True when writes to mappings can be tracked, and accesses be held up, also the kernel's own. */
 TCL_HIDDEN bool vmem_can_track(void);
-/* Opens and closes what scans need; between them only. */
+/* Opens and closes what the functions below need. */
 TCL_HIDDEN bool vmem_track_open(void);
 TCL_HIDDEN void vmem_track_close(void);
-/* From now on writes to the mapping are noted. */
+/* Begins to track writes to the mapping. */
 TCL_HIDDEN bool vmem_track(uintptr_t start, size_t bytes);
-/* False: `start` is not tracked, nothing is known. Else calls `each` for what was written since the
- * last scan, and begins anew. */
+/* Calls `each` for what was written since the last scan, and begins again. False: `start` is not
+ * tracked. */
 TCL_HIDDEN bool vmem_scan(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
                           void *context);
 /* Holds up every access to a tracked mapping, and then calls `each` for what was written since the
- * last scan. False, with nothing held up: it cannot be had. */
+ * last scan. False: not possible, and nothing is held up. */
 TCL_HIDDEN bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
                           void *context);
-/* True when the page table has all of it in entries for huge OS pages; and when besides each is
- * protected, so that nothing was written since vmem_track. */
-TCL_HIDDEN bool vmem_is_whole(uintptr_t start, size_t bytes);
+/* True when the page table maps all of it by huge OS pages; and when, besides, each is protected,
+ * so that nothing was written since vmem_track. */
+TCL_HIDDEN bool vmem_is_huge_entry(uintptr_t start, size_t bytes);
 TCL_HIDDEN bool vmem_is_unwritten(uintptr_t start, size_t bytes);
-/* Bytes from `start`, at most `bytes`, that all have memory or all have none: *is_any. What is
- * swapped out has some; and what cannot be looked at. */
-TCL_HIDDEN size_t vmem_look_for_memory(uintptr_t start, size_t bytes, bool *is_any);
-/* Holds up every write to such a mapping, and if it was written since vmem_track, or *is_alike is
- * false, every access; then *is_alike is false afterwards. False: it cannot be had. */
-TCL_HIDDEN bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike);
+/* Bytes from `start`, at most `bytes`, that all have memory or all have none: *is_any. Swapped out
+ * memory counts, and what cannot be examined. */
+TCL_HIDDEN size_t vmem_find_memory(uintptr_t start, size_t bytes, bool *is_any);
+/* Holds up every write to a mapping of huge OS pages; if it was written since vmem_track, or
+ * *is_equal is false, every access, and clears *is_equal. False: not possible. */
+TCL_HIDDEN bool vmem_hold_huge(uintptr_t start, size_t bytes, bool *is_equal);
 /* Holds up every write to a private mapping, which need not be tracked. */
 TCL_HIDDEN bool vmem_hold_private(uintptr_t start, size_t bytes);
-/* True when it held up all writes to all of it until now: nobody mapped or emptied a part anew. */
+/* True when it has held up all writes until now: no part was mapped anew or emptied. */
 TCL_HIDDEN bool vmem_is_held_private(uintptr_t start, size_t bytes);
-/* Copies from a mapping that somebody may unmap meanwhile: then false, and some of it came. */
+/* Copies from a mapping that the program may unmap meanwhile: then false, with a part copied. */
 TCL_HIDDEN bool vmem_read(void *to, const void *from, size_t bytes);
-/* No userfaultfd of these two (-1: none) has any of it registered any longer. */
+/* Unregisters the range from these two userfaultfds (-1: none). */
 TCL_HIDDEN void vmem_unregister(int one, int other, uintptr_t start, size_t bytes);
-/* No write is noted any longer, nobody is held. */
+/* Ends tracking, and wakes the threads that are held up. */
 TCL_HIDDEN void vmem_untrack(uintptr_t start, size_t bytes);
-/* Lets all wait no longer. */
+/* Wakes the threads that are held up. */
 TCL_HIDDEN void vmem_wake(uintptr_t start, size_t bytes);
-/* In a child: the parent's descriptors are not ours. */
+/* In a child: closes the parent's descriptors. */
 TCL_HIDDEN void vmem_track_forget(void);
 
 /* ---- Copies (copy.c) -------------------------------------------------------------------- */
 
 enum vmem_copy_how {
-    VMEM_COPY_PROGRAM_S = 1, /* it may be taken away while it is read */
-    VMEM_COPY_HELD = 2       /* the program waits: this thread copies, and waits for nobody */
+    VMEM_COPY_FALLIBLE = 1, /* the program may unmap it while it is read */
+    VMEM_COPY_HELD = 2      /* the program waits: this thread copies alone */
 };
 
-/* Copies OS pages. False: they were taken away, and some of them came. Under the lock. */
+/* Copies OS pages. False: they were unmapped, with a part copied. Under the lock. */
 TCL_HIDDEN bool vmem_copy(char *to, const char *from, size_t bytes, unsigned how);
-/* Before each piece, with no lock held: makes threads that help, if a copy before missed them. */
+/* Before each piece, with no lock held: starts helper threads, if an earlier copy lacked them. */
 TCL_HIDDEN void vmem_copy_prepare(void);
-/* A move begins: how many may help is seen anew, which takes 6 us, at its first copy of size. */
+/* At the start of a move: its first large copy counts the available helpers again, in 6 us. */
 TCL_HIDDEN void vmem_copy_begin(void);
-/* In a child: its parent's threads and queue are not its own. */
+/* In a child, which has neither its parent's threads nor its queue. */
 TCL_HIDDEN void vmem_copy_forget(void);
 
-/* There is a device that copies; looked for at the first call. (dsa.c) */
-TCL_HIDDEN bool vmem_dsa_is_there(void);
-/* So many bytes from the first one on, in whole OS pages, were copied by the device, which is done
- * with all of it; all of `bytes`, some, or 0. Never while the program is held. */
+/* True when there is a device that copies; the first call searches for it. (dsa.c) */
+TCL_HIDDEN bool vmem_dsa_is_available(void);
+/* Copies by the device and waits for it. Returns how many bytes from the start it has copied, in
+ * whole OS pages, maybe 0. Never while the program is held. */
 TCL_HIDDEN size_t vmem_dsa_copy(char *to, const char *from, size_t bytes);
-/* In a child: its parent's queue is not its own. */
+/* In a child, which does not have its parent's queue. */
 TCL_HIDDEN void vmem_dsa_forget(void);
 
-/* ---- Vregions (region.c) -----------------------------------------------------------------------
- */
+/* ---- Vregions (region.c) --------------------------------------------------------------------- */
 
 struct vmem_region {
     uintptr_t start; /* 0: an empty slot */
     size_t bytes;
     int prot;
-    int node;         /* where its memory is wished for; TCL_NODE_NONE: where it is */
-    uint8_t shift;    /* of a vpage's size */
-    vmem_place *home; /* by vpage; 0 under the heap: in its order in the vregion's own segment, or
-                         private memory where there is none; 0 else: not touched yet, or private
-                         memory since nobody serves touches any longer */
+    int node;         /* of new memory; TCL_NODE_NONE: any */
+    uint8_t shift;    /* log2 of a vpage's bytes */
+    vmem_place *home; /* by vpage. 0 under the heap: at its index in the vregion's own segment, or
+                         private memory without one. 0 otherwise: not touched yet, or private memory
+                         since touches are no longer served */
     vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
-    bool is_private;  /* every vpage is, since a fork, and was not moved since */
-    bool is_heap;     /* the allocator's, and not the program's own */
+    bool is_private;  /* a fork made every vpage private, and none was moved since */
+    bool is_heap;     /* the allocator's, not the program's */
     bool is_on_touch; /* vpages without a home get one when they are touched (fault.c) */
     bool has_homes;   /* under the heap: some vpage is, or was, not in its own place */
-    vmem_place own;   /* under the heap with pools: where vpage 0 lies by itself; else 0 */
+    vmem_place own;   /* under the heap with pools: the own place of vpage 0; else 0 */
 };
 
-/* The first by address of the program's own; those under the heap are none of its business. */
+/* The first by address of the program's vregions in the range; those under the heap are left out.
+ */
 TCL_HIDDEN struct vmem_region *vmem_region_over(uintptr_t start, size_t bytes);
 /* All vregions, under the lock; slots are empty where `start` is 0. */
 TCL_HIDDEN extern struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
@@ -256,9 +259,9 @@ TCL_HIDDEN unsigned vmem_region_slots(void);
 TCL_HIDDEN void vmem_lock(void), vmem_unlock(void);
 /* True when the calling thread holds it; for assertions. */
 TCL_HIDDEN bool vmem_is_locked(void);
-/* Before all others who wait: threads of the program are held up for as long. */
+/* Takes precedence over other waiters, because threads of the program are held up meanwhile. */
 TCL_HIDDEN void vmem_lock_for_touch(void);
-/* An empty slot with tables for `count` vpages; NULL: there is none, or no memory. */
+/* An empty slot with tables for `count` vpages; NULL: no slot, or no memory. */
 TCL_HIDDEN struct vmem_region *vmem_new_region(size_t count);
 
 static inline vmem_place vmem_home(const struct vmem_region *region, size_t vpage) {
@@ -273,46 +276,47 @@ static inline size_t vmem_vpage(const struct vmem_region *region) {
 /* Rights of a vpage: those of its vregion, or under the heap what the program set. */
 TCL_HIDDEN int vmem_prot(const struct vmem_region *region, size_t vpage);
 /* Vpages from `first` in one run of homes, with the same rights; at most `count`. */
-TCL_HIDDEN size_t vmem_alike(const struct vmem_region *region, size_t first, size_t count);
+TCL_HIDDEN size_t vmem_same_run(const struct vmem_region *region, size_t first, size_t count);
 
-/* Gives every twin back; false: there was none. Under the lock. */
+/* Frees every twin; false: there was none. Under the lock. */
 TCL_HIDDEN bool vmem_drop_twins(void);
-/* Bytes of twins; more than the limit are not kept. */
+/* Bytes of twins, and how many shadows may bring them to. */
 TCL_HIDDEN extern size_t vmem_twin_bytes, vmem_twin_limit;
-/* Gives the twins of these vpages back. */
+/* Frees the twins of these vpages. Under the lock. */
 TCL_HIDDEN void vmem_drop_twin(struct vmem_region *region, size_t first, size_t count);
 
 /* ---- Faults (fault.c) ------------------------------------------------------------------- */
 
-/* A thread serves touches of what is watched; false: that cannot be had. Not under the lock. */
+/* Starts the thread that serves touches, if it is not running; false: not possible. Not under the
+ * lock. */
 TCL_HIDDEN bool vmem_serve_touches(void);
-/* From now on who touches this private memory, in which nothing is, waits for that thread. */
+/* From now on a thread that touches this empty private memory waits for that thread. */
 TCL_HIDDEN bool vmem_watch_touches(uintptr_t start, size_t bytes);
-/* In a child: nobody serves it, and nothing of it is watched. */
+/* In a child, which has no such thread. */
 TCL_HIDDEN void vmem_forget_touches(void);
 
 /* ---- Moves (move.c) --------------------------------------------------------------------- */
 
 enum vmem_how { VMEM_REPLICATE, VMEM_MIGRATE };
 
-/* Under the lock, of vpages [first, first + count), at most a piece. 0 or an errno: some of them
- * may have moved. */
+/* Moves vpages [first, first + count), at most a piece, under the lock. 0 or an errno; some may
+ * have moved even then. */
 TCL_HIDDEN int vmem_move(struct vmem_region *region, size_t first, size_t count, int node,
                          enum vmem_how how);
-/* Moves what has memory of [start, start + bytes), piece by piece, as long as `is_wanted` says so;
- * the bytes that are on the node then. 0 or the first errno in *error. (arena.c) */
+/* Moves the resident part of [start, start + bytes), piece by piece, while `is_wanted` is true.
+ * Returns the bytes that are on the node then; *error is 0 or the first errno. (arena.c) */
 TCL_HIDDEN size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted)(void),
                                   int *error);
-/* Vregions of which nothing is mapped by a child any longer: their memory is had once again, and
- * not twice. Under the lock. (arena.c) */
+/* When no child is left that maps the heap's segments: frees the copies that were kept for them.
+ * Under the lock. (arena.c) */
 TCL_HIDDEN void vmem_after_children(void);
-/* A child is about to be forked: it will be seen when it is gone. (arena.c) */
+/* Before a fork: makes sure that vmem_after_children will see when the child is gone. (arena.c) */
 TCL_HIDDEN void vmem_watch_children(void);
-/* In a child: its own children are others. */
+/* In a child: its parent's children are not its own. */
 TCL_HIDDEN void vmem_forget_children(void);
-/* Has a thread execute the daemon's moves, where that is possible, as soon as it is worth one; in a
- * child there is none. (remote_moves.c) */
-TCL_HIDDEN void vmem_serve(void), vmem_stop_serving(void);
+/* Starts the thread that executes the daemon's moves, where that is possible, at once or when the
+ * heap is large enough; a child has none. (remote_moves.c) */
+TCL_HIDDEN void vmem_serve(void), vmem_forget_server(void);
 /* Vpages from `first` whose places in `list` follow one another, at most `count`. */
 TCL_HIDDEN size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t first,
                            size_t count);

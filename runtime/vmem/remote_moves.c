@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * remote_moves.c: moves that the daemon wishes for, executed by the program itself.
- * In: questions in the control page. Out: what came of them, in the session's header. Knows nothing
- * of how anything moves.
+ * remote_moves.c: moves that the daemon requests and the program itself executes.
+ * In: requests in the control page. Out: their results, in the session's header. Knows nothing of
+ * how vpages move.
  *
  *   daemon    moves[], move_count -> moves_asked ~~futex~~>  one thread of the runtime
- *             moved[] <- moves_done <~~futex~~               piece by piece, as long as it is asked
+ *             moved[] <- moves_done <~~futex~~               piece by piece, while it is requested
  *
- * A question ends when another number is asked; then at most a piece is moved that nobody wants.
- * The thread begins only where the program's heap is vregions and writes can be tracked; and in a
- * program of one thread as late as at the first birth of a large object in a heap that is worth
- * moving: with a second thread libc takes a lock in every getc, which cost sqlite3 6%. A forked
- * child has none: the kernel moves its memory.
+ * A new number in moves_asked cancels the request before; then at most one piece is moved in vain.
+ * The thread starts only where the heap consists of vregions and writes can be tracked. In a
+ * program with one thread it starts as late as at the first birth of a large object in a heap that
+ * is worth moving: with a second thread libc takes a lock in every getc, which cost sqlite3 6%. A
+ * forked child has no such thread: the kernel moves its memory.
  */
 #include "../track/session.h"
 #include "region.h"
@@ -21,14 +21,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* So often it looks whether children are gone, and whether there is another session. */
-#define LOOK_S 1
+/* Time between two checks whether children are gone, and whether the session is another. Chosen,
+ * not measured: both may be late. */
+#define POLL_S 1
 
-/* A heap of less is left to the kernel. */
-#define WORTH_BYTES ((size_t)16 << 20)
+/* The kernel moves a smaller heap. Chosen, not measured: see the cost of a second thread above. */
+#define HEAP_BYTES_MIN ((size_t)16 << 20)
 
-_Atomic bool tcl_vmem_waits;
-static long waiting_process; /* whose thread it is to be */
+_Atomic bool tcl_vmem_start_pending;
+static long pending_process; /* the process that will start the thread */
 static _Atomic bool is_running;
 static uint32_t current;
 
@@ -49,7 +50,7 @@ static struct tcl_moved execute(struct tcl_move move) {
     return moved;
 }
 
-static void answer(void) {
+static void execute_request(void) {
     struct tcl_header *header = tcl_header();
     struct tcl_control *control = tcl_control();
     uint32_t count = __atomic_load_n(&control->move_count, __ATOMIC_RELAXED);
@@ -62,19 +63,19 @@ static void answer(void) {
 static void *serve(void *nothing) {
     uint32_t epoch = 0;
     for (;;) {
-        struct timespec patience = {LOOK_S, 0};
+        struct timespec timeout = {POLL_S, 0};
         uint32_t now = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
-        if (now != epoch) { /* another session, in which nothing was asked yet */
+        if (now != epoch) { /* another session, which has no request yet */
             epoch = now;
             current = 0;
         }
         uint32_t asked = now ? __atomic_load_n(&tcl_control()->moves_asked, __ATOMIC_ACQUIRE) : 0;
         if (now && asked != current) {
             current = asked;
-            answer();
+            execute_request();
             continue;
         }
-        syscall(SYS_futex, &tcl_control()->moves_asked, FUTEX_WAIT, asked, &patience, NULL, 0);
+        syscall(SYS_futex, &tcl_control()->moves_asked, FUTEX_WAIT, asked, &timeout, NULL, 0);
         vmem_lock();
         vmem_after_children();
         vmem_unlock();
@@ -82,8 +83,8 @@ static void *serve(void *nothing) {
     return nothing;
 }
 
-static void begin(void) {
-    if (vmem_begin_thread(serve, NULL))
+static void start_mover(void) {
+    if (vmem_start_thread(serve, NULL))
         return;
     atomic_store(&is_running, true);
     if (tcl_attached())
@@ -93,20 +94,20 @@ static void begin(void) {
 void vmem_serve(void) {
     if (!vmem_can_track())
         return;
-    waiting_process = syscall(SYS_getpid);
+    pending_process = syscall(SYS_getpid);
     if (vmem_threads() == 1)
-        atomic_store(&tcl_vmem_waits, true);
+        atomic_store(&tcl_vmem_start_pending, true);
     else
-        begin();
+        start_mover();
 }
 
-void tcl_vmem_serve_if_worth(void) {
+void tcl_vmem_start_if_large(void) {
     int saved = errno;
     size_t bytes = tcl_heap_open_bytes() + tcl_small_bytes();
-    /* A child of vfork has our memory, and its threads would end with it. */
-    if (bytes >= WORTH_BYTES && syscall(SYS_getpid) == waiting_process &&
-        atomic_exchange(&tcl_vmem_waits, false))
-        begin();
+    /* A child of vfork shares this memory, and its threads would end with it. */
+    if (bytes >= HEAP_BYTES_MIN && syscall(SYS_getpid) == pending_process &&
+        atomic_exchange(&tcl_vmem_start_pending, false))
+        start_mover();
     errno = saved;
 }
 
@@ -114,7 +115,7 @@ bool tcl_vmem_is_mover(void) {
     return atomic_load(&is_running);
 }
 
-void vmem_stop_serving(void) {
+void vmem_forget_server(void) {
     atomic_store(&is_running, false);
-    atomic_store(&tcl_vmem_waits, false);
+    atomic_store(&tcl_vmem_start_pending, false);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * segment.c: memory of nodes in segments, and the vpages in them.
- * In: wishes by node and size, the pool server's segments or memfds of our own.
+ * In: requests by node and size; the pool server's segments, or memfds of this process.
  * Out: places. Knows nothing of what is mapped where.
  *
- * No descriptor is kept. A segment is mapped twice when it comes, and everything later is done with
- * these windows: mremap with an old size of 0 maps a piece of the shared one once more, mremap of a
- * piece of the private one moves it over a vregion.
+ * No descriptor is kept. A new segment is mapped twice, and everything later uses these windows:
+ * mremap with an old size of 0 maps a piece of the shared one once more, mremap of a piece of the
+ * private one moves it over a vregion.
  *
- * What comes back is emptied before anybody finds it again. Memory of our own making goes back to
- * the kernel at once; memory of a pool stays, and is zeroed when somebody takes it who does not
- * overwrite all of it: most goes to the next copy.
+ * No place is reused with its old content. The memory of this process's own segments is freed at
+ * once; memory of a pool stays, and is zeroed when it is taken, unless a copy will overwrite all of
+ * it, as most do.
  */
 #include "region.h"
 #include <errno.h>
@@ -27,8 +27,8 @@ static unsigned segment_count; /* slots ever used */
 
 #define WORD_BITS 64u
 
-/* Prefers, as the pool does: strict binding would meet the out-of-memory killer. */
-bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
+/* Preferred, as in the pool, because strict binding can trigger the out-of-memory killer. */
+bool vmem_bind_preferred(void *start, size_t bytes, int node, unsigned flags) {
     unsigned long mask[VMEM_NODES_MAX / WORD_BITS] = {0};
     if (node < 0 || node >= VMEM_NODES_MAX)
         return false;
@@ -36,7 +36,7 @@ bool vmem_prefer(void *start, size_t bytes, int node, unsigned flags) {
     return !syscall(SYS_mbind, start, bytes, MPOL_PREFERRED, mask, VMEM_NODES_MAX + 1, flags);
 }
 
-bool vmem_show(uintptr_t at, vmem_place place, size_t bytes) {
+bool vmem_map_place(uintptr_t at, vmem_place place, size_t bytes) {
     void *to = (void *)at;
     if (tcl_os_mremap(vmem_shared(place), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
         return false;
@@ -65,7 +65,7 @@ static char *window(int fd, size_t bytes, int flags) {
     return at;
 }
 
-static void drop(struct vmem_segment *segment) {
+static void unmap_segment(struct vmem_segment *segment) {
     size_t bytes = segment->pages * TCL_PAGE;
     if (segment->shared)
         tcl_os_munmap(segment->shared, bytes);
@@ -76,8 +76,8 @@ static void drop(struct vmem_segment *segment) {
     *segment = (struct vmem_segment){0};
 }
 
-/* Maps the memfd, which is closed whatever happens. */
-static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, int node) {
+/* Maps the memfd, and closes it in any case. */
+static bool map_grant(struct vmem_segment *segment, const struct vmem_grant *grant, int node) {
     size_t bytes = grant->bytes;
     struct stat stat = {0};
     syscall(SYS_fstat, grant->memfd, &stat);
@@ -96,14 +96,15 @@ static bool adopt(struct vmem_segment *segment, const struct vmem_grant *grant, 
     if (segment->shared && segment->private && segment->taken)
         return true;
     if (segment->number)
-        vmem_tell(segment->number, false);
-    drop(segment);
+        vmem_pool_return(segment->number, false);
+    unmap_segment(segment);
     errno = ENOMEM;
     return false;
 }
 
-/* Of `bytes`, or of `usual` if that is more and can be had. */
-static struct vmem_segment *fresh(int node, size_t bytes, size_t usual, bool huge, bool pools) {
+/* Of `bytes`, or of `usual` if that is more and available. */
+static struct vmem_segment *new_segment(int node, size_t bytes, size_t usual, bool huge,
+                                        bool pools) {
     unsigned slot = 0;
     struct vmem_grant grant = {0};
     while (slot < segment_count && vmem_segments[slot].shared)
@@ -115,16 +116,17 @@ static struct vmem_segment *fresh(int node, size_t bytes, size_t usual, bool hug
     size_t rounded = (bytes + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT;
     grant.bytes = rounded < usual ? usual : rounded;
     errno = 0;
-    bool is_granted = pools && (vmem_ask(node, grant.bytes, huge, &grant) ||
-                                (grant.bytes > rounded && vmem_ask(node, rounded, huge, &grant)));
+    bool is_granted =
+        pools && (vmem_pool_grant(node, grant.bytes, huge, &grant) ||
+                  (grant.bytes > rounded && vmem_pool_grant(node, rounded, huge, &grant)));
     if (!is_granted &&
         (errno == ENOMEM || (grant.memfd = tcl_memfd("tiercel-vmem", grant.bytes)) < 0))
-        return NULL; /* a pool that is exhausted is not gone round */
+        return NULL; /* an exhausted pool must not be bypassed */
     struct vmem_segment *segment = &vmem_segments[slot];
-    if (!adopt(segment, &grant, node))
+    if (!map_grant(segment, &grant, node))
         return NULL;
     if (!is_granted)
-        segment->is_emulated = !vmem_prefer(segment->shared, grant.bytes, node, 0);
+        segment->is_emulated = !vmem_bind_preferred(segment->shared, grant.bytes, node, 0);
     segment->is_huge = huge;
     if (huge)
         syscall(SYS_madvise, segment->shared, grant.bytes, MADV_HUGEPAGE);
@@ -133,15 +135,15 @@ static struct vmem_segment *fresh(int node, size_t bytes, size_t usual, bool hug
     return segment;
 }
 
-static bool has(const uint64_t *bits, size_t page) {
+static bool test_bit(const uint64_t *bits, size_t page) {
     return bits[page / WORD_BITS] >> page % WORD_BITS & 1;
 }
 
 static bool is_taken(const struct vmem_segment *segment, size_t page) {
-    return has(segment->taken, page);
+    return test_bit(segment->taken, page);
 }
 
-static void note(uint64_t *bits, size_t page, size_t count, bool is_so) {
+static void set_bits(uint64_t *bits, size_t page, size_t count, bool is_so) {
     for (size_t i = page; i < page + count; i++) {
         uint64_t bit = 1ull << i % WORD_BITS;
         bits[i / WORD_BITS] = is_so ? bits[i / WORD_BITS] | bit : bits[i / WORD_BITS] & ~bit;
@@ -150,16 +152,16 @@ static void note(uint64_t *bits, size_t page, size_t count, bool is_so) {
 
 static void mark(struct vmem_segment *segment, size_t page, size_t count, bool taken) {
     tcl_assert(page + count <= segment->pages);
-    /* What is taken was free, and what is given back was taken: no vpage has two owners. */
+    /* What is taken was free, and what is freed was taken: no vpage has two owners. */
     for (size_t i = page; TCL_ASSERT_LEVEL >= 1 && i < page + count; i++)
         tcl_assert_debug(is_taken(segment, i) != taken);
-    note(segment->taken, page, count, taken);
+    set_bits(segment->taken, page, count, taken);
     segment->taken_pages += taken ? count : -count;
 }
 
-/* First room of `count` OS pages in [from, to); SIZE_MAX: none. */
-static size_t room(const struct vmem_segment *segment, size_t from, size_t to, size_t count,
-                   size_t align) {
+/* First free run of `count` OS pages in [from, to); SIZE_MAX: none. */
+static size_t find_free(const struct vmem_segment *segment, size_t from, size_t to, size_t count,
+                        size_t align) {
     size_t page = (from + align - 1) / align * align, found = 0;
     while (page + count <= to) {
         while (found < count && !is_taken(segment, page + found))
@@ -172,42 +174,41 @@ static size_t room(const struct vmem_segment *segment, size_t from, size_t to, s
     return SIZE_MAX;
 }
 
-/* Nothing of it is read by whoever takes it next. */
-static void zero(struct vmem_segment *segment, size_t page, size_t count) {
+static void zero_pages(struct vmem_segment *segment, size_t page, size_t count) {
     char *start = segment->shared + page * TCL_PAGE;
     memset(start, 0, count * TCL_PAGE);
     syscall(SYS_madvise, start, count * TCL_PAGE, MADV_DONTNEED);
-    note(segment->stale, page, count, false);
+    set_bits(segment->stale, page, count, false);
 }
 
-/* Memory of a pool stays there; but not what the kernel moved away. */
+/* Keeps memory of a pool for later zeroing, except what the kernel moved to another node. */
 static void scrub(struct vmem_segment *segment, vmem_place place, size_t bytes) {
     char *start = vmem_shared(place);
     bool is_home = vmem_node_of(place) == segment->node;
     if (!is_home)
-        vmem_prefer(start, bytes, segment->node, 0);
+        vmem_bind_preferred(start, bytes, segment->node, 0);
     if (segment->number && is_home)
-        note(segment->stale, vmem_page_of(place), bytes / TCL_PAGE, true);
+        set_bits(segment->stale, vmem_page_of(place), bytes / TCL_PAGE, true);
     else if (syscall(SYS_madvise, start, bytes, MADV_REMOVE))
-        zero(segment, vmem_page_of(place), bytes / TCL_PAGE);
+        zero_pages(segment, vmem_page_of(place), bytes / TCL_PAGE);
 }
 
 static vmem_place take_from(struct vmem_segment *segment, size_t count, size_t align, bool zeroed) {
     if (segment->pages - segment->taken_pages < count)
         return 0;
-    size_t page = room(segment, segment->hint, segment->pages, count, align);
+    size_t page = find_free(segment, segment->hint, segment->pages, count, align);
     if (page == SIZE_MAX)
-        page = room(segment, 0, segment->pages, count, align);
+        page = find_free(segment, 0, segment->pages, count, align);
     if (page == SIZE_MAX)
         return 0;
     mark(segment, page, count, true);
     segment->hint = page + count;
     for (size_t at = page, run; zeroed && at < page + count; at += run) {
-        bool is_stale = has(segment->stale, at);
-        for (run = 1; at + run < page + count && has(segment->stale, at + run) == is_stale;)
+        bool is_stale = test_bit(segment->stale, at);
+        for (run = 1; at + run < page + count && test_bit(segment->stale, at + run) == is_stale;)
             run++;
         if (is_stale)
-            zero(segment, at, run);
+            zero_pages(segment, at, run);
     }
     return vmem_place_of((unsigned)(segment - vmem_segments), page);
 }
@@ -225,7 +226,7 @@ vmem_place vmem_take(int node, size_t bytes, size_t align, bool zeroed) {
         if (place)
             return place;
     }
-    struct vmem_segment *segment = fresh(node, bytes, VMEM_SEGMENT_BYTES, huge, true);
+    struct vmem_segment *segment = new_segment(node, bytes, VMEM_SEGMENT_BYTES, huge, true);
     return segment ? take_from(segment, count, step ? step : 1, zeroed) : 0;
 }
 
@@ -246,13 +247,13 @@ void vmem_give(vmem_place place, size_t bytes) {
     }
     uint32_t number = segment->number;
     bool is_shared = segment->is_frozen;
-    drop(segment);
+    unmap_segment(segment);
     if (number)
-        vmem_tell(number, is_shared);
+        vmem_pool_return(number, is_shared);
 }
 
 struct vmem_segment *vmem_arena_segment(int node, size_t bytes) {
-    struct vmem_segment *segment = fresh(node, bytes, bytes, false, node >= 0);
+    struct vmem_segment *segment = new_segment(node, bytes, bytes, false, node >= 0);
     if (segment)
         segment->is_arena = true;
     return segment;
@@ -287,13 +288,13 @@ void vmem_freeze(void) {
             vmem_segments[i].is_frozen = true;
 }
 
-void vmem_disown(void) {
+void vmem_close_windows(void) {
     for (unsigned i = 0; i < segment_count; i++) {
         struct vmem_segment *segment = &vmem_segments[i];
         if (segment->shared)
             tcl_os_mmap(segment->shared, segment->pages * TCL_PAGE, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         segment->is_inherited = segment->shared != NULL;
-        segment->number = 0; /* the parent's, who tells the server */
+        segment->number = 0; /* the parent's, which will return it */
     }
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * verify.c: asks the kernel whether a mapping still is what we made it.
- * In: addresses, the place they are to show, their rights. Out: for how far that is so. Knows
- * nothing of moves or forks.
+ * verify.c: checks by the kernel whether a mapping still is as the runtime made it.
+ * In: addresses, the place they should map, their rights. Out: how far that is so. Knows nothing of
+ * moves or forks.
  *
- * A program may unmap, remap or protect a vregion by a system call of its own making, which does
- * not pass map.c. The books are wrong from then on, and nothing may be mapped over such addresses:
- * what lies there now is somebody else's.
+ * A program may unmap, remap or protect a vregion by a raw system call, which bypasses map.c. The
+ * runtime's tables are wrong then, and it must not map anything over such addresses: the program
+ * may use them for something else.
  *
- * The kernel tells since Linux 6.11 (PROCMAP_QUERY). Before, and under a seccomp filter, only holes
- * are seen.
+ * Linux reports mappings since 6.11 (PROCMAP_QUERY). Before, and under a seccomp filter, only holes
+ * are detected.
  */
 #include "region.h"
 #include <errno.h>
@@ -34,13 +34,13 @@ struct procmap_query {
 
 static int maps = -1;
 
-void vmem_look_open(void) {
+void vmem_query_open(void) {
     if (!syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
         maps = tcl_raise_fd(
             (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0));
 }
 
-void vmem_look_close(void) {
+void vmem_query_close(void) {
     if (maps >= 0)
         syscall(SYS_close, maps);
     maps = -1;
@@ -58,7 +58,7 @@ static bool is_as_made(const struct procmap_query *found, uintptr_t at, vmem_pla
            is_shared == !(place & VMEM_FORKED);
 }
 
-size_t vmem_look(uintptr_t at, size_t bytes, vmem_place place, int prot, bool *is_so) {
+size_t vmem_query_mapping(uintptr_t at, size_t bytes, vmem_place place, int prot, bool *is_so) {
     struct procmap_query found = {
         .size = sizeof(found), .query_flags = QUERY_OR_NEXT, .query_addr = at};
     if (maps >= 0 && !syscall(SYS_ioctl, maps, QUERY_IOCTL, &found)) {
@@ -67,16 +67,16 @@ size_t vmem_look(uintptr_t at, size_t bytes, vmem_place place, int prot, bool *i
         *is_so = is_there && is_as_made(&found, at, place, prot);
         return until - at < bytes ? until - at : bytes;
     }
-    /* No mapping there or above; or the kernel cannot say, but of holes. */
+    /* No mapping there or above; or no query: msync fails for holes. */
     *is_so = !(maps >= 0 && errno == ENOENT) && !syscall(SYS_msync, at, bytes, MS_ASYNC);
     return bytes;
 }
 
-bool vmem_is_shown(uintptr_t at, size_t bytes, vmem_place place, int prot) {
+bool vmem_is_mapped_as(uintptr_t at, size_t bytes, vmem_place place, int prot) {
     bool is_so = true;
     for (size_t done = 0; is_so && done < bytes;) {
         vmem_place here = place ? place + done / TCL_PAGE : 0;
-        done += vmem_look(at + done, bytes - done, here, prot, &is_so);
+        done += vmem_query_mapping(at + done, bytes - done, here, prot, &is_so);
     }
     if (!is_so)
         errno = EFAULT;

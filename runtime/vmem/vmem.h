@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * vmem.h: vregions, as the allocator and the interposed mmap family see them.
- * In: nothing. Out: vregions under the heap, and the calls that may meet a vregion. Knows nothing
- * of records.
+ * In: nothing. Out: vregions under the heap, and calls whose range may contain a vregion. Knows
+ * nothing of records.
  */
 #ifndef TCL_VMEM_H
 #define TCL_VMEM_H
@@ -11,29 +11,29 @@
 
 /* ---- Vregions under the heap (arena.c) ------------------------------------------------------- */
 
-/* Makes the heap movable by this program from now on, including what exists. `pools`: its memory
- * comes from the daemon's pools from the beginning, while the program has one thread. */
+/* From now on this process moves the heap itself, also the part that exists. `pools`: the heap's
+ * memory comes from the daemon's pools; only while the program has one thread. */
 TCL_HIDDEN void tcl_vmem_back_heap(bool pools);
 /* True when the heap uses vregions. */
 TCL_HIDDEN bool tcl_vmem_is_backing(void);
-/* Puts a vregion under an empty piece of the heap (`live`: it may hold objects). Addresses up to
- * `open` may be used. False: the piece stays as it is. */
+/* Makes a part of the heap a vregion; it is empty, or with `live` may have objects. Addresses up to
+ * `open` are accessible. False: it stays as it is. */
 TCL_HIDDEN bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live);
-/* Gives memory of the heap back; it reads as zero from now on, whatever is under it. -1 and errno:
- * its content is undefined. */
+/* Releases memory of the heap, vregion or not; it reads as zero then. -1 and errno: its content is
+ * undefined. */
 TCL_HIDDEN int tcl_os_clear(uintptr_t start, size_t bytes);
 /* As madvise, of the heap or not. */
 TCL_HIDDEN int tcl_os_madvise(void *start, size_t bytes, int advice);
-/* As mprotect. Memory of the heap with unusual protection does not move. */
-TCL_HIDDEN int tcl_vmem_rights(uintptr_t start, size_t bytes, int prot);
+/* As mprotect. Memory of the heap that is not readable and writable is not moved. */
+TCL_HIDDEN int tcl_vmem_set_rights(uintptr_t start, size_t bytes, int prot);
 /* Sets the node that the heap's memory should be on. */
 TCL_HIDDEN void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node);
 /* True when this process executes the daemon's moves. (remote_moves.c) */
 TCL_HIDDEN bool tcl_vmem_is_mover(void);
-/* True while it has not begun to: it begins once its heap is large enough. Call the function with
- * no lock held. */
-TCL_HIDDEN extern _Atomic bool tcl_vmem_waits;
-TCL_HIDDEN void tcl_vmem_serve_if_worth(void);
+/* True while the thread that does so waits for the heap to be large enough; then the function
+ * starts it. Call it with no lock held. */
+TCL_HIDDEN extern _Atomic bool tcl_vmem_start_pending;
+TCL_HIDDEN void tcl_vmem_start_if_large(void);
 
 /* ---- Vregions of the program (region.c), called by init.c and track/map.c -------------------- */
 

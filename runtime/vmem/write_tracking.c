@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * write_tracking.c: sees writes to mappings, and holds up access to them.
- * In: ranges of addresses. Out: what was written; a stretch of time in which nobody reads or
+ * write_tracking.c: tracks writes to mappings, and holds up accesses to them.
+ * In: ranges of addresses. Out: the ranges that were written; periods in which no thread reads or
  * writes. Knows nothing of segments or vregions.
  *
- * Two features of one userfaultfd. Asynchronous write protection (Linux 6.7): the kernel itself
- * takes the protection off at a write, and PAGEMAP_SCAN finds where it is off and puts it on
- * again, OS page by OS page and atomically. Minor faults: once the page table entries of a mapping
- * are dropped, whoever touches it waits until it is woken.
+ * It uses two features of one userfaultfd. Asynchronous write protection (Linux 6.7): the kernel
+ * itself removes the protection at a write, and PAGEMAP_SCAN reports where it is off and restores
+ * it, OS page by OS page and atomically. Minor faults: once the page table entries of a mapping are
+ * dropped, every access waits until it is woken.
  *
- * The order of vmem_hold makes the answer exact. Dropping an entry (MADV_DONTNEED) leaves a
- * marker where the protection was on and nothing where it was off, in the same step in which the
- * processor loses the translation. So a write went either through an entry whose protection was
+ * The order of steps in vmem_hold makes the result exact. Dropping an entry (MADV_DONTNEED) leaves
+ * a marker where the protection was on and nothing where it was off, in the same step in which the
+ * processor loses the translation. So a write either went through an entry whose protection was
  * off, and the scan that follows finds no marker, or it has not happened and waits.
  *
- * A huge OS page that the page table has in one entry is protected as one, and the first write to
- * it drops the entry; the kernel leaves no marker then. So there the order is the other way round:
- * once minor faults wait, an entry that still is protected can only be read through, as a write
- * drops it, faults, and waits. Nothing was written if it is found so, and what was read is true.
+ * A huge OS page with one entry in the page table is protected as one, and the first write to it
+ * drops the entry without leaving a marker. There the order is reversed: once minor faults wait, an
+ * entry that is still protected allows only reads, because a write drops it, faults, and waits. If
+ * it is found so, nothing was written, and the copy is valid.
  *
  * Private memory has no other mapping by which it could be copied while its entries are gone. There
- * a second userfaultfd protects, whose protection the kernel does not take off by itself: who
- * writes waits, who reads does not, and the memory stays where it is. Whoever unmaps or remaps it
- * meanwhile, by a system call that the runtime does not see, does so with all it holds.
+ * a second userfaultfd protects synchronously: writes wait, reads do not, and the memory stays
+ * where it is. A system call that unmaps or remaps it meanwhile, unseen by the runtime, removes the
+ * protection, too.
  *
- * It must be a userfaultfd that also holds up the kernel's accesses, those of system calls into the
- * program's buffers. One for user mode only would make them fail with EFAULT.
+ * The userfaultfd must also hold up the kernel's own accesses, those of system calls to the
+ * program's buffers. With UFFD_USER_MODE_ONLY they would fail with EFAULT.
  */
 #include "region.h"
 #include <fcntl.h>
@@ -61,16 +61,16 @@ struct scan {
 #define SCAN_IOCTL _IOWR('f', 16, struct scan)
 #define DEVICE_NEW _IO(0xAA, 0)
 
-#define FOUND_MAX 512u
+#define FOUND_MAX 512u /* the OS pages of a piece; 12 KiB of stack */
 
-static int watcher = -1; /* the userfaultfd: open while anything is tracked */
-static int holder = -1;  /* another one, for private mappings: its protection holds up */
+static int tracker = -1; /* asynchronous; open while anything is tracked */
+static int holder = -1;  /* synchronous, for private mappings */
 static int pagemap = -1;
 static enum { UNKNOWN = 0, YES, NO } can_track;
 
-/* By right, or by the device where an administrator lets us. */
+/* By the system call, or by the device, if the process may use either. */
 int vmem_open_userfaultfd(uint64_t features) {
-    /* Under any seccomp filter it is not tried: there are filters that kill for it. */
+    /* Not under a seccomp filter, because some filters kill for the call. */
     if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
         return -1;
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
@@ -89,13 +89,13 @@ int vmem_open_userfaultfd(uint64_t features) {
     return tcl_raise_fd(fd);
 }
 
-static int open_watcher(uint64_t more) {
+static int open_tracker(uint64_t more) {
     return vmem_open_userfaultfd(FEATURE_MINOR_SHMEM | FEATURE_WP_SHMEM | FEATURE_WP_UNPOPULATED |
                                  more);
 }
 
-/* A program that closes descriptors it does not know closes ours; its own file may have the number
- * now. Opened anew, it knows nothing of earlier mappings, and scans of those say so. */
+/* The program may have closed it, and its own file may have the number now. A new userfaultfd has
+ * no earlier mapping registered, and scans of those fail. */
 bool vmem_is_userfaultfd(int fd) {
     struct uffdio_range nothing = {0, TCL_PAGE};
     return fd >= 0 && !syscall(SYS_ioctl, fd, UFFDIO_WAKE, &nothing);
@@ -103,9 +103,9 @@ bool vmem_is_userfaultfd(int fd) {
 
 bool vmem_can_track(void) {
     if (can_track == UNKNOWN) {
-        int fd = open_watcher(FEATURE_WP_ASYNC);
+        int fd = open_tracker(FEATURE_WP_ASYNC);
         can_track = fd >= 0 ? YES : NO;
-        watcher = fd;
+        tracker = fd;
     }
     return can_track == YES;
 }
@@ -113,11 +113,11 @@ bool vmem_can_track(void) {
 bool vmem_track_open(void) {
     if (!vmem_can_track())
         return false;
-    if (!vmem_is_userfaultfd(watcher))
-        watcher = open_watcher(FEATURE_WP_ASYNC);
+    if (!vmem_is_userfaultfd(tracker))
+        tracker = open_tracker(FEATURE_WP_ASYNC);
     pagemap = tcl_raise_fd(
         (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
-    return watcher >= 0 && pagemap >= 0;
+    return tracker >= 0 && pagemap >= 0;
 }
 
 void vmem_track_close(void) {
@@ -126,7 +126,7 @@ void vmem_track_close(void) {
     pagemap = -1;
 }
 
-static bool mode(int fd, uintptr_t start, size_t bytes, uint64_t mode) {
+static bool register_range(int fd, uintptr_t start, size_t bytes, uint64_t mode) {
     struct uffdio_register what = {.range = {start, bytes}, .mode = mode};
     return !syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &what);
 }
@@ -160,7 +160,8 @@ bool vmem_scan(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
 }
 
 bool vmem_track(uintptr_t start, size_t bytes) {
-    return mode(watcher, start, bytes, REGISTER_WP) && vmem_scan(start, bytes, NULL, NULL);
+    return register_range(tracker, start, bytes, REGISTER_WP) &&
+           vmem_scan(start, bytes, NULL, NULL);
 }
 
 bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, void *),
@@ -169,7 +170,7 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
                         .end = start + bytes,
                         .category_mask = CATEGORY_SWAPPED,
                         .category_inverted = CATEGORY_SWAPPED};
-    if (!mode(watcher, start, bytes, REGISTER_WP | REGISTER_MINOR))
+    if (!register_range(tracker, start, bytes, REGISTER_WP | REGISTER_MINOR))
         return false;
     if (!syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED) && scan(what, each, context))
         return true;
@@ -177,14 +178,14 @@ bool vmem_hold(uintptr_t start, size_t bytes, void (*each)(struct vmem_range, vo
     return false;
 }
 
-/* Adds up what is found. */
 static void add(struct vmem_range found, void *bytes) {
     *(size_t *)bytes += found.end - found.start;
 }
 
-/* All of it is mapped and has every category of `all`, but for those `inverted` has not, and, if
- * there are some in `any`, one of those. */
-static bool is_all(uintptr_t start, size_t bytes, uint64_t inverted, uint64_t all, uint64_t any) {
+/* True when all of it is mapped, has every category of `all` (lacks those that are in `inverted`,
+ * too), and one of `any`, if there are any. */
+static bool has_categories(uintptr_t start, size_t bytes, uint64_t inverted, uint64_t all,
+                           uint64_t any) {
     size_t found = 0;
     struct scan what = {.start = start,
                         .end = start + bytes,
@@ -195,11 +196,11 @@ static bool is_all(uintptr_t start, size_t bytes, uint64_t inverted, uint64_t al
     return scan(what, add, &found) && found == bytes;
 }
 
-bool vmem_is_whole(uintptr_t start, size_t bytes) {
-    return is_all(start, bytes, 0, CATEGORY_HUGE | CATEGORY_PRESENT, 0);
+bool vmem_is_huge_entry(uintptr_t start, size_t bytes) {
+    return has_categories(start, bytes, 0, CATEGORY_HUGE | CATEGORY_PRESENT, 0);
 }
 
-size_t vmem_look_for_memory(uintptr_t start, size_t bytes, bool *is_any) {
+size_t vmem_find_memory(uintptr_t start, size_t bytes, bool *is_any) {
     struct scan_region first;
     struct scan what = {.size = sizeof(what),
                         .start = start,
@@ -214,15 +215,15 @@ size_t vmem_look_for_memory(uintptr_t start, size_t bytes, bool *is_any) {
 }
 
 bool vmem_is_unwritten(uintptr_t start, size_t bytes) {
-    return is_all(start, bytes, CATEGORY_WRITTEN,
-                  CATEGORY_HUGE | CATEGORY_PRESENT | CATEGORY_WRITTEN, 0);
+    return has_categories(start, bytes, CATEGORY_WRITTEN,
+                          CATEGORY_HUGE | CATEGORY_PRESENT | CATEGORY_WRITTEN, 0);
 }
 
-bool vmem_hold_whole(uintptr_t start, size_t bytes, bool *is_alike) {
-    if (!mode(watcher, start, bytes, REGISTER_WP | REGISTER_MINOR))
+bool vmem_hold_huge(uintptr_t start, size_t bytes, bool *is_equal) {
+    if (!register_range(tracker, start, bytes, REGISTER_WP | REGISTER_MINOR))
         return false;
-    *is_alike = *is_alike && vmem_is_unwritten(start, bytes);
-    if (*is_alike || !syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED))
+    *is_equal = *is_equal && vmem_is_unwritten(start, bytes);
+    if (*is_equal || !syscall(SYS_madvise, start, bytes, MADV_DONTNEED_LOCKED))
         return true;
     vmem_untrack(start, bytes);
     return false;
@@ -232,8 +233,8 @@ bool vmem_hold_private(uintptr_t start, size_t bytes) {
     struct uffdio_writeprotect what = {.range = {start, bytes},
                                        .mode = UFFDIO_WRITEPROTECT_MODE_WP};
     if (!vmem_is_userfaultfd(holder))
-        holder = open_watcher(0);
-    if (holder < 0 || !mode(holder, start, bytes, REGISTER_WP))
+        holder = open_tracker(0);
+    if (holder < 0 || !register_range(holder, start, bytes, REGISTER_WP))
         return false;
     if (!syscall(SYS_ioctl, holder, UFFDIO_WRITEPROTECT, &what))
         return true;
@@ -242,8 +243,8 @@ bool vmem_hold_private(uintptr_t start, size_t bytes) {
 }
 
 bool vmem_is_held_private(uintptr_t start, size_t bytes) {
-    return is_all(start, bytes, CATEGORY_WRITTEN, CATEGORY_WRITTEN,
-                  CATEGORY_PRESENT | CATEGORY_SWAPPED);
+    return has_categories(start, bytes, CATEGORY_WRITTEN, CATEGORY_WRITTEN,
+                          CATEGORY_PRESENT | CATEGORY_SWAPPED);
 }
 
 bool vmem_read(void *to, const void *from, size_t bytes) {
@@ -252,7 +253,8 @@ bool vmem_read(void *to, const void *from, size_t bytes) {
     return syscall(SYS_process_vm_readv, self, &here, 1, &there, 1, 0) == (long)bytes;
 }
 
-/* In halves where something that cannot be registered lies between: the kernel then refuses all. */
+/* The kernel refuses a range with a part that cannot be registered: by halves, as far as possible.
+ */
 void vmem_unregister(int one, int other, uintptr_t start, size_t bytes) {
     struct uffdio_range range = {start, bytes};
     size_t half = bytes / TCL_PAGE / 2 * TCL_PAGE;
@@ -265,22 +267,22 @@ void vmem_unregister(int one, int other, uintptr_t start, size_t bytes) {
 }
 
 void vmem_untrack(uintptr_t start, size_t bytes) {
-    vmem_unregister(watcher, holder, start, bytes);
+    vmem_unregister(tracker, holder, start, bytes);
 }
 
 void vmem_wake(uintptr_t start, size_t bytes) {
     struct uffdio_range range = {start, bytes};
-    syscall(SYS_ioctl, watcher, UFFDIO_WAKE, &range);
+    syscall(SYS_ioctl, tracker, UFFDIO_WAKE, &range);
     if (holder >= 0)
         syscall(SYS_ioctl, holder, UFFDIO_WAKE, &range);
 }
 
 void vmem_track_forget(void) {
-    if (watcher >= 0)
-        syscall(SYS_close, watcher);
+    if (tracker >= 0)
+        syscall(SYS_close, tracker);
     if (holder >= 0)
         syscall(SYS_close, holder);
     vmem_track_close();
-    watcher = holder = -1;
+    tracker = holder = -1;
     can_track = UNKNOWN;
 }

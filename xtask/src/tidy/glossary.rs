@@ -15,8 +15,6 @@ use super::{Problem, problem};
 const PATH: &str = "docs/glossary.md";
 /// The heading of the table.
 const HEADING: &str = "## Words that are refused";
-/// Folders and files whose words are still to be changed.
-const NOT_YET: &[&str] = &["bpf/", "include/", "runtime/"];
 /// What may be between two words of one term, beside white space: parts of names, and what lines of
 /// comments begin with.
 const JOINING: &str = "_-/*#!\\";
@@ -45,26 +43,8 @@ struct Word {
     joined: bool,
 }
 
+/// Every refused word of the tree.
 pub fn check(files: &[File]) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut exempt = vec![false; NOT_YET.len()];
-    for problem in of_tree(files) {
-        match NOT_YET.iter().position(|folder| problem.path.starts_with(folder)) {
-            Some(n) => exempt[n] = true,
-            None => problems.push(problem),
-        }
-    }
-    for (folder, _) in NOT_YET.iter().zip(exempt).filter(|(_, used)| !used) {
-        if files.iter().any(|file| file.path.starts_with(folder)) {
-            let what = "has no refused word any more: take it out of NOT_YET in glossary.rs".into();
-            problems.push(Problem { path: (*folder).into(), line: 0, what });
-        }
-    }
-    problems
-}
-
-/// Every refused word, also where it is still exempt.
-pub fn of_tree(files: &[File]) -> Vec<Problem> {
     let glossary = files.iter().find(|file| file.path == PATH).map_or("", File::text);
     let terms = terms(glossary);
     if terms.is_empty() && files.len() > 1 {
@@ -210,7 +190,7 @@ mod tests {
         let table =
             "| not | but |\n|---|---|\n| zork(s) | say it |\n| green way, `pim` (of tea) | x |\n";
         let files = [File::new(PATH, &format!("{HEADING}\n\n{table}")), File::new(path, text)];
-        of_tree(&files).into_iter().map(|problem| problem.line).collect()
+        check(&files).into_iter().map(|problem| problem.line).collect()
     }
 
     #[test]
@@ -241,6 +221,6 @@ mod tests {
     #[test]
     fn the_glossary_needs_its_table() {
         let files = [File::new(PATH, "# Glossary\n"), File::new("a.md", "")];
-        assert_eq!(of_tree(&files).len(), 1);
+        assert_eq!(check(&files).len(), 1);
     }
 }

@@ -54,7 +54,7 @@ type Rule = fn(&[File]) -> Vec<Problem>;
 pub fn main(options: &Options) -> Result<()> {
     let files = source::read(&exec::root())?;
     let lists =
-        [(&options.circles, circles::of_tree as Rule), (&options.words, glossary::of_tree as Rule)];
+        [(&options.circles, circles::of_tree as Rule), (&options.words, glossary::check as Rule)];
     for (folder, rule) in lists {
         if let Some(folder) = folder {
             let mut problems = rule(&files);
