@@ -18,14 +18,22 @@ struct far {
 };
 
 static struct far *table;
-static size_t table_slots, table_used; /* a power of two; deleted slots count as used */
+static size_t table_slots; /* a power of two */
+static size_t table_live;  /* objects */
+static size_t table_used;  /* objects and deleted slots */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define FIRST_SLOTS 256 /* of 16 bytes: one OS page. Chosen, not measured */
 #define DELETED 1
 
+/* Fibonacci hashing, of which the upper half depends on all bits of the address. */
+static size_t hash_of(uintptr_t addr) {
+    return (addr >> PAGE_SHIFT) * 0x9e3779b97f4a7c15ull >> 32;
+}
+
+/* Ends at an empty slot: see make_room. */
 static struct far *slot_of(uintptr_t addr) {
-    size_t i = (addr >> PAGE_SHIFT) * 0x9e3779b97f4a7c15ull;
+    size_t i = hash_of(addr);
     for (i &= table_slots - 1; table_slots && table[i].addr; i = (i + 1) & (table_slots - 1))
         if (table[i].addr == addr)
             return &table[i];
@@ -33,10 +41,12 @@ static struct far *slot_of(uintptr_t addr) {
 }
 
 static void put(struct far entry) {
-    size_t i = (entry.addr >> PAGE_SHIFT) * 0x9e3779b97f4a7c15ull;
+    size_t i = hash_of(entry.addr);
     for (i &= table_slots - 1; table[i].addr > DELETED; i = (i + 1) & (table_slots - 1)) {
     }
+    table_live++;
     table_used += table[i].addr == 0;
+    tcl_assert(table_live <= table_used && table_used < table_slots);
     table[i] = entry;
 }
 
@@ -45,17 +55,19 @@ static void *map(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Doubles the table, leaving deleted slots behind, when it is half full. */
+/* Before an object gets a new address: copies the table without its deleted slots when it is half
+ * full, to twice as many slots where a quarter of them has objects. */
 static bool make_room(void) {
     if (table_used * 2 < table_slots)
         return true;
-    size_t old_slots = table_slots, slots = old_slots ? old_slots * 2 : FIRST_SLOTS;
+    size_t old_slots = table_slots, slots = old_slots ? old_slots : FIRST_SLOTS;
+    slots = table_live * 4 >= slots ? slots * 2 : slots;
     struct far *old = table, *fresh = map(slots * sizeof(struct far));
     if (!fresh)
         return false;
     table = fresh;
     table_slots = slots;
-    table_used = 0;
+    table_live = table_used = 0;
     for (size_t i = 0; i < old_slots; i++)
         if (old[i].addr > DELETED)
             put(old[i]);
@@ -99,8 +111,10 @@ static size_t remove_entry(const void *p) {
     heap_lock(&lock);
     struct far *far = slot_of((uintptr_t)p);
     size_t bytes = far ? far->bytes : 0;
-    if (far)
+    if (far) {
         far->addr = DELETED;
+        table_live--;
+    }
     heap_unlock(&lock);
     return bytes;
 }
@@ -128,9 +142,14 @@ size_t tcl_far_usable(const void *p) {
 }
 
 void *tcl_far_realloc(void *p, size_t bytes) {
-    size_t size = PAGES_OF(bytes) << PAGE_SHIFT, old = remove_entry(p);
+    size_t size = PAGES_OF(bytes) << PAGE_SHIFT;
     int saved = errno;
-    void *to = tcl_os_mremap(p, old, size, MREMAP_MAYMOVE, NULL);
+    heap_lock(&lock);
+    bool has_room = make_room();
+    heap_unlock(&lock);
+    size_t old = remove_entry(p);
+    /* In place its own slot is reused; elsewhere it needs another one. */
+    void *to = tcl_os_mremap(p, old, size, has_room ? MREMAP_MAYMOVE : 0, NULL);
     heap_lock(&lock);
     put(to == MAP_FAILED ? (struct far){(uintptr_t)p, old} : (struct far){(uintptr_t)to, size});
     heap_unlock(&lock);

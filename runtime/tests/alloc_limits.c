@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -85,7 +86,37 @@ static void refuse_mappings(void) {
         exit(fail("seccomp"));
 }
 
+/* Defect: objects outside the heap's range that realloc moves to ever new addresses filled the
+ * table of these objects, and then the search for any other pointer did not end. */
+static int move_far(void) {
+    enum { MOVES = 600, BYTES = 257 * 4096, GROWN = 515 * 4096 };
+    extern void *__libc_malloc(size_t);
+    char *p = malloc(BYTES);
+    int moved = 0;
+    for (int i = 0; i < MOVES; i++) {
+        /* The neighbour keeps it from growing in place, and the old place from being reused. */
+        void *neighbour = mmap(p + BYTES, 4096, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        char *to = realloc(p, GROWN);
+        if (!to || (neighbour == MAP_FAILED && errno != EEXIST))
+            return fail("realloc of a far object");
+        moved += to != p;
+        p = realloc(to, BYTES);
+        if (p != to)
+            return fail("a far object does not shrink in place");
+    }
+    if (moved < MOVES / 2)
+        return fail("too few moves: this test would check nothing");
+    alarm(10);
+    free(__libc_malloc(100)); /* found in no table */
+    alarm(0);
+    free(p);
+    return 0;
+}
+
 static int child(const char *limit, size_t pieces) {
+    if (strcmp(limit, "far") == 0)
+        return move_far();
     if (strcmp(limit, "seccomp") == 0) {
         free(malloc(5000)); /* opens a first piece of each layer */
         char *big = malloc(100);
@@ -131,6 +162,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 5; i++)
         bad += run(argv[0], "address-space", RLIMIT_AS, (size_t)300 << 20, pieces[i]) +
                run(argv[0], "data", RLIMIT_DATA, (size_t)300 << 20, pieces[i]);
-    printf("limits: %d of 12 runs failed\n", bad);
+    bad += run(argv[0], "far", RLIMIT_AS, (size_t)300 << 20, "0");
+    printf("limits: %d of 13 runs failed\n", bad);
     return bad != 0;
 }
