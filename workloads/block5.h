@@ -10,7 +10,7 @@
 #include "workload.h"
 #include <math.h>
 
-#define FIELDS 5
+#define FIELDS 5 /* density, three of momentum, energy */
 typedef double block[FIELDS][FIELDS];
 
 /* How strongly field `to` is driven along `axis` by field `from`: at most 0.2, no two axes alike.

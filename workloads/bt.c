@@ -21,10 +21,13 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt the fields, which the check must detect"},
 };
 
+/* Chosen, not measured: a step so long that only an implicit scheme is stable, and a disturbance
+ * that the fields, which are of the order of 1, can carry. */
 #define VISCOSITY 0.3
 #define STEP 1.0
 #define DISTURBANCE 0.1
-/* Half of the disturbance, which is of all wavelengths, is gone after a step; long waves stay. */
+/* What may be left of the disturbance. It has all wavelengths: half is gone after a step, and long
+ * waves stay. Bounds with a margin above that; chosen. */
 #define GONE_ONE_STEP 0.7
 #define GONE_THREE_STEPS 0.45
 /* Of a cell: fields, right-hand side, forcing, speed. */

@@ -21,8 +21,11 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt the blocks, which the check must detect"},
 };
 
+/* Chosen, not measured: so much that the blocks need a few dozen iterations. */
 #define VISCOSITY 0.5
+/* Of the residual: far below the discretisation, far above rounding (1e-16). */
 #define TOLERANCE 1e-9
+/* Chosen, not measured: bounds the loop. */
 #define ITERATIONS_MAX 100
 /* The cell itself, and the cells before and behind along each axis. */
 #define BLOCKS 7

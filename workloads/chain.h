@@ -9,7 +9,7 @@
 
 #include "workload.h"
 
-#define LINE_BYTES 64
+#define LINE_BYTES 64 /* a cache line of x86-64 and most arm64 */
 
 /* One cache line; only its first word is read. */
 struct line {

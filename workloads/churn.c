@@ -20,6 +20,7 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt an object, which the check must detect"},
 };
 
+/* Chosen, not measured. */
 #define THREADS_MAX 64
 #define BIG_FACTOR 64
 

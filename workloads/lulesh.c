@@ -22,10 +22,12 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt an energy half-way, which the check must detect"},
 };
 
-#define CORNERS 8
-#define REGIONS_MAX 64
-#define GAMMA 1.4
+#define CORNERS 8         /* of a hexahedron */
+#define REGIONS_MAX 64    /* chosen, not measured */
+#define GAMMA 1.4         /* of a diatomic ideal gas */
 #define BLAST 3.948746e+7 /* LULESH's, at the origin's element */
+/* Chosen, not measured: a step well below the Courant limit, that grows slowly, and coefficients of
+ * hourglass control and artificial viscosity with which the blast stays smooth and symmetric. */
 #define COURANT 0.25
 #define STEP_GROWTH 1.1
 #define HOURGLASS 0.05

@@ -22,9 +22,9 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt the matrix, which the check must detect"},
 };
 
-#define CORNERS 8
-#define ROW_MAX 27
-#define ITERATIONS_MAX 200
+#define CORNERS 8          /* of a hexahedron */
+#define ROW_MAX 27         /* 3^3: a node and its neighbours */
+#define ITERATIONS_MAX 200 /* chosen: several times the 30 that it needs */
 /* The relative error is at most this many times the relative residual. */
 #define CONDITION 3
 /* The reaction term by stiffness: an implicit time step of diffusion some mesh widths long. It

@@ -21,8 +21,8 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt neighbours, which the check must detect"},
 };
 
-#define DAMPING 0.85
-#define EDGE_FACTOR UINT64_C(16)
+#define DAMPING 0.85             /* Brin and Page 1998, 2.1.1 */
+#define EDGE_FACTOR UINT64_C(16) /* Graph500's edges to a vertex */
 /* Of a vertex: offset, out-degree and weights, rank, new rank, contribution. */
 #define VERTEX_BYTES (8 + 8 + 3 * 8)
 #define EDGE_BYTES 4

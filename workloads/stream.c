@@ -15,7 +15,7 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt an element, which the check must detect"},
 };
 
-#define SCALE 0.5
+#define SCALE 0.5 /* a power of two, so that results are exact */
 
 static void round_of_four(double *a, double *b, double *c, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {

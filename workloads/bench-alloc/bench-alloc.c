@@ -116,7 +116,7 @@ static void small_lists(u64 n) {
     }
 }
 
-#define THREADS 2
+#define THREADS 2 /* one for each CPU of the smallest machine it runs on */
 
 struct job {
     void (*work)(struct job *);
@@ -181,7 +181,7 @@ static void small_larson(u64 n) {
 }
 
 /* One thread allocates, the other frees, through a bounded ring of pointers. */
-#define RING 1024
+#define RING 1024 /* chosen, not measured */
 static char *ring[RING];
 static u64 ring_head, ring_tail;
 static size_t (*ring_size)(u64 *);

@@ -83,7 +83,7 @@ static uint64_t *make(const char *kind, size_t bytes) {
     return (uint64_t *)at;
 }
 
-/* The daemon prepares segments of its pools five times a second. */
+/* The daemon prepares segments of its pools five times a second: four times that period. */
 #define READY_US 800000u
 
 static void touch(const char *kind, size_t bytes) {
@@ -116,9 +116,10 @@ static struct {
 
 /* Touches between two readings of the clock, which costs as much as some of them: 5 us. */
 #define TOUCHES 64
-/* How long it runs alone, for its undisturbed speed, before anything moves. */
+/* How long it runs alone, for its undisturbed speed, before anything moves. Chosen, not
+ * measured. */
 #define ALONE_US 20000u
-/* OS pages of one move_pages call. */
+/* OS pages of one move_pages call. Chosen, not measured: 4 MiB. */
 #define BATCH_MAX 1024u
 
 static cpu_set_t cpus; /* those that this program may use */
@@ -205,15 +206,15 @@ static struct interval begin(void) {
     bool is_counted = reset_waits();
     atomic_store(&toucher.longest_ns, 0);
     return (struct interval){.is_counted = is_counted,
-                            .cpu_ns = cpu_ns(),
-                            .elapsed_ns = now_ns(),
-                            .touches = atomic_load(&toucher.touches)};
+                             .cpu_ns = cpu_ns(),
+                             .elapsed_ns = now_ns(),
+                             .touches = atomic_load(&toucher.touches)};
 }
 
 static struct interval end(struct interval began) {
     struct interval took = {.cpu_ns = cpu_ns() - began.cpu_ns,
-                           .elapsed_ns = now_ns() - began.elapsed_ns,
-                           .touches = atomic_load(&toucher.touches) - began.touches};
+                            .elapsed_ns = now_ns() - began.elapsed_ns,
+                            .touches = atomic_load(&toucher.touches) - began.touches};
     /* It may still be waiting. */
     uint64_t seen = atomic_load(&toucher.touches);
     while (atomic_load(&toucher.touches) == seen)
@@ -352,7 +353,7 @@ static void move(const char *kind, size_t bytes, int node, bool writes) {
         moves(kind, bytes, node, writes, true);
 }
 
-#define ROUNDS_MAX 64
+#define ROUNDS_MAX 64    /* chosen, not measured */
 #define NODE_NOWHERE 900 /* no machine has this node */
 
 static int by_size(const void *a, const void *b) {
