@@ -42,6 +42,7 @@ struct entry {
 static struct entry *live; /* all of this under tcl_life->map_lock */
 static size_t live_count, live_room;
 static uint32_t free_slots[TCL_MAPS_MAX], free_count, slots_used;
+static uint32_t fills; /* calls of tcl_map_fill, each of which hands out all slots anew */
 
 static size_t pages_up(size_t bytes) {
     return (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
@@ -120,6 +121,7 @@ bool tcl_map_fill(void) {
     if (!tcl_lock(&tcl_life->map_lock))
         return tcl_attached(); /* each object is reported when it changes */
     free_count = slots_used = 0;
+    fills++;
     for (size_t i = 0; i < live_count; i++) {
         live[i].slot = NO_SLOT;
         if (!enter(&live[i]) && tcl_attached())
@@ -175,17 +177,25 @@ static bool make_room(void) {
     return true;
 }
 
-static void insert(struct entry entry, uint8_t flags) {
+/* NULL, counted: the array is full. Its addresses are of no other object. */
+static struct entry *add(struct entry entry) {
     if (!make_room()) {
         if (tcl_attached())
             __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
-        return;
+        return NULL;
     }
     size_t at = find(entry.addr);
+    tcl_assert_debug(at == live_count || entry.addr + entry.bytes <= live[at].addr);
     memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
     live_count++;
     live[at] = entry;
-    report_born(&live[at], flags);
+    return &live[at];
+}
+
+static void insert(struct entry entry, uint8_t flags) {
+    struct entry *added = add(entry);
+    if (added)
+        report_born(added, flags);
 }
 
 static void erase(size_t at) {
@@ -272,12 +282,13 @@ static void unmapped(uintptr_t addr, size_t bytes) {
     tcl_unlock(&tcl_life->map_lock);
 }
 
-/* Before an mremap: takes the object out if the range is one whole object. */
-static bool take_out(uintptr_t addr, size_t bytes, struct entry *entry) {
+/* Before an mremap: takes the object out if the range is one whole object. *fill: see `fills`. */
+static bool take_out(uintptr_t addr, size_t bytes, struct entry *entry, uint32_t *fill) {
     if (!tcl_lock(&tcl_life->map_lock))
         return false;
     size_t at = find(addr);
     bool found = at < live_count && live[at].addr == addr && live[at].bytes == bytes;
+    *fill = fills;
     if (found) {
         *entry = live[at];
         live_count--;
@@ -287,31 +298,33 @@ static bool take_out(uintptr_t addr, size_t bytes, struct entry *entry) {
     return found;
 }
 
-/* After it: the object with its new address and size; after a failure, with the old ones. */
-static void put_back(struct entry entry, uintptr_t addr, size_t bytes) {
+/* After it: the object with its new address and size; after a failure, with the old ones. A session
+ * that was attached meanwhile does not have it: there it is born. */
+static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t bytes) {
     if (!tcl_lock(&tcl_life->map_lock)) {
         report_missed(entry.addr, entry.bytes);
         return;
     }
     struct entry old = entry;
+    bool is_known = fill == fills;
     entry.addr = addr;
     entry.bytes = bytes;
-    if (addr != old.addr) {
-        cut(addr, bytes); /* MREMAP_FIXED replaces what was there */
+    cut(addr, bytes); /* MREMAP_FIXED replaces objects; others are stale */
+    if (addr != old.addr || !is_known) {
         entry.slot = NO_SLOT;
         entry.carve = tcl_next_carve();
         entry.generation = 0;
-        insert(entry, TCL_CONTINUED);
-        report_died(&old);
-    } else if (make_room()) {
-        size_t at = find(addr);
-        memmove(&live[at + 1], &live[at], (live_count - at) * sizeof(*live));
-        live_count++;
-        live[at] = entry;
+        insert(entry, is_known ? TCL_CONTINUED : 0);
+        if (is_known)
+            report_died(&old);
+    } else {
         if (bytes > old.bytes)
-            live[at].carve = tcl_next_carve(); /* newer than earlier objects where it grows */
-        if (bytes != old.bytes)
-            report_resized(&live[at]);
+            entry.carve = tcl_next_carve(); /* newer than earlier objects where it grows */
+        struct entry *added = add(entry);
+        if (!added)
+            report_died(&old);
+        else if (bytes != old.bytes)
+            report_resized(added);
     }
     tcl_unlock(&tcl_life->map_lock);
 }
@@ -402,16 +415,17 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
     if (flags & MREMAP_FIXED && !end_vregions((uintptr_t)to, new_bytes))
         return MAP_FAILED;
     struct entry entry;
+    uint32_t fill;
     bool whole = is_observed() && !(flags & MREMAP_DONTUNMAP) && old_bytes &&
-                 take_out((uintptr_t)addr, pages_up(old_bytes), &entry);
+                 take_out((uintptr_t)addr, pages_up(old_bytes), &entry, &fill);
     void *p = tcl_os_mremap(addr, old_bytes, new_bytes, flags, to);
     if (!is_observed())
         return p;
     int saved = errno;
     if (whole && p == MAP_FAILED) {
-        put_back(entry, entry.addr, entry.bytes);
+        put_back(entry, fill, entry.addr, entry.bytes);
     } else if (whole) {
-        put_back(entry, (uintptr_t)p, pages_up(new_bytes));
+        put_back(entry, fill, (uintptr_t)p, pages_up(new_bytes));
     } else if (p != MAP_FAILED) { /* not one whole object: cut out what is no longer mapped */
         if (old_bytes && !(flags & MREMAP_DONTUNMAP) && p != addr)
             unmapped((uintptr_t)addr, pages_up(old_bytes));
