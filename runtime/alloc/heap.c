@@ -429,6 +429,7 @@ static struct run *find_biggest(const struct bins *bins) {
 }
 
 struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && pages <= most);
     struct run *biggest = find_biggest(&arenas[k].dirty);
     if (biggest && biggest->total >= pages * 2) {
         size_t total = biggest->total < pages * 4 ? biggest->total : pages * 4;
@@ -642,6 +643,7 @@ void tcl_pages_purge(bool all) {
 }
 
 void tcl_pages_purge_for(unsigned k, const struct run *run) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && is_used_run(run));
     size_t fresh = run->total - run->touched;
     if (fresh < PURGE_FOR_MIN || arenas[k].node < 0 || !has_runs(&arenas[k].dirty))
         return;

@@ -163,7 +163,7 @@ TCL_HIDDEN extern _Atomic bool tcl_purge_due;
  * `open`: readable and writable, else without access. A multiple of 64 MiB. */
 TCL_HIDDEN void *tcl_small_chunk(unsigned k, size_t bytes, bool open);
 
-/* Every block of small slots lies below this OS page number. */
+/* Every block of small slots is below this OS page number. */
 TCL_HIDDEN size_t tcl_small_top(void);
 
 /* Binds the chunks of arena k to its node if that changed; returns the arena number to report. */
@@ -234,7 +234,7 @@ TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align);
 TCL_HIDDEN void tcl_small_free(void *p);     /* is_small(p) */
 TCL_HIDDEN void tcl_small_free_far(void *p); /* tcl_small_owns(p), outside the range */
 TCL_HIDDEN size_t tcl_small_usable(const void *p);
-/* True when mimalloc knows p, wherever it lies. */
+/* True when mimalloc knows p, inside the range or outside. */
 TCL_HIDDEN bool tcl_small_owns(const void *p);
 TCL_HIDDEN void tcl_small_trim(void);
 TCL_HIDDEN void tcl_small_start(void); /* once, in the constructor */

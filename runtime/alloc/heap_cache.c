@@ -233,6 +233,7 @@ void tcl_cache_flush(void) {
 
 /* After a run was taken, or none: purges where due. Under the lock, which it releases. */
 static struct run *finish_take(unsigned k, struct run *run) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     if (run)
         tcl_pages_purge_for(k, run);
     heap_unlock(&tcl_heap_lock);

@@ -173,6 +173,24 @@ static void without_userfaultfd(void) {
     expect_success(child);
 }
 
+/* Defect: where the userfaultfd could not be opened again, each move left a descriptor open. */
+static void no_descriptor_is_left(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        char *region = make(MIB, 0);
+        memset(region, 5, MIB);
+        CHECK(!tiercel_vregion_migrate(region, MIB, ABSENT_NODE));
+        CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+        install_filter(); /* under which none is opened */
+        REFUSED(tiercel_vregion_migrate(region, MIB, 0), EMFILE);
+        CHECK(region[9] == 5);
+        for (int fd = 3; fd < 1024; fd++)
+            CHECK(fcntl(fd, F_GETFD) == -1, "descriptor %d", fd);
+        _exit(0);
+    }
+    expect_success(child);
+}
+
 /* Without descriptors, or without memory, a move fails and contents are kept. */
 static void starved(void) {
     char *region = make(2 * MIB, 0);
@@ -208,6 +226,7 @@ int main(void) {
     shadows();
     closed_descriptors();
     starved();
+    no_descriptor_is_left();
     without_userfaultfd();
     puts("vregions: bounds, parts, rights, shadows and refusals are as promised");
     return 0;

@@ -57,6 +57,7 @@ static bool publish(uint32_t number) {
 }
 
 static void publish_entry(uint32_t number) {
+    tcl_assert_debug(tcl_is_locked(&tcl_life->phase_lock) && number < known_count);
     uint64_t word = (uint64_t)entries << 32 | number;
     __atomic_store_n(&tcl_header()->phase_entered, word, __ATOMIC_RELEASE);
 }

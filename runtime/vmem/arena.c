@@ -63,6 +63,7 @@ static unsigned moved_runs; /* an upper bound: some have returned since they wer
 static int child_probe = -1; /* the System V segment that children inherit */
 
 static struct vmem_region *arena_over(uintptr_t start, size_t bytes) {
+    tcl_assert_debug(vmem_is_locked());
     struct vmem_region *first = NULL;
     for (unsigned i = 0; i < vmem_region_slots(); i++) {
         struct vmem_region *region = &vmem_regions[i];

@@ -71,6 +71,7 @@ static void after_fork_child(void) {
 /* Under the lock. */
 static int start(void) {
     static bool has_fork_handlers;
+    tcl_assert_debug(tcl_is_held(&lock));
     if (is_running)
         return 0;
     if (!has_fork_handlers)

@@ -175,6 +175,8 @@ static void await_chunks(uint32_t count) {
 
 static bool copy_together(char *to, const char *from, size_t bytes, unsigned how) {
     uint32_t count = chunks_of(bytes);
+    /* Helpers read `work` while chunks are left. */
+    tcl_assert(!chunks_left(atomic_load_explicit(&claim, memory_order_acquire)));
     uint64_t number = atomic_load_explicit(&claim, memory_order_relaxed) >> NUMBER_AT;
     atomic_store_explicit(&work_to, to, memory_order_relaxed);
     atomic_store_explicit(&work_from, from, memory_order_relaxed);

@@ -50,8 +50,9 @@
 /* CPUs whose node is cached; touches of others count as of node 0. Half of what CONFIG_NR_CPUS
  * allows on x86-64 (8192). */
 #define CPUS_MAX 4096
-#define NODES_WITH_CPUS_MAX 256 /* of 1024; chosen, not measured: bounds the search by file names  \
-                                 */
+#define NODES_WITH_CPUS_MAX                                                                        \
+    256 /* of 1024; chosen, not measured: bounds the search by file names                          \
+         */
 
 static _Atomic size_t around_bytes = AROUND_BYTES;
 static _Atomic unsigned spin_us = SPIN_US;

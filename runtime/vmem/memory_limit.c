@@ -76,6 +76,7 @@ static size_t room(void) {
 }
 
 bool vmem_fits_limit(size_t bytes) {
+    tcl_assert_debug(vmem_is_locked());
     static size_t granted;
     static uint64_t read_ms;
     uint64_t now_ms = tcl_now_ms();

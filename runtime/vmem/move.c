@@ -86,6 +86,7 @@ struct transfer {
 };
 
 static void copy_at(struct transfer *transfer, size_t at, size_t bytes) {
+    tcl_assert(at <= transfer->bytes && bytes <= transfer->bytes - at);
     unsigned how = (transfer->is_fallible ? VMEM_COPY_FALLIBLE : 0u) |
                    (transfer->is_held ? VMEM_COPY_HELD : 0u);
     if (!vmem_copy(transfer->stage + at, transfer->from + at, bytes, how))
@@ -383,6 +384,7 @@ static int transfer_run(struct vmem_region *region, size_t first, size_t count, 
     bool is_write_tracked = is_tracked && !is_private(home);
     struct transfer transfer = {.start = region->start + first * vmem_vpage(region),
                                 .bytes = bytes};
+    tcl_assert(transfer.start % VMEM_UNIT + bytes <= STAGE_BYTES);
     if (!is_mapped_as_made(region, &transfer, home))
         return EFAULT;
     transfer.stage = open_stage(transfer.start);
@@ -472,6 +474,8 @@ static size_t touched_run(const struct vmem_region *region, size_t first, size_t
 }
 
 int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, enum vmem_how how) {
+    tcl_assert_debug(vmem_is_locked() && count > 0);
+    tcl_assert_debug((first + count) << region->shift <= region->bytes);
     int error = 0;
     bool is_open = vmem_can_track() && vmem_track_open();
     vmem_query_open();

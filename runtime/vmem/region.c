@@ -117,6 +117,7 @@ static size_t count_of(const struct vmem_region *region) {
 }
 
 struct vmem_region *vmem_region_over(uintptr_t start, size_t bytes) {
+    tcl_assert_debug(vmem_is_locked());
     struct vmem_region *first = NULL;
     for (unsigned i = 0; i < region_count; i++) {
         struct vmem_region *region = &vmem_regions[i];

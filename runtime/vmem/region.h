@@ -33,7 +33,7 @@
 #define MREMAP_DONTUNMAP 4 /* linux/mman.h, 5.7; of shared memory 5.13 */
 #endif
 #ifndef MADV_DONTNEED_LOCKED
-#define MADV_DONTNEED_LOCKED 24 /* linux/mman.h, 5.18: also what the program locked */
+#define MADV_DONTNEED_LOCKED 24 /* linux/mman.h, 5.18: also memory that the program locked */
 #endif
 
 /* Chosen, not measured: 64 GiB of usual segments; their numbers have 12 bits in a vmem_place. */

@@ -35,6 +35,7 @@ struct procmap_query {
 static int maps = -1;
 
 void vmem_query_open(void) {
+    tcl_assert_debug(vmem_is_locked() && maps < 0);
     if (!syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
         maps = tcl_raise_fd(
             (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0));

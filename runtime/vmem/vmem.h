@@ -45,7 +45,7 @@ TCL_HIDDEN bool tcl_vmem_any(uintptr_t start, size_t bytes);
 /* Ends the vregions in the range, whose addresses are then without access. False and EINVAL: the
  * range cuts a vpage. */
 TCL_HIDDEN bool tcl_vmem_cut(uintptr_t start, size_t bytes);
-/* As mprotect, of vregions and what lies between them. */
+/* As mprotect, of a range that has vregions. */
 TCL_HIDDEN int tcl_vmem_protect(uintptr_t start, size_t bytes, int prot);
 
 #endif

@@ -117,7 +117,10 @@ bool vmem_track_open(void) {
         tracker = open_tracker(FEATURE_WP_ASYNC);
     pagemap = tcl_raise_fd(
         (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
-    return tracker >= 0 && pagemap >= 0;
+    if (tracker >= 0 && pagemap >= 0)
+        return true;
+    vmem_track_close();
+    return false;
 }
 
 void vmem_track_close(void) {
@@ -132,6 +135,7 @@ static bool register_range(int fd, uintptr_t start, size_t bytes, uint64_t mode)
 }
 
 static bool scan(struct scan what, void (*each)(struct vmem_range, void *), void *context) {
+    tcl_assert_debug(pagemap >= 0); /* between vmem_track_open and vmem_track_close */
     struct scan_region found[FOUND_MAX];
     uint64_t end = what.end;
     while (what.start < end) {
