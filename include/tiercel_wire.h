@@ -19,7 +19,7 @@
  *
  * A session, at fixed offsets (sparse: untouched parts cost nothing):
  *
- *   TCL_HEADER_AT    tcl_header     who, which version, counters
+ *   TCL_HEADER_AT    tcl_header     process, version, counters
  *   TCL_CONTROL_AT   tcl_control    daemon -> runtime
  *   TCL_PHASES_AT    tcl_phase_name [TCL_PHASES_MAX] phases the program named, append only
  *   TCL_PLAN_AT      tcl_plan_row   [2][TCL_PLAN_ROWS_MAX] daemon -> runtime: arenas of births

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * alloc_fork.c: fork while other threads allocate; the children use every part of the heap.
- * In: the preloaded library. Out: one line, 0 when every child ended well and no one hung.
+ * In: the preloaded library. Out: one line, 0 when every child succeeded and none hung.
  * Knows nothing of the allocator's locks.
  */
 #include <pthread.h>
@@ -44,7 +44,8 @@ static void *once(void *argument) {
     return NULL;
 }
 
-/* A handler of a library loaded before us runs while our locks are held: it may allocate. */
+/* A fork handler of a library loaded before runs while the runtime's locks are held, and allocates.
+ */
 static void allocate(void) {
     churn(7, 50);
 }

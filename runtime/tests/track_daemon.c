@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_daemon.c: daemons that are missing, mute, garbled or unwilling, or that scribble over the
- * control page: the program runs to its end with its status, and one clear line says why.
+ * track_daemon.c: daemons that are missing, mute, send garbage or refuse, or that write garbage to
+ * the control page: the program keeps its exit status, and one clear line states the reason.
  */
 #include "hazard.h"
 #include <time.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_fds.c: the runtime keeps no descriptor: the first one a program opens is 3, and closing all
- * of them, standard ones too, does not end the tracking.
+ * track_fds.c: the runtime keeps no descriptor open: the first one that a program opens is 3, and
+ * closing all of them, also the standard ones, does not end tracking.
  */
 #include "hazard.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_fork.c: forked children, of threaded parents too, get sessions of their own and free what
- * they inherited; a raw clone is noticed without any handler having run.
+ * track_fork.c: forked children, also of threaded parents, get sessions of their own and may free
+ * inherited objects; a raw clone is detected, although no handler ran.
  */
 #include "hazard.h"
 

@@ -2,8 +2,8 @@
  *
  * track_frames.c: hand-written functions whose call frame information names a frame base that is
  * zero, small, misaligned, outside the address space or unmapped. An allocation below them walks
- * the stack through that frame. The walk must end there, the program must live, and errno must stay
- * what it was.
+ * the stack through that frame. The walk must end there, the program must survive, and errno must
+ * be kept.
  */
 #include "hazard.h"
 

@@ -131,7 +131,7 @@ static void end_cut(bool shrinks) {
 
 static int hosted(void) {
     CHECK(tiercel_is_hosted(), "not hosted");
-    /* Two rounds within the budget: what is freed after the first has room in the second. */
+    /* Two rounds within the budget: deaths after the first make room for the second. */
     enum round rounds[] = {LEARN, BIRTHS, WITHIN_BUDGET, WITHIN_BUDGET, CUT, CUT, CUT, GARBAGE};
     for (int i = 0; i < 8; i++) {
         if (i && i != 5 && i != 6)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track_secure.c: a process the kernel calls secure (set-user-id, capabilities) opens no socket
- * that its caller named. The kernel's word is simulated: this program answers getauxval itself.
+ * that its caller named. This program defines getauxval itself, to simulate such a kernel.
  */
 // build: -rdynamic
 #include "hazard.h"

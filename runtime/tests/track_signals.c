@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track_signals.c: a timer's handler maps and unmaps while the program does the same, also on a
- * small signal stack: no deadlock, no crash, nothing lost in silence.
+ * small signal stack: no deadlock, no crash, and every loss is counted.
  */
 #include "hazard.h"
 #include <sys/time.h>

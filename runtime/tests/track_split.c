@@ -84,10 +84,10 @@ int main(int argc, char **argv) {
     CHECK(left == (int64_t)MIB, "%ld left of 3 MiB: one of two has a head", left);
     left = left_after(s, pid, MIB / 2);
     CHECK(left == (int64_t)MIB / 2, "%ld left of 512 KiB", left);
-    /* What is left may be anything. */
+    /* The daemon may write any budget. */
     left_after(s, pid, INT64_MIN);
     left = left_after(s, pid, 7 * MIB);
-    CHECK(left > 6 * (int64_t)MIB, "%ld left of 7 MiB: what dies gives back", left);
+    CHECK(left > 6 * (int64_t)MIB, "%ld left of 7 MiB: deaths are refunded", left);
     kill(pid, SIGCONT);
     int status = serve(&d, pid);
     CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_threads.c: thousands of threads share few rings; threads beyond the rings are counted, and
- * what they allocate still stands in the object table.
+ * track_threads.c: thousands of threads share few rings; records of threads without a ring are
+ * counted, and their objects are still in the object table.
  */
 #include "hazard.h"
 

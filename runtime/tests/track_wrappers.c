@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * track_wrappers.c: phases as Fortran and Python programs say them: three entries, two names. In:
- * the folder of the runtime's sources as the current one. A compiler for Fortran is in
- * setup/packages.
+ * track_wrappers.c: phases of Fortran and Python programs: three entries, two names. In: the folder
+ * of the runtime's sources as the current one. A compiler for Fortran is in setup/packages.
  */
 #include "hazard.h"
 

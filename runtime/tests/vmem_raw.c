@@ -113,7 +113,7 @@ static bool play(int round, enum taking how, unsigned seed) {
     CHECK(!tiercel_vregion_copiers(1 + round % 3));
     fill(mover.region, BYTES, round);
     if (seed >> 30 == 0)
-        fork_once(); /* what was forked is private, and moves in another way */
+        fork_once(); /* it is private memory then, which moves in another way */
     CHECK(!pthread_create(&thread, NULL, move, &mover));
     await_moment(&mover, seed);
     char *part = take(mover.region + PART_AT, how, elsewhere, round);

@@ -2,7 +2,7 @@
  *
  * ring.c: writes records into the calling thread's ring, and keeps the object table up to date.
  * In: notes of the allocator and of map.c. Out: records; table entries; counts of what was lost.
- * Knows nothing of who reads them. The protocol is crates/wire/src/ring.rs, which loom has checked.
+ * Knows nothing of their reader. The protocol is crates/wire/src/ring.rs, which loom has checked.
  *
  *   writer (thread) head, limit: the record at `head` may be written while head < limit
  *   limit        = min(tail seen + RECORDS, records whose memory was provided)

@@ -74,7 +74,7 @@ static inline bool tcl_attached(void) {
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 
-/* In a forked child whose parent had a session: attaches anew. Call with no lock held. */
+/* In a forked child whose parent had a session: attaches. Call with no lock held. */
 TCL_HIDDEN void tcl_session_poll(void);
 
 /* Attaches again after the daemon stopped reading; rate limited. Call with no lock held. */

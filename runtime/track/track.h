@@ -20,7 +20,7 @@ TCL_HIDDEN void tcl_note_resized(const struct tcl_use *use); /* same address, us
 /* The site and the arena of a new object of `bytes` bytes. The caller of the public function is
  * given by its return address and its frame address. Never allocates by malloc, never blocks on a
  * lock that a signal handler's owner may hold. Arena 0 and site 0 (unknown) when nothing is
- * attached. In a forked child it attaches anew, which visits the heap: hold no heap lock. */
+ * attached. In a forked child it attaches first, which visits the heap: hold no heap lock. */
 struct tcl_birth {
     uint32_t site;
     uint32_t arena;
