@@ -29,7 +29,7 @@ module tiercel
 
 contains
 
-    ! Says that another phase begins. Blanks at the end of the name do not count.
+    ! Begins a phase, which lasts until the next call. Trailing blanks of the name are ignored.
     subroutine tiercel_phase(name)
         character(len=*), intent(in) :: name
         type(c_funptr) :: symbol

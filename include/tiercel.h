@@ -80,7 +80,7 @@ typedef enum tiercel_space tiercel_strategy(size_t bytes, const struct tiercel_t
  * the runtime that serves a userfaultfd. The memory comes from the node that the vregion is bound
  * to, otherwise from the node of the CPU that first touches the surrounding 2 MiB. Where
  * userfaultfd is not available the flag has no effect. Where a pool is exhausted at a touch, the
- * rest of the vregion becomes ordinary memory. */
+ * rest of the vregion becomes ordinary memory. A bit that no flag of mmap has (linux/mman.h). */
 #define TIERCEL_MAP_USERFAULT 0x1000000
 
 #if defined(TIERCEL_LINKED) || defined(TIERCEL_RUNTIME)

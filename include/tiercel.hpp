@@ -8,8 +8,8 @@
  *   std::pmr::vector<double> x(n, &fast);
  *   std::vector<double, tiercel::allocator<double, TIERCEL_LOW_LATENCY>> y(n);
  *
- * Memory below 4 KiB follows no traits: give containers room at once (reserve), or put a pool in
- * between (std::pmr::unsynchronized_pool_resource). Before C++20 write traits by their fields.
+ * Traits do not apply to allocations below 4 KiB: reserve room in containers at once, or put a pool
+ * in between (std::pmr::unsynchronized_pool_resource). Before C++20 assign the fields of traits.
  */
 #ifndef TIERCEL_HPP
 #define TIERCEL_HPP
@@ -22,7 +22,7 @@
 
 namespace tiercel {
 
-/* Memory of one kind. Two resources with the same traits may free what the other one gave. */
+/* Memory of one kind. Resources may free each other's memory. */
 class resource final : public std::pmr::memory_resource {
   public:
     explicit resource(const tiercel_traits &traits) noexcept : traits_(traits) {}
@@ -37,7 +37,7 @@ class resource final : public std::pmr::memory_resource {
         return memory;
     }
     void do_deallocate(void *memory, std::size_t, std::size_t) override { tiercel_free(memory); }
-    /* All of them give back to the same heap. */
+    /* All return memory to the same heap. */
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
         return dynamic_cast<const resource *>(&other) != nullptr;
     }

@@ -38,7 +38,7 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 4u
+#define TCL_WIRE_VERSION 4u /* one more with each change of this file that either side can notice */
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 

@@ -4,7 +4,7 @@
     import tiercel
 
     tiercel.phase("assemble")           # until the next call
-    with tiercel.in_phase("solve"):     # and the phase before it goes on afterwards
+    with tiercel.in_phase("solve"):     # then the phase before continues
         ...
     with tiercel.numpy_space("high-bandwidth"):
         field = numpy.zeros(10**8)      # born there, for as long as it lives
@@ -36,7 +36,7 @@ _is_hosted = _find("tiercel_is_hosted", [], ctypes.c_int)
 
 
 def phase(name):
-    """Says that another phase begins. The same name is the same phase."""
+    """Begins a phase, which lasts until the next call. Equal names are one phase."""
     global _current
     encoded = name.encode()
     if b"\0" in encoded:
@@ -48,7 +48,7 @@ def phase(name):
 
 @contextlib.contextmanager
 def in_phase(name):
-    """A phase for the length of a `with` block. Not for threads: a process is in one phase."""
+    """A phase for the length of a `with` block. Not per thread: a process is in one phase."""
     before = _current
     phase(name)
     try:
@@ -65,7 +65,7 @@ _SET_HANDLER = 304
 
 
 class _Allocator(ctypes.Structure):
-    """PyDataMemAllocator: the context goes in front of each call; ours is a space."""
+    """PyDataMemAllocator: the context is the first argument of each call; here it is a space."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("ctx", "malloc", "calloc", "realloc", "free")]
 
@@ -80,8 +80,8 @@ class _Handler(ctypes.Structure):
     ]
 
 
-# (handler, capsule) by space. Arrays free their memory by the handler they were born with, so
-# none of them may go.
+# (handler, capsule) by space. Arrays free their memory by the handler that allocated it, so
+# handlers are never freed.
 _handlers = {}
 
 
@@ -135,5 +135,5 @@ def numpy_space(space):
 
 
 def is_hosted():
-    """True when the runtime is here and a daemon listens."""
+    """True when the runtime is loaded and attached to a daemon."""
     return _is_hosted is not None and bool(_is_hosted())

@@ -95,6 +95,7 @@ bool tcl_vmem_is_backing(void) {
  * unknown. */
 static bool each_present(uintptr_t start, size_t bytes, bool own,
                          void (*each)(uintptr_t start, size_t bytes, void *), void *context) {
+    /* Documentation/admin-guide/mm/pagemap.rst */
     const uint64_t present = 1ull << 63, swapped = 1ull << 62, of_file = 1ull << 61;
     uint64_t entries[512];
     int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);

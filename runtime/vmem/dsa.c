@@ -47,7 +47,7 @@
 #endif
 
 #define FOLDER "/dev/dsa"
-#define PATH_BYTES 256
+#define PATH_BYTES 256 /* chosen, not measured: the driver's names have some 10 */
 /* Spins for the completion before the mover sleeps between them: 100 us, as a spin takes at least
  * 20 ns and a device copies 2 MiB in 70 us at 30 GB/s. */
 #define SPINS_MAX 5000u

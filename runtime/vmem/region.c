@@ -28,8 +28,8 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#define HUGE_SHIFT 26 /* linux/mman.h: log2 of an OS page's size in mmap's flags */
-#define HUGE_MASK 0x3f
+#define HUGE_SHIFT 26  /* linux/mman.h: log2 of an OS page's size in mmap's flags */
+#define HUGE_MASK 0x3f /* MAP_HUGE_MASK */
 
 /* Chosen, not measured: bounds the wait, as a mover with a higher priority than the thread that
  * serves touches would yield to it for ever. */
