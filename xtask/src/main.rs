@@ -3,6 +3,10 @@
 //! Knows nothing of how Tiercel works inside: it runs programs and reads what they print.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod bench;
 mod build;

@@ -17,13 +17,13 @@ use crate::parts::memory_at;
 use crate::prefetch::{Prefetch, followers};
 use crate::throughput::{Throughput, planned_moves};
 use crate::votes::{Choice, Class, Names, Votes, phase_names};
+use tiercel_machine::number::{index_u8, index_u32};
 use tiercel_plan::numbered;
 use tiercel_plan::{
     CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
     PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram, PlannedSite,
     Unplanned,
 };
-use tiercel_planner::{index_u8, index_u32};
 use tiercel_profile::site_label;
 use tiercel_profile::{Profile, Site};
 

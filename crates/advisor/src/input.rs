@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
 use tiercel_wire::layout::CUT_BYTES;
 
-use tiercel_planner::index_u32;
+use tiercel_machine::number::index_u32;
 use tiercel_profile::{Access, Object, Profile};
 
 /// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::input::{PlannerInput, phase_of};
-use tiercel_planner::index_u32;
+use tiercel_machine::number::index_u32;
 use tiercel_profile::{Access, Profile};
 
 /// Samples of an interval at least, if its phase has as many: counts are right to a sixteenth.

@@ -8,8 +8,8 @@ use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement,
 
 use crate::input::{Cut, Part, PlannerInput};
 use crate::intervals::Extents;
+use tiercel_machine::number::{index_u8, index_u32};
 use tiercel_plan::{Plan, PlannedClass, PlannedPlacement, Unplanned};
-use tiercel_planner::{index_u8, index_u32};
 use tiercel_profile::{Object, Profile};
 
 /// Part of an object in each memory, 0 to 1; their sum is 1.

@@ -9,6 +9,7 @@ use crate::plan::choice::PlanChoice;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use tiercel_machine::number::whole_ms;
 use tiercel_machine::{MachineChoice, TimeSpan};
 use tiercel_policy::Limit;
 
@@ -234,8 +235,8 @@ impl DaemonConfig {
             fast: settings.fast,
             tick_ms: settings.policy.tick_ms,
             clients_max: settings.daemon.clients_max,
-            poll_min_ms: settings.daemon.poll_min.0.as_millis() as u64,
-            poll_max_ms: settings.daemon.poll_max.0.as_millis() as u64,
+            poll_min_ms: whole_ms(settings.daemon.poll_min.0),
+            poll_max_ms: whole_ms(settings.daemon.poll_max.0),
             ledger,
             policy: settings.policy.clone(),
             record: None,

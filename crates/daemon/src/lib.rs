@@ -5,6 +5,10 @@
 //! One thread owns all state ([`Daemon`]); the mover's thread fills a bounded queue.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod answer;
 mod births;

@@ -153,7 +153,7 @@ impl Slot {
     fn counted(&self) -> i64 {
         // SAFETY: points to ZERO or to what `attach` got, both of which live forever.
         let counter = unsafe { &*self.counter.load(Ordering::Acquire) };
-        counter.load(Ordering::Relaxed) as i64
+        counter.load(Ordering::Relaxed).cast_signed()
     }
 
     fn time_ps(&self) -> i64 {

@@ -320,7 +320,7 @@ impl Core {
     }
 
     fn remember(&mut self, value: u64, done_ps: u64) {
-        let sign = value as i64 >> SIGN_BITS;
+        let sign = value.cast_signed() >> SIGN_BITS;
         if (sign == 0 || sign == -1) && value >= PAGE_BYTES {
             self.values[self.next_value] = value;
             self.values_ps[self.next_value] = done_ps;

@@ -13,6 +13,10 @@
 //!   all idle        --> warp to the next timer
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 // The plugin, which uses the rest, needs QEMU's symbols: test programs cannot link it.
 #![cfg_attr(test, expect(dead_code, reason = "the plugin is not part of test programs"))]
 

@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use tiercel_machine::number::index_u32;
 
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::Pending;
@@ -99,6 +100,11 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
+/// A count that QEMU states; a negative one is none.
+fn count(stated: c_int) -> usize {
+    usize::try_from(stated).unwrap_or(0)
+}
+
 unsafe fn install(
     id: u64,
     info: &ffi::Info,
@@ -108,18 +114,18 @@ unsafe fn install(
     // SAFETY: QEMU hands over `argc` valid strings and a valid name.
     let (arguments, target) = unsafe {
         let text = |at: *const c_char| CStr::from_ptr(at).to_string_lossy().into_owned();
-        let arguments: Vec<String> = (0..argc as usize).map(|i| text(*argv.add(i))).collect();
+        let arguments: Vec<String> = (0..count(argc)).map(|i| text(*argv.add(i))).collect();
         (arguments, text(info.target_name))
     };
     demand(info.system_emulation && target == "x86_64", "it needs qemu-system-x86_64")?;
     demand(info.version_cur >= ffi::PLUGIN_VERSION, "it needs QEMU 10")?;
-    demand(info.max_vcpus as usize <= MAX_VCPUS, "more than 16 virtual CPUs")?;
+    demand(count(info.max_vcpus) <= MAX_VCPUS, "more than 16 virtual CPUs")?;
     let path = arguments.iter().find_map(|a| a.strip_prefix("config="));
     let path = path.ok_or(EmulatorError::Invalid("config=FILE is missing"))?;
     let text = std::fs::read_to_string(path)
         .map_err(|source| EmulatorError::File { path: path.to_owned(), source })?;
     let (config, machine) = Config::parse(&text)?;
-    let enough = config.cpu_nodes.len() >= info.max_vcpus as usize;
+    let enough = config.cpu_nodes.len() >= count(info.max_vcpus);
     demand(enough, "the configuration has fewer virtual CPUs than QEMU")?;
     let vcpus = config.cpu_nodes.len().min(MAX_VCPUS);
     let area = config.samples.as_ref().map(|samples| open_area(samples, vcpus)).transpose()?;
@@ -303,7 +309,7 @@ extern "C" fn store(vcpu: c_uint, info: u32, address: u64, at: *mut c_void) {
 fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, code: u64) {
     let counters = counters(vcpu);
     let instruction = counters.instructions.load(Ordering::Relaxed);
-    let now_ps = CLOCK.time_ps(vcpu as usize) as u64;
+    let now_ps = CLOCK.time_ps(vcpu as usize).cast_unsigned();
     let at = Moment { instruction, now_ps };
     // SAFETY: both are asked during the callback of this access.
     let value = || unsafe { ffi::qemu_plugin_mem_get_value(info).low };
@@ -350,7 +356,7 @@ fn now(vcpu: c_uint) -> Now {
 
 fn now_with(vcpu: c_uint, pending: Pending) -> Now {
     Now {
-        now_ns: CLOCK.time_ps(vcpu as usize) as u64 / 1000,
+        now_ns: CLOCK.time_ps(vcpu as usize).cast_unsigned() / 1000,
         instructions: counters(vcpu).user_instructions.load(Ordering::Relaxed),
         pending,
     }
@@ -418,7 +424,9 @@ fn translate_anew(vcpu: c_uint, detail: bool) {
     if DETAIL.swap(detail, Ordering::Relaxed) != detail {
         // SAFETY: called by the virtual CPU itself; the work runs between two of its blocks, while
         // no other executes any.
-        unsafe { ffi::async_safe_run_on_cpu(ffi::qemu_get_cpu(vcpu as c_int), drop_blocks, 0) };
+        unsafe {
+            ffi::async_safe_run_on_cpu(ffi::qemu_get_cpu(vcpu.cast_signed()), drop_blocks, 0)
+        };
     }
 }
 
@@ -432,11 +440,11 @@ extern "C" fn quantum(vcpu: c_uint, _data: *mut c_void) {
     counters(vcpu).since_ps.store(0, Ordering::Relaxed);
     time::end_quantum(vcpu as usize);
     let config = state().shared.config();
-    let now_ps = CLOCK.time_ps(vcpu as usize) as u64;
+    let now_ps = CLOCK.time_ps(vcpu as usize).cast_unsigned();
     let walks = config.walks_per_flush;
     if walks > 0 && core(vcpu).replaced_translations(walks, now_ps) {
         // SAFETY: of this thread's own virtual CPU, between two blocks.
-        unsafe { ffi::tlb_flush(ffi::qemu_get_cpu(vcpu as c_int)) };
+        unsafe { ffi::tlb_flush(ffi::qemu_get_cpu(vcpu.cast_signed())) };
     }
     if let Some((tap, area, _)) = tap(vcpu) {
         let now = now(vcpu);
@@ -468,7 +476,7 @@ fn counted_by(vcpu: c_uint) -> Stats {
 
 fn all(of: impl Fn(c_uint) -> VcpuStats) -> Stats {
     let state = state();
-    let vcpus = (0..state.shared.config().cpu_nodes.len() as c_uint).map(of).collect();
+    let vcpus = (0..index_u32(state.shared.config().cpu_nodes.len())).map(of).collect();
     let nodes = state.shared.nodes(&state.machine);
     Stats { elapsed_ns: time::ran_ns(), vcpus, nodes, ..Stats::default() }
 }

@@ -110,7 +110,7 @@ pub fn read(vcpu: usize) {
 
 /// Once a quantum: lets the others catch up, runs timers that are due.
 pub fn end_quantum(vcpu: usize) {
-    CLOCK.wait(vcpu, QUANTUM_PS as i64, thread::sleeps, pause);
+    CLOCK.wait(vcpu, QUANTUM_PS.cast_signed(), thread::sleeps, pause);
     let now_ps = CLOCK.now_ps();
     // SAFETY: QEMU's calls; this thread does not hold the lock while it executes a block.
     unsafe {

@@ -3,6 +3,10 @@
 //! Knows nothing of policies; the guest runs the same binaries as any machine.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 pub mod bench;
 pub mod cli;

@@ -15,6 +15,7 @@ use crate::estimate::RateEstimates;
 use crate::extent::Extent;
 use crate::ledger::Ledger;
 use crate::realized::{CLASSES, Realized, RealizedRatios, class, realized_mean};
+use tiercel_machine::number::nearest_f32;
 
 /// Extents whose estimates are compared with the next interval. 56 bytes each.
 pub const CALIBRATION_SAMPLES_MAX: usize = 512;
@@ -87,7 +88,7 @@ impl Calibration {
             let intervals = elapsed_ms as f32 / tick_ms as f32;
             let kept = ledger.kept(f64::from(intervals));
             let observed =
-                realized_mean(extent.accesses_per_s(), sample.accesses_per_s, kept) as f32;
+                nearest_f32(realized_mean(extent.accesses_per_s(), sample.accesses_per_s, kept));
             let samples = ledger.samples_per_rate() * intervals;
             let realized = &mut self.realized[sample.class];
             realized.expected += sample.expected_per_s * samples;

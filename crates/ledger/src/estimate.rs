@@ -19,6 +19,7 @@ use crate::extent::Extent;
 use crate::ledger::Ledger;
 use crate::realized::{RealizedRatios, class};
 use crate::site_heat::SITES_MAX;
+use tiercel_machine::number::nearest_f32;
 
 /// The overdispersion of fewer extents cannot be estimated: it is taken as 1, which is a standard
 /// deviation as large as the mean. Chosen, not measured: a variance over fewer values is off by
@@ -148,7 +149,7 @@ impl RateEstimates {
         });
         let of_site = |sum: f64| sum * bytes / sums.map_or(1.0, |sums| sums.bytes);
         let estimated = |own: f32, sum: f64| {
-            (share * f64::from(own * grown) + (1.0 - share) * of_site(sum)) as f32
+            nearest_f32(share * f64::from(own * grown) + (1.0 - share) * of_site(sum))
         };
         let sums = sums.copied().unwrap_or_default();
         let reads_per_s = estimated(extent.reads_per_s, sums.reads);

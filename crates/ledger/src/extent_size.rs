@@ -13,6 +13,7 @@
 //! nothing where no extent is larger than the finest: ten million small objects are not looked at.
 
 use tiercel_machine::NodeId;
+use tiercel_machine::number::{clamped_u32, index, signed};
 
 use crate::config::OBJECT_EXTENTS_MAX;
 use crate::ledger::Ledger;
@@ -48,7 +49,7 @@ impl Ledger {
         let part = if part == 0 { 0 } else { 1 << part.ilog2() };
         let most = self.config.extent_bytes;
         let bytes = part.max(self.finest_bytes()).min(most);
-        let pages = (bytes >> PAGE_SHIFT) as u32;
+        let pages = clamped_u32(bytes >> PAGE_SHIFT);
         if pages != self.extent_pages_now() {
             self.sizing.pages = pages;
             self.sizing.sweep_left = self.rows.slots();
@@ -62,7 +63,7 @@ impl Ledger {
 
     pub(crate) fn extent_pages_now(&self) -> u32 {
         match self.sizing.pages {
-            0 => (self.config.extent_bytes >> PAGE_SHIFT) as u32,
+            0 => clamped_u32(self.config.extent_bytes >> PAGE_SHIFT),
             pages => pages,
         }
     }
@@ -96,9 +97,9 @@ impl Ledger {
         if !detail.is_of(row) {
             *detail = anew();
         }
-        let part = (addr - row.addr) * PARTS as u64 / row.bytes();
-        detail.hits[part as usize] += 1;
-        detail.heat[part as usize] += heat;
+        let part = index((addr - row.addr) * PARTS as u64 / row.bytes());
+        detail.hits[part] += 1;
+        detail.heat[part] += heat;
     }
 
     /// Splits what is uneven or too large, joins what is alike; bounded.
@@ -126,7 +127,7 @@ impl Ledger {
 
     fn split_uneven(&mut self) {
         let mut details = std::mem::take(&mut self.sizing.details);
-        let finest = (self.finest_bytes() >> PAGE_SHIFT) as u32;
+        let finest = clamped_u32(self.finest_bytes() >> PAGE_SHIFT);
         details.retain(|number, detail| {
             let row = self.rows.get(*number).filter(|row| detail.is_of(row) && !row.has(FRESH));
             if row.is_none() || self.interval - detail.since > STALE {
@@ -174,7 +175,7 @@ impl Ledger {
         let gone = u64::from(whole.pages - pieces[0].0) << PAGE_SHIFT;
         self.live.bytes -= gone;
         self.process_mut(whole.process).live_bytes -= gone;
-        self.count_live(whole.process, whole.site, -(gone as i64));
+        self.count_live(whole.process, whole.site, -signed(gone));
         let recorded_bytes = self.counts.recorded_bytes;
         let (mut at, mut last) = (whole.addr, number);
         for (nth, &(pages, share)) in pieces.iter().enumerate() {

@@ -3,6 +3,7 @@
 //! Knows nothing of records and samples; those are applied in `records` and `samples`.
 
 use std::collections::{BTreeMap, VecDeque};
+use tiercel_machine::number::{clamped_u32, index_u16};
 
 use tiercel_machine::NodeId;
 
@@ -84,7 +85,7 @@ impl Ledger {
         config.check()?;
         let keep = 1.0 - config.alpha;
         Ok(Ledger {
-            decays: std::array::from_fn(|k| keep.powi(k as i32)),
+            decays: std::array::from_fn(|k| keep.powi(i32::try_from(k).expect("DECAYS is small"))),
             config,
             rows: Rows::new(),
             processes: Vec::new(),
@@ -134,7 +135,7 @@ impl Ledger {
             }
         };
         self.processes[slot] = Some(Process::new(pid));
-        self.pids.insert(pid, slot as u16);
+        self.pids.insert(pid, index_u16(slot));
         Ok(())
     }
 
@@ -230,8 +231,9 @@ impl Ledger {
         self.counts = Counts::default();
         let nominal = self.config.tick_ms;
         let intervals = ((elapsed_ms + nominal / 2) / nominal).clamp(1, DECAYS as u64);
-        self.interval = self.interval.saturating_add(intervals as u32);
-        self.decay_latencies(intervals as u32);
+        let intervals = clamped_u32(intervals);
+        self.interval = self.interval.saturating_add(intervals);
+        self.decay_latencies(intervals);
         self.tick_began_ms = self.now_ms;
         summary
     }

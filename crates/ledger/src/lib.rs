@@ -7,6 +7,10 @@
 //! was born in it, however many extents there are.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod calibration;
 mod config;

@@ -6,6 +6,7 @@ use crate::config::OBJECT_EXTENTS_MAX;
 use crate::event_buffer::Event;
 use crate::ledger::Ledger;
 use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
+use tiercel_machine::number::{clamped_u32, index_u32, signed};
 
 impl Ledger {
     /// The uppermost row that overlaps a range.
@@ -91,7 +92,7 @@ impl Ledger {
         process.live_bytes -= bytes;
         process.index.remove(row.addr);
         self.rows.remove(number);
-        self.count_live(row.process, row.site, -(bytes as i64));
+        self.count_live(row.process, row.site, -signed(bytes));
     }
 
     /// Puts a row into slab, index, sums and lists. `row.flags` says whether it is fresh.
@@ -99,7 +100,7 @@ impl Ledger {
         let bytes = row.bytes();
         let is_fresh = row.has(FRESH);
         if is_fresh {
-            row.clock = self.fresh.len() as u32;
+            row.clock = index_u32(self.fresh.len());
         }
         let number = self.rows.insert(row);
         if is_fresh {
@@ -110,7 +111,7 @@ impl Ledger {
         let process = self.process_mut(row.process);
         process.grow(bytes);
         process.index.insert(row.addr, number);
-        self.count_live(row.process, row.site, bytes as i64);
+        self.count_live(row.process, row.site, signed(bytes));
         number
     }
 
@@ -128,7 +129,7 @@ impl Ledger {
         while object_pages > pages * OBJECT_EXTENTS_MAX {
             pages *= 2;
         }
-        pages as u32
+        clamped_u32(pages)
     }
 
     /// Splits a row into extents of the configured size (MAT 3.2.2); what it has seen stays with
@@ -186,7 +187,7 @@ impl Ledger {
             self.rows[below].flags |= LAST;
         }
         if lo > row.addr {
-            self.shrink_row(number, ((lo - row.addr) >> PAGE_SHIFT) as u32);
+            self.shrink_row(number, clamped_u32((lo - row.addr) >> PAGE_SHIFT));
             self.rows[number].flags |= LAST;
         } else {
             if row.has(HEAD) && row.has(LAST) && hi == row.end() {
@@ -203,7 +204,7 @@ impl Ledger {
 
     /// What is left of a row above a cut, unless it is known to be dead.
     fn keep_above(&mut self, slot: u16, row: &Row, addr: u64) {
-        let pages = ((row.end() - addr) >> PAGE_SHIFT) as u32;
+        let pages = clamped_u32((row.end() - addr) >> PAGE_SHIFT);
         let share = pages as f32 / row.pages as f32;
         let mut rest = Row { addr, pages, ..Self::untouched(row) };
         rest.flags |= HEAD;
@@ -231,7 +232,7 @@ impl Ledger {
         let (slot, is_fresh) = (row.process, row.has(FRESH));
         self.process_mut(slot).live_bytes -= gone;
         let site = self.rows[number].site;
-        self.count_live(slot, site, -(gone as i64));
+        self.count_live(slot, site, -signed(gone));
         if !is_fresh {
             self.live.bytes -= gone;
         }
@@ -250,7 +251,7 @@ impl Ledger {
         self.rows[last].pages += first;
         let grown = u64::from(first) << PAGE_SHIFT;
         self.process_mut(slot).grow(grown);
-        self.count_live(slot, row.site, grown as i64);
+        self.count_live(slot, row.site, signed(grown));
         if !row.has(FRESH) {
             self.live.bytes += grown;
         }

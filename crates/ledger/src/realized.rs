@@ -2,6 +2,8 @@
 //! In: expected and observed samples, by class of sample count. Out: their ratio. Knows nothing of
 //! extents.
 
+use tiercel_machine::number::saturating_usize;
+
 /// Classes of sample counts: below a half, then one each time the count doubles.
 pub(crate) const CLASSES: usize = 8;
 
@@ -42,6 +44,6 @@ pub fn realized_mean(now: impl Into<f64>, before: impl Into<f64>, kept: f64) -> 
 
 /// The class of an extent with so many samples.
 pub(crate) fn class(samples: f32) -> usize {
-    // Powers of two from a half on; the cast saturates, and takes negative values and NaN to 0.
-    ((samples.log2() + 2.0) as usize).min(CLASSES - 1)
+    // Powers of two from a half on; negative values and NaN are class 0.
+    saturating_usize(f64::from(samples.log2() + 2.0)).min(CLASSES - 1)
 }

@@ -6,6 +6,7 @@
 //! over the same bytes the newer is true; a death names the use it ends and may come before its
 //! birth.
 
+use tiercel_machine::number::clamped_u32;
 use tiercel_wire::{Flags, Record, Version};
 
 use crate::config::OBJECT_BYTES_MAX;
@@ -127,7 +128,7 @@ impl Ledger {
         let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
         self.insert_row(Row {
             addr: birth.addr,
-            pages: (birth.bytes >> PAGE_SHIFT) as u32,
+            pages: clamped_u32(birth.bytes >> PAGE_SHIFT),
             site: birth.site,
             carve: birth.version.carve,
             generation: birth.version.generation,
@@ -205,7 +206,7 @@ impl Ledger {
                 return;
             }
             self.remove_overlapping(slot, old_end, new.end());
-            self.extend(last, (bytes >> PAGE_SHIFT) as u32, new.bytes >> PAGE_SHIFT);
+            self.extend(last, clamped_u32(bytes >> PAGE_SHIFT), new.bytes >> PAGE_SHIFT);
         }
         let mut number = Some(head);
         while let Some(this) = number {

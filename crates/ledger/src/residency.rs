@@ -3,6 +3,7 @@
 //! extents of unknown residency. Knows nothing of how memory is scanned.
 
 use tiercel_machine::NodeId;
+use tiercel_machine::number::share_of;
 
 use crate::extent::Range;
 use crate::ledger::Ledger;
@@ -55,9 +56,7 @@ impl Ledger {
                 self.queue_for_scan(number);
                 continue;
             }
-            let share = |total: u64| {
-                (u128::from(total) * u128::from(bytes) / u128::from(range.bytes)) as u64
-            };
+            let share = |total: u64| share_of(total, bytes, range.bytes);
             let homes: Vec<_> = on.iter().map(|&(node, total)| (node, share(total))).collect();
             self.set_row_residency(number, homes, Stamp::at(as_of_ms));
         }

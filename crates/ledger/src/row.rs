@@ -5,6 +5,7 @@
 //! reads all extents streams through the slab.
 
 use tiercel_machine::NodeId;
+use tiercel_machine::number::index_u32;
 use tiercel_wire::Version;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
@@ -136,7 +137,7 @@ impl Rows {
 
     /// One more than the highest number there ever was.
     pub(crate) fn slots(&self) -> u32 {
-        self.rows.len() as u32
+        index_u32(self.rows.len())
     }
 
     pub(crate) fn bytes_held(&self) -> usize {
@@ -148,7 +149,7 @@ impl Rows {
         self.live += 1;
         if self.free == NONE {
             self.rows.push(row);
-            return (self.rows.len() - 1) as u32;
+            return index_u32(self.rows.len() - 1);
         }
         let number = self.free;
         self.free = self.rows[number as usize].clock;
@@ -167,7 +168,7 @@ impl Rows {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Row)> {
-        self.rows.iter().enumerate().filter(|(_, r)| r.addr != 0).map(|(i, r)| (i as u32, r))
+        self.rows.iter().enumerate().filter(|(_, r)| r.addr != 0).map(|(i, r)| (index_u32(i), r))
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&Row> {

@@ -2,6 +2,7 @@
 //! In: sampled addresses. Out: the pieces to split an extent into. Knows nothing of the ledger.
 
 use std::collections::HashMap;
+use tiercel_machine::number::clamped_u32;
 
 use crate::row::Row;
 
@@ -55,7 +56,7 @@ impl Detail {
             // Whole multiples of the finest, from the start of the extent.
             let exact = u64::from(self.pages) * (part as u64 + 1) / PARTS as u64;
             let end = exact.div_ceil(u64::from(finest)) * u64::from(finest);
-            if part + 1 == PARTS { self.pages } else { (end as u32).min(self.pages) }
+            if part + 1 == PARTS { self.pages } else { clamped_u32(end).min(self.pages) }
         };
         let mut pieces: Vec<(u32, f32)> = Vec::new();
         // Heat of parts smaller than the finest goes with the next.

@@ -4,6 +4,10 @@
 //! files, and only below the root they are given.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod builtin;
 mod choice;

@@ -2,6 +2,7 @@
 //! In: what `discover` or `text` put in. Out: answers to "which node", "how far", "how slow".
 //! Knows nothing of where the figures came from. An unknown figure is `None`, never a guess.
 
+use crate::number::index_u16;
 use serde::{Deserialize, Serialize};
 
 use crate::curve::CurveLine;
@@ -246,7 +247,7 @@ impl Machine {
         places.sort_unstable();
         places.dedup();
         let kept: Vec<NodeId> = places.iter().map(|place| self.nodes[*place].id).collect();
-        let number = |id: &NodeId| kept.binary_search(id).ok().map(|at| NodeId(at as u16));
+        let number = |id: &NodeId| kept.binary_search(id).ok().map(|at| NodeId(index_u16(at)));
         let node = |place: &usize| {
             let node = &self.nodes[*place];
             let initiators = node.initiators.iter().filter_map(number).collect();

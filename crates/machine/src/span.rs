@@ -1,6 +1,7 @@
 //! Durations as people write them: `250us`, `2s`.
 //! In: text. Out: [`TimeSpan`], and the same text back. Knows nothing of clocks.
 
+use crate::number::saturating_u64;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -49,7 +50,7 @@ impl FromStr for TimeSpan {
         if ns > SPAN_NS_MAX {
             return Err(SpanError::OutOfRange(text.to_owned()));
         }
-        Ok(TimeSpan(Duration::from_nanos(ns as u64)))
+        Ok(TimeSpan(Duration::from_nanos(saturating_u64(ns))))
     }
 }
 

@@ -3,6 +3,7 @@
 //! In: a [`Machine`]. Out: [`Tier`]s best first, and the nodes that answer a [`Space`]. Knows
 //! nothing of who uses the nodes.
 
+use crate::number::index_u16;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Basis, Figures, Kind, Machine, Node, NodeId};
@@ -106,7 +107,7 @@ impl Machine {
             .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
             .enumerate()
             .map(|(rank, tier)| Tier {
-                rank: rank as u16,
+                rank: index_u16(rank),
                 access: tier[0].0,
                 distance: from.and_then(|from| self.distance(from, tier[0].2.id)),
                 nodes: tier.iter().map(|(_, _, node)| node.id).collect(),
@@ -133,7 +134,7 @@ impl Machine {
         used.sort_unstable();
         used.dedup();
         for (access, _) in &mut tiers {
-            *access = used.partition_point(|other| other < access) as u16;
+            *access = index_u16(used.partition_point(|other| other < access));
         }
         tiers
     }

@@ -2,6 +2,7 @@
 //! In: `"16 GiB"`, `"0-3,8"`. Out: `u64`, [`CpuList`], and the same text back.
 //! Knows nothing of nodes.
 
+use crate::number::saturating_u64;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -50,7 +51,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     }
     let value = number.parse::<f64>().map_err(|_| bad())? * (1u64 << shift) as f64;
     // 2^63 rather than 2^64: the largest f64 below 2^64 is exact, and nothing has 8 EiB.
-    if value.is_finite() && (0.0..9.2e18).contains(&value) { Ok(value as u64) } else { Err(bad()) }
+    if value.is_finite() && (0.0..9.2e18).contains(&value) {
+        Ok(saturating_u64(value))
+    } else {
+        Err(bad())
+    }
 }
 
 /// The shortest exact form: `16 GiB`, `1000 B`.

@@ -19,6 +19,7 @@
 //! is full its first clear bit is its first empty way.
 
 use crate::{LINE_BYTES, ModelError};
+use tiercel_machine::number::index;
 
 /// Most ways: `recent` and `dirty` share a word.
 pub const MAX_WAYS: u32 = 32;
@@ -95,8 +96,8 @@ impl Cache {
             mask: sets.is_power_of_two().then_some(sets - 1),
             shift: sets.ilog2(),
             words,
-            state: vec![0; sets as usize * (1 + words)],
-            tags: vec![0; sets as usize * words * LANES],
+            state: vec![0; index(sets) * (1 + words)],
+            tags: vec![0; index(sets) * words * LANES],
             all: u64::from(u32::MAX >> (MAX_WAYS - ways)),
         })
     }
@@ -155,8 +156,8 @@ impl Cache {
     #[inline]
     fn place_of(&self, line: u64) -> (usize, Name) {
         match self.mask {
-            Some(mask) => ((line & mask) as usize, Name::new(line >> self.shift)),
-            None => ((line % self.sets) as usize, Name::new(line / self.sets)),
+            Some(mask) => (index(line & mask), Name::new(line >> self.shift)),
+            None => (index(line % self.sets), Name::new(line / self.sets)),
         }
     }
 
@@ -194,7 +195,7 @@ impl Name {
     fn new(number: u64) -> Name {
         let upper = number >> HASH_BITS;
         debug_assert!(upper < u64::from(u32::MAX), "line {number:#x} is beyond any memory");
-        let tag = upper as u32 + 1;
+        let tag = (upper & 0xFFFF_FFFF) as u32 + 1;
         Name { tag, hash: (number ^ Name::stir(tag)) & 0xFF }
     }
 

@@ -7,6 +7,7 @@
 //! Split in two so that several threads can run a core each and lock what they share only for
 //! misses.
 
+use tiercel_machine::number::index;
 use tiercel_machine::{Machine, NodeId};
 
 use crate::cache::{Cache, CacheShape};
@@ -136,8 +137,8 @@ pub struct Core {
 /// Lines that are in the caches' books already, and when they really come. By hash of the line.
 #[derive(Clone, Debug)]
 struct Flight {
-    lines: [u64; FLIGHT as usize],
-    done_ps: [u64; FLIGHT as usize],
+    lines: [u64; index(FLIGHT)],
+    done_ps: [u64; index(FLIGHT)],
     /// The last of all.
     until_ps: u64,
 }
@@ -197,11 +198,7 @@ impl Core {
             prefetches: Prefetches::default(),
             fetched_ps: vec![0; shape.prefetch.map_or(0, |prefetch| prefetch.lines as usize)],
             fetch: 0,
-            flight: Flight {
-                lines: [0; FLIGHT as usize],
-                done_ps: [0; FLIGHT as usize],
-                until_ps: 0,
-            },
+            flight: Flight { lines: [0; index(FLIGHT)], done_ps: [0; index(FLIGHT)], until_ps: 0 },
             pending: Pending::default(),
             pending_until_ps: 0,
             served: [0; MAX_LEVELS + 1],

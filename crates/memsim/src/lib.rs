@@ -11,6 +11,10 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod blocks;
 mod cache;
@@ -32,6 +36,8 @@ pub use simulator::{Simulator, SimulatorShape};
 pub use wear::{WEAR_BLOCK_BYTES, WEAR_BLOCKS_MAX, WEAR_CLASSES, Wear};
 pub use window::{MAX_REGISTERS, MAX_WINDOW, Progress, Register, Window, WindowShape};
 
+use tiercel_machine::number::index;
+
 /// Bytes of a cache line; the unit of all traffic.
 pub const LINE_BYTES: u64 = 64;
 
@@ -45,7 +51,7 @@ pub const PS_PER_NS: f64 = 1000.0;
 /// and numbers a power of two apart are spread.
 #[inline]
 fn place(number: u64, places: u64) -> usize {
-    (number.wrapping_mul(SPREAD) >> (u64::BITS - places.ilog2())) as usize
+    index(number.wrapping_mul(SPREAD) >> (u64::BITS - places.ilog2()))
 }
 
 /// Why a model cannot be built.

@@ -22,6 +22,7 @@
 //! limits what flows in the long run.
 
 use serde::Serialize;
+use tiercel_machine::number::{index_u32, saturating_u64};
 use tiercel_machine::{Energy, Figures, Machine, Node, NodeId, loaded_latency_ns, peak_gb_s};
 
 use crate::wear::{Counters, Wear};
@@ -172,15 +173,15 @@ impl Memory {
         let stride = machine.nodes.last().map_or(0, |node| usize::from(node.id.0) + 1);
         let mut near = vec![NONE; stride];
         for (at, server) in servers.iter().enumerate() {
-            near[usize::from(server.node.id.0)] = at as u32;
+            near[usize::from(server.node.id.0)] = index_u32(at);
         }
-        let mut paths: Vec<Path> = (0..servers.len() as u32).map(Path::near).collect();
+        let mut paths: Vec<Path> = (0..index_u32(servers.len())).map(Path::near).collect();
         let mut index = near.repeat(stride + 1);
         for link in &machine.links {
             let server = near[usize::from(link.to.0)];
             if server != NONE {
                 index[(usize::from(link.from.0) + 1) * stride + usize::from(link.to.0)] =
-                    paths.len() as u32;
+                    index_u32(paths.len());
                 let near = &servers[server as usize];
                 paths.push(Path::far(server, near, link.figures, share(link.from)));
             }
@@ -195,7 +196,7 @@ impl Memory {
             server.intervals.push(Interval::default());
         }
         let row = home.map_or(0, |home| (usize::from(home.0) + 1) * self.stride);
-        Port { number: number as u32, row: row as u32 }
+        Port { number: index_u32(number), row: index_u32(row) }
     }
 
     /// A core reads a line; returns after how many picoseconds the data is there. `at_ps` is the
@@ -259,7 +260,7 @@ impl Path {
 
     fn far(server: u32, near: &Server, figures: Figures, share: f64) -> Path {
         let further_ps = |far: Option<f64>, near_ns: f64| {
-            far.map_or(0, |far_ns| ((far_ns - near_ns).max(0.0) * PS_PER_NS) as u64)
+            far.map_or(0, |far_ns| saturating_u64((far_ns - near_ns).max(0.0) * PS_PER_NS))
         };
         let write_ns = figures.write_latency_ns.or(figures.read_latency_ns);
         let link = figures.read_gb_s.map(|read_gb_s| {
@@ -344,7 +345,7 @@ impl Server {
         self.rates = [0, 1].map(|kind| {
             let work_per_byte = work_per_byte(peak_gb_s.unwrap_or(self.gb_s[kind]) * self.share);
             Rate {
-                latency_ps: ((self.latency_ns[kind] + rise_ns) * PS_PER_NS) as u64,
+                latency_ps: saturating_u64((self.latency_ns[kind] + rise_ns) * PS_PER_NS),
                 work_per_byte,
                 slack: slack(work_per_byte * block_bytes, self.share),
             }
@@ -419,7 +420,7 @@ fn kept(intervals: u64) -> f64 {
 /// As many blocks as there are shares pass at once: of a burst that the whole machine passes so
 /// many times faster, ours alone is there.
 fn slack(work_per_block: u64, share: f64) -> u64 {
-    (work_per_block as f64 * (1.0 / share - 1.0)) as u64
+    saturating_u64(work_per_block as f64 * (1.0 / share - 1.0))
 }
 
 /// The part of a node's CPUs that sits here; at most all.
@@ -438,5 +439,5 @@ fn share_of(machine: &Machine, cpus: &[NodeId], node: NodeId) -> f64 {
 }
 
 fn work_per_byte(gb_s: f64) -> u64 {
-    (PS_PER_NS * WORK_PER_PS as f64 / gb_s).round() as u64
+    saturating_u64((PS_PER_NS * WORK_PER_PS as f64 / gb_s).round())
 }

@@ -10,6 +10,7 @@
 //! anywhere in physical memory, so real prefetchers of this level stop there as well.
 
 use crate::{LINE_BYTES, ModelError, place};
+use tiercel_machine::number::signed;
 
 /// Streams watched at once, one per 4 KiB region; a region takes the place of another with the same
 /// hash. By hash, because arrays that are walked together often lie a power of two apart.
@@ -68,7 +69,7 @@ impl Prefetcher {
 
     /// The first level missed this line; what to fetch.
     pub fn miss(&mut self, line: u64) -> Ahead {
-        let (region, at) = (line / REGION_LINES, (line % REGION_LINES) as i64);
+        let (region, at) = (line / REGION_LINES, signed(line % REGION_LINES));
         let stream = &mut self.streams[place(region, STREAMS as u64)];
         if stream.region != region + 1 {
             *stream = Stream { region: region + 1, last: at, ..Stream::default() };
@@ -85,7 +86,7 @@ impl Prefetcher {
         if !stream.running || (stream.front - at) * stride < 0 {
             (stream.running, stream.front) = (true, at);
         }
-        let inside = |line: i64| (0..REGION_LINES as i64).contains(&line);
+        let inside = |line: i64| (0..signed(REGION_LINES)).contains(&line);
         let mut count = 0;
         while count < self.shape.degree
             && inside(stream.front + stride)
@@ -95,7 +96,7 @@ impl Prefetcher {
             count += 1;
         }
         let first = stream.front - (i64::from(count) - 1) * stride;
-        Ahead { first: region * REGION_LINES + first.max(0) as u64, stride, count }
+        Ahead { first: region * REGION_LINES + u64::try_from(first).unwrap_or(0), stride, count }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Knows nothing of what wears out, or when.
 
 use serde::Serialize;
+use tiercel_machine::number::index;
 
 /// Bytes whose writes are counted together: an OS page, which is what wear levelling and migration
 /// move.
@@ -33,7 +34,7 @@ impl Counters {
     pub(crate) fn new(capacity_bytes: u64) -> Counters {
         let wanted = capacity_bytes.div_ceil(WEAR_BLOCK_BYTES).clamp(1, WEAR_BLOCKS_MAX);
         let blocks = wanted.next_power_of_two();
-        Counters { writes: vec![0; blocks as usize], mask: blocks - 1 }
+        Counters { writes: vec![0; index(blocks)], mask: blocks - 1 }
     }
 
     #[inline]

@@ -14,6 +14,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use tiercel_machine::number::{index, share_of};
 
 use crate::ModelError;
 
@@ -71,10 +72,9 @@ pub struct Register {
 impl Progress {
     /// The clock at an instruction on the way to another point, at an even pace.
     fn until(self, instruction: u64, to: Progress) -> u64 {
-        let done = u128::from(instruction.saturating_sub(self.instruction));
-        let all = u128::from((to.instruction - self.instruction).max(1));
-        let elapsed_ps = u128::from(to.now_ps - self.now_ps);
-        self.now_ps + (elapsed_ps * done / all) as u64
+        let done = instruction.saturating_sub(self.instruction);
+        let all = (to.instruction - self.instruction).max(1);
+        self.now_ps + share_of(to.now_ps - self.now_ps, done, all)
     }
 }
 
@@ -91,7 +91,7 @@ impl Window {
         }
         Ok(Window {
             shape,
-            held: VecDeque::with_capacity(instructions as usize),
+            held: VecDeque::with_capacity(index(instructions)),
             registers: vec![0; registers],
             turn: 0,
             stores: VecDeque::with_capacity(stores),

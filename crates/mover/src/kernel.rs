@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use tiercel_machine::number::{index, share_of, whole_ns};
 
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
@@ -132,7 +133,7 @@ impl<K: Kernel> KernelMover<K> {
         // The CPU time it takes, not what others had of that CPU meanwhile.
         let began = thread_time();
         let waited = self.settle(pid, to, batch);
-        let took_ns = (thread_time().saturating_sub(began) + waited).as_nanos() as u64;
+        let took_ns = whole_ns(thread_time().saturating_sub(began) + waited);
         let (length, bytes) = (batch.len() as u64, self.os_page_bytes);
         for run in batch.chunk_by(|a, b| a.owner == b.owner) {
             let outcome = &mut outcomes[run[0].owner];
@@ -228,7 +229,7 @@ impl<K: Kernel> KernelMover<K> {
         batch: &[OsPage],
         waiting: &[usize],
     ) -> (Vec<usize>, Vec<usize>) {
-        let length = (HUGE_BYTES / self.os_page_bytes) as usize;
+        let length = index(HUGE_BYTES / self.os_page_bytes);
         let is_head = |at: usize| {
             let whole = waiting.get(at + length - 1).is_some_and(|&last| {
                 let first = waiting[at];
@@ -314,8 +315,8 @@ impl<K: Kernel> KernelMover<K> {
     fn scale(&self, range: Range, count: Count) -> Residency {
         let asked = self.asked_of(range);
         let bytes_of = |count: u64| {
-            let bytes = u128::from(range.bytes) * u128::from(count) / u128::from(asked.max(1));
-            bytes as u64 / self.os_page_bytes * self.os_page_bytes
+            let bytes = share_of(range.bytes, count, asked.max(1));
+            bytes / self.os_page_bytes * self.os_page_bytes
         };
         let mut nodes: Vec<(NodeId, u64)> =
             count.nodes.into_iter().map(|(node, count)| (node, bytes_of(count))).collect();
@@ -403,7 +404,7 @@ impl OsPage {
 /// CPU time this thread has had.
 fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Adds one OS page to the outcome of its move.
@@ -469,7 +470,7 @@ fn place_of(status: i32) -> Result<Option<NodeId>, Failure> {
 fn spread(i: u64, asked: u64, total: u64) -> u64 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     let strip = total / asked;
-    let start = (u128::from(i) * u128::from(total) / u128::from(asked)) as u64;
+    let start = share_of(total, i, asked);
     let mixed = i.wrapping_mul(GOLDEN);
     let chance = (mixed ^ (mixed >> 29)).wrapping_mul(GOLDEN) >> 32;
     start + ((chance * strip) >> 32)

@@ -3,6 +3,11 @@
 //! residency. Knows nothing of why a move was asked for. Memory that is not there yet cannot be
 //! steered from here: `mbind` works only inside the process, so birth placement is the runtime's.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
+
 mod calibration;
 mod kernel;
 mod modelled;

@@ -3,6 +3,7 @@
 //! Knows nothing of the kernel: what was never touched counts as present, nothing is ever busy.
 
 use std::collections::BTreeMap;
+use tiercel_machine::number::saturating_u64;
 
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::{Machine, NodeId};
@@ -184,7 +185,7 @@ impl ModelledMover {
         }
         outcome.failed = failed.into_iter().collect();
         outcome.failed.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        outcome.took_ns = took_ns as u64;
+        outcome.took_ns = saturating_u64(took_ns);
         outcome
     }
 

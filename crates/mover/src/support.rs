@@ -52,15 +52,16 @@ fn move_pages(kernel: &mut dyn Kernel) -> Finding {
     let addr = probe.as_ptr() as u64 & !(kernel.os_page_bytes() - 1);
     let mut status = [STATUS_UNTOUCHED];
     match kernel.move_pages(std::process::id(), &[addr], None, &mut status) {
-        Ok(_) if u16::try_from(status[0]).is_ok() => {
-            let node = NodeId(status[0] as u16);
-            Finding::ok(NAME, format!("works on our own memory (node {node})"))
-        }
-        Ok(_) => Finding::degraded(
-            NAME,
-            format!("answers {} for memory that is there", status[0]),
-            "report this kernel; residency cannot be trusted here",
-        ),
+        Ok(_) => match u16::try_from(status[0]) {
+            Ok(node) => {
+                Finding::ok(NAME, format!("works on our own memory (node {})", NodeId(node)))
+            }
+            Err(_) => Finding::degraded(
+                NAME,
+                format!("answers {} for memory that is there", status[0]),
+                "report this kernel; residency cannot be trusted here",
+            ),
+        },
         Err(Errno(libc::ENOSYS)) => Finding::absent(
             NAME,
             "the kernel has no move_pages",

@@ -66,7 +66,7 @@ impl Kernel for Linux {
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
-                libc::c_long::from(pid as libc::pid_t),
+                libc::c_long::from(pid),
                 addrs.len(),
                 addrs.as_ptr(),
                 targets,

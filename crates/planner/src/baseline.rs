@@ -1,9 +1,9 @@
 //! Placements to compare with: first come first served, greedy by score, all in one memory.
 //! In: a problem of one segment per item. Out: a choice. Knows nothing of moves.
 
-use crate::index::index_u8;
 use crate::problem::Problem;
 use crate::room::Room;
+use tiercel_machine::number::index_u8;
 
 /// In order of birth, each into the first memory with room at that moment (IDP-FCFS of H2M IV-C).
 /// Those who die earlier make room; what comes later comes later. The first without room is the

@@ -10,9 +10,9 @@
 //! by a share of itself. The second is quick with many objects, where room asked for is nearly a
 //! power of its price; on 10,000 objects x 100 phases it needs a third of the rounds.
 
-use crate::index::{index_u8, index_u32};
 use crate::memory::MEMORIES_MAX;
 use crate::problem::{Item, Problem};
+use tiercel_machine::number::{index_u8, index_u32};
 
 /// Segments of a sample: above as many, a sample finds the first prices.
 const SAMPLED_SEGMENTS: usize = 50_000;

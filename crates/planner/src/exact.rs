@@ -7,10 +7,10 @@
 //! step is a few additions.
 
 use crate::dual::Sums;
-use crate::index::{index_u8, index_u32};
 use crate::memory::MEMORIES_MAX;
 use crate::problem::Problem;
 use crate::room::Room;
+use tiercel_machine::number::{index_u8, index_u32};
 
 /// Segments above which nothing is searched: the tables grow with them, and the chance sinks.
 pub const SEGMENTS_MAX: usize = 1 << 16;

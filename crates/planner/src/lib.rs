@@ -20,12 +20,15 @@
 //! to the end. With the feature `exact`, HiGHS solves the same programs, as what to compare with.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod baseline;
 mod dual;
 mod estimate;
 mod exact;
-mod index;
 mod lifetimes;
 mod memory;
 mod objective;
@@ -47,7 +50,6 @@ mod workload;
 pub use estimate::{
     Cost, Demand, MoveSpeed, access_ns, demand, energy_pj, move_cost_per_byte, score_ns,
 };
-pub use index::{index_u8, index_u32};
 pub use memory::{Energy, LINE_BYTES, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
 pub use options::{Effort, Levels, Objective, Options, Strategy};
 pub use placement::{Move, Placement, Placements, Promise};

@@ -2,12 +2,12 @@
 //! In: a problem. Out: a choice that keeps the capacities, without a bound.
 //! Knows nothing of the joint program they stand for.
 
-use crate::index::{index_u8, index_u32};
 use crate::options::Effort;
 use crate::problem::{Item, Problem};
 use crate::room::Room;
 use crate::solve::solve;
 use crate::span::Span;
+use tiercel_machine::number::{index_u8, index_u32};
 
 /// First the fastest memory against the next one, then the next with what is left, and so on (H2M
 /// III-D5). What does not go into a memory is taken to go into the next one with room for its size.

@@ -5,10 +5,10 @@
 //! whose target has room goes first. When all wait for one another (two full memories that swap),
 //! one of them goes over the last memory, if that has room.
 
-use crate::index::{index_u8, index_u32};
 use crate::memory::Memory;
 use crate::placement::{Move, Placement};
 use crate::workload::Workload;
+use tiercel_machine::number::{index_u8, index_u32};
 
 /// Moves in order, and by how many bytes a memory overflows between two of them at worst: 0 unless
 /// even the last memory is full.

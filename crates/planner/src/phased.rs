@@ -3,7 +3,6 @@
 //! lives in. Knows nothing of phases further ahead: that is what it is compared for.
 
 use crate::estimate::{Weights, phase_cost};
-use crate::index::index_u32;
 use crate::lifetimes::memory_by_memory;
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::options::{Levels, Options};
@@ -12,6 +11,7 @@ use crate::slots::Slots;
 use crate::solve::solve;
 use crate::span::Span;
 use crate::workload::Workload;
+use tiercel_machine::number::index_u32;
 
 /// At each phase start, everything that lives in the next `ahead` phases is placed as if for all of
 /// them; what was elsewhere pays its move, what is not born yet does not. Only the choice for the

@@ -5,7 +5,6 @@
 use crate::PlanError;
 use crate::baseline::{first_come, greedy};
 use crate::estimate::{Cost, MoveSpeed, Weights, move_cost_per_byte, phase_cost};
-use crate::index::{index_u8, index_u32};
 use crate::lifetimes::{lifetime_by_lifetime, memory_by_memory};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::objective::{Trial, Wanted, best};
@@ -17,6 +16,7 @@ use crate::problem::Problem;
 use crate::slots::Slots;
 use crate::solve::{Solution, solve};
 use crate::workload::{Object, Workload};
+use tiercel_machine::number::{index_u8, index_u32};
 
 /// Makes a plan. `memories` are fastest first; what fits nowhere else goes to the last.
 pub fn plan(

@@ -2,11 +2,11 @@
 //! In: costs. Out: what a choice costs, and the room it takes. Knows nothing of programs or time.
 
 use crate::estimate::{MoveSpeed, Weights, move_cost_per_byte, phase_cost};
-use crate::index::{index_u8, index_u32};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::slots::Slots;
 use crate::span::Span;
 use crate::workload::Workload;
+use tiercel_machine::number::{index_u8, index_u32};
 
 /// What must be placed.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,9 +2,9 @@
 //! In: a problem, prices. Out: a choice. Knows nothing of bounds.
 
 use crate::dual::{Paths, Sums};
-use crate::index::index_u32;
 use crate::problem::Problem;
 use crate::room::Room;
+use tiercel_machine::number::index_u32;
 
 /// Items in the order in which they choose.
 pub type Order = Vec<u32>;

@@ -6,9 +6,9 @@
 //! that is born in it lives together at its last birth, and that is where it is fullest. What dies
 //! at the very moment another is born has made room for it.
 
-use crate::index::index_u32;
 use crate::span::Span;
 use crate::workload::Workload;
+use tiercel_machine::number::index_u32;
 
 /// Slots of a workload.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,6 +3,7 @@
 //! Knows nothing of what a candidate is or where it lies.
 
 use tiercel_ledger::ExtentId;
+use tiercel_machine::number::clamped_u32;
 
 use crate::prioritise::Key;
 
@@ -27,12 +28,12 @@ impl Candidate {
         let stays = 3 - u64::from(rank.min(3));
         let number = (1 << ID_BITS) - 1 - u64::from(id.0);
         let order = u64::from(key) << 32 | stays << ID_BITS | number;
-        Candidate { order, pages: bytes.div_ceil(4096) as u32, rank }
+        Candidate { order, pages: clamped_u32(bytes.div_ceil(4096)), rank }
     }
 
     pub(crate) fn id(&self) -> ExtentId {
         let number = self.order & ((1 << ID_BITS) - 1);
-        ExtentId(((1 << ID_BITS) - 1 - number) as u32)
+        ExtentId(clamped_u32((1 << ID_BITS) - 1 - number))
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
+use tiercel_machine::number::saturating_u64;
 
 use serde::{Deserialize, Serialize};
 use tiercel_machine::{NodeId, format_bytes, parse_bytes};
@@ -96,7 +97,9 @@ impl Group {
         let limit = match self.limits.get(rank).copied().unwrap_or_default() {
             Limit::Capacity => capacity_bytes,
             Limit::Bytes(bytes) => bytes.min(capacity_bytes),
-            Limit::ShareOfPeak(share) => ((share * peak_bytes as f64) as u64).min(capacity_bytes),
+            Limit::ShareOfPeak(share) => {
+                saturating_u64(share * peak_bytes as f64).min(capacity_bytes)
+            }
         };
         limit.saturating_sub(self.outside_bytes.get(rank).copied().unwrap_or(0))
     }

@@ -2,6 +2,7 @@
 //! In: TOML. Out: a checked [`Config`]. Knows nothing of how a routine works.
 
 use serde::{Deserialize, Serialize};
+use tiercel_machine::number::nearest_f32;
 
 use crate::routine::{Aggregate, Enforce, Fill, Gate, Prioritise, Time, Trigger};
 
@@ -103,7 +104,7 @@ impl Config {
     /// What the ledger must do for this policy.
     pub fn configure(&self, ledger: &mut tiercel_ledger::Config) {
         let Aggregate::Ewma(ewma) = &self.aggregate;
-        ledger.alpha = ewma.alpha as f32;
+        ledger.alpha = nearest_f32(ewma.alpha);
         ledger.tick_ms = self.tick_ms;
     }
 }

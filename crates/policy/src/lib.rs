@@ -7,6 +7,10 @@
 //! stands in front of the mover: a move that does not pay is not asked for.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod assign;
 mod audit;

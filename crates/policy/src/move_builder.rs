@@ -3,6 +3,7 @@
 //! Knows nothing of how the tiers were assigned.
 
 use std::collections::BTreeMap;
+use tiercel_machine::number::{index_u8, saturating_u64};
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
 use tiercel_ledger::{Extent, ExtentId, Ledger, RateEstimates};
@@ -119,7 +120,7 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub(crate) fn forget(&mut self, now_ms: u64, settle_s: f64) {
-        let settle_ms = (settle_s * 1e3) as u64;
+        let settle_ms = saturating_u64(settle_s * 1e3);
         self.moved.retain(|_, (_, _, moved_ms)| *moved_ms + settle_ms > now_ms);
     }
 
@@ -199,10 +200,10 @@ impl Canary {
     /// A share of the best tier's room.
     pub(crate) fn new(allowance: PromotionAllowance, room: &[u64]) -> Canary {
         let bytes_left = match allowance {
-            PromotionAllowance::Share(share) => (room[0] as f64 * share) as u64,
+            PromotionAllowance::Share(share) => saturating_u64(room[0] as f64 * share),
             PromotionAllowance::All | PromotionAllowance::Nothing => u64::MAX,
         };
-        let bytes_left_for_samples = bytes_left.saturating_mul(RAMP as u64);
+        let bytes_left_for_samples = bytes_left.saturating_mul(saturating_u64(RAMP));
         Canary { bytes_left, bytes_left_for_samples, samples_left: CANARY_SAMPLES }
     }
 
@@ -224,7 +225,7 @@ impl MoveBuilder<'_> {
         let (mut demotions, mut promotions) = (Vec::new(), Vec::new());
         let mut start = 0;
         for (to, &end) in ends.iter().enumerate() {
-            let to = to as u8;
+            let to = index_u8(to);
             for candidate in &candidates[start..end] {
                 self.summary.extents += 1;
                 self.summary.bytes += candidate.bytes();

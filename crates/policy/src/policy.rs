@@ -3,6 +3,7 @@
 //! Knows nothing of clocks (the ledger carries the time) or of how anything is moved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tiercel_machine::number::{index, saturating_u64, share_of};
 
 use tiercel_ledger::movement::{Failure, Outcome};
 use tiercel_ledger::{CALIBRATION_SAMPLES_MAX, Calibration, ExtentId, Ledger, RateEstimates};
@@ -238,7 +239,7 @@ impl Policy {
     /// How much of a limit an assignment fills: births until the next one find the rest.
     fn room(&self, limit_bytes: u64) -> u64 {
         let Enforce::Fill(fill) = &self.config.enforce;
-        let kept = (u128::from(limit_bytes) * u128::from(100 - fill.percent) / 100) as u64;
+        let kept = share_of(limit_bytes, u64::from(100 - fill.percent), 100);
         let least = kept / KEPT_PARTS;
         let needed = if fill.follow_births { self.lately_born_bytes.max(least) } else { kept };
         limit_bytes - kept.min(needed)
@@ -340,7 +341,7 @@ impl Policy {
         let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
         let mut lists = vec![Vec::new(); usage.len()];
         if let [only] = lists.as_mut_slice() {
-            only.reserve(ledger.extent_totals().0 as usize);
+            only.reserve(index(ledger.extent_totals().0));
         }
         estimates.set_calibration(self.calibration.ratios());
         for extent in ledger.extents() {
@@ -480,7 +481,7 @@ fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
         let share = 0.5 * evenly + 0.5 * by_births;
         let tiers = usage.tiers.tiers.iter().zip(&free).enumerate();
         let tiers = tiers.map(|(rank, (tier, free))| {
-            let bytes = if rank == last { *free } else { (*free as f64 * share) as u64 };
+            let bytes = if rank == last { *free } else { saturating_u64(*free as f64 * share) };
             (tier.nodes.clone(), bytes)
         });
         BirthPlan { pid: *pid, tiers: tiers.collect(), small_tier }

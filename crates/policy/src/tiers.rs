@@ -2,6 +2,7 @@
 //! In: a [`Machine`], the group's home. Out: [`Tiers`]. Knows nothing of extents and budgets.
 
 use tiercel_ledger::{Extent, Ledger};
+use tiercel_machine::number::{index_u8, nearest_f32, signed};
 use tiercel_machine::{Machine, NodeId, Tier};
 
 /// Latency the best tier is given where the machine knows none. Only ratios to it are used.
@@ -34,13 +35,13 @@ impl Tiers {
             latency_ns.push((read_ns, write.or(read).unwrap_or(better.map_or(read_ns, |b| b.1))));
         }
         let nodes = tiers.iter().flat_map(|tier| &tier.nodes).map(|node| usize::from(node.0) + 1);
-        let mut ranks = vec![tiers.len().saturating_sub(1) as u8; nodes.max().unwrap_or(0)];
+        let mut ranks = vec![index_u8(tiers.len().saturating_sub(1)); nodes.max().unwrap_or(0)];
         for (rank, tier) in tiers.iter().enumerate() {
-            tier.nodes.iter().for_each(|node| ranks[usize::from(node.0)] = rank as u8);
+            tier.nodes.iter().for_each(|node| ranks[usize::from(node.0)] = index_u8(rank));
         }
         let free_of = |id: NodeId| {
             let node = machine.node(id);
-            node.map_or(0, |node| node.free_bytes.unwrap_or(node.capacity_bytes)) as i64
+            signed(node.map_or(0, |node| node.free_bytes.unwrap_or(node.capacity_bytes)))
         };
         let free =
             tiers.iter().map(|t| t.nodes.iter().map(|n| (*n, free_of(*n))).collect()).collect();
@@ -52,7 +53,7 @@ impl Tiers {
     }
 
     pub(crate) fn last(&self) -> u8 {
-        (self.len() - 1) as u8
+        index_u8(self.len() - 1)
     }
 
     pub(crate) fn rank(&self, node: NodeId) -> u8 {
@@ -87,7 +88,7 @@ impl Tiers {
             return 1.0;
         }
         let last = self.latency_ns[usize::from(self.last())].0;
-        (last / self.latency_ns[usize::from(rank)].0) as f32
+        nearest_f32(last / self.latency_ns[usize::from(rank)].0)
     }
 
     /// The node of a tier with most room, which then has less.
@@ -95,7 +96,7 @@ impl Tiers {
         let nodes = &mut self.free[usize::from(rank)];
         let most = nodes.iter_mut().max_by_key(|(node, free)| (*free, std::cmp::Reverse(*node)));
         let (node, free) = most.expect("a tier has nodes");
-        *free -= bytes as i64;
+        *free -= signed(bytes);
         *node
     }
 }

@@ -17,6 +17,7 @@
 //! either, nothing is measured, nothing is held back, and the verdict says so.
 
 use std::collections::{HashMap, VecDeque};
+use tiercel_machine::number::saturating_u64;
 
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_ledger::{Ledger, realized_mean};
@@ -127,7 +128,7 @@ impl Trials {
         if !self.measures(interval) {
             return PromotionAllowance::All;
         }
-        let share = gate.canary * RAMP.powi(self.paid.min(i32::MAX as u32) as i32);
+        let share = gate.canary * RAMP.powi(i32::try_from(self.paid).unwrap_or(i32::MAX));
         match () {
             () if now_ms < self.held_until_ms => PromotionAllowance::Nothing,
             // Where moving has paid time and again, nothing waits for one more verdict.
@@ -256,7 +257,7 @@ impl Trials {
             (Verdict::NotPaid | Verdict::TakenBack, Some(gate)) => {
                 (self.paid, self.evidence) = (0, Evidence::default());
                 let wait_ms = gate.settle_s * 1e3 * f64::from(1 << self.doublings);
-                self.held_until_ms = now_ms + wait_ms as u64;
+                self.held_until_ms = now_ms + saturating_u64(wait_ms);
                 self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
                 if verdict == Verdict::TakenBack {
                     back = trial.back();

@@ -3,6 +3,7 @@
 //! Knows nothing of extents.
 
 use std::collections::VecDeque;
+use tiercel_machine::number::clamped_u32;
 
 use tiercel_machine::format_bytes;
 
@@ -49,7 +50,7 @@ impl TriggerState {
     /// Ticks from the last assignment to the next.
     fn due_ticks(&self, time: &Time) -> u32 {
         let doubled = u64::from(time.first) << self.fired.min(31);
-        doubled.min(u64::from(time.ticks)) as u32
+        clamped_u32(doubled.min(u64::from(time.ticks)))
     }
 
     fn time(&self, ticks: u32) -> Verdict {

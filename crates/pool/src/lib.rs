@@ -14,6 +14,11 @@
 //! one, it goes back to the kernel, which zeroes it. So what an owner, or a child that it forked,
 //! still maps cannot be read by another process, nor kept from being zeroed.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
+
 mod account;
 mod memory;
 mod server;

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
-use crate::index::index_u32;
 use crate::profile::{Access, Object, Profile, SERVED_MAX, SLOT_NS_MIN};
 use crate::table::TEXT_BYTES_MAX;
 use crate::tables::{
     ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
 };
+use tiercel_machine::number::index_u32;
 
 /// Most runs of one profile. On one axis of time they still end below 2^64 ns.
 pub const RUNS_MAX: usize = 1024;

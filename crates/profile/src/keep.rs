@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::index::index_u32;
 use crate::profile::{Access, Frame, Object, Process, Profile, Site, size_class};
 use crate::tables::{self, FrameRow, SiteRow, ThreadRow, row_bytes};
+use tiercel_machine::number::index_u32;
 
 /// Default size limit of profiles, bytes before packing: some seconds to open.
 pub const LIMIT_BYTES: u64 = 128 << 20;

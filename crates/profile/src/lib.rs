@@ -8,10 +8,13 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod check;
 mod export;
-mod index;
 mod keep;
 mod merge;
 mod overview;

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use crate::index::index_u32;
 use crate::profile::{Coarsening, Observed, Profile, Run};
+use tiercel_machine::number::index_u32;
 
 /// Why profiles are not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

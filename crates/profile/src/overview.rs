@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::index::index_u32;
 use crate::keep::peak_bytes;
 use crate::profile::{Access, Coarsening, Object, Profile, Run};
 use crate::site_label::site_label;
+use tiercel_machine::number::index_u32;
 
 /// Sums over a profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]

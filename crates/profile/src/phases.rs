@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::check::NS_MAX;
-use crate::index::index_u32;
 use crate::profile::{Phase, Profile};
+use tiercel_machine::number::index_u32;
 
 /// Samples of one window. With 8 objects of equal heat chance explains 0.14 of difference then.
 const WINDOW_SAMPLES: u64 = 64;

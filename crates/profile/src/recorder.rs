@@ -16,11 +16,11 @@ use tiercel_machine::{Machine, NodeId};
 use tiercel_wire::{AccessKind, Sample};
 
 use crate::check::THREAD_BITS;
-use crate::index::index_u32;
 use crate::keep::LIMIT_BYTES;
 use crate::profile::{Access, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
 use crate::tables::PROCESSES_MAX;
 use crate::tracked::Tracked;
+use tiercel_machine::number::index_u32;
 
 /// Dead objects that are kept one by one, by default: 150 bytes each.
 pub const KEPT_MAX: usize = 1 << 17;

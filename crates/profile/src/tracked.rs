@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::index::index_u32;
 use crate::keep::settle;
 use crate::profile::{Access, Object, size_class};
+use tiercel_machine::number::index_u32;
 
 /// Most groups of one process; objects of further ones count as of the unknown site.
 const GROUPS_MAX: usize = 1 << 16;

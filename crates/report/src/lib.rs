@@ -2,6 +2,10 @@
 //! In: names and numbers. Out: Markdown, SVG, HTML. Knows nothing of what the numbers are.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod heat;
 mod page;

@@ -3,6 +3,7 @@
 //! argument.
 
 use std::time::Duration;
+use tiercel_machine::number::whole_ns;
 
 /// Nanoseconds of CLOCK_MONOTONIC, the clock perf events are asked to use.
 pub fn monotonic_ns() -> u64 {
@@ -21,11 +22,12 @@ pub fn thread_cpu() -> Duration {
 
 /// CPU time all threads of a process have used; none of one that is gone.
 pub fn process_cpu(pid: u32) -> Option<Duration> {
+    let pid = i32::try_from(pid).ok()?;
     const SCHED: i32 = 2; // CPUCLOCK_SCHED of a whole process: while it runs, as of the last tick.
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the call to fill; nothing is kept.
-    let failed = unsafe { libc::clock_gettime(!(pid as i32) << 3 | SCHED, &mut time) };
-    (failed == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    let failed = unsafe { libc::clock_gettime(!pid << 3 | SCHED, &mut time) };
+    (failed == 0).then(|| duration(&time))
 }
 
 fn read(clock: libc::clockid_t) -> u64 {
@@ -33,5 +35,10 @@ fn read(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` is a valid timespec for the call to fill; nothing is kept.
     let failed = unsafe { libc::clock_gettime(clock, &mut time) };
     assert_eq!(failed, 0, "such clocks exist on every Linux");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    whole_ns(duration(&time))
+}
+
+/// A time that the kernel gave: never negative, with less than a second of nanoseconds.
+fn duration(time: &libc::timespec) -> Duration {
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

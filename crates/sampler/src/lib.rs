@@ -12,6 +12,11 @@
 //! Kind::Auto      the best of them, in that order
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
+
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -21,6 +26,7 @@ use tiercel_wire::Sample;
 #[cfg(feature = "bpf")]
 mod bpf;
 mod clock;
+mod descriptor;
 mod emulator;
 mod error;
 mod perf;

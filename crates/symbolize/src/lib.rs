@@ -3,6 +3,10 @@
 //! only wraps an allocator. Knows nothing of objects or profiles.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 mod child;
 mod elf;

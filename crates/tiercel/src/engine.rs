@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 use tiercel_daemon::{Backing, DaemonConfig, Parts, Settings};
+use tiercel_machine::number::whole_ms;
 use tiercel_machine::{BUILTIN_NAMES, Machine, TimeSpan};
 use tiercel_mover::{KernelMover, ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
@@ -66,7 +67,7 @@ fn apply_policy(settings: &mut Settings, args: &EngineArgs) {
     policy.enforce = args.enforce.clone().unwrap_or(policy.enforce.clone());
     policy.gate = args.gate.clone().unwrap_or(policy.gate.clone());
     if let Some(tick) = args.tick {
-        policy.tick_ms = u64::try_from(tick.0.as_millis()).unwrap_or(u64::MAX);
+        policy.tick_ms = whole_ms(tick.0);
     }
 }
 

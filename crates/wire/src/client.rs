@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use crate::bits::{byte, half, high32, index, low8, low32};
 use crate::layout::{
-    ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL_AT, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT,
+    ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT,
     MAPS_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
     MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX, MOVE_BYTES, MOVED_BYTES,
     MOVES_MAX, OS_PAGE_BYTES, PATH_MAX, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX,
@@ -94,7 +95,7 @@ impl SessionBuilder {
             let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
             rustix::fs::fcntl_add_seals(&fd, seals)?;
         }
-        let front = Mapping::new(&fd, HEADER_AT, FRONT_BYTES as usize)?;
+        let front = Mapping::new(&fd, HEADER_AT, index(FRONT_BYTES))?;
         let rings = Mapping::new(&fd, RINGS_AT, RINGS_MAX * RING_BYTES)?;
         let session = ClientSession { fd, front, rings, range_base: self.range_base };
         session.header_half(header::MAGIC, MAGIC);
@@ -123,7 +124,7 @@ impl ClientSession {
     #[must_use]
     pub fn ring(&self, index: usize) -> RingWriter<'_> {
         assert!(index < RINGS_MAX, "ring {index}, at most {RINGS_MAX}");
-        self.front.half(header::RING_HIGH_WATER).fetch_max(index as u32 + 1, Ordering::Release);
+        self.front.half(header::RING_HIGH_WATER).fetch_max(half(index) + 1, Ordering::Release);
         let at = index * RING_BYTES;
         let words = Words {
             head: self.rings.word(at + RING_HEAD),
@@ -168,7 +169,7 @@ impl ClientSession {
             entry[26] = object.flags.0;
             entry[27] = object.arena.unwrap_or(crate::layout::ARENA_UNKNOWN);
         }
-        self.front.half(header::MAP_HIGH_WATER).fetch_max(slot as u32 + 1, Ordering::Relaxed);
+        self.front.half(header::MAP_HIGH_WATER).fetch_max(half(slot) + 1, Ordering::Relaxed);
         self.write_at(MAPS_AT + (slot * MAP_BYTES) as u64, &entry)
     }
 
@@ -179,7 +180,7 @@ impl ClientSession {
         let mut entry = [0; SITE_BYTES];
         entry[..8].copy_from_slice(&site.hash.to_le_bytes());
         entry[SITE_PUBLISHED] = 1;
-        entry[SITE_FRAME_COUNT] = frames.len() as u8;
+        entry[SITE_FRAME_COUNT] = byte(frames.len());
         for (i, frame) in frames.iter().enumerate() {
             let at = SITE_FRAMES_AT + i * 8;
             entry[at..at + 8].copy_from_slice(&frame.encode().to_le_bytes());
@@ -197,9 +198,9 @@ impl ClientSession {
         let mut entry = [0; MODULE_BYTES];
         entry[..8].copy_from_slice(&module.base.to_le_bytes());
         entry[MODULE_PUBLISHED] = 1;
-        entry[MODULE_BUILD_ID_BYTES] = build_id.len() as u8;
+        entry[MODULE_BUILD_ID_BYTES] = byte(build_id.len());
         entry[MODULE_BUILD_ID..MODULE_BUILD_ID + build_id.len()].copy_from_slice(build_id);
-        entry[MODULE_PATH_BYTES] = path.len() as u8;
+        entry[MODULE_PATH_BYTES] = byte(path.len());
         entry[MODULE_PATH..MODULE_PATH + path.len()].copy_from_slice(path);
         self.front.half(header::MODULE_COUNT).fetch_max(u32::from(id) + 1, Ordering::Relaxed);
         self.write_at(MODULES_AT + u64::from(id) * MODULE_BYTES as u64, &entry)
@@ -255,7 +256,7 @@ impl ClientSession {
         let mut entry = [0; PHASE_BYTES];
         entry[..8].copy_from_slice(&phase_hash(name).to_le_bytes());
         entry[PHASE_PUBLISHED] = 1;
-        entry[PHASE_NAME_BYTES] = kept.len() as u8;
+        entry[PHASE_NAME_BYTES] = byte(kept.len());
         entry[PHASE_NAME..PHASE_NAME + kept.len()].copy_from_slice(kept);
         self.write_at(PHASES_AT + u64::from(number) * PHASE_BYTES as u64, &entry)?;
         self.front.half(header::PHASE_COUNT).fetch_max(number + 1, Ordering::Release);
@@ -273,7 +274,7 @@ impl ClientSession {
     /// number to answer with.
     #[must_use]
     pub fn asked_moves(&self) -> Option<(u32, Vec<[u64; 3]>)> {
-        let at = CONTROL_AT as usize;
+        let at = CONTROL;
         let asked = self.front.half(at + control::MOVES_ASKED).load(Ordering::Acquire);
         if asked == self.front.half(header::MOVES_DONE).load(Ordering::Relaxed) {
             return None;
@@ -304,33 +305,33 @@ impl ClientSession {
     /// Entries whose moves are over.
     #[must_use]
     pub fn phase_done(&self) -> u32 {
-        self.front.half(CONTROL_AT as usize + control::PHASE_DONE).load(Ordering::Acquire)
+        self.front.half(CONTROL + control::PHASE_DONE).load(Ordering::Acquire)
     }
 
     /// How long an entry into the phase of this name waits, milliseconds.
     #[must_use]
     pub fn phase_wait_ms(&self, name: &str) -> u32 {
-        let at = |index: usize| CONTROL_AT as usize + control::STOPS + index * 8;
+        let at = |index: usize| CONTROL + control::STOPS + index * 8;
         let mut stops = (0..STOPS_MAX).map(|i| self.front.word(at(i)).load(Ordering::Relaxed));
         let waits = stops.any(|stop| stop == phase_hash(name));
-        let wait = self.front.half(CONTROL_AT as usize + control::PHASE_WAIT_MS);
+        let wait = self.front.half(CONTROL + control::PHASE_WAIT_MS);
         if waits { wait.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// The plan as a runtime reads it: rows in the table's order, and the arena of other births.
     #[must_use]
     pub fn plan(&self) -> (Vec<PlanRow>, Option<u8>) {
-        let word = self.front.word(CONTROL_AT as usize + control::PLAN).load(Ordering::Acquire);
-        let rows = (word as u32 as usize).min(PLAN_ROWS_MAX);
-        let table = PLAN_AT as usize + (word >> 32) as usize % 2 * PLAN_ROWS_MAX * PLAN_ROW_BYTES;
+        let word = self.front.word(CONTROL + control::PLAN).load(Ordering::Acquire);
+        let rows = (low32(word) as usize).min(PLAN_ROWS_MAX);
+        let table = index(PLAN_AT) + high32(word) as usize % 2 * PLAN_ROWS_MAX * PLAN_ROW_BYTES;
         let row = |index: usize| {
             let words = self.front.words(table + index * PLAN_ROW_BYTES, PLAN_ROW_BYTES / 8);
             let [site, phase, rest] = [0, 1, 2].map(|i: usize| words[i].load(Ordering::Relaxed));
             let [size_class, arena, other, share, ..] = rest.to_le_bytes();
             PlanRow { site, size_class, phase, arena, other, share }
         };
-        let arenas = self.front.half(CONTROL_AT as usize + (control::UNPLANNED_ARENA & !3));
-        let unplanned = arenas.load(Ordering::Relaxed) as u8;
+        let arenas = self.front.half(CONTROL + (control::UNPLANNED_ARENA & !3));
+        let unplanned = low8(arenas.load(Ordering::Relaxed).into());
         let unplanned = (unplanned != ARENA_UNKNOWN).then_some(unplanned);
         ((0..rows).map(row).collect(), unplanned)
     }
@@ -338,7 +339,7 @@ impl ClientSession {
     /// The arenas of the spaces; `None` where there is none.
     #[must_use]
     pub fn spaces(&self) -> [Option<u8>; SPACES] {
-        let word = self.front.half(CONTROL_AT as usize + (control::UNPLANNED_ARENA & !3));
+        let word = self.front.half(CONTROL + (control::UNPLANNED_ARENA & !3));
         let [_, spaces @ ..] = word.load(Ordering::Relaxed).to_le_bytes();
         spaces.map(|arena| (arena != ARENA_UNKNOWN).then_some(arena))
     }
@@ -358,11 +359,11 @@ impl ClientSession {
     }
 
     fn control_word(&self, at: usize) -> &AtomicU64 {
-        self.front.word(CONTROL_AT as usize + at)
+        self.front.word(CONTROL + at)
     }
 
     fn control_half(&self, at: usize) -> u32 {
-        self.front.half(CONTROL_AT as usize + at).load(Ordering::Acquire)
+        self.front.half(CONTROL + at).load(Ordering::Acquire)
     }
 }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bits::{high32, index, low16, low32};
 use crate::mapping::Mapping;
 use crate::ring::Words;
 use crate::{AccessKind, layout::OS_PAGE_BYTES};
@@ -50,7 +51,7 @@ pub const BLOCK_BYTES: u64 = 256;
 /// Blocks that are remembered: what Optane's buffer of 16 KiB holds.
 pub const BLOCKS: usize = 64;
 /// Offset of the rings.
-pub const RINGS_AT: usize = OS_PAGE_BYTES as usize;
+pub const RINGS_AT: usize = index(OS_PAGE_BYTES);
 /// Bytes of a ring.
 pub const RING_BYTES: usize = RING_SLOTS + RING_RECORDS * RECORD_WORDS * 8;
 /// Offset of the records lost, in a ring.
@@ -128,8 +129,7 @@ impl Observation {
             Some(miss) => {
                 (raw[1], raw[2], raw[3]) = (miss.addr, miss.physical, miss.instruction);
                 raw[5] = pair(miss.latency_ns, miss.weight);
-                // Saturates.
-                let at_once = miss.at_once.map_or(0, |n| (n * AT_ONCE_PARTS).round() as u16);
+                let at_once = miss.at_once.map_or(0, hundredths);
                 let flags = u64::from(miss.apart) * APART;
                 raw[6] = u64::from(miss.node) | flags << 24 | u64::from(at_once) << 32;
                 match miss.kind {
@@ -145,8 +145,7 @@ impl Observation {
 
     /// Reads a record; `None` for what the emulator never writes.
     pub fn decode(raw: &RawObservation) -> Option<Observation> {
-        let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
-        let (flags, at_once) = (raw[6] >> 24 & 0xFF, (raw[6] >> 32) as u16);
+        let (flags, at_once) = (raw[6] >> 24 & 0xFF, low16(raw[6] >> 32));
         let kind = match raw[6] >> 16 & 0xFF {
             COUNT => None,
             READ => Some(AccessKind::Read),
@@ -162,18 +161,18 @@ impl Observation {
             addr: raw[1],
             physical: raw[2],
             instruction: raw[3],
-            latency_ns: low(raw[5]),
-            weight: high(raw[5]),
-            node: raw[6] as u16,
+            latency_ns: low32(raw[5]),
+            weight: high32(raw[5]),
+            node: low16(raw[6]),
             at_once: (at_once > 0).then(|| f32::from(at_once) / AT_ONCE_PARTS),
             apart: flags & APART != 0,
         });
         Some(Observation {
             time_ns: raw[0],
-            pid: low(raw[4]),
-            tid: high(raw[4]),
-            misses: low(raw[7]),
-            instructions: high(raw[7]),
+            pid: low32(raw[4]),
+            tid: high32(raw[4]),
+            misses: low32(raw[7]),
+            instructions: high32(raw[7]),
             access,
         })
     }
@@ -296,7 +295,7 @@ impl Area {
     pub fn task_offsets(&self) -> TaskOffsets {
         let task = self.map.word(TASK_AT).load(Ordering::Relaxed);
         let current = self.map.word(CURRENT_AT).load(Ordering::Relaxed);
-        TaskOffsets { current, thread: task as u32, process: (task >> 32) as u32 }
+        TaskOffsets { current, thread: low32(task), process: high32(task) }
     }
 
     /// The sampler: says where a task's numbers are. Before it sets a period.
@@ -320,6 +319,14 @@ impl Area {
         let taken = word.compare_exchange(before, owner, Ordering::AcqRel, Ordering::Acquire);
         taken.map(|_| ())
     }
+}
+
+/// Outstanding misses in hundredths; too many are as many as fit.
+fn hundredths(at_once: f32) -> u16 {
+    let parts = (at_once * AT_ONCE_PARTS).round().clamp(0.0, f32::from(u16::MAX));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+    let whole = parts as u16;
+    whole
 }
 
 #[cfg(test)]

@@ -139,6 +139,8 @@ pub const SIZE_BITS: u32 = 56;
 pub const HEADER_AT: u64 = 0;
 /// Offset of the control page.
 pub const CONTROL_AT: u64 = 4096;
+/// The same as an index.
+pub(crate) const CONTROL: usize = crate::bits::index(CONTROL_AT);
 /// Offset of the phase table.
 pub const PHASES_AT: u64 = 8192;
 /// Offset of the two plan tables.

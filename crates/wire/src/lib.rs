@@ -6,7 +6,12 @@
 //! index, and does bounded work per call, whatever stands in the shared memory.
 
 #![warn(unreachable_pub)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
+mod bits;
 pub mod client;
 pub mod emulator;
 mod greeting;

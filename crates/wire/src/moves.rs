@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::layout::{CONTROL_AT, MOVE_BYTES, MOVED_BYTES, MOVES_MAX, PLAN_AT, control, header};
+use crate::bits::{half, index};
+use crate::layout::{CONTROL, MOVE_BYTES, MOVED_BYTES, MOVES_MAX, PLAN_AT, control, header};
 use crate::mapping::Mapping;
 use crate::session::Session;
 
@@ -51,14 +52,14 @@ impl MoveLine {
     /// When they are more than [`MOVES_MAX`].
     pub fn ask(&mut self, moves: &[(u64, u64, u16)]) {
         assert!(moves.len() <= MOVES_MAX, "{} moves, at most {MOVES_MAX}", moves.len());
-        let at = CONTROL_AT as usize;
+        let at = CONTROL;
         for (index, &(addr, bytes, node)) in moves.iter().enumerate() {
             let at = at + control::MOVES + index * MOVE_BYTES;
             self.front.word(at).store(addr, Ordering::Relaxed);
             self.front.word(at + 8).store(bytes, Ordering::Relaxed);
             self.front.word(at + 16).store(node.into(), Ordering::Relaxed);
         }
-        self.front.half(at + control::MOVE_COUNT).store(moves.len() as u32, Ordering::Relaxed);
+        self.front.half(at + control::MOVE_COUNT).store(half(moves.len()), Ordering::Relaxed);
         self.asked = self.asked.wrapping_add(1).max(1);
         let word = self.front.half(at + control::MOVES_ASKED);
         // Pairs with the runtime's acquire load, before it reads what is asked.
@@ -110,8 +111,8 @@ impl Session {
     /// # Errors
     /// The kernel would not map it.
     pub fn move_line(&self) -> rustix::io::Result<MoveLine> {
-        let front = Mapping::new(self.fd(), 0, PLAN_AT as usize)?;
-        let asked = front.half(CONTROL_AT as usize + control::MOVES_ASKED).load(Ordering::Relaxed);
+        let front = Mapping::new(self.fd(), 0, index(PLAN_AT))?;
+        let asked = front.half(CONTROL + control::MOVES_ASKED).load(Ordering::Relaxed);
         Ok(MoveLine { front, asked })
     }
 }

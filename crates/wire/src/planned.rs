@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
+use crate::bits::{high32, low32};
 use crate::layout::{
     ARENA_UNKNOWN, ARENAS_MAX, HEAD_STEP, HEAD_WHOLE, OS_PAGE_BYTES, PHASE_BYTES, PHASE_NAME,
     PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX,
@@ -125,7 +126,7 @@ impl Session {
     pub fn phase_entered(&self) -> (u32, u32) {
         // Pairs with the runtime's release store.
         let word = self.header_atomic(header::PHASE_ENTERED).load(Ordering::Acquire);
-        ((word >> 32) as u32, word as u32)
+        (high32(word), low32(word))
     }
 
     /// The moves of the first `entries` entries are done: threads that wait for them go on.

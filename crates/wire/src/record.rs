@@ -4,6 +4,7 @@
 
 use std::cmp::Ordering;
 
+use crate::bits::{high32, low8, low16, low32};
 use crate::layout::{ARENA_UNKNOWN, ARENAS_MAX, OS_PAGE_BYTES, SIZE_BITS};
 
 /// A ring slot as it lies in memory: four little-endian words.
@@ -239,11 +240,11 @@ impl Fields {
             addr,
             bytes: size & ((1 << SIZE_BITS) - 1),
             site: low32(site_carve),
-            version: Version { carve: high32(site_carve), generation: (rest >> 32) as u16 },
-            arena: arena_from_wire((size >> SIZE_BITS) as u8),
-            flags: Flags::from_wire((rest >> 56) as u8),
+            version: Version { carve: high32(site_carve), generation: low16(rest >> 32) },
+            arena: arena_from_wire(low8(size >> SIZE_BITS)),
+            flags: Flags::from_wire(low8(rest >> 56)),
             time_ms: expand_time(low32(rest), clock_ms),
-            kind: (rest >> 48) as u8,
+            kind: low8(rest >> 48),
         }
     }
 
@@ -277,15 +278,6 @@ pub(crate) fn is_object_range(addr: u64, bytes: u64) -> bool {
 /// The arena byte of a record or table entry; anything outside the control page's arenas is none.
 pub(crate) fn arena_from_wire(byte: u8) -> Option<u8> {
     (usize::from(byte) < ARENAS_MAX).then_some(byte)
-}
-
-#[allow(clippy::cast_possible_truncation)] // The truncation is the point.
-fn low32(word: u64) -> u32 {
-    word as u32
-}
-
-fn high32(word: u64) -> u32 {
-    low32(word >> 32)
 }
 
 /// The full time of a record whose low 32 bits are `low`, at most half a turn before `clock_ms`;

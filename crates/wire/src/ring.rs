@@ -12,6 +12,7 @@
 //!   head = own head + 1 (release)
 //! ```
 
+use crate::bits::index;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A word of shared memory.
@@ -50,8 +51,8 @@ impl<'a, W: Word, const N: usize> Words<'a, W, N> {
 
     fn slot(&self, count: u64) -> &'a [W] {
         let records = self.slots.len() / N;
-        let index = (count % records as u64) as usize;
-        &self.slots[index * N..(index + 1) * N]
+        let nth = index(count % records as u64);
+        &self.slots[nth * N..(nth + 1) * N]
     }
 }
 
@@ -151,7 +152,7 @@ pub fn pull<W: Word, const N: usize>(
             each(std::array::from_fn(|i| slot[i].load(Ordering::Relaxed)));
         }
         cursor.tail = cursor.tail.wrapping_add(take);
-        pulled.records = take as usize;
+        pulled.records = index(take);
         pulled.left = waiting - take;
     }
     if waiting > 0 {

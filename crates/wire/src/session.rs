@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
+use crate::bits::{half, index};
 use crate::layout::{
-    self, ARENAS_MAX, CONTROL_AT, HEADER_AT, MAGIC, MODULE_BYTES, MODULES_AT,
+    self, ARENAS_MAX, CONTROL, HEADER_AT, MAGIC, MODULE_BYTES, MODULES_AT,
     MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, RANGE_PAGES_MAX, RING_BYTES, RING_HEAD,
     RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, SITE_BYTES, SITES_AT,
     SITES_MAX, WIRE_VERSION, control, header,
@@ -129,8 +130,7 @@ impl Session {
         if size < layout::session_bytes(0) {
             return Err(SessionError::Size { got: size, want: layout::session_bytes(0), pages: 0 });
         }
-        let front =
-            Mapping::new(&fd, HEADER_AT, FRONT_BYTES as usize).map_err(SessionError::Map)?;
+        let front = Mapping::new(&fd, HEADER_AT, index(FRONT_BYTES)).map_err(SessionError::Map)?;
         let (range_base, range_pages) = check_header(&front, size)?;
         let rings =
             Mapping::new(&fd, RINGS_AT, RINGS_MAX * RING_BYTES).map_err(SessionError::Map)?;
@@ -232,10 +232,10 @@ impl Session {
             pid: self.header_half(header::PID),
             range_base: self.range_base,
             range_pages: self.range_pages,
-            module_count: self.header_half(header::MODULE_COUNT).min(MODULES_MAX as u32),
-            site_count: self.header_half(header::SITE_COUNT).min(SITES_MAX as u32),
+            module_count: self.header_half(header::MODULE_COUNT).min(half(MODULES_MAX)),
+            site_count: self.header_half(header::SITE_COUNT).min(half(SITES_MAX)),
             site_overflows: self.header_half(header::SITE_OVERFLOWS),
-            ring_high_water: self.ring_high_water().min(RINGS_MAX as u32),
+            ring_high_water: self.ring_high_water().min(half(RINGS_MAX)),
             lost_without_ring: self.header_word(header::LOST_WITHOUT_RING),
             map_overflows: self.header_word(header::MAP_OVERFLOWS),
             phase_overflows: self.header_half(header::PHASE_OVERFLOWS),
@@ -258,7 +258,7 @@ impl Session {
             self.control_half(at).store(node.cast_unsigned(), Ordering::Relaxed);
         }
         // Pairs with the runtime's acquire load of the count.
-        self.control_half(control::ARENA_COUNT).store(nodes.len() as u32, Ordering::Release);
+        self.control_half(control::ARENA_COUNT).store(half(nodes.len()), Ordering::Release);
     }
 
     /// From here on births count against the budgets that are set next. Call before the rings are
@@ -291,7 +291,7 @@ impl Session {
     /// Names the arena that new blocks of small slots are born in.
     pub fn set_small_arena(&self, arena: usize) {
         assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
-        self.control_half(control::SMALL_ARENA).store(arena as u32, Ordering::Relaxed);
+        self.control_half(control::SMALL_ARENA).store(half(arena), Ordering::Relaxed);
     }
 
     /// Requests that the client write nothing more: the daemon leaves in an orderly way.
@@ -340,11 +340,11 @@ impl Session {
     }
 
     pub(crate) fn control_word(&self, at: usize) -> &AtomicU64 {
-        self.front.word(CONTROL_AT as usize + at)
+        self.front.word(CONTROL + at)
     }
 
     pub(crate) fn control_half(&self, at: usize) -> &std::sync::atomic::AtomicU32 {
-        self.front.half(CONTROL_AT as usize + at)
+        self.front.half(CONTROL + at)
     }
 }
 

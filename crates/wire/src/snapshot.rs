@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::SeekFrom;
 
+use crate::bits;
 use crate::layout::{MAP_BYTES, MAPS_AT, MAPS_MAX, OS_PAGE_BYTES, RUN_BYTES, RUNS_AT};
 use crate::record::{Flags, Version, arena_from_wire, is_object_range};
 use crate::site::{half, quarter, word};
@@ -114,8 +115,8 @@ fn decode_run(entry: &[u8], base: u64, page: u64, range_pages: u64) -> Option<Ob
         bytes: pages * OS_PAGE_BYTES,
         site: half(entry, 12),
         version: Version { carve: half(entry, 0), generation: quarter(entry, 10) },
-        arena: arena_from_wire((identity >> 8) as u8),
-        flags: Flags::from_wire(identity as u8),
+        arena: arena_from_wire(bits::low8(identity >> 8)),
+        flags: Flags::from_wire(bits::low8(identity)),
     })
 }
 
@@ -168,7 +169,7 @@ impl<'a> Copier<'a> {
             return None;
         }
         let entries = (end - found).min((CHUNK_BYTES / self.entry_bytes) as u64);
-        self.copy(found, entries as usize * self.entry_bytes)
+        self.copy(found, bits::index(entries) * self.entry_bytes)
     }
 
     fn copy(&mut self, first: u64, bytes: usize) -> Option<u64> {
@@ -193,7 +194,7 @@ impl<'a> Copier<'a> {
     }
 
     fn entry(&self, index: u64) -> &[u8] {
-        let at = (index - self.first) as usize * self.entry_bytes;
+        let at = bits::index(index - self.first) * self.entry_bytes;
         &self.chunk[at..at + self.entry_bytes]
     }
 }

@@ -5,6 +5,7 @@
 //! A crate for this would be larger than what is needed: two members of one struct, and the place
 //! of one variable in the section of each CPU's own data.
 
+use tiercel_machine::number::index_u32;
 use tiercel_wire::emulator::TaskOffsets;
 
 const MAGIC: u16 = 0xeb9f;
@@ -66,7 +67,7 @@ impl<'a> Types<'a> {
         let mut types = Types { bytes: all, strings, starts: Vec::new() };
         let mut at = 0;
         while at < all.len() && types.starts.len() < TYPES_MAX {
-            types.starts.push(at as u32);
+            types.starts.push(index_u32(at));
             let (kind, count) = types.shape(at)?;
             at += TYPE_BYTES + extra_bytes(kind, count);
         }

@@ -5,7 +5,9 @@
 //! areas and `inherit_thread` are what this sampler is made of, and no crate wraps all three.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::descriptor;
 
 /// Software events.
 pub const TYPE_SOFTWARE: u32 = 1;
@@ -43,6 +45,9 @@ pub mod flag {
     /// and by its own attachment.
     pub const INHERIT_THREAD: u64 = 1 << 35;
 }
+
+/// Size of the kernel's `struct perf_event_attr` in its version 7 (PERF_ATTR_SIZE_VER7), bytes.
+const ATTR_BYTES: u32 = 128;
 
 /// `struct perf_event_attr`, PERF_ATTR_SIZE_VER7.
 #[repr(C)]
@@ -85,7 +90,7 @@ pub struct Attr {
 }
 
 const _: () = {
-    assert!(size_of::<Attr>() == 128);
+    assert!(size_of::<Attr>() == ATTR_BYTES as usize);
     assert!(std::mem::offset_of!(Attr, config1) == 56);
     assert!(std::mem::offset_of!(Attr, clockid) == 92);
     assert!(std::mem::offset_of!(Attr, aux_watermark) == 104);
@@ -96,7 +101,7 @@ impl Attr {
     pub fn user_mode(kind: u32, config: u64) -> Attr {
         Attr {
             kind,
-            size: size_of::<Attr>() as u32,
+            size: ATTR_BYTES,
             config,
             flags: flag::EXCLUDE_KERNEL
                 | flag::EXCLUDE_HV
@@ -114,15 +119,13 @@ impl Attr {
 /// What the kernel said.
 pub fn open(attr: &Attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 1 << 3;
-    // SAFETY: `attr` is a live struct of the size it states; the kernel only reads it.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, attr as *const Attr, tid, cpu, -1, CLOEXEC)
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+    // SAFETY: `attr` is a live struct of the size it states; the kernel only reads it, and answers a
+    // new descriptor.
+    unsafe {
+        let attr = attr as *const Attr;
+        let fd = libc::syscall(libc::SYS_perf_event_open, attr, tid, cpu, -1, CLOEXEC);
+        descriptor::owned(fd)
     }
-    // SAFETY: the kernel just gave us this descriptor, it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Sends the samples of `event` into the ring of `owner`, which must be on the same CPU.
@@ -166,7 +169,7 @@ pub fn read_count(event: &OwnedFd) -> io::Result<u64> {
     let mut count = [0u8; 8];
     // SAFETY: the buffer is as long as stated.
     let got = unsafe { libc::read(event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-    if got != count.len() as isize {
+    if got != count.len().cast_signed() {
         return Err(io::Error::last_os_error());
     }
     Ok(u64::from_ne_bytes(count))

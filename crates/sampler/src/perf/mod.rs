@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use tiercel_machine::number::saturating_u32;
 
 use tiercel_wire::Sample;
 
@@ -302,7 +303,9 @@ pub fn to_sample(
         tid: task.1,
         addr: access.addr,
         kind: access.kind,
-        latency_ns: cycles_per_ns.filter(|_| cycles > 0.0).map(|per_ns| (cycles / per_ns) as u32),
+        latency_ns: cycles_per_ns
+            .filter(|_| cycles > 0.0)
+            .map(|per_ns| saturating_u32(cycles / per_ns)),
         node: None,
         weight: u32::try_from(period).unwrap_or(u32::MAX),
         around: None,

@@ -4,6 +4,7 @@
 //! Knows nothing of events or the kernel.
 
 use std::time::Duration;
+use tiercel_machine::number::saturating_u64;
 
 /// CPU time one sample takes from the observed program: interrupt, record, ring. MAT 4.5.1: tens
 /// of thousands of samples a second cost under 1%; that is 0.3 to 1 us each.
@@ -84,7 +85,7 @@ impl Pace {
     fn keep_budget(&mut self, factor: u64) {
         let share = self.spent.as_secs_f64() / self.elapsed.as_secs_f64() / self.cpu_budget;
         if share > 1.0 || self.throttled {
-            let times = (share.ceil() as u64).next_power_of_two().clamp(2, 64);
+            let times = saturating_u64(share.ceil()).next_power_of_two().clamp(2, 64);
             self.budget_factor = (factor * times).min(FACTOR_MAX);
         } else if share < CHEAP && self.budget_factor > 1 {
             self.budget_factor /= 2;
@@ -94,7 +95,7 @@ impl Pace {
     /// `factor` is the one that these samples came with.
     fn follow_use(&mut self, factor: u64) {
         let unpaced_per_s = self.samples as f64 * factor as f64 / self.elapsed.as_secs_f64();
-        let times = (unpaced_per_s / self.enough_per_s).ceil() as u64;
+        let times = saturating_u64((unpaced_per_s / self.enough_per_s).ceil());
         let needed = times.clamp(1, FACTOR_MAX).next_power_of_two();
         // One step more than is needed stays, lest it changes back and forth.
         if needed > self.use_factor || needed * 2 < self.use_factor {

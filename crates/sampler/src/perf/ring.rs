@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tiercel_machine::number::{index, signed};
 
 use super::record::{self, HEADER_BYTES, Record};
 
@@ -112,7 +113,7 @@ impl Ring {
             return false;
         }
         out.clear();
-        out.resize(bytes as usize, 0);
+        out.resize(index(bytes), 0);
         aux.copy_wrapped(0, aux.bytes, offset, out);
         true
     }
@@ -151,7 +152,7 @@ impl Mapping {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
         let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, offset as libc::off_t)
+            libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, signed(offset as u64))
         };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -170,7 +171,7 @@ impl Mapping {
     /// Copies from the circular part `start..start + size` at running position `at`.
     fn copy_wrapped(&self, start: usize, size: usize, at: u64, out: &mut [u8]) {
         assert!(out.len() <= size && start + size <= self.bytes && size.is_power_of_two());
-        let from = (at % size as u64) as usize;
+        let from = index(at % size as u64);
         let first = out.len().min(size - from);
         let (ahead, around) = out.split_at_mut(first);
         // SAFETY: both source ranges lie in the mapping (asserted above: from + first <= size, the

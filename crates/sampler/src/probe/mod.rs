@@ -20,13 +20,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
+use tiercel_machine::number::{saturating_u32, saturating_u64};
 
 use tiercel_wire::{AccessKind, Sample};
 
-use crate::clock;
 use crate::{Config, Cost, Counters, Drained, Help, Kind, Sampler, SamplerError, Sees, Sight};
+use crate::{clock, descriptor};
 
 mod process;
 mod rate;
@@ -182,7 +182,7 @@ impl Terms {
     /// How long it takes to earn what a step spent.
     fn earned_ms(&self, spent: Duration) -> u64 {
         let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
-        (earned as u64).clamp(self.interval_ms, INTERVAL_MAX_MS.max(self.interval_ms))
+        saturating_u64(earned).clamp(self.interval_ms, INTERVAL_MAX_MS.max(self.interval_ms))
     }
 }
 
@@ -298,7 +298,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// A sample that stands for `accesses`; nothing when they round to none.
     fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, accesses: f64) {
-        let weight = accesses.round() as u32; // Saturates.
+        let weight = saturating_u32(accesses.round());
         if weight == 0 {
             return;
         }
@@ -337,14 +337,8 @@ fn attach_error(pid: u32, error: io::Error) -> SamplerError {
 pub fn write_tracking() -> io::Result<()> {
     const USER_MODE_ONLY: libc::c_int = 1;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-    // SAFETY: a plain system call; a descriptor it answers is ours.
-    let uffd = unsafe {
-        let fd = libc::syscall(libc::SYS_userfaultfd, flags);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32)
-    };
+    // SAFETY: a plain system call, which answers a new descriptor.
+    let uffd = unsafe { descriptor::owned(libc::syscall(libc::SYS_userfaultfd, flags))? };
     sys::take_up(&uffd)
 }
 

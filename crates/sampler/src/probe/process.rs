@@ -7,6 +7,7 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use tiercel_machine::number::saturating_u64;
 
 use tiercel_wire::AccessKind;
 
@@ -238,7 +239,7 @@ impl Process {
             state.add(&seen, late.is_some());
             let accesses = rate::rate(&seen) * seen[0].total as f64 * used.as_secs_f64();
             // In 1/1024, so that many small ranges of one mapping do not all round to nothing.
-            let parts = (accesses * PARTS) as u64;
+            let parts = saturating_u64(accesses * PARTS);
             let add = |index: usize, share| accesses_by_range[index] += share;
             windows::spread(&self.ranges, &mapping.range, parts, add);
         }
@@ -271,7 +272,7 @@ fn seen(mapping: &Mapping, elapsed: Duration) -> Seen {
     let small = (mapping.resident_bytes - mapping.huge_bytes) / OS_PAGE;
     let total = small + mapping.huge_bytes.div_ceil(HUGE_OS_PAGE);
     let share = mapping.referenced_bytes as f64 / mapping.resident_bytes as f64;
-    let used = (total as f64 * share.min(1.0)).ceil() as u64;
+    let used = saturating_u64((total as f64 * share.min(1.0)).ceil());
     Seen { used, total, elapsed }
 }
 
@@ -296,7 +297,7 @@ impl State {
     }
 
     fn looks(&self, now: Looks) -> Looks {
-        let little = (self.all as f64 * LITTLE) as u64;
+        let little = saturating_u64(self.all as f64 * LITTLE);
         let (is_late_sharp, is_early_sharp) =
             (self.late_full <= little, self.early_empty <= little);
         match now {

@@ -12,8 +12,12 @@ use super::OS_PAGE;
 const REGIONS: usize = 1024;
 
 /// `_IOWR(type, number, bytes)`.
-const fn iowr(class: u32, number: u32, bytes: usize) -> libc::c_ulong {
-    (3 << 30 | (bytes as u32) << 16 | class << 8 | number) as libc::c_ulong
+const fn iowr(class: u8, number: u8, bytes: usize) -> libc::c_ulong {
+    assert!(bytes < 1 << 14, "the size has 14 bits");
+    3 << 30
+        | (bytes as libc::c_ulong) << 16
+        | (class as libc::c_ulong) << 8
+        | number as libc::c_ulong
 }
 
 #[repr(C)]
@@ -167,14 +171,16 @@ pub fn scan(
             return_mask: if reports { WRITTEN } else { 0 },
             ..ScanArg::default()
         };
-        let request = iowr(u32::from(b'f'), 16, size_of::<ScanArg>());
+        let request = iowr(b'f', 16, size_of::<ScanArg>());
         // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most `vec_len` regions; both are
         // live for the call.
         let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &mut arg) };
         if found < 0 {
             return Err(io::Error::last_os_error());
         }
-        regions[..(found as usize).min(REGIONS)].iter().for_each(|r| visit(r.start..r.end));
+        regions[..usize::try_from(found).unwrap_or(0).min(REGIONS)]
+            .iter()
+            .for_each(|r| visit(r.start..r.end));
         if arg.walk_end <= from {
             break; // The kernel always goes on; never loop if it should not.
         }
@@ -199,7 +205,7 @@ pub fn is_huge(pagemap: &File, addr: u64) -> bool {
         return_mask: HUGE,
         ..ScanArg::default()
     };
-    let request = iowr(u32::from(b'f'), 16, size_of::<ScanArg>());
+    let request = iowr(b'f', 16, size_of::<ScanArg>());
     // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most the one region; both are live
     // for the call.
     unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &mut arg) == 1 }

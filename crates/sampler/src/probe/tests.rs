@@ -238,7 +238,8 @@ fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
     let at = |os_page| child.buffer.start + os_page * OS_PAGE;
     let (halves, moving) = ([at(0)..at(2048), at(2048)..at(4096)], at(100)..at(200));
     let userfaultfds = child.userfaultfds();
-    let is_refused = |uffd: &&OwnedFd, half: usize| sys::register(uffd, &halves[half]).is_err();
+    let is_refused =
+        |uffd: &&std::os::fd::OwnedFd, half: usize| sys::register(uffd, &halves[half]).is_err();
     let stranger =
         |half| userfaultfds.iter().find(|uffd| is_refused(uffd, half)).expect("half is held");
     let (first, second) = (stranger(0), stranger(1));

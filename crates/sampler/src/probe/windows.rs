@@ -6,6 +6,7 @@
 //! (huge OS pages cannot cross a border, and a process may have 65,530 mappings in all).
 
 use std::ops::Range;
+use tiercel_machine::number::share_of;
 
 /// Where there are huge OS pages: ranges from here on are a window of their own, and a shared
 /// window is at most one extent long (MAT 4.5.1).
@@ -100,16 +101,16 @@ pub fn spread(
     bytes: u64,
     mut visit: impl FnMut(usize, u64),
 ) {
-    let whole = u128::from(seen.end.saturating_sub(seen.start)).max(1);
+    let whole = seen.end.saturating_sub(seen.start).max(1);
     let first = ranges.partition_point(|range| range.end <= seen.start);
     for (index, range) in ranges.iter().enumerate().skip(first) {
         if range.start >= seen.end {
             break;
         }
         let overlap = range.end.min(seen.end) - range.start.max(seen.start);
-        let share = u128::from(bytes) * u128::from(overlap) / whole;
+        let share = share_of(bytes, overlap, whole);
         if share > 0 {
-            visit(index, share as u64);
+            visit(index, share);
         }
     }
 }

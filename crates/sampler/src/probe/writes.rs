@@ -21,6 +21,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use tiercel_machine::number::index;
 
 use tiercel_wire::AccessKind;
 
@@ -297,7 +298,7 @@ impl Writes {
     fn arm(&mut self, process: (u32, &File), random: &mut Random) {
         let Some(total) = self.places.last().map(|place| place.to) else { return };
         let stride = (total / self.count.max(1) as u64).max(SPOT_BYTES);
-        let positions: Vec<u64> = (random.below(stride)..total).step_by(stride as usize).collect();
+        let positions: Vec<u64> = (random.below(stride)..total).step_by(index(stride)).collect();
         for batch in positions.chunks(BATCH) {
             let first = self.armed.len();
             batch.iter().for_each(|position| self.arm_spot(process, *position, stride));
