@@ -18,9 +18,11 @@
 #include <sys/mman.h>
 #include <time.h>
 
+/* Bytes of a cache line, and of larger units. */
 #define LINE_BYTES 64
 #define HUGE_BYTES (UINT64_C(2) << 20)
 #define MIB (UINT64_C(1) << 20)
+/* As many threads and chains as the published measurements have. */
 #define THREADS_MAX 16
 #define CHAINS_MAX 16
 

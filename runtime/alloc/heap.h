@@ -28,6 +28,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* log2 of TCL_PAGE. */
 #define PAGE_SHIFT 12
 #define PAGE ((size_t)TCL_PAGE)
 #define PAGES_OF(bytes) (((bytes) + PAGE - 1) >> PAGE_SHIFT)

@@ -25,6 +25,7 @@ struct vmem_segment vmem_segments[VMEM_SEGMENTS_MAX];
 
 static unsigned segment_count; /* slots ever used */
 
+/* Bits of a word of the bitmaps, uint64_t. */
 #define WORD_BITS 64u
 
 /* Preferred, as in the pool, because strict binding can trigger the out-of-memory killer. */

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
 /// Virtual CPUs of a guest, at most.
 pub const MAX_VCPUS: usize = 64;
 
+/// Picoseconds of a nanosecond.
 const PS_PER_NS: i64 = 1000;
 
 /// Steps that a virtual CPU waits for one that does not get any further because it waits itself,

@@ -17,6 +17,7 @@ pub(crate) struct Archive {
 /// The kernel pads archive parts to 4 bytes, and finds a further archive after any zero padding.
 const ALIGN: usize = 4;
 
+// File types of `st_mode` (stat.h).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;

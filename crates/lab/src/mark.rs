@@ -8,6 +8,8 @@ pub(crate) const BEGIN: u8 = 1;
 /// What follows need not be.
 pub(crate) const END: u8 = 2;
 
+// Where the linker puts programs that are not position-independent; sizes of Elf64_Ehdr and
+// Elf64_Phdr.
 const LOAD_ADDRESS: u64 = 0x40_0000;
 const HEADER_BYTES: u16 = 64;
 const SEGMENT_BYTES: u16 = 56;

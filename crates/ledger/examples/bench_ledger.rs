@@ -13,6 +13,7 @@ use serde::Serialize;
 use tiercel_ledger::{Config, Ledger};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
+/// As many processes as a busy node runs. Chosen, not measured.
 const PROCESSES: u64 = 100;
 const OS_PAGE: u64 = 4096;
 /// Distance of two objects' first bytes; half of it is the object.

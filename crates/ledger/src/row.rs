@@ -9,6 +9,7 @@ use tiercel_machine::number::index_u32;
 use tiercel_wire::Version;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
+/// OS pages to bytes, as a shift.
 pub(crate) const PAGE_SHIFT: u32 = OS_PAGE_BYTES.trailing_zeros();
 
 /// First extent of its object.
@@ -27,6 +28,7 @@ pub(crate) const QUEUED: u8 = 1 << 6;
 /// In `hits` of a record: its averages began with its site's.
 pub(crate) const WARM: u16 = 1;
 
+/// In place of an arena: the kernel placed the object.
 pub(crate) const NO_ARENA: u8 = u8::MAX;
 
 /// A time in units of 16 ms, so that 32 bits last 2.2 years; 0 = never.
@@ -34,6 +36,7 @@ pub(crate) const NO_ARENA: u8 = u8::MAX;
 pub(crate) struct Stamp(u32);
 
 impl Stamp {
+    /// Milliseconds of a unit: 2^32 of them are 2.2 years.
     const MS: u64 = 16;
     pub(crate) const NEVER: Stamp = Stamp(0);
 
@@ -52,6 +55,7 @@ impl Stamp {
 pub(crate) struct Home(u32);
 
 impl Home {
+    /// Of 32 bits, 10 hold the node.
     const PAGES_BITS: u32 = 22;
 
     pub(crate) fn new(node: NodeId, bytes: u64) -> Home {
@@ -124,6 +128,7 @@ pub(crate) struct Rows {
     live: u32,
 }
 
+/// In place of a row number: the end of the free list.
 const NONE: u32 = u32::MAX;
 
 impl Rows {

@@ -315,6 +315,7 @@ fn inherit_sockets(nodes: &mut [Node]) {
 
 /// The start of a file for a message.
 fn short(text: &str) -> String {
+    /// What fits beside a message in 80 columns.
     const SHOWN_CHARS: usize = 40;
     text.trim().chars().take(SHOWN_CHARS).collect()
 }

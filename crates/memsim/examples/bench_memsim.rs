@@ -12,6 +12,7 @@ use tiercel_memsim::{
     WindowShape,
 };
 
+/// Accesses of a round, some 50 ms, and rounds of which the fastest counts. Chosen, not measured.
 const ACCESSES: usize = 1_000_000;
 const ROUNDS: usize = 15;
 const ROUNDS_QUICK: usize = 5;

@@ -15,6 +15,7 @@ use tiercel_memsim::{
     WindowShape,
 };
 
+/// Accesses of a trace, some 10 ms. Chosen, not measured.
 const ACCESSES: usize = 200_000;
 /// Of these, the first ones only fill the caches.
 const WARM: usize = 60_000;

@@ -64,6 +64,7 @@ struct Block {
 }
 
 const WORD_BYTES: usize = size_of::<u64>();
+/// Words of a cache line, 64 bytes.
 const LINE_WORDS: usize = 64 / WORD_BYTES;
 /// Lines that lie together in a block of memories that have such: Optane's of 256 bytes.
 const PER_GROUP: usize = 4;

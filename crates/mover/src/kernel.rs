@@ -468,6 +468,7 @@ fn place_of(status: i32) -> Result<Option<NodeId>, Failure> {
 /// The i-th of `asked` indices below `total`: all of them, or one anywhere in each of `asked` equal
 /// strips, so that memory interleaved in a regular pattern is not always hit at the same phase.
 fn spread(i: u64, asked: u64, total: u64) -> u64 {
+    // 2^64 over the golden ratio: its products spread neighbours over the highest bits.
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     let strip = total / asked;
     let start = share_of(total, i, asked);

@@ -156,42 +156,12 @@ impl<'a> Planner<'a> {
 
     /// The strategy, for one weighing of time and energy.
     fn run(&self, weights: Weights) -> Result<Trial, PlanError> {
-        let effort = &self.options.effort;
-        let by_phase = matches!(self.options.strategy, Strategy::Phases { .. } | Strategy::Joint);
-        let problem = |slots: &Slots, by_phase: bool| {
-            let (memories, copy) = (self.memories, &self.options.copy);
-            Problem::of(self.workload, memories, copy, weights, slots, by_phase)
-        };
-        let mut known: Option<Solution> = None;
-        let found = match self.options.strategy {
-            Strategy::FirstCome => {
-                let problem = Problem::without_costs(self.workload, self.memories, &self.slots);
-                first_come(&problem, &self.births())
-            }
-            Strategy::Greedy => greedy(&problem(&self.slots, false)),
-            Strategy::Lifetimes => {
-                lifetime_by_lifetime(&problem(&self.slots, false), &self.lifetimes(), effort)
-            }
-            Strategy::Phases { ahead } => {
-                let (ahead, slots) = (ahead as usize, &self.slots);
-                phase_by_phase(self.workload, self.memories, self.options, weights, slots, ahead)
-            }
-            Strategy::Initial | Strategy::Intervals | Strategy::Joint => {
-                let problem = problem(&self.slots, by_phase);
-                match self.options.levels {
-                    Levels::OneByOne if self.memories.len() > 2 => {
-                        memory_by_memory(&problem, effort)
-                    }
-                    _ => solve(&problem, effort, self.seed(&problem))
-                        .map(|solution| known.insert(solution).choice.clone()),
-                }
-            }
-        };
+        let (found, known) = self.choose(weights);
         let choice = found.map_err(|object| PlanError::NoRoom {
             object,
             bytes: self.workload.objects[object].bytes,
         })?;
-        let placements = self.placements(&choice, by_phase);
+        let placements = self.placements(&choice, self.is_by_phase());
         let (cost, moves) = evaluate(self.workload, self.memories, &self.options.copy, &placements);
         Ok(Trial {
             placements,
@@ -200,8 +170,53 @@ impl<'a> Planner<'a> {
             bound: known.as_ref().map(|solution| solution.bound),
             proven: known.as_ref().is_some_and(|solution| solution.proven),
             weights,
-            prices: known.map_or(Vec::new(), |solution| self.room_prices(&solution, by_phase)),
+            prices: known.map_or(Vec::new(), |known| self.room_prices(&known, self.is_by_phase())),
         })
+    }
+
+    /// Whether placements differ from phase to phase.
+    fn is_by_phase(&self) -> bool {
+        matches!(self.options.strategy, Strategy::Phases { .. } | Strategy::Joint)
+    }
+
+    fn problem(&self, weights: Weights, by_phase: bool) -> Problem {
+        let (memories, copy) = (self.memories, &self.options.copy);
+        Problem::of(self.workload, memories, copy, weights, &self.slots, by_phase)
+    }
+
+    /// What the strategy chooses, or an object that fits nowhere; with the solution of the joint
+    /// program, where the strategy solves one.
+    fn choose(&self, weights: Weights) -> (Result<Vec<u8>, usize>, Option<Solution>) {
+        let effort = &self.options.effort;
+        let found = match self.options.strategy {
+            Strategy::FirstCome => {
+                let problem = Problem::without_costs(self.workload, self.memories, &self.slots);
+                first_come(&problem, &self.births())
+            }
+            Strategy::Greedy => greedy(&self.problem(weights, false)),
+            Strategy::Lifetimes => {
+                lifetime_by_lifetime(&self.problem(weights, false), &self.lifetimes(), effort)
+            }
+            Strategy::Phases { ahead } => {
+                let (ahead, slots) = (ahead as usize, &self.slots);
+                phase_by_phase(self.workload, self.memories, self.options, weights, slots, ahead)
+            }
+            Strategy::Initial | Strategy::Intervals | Strategy::Joint => {
+                return self.choose_jointly(&self.problem(weights, self.is_by_phase()));
+            }
+        };
+        (found, None)
+    }
+
+    fn choose_jointly(&self, problem: &Problem) -> (Result<Vec<u8>, usize>, Option<Solution>) {
+        let effort = &self.options.effort;
+        if self.options.levels == Levels::OneByOne && self.memories.len() > 2 {
+            return (memory_by_memory(problem, effort), None);
+        }
+        match solve(problem, effort, self.seed(problem)) {
+            Ok(solution) => (Ok(solution.choice.clone()), Some(solution)),
+            Err(object) => (Err(object), None),
+        }
     }
 
     /// First come first served: so no plan is worse. Not for one slot, where it does not fit.

@@ -9,6 +9,8 @@ use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_policy::{Budgets, Config, Interval, Limit, Policy};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
+/// Processes, and sizes of OS pages and objects, bytes; decisions of which the median counts.
+/// Chosen, not measured.
 const PROCESSES: u64 = 100;
 const OS_PAGE: u64 = 4096;
 const OBJECT: u64 = 8 * OS_PAGE;

@@ -11,6 +11,7 @@ use crate::prioritise::Key;
 /// fit. Above and below them order alone decides, which keeps ten million candidates linear.
 pub const FILL_TAIL: usize = 4096;
 
+/// Bits of an extent number in [`Candidate::order`], beside 32 of a key and 2 of a rank.
 const ID_BITS: u32 = 30;
 
 /// An extent to be given a tier: 16 bytes, so that ten million are sorted in memory.

@@ -243,6 +243,7 @@ impl Parser<'_> {
     }
 }
 
+/// How tightly a power binds: more than a product (2) and a sum (1).
 const POWER: u8 = 3;
 
 /// The step of an operator, how tightly it binds, and how tightly its right side must bind.

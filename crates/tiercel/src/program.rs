@@ -86,6 +86,7 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 fn elf_hindrance(head: &[u8], file: PathBuf) -> Option<Hindrance> {
+    // PT_INTERP and the start of e_ident (elf.h).
     const PT_INTERP: u32 = 3;
     const ELF64_LITTLE: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
     let machine: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };

@@ -147,6 +147,7 @@ fn row_name(row: &TimelineRow) -> String {
 }
 
 fn live(timeline: &Timeline, plan: Option<&Plan>) -> Lines {
+    // Bytes of a MiB.
     const MIB: f64 = (1u64 << 20) as f64;
     let column_s = seconds(timeline.column_ns);
     let points = timeline.live_bytes.iter().enumerate();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use tiercel_wire::client::SessionBuilder;
 use tiercel_wire::{Flags, ObjectSnapshot, Record, Session, Version};
 
+// Threads, as many as rings of a busy program, and an address for its heap. Chosen, not measured.
 const PRODUCERS: usize = 8;
 const BASE: u64 = 1 << 40;
 /// Most records one drain may take: what the daemon's loop uses between looks at other things.
@@ -80,6 +81,7 @@ fn run(each: u64) -> Run {
 
 /// Nanoseconds of one push and of one record drained, one thread, least of many batches.
 fn push_and_drain_ns(batches: u64) -> (f64, f64) {
+    // As many records as one ring holds.
     const BATCH: u64 = 4096;
     let client = SessionBuilder::new().build().expect("a memfd");
     let mut session = Session::open(client.fd().expect("a descriptor")).expect("a session");

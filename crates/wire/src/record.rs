@@ -53,6 +53,7 @@ impl Flags {
     /// Nothing had most of its memory before: the kernel zeroes it when it is touched.
     pub const FRESH: Flags = Flags(1 << 3);
 
+    // All of the above.
     const KNOWN: u8 = 0b1111;
 
     /// True when every bit of `other` is set.
@@ -146,6 +147,7 @@ pub enum Record {
     },
 }
 
+// TCL_BORN and the kinds after it, of include/tiercel_wire.h.
 const BORN: u8 = 1;
 const DIED: u8 = 2;
 const RESIZED: u8 = 3;

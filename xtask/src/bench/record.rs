@@ -33,6 +33,7 @@ const CASES: &[Case] = &[
     },
 ];
 
+/// Runs of which the median counts. Chosen, not measured.
 const ROUNDS: usize = 3;
 /// A quick run makes one allocation in this many.
 const QUICK_PART: u64 = 25;

@@ -10,6 +10,7 @@ mod glossary;
 mod layers;
 mod markdown;
 mod modules;
+mod numbers;
 mod paths;
 mod shape;
 mod sizes;
@@ -73,7 +74,7 @@ pub fn main(options: &Options) -> Result<()> {
         return Ok(());
     }
     let packages = metadata::packages()?;
-    let rules: [Rule; 8] = [
+    let rules: [Rule; 9] = [
         shape::check,
         sizes::check,
         absence::check,
@@ -82,6 +83,7 @@ pub fn main(options: &Options) -> Result<()> {
         paths::check,
         circles::check,
         glossary::check,
+        numbers::check,
     ];
     let mut problems: Vec<Problem> = rules.iter().flat_map(|rule| rule(&files)).collect();
     problems.extend(commands::check(&files, &crate::Cli::command()));

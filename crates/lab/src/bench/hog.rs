@@ -16,6 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use tiercel_machine::{NodeId, Zone};
 
+/// x86-64 and arm64 with 4 KiB, which are what guests run.
 const OS_PAGE_BYTES: u64 = 4096;
 
 /// Filling a node changes the kernel's own use of it a little, so the fill is corrected at most so

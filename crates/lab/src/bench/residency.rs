@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::row::{Moved, Resident};
 
+/// x86-64 and arm64 with 4 KiB, which are what guests run.
 const OS_PAGE_BYTES: u64 = 4096;
 
 /// Observes the residency of a control group's programs: of anonymous memory, and of shared memory

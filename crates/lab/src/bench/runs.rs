@@ -179,6 +179,7 @@ fn node_number(at: usize) -> u16 {
 
 /// FNV-1a, 128 bits, in hexadecimal: names results; it is no protection against forgery.
 pub fn fingerprint(bytes: &[u8]) -> String {
+    // Offset basis and prime of the 128-bit FNV (draft-eastlake-fnv).
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let hash =

@@ -8,6 +8,7 @@
 use tiercel_machine::number::index_u32;
 use tiercel_wire::emulator::TaskOffsets;
 
+// `struct btf_header` and `struct btf_type` of linux/btf.h.
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
@@ -16,6 +17,7 @@ const TYPES_MAX: usize = 1 << 22;
 /// Structs within structs that are looked into.
 const DEPTH_MAX: usize = 4;
 
+// BTF_KIND_* of linux/btf.h.
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;

@@ -21,6 +21,7 @@ pub const SW_DUMMY: u64 = 9;
 /// Fields of a sample.
 pub mod sample_type {
     #![allow(missing_docs)]
+    // PERF_SAMPLE_* of linux/perf_event.h.
     pub const TID: u64 = 1 << 1;
     pub const TIME: u64 = 1 << 2;
     pub const ADDR: u64 = 1 << 3;
@@ -34,6 +35,7 @@ pub mod sample_type {
 /// Bits of `Attr::flags`, by the bit-field order of `struct perf_event_attr`.
 pub mod flag {
     #![allow(missing_docs)]
+    // Positions in the bit field of `struct perf_event_attr`, linux/perf_event.h.
     pub const DISABLED: u64 = 1 << 0;
     pub const INHERIT: u64 = 1 << 1;
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -119,8 +121,8 @@ impl Attr {
 /// What the kernel said.
 pub fn open(attr: &Attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 1 << 3;
-    // SAFETY: `attr` is a live struct of the size it states; the kernel only reads it, and answers a
-    // new descriptor.
+    // SAFETY: `attr` is a live struct of the size it states; the kernel only reads it, and answers
+    // a new descriptor.
     unsafe {
         let attr = attr as *const Attr;
         let fd = libc::syscall(libc::SYS_perf_event_open, attr, tid, cpu, -1, CLOEXEC);

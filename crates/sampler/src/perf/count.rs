@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use super::attr::{self, Attr, flag};
 use crate::Counters;
 
+// PERF_TYPE_HARDWARE, PERF_COUNT_HW_* of linux/perf_event.h.
 const TYPE_HARDWARE: u32 = 0;
 const INSTRUCTIONS: u64 = 1;
 const CACHE_MISSES: u64 = 3;

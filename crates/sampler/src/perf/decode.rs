@@ -40,6 +40,7 @@ fn some_address(access: Access) -> Option<Access> {
 
 /// PERF_MEM_LVL_HIT and PERF_MEM_LVL_L1 of `mem_lvl`, which begins at bit 5 of the data source.
 fn hit_first_level(data_src: u64) -> bool {
+    // PERF_MEM_* of linux/perf_event.h.
     const LEVEL_SHIFT: u32 = 5;
     const HIT: u64 = 0x02;
     const L1: u64 = 0x08;
@@ -49,6 +50,7 @@ fn hit_first_level(data_src: u64) -> bool {
 
 /// IBS where the raw part is out of reach (BPF): by the data source the kernel makes of it.
 fn ibs_by_kernel(sample: &RawSample) -> Option<Access> {
+    // PERF_MEM_OP_* and PERF_MEM_LVL_* of linux/perf_event.h.
     const LOAD: u64 = 0x02;
     const STORE: u64 = 0x04;
     const LEVEL_SHIFT: u32 = 5;
@@ -77,6 +79,7 @@ fn ibs_by_kernel(sample: &RawSample) -> Option<Access> {
 /// Raw part: u32 capabilities, then u64 CTL, RIP, DATA, DATA2, DATA3, DC_LIN_AD, ... (AMD PPR,
 /// MSRC001_1035 to 1039).
 fn ibs(raw: &[u8]) -> Option<Access> {
+    // Bits of IBS_OP_DATA3.
     const LOAD: u64 = 1 << 0;
     const STORE: u64 = 1 << 1;
     const ADDRESS_VALID: u64 = 1 << 17;

@@ -69,6 +69,7 @@ pub fn stated_bytes(header: [u8; HEADER_BYTES]) -> usize {
 
 /// Reads one whole record. `None` when it is shorter than its kind must be.
 pub fn parse(bytes: &[u8], sample_type: u64) -> Option<Record> {
+    // PERF_RECORD_* of linux/perf_event.h.
     const LOST: u32 = 2;
     const THROTTLE: u32 = 5;
     const SAMPLE: u32 = 9;
@@ -123,6 +124,7 @@ fn sample(mut cursor: Cursor<'_>, sample_type: u64) -> Option<RawSample> {
 }
 
 fn aux(mut cursor: Cursor<'_>, sample_type: u64) -> Option<AuxChunk> {
+    // PERF_AUX_FLAG_TRUNCATED of linux/perf_event.h.
     const TRUNCATED: u64 = 1;
     let (offset, bytes, flags) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
     let mut chunk =

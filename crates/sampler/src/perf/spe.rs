@@ -109,6 +109,7 @@ struct Partial {
 impl Partial {
     /// Takes a packet in; true when it closes the record.
     fn take(&mut self, packet: &Packet) -> bool {
+        // Index fields of SPE packets (Arm ARM, D10.2).
         const DATA_VIRTUAL: u8 = 2;
         const TOTAL_LATENCY: u8 = 0;
         const LOAD_STORE: u8 = 1;

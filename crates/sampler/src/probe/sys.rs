@@ -84,6 +84,7 @@ pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
     if name.as_os_str() != "anon_inode:[userfaultfd]" {
         return Err(io::Error::from_raw_os_error(libc::ENOTTY));
     }
+    // UFFD_API and UFFD_FEATURE_* of linux/userfaultfd.h.
     const API: u64 = 0xaa;
     const WP_SHMEM: u64 = 1 << 12; // a heap of vregions
     const WP_UNPOPULATED: u64 = 1 << 13;
@@ -102,6 +103,7 @@ pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
 /// # Errors
 /// What the kernel said; EBUSY when the program tracks it itself.
 pub fn register(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
+    // UFFDIO_REGISTER_MODE_WP of linux/userfaultfd.h.
     const MODE_WP: u64 = 2;
     let mut arg = UffdRegister { range: uffd_range(range), mode: MODE_WP, ioctls: 0 };
     let request = iowr(0xaa, 0x00, size_of::<UffdRegister>());
@@ -152,6 +154,7 @@ pub fn scan(
     what: Scan,
     mut visit: impl FnMut(Range<u64>),
 ) -> io::Result<()> {
+    // PM_SCAN_* and PAGE_IS_* of linux/fs.h.
     const WP_MATCHING: u64 = 1;
     const WPALLOWED: u64 = 1;
     const WRITTEN: u64 = 2;
@@ -191,6 +194,7 @@ pub fn scan(
 
 /// Whether a huge OS page is at an address.
 pub fn is_huge(pagemap: &File, addr: u64) -> bool {
+    // PAGE_IS_* of linux/fs.h.
     const PRESENT: u64 = 8;
     const HUGE: u64 = 1 << 6;
     let mut region = Region::default();
