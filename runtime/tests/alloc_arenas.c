@@ -7,8 +7,8 @@
 #include "hazard.h"
 
 #define MIB (1ull << 20)
-#define FAST_BYTES (8 * MIB)
-#define OBJECTS 40
+#define FAST_BYTES (8 * MIB) /* a fifth of the objects */
+#define OBJECTS 40           /* of a MiB: more than the fast arena takes */
 
 /* Less than DIRTY_MIN of heap.c, so that no purge is scheduled for it. */
 #define SMALL (3 * MIB)

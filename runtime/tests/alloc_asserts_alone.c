@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * alloc_asserts_alone.c: a breach of an invariant is caught. Each child breaks one (the library has
- * no such call, so the sources are included) and must end by an abort that names the condition.
+ * alloc_asserts_alone.c: breaches of invariants are caught. Each child breaks one (the library has
+ * no such call, so the sources are included) and must abort with a line that names the condition.
  */
 #define ALLOC_HEAP_NO_MAIN
 #include "alloc_heap.h"
@@ -38,14 +38,32 @@ static void frees_beyond_the_heap(void) {
     insert_free(page_number(next_runs), 1, RUN_CLEAN);
 }
 
+static void visit_nothing(struct run *run, void *context) {
+    (void)run, (void)context;
+}
+
+static void walks_without_the_lock(void) {
+    tcl_pages_each(visit_nothing, NULL);
+}
+
+static void returns_cached_runs_without_the_lock(void) {
+    struct cache *some = open_cache();
+    drain(some, &some->slots[0][0], 0);
+}
+
+static void claims_part_of_a_unit(void) {
+    heap_lock(&tcl_heap_lock);
+    claim_units(&next_runs, range_end(), 0, UNIT / 2);
+}
+
 static const struct {
     void (*breach)(void);
     const char *named;
 } breaches[] = {
-    {gives_without_the_lock, "tcl_is_held"},
-    {gives_twice, "is_used_run"},
-    {claims_more_than_it_has, "is_used_run"},
-    {frees_beyond_the_heap, "next_runs"},
+    {gives_without_the_lock, "tcl_is_held"},  {gives_twice, "is_used_run"},
+    {claims_more_than_it_has, "is_used_run"}, {frees_beyond_the_heap, "next_runs"},
+    {walks_without_the_lock, "tcl_is_held"},  {returns_cached_runs_without_the_lock, "tcl_is_held"},
+    {claims_part_of_a_unit, "UNIT - 1"},
 };
 
 int main(void) {

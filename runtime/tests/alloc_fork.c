@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define THREADS 3
-#define FORKS 150
+#define THREADS 3 /* chosen: more than the CPUs of a small machine */
+#define FORKS 150 /* chosen */
 
 static _Atomic int stop;
 

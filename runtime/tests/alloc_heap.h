@@ -29,11 +29,11 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
 }
 
 #ifndef ALLOC_HEAP_NO_MAIN
-#define THREADS 4
+#define THREADS 4 /* chosen: more than the CPUs of a small machine */
 #ifndef STEPS
 #define STEPS 30000
 #endif
-#define SLOTS 64
+#define SLOTS 64 /* chosen: up to 64 * 4 MiB are live */
 
 static _Atomic uintptr_t shared[SLOTS]; /* objects that another thread will free */
 

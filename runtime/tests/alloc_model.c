@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define THREADS 4
-#define STEPS 60000
-#define SLOTS 512
+#define THREADS 4   /* chosen: more than the CPUs of a small machine */
+#define STEPS 60000 /* chosen */
+#define SLOTS 512   /* objects that live at a time. Chosen */
 
 struct object {
     unsigned char *p;

@@ -31,9 +31,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SESSIONS_MAX 64
-#define OBJECT_SLOTS (1u << 17)
-#define POLL_MS 5
+#define SESSIONS_MAX 64         /* chosen: several times what any test has */
+#define OBJECT_SLOTS (1u << 17) /* chosen: more than any test has addresses */
+#define POLL_MS 5               /* chosen: much less than READER_GONE_MS of ring.c */
 
 /* The last thing known of an address. */
 struct known_object {

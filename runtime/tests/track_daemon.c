@@ -39,7 +39,7 @@ static void without_socket(void) {
     close_daemon(&d);
 }
 
-/* Another user's socket in our way is not trusted with our memory. Only root can set this up. */
+/* Another user's socket is not trusted with the session's memory. Only root can set this up. */
 static void of_another_user(void) {
     struct daemon d = {0};
     if (geteuid())
@@ -76,13 +76,13 @@ int main(int argc, char **argv) {
         struct daemon unwilling = {.status = status};
         open_daemon(&unwilling);
         run(&unwilling, "unwilling", reasons[status]);
-        CHECK(header_of(unwilling.session[0])->detached == 1, "the session says it was left");
+        CHECK(header_of(unwilling.session[0])->detached == 1, "the session is not detached");
         close_daemon(&unwilling);
     }
     struct daemon scribbler = {.fills_control_with_garbage = true};
     open_daemon(&scribbler);
     run(&scribbler, "scribbler", NULL);
-    CHECK(scribbler.session[0]->records > 1000, "it went on");
+    CHECK(scribbler.session[0]->records > 1000, "tracking ended");
     close_daemon(&scribbler);
     printf("track_daemon: missing, dead, mute (%.2f s), garbled, unwilling, scribbling: unharmed\n",
            took);

@@ -39,7 +39,7 @@ static int hosted(char *self) {
     }
     memset(kept, 1, 1 << 20);
     execv("/nonexistent/program", again);
-    churn(1000, 3); /* it failed: life goes on */
+    churn(1000, 3); /* exec failed: tracking continues */
     free(kept);
     execv("/proc/self/exe", again);
     return 1;

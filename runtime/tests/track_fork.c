@@ -49,7 +49,7 @@ static int hosted(void) {
     return 0;
 }
 
-/* One that waits for the daemon for too long attaches again, as the same process. */
+/* A process that waited too long for the daemon attaches again, so it may have two sessions. */
 static int processes(const struct daemon *d) {
     int count = 0;
     for (int i = 0; i < d->sessions; i++) {

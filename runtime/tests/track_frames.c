@@ -7,7 +7,8 @@
  */
 #include "hazard.h"
 
-/* A function that says its frame lies at %rbp, sets %rbp to its argument and calls grab(). */
+/* A function whose frame information names %rbp as base; sets %rbp to its argument, calls grab().
+ */
 __asm__(".text\n"
         ".globl with_frame_base\n"
         ".type with_frame_base, @function\n"
@@ -66,8 +67,8 @@ int main(int argc, char **argv) {
     (void)argv;
     struct daemon d = {0};
     host(&d, "hosted");
-    CHECK(d.session[0]->kinds[TCL_BORN] >= 12, "every object was reported");
-    printf("track_frames: frames that lead nowhere end the walk\n");
+    CHECK(d.session[0]->kinds[TCL_BORN] >= 12, "an object was not reported");
+    printf("track_frames: invalid frame bases end the walk\n");
     close_daemon(&d);
     return 0;
 }

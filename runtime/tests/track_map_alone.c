@@ -9,8 +9,8 @@
 #include "../track/map.c"
 #include "check.h"
 
-#define CALLS 200000
-#define PAGES 64u
+#define CALLS 200000 /* chosen: less than a second */
+#define PAGES 64u    /* few, so that ranges overlap often */
 #define BASE ((uintptr_t)1 << 40)
 
 static struct tcl_life life = {.epoch = 1};

@@ -9,10 +9,10 @@
 #include <malloc.h>
 
 #define MIB (1ull << 20)
-#define MANY 40 /* objects of a part, two a turn */
-#define LARGE 16
+#define MANY 40  /* objects of a part, two a turn */
+#define LARGE 16 /* twice as many as the budget has room for */
 #define BUDGET (8 * MIB)
-#define CUT_BYTES (32 * MIB)
+#define CUT_BYTES (32 * MIB) /* TCL_HEAD_WHOLE, from which heads are whole huge OS pages */
 #define LEARN_PAGES 100 /* the first object of a part has so many OS pages, and its number more */
 
 enum part {

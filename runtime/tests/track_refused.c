@@ -36,7 +36,7 @@ static int hosted(void) {
     return 42;
 }
 
-/* A first process of the daemon's: restricts itself, then becomes the program. */
+/* A launcher: restricts itself, then executes the program. */
 static int restricted(const char *how, char *self) {
     setenv(TCL_SOCKET_ENV, getenv("SOCKET_LATER"), 1);
     if (!strcmp(how, "memfd"))
@@ -59,7 +59,7 @@ static int restricted(const char *how, char *self) {
     return 1;
 }
 
-/* Shared memory that ends in the middle of a life. */
+/* Shared memory is exhausted while the program runs. */
 static int halfway(void) {
     churn(1000, 1);
     refuse(SYS_madvise, ENOMEM, POPULATE_WRITE);

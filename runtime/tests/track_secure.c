@@ -26,6 +26,6 @@ int main(int argc, char **argv) {
     CHECK(secure == 0 && d.sessions == 1, "status %x, %d sessions", secure, d.sessions);
     CHECK(!*errors_of(&d), "said: %s", errors_of(&d));
     close_daemon(&d);
-    printf("track_secure: no session, no word\n");
+    printf("track_secure: no session, no message\n");
     return 0;
 }

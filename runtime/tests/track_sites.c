@@ -8,9 +8,9 @@
 #include <time.h>
 
 #define CALLS (TCL_SITES_MAX + 3000)
-#define CODE_BYTES 32
-#define DEEP 200
-#define RANDOM_FRAMES 300000
+#define CODE_BYTES 32        /* at least the length of `call` below */
+#define DEEP 200             /* several times TCL_SITE_FRAMES */
+#define RANDOM_FRAMES 300000 /* chosen: enough to exceed WALKS_WITH_CALLERS many times */
 
 /* sub rsp,8; mov rax,malloc; call rax; add rsp,8; ret -- with rdi as given. */
 static void generated(void) {
@@ -30,7 +30,7 @@ static void generated(void) {
     }
 }
 
-/* What both call: their stacks differ by one return address, and in nothing else. */
+/* Both call it: their stacks differ only by one return address. */
 __attribute__((noinline)) static void *shared(size_t bytes) {
     void *p = malloc(bytes);
     hazard_sink = p;

@@ -7,7 +7,7 @@
 #include "hazard.h"
 
 #define MIB (1ull << 20)
-#define LARGE (16 * MIB)
+#define LARGE (16 * MIB) /* several times TCL_CUT_BYTES */
 
 static void fill(unsigned char *p, size_t bytes, unsigned seed) {
     for (size_t i = 0; i < bytes; i += 512)

@@ -17,9 +17,9 @@
 
 __thread bool tcl_in_fork;
 
-#define THREADS 6
-#define GENERATIONS 12
-#define NOTES 4000
+#define THREADS 6      /* chosen: more than the CPUs of a small machine */
+#define GENERATIONS 12 /* of threads; the process attaches again in the middle one */
+#define NOTES 4000     /* chosen */
 #define BASE 0x600000000000ull
 #define PAGES (1u << 16)
 #define PAGES_OF_A_PHASE 512

@@ -5,8 +5,8 @@
  */
 #include "hazard.h"
 
-#define CHURNED 3000
-#define CROWD ((int)TCL_RINGS_MAX + 100)
+#define CHURNED 3000                     /* several times TCL_RINGS_MAX */
+#define CROWD ((int)TCL_RINGS_MAX + 100) /* more than there are rings */
 
 static void *short_life(void *seed) {
     churn(20, (unsigned)(uintptr_t)seed);

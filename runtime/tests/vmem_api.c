@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define ABSENT_NODE 900
+#define ABSENT_NODE 900 /* no machine has this node */
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
 #define REFUSED(call, error) CHECK((errno = 0, (call) == -1) && errno == (error))

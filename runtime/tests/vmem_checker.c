@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WRITERS 3
+#define WRITERS 3 /* two that write by themselves, one by system calls */
 
 static _Atomic uint64_t *words;
 static size_t word_count;

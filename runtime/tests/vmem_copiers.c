@@ -22,8 +22,8 @@
 #define BYTES (9 * MIB + 4096 * 3) /* no multiple of a chunk */
 #define SMALL ((size_t)64 << 10)   /* not worth a thread */
 #define ABSENT_NODE 900            /* no machine has this node */
-#define COPIERS 4
-#define WAIT_S 30
+#define COPIERS 4                  /* chosen: more than by default on a small machine */
+#define WAIT_S 30                  /* chosen: much longer than it takes */
 
 static uint64_t *region;
 

@@ -25,12 +25,12 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define BYTES (6 * MIB)
-#define ENDS (MIB / 2) /* less than 256 KiB at either end may be too small for a device */
+#define BYTES (6 * MIB) /* three pieces */
+#define ENDS (MIB / 2)  /* less than 256 KiB at either end may be too small for a device */
 #define OS_PAGE ((size_t)4096)
 #define FULL_DESCRIPTORS (OS_PAGE / sizeof(struct dsa_hw_desc))
 #define ABSENT_NODE 900 /* no machine has this node */
-#define WAIT_S 40
+#define WAIT_S 40       /* chosen: much longer than it takes */
 
 enum answer {
     COPY,

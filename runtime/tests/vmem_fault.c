@@ -27,11 +27,11 @@
 
 #define MIB ((size_t)1 << 20)
 #define OS_PAGE ((size_t)4096)
-#define ABSENT_NODE 900
+#define ABSENT_NODE 900 /* no machine has this node */
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
-#define THREADS 4
-#define CPUS_MAX 64
+#define THREADS 4   /* chosen: more than the CPUs of a small machine */
+#define CPUS_MAX 64 /* chosen: 4 MiB of address space for each */
 
 static const int shifts[] = {0, 16, 21};
 

@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BYTES ((size_t)6 << 20)
-#define ABSENT_NODE 900 /* no machine has this node */
+#define BYTES ((size_t)6 << 20) /* three pieces */
+#define ABSENT_NODE 900         /* no machine has this node */
 
 extern char **environ;
 

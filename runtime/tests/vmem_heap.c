@@ -15,15 +15,15 @@
 
 #define MIB ((size_t)1 << 20)
 #define ABSENT_NODE 900 /* no machine has this node */
-#define THREADS 3
-#define SLOTS 48
-#define ROUNDS 400
-#define FORKS 3
-#define OBJECTS 32 /* the daemon requests moves of some of them */
-#define TAKEN (2 * MIB)
-#define TAKEN_OBJECTS 6
-#define TAKEN_ROUNDS 6
-#define LOST_MAX 2 /* of 36 */
+#define THREADS 3       /* chosen: more than the CPUs of a small machine */
+#define SLOTS 48        /* objects of a thread that live at a time. Chosen */
+#define ROUNDS 400      /* chosen */
+#define FORKS 3         /* chosen */
+#define OBJECTS 32      /* the daemon requests moves of some of them */
+#define TAKEN (2 * MIB) /* a piece */
+#define TAKEN_OBJECTS 6 /* chosen */
+#define TAKEN_ROUNDS 6  /* chosen */
+#define LOST_MAX 2      /* of 36 */
 
 struct slot {
     uint32_t *words;

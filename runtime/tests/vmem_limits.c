@@ -16,13 +16,13 @@
 #include <sys/mman.h>
 
 #define MIB ((size_t)1 << 20)
-#define ABSENT_NODE 900
-#define BYTES (3 * MIB)
+#define ABSENT_NODE 900 /* no machine has this node */
+#define BYTES (3 * MIB) /* more than a piece */
 #define OS_PAGE ((size_t)4096)
 #define FILL_PAGES ((size_t)1 << 18) /* two mappings each: more than any usual limit */
 #define ROOM_MAX 24                  /* more mappings than a move needs */
 #define SPARE 64                     /* enough for a thread, a region, a child */
-#define WAIT_S 30
+#define WAIT_S 30                    /* chosen: much longer than two passes take */
 
 static char *fill;
 static size_t filled; /* OS pages of `fill` with rights of their own */

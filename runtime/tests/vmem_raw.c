@@ -21,15 +21,15 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define BYTES (3 * MIB)
+#define BYTES (3 * MIB)   /* more than a piece */
 #define PART_AT (MIB / 2) /* the part that is changed */
-#define PART (2 * MIB)
+#define PART (2 * MIB)    /* reaches into two pieces */
 #define OS_PAGE ((size_t)4096)
-#define ABSENT_NODE 900 /* no machine has this node */
-#define ROUNDS 160
-#define MOVES 4 /* a round */
-#define SPIN 400000u
-#define IN_THE_GAP_MAX (ROUNDS / 20)
+#define ABSENT_NODE 900              /* no machine has this node */
+#define ROUNDS 160                   /* chosen */
+#define MOVES 4                      /* a round */
+#define SPIN 400000u                 /* chosen: longer than a move of a piece */
+#define IN_THE_GAP_MAX (ROUNDS / 20) /* chosen */
 
 enum taking { UNMAP, REMAP, PROTECT, REPLACE, TAKINGS };
 
