@@ -5,9 +5,7 @@
  */
 #include "hazard.h"
 
-#define LARGE                                                                                      \
-    ((size_t)1 << 29) /* much more than all other objects, and than the heap has dirty             \
-                       */
+#define LARGE ((size_t)1 << 29) /* much more than all other objects */
 
 __attribute__((noinline)) static void *xmalloc(size_t bytes) {
     void *p = malloc(bytes);
