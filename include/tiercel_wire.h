@@ -38,7 +38,7 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 4u /* one more with each change of this file that either side can notice */
+#define TCL_WIRE_VERSION 5u /* one more with each change of this file that either side can notice */
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -374,6 +374,7 @@ struct tcl_pool_ask {
     uint64_t bytes;  /* a multiple of 2 MiB */
     uint32_t number; /* of a segment */
     uint32_t vpage_shift;
+    uint64_t secret; /* of the segment's grant */
 };
 
 enum tcl_pool_status {
@@ -396,6 +397,7 @@ struct tcl_pool_answer {
     uint64_t bytes;
     uint32_t flags;
     uint32_t pad;
+    uint64_t secret; /* must accompany TCL_POOL_RETURN and TCL_POOL_LEAVE of this segment */
 };
 
 /* The one environment variable: path of the daemon's socket. Absent: the allocator runs alone. */
@@ -423,7 +425,7 @@ TCL_ASSERT(sizeof(struct tcl_plan_row) == 24, "plan row");
 TCL_ASSERT(TCL_PHASES_AT + TCL_PHASES_MAX * 64 <= TCL_PLAN_AT, "phases");
 TCL_ASSERT(sizeof(struct tcl_hello) == 24, "hello");
 TCL_ASSERT(sizeof(struct tcl_welcome) == 16, "welcome");
-TCL_ASSERT(sizeof(struct tcl_pool_ask) == 32, "pool ask");
-TCL_ASSERT(sizeof(struct tcl_pool_answer) == 32, "pool answer");
+TCL_ASSERT(sizeof(struct tcl_pool_ask) == 40, "pool ask");
+TCL_ASSERT(sizeof(struct tcl_pool_answer) == 40, "pool answer");
 
 #endif

@@ -97,6 +97,7 @@ bool vmem_pool_grant(int node, size_t bytes, bool huge, struct vmem_grant *grant
         *grant = (struct vmem_grant){.memfd = fd,
                                      .bytes = bytes,
                                      .number = answer.number,
+                                     .secret = answer.secret,
                                      .is_emulated = answer.flags & TCL_POOL_EMULATED};
         return true;
     }
@@ -106,9 +107,10 @@ bool vmem_pool_grant(int node, size_t bytes, bool huge, struct vmem_grant *grant
     return false;
 }
 
-void vmem_pool_return(uint32_t number, bool is_shared) {
+void vmem_pool_return(uint32_t number, uint64_t secret, bool is_shared) {
     struct tcl_pool_ask question = {.verb = is_shared ? TCL_POOL_LEAVE : TCL_POOL_RETURN,
-                                    .number = number};
+                                    .number = number,
+                                    .secret = secret};
     struct tcl_pool_answer answer;
     int saved = errno, fd = exchange(&question, &answer);
     if (fd >= 0)

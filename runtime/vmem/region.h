@@ -59,6 +59,7 @@ struct vmem_segment {
     int node;
     uint64_t inode;    /* of the memfd */
     uint32_t number;   /* the pool server's; 0: made by this process */
+    uint64_t secret;   /* the grant's, by which it is returned */
     bool is_frozen;    /* a child may map it: nothing of it is reused or scrubbed */
     bool is_emulated;  /* there is no such node */
     bool is_huge;      /* of huge OS pages, as far as the kernel had any */
@@ -125,11 +126,12 @@ struct vmem_grant {
     int memfd;
     size_t bytes;
     uint32_t number;
+    uint64_t secret;
     bool is_emulated;
 };
 TCL_HIDDEN bool vmem_pool_grant(int node, size_t bytes, bool huge, struct vmem_grant *grant);
 /* Returns it; `is_shared`: a child may still map it. */
-TCL_HIDDEN void vmem_pool_return(uint32_t number, bool is_shared);
+TCL_HIDDEN void vmem_pool_return(uint32_t number, uint64_t secret, bool is_shared);
 
 /* False: so much more memory would exceed the limit of the process's control group, and the kernel
  * would kill some process of the group. (memory_limit.c) */

@@ -86,6 +86,7 @@ static bool map_grant(struct vmem_segment *segment, const struct vmem_grant *gra
                                      .node = node,
                                      .inode = stat.st_ino,
                                      .number = grant->number,
+                                     .secret = grant->secret,
                                      .is_emulated = grant->is_emulated};
     segment->shared = window(grant->memfd, bytes, MAP_SHARED);
     segment->private = window(grant->memfd, bytes, MAP_PRIVATE);
@@ -97,7 +98,7 @@ static bool map_grant(struct vmem_segment *segment, const struct vmem_grant *gra
     if (segment->shared && segment->private && segment->taken)
         return true;
     if (segment->number)
-        vmem_pool_return(segment->number, false);
+        vmem_pool_return(segment->number, segment->secret, false);
     unmap_segment(segment);
     errno = ENOMEM;
     return false;
@@ -247,10 +248,11 @@ void vmem_give(vmem_place place, size_t bytes) {
         return;
     }
     uint32_t number = segment->number;
+    uint64_t secret = segment->secret;
     bool is_shared = segment->is_frozen;
     unmap_segment(segment);
     if (number)
-        vmem_pool_return(number, is_shared);
+        vmem_pool_return(number, secret, is_shared);
 }
 
 struct vmem_segment *vmem_arena_segment(int node, size_t bytes) {

@@ -39,6 +39,7 @@ use crate::summary::{BudgetState, FinalReport, Summary, refused};
 use crate::tiers::{Tiers, Treatment};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_ledger::{Ledger, Range};
@@ -295,7 +296,12 @@ impl Daemon {
     // ---- Clients -------------------------------------------------------------------------------
 
     fn client_hello(&mut self, mut arrival: Arrival) {
-        if let Some(old) = self.clients.number_of(arrival.pid) {
+        if arrival.peer.check().is_err() {
+            self.handshake.refused.changed += 1;
+            arrival.refuse_changed();
+            return;
+        }
+        if let Some(old) = self.clients.number_of(arrival.peer.pid()) {
             // The same process again: it ran another program, or its daemon was silent for long.
             self.detach(old);
             self.summary.clients.replaced += 1;
@@ -306,12 +312,12 @@ impl Daemon {
             return;
         }
         let parent = self.clients.get(arrival.parent_session).map(|parent| parent.pid);
-        let (number, pid) = (self.clients.take_number(), arrival.pid);
+        let (number, pid) = (self.clients.take_number(), arrival.peer.pid());
         let born = match parent {
             Some(parent) => self.ledger.process_forked(parent, pid),
             None => self.ledger.process_born(pid),
         };
-        let watched = self.poller.add(&arrival.pidfd, Token::Client(number), Interest::Read);
+        let watched = self.poller.add(arrival.peer.pidfd(), Token::Client(number), Interest::Read);
         let ready = born.map_err(|error| error.to_string());
         if let Err(problem) = ready.and(watched.map_err(|error| error.to_string())) {
             self.summary.problem(problem);
@@ -357,6 +363,7 @@ impl Daemon {
         if let Some(recording) = &mut self.recording {
             recording.consume(&mut self.ledger);
         }
+        self.queue.came(Arc::clone(&client.peer));
         self.clients.insert(client);
         self.summary.clients.attached += 1;
         self.schedule.drain_soon(now_ms);
@@ -367,6 +374,14 @@ impl Daemon {
             self.drain_samples();
         }
         self.detach(number);
+    }
+
+    /// Detaches the clients that are no longer what attached, before anything looks at their
+    /// memory.
+    fn detach_changed(&mut self) {
+        for number in self.clients.changed() {
+            self.detach(number);
+        }
     }
 
     /// Takes what a client left in its rings, keeps what its sites did, and forgets it.
@@ -447,6 +462,9 @@ impl Daemon {
     fn sample(&mut self, is_forced: bool) {
         let now_ms = self.now_ms();
         let is_due = self.sampling.is_drain_due(now_ms);
+        if is_due && self.sampling.touches_processes() {
+            self.detach_changed();
+        }
         if is_due || is_forced {
             self.drain_samples();
         }
@@ -510,9 +528,7 @@ impl Daemon {
             self.summary.budget.used_bytes =
                 births::fast_used_bytes(&self.tiers, &self.clients, &self.ledger);
         }
-        for number in self.clients.running_another_program() {
-            self.detach(number);
-        }
+        self.detach_changed();
         let stale = self.scan_residency(now_ms);
         self.summary.spent.ledger_ns += cpu::since_ns(began_ns);
         self.schedule.ticked(now_ms);

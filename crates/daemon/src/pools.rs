@@ -6,11 +6,11 @@
 //! is gone. Every request is checked; the socket's credentials, not the request, identify the
 //! process.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::net::peer::Peer;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::PidfdFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use tiercel_machine::NodeId;
 use tiercel_pool::{
     Capacity, Grant, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,
 };
-use tiercel_wire::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
+use tiercel_wire::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 
 /// Requests that may wait: one of each pending connection. Further ones are refused, and the
 /// process allocates by itself.
@@ -35,11 +35,11 @@ const OWNER_CHECK: Duration = Duration::from_millis(200);
 const READY_AHEAD_BYTES: u64 = 2 * READY_BYTES;
 
 /// A request for pool memory, and the process that made it.
-pub struct PoolRequest {
+pub(crate) struct PoolRequest {
     /// The request.
     pub ask: PoolAsk,
-    /// Process id in our namespace, as the kernel reports it.
-    pub pid: u32,
+    /// The process, as the kernel reports it.
+    pub peer: Peer,
     /// Where the answer goes.
     pub socket: OwnedFd,
 }
@@ -96,6 +96,7 @@ impl Pools {
             server,
             owners: BTreeMap::new(),
             next: 1,
+            secrets: RandomState::new(),
             state: Arc::clone(&state),
             is_busy: false,
         };
@@ -105,7 +106,7 @@ impl Pools {
     }
 
     /// Passes a request to the thread; it is refused when the queue is full.
-    pub fn submit(&self, request: PoolRequest) {
+    pub(crate) fn submit(&self, request: PoolRequest) {
         if let Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) =
             self.requests.try_send(request)
         {
@@ -120,15 +121,18 @@ impl Pools {
 }
 
 /// Answers that there is no pool: the process allocates by itself.
-pub fn decline(request: &PoolRequest) {
+pub(crate) fn decline(request: &PoolRequest) {
     answer(&request.socket, PoolAnswer::only(PoolStatus::None), None);
 }
 
 struct Keeper<M: Memory> {
     server: Server<M>,
-    /// By process id: number, and the pidfd.
-    owners: BTreeMap<u32, (Owner, OwnedFd)>,
+    /// By process id.
+    owners: BTreeMap<u32, (Owner, Peer)>,
     next: u64,
+    /// Keys of the hash that makes a grant's secret of its owner and number: SipHash with random
+    /// keys, a pseudorandom function, so that no secret has to be stored.
+    secrets: RandomState,
     state: Arc<Mutex<Vec<PoolState>>>,
     /// Some process holds memory, and is checked for its end.
     is_busy: bool,
@@ -149,7 +153,7 @@ impl<M: Memory> Keeper<M> {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             match request {
-                Some(request) => self.serve_one(&request),
+                Some(request) => self.serve_one(request),
                 None => {
                     self.reclaim();
                     self.is_busy = self.server.reap() || !self.owners.is_empty();
@@ -162,8 +166,12 @@ impl<M: Memory> Keeper<M> {
 
     /// Takes back what processes held that are gone.
     fn reclaim(&mut self) {
-        let dead: Vec<u32> =
-            self.owners.iter().filter(|(_, (_, fd))| is_gone(fd)).map(|(pid, _)| *pid).collect();
+        let dead: Vec<u32> = self
+            .owners
+            .iter()
+            .filter(|(_, (_, peer))| !peer.is_alive())
+            .map(|(pid, _)| *pid)
+            .collect();
         for pid in dead {
             if let Some((owner, _)) = self.owners.remove(&pid) {
                 self.server.gone(owner);
@@ -171,16 +179,17 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    fn serve_one(&mut self, request: &PoolRequest) {
+    fn serve_one(&mut self, request: PoolRequest) {
         self.reclaim();
-        let granted = match self.perform(request) {
+        let PoolRequest { ask, peer, socket } = request;
+        let granted = match self.perform(&ask, peer) {
             Ok(Some(granted)) => granted,
             Ok(None) => {
-                answer(&request.socket, PoolAnswer::only(PoolStatus::Ok), None);
+                answer(&socket, PoolAnswer::only(PoolStatus::Ok), None);
                 return;
             }
             Err(status) => {
-                answer(&request.socket, PoolAnswer::only(status), None);
+                answer(&socket, PoolAnswer::only(status), None);
                 return;
             }
         };
@@ -188,46 +197,59 @@ impl<M: Memory> Keeper<M> {
         let (owner, grant) = granted;
         let answered = PoolAnswer {
             status: PoolStatus::Ok,
-            number: grant.id.0,
+            key: GrantKey { number: grant.id.0, secret: self.secret(owner, grant.id) },
             bytes: grant.bytes,
             is_emulated: grant.is_emulated,
             is_file: grant.is_file,
         };
-        if !answer(&request.socket, answered, Some(&grant.fd)) {
+        if !answer(&socket, answered, Some(&grant.fd)) {
             // The process has left, and never had the segment.
             let _ = self.server.give_back(owner, grant.id);
         }
     }
 
     /// A segment for a grant; none for what needs no more than a yes.
-    fn perform(&mut self, request: &PoolRequest) -> Result<Option<(Owner, Grant)>, PoolStatus> {
-        let owner = self.owner(request.pid)?;
-        match request.ask.0 {
+    fn perform(&mut self, ask: &PoolAsk, peer: Peer) -> Result<Option<(Owner, Grant)>, PoolStatus> {
+        peer.check().map_err(|_| PoolStatus::Refused)?;
+        let owner = self.owner(peer);
+        match ask.0 {
             PoolVerb::Grant { node, bytes, vpage_shift } => {
                 let node = NodeId(u16::try_from(node).map_err(|_| PoolStatus::None)?);
                 let vpage = vpage(vpage_shift).ok_or(PoolStatus::Refused)?;
                 let grant = self.server.grant(owner, node, bytes, vpage).map_err(status)?;
                 return Ok(Some((owner, grant)));
             }
-            PoolVerb::Return(number) => self.server.give_back(owner, SegmentId(number)),
-            PoolVerb::Leave(number) => self.server.leave(owner, SegmentId(number)),
+            PoolVerb::Return(key) => self.server.give_back(owner, self.segment(owner, key)?),
+            PoolVerb::Leave(key) => self.server.leave(owner, self.segment(owner, key)?),
         }
         .map_err(status)?;
         Ok(None)
     }
 
     /// The process's number, a new one for a new process.
-    fn owner(&mut self, pid: u32) -> Result<Owner, PoolStatus> {
-        if let Some((owner, _)) = self.owners.get(&pid) {
-            return Ok(*owner);
+    fn owner(&mut self, peer: Peer) -> Owner {
+        match self.owners.get(&peer.pid()) {
+            Some((owner, known)) if known.is_same_process(&peer) => return *owner,
+            // It ended after the last look, and its number was given to another process.
+            Some((owner, _)) => self.server.gone(*owner),
+            None => {}
         }
-        let raw = rustix::process::Pid::from_raw(pid.cast_signed()).ok_or(PoolStatus::Refused)?;
-        let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty());
         let owner = Owner(self.next);
-        self.owners.insert(pid, (owner, pidfd.map_err(|_| PoolStatus::Refused)?));
+        self.owners.insert(peer.pid(), (owner, peer));
         self.next += 1;
         self.is_busy = true;
-        Ok(owner)
+        owner
+    }
+
+    fn secret(&self, owner: Owner, id: SegmentId) -> u64 {
+        self.secrets.hash_one((owner, id))
+    }
+
+    /// The segment of a grant, if the process has its secret.
+    fn segment(&self, owner: Owner, key: GrantKey) -> Result<SegmentId, PoolStatus> {
+        let id = SegmentId(key.number);
+        let is_known = self.secret(owner, id) == key.secret;
+        if is_known { Ok(id) } else { Err(PoolStatus::Refused) }
     }
 
     fn publish(&self) {
@@ -273,12 +295,6 @@ fn status(error: PoolError) -> PoolStatus {
         | PoolError::Elsewhere { .. } => PoolStatus::Exhausted,
         PoolError::Size(_) | PoolError::Foreign(_) => PoolStatus::Refused,
     }
-}
-
-fn is_gone(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 /// Sends one datagram; false when the peer has left.

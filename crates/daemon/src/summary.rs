@@ -325,6 +325,7 @@ pub(crate) fn refused(refused: &Refused, control: u64) -> RefusedCounts {
         ("no usable memfd", refused.memfd),
         ("silent", refused.silent),
         ("too many", refused.full),
+        ("another process than connected", refused.changed),
         ("control connection", control),
     ];
     all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tiercel_machine::NodeId;
 use tiercel_pool::Capacity;
-use tiercel_wire::{PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
+use tiercel_wire::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 
 /// No machine has this node.
 const PAPER: i32 = 900;
@@ -91,7 +91,8 @@ fn what_another_process_does() {
     match part.as_str() {
         "hostile" => {
             // Nothing that is another's can be returned, left or asked for by number.
-            let refused = (0..200).flat_map(|n| [PoolVerb::Return(n), PoolVerb::Leave(n)]);
+            let keys = (0..200).map(|number| GrantKey { number, secret: 0 });
+            let refused = keys.flat_map(|key| [PoolVerb::Return(key), PoolVerb::Leave(key)]);
             let refused =
                 refused.filter(|verb| ask(path, *verb).0.status == PoolStatus::Refused).count();
             print!("|{refused}|");
@@ -142,11 +143,15 @@ fn segments_are_granted_sealed_and_taken_back() {
         };
         stage.until("it is in the books", pool);
         File::from(fd.try_clone().unwrap()).write_all_at(b"secret", 0).unwrap();
-        assert_eq!(ask(path, PoolVerb::Return(answer.number)).0.status, PoolStatus::Ok);
+        let guess = GrantKey { secret: answer.key.secret ^ 1, ..answer.key };
+        for verb in [PoolVerb::Return(guess), PoolVerb::Leave(guess)] {
+            assert_eq!(ask(path, verb).0.status, PoolStatus::Refused, "a guessed secret");
+        }
+        assert_eq!(ask(path, PoolVerb::Return(answer.key)).0.status, PoolStatus::Ok);
         let mut left = [1u8; 6];
         File::from(fd).read_exact_at(&mut left, 0).unwrap();
         assert_eq!(left, [0; 6], "its memory is gone although we kept it open");
-        let again = ask(path, PoolVerb::Return(answer.number)).0.status;
+        let again = ask(path, PoolVerb::Return(answer.key)).0.status;
         assert_eq!(again, PoolStatus::Refused, "once");
     }
     stage.until("all is free", |s| s.pools.iter().all(|p| p.free_bytes == CAPACITY));
@@ -164,7 +169,7 @@ fn invalid_requests_are_refused() {
     assert_eq!(status(0, 4096), PoolStatus::Refused);
     assert_eq!(status(0, CAPACITY + 2 * MIB), PoolStatus::Exhausted);
     assert_eq!(status(0, 1 << 62), PoolStatus::Exhausted);
-    let mut odd = PoolAsk(PoolVerb::Return(1)).encode();
+    let mut odd = PoolAsk(PoolVerb::Return(GrantKey { number: 1, secret: 1 })).encode();
     odd[8] = 77;
     assert_eq!(say(path, &odd).0, None, "no answer but the greeting's");
     assert_eq!(say(path, &odd[..9]).0, None);
@@ -190,7 +195,7 @@ fn another_process_gets_nothing_of_ours() {
     let mut read = [0u8; 6];
     ours.read_exact_at(&mut read, 0).unwrap();
     assert_eq!(&read, b"secret");
-    assert_eq!(ask(path, PoolVerb::Return(answer.number)).0.status, PoolStatus::Ok);
+    assert_eq!(ask(path, PoolVerb::Return(answer.key)).0.status, PoolStatus::Ok);
 }
 
 #[test]

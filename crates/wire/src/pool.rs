@@ -18,9 +18,18 @@ pub enum PoolVerb {
         vpage_shift: u32,
     },
     /// It needs this segment no longer, and has unmapped it.
-    Return(u32),
+    Return(GrantKey),
     /// It needs this segment no longer, and a child may map it.
-    Leave(u32),
+    Leave(GrantKey),
+}
+
+/// What identifies a granted segment: both come with the grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantKey {
+    /// Number of the segment, which can be guessed.
+    pub number: u32,
+    /// Known to the process that got the grant alone.
+    pub secret: u64,
 }
 
 /// A question.
@@ -46,8 +55,8 @@ pub enum PoolStatus {
 pub struct PoolAnswer {
     /// What came of it.
     pub status: PoolStatus,
-    /// Number of the segment, from 1; else 0.
-    pub number: u32,
+    /// The segment, numbered from 1; else zeros.
+    pub key: GrantKey,
     /// Its bytes.
     pub bytes: u64,
     /// The node is modelled.
@@ -58,7 +67,7 @@ pub struct PoolAnswer {
 
 impl PoolAsk {
     /// Bytes of a question.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 40;
 
     /// True when `bytes` begin as a question does, and not as a hello.
     #[must_use]
@@ -79,13 +88,15 @@ impl PoolAsk {
                 put_u64(&mut out, 16, bytes);
                 put(&mut out, 28, vpage_shift);
             }
-            PoolVerb::Return(number) => {
+            PoolVerb::Return(key) => {
                 put(&mut out, 8, 2);
-                put(&mut out, 24, number);
+                put(&mut out, 24, key.number);
+                put_u64(&mut out, 32, key.secret);
             }
-            PoolVerb::Leave(number) => {
+            PoolVerb::Leave(key) => {
                 put(&mut out, 8, 3);
-                put(&mut out, 24, number);
+                put(&mut out, 24, key.number);
+                put_u64(&mut out, 32, key.secret);
             }
         }
         out
@@ -94,14 +105,15 @@ impl PoolAsk {
     /// From the socket.
     pub fn decode(bytes: &[u8]) -> Result<PoolAsk, GreetingError> {
         check(bytes, POOL_MAGIC, Self::BYTES)?;
+        let key = GrantKey { number: get(bytes, 24), secret: get_u64(bytes, 32) };
         let verb = match get(bytes, 8) {
             1 => PoolVerb::Grant {
                 node: get(bytes, 12).cast_signed(),
                 bytes: get_u64(bytes, 16),
                 vpage_shift: get(bytes, 28),
             },
-            2 => PoolVerb::Return(get(bytes, 24)),
-            3 => PoolVerb::Leave(get(bytes, 24)),
+            2 => PoolVerb::Return(key),
+            3 => PoolVerb::Leave(key),
             other => return Err(GreetingError::Status(other)),
         };
         Ok(PoolAsk(verb))
@@ -110,12 +122,13 @@ impl PoolAsk {
 
 impl PoolAnswer {
     /// Bytes of an answer.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 40;
 
     /// Without a segment.
     #[must_use]
     pub fn only(status: PoolStatus) -> PoolAnswer {
-        PoolAnswer { status, number: 0, bytes: 0, is_emulated: false, is_file: false }
+        let key = GrantKey { number: 0, secret: 0 };
+        PoolAnswer { status, key, bytes: 0, is_emulated: false, is_file: false }
     }
 
     /// As it goes over the socket.
@@ -125,10 +138,11 @@ impl PoolAnswer {
         put(&mut out, 0, POOL_MAGIC);
         put(&mut out, 4, WIRE_VERSION);
         put(&mut out, 8, self.status as u32);
-        put(&mut out, 12, self.number);
+        put(&mut out, 12, self.key.number);
         put_u64(&mut out, 16, self.bytes);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         put(&mut out, 24, flag(self.is_emulated, POOL_EMULATED) | flag(self.is_file, POOL_FILE));
+        put_u64(&mut out, 32, self.key.secret);
         out
     }
 
@@ -144,7 +158,7 @@ impl PoolAnswer {
         };
         Ok(PoolAnswer {
             status,
-            number: get(bytes, 12),
+            key: GrantKey { number: get(bytes, 12), secret: get_u64(bytes, 32) },
             bytes: get_u64(bytes, 16),
             is_emulated: get(bytes, 24) & POOL_EMULATED != 0,
             is_file: get(bytes, 24) & POOL_FILE != 0,
@@ -160,25 +174,26 @@ mod tests {
     proptest! {
         #[test]
         fn questions_and_answers_survive_the_socket(
-            node: i32, bytes: u64, number: u32, vpage_shift: u32, is_emulated: bool,
-            is_file: bool,
+            node: i32, bytes: u64, number: u32, secret: u64, vpage_shift: u32,
+            is_emulated: bool, is_file: bool,
         ) {
+            let key = GrantKey { number, secret };
             for verb in [
                 PoolVerb::Grant { node, bytes, vpage_shift },
-                PoolVerb::Return(number),
-                PoolVerb::Leave(number),
+                PoolVerb::Return(key),
+                PoolVerb::Leave(key),
             ] {
                 let encoded = PoolAsk(verb).encode();
                 prop_assert!(PoolAsk::is_one(&encoded));
                 prop_assert_eq!(PoolAsk::decode(&encoded), Ok(PoolAsk(verb)));
             }
             let status = PoolStatus::Exhausted;
-            let answer = PoolAnswer { status, number, bytes, is_emulated, is_file };
+            let answer = PoolAnswer { status, key, bytes, is_emulated, is_file };
             prop_assert_eq!(PoolAnswer::decode(&answer.encode()), Ok(answer));
         }
 
         #[test]
-        fn garbage_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn garbage_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
             let _ = (PoolAsk::decode(&bytes), PoolAnswer::decode(&bytes));
             if bytes.len() >= 8 {
                 put(&mut bytes, 0, POOL_MAGIC);

@@ -14,6 +14,7 @@ const HEADERS: [&str; 2] = [
 /// (C expression, our number).
 fn numbers() -> Vec<(&'static str, u64)> {
     let mut all = constants();
+    all.extend(pools());
     all.extend(ring_and_tables());
     all.extend(header_and_control());
     all.extend(emulators_area());
@@ -75,6 +76,11 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_RUNS_AT", layout::RUNS_AT),
         ("sizeof(struct tcl_hello)", tiercel_wire::Hello::BYTES as u64),
         ("sizeof(struct tcl_welcome)", tiercel_wire::Welcome::BYTES as u64),
+    ]
+}
+
+fn pools() -> Vec<(&'static str, u64)> {
+    vec![
         ("TCL_POOL_MAGIC", layout::POOL_MAGIC.into()),
         ("TCL_POOL_EMULATED", layout::POOL_EMULATED.into()),
         ("TCL_POOL_FILE", layout::POOL_FILE.into()),
@@ -84,11 +90,13 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_pool_ask, bytes)", 16),
         ("offsetof(struct tcl_pool_ask, number)", 24),
         ("offsetof(struct tcl_pool_ask, vpage_shift)", 28),
+        ("offsetof(struct tcl_pool_ask, secret)", 32),
         ("sizeof(struct tcl_pool_answer)", tiercel_wire::PoolAnswer::BYTES as u64),
         ("offsetof(struct tcl_pool_answer, status)", 8),
         ("offsetof(struct tcl_pool_answer, number)", 12),
         ("offsetof(struct tcl_pool_answer, bytes)", 16),
         ("offsetof(struct tcl_pool_answer, flags)", 24),
+        ("offsetof(struct tcl_pool_answer, secret)", 32),
     ]
 }
 

@@ -3,10 +3,10 @@
 
 use super::sites::{ClientUses, Present};
 use crate::net::handshake::Arrival;
+use crate::net::peer::Peer;
 use crate::schedule::pause_ms;
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_wire::{Drained, Flags, Record, Session, Version};
@@ -43,8 +43,8 @@ pub struct Client {
     pub program: String,
     /// Its shared memory.
     pub session: Session,
-    /// Readable when it died. Held to stay in the poller.
-    _pidfd: OwnedFd,
+    /// The process, as it was when it attached. Held also to stay in the poller.
+    pub peer: Arc<Peer>,
     /// When it attached, milliseconds on the daemon's clock.
     pub since_ms: u64,
     /// What its sites did.
@@ -58,8 +58,6 @@ pub struct Client {
     pub lost: u64,
     /// Times its object table was read after a loss.
     pub resyncs: u64,
-    /// Device and inode of its executable when it announced an exec.
-    exec_from: Option<(u64, u64)>,
     /// Its object table must be read again, no sooner than this.
     resync_due_ms: Option<u64>,
     next_resync_ms: u64,
@@ -70,17 +68,16 @@ impl Client {
     pub fn new(arrival: Arrival, number: u32, now_ms: u64) -> Client {
         Client {
             number,
-            pid: arrival.pid,
-            program: program_name(arrival.pid),
+            pid: arrival.peer.pid(),
+            program: program_name(arrival.peer.pid()),
             session: arrival.session,
-            _pidfd: arrival.pidfd,
+            peer: Arc::new(arrival.peer),
             since_ms: now_ms,
             uses: ClientUses::default(),
             first_objects: HashSet::new(),
             records: 0,
             lost: 0,
             resyncs: 0,
-            exec_from: None,
             resync_due_ms: None,
             next_resync_ms: 0,
         }
@@ -132,7 +129,6 @@ impl Client {
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
                 }
-                Record::Exec { .. } => self.exec_from = executable(self.pid),
                 _ => {}
             }
             ledger.apply(self.pid, record);
@@ -150,10 +146,11 @@ impl Client {
         self.first_objects = HashSet::new();
     }
 
-    /// True when it runs another program that has not attached: its objects are gone. A failed exec
-    /// changes nothing, and a program that attaches again replaces this client.
-    pub fn has_exec_ed(&self) -> bool {
-        self.exec_from.is_some_and(|before| executable(self.pid).is_some_and(|now| now != before))
+    /// True when it is gone, has another owner, or runs another program that has not attached: its
+    /// objects are gone. A failed exec changes nothing, and a program that attaches again replaces
+    /// this client.
+    pub fn has_changed(&self) -> bool {
+        self.peer.check().is_err()
     }
 
     /// Reads the object table again if records were lost and it is time; the rings are drained.
@@ -167,12 +164,6 @@ impl Client {
             self.next_resync_ms = now_ms + pause_ms.clamp(RESYNC_MS_MIN, RESYNC_MS_MAX);
         }
     }
-}
-
-/// Device and inode of the file that a process runs.
-fn executable(pid: u32) -> Option<(u64, u64)> {
-    let meta = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((meta.dev(), meta.ino()))
 }
 
 /// At most 15 bytes by the kernel's own bound; control characters become question marks.

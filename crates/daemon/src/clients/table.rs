@@ -116,10 +116,10 @@ impl Clients {
         self.departed.keep(&client.present(ledger));
     }
 
-    /// Clients that run another program, one without the runtime.
-    pub(crate) fn running_another_program(&self) -> Vec<u32> {
-        let elsewhere = self.by_number.iter().filter(|(_, client)| client.has_exec_ed());
-        elsewhere.map(|(number, _)| *number).collect()
+    /// Clients that are no longer what attached: they run another program, for example.
+    pub(crate) fn changed(&self) -> Vec<u32> {
+        let changed = self.by_number.iter().filter(|(_, client)| client.has_changed());
+        changed.map(|(number, _)| *number).collect()
     }
 
     /// Drains all rings, and heals clients that lost records.

@@ -8,18 +8,23 @@
 
 use super::log::MoveLog;
 use crate::cpu;
+use crate::net::peer::Peer;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_ledger::Range;
-use tiercel_ledger::movement::{Move, Outcome};
+use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
 use tiercel_mover::{self as mover, Mover, RemoteMovers, Residency, ResidencyError};
 
 /// Jobs that may wait: a lookup and an execution. More would be decided on stale knowledge.
 const JOBS_MAX: usize = 2;
+
+/// Bytes of one process that are moved between two looks whether it is still the same process: a
+/// quarter of a second of copying at 1 GB/s.
+const BATCH_BYTES_MAX: u64 = 256 << 20;
 
 /// What a mover can be requested to do.
 #[derive(Debug)]
@@ -48,6 +53,9 @@ pub enum Completion {
         took_ns: u64,
     },
 }
+
+/// The processes that attached, by process id, shared with the mover's thread: it touches no other.
+type Peers = Arc<Mutex<HashMap<u32, Arc<Peer>>>>;
 
 /// Process, range, where it is.
 pub type Answer = (u32, mover::Range, Result<Residency, ResidencyError>);
@@ -92,6 +100,8 @@ enum Worker {
         has_failed: bool,
         /// Processes that move their own memory; `None`: the mover asks none.
         remote: Option<RemoteMovers>,
+        /// The processes it may touch.
+        peers: Peers,
     },
 }
 
@@ -114,7 +124,7 @@ impl MoveQueue {
     /// Looks up where ranges are, at once; `None` unless moves are modelled.
     pub fn look_up_now(&mut self, ranges: Vec<Range>) -> Option<(Vec<Answer>, u64)> {
         let Worker::Inline { mover, .. } = &mut self.worker else { return None };
-        match perform(mover.as_mut(), Job::LookUp(by_process(ranges))) {
+        match perform(mover.as_mut(), Job::LookUp(by_process(ranges)), &|_| true) {
             Completion::Located { answers, took_ns } => Some((answers, took_ns)),
             Completion::Executed { .. } => None,
         }
@@ -208,8 +218,19 @@ impl MoveQueue {
         }
     }
 
+    /// Reports a process that attached. Its memory is looked up and moved while it stays what it
+    /// is.
+    pub fn came(&mut self, peer: Arc<Peer>) {
+        if let Worker::Thread { peers, .. } = &self.worker {
+            peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.pid(), peer);
+        }
+    }
+
     /// Reports the end of a process.
     pub fn gone(&mut self, pid: u32) {
+        if let Worker::Thread { peers, .. } = &self.worker {
+            peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+        }
         if let Some(remote) = self.remote() {
             remote.left(pid);
         }
@@ -223,7 +244,7 @@ impl Worker {
     /// Gives the mover a job; the job comes back when the queue is full.
     fn submit(&mut self, job: Job) -> Result<(), Job> {
         match self {
-            Worker::Inline { mover, done } => done.push(perform(mover.as_mut(), job)),
+            Worker::Inline { mover, done } => done.push(perform(mover.as_mut(), job, &|_| true)),
             Worker::Thread { jobs, pending, .. } => {
                 jobs.try_send(job).map_err(|error| match error {
                     TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
@@ -262,35 +283,74 @@ fn start_thread(mover: Box<dyn Mover + Send>) -> std::io::Result<Worker> {
     let (jobs, inbox) = sync_channel::<Job>(JOBS_MAX);
     let (outbox, done) = sync_channel::<Completion>(JOBS_MAX);
     let (eventfd, remote) = (Arc::clone(&wake), mover.remote_movers());
+    let peers = Peers::default();
+    let known = Arc::clone(&peers);
     std::thread::Builder::new().name("tiercel-mover".into()).spawn(move || {
         let mut mover = mover;
+        let is_same = |pid| is_same(&known, pid);
         while let Ok(job) = inbox.recv() {
-            if outbox.send(perform(mover.as_mut(), job)).is_err() {
+            if outbox.send(perform(mover.as_mut(), job, &is_same)).is_err() {
                 return;
             }
             // Fails only when the counter is full, and then it is readable.
             let _ = rustix::io::write(&*eventfd, &1u64.to_ne_bytes());
         }
     })?;
-    Ok(Worker::Thread { jobs, done, wake, pending: 0, has_failed: false, remote })
+    Ok(Worker::Thread { jobs, done, wake, pending: 0, has_failed: false, remote, peers })
 }
 
-fn perform(mover: &mut dyn Mover, job: Job) -> Completion {
+/// Whether a process attached and is still what attached.
+fn is_same(peers: &Peers, pid: u32) -> bool {
+    let peer = peers.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned();
+    peer.is_some_and(|peer| peer.check().is_ok())
+}
+
+/// Performs a job on the processes for which `is_same` holds; the others count as vanished.
+fn perform(mover: &mut dyn Mover, job: Job, is_same: &dyn Fn(u32) -> bool) -> Completion {
     let began_ns = cpu::thread_ns();
     match job {
         Job::Execute(moves) => {
-            let outcomes = mover.execute(&moves);
+            let mut outcomes = Vec::with_capacity(moves.len());
+            for batch in batches(&moves) {
+                if is_same(batch[0].pid) {
+                    outcomes.extend(mover.execute(batch));
+                } else {
+                    outcomes.extend(batch.iter().cloned().map(vanished));
+                }
+            }
             Completion::Executed { outcomes, took_ns: cpu::since_ns(began_ns) }
         }
         Job::LookUp(requested) => {
             let mut answers = Vec::new();
             for (pid, ranges) in requested {
-                let found = mover.residency(pid, &ranges);
+                let found = if is_same(pid) {
+                    mover.residency(pid, &ranges)
+                } else {
+                    vec![Err(ResidencyError::Vanished); ranges.len()]
+                };
                 answers.extend(ranges.into_iter().zip(found).map(|(range, at)| (pid, range, at)));
             }
             Completion::Located { answers, took_ns: cpu::since_ns(began_ns) }
         }
     }
+}
+
+/// Runs of moves of one process, in order, of at most [`BATCH_BYTES_MAX`] beside a first move.
+fn batches(moves: &[Move]) -> impl Iterator<Item = &[Move]> {
+    let mut bytes = 0;
+    moves.chunk_by(move |one, next| {
+        bytes += one.bytes;
+        let goes_on = one.pid == next.pid && bytes < BATCH_BYTES_MAX;
+        if !goes_on {
+            bytes = 0;
+        }
+        goes_on
+    })
+}
+
+fn vanished(asked: Move) -> Outcome {
+    let failed = vec![(Failure::Vanished, asked.bytes)];
+    Outcome { failed, ..Outcome::of(asked) }
 }
 
 /// Ranges grouped by process, as movers take them.
@@ -300,4 +360,84 @@ fn by_process(ranges: Vec<Range>) -> Vec<(u32, Vec<mover::Range>)> {
         grouped.entry(pid).or_default().push(mover::Range { addr, bytes });
     }
     grouped.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_ledger::movement::Reason;
+
+    /// Notes the calls it gets.
+    #[derive(Default)]
+    struct Recorder(Vec<String>);
+
+    impl Mover for Recorder {
+        fn execute(&mut self, moves: &[Move]) -> Vec<Outcome> {
+            let addrs: Vec<u64> = moves.iter().map(|one| one.addr).collect();
+            self.0.push(format!("{}: {addrs:?}", moves[0].pid));
+            moves.iter().cloned().map(Outcome::of).collect()
+        }
+
+        fn residency(
+            &mut self,
+            pid: u32,
+            ranges: &[mover::Range],
+        ) -> Vec<Result<Residency, ResidencyError>> {
+            self.0.push(format!("look at {pid}"));
+            vec![Ok(Residency::default()); ranges.len()]
+        }
+
+        fn name(&self) -> &'static str {
+            "recorder"
+        }
+
+        fn is_modelled(&self) -> bool {
+            false
+        }
+    }
+
+    fn moved(pid: u32, addr: u64, bytes: u64) -> Move {
+        let (from, to, reason) = (None, NodeId(1), Reason::Promote);
+        Move { pid, addr, bytes, from, to, reason, gain_ns_per_s: 0.0, cost_ns: 0.0 }
+    }
+
+    #[test]
+    fn the_process_is_checked_before_each_batch_and_each_look() {
+        let (mut recorder, checks) = (Recorder::default(), std::cell::RefCell::new(Vec::new()));
+        let is_same = |pid| {
+            checks.borrow_mut().push(pid);
+            pid != 2
+        };
+        let (small, half) = (4096, BATCH_BYTES_MAX / 2);
+        let moves = vec![
+            moved(1, 1, half),
+            moved(1, 2, half),
+            moved(1, 3, small),
+            moved(2, 4, small),
+            moved(1, 5, small),
+        ];
+        let Completion::Executed { outcomes, .. } =
+            perform(&mut recorder, Job::Execute(moves.clone()), &is_same)
+        else {
+            panic!("not executed");
+        };
+        assert_eq!(
+            outcomes.iter().map(|one| &one.asked).collect::<Vec<_>>(),
+            Vec::from_iter(&moves)
+        );
+        assert_eq!(outcomes[3].failed, [(Failure::Vanished, small)]);
+        let range = mover::Range { addr: 0, bytes: 4096 };
+        let job = Job::LookUp(vec![(1, vec![range]), (2, vec![range])]);
+        let Completion::Located { answers, .. } = perform(&mut recorder, job, &is_same) else {
+            panic!("not located");
+        };
+        assert_eq!(answers[1].2, Err(ResidencyError::Vanished));
+        assert_eq!(recorder.0, ["1: [1, 2]", "1: [3]", "1: [5]", "look at 1"]);
+        assert_eq!(*checks.borrow(), [1, 1, 2, 1, 1, 2]);
+    }
+
+    #[test]
+    fn a_process_that_did_not_attach_is_never_touched() {
+        assert!(!is_same(&Peers::default(), std::process::id()));
+    }
 }

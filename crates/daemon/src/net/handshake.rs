@@ -8,18 +8,15 @@
 //!              refused               dropped                  refused     accepted or refused
 //! ```
 
+use super::peer::{Peer, PeerError};
 use super::poller::{Interest, Poller, Token};
 use crate::pools::PoolRequest;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, sockopt,
-};
-use rustix::process::PidfdFlags;
+use rustix::net::{SendFlags, SocketFlags, sockopt};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use tiercel_wire::peer::{Datagram, credentials, receive};
 use tiercel_wire::{GreetingError, Hello, PoolAsk, Session, Status, Welcome};
 
 /// Connections that may wait for their hello at once: twice what one readiness accepts. A runtime
@@ -33,9 +30,6 @@ pub const HELLO_MS_MAX: u64 = 2_000;
 /// Connections accepted for one readiness, so that a flood of them does not starve the loop.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// Descriptors taken from one hello: the memfd and two userfaultfds. The kernel closes the others.
-const FDS_MAX: usize = 3;
-
 /// Whose processes are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
@@ -47,14 +41,12 @@ pub enum Admission {
 
 /// A process with a valid hello. It waits for [`Arrival::welcome`].
 pub struct Arrival {
-    /// Its process id in our namespace, as the kernel reports it.
-    pub pid: u32,
+    /// The process, as the kernel reports it.
+    pub peer: Peer,
     /// Session number of the process that forked it, as it claims; 0 = none.
     pub parent_session: u32,
     /// Its checked shared memory.
     pub session: Session,
-    /// Becomes readable when it dies.
-    pub pidfd: OwnedFd,
     /// Userfaultfds through which its writes can be tracked; unchecked, they may be anything.
     pub userfaultfds: Vec<OwnedFd>,
     socket: OwnedFd,
@@ -69,6 +61,11 @@ impl Arrival {
     /// Refuses it: there are too many clients.
     pub fn refuse_full(self) {
         answer(self.socket.as_fd(), Status::RefusedFull, 0);
+    }
+
+    /// Refuses it: it is no longer the process that connected.
+    pub fn refuse_changed(self) {
+        answer(self.socket.as_fd(), Status::RefusedUser, 0);
     }
 }
 
@@ -87,11 +84,13 @@ pub struct Refused {
     pub silent: u64,
     /// Too many at once.
     pub full: u64,
+    /// The process that connected is gone, runs another program, or another one sent its hello.
+    pub changed: u64,
 }
 
 struct Pending {
     socket: OwnedFd,
-    pid: u32,
+    peer: Peer,
     since_ms: u64,
 }
 
@@ -114,6 +113,8 @@ impl Handshake {
         admission: Admission,
         poller: &Poller,
     ) -> std::io::Result<Handshake> {
+        // Connections inherit it: every message names its sender, also one sent before the accept.
+        sockopt::set_socket_passcred(&listener, true)?;
         poller.add(&listener, Token::Clients, Interest::Read)?;
         let (pending, refused) = (BTreeMap::new(), Refused::default());
         let pool_requests = Vec::new();
@@ -127,28 +128,38 @@ impl Handshake {
         for _ in 0..ACCEPTS_PER_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { break };
-            let Ok(peer) = sockopt::socket_peercred(&socket) else { continue };
-            let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
-            if !self.is_admitted(uid) {
+            let Ok(connected) = credentials(socket.as_fd()) else { continue };
+            if !self.is_admitted(connected.uid) {
                 self.refused.user += 1;
                 answer(socket.as_fd(), Status::RefusedUser, 0);
             } else if self.pending.len() >= PENDING_MAX {
                 self.refused.full += 1;
                 answer(socket.as_fd(), Status::RefusedFull, 0);
-            } else if poller.add(&socket, Token::Handshake(self.next), Interest::Read).is_ok() {
-                let id = self.next;
-                self.next = self.next.wrapping_add(1);
-                self.pending.insert(id, Pending { socket, pid, since_ms: now_ms });
-                arrivals.extend(self.read(id));
+            } else {
+                match Peer::of(socket.as_fd()) {
+                    Ok(peer) => {
+                        let pending = Pending { socket, peer, since_ms: now_ms };
+                        arrivals.extend(self.wait_for_hello(pending, poller));
+                    }
+                    Err(error) => self.refuse(socket.as_fd(), &Refusal::Peer(error)),
+                }
             }
         }
         arrivals
     }
 
+    fn wait_for_hello(&mut self, pending: Pending, poller: &Poller) -> Option<Arrival> {
+        let id = self.next;
+        poller.add(&pending.socket, Token::Handshake(id), Interest::Read).ok()?;
+        self.next = self.next.wrapping_add(1);
+        self.pending.insert(id, pending);
+        self.read(id)
+    }
+
     /// Reads the hello of connection `id`.
     pub fn read(&mut self, id: u32) -> Option<Arrival> {
         let pending = self.pending.remove(&id)?;
-        let (first, fds) = match receive(pending.socket.as_fd()) {
+        let (first, datagram) = match first_message(pending.socket.as_fd()) {
             Ok(received) => received,
             // Neither a peer that closed its socket nor a spurious wake-up needs an answer.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
@@ -157,19 +168,23 @@ impl Handshake {
             }
             Err(_) => return None,
         };
+        if let Err(error) = pending.peer.sent(datagram.sender) {
+            self.refuse(pending.socket.as_fd(), &Refusal::Peer(error));
+            return None;
+        }
         let hello = match first {
             First::Hello(hello) => hello,
             First::PoolRequest(Ok(ask)) => {
                 self.pool_requests.push(PoolRequest {
                     ask,
-                    pid: pending.pid,
+                    peer: pending.peer,
                     socket: pending.socket,
                 });
                 return None;
             }
             First::PoolRequest(Err(error)) => Err(error),
         };
-        match arrival(pending, hello, fds) {
+        match arrival(pending, hello, datagram.fds) {
             Ok(arrival) => Some(arrival),
             Err((socket, refusal)) => {
                 self.refuse(socket.as_fd(), &refusal);
@@ -206,7 +221,10 @@ impl Handshake {
                 self.refused.memfd += 1;
                 Status::RefusedMemfd
             }
-            Refusal::Process(_) => Status::RefusedMemfd,
+            Refusal::Peer(_) => {
+                self.refused.changed += 1;
+                Status::RefusedUser
+            }
         };
         answer(socket, status, 0);
     }
@@ -220,8 +238,8 @@ enum Refusal {
     NoMemfd,
     #[error("{0}")]
     Session(#[from] tiercel_wire::SessionError),
-    #[error("the process cannot be watched: {0}")]
-    Process(rustix::io::Errno),
+    #[error("{0}")]
+    Peer(#[from] PeerError),
 }
 
 /// The first message of a process.
@@ -230,31 +248,18 @@ enum First {
     PoolRequest(Result<PoolAsk, GreetingError>),
 }
 
-/// Receives one datagram with at most [`FDS_MAX`] descriptors. A longer datagram fails the check of
-/// lengths.
-fn receive(socket: BorrowedFd<'_>) -> Result<(First, Vec<OwnedFd>), rustix::io::Errno> {
-    let mut bytes = [0u8; PoolAsk::BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
-    let fds: Vec<OwnedFd> = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    if got.bytes == 0 && fds.is_empty() {
+/// Receives one datagram. A longer one fails the check of lengths.
+fn first_message(socket: BorrowedFd<'_>) -> Result<(First, Datagram), rustix::io::Errno> {
+    let mut buffer = [0u8; PoolAsk::BYTES + 1];
+    let datagram = receive(socket, &mut buffer)?;
+    if datagram.bytes == 0 && datagram.fds.is_empty() {
         return Err(rustix::io::Errno::NOTCONN);
     }
-    let bytes = &bytes[..got.bytes];
+    let bytes = &buffer[..datagram.bytes.min(buffer.len())];
     if PoolAsk::is_one(bytes) {
-        return Ok((First::PoolRequest(PoolAsk::decode(bytes)), fds));
+        return Ok((First::PoolRequest(PoolAsk::decode(bytes)), datagram));
     }
-    Ok((First::Hello(Hello::decode(bytes)), fds))
+    Ok((First::Hello(Hello::decode(bytes)), datagram))
 }
 
 fn arrival(
@@ -262,22 +267,17 @@ fn arrival(
     hello: Result<Hello, GreetingError>,
     fds: Vec<OwnedFd>,
 ) -> Result<Arrival, (OwnedFd, Refusal)> {
-    let Pending { socket, pid, .. } = pending;
+    let Pending { socket, peer, .. } = pending;
     let mut fds = fds.into_iter();
     let memfd = fds.next();
-    let checked = || -> Result<(Hello, Session, OwnedFd), Refusal> {
+    let checked = || -> Result<(Hello, Session), Refusal> {
         let hello = hello?;
-        let session = Session::open(memfd.ok_or(Refusal::NoMemfd)?)?;
-        let raw = rustix::process::Pid::from_raw(pid.cast_signed())
-            .ok_or(Refusal::Process(rustix::io::Errno::SRCH))?;
-        // The number was not reused: the peer waits on its open connection for our answer.
-        let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty());
-        Ok((hello, session, pidfd.map_err(Refusal::Process)?))
+        Ok((hello, Session::open(memfd.ok_or(Refusal::NoMemfd)?)?))
     };
     match checked() {
-        Ok((hello, session, pidfd)) => {
+        Ok((hello, session)) => {
             let parent_session = hello.parent_session;
-            Ok(Arrival { pid, parent_session, session, pidfd, userfaultfds: fds.collect(), socket })
+            Ok(Arrival { peer, parent_session, session, userfaultfds: fds.collect(), socket })
         }
         Err(refusal) => Err((socket, refusal)),
     }
@@ -293,7 +293,7 @@ fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
 mod tests {
     use super::*;
     use crate::net::socket_dir::{Access, SocketDir};
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType};
     use std::path::Path;
 
     fn connect(path: &Path) -> OwnedFd {

@@ -4,12 +4,13 @@
 //! ```text
 //! socket_dir  lock, listening sockets
 //! poller      epoll: which descriptor is ready
-//! handshake   client socket: hello -> arrival
+//! handshake   client socket: hello -> arrival         peer      who is at the other end
 //! control     control socket: connections, lines      protocol  lines <-> requests, answers
 //! ```
 
 pub(crate) mod control;
 pub(crate) mod handshake;
+pub(crate) mod peer;
 pub(crate) mod poller;
 pub mod protocol;
 pub mod socket_dir;

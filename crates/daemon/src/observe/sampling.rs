@@ -92,6 +92,11 @@ impl Sampling {
         self.sampler.as_deref()
     }
 
+    /// Whether the sampler acts on the memory of processes.
+    pub(crate) fn touches_processes(&self) -> bool {
+        self.sampler().is_some_and(|sampler| sampler.kind() == Kind::Probe)
+    }
+
     /// Counts of the CPUs' events, where the sampler has them.
     pub(crate) fn counters(&mut self) -> Option<Counters> {
         self.sampler.as_mut()?.counters()

@@ -8,9 +8,9 @@ use rustix::net::{
 use std::io::{BufRead, BufReader, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
@@ -139,24 +139,9 @@ impl Stage {
 
     /// Greets as a runtime does.
     pub fn attach(&self, session: &ClientSession) -> Welcome {
-        let kind = SocketType::SEQPACKET;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-        let socket = socket.unwrap();
-        let address = SocketAddrUnix::new(&self.clients_path).unwrap();
-        rustix::net::connect(&socket, &address).unwrap();
-        let hello = Hello { pid: 1, parent_session: 0, total_bytes: session.total_bytes() };
-        let memfd = session.fd().unwrap();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds = [memfd.as_fd()];
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = hello.encode();
-        let flags = SendFlags::empty();
-        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).unwrap();
-        let mut answer = [0u8; 64];
-        let (_, got) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
-        Welcome::decode(&answer[..got]).unwrap()
+        let socket = socket();
+        connect(&socket, &self.clients_path);
+        greet(&socket, session)
     }
 
     /// Attaches a process with one object of so many bytes, at 1 TiB.
@@ -227,6 +212,35 @@ impl Drop for Stage {
             thread.join().unwrap().unwrap();
         }
     }
+}
+
+/// As a runtime opens it.
+pub fn socket() -> OwnedFd {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap()
+}
+
+pub fn connect(socket: impl AsFd, path: &Path) {
+    rustix::net::connect(socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+}
+
+/// Says a hello with the session's memfd and takes the answer.
+pub fn greet(socket: impl AsFd + Copy, session: &ClientSession) -> Welcome {
+    send_hello(socket, session.total_bytes(), session.fd().unwrap().as_fd());
+    let mut answer = [0u8; 64];
+    let (_, got) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty()).unwrap();
+    Welcome::decode(&answer[..got]).unwrap()
+}
+
+/// Says a hello with this descriptor as its memfd.
+pub fn send_hello(socket: impl AsFd, total_bytes: u64, memfd: BorrowedFd<'_>) {
+    let bytes = Hello { pid: 1, parent_session: 0, total_bytes }.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [memfd];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    let (slices, flags) = ([IoSlice::new(&bytes)], SendFlags::empty());
+    rustix::net::sendmsg(socket, &slices, &mut ancillary, flags).unwrap();
 }
 
 /// A line, empty when the connection ended.

@@ -1,0 +1,327 @@
+//! The identity of a process at the other end of a connection: the one place where it is checked.
+//! In: a connected socket. Out: a [`Peer`], which no other means can make, and whether the process
+//! is still what it was. Knows nothing of what the process says.
+//!
+//! A connection outlives its process: a child inherits it, and the process's number may be given to
+//! another program of another user, or the process may exec a program with more privileges. The
+//! daemon acts on processes by number, so that each of these would direct it at a stranger.
+//!
+//! ```text
+//! connect --> Peer::of: pidfd alive, owner, start time, executable, auxiliary vector
+//! message --> Peer::sent: the kernel's sender is the process that connected, and nothing changed
+//! attach, residency look, batch of moves --> Peer::check
+//! ```
+//!
+//! Where the kernel has no SO_PEERPIDFD (before Linux 6.5) the pidfd is opened by number after the
+//! accept. A number that was given to another process of the same user between connect and accept
+//! is then not noticed; one of another user is.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tiercel_wire::peer::{Credentials, credentials, pidfd};
+
+/// `AT_SECURE` of include/uapi/linux/auxvec.h: the program runs with more rights than its caller.
+const AT_SECURE: u64 = 23;
+
+/// Why a process is not the one it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// It ended, or cannot be looked at.
+    #[error("the process that connected is gone")]
+    Gone,
+    /// It is in no namespace of ours, so that it has no number.
+    #[error("the process is in a foreign pid namespace")]
+    Foreign,
+    /// It has another effective user.
+    #[error("the process has another user than when it connected")]
+    User,
+    /// It executed a program.
+    #[error("the process runs another program than when it connected")]
+    Program,
+    /// Its program was given privileges by the file system; the runtime is never in one.
+    #[error("the process runs a set-user-ID program")]
+    Privileged,
+    /// A message was sent by a process that inherited the connection.
+    #[error("another process than the one that connected sent the message")]
+    Sender,
+}
+
+/// A process that connected to us.
+#[derive(Debug)]
+pub struct Peer {
+    /// Where its folder is: `/proc`, or a fixture.
+    proc: PathBuf,
+    pid: u32,
+    /// Its effective user. Root may become another user, and is that user from then on.
+    uid: AtomicU32,
+    start_ticks: u64,
+    image: Image,
+    pidfd: OwnedFd,
+}
+
+/// What identifies a program in execution. `None`: the kernel does not let us look at it, and then
+/// it does not let us move its memory either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Image {
+    /// Device and inode of its executable.
+    executable: Option<(u64, u64)>,
+    /// Its auxiliary vector: addresses chosen at random at each exec, and whether it is privileged.
+    auxv: Option<Vec<u8>>,
+}
+
+impl Peer {
+    /// The process that connected to `socket`.
+    pub fn of(socket: BorrowedFd<'_>) -> Result<Peer, PeerError> {
+        let connected = credentials(socket).map_err(|_| PeerError::Gone)?;
+        let raw = Pid::from_raw(connected.pid.cast_signed()).ok_or(PeerError::Foreign)?;
+        let pidfd = match pidfd(socket) {
+            Err(Errno::NOPROTOOPT) => pidfd_open(raw, PidfdFlags::empty()),
+            other => other,
+        };
+        Peer::read(Path::new("/proc"), connected, pidfd.map_err(|_| PeerError::Gone)?)
+    }
+
+    fn read(proc: &Path, connected: Credentials, pidfd: OwnedFd) -> Result<Peer, PeerError> {
+        let Credentials { pid, uid } = connected;
+        let folder = proc.join(pid.to_string());
+        let peer = Peer {
+            start_ticks: start_ticks(&folder).map_err(|_| PeerError::Gone)?,
+            image: Image::read(&folder),
+            proc: proc.to_owned(),
+            pid,
+            uid: AtomicU32::new(uid),
+            pidfd,
+        };
+        if peer.image.is_privileged() {
+            return Err(PeerError::Privileged);
+        }
+        peer.check()?;
+        Ok(peer)
+    }
+
+    /// Its number in our pid namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Becomes readable when it ends.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// False once it ended.
+    pub fn is_alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())) == Ok(0)
+    }
+
+    /// True when `other` is the same process, whatever it runs.
+    pub fn is_same_process(&self, other: &Peer) -> bool {
+        (self.pid, self.start_ticks) == (other.pid, other.start_ticks)
+    }
+
+    /// Whether it is still the process, the user and the program that connected.
+    pub fn check(&self) -> Result<(), PeerError> {
+        let folder = self.proc.join(self.pid.to_string());
+        let start_ticks = start_ticks(&folder).map_err(|_| PeerError::Gone)?;
+        let uid = effective_uid(&folder).map_err(|_| PeerError::Gone)?;
+        let image = Image::read(&folder);
+        // While it lives its number is its own: all that was read above is of this process.
+        if !self.is_alive() || start_ticks != self.start_ticks {
+            return Err(PeerError::Gone);
+        }
+        if !self.image.is_same(&image) {
+            return Err(PeerError::Program);
+        }
+        match self.uid.load(Ordering::Relaxed) {
+            known if known == uid => Ok(()),
+            0 => {
+                self.uid.store(uid, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(PeerError::User),
+        }
+    }
+
+    /// Whether it sent a message with these credentials, and still is what it was.
+    pub fn sent(&self, sender: Option<Credentials>) -> Result<(), PeerError> {
+        let own = Credentials { pid: self.pid, uid: self.uid.load(Ordering::Relaxed) };
+        if sender != Some(own) {
+            return Err(PeerError::Sender);
+        }
+        self.check()
+    }
+}
+
+impl Image {
+    fn read(folder: &Path) -> Image {
+        let meta = std::fs::metadata(folder.join("exe")).ok();
+        let auxv = std::fs::read(folder.join("auxv")).ok();
+        Image {
+            executable: meta.map(|meta| (meta.dev(), meta.ino())),
+            auxv: auxv.filter(|auxv| !auxv.is_empty()),
+        }
+    }
+
+    /// What can no longer be read counts as unchanged.
+    fn is_same(&self, now: &Image) -> bool {
+        let is_kept = |changed: bool, is_readable: bool| !changed || !is_readable;
+        is_kept(self.executable != now.executable, now.executable.is_some())
+            && is_kept(self.auxv != now.auxv, now.auxv.is_some())
+    }
+
+    /// True when the auxiliary vector can be read, and does not say that the program is ordinary.
+    fn is_privileged(&self) -> bool {
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        self.auxv.as_ref().is_some_and(|auxv| {
+            let mut pairs = auxv.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            !pairs.any(|pair| pair == (AT_SECURE, 0))
+        })
+    }
+}
+
+/// Field 22 of `stat`, clock ticks since the machine began.
+fn start_ticks(folder: &Path) -> io::Result<u64> {
+    let stat = std::fs::read(folder.join("stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name in parentheses may hold anything; field 3 follows it.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    parsed(fields.split_ascii_whitespace().nth(19))
+}
+
+/// The second number of the line `Uid:` of `status`.
+fn effective_uid(folder: &Path) -> io::Result<u32> {
+    let status = std::fs::read(folder.join("status"))?;
+    let status = String::from_utf8_lossy(&status);
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    parsed(line.and_then(|line| line.split_ascii_whitespace().nth(1)))
+}
+
+fn parsed<T: std::str::FromStr>(text: Option<&str>) -> io::Result<T> {
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    const PID: u32 = 77;
+
+    /// A process as `/proc` shows it.
+    struct Fixture {
+        root: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Fixture {
+            let fixture = Fixture { root: tempfile::tempdir().unwrap() };
+            std::fs::create_dir(fixture.root.path().join(PID.to_string())).unwrap();
+            fixture.start(5000);
+            fixture.owner(1000);
+            fixture.executable("/bin/sh");
+            fixture.auxv(0, 1);
+            fixture
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.root.path().join(PID.to_string()).join(name)
+        }
+
+        fn start(&self, ticks: u64) {
+            let before = "1 2 ".repeat(9);
+            std::fs::write(self.path("stat"), format!("77 (a ) b) S {before}{ticks} 0")).unwrap();
+        }
+
+        fn owner(&self, uid: u32) {
+            let status = format!("Name:\tx\nUid:\t1000\t{uid}\t1000\t1000\n");
+            std::fs::write(self.path("status"), status).unwrap();
+        }
+
+        fn executable(&self, of: &str) {
+            let _ = std::fs::remove_file(self.path("exe"));
+            std::os::unix::fs::symlink(of, self.path("exe")).unwrap();
+        }
+
+        fn auxv(&self, secure: u64, entry: u64) {
+            let words = [9, entry, AT_SECURE, secure, 0, 0];
+            let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+            std::fs::write(self.path("auxv"), bytes).unwrap();
+        }
+
+        fn peer(&self, uid: u32) -> Result<Peer, PeerError> {
+            // The pidfd of a process that lives: the reads are what is tested.
+            let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+            Peer::read(self.root.path(), Credentials { pid: PID, uid }, own)
+        }
+    }
+
+    /// What a check says after a change.
+    fn after(change: impl FnOnce(&Fixture)) -> Result<(), PeerError> {
+        let fixture = Fixture::new();
+        let peer = fixture.peer(1000).unwrap();
+        assert_eq!(peer.check(), Ok(()));
+        change(&fixture);
+        peer.check()
+    }
+
+    #[test]
+    fn what_makes_another_process_is_noticed() {
+        let gone = |f: &Fixture| std::fs::remove_dir_all(f.root.path().join("77")).unwrap();
+        assert_eq!(after(|_| {}), Ok(()));
+        assert_eq!(after(|f| f.start(5001)), Err(PeerError::Gone));
+        assert_eq!(after(gone), Err(PeerError::Gone));
+        assert_eq!(after(|f| f.owner(0)), Err(PeerError::User));
+        assert_eq!(after(|f| f.owner(1001)), Err(PeerError::User));
+        assert_eq!(after(|f| f.executable("/bin/ls")), Err(PeerError::Program));
+        assert_eq!(after(|f| f.auxv(0, 2)), Err(PeerError::Program));
+        assert_eq!(after(|f| f.auxv(1, 1)), Err(PeerError::Program));
+    }
+
+    #[test]
+    fn what_may_no_longer_be_read_counts_as_unchanged() {
+        assert_eq!(after(|f| std::fs::remove_file(f.path("exe")).unwrap()), Ok(()));
+        assert_eq!(after(|f| std::fs::remove_file(f.path("auxv")).unwrap()), Ok(()));
+    }
+
+    #[test]
+    fn a_process_is_checked_when_it_connects() {
+        let fixture = Fixture::new();
+        assert_eq!(fixture.peer(1001).unwrap_err(), PeerError::User);
+        fixture.auxv(1, 1);
+        assert_eq!(fixture.peer(1000).unwrap_err(), PeerError::Privileged);
+    }
+
+    #[test]
+    fn root_may_become_another_user_once() {
+        let fixture = Fixture::new();
+        fixture.owner(0);
+        let peer = fixture.peer(0).unwrap();
+        fixture.owner(1001);
+        assert_eq!(peer.check(), Ok(()));
+        fixture.owner(0);
+        assert_eq!(peer.check(), Err(PeerError::User));
+    }
+
+    #[test]
+    fn a_message_must_come_from_the_process_that_connected() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, _theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let peer = Peer::of(ours.as_fd()).unwrap();
+        let own = credentials(ours.as_fd()).unwrap();
+        assert_eq!(peer.sent(Some(own)), Ok(()));
+        let foreign = Credentials { pid: own.pid + 1, ..own };
+        assert_eq!(peer.sent(Some(foreign)), Err(PeerError::Sender));
+        let foreign = Credentials { uid: own.uid + 1, ..own };
+        assert_eq!(peer.sent(Some(foreign)), Err(PeerError::Sender));
+        assert_eq!(peer.sent(None), Err(PeerError::Sender));
+    }
+}
