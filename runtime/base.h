@@ -63,6 +63,12 @@ TCL_HIDDEN void tcl_assert_failed(const char *what, const char *file, unsigned l
  * vregions, and handlers of other libraries that run after ours may allocate. */
 TCL_HIDDEN extern __thread bool tcl_in_fork;
 
+/* True only while the process has one thread, as far as libc knows; false before glibc 2.32. */
+static inline bool tcl_is_single_threaded(void) {
+    extern char __libc_single_threaded __attribute__((weak));
+    return &__libc_single_threaded && __libc_single_threaded;
+}
+
 /* True when the calling thread holds `mutex`; for assertions only. Between the handlers of a fork
  * the forking thread holds every lock. */
 TCL_HIDDEN bool tcl_is_held(const pthread_mutex_t *mutex);

@@ -11,6 +11,37 @@
 
 __thread bool tcl_in_fork;
 
+/* glibc's list of open streams. fork waits for it after all handlers. A thread that flushes the
+ * streams holds it and may wait for one, whose holder may wait for the heap: so the list is locked
+ * before the heap is (glibc does the same with its own heap, bug 19431). Its lock may be taken
+ * twice by one thread. A process with one thread does not need it, and a signal handler may have
+ * interrupted that thread while it took it. */
+extern void _IO_list_lock(void) __attribute__((weak));
+extern void _IO_list_unlock(void) __attribute__((weak));
+extern void _IO_list_resetlock(void) __attribute__((weak));
+
+static bool fork_holds_streams; /* under the list's lock */
+
+static void lock_streams(void) {
+    if (!_IO_list_lock || !_IO_list_unlock || !_IO_list_resetlock || tcl_is_single_threaded())
+        return;
+    _IO_list_lock();
+    fork_holds_streams = true;
+}
+
+static void unlock_streams(void) {
+    if (!fork_holds_streams)
+        return;
+    fork_holds_streams = false;
+    _IO_list_unlock();
+}
+
+static void reset_streams(void) {
+    if (fork_holds_streams)
+        _IO_list_resetlock();
+    fork_holds_streams = false;
+}
+
 static void before_fork(void) {
     tcl_heap_before_fork();
     tcl_vmem_before_fork();
@@ -36,5 +67,7 @@ __attribute__((constructor(101))) static void start(void) {
     tcl_small_start();
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     tcl_session_start();
+    /* The last one that is registered is the first before a fork, and the last after it. */
+    pthread_atfork(lock_streams, unlock_streams, reset_streams);
     tcl_openmp_start();
 }

@@ -44,6 +44,18 @@ static inline int heap_unlock(pthread_mutex_t *mutex) {
     return tcl_unlikely(tcl_in_fork) ? 0 : pthread_mutex_unlock(mutex);
 }
 
+/* Takes a lock before a fork. False where the calling thread holds it already: a signal handler
+ * forks in the middle of an allocation of the process's only thread. */
+static inline bool heap_lock_for_fork(pthread_mutex_t *mutex) {
+    return tcl_is_single_threaded() ? !pthread_mutex_trylock(mutex) : !pthread_mutex_lock(mutex);
+}
+
+/* In the child: makes a lock that the interrupted allocation holds this process's own. */
+static inline void heap_lock_inherit(pthread_mutex_t *mutex) {
+    pthread_mutex_init(mutex, NULL);
+    pthread_mutex_lock(mutex);
+}
+
 enum run_state {
     RUN_NONE = 0, /* neither first nor last entry of a run */
     RUN_LIVE,     /* the program's */
@@ -214,7 +226,7 @@ TCL_HIDDEN void *tcl_far_alloc(size_t bytes, size_t align);
 TCL_HIDDEN bool tcl_far_free(void *p);                   /* false: no such object */
 TCL_HIDDEN size_t tcl_far_usable(const void *p);         /* 0: no such object */
 TCL_HIDDEN void *tcl_far_realloc(void *p, size_t bytes); /* NULL, ENOMEM, p lives */
-TCL_HIDDEN void tcl_far_before_fork(void), tcl_far_after_fork(void);
+TCL_HIDDEN void tcl_far_before_fork(void), tcl_far_after_fork(void), tcl_far_after_fork_child(void);
 
 /* ---- malloc.c -------------------------------------------------------------------------------- */
 

@@ -497,20 +497,29 @@ void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context)
     tcl_small_each(visit, context);
 }
 
+static bool fork_holds_pool, fork_holds_heap; /* each under its lock */
+
 void tcl_heap_before_fork(void) {
     tcl_small_before_fork();
-    heap_lock(&pool_lock);
-    heap_lock(&tcl_heap_lock);
+    fork_holds_pool = heap_lock_for_fork(&pool_lock);
+    fork_holds_heap = heap_lock_for_fork(&tcl_heap_lock);
     tcl_far_before_fork();
 }
 
 void tcl_heap_after_fork_parent(void) {
     tcl_far_after_fork();
-    heap_unlock(&tcl_heap_lock);
-    heap_unlock(&pool_lock);
+    if (fork_holds_heap)
+        heap_unlock(&tcl_heap_lock);
+    if (fork_holds_pool)
+        heap_unlock(&pool_lock);
     tcl_small_after_fork();
 }
 
 void tcl_heap_after_fork_child(void) {
+    tcl_far_after_fork_child();
+    if (!fork_holds_heap)
+        heap_lock_inherit(&tcl_heap_lock);
+    if (!fork_holds_pool)
+        heap_lock_inherit(&pool_lock);
     tcl_heap_after_fork_parent();
 }

@@ -157,9 +157,17 @@ void *tcl_far_realloc(void *p, size_t bytes) {
     return to == MAP_FAILED ? NULL : to;
 }
 
+static bool fork_holds_lock; /* under it */
+
 void tcl_far_before_fork(void) {
-    heap_lock(&lock);
+    fork_holds_lock = heap_lock_for_fork(&lock);
 }
+void tcl_far_after_fork_child(void) {
+    if (!fork_holds_lock)
+        heap_lock_inherit(&lock);
+}
+
 void tcl_far_after_fork(void) {
-    heap_unlock(&lock);
+    if (fork_holds_lock)
+        heap_unlock(&lock);
 }

@@ -351,20 +351,30 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
 
 /* ---- Fork: no thread that the child will not have may hold a lock ---------------------------- */
 
+static mi_lock_t *const fork_locks[] = {
+    &heap_main.theaps_lock,
+    &subproc_main.heaps_lock,
+    &subproc_main.arena_reserve_lock,
+    &heap_main.arena_pages_lock,
+    &heap_main.os_abandoned_pages_lock,
+    &mi_page_map_lock,
+};
+#define FORK_LOCKS (sizeof fork_locks / sizeof fork_locks[0])
+
+static bool fork_holds[FORK_LOCKS]; /* each under its lock */
+
 void tcl_small_before_fork(void) {
-    mi_lock_acquire(&heap_main.theaps_lock);
-    mi_lock_acquire(&subproc_main.heaps_lock);
-    mi_lock_acquire(&subproc_main.arena_reserve_lock);
-    mi_lock_acquire(&heap_main.arena_pages_lock);
-    mi_lock_acquire(&heap_main.os_abandoned_pages_lock);
-    mi_lock_acquire(&mi_page_map_lock);
+    for (size_t i = 0; i < FORK_LOCKS; i++) {
+        /* As heap_lock_for_fork: where the only thread holds it, an allocation was interrupted. */
+        bool is_held = tcl_is_single_threaded() && !mi_lock_try_acquire(fork_locks[i]);
+        if (!is_held && !tcl_is_single_threaded())
+            mi_lock_acquire(fork_locks[i]);
+        fork_holds[i] = !is_held;
+    }
 }
 
 void tcl_small_after_fork(void) {
-    mi_lock_release(&mi_page_map_lock);
-    mi_lock_release(&heap_main.os_abandoned_pages_lock);
-    mi_lock_release(&heap_main.arena_pages_lock);
-    mi_lock_release(&subproc_main.arena_reserve_lock);
-    mi_lock_release(&subproc_main.heaps_lock);
-    mi_lock_release(&heap_main.theaps_lock);
+    for (size_t i = FORK_LOCKS; i-- > 0;)
+        if (fork_holds[i])
+            mi_lock_release(fork_locks[i]);
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * alloc_fork_handler.c: a signal handler forks in the middle of allocations of its only thread.
+ * In: the preloaded library. Out: one line, 0 when no fork hung and every child went on allocating.
+ * Knows nothing of the allocator's locks.
+ *
+ * POSIX allows fork in signal handlers (up to its issue of 2024), and glibc's heap bears it in
+ * processes with one thread.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FORKS 300
+
+static volatile sig_atomic_t forks, failed, is_child;
+
+static void handle(int signal) {
+    (void)signal;
+    if (is_child)
+        return;
+    pid_t child = fork();
+    if (child == 0) {
+        is_child = 1; /* and goes on where the signal came */
+        return;
+    }
+    int status = 1;
+    failed |= child < 0 || waitpid(child, &status, 0) != child || status;
+    forks++;
+}
+
+static void churn(unsigned *seed) {
+    static char *p[40];
+    *seed = *seed * 1664525 + 1013904223;
+    unsigned slot = (*seed >> 8) % 40;
+    size_t bytes = *seed >> 28 ? (*seed >> 10) % 3000 : (*seed >> 10) % 900000;
+    free(p[slot]);
+    p[slot] = malloc(bytes + 1);
+    if (!p[slot])
+        _exit(2);
+    memset(p[slot], 1, bytes + 1);
+}
+
+int main(void) {
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 1000}, {0, 1000}};
+    unsigned seed = 1;
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL); /* children inherit none */
+    while (forks < FORKS && !failed && !is_child)
+        churn(&seed);
+    if (is_child) {
+        for (int i = 0; i < 10; i++)
+            churn(&seed);
+        _exit(0);
+    }
+    setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+    printf("alloc_fork_handler: %s\n", failed ? "a child failed" : "ok");
+    return failed;
+}
