@@ -22,8 +22,9 @@ use crate::event::{Event, EventQueue};
 use crate::metrics::prometheus;
 use crate::moves::queue::{Answer as Located, Completion, MoveQueue, PhaseEntry};
 use crate::moves::remote::Hosted;
+use crate::net::arrival::{Admission, Arrival, Greeted, PoolRequest};
 use crate::net::control::Control;
-use crate::net::handshake::{Admission, Arrival, Handshake};
+use crate::net::handshake::Handshake;
 use crate::net::poller::{Interest, Poller, Token};
 use crate::net::protocol::{Request, answer_line};
 use crate::net::socket_dir::{Access, SocketDir};
@@ -209,16 +210,14 @@ impl Daemon {
         let now_ms = self.now_ms();
         match token {
             Token::Clients => {
-                for arrival in self.handshake.accept(&self.poller, now_ms) {
-                    self.events.push(Event::ClientHello(Box::new(arrival)));
+                for greeted in self.handshake.take() {
+                    match greeted {
+                        Greeted::Hello(arrival) => self.events.push(Event::ClientHello(arrival)),
+                        Greeted::Pool(request) => self.ask_pools(request),
+                    }
                 }
             }
             Token::Control => self.control.accept(&self.poller, now_ms),
-            Token::Handshake(id) => {
-                if let Some(arrival) = self.handshake.read(id) {
-                    self.events.push(Event::ClientHello(Box::new(arrival)));
-                }
-            }
             Token::Client(number) => self.events.push(Event::ClientGone(number)),
             Token::Peer(id) => {
                 self.control.flush(id, &self.poller);
@@ -234,6 +233,13 @@ impl Daemon {
         }
     }
 
+    fn ask_pools(&self, request: PoolRequest) {
+        match &self.pools {
+            Some(pools) => pools.submit(request),
+            None => pools::decline(&request),
+        }
+    }
+
     /// Turns what is due into events, and bounds connections.
     fn on_time(&mut self) {
         let now_ms = self.now_ms();
@@ -244,13 +250,6 @@ impl Daemon {
         if self.schedule.is_tick_due(now_ms) {
             self.events.push(Event::Tick);
         }
-        for request in self.handshake.pool_requests.drain(..) {
-            match &self.pools {
-                Some(pools) => pools.submit(request),
-                None => pools::decline(&request),
-            }
-        }
-        self.handshake.drop_silent(now_ms);
         self.control.drop_idle(now_ms);
     }
 
@@ -297,7 +296,7 @@ impl Daemon {
 
     fn client_hello(&mut self, mut arrival: Arrival) {
         if arrival.peer.check().is_err() {
-            self.handshake.refused.changed += 1;
+            self.handshake.count_changed();
             arrival.refuse_changed();
             return;
         }
@@ -307,7 +306,7 @@ impl Daemon {
             self.summary.clients.replaced += 1;
         }
         if self.clients.len() >= self.config.clients_max {
-            self.handshake.refused.full += 1;
+            self.handshake.count_full();
             arrival.refuse_full();
             return;
         }
@@ -813,7 +812,7 @@ impl Daemon {
         let mut summary = self.summary.clone();
         summary.elapsed_ms = self.now_ms();
         summary.clients.now = self.clients.len() as u64;
-        summary.clients.refused = refused(&self.handshake.refused, self.control.refused);
+        summary.clients.refused = refused(&self.handshake.refused(), self.control.refused);
         for client in self.clients.iter() {
             summary.records.drained += client.records;
             summary.records.lost += client.lost;

@@ -3,7 +3,7 @@
 //! Knows nothing of how an event is handled.
 
 use crate::moves::queue::Completion;
-use crate::net::handshake::Arrival;
+use crate::net::arrival::Arrival;
 use crate::net::poller::PeerId;
 use crate::net::protocol::Request;
 use std::collections::VecDeque;

@@ -6,6 +6,7 @@
 //! is gone. Every request is checked; the socket's credentials, not the request, identify the
 //! process.
 
+use crate::net::arrival::{Connection, PoolRequest};
 use crate::net::peer::Peer;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -33,16 +34,6 @@ const OWNER_CHECK: Duration = Duration::from_millis(200);
 
 /// What is populated ahead in each pool, bytes: two segments of the usual size.
 const READY_AHEAD_BYTES: u64 = 2 * READY_BYTES;
-
-/// A request for pool memory, and the process that made it.
-pub(crate) struct PoolRequest {
-    /// The request.
-    pub ask: PoolAsk,
-    /// The process, as the kernel reports it.
-    pub peer: Peer,
-    /// Where the answer goes.
-    pub socket: OwnedFd,
-}
 
 /// A pool, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +113,7 @@ impl Pools {
 
 /// Answers that there is no pool: the process allocates by itself.
 pub(crate) fn decline(request: &PoolRequest) {
-    answer(&request.socket, PoolAnswer::only(PoolStatus::None), None);
+    answer(&request.connection, PoolAnswer::only(PoolStatus::None), None);
 }
 
 struct Keeper<M: Memory> {
@@ -181,7 +172,7 @@ impl<M: Memory> Keeper<M> {
 
     fn serve_one(&mut self, request: PoolRequest) {
         self.reclaim();
-        let PoolRequest { ask, peer, socket } = request;
+        let PoolRequest { ask, peer, connection: socket } = request;
         let granted = match self.perform(&ask, peer) {
             Ok(Some(granted)) => granted,
             Ok(None) => {
@@ -298,7 +289,7 @@ fn status(error: PoolError) -> PoolStatus {
 }
 
 /// Sends one datagram; false when the peer has left.
-fn answer(socket: &OwnedFd, answer: PoolAnswer, memfd: Option<&OwnedFd>) -> bool {
+fn answer(socket: &Connection, answer: PoolAnswer, memfd: Option<&OwnedFd>) -> bool {
     let bytes = answer.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

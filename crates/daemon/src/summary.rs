@@ -4,7 +4,7 @@
 
 use crate::clients::sites::SiteRow;
 use crate::moves::log::{MoveTotals, kebab};
-use crate::net::handshake::Refused;
+use crate::net::arrival::Refused;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_ledger::Ledger;

@@ -4,10 +4,14 @@
 
 mod stage;
 
+use rustix::net::sockopt;
 use stage::{MIB, Stage, born, died, object};
 use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tiercel_daemon::protocol::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
 use tiercel_daemon::{Fits, Summary};
 use tiercel_policy::Limit;
@@ -83,6 +87,23 @@ fn a_corrupted_session_harms_no_other_client() {
     }
     let ticks = stage.status().spent.ticks;
     stage.until("it ticks on", |s| s.spent.ticks > ticks + 2);
+    assert_eq!(stage.attach(&SessionBuilder::new().build().unwrap()).status, Status::Ok);
+}
+
+#[test]
+fn a_descriptor_that_takes_an_hour_to_close_delays_neither_requests_nor_clients() {
+    let stage = Stage::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (_receiver, _) = listener.accept().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while (&sender).write(&[0; 65_536]).is_ok() {}
+    sockopt::set_socket_linger(&sender, Some(Duration::from_secs(3600))).unwrap();
+    let hostile = stage::socket();
+    stage::connect(&hostile, stage.clients_path());
+    stage::send_hello(&hostile, 4096, sender.as_fd());
+    drop(sender);
+    stage.until("it is refused", |s| s.clients.refused.contains_key("no usable memfd"));
     assert_eq!(stage.attach(&SessionBuilder::new().build().unwrap()).status, Status::Ok);
 }
 

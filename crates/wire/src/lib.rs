@@ -15,6 +15,7 @@ mod bits;
 pub mod client;
 pub mod emulator;
 mod greeting;
+pub mod interrupt;
 pub mod layout;
 mod mapping;
 mod moves;

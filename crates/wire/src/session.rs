@@ -126,7 +126,12 @@ pub enum SessionError {
 impl Session {
     /// Checks the memfd, maps it, and stamps the control page so that the client may begin.
     pub fn open(fd: OwnedFd) -> Result<Session, SessionError> {
-        let size = check_memfd(&fd)?;
+        Session::open_owned(fd).map(|(session, _)| session)
+    }
+
+    /// The same, and the user who owns the memfd.
+    pub fn open_owned(fd: OwnedFd) -> Result<(Session, u32), SessionError> {
+        let (size, owner) = check_memfd(&fd)?;
         if size < layout::session_bytes(0) {
             return Err(SessionError::Size { got: size, want: layout::session_bytes(0), pages: 0 });
         }
@@ -151,7 +156,7 @@ impl Session {
         session.set_no_arenas();
         session.control_half(control::MAGIC).store(MAGIC, Ordering::Relaxed);
         session.control_half(control::VERSION).store(WIRE_VERSION, Ordering::Release);
-        Ok(session)
+        Ok((session, owner))
     }
 
     /// Appends at most `max` records to `out`, taking the rings in turn so that a busy thread
@@ -349,7 +354,9 @@ impl Session {
 }
 
 /// The memfd's length, when it is one that cannot shrink.
-fn check_memfd(fd: &OwnedFd) -> Result<u64, SessionError> {
+/// Its bytes and its owner. No call here asks the creator of a descriptor for anything: what is no
+/// memory fails the first.
+fn check_memfd(fd: &OwnedFd) -> Result<(u64, u32), SessionError> {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(SessionError::NotMemfd)?;
     let system = rustix::fs::fstatfs(fd).map_err(SessionError::NotMemfd)?;
@@ -360,7 +367,7 @@ fn check_memfd(fd: &OwnedFd) -> Result<u64, SessionError> {
         return Err(SessionError::NotSealed);
     }
     let stat = rustix::fs::fstat(fd).map_err(SessionError::NotMemfd)?;
-    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_uid))
 }
 
 /// The reserved range, when the header is sane and fits the memfd's length.

@@ -2,7 +2,7 @@
 //! In: an [`Arrival`]. Out: records, resyncs when records were lost. Knows nothing of policies.
 
 use super::sites::{ClientUses, Present};
-use crate::net::handshake::Arrival;
+use crate::net::arrival::Arrival;
 use crate::net::peer::Peer;
 use crate::schedule::pause_ms;
 use std::collections::HashSet;

@@ -4,11 +4,14 @@
 //! ```text
 //! socket_dir  lock, listening sockets
 //! poller      epoll: which descriptor is ready
+//! greeter     threads that receive, check and close   arrival   what they greeted
 //! handshake   client socket: hello -> arrival         peer      who is at the other end
 //! control     control socket: connections, lines      protocol  lines <-> requests, answers
 //! ```
 
+pub(crate) mod arrival;
 pub(crate) mod control;
+pub(crate) mod greeter;
 pub(crate) mod handshake;
 pub(crate) mod peer;
 pub(crate) mod poller;

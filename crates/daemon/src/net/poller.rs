@@ -14,14 +14,12 @@ const EVENTS_MAX: usize = 64;
 /// What became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// A connection waits on the client socket.
+    /// Processes were greeted.
     Clients,
     /// A connection waits on the control socket.
     Control,
     /// Another thread has a result for the loop, or wants it to end.
     Wake,
-    /// A connection whose hello has not come yet.
-    Handshake(u32),
     /// The pidfd of a client: it died.
     Client(u32),
     /// A control connection.
@@ -85,9 +83,8 @@ fn data(token: Token) -> epoll::EventData {
         Token::Clients => (0u64, 0),
         Token::Control => (1, 0),
         Token::Wake => (2, 0),
-        Token::Handshake(number) => (3, number),
-        Token::Client(number) => (4, number),
-        Token::Peer(number) => (5, number),
+        Token::Client(number) => (3, number),
+        Token::Peer(number) => (4, number),
     };
     epoll::EventData::new_u64(kind << 32 | u64::from(number))
 }
@@ -98,9 +95,8 @@ fn token(data: u64) -> Option<Token> {
         0 => Token::Clients,
         1 => Token::Control,
         2 => Token::Wake,
-        3 => Token::Handshake(number),
-        4 => Token::Client(number),
-        5 => Token::Peer(number),
+        3 => Token::Client(number),
+        4 => Token::Peer(number),
         _ => return None,
     })
 }

@@ -1,0 +1,125 @@
+//! What comes of a greeting: a process that wants to be hosted, or memory of the pools.
+//! In: what a process sent, checked. Out: the same, and where the answer goes. Knows nothing of how
+//! it was received.
+
+use super::peer::Peer;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::net::SendFlags;
+use serde::Serialize;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use tiercel_wire::{PoolAsk, Session, Status, Welcome};
+
+/// Whose processes are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// This user's.
+    User(u32),
+    /// Those of all users.
+    AllUsers,
+}
+
+impl Admission {
+    /// Whether processes of a user are accepted.
+    pub fn admits(self, uid: u32) -> bool {
+        match self {
+            Admission::AllUsers => true,
+            Admission::User(user) => uid == user,
+        }
+    }
+}
+
+/// What a greeted process wants.
+pub enum Greeted {
+    /// To be hosted.
+    Hello(Box<Arrival>),
+    /// Something of the pools.
+    Pool(PoolRequest),
+}
+
+/// A process with a valid hello. It waits for [`Arrival::welcome`].
+pub struct Arrival {
+    /// The process, as the kernel reports it.
+    pub peer: Peer,
+    /// Session number of the process that forked it, as it claims; 0 = none.
+    pub parent_session: u32,
+    /// Its checked shared memory.
+    pub session: Session,
+    /// Userfaultfds through which its writes can be tracked.
+    pub userfaultfds: Vec<OwnedFd>,
+    /// Where the answer goes.
+    pub(super) connection: Connection,
+}
+
+impl Arrival {
+    /// Accepts it as session `number`; the process continues.
+    pub fn welcome(&self, number: u32) {
+        answer(self.connection.as_fd(), Status::Ok, number);
+    }
+
+    /// Refuses it: there are too many clients.
+    pub fn refuse_full(self) {
+        answer(self.connection.as_fd(), Status::RefusedFull, 0);
+    }
+
+    /// Refuses it: it is no longer the process that connected.
+    pub fn refuse_changed(self) {
+        answer(self.connection.as_fd(), Status::RefusedUser, 0);
+    }
+}
+
+/// Refused connections so far, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    /// Of another user.
+    pub user: u64,
+    /// Of another wire version.
+    pub version: u64,
+    /// Malformed hello.
+    pub malformed: u64,
+    /// No memfd, or one that is not sealed or has the wrong size.
+    pub memfd: u64,
+    /// No hello in time.
+    pub silent: u64,
+    /// Too many at once.
+    pub full: u64,
+    /// The process that connected is gone, runs another program, or another one sent its hello.
+    pub changed: u64,
+}
+
+/// A request for pool memory, and the process that made it.
+pub(crate) struct PoolRequest {
+    /// The request.
+    pub ask: PoolAsk,
+    /// The process, as the kernel reports it.
+    pub peer: Peer,
+    /// Where the answer goes.
+    pub connection: Connection,
+}
+
+/// A connection whose greeting is complete. Its thread closes it when this is dropped.
+pub struct Connection {
+    // Dropped first: the thread's is the last.
+    socket: Arc<OwnedFd>,
+    _answered: Sender<()>,
+}
+
+impl Connection {
+    /// A share of `socket`; dropping it disconnects `answered`.
+    pub(super) fn new(socket: &Arc<OwnedFd>, answered: Sender<()>) -> Connection {
+        Connection { socket: Arc::clone(socket), _answered: answered }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Sends one datagram. A peer that does not take it has left, or never reads: nothing is lost.
+pub(super) fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
+    let welcome = Welcome { status, session }.encode();
+    let _ = rustix::net::send(socket, &welcome, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}

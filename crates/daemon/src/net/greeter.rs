@@ -1,0 +1,371 @@
+//! Greets processes off the loop: whatever they sent is received, checked and closed on threads.
+//! In: a listening socket. Out: [`Greeted`], whose descriptors can be used and closed without
+//! waiting. Knows nothing of sessions in use, nor of the pools.
+//!
+//! Closing a descriptor of another process may take for as long as that process likes, and a
+//! connection that is closed closes what is still queued on it. So each connection has a thread,
+//! which alone receives from it and closes it; docs/decisions/0004 compares the alternatives.
+//!
+//! ```text
+//! acceptor: accept -> its user has fewer than THREADS_PER_USER -> thread of the connection
+//!                                   | no                             admission, peer, hello, gate
+//! v                                      |            | refuser: answer, close
+//! answer, close        Greeted -> loop answered -> close
+//! ```
+
+use super::arrival::{Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer};
+use super::peer::{Peer, PeerError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::net::SocketFlags;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tiercel_wire::interrupt::ThreadId;
+use tiercel_wire::peer::{Datagram, credentials, receive};
+use tiercel_wire::{GreetingError, Hello, PoolAsk, Session, SessionError, Status};
+
+/// Connections of one user that are greeted at once. Chosen, not measured: a parallel build starts
+/// as many processes as there are CPUs, and a greeting takes less than a millisecond.
+pub const THREADS_PER_USER: usize = 64;
+
+/// Connections that are greeted at once: four users at their bound. A thread takes 16 KiB of
+/// memory.
+const THREADS_MAX: usize = 256;
+
+/// Connections that wait for the refuser. When it is full the listening socket's own queue fills,
+/// and connecting processes wait.
+const REFUSALS_MAX: usize = 256;
+
+/// A connection without a hello for this long is closed. A runtime takes microseconds; one that is
+/// stopped in between attaches again or runs without the daemon.
+const HELLO_TIMEOUT: Duration = Duration::from_millis(2_000);
+
+/// How long a thread may be at work on a connection: then its waits are ended by a signal. Chosen,
+/// not measured: a thousand times what an honest process causes.
+const WORK_MAX: Duration = Duration::from_millis(200);
+
+/// Between two looks at threads that may be overdue, while there are any; also how long no
+/// connection is accepted when descriptors are used up.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Greetings that wait for the loop; then their threads wait.
+pub(super) const GREETED_MAX: usize = 32;
+
+/// What `/proc/self/fd` calls a userfaultfd.
+const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
+
+/// What the threads share.
+pub(super) struct Shared {
+    admission: Admission,
+    /// Readable while greetings wait for the loop.
+    pub(super) greeted: OwnedFd,
+    /// Readable when it is time to end.
+    stop: OwnedFd,
+    is_stopping: AtomicBool,
+    refused: Mutex<Refused>,
+    threads: Mutex<Threads>,
+}
+
+/// The threads of connections.
+#[derive(Default)]
+struct Threads {
+    /// How many, by user.
+    of_user: HashMap<u32, usize>,
+    count: usize,
+    /// Connections given to the refuser.
+    refusals: usize,
+    /// Those at work, rather than waiting for the process or the loop, and since when.
+    at_work: HashMap<ThreadId, Instant>,
+}
+
+impl Shared {
+    pub(super) fn new(admission: Admission) -> std::io::Result<Shared> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Shared {
+            admission,
+            greeted: eventfd(0, flags)?,
+            stop: eventfd(0, flags)?,
+            is_stopping: AtomicBool::new(false),
+            refused: Mutex::default(),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// Ends the acceptor. Threads of connections end by themselves; no thread waits for them.
+    pub(super) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        signal(&self.stop);
+    }
+
+    pub(super) fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True while no connection is being greeted or refused.
+    pub(super) fn is_idle(&self) -> bool {
+        let threads = self.threads();
+        threads.count == 0 && threads.refusals == 0
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what foreign descriptors may delay, for a bounded time.
+    fn work<T>(&self, work: impl FnOnce() -> T) -> T {
+        let thread = ThreadId::current();
+        self.threads().at_work.insert(thread, Instant::now());
+        let result = work();
+        self.threads().at_work.remove(&thread);
+        result
+    }
+
+    /// Ends the waits of threads that have been at work for too long.
+    fn interrupt_overdue(&self) {
+        // Under the lock, so that no thread ends meanwhile.
+        for (thread, since) in &self.threads().at_work {
+            if since.elapsed() >= WORK_MAX {
+                let _ = thread.interrupt();
+            }
+        }
+    }
+
+    /// True when one more thread for a user is within the bounds; then it counts.
+    fn admit_thread(&self, uid: u32) -> bool {
+        let mut threads = self.threads();
+        let of_user = threads.of_user.get(&uid).copied().unwrap_or(0);
+        let is_admitted = of_user < THREADS_PER_USER && threads.count < THREADS_MAX;
+        if is_admitted {
+            threads.of_user.insert(uid, of_user + 1);
+            threads.count += 1;
+        }
+        is_admitted
+    }
+
+    fn thread_ended(&self, uid: u32) {
+        let mut threads = self.threads();
+        threads.count -= 1;
+        match threads.of_user.get(&uid).copied() {
+            Some(count) if count > 1 => drop(threads.of_user.insert(uid, count - 1)),
+            _ => drop(threads.of_user.remove(&uid)),
+        }
+    }
+}
+
+/// Makes an eventfd readable. It fails only when the counter is full, and then it is readable.
+pub(super) fn signal(eventfd: &OwnedFd) {
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+/// Starts the acceptor and the refuser for connections of `listener`.
+pub(super) fn start(listener: OwnedFd, shared: &Arc<Shared>) -> std::io::Result<Receiver<Greeted>> {
+    let (outbox, inbox) = sync_channel(GREETED_MAX);
+    let (refusals, refused) = sync_channel::<OwnedFd>(REFUSALS_MAX);
+    let refuser = Arc::clone(shared);
+    let refuse_all = move || {
+        for connection in refused {
+            refuser.refused().full += 1;
+            answer(connection.as_fd(), Status::RefusedFull, 0);
+            refuser.work(|| drop(connection));
+            refuser.threads().refusals -= 1;
+        }
+    };
+    std::thread::Builder::new().name("tiercel-refuser".into()).spawn(refuse_all)?;
+    let acceptor = Acceptor { listener, shared: Arc::clone(shared), outbox, refusals };
+    let accept = move || acceptor.accept_until_stopped();
+    std::thread::Builder::new().name("tiercel-accept".into()).spawn(accept)?;
+    Ok(inbox)
+}
+
+/// Accepts. It never receives from a connection and never closes one.
+struct Acceptor {
+    listener: OwnedFd,
+    shared: Arc<Shared>,
+    outbox: SyncSender<Greeted>,
+    refusals: SyncSender<OwnedFd>,
+}
+
+impl Acceptor {
+    fn accept_until_stopped(&self) {
+        let mut can_accept = true;
+        while !self.shared.is_stopping.load(Ordering::Acquire) {
+            let is_idle = can_accept && self.shared.is_idle();
+            let mut fds = vec![PollFd::new(&self.shared.stop, PollFlags::IN)];
+            if can_accept {
+                fds.push(PollFd::new(&self.listener, PollFlags::IN));
+            }
+            let _ = poll(&mut fds, (!is_idle).then_some(&LOOK));
+            self.shared.interrupt_overdue();
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            can_accept = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(connection) => {
+                    self.accepted(connection);
+                    true
+                }
+                // Out of descriptors or memory, unless nothing waits or the process has left.
+                Err(error) => {
+                    use rustix::io::Errno;
+                    matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED)
+                }
+            };
+        }
+    }
+
+    /// Gives a connection a thread, or to the refuser.
+    fn accepted(&self, connection: OwnedFd) {
+        let uid = credentials(connection.as_fd()).map(|connected| connected.uid);
+        let Ok(uid) = uid else { return self.refuse(connection) };
+        if !self.shared.admit_thread(uid) {
+            return self.refuse(connection);
+        }
+        // The connection follows once there is a thread: one that fails to start would close it
+        // here.
+        let (give, take) = sync_channel::<OwnedFd>(1);
+        let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
+        let greeting = move || {
+            if let Ok(connection) = take.recv() {
+                greet(connection, uid, &shared, &outbox);
+            }
+            shared.thread_ended(uid);
+        };
+        match std::thread::Builder::new().name("tiercel-greet".into()).spawn(greeting) {
+            Ok(_) => drop(give.send(connection)),
+            Err(_) => {
+                self.shared.thread_ended(uid);
+                self.refuse(connection);
+            }
+        }
+    }
+
+    fn refuse(&self, connection: OwnedFd) {
+        self.shared.threads().refusals += 1;
+        // The refuser lives as long as this does.
+        let _ = self.refusals.send(connection);
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    Greeting(#[from] GreetingError),
+    #[error("the hello came without a memfd")]
+    NoMemfd,
+    #[error("the memfd belongs to another user")]
+    ForeignMemfd,
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    #[error("{0}")]
+    Peer(#[from] PeerError),
+    #[error("another user's process")]
+    User,
+    #[error("no hello in time")]
+    Silent,
+    #[error("the process has left")]
+    Left,
+}
+
+/// Greets one process: a thread of its own.
+fn greet(connection: OwnedFd, uid: u32, shared: &Shared, outbox: &SyncSender<Greeted>) {
+    let socket = Arc::new(connection);
+    let (answered, is_answered) = channel();
+    let ours = Connection::new(&socket, answered);
+    match greeting(ours, uid, shared) {
+        Ok(greeted) => {
+            if outbox.send(greeted).is_ok() {
+                signal(&shared.greeted);
+            }
+        }
+        Err(refusal) => {
+            if let Some(status) = count(&refusal, &mut shared.refused()) {
+                answer(socket.as_fd(), status, 0);
+            }
+        }
+    }
+    // Ends with an error, when the loop has dropped its part.
+    let _ = is_answered.recv();
+    shared.work(|| drop(socket));
+}
+
+fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted, Refusal> {
+    if !shared.admission.admits(uid) {
+        return Err(Refusal::User);
+    }
+    let peer = Peer::of(connection.as_fd())?;
+    await_hello(connection.as_fd())?;
+    shared.work(|| {
+        let mut buffer = [0u8; PoolAsk::BYTES + 1];
+        let received = receive(connection.as_fd(), &mut buffer).map_err(|_| Refusal::Left)?;
+        let Datagram { bytes, sender, fds } = received;
+        if bytes == 0 && fds.is_empty() {
+            return Err(Refusal::Left);
+        }
+        peer.sent(sender)?;
+        let bytes = &buffer[..bytes.min(buffer.len())];
+        if PoolAsk::is_one(bytes) {
+            let ask = PoolAsk::decode(bytes)?;
+            return Ok(Greeted::Pool(PoolRequest { ask, peer, connection }));
+        }
+        let parent_session = Hello::decode(bytes)?.parent_session;
+        let (session, userfaultfds) = pass_gate(fds, uid)?;
+        let arrival = Arrival { peer, parent_session, session, userfaultfds, connection };
+        Ok(Greeted::Hello(Box::new(arrival)))
+    })
+}
+
+/// The gate that every foreign descriptor passes: a sealed memfd of the right size and of the
+/// process's user, then userfaultfds. The others are closed here.
+fn pass_gate(fds: Vec<OwnedFd>, uid: u32) -> Result<(Session, Vec<OwnedFd>), Refusal> {
+    let mut fds = fds.into_iter();
+    let memfd = fds.next().ok_or(Refusal::NoMemfd)?;
+    // Seals first: they are of memory alone, whose answers and whose close take no time.
+    let (session, owner) = Session::open_owned(memfd)?;
+    if owner != uid {
+        return Err(Refusal::ForeignMemfd);
+    }
+    Ok((session, fds.filter(is_userfaultfd).collect()))
+}
+
+fn is_userfaultfd(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|name| name.as_os_str() == USERFAULTFD)
+}
+
+/// Waits until the process has said something, or has left.
+fn await_hello(connection: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let end = Instant::now() + HELLO_TIMEOUT;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or_default();
+        match poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(Refusal::Silent),
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// Counts a refusal; the answer to it, if any.
+fn count(refusal: &Refusal, refused: &mut Refused) -> Option<Status> {
+    let (counter, status) = match refusal {
+        Refusal::User => (&mut refused.user, Status::RefusedUser),
+        Refusal::Greeting(GreetingError::Version(_)) => {
+            (&mut refused.version, Status::RefusedVersion)
+        }
+        Refusal::Greeting(_) => (&mut refused.malformed, Status::RefusedMemfd),
+        Refusal::NoMemfd | Refusal::ForeignMemfd | Refusal::Session(_) => {
+            (&mut refused.memfd, Status::RefusedMemfd)
+        }
+        Refusal::Peer(_) => (&mut refused.changed, Status::RefusedUser),
+        Refusal::Silent => {
+            refused.silent += 1;
+            return None;
+        }
+        Refusal::Left => return None,
+    };
+    *counter += 1;
+    Some(status)
+}
