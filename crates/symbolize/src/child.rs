@@ -260,6 +260,22 @@ mod tests {
     }
 
     #[test]
+    fn files_are_read_with_the_rights_of_their_user() {
+        if !rustix::process::geteuid().is_root() {
+            return; // only root serves other users
+        }
+        let script = r#"read line; who="$(/usr/bin/id -u) $(/usr/bin/id -G)"
+            printf '[{"function":"%s","file":null,"line":0}]\n' "$who" >&0; read line"#;
+        let mut children = Children::new(["sh", "-c", script].map(OsString::from).to_vec());
+        let mut rights = |uid| {
+            let names = children.look_up(uid, &frame(&format!("/bin/{uid}")));
+            names.expect("an answer")[0].function.clone()
+        };
+        assert_eq!(rights(1234), format!("1234 {NO_GROUP}"));
+        assert!(rights(0).starts_with("0 "));
+    }
+
+    #[test]
     fn after_several_failures_no_more_children_are_started() {
         let (mut children, _) = names_by("exit 0");
         let user = rustix::process::geteuid().as_raw();

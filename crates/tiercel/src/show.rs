@@ -95,7 +95,7 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
 
 /// Function and line of a site, its program in front.
 pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
-    let place = match symbols.owning_frame(&row.frames) {
+    let place = match symbols.owned_by(row.uid).owning_frame(&row.frames) {
         Some(named) => named.short(),
         None if row.used.blocks => "small objects".to_owned(),
         None => "unknown site".to_owned(),
@@ -335,7 +335,8 @@ pub fn named_json(final_report: &FinalReport, symbols: &mut Symbols) -> serde_js
     let rows = value.get_mut("sites").and_then(|sites| sites.as_array_mut());
     for (row, site) in rows.into_iter().flatten().zip(&final_report.sites).take(NAMED_MAX) {
         row["name"] = name(site, symbols).into();
-        row["stack"] = serde_json::to_value(symbols.stack(&site.frames)).unwrap_or_default();
+        row["stack"] = serde_json::to_value(symbols.owned_by(site.uid).stack(&site.frames))
+            .unwrap_or_default();
     }
     value
 }
@@ -366,6 +367,7 @@ mod tests {
         let used = Use { peak_bytes: 1 << 20, samples: 1, reads: 5000, ..Use::default() };
         end.sites.push(SiteRow {
             hash: 1,
+            uid: 0,
             program: "p\x1b".into(),
             frames: [].into(),
             used,

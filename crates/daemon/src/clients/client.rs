@@ -87,7 +87,7 @@ impl Client {
     pub fn present(&mut self, ledger: &Ledger) -> Present<'_> {
         self.uses.learn(&self.session);
         let peak_bytes = ledger.tracked_bytes(self.pid).map_or(0, |(_, peak)| peak);
-        Present { program: &self.program, uses: &self.uses, peak_bytes }
+        Present { uid: self.peer.uid(), program: &self.program, uses: &self.uses, peak_bytes }
     }
 
     /// Bytes of its live objects.

@@ -255,11 +255,16 @@ impl ClientUses {
     }
 }
 
-/// One site over all processes.
+/// User and hash: a process may state any hash, but only among its own user's sites.
+type SiteKey = (u32, u64);
+
+/// One site over all processes of a user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SiteRow {
     /// Stable from run to run.
     pub hash: u64,
+    /// The user whose processes allocated there. Symbols are read with this user's rights.
+    pub uid: u32,
     /// Name of a program that allocated there.
     pub program: String,
     /// The stack, innermost first.
@@ -273,6 +278,8 @@ pub struct SiteRow {
 /// A client and what its sites did.
 #[derive(Clone, Copy)]
 pub struct Present<'a> {
+    /// Whose process it is.
+    pub uid: u32,
     /// Name of its program.
     pub program: &'a str,
     /// What its sites did; [`ClientUses::learn`] has been called.
@@ -284,7 +291,7 @@ pub struct Present<'a> {
 /// The sites of clients that have left; makes rows over these and the present ones.
 #[derive(Debug, Default)]
 pub struct Sites {
-    left: HashMap<u64, SiteRow>,
+    left: HashMap<SiteKey, SiteRow>,
 }
 
 impl Sites {
@@ -305,7 +312,9 @@ impl Sites {
     /// Bytes born at each site of clients that have left, by hash.
     pub(crate) fn born_bytes(&self) -> HashMap<u64, u64> {
         let rows = self.left.iter().filter(|(_, row)| !row.used.blocks);
-        rows.map(|(hash, row)| (*hash, row.used.born_bytes)).collect()
+        let mut bytes = HashMap::new();
+        rows.for_each(|(&(_, hash), row)| *bytes.entry(hash).or_default() += row.used.born_bytes);
+        bytes
     }
 
     /// All sites; those that deserve `fast_bytes` most are marked.
@@ -371,12 +380,13 @@ fn key(frame: &SiteFrame) -> (&Path, u64) {
 }
 
 /// Adds what a client's sites did to what those of other present clients did.
-fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
+fn add(rows: &mut HashMap<SiteKey, SiteRow>, who: &Present<'_>) {
     for (number, used) in &who.uses.uses {
         let known = who.uses.known.get(number);
         let hash = known.map_or(UNKNOWN_SITE, |known| known.hash);
-        let row = rows.entry(hash).or_insert_with(|| SiteRow {
+        let row = rows.entry((who.uid, hash)).or_insert_with(|| SiteRow {
             hash,
+            uid: who.uid,
             program: who.program.to_owned(),
             frames: known.map(|known| Arc::clone(&known.frames)).unwrap_or_default(),
             used: Use::default(),
@@ -391,13 +401,13 @@ fn add(rows: &mut HashMap<u64, SiteRow>, who: &Present<'_>) {
 }
 
 /// Merges rows of clients that came later. Sites beyond [`SITES_MAX`] become unknown.
-fn join(rows: &mut HashMap<u64, SiteRow>, later: HashMap<u64, SiteRow>) {
-    for (mut hash, mut row) in later {
-        if rows.len() >= SITES_MAX && !rows.contains_key(&hash) {
-            hash = UNKNOWN_SITE;
-            (row.hash, row.frames) = (hash, [].into());
+fn join(rows: &mut HashMap<SiteKey, SiteRow>, later: HashMap<SiteKey, SiteRow>) {
+    for (mut key, mut row) in later {
+        if rows.len() >= SITES_MAX && !rows.contains_key(&key) {
+            key.1 = UNKNOWN_SITE;
+            (row.hash, row.frames) = (UNKNOWN_SITE, [].into());
         }
-        match rows.entry(hash) {
+        match rows.entry(key) {
             Entry::Vacant(entry) => drop(entry.insert(row)),
             Entry::Occupied(mut entry) => {
                 let used = &mut entry.get_mut().used;
@@ -423,7 +433,7 @@ mod tests {
 
     fn row(hash: u64, peak_bytes: u64, reads: u64) -> SiteRow {
         let used = Use { peak_bytes, reads, samples: reads.min(1), ..Use::default() };
-        SiteRow { hash, program: "p".into(), frames: [].into(), used, deserves_fast: false }
+        SiteRow { hash, uid: 0, program: "p".into(), frames: [].into(), used, deserves_fast: false }
     }
 
     /// Hashes of those that deserve `fast` MiB; rows are (hash, MiB, accesses).

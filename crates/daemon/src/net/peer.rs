@@ -111,6 +111,11 @@ impl Peer {
         self.pid
     }
 
+    /// Whose process it is.
+    pub fn uid(&self) -> u32 {
+        self.uid.load(Ordering::Relaxed)
+    }
+
     /// Becomes readable when it ends.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
