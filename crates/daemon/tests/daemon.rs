@@ -6,10 +6,13 @@ mod stage;
 
 use rustix::net::sockopt;
 use stage::{MIB, Stage, born, died, object};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tiercel_daemon::protocol::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
@@ -17,7 +20,7 @@ use tiercel_daemon::{Fits, Summary};
 use tiercel_policy::Limit;
 use tiercel_wire::client::SessionBuilder;
 use tiercel_wire::layout::{MAPS_AT, RING_RECORDS, RINGS_AT, RUNS_AT};
-use tiercel_wire::{Backing, Status};
+use tiercel_wire::{Backing, Frame, Module, ObjectSnapshot, Site, Status};
 
 #[test]
 fn a_client_is_hosted_and_its_objects_are_seen() {
@@ -105,6 +108,30 @@ fn a_descriptor_that_takes_an_hour_to_close_delays_neither_requests_nor_clients(
     drop(sender);
     stage.until("it is refused", |s| s.clients.refused.contains_key("no usable memfd"));
     assert_eq!(stage.attach(&SessionBuilder::new().build().unwrap()).status, Status::Ok);
+}
+
+#[test]
+fn a_path_that_is_not_utf8_is_answered() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    // One of Latin-1, and one that was cut in the middle of a character.
+    for (id, path) in [(0, &b"/home/fran\xe7ois/solver"[..]), (1, b"\xa9/solver")] {
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        let module = Module { base: 4096, build_id: Vec::new(), path };
+        session.put_module(id, &module).unwrap();
+        let frames = vec![Frame { module: Some(id), offset: 16 }];
+        let site = Site { hash: 5 + u64::from(id), frames };
+        session.put_site(1 + u32::from(id), &site).unwrap();
+        let at = (1 << 40) + u64::from(id) * 16 * MIB;
+        session.put_run(&ObjectSnapshot { site: 1 + u32::from(id), ..object(at, MIB) }).unwrap();
+    }
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.until("both live", |s| s.objects.live_bytes == 2 * MIB);
+    let objects = stage.ask(&Request::Objects { by: Order::Site, limit: 10 }, "objects");
+    let rows = objects["rows"].as_array().unwrap().iter();
+    let mut paths: Vec<_> = rows.filter_map(|row| row["frames"][0]["path"].as_str()).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["/home/fran\u{fffd}ois/solver", "\u{fffd}/solver"]);
 }
 
 #[test]

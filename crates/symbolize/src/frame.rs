@@ -9,6 +9,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SiteFrame {
     /// File of the module; empty for generated code.
+    #[serde(with = "file")]
     pub path: Arc<Path>,
     /// GNU build-id, empty when there is none.
     #[serde(with = "hex")]
@@ -33,6 +34,7 @@ pub struct Named {
     /// Demangled; empty when no symbol covers the address.
     pub function: String,
     /// Source file and line, where debug information has them.
+    #[serde(serialize_with = "file::serialize_line")]
     pub line: Option<(PathBuf, u32)>,
     /// `module+0xaddress`, always.
     pub place: String,
@@ -49,6 +51,29 @@ impl Named {
             (None, false) => format!("{} ({})", self.function, self.place),
             (_, true) => self.place.clone(),
         }
+    }
+}
+
+/// Paths as text: JSON has no other, and a path may be any bytes. Those that are not UTF-8 become
+/// U+FFFD, so that a path read from JSON may name no file.
+mod file {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    pub(super) fn serialize<S: Serializer>(path: &Arc<Path>, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&path.to_string_lossy())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Path>, D::Error> {
+        Ok(PathBuf::from(String::deserialize(from)?).into())
+    }
+
+    pub(super) fn serialize_line<S: Serializer>(
+        line: &Option<(PathBuf, u32)>,
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
+        line.as_ref().map(|(file, line)| (file.to_string_lossy(), line)).serialize(out)
     }
 }
 
@@ -85,5 +110,32 @@ pub mod hex {
         }
         let pair = |i: usize| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).ok();
         (0..text.len() / 2).map(pair).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn every_path_can_be_written_as_json() {
+        for (bytes, text) in [
+            (&b"/a/\"b"[..], "/a/\"b"),
+            (&b"/fran\xe7ois"[..], "/fran\u{fffd}ois"),
+            (&b"\xa9/cut"[..], "\u{fffd}/cut"),
+        ] {
+            let path = Path::new(OsStr::from_bytes(bytes));
+            let frame = SiteFrame { path: path.into(), build_id: [1].into(), addr: 2 };
+            let json = serde_json::to_value(&frame).unwrap();
+            assert_eq!(json["path"], text);
+            let back: SiteFrame = serde_json::from_value(json).unwrap();
+            assert_eq!(back, SiteFrame { path: Path::new(text).into(), ..frame });
+            let line = Some((path.to_owned(), 3));
+            let named = Named { line, ..Named::default() };
+            let json = serde_json::to_value(&named).unwrap();
+            assert_eq!(json["line"], serde_json::json!([text, 3]));
+        }
     }
 }

@@ -208,7 +208,7 @@ fn report(
     let mut symbols = Symbols::new(&symbol_reader());
     let text = if args.json {
         let mut value = match final_report {
-            Some(final_report) => show::named_json(final_report, &mut symbols),
+            Some(final_report) => show::named_json(final_report, &mut symbols)?,
             None => serde_json::json!({}),
         };
         value["remarks"] = remarks.into();

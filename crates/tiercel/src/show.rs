@@ -330,15 +330,18 @@ pub fn short_count(count: u64) -> String {
 }
 
 /// As JSON, with names beside the frames of the first sites.
-pub fn named_json(final_report: &FinalReport, symbols: &mut Symbols) -> serde_json::Value {
-    let mut value = serde_json::to_value(final_report).expect("plain data serialises");
+pub fn named_json(
+    final_report: &FinalReport,
+    symbols: &mut Symbols,
+) -> serde_json::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(final_report)?;
     let rows = value.get_mut("sites").and_then(|sites| sites.as_array_mut());
     for (row, site) in rows.into_iter().flatten().zip(&final_report.sites).take(NAMED_MAX) {
         row["name"] = name(site, symbols).into();
         row["stack"] = serde_json::to_value(symbols.owned_by(site.uid).stack(&site.frames))
             .unwrap_or_default();
     }
-    value
+    Ok(value)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ mod common;
 
 use common::{Process, compile, run, runtime, stderr, stdout, tiercel};
 use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -206,6 +208,32 @@ fn json_goes_where_it_is_asked_for() {
     assert!(value["summary"]["objects"]["peak_bytes"].as_u64().unwrap() >= 8 << 20);
     let sites = value["sites"].as_array().unwrap();
     assert!(sites.iter().any(|site| site["name"].as_str().unwrap().contains("make_table")));
+}
+
+/// One byte of Latin-1, and a path that the runtime cuts in the middle of a character.
+#[test]
+fn a_path_that_is_not_utf8_costs_neither_the_status_nor_the_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "tables", TABLES, &[]);
+    let latin = folder.path().join(OsStr::from_bytes(b"fran\xe7ois"));
+    // The last 224 bytes are kept (TCL_PATH_MAX), of which 203 are "/", 100 characters and "/t":
+    // the first that is kept is the second of a character.
+    let long = folder.path().join("é".repeat(100)).join("é".repeat(100));
+    for folder in [latin, long] {
+        std::fs::create_dir_all(&folder).unwrap();
+        let moved = folder.join("t");
+        std::fs::copy(&program, &moved).unwrap();
+        let output = tiercel().args(["run", "--json", "--"]).arg(&moved).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let value: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        let paths =
+            value["sites"].as_array().unwrap().iter().map(|site| &site["frames"][0]["path"]);
+        let is_cut =
+            |path: &serde_json::Value| path.as_str().is_some_and(|p| p.contains('\u{fffd}'));
+        assert!(paths.clone().any(is_cut), "{:?}", paths.collect::<Vec<_>>());
+        let output = tiercel().args(["run", "--"]).arg(&moved).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -146,9 +146,11 @@ fn rows_default() -> usize {
     ROWS_DEFAULT
 }
 
+/// What cannot be written becomes an error for the peer: programs choose some of the values.
 fn line<T: Serialize>(value: &T) -> Vec<u8> {
-    // Plain structs with string keys always serialise.
-    let mut bytes = serde_json::to_vec(value).expect("plain data serialises");
+    let json = |error| serde_json::json!({ "version": VERSION, "error": format!("{error}") });
+    let written = serde_json::to_vec(value);
+    let mut bytes = written.unwrap_or_else(|error| json(error).to_string().into_bytes());
     bytes.push(b'\n');
     bytes
 }
@@ -157,6 +159,7 @@ fn line<T: Serialize>(value: &T) -> Vec<u8> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::ffi::OsStrExt;
 
     fn check(input: &str, expect: &str) {
         let got = match parse_request(input.as_bytes()) {
@@ -197,6 +200,13 @@ mod tests {
         );
         check(&"[".repeat(REQUEST_BYTES_MAX), "error: not a request");
         check(&"[".repeat(REQUEST_BYTES_MAX + 1), "error: the request is longer");
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_written_is_an_error() {
+        let broken = std::path::Path::new(std::ffi::OsStr::from_bytes(b"\xff"));
+        let line = String::from_utf8(answer_line(&broken)).unwrap();
+        assert_eq!(line, "{\"error\":\"path contains invalid UTF-8 characters\",\"version\":1}\n");
     }
 
     proptest! {

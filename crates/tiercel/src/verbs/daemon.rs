@@ -48,7 +48,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
 fn print_report(args: &DaemonArgs, final_report: &FinalReport) -> Result<()> {
     let mut symbols = Symbols::new(&symbol_reader());
     if args.json {
-        return say(&format!("{}\n", show::named_json(final_report, &mut symbols)));
+        return say(&format!("{}\n", show::named_json(final_report, &mut symbols)?));
     }
     say(&show::final_report(final_report, &mut symbols, 10))
 }
@@ -75,6 +75,7 @@ fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
     let library = library::find()?;
     let socket: PathBuf = clients_path(directory, DAEMON_NAME);
     if args.json {
+        let (library, socket) = (text(&library)?, text(&socket)?);
         let value = serde_json::json!({ "LD_PRELOAD": library, "TIERCEL_SOCKET": socket });
         return say(&format!("{value}\n"));
     }
@@ -85,8 +86,11 @@ fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
 
 /// A path as one word of a POSIX shell.
 fn quoted(path: &Path) -> Result<String> {
-    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
-    Ok(format!("'{}'", text.replace('\'', r"'\''")))
+    Ok(format!("'{}'", text(path)?.replace('\'', r"'\''")))
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
 /// systemd's readiness protocol: one datagram to the socket it names. Without one, nothing.
