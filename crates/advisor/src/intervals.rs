@@ -67,15 +67,21 @@ impl Intervals {
     pub(crate) fn of(profile: &Profile, input: &PlannerInput) -> Intervals {
         intervals_of(profile, input)
     }
+
+    /// Adds the rest of a phase whose intervals begin at `from`. It is too short for an interval of
+    /// its own, unless there is no other.
+    fn add_rest(&mut self, from: usize, rest: Interval) {
+        match self.all[from..].last_mut() {
+            None => self.all.push(rest),
+            Some(last) => last.extend(rest),
+        }
+    }
 }
 
 fn intervals_of(profile: &Profile, input: &PlannerInput) -> Intervals {
     let mut found = Intervals::default();
     let run_of = |phase: &u32| profile.phases[*phase as usize].run;
-    let mut by_run: Vec<Vec<u32>> = vec![Vec::new(); profile.runs.len()];
-    for (index, access) in (0..).zip(&profile.accesses) {
-        by_run[profile.run_of(&profile.objects[access.object as usize]) as usize].push(index);
-    }
+    let by_run = accesses_by_run(profile);
     let mut first = 0;
     for phases in input.phases.chunk_by(|a, b| run_of(a) == run_of(b)) {
         let ends = &input.workload.phases;
@@ -88,15 +94,18 @@ fn intervals_of(profile: &Profile, input: &PlannerInput) -> Intervals {
     found
 }
 
+/// Indices of the accesses of each run.
+fn accesses_by_run(profile: &Profile) -> Vec<Vec<u32>> {
+    let mut by_run: Vec<Vec<u32>> = vec![Vec::new(); profile.runs.len()];
+    for (index, access) in (0..).zip(&profile.accesses) {
+        by_run[profile.run_of(&profile.objects[access.object as usize]) as usize].push(index);
+    }
+    by_run
+}
+
 /// Of objects that were accessed at all. Nothing is known of the time before a run's first sample.
 fn fresh_bytes(profile: &Profile, input: &PlannerInput) -> Vec<(usize, f64)> {
-    let mut is_accessed = vec![false; profile.objects.len()];
-    let mut first_ns = vec![u64::MAX; profile.runs.len()];
-    for one in &profile.accesses {
-        let run = profile.run_of(&profile.objects[one.object as usize]) as usize;
-        is_accessed[one.object as usize] = true;
-        first_ns[run] = first_ns[run].min(u64::from(one.slot) * profile.slot_ns);
-    }
+    let (is_accessed, first_ns) = first_accesses(profile);
     let numbered = input.objects.iter().enumerate();
     let fresh = numbered.filter_map(|(at, index)| {
         let object = &profile.objects[*index as usize];
@@ -105,6 +114,18 @@ fn fresh_bytes(profile: &Profile, input: &PlannerInput) -> Vec<(usize, f64)> {
         is_zeroed.then_some((at, object.fresh_bytes as f64))
     });
     fresh.collect()
+}
+
+/// Which objects were accessed; and the time of the first access of each run.
+fn first_accesses(profile: &Profile) -> (Vec<bool>, Vec<u64>) {
+    let mut is_accessed = vec![false; profile.objects.len()];
+    let mut first_ns = vec![u64::MAX; profile.runs.len()];
+    for one in &profile.accesses {
+        let run = profile.run_of(&profile.objects[one.object as usize]) as usize;
+        is_accessed[one.object as usize] = true;
+        first_ns[run] = first_ns[run].min(u64::from(one.slot) * profile.slot_ns);
+    }
+    (is_accessed, first_ns)
 }
 
 /// A run with its accesses, whose phases begin at an index of the workload's and end at a time
@@ -120,18 +141,11 @@ fn add_run(
 ) {
     let of_workload = &input.workload.phases[first..first + phases.len()];
     let base_ns = of_workload[0].start_ns;
-    let starts: Vec<u64> = phases.iter().map(|at| profile.phases[*at as usize].start_ns).collect();
-    let mut cells: Vec<BTreeMap<u64, Vec<u32>>> = vec![BTreeMap::new(); phases.len()];
-    for index in accesses {
-        let access = &profile.accesses[*index as usize];
-        let phase = phase_of(profile, access, phases, &starts) as usize;
-        cells[phase].entry(u64::from(access.slot)).or_default().push(*index);
-    }
-    let hits: u64 = accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum();
+    let hits = samples_of(profile, accesses);
     let all = hits.max(profile.runs[run as usize].observed.samples).max(1);
     let a_sample_ns = sampling_ns(profile, run) / all as f64;
     found.idle_ns -= (all - hits) as f64 * a_sample_ns;
-    for (at, cells) in cells.into_iter().enumerate() {
+    for (at, cells) in cells_by_phase(profile, accesses, phases).into_iter().enumerate() {
         let next = of_workload.get(at + 1).map_or(end_ns, |next| next.start_ns);
         let span = (of_workload[at].start_ns - base_ns, next - base_ns);
         let from = found.all.len();
@@ -139,20 +153,37 @@ fn add_run(
         let mut left_ns = (span.1 - span.0) as f64;
         for interval in &mut found.all[from..] {
             left_ns -= interval.took_ns;
-            let samples: u64 = interval.accesses.iter().map(|one| one.samples).sum();
-            let sampling_ns = samples as f64 * a_sample_ns;
-            interval.took_ns = (interval.took_ns - sampling_ns).max(0.0);
+            interval.subtract_sampling(a_sample_ns);
         }
         found.idle_ns += left_ns;
     }
     found.idle_ns = found.idle_ns.max(0.0);
 }
 
+fn samples_of(profile: &Profile, accesses: &[u32]) -> u64 {
+    accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum()
+}
+
+/// Accesses of a time slot, by slot.
+type Cells = BTreeMap<u64, Vec<u32>>;
+
+/// The accesses of a run, by phase.
+fn cells_by_phase(profile: &Profile, accesses: &[u32], phases: &[u32]) -> Vec<Cells> {
+    let starts: Vec<u64> = phases.iter().map(|at| profile.phases[*at as usize].start_ns).collect();
+    let mut cells = vec![Cells::new(); phases.len()];
+    for index in accesses {
+        let access = &profile.accesses[*index as usize];
+        let phase = phase_of(profile, access, phases, &starts) as usize;
+        cells[phase].entry(u64::from(access.slot)).or_default().push(*index);
+    }
+    cells
+}
+
 fn add_phase(
     profile: &Profile,
     phase: u32,
     (start_ns, end_ns): (u64, u64),
-    cells: BTreeMap<u64, Vec<u32>>,
+    cells: Cells,
     found: &mut Intervals,
 ) {
     let (mut open, from) = (OpenInterval::default(), found.all.len());
@@ -161,20 +192,13 @@ fn add_phase(
         let slot_ns = slot * profile.slot_ns;
         let sub_interval_ns =
             end_ns.min(slot_ns + profile.slot_ns).saturating_sub(start_ns.max(slot_ns));
-        let samples = accesses.iter().map(|one| profile.accesses[*one as usize].samples).sum();
-        open.add(sub_interval_ns as f64, samples, accesses);
+        open.add(sub_interval_ns as f64, samples_of(profile, &accesses), accesses);
         if open.samples >= SAMPLES_MIN {
             found.all.push(closed(profile, phase, std::mem::take(&mut open), &traits));
         }
     }
-    if open.sub_intervals.is_empty() {
-        return;
-    }
-    let left = closed(profile, phase, open, &traits);
-    // What is left is too little for an interval of its own.
-    match found.all[from..].last_mut() {
-        None => found.all.push(left),
-        Some(last) => last.extend(left),
+    if !open.sub_intervals.is_empty() {
+        found.add_rest(from, closed(profile, phase, open, &traits));
     }
 }
 
@@ -208,46 +232,52 @@ fn closed(
     open: OpenInterval,
     traits: &BTreeMap<u32, SiteTraits>,
 ) -> Interval {
-    let mut rows: BTreeMap<u32, Access> = BTreeMap::new();
-    let mut threads = 0u64;
+    let (rows, threads) = rows_of(profile, &open, traits);
+    let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
+    let accesses: Vec<Access> = rows.into_values().collect();
+    let took_ns: f64 = open.sub_intervals.iter().map(|sub_interval| sub_interval.took_ns).sum();
+    let sub_intervals = open.sub_intervals.iter().map(|open| SubInterval {
+        share: if took_ns > 0.0 { open.took_ns / took_ns } else { 0.0 },
+        accesses: shares_of_rows(profile, open, &row_of, &accesses),
+    });
+    let sub_intervals = sub_intervals.collect();
+    Interval { phase, took_ns, threads: threads.count_ones().max(1), accesses, sub_intervals }
+}
+
+/// The accesses of an interval by object, and the threads that made them, a bit each.
+fn rows_of(
+    profile: &Profile,
+    open: &OpenInterval,
+    traits: &BTreeMap<u32, SiteTraits>,
+) -> (BTreeMap<u32, Access>, u64) {
+    let (mut rows, mut threads) = (BTreeMap::new(), 0u64);
     let all = open.sub_intervals.iter().flat_map(|sub_interval| &sub_interval.accesses);
     for access in all.map(|one| &profile.accesses[*one as usize]) {
         threads |= access.threads;
         let none = || Access::none_of(access.object);
         rows.entry(access.object).or_insert_with(none).absorb(access);
     }
-    for row in rows.values_mut() {
-        let traits = &traits[&site_at(profile, row)];
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of a count is no larger than the count"
-        )]
-        let part = |count: u64, part: f64| (count as f64 * part).round() as u64;
-        row.isolated = part(row.mlp_known, traits.isolated);
-        row.dirtied = traits.dirtied.map(|dirtied| part(row.accesses(), dirtied));
+    rows.values_mut().for_each(|row| traits[&site_at(profile, row)].apply(row));
+    (rows, threads)
+}
+
+/// The rows that a sub-interval accesses, its share of each, and which extents of it.
+fn shares_of_rows(
+    profile: &Profile,
+    open: &OpenSubInterval,
+    row_of: &BTreeMap<u32, usize>,
+    rows: &[Access],
+) -> Vec<(usize, f64, Extents)> {
+    let mut extents: BTreeMap<usize, Extents> = BTreeMap::new();
+    for access in open.accesses.iter().map(|one| &profile.accesses[*one as usize]) {
+        let of_row = extents.entry(row_of[&access.object]).or_default();
+        *of_row.entry(access.extent).or_default() += access.accesses();
     }
-    let row_of: BTreeMap<u32, usize> = rows.keys().copied().zip(0..).collect();
-    let accesses: Vec<Access> = rows.into_values().collect();
-    let took_ns: f64 = open.sub_intervals.iter().map(|sub_interval| sub_interval.took_ns).sum();
-    let sub_intervals = open.sub_intervals.iter().map(|sub_interval| {
-        let mut extents: BTreeMap<usize, Extents> = BTreeMap::new();
-        for access in sub_interval.accesses.iter().map(|one| &profile.accesses[*one as usize]) {
-            let of_row = extents.entry(row_of[&access.object]).or_default();
-            *of_row.entry(access.extent).or_default() += access.accesses();
-        }
-        let share = |(row, extents): (usize, Extents)| {
-            let of_sub_interval: u64 = extents.values().sum();
-            let of_row = accesses[row].accesses().max(1);
-            (row, of_sub_interval as f64 / of_row as f64, extents)
-        };
-        SubInterval {
-            share: if took_ns > 0.0 { sub_interval.took_ns / took_ns } else { 0.0 },
-            accesses: extents.into_iter().map(share).collect(),
-        }
-    });
-    let sub_intervals = sub_intervals.collect();
-    Interval { phase, took_ns, threads: threads.count_ones().max(1), accesses, sub_intervals }
+    let share = |(row, extents): (usize, Extents)| {
+        let here: u64 = extents.values().sum();
+        (row, here as f64 / rows[row].accesses().max(1) as f64, extents)
+    };
+    extents.into_iter().map(share).collect()
 }
 
 /// What samples took from the programs of a run, nanoseconds of wall time: threads were held up
@@ -265,6 +295,18 @@ struct SiteTraits {
     isolated: f64,
     /// Lines that become dirty for each access; `None`: not known.
     dirtied: Option<f64>,
+}
+
+impl SiteTraits {
+    /// Gives a row of few samples the shares of its site.
+    fn apply(&self, row: &mut Access) {
+        row.isolated = part_of(row.mlp_known, self.isolated);
+        row.dirtied = self.dirtied.map(|dirtied| part_of(row.accesses(), dirtied));
+    }
+}
+
+fn part_of(count: u64, part: f64) -> u64 {
+    tiercel_machine::number::saturating_u64((count as f64 * part).round())
 }
 
 /// An interval that is not complete.
@@ -285,21 +327,31 @@ struct OpenSubInterval {
 impl OpenInterval {
     fn add(&mut self, took_ns: f64, samples: u64, accesses: Vec<u32>) {
         self.samples += samples;
-        if self
-            .sub_intervals
-            .last()
-            .is_none_or(|sub_interval| sub_interval.samples >= SUB_INTERVAL_SAMPLES_MIN)
-        {
-            self.sub_intervals.push(OpenSubInterval::default());
-        }
-        let sub_interval = self.sub_intervals.last_mut().expect("one was put there");
+        let sub_interval = self.open_sub_interval();
         sub_interval.took_ns += took_ns;
         sub_interval.samples += samples;
         sub_interval.accesses.extend(accesses);
     }
 }
 
+impl OpenInterval {
+    /// The last sub-interval, or a new one when that has samples enough.
+    fn open_sub_interval(&mut self) -> &mut OpenSubInterval {
+        let is_open = |last: &OpenSubInterval| last.samples < SUB_INTERVAL_SAMPLES_MIN;
+        if !self.sub_intervals.last().is_some_and(is_open) {
+            self.sub_intervals.push(OpenSubInterval::default());
+        }
+        self.sub_intervals.last_mut().expect("one was put there")
+    }
+}
+
 impl Interval {
+    /// Takes off what its samples took from the program.
+    fn subtract_sampling(&mut self, a_sample_ns: f64) {
+        let samples: u64 = self.accesses.iter().map(|one| one.samples).sum();
+        self.took_ns = (self.took_ns - samples as f64 * a_sample_ns).max(0.0);
+    }
+
     /// Goes on with what followed it.
     fn extend(&mut self, mut next: Interval) {
         let took_ns = self.took_ns + next.took_ns;

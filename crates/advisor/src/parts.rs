@@ -30,6 +30,29 @@ pub(crate) struct Layout<'a> {
     names: Vec<&'a str>,
 }
 
+/// The kinds that every layout begins with: all in the slowest memory, and where the plan has small
+/// objects.
+const SLOWEST: usize = 0;
+const SMALL: usize = 1;
+
+/// The kinds of a plan's size classes.
+#[derive(Default)]
+struct Classes {
+    /// By site and class.
+    of_size: HashMap<(u64, u32), usize>,
+    /// By site, where it has one class.
+    alone: HashMap<u64, Option<usize>>,
+}
+
+impl Classes {
+    /// As runs do: a site with one size class has that place for all sizes.
+    fn kind_of(&self, site: u64, object: &Object) -> Option<usize> {
+        let class = object.size_class().max(tiercel_plan::CLASS_MIN);
+        let found = self.of_size.get(&(site, class)).copied();
+        found.or(self.alone.get(&site).copied().flatten())
+    }
+}
+
 impl<'a> Layout<'a> {
     /// `memories` are those of the machine, the fastest with the room that the plan has in it.
     pub(crate) fn new(
@@ -44,38 +67,43 @@ impl<'a> Layout<'a> {
         let rank = |node| plan.rank_of(node).unwrap_or(last).min(last);
         layout.kinds.push(Kind::of(whole(last)));
         layout.kinds.push(Kind::of(whole(plan.small_objects.map_or(last, rank))));
-        let (mut classes, mut alone) = (HashMap::new(), HashMap::new());
-        for site in &plan.sites {
-            for class in &site.classes {
-                classes.insert((site.hash, u32::from(class.size_class())), layout.kinds.len());
-                alone.insert(site.hash, (site.classes.len() == 1).then_some(layout.kinds.len()));
-                layout.kinds.push(Kind::of_class(class, &rank));
-            }
-        }
-        let kind = |object: &Object| {
-            let hash = profile.site_of(object).hash;
-            let class = classes.get(&(hash, object.size_class().max(tiercel_plan::CLASS_MIN)));
-            // As runs do: a site with one size class has that place for all sizes.
-            class.copied().or(alone.get(&hash).copied().flatten())
-        };
+        let classes = layout.add_classes(plan, &rank);
         let births = first_come(plan, input, memories);
         for (at, index) in input.objects.iter().enumerate() {
             let object = &profile.objects[*index as usize];
-            let found = if object.is_block && plan.small_objects.is_some() {
-                Some(1)
-            } else {
-                kind(object).filter(|_| !object.is_block)
+            let found = match object.is_block {
+                true => plan.small_objects.map(|_| SMALL),
+                false => classes.kind_of(profile.site_of(object).hash, object),
             };
-            let kind = found.unwrap_or_else(|| match births.get(at) {
-                Some(birth) => {
-                    layout.kinds.push(Kind::of(whole(usize::from(birth.birth))));
-                    layout.kinds.len() - 1
-                }
-                None => 0,
-            });
+            let kind = found.unwrap_or_else(|| layout.unplanned(births.get(at)));
             layout.kind_of.push(kind);
         }
         layout
+    }
+
+    /// Adds a kind for each size class of the plan.
+    fn add_classes(
+        &mut self,
+        plan: &'a Plan,
+        rank: &impl Fn(tiercel_machine::NodeId) -> usize,
+    ) -> Classes {
+        let mut classes = Classes::default();
+        let all =
+            plan.sites.iter().flat_map(|site| site.classes.iter().map(move |one| (site, one)));
+        for (site, class) in all {
+            let kind = self.kinds.len();
+            classes.of_size.insert((site.hash, u32::from(class.size_class())), kind);
+            classes.alone.insert(site.hash, (site.classes.len() == 1).then_some(kind));
+            self.kinds.push(Kind::of_class(class, rank));
+        }
+        classes
+    }
+
+    /// The kind of an object that the plan does not know.
+    fn unplanned(&mut self, birth: Option<&Placement>) -> usize {
+        let Some(birth) = birth else { return SLOWEST };
+        self.kinds.push(Kind::of(whole(usize::from(birth.birth))));
+        self.kinds.len() - 1
     }
 
     /// Where an object of the workload is in a phase of it.

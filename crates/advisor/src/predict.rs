@@ -67,39 +67,18 @@ pub(crate) fn predict_of(
 ) -> Prediction {
     let (mut memories, _) = Memory::of_machine(machine, None);
     let throughput = apply_measurements(profile, machine, &mut memories);
-    let Some(fastest) = memories.first_mut() else {
-        return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
-    };
+    let Some(fastest) = memories.first_mut() else { return no_difference() };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
     let layout = Layout::new(plan, profile, input, &memories);
     let cut = input.cut(profile, CUT_BYTES);
     let placements = layout.placements(&cut);
     let (_, moves) = evaluate(&cut.input.workload, &memories, &throughput.copy, &placements);
     let model = Model::new(profile, machine, &memories);
-    let mut totals = Totals::default();
-    let mut of_object = vec![usize::MAX; profile.objects.len()];
-    (0..).zip(&input.objects).for_each(|(at, index)| of_object[*index as usize] = at);
-    for interval in &intervals.all {
-        model.add_interval(
-            interval,
-            |object, phase, extents| {
-                let seen = &profile.objects[object];
-                let is_cut = seen.bytes >= CUT_BYTES;
-                let extent_bytes = if is_cut { seen.extent_bytes } else { 0 };
-                let share = extent_bytes as f64 / seen.bytes.max(1) as f64;
-                layout.parts_hit(of_object[object], phase, extents, share)
-            },
-            &mut totals,
-        );
-    }
+    let totals = model.totals(input, intervals, &layout);
     let rest_ns = totals.rest_ns + intervals.idle_ns;
-    let zeroing_ns = model.zeroing_ns((input, intervals), &layout);
-    for (sum_ns, ns) in totals.cases_ns.iter_mut().zip(zeroing_ns) {
-        *sum_ns += ns;
-    }
     let [fast_ns, planned_ns, slow_ns] = totals.cases_ns.map(|ns| ns + intervals.idle_ns);
     if fast_ns <= 0.0 {
-        return Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() };
+        return no_difference();
     }
     let planned_ns = planned_ns + moves.time_ns;
     let unsure = DEVIATIONS * chance(profile, input, &memories) + unseen(profile, input, &memories);
@@ -112,6 +91,25 @@ pub(crate) fn predict_of(
     }
 }
 
+/// Where nothing is known that placement could change.
+fn no_difference() -> Prediction {
+    Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() }
+}
+
+/// The place in the workload of each object of the profile.
+fn places_in_workload(profile: &Profile, input: &PlannerInput) -> Vec<usize> {
+    let mut places = vec![usize::MAX; profile.objects.len()];
+    (0..).zip(&input.objects).for_each(|(at, index)| places[*index as usize] = at);
+    places
+}
+
+/// Which part of an object an extent of it is; 0 where it is not cut.
+fn extent_share(object: &tiercel_profile::Object) -> f64 {
+    let is_cut = object.bytes >= CUT_BYTES;
+    let extent_bytes = if is_cut { object.extent_bytes } else { 0 };
+    extent_bytes as f64 / object.bytes.max(1) as f64
+}
+
 /// What came of all intervals, nanoseconds.
 #[derive(Default)]
 struct Totals {
@@ -120,6 +118,48 @@ struct Totals {
     /// Accesses, and those of them that the fastest memory serves as planned.
     accesses: f64,
     fast: f64,
+}
+
+impl Totals {
+    fn count(&mut self, accesses: f64, parts: &Parts) {
+        self.accesses += accesses;
+        self.fast += accesses * parts[0];
+    }
+
+    /// Adds a sub-interval.
+    fn add(&mut self, sums: &Sums, threads: f64) {
+        for (sum_ns, work) in self.cases_ns.iter_mut().zip(&sums.cases) {
+            let waits_ns = sums.waits.with(&work.blocks) / threads;
+            *sum_ns += sums.recorded.elsewhere_ns(waits_ns, work);
+        }
+    }
+}
+
+/// What a sub-interval adds up to.
+#[derive(Default)]
+struct Sums {
+    cases: [Work; CASES],
+    waits: Waits,
+    recorded: Recorded,
+}
+
+impl Sums {
+    fn over(took_ns: f64) -> Sums {
+        Sums { recorded: Recorded { took_ns, ..Recorded::default() }, ..Sums::default() }
+    }
+
+    fn add_waits(&mut self, row: &Row, share: f64, threads: f64) {
+        self.waits.count += share * row.waits;
+        self.recorded.waits_ns += share * row.recorded_ns / threads;
+    }
+
+    /// Adds the parts of a row that a memory has to serve in each case.
+    fn add_work(&mut self, memory: usize, row: &Row, share: f64, parts: [f64; CASES]) {
+        for (work, part) in self.cases.iter_mut().zip(parts) {
+            work.blocks[memory] += share * part * row.blocks;
+            work.memory_ns[memory] += share * part * row.memory_ns[memory];
+        }
+    }
 }
 
 /// What each memory has to do in a sub-interval.
@@ -184,6 +224,20 @@ impl<'a> Model<'a> {
         Model { profile, memories, recorded, served, same: profile.machine == *machine }
     }
 
+    /// Over all intervals, zeroing included.
+    fn totals(&self, input: &PlannerInput, intervals: &Intervals, layout: &Layout<'_>) -> Totals {
+        let mut totals = Totals::default();
+        let places = places_in_workload(self.profile, input);
+        let parts_of = |object: usize, phase, extents: &Extents| {
+            let share = extent_share(&self.profile.objects[object]);
+            layout.parts_hit(places[object], phase, extents, share)
+        };
+        intervals.all.iter().for_each(|one| self.add_interval(one, parts_of, &mut totals));
+        let zeroing_ns = self.zeroing_ns((input, intervals), layout);
+        totals.cases_ns.iter_mut().zip(zeroing_ns).for_each(|(sum_ns, ns)| *sum_ns += ns);
+        totals
+    }
+
     fn add_interval(
         &self,
         interval: &Interval,
@@ -194,33 +248,33 @@ impl<'a> Model<'a> {
         let threads = f64::from(interval.threads);
         let recorded_ns: f64 = rows.iter().map(|row| row.recorded_ns).sum();
         sum.rest_ns += (interval.took_ns - recorded_ns / threads).max(0.0);
-        let last = self.memories.len() - 1;
         for sub_interval in &interval.sub_intervals {
-            let (mut cases, mut waits) = ([Work::default(); CASES], Waits::default());
-            let mut recorded =
-                Recorded { took_ns: interval.took_ns * sub_interval.share, ..Recorded::default() };
+            let mut sums = Sums::over(interval.took_ns * sub_interval.share);
             for (at, share, extents) in &sub_interval.accesses {
                 let (row, object) = (&rows[*at], interval.accesses[*at].object as usize);
                 let parts = parts_of(object, interval.phase as usize, extents);
-                waits.count += share * row.waits;
-                sum.accesses += share * row.accesses;
-                sum.fast += share * row.accesses * parts[0];
-                recorded.waits_ns += share * row.recorded_ns / threads;
-                for (memory, planned) in parts.iter().enumerate().take(last + 1) {
-                    waits.all_in_ns[memory] += share * row.core_ns[memory];
-                    let memory_ns = row.memory_ns[memory] * self.part_served(memory);
-                    recorded.memory_ns[memory] += share * memory_ns;
-                    let whole = |is: bool| f64::from(u8::from(is));
-                    let of_cases = [whole(memory == 0), *planned, whole(memory == last)];
-                    for (work, part) in cases.iter_mut().zip(of_cases) {
-                        work.blocks[memory] += share * part * row.blocks;
-                        work.memory_ns[memory] += share * part * row.memory_ns[memory];
-                    }
-                }
+                sum.count(share * row.accesses, &parts);
+                sums.add_waits(row, *share, threads);
+                self.add_memories(&mut sums, row, *share, &parts);
             }
-            for (sum_ns, work) in sum.cases_ns.iter_mut().zip(&cases) {
-                *sum_ns += recorded.elsewhere_ns(waits.with(&work.blocks) / threads, work);
-            }
+            sum.add(&sums, threads);
+        }
+    }
+
+    /// Adds what accesses ask of each memory.
+    fn add_memories(&self, sums: &mut Sums, row: &Row, share: f64, parts: &Parts) {
+        let last = self.memories.len() - 1;
+        for (memory, planned) in parts.iter().enumerate().take(last + 1) {
+            sums.waits.all_in_ns[memory] += share * row.core_ns[memory];
+            let memory_ns = row.memory_ns[memory] * self.part_served(memory);
+            sums.recorded.memory_ns[memory] += share * memory_ns;
+            let whole = |is: bool| f64::from(u8::from(is));
+            sums.add_work(
+                memory,
+                row,
+                share,
+                [whole(memory == 0), *planned, whole(memory == last)],
+            );
         }
     }
 
@@ -231,8 +285,7 @@ impl<'a> Model<'a> {
         layout: &Layout<'_>,
     ) -> [f64; CASES] {
         let byte_ns = |memory: &Memory| memory.write_gb_s_with(1).recip();
-        let served = self.recorded.iter().zip(&self.served);
-        let recorded_ns: f64 = served.map(|(memory, part)| part * byte_ns(memory)).sum();
+        let recorded_ns = self.recorded_mean(byte_ns);
         let last = self.memories.len() - 1;
         let mut cases_ns = [0.0; CASES];
         for (at, fresh_bytes) in &intervals.fresh_bytes {
@@ -247,6 +300,12 @@ impl<'a> Model<'a> {
         cases_ns
     }
 
+    /// A figure of the recording machine's memories, weighted by what each served.
+    fn recorded_mean(&self, figure: impl Fn(&Memory) -> f64) -> f64 {
+        let served = self.recorded.iter().zip(&self.served);
+        served.map(|(memory, part)| part * figure(memory)).sum()
+    }
+
     /// What the accesses of a row of an interval ask for, wherever they go.
     fn row(&self, interval: &Interval, access: &Access) -> Row {
         let object = &self.profile.objects[access.object as usize];
@@ -256,30 +315,39 @@ impl<'a> Model<'a> {
         let accesses = one.reads + one.writes;
         let (waits, blocks) = (waits_of(&one), blocks_of(&one));
         let mut row = Row { accesses, recorded_ns, waits, blocks, ..Row::default() };
-        for (at, memory) in self.memories.iter().enumerate() {
-            let assembly = demand(&one, memory);
-            let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
-            row.core_ns[at] = assembly.core_ns * loaded;
-            row.memory_ns[at] = assembly.memory_ns;
-        }
+        self.fill_demands(&mut row, &one, loaded);
         row
+    }
+
+    /// Waits and times of each memory, if all accesses were in it.
+    fn fill_demands(&self, row: &mut Row, one: &Use, loaded: f64) {
+        for (at, memory) in self.memories.iter().enumerate() {
+            let demand = demand(one, memory);
+            let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
+            row.core_ns[at] = demand.core_ns * loaded;
+            row.memory_ns[at] = demand.memory_ns;
+        }
     }
 
     /// What accesses were waited for when they were recorded; and how many times as long as idle
     /// memory would have taken.
     fn recorded_ns(&self, access: &Access, one: &Use) -> (f64, f64) {
-        let memories = self.recorded.iter().zip(&self.served).filter(|(_, part)| **part > 0.0);
-        let (mut idle_ns, mut latency_ns) = (0.0, 0.0);
-        for (memory, part) in memories {
-            idle_ns += part * demand(one, memory).core_ns;
-            latency_ns += part * memory.read_latency_ns;
-        }
+        let (idle_ns, latency_ns) = self.idle_ns(one);
         let timed = (access.timed_reads + access.timed_writes) as f64;
         if timed == 0.0 || latency_ns <= 0.0 {
             return (idle_ns, 1.0);
         }
         let loaded = (access.read_ns + access.write_ns) as f64 / timed / latency_ns;
         (idle_ns * loaded, loaded)
+    }
+
+    /// What the accesses would have waited in idle memory, and the mean latency of that.
+    fn idle_ns(&self, one: &Use) -> (f64, f64) {
+        let memories = self.recorded.iter().zip(&self.served).filter(|(_, part)| **part > 0.0);
+        memories.fold((0.0, 0.0), |(idle_ns, latency_ns), (memory, part)| {
+            let core_ns = demand(one, memory).core_ns;
+            (idle_ns + part * core_ns, latency_ns + part * memory.read_latency_ns)
+        })
     }
 
     /// How much of what was recorded a memory served: what was measured holds for it.
@@ -306,21 +374,28 @@ impl Recorded {
 impl Waits {
     /// How long if so many blocks come from each memory, nanoseconds.
     fn with(&self, blocks: &Parts) -> f64 {
-        // Of as many things as fall into boxes by chance, so many boxes have one at least.
-        let hit = |blocks: f64| -(-blocks / self.count).exp_m1();
-        let mut slowest_first: Vec<usize> = (0..blocks.len()).collect();
-        slowest_first.sort_by(|a, b| self.all_in_ns[*b].total_cmp(&self.all_in_ns[*a]));
         let all: f64 = blocks.iter().sum();
         if self.count <= 0.0 || all <= 0.0 {
             return 0.0;
         }
         let (mut waited_ns, mut so_far) = (0.0, 0.0);
-        for at in slowest_first {
-            let before = hit(so_far);
+        for at in self.slowest_first() {
+            let before = self.hit(so_far);
             so_far += blocks[at];
-            waited_ns += (hit(so_far) - before) / hit(all) * self.all_in_ns[at];
+            waited_ns += (self.hit(so_far) - before) / self.hit(all) * self.all_in_ns[at];
         }
         waited_ns
+    }
+
+    /// The share of waits that have one of so many blocks at least, if those are spread by chance.
+    fn hit(&self, blocks: f64) -> f64 {
+        -(-blocks / self.count).exp_m1()
+    }
+
+    fn slowest_first(&self) -> Vec<usize> {
+        let mut memories: Vec<usize> = (0..self.all_in_ns.len()).collect();
+        memories.sort_by(|a, b| self.all_in_ns[*b].total_cmp(&self.all_in_ns[*a]));
+        memories
     }
 }
 
@@ -344,41 +419,59 @@ fn unseen(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
     let (dirtied, around) = unobserved(profile);
     let (mut seen_ns, mut most_ns) = (0.0, 0.0);
     for (object, index) in workload.objects.iter().zip(&input.objects) {
-        let gain = |object: &Object| {
-            let cost = |memory| object_cost(workload, object, memory).time_ns;
-            cost(slowest) - cost(fastest)
-        };
-        let mut most = object.clone();
-        for one in &mut most.uses {
-            if dirtied[*index as usize] {
-                (one.reads, one.writes) = (0.0, one.reads + one.writes);
-            }
-            if around[*index as usize] {
-                one.latency_weight *= UNSEEN_TIMES;
-            }
-        }
-        seen_ns += gain(object);
-        most_ns += gain(&most).max(gain(object));
+        let most = with_unseen(object, dirtied[*index as usize], around[*index as usize]);
+        let gain = gain_ns(workload, object, fastest, slowest);
+        seen_ns += gain;
+        most_ns += gain_ns(workload, &most, fastest, slowest).max(gain);
     }
     if seen_ns > 0.0 { most_ns / seen_ns - 1.0 } else { 0.0 }
+}
+
+/// The object, if all its accesses wrote back, and if its latencies overlapped less.
+fn with_unseen(object: &Object, all_write: bool, fewer_overlap: bool) -> Object {
+    let mut most = object.clone();
+    for one in &mut most.uses {
+        if all_write {
+            (one.reads, one.writes) = (0.0, one.reads + one.writes);
+        }
+        one.latency_weight *= if fewer_overlap { UNSEEN_TIMES } else { 1.0 };
+    }
+    most
+}
+
+/// What an object gains by being in the fastest memory instead of the slowest, nanoseconds.
+fn gain_ns(
+    workload: &tiercel_planner::Workload,
+    object: &Object,
+    fastest: &Memory,
+    slowest: &Memory,
+) -> f64 {
+    let cost = |memory| object_cost(workload, object, memory).time_ns;
+    cost(slowest) - cost(fastest)
 }
 
 /// Which part of the accesses each of the memories served;
 /// the fastest one all, where the sampler did not report it.
 fn served(profile: &Profile, memories: &[Memory]) -> Vec<f64> {
-    let mut parts = vec![0.0; memories.len()];
-    for one in profile.runs.iter().flat_map(|run| &run.served) {
-        if let Some(at) = rank_of(memories, one.node) {
-            parts[at] += one.accesses as f64;
-        }
-    }
+    let mut parts = accesses_served(profile, memories);
     let all: f64 = parts.iter().sum();
-    parts.iter_mut().for_each(|part| *part /= all);
     if all == 0.0 {
-        parts = vec![0.0; memories.len()];
         parts.first_mut().into_iter().for_each(|fastest| *fastest = 1.0);
+    } else {
+        parts.iter_mut().for_each(|part| *part /= all);
     }
     parts
+}
+
+/// How many accesses each of the memories served.
+fn accesses_served(profile: &Profile, memories: &[Memory]) -> Vec<f64> {
+    let mut accesses = vec![0.0; memories.len()];
+    for one in profile.runs.iter().flat_map(|run| &run.served) {
+        if let Some(at) = rank_of(memories, one.node) {
+            accesses[at] += one.accesses as f64;
+        }
+    }
+    accesses
 }
 
 /// Memories of the machine that recorded, at the throughput that was measured there.
@@ -392,15 +485,19 @@ fn recorded(profile: &Profile) -> Vec<Memory> {
 /// to 1 / sqrt(n).
 fn chance(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
     let workload = &input.workload;
-    let mut samples = vec![0u64; profile.objects.len()];
-    profile.accesses.iter().for_each(|one| samples[one.object as usize] += one.samples);
+    let samples = samples_by_object(profile);
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
     let (mut variance, mut sum) = (0.0, 0.0);
     for (object, index) in workload.objects.iter().zip(&input.objects) {
-        let cost = |memory| object_cost(workload, object, memory).time_ns;
-        let gain = cost(slowest) - cost(fastest);
+        let gain = gain_ns(workload, object, fastest, slowest);
         sum += gain;
         variance += gain * gain / samples[*index as usize].max(1) as f64;
     }
     if sum > 0.0 { variance.sqrt() / sum } else { 0.0 }
+}
+
+fn samples_by_object(profile: &Profile) -> Vec<u64> {
+    let mut samples = vec![0u64; profile.objects.len()];
+    profile.accesses.iter().for_each(|one| samples[one.object as usize] += one.samples);
+    samples
 }

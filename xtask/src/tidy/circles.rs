@@ -7,33 +7,14 @@ use super::Problem;
 use super::modules;
 use super::source::{File, normal};
 
-/// Folders whose circles are still to be broken.
-const NOT_YET: &[&str] = &[];
-
 /// Where the C headers are that may include each other.
 const HEADER_FOLDERS: &[&str] = &["include/", "runtime/", "workloads/", "bpf/"];
 
 /// Who uses whom, by path, and the names used.
 type Graph = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
+/// Every circle; `path` is the crate's folder, or the headers'.
 pub fn check(files: &[File]) -> Vec<Problem> {
-    let (exempt, mut problems): (Vec<Problem>, Vec<Problem>) =
-        of_tree(files).into_iter().partition(|problem| NOT_YET.contains(&problem.path.as_str()));
-    for folder in NOT_YET.iter().filter(|folder| has(files, folder)) {
-        if !exempt.iter().any(|problem| problem.path == *folder) {
-            let what = "has no circle any more: take it out of NOT_YET in circles.rs".into();
-            problems.push(Problem { path: (*folder).into(), line: 0, what });
-        }
-    }
-    problems
-}
-
-fn has(files: &[File], folder: &str) -> bool {
-    files.iter().any(|file| file.path.starts_with(&format!("{folder}/")))
-}
-
-/// Every circle, also where it is still exempt; `path` is the crate's folder, or the headers'.
-pub fn of_tree(files: &[File]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for folder in crate_folders(files) {
         let modules = modules::of_crate(files, &format!("{folder}/src/"));
