@@ -42,7 +42,7 @@ const REFUSALS_MAX: usize = 256;
 
 /// A connection without a hello for this long is closed. A runtime takes microseconds; one that is
 /// stopped in between attaches again or runs without the daemon.
-const HELLO_TIMEOUT: Duration = Duration::from_millis(2_000);
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_millis(2_000);
 
 /// How long a thread may be at work on a connection: then its waits are ended by a signal. Chosen,
 /// not measured: a thousand times what an honest process causes.
@@ -61,6 +61,7 @@ const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 /// What the threads share.
 pub(super) struct Shared {
     admission: Admission,
+    hello_timeout: Duration,
     /// Readable while greetings wait for the loop.
     pub(super) greeted: OwnedFd,
     /// Readable when it is time to end.
@@ -83,10 +84,11 @@ struct Threads {
 }
 
 impl Shared {
-    pub(super) fn new(admission: Admission) -> std::io::Result<Shared> {
+    pub(super) fn new(admission: Admission, hello_timeout: Duration) -> std::io::Result<Shared> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Shared {
             admission,
+            hello_timeout,
             greeted: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
             is_stopping: AtomicBool::new(false),
@@ -295,7 +297,7 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
         return Err(Refusal::User);
     }
     let peer = Peer::of(connection.as_fd())?;
-    await_hello(connection.as_fd())?;
+    await_hello(connection.as_fd(), shared.hello_timeout)?;
     shared.work(|| {
         let mut buffer = [0u8; PoolAsk::BYTES + 1];
         let received = receive(connection.as_fd(), &mut buffer).map_err(|_| Refusal::Left)?;
@@ -335,8 +337,8 @@ fn is_userfaultfd(fd: &OwnedFd) -> bool {
 }
 
 /// Waits until the process has said something, or has left.
-fn await_hello(connection: BorrowedFd<'_>) -> Result<(), Refusal> {
-    let end = Instant::now() + HELLO_TIMEOUT;
+fn await_hello(connection: BorrowedFd<'_>, timeout: Duration) -> Result<(), Refusal> {
+    let end = Instant::now() + timeout;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).unwrap_or_default();

@@ -5,12 +5,13 @@
 //! Receiving, checking and closing what processes send happens on the threads of `greeter`.
 
 use super::arrival::{Admission, Greeted, Refused};
-use super::greeter::{self, GREETED_MAX, Shared, signal};
+use super::greeter::{self, GREETED_MAX, HELLO_TIMEOUT, Shared, signal};
 use super::poller::{Interest, Poller, Token};
 use rustix::net::sockopt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 /// The client socket.
 pub struct Handshake {
@@ -25,9 +26,18 @@ impl Handshake {
         admission: Admission,
         poller: &Poller,
     ) -> std::io::Result<Handshake> {
+        Handshake::with_timeout(listener, admission, poller, HELLO_TIMEOUT)
+    }
+
+    fn with_timeout(
+        listener: OwnedFd,
+        admission: Admission,
+        poller: &Poller,
+        hello_timeout: Duration,
+    ) -> std::io::Result<Handshake> {
         // Connections inherit it: every message names its sender, also one sent before the accept.
         sockopt::set_socket_passcred(&listener, true)?;
-        let shared = Arc::new(Shared::new(admission)?);
+        let shared = Arc::new(Shared::new(admission, hello_timeout)?);
         poller.add(&shared.greeted, Token::Clients, Interest::Read)?;
         Ok(Handshake { inbox: greeter::start(listener, &shared)?, shared })
     }
@@ -78,7 +88,6 @@ mod tests {
     use std::mem::MaybeUninit;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsFd, BorrowedFd};
-    use std::time::Duration;
     use tiercel_wire::client::SessionBuilder;
     use tiercel_wire::{Hello, Status, Welcome};
 
@@ -117,11 +126,16 @@ mod tests {
     }
 
     fn fixture(admission: Admission) -> Fixture {
+        fixture_with(admission, HELLO_TIMEOUT)
+    }
+
+    fn fixture_with(admission: Admission, hello_timeout: Duration) -> Fixture {
         let root = tempfile::tempdir().unwrap();
         let sockets = SocketDir::claim(&root.path().join("t"), "x", Access::Owner).unwrap();
         let poller = Poller::new().unwrap();
         let listener = sockets.clients.try_clone().unwrap();
-        let handshake = Handshake::new(listener, admission, &poller).unwrap();
+        let handshake = Handshake::with_timeout(listener, admission, &poller, hello_timeout);
+        let handshake = handshake.unwrap();
         Fixture { _root: root, sockets, poller, handshake }
     }
 
@@ -160,16 +174,21 @@ mod tests {
     }
 
     #[test]
-    fn silent_connections_of_a_user_are_bounded_in_number_and_time() {
-        let fixture = fixture(Admission::AllUsers);
+    fn silent_connections_of_a_user_are_bounded_in_number() {
+        let fixture = fixture_with(Admission::AllUsers, Duration::from_secs(3600));
         let connect = |_| connect(&fixture.sockets);
         let sockets: Vec<OwnedFd> = (0..=THREADS_PER_USER).map(connect).collect();
         assert_eq!(answered(&sockets[THREADS_PER_USER]), Some(Status::RefusedFull));
-        for socket in &sockets[..THREADS_PER_USER] {
-            assert_eq!(answered(socket), None);
-        }
-        let silent = THREADS_PER_USER as u64;
-        assert_eq!(fixture.handshake.refused(), Refused { full: 1, silent, ..Refused::default() });
+        drop(sockets);
+        fixture.until_idle();
+        assert_eq!(fixture.handshake.refused(), Refused { full: 1, ..Refused::default() });
+    }
+
+    #[test]
+    fn silent_connections_are_bounded_in_time() {
+        let fixture = fixture_with(Admission::AllUsers, Duration::ZERO);
+        assert_eq!(answered(&connect(&fixture.sockets)), None);
+        assert_eq!(fixture.handshake.refused(), Refused { silent: 1, ..Refused::default() });
     }
 
     #[test]
