@@ -2,21 +2,21 @@
 
 mod common;
 
-use common::{compile, stderr, stdout, tiercel};
+use common::{Process, compile, stderr, stdout, tiercel, wait};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use tiercel_plan::{Unplanned, read_plan, write_plan};
 
 /// Asks for spaces as GNU's and LLVM's OpenMP runtimes do, and exports the symbol by which those
-/// are known. `%NAME%` is the library's name. It lives until the daemon has looked.
+/// are known. `%NAME%` is the library's name. It lives until its input ends.
 const OPENMP: &str = r#"
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #define BYTES (2ul << 20)
 typedef void *call_malloc(void *, size_t);
 void *omp_init_allocator(void) { return NULL; }
@@ -70,13 +70,13 @@ int main(int argc, char **argv) {
     if (zeroed[4711] != 9 || dlsym(RTLD_DEFAULT, "memkind_malloc"))
         return 7; /* and out of the way */
     kind_free(space, zeroed);
-    struct timespec now, start;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    puts(getenv("TIERCEL_SOCKET"));
+    fflush(stdout);
+    struct pollfd input = {.fd = 0, .events = POLLIN};
     do {
         for (int i = 0; i < 3; i++)
             memset(objects[i], i, BYTES);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (now.tv_sec - start.tv_sec < 1); /* some ticks */
+    } while (!poll(&input, 1, 0));
     return 0;
 }
 "#;
@@ -110,18 +110,29 @@ impl Stage {
         write_plan(&plan, &self.path("a.plan")).unwrap();
     }
 
-    /// Runs by the plan.
-    fn summary(&self, program: &[&str]) -> Value {
+    /// Runs by the plan, until the daemon knows where `bytes` of the program are.
+    fn summary(&self, program: &[&str], bytes: u64) -> Value {
         let run = ["run", "--plan", "a.plan", "--tick", "20ms", "--json", "--output", "summary"];
-        let output = self.tiercel(&[&run, &["--"][..], program].concat());
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        let mut command = tiercel();
+        command.current_dir(self.folder.path()).args(run).arg("--").args(program);
+        let mut process = Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let socket = process.line().trim().replace(".sock", ".control");
+        let located = || {
+            let output = self.tiercel(&["top", "--once", "--json", "--socket", &socket]);
+            let objects: Value = serde_json::from_str(&stdout(&output)).ok()?;
+            let nodes = objects["rows"].as_array()?.iter().map(|row| &row["used"]["nodes"]);
+            let known = nodes.flat_map(|nodes| nodes.as_object().unwrap().values());
+            (known.filter_map(Value::as_u64).sum::<u64>() >= bytes).then_some(())
+        };
+        wait("the daemon to locate the objects", located);
+        assert!(process.end().success());
         let summary = std::fs::read_to_string(self.path("summary")).unwrap();
         serde_json::from_str(&summary).unwrap()
     }
 
     /// Nodes of objects by the function that made them.
     fn nodes(&self, program: &[&str]) -> BTreeMap<String, String> {
-        let summary = self.summary(program);
+        let summary = self.summary(program, 6 << 20);
         let mut nodes = BTreeMap::new();
         for site in summary["sites"].as_array().unwrap() {
             let frames = site["stack"].as_array().unwrap().iter();
@@ -164,7 +175,9 @@ fn spaces_of_openmp_are_ours() {
 
 /// Arrays in and out of a `with` block; one that grows stays with its handler.
 const NUMPY: &str = r#"
-import time
+import os
+import select
+import sys
 import numpy
 import tiercel
 from numpy.core.multiarray import get_handler_name
@@ -186,8 +199,11 @@ try:
 except ValueError as error:
     assert "large-capacity" in str(error)
 large.resize(3 << 18, refcheck=False)
-start = time.monotonic()
-while time.monotonic() - start < 1:  # some ticks
+print(os.environ.get("TIERCEL_SOCKET"), flush=True)
+high += 1
+large += 1
+plain += 1
+while not select.select([sys.stdin], [], [], 0)[0]:
     high += 1
     large += 1
     plain += 1
@@ -206,7 +222,7 @@ fn arrays_of_numpy_are_born_in_spaces() {
     let plain = plain.arg(program[1]).current_dir(stage.folder.path()).output().unwrap();
     assert!(plain.status.success(), "package python3-numpy: {}", stderr(&plain));
     stage.plan(&program, Unplanned::Slowest);
-    let summary = stage.summary(&program);
+    let summary = stage.summary(&program, 10 << 20);
     // Two arrays of 2 MiB in the slow memory, one of which grew to 6 MiB, and one in the fast.
     assert_eq!(bytes_of(&summary, "0"), 2 << 20, "{summary:#}");
 }
