@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FORKS 500
+#define FORKS 100
 
 static _Atomic int stop;
 static FILE *file;
@@ -27,6 +27,7 @@ static void *read_lines(void *unused) {
             free(line);
             line = NULL;
             bytes = 0;
+            usleep(100); /* a stream's lock is not fair: the other thread must get its turn */
         }
         free(line);
     }
@@ -34,8 +35,10 @@ static void *read_lines(void *unused) {
 }
 
 static void *flush(void *unused) {
-    while (!stop)
+    while (!stop) {
         fflush(NULL);
+        usleep(100); /* nor is that of the list: fork must get its turn */
+    }
     return unused;
 }
 
