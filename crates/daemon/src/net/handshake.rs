@@ -130,8 +130,19 @@ mod tests {
     }
 
     fn fixture_with(admission: Admission, hello_timeout: Duration) -> Fixture {
+        fixture_after(admission, hello_timeout, |_| {})
+    }
+
+    /// What `before` sends waits when the first connection is accepted.
+    fn fixture_after(
+        admission: Admission,
+        hello_timeout: Duration,
+        before: impl FnOnce(&SocketDir),
+    ) -> Fixture {
         let root = tempfile::tempdir().unwrap();
         let sockets = SocketDir::claim(&root.path().join("t"), "x", Access::Owner).unwrap();
+        sockopt::set_socket_passcred(&sockets.clients, true).unwrap();
+        before(&sockets);
         let poller = Poller::new().unwrap();
         let listener = sockets.clients.try_clone().unwrap();
         let handshake = Handshake::with_timeout(listener, admission, &poller, hello_timeout);
@@ -229,22 +240,26 @@ mod tests {
 
     #[test]
     fn descriptors_that_take_an_hour_to_close_delay_no_other_process() {
-        let fixture = fixture(Admission::AllUsers);
-        let mut receivers = Vec::new();
-        let mut lingering = || {
-            let (sender, receiver) = lingering();
-            receivers.push(receiver);
-            sender
-        };
-        // As the memfd, as one that is too many, and queued on a connection that is refused.
-        let (memfd, extra, queued) = (lingering(), lingering(), lingering());
-        let sockets: Vec<OwnedFd> = (0..3).map(|_| connect(&fixture.sockets)).collect();
-        send(&sockets[0], &hello(), &[memfd.as_fd()]);
+        let (mut receivers, mut sockets) = (Vec::new(), Vec::new());
         let null = std::fs::File::open("/dev/null").unwrap();
-        let (null, extra_fd) = (null.as_fd(), extra.as_fd());
-        send(&sockets[1], &hello(), &[null, null, null, extra_fd]);
-        send(&sockets[2], &hello(), &[queued.as_fd()]);
-        drop((memfd, extra, queued));
+        // Sent and closed here before any is received: the last close is the greeter's.
+        let fixture = fixture_after(Admission::AllUsers, HELLO_TIMEOUT, |dir| {
+            // As the memfd, as one that is too many, and queued on a connection that is refused.
+            for is_extra in [false, true] {
+                let (sender, receiver) = lingering();
+                let (memfd, null) = (sender.as_fd(), null.as_fd());
+                let extra = [null, null, null, memfd];
+                sockets.push(connect(dir));
+                let socket = &sockets[sockets.len() - 1];
+                send(socket, &hello(), if is_extra { &extra } else { &extra[3..] });
+                receivers.push(receiver);
+            }
+            let (sender, receiver) = lingering();
+            sockets.push(connect(dir));
+            send(&sockets[2], b"no hello", &[]);
+            send(&sockets[2], &hello(), &[sender.as_fd()]);
+            receivers.push(receiver);
+        });
         let session = SessionBuilder::new().build().unwrap();
         let honest = connect(&fixture.sockets);
         send(&honest, &hello(), &[session.fd().unwrap().as_fd()]);
