@@ -110,7 +110,7 @@ fn a_descriptor_that_takes_an_hour_to_close_delays_neither_requests_nor_clients(
         sockopt::set_socket_linger(&sender, Some(Duration::from_secs(3600))).unwrap();
         let hostile = stage::socket();
         stage::connect(&hostile, stage.clients_path());
-        stage::send_hello(&hostile, 4096, sender.as_fd());
+        stage::send_hello(&hostile, 4096, sender.as_fd()).unwrap();
         // Waits here if the daemon was first, and ends with the process.
         std::thread::spawn(move || drop(sender));
         open.push((receiver, hostile));

@@ -141,7 +141,7 @@ impl Stage {
     pub fn attach(&self, session: &ClientSession) -> Welcome {
         let socket = socket();
         connect(&socket, &self.clients_path);
-        greet(&socket, session)
+        greet(&socket, session).unwrap()
     }
 
     /// Attaches a process with one object of so many bytes, at 1 TiB.
@@ -224,23 +224,28 @@ pub fn connect(socket: impl AsFd, path: &Path) {
     rustix::net::connect(socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
 }
 
-/// Says a hello with the session's memfd and takes the answer.
-pub fn greet(socket: impl AsFd + Copy, session: &ClientSession) -> Welcome {
-    send_hello(socket, session.total_bytes(), session.fd().unwrap().as_fd());
+/// Says a hello with the session's memfd and takes the answer. Both can fail when the daemon has
+/// refused the connection already.
+pub fn greet(socket: impl AsFd + Copy, session: &ClientSession) -> rustix::io::Result<Welcome> {
+    send_hello(socket, session.total_bytes(), session.fd().unwrap().as_fd())?;
     let mut answer = [0u8; 64];
-    let (_, got) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty()).unwrap();
-    Welcome::decode(&answer[..got]).unwrap()
+    let (_, got) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
+    Ok(Welcome::decode(&answer[..got]).unwrap())
 }
 
 /// Says a hello with this descriptor as its memfd.
-pub fn send_hello(socket: impl AsFd, total_bytes: u64, memfd: BorrowedFd<'_>) {
+pub fn send_hello(
+    socket: impl AsFd,
+    total_bytes: u64,
+    memfd: BorrowedFd<'_>,
+) -> rustix::io::Result<()> {
     let bytes = Hello { pid: 1, parent_session: 0, total_bytes }.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [memfd];
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-    let (slices, flags) = ([IoSlice::new(&bytes)], SendFlags::empty());
-    rustix::net::sendmsg(socket, &slices, &mut ancillary, flags).unwrap();
+    let (slices, flags) = ([IoSlice::new(&bytes)], SendFlags::NOSIGNAL);
+    rustix::net::sendmsg(socket, &slices, &mut ancillary, flags).map(drop)
 }
 
 /// A line, empty when the connection ended.
