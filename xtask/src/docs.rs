@@ -1,11 +1,11 @@
 //! `cargo xtask docs`: documents that are generated. In: the command's help texts, the lab's
-//! results. Out: docs/commands.md and the table of README.md, or an error when a committed one is
-//! stale. Knows nothing of the verbs.
+//! results. Out: docs/commands.md, blocks of README.md and docs/evaluation.md and their figures, or
+//! an error when a committed one is stale. Knows nothing of the verbs.
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, exec, headline};
+use crate::{build, exec, results};
 
 const COMMANDS: &str = "docs/commands.md";
 
@@ -17,7 +17,9 @@ pub struct Options {
 }
 
 pub fn main(options: &Options) -> Result<()> {
-    for (name, text) in [(COMMANDS, commands()?), headline::readme()?] {
+    let mut documents = results::documents()?;
+    documents.push((COMMANDS, commands()?));
+    for (name, text) in documents {
         let path = exec::root().join(name);
         if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {
             continue;

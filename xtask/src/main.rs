@@ -21,6 +21,7 @@ mod measure;
 mod metadata;
 mod programs;
 mod real_programs;
+mod results;
 mod test;
 mod tidy;
 mod validate;

@@ -9,7 +9,7 @@ mod limits;
 mod moves;
 mod overhead;
 mod record;
-mod row;
+pub mod row;
 mod vmem;
 mod vmem_apps;
 
