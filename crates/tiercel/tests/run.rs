@@ -268,9 +268,11 @@ fn forked_and_executed_processes_are_hosted_too() {
     assert!(command.status().unwrap().success());
     let text = std::fs::read_to_string(&file).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // sh, two ls, and the ls that sh becomes. That one replaces a client, unless the daemon saw
+    // before that sh runs another program.
     let clients = &value["summary"]["clients"];
     assert!(clients["attached"].as_u64().unwrap() >= 4, "{clients}");
-    assert!(clients["replaced"].as_u64().unwrap() >= 1, "{clients}");
+    assert_eq!(clients["now"], 0, "{clients}");
 }
 
 #[test]
