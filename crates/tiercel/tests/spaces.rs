@@ -110,8 +110,9 @@ impl Stage {
         write_plan(&plan, &self.path("a.plan")).unwrap();
     }
 
-    /// Runs by the plan, until the daemon knows where `bytes` of the program are.
-    fn summary(&self, program: &[&str], bytes: u64) -> Value {
+    /// Runs by the plan, until the daemon knows where what the test is about lies: given each
+    /// site's bytes by node.
+    fn summary(&self, program: &[&str], is_located: impl Fn(&[&Value]) -> bool) -> Value {
         let run = ["run", "--plan", "a.plan", "--tick", "20ms", "--json", "--output", "summary"];
         let mut command = tiercel();
         command.current_dir(self.folder.path()).args(run).arg("--").args(program);
@@ -120,9 +121,9 @@ impl Stage {
         let located = || {
             let output = self.tiercel(&["top", "--once", "--json", "--socket", &socket]);
             let objects: Value = serde_json::from_str(&stdout(&output)).ok()?;
-            let nodes = objects["rows"].as_array()?.iter().map(|row| &row["used"]["nodes"]);
-            let known = nodes.flat_map(|nodes| nodes.as_object().unwrap().values());
-            (known.filter_map(Value::as_u64).sum::<u64>() >= bytes).then_some(())
+            let rows = objects["rows"].as_array()?;
+            let nodes: Vec<&Value> = rows.iter().map(|row| &row["used"]["nodes"]).collect();
+            is_located(&nodes).then_some(())
         };
         wait("the daemon to locate the objects", located);
         assert!(process.end().success());
@@ -132,7 +133,9 @@ impl Stage {
 
     /// Nodes of objects by the function that made them.
     fn nodes(&self, program: &[&str]) -> BTreeMap<String, String> {
-        let summary = self.summary(program, 6 << 20);
+        let is_object = |nodes: &&&Value| located(nodes, "0") + located(nodes, "1") >= 2 << 20;
+        let are_located = |sites: &[&Value]| sites.iter().filter(is_object).count() >= 3;
+        let summary = self.summary(program, are_located);
         let mut nodes = BTreeMap::new();
         for site in summary["sites"].as_array().unwrap() {
             let frames = site["stack"].as_array().unwrap().iter();
@@ -144,6 +147,11 @@ impl Stage {
         }
         nodes
     }
+}
+
+/// Bytes of a site on a node, where they are a MiB at least.
+fn located(nodes: &Value, node: &str) -> u64 {
+    nodes[node].as_u64().filter(|bytes| *bytes >= 1 << 20).unwrap_or(0)
 }
 
 /// Bytes of objects of at least a MiB on a node, at the last look.
@@ -222,7 +230,9 @@ fn arrays_of_numpy_are_born_in_spaces() {
     let plain = plain.arg(program[1]).current_dir(stage.folder.path()).output().unwrap();
     assert!(plain.status.success(), "package python3-numpy: {}", stderr(&plain));
     stage.plan(&program, Unplanned::Slowest);
-    let summary = stage.summary(&program, 10 << 20);
+    let on = |sites: &[&Value], node| sites.iter().map(|site| located(site, node)).sum::<u64>();
+    let summary =
+        stage.summary(&program, |sites| on(sites, "0") >= 2 << 20 && on(sites, "1") >= 8 << 20);
     // Two arrays of 2 MiB in the slow memory, one of which grew to 6 MiB, and one in the fast.
     assert_eq!(bytes_of(&summary, "0"), 2 << 20, "{summary:#}");
 }
