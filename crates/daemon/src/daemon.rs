@@ -38,7 +38,7 @@ use crate::pools::{self, Pools};
 use crate::schedule::Schedule;
 use crate::summary::{BudgetState, FinalReport, Summary, refused};
 use crate::tiers::{Tiers, Treatment};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,8 +92,9 @@ impl Daemon {
         let uid = rustix::process::geteuid().as_raw();
         let dup = |fd: &OwnedFd| fd.try_clone().map_err(io("cannot duplicate a socket"));
         let admission = admission(config.access, uid);
-        let handshake = Handshake::new(dup(&socket_dir.clients)?, admission, &poller)
-            .map_err(io("cannot wait for clients"))?;
+        let handshake =
+            Handshake::new(dup(&socket_dir.clients)?, admission, parts.identity, &poller)
+                .map_err(io("cannot wait for clients"))?;
         let control = Control::new(dup(&socket_dir.control)?, uid, &poller)
             .map_err(io("cannot wait for requests"))?;
         let handle = Handle::new().map_err(io("cannot make an eventfd"))?;
@@ -166,6 +167,12 @@ impl Daemon {
     /// Where requests go.
     pub fn control_path(&self) -> PathBuf {
         self.socket_dir.control_path().to_owned()
+    }
+
+    /// The files of its sockets, and the lock that protects them from other daemons: for the
+    /// broker, which removes them when this process has given up the right to.
+    pub fn socket_files(&self) -> (Vec<PathBuf>, BorrowedFd<'_>) {
+        self.socket_dir.files()
     }
 
     /// Serves until it is requested to end; then reports.

@@ -6,6 +6,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tiercel_broker::Identity;
 use tiercel_machine::Machine;
 use tiercel_mover::Mover;
 use tiercel_sampler::Sampler;
@@ -18,6 +19,8 @@ pub struct Parts {
     pub sampler: Option<Box<dyn Sampler>>,
     /// What executes moves.
     pub mover: Box<dyn Mover + Send>,
+    /// What identifies processes that connect.
+    pub identity: Identity,
 }
 
 /// Why a daemon did not start, or ended.

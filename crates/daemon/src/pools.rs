@@ -7,7 +7,6 @@
 //! process.
 
 use crate::net::arrival::{Connection, PoolRequest};
-use crate::net::peer::Peer;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tiercel_broker::Peer;
 use tiercel_machine::NodeId;
 use tiercel_pool::{
     Capacity, Grant, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,

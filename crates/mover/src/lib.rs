@@ -22,7 +22,7 @@ pub use modelled::ModelledMover;
 pub use own::prefer_for_this_thread;
 pub use remote_mover::{RemoteMover, RemoteMovers};
 pub use support::{support, support_below};
-pub use syscall::{Errno, Kernel, Linux};
+pub use syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::NodeId;

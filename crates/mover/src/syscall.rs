@@ -87,6 +87,9 @@ impl Kernel for Linux {
 const _: () = assert!(size_of::<u64>() == size_of::<*const libc::c_void>());
 
 impl Errno {
+    /// ESRCH: the process is gone, or what could act on it is.
+    pub const GONE: Errno = Errno(libc::ESRCH);
+
     pub(crate) fn last() -> Errno {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }

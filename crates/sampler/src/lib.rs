@@ -154,7 +154,7 @@ pub enum Help {
 }
 
 /// What one call of [`Sampler::drain`] met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Drained {
     /// Samples appended.
     pub samples: u64,
@@ -167,7 +167,7 @@ pub struct Drained {
 }
 
 /// Counts of user-mode events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// Accesses that missed the last-level cache.
     pub llc_misses: u64,
@@ -176,7 +176,7 @@ pub struct Counters {
 }
 
 /// What a sampler can see and what not.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sees {
     /// Loads.
     pub reads: Sight,
@@ -199,7 +199,7 @@ pub struct Sees {
 }
 
 /// How well one kind of access is seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sight {
     /// Each sampled access has its address.
@@ -216,7 +216,7 @@ pub enum Sight {
 }
 
 /// What sampling cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
     /// CPU time of the daemon in this sampler.
     pub ours: Duration,

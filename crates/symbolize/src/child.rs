@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long one frame may take. Chosen, not measured: the debug information of a browser (4 GiB)
@@ -61,9 +62,29 @@ struct Answer {
     line: u32,
 }
 
+/// Starts children that read symbols.
+pub trait StartChild: Send + Sync + fmt::Debug {
+    /// A socket to a child with the rights of a user, which ends when the socket is closed. With
+    /// the child itself, where it is ours to end.
+    ///
+    /// # Errors
+    /// When there is no child.
+    fn start(&self, uid: u32) -> std::io::Result<(UnixStream, Option<Child>)>;
+}
+
+/// Children that run a program with arguments; they must end in [`serve`].
+#[derive(Debug)]
+pub struct Own(pub Vec<OsString>);
+
+impl StartChild for Own {
+    fn start(&self, uid: u32) -> std::io::Result<(UnixStream, Option<Child>)> {
+        start_child(&self.0, uid).map(|(socket, child)| (socket, Some(child)))
+    }
+}
+
 /// The children.
 pub(crate) struct Children {
-    command: Vec<OsString>,
+    starter: Arc<dyn StartChild>,
     timeout: Duration,
     users: HashMap<u32, User>,
     defective: HashSet<(u32, Arc<Path>)>,
@@ -76,15 +97,15 @@ struct User {
 }
 
 struct Running {
-    process: Child,
+    process: Option<Child>,
     stream: BufReader<UnixStream>,
 }
 
 impl Children {
     /// None is started before the first question.
-    pub(crate) fn new(command: Vec<OsString>) -> Children {
+    pub(crate) fn new(starter: Arc<dyn StartChild>) -> Children {
         Children {
-            command,
+            starter,
             timeout: ANSWER_TIMEOUT,
             users: HashMap::new(),
             defective: HashSet::new(),
@@ -105,7 +126,7 @@ impl Children {
             return None;
         }
         if user.running.is_none() {
-            user.running = start(&self.command, uid, self.timeout).ok();
+            user.running = start(self.starter.as_ref(), uid, self.timeout).ok();
         }
         match user.running.as_mut().map(|running| running.ask(frame)) {
             Some(Ok(names)) => (!names.is_empty()).then_some(names),
@@ -119,10 +140,19 @@ impl Children {
     }
 }
 
-fn start(command: &[OsString], uid: u32, timeout: Duration) -> std::io::Result<Running> {
+fn start(starter: &dyn StartChild, uid: u32, timeout: Duration) -> std::io::Result<Running> {
+    let (socket, process) = starter.start(uid)?;
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))?;
+    Ok(Running { process, stream: BufReader::new(socket) })
+}
+
+/// Starts `command` with the rights of a user, as far as we have the right to.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start_child(command: &[OsString], uid: u32) -> std::io::Result<(UnixStream, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
-    ours.set_read_timeout(Some(timeout))?;
-    ours.set_write_timeout(Some(timeout))?;
     let (program, arguments) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut child = Command::new(program);
     child.args(arguments).env_clear().current_dir("/");
@@ -131,7 +161,7 @@ fn start(command: &[OsString], uid: u32, timeout: Duration) -> std::io::Result<R
     if own.is_root() && uid != 0 {
         child.uid(uid).gid(NO_GROUP);
     }
-    Ok(Running { process: child.spawn()?, stream: BufReader::new(ours) })
+    Ok((ours, child.spawn()?))
 }
 
 impl Running {
@@ -159,9 +189,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only when it has ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Some(process) = &mut self.process {
+            // Fails only when it has ended.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -184,12 +216,40 @@ pub fn serve() -> std::io::Result<()> {
     answer(BufReader::new(stream.try_clone()?), stream)
 }
 
+/// Ends this process when it works on one frame for longer than its parent waits for an answer: the
+/// parent may have no right to.
+struct Watchdog(mpsc::Sender<bool>);
+
+impl Watchdog {
+    fn start() -> Watchdog {
+        let (sender, is_busy) = mpsc::channel();
+        let watch = move || {
+            while let Ok(busy) = is_busy.recv() {
+                let late = Err(mpsc::RecvTimeoutError::Timeout);
+                if busy && is_busy.recv_timeout(ANSWER_TIMEOUT) == late {
+                    std::process::exit(1);
+                }
+            }
+        };
+        let _ = std::thread::Builder::new().spawn(watch);
+        Watchdog(sender)
+    }
+
+    fn note(&self, is_busy: bool) {
+        // Fails only when the thread could not be made; then the limit on CPU time is left.
+        let _ = self.0.send(is_busy);
+    }
+}
+
 fn answer(questions: impl BufRead, mut answers: impl Write) -> std::io::Result<()> {
     let mut reader = ElfReader::new();
+    let watchdog = Watchdog::start();
     for line in questions.lines() {
         let question: Question = serde_json::from_str(&line?)?;
+        watchdog.note(true);
         let names = frame(&question).and_then(|frame| reader.look_up(&frame)).unwrap_or_default();
         let names: Vec<Answer> = names.into_iter().take(NAMES_MAX).map(bounded).collect();
+        watchdog.note(false);
         answers.write_all((serde_json::to_string(&names)? + "\n").as_bytes())?;
     }
     Ok(())
@@ -222,7 +282,7 @@ mod tests {
     fn names_by(script: &str) -> (Children, Option<Vec<Named>>) {
         let command = ["sh", "-c", script].map(OsString::from).to_vec();
         let timeout = Duration::from_millis(100);
-        let mut children = Children { timeout, ..Children::new(command) };
+        let mut children = Children { timeout, ..Children::new(Arc::new(Own(command))) };
         let names = children.look_up(rustix::process::geteuid().as_raw(), &frame("/bin/x"));
         (children, names)
     }
@@ -266,7 +326,8 @@ mod tests {
         }
         let script = r#"read line; who="$(/usr/bin/id -u) $(/usr/bin/id -G)"
             printf '[{"function":"%s","file":null,"line":0}]\n' "$who" >&0; read line"#;
-        let mut children = Children::new(["sh", "-c", script].map(OsString::from).to_vec());
+        let command = ["sh", "-c", script].map(OsString::from).to_vec();
+        let mut children = Children::new(Arc::new(Own(command)));
         let mut rights = |uid| {
             let names = children.look_up(uid, &frame(&format!("/bin/{uid}")));
             names.expect("an answer")[0].function.clone()

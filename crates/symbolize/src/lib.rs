@@ -14,7 +14,7 @@ mod frame;
 mod symbols;
 mod wrappers;
 
-pub use child::serve;
+pub use child::{Own, StartChild, serve, start_child};
 pub use elf::build_id;
 pub use frame::{Named, SiteFrame, hex};
 pub use symbols::{Reader, Symbols};

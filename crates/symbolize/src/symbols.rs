@@ -6,25 +6,24 @@
 //! A hosted process may name any file, and write a hostile one. [`Reader::Child`] is for that: a
 //! process of the user who named the file parses it, within limits, and can only lose names.
 
-use crate::child::Children;
+use crate::child::{Children, StartChild};
 use crate::elf::ElfReader;
 use crate::frame::{Named, SiteFrame};
 use crate::wrappers::is_wrapper;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::sync::Arc;
 
 /// Names kept; when full, the cache begins anew. 100 bytes each.
 const NAMES_MAX: usize = 100_000;
 
 /// Which process parses files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum Reader {
     /// The caller's: for files that it trusts.
     #[default]
     InProcess,
-    /// One child for each user, which runs this program with these arguments; they must end in
-    /// [`crate::serve`].
-    Child(Vec<OsString>),
+    /// A child for each user.
+    Child(Arc<dyn StartChild>),
 }
 
 /// Finds names and remembers them.
@@ -45,7 +44,7 @@ impl Symbols {
     pub fn new(reader: &Reader) -> Symbols {
         let files = match reader {
             Reader::InProcess => Files::Here(Box::new(ElfReader::new())),
-            Reader::Child(command) => Files::Children(Children::new(command.clone())),
+            Reader::Child(starter) => Files::Children(Children::new(Arc::clone(starter))),
         };
         let owner = rustix::process::geteuid().as_raw();
         Symbols { files, owner, names: HashMap::new() }

@@ -88,6 +88,9 @@ pub enum Verb {
   tiercel config > tiercel.toml
   tiercel config --check tiercel.toml")]
     Config(ConfigArgs),
+    /// Do what takes privilege for a daemon of all users: a child of `daemon --all-users`
+    #[command(hide = true)]
+    Broker,
     /// Answer for symbols of files, on standard input: a child of the other commands
     #[command(hide = true)]
     Symbolize,

@@ -2,6 +2,7 @@
 //! In: [`EngineArgs`]. Out: [`DaemonConfig`] and [`Parts`]. Knows nothing of programs.
 
 use crate::args::{BackingArg, EngineArgs};
+use crate::privilege::Privilege;
 use anyhow::{Context, Result, bail};
 use std::io::Read;
 use std::path::Path;
@@ -9,11 +10,10 @@ use std::time::Duration;
 use tiercel_daemon::{Backing, DaemonConfig, Parts, Settings};
 use tiercel_machine::number::whole_ms;
 use tiercel_machine::{BUILTIN_NAMES, Machine, TimeSpan};
-use tiercel_mover::{KernelMover, ModelledMover, Mover};
+use tiercel_mover::{ModelledMover, Mover};
 use tiercel_policy::{Limit, Trigger};
 use tiercel_profile::RecorderConfig;
 use tiercel_sampler::{Kind, Sampler};
-use tiercel_symbolize::Reader;
 
 /// The modelled machine where this one has one kind of memory and the user names none.
 const USUAL_MODEL: &str = BUILTIN_NAMES[0];
@@ -73,21 +73,16 @@ fn apply_policy(settings: &mut Settings, args: &EngineArgs) {
 
 impl Engine {
     /// Gives the daemon what the command line says of vregions.
-    pub fn with_vregions(mut self, args: &EngineArgs) -> Engine {
+    pub fn with_vregions(mut self, args: &EngineArgs, privilege: &mut Privilege) -> Result<Engine> {
         self.config.pools.clone_from(&args.pool);
         if args.backing == BackingArg::Vmem {
             self.config.backing = if args.pool.is_empty() { Backing::Vmem } else { Backing::Pools };
             if !self.parts.mover.is_modelled() {
-                self.parts.mover = Box::new(KernelMover::new().with_remote_movers());
+                self.parts.mover = privilege.mover(true)?;
             }
         }
-        self
+        Ok(self)
     }
-}
-
-/// A child reads the symbols of hosted programs: whatever their files contain, the command goes on.
-pub fn symbol_reader() -> Reader {
-    Reader::Child(vec!["/proc/self/exe".into(), "symbolize".into()])
 }
 
 /// Reads a configuration file; errors name it, the line and the column.
@@ -109,8 +104,8 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 }
 
 /// Opens everything the settings ask for.
-pub fn engine(settings: &Settings) -> Result<Engine> {
-    open(settings, None)
+pub fn engine(settings: &Settings, privilege: &mut Privilege) -> Result<Engine> {
+    open(settings, None, privilege)
 }
 
 /// The same, for a recording, which moves nothing.
@@ -121,11 +116,15 @@ pub fn recording_engine(settings: &Settings, record: RecorderConfig) -> Result<E
     // The resolution of times in a profile is that of the programs' clock, which every drain sets.
     settings.daemon.poll_max = settings.daemon.poll_max.min(RECORD_CLOCK);
     settings.daemon.poll_min = settings.daemon.poll_min.min(RECORD_CLOCK);
-    open(&settings, Some(record))
+    open(&settings, Some(record), &mut Privilege::Own)
 }
 
-fn open(settings: &Settings, record: Option<RecorderConfig>) -> Result<Engine> {
-    let symbols = symbol_reader();
+fn open(
+    settings: &Settings,
+    record: Option<RecorderConfig>,
+    privilege: &mut Privilege,
+) -> Result<Engine> {
+    let symbols = privilege.symbols()?;
     let config = DaemonConfig { record, symbols, ..DaemonConfig::new(settings)? };
     let mut remarks = Vec::new();
     let machine = machine(settings, &mut remarks)?;
@@ -137,17 +136,22 @@ fn open(settings: &Settings, record: Option<RecorderConfig>) -> Result<Engine> {
         _ => machine,
     };
     let mover: Box<dyn Mover + Send> = if real {
-        Box::new(KernelMover::new())
+        privilege.mover(false)?
     } else {
         Box::new(ModelledMover::new(machine.clone(), first_touch(&machine, settings.fast)))
     };
-    let sampler = sampler(settings, &mut remarks)?;
-    Ok(Engine { config, parts: Parts { machine, sampler, mover }, remarks })
+    let sampler = sampler(settings, privilege, &mut remarks)?;
+    let parts = Parts { machine, sampler, mover, identity: privilege.identity()? };
+    Ok(Engine { config, parts, remarks })
 }
 
 /// Without a sampler, objects are tracked only; one that was requested by name must work.
-fn sampler(settings: &Settings, remarks: &mut Vec<String>) -> Result<Option<Box<dyn Sampler>>> {
-    match tiercel_sampler::open(settings.sampler, &settings.sampling) {
+fn sampler(
+    settings: &Settings,
+    privilege: &mut Privilege,
+    remarks: &mut Vec<String>,
+) -> Result<Option<Box<dyn Sampler>>> {
+    match privilege.sampler(settings.sampler, &settings.sampling) {
         Ok(sampler) => Ok(Some(sampler)),
         Err(error) if matches!(settings.sampler, Kind::Auto | Kind::None) => {
             remarks.push(format!("{UNOBSERVED}: {error}"));

@@ -17,6 +17,7 @@ mod library;
 mod link;
 mod plan;
 mod plan_args;
+mod privilege;
 mod profile;
 mod program;
 mod record;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => verbs::doctor(args),
         Verb::Config(args) => verbs::config(args),
         Verb::Lab(args) => return lab::lab(args),
+        Verb::Broker => privilege::serve_as_broker(),
         Verb::Symbolize => tiercel_symbolize::serve().map_err(Into::into),
         Verb::Completions { shell } => verbs::completions(*shell),
         Verb::Man { verb } => verbs::man(verb.as_deref()),

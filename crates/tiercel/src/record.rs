@@ -5,8 +5,9 @@
 //! What can be wrong is found before the program starts. However it ends, what was seen is written.
 
 use crate::args::{EngineArgs, RecordArgs};
-use crate::engine::{recording_engine, settings, symbol_reader};
+use crate::engine::{recording_engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, end_like};
+use crate::privilege::symbol_reader;
 use crate::program::find;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
 use crate::terminal::{note, printable};

@@ -6,8 +6,9 @@
 //! daemon works on a thread of its own, and if it fails the program goes on.
 
 use crate::args::RunArgs;
-use crate::engine::{Engine, UNOBSERVED, engine, settings, symbol_reader};
+use crate::engine::{Engine, UNOBSERVED, engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, Hosted, StartError, end_like};
+use crate::privilege::{Privilege, symbol_reader};
 use crate::program::{find, hindrance};
 use crate::terminal::note;
 use crate::{library, show};
@@ -56,7 +57,7 @@ pub struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
-    let engine = planned_engine(args)?.with_vregions(&args.engine);
+    let engine = planned_engine(args)?.with_vregions(&args.engine, &mut Privilege::Own)?;
     host_with_runtime(&args.program, engine)
 }
 
@@ -72,7 +73,7 @@ pub fn host_with_runtime(program: &[OsString], engine: Engine) -> Result<Started
 /// The engine, with the plan if there is one. A defective plan is refused here.
 fn planned_engine(args: &RunArgs) -> Result<Engine> {
     let mut settings = settings(&args.engine)?;
-    let Some(path) = &args.plan else { return engine(&settings) };
+    let Some(path) = &args.plan else { return engine(&settings, &mut Privilege::Own) };
     let plan = read_plan(path)?;
     if args.engine.fast.is_none() {
         settings.fast = Limit::Bytes(plan.fast_bytes());
@@ -89,7 +90,7 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
     if is_blind {
         settings.sampler = Kind::None; // no decision would use the samples
     }
-    let mut engine = engine(&settings)?;
+    let mut engine = engine(&settings, &mut Privilege::Own)?;
     if is_blind {
         engine.remarks.retain(|remark| !remark.starts_with(UNOBSERVED));
     }
@@ -301,7 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sampler = Kind::None;
         let settings = Settings { machine: "spr-cxl".into(), sampler, ..Settings::default() };
-        let mut engine = engine(&settings).unwrap();
+        let mut engine = engine(&settings, &mut Privilege::Own).unwrap();
         engine.config.directory = folder.path().join("t");
         engine.config.tick_ms = 100;
         engine.parts.sampler = Some(Box::new(Failing));

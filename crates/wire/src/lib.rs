@@ -38,7 +38,7 @@ pub use site::{Frame, Module, Site};
 pub use snapshot::{ObjectSnapshot, Snapshot};
 
 /// One observed access to memory, as every sampler reports it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Sample {
     /// Microseconds since the daemon's clock began.
     pub time_us: u64,
@@ -61,7 +61,7 @@ pub struct Sample {
 }
 
 /// What a source saw around an access that missed the caches.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Around {
     /// Misses of its CPU that were under way at once lately, while there were any; at least 1.
     pub at_once: f32,
@@ -71,7 +71,7 @@ pub struct Around {
 }
 
 /// Read, write, or unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum AccessKind {
     /// A load.
     Read,

@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
     ("pool", &["machine"]),
+    ("broker", &["wire", "machine", "symbolize", "sampler", "mover"]),
     (
         "daemon",
         &[
@@ -36,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "sampler",
             "mover",
             "pool",
+            "broker",
         ],
     ),
     ("emulator", &["machine", "memsim", "wire"]),
@@ -55,6 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "advisor",
             "sampler",
             "mover",
+            "broker",
             "daemon",
             "report",
             "lab",
@@ -73,10 +76,23 @@ const RESERVED: &[(&[&str], &[&str])] = &[
     ),
     (&["parquet", "zstd"], &["profile"]),
     (&["highs"], &["planner"]),
+    // Who has which privilege is decided in one place.
+    (&["caps", "seccompiler", "postcard"], &["broker"]),
     (&["anyhow"], &["tiercel", "lab", "xtask"]),
     (
         &["libc", "rustix", "nix"],
-        &["wire", "sampler", "mover", "pool", "symbolize", "daemon", "tiercel", "lab", "xtask"],
+        &[
+            "wire",
+            "sampler",
+            "mover",
+            "pool",
+            "broker",
+            "symbolize",
+            "daemon",
+            "tiercel",
+            "lab",
+            "xtask",
+        ],
     ),
     (&["clap", "ratatui", "crossterm"], &["tiercel", "xtask"]),
 ];

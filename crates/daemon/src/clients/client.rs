@@ -3,11 +3,11 @@
 
 use super::sites::{ClientUses, Present};
 use crate::net::arrival::Arrival;
-use crate::net::peer::Peer;
 use crate::schedule::pause_ms;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
+use tiercel_broker::Peer;
 use tiercel_ledger::Ledger;
 use tiercel_wire::{Drained, Flags, Record, Session, Version};
 

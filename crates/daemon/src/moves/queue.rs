@@ -8,12 +8,12 @@
 
 use super::log::MoveLog;
 use crate::cpu;
-use crate::net::peer::Peer;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use tiercel_broker::Peer;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;

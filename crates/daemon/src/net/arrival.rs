@@ -2,13 +2,13 @@
 //! In: what a process sent, checked. Out: the same, and where the answer goes. Knows nothing of how
 //! it was received.
 
-use super::peer::Peer;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SendFlags;
 use serde::Serialize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use tiercel_broker::Peer;
 use tiercel_wire::{PoolAsk, Session, Status, Welcome};
 
 /// Whose processes are accepted.

@@ -14,7 +14,6 @@
 //! ```
 
 use super::arrival::{Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer};
-use super::peer::{Peer, PeerError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
@@ -24,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tiercel_broker::{Identity, PeerError};
 use tiercel_wire::interrupt::ThreadId;
 use tiercel_wire::peer::{Datagram, credentials, receive};
 use tiercel_wire::{GreetingError, Hello, PoolAsk, Session, SessionError, Status};
@@ -61,6 +61,7 @@ const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 /// What the threads share.
 pub(super) struct Shared {
     admission: Admission,
+    identity: Identity,
     hello_timeout: Duration,
     /// Readable while greetings wait for the loop.
     pub(super) greeted: OwnedFd,
@@ -84,10 +85,15 @@ struct Threads {
 }
 
 impl Shared {
-    pub(super) fn new(admission: Admission, hello_timeout: Duration) -> std::io::Result<Shared> {
+    pub(super) fn new(
+        admission: Admission,
+        identity: Identity,
+        hello_timeout: Duration,
+    ) -> std::io::Result<Shared> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Shared {
             admission,
+            identity,
             hello_timeout,
             greeted: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
@@ -296,7 +302,7 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
     if !shared.admission.admits(uid) {
         return Err(Refusal::User);
     }
-    let peer = Peer::of(connection.as_fd())?;
+    let peer = shared.identity.peer(connection.as_fd())?;
     await_hello(connection.as_fd(), shared.hello_timeout)?;
     shared.work(|| {
         let mut buffer = [0u8; PoolAsk::BYTES + 1];

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
+use tiercel_broker::Identity;
 
 /// The client socket.
 pub struct Handshake {
@@ -24,20 +25,22 @@ impl Handshake {
     pub fn new(
         listener: OwnedFd,
         admission: Admission,
+        identity: Identity,
         poller: &Poller,
     ) -> std::io::Result<Handshake> {
-        Handshake::with_timeout(listener, admission, poller, HELLO_TIMEOUT)
+        Handshake::with_timeout(listener, admission, identity, poller, HELLO_TIMEOUT)
     }
 
     fn with_timeout(
         listener: OwnedFd,
         admission: Admission,
+        identity: Identity,
         poller: &Poller,
         hello_timeout: Duration,
     ) -> std::io::Result<Handshake> {
         // Connections inherit it: every message names its sender, also one sent before the accept.
         sockopt::set_socket_passcred(&listener, true)?;
-        let shared = Arc::new(Shared::new(admission, hello_timeout)?);
+        let shared = Arc::new(Shared::new(admission, identity, hello_timeout)?);
         poller.add(&shared.greeted, Token::Clients, Interest::Read)?;
         Ok(Handshake { inbox: greeter::start(listener, &shared)?, shared })
     }
@@ -145,7 +148,9 @@ mod tests {
         before(&sockets);
         let poller = Poller::new().unwrap();
         let listener = sockets.clients.try_clone().unwrap();
-        let handshake = Handshake::with_timeout(listener, admission, &poller, hello_timeout);
+        let identity = Identity::default();
+        let handshake =
+            Handshake::with_timeout(listener, admission, identity, &poller, hello_timeout);
         let handshake = handshake.unwrap();
         Fixture { _root: root, sockets, poller, handshake }
     }

@@ -5,7 +5,7 @@
 //! socket_dir  lock, listening sockets
 //! poller      epoll: which descriptor is ready
 //! greeter     threads that receive, check and close   arrival   what they greeted
-//! handshake   client socket: hello -> arrival         peer      who is at the other end
+//! handshake   client socket: hello -> arrival
 //! control     control socket: connections, lines      protocol  lines <-> requests, answers
 //! ```
 
@@ -13,7 +13,6 @@ pub(crate) mod arrival;
 pub(crate) mod control;
 pub(crate) mod greeter;
 pub(crate) mod handshake;
-pub(crate) mod peer;
 pub(crate) mod poller;
 pub mod protocol;
 pub mod socket_dir;

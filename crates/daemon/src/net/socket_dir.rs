@@ -4,7 +4,7 @@
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,7 @@ pub struct SocketDir {
     clients_path: PathBuf,
     control_path: PathBuf,
     lock_path: PathBuf,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl SocketDir {
@@ -100,12 +100,18 @@ impl SocketDir {
         let mode = if access == Access::AllUsers { 0o666 } else { 0o600 };
         let clients = listen(&clients_path, SocketType::SEQPACKET, mode)?;
         let control = listen(&control_path, SocketType::STREAM, 0o600)?;
-        Ok(SocketDir { clients, control, clients_path, control_path, lock_path, _lock: lock })
+        Ok(SocketDir { clients, control, clients_path, control_path, lock_path, lock })
     }
 
     /// What TIERCEL_SOCKET must hold for a program to attach here.
     pub fn clients_path(&self) -> &Path {
         &self.clients_path
+    }
+
+    /// Its files, and the lock that protects them from other daemons.
+    pub fn files(&self) -> (Vec<PathBuf>, BorrowedFd<'_>) {
+        let files = [&self.clients_path, &self.control_path, &self.lock_path];
+        (files.map(Clone::clone).to_vec(), self.lock.as_fd())
     }
 
     /// Where `tiercel top` and friends connect.
@@ -117,10 +123,8 @@ impl SocketDir {
 impl Drop for SocketDir {
     fn drop(&mut self) {
         // The lock is held until after this, so that no other daemon's files are removed. A file
-        // that is gone already is what was wanted.
-        for path in [&self.clients_path, &self.control_path, &self.lock_path] {
-            let _ = std::fs::remove_file(path);
-        }
+        // that is gone already is what was wanted; a front that may not remove them has a broker.
+        self.files().0.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
+use tiercel_broker::Identity;
 use tiercel_daemon::protocol::{Request, request_line};
 use tiercel_daemon::{
     Daemon, DaemonConfig, DaemonError, FinalReport, Handle, Parts, Settings, Summary,
@@ -111,7 +112,12 @@ impl Stage {
             enough_per_s: Arc::clone(&enough_per_s),
             attaches: Arc::clone(&attaches),
         });
-        let parts = Parts { machine: machine(), sampler: Some(sampler), mover };
+        let parts = Parts {
+            machine: machine(),
+            sampler: Some(sampler),
+            mover,
+            identity: Identity::default(),
+        };
         let daemon = Daemon::new(config, parts).unwrap();
         let handle = daemon.handle();
         let clients_path = daemon.clients_path().to_owned();

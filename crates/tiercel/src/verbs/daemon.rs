@@ -2,8 +2,9 @@
 //! In: [`DaemonArgs`]. Out: a summary at the end. Knows nothing of how anything is decided.
 
 use crate::args::DaemonArgs;
-use crate::engine::{Engine, engine, settings, symbol_reader};
+use crate::engine::{Engine, engine, settings};
 use crate::link::Link;
+use crate::privilege::{Held, Privilege};
 use crate::terminal::{note, say};
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
@@ -31,8 +32,11 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     if args.all_users && !rustix::process::geteuid().is_root() {
         bail!("--all-users needs root: other users' memory cannot be moved without");
     }
+    let settings = settings(&args.engine)?;
+    let mut privilege = Privilege::of_daemon(args)?;
+    let engine = engine(&settings, &mut privilege)?;
     let Engine { mut config, parts, remarks } =
-        engine(&settings(&args.engine)?)?.with_vregions(&args.engine);
+        engine.with_vregions(&args.engine, &mut privilege)?;
     config.directory = directory;
     config.access = if args.all_users { Access::AllUsers } else { Access::Owner };
     let daemon = Daemon::new(config, parts)?;
@@ -40,17 +44,23 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
         note(format_args!("tiercel: {remark}"));
     }
     stop_on_signals(daemon.handle())?;
+    let symbols = privilege.symbols()?;
+    let broker = privilege.give_up(&daemon)?;
     note(format_args!("tiercel: serving programs started with `eval $(tiercel daemon --env)`"));
     notify_service_manager("READY=1");
-    print_report(args, &daemon.run()?)
+    print_report(args, &daemon.run()?, &mut Symbols::new(&symbols))?;
+    broker.map_or(Ok(()), Held::end)
 }
 
-fn print_report(args: &DaemonArgs, final_report: &FinalReport) -> Result<()> {
-    let mut symbols = Symbols::new(&symbol_reader());
+fn print_report(
+    args: &DaemonArgs,
+    final_report: &FinalReport,
+    symbols: &mut Symbols,
+) -> Result<()> {
     if args.json {
-        return say(&format!("{}\n", show::named_json(final_report, &mut symbols)?));
+        return say(&format!("{}\n", show::named_json(final_report, symbols)?));
     }
-    say(&show::final_report(final_report, &mut symbols, 10))
+    say(&show::final_report(final_report, symbols, 10))
 }
 
 /// Stops the running daemon.

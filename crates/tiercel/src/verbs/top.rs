@@ -3,8 +3,8 @@
 //! lives.
 
 use crate::args::TopArgs;
-use crate::engine::symbol_reader;
 use crate::link::Link;
+use crate::privilege::symbol_reader;
 use crate::show;
 use crate::terminal::say;
 use anyhow::{Context, Result};

@@ -14,10 +14,15 @@ pub const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The command, with a runtime beside it.
 pub fn tiercel() -> Command {
+    tiercel_under(&[])
+}
+
+/// The same, started by `before`, a command that runs its arguments.
+pub fn tiercel_under(before: &[&str]) -> Command {
     runtime();
     // Shells ignore SIGINT for what they run in the background, and so would all below.
     let mut command = Command::new("env");
-    command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_tiercel"));
+    command.arg("--default-signal=INT").args(before).arg(env!("CARGO_BIN_EXE_tiercel"));
     command.env_remove("LD_PRELOAD").env_remove("TIERCEL_SOCKET");
     command
 }
@@ -135,8 +140,13 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn start(args: &[&str]) -> Daemon {
+        Daemon::start_under(&[], args)
+    }
+
+    /// Started by `before`, a command that runs its arguments.
+    pub fn start_under(before: &[&str], args: &[&str]) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
-        let process = serve(&folder.path().join("t"), args);
+        let process = serve(before, &folder.path().join("t"), args);
         Daemon { folder, process }
     }
 
@@ -146,7 +156,7 @@ impl Daemon {
 
     /// Another one in the same place.
     pub fn restart(&mut self) {
-        self.process = serve(&self.dir(), &[]);
+        self.process = serve(&[], &self.dir(), &[]);
     }
 
     /// A command that attaches to it.
@@ -183,8 +193,8 @@ impl Daemon {
     }
 }
 
-fn serve(dir: &Path, args: &[&str]) -> Process {
-    let mut command = tiercel();
+fn serve(before: &[&str], dir: &Path, args: &[&str]) -> Process {
+    let mut command = tiercel_under(before);
     command.arg("daemon").arg("--dir").arg(dir).args(args);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let process = Process::start(&mut command);

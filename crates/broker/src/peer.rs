@@ -12,58 +12,51 @@
 //! attach, residency look, batch of moves --> Peer::check
 //! ```
 //!
+//! Looking at a process of another user takes privilege. Where the daemon has none, its broker
+//! looks, and a [`Peer`] holds the broker's [`Guard`] instead of its own.
+//!
 //! Where the kernel has no SO_PEERPIDFD (before Linux 6.5) the pidfd is opened by number after the
 //! accept. A number that was given to another process of the same user between connect and accept
 //! is then not noticed; one of another user is.
 
+use crate::protocol::{Identified, PeerError, PeerId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fmt, io};
 use tiercel_wire::peer::{Credentials, credentials, pidfd};
 
 /// `AT_SECURE` of include/uapi/linux/auxvec.h: the program runs with more rights than its caller.
 const AT_SECURE: u64 = 23;
 
-/// Why a process is not the one it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PeerError {
-    /// It ended, or cannot be looked at.
-    #[error("the process that connected is gone")]
-    Gone,
-    /// It is in no namespace of ours, so that it has no number.
-    #[error("the process is in a foreign pid namespace")]
-    Foreign,
-    /// It has another effective user.
-    #[error("the process has another user than when it connected")]
-    User,
-    /// It executed a program.
-    #[error("the process runs another program than when it connected")]
-    Program,
-    /// Its program was given privileges by the file system; the runtime is never in one.
-    #[error("the process runs a set-user-ID program")]
-    Privileged,
-    /// A message was sent by a process that inherited the connection.
-    #[error("another process than the one that connected sent the message")]
-    Sender,
-}
-
 /// A process that connected to us.
 #[derive(Debug)]
 pub struct Peer {
-    /// Where its folder is: `/proc`, or a fixture.
-    proc: PathBuf,
     pid: u32,
     /// Its effective user. Root may become another user, and is that user from then on.
     uid: AtomicU32,
     start_ticks: u64,
-    image: Image,
     pidfd: OwnedFd,
+    guard: Box<dyn Guard>,
+}
+
+/// Finds out whether a process is still what it was.
+pub(crate) trait Guard: Send + Sync + fmt::Debug {
+    /// Its effective user now.
+    fn check(&self, peer: &Peer) -> Result<u32, PeerError>;
+}
+
+/// What `/proc` showed of a process when it connected.
+#[derive(Debug)]
+struct Seen {
+    /// The process's folder in `/proc`, or in a fixture.
+    folder: PathBuf,
+    image: Image,
 }
 
 /// What identifies a program in execution. `None`: the kernel does not let us look at it, and then
@@ -91,19 +84,26 @@ impl Peer {
     fn read(proc: &Path, connected: Credentials, pidfd: OwnedFd) -> Result<Peer, PeerError> {
         let Credentials { pid, uid } = connected;
         let folder = proc.join(pid.to_string());
-        let peer = Peer {
-            start_ticks: start_ticks(&folder).map_err(|_| PeerError::Gone)?,
-            image: Image::read(&folder),
-            proc: proc.to_owned(),
-            pid,
-            uid: AtomicU32::new(uid),
-            pidfd,
-        };
-        if peer.image.is_privileged() {
+        let start_ticks = start_ticks(&folder).map_err(|_| PeerError::Gone)?;
+        let image = Image::read(&folder, uid);
+        if image.is_privileged() {
             return Err(PeerError::Privileged);
         }
+        let identified = Identified { id: 0, pid, uid, start_ticks };
+        let peer = Peer::guarded(identified, pidfd, Box::new(Seen { folder, image }));
         peer.check()?;
         Ok(peer)
+    }
+
+    /// A process that was identified, and that `guard` looks at from now on.
+    pub(crate) fn guarded(known: Identified, pidfd: OwnedFd, guard: Box<dyn Guard>) -> Peer {
+        let Identified { pid, uid, start_ticks, .. } = known;
+        Peer { pid, uid: AtomicU32::new(uid), start_ticks, pidfd, guard }
+    }
+
+    /// Its identity, under a name.
+    pub(crate) fn identified(&self, id: PeerId) -> Identified {
+        Identified { id, pid: self.pid, uid: self.uid(), start_ticks: self.start_ticks }
     }
 
     /// Its number in our pid namespace.
@@ -134,18 +134,8 @@ impl Peer {
 
     /// Whether it is still the process, the user and the program that connected.
     pub fn check(&self) -> Result<(), PeerError> {
-        let folder = self.proc.join(self.pid.to_string());
-        let start_ticks = start_ticks(&folder).map_err(|_| PeerError::Gone)?;
-        let uid = effective_uid(&folder).map_err(|_| PeerError::Gone)?;
-        let image = Image::read(&folder);
-        // While it lives its number is its own: all that was read above is of this process.
-        if !self.is_alive() || start_ticks != self.start_ticks {
-            return Err(PeerError::Gone);
-        }
-        if !self.image.is_same(&image) {
-            return Err(PeerError::Program);
-        }
-        match self.uid.load(Ordering::Relaxed) {
+        let uid = self.guard.check(self)?;
+        match self.uid() {
             known if known == uid => Ok(()),
             0 => {
                 self.uid.store(uid, Ordering::Relaxed);
@@ -157,7 +147,7 @@ impl Peer {
 
     /// Whether it sent a message with these credentials, and still is what it was.
     pub fn sent(&self, sender: Option<Credentials>) -> Result<(), PeerError> {
-        let own = Credentials { pid: self.pid, uid: self.uid.load(Ordering::Relaxed) };
+        let own = Credentials { pid: self.pid, uid: self.uid() };
         if sender != Some(own) {
             return Err(PeerError::Sender);
         }
@@ -165,10 +155,27 @@ impl Peer {
     }
 }
 
+impl Guard for Seen {
+    fn check(&self, peer: &Peer) -> Result<u32, PeerError> {
+        let start_ticks = start_ticks(&self.folder).map_err(|_| PeerError::Gone)?;
+        let uid = effective_uid(&self.folder).map_err(|_| PeerError::Gone)?;
+        let image = Image::read(&self.folder, uid);
+        // While it lives its number is its own: all that was read above is of this process.
+        if !peer.is_alive() || start_ticks != peer.start_ticks {
+            return Err(PeerError::Gone);
+        }
+        if !self.image.is_same(&image) {
+            return Err(PeerError::Program);
+        }
+        Ok(uid)
+    }
+}
+
 impl Image {
-    fn read(folder: &Path) -> Image {
+    fn read(folder: &Path, owner: u32) -> Image {
         let meta = std::fs::metadata(folder.join("exe")).ok();
-        let auxv = std::fs::read(folder.join("auxv")).ok();
+        let auxv = || std::fs::read(folder.join("auxv"));
+        let auxv = auxv().or_else(|_| as_owner_of_files(owner, auxv)).ok();
         Image {
             executable: meta.map(|meta| (meta.dev(), meta.ino())),
             auxv: auxv.filter(|auxv| !auxv.is_empty()),
@@ -190,6 +197,15 @@ impl Image {
             !pairs.any(|pair| pair == (AT_SECURE, 0))
         })
     }
+}
+
+/// Opens files as their owner may: a broker has no capability for files of other users. Without the
+/// right to do that nothing changes.
+pub(crate) fn as_owner_of_files<T>(owner: u32, open: impl FnOnce() -> T) -> T {
+    let own = nix::unistd::setfsuid(owner.into());
+    let opened = open();
+    nix::unistd::setfsuid(own);
+    opened
 }
 
 /// Field 22 of `stat`, clock ticks since the machine began.
