@@ -116,7 +116,8 @@ static uint64_t cached_decision(uint64_t word, size_t bytes, uint32_t site) {
 }
 
 /* The plan's arena; TCL_ARENA_UNKNOWN when it has none. Where a row splits its births, small
- * objects take turns; large ones are all born in the second arena, except for their heads. */
+ * objects are placed round-robin, by its shares; large ones are all born in the second arena,
+ * except for their heads. */
 static unsigned planned_arena(const struct tcl_control *control, uint64_t word, size_t bytes,
                               uint32_t site) {
     uint64_t known = cached_decision(word, bytes, site);

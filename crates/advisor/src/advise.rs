@@ -27,7 +27,7 @@ pub struct PlanResult {
     pub input: PlannerInput,
     /// What its objects are.
     pub groups: Vec<Group>,
-    /// Memories, the fastest one as large as was wished.
+    /// Memories, the fastest one of the requested size.
     pub memories: Vec<Memory>,
     /// What it answered.
     pub found: planner::Placements,

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Errno, Kernel};
 use tiercel_sampler::{
-    Config, Cost, Counters, Drained, Help, Kind, Sampler, SamplerError, Sees, Sight,
+    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
+    SamplerError, TargetHandle,
 };
 use tiercel_symbolize::StartChild;
 use tiercel_wire::Sample;
@@ -73,7 +74,8 @@ impl Broker {
         let mut channel = self.open(service).map_err(gone)?;
         let opened = channel.receive::<SamplerOpened>().map_err(gone)?;
         let (opened, _) = opened.ok_or_else(|| gone(io::ErrorKind::UnexpectedEof.into()))?;
-        Ok(Box::new(BrokeredSampler { kind: opened?, channel: RefCell::new(channel) }))
+        let (kind, method) = opened?;
+        Ok(Box::new(BrokeredSampler { kind, method, channel: RefCell::new(channel) }))
     }
 
     /// Starts the children that read symbols.
@@ -182,6 +184,7 @@ impl Kernel for BrokeredKernel {
 
 struct BrokeredSampler {
     kind: Kind,
+    method: Method,
     channel: RefCell<Channel>,
 }
 
@@ -207,6 +210,10 @@ impl Sampler for BrokeredSampler {
         self.kind
     }
 
+    fn method(&self) -> Method {
+        self.method
+    }
+
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         let gone = |source| SamplerError::Io { what: "cannot ask the broker".into(), source };
         match self.ask(&SamplerAsk::Attach(pid), None).map_err(gone)? {
@@ -215,7 +222,7 @@ impl Sampler for BrokeredSampler {
         }
     }
 
-    fn accept(&mut self, pid: u32, Help::Userfaultfd(fd): Help) {
+    fn accept(&mut self, pid: u32, TargetHandle::Userfaultfd(fd): TargetHandle) {
         let _ = self.ask(&SamplerAsk::AcceptUserfaultfd(pid), Some(fd));
     }
 
@@ -235,12 +242,12 @@ impl Sampler for BrokeredSampler {
         self.request(&SamplerAsk::Watch(pid, pairs(ranges)));
     }
 
-    fn let_go(&mut self, pid: u32, ranges: &[Range<u64>]) {
-        self.request(&SamplerAsk::LetGo(pid, pairs(ranges)));
+    fn release(&mut self, pid: u32, ranges: &[Range<u64>]) {
+        self.request(&SamplerAsk::Release(pid, pairs(ranges)));
     }
 
-    fn enough(&mut self, samples_per_s: f64) {
-        self.request(&SamplerAsk::Enough(samples_per_s));
+    fn set_useful_rate(&mut self, samples_per_s: f64) {
+        self.request(&SamplerAsk::SetUsefulRate(samples_per_s));
     }
 
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
@@ -260,10 +267,10 @@ impl Sampler for BrokeredSampler {
         }
     }
 
-    fn sees(&self) -> Sees {
-        match self.ask(&SamplerAsk::Sees, None) {
-            Ok(SamplerAnswer::Sees(sees)) => sees,
-            _ => sees_nothing(),
+    fn capabilities(&self) -> SamplerCapabilities {
+        match self.ask(&SamplerAsk::Capabilities, None) {
+            Ok(SamplerAnswer::Capabilities(found)) => found,
+            _ => no_capabilities(),
         }
     }
 
@@ -275,10 +282,10 @@ impl Sampler for BrokeredSampler {
     }
 }
 
-fn sees_nothing() -> Sees {
-    Sees {
-        reads: Sight::Blind,
-        writes: Sight::Blind,
+fn no_capabilities() -> SamplerCapabilities {
+    SamplerCapabilities {
+        reads: Granularity::Blind,
+        writes: Granularity::Blind,
         latency: false,
         node: false,
         around: false,

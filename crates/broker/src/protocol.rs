@@ -7,7 +7,9 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
-use tiercel_sampler::{Config, Cost, Counters, Drained, Kind, SamplerError, Sees};
+use tiercel_sampler::{
+    Config, Cost, Counters, Drained, Kind, Method, SamplerCapabilities, SamplerError,
+};
 use tiercel_wire::Sample;
 
 /// What goes over the first channel. It has no answers.
@@ -124,16 +126,16 @@ pub enum SamplerAsk {
     MaySplitHuge(u32, bool),
     /// `watch`
     Watch(u32, Vec<(u64, u64)>),
-    /// `let_go`
-    LetGo(u32, Vec<(u64, u64)>),
-    /// `enough`
-    Enough(f64),
+    /// `release`
+    Release(u32, Vec<(u64, u64)>),
+    /// `set_useful_rate`
+    SetUsefulRate(f64),
     /// `drain`
     Drain(u64),
     /// `counters`
     Counters,
-    /// `sees`
-    Sees,
+    /// `capabilities`
+    Capabilities,
     /// `cost`
     Cost,
 }
@@ -149,14 +151,14 @@ pub enum SamplerAnswer {
     Drained(Drained, Vec<Sample>),
     /// Of `counters`.
     Counters(Option<Counters>),
-    /// Of `sees`.
-    Sees(Sees),
+    /// Of `capabilities`.
+    Capabilities(SamplerCapabilities),
     /// Of `cost`.
     Cost(Cost),
 }
 
-/// The sampler that was opened, by name.
-pub type SamplerOpened = Result<Kind, SamplerFault>;
+/// The sampler that was opened.
+pub type SamplerOpened = Result<(Kind, Method), SamplerFault>;
 
 /// A [`SamplerError`] on its way.
 #[derive(Debug, Serialize, Deserialize)]

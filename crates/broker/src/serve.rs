@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Kernel, Linux, STATUS_UNTOUCHED};
-use tiercel_sampler::{Config, Drained, Help, Kind, Sampler};
+use tiercel_sampler::{Config, Drained, Kind, Sampler, TargetHandle};
 use tiercel_symbolize::start_child;
 
 /// A process that was found to be the same is not looked at again for so long. Looking takes 50 us,
@@ -234,7 +234,7 @@ pub(crate) fn move_pages(channel: Channel, known: &Known, kernel: &mut impl Kern
 fn sample(mut channel: Channel, known: &Known, kind: Kind, config: &Config) {
     match tiercel_sampler::open(kind, config) {
         Ok(mut sampler) => {
-            if channel.send(&SamplerOpened::Ok(sampler.kind()), None).is_ok() {
+            if channel.send(&SamplerOpened::Ok((sampler.kind(), sampler.method())), None).is_ok() {
                 answer(channel, |ask, fd| (sampler_answer(sampler.as_mut(), known, ask, fd), None));
             }
         }
@@ -260,10 +260,10 @@ pub(crate) fn sampler_answer(
             return SamplerAnswer::Drained(drained, samples);
         }
         SamplerAsk::Counters => return SamplerAnswer::Counters(sampler.counters()),
-        SamplerAsk::Sees => return SamplerAnswer::Sees(sampler.sees()),
+        SamplerAsk::Capabilities => return SamplerAnswer::Capabilities(sampler.capabilities()),
         SamplerAsk::Cost => return SamplerAnswer::Cost(sampler.cost()),
         SamplerAsk::AcceptUserfaultfd(pid) => {
-            fd.into_iter().for_each(|fd| sampler.accept(pid, Help::Userfaultfd(fd)));
+            fd.into_iter().for_each(|fd| sampler.accept(pid, TargetHandle::Userfaultfd(fd)));
         }
         SamplerAsk::Detach(pid) => sampler.detach(pid),
         SamplerAsk::MaySplit(pid, (begin, end)) => sampler.may_split(pid, begin..end),
@@ -271,8 +271,8 @@ pub(crate) fn sampler_answer(
         // Once a tick: what is no longer the same process is no longer observed.
         SamplerAsk::Watch(pid, _) if !known.was_same(pid) => sampler.detach(pid),
         SamplerAsk::Watch(pid, watched) => sampler.watch(pid, &ranges(watched)),
-        SamplerAsk::LetGo(pid, released) => sampler.let_go(pid, &ranges(released)),
-        SamplerAsk::Enough(samples_per_s) => sampler.enough(samples_per_s),
+        SamplerAsk::Release(pid, released) => sampler.release(pid, &ranges(released)),
+        SamplerAsk::SetUsefulRate(samples_per_s) => sampler.set_useful_rate(samples_per_s),
     }
     SamplerAnswer::Done
 }
@@ -322,7 +322,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use tiercel_mover::Errno;
-    use tiercel_sampler::{Cost, Counters, Sees};
+    use tiercel_sampler::{Cost, Counters, Method, SamplerCapabilities};
 
     /// A process that stays the same for as long as we like.
     #[derive(Clone, Debug)]
@@ -422,6 +422,9 @@ mod tests {
         fn kind(&self) -> Kind {
             Kind::Probe
         }
+        fn method(&self) -> Method {
+            Method::PageTables
+        }
         fn attach(&mut self, pid: u32) -> Result<(), tiercel_sampler::SamplerError> {
             self.attached.push(pid);
             self.meanwhile.iter().for_each(|switch| switch.0.store(false, Ordering::Relaxed));
@@ -437,7 +440,7 @@ mod tests {
         fn counters(&mut self) -> Option<Counters> {
             None
         }
-        fn sees(&self) -> Sees {
+        fn capabilities(&self) -> SamplerCapabilities {
             unreachable!("no test asks")
         }
         fn cost(&self) -> Cost {

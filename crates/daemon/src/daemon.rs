@@ -7,7 +7,7 @@
 //!                   completed moves -----+                   Decisions, MoveQueue, PlanRunner
 //! ```
 //!
-//! Handlers never dispatch. What they set going comes back as an event, before all that waits.
+//! Handlers never dispatch. Work that they start completes as an event, queued ahead of all others.
 //! Long, because it is the one place where the components meet.
 
 use crate::answer::{Answer, Objects};
@@ -308,7 +308,8 @@ impl Daemon {
             return;
         }
         if let Some(old) = self.clients.number_of(arrival.peer.pid()) {
-            // The same process again: it ran another program, or its daemon was silent for long.
+            // The same process attaches again: after an exec, or because it gave up on a stalled
+            // daemon.
             self.detach(old);
             self.summary.clients.replaced += 1;
         }
@@ -838,7 +839,7 @@ impl Daemon {
         let of_mover_ns = if self.queue.is_modelled() { 0 } else { summary.spent.mover_ns };
         summary.spent.cpu_ns = cpu::thread_ns() + of_mover_ns;
         if let Some(sampler) = self.sampling.sampler() {
-            let theirs_ns = sampler.cost().theirs.as_nanos();
+            let theirs_ns = sampler.cost().program_cpu.as_nanos();
             summary.spent.theirs_ns = u64::try_from(theirs_ns).unwrap_or(u64::MAX);
         }
         summary

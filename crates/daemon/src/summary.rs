@@ -263,7 +263,7 @@ impl Summary {
             modelled: mover.is_modelled(),
             mover_note: mover.note(),
             sampler: sampler.map_or("none", |sampler| sampler.name()).to_owned(),
-            sampler_note: sampler.map(|sampler| sampler.sees().text).unwrap_or_default(),
+            sampler_note: sampler.map(|sampler| sampler.capabilities().text).unwrap_or_default(),
             ..Summary::default()
         }
     }

@@ -230,7 +230,7 @@ fn what_a_program_moves_itself_the_sampler_lets_go_meanwhile() {
         let _session = stage.host(64 * MIB);
         stage.feed(1 << 40, 4 * MIB);
         stage.until("something moves", |s| s.moves.moved_bytes_all() > 0);
-        stage.let_go.lock().unwrap().clone()
+        stage.release.lock().unwrap().clone()
     };
     assert_eq!(released(Backing::Kernel), [[]; 0], "the kernel moves anything");
     let released = released(Backing::Vmem);

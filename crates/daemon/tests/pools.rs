@@ -141,7 +141,7 @@ fn segments_are_granted_sealed_and_taken_back() {
         let pool = move |s: &tiercel_daemon::Summary| {
             s.pools.iter().any(|p| i32::from(p.node) == node && p.granted_bytes == 8 * MIB)
         };
-        stage.until("it is in the books", pool);
+        stage.until("it is accounted for", pool);
         File::from(fd.try_clone().unwrap()).write_all_at(b"secret", 0).unwrap();
         let guess = GrantKey { secret: answer.key.secret ^ 1, ..answer.key };
         for verb in [PoolVerb::Return(guess), PoolVerb::Leave(guess)] {

@@ -110,8 +110,8 @@ pub struct Config {
     #[serde(default = "window")]
     pub window: u64,
     /// Misses outstanding at once.
-    #[serde(default = "miss_registers")]
-    pub miss_registers: usize,
+    #[serde(default = "mshrs")]
+    pub mshrs: usize,
     /// Stores outstanding at once.
     #[serde(default = "store_buffer")]
     pub store_buffer: usize,
@@ -194,7 +194,7 @@ fn window() -> u64 {
 }
 
 /// Golden Cove's line fill buffers; Skylake and Sunny Cove have 12.
-fn miss_registers() -> usize {
+fn mshrs() -> usize {
     16
 }
 

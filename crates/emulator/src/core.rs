@@ -42,8 +42,9 @@ const VALUES: usize = 32;
 /// A value that could be an address of the guest has these bits all clear or all set, and is not
 /// in the first OS page. Only such values are remembered: others would push them out.
 const SIGN_BITS: u32 = 47;
-/// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It only counts.
-const TRANSLATIONS: usize = 2048;
+/// Second-level translation buffer of Sunny Cove and later, direct-mapped here. It counts misses
+/// only, for the ageing of accessed bits.
+const STLB_ENTRIES: usize = 2048;
 /// The kernel's tick at 250 Hz. What it touches, and who runs then, replaces translations too: how
 /// many is not known, but readers of accessed bits rely on it.
 const TICK_PS: u64 = 4_000_000_000;
@@ -51,7 +52,7 @@ const TICK_PS: u64 = 4_000_000_000;
 const MEMORY: usize = 3;
 /// No tag is this.
 const NONE: u64 = u64::MAX;
-/// A device's register takes this long.
+/// Latency of an access to a device's register.
 const DEVICE_PS: u64 = 1_000_000;
 
 /// What an access is.
@@ -135,7 +136,7 @@ pub struct Core {
     instruction: u64,
     stalled_ps: u64,
     /// OS pages translated last, and how often one was not among them since the last question.
-    buffer: Box<[u64; TRANSLATIONS]>,
+    buffer: Box<[u64; STLB_ENTRIES]>,
     walks: u64,
     replaced_ps: u64,
 }
@@ -167,7 +168,7 @@ impl Shared {
             levels: vec![L1, LevelShape { cache, latency_ps: config.l2_ps }],
             window: WindowShape {
                 instructions: config.window,
-                registers: config.miss_registers,
+                mshrs: config.mshrs,
                 stores: config.store_buffer,
             },
             prefetch: config.prefetch.then_some(PREFETCH),
@@ -185,7 +186,7 @@ impl Shared {
             model: tiercel_memsim::Core::new(&shape, &mut self.lock())?,
             instruction: 0,
             stalled_ps: 0,
-            buffer: Box::new([NONE; TRANSLATIONS]),
+            buffer: Box::new([NONE; STLB_ENTRIES]),
             walks: 0,
             replaced_ps: 0,
         })
@@ -276,8 +277,8 @@ impl Core {
         self.model.pending()
     }
 
-    /// Whether hardware would have replaced the translations it had when this last was true: after
-    /// that many walks of the page table, or a tick of the kernel.
+    /// Whether a TLB would have been refilled since this last was true: after that many page walks,
+    /// or a tick of the kernel.
     pub fn replaced_translations(&mut self, walks: u64, now_ps: u64) -> bool {
         let replaced = self.walks >= walks || now_ps >= self.replaced_ps + TICK_PS;
         if replaced {
@@ -301,7 +302,7 @@ impl Core {
     fn translate(&mut self, address: u64, place: impl FnOnce() -> Place) -> Option<u64> {
         let page = address / PAGE_BYTES;
         let tag = self.tag(page);
-        let buffered = &mut self.buffer[page as usize % TRANSLATIONS];
+        let buffered = &mut self.buffer[page as usize % STLB_ENTRIES];
         self.walks += u64::from(std::mem::replace(buffered, tag) != tag);
         let slot = &mut self.pages[page as usize % PAGES];
         if slot.0 != tag {
@@ -411,7 +412,7 @@ mod tests {
         // Far memory passes 40 GB/s, one of two CPUs half of it.
         for (share, gb_s) in [(false, 40.0), (true, 20.0)] {
             let (mut config, machine) = config();
-            (config.share, config.miss_registers) = (share, 256);
+            (config.share, config.mshrs) = (share, 256);
             config.cpu_nodes.truncate(1);
             let shared = Shared::new(config, &machine).expect("valid");
             let mut core = shared.core(0).expect("valid");
@@ -433,7 +434,7 @@ mod tests {
     fn a_prefetcher_makes_a_stream_faster_and_a_chase_no_other() {
         let time = |prefetch: bool, chase: bool| {
             let (mut config, machine) = config();
-            (config.prefetch, config.miss_registers) = (prefetch, 4);
+            (config.prefetch, config.mshrs) = (prefetch, 4);
             let shared = Shared::new(config, &machine).expect("valid");
             let mut core = shared.core(0).expect("valid");
             let mut at = Moment { instruction: 0, now_ps: 0 };

@@ -26,7 +26,7 @@ use crate::task::Reader;
 use crate::thread;
 use crate::time::{self, CLOCK, QUANTUM_PS};
 
-/// A scoreboard of so many virtual CPUs never moves in QEMU 10; a larger one may.
+/// Up to this many virtual CPUs QEMU 10 never reallocates a scoreboard.
 const MAX_VCPUS: usize = VCPUS_MAX;
 
 /// Instructions below this address are user code; a block is all of one kind.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// A count that QEMU states; a negative one is none.
+/// A count from QEMU; a negative one counts as 0.
 fn count(stated: c_int) -> usize {
     usize::try_from(stated).unwrap_or(0)
 }
@@ -314,7 +314,7 @@ fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, 
     // SAFETY: both are asked during the callback of this access.
     let value = || unsafe { ffi::qemu_plugin_mem_get_value(info).low };
     let cost = core.miss(&state().shared, address, access, at, || place(info, address), value);
-    hold_up(counters, cost.stall_ps);
+    add_stall(counters, cost.stall_ps);
     if code < USER_END {
         report(core.pending(), vcpu, address, access, code, &cost);
     }
@@ -346,7 +346,7 @@ fn report(pending: Pending, vcpu: c_uint, address: u64, access: Access, code: u6
         let miss = samples::miss(AccessKind::Dirtied, line, 0, number(node));
         taken += u64::from(export.dirtied(area, now, miss, &mut task));
     }
-    hold_up(counters(vcpu), taken * samples.sample_ps);
+    add_stall(counters(vcpu), taken * samples.sample_ps);
 }
 
 /// Where a virtual CPU stands, for its own thread.
@@ -374,7 +374,7 @@ fn place(info: u32, address: u64) -> Place {
 }
 
 /// Adds without a locked instruction: only this thread and its translated code write here.
-fn hold_up(counters: &Counters, stall_ps: u64) {
+fn add_stall(counters: &Counters, stall_ps: u64) {
     for counter in [&counters.busy_ps, &counters.since_ps] {
         counter.store(counter.load(Ordering::Relaxed) + stall_ps, Ordering::Relaxed);
     }
@@ -396,31 +396,31 @@ extern "C" fn read_time(vcpu: c_uint, _data: *mut c_void) {
 }
 
 extern "C" fn begin(vcpu: c_uint, _data: *mut c_void) {
-    translate_anew(vcpu, !state().shared.config().regions_only);
+    set_detail(vcpu, !state().shared.config().regions_only);
 }
 
 extern "C" fn end(vcpu: c_uint, _data: *mut c_void) {
-    translate_anew(vcpu, false);
+    set_detail(vcpu, false);
 }
 
 extern "C" fn region_begin(vcpu: c_uint, _data: *mut c_void) {
     lock(&REGIONS).begin(counted_by(vcpu));
     if state().shared.config().regions_only {
-        translate_anew(vcpu, true);
+        set_detail(vcpu, true);
     }
 }
 
 extern "C" fn region_end(vcpu: c_uint, _data: *mut c_void) {
     lock(&REGIONS).end(&counted_by(vcpu));
     if state().shared.config().regions_only {
-        translate_anew(vcpu, false);
+        set_detail(vcpu, false);
     }
 }
 
 /// Switches detail on or off: what was translated is dropped, once this block has ended. A flush
 /// in the middle of it, which is what QEMU does at once for a single virtual CPU, would take the
 /// memory away in which the block and those it is chained to go on running.
-fn translate_anew(vcpu: c_uint, detail: bool) {
+fn set_detail(vcpu: c_uint, detail: bool) {
     if DETAIL.swap(detail, Ordering::Relaxed) != detail {
         // SAFETY: called by the virtual CPU itself; the work runs between two of its blocks, while
         // no other executes any.

@@ -23,8 +23,8 @@ use tiercel_wire::ring::{WriteCursor, push};
 const COUNTS_NS: u64 = 1_000_000;
 /// A span with fewer instructions and no miss is not worth a record.
 const INSTRUCTIONS_LEAST: u64 = 1000;
-/// So many misses before a sample are those that it says of how many were under way at once: few,
-/// so that they are of the same loop, and more than there can be at once.
+/// Misses before a sample over which its MLP is measured: few enough to belong to one loop, and
+/// more than can be outstanding.
 const BURST: u64 = 64;
 const _: () = assert!(BLOCKS == Blocks::COUNT, "as samples say");
 

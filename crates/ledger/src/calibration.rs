@@ -7,8 +7,8 @@
 //! but it can be counted without moving anything:
 //!
 //! ```text
-//! observed = (average now - keep^k x average then) / (1 - keep^k)     k intervals later (MAT Eq.
-//! 1) ratio of a class of sample counts = sum observed / sum expected
+//! observed, k intervals later (MAT Eq. 1) = (average now - keep^k x average then) / (1 - keep^k)
+//! ratio of a class of sample counts       = sum observed / sum expected
 //! ```
 
 use crate::estimate::RateEstimates;

@@ -41,9 +41,9 @@ const STALE: u32 = 30;
 const ALIKE: f32 = 1.5;
 
 impl Ledger {
-    /// Says how much of the best memory there is to be had: extents have at most a part of it,
-    /// within what is configured. Those that are larger are split at the next ticks, alike
-    /// neighbours joined.
+    /// Sets the budget of fast memory, which bounds the size of extents: each has at most a part of
+    /// it, within the configured limits. Larger ones are split at the next ticks, equal neighbours
+    /// are joined.
     pub fn fit_extents(&mut self, budget_bytes: u64) {
         let part = budget_bytes / BUDGET_EXTENTS;
         let part = if part == 0 { 0 } else { 1 << part.ilog2() };

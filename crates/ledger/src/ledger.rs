@@ -192,7 +192,7 @@ impl Ledger {
         slot.into_iter().flat_map(|slot| self.process(slot).on_nodes.iter().map(|(n, b)| (*n, *b)))
     }
 
-    /// The process at each place; places of processes that are gone are used again.
+    /// The process in each slot; slots of processes that are gone are reused.
     pub fn places(&self) -> impl Iterator<Item = Option<u32>> {
         self.processes.iter().map(|process| process.as_ref().map(|process| process.pid))
     }

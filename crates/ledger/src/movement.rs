@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tiercel_machine::NodeId;
 
-/// A wish to have a range of one process's memory on another node.
+/// A request to migrate a range of one process's memory to a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Move {
     /// Process whose memory it is.
@@ -33,7 +33,7 @@ pub enum Reason {
     Demote,
     /// Deserves a better tier.
     Promote,
-    /// Did not pay, and goes back to where it was.
+    /// Did harm beyond chance, and goes back to where it was.
     TakeBack,
     /// A user or a plan asked.
     Asked,
@@ -42,7 +42,7 @@ pub enum Reason {
 /// What became of a move. Byte counts are by residency after the fact, never by a call's return.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The wish.
+    /// The request.
     pub asked: Move,
     /// Bytes that were elsewhere before and are on `asked.to` now.
     pub moved_bytes: u64,
@@ -59,7 +59,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a wish that nothing was done about.
+    /// The outcome of a request for which nothing was attempted.
     pub fn of(asked: Move) -> Outcome {
         Outcome {
             asked,

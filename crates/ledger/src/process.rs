@@ -15,7 +15,7 @@ use crate::index::Index;
 use crate::site_history::SiteHistory;
 
 /// Early deaths remembered per process and generation; more are dropped and counted. A dropped one
-/// can leave a dead object in the books until something newer lies there or a resync.
+/// can leave a dead object in the ledger until something newer lies there or a resync.
 pub const TOMBSTONES_MAX: usize = 65_536;
 
 /// Cuts remembered per process. Births of mapped objects look at all of them, so they are few.

@@ -96,8 +96,8 @@ impl Ledger {
         }
     }
 
-    /// Puts a birth into the books unless it is known to be over. What it overlaps and is older is
-    /// dead, or no longer what it was: no byte is given out twice, and what is left of an object
+    /// Records a birth, unless a newer record has ended it already. What it overlaps and is older
+    /// is dead, or no longer what it was: no byte is given out twice, and what is left of an object
     /// that gave some away is reported again.
     fn place(&mut self, slot: u16, birth: Birth) {
         let mut is_over = self.process(slot).tombstones.covers(birth.addr, birth.version);

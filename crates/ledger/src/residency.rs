@@ -87,7 +87,7 @@ impl Ledger {
         self.set_residency(range, &on, self.now_ms);
     }
 
-    /// Takes what is known of a row's residency out of the books.
+    /// Subtracts a row's residency from the totals of the nodes.
     pub(crate) fn clear_residency(&mut self, number: u32) {
         let row = self.rows[number];
         if row.homes_as_of == Stamp::NEVER {

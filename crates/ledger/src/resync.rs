@@ -1,4 +1,4 @@
-//! The books made true from an object table, after records were lost or at an attach.
+//! Rebuilds a process's objects from its object table, after records were lost or at an attach.
 //! In: all live objects of one process. Out: the same objects in the ledger; those that were known
 //! keep their heat. Knows nothing of shared memory.
 

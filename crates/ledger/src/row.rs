@@ -94,7 +94,7 @@ pub(crate) struct Row {
     pub(crate) reads: f32,
     pub(crate) writes: f32,
     pub(crate) stall_ns: f32,
-    /// Interval the averages speak of. While FRESH: position in the list of fresh rows instead
+    /// Interval of the averages. While FRESH: position in the list of fresh rows instead
     /// (the interval is the open one). In a free row: the next free row.
     pub(crate) clock: u32,
     pub(crate) homes: [Home; 2],

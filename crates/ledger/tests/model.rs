@@ -386,7 +386,7 @@ proptest! {
         ledger.resync(PID, program.snapshot());
         ledger.tick(4000);
         prop_assert_eq!(objects(&ledger), program.ranges(), "{}", program.log);
-        // And the books go on from there.
+        // And the accounting goes on from there.
         after.iter().for_each(|step| program.step(*step));
         drain(&mut program, &mut ledger, &picks, usize::MAX, &[]);
         ledger.tick(6000);

@@ -86,10 +86,10 @@ pub struct Node {
     /// The kernel's memory tier number (lower is faster), where the kernel has tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_tier: Option<u16>,
-    /// The user's word on the access tier (0 is the best); wins over everything found out.
+    /// The user's override of the access tier (0 is the best); wins over everything discovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<u16>,
-    /// True when no such memory exists here and only the books pretend (one-node machines).
+    /// True for memory that is modelled and does not exist here (one-node machines).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub modelled: bool,
     /// Bytes the device moves at least per access (Optane: 256); `None`: a cache line.

@@ -47,7 +47,7 @@ pub struct TopoNode {
     pub figures: Figures,
     /// Firmware distance to each node, in row order; empty when unknown.
     pub distances: Vec<u16>,
-    /// True when only the books pretend it exists.
+    /// True for memory that is modelled and does not exist here.
     pub modelled: bool,
 }
 

@@ -11,11 +11,11 @@ pub struct Zone {
     pub node: NodeId,
     /// Free.
     pub free: u64,
-    /// In CPUs' own lists.
+    /// On the CPUs' own lists (per-CPU pagesets).
     pub listed: u64,
     /// The low watermark: below it ordinary allocations go to the next node.
     pub low: u64,
-    /// Kept for those who can use no other zone.
+    /// The zone's `lowmem_reserve`: kept for allocations that can use no other zone.
     pub reserve: u64,
     /// Memory it has.
     pub managed: u64,

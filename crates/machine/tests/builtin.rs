@@ -147,3 +147,8 @@ fn a_part_of_a_machine_is_a_machine() {
     assert_eq!(Machine::from_toml(&socket.to_toml()).expect("valid"), socket);
     assert_eq!(whole.part(&[NodeId(0), NodeId(9)]), Err(NodeId(9)));
 }
+
+#[test]
+fn names_are_in_alphabetical_order() {
+    assert!(BUILTIN_NAMES.is_sorted(), "{BUILTIN_NAMES:?}");
+}

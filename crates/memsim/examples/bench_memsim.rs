@@ -98,7 +98,7 @@ fn simulator(prefetch: bool) -> Simulator {
     });
     let core = CoreShape {
         levels: vec![first, second],
-        window: WindowShape { instructions: 224, registers: 16, stores: 48 },
+        window: WindowShape { instructions: 224, mshrs: 16, stores: 48 },
         prefetch: prefetch.then_some(PrefetchShape { degree: 2, ahead: 20, lines: 48 }),
         instruction_ps: 100,
         home: None,

@@ -72,7 +72,7 @@ const CONSTANTS: [&str; 21] = [
     "shared level latency",
     "shared level size",
     "window",
-    "miss registers",
+    "MSHRs",
     "store buffer",
     "prefetch distance",
     "prefetch lines",
@@ -126,7 +126,7 @@ impl Setting {
             ],
             window: WindowShape {
                 instructions: whole(224, "window"),
-                registers: whole(16, "miss registers") as usize,
+                mshrs: whole(16, "MSHRs") as usize,
                 stores: whole(48, "store buffer") as usize,
             },
             prefetch: Some(PrefetchShape {

@@ -72,14 +72,14 @@ pub struct Served {
     /// From when the address was known to then.
     pub latency_ps: u64,
     /// A store changed a line that was clean in all of the core's own caches, and in the shared
-    /// one if that was asked. If it was clean there too ([`Uncore::holds_dirty`]), it goes back to
-    /// memory once more.
+    /// cache if that was looked up. If it was clean there too ([`Uncore::holds_dirty`]), it goes
+    /// back to memory once more.
     pub dirtied: bool,
 }
 
-/// What was on its way from memory, for how long: together they say how many lines at once, as
-/// processors count it (`l3_miss_demand_data_rd` of Intel's OFFCORE_REQUESTS_OUTSTANDING, and the
-/// cycles with any).
+/// The integral of outstanding misses over time, and the time with at least one: their ratio is the
+/// MLP, as processors count it (`l3_miss_demand_data_rd` of Intel's OFFCORE_REQUESTS_OUTSTANDING,
+/// and the cycles with any).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Times of all lines added up, picoseconds.
@@ -134,7 +134,8 @@ pub struct Core {
     port: Port,
 }
 
-/// Lines that are in the caches' books already, and when they really come. By hash of the line.
+/// Outstanding fills: lines that the caches hold already, and when they arrive. By hash of the
+/// line.
 #[derive(Clone, Debug)]
 struct Flight {
     lines: [u64; index(FLIGHT)],
@@ -309,19 +310,19 @@ impl Core {
         self.filter[slot] = (line + 1) << 1 | u64::from(access.write);
         self.served[level] += 1;
         let known_ps = self.now_ps.max(access.after_ps);
-        let register = self.window.register(self.now_ps, known_ps);
+        let mshr = self.window.mshr(self.now_ps, known_ps);
         // Memory sees it when it goes out, not when the core comes to it.
-        let ahead_ps = register.out_ps - self.now_ps;
+        let ahead_ps = mshr.out_ps - self.now_ps;
         let latency_ps = self.latency_ps(level, line, ahead_ps, uncore, node_of);
-        let mut done_ps = register.out_ps + latency_ps;
+        let mut done_ps = mshr.out_ps + latency_ps;
         let flight_ps = self.flight.done_ps(line);
         if level < self.levels(uncore) && flight_ps > done_ps {
             (self.prefetches.late, done_ps) = (self.prefetches.late + 1, flight_ps);
         }
-        self.window.take(register, done_ps);
+        self.window.take(mshr, done_ps);
         self.flight.add(line, done_ps);
         if level == self.levels(uncore) {
-            self.pend(register.out_ps, done_ps);
+            self.count_outstanding(mshr.out_ps, done_ps);
         }
         self.now_ps = if access.write {
             self.window.store(self.now_ps, done_ps)
@@ -337,8 +338,8 @@ impl Core {
         Served { level, done_ps, latency_ps: done_ps - known_ps, dirtied }
     }
 
-    /// A line is on its way in that time.
-    fn pend(&mut self, out_ps: u64, done_ps: u64) {
+    /// Accounts for one outstanding miss.
+    fn count_outstanding(&mut self, out_ps: u64, done_ps: u64) {
         self.pending.lines_ps += done_ps - out_ps;
         self.pending.any_ps += done_ps.saturating_sub(out_ps.max(self.pending_until_ps));
         self.pending_until_ps = self.pending_until_ps.max(done_ps);

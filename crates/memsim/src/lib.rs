@@ -34,7 +34,7 @@ pub use memory::{Memory, NodeUse, Port};
 pub use prefetch::{Ahead, PrefetchShape, Prefetcher, STREAMS};
 pub use simulator::{Simulator, SimulatorShape};
 pub use wear::{WEAR_BLOCK_BYTES, WEAR_BLOCKS_MAX, WEAR_CLASSES, Wear};
-pub use window::{MAX_REGISTERS, MAX_WINDOW, Progress, Register, Window, WindowShape};
+pub use window::{MAX_MSHRS, MAX_WINDOW, Mshr, Progress, Window, WindowShape};
 
 use tiercel_machine::number::index;
 

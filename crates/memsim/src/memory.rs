@@ -11,9 +11,9 @@
 //! Several cores and misses of the near future bring their accesses out of order: in the emulator
 //! by some 20 us, and more when the host is busy. So load is measured for each core by its own
 //! clock, and a node's load is the sum of what its cores did last; a core that is behind counts as
-//! if it went on like this. And a server knows no free time, only an amount of work, which shrinks
-//! as its clock advances, and no access waits for as much work as comes late: what a core brings
-//! whose clock is behind would be a queue only because it comes at once.
+//! if it went on like this. A server has no next free time but a backlog of work, which shrinks as
+//! its clock advances. A core whose clock was behind brings its accesses all at once; they would
+//! queue for that reason alone, so as much backlog as came late delays no access.
 //!
 //! Few modelled cores may stand for many ([`Memory::for_cpus`]): they then have their share of
 //! every bandwidth, as if the machine's other CPUs did what they do. A share of a server is not a
@@ -36,10 +36,10 @@ const INTERVAL_PS: u64 = 1_000_000;
 const SMOOTH: f64 = 1.0 / 16.0;
 /// After so many empty intervals nothing is left of the load: (1 - 1/16)^128 is 0.03%.
 const FORGET_INTERVALS: u64 = 128;
-/// A core that has not been heard of for so many intervals may just be behind: the emulator's are
-/// apart by a quantum of 20 us and what a block adds. From then on its load is forgotten.
+/// A core that was silent for up to this many intervals may merely lag: the emulator's clocks
+/// differ by a quantum of 20 us and what a block adds. After that its load is forgotten.
 const APART_INTERVALS: u64 = 32;
-/// How late accesses come is forgotten in so many times that time.
+/// Lateness decays over this many times its own length.
 const FORGET_LATE: u64 = 64;
 /// Work is kept in parts of a picosecond: a byte at 833 GB/s takes 1.2 ps.
 const WORK_PER_PS: u64 = 1 << 10;
@@ -88,7 +88,7 @@ pub struct NodeUse {
 struct Path {
     server: u32,
     /// Beyond the latency from nearby, picoseconds: reads, writes.
-    further_ps: [u64; 2],
+    remote_extra_ps: [u64; 2],
     /// What the link passes, where it is not the node's own way.
     link: Option<(Work, [u64; 2])>,
     /// Work of the link that no access waits for.
@@ -239,7 +239,8 @@ impl Memory {
         let at = port.row as usize + usize::from(node.0);
         let path = &mut self.paths[self.index[at] as usize];
         let server = &mut self.servers[path.server as usize];
-        let mut latency_ps = server.access(port, when, write) + path.further_ps[usize::from(write)];
+        let mut latency_ps =
+            server.access(port, when, write) + path.remote_extra_ps[usize::from(write)];
         if let Some((work, per_byte)) = &mut path.link {
             let work_added = LINE_BYTES * per_byte[usize::from(write)];
             latency_ps += work.add(when, work_added, path.slack);
@@ -255,11 +256,11 @@ impl Memory {
 
 impl Path {
     fn near(server: u32) -> Path {
-        Path { server, further_ps: [0; 2], link: None, slack: 0 }
+        Path { server, remote_extra_ps: [0; 2], link: None, slack: 0 }
     }
 
     fn far(server: u32, near: &Server, figures: Figures, share: f64) -> Path {
-        let further_ps = |far: Option<f64>, near_ns: f64| {
+        let remote_extra_ps = |far: Option<f64>, near_ns: f64| {
             far.map_or(0, |far_ns| saturating_u64((far_ns - near_ns).max(0.0) * PS_PER_NS))
         };
         let write_ns = figures.write_latency_ns.or(figures.read_latency_ns);
@@ -270,9 +271,9 @@ impl Path {
         Path {
             server,
             slack: link.map_or(0, |(_, per_byte)| slack(per_byte[0] * LINE_BYTES, share)),
-            further_ps: [
-                further_ps(figures.read_latency_ns, near.latency_ns[0]),
-                further_ps(write_ns, near.latency_ns[1]),
+            remote_extra_ps: [
+                remote_extra_ps(figures.read_latency_ns, near.latency_ns[0]),
+                remote_extra_ps(write_ns, near.latency_ns[1]),
             ],
             link,
         }
@@ -381,8 +382,8 @@ impl Work {
         self.clock_ps += passed_ps;
         self.waiting = self.waiting.saturating_sub(passed_ps.saturating_mul(WORK_PER_PS));
         let slack = slack + self.late_ps * WORK_PER_PS;
-        let before_us = self.waiting.saturating_sub(slack) / WORK_PER_PS;
-        let queue_ps = before_us.saturating_sub(when.ahead_ps);
+        let queued_ps = self.waiting.saturating_sub(slack) / WORK_PER_PS;
+        let queue_ps = queued_ps.saturating_sub(when.ahead_ps);
         self.waiting += work;
         queue_ps
     }
@@ -417,8 +418,8 @@ fn kept(intervals: u64) -> f64 {
     (0..intervals.min(FORGET_INTERVALS)).fold(1.0, |kept, _| kept * (1.0 - SMOOTH))
 }
 
-/// As many blocks as there are shares pass at once: of a burst that the whole machine passes so
-/// many times faster, ours alone is there.
+/// Burst allowance of a share of a bandwidth: with a share of 1/n, n blocks pass before queueing
+/// starts, since the other CPUs' part of a burst is absent.
 fn slack(work_per_block: u64, share: f64) -> u64 {
     saturating_u64(work_per_block as f64 * (1.0 / share - 1.0))
 }

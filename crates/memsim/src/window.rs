@@ -3,13 +3,13 @@
 //! and how far the core gets. Knows nothing of addresses or nodes.
 //!
 //! Three limits, as in a real core: the reorder window (an instruction may not run further ahead of
-//! the oldest unfinished load than the window is long), the miss registers (so many misses at
+//! the oldest unfinished load than the window is long), the MSHRs (so many misses at
 //! once), and the store buffer (stores retire without waiting, until it is full).
 //!
 //! ```text
 //!   held       loads in program order, done times strictly ascending: a load that is done no later
 //!              than an older one never causes a wait, and is left out
-//!   registers  when each is free
+//!   MSHRs  when each is free
 //!   stores     when each leaves, in order
 //! ```
 
@@ -20,16 +20,17 @@ use crate::ModelError;
 
 /// Longest reorder window.
 pub const MAX_WINDOW: u64 = 4096;
-/// Most miss registers, and most stores in the buffer.
-pub const MAX_REGISTERS: usize = 256;
+/// Most MSHRs, and most stores in the buffer.
+pub const MAX_MSHRS: usize = 256;
 
 /// Limits of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowShape {
     /// Instructions between the oldest outstanding load and the newest instruction; 224 on Skylake.
     pub instructions: u64,
-    /// Misses outstanding at once; 10 to 16 on today's first-level caches.
-    pub registers: usize,
+    /// Miss status holding MSHRs (line fill buffers): misses outstanding at once; 10 to 16 in
+    /// today's first-level caches.
+    pub mshrs: usize,
     /// Stores that wait for their line at once; 56 on Skylake.
     pub stores: usize,
 }
@@ -39,8 +40,8 @@ pub struct WindowShape {
 pub struct Window {
     shape: WindowShape,
     held: VecDeque<Held>,
-    registers: Vec<u64>,
-    /// The register taken last: the next one is most likely free.
+    mshrs: Vec<u64>,
+    /// The MSHR taken last: the next one is most likely free.
     turn: usize,
     stores: VecDeque<u64>,
 }
@@ -61,9 +62,9 @@ pub struct Progress {
     pub now_ps: u64,
 }
 
-/// A miss register and the time it can be used.
+/// A MSHR and the time it can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Register {
+pub struct Mshr {
     index: usize,
     /// When the miss goes out.
     pub out_ps: u64,
@@ -81,18 +82,18 @@ impl Progress {
 impl Window {
     /// Nothing outstanding.
     pub fn new(shape: WindowShape) -> Result<Window, ModelError> {
-        let WindowShape { instructions, registers, stores } = shape;
+        let WindowShape { instructions, mshrs, stores } = shape;
         if !(1..=MAX_WINDOW).contains(&instructions)
-            || !(1..=MAX_REGISTERS).contains(&registers)
-            || !(1..=MAX_REGISTERS).contains(&stores)
+            || !(1..=MAX_MSHRS).contains(&mshrs)
+            || !(1..=MAX_MSHRS).contains(&stores)
         {
-            let what = "a miss window needs 1 to 4096 instructions, 1 to 256 registers and stores";
+            let what = "a miss window needs 1 to 4096 instructions, 1 to 256 MSHRs and stores";
             return Err(ModelError::Shape(what));
         }
         Ok(Window {
             shape,
             held: VecDeque::with_capacity(index(instructions)),
-            registers: vec![0; registers],
+            mshrs: vec![0; mshrs],
             turn: 0,
             stores: VecDeque::with_capacity(stores),
         })
@@ -117,32 +118,32 @@ impl Window {
         to.now_ps + late_ps
     }
 
-    /// A register for a miss whose address is known at `known_ps` (`now_ps` or later): of those
+    /// An MSHR for a miss whose address is known at `known_ps` (`now_ps` or later): of those
     /// free by then the one free the shortest time, so that a miss of the far future does not keep
     /// one from a miss of now; else the first one to be free.
     #[inline]
-    pub fn register(&mut self, now_ps: u64, known_ps: u64) -> Register {
-        self.turn = if self.turn + 1 == self.registers.len() { 0 } else { self.turn + 1 };
+    pub fn mshr(&mut self, now_ps: u64, known_ps: u64) -> Mshr {
+        self.turn = if self.turn + 1 == self.mshrs.len() { 0 } else { self.turn + 1 };
         // Of several that are free already none is better than another.
-        if known_ps <= now_ps && self.registers[self.turn] <= now_ps {
-            return Register { index: self.turn, out_ps: now_ps };
+        if known_ps <= now_ps && self.mshrs[self.turn] <= now_ps {
+            return Mshr { index: self.turn, out_ps: now_ps };
         }
         // Times stay below 2^62, so what is free too late ranks behind all that is free in time:
         // a difference below 0 wraps to more than `free_ps` with the highest bit.
         let (mut index, mut best) = (0, u64::MAX);
-        for (at, &free_ps) in self.registers.iter().enumerate() {
+        for (at, &free_ps) in self.mshrs.iter().enumerate() {
             let rank = known_ps.wrapping_sub(free_ps).min(free_ps | 1 << 63);
             if rank < best {
                 (index, best) = (at, rank);
             }
         }
-        Register { index, out_ps: known_ps.max(self.registers[index]) }
+        Mshr { index, out_ps: known_ps.max(self.mshrs[index]) }
     }
 
-    /// The register is taken until `done_ps`.
+    /// The MSHR is taken until `done_ps`.
     #[inline]
-    pub fn take(&mut self, register: Register, done_ps: u64) {
-        self.registers[register.index] = done_ps;
+    pub fn take(&mut self, mshr: Mshr, done_ps: u64) {
+        self.mshrs[mshr.index] = done_ps;
     }
 
     /// A load of `instruction` is done at `done_ps`; returns when the core goes on, which is at

@@ -21,7 +21,7 @@ fn level(sets: u64, ways: u32) -> LevelShape {
 }
 
 fn core(levels: Vec<LevelShape>) -> CoreShape {
-    let window = WindowShape { instructions: 224, registers: 16, stores: 48 };
+    let window = WindowShape { instructions: 224, mshrs: 16, stores: 48 };
     CoreShape { levels, window, prefetch: None, instruction_ps: 100, home: None }
 }
 
@@ -42,9 +42,8 @@ fn node_of(addr: u64) -> NodeId {
 
 fn processors() -> impl Strategy<Value = SimulatorShape> {
     let level = || (1u64..5, 1u32..6).prop_map(|(sets, ways)| level(sets, ways));
-    let window = (1u64..40, 1usize..5, 1usize..4).prop_map(|(instructions, registers, stores)| {
-        WindowShape { instructions, registers, stores }
-    });
+    let window = (1u64..40, 1usize..5, 1usize..4)
+        .prop_map(|(instructions, mshrs, stores)| WindowShape { instructions, mshrs, stores });
     let prefetch = (1u32..4, 1u32..9, 1u32..6).prop_map(|(degree, ahead, lines)| PrefetchShape {
         degree,
         ahead,
@@ -184,6 +183,6 @@ fn shapes_that_cannot_be() {
     assert!(refused(core(vec![level(1, 1); 5])));
     let prefetch = Some(PrefetchShape { degree: 2, ahead: 8, lines: 16 });
     assert!(refused(CoreShape { prefetch, ..core(vec![level(1, 1)]) }), "nowhere to prefetch to");
-    let window = WindowShape { instructions: 0, registers: 1, stores: 1 };
+    let window = WindowShape { instructions: 0, mshrs: 1, stores: 1 };
     assert!(refused(CoreShape { window, ..core(vec![level(1, 1)]) }));
 }

@@ -21,7 +21,7 @@ fn core() -> CoreShape {
         |bytes, ways, latency_ps| LevelShape { cache: CacheShape { bytes, ways }, latency_ps };
     CoreShape {
         levels: vec![level(32 << 10, 8, (FIRST_NS * 1000.0) as u64), level(256 << 10, 8, 4000)],
-        window: WindowShape { instructions: 224, registers: 16, stores: 48 },
+        window: WindowShape { instructions: 224, mshrs: 16, stores: 48 },
         prefetch: None,
         instruction_ps: 100,
         home: None,
@@ -61,7 +61,7 @@ fn chase_ns(name: &str, core: &CoreShape, node: NodeId, lines: u64, chains: u64)
 /// of a chase beside them, nanoseconds.
 fn load(name: &str, node: NodeId, cores: usize, instructions: u64, written: u64) -> (f64, f64) {
     const LINES: u64 = 300_000;
-    let window = WindowShape { instructions: 224, registers: 32, stores: 48 };
+    let window = WindowShape { instructions: 224, mshrs: 32, stores: 48 };
     let mut simulator = simulator(name, cores + 1, &CoreShape { window, ..core() });
     let (mut done_ps, mut waited_ps, mut loads) = (0, 0, 0u64);
     let mut lines = 0;
@@ -130,7 +130,7 @@ fn remote_memory_is_as_far_as_its_link_says() {
 }
 
 #[test]
-fn chains_scale_until_the_bandwidth_or_the_registers_end() {
+fn chains_scale_until_the_bandwidth_or_the_mshrs_end() {
     let one = chase_ns("spr-cxl", &core(), FAST, u64::MAX, 1);
     for chains in [2, 4, 8, 16] {
         let each = chase_ns("spr-cxl", &core(), FAST, u64::MAX, chains);
@@ -138,7 +138,7 @@ fn chains_scale_until_the_bandwidth_or_the_registers_end() {
         assert!((gain / chains as f64 - 1.0).abs() < 0.05, "{chains} chains gain {gain}");
     }
     let gain = one / chase_ns("spr-cxl", &core(), FAST, u64::MAX, 32);
-    assert!((gain / 16.0 - 1.0).abs() < 0.05, "sixteen registers, a gain of {gain}");
+    assert!((gain / 16.0 - 1.0).abs() < 0.05, "sixteen mshrs, a gain of {gain}");
     // One DIMM of Optane passes 7.6 GB/s in blocks of 256 bytes.
     let each = chase_ns("two-socket-optane", &core(), NodeId(2), u64::MAX, 16);
     assert!((256.0 / each / 7.6 - 1.0).abs() < 0.05, "{each} ns a load");
@@ -341,27 +341,26 @@ fn misses_ps(shape: WindowShape, count: u64, gap: u64, depends: bool) -> u64 {
         let at = |instruction: u64| Progress { instruction, now_ps };
         now_ps = window.reach(at(i.saturating_sub(1) * gap), at(i * gap));
         let known_ps = if depends { now_ps.max(done_ps) } else { now_ps };
-        let register = window.register(now_ps, known_ps);
-        done_ps = register.out_ps + 100_000;
-        window.take(register, done_ps);
+        let mshr = window.mshr(now_ps, known_ps);
+        done_ps = mshr.out_ps + 100_000;
+        window.take(mshr, done_ps);
         now_ps = window.load(i * gap, now_ps, done_ps);
     }
     window.drain(now_ps)
 }
 
 #[test]
-fn parallelism_is_the_smaller_of_registers_and_window() {
-    let shape = |registers| WindowShape { instructions: 200, registers, stores: 1 };
+fn parallelism_is_the_smaller_of_mshrs_and_window() {
+    let shape = |mshrs| WindowShape { instructions: 200, mshrs, stores: 1 };
     assert_eq!(misses_ps(shape(10), 1000, 1, true), 1000 * 100_000, "a chain has none");
-    assert_eq!(misses_ps(shape(10), 1000, 1, false), 100 * 100_000, "ten registers");
+    assert_eq!(misses_ps(shape(10), 1000, 1, false), 100 * 100_000, "ten mshrs");
     assert_eq!(misses_ps(shape(100), 1000, 50, false), 250 * 100_000, "four fit the window");
     assert_eq!(misses_ps(shape(100), 1000, 300, false), 1000 * 100_000, "one at a time");
 }
 
 #[test]
 fn only_one_window_of_instructions_hides_a_load() {
-    let mut window =
-        Window::new(WindowShape { instructions: 200, registers: 9, stores: 1 }).unwrap();
+    let mut window = Window::new(WindowShape { instructions: 200, mshrs: 9, stores: 1 }).unwrap();
     let at = |instruction, now_ps| Progress { instruction, now_ps };
     assert_eq!(window.load(10, 1_000, 101_000), 1_000);
     // 100 ps an instruction: the window ends at 210, 20,000 ps later; 80,000 ps are waited there.
@@ -387,8 +386,8 @@ fn a_stream_is_found_among_arrays_a_power_of_two_apart() {
 }
 
 #[test]
-fn a_miss_that_waits_for_a_register_does_not_queue_as_well() {
-    // One core with 16 registers saturates its share of the CXL node, and no more.
+fn a_miss_that_waits_for_an_mshr_does_not_queue_as_well() {
+    // One core with 16 MSHRs saturates its share of the CXL node, and no more.
     let machine = machine("spr-cxl");
     let memory = Memory::for_cpus(&machine, &[FAST]).unwrap();
     let shape = SimulatorShape { cores: vec![core()], shared: None };
@@ -407,7 +406,7 @@ fn a_miss_that_waits_for_a_register_does_not_queue_as_well() {
 
 #[test]
 fn stores_do_not_wait_until_their_buffer_is_full() {
-    let mut window = Window::new(WindowShape { instructions: 1, registers: 1, stores: 3 }).unwrap();
+    let mut window = Window::new(WindowShape { instructions: 1, mshrs: 1, stores: 3 }).unwrap();
     let waits: Vec<u64> = (1..=5).map(|i| window.store(0, i * 100)).collect();
     assert_eq!(waits, [0, 0, 0, 100, 200]);
     assert_eq!(window.drain(0), 500);
@@ -416,8 +415,8 @@ fn stores_do_not_wait_until_their_buffer_is_full() {
 #[test]
 fn a_prefetcher_hides_latency_and_costs_nothing_but_traffic() {
     let eager = PrefetchShape { degree: 4, ahead: 16, lines: 48 };
-    // One register: without prefetching one line at a time.
-    let window = WindowShape { instructions: 224, registers: 1, stores: 1 };
+    // One MSHR: without prefetching one line at a time.
+    let window = WindowShape { instructions: 224, mshrs: 1, stores: 1 };
     let run = |prefetch| {
         let mut simulator = simulator("spr-cxl", 1, &CoreShape { prefetch, window, ..core() });
         for i in 0..4096 {
@@ -473,20 +472,20 @@ proptest! {
         prop_assert_eq!(fetched, 0);
     }
 
-    /// More registers or a longer window never make anything slower, and no order beats the limits.
+    /// More MSHRs or a longer window never make anything slower, and no order beats the limits.
     #[test]
     fn wider_is_never_slower(
-        registers in 1usize..20,
+        mshrs in 1usize..20,
         instructions in 1u64..400,
         gap in 1u64..100,
         count in 1u64..300,
     ) {
-        let narrow = WindowShape { instructions, registers, stores: 1 };
+        let narrow = WindowShape { instructions, mshrs, stores: 1 };
         let wide =
-            WindowShape { instructions: instructions + 50, registers: registers + 3, stores: 1 };
+            WindowShape { instructions: instructions + 50, mshrs: mshrs + 3, stores: 1 };
         let took_ps = misses_ps(narrow, count, gap, false);
         prop_assert!(misses_ps(wide, count, gap, false) <= took_ps);
-        prop_assert!(took_ps >= count.div_ceil(registers as u64) * 100_000);
+        prop_assert!(took_ps >= count.div_ceil(mshrs as u64) * 100_000);
         prop_assert!(took_ps <= count * 100_000);
     }
 

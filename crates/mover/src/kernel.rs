@@ -25,10 +25,10 @@ use crate::remote_mover::RemoteMovers;
 use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 use crate::{Mover, Range, Residency, ResidencyError};
 
-/// OS pages per call. Asking costs 0.24 us an OS page from 64 a call on, 1.25 us one by one; a call
-/// that moves costs 61 us before it moves anything (it drains the lists of every CPU), 15 ns an OS
-/// page at 4096 (2-core VM, kernel 6.18, `./x bench mover`). 4096 holds eight huge ones and keeps
-/// the program's memory map locked for milliseconds only.
+/// OS pages per call. A query costs 0.24 us for each OS page in calls of 64 or more, 1.25 us
+/// singly; a call that moves costs 61 us before it moves anything (it drains the lists of every
+/// CPU), 15 ns an OS page at 4096 (2-core VM, kernel 6.18, `./x bench mover`). 4096 holds eight
+/// huge ones and keeps the program's memory map locked for milliseconds only.
 pub const BATCH_OS_PAGES: usize = 4096;
 /// Rounds per batch: pieces of 4096, 512, 64 and 8 OS pages.
 const ROUNDS: u32 = 4;
@@ -66,8 +66,8 @@ struct OsPage {
     /// Index of the move it belongs to.
     owner: usize,
     place: Place,
-    /// What the last attempt said about it.
-    said: Option<Failure>,
+    /// Failure of the last attempt, if any.
+    last_failure: Option<Failure>,
     /// The process itself brought it there.
     is_own: bool,
 }
@@ -81,8 +81,8 @@ struct Count {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// On the target all along.
-    There,
+    /// On the target before the move.
+    AlreadyThere,
     /// On the target now.
     Moved,
     /// On another node.
@@ -155,7 +155,7 @@ impl<K: Kernel> KernelMover<K> {
                 break;
             }
             if self.full.contains(&to) {
-                waiting.iter().for_each(|&i| batch[i].said = Some(Failure::NoMemory));
+                waiting.iter().for_each(|&i| batch[i].last_failure = Some(Failure::NoMemory));
                 break;
             }
             let (attempt, heads) = self.heads_first(round, batch, &waiting);
@@ -210,7 +210,7 @@ impl<K: Kernel> KernelMover<K> {
                 (Ok(_), status) => match place_of(status) {
                     Ok(Some(node)) if node == to => match os_page.place {
                         Place::Elsewhere(_) => Place::Moved,
-                        _ => Place::There,
+                        _ => Place::AlreadyThere,
                     },
                     Ok(Some(node)) => Place::Elsewhere(node),
                     Ok(None) => Place::Absent,
@@ -259,11 +259,11 @@ impl<K: Kernel> KernelMover<K> {
         let mut status = vec![STATUS_UNTOUCHED; addrs.len()];
         let answer = self.kernel.move_pages(pid, &addrs, Some(to), &mut status);
         for (&index, status) in indices.iter().zip(status) {
-            batch[index].said = Some(match answer {
+            batch[index].last_failure = Some(match answer {
                 Err(errno) => failure_of_call(errno),
                 Ok(short) => failure_of_status(status, short > 0),
             });
-            if batch[index].said == Some(Failure::NoMemory) {
+            if batch[index].last_failure == Some(Failure::NoMemory) {
                 self.full.insert(to);
             }
         }
@@ -347,7 +347,13 @@ impl<K: Kernel> Mover for KernelMover<K> {
             }
             for index in 0..asked.bytes / self.os_page_bytes {
                 let addr = asked.addr.saturating_add(index * self.os_page_bytes);
-                batch.push(OsPage { addr, owner, place: Place::Absent, said: None, is_own: false });
+                batch.push(OsPage {
+                    addr,
+                    owner,
+                    place: Place::Absent,
+                    last_failure: None,
+                    is_own: false,
+                });
                 if batch.len() == BATCH_OS_PAGES {
                     self.flush(&mut batch, &mut outcomes);
                 }
@@ -397,7 +403,8 @@ impl<K: Kernel> Mover for KernelMover<K> {
 impl OsPage {
     /// Whether another attempt may help: not yet attempted, or busy when it was.
     fn waits(&self) -> bool {
-        matches!(self.place, Place::Elsewhere(_)) && matches!(self.said, None | Some(Failure::Busy))
+        matches!(self.place, Place::Elsewhere(_))
+            && matches!(self.last_failure, None | Some(Failure::Busy))
     }
 }
 
@@ -410,7 +417,7 @@ fn thread_time() -> Duration {
 /// Adds one OS page to the outcome of its move.
 fn count(outcome: &mut Outcome, os_page: &OsPage, bytes: u64) {
     let failure = match os_page.place {
-        Place::There => return outcome.resident_bytes += bytes,
+        Place::AlreadyThere => return outcome.resident_bytes += bytes,
         Place::Absent => return outcome.absent_bytes += bytes,
         Place::Moved => {
             outcome.resident_bytes += bytes;
@@ -418,7 +425,7 @@ fn count(outcome: &mut Outcome, os_page: &OsPage, bytes: u64) {
             return outcome.moved_bytes += bytes;
         }
         Place::Lost(failure) => failure,
-        Place::Elsewhere(_) => os_page.said.unwrap_or(Failure::Other),
+        Place::Elsewhere(_) => os_page.last_failure.unwrap_or(Failure::Other),
     };
     match outcome.failed.iter_mut().find(|(known, _)| *known == failure) {
         Some((_, sum)) => *sum += bytes,
@@ -438,8 +445,8 @@ fn failure_of_call(errno: Errno) -> Failure {
     }
 }
 
-/// What the status of an attempt means, should the OS page turn out to be elsewhere still. `short`:
-/// the kernel says that it did not get to all OS pages.
+/// Maps the status of an attempt to a failure, if the OS page is still not on the target. `short`:
+/// the kernel reports that it did not get to all OS pages.
 fn failure_of_status(status: i32, short: bool) -> Failure {
     match status {
         STATUS_UNTOUCHED if short => Failure::Busy,

@@ -44,7 +44,10 @@ pub trait Mover {
     /// Short name for people: `kernel`, `vmem`, `modelled`.
     fn name(&self) -> &'static str;
 
-    /// True when nothing really moves. Then [`Mover::note`] says so and must be shown.
+    /// True when nothing really moves; then [`Mover::note`] says so and must be shown. The daemon
+    /// runs a modelled mover on its own thread, between two events, and delivers births, deaths and
+    /// ends of processes to it. Any other mover runs on a thread of its own and gets none of these
+    /// calls.
     fn is_modelled(&self) -> bool;
 
     /// One sentence that the user must see before believing any figure; empty when there is none.
@@ -52,13 +55,14 @@ pub trait Mover {
         String::new()
     }
 
-    /// An object came to life, on `node` if its arena is bound to one. Only a modelled mover cares.
+    /// An object was born, on `node` if its arena is bound to one. Delivered to modelled movers
+    /// only.
     fn born(&mut self, _pid: u32, _range: Range, _node: Option<NodeId>) {}
 
-    /// An object died. Only a modelled mover cares.
+    /// An object died. Delivered to modelled movers only.
     fn died(&mut self, _pid: u32, _range: Range) {}
 
-    /// A process is gone. Only a modelled mover cares.
+    /// A process is gone. Delivered to modelled movers only.
     fn gone(&mut self, _pid: u32) {}
 }
 

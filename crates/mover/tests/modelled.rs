@@ -1,4 +1,4 @@
-//! The modelled mover's books, against a slow obvious model (one node per byte).
+//! The modelled mover's accounting, against a slow obvious model (one node per byte).
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn births_fill_the_first_node_up_to_its_share() {
 }
 
 #[test]
-fn moves_are_booked_and_cost_what_copying_costs() {
+fn moves_are_accounted_for_and_cost_what_copying_costs() {
     let mut mover = mover();
     mover.born(1, range(0, 60), Some(SLOW));
     let outcome = mover.execute(&[request(1, 20, 40, FAST)]).remove(0);
@@ -123,7 +123,7 @@ proptest! {
                     model.retain(|byte, _| !(addr..addr + bytes).contains(byte));
                 }
                 Step::Move(addr, bytes, node) => {
-                    // Only what is booked: births by first touch have a test of their own.
+                    // Only what is accounted for: births by first touch have a test of their own.
                     let known: Vec<u64> =
                         (addr..addr + bytes).filter(|byte| model.contains_key(byte)).collect();
                     let moves: Vec<Move> =

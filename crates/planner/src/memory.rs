@@ -7,7 +7,7 @@ use tiercel_machine::{Machine, NodeId, Tier};
 /// Most memories of one plan. Machines have two to four.
 pub const MEMORIES_MAX: usize = 8;
 /// Lines one thread has under way at once where bandwidth by threads was not measured: with 16, one
-/// thread draws 13.5 GB/s at 76 ns. First-level caches have 10 to 16 miss registers; prefetchers
+/// thread draws 13.5 GB/s at 76 ns. First-level caches have 10 to 16 MSHRs; prefetchers
 /// add to them.
 pub const LINES_PER_THREAD: f64 = 16.0;
 

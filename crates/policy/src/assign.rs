@@ -7,8 +7,8 @@ use tiercel_machine::number::clamped_u32;
 
 use crate::prioritise::Key;
 
-/// Where the room of a tier ends, so many candidates are looked at one by one for those that still
-/// fit. Above and below them order alone decides, which keeps ten million candidates linear.
+/// Candidates at a tier's capacity boundary that are first-fit one by one. Above and below them
+/// order alone decides, which keeps ten million candidates linear.
 pub const FILL_TAIL: usize = 4096;
 
 /// Bits of an extent number in [`Candidate::order`], beside 32 of a key and 2 of a rank.

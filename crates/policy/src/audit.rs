@@ -1,13 +1,13 @@
-//! How much of what moves were to gain came true, for as long as it was to last.
+//! Realised over predicted benefit of executed moves, over the horizon of the prediction.
 //! In: moves that were done, with the gain believed; the ledger after each tick. Out: the share to
 //! believe of gains from now on. Knows nothing of verdicts.
 //!
 //! A trial sees an instant. What it cannot see: phases that end, gains that samples overstate, and
-//! programs that come to use what they need all the faster. So moves are watched for the horizon
+//! programs whose access rate rises once their data is fast. So moves are watched for the horizon
 //! that their benefit was estimated with:
 //!
 //! ```text
-//! share = (c + came) / (c + believed)     nanoseconds of stall, of late
+//! share = (c + realised) / (c + predicted)     nanoseconds of stall, of late
 //! ```
 //! where c is what the latest moves cost: as if so much had come as believed.
 
@@ -19,7 +19,7 @@ use crate::trial::heat_of;
 /// Most moves that are watched; others are taken to be like them.
 const WATCHED_MAX: usize = 512;
 
-/// The share is neither below nor above, whatever came: the future may differ.
+/// Bounds of the realised share: the future may differ from the past.
 const SHARE: [f64; 2] = [0.25, 4.0];
 
 /// Weight of the latest assignment's cost.
@@ -29,9 +29,9 @@ const LATEST: f64 = 0.5;
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     watched: Vec<Watched>,
-    /// What came and what was believed, nanoseconds, fading over the horizon.
-    came_ns: f64,
-    believed_ns: f64,
+    /// Realised and predicted benefit, nanoseconds, fading over the horizon.
+    realised_ns: f64,
+    predicted_ns: f64,
     /// Of an assignment's moves.
     cost_ns: f64,
     /// Those reported since the last tick.
@@ -73,7 +73,8 @@ impl Audit {
         let kept = ledger.kept(intervals);
         let parallelism = f64::from(ledger.config().parallelism);
         let fade = (-elapsed_s / horizon_s).exp();
-        let (mut came_ns, mut believed_ns) = (self.came_ns * fade, self.believed_ns * fade);
+        let (mut realised_ns, mut predicted_ns) =
+            (self.realised_ns * fade, self.predicted_ns * fade);
         for one in &mut self.watched {
             let now = heat_of(ledger, &one.asked);
             let Some(last) = one.last.replace(now) else { continue };
@@ -83,16 +84,16 @@ impl Audit {
             };
             let of_interval = |now: f64, last: f64| realized_mean(now, last, kept).max(0.0);
             let stall_ns = of_interval(now.0, last.0) * f64::from(from_ns) / parallelism;
-            came_ns += (stall_ns - of_interval(now.1, last.1)) * elapsed_s;
-            believed_ns += one.asked.gain_ns_per_s * elapsed_s;
+            realised_ns += (stall_ns - of_interval(now.1, last.1)) * elapsed_s;
+            predicted_ns += one.asked.gain_ns_per_s * elapsed_s;
         }
-        (self.came_ns, self.believed_ns) = (came_ns, believed_ns);
+        (self.realised_ns, self.predicted_ns) = (realised_ns, predicted_ns);
         self.watched.retain(|one| one.for_s < horizon_s);
     }
 
     /// What to multiply gains by.
     pub(crate) fn gains_believed(&self) -> f64 {
-        let share = (self.cost_ns + self.came_ns) / (self.cost_ns + self.believed_ns.max(0.0));
+        let share = (self.cost_ns + self.realised_ns) / (self.cost_ns + self.predicted_ns.max(0.0));
         if share.is_finite() { share.clamp(SHARE[0], SHARE[1]) } else { 1.0 }
     }
 }

@@ -33,8 +33,8 @@ pub struct Group {
     /// Node whose CPUs they run on: tiers are then as seen from there, local before remote. `None`:
     /// as the machine as a whole sees them.
     pub home: Option<NodeId>,
-    /// Per tier, best first; a tier without a word is limited by its capacity. The last tier takes
-    /// whatever is left, whatever its limit.
+    /// Per tier, best first; a tier without an entry is limited by its capacity. The last tier
+    /// takes whatever is left, whatever its limit.
     pub limits: Vec<Limit>,
     /// Bytes per tier that the members hold and no object names (code, stacks, page cache), where
     /// it was measured. Taken off the budget first.

@@ -18,7 +18,7 @@
 /// Standard deviations beyond which it is no chance: one time in twenty.
 const DEVIATIONS: f64 = 1.64;
 
-/// To go on needs less than to stop: what follows is judged again.
+/// Continuing needs weaker evidence than stopping, because each further step is judged too.
 const DEVIATIONS_TO_GO_ON: f64 = 1.0;
 
 /// Weight of trials that paid at the next one.

@@ -15,7 +15,7 @@ pub struct Interval {
     pub llc_misses: Option<u64>,
     /// Instructions of the tracked processes; `None` where they are not counted.
     pub instructions: Option<u64>,
-    /// Moves are kept in books only: nothing gets faster by them.
+    /// Moves are modelled: they do not change the programs' speed.
     pub is_modelled: bool,
 }
 

@@ -25,14 +25,15 @@ pub const RECENT_MAX: usize = 131_072;
 /// at.
 const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 
-/// Samples in an interval that a canary should be judged by: a quarter more or less is chance.
+/// Samples in an interval by which a trial is judged: their count has a standard deviation of a
+/// quarter.
 const CANARY_SAMPLES: f64 = 16.0;
 
-/// So many times as much by byte is no noise.
+/// Ratio of benefit per byte above which a difference is significant.
 const OUTWEIGHS: f64 = 4.0;
 
-/// What is assumed of the cost of a byte counts as much as so many bytes moved: a first move of
-/// some MiB says more.
+/// Weight of the initial estimate of the cost of a byte, in bytes moved: a few MiB of real moves
+/// outweigh it.
 const ASSUMED_BYTES: f64 = (1u64 << 20) as f64;
 /// What was learned from the bytes before these fades.
 const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
@@ -124,7 +125,7 @@ impl Recent {
         self.moved.retain(|_, (_, _, moved_ms)| *moved_ms + settle_ms > now_ms);
     }
 
-    /// Numbers are used again, so a hit is looked at twice.
+    /// Extent numbers are reused: process and address confirm a hit.
     fn has(&self, id: ExtentId, ledger: &Ledger) -> bool {
         let Some((pid, addr, _)) = self.moved.get(&id) else { return false };
         ledger.extent(id).is_some_and(|extent| (extent.pid, extent.addr) == (*pid, *addr))
@@ -164,8 +165,8 @@ impl Weighed {
     }
 }
 
-/// Whether a promotion gains so much more by byte than its victim loses that the victim goes
-/// although it came a short while ago: the first assignments go by little.
+/// Whether a promotion gains so much more per byte than its victim loses that the victim's
+/// cool-down does not count: the first assignments rest on few samples.
 fn outweighs(promotion: &Move, victim: &Move) -> bool {
     let by_byte = |asked: &Move| asked.gain_ns_per_s / asked.bytes.max(1) as f64;
     by_byte(promotion) > -by_byte(victim) * OUTWEIGHS
@@ -187,8 +188,8 @@ pub(crate) struct MoveBuilder<'a> {
     pub(crate) canary: Canary,
 }
 
-/// What may be promoted of a share, the victims' bytes among it: as much as the share, and where
-/// too few samples are to be expected of that, up to [`RAMP`] times as much.
+/// Remaining allowance of a trial, its demotions included: as much as its share and, where that is
+/// too little for a measurement, up to [`RAMP`] times as much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canary {
     bytes_left: u64,
@@ -413,7 +414,8 @@ impl MoveBuilder<'_> {
         !self.recent.has(misplaced.candidate.id(), self.ledger)
     }
 
-    /// How long it has lived: no more is believed of its future than was seen of its past.
+    /// Age of the extent, which bounds the horizon of its benefit: it is not expected to live
+    /// longer than it has lived.
     fn age_s(&self, candidate: &Candidate) -> f64 {
         let born_ms = self.extent(candidate).born_ms;
         self.ledger.now_ms().saturating_sub(born_ms) as f64 / 1e3
@@ -464,7 +466,7 @@ impl MoveBuilder<'_> {
         Weighed { asked, to, adds, samples, leaves }
     }
 
-    /// Asks for a move, and books it as done.
+    /// Emits a move, and updates usage as if it had completed.
     fn ask(&mut self, weighed: Weighed, candidate: &Candidate) {
         if self.moves.len() >= MOVES_MAX {
             self.refuse(MoveRefusal::TooManyMoves, candidate);

@@ -23,18 +23,18 @@ use crate::trial::{PromotionAllowance, Trials};
 use crate::trial_result::TrialResult;
 use crate::trigger::TriggerState;
 
-/// An eighth of what is kept free for births is kept even when none came lately: the first of many
-/// come without a warning.
-const KEPT_PARTS: u64 = 8;
+/// At least an eighth of the reserve for births is kept, also when there were none lately: bursts
+/// come without warning.
+const RESERVE_MIN_DIVISOR: u64 = 8;
 
 /// Extents from which calibration samples are chosen.
 const LOOKED_AT_MAX: usize = 8 * CALIBRATION_SAMPLES_MAX;
 
-/// So large a part of a limit at most is given up where moves find no room.
-const SHORT_PARTS: u64 = 4;
-/// What was missing is forgotten by this part at each assignment: the process that held it may have
-/// exited.
-const SHORT_FADES: u64 = 16;
+/// At most a quarter of a limit is written off after moves failed for lack of memory.
+const SHORTFALL_MAX_DIVISOR: u64 = 4;
+/// The shortfall decays by a sixteenth at each assignment: the process that held the memory may
+/// have exited.
+const SHORTFALL_DECAY_DIVISOR: u64 = 16;
 
 /// A policy and what it remembers.
 #[derive(Debug)]
@@ -50,12 +50,12 @@ pub struct Policy {
     calibration: Calibration,
     /// Time since the last assignment.
     since_ms: u64,
-    /// Nodes on which moves lately found no room.
+    /// Nodes on which moves lately failed for lack of memory.
     full: BTreeSet<NodeId>,
-    /// Bytes of a node's limit that others hold, as moves that found no room have shown.
-    short_bytes: BTreeMap<NodeId, u64>,
-    /// What the latest intervals gave birth to, each weighing three quarters of the next, bytes.
-    lately_born_bytes: u64,
+    /// Bytes of a node's limit that other users hold, as moves that failed for lack of memory show.
+    shortfall_bytes: BTreeMap<NodeId, u64>,
+    /// Bytes allocated lately; each interval weighs three quarters of the next.
+    recent_birth_bytes: u64,
 }
 
 impl Policy {
@@ -77,8 +77,8 @@ impl Policy {
             calibration: Calibration::default(),
             since_ms: 0,
             full: BTreeSet::new(),
-            short_bytes: BTreeMap::new(),
-            lately_born_bytes: 0,
+            shortfall_bytes: BTreeMap::new(),
+            recent_birth_bytes: 0,
         })
     }
 
@@ -87,7 +87,7 @@ impl Policy {
         &self.config
     }
 
-    /// Learns what moves really cost, and where there is less room than the books say.
+    /// Learns what moves really cost, and which nodes had less free memory than accounted.
     pub fn outcome(&mut self, outcome: &Outcome) {
         if outcome.failed.iter().any(|(failure, _)| *failure == Failure::NoMemory) {
             self.full.insert(outcome.asked.to);
@@ -111,7 +111,7 @@ impl Policy {
         interval: &Interval,
     ) -> Decision {
         self.since_ms += interval.elapsed_ms;
-        self.lately_born_bytes = self.lately_born_bytes / 4 * 3 + interval.allocated_bytes;
+        self.recent_birth_bytes = self.recent_birth_bytes / 4 * 3 + interval.allocated_bytes;
         self.note_peaks(ledger, budgets);
         let mut decision = Decision::default();
         self.trials.observe(ledger, interval);
@@ -130,7 +130,7 @@ impl Policy {
         if self.note_missing_capacity(&usage) {
             usage = self.tier_usage(ledger, machine, budgets, &members);
         }
-        // Seen from a home, one tier may be two: near and far.
+        // Seen from a home socket, one tier may be two: local and remote.
         let one_tier = usage.iter().all(|usage| usage.tiers.len() < 2);
         if one_tier {
             decision.problems.push(Problem::OneTier);
@@ -138,7 +138,7 @@ impl Policy {
         if !one_tier {
             self.judge(ledger, interval, &mut decision);
         }
-        // A canary that paid is followed at once: programs should not wait for what is known.
+        // After a trial that paid, more follows at once.
         let is_known = decision.judged.as_ref().is_some_and(TrialResult::opens);
         if (verdict.fires || is_known) && !one_tier && decision.moves.is_empty() {
             let allowance =
@@ -153,7 +153,9 @@ impl Policy {
                 self.trials.begin(ledger, &decision.moves, allowance, self.audit.gains_believed());
             }
             self.since_ms = 0;
-            self.short_bytes.values_mut().for_each(|short| *short -= short.div_ceil(SHORT_FADES));
+            self.shortfall_bytes
+                .values_mut()
+                .for_each(|short| *short -= short.div_ceil(SHORTFALL_DECAY_DIVISOR));
         }
         for (usage, pids) in usage.iter().zip(&members) {
             decision.births.extend(births(ledger, usage, pids));
@@ -161,8 +163,8 @@ impl Policy {
         decision
     }
 
-    /// The extents that an assignment made now would give the best tier, in no order. Nothing is
-    /// asked to move, and neither trigger nor gate has a say: it answers what deserves the budget.
+    /// The extents that an assignment made now would put in the best tier, in no order. It ignores
+    /// trigger and gate and requests no move: it reports which extents deserve the budget.
     pub fn best(&mut self, ledger: &Ledger, machine: &Machine, budgets: &Budgets) -> Vec<ExtentId> {
         if machine.tiers().is_empty() {
             return Vec::new();
@@ -221,8 +223,8 @@ impl Policy {
             .collect()
     }
 
-    /// Where moves found no room, what is there now is all there is room for: the next one that
-    /// comes takes the place of another. Answers whether limits have changed.
+    /// Where moves failed for lack of memory, the node's present usage becomes its limit: further
+    /// promotions need an exchange. Returns whether limits have changed.
     fn note_missing_capacity(&mut self, usage: &[TierUsage]) -> bool {
         let failed = std::mem::take(&mut self.full);
         for node in &failed {
@@ -230,7 +232,7 @@ impl Policy {
                 let rank = usize::from(usage.tiers.rank(*node));
                 Some(usage.limits.get(rank)?.saturating_sub(usage.used[rank]))
             });
-            let short = self.short_bytes.entry(*node).or_default();
+            let short = self.shortfall_bytes.entry(*node).or_default();
             *short = short.saturating_add(room_left.min().unwrap_or(0));
         }
         !failed.is_empty()
@@ -240,8 +242,8 @@ impl Policy {
     fn room(&self, limit_bytes: u64) -> u64 {
         let Enforce::Fill(fill) = &self.config.enforce;
         let kept = share_of(limit_bytes, u64::from(100 - fill.percent), 100);
-        let least = kept / KEPT_PARTS;
-        let needed = if fill.follow_births { self.lately_born_bytes.max(least) } else { kept };
+        let least = kept / RESERVE_MIN_DIVISOR;
+        let needed = if fill.follow_births { self.recent_birth_bytes.max(least) } else { kept };
         limit_bytes - kept.min(needed)
     }
 
@@ -249,13 +251,13 @@ impl Policy {
         let peak = self.peaks.get(&group.name).copied().unwrap_or(0);
         let limit = |(rank, tier): (usize, &tiercel_machine::Tier)| {
             let bytes = group.bytes_in(rank, peak, tier.capacity_bytes);
-            let short = tier.nodes.iter().filter_map(|node| self.short_bytes.get(node)).sum();
-            bytes - (bytes / SHORT_PARTS).min(short)
+            let short = tier.nodes.iter().filter_map(|node| self.shortfall_bytes.get(node)).sum();
+            bytes - (bytes / SHORTFALL_MAX_DIVISOR).min(short)
         };
         tiers.tiers.iter().enumerate().map(limit).collect()
     }
 
-    /// Judges earlier moves, and takes back what did not pay.
+    /// Evaluates trials that have ended, and reverts those that did harm.
     fn judge(&mut self, ledger: &Ledger, interval: &Interval, decision: &mut Decision) {
         let gate = self.config.gate.benefit();
         let Some((judged, mut back)) = self.trials.judge(ledger, gate, interval) else { return };

@@ -153,23 +153,23 @@ pub struct Benefit {
     pub horizon_s: f64,
     /// How many times its cost a move must save; 1 by default.
     pub margin: f64,
-    /// Cost of moving a byte until movers have shown theirs, nanoseconds. 0.7: move_pages of 4 KiB
-    /// at about 3 us each.
+    /// Initial estimate of the cost of moving a byte, until it is measured, nanoseconds. 0.7:
+    /// move_pages of 4 KiB at about 3 us each.
     pub move_ns_per_byte: f64,
-    /// An extent that moved less than this ago does not move back, seconds. 20: two assignments at
+    /// Cool-down: an extent does not move back within this time, seconds. 20: two assignments at
     /// the default tick and trigger.
     pub settle_s: f64,
-    /// Share of the best tier that is moved first, in and out, to see whether it pays: 0 to 1. Up
-    /// to four times as much where that would be too few samples to judge by. After what did not
-    /// pay nothing is promoted for `settle_s`, twice as long each time; what did harm is also taken
-    /// back. 0: all moves are trusted. 0.05: little enough to be lost.
+    /// Share of the best tier that a trial moves, in and out: 0 to 1. Up to four times as much
+    /// where the share would give too few samples. After a trial without benefit nothing is
+    /// promoted for `settle_s`, twice as long each time; one that did harm is reverted. 0: no
+    /// trials, all moves are executed. 0.05: little enough to lose.
     pub canary: f64,
     /// Bytes moved per second at most, over the time since the last assignment; 0: no limit. 1
     /// GiB/s is what one mover thread reaches at the default cost, with some to spare.
     #[serde(deserialize_with = "bytes")]
     pub bytes_per_s: u64,
-    /// Latency a tier is believed to be slower by than the next better one where the machine does
-    /// not know, nanoseconds. About one hop over a link.
+    /// Latency gap assumed between neighbouring tiers where the machine gives none, nanoseconds.
+    /// About one hop over a link.
     pub assumed_gap_ns: f64,
 }
 

@@ -1,4 +1,5 @@
-//! Whether moves paid: a canary share first, and what did harm is taken back.
+//! Trials: a small share moves first, and its measured benefit decides whether more follows. Moves
+//! that did harm are reverted.
 //! In: moves as asked, what became of them, extents' latencies, instructions. Out: verdicts, moves
 //! back, what may be promoted meanwhile. Knows nothing of how moves are chosen.
 //!
@@ -43,13 +44,14 @@ const RETURNED_MIN: f64 = 0.5;
 const BASELINE: usize = 8;
 /// Nothing is compared with fewer.
 const BASELINE_MIN: usize = 3;
-/// Fewer instructions per second than this share of before are a loss, if that is also
+/// Fewer instructions per second than this share of the baseline are a loss, if the drop exceeds
+/// [`LOSS_DEVIATIONS`] as well.
 const LOSS: f64 = 0.97;
-/// so many standard deviations.
+/// Standard deviations of the baseline that a loss exceeds: 2.3% of drops by chance do.
 const LOSS_DEVIATIONS: f64 = 2.0;
-/// After a share that paid comes one so many times as large: from a twentieth, all in the fourth.
+/// After a trial that paid comes one four times as large: from a twentieth, all in the fourth.
 pub(crate) const RAMP: f64 = 4.0;
-/// A wait is doubled at most so often.
+/// Maximum number of doublings of the back-off.
 const DOUBLINGS_MAX: u32 = 5;
 
 /// What may be promoted now.
@@ -83,7 +85,7 @@ struct Trial {
     asked_ms: u64,
     canary: bool,
     moved: Vec<Moved>,
-    /// Where in `moved` a wish is.
+    /// Index into `moved`, by request.
     by_request: HashMap<(u32, u64, NodeId), usize>,
     expected_ns_per_s: f64,
     believed: f64,
@@ -103,8 +105,8 @@ struct Trial {
 struct Moved {
     asked: Move,
     moved_bytes: u64,
-    /// Found no room.
-    short_bytes: u64,
+    /// Failed for lack of memory.
+    no_memory_bytes: u64,
     /// Mean latency, over parallelism, when it was asked for.
     stall_ns: f64,
     /// When it was asked for.
@@ -186,7 +188,7 @@ impl Trials {
             Moved {
                 asked: asked.clone(),
                 moved_bytes: 0,
-                short_bytes: 0,
+                no_memory_bytes: 0,
                 stall_ns,
                 believed_per_s: accesses_per_s,
                 accesses_per_s,
@@ -218,7 +220,7 @@ impl Trials {
         let Some(trial) = &mut self.open else { return };
         let Some(&at) = trial.by_request.get(&request_key(&outcome.asked)) else { return };
         let short = outcome.failed.iter().filter(|(failure, _)| *failure == Failure::NoMemory);
-        trial.moved[at].short_bytes = short.map(|(_, bytes)| bytes).sum();
+        trial.moved[at].no_memory_bytes = short.map(|(_, bytes)| bytes).sum();
         trial.moved[at].moved_bytes = outcome.moved_bytes;
         trial.awaited = trial.awaited.saturating_sub(1);
         trial.cost_ns += outcome.took_ns as f64;
@@ -291,9 +293,10 @@ impl Trials {
         measured: Option<&Measured>,
     ) -> Verdict {
         let promotions = trial.moved.iter().filter(|one| one.asked.reason == Reason::Promote);
-        let add = |(moved, short), one: &Moved| (moved + one.moved_bytes, short + one.short_bytes);
-        let (moved_bytes, short_bytes) = promotions.fold((0, 0), add);
-        if moved_bytes <= short_bytes {
+        let add =
+            |(moved, short), one: &Moved| (moved + one.moved_bytes, short + one.no_memory_bytes);
+        let (moved_bytes, no_memory_bytes) = promotions.fold((0, 0), add);
+        if moved_bytes <= no_memory_bytes {
             return Verdict::Unmeasured; // Little came of it, which says nothing of moving.
         }
         match (gate, measured) {
@@ -348,10 +351,10 @@ impl Trials {
             return false;
         }
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let (was, is) = (mean(before), mean(&after));
-        let squares = before.iter().map(|speed| (speed - was).powi(2)).sum::<f64>();
+        let (mean_before, mean_after) = (mean(before), mean(&after));
+        let squares = before.iter().map(|speed| (speed - mean_before).powi(2)).sum::<f64>();
         let deviation = (squares / (before.len() - 1) as f64).sqrt();
-        is < was * LOSS && is < was - LOSS_DEVIATIONS * deviation
+        mean_after < mean_before * LOSS && mean_after < mean_before - LOSS_DEVIATIONS * deviation
     }
 }
 
@@ -402,8 +405,8 @@ impl Trial {
         Some(ledger.kept(f64::from(self.since?)))
     }
 
-    /// Whether what was promoted was accessed again at half its former rate. What is used in turns
-    /// that are longer than a few intervals comes later: until then nothing can be said.
+    /// Whether what was promoted was accessed again at half its former rate. Data that is reused
+    /// with a period of many intervals returns late; until then the trial is undecided.
     fn has_returned(&self, ledger: &Ledger) -> bool {
         let Some(fade) = self.fade(ledger) else { return false };
         let promoted = |one: &&Moved| one.asked.reason == Reason::Promote && one.moved_bytes > 0;

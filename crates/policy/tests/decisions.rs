@@ -313,7 +313,7 @@ fn moves_cost_what_they_have_cost() {
     policy.outcome(&outcome(slow, MIB, MIB * 287 / 10));
     check(&policy, fast, 8.7);
     check(&policy, slow, 18.7);
-    // What moved nothing, and movers that only keep books, teach nothing.
+    // Moves that moved nothing, and modelled movers, teach nothing.
     policy.outcome(&outcome(fast, 0, 1_000_000));
     policy.outcome(&outcome(fast, 64 * MIB, 0));
     check(&policy, fast, 8.7);

@@ -1,4 +1,4 @@
-//! The books of one node's pool. In: grants, returns, deaths. Out: who holds how much, and whether
+//! Accounting of one node's pool. In: grants, returns, deaths. Out: who holds how much, and whether
 //! there is room. Pure: it holds no memory, only figures.
 
 use std::collections::BTreeMap;

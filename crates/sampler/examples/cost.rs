@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use tiercel_sampler::{Config, Help, Kind, Sampler, Source, open};
+use tiercel_sampler::{Config, Kind, Sampler, Source, TargetHandle, open};
 
 // The tests' child process; commands through a pipe say what it touches and when.
 #[path = "../src/testing.rs"]
@@ -43,7 +43,9 @@ fn first_touches(kind: Kind, pairs: usize) {
         let small = Config { ring_bytes: 256 << 10, ..config.clone() };
         let Ok(mut sampler) = open(kind, &config).or_else(|_| open(kind, &small)) else { return };
         with.push(touch_all(Some(&mut *sampler)));
-        ours.push(sampler.cost().ours.as_nanos() as f64 / sampler.cost().samples.max(1) as f64);
+        ours.push(
+            sampler.cost().daemon_cpu.as_nanos() as f64 / sampler.cost().samples.max(1) as f64,
+        );
         beside.push(touch_all(None));
     }
     let (name, unsampled) = (kind.name(), Some((&without[..], "no sampler")));
@@ -85,14 +87,14 @@ fn steady(intervals: usize) {
     let (mut sampled, mut out) = (Duration::ZERO, Vec::new());
     for _ in 0..intervals {
         without.push(rounds(&mut child, &mut |_| ()));
-        let before = sampler.cost().ours;
+        let before = sampler.cost().daemon_cpu;
         let (began, elapsed_before) = (Instant::now(), sampled);
         with.push(rounds(&mut child, &mut |elapsed| {
             sampler.drain((elapsed_before + elapsed).as_millis() as u64, &mut out);
             out.clear();
         }));
         sampled += began.elapsed();
-        let spent = sampler.cost().ours - before;
+        let spent = sampler.cost().daemon_cpu - before;
         ours.push(spent.as_secs_f64() / began.elapsed().as_secs_f64());
     }
     row("probe, the program's round", &with, Some((&without, "unprobed")), Some(1.02), "ns");
@@ -147,7 +149,7 @@ fn passes(pairs: usize) {
         faults.push(written.saturating_sub(again).as_nanos() as f64 / BUFFER as f64);
         let cost = sampler.cost();
         sampler.drain(100 + turn, &mut Vec::new());
-        armed.push((sampler.cost().ours - cost.ours).as_nanos() as f64 / BUFFER as f64);
+        armed.push((sampler.cost().daemon_cpu - cost.daemon_cpu).as_nanos() as f64 / BUFFER as f64);
     }
     row("probe, both sights, an OS page", &armed, None, None, "ns");
     row("probe, a write to an armed OS page", &faults, None, None, "ns");
@@ -155,15 +157,15 @@ fn passes(pairs: usize) {
 
 fn pass_ns(sampler: &mut dyn Sampler) -> f64 {
     sampler.drain(0, &mut Vec::new());
-    let before = sampler.cost().ours;
+    let before = sampler.cost().daemon_cpu;
     sampler.drain(1000, &mut Vec::new());
-    (sampler.cost().ours - before).as_nanos() as f64 / BUFFER as f64
+    (sampler.cost().daemon_cpu - before).as_nanos() as f64 / BUFFER as f64
 }
 
 fn attach(sampler: &mut dyn Sampler, child: &Child) {
     sampler.attach(child.pid).expect("our own child");
     for uffd in child.userfaultfds() {
-        sampler.accept(child.pid, Help::Userfaultfd(uffd));
+        sampler.accept(child.pid, TargetHandle::Userfaultfd(uffd));
     }
     sampler.may_split(child.pid, child.buffer.clone());
     let extent = 64 << 20;

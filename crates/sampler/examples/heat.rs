@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use tiercel_sampler::{Config, Help, Kind, open};
+use tiercel_sampler::{Config, Kind, TargetHandle, open};
 use tiercel_wire::Sample;
 
 #[path = "../src/testing.rs"]
@@ -46,7 +46,7 @@ fn measure(name: &str, writes: bool, pause: Duration, took: Duration, limit: Opt
     child
         .userfaultfds()
         .into_iter()
-        .for_each(|fd| sampler.accept(child.pid, Help::Userfaultfd(fd)));
+        .for_each(|fd| sampler.accept(child.pid, TargetHandle::Userfaultfd(fd)));
     sampler.may_split(child.pid, child.buffer.clone());
     let ranges: Vec<_> =
         child.buffer.clone().step_by(EXTENT as usize).map(|at| at..at + EXTENT).collect();
@@ -70,7 +70,7 @@ fn measure(name: &str, writes: bool, pause: Duration, took: Duration, limit: Opt
         let off = per_unit[nth] / per_unit[nth + 1].max(1e-9) / truth;
         row(&format!("{name}, {pair}: off by"), off.max(1.0 / off.max(1e-9)), limit, "times");
     }
-    let share = (cost.ours + cost.theirs).as_secs_f64() / began.elapsed().as_secs_f64();
+    let share = (cost.daemon_cpu + cost.program_cpu).as_secs_f64() / began.elapsed().as_secs_f64();
     row(&format!("{name}: cost"), 100.0 * share, Some(1.0), "% of a CPU");
 }
 

@@ -1,4 +1,5 @@
-//! Edge in: observes accesses of tracked processes by whatever this machine offers.
+//! Input boundary: observes memory accesses of tracked processes by the best means this machine
+//! has.
 //! In: process ids, address ranges to watch. Out: [`tiercel_wire::Sample`]s, counters, losses.
 //! Knows nothing of objects or heat: it never interprets what it sees.
 //!
@@ -44,6 +45,9 @@ pub trait Sampler: Send {
     /// Which sampler this is.
     fn kind(&self) -> Kind;
 
+    /// How it observes; the daemon treats it accordingly.
+    fn method(&self) -> Method;
+
     /// Its name as the user types it: `emulator`, `perf`, `bpf`, `probe`.
     fn name(&self) -> &'static str {
         self.kind().name()
@@ -59,8 +63,8 @@ pub trait Sampler: Send {
 
     /// Takes what the hosted process contributes to being observed. Samplers that have no use
     /// for it close it.
-    fn accept(&mut self, pid: u32, help: Help) {
-        let _ = (pid, help);
+    fn accept(&mut self, pid: u32, handle: TargetHandle) {
+        let _ = (pid, handle);
     }
 
     /// Ceases to observe a process; unknown ones are ignored.
@@ -89,13 +93,13 @@ pub trait Sampler: Send {
     /// Memory of a process that must not be held in any way from now on, because it is being moved,
     /// replacing the ranges of the last call. The probe sampler gives back what it registered
     /// there, and does not see it until a later call leaves it out. Others ignore it.
-    fn let_go(&mut self, pid: u32, ranges: &[Range<u64>]) {
+    fn release(&mut self, pid: u32, ranges: &[Range<u64>]) {
         let _ = (pid, ranges);
     }
 
-    /// More samples than these are of no use from now on: those that can see fewer, at less cost to
-    /// programs. Others ignore it.
-    fn enough(&mut self, samples_per_s: f64) {
+    /// Sets how many samples a second are useful from now on. Samplers that can lower their rate,
+    /// and their cost to programs, do so. Others ignore it.
+    fn set_useful_rate(&mut self, samples_per_s: f64) {
         let _ = samples_per_s;
     }
 
@@ -108,7 +112,7 @@ pub trait Sampler: Send {
     fn counters(&mut self) -> Option<Counters>;
 
     /// What this sampler can see, as opened on this machine.
-    fn sees(&self) -> Sees;
+    fn capabilities(&self) -> SamplerCapabilities;
 
     /// What sampling cost so far.
     fn cost(&self) -> Cost;
@@ -146,9 +150,19 @@ impl Kind {
     }
 }
 
-/// Something a hosted process gives so that it can be observed better.
+/// How a sampler observes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Method {
+    /// By hardware events, each with its address. Only accesses that miss the caches are seen.
+    Misses,
+    /// By scanning page tables in the ranges that [`Sampler::watch`] gives. Accesses are seen
+    /// whatever served them, and the sampler changes page-table entries of the process.
+    PageTables,
+}
+
+/// A descriptor that a hosted process passes to the sampler.
 #[derive(Debug)]
-pub enum Help {
+pub enum TargetHandle {
     /// A userfaultfd it opened (before or after UFFDIO_API), for write tracking from outside.
     Userfaultfd(OwnedFd),
 }
@@ -175,13 +189,13 @@ pub struct Counters {
     pub instructions: u64,
 }
 
-/// What a sampler can see and what not.
+/// What a sampler can see, and what it cannot.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Sees {
+pub struct SamplerCapabilities {
     /// Loads.
-    pub reads: Sight,
+    pub reads: Granularity,
     /// Stores.
-    pub writes: Sight,
+    pub writes: Granularity,
     /// Whether samples carry a load-to-use latency.
     pub latency: bool,
     /// Whether samples say which node served them.
@@ -201,7 +215,7 @@ pub struct Sees {
 /// How well one kind of access is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Sight {
+pub enum Granularity {
     /// Each sampled access has its address.
     Exact,
     /// Which OS pages were accessed between two looks, not how often.
@@ -219,9 +233,9 @@ pub enum Sight {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
     /// CPU time of the daemon in this sampler.
-    pub ours: Duration,
+    pub daemon_cpu: Duration,
     /// Estimated CPU time taken from hosted programs by the kernel on our account.
-    pub theirs: Duration,
+    pub program_cpu: Duration,
     /// Samples delivered.
     pub samples: u64,
     /// Passes over page tables (probe) or ring drains.

@@ -37,7 +37,7 @@ pub fn support() -> Vec<Finding> {
 
 fn perf_support() -> Finding {
     let error = match perf::PerfSampler::open(&Config::default()) {
-        Ok(sampler) => return Finding::ok("sampler-perf", sampler.sees().source),
+        Ok(sampler) => return Finding::ok("sampler-perf", sampler.capabilities().source),
         Err(error) => error.to_string(),
     };
     let faults = Config { source: Source::PageFaults, ..Config::default() };
@@ -69,7 +69,7 @@ fn bpf_support() -> Finding {
     const NAME: &str = "sampler-bpf";
     let faults = Config { source: Source::PageFaults, ..Config::default() };
     match (open_bpf(&Config::default()), open_bpf(&faults)) {
-        (Ok(sampler), _) => Finding::ok(NAME, sampler.sees().source),
+        (Ok(sampler), _) => Finding::ok(NAME, sampler.capabilities().source),
         (Err(error), Ok(_)) => Finding::degraded(
             NAME,
             format!("first touches only: {error}"),

@@ -16,7 +16,7 @@ use tiercel_profile::RecorderConfig;
 use tiercel_sampler::{Kind, Sampler};
 
 /// The modelled machine where this one has one kind of memory and the user names none.
-const USUAL_MODEL: &str = BUILTIN_NAMES[0];
+const DEFAULT_MODELLED_MACHINE: &str = "cascadelake-optane";
 
 /// Resolution of times in a profile: a wake-up takes some 20 us, which is 0.2% of a CPU at one
 /// wake-up in 10 ms.
@@ -132,7 +132,7 @@ fn open(
     // Nothing moves where a profile is made: there is nothing to model.
     let real = is_here || config.record.is_some();
     let machine = match settings.machine.name.as_str() {
-        "" if !real => machine.modelled(&described(USUAL_MODEL)?),
+        "" if !real => machine.modelled(&described(DEFAULT_MODELLED_MACHINE)?),
         _ => machine,
     };
     let mover: Box<dyn Mover + Send> = if real {
@@ -214,5 +214,15 @@ fn tier_limit(rank: usize, capacity_bytes: u64, fast: Limit) -> u64 {
     match fast {
         Limit::Bytes(bytes) if rank == 0 => bytes.min(capacity_bytes),
         _ => capacity_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_model_comes_with_tiercel() {
+        assert!(Machine::builtin(DEFAULT_MODELLED_MACHINE).is_some());
     }
 }

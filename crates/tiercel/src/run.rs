@@ -248,7 +248,10 @@ mod tests {
     use super::*;
     use std::ops::Range;
     use tiercel_daemon::Settings;
-    use tiercel_sampler::{Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
+    use tiercel_sampler::{
+        Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
+        SamplerError,
+    };
     use tiercel_wire::Sample;
 
     /// A sampler with a defect: the daemon's thread dies of it at its first tick.
@@ -257,6 +260,10 @@ mod tests {
     impl Sampler for Failing {
         fn kind(&self) -> Kind {
             Kind::Probe
+        }
+
+        fn method(&self) -> Method {
+            Method::PageTables
         }
 
         fn attach(&mut self, _pid: u32) -> Result<(), SamplerError> {
@@ -275,11 +282,11 @@ mod tests {
             None
         }
 
-        fn sees(&self) -> Sees {
+        fn capabilities(&self) -> SamplerCapabilities {
             let (source, text) = (String::new(), String::new());
-            let (reads, writes) = (Sight::Blind, Sight::Blind);
+            let (reads, writes) = (Granularity::Blind, Granularity::Blind);
             let (around, dirtied) = (false, false);
-            Sees {
+            SamplerCapabilities {
                 reads,
                 writes,
                 latency: false,

@@ -184,7 +184,7 @@ fn large_objects_are_born_in_two_memories_and_moved_as_planned() {
         }
     }
     write_plan(&plan, &stage.path("cut.plan")).unwrap();
-    // The books hear of births at ticks.
+    // The ledger learns of births at ticks.
     std::fs::write(stage.path("settings"), "policy.tick_ms = 10\n").unwrap();
     let summary = stage.run_with(&["--plan", "cut.plan", "--config", "settings"]);
     let share = |place| {

@@ -94,7 +94,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// A plan that knows no place: births go where `unplanned` says, but for wishes. With a plan
+    /// A plan that knows no place: births go where `unplanned` says, but for requests. With a plan
     /// the modelled mover takes the nodes of births from the programs.
     fn plan(&self, program: &[&str], unplanned: Unplanned) {
         let record = ["record", "--machine", "spr-cxl", "--sampler", "none", "-o", "a.profile"];

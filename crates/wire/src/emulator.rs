@@ -66,7 +66,7 @@ pub type RawObservation = [u64; RECORD_WORDS];
 /// One virtual CPU's ring.
 pub type Ring<'a> = Words<'a, AtomicU64, RECORD_WORDS>;
 
-// Kinds, flags and wishes as the emulator writes them; these values are the format.
+// Kinds, flags and requests as the emulator writes them; these values are the format.
 const COUNT: u64 = 1;
 const READ: u64 = 2;
 const WRITE: u64 = 3;

@@ -29,8 +29,8 @@ const RESYNC_MS_MIN: u64 = 200;
 /// Share of wall time that resyncs of one client may take.
 const RESYNC_TIME_SHARE: f64 = 0.1;
 
-/// Longest time between two resyncs, milliseconds: one tick. A picture that stays wrong for longer
-/// is of no use to a decision.
+/// Longest time between two resyncs, milliseconds: one tick. A view that is stale for longer is of
+/// no use to a decision.
 const RESYNC_MS_MAX: u64 = 2_000;
 
 /// A hosted process.

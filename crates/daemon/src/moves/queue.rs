@@ -22,8 +22,8 @@ use tiercel_mover::{self as mover, Mover, RemoteMovers, Residency, ResidencyErro
 /// Jobs that may wait: a lookup and an execution. More would be decided on stale knowledge.
 const JOBS_MAX: usize = 2;
 
-/// Bytes of one process that are moved between two looks whether it is still the same process: a
-/// quarter of a second of copying at 1 GB/s.
+/// Bytes of one process that are moved between two checks of its identity: a quarter of a second of
+/// copying at 1 GB/s.
 const BATCH_BYTES_MAX: u64 = 256 << 20;
 
 /// What a mover can be requested to do.
@@ -218,8 +218,8 @@ impl MoveQueue {
         }
     }
 
-    /// Reports a process that attached. Its memory is looked up and moved while it stays what it
-    /// is.
+    /// Reports a process that attached. Its memory is looked up and moved only while its identity
+    /// check holds.
     pub fn came(&mut self, peer: Arc<Peer>) {
         if let Worker::Thread { peers, .. } = &self.worker {
             peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer.pid(), peer);

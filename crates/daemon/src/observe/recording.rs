@@ -15,7 +15,7 @@ use tiercel_machine::Machine;
 use tiercel_profile::{
     Frame, Name, Names, Observed, Profile, Recorder, RecorderConfig, Run, Site, TEXT_BYTES_MAX,
 };
-use tiercel_sampler::{Kind, Sampler};
+use tiercel_sampler::{Method, Sampler};
 use tiercel_symbolize::{SiteFrame, Symbols, hex};
 use tiercel_wire::{Sample, Session};
 
@@ -61,11 +61,10 @@ impl Recording {
         ledger: &mut Ledger,
     ) -> Recording {
         ledger.listen();
-        // Samplers that see addresses see misses; the probe sees OS pages, whatever served them.
-        let misses_only = sampler.is_some_and(|sampler| sampler.kind() != Kind::Probe);
+        let misses_only = sampler.is_some_and(|sampler| sampler.method() == Method::Misses);
         let config = RecorderConfig {
             misses_only,
-            sees_dirtied: sampler.is_some_and(|sampler| sampler.sees().dirtied),
+            sees_dirtied: sampler.is_some_and(|sampler| sampler.capabilities().dirtied),
             ..config
         };
         Recording { recorder: Recorder::new(config), events: Vec::new(), peak: Peak::default() }

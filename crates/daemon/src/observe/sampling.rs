@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
-use tiercel_sampler::{Counters, Drained, Help, Kind, Sampler};
+use tiercel_sampler::{Counters, Drained, Method, Sampler, TargetHandle};
 use tiercel_wire::Sample;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
@@ -25,10 +25,11 @@ const PROBATION_MS: u64 = 250;
 const PROBATION_BYTES: u64 = 64 << 20;
 
 /// Before the next tick the sampler learns of new objects when they are a quarter of what it
-/// watches in that process,
+/// watches in that process, and at least [`NEW_BYTES_MIN`].
 const NEW_PART: u64 = 4;
 
-/// and at least so many bytes. Chosen, not measured: a quarter of [`PROBATION_BYTES`].
+/// Bytes of new objects that are worth a report before the next tick. Chosen, not measured: a
+/// quarter of [`PROBATION_BYTES`].
 const NEW_BYTES_MIN: u64 = 16 << 20;
 
 /// Share of wall time that handing the sampler the ranges of one process may take.
@@ -47,7 +48,7 @@ const SAMPLES_PER_TICK_MIN: u64 = 1024;
 /// Shortest time between two drains of the sampler, milliseconds.
 const DRAIN_MS_MIN: u64 = 50;
 
-/// How far the sampler knows a client.
+/// Sampling state of a client.
 enum Watch {
     /// Not sampled yet; the userfaultfds that came with its hello.
     Probation(Vec<OwnedFd>),
@@ -94,7 +95,7 @@ impl Sampling {
 
     /// Whether the sampler acts on the memory of processes.
     pub(crate) fn touches_processes(&self) -> bool {
-        self.sampler().is_some_and(|sampler| sampler.kind() == Kind::Probe)
+        self.sampler().is_some_and(|sampler| sampler.method() == Method::PageTables)
     }
 
     /// Counts of the CPUs' events, where the sampler has them.
@@ -143,7 +144,7 @@ impl Sampling {
             if stayed {
                 problems.extend(observed.end_probation(sampler, client));
             }
-            if sampler.kind() == Kind::Probe && observed.has_grown_to(live_bytes) {
+            if sampler.method() == Method::PageTables && observed.has_grown_to(live_bytes) {
                 observed.watch(sampler, ledger, client, purpose, now_ms);
             }
         }
@@ -158,8 +159,10 @@ impl Sampling {
         purpose: Purpose,
         now_ms: u64,
     ) {
-        let watching = self.sampler.as_deref_mut().filter(|one| one.kind() == Kind::Probe);
-        let Some(sampler) = watching else { return };
+        let Some(sampler) = self.sampler.as_deref_mut() else { return };
+        if sampler.method() != Method::PageTables {
+            return;
+        }
         for client in clients.iter() {
             let observed = self.observed.get_mut(&client.number);
             if let Some(observed) =
@@ -174,7 +177,7 @@ impl Sampling {
     pub(crate) fn set_sufficient_rate(&mut self, extents: u64, tick_ms: u64) {
         let per_tick = SAMPLES_PER_TICK_MIN.max(extents.saturating_mul(SAMPLES_PER_EXTENT));
         if let Some(sampler) = &mut self.sampler {
-            sampler.enough(per_tick as f64 * 1e3 / tick_ms as f64);
+            sampler.set_useful_rate(per_tick as f64 * 1e3 / tick_ms as f64);
         }
     }
 
@@ -186,7 +189,7 @@ impl Sampling {
         ranges: impl Fn(u32) -> Vec<std::ops::Range<u64>>,
     ) {
         let Some(sampler) = &mut self.sampler else { return };
-        clients.iter().for_each(|client| sampler.let_go(client.pid, &ranges(client.pid)));
+        clients.iter().for_each(|client| sampler.release(client.pid, &ranges(client.pid)));
     }
 
     /// Whether a drain is due.
@@ -257,7 +260,7 @@ fn attach(
         // One problem for all processes: texts with numbers in them are too many to count.
         return Err(format!("not sampled: {}", error.to_string().replace(&pid.to_string(), "N")));
     }
-    userfaultfds.into_iter().for_each(|fd| sampler.accept(pid, Help::Userfaultfd(fd)));
+    userfaultfds.into_iter().for_each(|fd| sampler.accept(pid, TargetHandle::Userfaultfd(fd)));
     let header = client.session.header();
     let bytes = header.range_pages.saturating_mul(OS_PAGE_BYTES);
     sampler.may_split(pid, header.range_base..header.range_base.saturating_add(bytes));

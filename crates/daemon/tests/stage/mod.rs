@@ -23,7 +23,9 @@ use tiercel_daemon::{
 use tiercel_ledger::movement::{Move, Outcome};
 use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_mover::{ModelledMover, Mover, Residency, ResidencyError};
-use tiercel_sampler::{Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
+use tiercel_sampler::{
+    Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities, SamplerError,
+};
 use tiercel_wire::client::{ClientSession, SessionBuilder};
 use tiercel_wire::{
     AccessKind, Flags, Hello, ObjectSnapshot, Record, Sample, Status, Version, Welcome,
@@ -48,7 +50,7 @@ pub struct Stage {
     /// The ranges the sampler watches.
     pub watched: Watched,
     /// The ranges it was made to release, one entry for each call.
-    pub let_go: Released,
+    pub release: Released,
     /// The sufficient rate it was given, samples per second; 0: none.
     pub enough_per_s: Arc<AtomicU64>,
     /// Processes it was attached to.
@@ -103,12 +105,12 @@ impl Stage {
         change(&mut config);
         let samples = Samples::default();
         let (watched, attaches) = (Watched::default(), Arc::new(AtomicU64::new(0)));
-        let let_go = Released::default();
+        let release = Released::default();
         let enough_per_s = Arc::new(AtomicU64::new(0));
         let sampler = Box::new(FedSampler {
             samples: Arc::clone(&samples),
             watched: Arc::clone(&watched),
-            let_go: Arc::clone(&let_go),
+            release: Arc::clone(&release),
             enough_per_s: Arc::clone(&enough_per_s),
             attaches: Arc::clone(&attaches),
         });
@@ -131,7 +133,7 @@ impl Stage {
             thread,
             samples,
             watched,
-            let_go,
+            release,
             enough_per_s,
             attaches,
         }
@@ -299,7 +301,7 @@ fn machine() -> Machine {
 struct FedSampler {
     samples: Samples,
     watched: Watched,
-    let_go: Released,
+    release: Released,
     enough_per_s: Arc<AtomicU64>,
     attaches: Arc<AtomicU64>,
 }
@@ -307,6 +309,10 @@ struct FedSampler {
 impl Sampler for FedSampler {
     fn kind(&self) -> Kind {
         Kind::Probe
+    }
+
+    fn method(&self) -> Method {
+        Method::PageTables
     }
 
     fn attach(&mut self, _pid: u32) -> Result<(), SamplerError> {
@@ -320,11 +326,11 @@ impl Sampler for FedSampler {
         *self.watched.lock().unwrap() = ranges.to_vec();
     }
 
-    fn let_go(&mut self, _pid: u32, ranges: &[Range<u64>]) {
-        self.let_go.lock().unwrap().push(ranges.to_vec());
+    fn release(&mut self, _pid: u32, ranges: &[Range<u64>]) {
+        self.release.lock().unwrap().push(ranges.to_vec());
     }
 
-    fn enough(&mut self, samples_per_s: f64) {
+    fn set_useful_rate(&mut self, samples_per_s: f64) {
         self.enough_per_s.store(samples_per_s as u64, Ordering::Relaxed);
     }
 
@@ -350,10 +356,10 @@ impl Sampler for FedSampler {
         None
     }
 
-    fn sees(&self) -> Sees {
-        Sees {
-            reads: Sight::Exact,
-            writes: Sight::Blind,
+    fn capabilities(&self) -> SamplerCapabilities {
+        SamplerCapabilities {
+            reads: Granularity::Exact,
+            writes: Granularity::Blind,
             latency: false,
             node: false,
             around: false,

@@ -22,7 +22,7 @@ use super::residency::{Counters, ResidencyTracker};
 use super::row::{Event, Measured, Method, Resident, Spec, Waits};
 use super::waits::WaitTracker;
 
-/// Between two observations at where memory is, guest time.
+/// Between two observations of residency, guest time.
 const OBSERVATION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a program printed is shown up to here when it fails.
@@ -380,7 +380,7 @@ fn warnings(spec: &Spec, measured: &Measured) -> Vec<String> {
         && fast_bytes_max > limit + FAST_SLACK_BYTES
     {
         let (had, limit) = (fast_bytes_max >> 10, limit >> 10);
-        warnings.push(format!("it waits {had} KiB of fast memory, its room were {limit} KiB"));
+        warnings.push(format!("the run held {had} KiB of fast memory, its limit was {limit} KiB"));
     }
     warnings
 }
@@ -489,7 +489,7 @@ mod tests {
         assert_eq!(warnings(&spec, &measured), ["only 25.0% of it was where it was bound"]);
         spec.method = Method::Kernel;
         spec.fast_bytes = Some(1 << 20);
-        assert!(warnings(&spec, &measured)[0].contains("waits 5120 KiB"));
+        assert!(warnings(&spec, &measured)[0].contains("held 5120 KiB"));
         assert_eq!(
             warnings(&spec, &Measured::default()),
             ["its memory was not seen in 0 observations"]

@@ -300,9 +300,9 @@ impl Experiment {
         Ok(choices)
     }
 
-    /// What all policies of Tiercel begin with, and recordings for plans have. Who does not name a
-    /// sampler has the model's: a timed guest that cannot give it fails, and measures no other's
-    /// view in silence.
+    /// The configuration that all policies of Tiercel begin with, and that recordings for plans
+    /// have. Timed runs are sampled by the emulator unless the experiment names a sampler: a guest
+    /// without it fails, rather than silently using another.
     pub fn common(&self) -> Table {
         let mut common = self.config.clone();
         if self.timed {

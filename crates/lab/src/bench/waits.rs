@@ -11,11 +11,11 @@ use tiercel_machine::number;
 
 use super::row::Waits;
 
-/// At this sighting the account begins: the first may fall into the program's start, where it meets
-/// the daemon and waits for it.
+/// The baseline is taken at this observation: the first may fall into the program's start, where it
+/// attaches to the daemon and waits for it.
 const FIRST_OBSERVATION: u32 = 2;
 
-/// A command's name has so many bytes at most (`TASK_COMM_LEN`, without the end).
+/// Longest name of a command, bytes (`TASK_COMM_LEN`, without the end).
 const NAME_BYTES: usize = 15;
 
 /// Watches one program's first thread.

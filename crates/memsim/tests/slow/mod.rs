@@ -77,7 +77,7 @@ struct SlowCore {
     loads: Vec<(u64, u64)>,
     /// When every store there was leaves.
     stores: Vec<u64>,
-    registers: Vec<u64>,
+    mshrs: Vec<u64>,
     /// By the region's place: the region, the lines missed in it, the lines named since its stride
     /// changed.
     streams: Vec<(u64, Vec<i64>, Vec<i64>)>,
@@ -104,7 +104,7 @@ impl Slow {
             shape.cores.iter().map(|core| core.levels.iter().map(level).collect()).collect();
         caches.push(shape.shared.iter().map(level).collect());
         let core = |core: &tiercel_memsim::CoreShape| SlowCore {
-            registers: vec![0; core.window.registers],
+            mshrs: vec![0; core.window.mshrs],
             streams: vec![(u64::MAX, Vec::new(), Vec::new()); STREAMS as usize],
             flight: vec![None; FLIGHT as usize],
             ..SlowCore::default()
@@ -146,13 +146,13 @@ impl Slow {
             }
             return (0, done_ps);
         }
-        let register = self.register(core, known_ps);
-        let out_ps = known_ps.max(self.cores[core].registers[register]);
+        let mshr = self.mshr(core, known_ps);
+        let out_ps = known_ps.max(self.cores[core].mshrs[mshr]);
         let mut done_ps = out_ps + self.latency_ps(core, level, line, out_ps);
         if level < self.levels(core) {
             done_ps = done_ps.max(flight_ps);
         }
-        self.cores[core].registers[register] = done_ps;
+        self.cores[core].mshrs[mshr] = done_ps;
         self.cores[core].flight[place(line, FLIGHT)] = Some((line, done_ps));
         if access.write {
             self.store(core, done_ps, shape.window.stores);
@@ -183,12 +183,12 @@ impl Slow {
         &mut self.caches[row][if level < private { level } else { 0 }]
     }
 
-    /// Of the registers free by then the last one to be free, else the first one.
-    fn register(&self, core: usize, known_ps: u64) -> usize {
-        let registers = &self.cores[core].registers;
-        let by_time = |&at: &usize| registers[at];
-        let free = (0..registers.len()).filter(|&at| registers[at] <= known_ps).max_by_key(by_time);
-        free.or((0..registers.len()).min_by_key(by_time)).unwrap()
+    /// Of the MSHRs free by then the last one to be free, else the first one.
+    fn mshr(&self, core: usize, known_ps: u64) -> usize {
+        let mshrs = &self.cores[core].mshrs;
+        let by_time = |&at: &usize| mshrs[at];
+        let free = (0..mshrs.len()).filter(|&at| mshrs[at] <= known_ps).max_by_key(by_time);
+        free.or((0..mshrs.len()).min_by_key(by_time)).unwrap()
     }
 
     fn store(&mut self, core: usize, done_ps: u64, most: usize) {

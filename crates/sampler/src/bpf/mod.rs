@@ -25,7 +25,10 @@ use crate::perf::events::PAGE_FAULTS;
 use crate::perf::pace::{Pace, SAMPLE_COST};
 use crate::perf::record::RawSample;
 use crate::perf::{sees_of, tasks, to_sample};
-use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Source};
+use crate::{
+    Config, Cost, Counters, Drained, Kind, Method, Sampler, SamplerCapabilities, SamplerError,
+    Source,
+};
 
 /// The compiled program, made by build.rs from bpf/sample.bpf.c.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sample.bpf.o"));
@@ -164,6 +167,10 @@ impl Sampler for BpfSampler {
         Kind::Bpf
     }
 
+    fn method(&self) -> Method {
+        Method::Misses
+    }
+
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         if tasks::threads(pid).is_empty() {
             return Err(SamplerError::Vanished { pid });
@@ -185,8 +192,8 @@ impl Sampler for BpfSampler {
 
     fn watch(&mut self, _pid: u32, _ranges: &[Range<u64>]) {}
 
-    fn enough(&mut self, samples_per_s: f64) {
-        self.pace.enough(samples_per_s);
+    fn set_useful_rate(&mut self, samples_per_s: f64) {
+        self.pace.set_useful_rate(samples_per_s);
     }
 
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
@@ -208,8 +215,8 @@ impl Sampler for BpfSampler {
         }
         let ours = clock::thread_cpu() - began;
         let theirs = SAMPLE_COST * u32::try_from(arrived.len()).unwrap_or(u32::MAX);
-        self.cost.ours += ours;
-        self.cost.theirs += theirs;
+        self.cost.daemon_cpu += ours;
+        self.cost.program_cpu += theirs;
         self.cost.samples += met.samples;
         self.cost.passes += 1;
         let elapsed = Duration::from_nanos(now_ns - self.last_drain_ns);
@@ -224,8 +231,11 @@ impl Sampler for BpfSampler {
         None // Counting is by process, which these events are not.
     }
 
-    fn sees(&self) -> Sees {
-        Sees { counters: false, ..sees_of(&self.choice, self.cycles_per_ns.is_some()) }
+    fn capabilities(&self) -> SamplerCapabilities {
+        SamplerCapabilities {
+            counters: false,
+            ..sees_of(&self.choice, self.cycles_per_ns.is_some())
+        }
     }
 
     fn cost(&self) -> Cost {

@@ -20,7 +20,10 @@ use tiercel_wire::{AccessKind, Around, Sample};
 use crate::clock;
 use crate::perf::USER_END;
 use crate::perf::pace::{Pace, SAMPLE_COST};
-use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
+use crate::{
+    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
+    SamplerError,
+};
 
 mod btf;
 mod device;
@@ -101,6 +104,10 @@ impl Sampler for EmulatorSampler {
         Kind::Emulator
     }
 
+    fn method(&self) -> Method {
+        Method::Misses
+    }
+
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             return Err(SamplerError::Vanished { pid });
@@ -115,8 +122,8 @@ impl Sampler for EmulatorSampler {
 
     fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
 
-    fn enough(&mut self, samples_per_s: f64) {
-        self.pace.enough(samples_per_s);
+    fn set_useful_rate(&mut self, samples_per_s: f64) {
+        self.pace.set_useful_rate(samples_per_s);
     }
 
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
@@ -143,8 +150,8 @@ impl Sampler for EmulatorSampler {
         let (met, sampled) = (pass.met, pass.sampled);
         let ours = clock::thread_cpu() - began;
         let theirs = SAMPLE_COST * sampled;
-        self.cost.ours += ours;
-        self.cost.theirs += theirs;
+        self.cost.daemon_cpu += ours;
+        self.cost.program_cpu += theirs;
         self.cost.samples += met.samples;
         self.cost.passes += 1;
         let elapsed = Duration::from_nanos(now_ns.saturating_sub(self.last_drain_ns));
@@ -159,10 +166,10 @@ impl Sampler for EmulatorSampler {
         Some(std::mem::take(&mut self.counted))
     }
 
-    fn sees(&self) -> Sees {
-        Sees {
-            reads: Sight::Exact,
-            writes: Sight::Exact,
+    fn capabilities(&self) -> SamplerCapabilities {
+        SamplerCapabilities {
+            reads: Granularity::Exact,
+            writes: Granularity::Exact,
             latency: true,
             node: true,
             around: true,

@@ -22,7 +22,10 @@ use tiercel_machine::number::saturating_u32;
 use tiercel_wire::Sample;
 
 use crate::clock;
-use crate::{Config, Cost, Counters, Drained, Kind, Sampler, SamplerError, Sees, Sight};
+use crate::{
+    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
+    SamplerError,
+};
 
 pub mod attr;
 pub mod choose;
@@ -195,6 +198,10 @@ impl Sampler for PerfSampler {
         Kind::Perf
     }
 
+    fn method(&self) -> Method {
+        Method::Misses
+    }
+
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         if self.processes.contains_key(&pid) {
             return Ok(());
@@ -216,8 +223,8 @@ impl Sampler for PerfSampler {
 
     fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
 
-    fn enough(&mut self, samples_per_s: f64) {
-        self.pace.enough(samples_per_s);
+    fn set_useful_rate(&mut self, samples_per_s: f64) {
+        self.pace.set_useful_rate(samples_per_s);
     }
 
     fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
@@ -230,8 +237,8 @@ impl Sampler for PerfSampler {
         let (met, records) = (pass.met, pass.records);
         let ours = clock::thread_cpu() - began;
         let theirs = pace::SAMPLE_COST * u32::try_from(records).unwrap_or(u32::MAX);
-        self.cost.ours += ours;
-        self.cost.theirs += theirs;
+        self.cost.daemon_cpu += ours;
+        self.cost.program_cpu += theirs;
         self.cost.samples += met.samples;
         self.cost.passes += 1;
         let elapsed = Duration::from_nanos(now_ns - self.last_drain_ns);
@@ -248,8 +255,11 @@ impl Sampler for PerfSampler {
         self.counting.then_some(sum)
     }
 
-    fn sees(&self) -> Sees {
-        Sees { counters: self.counting, ..sees_of(&self.choice, self.cycles_per_ns.is_some()) }
+    fn capabilities(&self) -> SamplerCapabilities {
+        SamplerCapabilities {
+            counters: self.counting,
+            ..sees_of(&self.choice, self.cycles_per_ns.is_some())
+        }
     }
 
     fn cost(&self) -> Cost {
@@ -258,13 +268,13 @@ impl Sampler for PerfSampler {
 }
 
 /// What a set of events shows, counters apart.
-pub fn sees_of(choice: &Choice, latency: bool) -> Sees {
+pub fn sees_of(choice: &Choice, latency: bool) -> SamplerCapabilities {
     let has = |decode| choice.events.iter().any(|chosen| chosen.event.decode == decode);
     let first_touch = choice.events.iter().all(|chosen| chosen.event.decode == Decode::Fault);
     let sight = |sees: bool| match (first_touch, sees) {
-        (true, _) => Sight::FirstTouch,
-        (false, true) => Sight::Exact,
-        (false, false) => Sight::Blind,
+        (true, _) => Granularity::FirstTouch,
+        (false, true) => Granularity::Exact,
+        (false, false) => Granularity::Blind,
     };
     let all = has(Decode::Ibs) || has(Decode::Spe);
     let names: Vec<&str> = choice.events.iter().map(|chosen| chosen.event.name).collect();
@@ -275,7 +285,7 @@ pub fn sees_of(choice: &Choice, latency: bool) -> Sees {
          program's behalf, are not seen; nor how many misses were under way at once, nor which \
          lines that were loaded were stored to later."
     };
-    Sees {
+    SamplerCapabilities {
         reads: sight(has(Decode::LoadMiss) || all),
         writes: sight(has(Decode::Store) || all),
         latency: !first_touch && latency,

@@ -49,7 +49,7 @@ impl Pace {
     }
 
     /// More samples than these are of no use from now on.
-    pub fn enough(&mut self, samples_per_s: f64) {
+    pub fn set_useful_rate(&mut self, samples_per_s: f64) {
         self.enough_per_s = samples_per_s;
     }
 
@@ -125,12 +125,12 @@ mod tests {
     fn no_more_is_sampled_than_is_of_use() {
         let mut pace = Pace::new(0.01);
         assert!(!pace.look(SECOND, Duration::ZERO, 10_000, 0), "no loss was reported");
-        pace.enough(3000.0);
+        pace.set_useful_rate(3000.0);
         assert!(pace.look(SECOND, Duration::ZERO, 10_000, 0));
         assert_eq!(pace.factor(), 4);
         assert!(!pace.look(SECOND, Duration::ZERO, 2500, 0), "enough");
         assert!(!pace.look(SECOND, Duration::ZERO, 1200, 0), "half of it");
-        pace.enough(30_000.0);
+        pace.set_useful_rate(30_000.0);
         assert!(pace.look(SECOND, Duration::ZERO, 2500, 0), "more are of use");
         assert_eq!(pace.factor(), 1);
     }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn over_budget_it_goes_on_from_where_it_is() {
         let mut pace = Pace::new(0.01);
-        pace.enough(1000.0);
+        pace.set_useful_rate(1000.0);
         assert!(pace.look(SECOND, Duration::ZERO, 8000, 0));
         assert!(pace.look(SECOND, Duration::from_millis(20), 900, 0), "twice over");
         assert_eq!(pace.factor(), 16);

@@ -101,7 +101,7 @@ fn the_period_follows_the_budget_for_processes_already_attached() {
 #[test]
 fn hardware_events_are_refused_with_a_remedy_where_there_is_no_pmu() {
     match PerfSampler::open(&Config::default()) {
-        Ok(sampler) => assert!(!sampler.sees().source.is_empty()),
+        Ok(sampler) => assert!(!sampler.capabilities().source.is_empty()),
         Err(error) => {
             let said = error.to_string();
             assert!(said.contains("PMU") || said.contains("paranoid"), "{said}");
@@ -111,7 +111,7 @@ fn hardware_events_are_refused_with_a_remedy_where_there_is_no_pmu() {
 
 #[test]
 fn what_it_sees_is_said_plainly() {
-    let sees = sampler(Config::default()).sees();
-    assert_eq!((sees.reads, sees.writes), (Sight::FirstTouch, Sight::FirstTouch));
+    let sees = sampler(Config::default()).capabilities();
+    assert_eq!((sees.reads, sees.writes), (Granularity::FirstTouch, Granularity::FirstTouch));
     assert_eq!((sees.source.as_str(), sees.latency, sees.node), ("page-faults", false, false));
 }

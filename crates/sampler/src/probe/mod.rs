@@ -2,8 +2,8 @@
 //! In: processes, ranges to watch, their userfaultfds. Out: samples of written OS pages and
 //! of referenced mappings. Knows nothing of objects.
 //!
-//! Two sights, each with its own pace, each per process; how many accesses they stand for is judged
-//! in `rate`, for which both also look a moment after arming:
+//! Two mechanisms for each process, each with its own interval. `rate` estimates how many accesses
+//! a hit stands for; for this both read the page tables a second time, shortly after arming:
 //!
 //! ```text
 //! writes  arm: PAGEMAP_SCAN protects spots of 32 KiB at even distances, asynchronously
@@ -25,7 +25,10 @@ use tiercel_machine::number::{saturating_u32, saturating_u64};
 
 use tiercel_wire::{AccessKind, Sample};
 
-use crate::{Config, Cost, Counters, Drained, Help, Kind, Sampler, SamplerError, Sees, Sight};
+use crate::{
+    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
+    SamplerError, TargetHandle,
+};
 use crate::{clock, descriptor};
 
 mod process;
@@ -46,12 +49,12 @@ const HUGE_OS_PAGE: u64 = 2 << 20;
 const DRAIN_CPU: Duration = Duration::from_millis(50);
 /// No pace is slower than this: beyond it heat would be older than it is useful.
 const INTERVAL_MAX_MS: u64 = 30_000;
-/// From arming to the short look. A program that uses all its OS pages in every interval shows only
-/// in such a moment which of them it uses most; a ring of records (10 ms at the utmost rate) does
-/// not fill meanwhile.
-const NAP: Duration = Duration::from_millis(2);
-/// Of a process's share of the budget, each of the two sights gets one half.
-const SIGHTS: f64 = 2.0;
+/// From arming to the short read. A program that uses all its OS pages in every interval shows only
+/// in such a short window which of them it uses most; a ring of records (10 ms at the maximum rate)
+/// does not fill meanwhile.
+const SHORT_WINDOW: Duration = Duration::from_millis(2);
+/// Of a process's share of the budget, each of the two mechanisms gets one half.
+const MECHANISMS: f64 = 2.0;
 
 /// See the module.
 pub struct ProbeSampler {
@@ -85,10 +88,10 @@ impl ProbeSampler {
     }
 
     /// What each sight of each process may do now.
-    fn terms(&self) -> Terms {
-        Terms {
+    fn terms(&self) -> StepLimits {
+        StepLimits {
             interval_ms: self.config.probe_interval_ms.max(1),
-            cpu_share: self.config.cpu_budget / SIGHTS / self.processes.len().max(1) as f64,
+            cpu_share: self.config.cpu_budget / MECHANISMS / self.processes.len().max(1) as f64,
             spots_max: self.config.probe_pieces,
         }
     }
@@ -101,14 +104,14 @@ impl ProbeSampler {
     }
 
     /// Whatever is due for one process; its costs are settled in [`ProbeSampler::settle`].
-    fn step(&mut self, pid: u32, terms: &Terms, pass: &mut Pass<'_>) -> Option<Spent> {
+    fn step(&mut self, pid: u32, terms: &StepLimits, pass: &mut Pass<'_>) -> Option<Spent> {
         let now_ms = pass.now_ms;
         let process = self.processes.get_mut(&pid)?;
         let (began, mut spent) = (clock::thread_cpu(), Spent::default());
         if now_ms >= process.writes_due_ms {
             let theirs = process.step_writes(terms, &mut self.random, pass);
             spent.writes = Some(clock::thread_cpu() - began + theirs);
-            self.cost.theirs += theirs;
+            self.cost.program_cpu += theirs;
         } else {
             process.look_between();
         }
@@ -126,7 +129,7 @@ impl ProbeSampler {
         if !stepped.iter().any(|(pid, _)| looks(self.processes.get(pid))) {
             return;
         }
-        std::thread::sleep(NAP);
+        std::thread::sleep(SHORT_WINDOW);
         for (pid, spent) in stepped {
             let Some(process) = self.processes.get_mut(pid) else { continue };
             let began = clock::thread_cpu();
@@ -140,15 +143,15 @@ impl ProbeSampler {
     }
 
     /// Says when the next steps are due, by what these cost.
-    fn settle(&mut self, stepped: &[(u32, Spent)], terms: &Terms, now_ms: u64) {
+    fn settle(&mut self, stepped: &[(u32, Spent)], terms: &StepLimits, now_ms: u64) {
         for (pid, spent) in stepped {
             let Some(process) = self.processes.get_mut(pid) else { continue };
             if let Some(spent) = spent.writes {
-                process.writes_due_ms = now_ms + terms.earned_ms(spent);
+                process.writes_due_ms = now_ms + terms.amortised_ms(spent);
                 self.cost.passes += 1;
             }
             if let Some(spent) = spent.touches {
-                process.touches_due_ms = now_ms + terms.earned_ms(spent);
+                process.touches_due_ms = now_ms + terms.amortised_ms(spent);
                 self.cost.passes += 1;
             }
         }
@@ -168,8 +171,8 @@ impl Spent {
     }
 }
 
-/// What one sight of one process may do.
-struct Terms {
+/// What one mechanism may spend on one process.
+struct StepLimits {
     /// Shortest time between two looks.
     interval_ms: u64,
     /// Share of one CPU.
@@ -178,9 +181,9 @@ struct Terms {
     spots_max: usize,
 }
 
-impl Terms {
-    /// How long it takes to earn what a step spent.
-    fn earned_ms(&self, spent: Duration) -> u64 {
+impl StepLimits {
+    /// The interval over which a step's cost stays within the CPU share, milliseconds.
+    fn amortised_ms(&self, spent: Duration) -> u64 {
         let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
         saturating_u64(earned).clamp(self.interval_ms, INTERVAL_MAX_MS.max(self.interval_ms))
     }
@@ -191,6 +194,10 @@ impl Sampler for ProbeSampler {
         Kind::Probe
     }
 
+    fn method(&self) -> Method {
+        Method::PageTables
+    }
+
     /// A process that exec'ed is attached anew; so is one attached twice.
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         let process = Process::open(pid).map_err(|error| attach_error(pid, error))?;
@@ -198,8 +205,8 @@ impl Sampler for ProbeSampler {
         Ok(())
     }
 
-    fn accept(&mut self, pid: u32, help: Help) {
-        let Help::Userfaultfd(uffd) = help;
+    fn accept(&mut self, pid: u32, handle: TargetHandle) {
+        let TargetHandle::Userfaultfd(uffd) = handle;
         if let Some(process) = self.processes.get_mut(&pid) {
             process.accept(uffd);
         }
@@ -227,9 +234,9 @@ impl Sampler for ProbeSampler {
         }
     }
 
-    fn let_go(&mut self, pid: u32, ranges: &[Range<u64>]) {
+    fn release(&mut self, pid: u32, ranges: &[Range<u64>]) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.let_go(ranges);
+            process.release(ranges);
         }
     }
 
@@ -249,7 +256,7 @@ impl Sampler for ProbeSampler {
         self.look_soon(&mut stepped);
         self.settle(&stepped, &terms, now_ms);
         let met = pass.met;
-        self.cost.ours += clock::thread_cpu() - began;
+        self.cost.daemon_cpu += clock::thread_cpu() - began;
         self.cost.samples += met.samples;
         met
     }
@@ -258,15 +265,15 @@ impl Sampler for ProbeSampler {
         None
     }
 
-    fn sees(&self) -> Sees {
+    fn capabilities(&self) -> SamplerCapabilities {
         let tracks_writes = self.processes.values().any(Process::tracks_writes);
         let (writes, source) = if tracks_writes {
-            (Sight::PerOsPage, "userfaultfd write protection, clear_refs and smaps")
+            (Granularity::PerOsPage, "userfaultfd write protection, clear_refs and smaps")
         } else {
-            (Sight::PerMapping, "clear_refs and smaps")
+            (Granularity::PerMapping, "clear_refs and smaps")
         };
-        Sees {
-            reads: Sight::PerMapping,
+        SamplerCapabilities {
+            reads: Granularity::PerMapping,
             writes,
             latency: false,
             node: false,

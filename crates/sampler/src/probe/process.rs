@@ -15,7 +15,7 @@ use super::rate::{self, Seen};
 use super::smaps::{self, Mapping};
 use super::windows::{self, Random};
 use super::writes::Writes;
-use super::{HUGE_OS_PAGE, OS_PAGE, Pass, Terms};
+use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::clock;
 
 /// Walking one OS page in clear_refs and in smaps together (measured: 0.9 + 1.1 ms for 16,384).
@@ -135,15 +135,15 @@ impl Process {
     }
 
     /// Gives back what is registered in `ranges`, and registers nothing there.
-    pub fn let_go(&mut self, ranges: &[Range<u64>]) {
-        self.writes.let_go(ranges);
+    pub fn release(&mut self, ranges: &[Range<u64>]) {
+        self.writes.release(ranges);
     }
 
     /// Reports what was written where it was armed, arms elsewhere. Answers what it cost the
     /// program.
     pub fn step_writes(
         &mut self,
-        terms: &Terms,
+        terms: &StepLimits,
         random: &mut Random,
         pass: &mut Pass<'_>,
     ) -> Duration {

@@ -44,10 +44,10 @@ impl Seen {
         if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
     }
 
-    /// The same with a length that can be. The kernel updates the CPU time of a running program at
-    /// ticks only (4 ms at 250 Hz): a short window in which it used OS pages seems to have no
-    /// length, or more than all its CPUs had by the wall clock. Then it is taken to have run all
-    /// the time.
+    /// The same, with an impossible length of the window corrected. The kernel updates the CPU time
+    /// of a running program at ticks only (4 ms at 250 Hz): a short window in which it used OS
+    /// pages seems to have no length, or more than all its CPUs had by the wall clock. Then it is
+    /// taken to have run all the time.
     /// `pace`: CPU time over time, of late.
     pub fn between_ticks(self, wall: Duration, pace: f64) -> Seen {
         let most = wall.mul_f64(pace.max(1.0));

@@ -18,7 +18,7 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     child.write(0..os_pages);
     sampler.attach(child.pid).expect("our own child");
     for uffd in child.userfaultfds() {
-        sampler.accept(child.pid, Help::Userfaultfd(uffd));
+        sampler.accept(child.pid, TargetHandle::Userfaultfd(uffd));
     }
     sampler.may_split(child.pid, child.buffer.clone());
     let pieces = child.buffer.clone().step_by((piece * OS_PAGE) as usize);
@@ -73,7 +73,10 @@ fn counted(os_pages: Range<u64>) -> u64 {
 fn written_os_pages_are_seen_exactly() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);
-    assert!(sampler.sees().writes == Sight::PerOsPage, "needs Linux 6.7 and userfaultfd");
+    assert!(
+        sampler.capabilities().writes == Granularity::PerOsPage,
+        "needs Linux 6.7 and userfaultfd"
+    );
     warm(&mut sampler);
     child.write(10..20);
     child.write(2048..3072);
@@ -109,7 +112,7 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
     let half = child.buffer.start + 2048 * OS_PAGE;
     sampler.may_split(child.pid, child.buffer.clone());
     sampler.watch(child.pid, &[child.buffer.start..half, half..child.buffer.end]);
-    assert_eq!(sampler.sees().writes, Sight::PerMapping);
+    assert_eq!(sampler.capabilities().writes, Granularity::PerMapping);
     drained(&mut sampler, 1000);
     child.read(0..1024);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
@@ -179,7 +182,7 @@ fn the_pace_follows_the_budget() {
     assert_eq!(drained(&mut sampler, WARM_MS + INTERVAL_MS).0, [], "not due yet");
     let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MAX_MS);
     assert!(!samples.is_empty(), "due at the latest now");
-    assert!(sampler.cost().passes >= 4 && sampler.cost().ours > Duration::ZERO);
+    assert!(sampler.cost().passes >= 4 && sampler.cost().daemon_cpu > Duration::ZERO);
 }
 
 #[test]
@@ -243,7 +246,7 @@ fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
     let stranger =
         |half| userfaultfds.iter().find(|uffd| is_refused(uffd, half)).expect("half is held");
     let (first, second) = (stranger(0), stranger(1));
-    sampler.let_go(child.pid, std::slice::from_ref(&moving));
+    sampler.release(child.pid, std::slice::from_ref(&moving));
     sampler.watch(child.pid, &halves);
     drained(&mut sampler, WARM_MS + INTERVAL_MS);
     assert!(
@@ -252,7 +255,7 @@ fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
     );
     assert!(is_refused(&second, 1), "the other is not");
     sys::unregister(first, &halves[0]).expect("it was registered just now");
-    sampler.let_go(child.pid, &[]);
+    sampler.release(child.pid, &[]);
     drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     child.write(0..100);
     let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
@@ -278,8 +281,8 @@ fn a_descriptor_that_is_no_userfaultfd_is_closed_and_reads_still_work() {
     let child = Child::new(16);
     sampler.attach(child.pid).expect("our own child");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
-    sampler.accept(child.pid, Help::Userfaultfd(null.into()));
-    assert_eq!(sampler.sees().writes, Sight::PerMapping);
+    sampler.accept(child.pid, TargetHandle::Userfaultfd(null.into()));
+    assert_eq!(sampler.capabilities().writes, Granularity::PerMapping);
 }
 
 #[test]

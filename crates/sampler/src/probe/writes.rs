@@ -28,7 +28,7 @@ use tiercel_wire::AccessKind;
 use super::rate::{self, Seen};
 use super::sys::{self, Scan};
 use super::windows::{self, Random, Window};
-use super::{HUGE_OS_PAGE, OS_PAGE, Pass, Terms};
+use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::clock;
 
 /// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
@@ -44,7 +44,7 @@ const BATCH: usize = 32;
 /// are taken it does only while we sleep.
 const BATCH_RUN: Duration = Duration::from_micros(20);
 const BATCH_NAP: Duration = Duration::from_micros(50);
-/// A program that waits itself is not waited for.
+/// Waits for one batch, at most: a program that waits itself makes no progress to wait for.
 const BATCH_NAPS_MAX: usize = 4;
 /// OS pages in a row whose protection changes together make CPUs forget all translations (x86: more
 /// than 33).
@@ -82,7 +82,7 @@ pub struct Writes {
     /// Windows from here on have not been tried since they came.
     untried: usize,
     /// Ranges in which nothing may be registered, ascending and apart.
-    barred: Vec<Range<u64>>,
+    excluded: Vec<Range<u64>>,
     splits: Splits,
 }
 
@@ -154,7 +154,7 @@ impl Writes {
             let mut uffd = None;
             while let Some(before) = old.next_if(|before| before.window.span.start < span.end) {
                 if uffd.is_none() && before.window.span.end > span.start {
-                    uffd = self.succeed(&before, &span);
+                    uffd = self.resize_registration(&before, &span);
                 } else {
                     self.forget(&before, &before.window.span);
                 }
@@ -174,16 +174,17 @@ impl Writes {
         self.untried = 0;
     }
 
-    /// Gives back the windows that touch `ranges`, and leaves them alone until it hears of others.
-    pub fn let_go(&mut self, ranges: &[Range<u64>]) {
-        if self.barred.is_empty() && ranges.is_empty() {
+    /// Unregisters the windows that overlap `ranges`, and keeps them unregistered until the next
+    /// call.
+    pub fn release(&mut self, ranges: &[Range<u64>]) {
+        if self.excluded.is_empty() && ranges.is_empty() {
             return;
         }
-        self.barred = joined(ranges);
+        self.excluded = joined(ranges);
         for index in 0..self.windows.len() {
             let Watched { window, uffd } = &mut self.windows[index];
             let span = window.span.clone();
-            if windows::touches(&self.barred, &span)
+            if windows::touches(&self.excluded, &span)
                 && let Some(uffd) = uffd.take()
             {
                 self.give_back(uffd, &span);
@@ -196,7 +197,7 @@ impl Writes {
     pub fn step(
         &mut self,
         (pid, pagemap): (u32, &File),
-        terms: &Terms,
+        terms: &StepLimits,
         random: &mut Random,
         pass: &mut Pass<'_>,
     ) -> Duration {
@@ -285,7 +286,7 @@ impl Writes {
         }
     }
 
-    /// More spots while it is cheap, fewer when it was too dear.
+    /// Doubles the spots while a step is under its budget, halves them when it is over.
     fn adapt(&mut self, spent: Duration, allowed: Duration, spots_max: usize) {
         if spent > allowed {
             self.count /= 2;
@@ -360,7 +361,7 @@ impl Writes {
     /// refuses (part of it is not memory of the program's) stays unseen.
     fn register(&mut self, index: usize) {
         let span = &self.windows[index].window.span;
-        if windows::touches(&self.barred, span) {
+        if windows::touches(&self.excluded, span) {
             return;
         }
         let touching = |other: usize| {
@@ -376,11 +377,11 @@ impl Writes {
         }
     }
 
-    /// Gives a window's registration another outline: what fell off is given back, what was added
-    /// is registered. Answers the userfaultfd it is registered with.
-    fn succeed(&mut self, before: &Watched, is: &Range<u64>) -> Option<usize> {
+    /// Resizes a registration to a new window: what fell off is unregistered, what was added is
+    /// registered. Returns the userfaultfd it is registered with.
+    fn resize_registration(&mut self, before: &Watched, is: &Range<u64>) -> Option<usize> {
         let was = &before.window.span;
-        if windows::touches(&self.barred, is) {
+        if windows::touches(&self.excluded, is) {
             self.forget(before, was);
             return None;
         }
