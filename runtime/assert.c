@@ -9,14 +9,18 @@
 #include <string.h>
 
 /* Compares with a mutex that this thread locks, and not with gettid, because the C library caches
- * the thread's number, and a child of a raw clone keeps its parent's. */
+ * the thread's number, and a child of a raw clone keeps its parent's. Twice, because a signal
+ * handler may fork in between, and the child has another number. */
 bool tcl_is_held(const pthread_mutex_t *mutex) {
     static __thread pthread_mutex_t mine = PTHREAD_MUTEX_INITIALIZER;
     if (tcl_in_fork)
         return true;
-    pthread_mutex_lock(&mine);
-    bool is_held = mutex->__data.__owner == mine.__data.__owner;
-    pthread_mutex_unlock(&mine);
+    bool is_held = false;
+    for (int i = 0; i < 2 && !is_held; i++) {
+        pthread_mutex_lock(&mine);
+        is_held = mutex->__data.__owner == mine.__data.__owner;
+        pthread_mutex_unlock(&mine);
+    }
     return is_held;
 }
 

@@ -69,6 +69,16 @@ static inline bool tcl_is_single_threaded(void) {
     return &__libc_single_threaded && __libc_single_threaded;
 }
 
+/* Set for the time of a fork: the program has one thread, not counting those of the runtime. A lock
+ * that is held is then held by what the forking signal handler interrupted. */
+TCL_HIDDEN extern bool tcl_forks_alone;
+
+/* True when a seccomp filter may kill the process for a call that the program would not make.
+ * (track/seccomp.c) */
+TCL_HIDDEN bool tcl_is_filtered(void);
+/* True when the program, or its parent, may have installed one since it began. */
+TCL_HIDDEN bool tcl_has_new_filter(void);
+
 /* True when the calling thread holds `mutex`; for assertions only. Between the handlers of a fork
  * the forking thread holds every lock. */
 TCL_HIDDEN bool tcl_is_held(const pthread_mutex_t *mutex);

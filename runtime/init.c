@@ -10,6 +10,7 @@
 #include "alloc/heap.h"
 
 __thread bool tcl_in_fork;
+bool tcl_forks_alone;
 
 /* glibc's list of open streams. fork waits for it after all handlers. A thread that flushes the
  * streams holds it and may wait for one, whose holder may wait for the heap: so the list is locked
@@ -23,7 +24,8 @@ extern void _IO_list_resetlock(void) __attribute__((weak));
 static bool fork_holds_streams; /* under the list's lock */
 
 static void lock_streams(void) {
-    if (!_IO_list_lock || !_IO_list_unlock || !_IO_list_resetlock || tcl_is_single_threaded())
+    tcl_forks_alone = tcl_is_single_threaded() || tcl_vmem_has_only_own_threads();
+    if (!_IO_list_lock || !_IO_list_unlock || !_IO_list_resetlock || tcl_forks_alone)
         return;
     _IO_list_lock();
     fork_holds_streams = true;

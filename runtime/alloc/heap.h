@@ -47,7 +47,7 @@ static inline int heap_unlock(pthread_mutex_t *mutex) {
 /* Takes a lock before a fork. False where the calling thread holds it already: a signal handler
  * forks in the middle of an allocation of the process's only thread. */
 static inline bool heap_lock_for_fork(pthread_mutex_t *mutex) {
-    return tcl_is_single_threaded() ? !pthread_mutex_trylock(mutex) : !pthread_mutex_lock(mutex);
+    return tcl_forks_alone ? !pthread_mutex_trylock(mutex) : !pthread_mutex_lock(mutex);
 }
 
 /* In the child: makes a lock that the interrupted allocation holds this process's own. */

@@ -366,8 +366,8 @@ static bool fork_holds[FORK_LOCKS]; /* each under its lock */
 void tcl_small_before_fork(void) {
     for (size_t i = 0; i < FORK_LOCKS; i++) {
         /* As heap_lock_for_fork: where the only thread holds it, an allocation was interrupted. */
-        bool is_held = tcl_is_single_threaded() && !mi_lock_try_acquire(fork_locks[i]);
-        if (!is_held && !tcl_is_single_threaded())
+        bool is_held = tcl_forks_alone && !mi_lock_try_acquire(fork_locks[i]);
+        if (!is_held && !tcl_forks_alone)
             mi_lock_acquire(fork_locks[i]);
         fork_holds[i] = !is_held;
     }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 __thread bool tcl_in_fork;
+bool tcl_forks_alone;
 void tcl_warn(const char *what) {
     fprintf(stderr, "%s\n", what);
 }

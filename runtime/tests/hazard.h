@@ -63,7 +63,8 @@ struct daemon {
     int sessions;
     /* Faults of this daemon. */
     bool is_mute, answers_garbage, never_drains, fills_control_with_garbage;
-    uint32_t status; /* of its welcomes */
+    uint32_t status;  /* of its welcomes */
+    int sessions_max; /* later ones are turned away; 0: there must be none */
     /* What it writes into the control page before it welcomes. */
     void (*prepare)(struct session *);
     /* What it does beside draining, once there is a session. */
@@ -196,7 +197,9 @@ static void welcome(struct daemon *d, int socket) {
 
 static void accept_session(struct daemon *d) {
     int socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (socket < 0)
+    if (socket >= 0 && d->sessions_max && d->sessions >= d->sessions_max)
+        close(socket);
+    if (socket < 0 || (d->sessions_max && d->sessions >= d->sessions_max))
         return;
     struct session *s = calloc(1, sizeof(*s));
     char rights[CMSG_SPACE(sizeof(int))];

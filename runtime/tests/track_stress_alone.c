@@ -16,6 +16,12 @@
 #include "hazard.h"
 
 __thread bool tcl_in_fork;
+bool tcl_is_filtered(void) {
+    return false;
+}
+bool tcl_has_new_filter(void) {
+    return false;
+}
 
 #define THREADS 6      /* chosen: more than the CPUs of a small machine */
 #define GENERATIONS 12 /* of threads; the process attaches again in the middle one */

@@ -312,6 +312,7 @@ static void child_makes_a_large_object(void) {
 }
 
 static int hosted(bool pooled, bool can_move) {
+    bool can_show = can_move && pooled; /* moved private memory looks like any other */
     void *small = malloc(100), *large = malloc(100000);
     CHECK(is_shared(small) == pooled && is_shared(large) == pooled, "what backs the heap");
     CHECK(threads_now() == 1, "a small heap is not worth a thread");
@@ -319,8 +320,8 @@ static int hosted(bool pooled, bool can_move) {
     CHECK(threads_now() == 1, "nor is it this process's");
     check_released(false);
     CHECK(threads_now() == 1 + can_move, "a large one is");
-    rights_and_advice(can_move, false);
-    rights_and_advice(can_move, true);
+    rights_and_advice(can_show, false);
+    rights_and_advice(can_show, true);
     raw_remaps();
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
@@ -336,7 +337,7 @@ static int hosted(bool pooled, bool can_move) {
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].words)
             check_slot(&slots[i]);
-    rights_and_advice(can_move && pooled, false);
+    rights_and_advice(can_show, false);
     check_released(true);
     return 0;
 }

@@ -12,8 +12,9 @@
  *
  * No descriptor stays open: a program may close, reuse or count any of them. System calls are made
  * raw, because the library's are cancellation points. After any failure the program runs as it
- * would without us, with one exception: a seccomp filter that *kills* for memfd_create or socket.
- * One that refuses them (EPERM, ENOSYS) is an ordinary failure.
+ * would without us, with one exception: a seccomp filter that was there when the program began and
+ * *kills* for memfd_create or socket. One that refuses them (EPERM, ENOSYS) is an ordinary failure;
+ * under one that the program has installed, children do not attach.
  */
 #include "session.h"
 #include <dlfcn.h>
@@ -25,7 +26,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -112,6 +112,11 @@ static void attach_again(void) {
     struct tcl_life *life = tcl_life;
     uint32_t free = 0;
     int saved = errno;
+    if (tcl_has_new_filter()) { /* it may kill for what attaching needs */
+        atomic_store(&tcl_mode, TCL_MODE_ALONE);
+        errno = saved;
+        return;
+    }
     if (!atomic_compare_exchange_strong(&life->attach_lock, &free, 1))
         return; /* another thread is attaching */
     uint64_t now = tcl_now_ms();
@@ -338,7 +343,7 @@ static bool map_shared(int memfd) {
  * them undoes everything. None under a seccomp filter, because some filters kill for the call. */
 static int open_userfaultfds(int uffds[TCL_UFFDS_MAX]) {
     int count = 0;
-    if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0)
+    if (tcl_is_filtered())
         return 0;
     for (; count < (int)TCL_UFFDS_MAX; count++) {
         int flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;

@@ -4,13 +4,9 @@
  * In: ranges that the heap claims or frees, moves, forks. Out: memory that the runtime can move.
  * Knows nothing of runs, blocks or records.
  *
- *   range of an arena      [ a  b  c  d  e ... ]     private memory, as in any heap
- *                                  |
- *   segment of a node      [ ...  c ... ]            where a move put some of it
- *
- * Until it moves, memory of the heap is ordinary private memory: shared memory would cost half as
- * much again at each first touch, and twice as much when it is freed. Moved memory becomes private
- * again when it is freed, and goes from segment to segment when it moves on.
+ * Memory of the heap is ordinary private memory, also when it has moved (private.c): shared memory
+ * would cost half as much again at each first touch, and twice as much when it is freed, and would
+ * lose who waits for futexes.
  *
  * With pools a range is memory of a pool from the beginning; what returns, or is freed, goes to its
  * own place again, where the kernel joins the mappings:
@@ -28,7 +24,7 @@
  * Only resident memory moves: a hole would be filled by the copy. Swapped out memory looks like a
  * hole, and does not move either.
  *
- * After a fork (region.c) memory that had moved is private, and OS pages written since exist twice:
+ * After a fork (region.c) memory of pools is private, and OS pages written since exist twice:
  * in the memfd, for the child, and as a private copy. When no child is left, the former is freed.
  * To know that, every child inherits a System V segment, and the kernel counts who has it attached.
  */
@@ -86,6 +82,10 @@ static bool is_moved(const struct vmem_region *region, size_t first) {
 }
 
 /* ---- Backing of ranges ----------------------------------------------------------------------- */
+
+bool vmem_is_pooled(void) {
+    return has_pools;
+}
 
 bool tcl_vmem_is_backing(void) {
     return atomic_load_explicit(&is_backing, memory_order_relaxed);
@@ -229,32 +229,12 @@ static bool empty(uintptr_t at, vmem_place home, size_t bytes) {
            (!segment->is_inherited && !syscall(SYS_madvise, vmem_shared(home), bytes, MADV_REMOVE));
 }
 
-/* Makes a run with the same rights private memory again; with too many mappings, empties it in
- * place. */
-static bool make_plain(struct vmem_region *region, size_t first, size_t count) {
-    uintptr_t at = region->start + first * TCL_PAGE;
-    size_t bytes = count * TCL_PAGE;
-    vmem_place home = region->home[first];
-    if (!home)
-        return !syscall(SYS_madvise, at, bytes, MADV_DONTNEED);
-    void *to = (void *)at;
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    if (tcl_os_mmap(to, bytes, vmem_prot(region, first), flags, -1, 0) != to)
-        return empty(at, home, bytes);
-    vmem_bind_preferred(to, bytes, region->node, 0);
-    memset(&region->home[first], 0, count * sizeof(vmem_place));
-    vmem_give(home & ~VMEM_FORKED, bytes);
-    return true;
-}
-
 /* Empties a run with the same rights. False: there are too many mappings, or a child may see it. */
 static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
     uintptr_t at = region->start + first * TCL_PAGE;
     size_t bytes = count * TCL_PAGE;
     vmem_place home = vmem_home(region, first), own = region->own + first;
     struct vmem_segment *mine = segment_of(region);
-    if (!mine)
-        return make_plain(region, first, count);
     bool is_home = (home & ~VMEM_FORKED) == own, is_closed = mine->is_frozen || mine->is_inherited;
     bool has_rights = vmem_prot(region, first) != RIGHTS; /* which a new mapping would lose */
     if (!(home & VMEM_FORKED) && (is_home || is_closed || has_rights))
@@ -276,8 +256,6 @@ static bool clear_run(struct vmem_region *region, size_t first, size_t count) {
 static bool clear(struct vmem_region *region, uintptr_t start, uintptr_t end) {
     size_t first = (start - region->start) / TCL_PAGE, stop = (end - region->start) / TCL_PAGE;
     bool is_clear = true;
-    if (!region->own && !region->has_homes)
-        return !syscall(SYS_madvise, start, end - start, MADV_DONTNEED);
     for (size_t run; first < stop; first += run) {
         run = vmem_same_run(region, first, stop - first);
         is_clear &= clear_run(region, first, run);
@@ -291,6 +269,10 @@ int tcl_os_clear(uintptr_t start, size_t bytes) {
     if (tcl_likely(!atomic_load_explicit(&is_any, memory_order_relaxed)))
         return (int)syscall(SYS_madvise, start, bytes, MADV_DONTNEED);
     vmem_lock();
+    if (!has_pools) {
+        failed = (int)syscall(SYS_madvise, start, bytes, MADV_DONTNEED);
+        at = end;
+    }
     while (at < end) {
         struct vmem_region *region = arena_over(at, end - at);
         uintptr_t from = !region ? end : region->start > at ? region->start : at;
@@ -326,8 +308,11 @@ int tcl_os_madvise(void *start, size_t bytes, int advice) {
         at % TCL_PAGE || !whole)
         return (int)syscall(SYS_madvise, start, bytes, advice);
     vmem_lock();
-    bool is_ours = arena_over(at, whole) != NULL;
+    bool is_ours = has_pools && arena_over(at, whole);
+    int failed = has_pools ? 0 : (int)syscall(SYS_madvise, start, bytes, advice);
     vmem_unlock();
+    if (!has_pools)
+        return failed;
     if (!is_ours)
         return (int)syscall(SYS_madvise, start, bytes, advice);
     if (!tcl_os_clear(at, whole) || advice == MADV_FREE)
@@ -393,6 +378,14 @@ static bool is_room_for_runs(void) {
     return moved_runs < MOVED_RUNS_MAX;
 }
 
+static int move_pooled(struct vmem_region *region, size_t first, size_t count, int node,
+                       size_t *moved) {
+    int failed = is_room_for_runs() ? vmem_move(region, first, count, node, VMEM_MIGRATE) : ENOSPC;
+    moved_runs += !failed && is_moved(region, first);
+    *moved = failed ? 0 : count * TCL_PAGE;
+    return failed;
+}
+
 /* At most a piece. */
 static size_t move_piece(struct vmem_region *region, size_t first, size_t count, int node,
                          int *error) {
@@ -406,11 +399,12 @@ static size_t move_piece(struct vmem_region *region, size_t first, size_t count,
         run = present_run(region, present + done, first + done, count - done, &skip);
         if (!run)
             break;
-        int failed = is_room_for_runs()
-                         ? vmem_move(region, first + done + skip, run, node, VMEM_MIGRATE)
-                         : ENOSPC;
-        moved_runs += !failed && is_moved(region, first + done + skip);
-        moved += failed ? 0 : run * TCL_PAGE;
+        size_t bytes = run * TCL_PAGE;
+        int failed = region->own
+                         ? move_pooled(region, first + done + skip, run, node, &bytes)
+                         : vmem_move_private(region->start + (first + done + skip) * TCL_PAGE,
+                                             run * TCL_PAGE, node, &bytes);
+        moved += bytes;
         *error = *error ? *error : failed;
         if (failed == ENOMEM || failed == ENOSPC)
             break;
@@ -424,9 +418,10 @@ size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted
     size_t moved = 0;
     *error = 0;
     while (at < end && is_wanted() && *error != ENOMEM && *error != ENOSPC) {
-        vmem_copy_prepare();
+        if (has_pools)
+            vmem_copy_prepare();
         vmem_lock();
-        struct vmem_region *region = arena_over(at, end - at);
+        struct vmem_region *region = tcl_is_filtered() ? NULL : arena_over(at, end - at);
         if (region) {
             at = at > region->start ? at : region->start;
             uintptr_t piece = (at / VMEM_PIECE + 1) * VMEM_PIECE, to = end < piece ? end : piece;
@@ -445,7 +440,7 @@ size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted
 /* ---- Children -------------------------------------------------------------------------------- */
 
 void vmem_watch_children(void) {
-    if (!atomic_load_explicit(&is_any, memory_order_relaxed) || child_probe >= 0)
+    if (!has_pools || child_probe >= 0 || tcl_is_filtered())
         return;
     int number = shmget(IPC_PRIVATE, TCL_PAGE, IPC_CREAT | 0600);
     if (number < 0)

@@ -36,7 +36,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -147,7 +146,7 @@ static bool open_any(void) {
 static bool find(void) {
     const char *named = secure_getenv("TIERCEL_DSA");
     /* Not under a seccomp filter, because some filters kill for unexpected calls. */
-    if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
+    if (tcl_is_filtered())
         return false;
     bool is_found = named && *named ? strcmp(named, "off") && open_queue(named, true) : open_any();
     if (!is_found)

@@ -29,10 +29,14 @@
  * No value is torn. A copy may tear a value that is being written; but then its OS page is noted
  * and copied again, at the latest in 5, when no thread writes. The stage is not visible before 6.
  *
- * Direct memory access bypasses the mapping: a device that is writing to A (O_DIRECT) continues to
- * do so. Vregions with such buffers must not be moved meanwhile.
+ * Direct memory access bypasses the mapping: a device that is writing to A (O_DIRECT, registered
+ * buffers) continues to do so. Vregions with such buffers must not be moved meanwhile.
  *
- * Private memory (of the heap, or after a fork) is copied once, in 5, while writes wait.
+ * Private memory (after a fork) is copied once, in 5, while writes wait. The heap's own, without
+ * pools, does not move like this, but by private.c.
+ *
+ * What B's mapping lacks: waiters of futexes that are not private, which the kernel finds by the
+ * place in the file; locks and advice of T. The program that registers a vregion knows that.
  *
  * In 2 and 3 a device or several threads copy (copy.c); each round ends when all of it is copied.
  * In 5 the mover copies alone, so that it does not wait for a thread that may be preempted.
@@ -317,8 +321,6 @@ static vmem_place twin_on(struct vmem_region *region, size_t first, size_t count
                           bool *is_known) {
     size_t vpage = vmem_vpage(region), bytes = count * vpage;
     *is_known = false;
-    if (region->is_heap && !region->own)
-        return vmem_take(node, bytes, vpage, false);
     if (region->own) {
         const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(region->own)];
         vmem_place own = region->own + first * (vpage / TCL_PAGE), home = vmem_home(region, first);

@@ -8,9 +8,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+static _Atomic int own_threads;
+static _Atomic bool had_threads; /* libc then takes the process for one with threads for ever */
 
 bool vmem_read_text(const char *path, char *text, size_t size) {
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
@@ -27,14 +31,30 @@ int vmem_threads(void) {
     return is_seen ? (int)tasks.st_nlink - 2 : 0;
 }
 
+bool tcl_vmem_has_only_own_threads(void) {
+    return atomic_load(&had_threads) && vmem_threads() == 1 + atomic_load(&own_threads);
+}
+
+void vmem_end_thread(void) {
+    atomic_fetch_sub(&own_threads, 1);
+}
+
+void vmem_forget_threads(void) {
+    atomic_store(&own_threads, 0);
+}
+
 int vmem_start_thread(void *(*work)(void *), void *argument) {
     sigset_t all, before;
     pthread_t thread;
+    atomic_store(&had_threads, true);
+    atomic_fetch_add(&own_threads, 1);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, work, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!error)
         pthread_detach(thread);
+    else
+        vmem_end_thread();
     return error;
 }

@@ -21,6 +21,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -41,12 +42,21 @@ struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
 static unsigned region_count;          /* slots ever used */
 static _Atomic unsigned program_slots; /* slots ever used by vregions of the program's own */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t signals_before;          /* the mask of who holds the lock, as the kernel has it */
 static _Atomic unsigned touches_waiting; /* for the lock, which a mover would take again at once */
 static bool is_started;
 
 static int fail(int error) {
     errno = error;
     return -1;
+}
+
+/* Who holds the lock is not interrupted: a signal handler may fork, or free memory. */
+static void take_lock(void) {
+    uint64_t all = ~0ull, before;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof(all));
+    pthread_mutex_lock(&lock);
+    signals_before = before;
 }
 
 /* Between the handlers of a fork the forking thread holds it already. */
@@ -56,18 +66,21 @@ void vmem_lock(void) {
     for (int i = 0; i < YIELDS_MAX && atomic_load_explicit(&touches_waiting, memory_order_relaxed);
          i++)
         sched_yield();
-    pthread_mutex_lock(&lock);
+    take_lock();
 }
 
 void vmem_lock_for_touch(void) {
     atomic_fetch_add(&touches_waiting, 1);
-    pthread_mutex_lock(&lock);
+    take_lock();
     atomic_fetch_sub(&touches_waiting, 1);
 }
 
 void vmem_unlock(void) {
-    if (!tcl_in_fork)
-        pthread_mutex_unlock(&lock);
+    if (tcl_in_fork)
+        return;
+    uint64_t before = signals_before;
+    pthread_mutex_unlock(&lock);
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof(before));
 }
 
 unsigned vmem_region_slots(void) {
@@ -252,6 +265,8 @@ void tcl_vmem_before_fork(void) {
     if (!region_count)
         return;
     vmem_lock();
+    if (!vmem_is_any_segment())
+        return; /* private memory is the kernel's to fork */
     vmem_after_children();
     vmem_drop_twins();
     vmem_query_open();
@@ -287,6 +302,7 @@ void tcl_vmem_after_fork_child(void) {
         vmem_regions[i].is_on_touch = false;
     vmem_forget_children();
     vmem_forget_server();
+    vmem_forget_threads();
     vmem_unlock();
 }
 

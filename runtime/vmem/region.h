@@ -15,8 +15,8 @@
  * kernel reports no write since both were equal.
  *
  * Under the heap each range that an arena claims is a vregion. With pools it has a segment of its
- * own, with its vpages in order until one is moved; without pools it is private memory until then,
- * and its vpages have no home (arena.c).
+ * own, with its vpages in order until one is moved; without pools it is private memory, and its
+ * vpages have no home (arena.c, private.c).
  *
  * One lock protects all of it; a move holds it for one piece at a time. A thread that holds it
  * waits for no other and does not allocate, because the heap's lock may be held outside of it.
@@ -101,6 +101,8 @@ static inline int vmem_node_of(vmem_place place) {
 /* A segment for a vregion under the heap, of exactly so many bytes, from the daemon's pool if there
  * is one for the node; NULL and errno. */
 TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes);
+/* True when there is, or was, a segment. */
+TCL_HIDDEN bool vmem_is_any_segment(void);
 /* True when a child may map some segment. */
 TCL_HIDDEN bool vmem_is_any_frozen(void);
 /* When no child maps any segment: empties what is not taken, and allows reuse of everything. */
@@ -146,6 +148,8 @@ TCL_HIDDEN int vmem_threads(void);
 /* Starts a detached thread of the runtime with all signals blocked: 0 or an errno. Not under the
  * lock. */
 TCL_HIDDEN int vmem_start_thread(void *(*work)(void *), void *argument);
+/* Before such a thread returns; and in a child, which has none. */
+TCL_HIDDEN void vmem_end_thread(void), vmem_forget_threads(void);
 
 /* ---- Checks of mappings (verify.c) ----------------------------------------------------------- */
 
@@ -174,6 +178,8 @@ TCL_HIDDEN bool vmem_can_track(void);
 /* Opens and closes what the functions below need. */
 TCL_HIDDEN bool vmem_track_open(void);
 TCL_HIDDEN void vmem_track_close(void);
+/* Opens what vmem_is_huge_entry needs; closed by vmem_track_close. */
+TCL_HIDDEN bool vmem_pagemap_open(void);
 /* Begins to track writes to the mapping. */
 TCL_HIDDEN bool vmem_track(uintptr_t start, size_t bytes);
 /* Calls `each` for what was written since the last scan, and begins again. False: `start` is not
@@ -241,9 +247,9 @@ struct vmem_region {
     int prot;
     int node;         /* of new memory; TCL_NODE_NONE: any */
     uint8_t shift;    /* log2 of a vpage's bytes */
-    vmem_place *home; /* by vpage. 0 under the heap: at its index in the vregion's own segment, or
-                         private memory without one. 0 otherwise: not touched yet, or private memory
-                         since touches are no longer served */
+    vmem_place *home; /* by vpage. 0 under the heap: at its index in the vregion's own segment, or,
+                         always, private memory without one. 0 otherwise: not touched yet, or
+                         private memory since touches are no longer served */
     vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
     bool is_private;  /* a fork made every vpage private, and none was moved since */
     bool is_heap;     /* the allocator's, not the program's */
@@ -305,6 +311,15 @@ enum vmem_how { VMEM_REPLICATE, VMEM_MIGRATE };
  * have moved even then. */
 TCL_HIDDEN int vmem_move(struct vmem_region *region, size_t first, size_t count, int node,
                          enum vmem_how how);
+/* Moves private memory, at most a piece that has memory, under the lock: *moved of its bytes are
+ * there then. 0, or why the first that is not stayed: EBUSY (pinned), EINVAL (locked, protected),
+ * EPERM (traced), ENOMEM. Only in a thread that has begun by vmem_private_start. (private.c) */
+TCL_HIDDEN int vmem_move_private(uintptr_t start, size_t bytes, int node, size_t *moved);
+/* True when this process may do so; and true when the calling thread is ready to. It loses all its
+ * descriptors, which its process keeps. */
+TCL_HIDDEN bool vmem_private_can_move(void), vmem_private_start(void);
+/* True when the heap's memory comes from pools. (arena.c) */
+TCL_HIDDEN bool vmem_is_pooled(void);
 /* Moves the resident part of [start, start + bytes), piece by piece, while `is_wanted` is true.
  * Returns the bytes that are on the node then; *error is 0 or the first errno. (arena.c) */
 TCL_HIDDEN size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted)(void),

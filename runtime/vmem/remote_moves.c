@@ -60,9 +60,18 @@ static void execute_request(void) {
     syscall(SYS_futex, &header->moves_done, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
+static void set_running(bool is_so) {
+    atomic_store(&is_running, is_so);
+    if (tcl_attached())
+        tcl_header()->is_mover = is_so;
+}
+
 static void *serve(void *nothing) {
     uint32_t epoch = 0;
-    for (;;) {
+    bool can_move = vmem_is_pooled() || vmem_private_start();
+    if (can_move)
+        set_running(true);
+    while (can_move && !tcl_is_filtered()) {
         struct timespec timeout = {POLL_S, 0};
         uint32_t now = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
         if (now != epoch) { /* another session, which has no request yet */
@@ -80,34 +89,36 @@ static void *serve(void *nothing) {
         vmem_after_children();
         vmem_unlock();
     }
+    set_running(false);
+    vmem_end_thread();
     return nothing;
 }
 
-static void start_mover(void) {
-    if (vmem_start_thread(serve, NULL))
-        return;
-    atomic_store(&is_running, true);
-    if (tcl_attached())
-        tcl_header()->is_mover = 1;
+/* Pairs with the look at the filter under the lock. */
+void tcl_vmem_await_move(void) {
+    if (tcl_vmem_is_mover()) {
+        vmem_lock();
+        vmem_unlock();
+    }
 }
 
 void vmem_serve(void) {
-    if (!vmem_can_track())
+    if (!(vmem_is_pooled() ? vmem_can_track() : vmem_private_can_move()))
         return;
     pending_process = syscall(SYS_getpid);
     if (vmem_threads() == 1)
         atomic_store(&tcl_vmem_start_pending, true);
     else
-        start_mover();
+        vmem_start_thread(serve, NULL);
 }
 
 void tcl_vmem_start_if_large(void) {
     int saved = errno;
     size_t bytes = tcl_heap_open_bytes() + tcl_small_bytes();
     /* A child of vfork shares this memory, and its threads would end with it. */
-    if (bytes >= HEAP_BYTES_MIN && syscall(SYS_getpid) == pending_process &&
+    if (bytes >= HEAP_BYTES_MIN && !tcl_is_filtered() && syscall(SYS_getpid) == pending_process &&
         atomic_exchange(&tcl_vmem_start_pending, false))
-        start_mover();
+        vmem_start_thread(serve, NULL);
     errno = saved;
 }
 

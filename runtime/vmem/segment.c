@@ -256,7 +256,10 @@ void vmem_give(vmem_place place, size_t bytes) {
 }
 
 struct vmem_segment *vmem_arena_segment(int node, size_t bytes) {
-    struct vmem_segment *segment = new_segment(node, bytes, bytes, false, node >= 0);
+    /* A new filter may kill for what this needs. Vregions of the program's own ask for it. */
+    bool is_allowed = !tcl_has_new_filter();
+    struct vmem_segment *segment =
+        is_allowed ? new_segment(node, bytes, bytes, false, node >= 0) : NULL;
     if (segment)
         segment->is_arena = true;
     return segment;
@@ -283,6 +286,10 @@ bool vmem_is_any_frozen(void) {
         if (vmem_segments[i].shared && vmem_segments[i].is_frozen && !vmem_segments[i].is_inherited)
             return true;
     return false;
+}
+
+bool vmem_is_any_segment(void) {
+    return segment_count > 0;
 }
 
 void vmem_freeze(void) {

@@ -30,6 +30,10 @@ TCL_HIDDEN int tcl_vmem_set_rights(uintptr_t start, size_t bytes, int prot);
 TCL_HIDDEN void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node);
 /* True when this process executes the daemon's moves. (remote_moves.c) */
 TCL_HIDDEN bool tcl_vmem_is_mover(void);
+/* Returns when no move is under way; the next sees whether there is a filter. (remote_moves.c) */
+TCL_HIDDEN void tcl_vmem_await_move(void);
+/* True when every thread but one is the runtime's. (process.c) */
+TCL_HIDDEN bool tcl_vmem_has_only_own_threads(void);
 /* True while the thread that does so waits for the heap to be large enough; then the function
  * starts it. Call it with no lock held. */
 TCL_HIDDEN extern _Atomic bool tcl_vmem_start_pending;

@@ -33,7 +33,6 @@
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -71,7 +70,7 @@ static enum { UNKNOWN = 0, YES, NO } can_track;
 /* By the system call, or by the device, if the process may use either. */
 int vmem_open_userfaultfd(uint64_t features) {
     /* Not under a seccomp filter, because some filters kill for the call. */
-    if (syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0))
+    if (tcl_is_filtered())
         return -1;
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -110,14 +109,19 @@ bool vmem_can_track(void) {
     return can_track == YES;
 }
 
+bool vmem_pagemap_open(void) {
+    tcl_assert_debug(vmem_is_locked() && pagemap < 0);
+    pagemap = tcl_raise_fd(
+        (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
+    return pagemap >= 0;
+}
+
 bool vmem_track_open(void) {
     if (!vmem_can_track())
         return false;
     if (!vmem_is_userfaultfd(tracker))
         tracker = open_tracker(FEATURE_WP_ASYNC);
-    pagemap = tcl_raise_fd(
-        (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0));
-    if (tracker >= 0 && pagemap >= 0)
+    if (tracker >= 0 && vmem_pagemap_open())
         return true;
     vmem_track_close();
     return false;
