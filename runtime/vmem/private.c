@@ -46,6 +46,9 @@
  *
  * What is not seen: references that do not count as pins. File systems that do direct I/O so (NFS,
  * Ceph, 9p) write to the old OS page if a chunk moves meanwhile.
+ *
+ * The model in tests/vmem_model_alone.c goes through all orders of these steps with writers,
+ * devices, waiters and forks, and finds the loss when a step is left out.
  */
 #include "region.h"
 #include <errno.h>
