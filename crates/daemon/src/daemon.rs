@@ -336,7 +336,7 @@ impl Daemon {
         self.prepare(&mut arrival.session, now_ms);
         if let Some(remote) = self.queue.remote() {
             match arrival.session.move_line() {
-                Ok(line) => remote.came(pid, Hosted::new(pid, line)),
+                Ok(line) => remote.came(pid, Hosted::new(pid, line, self.queue.refusals.clone())),
                 Err(error) => self.summary.problem(format!("process {pid}: {error}")),
             }
         }
@@ -828,6 +828,7 @@ impl Daemon {
         }
         summary.add_ledger(&self.ledger);
         summary.moves = self.queue.log.totals.clone();
+        summary.moves.own_refused_bytes = self.queue.refusals.bytes();
         summary.budget = BudgetState {
             fast: self.tiers.budget.to_string(),
             fast_bytes: self.fast_budget_bytes(),

@@ -233,6 +233,21 @@ fn moves(out: &mut String, s: &Summary) {
         let own = short_bytes(s.moves.own_bytes);
         let _ = writeln!(out, "           {own} of it by the hosted programs");
     }
+    out.push_str(&refused_by_programs(s));
+}
+
+/// What hosted programs were asked to move and cannot without loss; empty where there is none.
+pub fn refused_by_programs(s: &Summary) -> String {
+    let refused = &s.moves.own_refused_bytes;
+    let bytes: u64 = refused.values().sum();
+    if bytes == 0 {
+        return String::new();
+    }
+    format!(
+        "           {} left to the kernel by the hosted programs{}\n",
+        short_bytes(bytes),
+        amounts(refused)
+    )
 }
 
 /// Bytes by reason in brackets; nothing where there are none.

@@ -41,7 +41,8 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     }
     say(&moves_table(&rows))?;
     let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
-    say(&judged(&status.context("cannot parse the daemon's status")?))
+    let status = status.context("cannot parse the daemon's status")?;
+    say(&format!("{}{}", crate::show::refused_by_programs(&status), judged(&status)))
 }
 
 fn moves_table(rows: &[Value]) -> String {

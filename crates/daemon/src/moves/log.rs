@@ -21,6 +21,10 @@ pub struct MoveTotals {
     /// Of those, bytes that the processes moved themselves.
     #[serde(default)]
     pub own_bytes: u64,
+    /// Bytes that processes were asked to move and did not, by reason. The kernel moved what it
+    /// may of them.
+    #[serde(default)]
+    pub own_refused_bytes: BTreeMap<String, u64>,
     /// Bytes that did not move, by failure.
     pub failed_bytes: BTreeMap<String, u64>,
     /// Bytes that had no physical memory behind them.

@@ -7,6 +7,7 @@
 //! when it was submitted, and it learns of births and deaths.
 
 use super::log::MoveLog;
+use super::remote::Refusals;
 use crate::cpu;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -76,6 +77,8 @@ pub struct MoveQueue {
     in_flight: VecDeque<InFlight>,
     /// Outcomes so far.
     pub log: MoveLog,
+    /// What processes refused to move themselves.
+    pub refusals: Refusals,
 }
 
 /// The mover, on whichever thread.
@@ -113,7 +116,8 @@ impl MoveQueue {
         } else {
             start_thread(mover)?
         };
-        Ok(MoveQueue { worker, in_flight: VecDeque::new(), log: MoveLog::default() })
+        let log = MoveLog::default();
+        Ok(MoveQueue { worker, in_flight: VecDeque::new(), log, refusals: Refusals::default() })
     }
 
     /// Submits a lookup; false when the queue is full.

@@ -6,6 +6,9 @@
 //! because it is frozen, starved or hostile, gets the deadline once and then no request for a
 //! while. The kernel moves its memory meanwhile.
 
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Range, RemoteMover};
@@ -21,9 +24,38 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Who did not answer is not asked for so long.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// Bytes that processes refused to move, by reason. Clones share one count.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals(Arc<Mutex<BTreeMap<&'static str, u64>>>);
+
+impl Refusals {
+    /// So far.
+    pub fn bytes(&self) -> BTreeMap<String, u64> {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.iter().map(|(reason, bytes)| ((*reason).to_owned(), *bytes)).collect()
+    }
+
+    fn add(&self, errno: i32, bytes: u64) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *all.entry(reason(errno)).or_default() += bytes;
+    }
+}
+
+/// What the runtime means by an errno (`runtime/vmem/private.c`).
+fn reason(errno: i32) -> &'static str {
+    match Errno::from_raw_os_error(errno) {
+        Errno::BUSY => "pinned",
+        Errno::INVAL => "locked-or-protected",
+        Errno::PERM => "traced",
+        Errno::NOMEM | Errno::NOSPC => "no-room",
+        _ => "other",
+    }
+}
+
 /// One process.
 pub struct Hosted {
     pid: u32,
+    refusals: Refusals,
     line: MoveLine,
     deadline: Duration,
     not_before: Option<Instant>,
@@ -31,8 +63,17 @@ pub struct Hosted {
 
 impl Hosted {
     /// The process at the other end of `line`.
-    pub fn new(pid: u32, line: MoveLine) -> Hosted {
-        Hosted { pid, line, deadline: DEADLINE, not_before: None }
+    pub fn new(pid: u32, line: MoveLine, refusals: Refusals) -> Hosted {
+        Hosted { pid, refusals, line, deadline: DEADLINE, not_before: None }
+    }
+
+    fn count_refused(&self, ranges: &[Range]) {
+        for (index, range) in ranges.iter().enumerate() {
+            let moved = self.line.moved(index);
+            if moved.error != 0 {
+                self.refusals.add(moved.error, range.bytes.saturating_sub(moved.bytes));
+            }
+        }
     }
 
     fn ask(&mut self, ranges: &[Range], to: NodeId) -> bool {
@@ -44,6 +85,7 @@ impl Hosted {
         while can_run(self.pid) {
             let left = deadline.saturating_duration_since(Instant::now());
             if self.line.await_answer(left.min(LOOK)) {
+                self.count_refused(ranges);
                 return true;
             }
             if left.is_zero() {
@@ -88,7 +130,7 @@ mod tests {
             client.be_mover();
         }
         let line = Session::open(client.fd().unwrap()).unwrap().move_line().unwrap();
-        (client, Hosted::new(pid, line))
+        (client, Hosted::new(pid, line, Refusals::default()))
     }
 
     #[test]
@@ -113,6 +155,26 @@ mod tests {
         assert!(hosted.move_own(&RANGE, NodeId(1)));
         assert_eq!(hosted.line.moved(0), tiercel_wire::Moved { bytes: 8192, error: 0 });
         assert_eq!(answer.join().unwrap(), [[1 << 40, 8192, 1]]);
+    }
+
+    #[test]
+    fn what_a_process_refuses_is_counted_by_reason() {
+        let (client, mut hosted) = hosted(std::process::id(), true);
+        let count = hosted.refusals.clone();
+        let ranges = [Range { addr: 1 << 40, bytes: 8192 }, Range { addr: 1 << 41, bytes: 4096 }];
+        let answer = std::thread::spawn(move || {
+            loop {
+                if let Some((asked, _)) = client.asked_moves() {
+                    client.answer_moves(asked, &[(4096, libc::EBUSY), (0, libc::EPERM)]);
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        });
+        assert!(hosted.move_own(&ranges, NodeId(1)));
+        answer.join().unwrap();
+        let expected = [("pinned".to_owned(), 4096), ("traced".to_owned(), 4096)];
+        assert_eq!(count.bytes(), BTreeMap::from(expected));
     }
 
     #[test]
