@@ -52,6 +52,7 @@ static void before_fork(void) {
 
 static void after_fork_parent(void) {
     tcl_in_fork = false;
+    tcl_locks_opened = false; /* locks are not inherited */
     tcl_vmem_after_fork_parent();
     tcl_heap_after_fork_parent();
 }

@@ -22,6 +22,10 @@ TCL_HIDDEN void tcl_range(uintptr_t *base, size_t *pages);
 TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *context),
                               void *context);
 
+/* Calls `visit` for all memory of the heap that was opened, in a few ranges; what is not open among
+ * it must do no harm. */
+TCL_HIDDEN void tcl_heap_each_opened(void (*visit)(uintptr_t start, size_t bytes));
+
 /* Asks the kernel to serve the range from `node` as far as it has free memory; nothing happens
  * where `node` is below 0. */
 TCL_HIDDEN void tcl_os_bind(uintptr_t start, size_t bytes, int node);

@@ -321,6 +321,7 @@ static bool open_more(unsigned k, size_t total, size_t align) {
         if (mprotect((void *)chunk->opened, step, PROT_READ | PROT_WRITE) != 0)
             return false;
     }
+    tcl_note_opened(chunk->opened, step);
     size_t number = page_number(chunk->opened);
     chunk->opened += step;
     __atomic_store_n(&pages_open, pages_open + (step >> PAGE_SHIFT), __ATOMIC_RELAXED);
@@ -336,6 +337,8 @@ void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     heap_unlock(&tcl_heap_lock);
     if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
         return NULL; /* the units stay claimed, which costs address space only */
+    if (start && open)
+        tcl_note_opened(start, bytes);
     return (void *)start;
 }
 
@@ -662,6 +665,14 @@ void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
              number += run_at(number)->total)
             visit(run_at(number), context);
     }
+}
+
+void tcl_heap_each_opened(void (*visit)(uintptr_t start, size_t bytes)) {
+    heap_lock(&tcl_heap_lock);
+    for (size_t i = 0; i < chunk_count; i++)
+        visit(chunks[i].start, chunks[i].opened - chunks[i].start);
+    heap_unlock(&tcl_heap_lock);
+    visit(tcl_heap_range.base, tcl_small_top() << PAGE_SHIFT);
 }
 
 size_t tcl_heap_open_bytes(void) {

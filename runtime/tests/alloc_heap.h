@@ -16,6 +16,10 @@
 
 __thread bool tcl_in_fork;
 bool tcl_forks_alone;
+bool tcl_locks_opened;
+void tcl_lock_opened(uintptr_t start, size_t bytes) {
+    (void)start, (void)bytes;
+}
 void tcl_warn(const char *what) {
     fprintf(stderr, "%s\n", what);
 }

@@ -15,6 +15,7 @@
 #include "../track/unwind.c"
 #include "hazard.h"
 
+bool tcl_locks_opened;
 __thread bool tcl_in_fork;
 bool tcl_is_filtered(void) {
     return false;

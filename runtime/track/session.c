@@ -327,11 +327,22 @@ static int make_memfd(void) {
     return -1;
 }
 
+bool tcl_session_overlaps(uintptr_t start, uintptr_t end) {
+    uintptr_t at = (uintptr_t)tcl_shared;
+    return at && start < at + total_bytes && at < end;
+}
+
+/* Without access rights at first: under mlockall(MCL_FUTURE) a mapping with rights would be filled,
+ * and it has gigabytes. */
 static bool map_shared(int memfd) {
     int flags = MAP_SHARED | MAP_NORESERVE | (tcl_shared ? MAP_FIXED : 0);
-    char *at = tcl_os_mmap(tcl_shared, total_bytes, PROT_READ | PROT_WRITE, flags, memfd, 0);
+    bool is_filled = __atomic_load_n(&tcl_locks_opened, __ATOMIC_ACQUIRE);
+    int rights = PROT_READ | PROT_WRITE, first = is_filled ? PROT_NONE : rights;
+    char *at = tcl_os_mmap(tcl_shared, total_bytes, first, flags, memfd, 0);
     if (at == MAP_FAILED)
         return false;
+    if (is_filled)
+        syscall(SYS_mprotect, at, total_bytes, rights);
     syscall(SYS_madvise, at, total_bytes, MADV_DONTDUMP);
     if (!tcl_shared)
         tcl_shared = at;

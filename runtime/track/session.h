@@ -38,6 +38,9 @@ TCL_HIDDEN extern _Atomic uint32_t tcl_mode;
 
 /* Where the session is mapped. Valid once an epoch other than 0 was seen. */
 TCL_HIDDEN extern char *tcl_shared;
+/* True when a range of addresses overlaps the session's mapping, or the tables of sites. */
+TCL_HIDDEN bool tcl_session_overlaps(uintptr_t start, uintptr_t end);
+TCL_HIDDEN bool tcl_site_tables_overlap(uintptr_t start, uintptr_t end);
 
 static inline struct tcl_header *tcl_header(void) {
     return (struct tcl_header *)(tcl_shared + TCL_HEADER_AT);

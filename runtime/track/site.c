@@ -97,6 +97,11 @@ static bool publish_module(uint32_t id) {
     return true;
 }
 
+bool tcl_site_tables_overlap(uintptr_t start, uintptr_t end) {
+    uintptr_t at = (uintptr_t)tables;
+    return at && start < at + sizeof(*tables) && at < end;
+}
+
 bool tcl_site_republish(void) {
     if (!tables) {
         void *made = tcl_os_mmap(NULL, sizeof(struct tables), PROT_READ | PROT_WRITE,

@@ -51,6 +51,15 @@ TCL_HIDDEN void tcl_birth_prefer(unsigned arena, unsigned hint);
 /* Kernel node of an arena; TCL_NODE_NONE or TCL_NODE_MODELLED: memory is not bound. */
 TCL_HIDDEN int tcl_arena_node(unsigned arena);
 
+/* The heap opened memory that it had reserved. Under mlockall(MCL_FUTURE) it is locked as it is
+ * touched. (memlock.c) */
+TCL_HIDDEN extern bool tcl_locks_opened;
+TCL_HIDDEN void tcl_lock_opened(uintptr_t start, size_t bytes);
+static inline void tcl_note_opened(uintptr_t start, size_t bytes) {
+    if (tcl_unlikely(__atomic_load_n(&tcl_locks_opened, __ATOMIC_ACQUIRE)))
+        tcl_lock_opened(start, bytes);
+}
+
 /* A fresh carve number; callers hold the lock that orders the change of shape. */
 TCL_HIDDEN uint32_t tcl_next_carve(void);
 
