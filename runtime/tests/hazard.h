@@ -64,6 +64,7 @@ struct daemon {
     /* Faults of this daemon. */
     bool is_mute, answers_garbage, never_drains, fills_control_with_garbage;
     uint32_t status;  /* of its welcomes */
+    int questions;    /* to the pools; none is answered */
     int sessions_max; /* later ones are turned away; 0: there must be none */
     /* What it writes into the control page before it welcomes. */
     void (*prepare)(struct session *);
@@ -212,6 +213,7 @@ static void accept_session(struct daemon *d) {
     socklen_t length = sizeof(peer);
     ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    d->questions += got > 0 && s->hello.magic == TCL_POOL_MAGIC;
     if (d->is_mute || got != sizeof(s->hello) || !control) {
         if (!d->is_mute)
             close(socket); /* a process that gave up attaching; a mute daemon keeps it open */

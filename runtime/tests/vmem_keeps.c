@@ -404,6 +404,7 @@ int main(int argc, char **argv) {
         struct daemon d = {.prepare = set_backing, .each_turn = request_moves};
         memset(board, 0, sizeof(*board));
         host(&d, parts[i]);
+        CHECK(d.questions == 0, "a move waited for the daemon");
         close_daemon(&d);
     }
     puts("vmem_keeps: futexes, flags, registered buffers, descriptors and debuggers");

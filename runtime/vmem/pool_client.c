@@ -6,6 +6,7 @@
  * Each request has a connection of its own; requests are rare, because segments are large and their
  * vpages are handed out locally. Every answer is checked.
  */
+#include "../track/session.h"
 #include "region.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +20,13 @@
  * measured: several times what populating takes. */
 #define WAIT_S 2
 #define WAIT_S_GIB 4
+/* A daemon that did not answer gets no question for so long: others wait for the lock that is held
+ * meanwhile. As long as the daemon leaves alone a process that does not answer. */
+#define SILENT_MS 10000u
 /* Signals survived while waiting. Chosen, not measured: it only has to bound the loop. */
 #define INTERRUPTS_MAX 16
+
+static uint64_t silent_until_ms; /* under the lock */
 
 static bool send_request(int socket, const struct tcl_pool_ask *exchange) {
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
@@ -51,6 +57,8 @@ static int receive_answer(int socket, struct tcl_pool_answer *answer) {
         if (got < 0 && errno != EINTR)
             break;
     }
+    if (got < 0 && errno == EAGAIN)
+        silent_until_ms = tcl_now_ms() + SILENT_MS;
     if (got >= 0 && rights.header.cmsg_type == SCM_RIGHTS &&
         rights.header.cmsg_len == CMSG_LEN(sizeof(int)))
         memcpy(&fd, CMSG_DATA(&rights.header), sizeof(fd));
@@ -62,8 +70,8 @@ static int receive_answer(int socket, struct tcl_pool_answer *answer) {
 
 /* One request; the answer's status is its result. */
 static int exchange(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
-    int fd = -1, socket = tcl_daemon_connect();
     answer->status = TCL_POOL_NONE;
+    int fd = -1, socket = tcl_now_ms() < silent_until_ms ? -1 : tcl_daemon_connect();
     if (socket < 0)
         return -1;
     struct timeval wait = {WAIT_S + WAIT_S_GIB * (long)(question->bytes >> 30), 0};
