@@ -35,6 +35,7 @@ use crate::parts::{DaemonError, Handle, Parts};
 use crate::plan::objects::current_phase;
 use crate::plan::runner::{Entered, PlanRunner};
 use crate::pools::{self, Pools};
+use crate::quota::Quota;
 use crate::schedule::Schedule;
 use crate::summary::{BudgetState, FinalReport, Summary, refused};
 use crate::tiers::{Tiers, Treatment};
@@ -313,7 +314,10 @@ impl Daemon {
             self.detach(old);
             self.summary.clients.replaced += 1;
         }
-        if self.clients.len() >= self.config.clients_max {
+        let quota = Quota::new(self.config.access, self.config.clients_max);
+        if self.clients.len() >= self.config.clients_max
+            || self.clients.of_user(arrival.peer.uid()) >= quota.clients
+        {
             self.handshake.count_full();
             arrival.refuse_full();
             return;

@@ -25,6 +25,7 @@ mod observe;
 mod parts;
 mod plan;
 pub mod pools;
+mod quota;
 mod schedule;
 mod summary;
 mod tiers;

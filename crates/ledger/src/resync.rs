@@ -13,13 +13,15 @@ use crate::row::{HEAD, Stamp};
 impl Ledger {
     /// Makes the objects of a process those of its object table. Drain all its rings first: what
     /// was written after the table was read still comes as records, and versions sort it out. An
-    /// unknown process is no error.
+    /// unknown process is no error. Of a table with more objects than a process may have extents,
+    /// the rest is not read: a program may write anything there, and each object takes memory.
     pub fn resync(&mut self, pid: u32, objects: impl IntoIterator<Item = ObjectSnapshot>) {
         let Some(slot) = self.slot(pid) else { return };
         self.counts.resyncs += 1;
         self.set_event_time(self.now_ms);
+        let objects = objects.into_iter().take(self.config.process_extents_max as usize);
         let table: BTreeMap<u64, ObjectSnapshot> =
-            objects.into_iter().map(|object| (object.addr, object)).collect();
+            objects.map(|object| (object.addr, object)).collect();
         let index = &self.process(slot).index;
         let heads: Vec<u32> = index.iter().filter(|number| self.rows[*number].has(HEAD)).collect();
         for head in heads {

@@ -289,6 +289,28 @@ fn a_resync_keeps_the_heat_of_what_is_the_same() {
 }
 
 #[test]
+fn a_resync_reads_no_more_objects_than_a_process_may_have() {
+    let config = Config { process_extents_max: 3, ..small() };
+    let mut world = World::new(config);
+    let version = world.born(16, 1, Flags(0));
+    let object = |page: u64| tiercel_wire::ObjectSnapshot {
+        addr: page * OS_PAGE,
+        bytes: OS_PAGE,
+        site: 3,
+        version,
+        arena: None,
+        flags: Flags(0),
+    };
+    let mut read = 0;
+    let endless = (100..).map(object).inspect(|_| {
+        read += 1;
+        assert!(read <= 3, "a hostile table is not read to its end");
+    });
+    world.ledger.resync(PID, endless);
+    assert_eq!(world.ledger.ranges_of(PID).count(), 3);
+}
+
+#[test]
 fn residency_follows_looks_and_outcomes() {
     let mut world = World::new(small());
     world.born(16, 8, Flags(0));

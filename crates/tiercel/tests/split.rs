@@ -12,8 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A user who owns nothing.
+/// Users who own nothing.
 const STRANGER: u32 = 12_345;
+const OTHER: u32 = 12_346;
 
 /// What is dropped from a capability's name in `setpriv`.
 const PREFIX: &str = "CAP_";
@@ -44,6 +45,10 @@ fn is_root() -> bool {
 
 /// A daemon with the capabilities of the service's unit, and no other.
 fn daemon() -> Daemon {
+    daemon_with(&[])
+}
+
+fn daemon_with(args: &[&str]) -> Daemon {
     let unit = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(UNIT)).unwrap();
     let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
     let kept = bounds.unwrap().split(' ').map(|name| {
@@ -53,7 +58,7 @@ fn daemon() -> Daemon {
     let kept = kept.collect::<String>();
     let daemon = Daemon::start_under(
         &["setpriv", "--no-new-privs", "--bounding-set", &format!("-all{kept}")],
-        &["--all-users", "--sampler", "probe", "--json"],
+        &[&["--all-users", "--sampler", "probe", "--json"], args].concat(),
     );
     fs::set_permissions(daemon.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     daemon
@@ -63,13 +68,20 @@ const UNIT: &str = "../../dist/tiercel.service";
 
 /// A program of [`STRANGER`].
 fn busy(daemon: &Daemon) -> Process {
+    busy_of(daemon, STRANGER)
+}
+
+fn busy_of(daemon: &Daemon, user: u32) -> Process {
     let folder = daemon.folder.path();
-    let program = compile(folder, "busy", BUSY, &[]);
+    // One for each user: a program that runs cannot be written again.
+    let program = compile(folder, &format!("busy{user}"), BUSY, &[]);
     // The tree may be where other users may not go.
-    let library = folder.join("libtiercel.so");
-    fs::copy(runtime(), &library).unwrap();
+    let library = folder.join(format!("libtiercel{user}.so"));
+    if !library.exists() {
+        fs::copy(runtime(), &library).unwrap();
+    }
     let mut command = daemon.hosted(program.to_str().unwrap());
-    command.env("LD_PRELOAD", library).uid(STRANGER).gid(STRANGER).current_dir("/");
+    command.env("LD_PRELOAD", library).uid(user).gid(user).current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = Process::start(&mut command);
     assert_eq!(process.line(), "ready\n");
@@ -159,6 +171,33 @@ fn a_daemon_without_its_broker_stops_and_programs_run_on() {
     assert_eq!(daemon.process.end().code(), Some(1), "the service manager starts it again");
     assert!(process.child.try_wait().unwrap().is_none());
     assert_eq!(process.end().code(), Some(6));
+}
+
+#[test]
+fn one_user_cannot_take_the_places_of_all() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    fs::write(&config, "[daemon]\nclients_max = 8\n").unwrap();
+    let daemon = daemon_with(&["--config", config.to_str().unwrap()]);
+    // A user has a quarter of the places.
+    let _kept = [busy(&daemon), busy(&daemon)];
+    daemon.until("two are hosted", |s| s["clients"]["now"] == 2);
+    let mut third = {
+        let program = daemon.folder.path().join(format!("busy{STRANGER}"));
+        let mut command = daemon.hosted(program.to_str().unwrap());
+        let library = daemon.folder.path().join(format!("libtiercel{STRANGER}.so"));
+        command.env("LD_PRELOAD", library).uid(STRANGER).gid(STRANGER).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Process::start(&mut command)
+    };
+    assert_eq!(third.line(), "ready\n", "it runs without the daemon");
+    daemon.until("the third is refused", |s| s["clients"]["refused"]["too many"] == 1);
+    let _other = busy_of(&daemon, OTHER);
+    daemon.until("another user has room", |s| s["clients"]["now"] == 3);
+    assert_eq!(third.end().code(), Some(6));
 }
 
 #[test]

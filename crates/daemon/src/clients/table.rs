@@ -53,6 +53,11 @@ impl Clients {
         self.by_number.len()
     }
 
+    /// How many are of a user.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.iter().filter(|client| client.peer.uid() == uid).count()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_number.is_empty()
     }

@@ -8,6 +8,7 @@ use crate::privilege::{Held, Privilege};
 use crate::terminal::{note, say};
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::linux::net::SocketAddrExt;
@@ -33,6 +34,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
         bail!("--all-users needs root: other users' memory cannot be moved without");
     }
     let settings = settings(&args.engine)?;
+    raise_descriptor_limit();
     let mut privilege = Privilege::of_daemon(args)?;
     let engine = engine(&settings, &mut privilege)?;
     let Engine { mut config, parts, remarks } =
@@ -50,6 +52,15 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     notify_service_manager("READY=1");
     print_report(args, &daemon.run()?, &mut Symbols::new(&symbols))?;
     broker.map_or(Ok(()), Held::end)
+}
+
+/// Takes all descriptors that the hard limit allows: a client has five, and the usual soft limit of
+/// 1024 would end at some 200 clients.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Within the hard limit no right is needed.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn print_report(
