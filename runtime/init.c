@@ -8,6 +8,7 @@
  * need a complete C library (keys, handlers, the session) wait for it.
  */
 #include "alloc/heap.h"
+#include <errno.h>
 
 __thread bool tcl_in_fork;
 bool tcl_forks_alone;
@@ -65,7 +66,9 @@ static void after_fork_child(void) {
      * children exec before that, and do not need a session. */
 }
 
+/* The program begins with errno 0, whatever was tried here. */
 __attribute__((constructor(101))) static void start(void) {
+    int saved = errno;
     tcl_heap_init();
     tcl_small_start();
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
@@ -73,4 +76,5 @@ __attribute__((constructor(101))) static void start(void) {
     /* The last one that is registered is the first before a fork, and the last after it. */
     pthread_atfork(lock_streams, unlock_streams, reset_streams);
     tcl_openmp_start();
+    errno = saved;
 }

@@ -12,6 +12,7 @@
  */
 #include "heap.h"
 #include <errno.h>
+#include <gnu/libc-version.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,23 +169,34 @@ TCL_EXPORT int posix_memalign(void **to, size_t align, size_t bytes) {
     return 0;
 }
 
-TCL_EXPORT void *aligned_alloc(size_t align, size_t bytes) {
-    if (!power_of_two(align)) {
-        errno = EINVAL;
-        return NULL;
-    }
-    return allocate_aligned(bytes, align, CALLER);
+static void *fail_as_invalid(void) {
+    errno = EINVAL;
+    return NULL;
 }
 
 /* glibc rounds a bad alignment up to the next power of two. */
-TCL_EXPORT void *memalign(size_t align, size_t bytes) {
-    if (align > PTRDIFF_MAX / 2 + 1) {
-        errno = EINVAL;
-        return NULL;
-    }
+static inline void *allocate_rounded(size_t align, size_t bytes, struct caller caller) {
+    if (align > SIZE_MAX / 2 + 1)
+        return fail_as_invalid();
     if (!power_of_two(align))
         align = align < 16 ? 16 : (size_t)1 << (64 - __builtin_clzll(align));
-    return allocate_aligned(bytes, align, CALLER);
+    return allocate_aligned(bytes, align, caller);
+}
+
+/* Since 2.38 glibc refuses a bad alignment here; before, it was memalign. */
+static bool is_aligned_alloc_strict(void) {
+    const char *version = gnu_get_libc_version(); /* 2.MINOR */
+    return strtol(version + 2, NULL, 10) >= 38;
+}
+
+TCL_EXPORT void *aligned_alloc(size_t align, size_t bytes) {
+    if (tcl_unlikely(!power_of_two(align)) && is_aligned_alloc_strict())
+        return fail_as_invalid();
+    return allocate_rounded(align, bytes, CALLER);
+}
+
+TCL_EXPORT void *memalign(size_t align, size_t bytes) {
+    return allocate_rounded(align, bytes, CALLER);
 }
 
 TCL_EXPORT void *valloc(size_t bytes) {
