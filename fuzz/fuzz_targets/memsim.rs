@@ -37,7 +37,7 @@ fn shape(bytes: &[u8]) -> SimulatorShape {
         levels: vec![level(0, 1000), level(2, 9000)],
         window: WindowShape {
             instructions: number(6, 255).into(),
-            registers: number(7, 20).into(),
+            mshrs: number(7, 20).into(),
             stores: number(8, 20).into(),
         },
         prefetch: (bytes[9] % 2 == 1).then_some(PrefetchShape {

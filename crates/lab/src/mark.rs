@@ -71,12 +71,15 @@ mod tests {
         std::fs::write(&path, elf).expect("written");
         let permissions = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&path, permissions).expect("executable");
-        let output = std::process::Command::new(&path)
-            .args(arguments)
-            .env_clear()
-            .env("WORD", "kept")
-            .output()
-            .expect("it starts");
+        let mut command = std::process::Command::new(&path);
+        command.args(arguments).env_clear().env("WORD", "kept");
+        let output = loop {
+            match command.output() {
+                // A test beside this one forked while the file was open for writing.
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
+                other => break other.expect("it starts"),
+            }
+        };
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -91,10 +94,9 @@ mod tests {
     fn interleave_becomes_the_program_where_the_kernel_can() {
         let nodes = std::path::Path::new("/sys/kernel/mm/mempolicy/weighted_interleave");
         let ended = run(&interleave(&[0]), &["/bin/sh", "-c", "echo $WORD $0 $1", "a", "b c"]);
-        match nodes.exists() {
-            true => assert_eq!(ended, (Some(0), "kept a b c\n".to_owned())),
-            false => assert_eq!(ended, (Some(127), String::new())),
-        }
+        let (done, refused) = ((Some(0), "kept a b c\n".to_owned()), (Some(127), String::new()));
+        // Containers may hide the directory of a kernel that can.
+        assert!(ended == done || (ended == refused && !nodes.exists()), "{ended:?}");
         assert_eq!(run(&interleave(&[0]), &[]).0, Some(127));
         assert_eq!(run(&interleave(&[]), &["/bin/true"]).0, Some(127));
     }
