@@ -56,6 +56,7 @@ static void use_heap(int content) {
 static int hosted(const char *part) {
     char *kept = memset(malloc(32 * MIB), 7, 32 * MIB);
     use_heap(1); /* some of it moves meanwhile */
+    fork_once();
     kill_for_unusual_calls(strcmp(part, "pooled") ? FATAL : FATAL - POOLS_NEED);
     for (int i = 0; i < ROUNDS; i++) {
         use_heap(i);

@@ -319,7 +319,7 @@ static int hosted(bool pooled, bool can_move) {
     child_makes_a_large_object();
     CHECK(threads_now() == 1, "nor is it this process's");
     check_released(false);
-    CHECK(threads_now() == 1 + can_move, "a large one is");
+    CHECK(threads_now() == 1 + (can_move ? (pooled ? 1 : 2) : 0), "a large one is");
     rights_and_advice(can_show, false);
     rights_and_advice(can_show, true);
     raw_remaps();

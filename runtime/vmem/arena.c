@@ -477,7 +477,7 @@ void vmem_after_children(void) {
     static uint64_t checked_ms;
     uint64_t now_ms = tcl_now_ms();
     if (!atomic_load_explicit(&is_any, memory_order_relaxed) || child_probe < 0 ||
-        now_ms - checked_ms < CHILDREN_CHECK_MS)
+        tcl_is_filtered() || now_ms - checked_ms < CHILDREN_CHECK_MS)
         return;
     checked_ms = now_ms;
     if (has_children())

@@ -9,9 +9,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#define STAT_BYTES 128u /* number, name (16 characters at most) and state are in the first 40 */
 
 static _Atomic int own_threads;
 static _Atomic bool had_threads; /* libc then takes the process for one with threads for ever */
@@ -32,7 +35,17 @@ int vmem_threads(void) {
 }
 
 bool tcl_vmem_has_only_own_threads(void) {
-    return atomic_load(&had_threads) && vmem_threads() == 1 + atomic_load(&own_threads);
+    return atomic_load(&had_threads) && !tcl_is_filtered() &&
+           vmem_threads() == 1 + atomic_load(&own_threads);
+}
+
+/* The first thread of a process stays listed when it has ended. */
+bool vmem_has_no_program_thread(void) {
+    char stat[STAT_BYTES];
+    if (!tcl_vmem_has_only_own_threads() || !vmem_read_text("/proc/self/stat", stat, sizeof(stat)))
+        return false;
+    const char *name_end = strrchr(stat, ')'); /* the name may have any characters */
+    return name_end && name_end[1] == ' ' && name_end[2] == 'Z';
 }
 
 void vmem_end_thread(void) {
@@ -43,18 +56,23 @@ void vmem_forget_threads(void) {
     atomic_store(&own_threads, 0);
 }
 
-int vmem_start_thread(void *(*work)(void *), void *argument) {
+int vmem_start_joinable(pthread_t *thread, void *(*work)(void *), void *argument) {
     sigset_t all, before;
-    pthread_t thread;
     atomic_store(&had_threads, true);
     atomic_fetch_add(&own_threads, 1);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, work, argument);
+    int error = pthread_create(thread, NULL, work, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        vmem_end_thread();
+    return error;
+}
+
+int vmem_start_thread(void *(*work)(void *), void *argument) {
+    pthread_t thread;
+    int error = vmem_start_joinable(&thread, work, argument);
     if (!error)
         pthread_detach(thread);
-    else
-        vmem_end_thread();
     return error;
 }

@@ -148,6 +148,10 @@ TCL_HIDDEN int vmem_threads(void);
 /* Starts a detached thread of the runtime with all signals blocked: 0 or an errno. Not under the
  * lock. */
 TCL_HIDDEN int vmem_start_thread(void *(*work)(void *), void *argument);
+/* The same, of one that is to be joined. */
+TCL_HIDDEN int vmem_start_joinable(pthread_t *thread, void *(*work)(void *), void *argument);
+/* True when only threads of the runtime are left: libc ends the process with its last thread. */
+TCL_HIDDEN bool vmem_has_no_program_thread(void);
 /* Before such a thread returns; and in a child, which has none. */
 TCL_HIDDEN void vmem_end_thread(void), vmem_forget_threads(void);
 

@@ -17,6 +17,7 @@
 #include "region.h"
 #include <errno.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,7 +31,7 @@
 
 _Atomic bool tcl_vmem_start_pending;
 static long pending_process; /* the process that will start the thread */
-static _Atomic bool is_running;
+static _Atomic bool is_running, must_end;
 static uint32_t current;
 
 static bool is_wanted(void) {
@@ -66,12 +67,17 @@ static void set_running(bool is_so) {
         tcl_header()->is_mover = is_so;
 }
 
+/* Without pools the guard looks, in whose descriptor table the program must end. */
+static bool is_over(void) {
+    return vmem_is_pooled() ? vmem_has_no_program_thread() : atomic_load(&must_end);
+}
+
 static void *serve(void *nothing) {
     uint32_t epoch = 0;
     bool can_move = vmem_is_pooled() || vmem_private_start();
     if (can_move)
         set_running(true);
-    while (can_move && !tcl_is_filtered()) {
+    while (can_move && !tcl_is_filtered() && !is_over()) {
         struct timespec timeout = {POLL_S, 0};
         uint32_t now = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
         if (now != epoch) { /* another session, which has no request yet */
@@ -94,12 +100,43 @@ static void *serve(void *nothing) {
     return nothing;
 }
 
-/* Pairs with the look at the filter under the lock. */
+/* Pairs with the looks at the filter under the lock. A child of a raw clone may have a copy of the
+ * lock that no thread will release. */
 void tcl_vmem_await_move(void) {
-    if (tcl_vmem_is_mover()) {
+    if (pending_process && syscall(SYS_getpid) == pending_process) {
         vmem_lock();
         vmem_unlock();
     }
+}
+
+/* Under the lock, so that no filter comes in between, which may kill for the look. */
+static bool is_guard_done(void) {
+    vmem_lock();
+    bool is_done = tcl_is_filtered() || vmem_has_no_program_thread();
+    vmem_unlock();
+    return is_done;
+}
+
+/* The thread that moves has no descriptors of the program. If it were the last thread, libc would
+ * run the program's exit handlers in it. So it ends before, and this thread is the last. */
+static void *guard(void *nothing) {
+    pthread_t mover;
+    if (vmem_start_joinable(&mover, serve, NULL)) {
+        vmem_end_thread();
+        return nothing;
+    }
+    while (!is_guard_done())
+        nanosleep(&(struct timespec){POLL_S, 0}, NULL);
+    atomic_store(&must_end, true);
+    syscall(SYS_futex, &tcl_control()->moves_asked, FUTEX_WAKE, 1, NULL, NULL, 0);
+    pthread_join(mover, NULL);
+    vmem_end_thread();
+    return nothing;
+}
+
+static void start_mover(void) {
+    atomic_store(&must_end, false);
+    vmem_start_thread(vmem_is_pooled() ? serve : guard, NULL);
 }
 
 void vmem_serve(void) {
@@ -109,7 +146,7 @@ void vmem_serve(void) {
     if (vmem_threads() == 1)
         atomic_store(&tcl_vmem_start_pending, true);
     else
-        vmem_start_thread(serve, NULL);
+        start_mover();
 }
 
 void tcl_vmem_start_if_large(void) {
@@ -118,7 +155,7 @@ void tcl_vmem_start_if_large(void) {
     /* A child of vfork shares this memory, and its threads would end with it. */
     if (bytes >= HEAP_BYTES_MIN && !tcl_is_filtered() && syscall(SYS_getpid) == pending_process &&
         atomic_exchange(&tcl_vmem_start_pending, false))
-        vmem_start_thread(serve, NULL);
+        start_mover();
     errno = saved;
 }
 
