@@ -7,11 +7,13 @@
  *
  *   hosted process (runtime)                          daemon
  *   ------------------------                          ------
- *   creates a memfd, seals it against shrinking
- *   connects, sends tcl_hello + the memfd   ------->  checks seals, size, peer credentials; maps it
- *   closes memfd and socket                 <-------  tcl_welcome
+ *   maps the offer                          <-------  writes the offer, a file beside its socket
+ *   when it is worth it: creates a memfd with the
+ *   offer's control page, seals it, connects,
+ *   sends tcl_hello + the memfd, closes both ------>  checks seals, size, peer credentials; maps it
+ *   goes on without waiting                 <=======  answers in the control page
  *   writes records, sites, objects          =======>  polls, drains, rescans after a loss
- *   reads the control page and the plan     <=======  writes clock, arenas, budgets, a plan
+ *   reads the control page and the plan     <=======  writes arenas, budgets, a plan
  *
  * Neither side trusts the other: the runtime keeps its allocator metadata in private memory and
  * only *writes* to the session (except that it reads control page and plan table, and clamps their
@@ -38,7 +40,7 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 5u /* one more with each change of this file that either side can notice */
+#define TCL_WIRE_VERSION 7u /* one more with each change of this file that either side can notice */
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -59,7 +61,8 @@ enum tcl_record_flags {
     TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
     TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
     TCL_CONTINUED = 1u << 2, /* a realloc that moved; its old address dies in the next record */
-    TCL_FRESH = 1u << 3      /* most of its memory was never touched: the kernel zeroes it then */
+    TCL_FRESH = 1u << 3,     /* most of its memory was never touched: the kernel zeroes it then */
+    TCL_TICKS = 1u << 7      /* the record's time is of the CPU's counter (enum tcl_clock) */
 };
 
 /* Records of different threads are drained in any order, so each carries a version that totally
@@ -71,13 +74,24 @@ enum tcl_record_flags {
 struct tcl_record {
     uint64_t addr; /* bytes */
     uint64_t size; /* bytes, a multiple of TCL_PAGE; BORN: | arena << TCL_SIZE_BITS */
-    uint32_t site; /* index into the site table, 0 = unknown */
+    uint16_t site; /* index into the site table, 0 = unknown */
+    uint16_t time_high;
     uint32_t carve;
-    uint32_t time_ms; /* control.clock_ms, truncated, when written */
+    uint32_t time_low;
     uint16_t generation;
     uint8_t kind;      /* enum tcl_record_kind */
     uint8_t flags_low; /* enum tcl_record_flags */
 };
+/* When a record was written: the low 48 bits of CLOCK_MONOTONIC in nanoseconds (78 hours), or of
+ * the CPU's counter with TCL_TICKS (15 hours at 5 GHz). A birth is written before the program has
+ * its memory, a death before the memory can be used again, so that each access to an object lies
+ * between its birth and its death. */
+#define TCL_TIME_BITS 48
+
+/* What records take their time from. Reading the counter costs 8 ns, and clock_gettime, which is
+ * right everywhere, 3 times as much. The daemon names the counter where the kernel itself keeps
+ * time by it, so that all CPUs agree, and converts. */
+enum tcl_clock { TCL_CLOCK_MONOTONIC = 0, TCL_CLOCK_COUNTER = 1 };
 /* The top byte of `size` is the arena that an object was born in: addresses, and so sizes, stay
  * below 2^56 (57 bits with five levels of page tables, of which programs have the lower half). */
 #define TCL_SIZE_BITS 56
@@ -192,11 +206,15 @@ struct tcl_phase_name {
  * (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
  * There are two tables: the daemon writes the one that is not in use, then stores control.plan. A
  * reader that still reads the other one may find rows out of order, or the arena of another row:
- * it then misses a row or uses a wrong arena, which is harmless. */
+ * it then misses a row or uses a wrong arena, which is harmless.
+ * Before the daemon has answered a hello, the rows are those of the offer. */
 /* 32768 * 24 bytes = 768 KiB a table. Chosen, not measured. */
 #define TCL_PLAN_ROWS_MAX 32768u
 #define TCL_PLAN_CLASS_ANY 0xffu
 #define TCL_PLAN_SHARE_ALL 0xffu
+/* Of a generation: its rows are in the offer. Offers count from here on, far from the generations
+ * of a session, which begin at 1, so that their low bits differ as well. */
+#define TCL_PLAN_OFFERED 0x80004000u
 
 struct tcl_plan_row {
     uint64_t site;      /* tcl_site.hash; 0: the unknown site */
@@ -211,9 +229,8 @@ struct tcl_plan_row {
 
 /* ---- Header and control -------------------------------------------------------------------- */
 
-/* What backs the heap of a program: ordinary memory; vregions (docs/pools.md); vregions in
- * memory of the daemon's pools. */
-enum tcl_backing { TCL_BACKING_KERNEL = 0, TCL_BACKING_VMEM = 1, TCL_BACKING_POOLS = 2 };
+/* What backs the heap of a program: ordinary memory; vregions (docs/pools.md). */
+enum tcl_backing { TCL_BACKING_KERNEL = 0, TCL_BACKING_VMEM = 1 };
 
 /* Moves that the program itself executes, and their results as the program claims them. */
 /* A batch; 64 * (24 + 16) bytes fit control page and header. Chosen, not measured. */
@@ -228,6 +245,14 @@ struct tcl_moved {
     uint64_t bytes; /* of vregions that are on the node now */
     int32_t error;  /* errno of the first vregion that is not; 0 */
     uint32_t pad;
+};
+
+/* Bits. */
+enum tcl_remark {
+    TCL_REMARK_OWN_MALLOC = 1u << 0, /* the program brings its own: only what it maps is tracked */
+    TCL_REMARK_LIMITED = 1u << 1,    /* memory is limited: no vregions in the heap */
+    TCL_REMARK_NO_VREGIONS = 1u << 2, /* memory for vregions could not be had */
+    TCL_REMARK_THREADS = 1u << 3     /* threads before the program begins: no pool under its heap */
 };
 
 struct tcl_header {
@@ -254,6 +279,8 @@ struct tcl_header {
     uint32_t phase_overflows; /* entries lost: no room for the name, or the lock was held */
     uint32_t is_mover;        /* 1: a thread of the runtime executes control.moves */
     uint32_t moves_done;      /* the last control.moves_asked that was answered; a futex. Release */
+    uint32_t remarks;         /* enum tcl_remark, what the user should know of this process */
+    uint32_t pad;
     struct tcl_moved moved[TCL_MOVES_MAX];
 };
 
@@ -283,7 +310,8 @@ struct tcl_header {
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
-    uint64_t clock_ms;    /* milliseconds since the session began; coarse */
+    uint32_t clock;       /* enum tcl_clock, of the records to come */
+    uint32_t pad0;
     uint32_t arena_count; /* 0: the kernel places */
     uint32_t small_arena; /* where new blocks of small slots are born */
     int32_t arena_node[TCL_ARENAS_MAX];
@@ -306,14 +334,17 @@ struct tcl_control {
     uint32_t backing;     /* enum tcl_backing; read once, when the program starts */
     uint32_t moves_asked; /* number of the request in `moves`; a futex. Release, after `moves` */
     uint32_t move_count;  /* of `moves`; 0 cancels the request before */
+    uint32_t answer;      /* to the hello: 1 + enum tcl_status, 0: none yet. Release */
+    uint32_t session;     /* number of the session, from 1; before `answer` */
     struct tcl_move moves[TCL_MOVES_MAX];
-    uint8_t pad[4096 - 160 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
+    uint8_t pad[4096 - 168 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
 };
 /* Chosen, not measured: 64 births of the smallest object for one atomic subtraction. */
 #define TCL_BIRTH_CREDIT (256 << 10)
 
 /* Each begins where the one before ends, at an OS page; the assertions below check the sizes. */
 #define TCL_HEADER_AT 0ull
+#define TCL_OFFER_BYTES TCL_MODULES_AT
 #define TCL_CONTROL_AT 4096ull
 #define TCL_PHASES_AT 8192ull
 #define TCL_PLAN_AT 65536ull
@@ -323,20 +354,55 @@ struct tcl_control {
 #define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 32ull)
 #define TCL_RUNS_AT (TCL_RINGS_AT + TCL_RINGS_MAX * (4096ull + TCL_RING_RECORDS * 32ull))
 
-/* ---- Greeting: SOCK_SEQPACKET, one message each way ---------------------------------------- */
+/* ---- Offer: what a process knows of the daemon before it attaches --------------------------- */
 
-/* A hello carries by SCM_RIGHTS the session's memfd, and after it up to TCL_UFFDS_MAX userfaultfds
- * that the process opened on itself with UFFD_USER_MODE_ONLY and did not use. The daemon may track
- * writes by them, asynchronously only; it splits mappings only inside the reserved range. Two,
- * because windows that touch each other need different ones, or the kernel would merge them. */
+/* The name of the file is that of the socket and this. It begins as a session does: struct
+ * tcl_offer at TCL_HEADER_AT, the control page of a new session, the tables of its plan; it ends at
+ * TCL_OFFER_BYTES. Its owner is root or the user of the process, or it is not believed. Where the
+ * process may write to it, it is counted. */
+#define TCL_OFFER_SUFFIX ".offer"
+
+/* Where an attach failed. */
+enum tcl_step {
+    TCL_STEP_NONE = 0,
+    TCL_STEP_CONNECT = 1, /* to the daemon's socket */
+    TCL_STEP_MEMORY = 2,  /* shared with the daemon */
+    TCL_STEP_HELLO = 3    /* was not sent */
+};
+
+struct tcl_offer {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t attach_bytes; /* a process attaches when it has allocated so much; 0: as it starts */
+    uint32_t attach_ms;    /* or at the first birth so long after its start */
+    uint32_t userfaultfds; /* how many a hello should bring, at most TCL_UFFDS_MAX */
+    uint32_t is_counted;   /* 1: processes count themselves in what follows */
+    uint32_t pad;
+    /* Written by all processes, atomically; claims. */
+    uint64_t began;        /* programs that started, and forked children that allocated */
+    uint64_t attached;     /* of those */
+    uint64_t failed;       /* of those that tried to attach */
+    uint32_t failed_step;  /* enum tcl_step of the first that failed */
+    uint32_t failed_errno; /* its errno */
+};
+
+/* ---- Greeting: SOCK_SEQPACKET -------------------------------------------------------------- */
+
+/* A hello carries by SCM_RIGHTS the session's memfd, and after it as many userfaultfds as the offer
+ * asks for, which the process opened on itself with UFFD_USER_MODE_ONLY and did not use. The daemon
+ * may track writes by them, asynchronously only; it splits mappings only inside the reserved range.
+ * Two, because windows that touch each other need different ones, or the kernel would merge them.
+ * It is answered in the control page. A tcl_welcome goes over the socket as well, for runtimes of
+ * other versions, which wait there and learn that they do not match. */
 #define TCL_UFFDS_MAX 2u
 
 struct tcl_hello {
     uint32_t magic;
     uint32_t version;
     uint32_t pid;
-    uint32_t parent_session; /* session number of the parent process, 0 = none */
+    uint32_t parent_pid; /* of the process that forked it, as that one sees itself; 0 = none */
     uint64_t total_bytes;
+    uint64_t image; /* AT_RANDOM of the auxiliary vector, which an exec changes; 0: unknown */
 };
 
 enum tcl_status {
@@ -344,7 +410,8 @@ enum tcl_status {
     TCL_REFUSED_VERSION = 1,
     TCL_REFUSED_USER = 2,
     TCL_REFUSED_FULL = 3,
-    TCL_REFUSED_MEMFD = 4
+    TCL_REFUSED_MEMFD = 4,
+    TCL_REFUSED_NAMESPACE = 5 /* the daemon does not see into the process's pid namespace */
 };
 
 struct tcl_welcome {
@@ -423,7 +490,8 @@ TCL_ASSERT(sizeof(struct tcl_moved) == 16, "moved");
 TCL_ASSERT(sizeof(struct tcl_phase_name) == 64, "phase name");
 TCL_ASSERT(sizeof(struct tcl_plan_row) == 24, "plan row");
 TCL_ASSERT(TCL_PHASES_AT + TCL_PHASES_MAX * 64 <= TCL_PLAN_AT, "phases");
-TCL_ASSERT(sizeof(struct tcl_hello) == 24, "hello");
+TCL_ASSERT(sizeof(struct tcl_offer) == 64, "offer");
+TCL_ASSERT(sizeof(struct tcl_hello) == 32, "hello");
 TCL_ASSERT(sizeof(struct tcl_welcome) == 16, "welcome");
 TCL_ASSERT(sizeof(struct tcl_pool_ask) == 40, "pool ask");
 TCL_ASSERT(sizeof(struct tcl_pool_answer) == 40, "pool answer");

@@ -94,7 +94,7 @@ struct tcl_use {
     uint8_t flags; /* enum tcl_record_flags */
 };
 
-/* Writes a line to stderr in one call, without stdio or malloc. */
+/* Writes a line to stderr in one call, without stdio or malloc: why the program must end. */
 TCL_HIDDEN void tcl_warn(const char *what);
 
 /* A sealed memfd of `bytes` bytes, closed by exec; -1 and errno. (track/fd.c) */
@@ -102,6 +102,10 @@ TCL_HIDDEN int tcl_memfd(const char *name, size_t bytes);
 /* Moves `fd` to a number above those that programs expect to get, if possible. Returns its number.
  */
 TCL_HIDDEN int tcl_raise_fd(int fd);
+
+/* As pthread_key_create, but never key 0, which is left to the program: some take it for "no key".
+ * (keys.c) */
+TCL_HIDDEN int tcl_key_create(pthread_key_t *key, void (*at_exit)(void *));
 
 /* The kernel's own mmap family, past our interposers (raw system calls). (track/map.c) */
 TCL_HIDDEN void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset);

@@ -4,8 +4,8 @@
  * In: the loader's call. Out: the heap and, if requested, a session.
  * Knows nothing of how they work.
  *
- * The heap works from the first malloc on, which may come long before this constructor; parts that
- * need a complete C library (keys, handlers, the session) wait for it.
+ * The heap begins with the first malloc, which may come long before this constructor, or never;
+ * parts that need a complete C library (keys, handlers, the session) wait for it.
  */
 #include "alloc/heap.h"
 #include <errno.h>
@@ -24,7 +24,14 @@ extern void _IO_list_resetlock(void) __attribute__((weak));
 
 static bool fork_holds_streams; /* under the list's lock */
 
+/* How many forks the thread is in: a signal handler may fork while the thread it interrupted does.
+ * The outer fork holds what its handlers have locked so far and goes on when the inner one is over,
+ * so that the inner one's handlers have nothing to do, in the parent and in its child. */
+static __thread unsigned forks_begun;
+
 static void lock_streams(void) {
+    if (forks_begun++)
+        return;
     tcl_forks_alone = tcl_is_single_threaded() || tcl_vmem_has_only_own_threads();
     if (!_IO_list_lock || !_IO_list_unlock || !_IO_list_resetlock || tcl_forks_alone)
         return;
@@ -33,35 +40,46 @@ static void lock_streams(void) {
 }
 
 static void unlock_streams(void) {
-    if (!fork_holds_streams)
+    if (--forks_begun || !fork_holds_streams)
         return;
     fork_holds_streams = false;
     _IO_list_unlock();
 }
 
 static void reset_streams(void) {
+    if (--forks_begun)
+        return;
     if (fork_holds_streams)
         _IO_list_resetlock();
     fork_holds_streams = false;
 }
 
 static void before_fork(void) {
+    if (forks_begun > 1)
+        return;
+    tcl_session_before_fork();
     tcl_heap_before_fork();
     tcl_vmem_before_fork();
     tcl_in_fork = true;
 }
 
 static void after_fork_parent(void) {
+    if (forks_begun > 1)
+        return;
     tcl_in_fork = false;
     tcl_locks_opened = false; /* locks are not inherited */
     tcl_vmem_after_fork_parent();
     tcl_heap_after_fork_parent();
+    tcl_session_after_fork_parent();
 }
 
 static void after_fork_child(void) {
+    if (forks_begun > 1)
+        return;
     tcl_in_fork = false;
     tcl_vmem_after_fork_child();
     tcl_heap_after_fork_child();
+    tcl_limit_start();
     /* The life page is wiped already. The child attaches at its first birth, not here: most
      * children exec before that, and do not need a session. */
 }
@@ -69,9 +87,11 @@ static void after_fork_child(void) {
 /* The program begins with errno 0, whatever was tried here. */
 __attribute__((constructor(101))) static void start(void) {
     int saved = errno;
-    tcl_heap_init();
-    tcl_small_start();
+    tcl_small_may_start();
+    tcl_limit_start();
+    tcl_secure_start();
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    tcl_is_our_malloc();
     tcl_session_start();
     /* The last one that is registered is the first before a fork, and the last after it. */
     pthread_atfork(lock_streams, unlock_streams, reset_streams);

@@ -25,7 +25,7 @@ static struct option options[] = {
 /* Of an edge: itself, and both directions. Of a vertex: offset, parent, two queues, depth. */
 #define EDGE_BYTES (8 + 2 * 4)
 #define VERTEX_BYTES (8 + 4 + 4 + 4 + 4)
-/* Graph500's edges to a vertex; ours are within half and twice of it, to meet the size. */
+/* Graph500 has 16 edges for each vertex; this program half to twice as many, to meet the size. */
 #define EDGE_FACTOR UINT64_C(16)
 /* Vertices that a thread finds before it reserves space for them in the next queue. */
 #define BATCH 256 /* chosen, not measured: one atomic addition for 1 KiB of vertices */
@@ -150,8 +150,8 @@ static void search_share(struct member *member) {
     }
 }
 
-/* How far each vertex is from the root by its chain of parents; `vertices` for those whose chain
- * does not get there, UNSEEN for those without. `chain` has room for all. */
+/* The distance of each vertex from the root by its chain of parents; `vertices` if the chain does
+ * not reach the root, UNSEEN without a parent. `chain` has room for all. */
 static void fill_depths(const struct search *s, uint32_t *depths, uint32_t *chain) {
     memset(depths, 0xff, s->vertices * sizeof *depths);
     depths[s->root] = 0;
@@ -201,8 +201,8 @@ static bool tree_is_right(struct search *s, uint64_t *digest) {
     return right;
 }
 
-/* Each root has neighbours. All but a few such vertices are in one component: its size is what all
- * searches from it reach. */
+/* The root has neighbours. All but a few such vertices are in one component, whose size every
+ * search from it must reach. */
 static uint32_t choose_root(const struct search *s, uint64_t *state) {
     for (;;) {
         uint64_t root = random_below(state, s->vertices);
@@ -255,7 +255,7 @@ int main(int argc, char **argv) {
     }
     bool right = tree_is_right(&s, &digest);
     for (uint64_t r = 0; r < roots; r++) {
-        /* A root the last tree reached is in its component, so its search reached as much. */
+        /* A root in the last tree is in the same component, so its search reached as much. */
         right &= s.parents[starts[r]] == UNSEEN || reached[r] == s.reached;
         digest += mix(reached[r]);
     }

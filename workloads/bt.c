@@ -22,15 +22,15 @@ static struct option options[] = {
 };
 
 /* Chosen, not measured: a step so long that only an implicit scheme is stable, and a disturbance
- * that the fields, which are of the order of 1, can carry. */
+ * that is small for fields of the order of 1. */
 #define VISCOSITY 0.3
 #define STEP 1.0
 #define DISTURBANCE 0.1
-/* What may be left of the disturbance. It has all wavelengths: half is gone after a step, and long
- * waves stay. Bounds with a margin above that; chosen. */
+/* The largest rest of the disturbance. It has all wavelengths: half of it is gone after one step,
+ * and long waves stay. Chosen, with a margin above that. */
 #define GONE_ONE_STEP 0.7
 #define GONE_THREE_STEPS 0.45
-/* Of a cell: fields, right-hand side, forcing, speed. */
+/* For each cell: fields, right-hand side, forcing, speed. */
 #define CELL_BYTES ((3 * FIELDS + 1) * 8)
 
 typedef double cell[FIELDS];
@@ -59,7 +59,7 @@ SITE block *make_line(uint64_t bytes) {
     return must_alloc(bytes);
 }
 
-/* The solution: a polynomial of the place, as NPB's, between 0 and 1. */
+/* The solution: a polynomial of the position, like NPB's, between 0 and 1. */
 static void exact(const struct grid *g, uint64_t x, uint64_t y, uint64_t z, cell out) {
     double span = (double)(g->side - 1), a = (double)x / span, b = (double)y / span;
     double c = (double)z / span;
@@ -77,7 +77,7 @@ static void speed_phase(struct member *member) {
     }
 }
 
-/* What is missing to a steady state: forcing, less convection, plus diffusion. */
+/* What a steady state lacks: forcing, minus convection, plus diffusion. */
 static void right_side_of(const struct grid *g, uint64_t at, const cell forcing, cell out) {
     const uint64_t strides[3] = {1, g->side, g->side * g->side};
     memcpy(out, forcing, sizeof(cell));
@@ -147,7 +147,7 @@ static void solve_line(struct grid *g, block *upper, uint64_t first, uint64_t st
     }
 }
 
-/* All lines along an axis: those of the inner cells of the plane across it. */
+/* All lines along an axis, through the inner cells of the plane across it. */
 static void sweep_phase(struct member *member, int axis) {
     struct grid *g = member->job;
     const uint64_t strides[3] = {1, g->side, g->side * g->side};
@@ -205,7 +205,7 @@ static void simulate(struct member *member) {
     }
 }
 
-/* The root of the mean square of what is between the fields and the solution. */
+/* Root of the mean squared difference of fields and solution. */
 static double error_of(const struct grid *g, uint64_t *digest) {
     double sum = 0.0;
     for (uint64_t i = 0; i < g->cells; i++) {
@@ -220,7 +220,7 @@ static double error_of(const struct grid *g, uint64_t *digest) {
     return sqrt(sum / (double)(g->cells * FIELDS));
 }
 
-/* Forcing that makes the solution steady; then the fields are disturbed inside. */
+/* Sets the forcing that makes the solution steady, then disturbs the fields inside. */
 static void build(struct grid *g) {
     g->fields = make_fields(g->cells * sizeof(cell));
     g->right_side = make_right_side(g->cells * sizeof(cell));

@@ -21,7 +21,7 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt the blocks, which the check must detect"},
 };
 
-/* Chosen, not measured: so much that the blocks need a few dozen iterations. */
+/* Chosen, not measured: so large that the solver needs a few dozen iterations. */
 #define VISCOSITY 0.5
 /* Of the residual: far below the discretisation, far above rounding (1e-16). */
 #define TOLERANCE 1e-9
@@ -29,7 +29,7 @@ static struct option options[] = {
 #define ITERATIONS_MAX 100
 /* The cell itself, and the cells before and behind along each axis. */
 #define BLOCKS 7
-/* Of a cell: blocks; fields, right-hand side, found; the solver's six. */
+/* For each cell: blocks; fields, right-hand side, solution; the solver's six vectors. */
 #define CELL_BYTES (BLOCKS * FIELDS * FIELDS * 8 + (3 + 6) * FIELDS * 8)
 
 typedef double cell[FIELDS];
@@ -38,8 +38,8 @@ struct flow {
     uint64_t side, cells, step;
     cell *fields, *right_side, *found;
     block *blocks[BLOCKS];
-    /* The solver's, NULL between solves: residual, first residual, direction, its product, half a
-     * step's residual, its product. */
+    /* The solver's vectors, NULL between solves: residual, first residual, direction and its
+     * product, half a step's residual and its product. */
     cell *r, *first, *p, *v, *s, *t;
     uint64_t iterations;
     double true_norm;
@@ -202,7 +202,7 @@ static void solve(struct member *member, struct range mine) {
     }
 }
 
-/* The residual of what was found, over the right-hand side. */
+/* The residual of the solution over the right-hand side. */
 static void measure(struct member *member, struct range mine) {
     struct flow *f = member->job;
     multiply(f, mine, f->found, f->t);
@@ -261,7 +261,7 @@ static void beginning(uint64_t at, cell out) {
     }
 }
 
-/* How far the fields are from their beginning and all that was to be added. */
+/* How far the fields are from their initial values plus all that was to be added. */
 static double farthest(const struct flow *f, uint64_t *digest) {
     double most = 0.0;
     for (uint64_t i = 0; i < f->cells; i++) {

@@ -27,11 +27,11 @@ static struct option options[] = {
 #define LAYERS_MAX 16
 #define BATCH_MAX 256
 #define CLASSES 16
-/* The usual rates of gradient descent with momentum; chosen. */
+/* The usual rates of gradient descent with momentum. */
 #define RATE 0.01f
 #define MOMENTUM 0.9f
-/* Of the first batch's loss, what may be left after so many steps; before, it only has to fall.
- * Chosen: training leaves much less. */
+/* The share of the first batch's loss that may be left after FEW_STEPS; before that the loss must
+ * only fall. Chosen: training leaves much less. */
 #define FEW_STEPS 4
 #define LOSS_FALLS_TO 0.8
 
@@ -47,9 +47,9 @@ struct net {
     uint64_t examples;
     float *inputs_of;
     uint8_t *class_of;
-    /* This step's: what example is in each place of the batch, and the temporaries. activation[l]
-     * goes into layer l, [layers] comes out; delta[l] is the loss's slope by what layer l adds up.
-     */
+    /* Of this step: which example is in each place of the batch, and the temporaries. activation[l]
+     * is the input of layer l, activation[layers] the output; delta[l] is the slope of the loss by
+     * the sums of layer l. */
     uint64_t chosen[BATCH_MAX];
     float *activation[LAYERS_MAX + 1], *delta[LAYERS_MAX];
     double loss;
@@ -163,7 +163,7 @@ static void weigh(struct net *n, uint64_t l, struct range mine) {
     }
 }
 
-/* The slopes by what went into layer l: a share of its columns, through all of its rows. */
+/* Slopes by the inputs of layer l: a share of its columns, through all of its rows. */
 static void pass_back(struct net *n, uint64_t l, struct range mine) {
     const struct layer *layer = &n->layer[l];
     for (uint64_t b = 0; b < n->batch; b++) {
@@ -217,7 +217,7 @@ static void descend(struct member *member) {
     wait_for_all(member);
 }
 
-/* Takes the batch's examples and makes room for what the step computes. */
+/* Takes the examples of the batch and allocates what the step computes. */
 static void open_step(struct net *n) {
     n->activation[0] = make_activation(n->batch * n->inputs * sizeof(float));
     for (uint64_t b = 0; b < n->batch; b++) {
@@ -306,7 +306,7 @@ static void build(struct net *n) {
         memset(layer->biases, 0, layer->out * sizeof(float));
         memset(layer->momentum, 0, count * sizeof(float));
         memset(layer->gradient, 0, count * sizeof(float));
-        /* He's start, by a uniform distribution. */
+        /* He's initial weights, from a uniform distribution. */
         float reach = sqrtf(6.0f / (float)layer->in);
         for (uint64_t i = 0; i < count; i++) {
             layer->weights[i] = reach * (2.0f * (float)random_unit(&n->state) - 1.0f);
@@ -328,7 +328,7 @@ static void tear_down(struct net *n) {
     give_back(n->inputs_of, n->examples * n->inputs * sizeof(float));
 }
 
-/* A network of a few dozen weights: each gradient against the loss a little to both sides. */
+/* A network of a few dozen weights: each gradient is compared with differences of the loss. */
 static bool gradients_are_right(void) {
     static struct net n;
     n = (struct net){.layers = 3, .batch = 5, .inputs = 6, .examples = 5, .state = 7};
@@ -363,8 +363,8 @@ static bool gradients_are_right(void) {
     return sum > 0.1 && off < 0.02 * sum;
 }
 
-/* 60% of the bytes are weights, momentum and gradients of layers as wide as they are deep; the
- * first takes the inputs, as many; the last gives the classes. */
+/* 60% of the bytes are weights, momentum and gradients of layers that are as wide as they are deep.
+ * The first layer has as many inputs; the last one yields the classes. */
 static void lay_out(struct net *n, uint64_t bytes) {
     uint64_t width = (uint64_t)sqrt(0.6 * (double)bytes / (double)(12 * (n->layers - 1)));
     n->inputs = width;

@@ -22,8 +22,8 @@ static struct option options[] = {
     [CORRUPT] = {"corrupt", 0, "1: corrupt some values, which the check must detect"},
 };
 
-/* Steps of the table from quantiles to ranks; within a step all ranks are equally likely.
- * Chosen, not measured: 16 KiB, which stay in the cache. */
+/* Steps of the table from quantiles to ranks; within a step all ranks are equally likely. Chosen,
+ * not measured: 16 KiB, which stay in the cache. */
 #define QUANTILES 4096
 #define LOCKS 64 /* chosen, not measured: as many as there may be threads */
 /* A mean item: header, value, a bucket, the allocator's 16. */
@@ -56,8 +56,8 @@ SITE struct item **make_buckets(uint64_t bytes) {
     return must_alloc(bytes);
 }
 
-/* Of six sets at random: three of 32 to 128 bytes, two up to 1 KiB, and the rest up to 4 KiB but
- * one in a hundred up to 16 KiB. */
+/* Of a hundred random values, 60 have 32 to 128 bytes, 30 up to 1 KiB, 9 up to 4 KiB and one up to
+ * 16 KiB. */
 static uint32_t words_of(uint64_t key, uint32_t version) {
     uint64_t state = seeded(key, version), chance = random_below(&state, 100);
     uint64_t least = chance < 60 ? 4 : chance < 90 ? 16 : chance < 99 ? 128 : 512;

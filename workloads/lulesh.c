@@ -200,7 +200,7 @@ static void hourglass_phase(struct member *member) {
     }
 }
 
-/* Nodes: forces of their corners, acceleration, velocity, position. The planes through the origin
+/* Nodes: sum of the corner forces, acceleration, velocity, position. The planes through the origin
  * are mirrors. */
 static void node_phase(struct member *member) {
     struct hydro *h = member->job;
@@ -220,8 +220,8 @@ static void node_phase(struct member *member) {
     }
 }
 
-/* What the corner forces gained at the nodes, the elements lose: by the mean of the velocities
- * before and after, this is kinetic energy to the last bit but rounding. */
+/* The elements lose the energy that the corner forces give to the nodes: with the mean of the
+ * velocities before and after, this is the kinetic energy except for rounding. */
 static void work_phase(struct member *member) {
     struct hydro *h = member->job;
     struct range mine = my_share(member, h->elements);

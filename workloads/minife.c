@@ -31,7 +31,7 @@ static struct option options[] = {
  * bounds the condition number at any size, so that the solver ends after some 30 iterations (of 9
  * digits). */
 #define REACTION 0.3
-/* Of a node: connectivity, coordinates, 27 matrix entries, row beginning, six vectors. */
+/* For each node: connectivity, coordinates, 27 matrix entries, row offset, six vectors. */
 #define NODE_BYTES (CORNERS * 4 + 24 + ROW_MAX * 12 + 8 + 6 * 8)
 
 struct mesh {
@@ -51,7 +51,7 @@ struct system {
     double *solution, *right_side, *found, *residual, *direction, *product;
     double tolerance;
     uint64_t iterations;
-    /* Of the last iteration, by the recurrence and truly, over the right-hand side's. */
+    /* Residual of the last iteration, relative: by the recurrence, and computed anew. */
     double residual_norm, true_norm;
 };
 
@@ -314,7 +314,7 @@ static bool matrix_is_right(const struct system *s) {
     return symmetric && fabs(sum - volume) < 1e-9 * volume;
 }
 
-/* How far what was found is from the solution, over the solution, both by their squares' sums. */
+/* Relative distance of the computed solution from the true one, by sums of squares. */
 static double error_of(const struct system *s) {
     double apart = 0.0, whole = 0.0;
     for (uint64_t i = 0; i < s->mesh.nodes; i++) {

@@ -23,7 +23,7 @@ static struct option options[] = {
 
 #define DAMPING 0.85             /* Brin and Page 1998, 2.1.1 */
 #define EDGE_FACTOR UINT64_C(16) /* Graph500's edges to a vertex */
-/* Of a vertex: offset, out-degree and weights, rank, new rank, contribution. */
+/* For each vertex: offset, out-degree and weights, rank, new rank, contribution. */
 #define VERTEX_BYTES (8 + 8 + 3 * 8)
 #define EDGE_BYTES 4
 
@@ -39,9 +39,9 @@ struct ranking {
     uint64_t *offsets;
     uint32_t *neighbours;
     struct out *out;
-    /* new_ranks are those before the last iteration, when all are done. */
+    /* At the end, new_ranks are the ranks before the last iteration. */
     double *ranks, *new_ranks, *contributions;
-    /* How much the last iteration changed, over all vertices. */
+    /* Sum over all vertices of the changes in the last iteration. */
     double change;
 };
 
@@ -78,7 +78,7 @@ static uint64_t fill_offsets(struct ranking *r, uint64_t edges) {
     return r->offsets[r->vertices];
 }
 
-/* In-edges, vertex by vertex, in the order they are kept in. */
+/* The in-edges of each vertex, in the order in which they are stored. */
 static void build(struct ranking *r, uint64_t edges) {
     r->offsets = make_offsets((r->vertices + 1) * sizeof *r->offsets);
     r->edges = fill_offsets(r, edges);

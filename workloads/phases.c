@@ -35,7 +35,7 @@ struct run {
     double *buffers[BUFFERS_MAX];
     /* What each buffer's values should add up to. */
     double sums[BUFFERS_MAX];
-    /* The kernel at hand: z from x and y. */
+    /* The current kernel: computes z from x and y. */
     enum kernel kernel;
     uint64_t x, y, z;
     double result;
@@ -72,7 +72,7 @@ static double dot(const struct run *r, struct range mine) {
     return sum;
 }
 
-/* A mean of both, so that values stay between 0 and 1 whatever comes after whatever. */
+/* A mean of both, so that values stay between 0 and 1 in any order of kernels. */
 static void axpy(const struct run *r, struct range mine) {
     const double *x = r->buffers[r->x];
     double *z = r->buffers[r->z];

@@ -62,8 +62,8 @@ SITE struct zone *make_zone_map(uint64_t bytes) {
     return must_alloc(bytes);
 }
 
-/* Column 0 is when a row came in: it grows, with some disorder within a zone's length or so. The
- * others are chance. */
+/* Column 0 is the time at which a row was inserted: it increases, with some disorder within about a
+ * zone's length. The other columns are random. */
 static uint32_t value_of(uint64_t column, uint64_t row) {
     uint64_t chance = mix(row * COLUMNS_MAX + column + (options[SEED].value << 40));
     return column == 0 ? (uint32_t)(row + chance % ZONE_ROWS) : (uint32_t)(chance % VALUES);
@@ -86,7 +86,7 @@ static void fill_share(struct member *member) {
     }
 }
 
-/* Popularity falls by half every few columns; column k of that order is anywhere in the schema. */
+/* Popularity halves every few columns; the popular columns are anywhere in the schema. */
 static uint64_t choose_column(const struct table *t, uint64_t *state) {
     uint64_t rank = 0;
     while (rank + 2 < t->columns && random_below(state, 100) >= 30) {
@@ -96,7 +96,7 @@ static uint64_t choose_column(const struct table *t, uint64_t *state) {
     return 1 + (rank * 7 + options[SEED].value) % others;
 }
 
-/* A range of an eighth to all of the rows, half of the time ending with the newest. */
+/* A range of an eighth to all of the rows; every second range ends with the newest row. */
 static void choose_query(const struct table *t, struct query *q, uint64_t *state) {
     uint64_t length = t->rows / 8 + random_below(state, t->rows / 2);
     uint64_t latest = t->rows - length;
@@ -152,7 +152,7 @@ static uint64_t answer(struct task *task, uint64_t threads) {
     return sum;
 }
 
-/* By the formula the values are made with, not by the table. */
+/* Computed by the formula that made the values, not from the table. */
 static uint64_t answer_without(const struct table *t, const struct query *q) {
     uint64_t sum = 0;
     for (uint64_t row = 0; row < t->rows; row++) {

@@ -199,7 +199,7 @@ static inline void show_range(const char *what, const void *memory, size_t bytes
     fflush(stdout);
 }
 
-/* Peak memory; of a workload that does not count its own, peak resident memory. */
+/* Peak memory; for a workload that does not count its own, peak resident memory. */
 static inline uint64_t peak_bytes(void) {
     struct rusage usage;
     uint64_t counted = atomic_load(&bytes_held_max);

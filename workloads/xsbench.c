@@ -33,9 +33,9 @@ struct point {
     double xs[CHANNELS];
 };
 
-/* What a material is made of, and how likely a lookup is in it (of 1000), after XSBench: fuel,
- * cladding, cold and hot water, vessel, reflectors, plenum, nozzle. Fuel has half of the nuclides
- * (34 of 68), or nearly all of them when there are many. */
+/* The materials, as in XSBench: how likely a lookup is in each (of 1000), and how many nuclides it
+ * has: fuel, cladding, cold and hot water, vessel, reflectors, plenum, nozzle. Fuel has half of the
+ * nuclides (34 of 68), or nearly all of them when there are many. */
 static const uint32_t small_counts[MATERIALS] = {34, 5, 4, 4, 27, 21, 21, 21, 21, 21, 9, 9};
 static const uint32_t likelihoods[MATERIALS] = {140, 52, 275, 134, 154, 64, 66, 55, 8, 15, 25, 13};
 #define FUEL_LARGE 321
@@ -89,8 +89,8 @@ static void fill_nuclide_grid(struct problem *p, uint64_t *state) {
     }
 }
 
-/* Merges the nuclides' energies: by where they should come, then by insertion, which finds nearly
- * all in place. `energies` has room for all; `next` for the beginnings of the buckets. */
+/* Merges the nuclides' energies: into the buckets where they should be, then by insertion sort,
+ * which finds nearly all in place. `energies` has room for all, `next` for the buckets' starts. */
 static void fill_energies(struct problem *p) {
     uint64_t all = p->nuclides * p->points;
     uint32_t *next = must_alloc((all + 1) * sizeof *next);

@@ -1,5 +1,4 @@
-//! Compiles bpf/sample.bpf.c with clang; only for the feature `bpf`, which nothing needs by
-//! default.
+//! Compiles bpf/sample.bpf.c with clang, for the optional feature `bpf`.
 
 use std::env;
 use std::path::PathBuf;

@@ -36,6 +36,9 @@ impl Names for Numbers {
     }
 }
 
+/// Nanoseconds of a millisecond.
+const MS_NS: u64 = 1_000_000;
+
 /// A profile with something in every table.
 fn good() -> Profile {
     let mut recorder = Recorder::new(RecorderConfig::default());
@@ -47,13 +50,15 @@ fn good() -> Profile {
             let is_fresh = number % 2 == 1;
             let event =
                 Event::Born { addr, bytes, site, is_block, is_mapped: number == 4, is_fresh };
-            recorder.consume(&LedgerEvent { pid, at_ms: number.into(), event });
+            let at_ns = u64::from(number) * MS_NS;
+            recorder.consume(&LedgerEvent { pid, at_ns, event });
             let kind = if number % 2 == 0 { AccessKind::Read } else { AccessKind::Write };
             let latency_ns = (number > 2).then_some(90);
             for time_ms in [20, 40, 300] {
                 let addr = addr + 4096;
-                recorder.sample(&Sample {
-                    time_us: time_ms * 1000,
+                let sample = Sample {
+                    from_ns: time_ms * MS_NS,
+                    until_ns: time_ms * MS_NS,
                     pid,
                     tid: pid + number,
                     addr,
@@ -62,14 +67,18 @@ fn good() -> Profile {
                     node: None,
                     weight: 100,
                     around: None,
-                });
+                };
+                recorder.sampled(&sample);
+                let event = Event::Accessed { sample, life: None };
+                recorder.consume(&LedgerEvent { pid, at_ns: sample.until_ns, event });
             }
         }
         if pid == 8 {
-            recorder.consume(&LedgerEvent { pid, at_ms: 30, event: Event::Phase { number: 1 } });
+            let event = Event::Phase { number: 1 };
+            recorder.consume(&LedgerEvent { pid, at_ns: 30 * MS_NS, event });
         }
-        let event = Event::Gone { addr: 1 << 24, bytes: 4096 };
-        recorder.consume(&LedgerEvent { pid, at_ms: 400, event });
+        let event = Event::Gone { addr: 1 << 24, bytes: 4096, life: 0 };
+        recorder.consume(&LedgerEvent { pid, at_ns: 400 * MS_NS, event });
     }
     recorder.process_gone(8, 500, &mut Numbers);
     recorder.process_gone(7, 500, &mut Numbers);

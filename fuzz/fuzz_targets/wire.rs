@@ -8,7 +8,7 @@ use tiercel_wire::layout::{
     CONTROL_AT, HEADER_AT, MAPS_AT, MODULES_AT, PHASES_AT, RING_BYTES, RING_SLOTS, RINGS_AT,
     RUNS_AT, SITES_AT,
 };
-use tiercel_wire::{Hello, PoolAnswer, PoolAsk, Record, Session, Welcome};
+use tiercel_wire::{Hello, PoolAnswer, PoolAsk, Record, Session, Timeline, Welcome};
 
 // A range of 256 MiB where the runtime may reserve one, and records of one drain. Chosen, not
 // measured.
@@ -45,10 +45,10 @@ fn look(session: &mut Session) {
     let drained = session.drain(&mut out, DRAIN_MAX);
     assert!(drained.records <= DRAIN_MAX && out.len() as u64 + drained.malformed <= 1000);
     for record in out {
-        assert_eq!(Record::decode(&record.encode(), u64::MAX >> 33), Some(record), "re-encoded");
+        assert_eq!(Record::decode(&record.encode(), &Timeline::at(0)), Some(record), "re-encoded");
     }
     let mut end = 0;
-    for object in session.snapshot() {
+    for object in session.objects() {
         assert!(object.bytes > 0 && object.addr % 4096 == 0 && object.bytes % 4096 == 0);
         if (BASE..BASE + PAGES * 4096).contains(&object.addr) && object.addr >= end {
             end = object.addr + object.bytes;

@@ -5,8 +5,8 @@
 # timed: yes
 # limit: 400
 
-# 64 MiB, half of it fast. Eight objects get 95% of the accesses when it is recorded, and the other
-# eight when it is another input.
+# 64 MiB, half of it fast. When the plan is recorded, eight objects get 95% of the accesses; with
+# the other input, the other eight do.
 objects="objects=16 kib=4096 hot=8"
 # picoseconds an access: `hotcold: right, N accesses, X ns each`
 picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }

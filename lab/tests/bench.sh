@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: the bench's runs have the fast memory they shall have, and leave nothing behind
+# what: runs of the bench have the fast memory that they request, and leave nothing behind
 # machines: spr-cxl
 # programs: tiercel libtiercel.so hotcold
 # limit: 150

@@ -1,5 +1,5 @@
 #!/bin/sh
-# what: strict accounting, a control group's limit, set-user-id: a program fares as without us
+# what: strict accounting, a control group's limit, set-user-id: a program ends as without Tiercel
 # machines: spr-cxl
 # programs: tiercel libtiercel.so kv asuser
 # limit: 100
@@ -30,7 +30,7 @@ echo 0 > /proc/sys/vm/overcommit_kbytes
 echo 50 > /proc/sys/vm/overcommit_ratio
 echo "$old" > /proc/sys/vm/overcommit_memory
 
-# A group of its own below the test's; what is in it dies at 64 MiB.
+# The program runs in a group of its own below the test's; a process of it is killed at 64 MiB.
 group=/sys/fs/cgroup/limits
 echo +memory > /sys/fs/cgroup/cgroup.subtree_control
 mkdir $group
@@ -41,7 +41,7 @@ ends "a program fits a group's limit" 0 sh -c "$limited" sh $small
 ends "one that does not is killed, and no more than it" 137 sh -c "$limited" sh $large
 rmdir $group
 
-# Where another user may read it.
+# A copy that the other user may read.
 cp "$(tiercel run --quiet -- sh -c 'echo $LD_PRELOAD')" library.so
 
 # loaded PROGRAM: whether our library is in it when another user runs it

@@ -1,14 +1,14 @@
 #!/bin/sh
-# what: in short: fast memory pays in modelled time, and what the samples find hot is brought there
+# what: in short: hot memory moves to the fast node, which pays in modelled time
 # machines: spr-cxl
 # programs: tiercel libtiercel.so hotcold
 # timed: yes
 # short: yes
 # limit: 200
 
-# 64 MiB, since smaller programs are observed from 250 ms on only. Two objects of 4 MiB get 90% of
-# the accesses; the second is made when the budget is used up. Sixty ticks, so that moves which the
-# gate took back on little evidence are tried again.
+# 64 MiB, since smaller programs are observed only from 250 ms on. Two objects of 4 MiB get 90% of
+# the accesses; the second is allocated when the budget is used up. There are sixty ticks, so that
+# moves which the gate reverted on little evidence are tried again.
 objects="objects=16 kib=4096 hot=2"
 # picoseconds an access: `hotcold: right, N accesses, X ns each`
 picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }

@@ -4,13 +4,13 @@
 # programs: tiercel libtiercel.so born residency
 # limit: 150
 
-# The sites' hashes: those of a profile of the same program. Large objects have one each.
+# The hashes of the sites, from a profile of the same program. Each large object has one of its own.
 succeeds "a profile is recorded" tiercel record --sampler none -o born.profile -- born < /dev/null
 tiercel plan born.profile --fast 50% -o born.plan > said
 equal "a plan is made of it" 0 $?
 show said
 
-# site HASH NODE OTHER: in the one place, and in phase two in the other one
+# site HASH NODE OTHER: in NODE, but in phase two in OTHER
 site() {
     figures='"gain_ns":1.0,"confidence":0.5'
     echo "{\"hash\":$1,\"label\":\"x\",\"stack\":[],\"classes\":[{\"up_to_bytes\":1048576,"

@@ -5,8 +5,8 @@
 # timed: yes
 # limit: 1500
 
-# 64 MiB, of which two objects of 4 MiB get 90% of the accesses. They lie in the slow node where
-# their turn came after the budget was used up, and no hint says which they are.
+# 64 MiB, of which two objects of 4 MiB get 90% of the accesses. They are in the slow node if they
+# were allocated after the budget was used up, and no hint says which objects they are.
 objects="objects=16 kib=4096 hot=2"
 # picoseconds an access: `hotcold: right, N accesses, X ns each`
 picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }

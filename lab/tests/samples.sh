@@ -34,8 +34,8 @@ equal "writes of the reader" 0 "$(sum 6 '$1 == reader && $4 != "Read"')"
 equal "reads of the writer" 0 "$(sum 6 '$1 == writer && $4 != "Write"')"
 equal "of neither" 0 "$(sum 6 '$1 != reader && $1 != writer')"
 
-# Same accesses, same caches: each should have as many misses as the other, and each of the reader's
-# threads half of them.
+# Both processes make the same accesses with the same caches, so each should have as many misses as
+# the other, and each of the reader's threads half of them.
 all=$(sum 7 1)
 for part in '$1 == reader' '$1 == writer'; do
     share=$(($(sum 7 "$part") * 1000 / all))
@@ -49,7 +49,7 @@ for thread in $first $second; do
     at_most "per mille of the weight of one thread" 270 $share
 done
 
-# The counters count every miss, the weights say how many the samples stand for.
+# The counters count every miss; the weights say how many misses the samples stand for.
 misses=$(awk '/^counted/ { print $2 }' seen)
 weight=$(awk '/^[0-9]/ { n += $7 } END { print n }' seen)
 at_least "per mille of the misses that weights say" 980 $((weight * 1000 / misses))
@@ -57,7 +57,8 @@ at_most "per mille of the misses that weights say" 1020 $((weight * 1000 / misse
 equal "samples lost" 0 "$(awk '/^counted/ { print $6 }' seen)"
 at_least "instructions are counted" 1000000 "$(awk '/^counted/ { print $4 }' seen)"
 
-# Loads that overlap, and wait for one another when too many do; stores more so, in their buffer.
+# Loads overlap, and wait for one another when there are too many; stores overlap more, in their
+# buffer.
 latency=$(cat /sys/devices/system/node/node0/access0/initiators/read_latency)
 mean=$(awk -v reader="$reader" '$1 == reader && $5 == 96 { print $8 }' seen | head -n 1)
 at_least "mean latency of a read from node 0, ns" "$latency" "$mean"

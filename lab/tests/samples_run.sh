@@ -8,7 +8,8 @@
 tiercel doctor > doctor
 contains "doctor knows where it is" "ok .*sampler-emulator .*timed guest" doctor
 
-# 8 of 64 MiB get nine tenths of the accesses. Making them misses otherwise than using them.
+# 8 of 64 MiB get nine tenths of the accesses. Allocating them misses in another way than using
+# them.
 succeeds "the program is right" tiercel run --fast 25% --tick 20ms --output summary \
     --trigger llcmpi:threshold=0.1,intervals=1 -- hotcold objects=64 kib=1024 hot=8 accesses=3m
 show summary
@@ -19,11 +20,11 @@ row() { grep -n "hotcold: make_$1" summary | cut -d: -f1; }
 at_most "hot objects come before the cold ones" "$(row cold)" "$(row hot)"
 contains "misses per instruction are counted: their trigger fired" 'in [1-9][0-9]* decision' summary
 contains "all of the hot ones fit" '\* *8MiB *8 *all .*make_hot' summary
-# One at a time: while this process samples, another may not.
+# Only one process can sample at a time.
 tiercel run --quiet --sampler emulator -- sh -c 'touch started; sleep 5' &
 first=$!
 wait_for 4 test -e started || not_ok "the first starts" "it did not"
 tiercel run --quiet --sampler emulator -- true 2> refusal
-contains "a second one is refused with the reason" "samples the emulator already" refusal
+contains "a second one is refused with the reason" "already samples the emulator" refusal
 wait "$first"
 succeeds "and has it when the first has gone" tiercel run --quiet --sampler emulator -- true

@@ -5,7 +5,7 @@
 # limit: 60
 
 settings > settings
-# One object of 128 MiB and a budget of a quarter of it; nothing is ever moved.
+# One object of 128 MiB and a budget of a quarter of it; nothing moves.
 tiercel run --fast 32MiB --trigger never --config settings --output summary \
     -- hotset 1 1 131072 20 > log 2> errors &
 program=$!

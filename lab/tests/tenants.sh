@@ -1,8 +1,8 @@
 #!/bin/sh
-# what: a daemon for all users moves programs of two users through its broker, and stops without it
+# what: a daemon for all moves programs of two users while a third attacks, and ends with its broker
 # machines: two-socket-optane
-# programs: tiercel libtiercel.so hotset residency json asuser
-# limit: 120
+# programs: tiercel libtiercel.so hotset residency json asuser hostile attaches
+# limit: 200
 
 settings > settings
 start_daemon() {
@@ -41,6 +41,23 @@ succeeds "memory of other users is moved by the broker" wait_for 30 moved
 wait_for 30 within
 at_most "KiB of both in fast memory under a budget of 24 MiB" 27000 "$both"
 at_least "and the budget is used" 15000 "$both"
+
+# Beside a user who attacks, the programs above go on, and an honest user's processes attach.
+asuser 1003 hostile /run/tiercel/daemon.sock 12 > attacks 2>&1 &
+hostile=$!
+asuser 1004 attaches /run/tiercel/daemon.sock 10 > attaches.log
+wait "$hostile"
+show attacks
+show attaches.log
+tiercel status --json | json spent > spent
+show spent
+equal "each attack went on to the end, and none succeeded" 14 \
+    "$(grep -c '^attack [a-z-]* [0-9]*$' attacks)"
+set -- $(cat attaches.log)
+at_least "honest processes attached" 20 "$2"
+equal "honest processes that were refused" 0 "$3"
+equal "honest processes without an answer" 0 "$4"
+at_most "KiB of the daemon's memory" 1048576 "$(awk '/VmRSS/ { print $2 }' "/proc/$daemon/status")"
 
 kill -KILL "$(cat "/proc/$daemon/task/$daemon/children")"
 wait "$daemon"

@@ -10,7 +10,7 @@ latency() { numactl --cpunodebind=0 --membind="$1" chase kib=24576 rounds=2 | aw
 
 for path in /sys/devices/system/node/node[0-9]*; do
     node=${path##*node}
-    # The figure is the nearest CPUs'; node 0's CPUs are not near to everything.
+    # The figure is that of the nearest CPUs; node 0's CPUs are not near every node.
     [ -e "$path/access0/initiators/node0" ] || continue
     expected=$(cat "$path/access0/initiators/read_latency")
     seen=$(latency "$node")

@@ -11,7 +11,7 @@ show errors
 at_least "all three sorts of vpages" 3 "$(grep -c 'none lost' log)"
 show log
 
-# Its region has 40 MiB, and so would its shadows.
+# Its region has 40 MiB, and its shadows would have as much.
 limited=/sys/fs/cgroup/limited
 echo +memory > /sys/fs/cgroup/cgroup.subtree_control
 mkdir "$limited"

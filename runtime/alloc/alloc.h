@@ -30,16 +30,28 @@ TCL_HIDDEN void tcl_heap_each_opened(void (*visit)(uintptr_t start, size_t bytes
  * where `node` is below 0. */
 TCL_HIDDEN void tcl_os_bind(uintptr_t start, size_t bytes, int node);
 
+/* Under a limit on address space, in bytes, that the program sets itself: gives back what the heap
+ * has reserved beyond it. */
+TCL_HIDDEN void tcl_heap_shrink(size_t limit);
+/* The pages of the range, by number, that can have objects: [0, *small) and [*runs, *end). */
+TCL_HIDDEN void tcl_range_parts(size_t *small, size_t *runs, size_t *end);
+
 /* Fork handlers; init.c registers all of the runtime's once, in this order. */
 TCL_HIDDEN void tcl_heap_before_fork(void), tcl_heap_after_fork_parent(void),
     tcl_heap_after_fork_child(void);
 
 /* Bytes of the heap opened for runs, and bytes of blocks of small slots. */
 TCL_HIDDEN size_t tcl_heap_open_bytes(void), tcl_small_bytes(void);
+/* Has frees checked, where the environment asks for it; once, in the constructor. */
+TCL_HIDDEN void tcl_secure_start(void);
 /* Makes vregions of the memory that the heap has claimed so far. */
 TCL_HIDDEN void tcl_heap_back(void);
 
-/* False where the program, or a library before this one, exports another malloc. */
+/* True for addresses of the heap's range. */
+TCL_HIDDEN bool tcl_heap_has(const void *p);
+
+/* False where the program, or a library before this one, exports another malloc. The first call is
+ * made as the program starts. */
 TCL_HIDDEN bool tcl_is_our_malloc(void);
 
 #endif

@@ -52,9 +52,14 @@ _Static_assert((UNIT >> SLICE_SHIFT) * sizeof(void *) % TCL_PAGE == 0, "opened b
  * not measured: they bound the latency of the call that finds a purge due. */
 #define PURGE_BATCH 16
 #define PURGE_ROUNDS 64
-/* Dirty memory below which no purge is scheduled: 4 MiB. Chosen, not measured: as much as one
- * thread may cache. */
-#define DIRTY_MIN ((size_t)(4 << 20) / TCL_PAGE)
+/* Dirty memory that the heap may have: this share of what is used, and 256 KiB. A program whose
+ * objects grow and shrink in a heap of 6 MiB had as much dirty memory again without it, and no more
+ * CPU time with it. */
+#define DIRTY_SHARE 16
+#define DIRTY_MIN ((size_t)(256 << 10) / TCL_PAGE)
+/* Fresh memory to be touched before dirty memory beyond that is purged in exchange: 256 KiB.
+ * Estimated: first touches of 64 OS pages take some 30 us, the purge of as many half of that. */
+#define EXCHANGE_MIN ((size_t)(256 << 10) / TCL_PAGE)
 /* The smallest clean part of a run that purges dirty memory first: 1 MiB. Chosen, not measured: a
  * system call must be cheap beside the first touches. */
 #define PURGE_FOR_MIN ((size_t)(1 << 20) / TCL_PAGE)
@@ -87,6 +92,9 @@ static struct arena arenas[TCL_ARENAS_MAX] = {
 static uint8_t unit_arena[UNITS_MAX]; /* arena + 1, by 64 MiB of the range */
 static uintptr_t next_small, next_runs;
 static size_t pages_open, pages_dirty, pages_clean;
+static size_t pages_reserved; /* the sum of `reserved` of all runs */
+static size_t pages_used;     /* open, but not dirty, clean or reserved */
+static size_t pages_fresh;    /* taken clean while there was too much dirty memory */
 static size_t pages_dirty_low; /* the least pages_dirty of this window */
 static uint64_t window_end_ms;
 
@@ -264,7 +272,6 @@ uint8_t tcl_arena_bind(unsigned k) {
             if (unit_arena[unit] == k + 1) {
                 uintptr_t start = tcl_heap_range.base + (unit << UNIT_SHIFT);
                 tcl_os_bind(start, UNIT, node);
-                tcl_vmem_rebind(start, UNIT, node);
             }
     }
     heap_unlock(&tcl_heap_lock);
@@ -290,7 +297,7 @@ static uintptr_t claim_units(uintptr_t *next, uintptr_t limit, unsigned k, size_
     uintptr_t start = *next;
     tcl_os_bind(start, bytes, arenas[k].node);
     if (tcl_unlikely(tcl_vmem_is_backing()))
-        tcl_vmem_back(start, bytes, start, arenas[k].node, false);
+        tcl_vmem_back(start, bytes);
     *next += bytes;
     return start;
 }
@@ -333,7 +340,8 @@ void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     tcl_heap_init();
     bytes = (bytes + UNIT - 1) & ~(UNIT - 1);
     heap_lock(&tcl_heap_lock);
-    uintptr_t start = claim_units(&next_small, range_runs(), k, bytes);
+    uintptr_t limit = tcl_heap_range.base + tcl_heap_range.small_bytes;
+    uintptr_t start = claim_units(&next_small, limit, k, bytes);
     heap_unlock(&tcl_heap_lock);
     if (start && open && mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) != 0)
         return NULL; /* the units stay claimed, which costs address space only */
@@ -342,13 +350,19 @@ void *tcl_small_chunk(unsigned k, size_t bytes, bool open) {
     return (void *)start;
 }
 
+void tcl_heap_shrink(size_t limit) {
+    heap_lock(&tcl_heap_lock);
+    if (tcl_heap_range.base)
+        tcl_range_shrink(&tcl_heap_range, limit, UNIT, next_small, next_runs);
+    heap_unlock(&tcl_heap_lock);
+}
+
 void tcl_heap_back(void) {
     heap_lock(&tcl_heap_lock);
     for (size_t i = 0; i < chunk_count; i++)
-        tcl_vmem_back(chunks[i].start, chunks[i].end - chunks[i].start, chunks[i].opened,
-                      arenas[tcl_arena_of_page(page_number(chunks[i].start))].node, true);
+        tcl_vmem_back(chunks[i].start, chunks[i].end - chunks[i].start);
     for (uintptr_t at = tcl_heap_range.base; at < next_small; at += UNIT)
-        tcl_vmem_back(at, UNIT, at + UNIT, arenas[tcl_arena_of_page(page_number(at))].node, true);
+        tcl_vmem_back(at, UNIT);
     heap_unlock(&tcl_heap_lock);
 }
 
@@ -358,11 +372,39 @@ size_t tcl_small_top(void) {
 
 /* ---- Taking and giving ----------------------------------------------------------------------- */
 
+size_t tcl_pages_used(void) {
+    return __atomic_load_n(&pages_used, __ATOMIC_RELAXED);
+}
+
+/* After any change of the counts. */
+static void count_used(void) {
+    tcl_assert_debug(pages_open >= pages_dirty + pages_clean + pages_reserved);
+    size_t used = pages_open - pages_dirty - pages_clean - pages_reserved;
+    __atomic_store_n(&pages_used, used, __ATOMIC_RELAXED);
+}
+
+static void set_reserved(struct run *run, size_t reserved) {
+    pages_reserved += reserved - run->reserved;
+    run->reserved = (uint32_t)reserved;
+}
+
+void tcl_pages_count_growth(struct run *run, size_t pages) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && is_used_run(run) && pages <= run->total);
+    set_reserved(run, run->total - pages);
+    count_used();
+}
+
+static size_t dirty_allowed(void) {
+    size_t share = pages_used / DIRTY_SHARE;
+    return share < DIRTY_MIN ? DIRTY_MIN : share;
+}
+
 static void mark_used(struct run *run, size_t total) {
     run->total = (uint32_t)total;
     run->state = RUN_CACHED;
     run->carve = tcl_next_carve();
     run->generation = 0;
+    run->reserved = 0;
     if (total > 1)
         run_at(number_of(run) + total - 1)->state = RUN_NONE;
 }
@@ -437,10 +479,15 @@ struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
     if (biggest && biggest->total >= pages * 2) {
         size_t total = biggest->total < pages * 4 ? biggest->total : pages * 4;
         unlink_free(biggest);
-        return cut(biggest, total < most ? total : most, 1);
+        struct run *run = cut(biggest, total < most ? total : most, 1);
+        count_used();
+        return run;
     }
     struct run *run = tcl_pages_take(k, most, 1, TAKE_CLEAN);
-    return run ? run : tcl_pages_take(k, pages, 1, TAKE_ANY);
+    if (!run)
+        return tcl_pages_take(k, pages, 1, TAKE_ANY);
+    tcl_pages_count_growth(run, pages);
+    return run;
 }
 
 struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take take) {
@@ -452,8 +499,10 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
         free = find_free(&arena->dirty, total + align - 1);
         if (!free && align == 1 && total > 16) { /* chosen: smaller runs are not worth a search */
             struct run *run = take_joined(arena, total);
-            if (run)
+            if (run) {
+                count_used();
                 return run;
+            }
         }
     }
     if (!free && take == TAKE_DIRTY)
@@ -471,13 +520,16 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
     if (!free)
         return NULL;
     unlink_free(free);
-    return cut(free, total, align);
+    struct run *run = cut(free, total, align);
+    count_used();
+    return run;
 }
 
 static void schedule_purge(void) {
     static unsigned calls;
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && pages_dirty_low <= pages_dirty);
-    if (pages_dirty > DIRTY_MIN && ++calls % 16 == 0 && now_ms() >= window_end_ms)
+    count_used();
+    if (pages_dirty > dirty_allowed() && ++calls % 16 == 0 && now_ms() >= window_end_ms)
         tcl_purge_due = true;
 }
 
@@ -518,6 +570,7 @@ void tcl_pages_give(struct run *run) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     tcl_assert_debug(is_used_run(run));
     size_t number = number_of(run), total = run->total, dirty = run->touched;
+    set_reserved(run, 0);
     if (dirty < total) {
         fence(run, number + dirty);
         insert_free(number + dirty, total - dirty, RUN_CLEAN);
@@ -551,6 +604,7 @@ bool tcl_pages_extend(struct run *run, size_t least, size_t most) {
                 run_at(number + total - 1)->state = RUN_NONE;
                 if (have > total)
                     insert_free(number + total, have - total, state);
+                tcl_pages_count_growth(run, clean ? least : total);
                 return true;
             }
         }
@@ -569,6 +623,7 @@ void tcl_pages_trim(struct run *run, size_t total) {
     tcl_assert_debug(is_used_run(run) && total > 0 && total <= run->total);
     size_t number = number_of(run), old = run->total;
     size_t dirty = run->touched < total ? total : run->touched;
+    set_reserved(run, 0);
     run->total = (uint32_t)total;
     run->carve = tcl_next_carve();
     run->generation = 0;
@@ -635,8 +690,8 @@ void tcl_pages_purge(bool all) {
     tcl_purge_due = false;
     heap_lock(&tcl_heap_lock);
     size_t idle = all ? pages_dirty : pages_dirty_low, keep = pages_dirty - idle;
-    if (!all && keep < DIRTY_MIN)
-        keep = DIRTY_MIN;
+    if (!all && keep < dirty_allowed())
+        keep = dirty_allowed();
     if (pages_dirty > keep)
         purge_dirty(0, TCL_ARENAS_MAX, pages_dirty - keep, all ? INT_MAX : PURGE_ROUNDS);
     pages_dirty_low = pages_dirty;
@@ -645,14 +700,34 @@ void tcl_pages_purge(bool all) {
     errno = saved;
 }
 
+/* While there is more dirty memory than allowed: purges as much as is about to be touched. */
+static void exchange(size_t fresh) {
+    size_t allowed = dirty_allowed();
+    pages_fresh = pages_dirty > allowed ? pages_fresh + fresh : 0;
+    if (pages_fresh < EXCHANGE_MIN)
+        return;
+    size_t excess = pages_dirty - allowed, pages = pages_fresh < excess ? pages_fresh : excess;
+    pages_fresh = 0;
+    purge_dirty(0, TCL_ARENAS_MAX, pages, PURGE_ROUNDS);
+}
+
 void tcl_pages_purge_for(unsigned k, const struct run *run) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && is_used_run(run));
-    size_t fresh = run->total - run->touched;
-    if (fresh < PURGE_FOR_MIN || arenas[k].node < 0 || !has_runs(&arenas[k].dirty))
-        return;
+    size_t fresh = run->total - run->reserved - run->touched;
     int saved = errno;
-    purge_dirty(k, k + 1, fresh, PURGE_ROUNDS);
+    if (fresh >= PURGE_FOR_MIN && arenas[k].node >= 0 && has_runs(&arenas[k].dirty))
+        purge_dirty(k, k + 1, fresh, PURGE_ROUNDS);
+    else
+        exchange(fresh);
     errno = saved;
+}
+
+void tcl_pages_exchange(size_t fresh) {
+    if (tcl_likely(__atomic_load_n(&pages_dirty, __ATOMIC_RELAXED) <= DIRTY_MIN))
+        return;
+    heap_lock(&tcl_heap_lock);
+    exchange(fresh);
+    heap_unlock(&tcl_heap_lock);
 }
 
 void tcl_pages_each(void (*visit)(struct run *, void *), void *context) {
@@ -679,10 +754,21 @@ size_t tcl_heap_open_bytes(void) {
     return __atomic_load_n(&pages_open, __ATOMIC_RELAXED) << PAGE_SHIFT;
 }
 
+static void count_run(struct run *run, void *context) {
+    struct heap_figures *figures = context;
+    uint8_t state = atomic_load_explicit(&run->state, memory_order_relaxed);
+    if (state == RUN_LIVE) {
+        figures->live += run->pages;
+        figures->objects++;
+    } else {
+        figures->free_runs++;
+    }
+}
+
 struct heap_figures tcl_heap_figures(void) {
     heap_lock(&tcl_heap_lock);
-    struct heap_figures figures = {pages_open, pages_open - pages_dirty - pages_clean, pages_dirty,
-                                   pages_clean};
+    struct heap_figures figures = {.open = pages_open, .dirty = pages_dirty, .clean = pages_clean};
+    tcl_pages_each(count_run, &figures);
     heap_unlock(&tcl_heap_lock);
     return figures;
 }

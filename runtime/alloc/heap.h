@@ -4,7 +4,7 @@
  * In: nothing. Out: struct tcl_run_info, the range, and the functions of heap*.c and small.c.
  * Knows nothing of records, sites or sessions.
  *
- *   base                       base + small_bytes                           base + bytes
+ *   base                       runs                                         runs + run_bytes
  *   |  arenas of small slots   |  chunk | chunk | chunk | ... not yet used   |
  *   |  (mimalloc, small.c)     |  run run run ...                            |
  *
@@ -81,14 +81,19 @@ struct run {
         uint32_t next;  /* in a bin or a cache: OS page number of the next run, 0 ends */
         uint32_t shift; /* live: bytes from the run's first to the object's first, < TCL_PAGE */
     };
-    uint32_t prev; /* in a bin: OS page number of the previous run, 0 begins */
+    union {
+        uint32_t prev;     /* in a bin: OS page number of the previous run, 0 begins */
+        uint32_t reserved; /* live or cached: OS pages that it was given only to grow into */
+    };
 };
 _Static_assert(sizeof(struct run) == 32, "two runs a cache line");
 
 struct range {
     uintptr_t base;     /* all 0 when nothing could be reserved */
-    size_t small_bytes; /* from base: arenas of small slots */
-    size_t bytes;       /* from base: those, then runs */
+    uintptr_t runs;     /* where runs begin */
+    size_t small_bytes; /* from base: arenas of small slots. As what follows, less under a limit */
+    size_t run_bytes;   /* from runs */
+    size_t pages;       /* OS pages from base to the end of what was reserved at first */
     struct run *table;  /* by OS page number from base */
     void **slices;      /* mimalloc's page of each slice of the small part; only small.c uses it */
 };
@@ -119,13 +124,13 @@ static inline bool is_small(const void *p) {
 }
 /* Of a pointer that is not small. */
 static inline bool is_run(const void *p) {
-    return (uintptr_t)p - tcl_heap_range.base < tcl_heap_range.bytes;
+    return (uintptr_t)p - tcl_heap_range.runs < tcl_heap_range.run_bytes;
 }
 static inline uintptr_t range_runs(void) {
-    return tcl_heap_range.base + tcl_heap_range.small_bytes;
+    return tcl_heap_range.runs;
 }
 static inline uintptr_t range_end(void) {
-    return tcl_heap_range.base + tcl_heap_range.bytes;
+    return tcl_heap_range.runs + tcl_heap_range.run_bytes;
 }
 
 /* ---- heap_range.c ---------------------------------------------------------------------------- */
@@ -133,6 +138,10 @@ static inline uintptr_t range_end(void) {
 /* Reserves at most TCL_RANGE_MAX bytes and their metadata, halving down to `least` while that
  * fails; both parts are multiples of `align`. Without access rights: nothing is committed. */
 TCL_HIDDEN bool tcl_range_reserve(struct range *range, size_t least, size_t align);
+/* Gives back what a limit on address space does not leave, but nothing below `next_small` and
+ * `next_runs`, multiples of `align`. Under the heap lock. */
+TCL_HIDDEN void tcl_range_shrink(struct range *range, size_t limit, size_t align,
+                                 uintptr_t next_small, uintptr_t next_runs);
 
 /* ---- heap.c: chunks, bins, coalescing, purge. `lock`: callers hold tcl_heap_lock ------------- */
 
@@ -148,6 +157,10 @@ TCL_HIDDEN struct run *tcl_pages_take(unsigned k, size_t total, size_t align, en
 /* The same for a growing object of `pages`: up to `most` OS pages, at least `pages`. */
 TCL_HIDDEN struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most);
 
+/* After an object has grown to `pages` within its run: those are no longer reserved. Under the
+ * lock. */
+TCL_HIDDEN void tcl_pages_count_growth(struct run *run, size_t pages);
+
 /* Returns a run (live or cached) to the page heap. Under the lock. */
 TCL_HIDDEN void tcl_pages_give(struct run *run);
 
@@ -161,10 +174,17 @@ TCL_HIDDEN void tcl_pages_trim(struct run *run, size_t total);
 /* Purges what is due; `all`: everything. Takes the lock itself; callers do not hold it. */
 TCL_HIDDEN void tcl_pages_purge(bool all);
 
-/* Before the program touches the clean part of a run that was just taken from arena k: purges as
- * much dirty memory of that arena, if it is a MiB or more, to make room on its node. Under the
- * lock, which it releases meanwhile. */
+/* Before the program touches the clean part of a run that was just taken from arena k: purges dirty
+ * memory in exchange, as far as there is more than the heap may have, or, if it is a MiB or more,
+ * of that arena, to make room on its node. Under the lock, which it releases meanwhile. */
 TCL_HIDDEN void tcl_pages_purge_for(unsigned k, const struct run *run);
+
+/* Likewise before `fresh` OS pages of a new block are touched. Takes the lock itself. */
+TCL_HIDDEN void tcl_pages_exchange(size_t fresh);
+
+/* OS pages in live and cached runs, without what was reserved for growth: what caches and reserves
+ * are sized by. Any thread may read it. */
+TCL_HIDDEN size_t tcl_pages_used(void);
 
 /* Calls `visit` for every run, in any state. Under the lock. */
 TCL_HIDDEN void tcl_pages_each(void (*visit)(struct run *, void *), void *context);
@@ -198,7 +218,9 @@ TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes, bool is_touched);
 TCL_HIDDEN void tcl_split_end(size_t number, bool is_dead);
 
 struct heap_figures {
-    size_t open, live, dirty, clean; /* OS pages; live includes caches */
+    size_t open, dirty, clean; /* OS pages; the rest is in live and cached runs */
+    size_t live;               /* OS pages handed out, without caches and room to grow */
+    size_t objects, free_runs;
 };
 TCL_HIDDEN struct heap_figures tcl_heap_figures(void);
 
@@ -236,6 +258,12 @@ TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
 TCL_HIDDEN void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller);
 TCL_HIDDEN void *tcl_resize(void *p, size_t bytes, struct caller caller);
 
+/* True when frees of small slots are checked. Small objects with an alignment are runs then: a slot
+ * of theirs begins in front of its object. */
+TCL_HIDDEN extern bool tcl_is_secure;
+/* Set to other than 0 to have them checked from the constructor on. */
+#define TCL_SECURE_ENV "TIERCEL_SECURE_HEAP"
+
 /* Writes `text` to stderr and aborts, as glibc does for an invalid pointer that it recognises. */
 TCL_HIDDEN void tcl_abort_with(const char *text, size_t bytes) __attribute__((noreturn, cold));
 
@@ -250,7 +278,15 @@ TCL_HIDDEN size_t tcl_small_usable(const void *p);
 /* True when mimalloc knows p, inside the range or outside. */
 TCL_HIDDEN bool tcl_small_owns(const void *p);
 TCL_HIDDEN void tcl_small_trim(void);
-TCL_HIDDEN void tcl_small_start(void); /* once, in the constructor */
+/* Bytes in slots that were handed out, and in those that other threads freed since their block's
+ * thread last looked. */
+TCL_HIDDEN size_t tcl_small_used(void);
+/* Before the program touches so many fresh bytes of runs: purges dead blocks in exchange, if there
+ * are too many. Call with no lock held. */
+TCL_HIDDEN void tcl_small_exchange(size_t fresh);
+/* Once, in the constructor: from now on the first allocation may make keys. */
+TCL_HIDDEN void tcl_small_may_start(void);
+TCL_HIDDEN void tcl_small_secure(void); /* once, before tcl_is_secure is set */
 TCL_HIDDEN void tcl_small_before_fork(void), tcl_small_after_fork(void);
 TCL_HIDDEN void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context);
 

@@ -18,22 +18,29 @@
 /* The largest cached object: 64 * 4 KiB = 256 KiB. Chosen, not measured: above, the program's own
  * work on an object dwarfs a lock. */
 #define CLASS_PAGES_MAX 64
-#define CLASSES 32 /* the length of class_pages */
-/* OS pages that a class may have in a thread's cache (512 KiB), or CLASS_KEEP_MIN runs, and all
- * classes together (4 MiB). Chosen, not measured: they bound the memory that an idle thread keeps.
- */
+#define CLASSES 32 /* the length of class_pages, and bits of cache.filled */
+/* OS pages that a class may have in a thread's cache (512 KiB), or CLASS_KEEP_MIN runs. Chosen, not
+ * measured: it bounds the memory that an idle thread keeps. */
 #define CLASS_KEEP 128
 #define CLASS_KEEP_MIN 4
-#define THREAD_KEEP 1024
-/* OS pages fetched at a time (128 KiB), at most BATCH_RUNS runs. Chosen, not measured. */
+/* OS pages of all classes together: all caches may have this share of what the heap uses, each at
+ * most 4 MiB and at least 256 KiB. Chosen: with 64 KiB, eight threads that pass objects to each
+ * other took 1.15 times as long. */
+#define CACHES_SHARE 16
+#define THREAD_KEEP_MAX 1024
+#define THREAD_KEEP_MIN 64
+/* OS pages fetched at a time (128 KiB) into a cache that may have them four times, at most
+ * BATCH_RUNS runs. Chosen, not measured. */
 #define BATCH 32
 #define BATCH_RUNS 16
 
 /* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_LARGE times
- * their size from GROW_FROM OS pages up to GROW_MAX, GROW_SMALL times above. Chosen, not measured:
- * 256 MiB fit thousands of times into a range of 1 TiB. */
+ * their size from GROW_FROM OS pages up to GROW_MAX, but GROW_SMALL times above that, and where it
+ * is more than a quarter of what the heap uses: objects that are far apart cost page tables and
+ * tables of objects. Chosen, not measured: 256 MiB fit thousands of times into 1 TiB. */
 #define GROW_SMALL 4
 #define GROW_LARGE 64
+#define GROW_SHARE 4
 #define GROW_FROM 32
 #define GROW_MAX ((size_t)(256u << 20) >> PAGE_SHIFT)
 
@@ -51,7 +58,8 @@ struct slot {
 
 struct cache {
     struct slot slots[TCL_ARENAS_MAX][CLASSES];
-    size_t pages;
+    uint32_t filled[TCL_ARENAS_MAX]; /* bit of a class clear: its slot is empty */
+    size_t pages, keep;              /* what it has; what it may have, as of the last batch */
     struct cache *next; /* in the pool */
 };
 
@@ -64,6 +72,7 @@ static __thread struct cache *cache;
 static __thread bool cache_closed; /* this thread is exiting */
 
 static struct cache *pool;
+static _Atomic unsigned caches_open; /* changed under pool_lock */
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -115,47 +124,69 @@ static inline void *hand_out(struct run *run, size_t pages, uint8_t arena, uint3
 
 /* ---- Thread caches --------------------------------------------------------------------------- */
 
-static inline void push(struct cache *to, struct slot *slot, struct run *run) {
+static void update_keep(struct cache *of) {
+    unsigned caches = atomic_load_explicit(&caches_open, memory_order_relaxed);
+    size_t keep = tcl_pages_used() / CACHES_SHARE / (caches ? caches : 1);
+    keep = keep < THREAD_KEEP_MAX ? keep : THREAD_KEEP_MAX;
+    of->keep = keep > THREAD_KEEP_MIN ? keep : THREAD_KEEP_MIN;
+}
+
+static inline void push(struct cache *to, unsigned k, unsigned class, struct run *run) {
+    struct slot *slot = &to->slots[k][class];
     tcl_assert_debug(run->state == RUN_CACHED && class_pages[class_of(run->total)] == run->total);
     tcl_assert_debug((slot->head == 0) == (slot->count == 0));
     run->next = slot->head;
     slot->head = (uint32_t)number_of(run);
     slot->count++;
+    to->filled[k] |= 1u << class;
     to->pages += run->total;
 }
 
 /* Cuts a clean run into `count` runs of a class, the first to be handed out first. */
-static void push_batch(struct cache *to, struct slot *slot, struct run *first, size_t pages,
+static void push_batch(struct cache *to, unsigned k, unsigned class, struct run *first,
                        unsigned count) {
-    size_t number = number_of(first);
+    size_t number = number_of(first), pages = class_pages[class];
     for (unsigned i = count; i-- > 0;) {
         struct run *run = run_at(number + i * pages);
         run->total = (uint32_t)pages;
         run->touched = 0;
         run->carve = i ? tcl_next_carve() : first->carve;
         run->generation = 0;
+        run->reserved = 0;
         if (pages > 1)
             run_at(number + (i + 1) * pages - 1)->state = RUN_NONE;
         run->state = RUN_CACHED;
-        push(to, slot, run);
+        push(to, k, class, run);
     }
+}
+
+static unsigned batch_of(struct cache *to, size_t pages) {
+    update_keep(to);
+    size_t batch = to->keep / 4 < BATCH ? to->keep / 4 : BATCH;
+    if (to->pages + batch > to->keep || batch < pages)
+        return 1;
+    return batch / pages < BATCH_RUNS ? (unsigned)(batch / pages) : BATCH_RUNS;
 }
 
 static bool refill(struct cache *to, unsigned k, unsigned class) {
     struct slot *slot = &to->slots[k][class];
-    size_t pages = class_pages[class];
-    unsigned count = (unsigned)(BATCH / pages);
-    count = count < 1 ? 1 : count > BATCH_RUNS ? BATCH_RUNS : count;
+    size_t pages = class_pages[class], fresh = 0;
+    unsigned count = batch_of(to, pages);
     heap_lock(&tcl_heap_lock);
     struct run *run;
     /* Resident memory first, run by run; only then untouched memory. */
     while (slot->count < count && (run = tcl_pages_take(k, pages, 1, TAKE_DIRTY)) != NULL)
-        push(to, slot, run);
-    if (!slot->count && (run = tcl_pages_take(k, pages * count, 1, TAKE_CLEAN)) != NULL)
-        push_batch(to, slot, run, pages, count);
+        push(to, k, class, run);
+    if (!slot->count && (run = tcl_pages_take(k, pages * count, 1, TAKE_CLEAN)) != NULL) {
+        tcl_pages_purge_for(k, run);
+        push_batch(to, k, class, run, count);
+        fresh = pages * count;
+    }
     if (!slot->count && (run = tcl_pages_take(k, pages, 1, TAKE_ANY)) != NULL)
-        push(to, slot, run);
+        push(to, k, class, run);
     heap_unlock(&tcl_heap_lock);
+    if (fresh)
+        tcl_small_exchange(fresh << PAGE_SHIFT);
     return slot->count != 0;
 }
 
@@ -173,12 +204,15 @@ static void drain(struct cache *from, struct slot *slot, unsigned keep) {
 }
 
 static void drain_all(struct cache *from, unsigned divisor) {
+    update_keep(from);
     heap_lock(&tcl_heap_lock);
     for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
-        for (unsigned class = 0; class < CLASSES; class ++)
-            if (from->slots[k][class].count)
-                drain(from, &from->slots[k][class],
-                      divisor ? from->slots[k][class].count / divisor : 0);
+        for (uint32_t filled = from->filled[k]; filled; filled &= filled - 1) {
+            struct slot *slot = &from->slots[k][__builtin_ctz(filled)];
+            drain(from, slot, divisor ? slot->count / divisor : 0);
+            if (!slot->count)
+                from->filled[k] &= ~(filled & -filled);
+        }
     heap_unlock(&tcl_heap_lock);
 }
 
@@ -190,11 +224,12 @@ static void thread_exits(void *value) {
     heap_lock(&pool_lock);
     mine->next = pool;
     pool = mine;
+    caches_open--;
     heap_unlock(&pool_lock);
 }
 
 static void make_exit_key(void) {
-    pthread_key_create(&exit_key, thread_exits);
+    tcl_key_create(&exit_key, thread_exits);
 }
 
 static struct cache *open_cache(void) {
@@ -203,7 +238,7 @@ static struct cache *open_cache(void) {
     int saved = errno;
     heap_lock(&pool_lock);
     if (!pool) {
-        const size_t bytes = 64 << 10; /* 31 caches of 2064 bytes. Chosen, not measured */
+        const size_t bytes = 64 << 10; /* 30 caches of 2112 bytes. Chosen, not measured */
         struct cache *fresh =
             tcl_os_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         for (size_t i = 0; fresh != MAP_FAILED && i < bytes / sizeof(struct cache); i++) {
@@ -212,10 +247,13 @@ static struct cache *open_cache(void) {
         }
     }
     struct cache *mine = pool;
-    if (mine)
+    if (mine) {
         pool = mine->next;
+        caches_open++;
+    }
     heap_unlock(&pool_lock);
     if (mine) {
+        update_keep(mine);
         cache = mine; /* first, because pthread_setspecific may allocate */
         pthread_once(&exit_key_once, make_exit_key);
         pthread_setspecific(exit_key, mine);
@@ -234,9 +272,12 @@ void tcl_cache_flush(void) {
 /* After a run was taken, or none: purges where due. Under the lock, which it releases. */
 static struct run *finish_take(unsigned k, struct run *run) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    size_t fresh = run ? run->total - run->reserved - run->touched : 0;
     if (run)
         tcl_pages_purge_for(k, run);
     heap_unlock(&tcl_heap_lock);
+    if (fresh)
+        tcl_small_exchange(fresh << PAGE_SHIFT);
     if (tcl_unlikely(tcl_purge_due))
         tcl_pages_purge(false);
     return run;
@@ -298,8 +339,7 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         site = birth.site;
     }
     struct run *run = NULL;
-    if (tcl_unlikely(pages + aligned > (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >>
-                     PAGE_SHIFT))
+    if (tcl_unlikely(pages + aligned > tcl_heap_range.run_bytes >> PAGE_SHIFT))
         run = NULL; /* larger than the range, or there is none, or none yet */
     else if (tcl_unlikely(tcl_frugal) && pages > CLASS_PAGES_MAX)
         run = NULL; /* where memory is accounted, a large object is unmapped when it is freed */
@@ -354,17 +394,15 @@ void tcl_run_free(void *p) {
     struct cache *mine = cache;
     unsigned class;
     if (total <= CLASS_PAGES_MAX && class_pages[class = class_of(total)] == total &&
-        (tcl_likely(mine != NULL) || (mine = open_cache()))) {
-        struct slot *slot = &mine->slots[tcl_arena_of_page(number)][class];
-        run->next = slot->head;
-        slot->head = (uint32_t)number;
-        slot->count++;
-        mine->pages += total;
+        (tcl_likely(mine != NULL) || (mine = open_cache())) && total <= mine->keep / 2) {
+        unsigned k = tcl_arena_of_page(number);
+        struct slot *slot = &mine->slots[k][class];
+        push(mine, k, class, run);
         if (tcl_unlikely(slot->count > keep_of(class))) {
             heap_lock(&tcl_heap_lock);
             drain(mine, slot, slot->count / 2);
             heap_unlock(&tcl_heap_lock);
-        } else if (tcl_unlikely(mine->pages > THREAD_KEEP)) {
+        } else if (tcl_unlikely(mine->pages > mine->keep)) {
             drain_all(mine, 2);
         }
         return;
@@ -389,9 +427,10 @@ size_t tcl_run_usable(const void *p) {
 static size_t room_to_grow(size_t pages) {
     if (tcl_frugal)
         return pages;
-    if (pages >= GROW_MAX)
-        return pages * GROW_SMALL;
-    return pages * GROW_LARGE > GROW_MAX ? GROW_MAX : pages * GROW_LARGE;
+    size_t most = pages * GROW_LARGE < GROW_MAX ? pages * GROW_LARGE : GROW_MAX;
+    size_t share = tcl_pages_used() / GROW_SHARE;
+    most = most < share ? most : share;
+    return most < pages * GROW_SMALL ? pages * GROW_SMALL : most;
 }
 
 static void note_resized(struct run *run, size_t pages) {
@@ -408,6 +447,12 @@ static void note_resized(struct run *run, size_t pages) {
 static bool resize_in_place(struct run *run, size_t pages) {
     size_t total = run->total;
     if (pages <= total) {
+        /* Counts growth when it has doubled the object, not each time: that takes the lock. */
+        if (pages > run->pages && total - run->reserved < pages / 2) {
+            heap_lock(&tcl_heap_lock);
+            tcl_pages_count_growth(run, pages);
+            heap_unlock(&tcl_heap_lock);
+        }
         /* Free a tail only when it is worth a lock: a quarter of the run and 64 KiB. Chosen, not
          * measured. */
         if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
@@ -454,7 +499,7 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     }
     size_t old = usable(run);
     struct run *moved = NULL;
-    if (pages <= (tcl_heap_range.bytes - tcl_heap_range.small_bytes) >> PAGE_SHIFT)
+    if (pages <= tcl_heap_range.run_bytes >> PAGE_SHIFT)
         moved = take_growing(k, pages);
     void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
                      : tcl_run_alloc(bytes, 1, false, caller);
@@ -470,7 +515,7 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
 void tcl_range(uintptr_t *base, size_t *pages) {
     tcl_heap_init();
     *base = tcl_heap_range.base;
-    *pages = tcl_heap_range.bytes >> PAGE_SHIFT;
+    *pages = tcl_heap_range.pages;
 }
 
 struct visitor {

@@ -6,6 +6,7 @@
  * Knows nothing of arenas, caches or records.
  *
  *   size < 4 KiB, alignment <= 1 KiB   small.c
+ *   or one that would waste OS pages   small.c
  *   else                               heap_cache.c
  *   pointer in the range               small.c or heap_cache.c, by one compare
  *   pointer elsewhere                  heap_far.c, then mimalloc (no range), then glibc
@@ -39,8 +40,20 @@ static inline bool multiply(size_t count, size_t each, size_t *bytes) {
     return !__builtin_mul_overflow(count, each, bytes);
 }
 
+/* True of an object whose OS pages would be a quarter larger than it is, or more: it is a small
+ * slot instead, as long as there are slots of its size. sqlite3, whose buffers are 4368 bytes, had
+ * a heap of 35 MiB instead of 26. */
+#define SLOT_MAX ((size_t)10240) /* MI_SMALL_MAX_OBJ_SIZE, which small.c checks */
+static inline bool wastes_pages(size_t bytes) {
+    size_t pages = PAGES_OF(bytes) << PAGE_SHIFT;
+    return bytes <= SLOT_MAX && pages - bytes >= bytes / 4;
+}
+static inline bool fits_slots(size_t bytes) {
+    return bytes < SMALL_LIMIT || wastes_pages(bytes);
+}
+
 static inline void *allocate(size_t bytes, bool zero, struct caller caller) {
-    if (tcl_likely(bytes < SMALL_LIMIT))
+    if (tcl_likely(bytes < SMALL_LIMIT) || wastes_pages(bytes))
         return zero ? tcl_small_zalloc(bytes) : tcl_small_alloc(bytes);
     if (tcl_unlikely(bytes > PTRDIFF_MAX))
         return fail();
@@ -50,7 +63,7 @@ static inline void *allocate(size_t bytes, bool zero, struct caller caller) {
 static inline void *allocate_aligned(size_t bytes, size_t align, struct caller caller) {
     if (align <= 16)
         return allocate(bytes, false, caller);
-    if (bytes < SMALL_LIMIT && align <= SMALL_ALIGN_MAX)
+    if (fits_slots(bytes) && align <= SMALL_ALIGN_MAX && !tcl_is_secure)
         return tcl_small_aligned(bytes, align);
     if (bytes > PTRDIFF_MAX || align > PTRDIFF_MAX / 2 + 1)
         return fail();
@@ -120,7 +133,7 @@ static void *resize(void *p, size_t bytes, struct caller caller) {
         return fail();
     if (!is_small(p)) {
         if (is_run(p)) {
-            if (bytes >= SMALL_LIMIT)
+            if (!fits_slots(bytes))
                 return tcl_run_realloc(p, bytes, caller);
         } else if (tcl_far_usable(p)) {
             if (bytes >= SMALL_LIMIT)
@@ -130,7 +143,7 @@ static void *resize(void *p, size_t bytes, struct caller caller) {
         }
     }
     size_t old = malloc_usable_size(p);
-    if (bytes < SMALL_LIMIT && bytes <= old && bytes >= old / 2)
+    if (fits_slots(bytes) && bytes <= old && bytes >= old / 2)
         return p;
     void *to = allocate(bytes, false, caller);
     if (tcl_likely(to != NULL)) {
@@ -210,6 +223,10 @@ TCL_EXPORT void *pvalloc(size_t bytes) {
     return allocate_aligned(bytes, PAGE, CALLER);
 }
 
+bool tcl_heap_has(const void *p) {
+    return is_run(p);
+}
+
 void *tcl_allocate(size_t bytes, size_t align, struct caller caller) {
     return allocate_aligned(bytes, align, caller);
 }
@@ -221,6 +238,16 @@ void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller) {
 
 void *tcl_resize(void *p, size_t bytes, struct caller caller) {
     return resize(p, bytes, caller);
+}
+
+bool tcl_is_secure;
+
+void tcl_secure_start(void) {
+    const char *value = secure_getenv(TCL_SECURE_ENV);
+    if (!value || !*value || strcmp(value, "0") == 0)
+        return;
+    tcl_small_secure();
+    tcl_is_secure = true;
 }
 
 void tcl_abort_with(const char *text, size_t bytes) {

@@ -9,14 +9,16 @@
  *                  the node a thread prefers is the arena for new blocks
  *   its blocks     are noted where arena.c enters and removes a page in the page map
  *   its options    cannot be set from the environment
+ *   its pages      keep the mark by which frees are checked, where they are
  *   its mmap       bypasses our interposed one; its madvise respects vregions under the heap
- *   its start-up   is called by our constructor; it never cleans up at exit
+ *   its start-up   follows our constructor, at the first allocation; it never cleans up at exit
  */
 #include "heap.h"
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 /* clang-format off: their order matters. */
 #define MI_USE_PTHREADS 1
@@ -33,11 +35,18 @@
 static void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero, size_t *usable);
 static void unfull_late(mi_page_t *page);
 static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align);
+static void set_has_aligned(mi_page_t *page, bool has_aligned);
 static bool block_born(mi_page_t *page);
 static void block_died(mi_page_t *page);
 static mi_heap_t *preferring_heap(const mi_theap_t *theap);
 static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_memid_t *id);
 static void start_options(void);
+
+/* Good enough for when memory is given back, and not made of the CPU's counter, which a program may
+ * forbid itself to read (track/clock.h). */
+static int coarse_time(clockid_t clock, struct timespec *time) {
+    return clock_gettime(clock == CLOCK_MONOTONIC ? CLOCK_MONOTONIC_COARSE : clock, time);
+}
 
 #undef pthread_mutex_lock
 #undef pthread_mutex_unlock
@@ -77,15 +86,21 @@ static void start_options(void);
 #include <src/os.c>
 #include <src/page-map.c>
 #define _mi_arenas_page_alloc page_alloc
+#define mi_page_set_has_interior_pointers set_has_aligned
 #include <src/page.c>
 #undef _mi_arenas_page_alloc
+#undef mi_page_set_has_interior_pointers
 #define mmap tcl_os_mmap
 #define munmap tcl_os_munmap
 #define madvise tcl_os_madvise
+#define pthread_key_create tcl_key_create
+#define clock_gettime coarse_time
 #include <src/prim/prim.c>
 #undef mmap
 #undef munmap
 #undef madvise
+#undef pthread_key_create
+#undef clock_gettime
 #include <src/random.c>
 #include <src/stats.c>
 #include <src/theap.c>
@@ -192,12 +207,150 @@ static void set_slices(void *start, size_t pages, mi_page_t *page) {
         __atomic_store_n(&slices[i], page, __ATOMIC_RELAXED);
 }
 
-/* Of blocks born since tracking began; deaths of earlier ones make it too small. */
-static _Atomic size_t block_bytes;
+/* ---- Invalid frees ---------------------------------------------------------------------------
+ *
+ * With tcl_is_secure each block looks like one with aligned slots, whose frees do not take the fast
+ * path: without it, this costs nothing. A free slot has a mark in its second word, as in mimalloc's
+ * secure mode (a choice at build time, which would take a second library): a slot with the mark is
+ * looked up in its block's lists of free slots, because the program may not have written to it.
+ */
+#define LISTED_MAX 8192 /* more than there are slots of 16 bytes in 64 KiB */
+/* `site` of a block that had slots with aligned objects before: its frees cannot be checked. */
+#define HAS_ALIGNED 1
+
+static uintptr_t secret; /* differs from run to run, and the mark from slot to slot */
+
+static uintptr_t *mark_of(const void *p) {
+    return (uintptr_t *)p + 1;
+}
+
+static bool is_listed(const mi_page_t *page, const mi_block_t *block, const mi_block_t *wanted) {
+    for (int i = 0; block && i < LISTED_MAX; i++, block = mi_block_next(page, block))
+        if (block == wanted)
+            return true;
+    return false;
+}
+
+/* Of a pointer into a block, before it is freed. Slots that other threads have freed are found by
+ * the thread of the block alone: it may take their list at any time. */
+static void check_free(void *p, const mi_page_t *page) {
+    static const char invalid[] = "free(): invalid pointer\n";
+    static const char twice[] = "free(): double free detected\n";
+    size_t offset = (size_t)((uint8_t *)p - mi_page_start(page));
+    uint8_t *start = mi_page_slice_start(page);
+    if (!is_small(start) || run_at(page_number((uintptr_t)start))->site == HAS_ALIGNED)
+        return;
+    if ((uint8_t *)p < mi_page_start(page) || offset % page->block_size != 0 ||
+        offset / page->block_size >= page->capacity)
+        tcl_abort_with(invalid, sizeof invalid - 1);
+    bool is_mine = _mi_prim_thread_id() == mi_page_thread_id(page);
+    if (is_mine && *mark_of(p) == (secret ^ (uintptr_t)p)) {
+        const mi_block_t *theirs = mi_tf_block(mi_atomic_load_acquire(&page->xthread_free));
+        if (is_listed(page, page->free, p) || is_listed(page, page->local_free, p) ||
+            is_listed(page, theirs, p))
+            tcl_abort_with(twice, sizeof twice - 1);
+    }
+    *mark_of(p) = secret ^ (uintptr_t)p;
+}
+
+static _Atomic bool may_start; /* mimalloc starts at the first allocation */
+
+/* Called where a block becomes empty. */
+static void set_has_aligned(mi_page_t *page, bool has_aligned) {
+    mi_page_set_has_interior_pointers(page, has_aligned || tcl_is_secure);
+}
+
+void tcl_small_secure(void) {
+    tcl_heap_init();
+    if (atomic_exchange(&may_start, false))
+        _mi_auto_process_init();
+    size_t slices = tcl_small_top() << PAGE_SHIFT >> SLICE_SHIFT;
+    secret = _mi_theap_random_next(_mi_theap_default()) | 1;
+    for (size_t i = 0; i < slices; i++) {
+        mi_page_t *page = tcl_heap_range.slices[i];
+        if (!page || (i > 0 && tcl_heap_range.slices[i - 1] == page))
+            continue;
+        struct run *run = run_at(i << SLICE_SHIFT >> PAGE_SHIFT);
+        run->site = mi_page_has_interior_pointers(page) ? HAS_ALIGNED : 0;
+        mi_page_set_has_interior_pointers(page, true);
+    }
+}
+
+/* ---- Memory of dead blocks -------------------------------------------------------------------
+ *
+ * mimalloc keeps it for a second. Runs cannot use it, so it is purged in exchange for runs in fresh
+ * memory; and blocks in fresh memory are exchanged for the dirty memory of dead runs. */
+static _Atomic size_t block_bytes;     /* of live blocks in the range */
+static _Atomic size_t block_bytes_top; /* resident at most: of live and dead blocks */
+static _Atomic size_t run_bytes_fresh; /* touched by runs since the last purge of dead blocks */
+
+/* Dead blocks that the heap may have: this share of live ones, or 256 KiB. Chosen, not measured.
+ */
+#define DEAD_SHARE 16
+#define DEAD_MIN ((size_t)256 << 10)
+/* As EXCHANGE_MIN of heap.c. */
+#define FRESH_MIN ((size_t)256 << 10)
 
 size_t tcl_small_bytes(void) {
-    size_t bytes = atomic_load_explicit(&block_bytes, memory_order_relaxed);
-    return bytes > SIZE_MAX / 2 ? 0 : bytes;
+    return atomic_load_explicit(&block_bytes, memory_order_relaxed);
+}
+
+/* Purges up to *left of the slices. Those it does not claim are in use again. */
+static bool purge_some(size_t slice, size_t count, mi_arena_t *arena, void *context) {
+    size_t *left = context, purged = count < *left ? count : *left;
+    if (*left == 0)
+        return false;
+    mi_purge_visit_info_t info = {0};
+    mi_arena_try_purge_visitor(slice, purged, arena, &info);
+    if (purged < count)
+        mi_bitmap_setN(arena->slices_purge, slice + purged, count - purged, NULL);
+    *left -= purged;
+    return true;
+}
+
+static void purge_dead(size_t bytes) {
+    size_t left = bytes / MI_ARENA_SLICE_SIZE, all = left;
+    mi_subproc_t *subproc = _mi_subproc();
+    for (size_t i = mi_arenas_get_count(subproc); left > 0 && i-- > 0;) {
+        mi_arena_t *arena = mi_arena_from_index(subproc, i);
+        if (arena)
+            _mi_bitmap_forall_setc_ranges(arena->slices_purge, purge_some, arena, &left);
+    }
+    /* What was not found is in blocks that mimalloc keeps for the next allocation. */
+    atomic_fetch_sub_explicit(&block_bytes_top, (all - left) * MI_ARENA_SLICE_SIZE,
+                              memory_order_relaxed);
+}
+
+void tcl_small_exchange(size_t fresh) {
+    size_t live = tcl_small_bytes(), allowed = live / DEAD_SHARE;
+    size_t dead = atomic_load_explicit(&block_bytes_top, memory_order_relaxed) - live;
+    allowed = allowed < DEAD_MIN ? DEAD_MIN : allowed;
+    if (tcl_likely(dead <= allowed || dead > SIZE_MAX / 2))
+        return;
+    fresh += atomic_fetch_add_explicit(&run_bytes_fresh, fresh, memory_order_relaxed);
+    if (fresh < FRESH_MIN)
+        return;
+    atomic_store_explicit(&run_bytes_fresh, 0, memory_order_relaxed);
+    int saved = errno;
+    purge_dead(fresh < dead - allowed ? fresh : dead - allowed);
+    errno = saved;
+}
+
+static void count_born(size_t pages) {
+    size_t bytes = pages << PAGE_SHIFT;
+    size_t live = bytes + atomic_fetch_add_explicit(&block_bytes, bytes, memory_order_relaxed);
+    if (live <= atomic_load_explicit(&block_bytes_top, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&block_bytes_top, live, memory_order_relaxed);
+    tcl_pages_exchange(pages);
+}
+
+/* Of a block, what counts before the process attaches. The first of its size hardly gets used by a
+ * small program, which has objects of many sizes: it counts as the first OS page of its slots. */
+static size_t attaching_bytes(const mi_page_t *page, size_t bytes) {
+    static _Atomic bool has_blocks[MI_BIN_COUNT];
+    _Atomic bool *has = &has_blocks[_mi_bin(page->block_size)];
+    return atomic_exchange_explicit(has, true, memory_order_relaxed) ? bytes : TCL_PAGE;
 }
 
 static bool block_born(mi_page_t *page) {
@@ -212,13 +365,17 @@ static bool block_born(mi_page_t *page) {
     run->total = (uint32_t)(mi_page_full_size(page) >> PAGE_SHIFT);
     run->carve = tcl_next_carve();
     run->arena = tcl_arena_bind(k);
+    run->site = 0;
+    if (tcl_unlikely(tcl_is_secure))
+        mi_page_set_has_interior_pointers(page, true);
     set_slices(start, run->total, page);
     atomic_store_explicit(&run->state, RUN_BLOCK, memory_order_release);
+    count_born(run->total);
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run);
         tcl_note_born(&use);
         tcl_birth_block(k, use.bytes);
-        atomic_fetch_add_explicit(&block_bytes, use.bytes, memory_order_relaxed);
+        tcl_session_note_block(attaching_bytes(page, use.bytes));
     }
     /* mimalloc uses any arena before it makes a new one. Make one, for the next block. 2^26 bytes:
      * a unit of heap.c. */
@@ -236,8 +393,9 @@ static void block_died(mi_page_t *page) {
         if (tcl_unlikely(tcl_tracking())) {
             struct tcl_use use = use_of(run);
             tcl_note_died(&use);
-            atomic_fetch_sub_explicit(&block_bytes, use.bytes, memory_order_relaxed);
         }
+        size_t bytes = (size_t)run->total << PAGE_SHIFT;
+        atomic_fetch_sub_explicit(&block_bytes, bytes, memory_order_relaxed);
         atomic_store_explicit(&run->state, RUN_NONE, memory_order_release);
         set_slices(start, run->total, NULL);
     }
@@ -252,7 +410,11 @@ static __attribute__((noinline)) void *malloc_generic(mi_theap_t *theap, size_t 
     int saved = errno;
     if (tcl_likely(mi_theap_is_initialized(theap)))
         theap->allow_page_abandon = theap->pages[MI_BIN_FULL].count >= FULL_PAGES_MAX;
+    else if (atomic_exchange(&may_start, false))
+        _mi_auto_process_init();
     void *p = _mi_malloc_generic(theap, bytes, zero, usable);
+    if (tcl_unlikely(atomic_load_explicit(&tcl_attach_due, memory_order_relaxed)))
+        tcl_session_attach_due();
     errno = p ? saved : ENOMEM;
     return p;
 }
@@ -295,14 +457,24 @@ static __attribute__((noinline)) void page_changed(mi_page_t *page) {
 }
 
 static __attribute__((noinline)) void free_elsewhere(void *p, mi_page_t *page) {
+    if (tcl_is_secure)
+        check_free(p, page);
     mi_free_ex(p, NULL, page);
+}
+
+static __attribute__((noinline, cold)) void free_outside(void) {
+    static const char text[] = "free(): invalid pointer\n";
+    if (tcl_is_secure)
+        tcl_abort_with(text, sizeof text - 1);
 }
 
 /* mi_free, with one branch for a page of this thread, full or not: nearly all are nearly full. */
 void tcl_small_free(void *p) {
     mi_page_t *page = *slice_of(p);
-    if (tcl_unlikely(page == NULL))
+    if (tcl_unlikely(page == NULL)) {
+        free_outside();
         return; /* never handed out */
+    }
     mi_threadid_t other = _mi_prim_thread_id() ^ mi_page_xthread_id(page);
     if (tcl_unlikely(other > MI_PAGE_IN_FULL_QUEUE)) { /* another thread's, or with aligned slots */
         free_elsewhere(p, page);
@@ -332,8 +504,12 @@ bool tcl_small_owns(const void *p) {
 void tcl_small_trim(void) {
     mi_collect(true);
 }
-void tcl_small_start(void) {
-    _mi_auto_process_init();
+void tcl_small_may_start(void) {
+    bool has_begun = _mi_process_is_initialized;
+    if (has_begun)
+        _mi_auto_process_init();
+    else
+        atomic_store(&may_start, true);
 }
 
 void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context) {
@@ -347,6 +523,18 @@ void tcl_small_each(void (*visit)(const struct tcl_use *, void *), void *context
         if (atomic_load_explicit(&run->state, memory_order_acquire) != RUN_BLOCK)
             tcl_note_died(&use); /* it died meanwhile; its note may have come too early */
     }
+}
+
+size_t tcl_small_used(void) {
+    size_t used = 0, slices = tcl_small_top() << PAGE_SHIFT >> SLICE_SHIFT;
+    for (size_t i = 0; i < slices; i++) {
+        const mi_page_t *page = __atomic_load_n(&tcl_heap_range.slices[i], __ATOMIC_RELAXED);
+        bool is_first = page && (i == 0 || tcl_heap_range.slices[i - 1] != page);
+        /* A block that dies meanwhile: its description stays readable, and counts as it is read. */
+        if (is_first)
+            used += (size_t)__atomic_load_n(&page->used, __ATOMIC_RELAXED) * page->block_size;
+    }
+    return used;
 }
 
 /* ---- Fork: no thread that the child will not have may hold a lock ---------------------------- */

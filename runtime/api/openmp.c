@@ -19,10 +19,10 @@
 /* The names that GNU's and LLVM's runtime open. */
 static const char *const names[] = {"libmemkind.so.0", "libmemkind.so"};
 
-void tcl_openmp_start(void) {
+static void load_memkind(void) {
     Dl_info ours;
     char path[PATH_MAX];
-    if (!tcl_tracking() || !dlsym(RTLD_DEFAULT, "omp_init_allocator") ||
+    if (!dlsym(RTLD_DEFAULT, "omp_init_allocator") ||
         !dladdr((void *)&tcl_openmp_start, &ours) || !ours.dli_fname)
         return;
     const char *slash = strrchr(ours.dli_fname, '/');
@@ -39,4 +39,11 @@ void tcl_openmp_start(void) {
             dlopen(path,
                    RTLD_NOW | RTLD_LOCAL); /* never closed; without it spaces have no effect */
     }
+}
+
+void tcl_openmp_start(void) {
+    if (!tcl_tracking())
+        return;
+    load_memkind();
+    dlerror(); /* what was not found here is no answer to the program's next call */
 }

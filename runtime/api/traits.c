@@ -67,7 +67,7 @@ static void prefer_arena(size_t bytes, const struct tiercel_traits *traits) {
     unsigned arena = TCL_ARENA_UNKNOWN;
     if (!tcl_tracking())
         return;
-    tcl_session_poll();
+    tcl_session_want();
     if (traits->space != TIERCEL_ANY_SPACE)
         arena = arena_of(traits->space);
     tcl_birth_prefer(arena, arena == TCL_ARENA_UNKNOWN ? arena_of(space_of(bytes, traits))
@@ -163,5 +163,6 @@ TCL_EXPORT void tiercel_set_strategy(tiercel_strategy *own, void *context) {
 }
 
 TCL_EXPORT int tiercel_is_hosted(void) {
+    tcl_session_want();
     return tcl_attached();
 }

@@ -9,6 +9,7 @@
 #include <gnu/libc-version.h>
 #include <limits.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,12 +222,50 @@ static void reports(void) {
     char *p = malloc(64 << 20);
     CHECK(mallinfo2().uordblks >= all.uordblks + (64 << 20));
     free(p);
+    /* Exact but for the rounding of sizes, and back again. */
+    enum { COUNT = 10000, BYTES = 100 };
+    static char *objects[COUNT];
+    size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < COUNT; i++)
+        objects[i] = malloc(BYTES);
+    size_t grown = mallinfo2().uordblks - before;
+    CHECK(grown >= COUNT * BYTES && grown < COUNT * BYTES * 5 / 4);
+    for (int i = 0; i < COUNT; i++)
+        free(objects[i]);
+    CHECK(mallinfo2().uordblks == before);
+    struct mallinfo2 end = mallinfo2();
+    CHECK(end.arena == end.uordblks + end.fordblks && end.ordblks > 0);
     malloc_trim(0);
-    char text[1000] = "";
+    char text[2000] = "";
     FILE *to = fmemopen(text, sizeof text, "w");
     CHECK(malloc_info(0, to) == 0 && malloc_info(1, to) == EINVAL);
     fclose(to);
     CHECK(strncmp(text, "<malloc version=", 16) == 0);
+    CHECK(strstr(text, "<system type=\"current\"") && strstr(text, "<aspace type=\"total\""));
+}
+
+static void *print_while_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    malloc_stats();
+    pthread_testcancel();
+    return unused;
+}
+
+/* Defect: malloc_stats ends a thread that is to be cancelled in the middle of its text. */
+static void statistics(void) {
+    int saved = dup(STDERR_FILENO), ends[2];
+    CHECK(saved >= 0 && pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+    pthread_t thread;
+    void *result = NULL;
+    CHECK(pthread_create(&thread, NULL, print_while_cancelled, NULL) == 0);
+    CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    dup2(saved, STDERR_FILENO);
+    close(ends[1]);
+    char text[1000] = "";
+    CHECK(read(ends[0], text, sizeof text - 1) > 0 && strstr(text, "in use bytes"));
+    CHECK(strstr(text, "max mmap bytes"));
+    close(ends[0]);
+    close(saved);
 }
 
 static long resident_kib(void) {
@@ -267,6 +306,7 @@ int main(void) {
     zeroed();
     reallocs();
     reports();
+    statistics();
     no_growth();
     printf("the malloc family in its corners: %d failures\n", failures);
     return failures != 0;

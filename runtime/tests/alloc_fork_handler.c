@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * alloc_fork_handler.c: a signal handler forks in the middle of allocations of its only thread.
+ * alloc_fork_handler.c: a signal handler forks in the middle of allocations and forks of its only
+ * thread.
  * In: the preloaded library. Out: one line, 0 when no fork hung and every child went on allocating.
  * Knows nothing of the allocator's locks.
  *
@@ -52,13 +53,26 @@ static void churn(unsigned *seed) {
     memset(p[slot], 1, bytes + 1);
 }
 
+/* The handler may interrupt this fork, and fork in it: both children end here or there. */
+static void fork_here(void) {
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    int status = 1;
+    if (!is_child)
+        failed |= child < 0 || waitpid(child, &status, 0) != child || status;
+}
+
 int main(void) {
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
     unsigned seed = 1;
     sigaction(SIGPROF, &action, NULL);
     arm(); /* children inherit no timer */
-    while (forks < FORKS && !failed && !is_child)
+    while (forks < FORKS && !failed && !is_child) {
         churn(&seed);
+        if (seed >> 24 == 0)
+            fork_here();
+    }
     if (is_child) {
         for (int i = 0; i < 10; i++)
             churn(&seed);

@@ -4,6 +4,8 @@
  * In: the preloaded library. Out: one line, 0 when memory is reused and contents are kept.
  * Knows nothing of thread caches.
  */
+#include "check.h"
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,9 +48,24 @@ static long resident_kib(void) {
     return resident * 4;
 }
 
+/* The runtime has keys by the time of the first allocation. */
+static void check_keys(void) {
+    static pthread_key_t key[PTHREAD_KEYS_MAX];
+    int count = 0;
+    free(malloc(1));
+    free(malloc(100000));
+    while (count < PTHREAD_KEYS_MAX && !pthread_key_create(&key[count], NULL))
+        count++;
+    CHECK(count >= PTHREAD_KEYS_MAX - 3, "%d keys", count);
+    CHECK(key[0] == 0, "the program's first key is %u", key[0]);
+    while (count)
+        pthread_key_delete(key[--count]);
+}
+
 int main(void) {
     char *objects[100] = {0};
     long early = 0;
+    check_keys();
     for (int i = 0; i < 40; i++)
         pthread_key_create(&keys[i], use_heap_at_exit);
     for (int turn = 0; turn < TURNS; turn++) {

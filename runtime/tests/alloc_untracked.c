@@ -58,6 +58,8 @@ uint32_t tcl_next_carve(void) {
     return ++carve;
 }
 void tcl_session_start(void) {}
+void tcl_session_before_fork(void) {}
+void tcl_session_after_fork_parent(void) {}
 void tcl_openmp_start(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     return (void *)syscall(SYS_mmap, addr, bytes, prot, flags, fd, offset);
@@ -71,12 +73,8 @@ void *tcl_os_mremap(void *addr, size_t old_bytes, size_t new_bytes, int flags, v
 bool tcl_vmem_is_backing(void) {
     return false;
 }
-bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live) {
-    (void)start, (void)bytes, (void)open, (void)node, (void)live;
-    return false;
-}
-void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node) {
-    (void)start, (void)bytes, (void)node;
+void tcl_vmem_back(uintptr_t start, size_t bytes) {
+    (void)start, (void)bytes;
 }
 int tcl_os_clear(uintptr_t start, size_t bytes) {
     return (int)syscall(SYS_madvise, start, bytes, MADV_DONTNEED);

@@ -58,15 +58,17 @@ struct session {
 
 struct daemon {
     int listener;
-    char folder[64], path[108], errors[108];
+    char folder[64], path[108], errors[108], offer_path[120], greeted[120];
+    struct tcl_offer *offer; /* processes attach as they start, unless a test changes it */
     struct session *session[SESSIONS_MAX];
     int sessions;
     /* Faults of this daemon. */
     bool is_mute, answers_garbage, never_drains, fills_control_with_garbage;
     uint32_t status;  /* of its welcomes */
-    int questions;    /* to the pools; none is answered */
+    int questions;    /* to the pools */
+    bool grants;      /* it answers those for a segment, and no others */
     int sessions_max; /* later ones are turned away; 0: there must be none */
-    /* What it writes into the control page before it welcomes. */
+    /* What it writes into the control page of the offer, and of a session before it answers. */
     void (*prepare)(struct session *);
     /* What it does beside draining, once there is a session. */
     void (*each_turn)(struct daemon *);
@@ -189,11 +191,38 @@ __attribute__((unused)) static void check_objects(struct session *s) {
     CHECK(in_table == live_objects(s), "table %lu, records %lu", in_table, live_objects(s));
 }
 
-static void welcome(struct daemon *d, int socket) {
-    struct tcl_welcome answer = {TCL_MAGIC, TCL_WIRE_VERSION, d->status, (uint32_t)d->sessions};
-    if (d->answers_garbage)
-        memset(&answer, 0xa5, sizeof(answer));
-    send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+static void answer(struct daemon *d, struct session *s) {
+    struct tcl_control *control = control_of(s);
+    control->session = (uint32_t)d->sessions;
+    uint32_t word = d->answers_garbage ? 0xa5a5a5a5 : 1 + d->status;
+    __atomic_store_n(&control->answer, word, __ATOMIC_RELEASE);
+    if (d->status)
+        __atomic_store_n(&control->detach, 1, __ATOMIC_RELEASE);
+}
+
+/* A segment, if that is what is asked. */
+static void answer_question(struct daemon *d, int socket, const struct tcl_pool_ask *question) {
+    struct tcl_pool_answer answer = {.magic = TCL_POOL_MAGIC,
+                                     .version = TCL_WIRE_VERSION,
+                                     .status = TCL_POOL_OK,
+                                     .number = (uint32_t)++d->questions,
+                                     .bytes = question->bytes};
+    if (!d->grants || question->verb != TCL_POOL_GRANT)
+        return;
+    char rights[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec vector = {&answer, sizeof(answer)};
+    struct msghdr message = {.msg_iov = &vector,
+                             .msg_iovlen = 1,
+                             .msg_control = rights,
+                             .msg_controllen = sizeof(rights)};
+    int memfd = memfd_create("segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(memfd >= 0 && !ftruncate(memfd, (off_t)question->bytes));
+    CHECK(!fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
+    *CMSG_FIRSTHDR(&message) = (struct cmsghdr){
+        .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &memfd, sizeof(int));
+    CHECK(sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof(answer));
+    close(memfd);
 }
 
 static void accept_session(struct daemon *d) {
@@ -203,8 +232,12 @@ static void accept_session(struct daemon *d) {
     if (socket < 0 || (d->sessions_max && d->sessions >= d->sessions_max))
         return;
     struct session *s = calloc(1, sizeof(*s));
+    union {
+        struct tcl_hello hello;
+        struct tcl_pool_ask question;
+    } words = {0};
     char rights[CMSG_SPACE(sizeof(int))];
-    struct iovec vector = {&s->hello, sizeof(s->hello)};
+    struct iovec vector = {&words, sizeof(words)};
     struct msghdr message = {.msg_iov = &vector,
                              .msg_iovlen = 1,
                              .msg_control = rights,
@@ -213,7 +246,9 @@ static void accept_session(struct daemon *d) {
     socklen_t length = sizeof(peer);
     ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-    d->questions += got > 0 && s->hello.magic == TCL_POOL_MAGIC;
+    s->hello = words.hello;
+    if (got == sizeof(words.question) && words.hello.magic == TCL_POOL_MAGIC)
+        answer_question(d, socket, &words.question);
     if (d->is_mute || got != sizeof(s->hello) || !control) {
         if (!d->is_mute)
             close(socket); /* a process that gave up attaching; a mute daemon keeps it open */
@@ -239,20 +274,43 @@ static void accept_session(struct daemon *d) {
     walk_table(s, adopt_entry);
     CHECK(d->sessions < SESSIONS_MAX, "sessions");
     d->session[d->sessions++] = s;
-    welcome(d, socket);
+    answer(d, s);
+    close(open(d->greeted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     close(socket);
+}
+
+static struct tcl_control *offered_control(struct daemon *d) {
+    return (void *)((char *)d->offer + TCL_CONTROL_AT);
+}
+
+static void open_offer(struct daemon *d) {
+    snprintf(d->offer_path, sizeof(d->offer_path), "%s" TCL_OFFER_SUFFIX, d->path);
+    int fd = open(d->offer_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && !ftruncate(fd, TCL_OFFER_BYTES));
+    d->offer = mmap(NULL, TCL_OFFER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(d->offer != MAP_FAILED);
+    close(fd);
+    *d->offer =
+        (struct tcl_offer){.magic = TCL_MAGIC, .version = TCL_WIRE_VERSION, .is_counted = 1};
+    d->offer->userfaultfds = TCL_UFFDS_MAX;
+    memset(offered_control(d)->space_arena, TCL_ARENA_UNKNOWN, TCL_SPACES);
+    struct session front = {.base = (char *)d->offer}; /* which an offer has as well */
+    if (d->prepare)
+        d->prepare(&front);
 }
 
 __attribute__((unused)) static void open_daemon(struct daemon *d) {
     strcpy(d->folder, "/tmp/tiercel-test-XXXXXX");
     CHECK(mkdtemp(d->folder));
     snprintf(d->path, sizeof(d->path), "%s/socket", d->folder);
+    snprintf(d->greeted, sizeof(d->greeted), "%s.greeted", d->path);
     snprintf(d->errors, sizeof(d->errors), "%s/stderr", d->folder);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strcpy(address.sun_path, d->path);
     d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     CHECK(!bind(d->listener, (void *)&address, sizeof(address)));
     CHECK(!listen(d->listener, 64));
+    open_offer(d);
 }
 
 __attribute__((unused)) static void close_daemon(struct daemon *d) {
@@ -264,7 +322,10 @@ __attribute__((unused)) static void close_daemon(struct daemon *d) {
         free(s);
     }
     close(d->listener);
+    munmap(d->offer, TCL_OFFER_BYTES);
     unlink(d->path);
+    unlink(d->offer_path);
+    unlink(d->greeted);
     unlink(d->errors);
     rmdir(d->folder);
 }
@@ -282,6 +343,14 @@ __attribute__((unused)) static pid_t start_hosted(struct daemon *d, const char *
     posix_spawn_file_actions_destroy(&actions);
     unsetenv(TCL_SOCKET_ENV);
     return pid;
+}
+
+/* In the hosted program: returns when the daemon has greeted a process. */
+__attribute__((unused)) static void await_greeting(void) {
+    char greeted[120];
+    snprintf(greeted, sizeof(greeted), "%s.greeted", getenv(TCL_SOCKET_ENV));
+    while (access(greeted, F_OK))
+        sched_yield();
 }
 
 /* The session of the first program that attaches. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track_dlopen.c: a library that allocates in its constructor is unloaded, and another is loaded at
- * the same addresses: their sites are distinct, and deaths are recorded.
+ * the same addresses: their sites are distinct, and deaths are recorded. The program begins without
+ * an error of the loader's.
  */
 #include "hazard.h"
 #include <dlfcn.h>
@@ -19,6 +20,8 @@ static void build(const char *path, int pages) {
 }
 
 static int hosted(void) {
+    const char *error = dlerror();
+    CHECK(!error, "%s", error);
     for (int round = 0; round < 3; round++)
         for (int i = 0; i < 2; i++) {
             char path[256];

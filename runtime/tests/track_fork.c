@@ -71,9 +71,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < d.sessions; i++) {
         if (d.session[i]->pid == d.session[0]->pid)
             continue;
-        uint32_t parent = d.session[i]->hello.parent_session; /* sessions count from 1 */
-        bool is_known = parent > 0 && parent <= (uint32_t)d.sessions;
-        CHECK(is_known && d.session[parent - 1]->pid == d.session[0]->pid, "parent %u", parent);
+        uint32_t parent = d.session[i]->hello.parent_pid;
+        CHECK(parent == (uint32_t)d.session[0]->pid, "parent %u", parent);
     }
     printf("track_fork: %d processes, parent of all children known\n", processes(&d));
     close_daemon(&d);

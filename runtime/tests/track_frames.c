@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * track_frames.c: hand-written functions whose call frame information names a frame base that is
- * zero, small, misaligned, outside the address space or unmapped. An allocation below them walks
- * the stack through that frame. The walk must end there, the program must survive, and errno must
- * be kept.
+ * zero, small, misaligned, outside the address space or unmapped, or that is contradictory. An
+ * allocation below them walks the stack through that frame. The walk must end there, the program
+ * must survive, and errno must be kept.
  */
 #include "hazard.h"
 
@@ -24,6 +24,25 @@ __asm__(".text\n"
         ".cfi_endproc\n"
         ".size with_frame_base, .-with_frame_base\n");
 void with_frame_base(uintptr_t base);
+
+/* Its frame information computes the base by an expression (DW_OP_breg6 16), then sets the offset
+ * of a base that is a register, which it is not. */
+__asm__(".text\n"
+        ".globl with_contradiction\n"
+        ".type with_contradiction, @function\n"
+        "with_contradiction:\n"
+        ".cfi_startproc\n"
+        "  push %rbp\n"
+        "  mov %rsp, %rbp\n"
+        "  .cfi_escape 0x0f, 0x02, 0x76, 0x10\n"
+        "  .cfi_escape 0x0e, 0x10\n"
+        "  .cfi_offset rbp, -16\n"
+        "  call grab\n"
+        "  pop %rbp\n"
+        "  ret\n"
+        ".cfi_endproc\n"
+        ".size with_contradiction, .-with_contradiction\n");
+void with_contradiction(void);
 
 static int errno_seen;
 
@@ -58,6 +77,8 @@ static int hosted(void) {
         with_frame_base(bases[i]);
         CHECK(errno_seen == EXDEV, "errno is %d at frame base %#lx", errno_seen, bases[i]);
     }
+    with_contradiction();
+    CHECK(errno_seen == EXDEV, "errno is %d after a contradiction", errno_seen);
     return 0;
 }
 

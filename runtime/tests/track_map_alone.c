@@ -37,7 +37,9 @@ void tcl_warn(const char *what) {
 bool tcl_tracking(void) {
     return true;
 }
-void tcl_session_poll(void) {}
+void tcl_session_poll(size_t bytes) {
+    (void)bytes;
+}
 void tcl_note_born(const struct tcl_use *use) {
     (void)use;
 }

@@ -95,6 +95,8 @@ static void stop_and_move(struct session *s) {
     static pthread_t thread;
     stop_at_stop(s);
     control_of(s)->phase_wait_ms = TCL_PHASE_WAIT_MS_MAX * 3; /* clamped */
+    if (!s->pid)
+        return; /* the offer */
     CHECK(!pthread_create(&thread, NULL, mover, s), "no thread");
     pthread_detach(thread);
 }

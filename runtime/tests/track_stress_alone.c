@@ -6,8 +6,11 @@
 // build: -fsanitize=thread -Wno-tsan -fno-omit-frame-pointer -ldl
 #define EXIT_ROUNDS 1 /* the sanitizer leaves a thread before its last destructors */
 #include "../assert.c"
+#include "../keys.c"
+#include "../track/attach.c"
 #include "../track/birth.c"
 #include "../track/fd.c"
+#include "../track/offer.c"
 #include "../track/phase.c"
 #include "../track/ring.c"
 #include "../track/session.c"
@@ -16,6 +19,7 @@
 #include "hazard.h"
 
 bool tcl_locks_opened;
+_Atomic bool tcl_clock_is_forbidden;
 __thread bool tcl_in_fork;
 bool tcl_is_filtered(void) {
     return false;
@@ -35,6 +39,10 @@ void tcl_range(uintptr_t *base, size_t *pages) {
     *base = BASE;
     *pages = PAGES;
 }
+void tcl_range_parts(size_t *small, size_t *runs, size_t *end) {
+    *small = *runs = PAGES / 2;
+    *end = PAGES;
+}
 void tcl_heap_each(void (*visit)(const struct tcl_use *, void *), void *context) {
     (void)visit, (void)context;
 }
@@ -48,8 +56,9 @@ void tcl_vmem_start_if_large(void) {}
 bool tcl_vmem_is_mover(void) {
     return false;
 }
-void tcl_vmem_back_heap(bool pools) {
-    (void)pools;
+void tcl_vmem_back_heap(void) {}
+bool tcl_heap_has(const void *p) {
+    return p != NULL;
 }
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     /* Past the sanitizer, to which mapping over memory in use would look like a race. */

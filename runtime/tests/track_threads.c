@@ -24,6 +24,7 @@ static void *crowd(void *unused) {
 }
 
 static int hosted(const char *part) {
+    await_greeting(); /* rings that fill before lose records */
     pthread_attr_t small;
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 128 << 10);

@@ -2,7 +2,7 @@
  *
  * vmem_filtered.c: a program whose heap moves installs a seccomp filter, for all its threads, that
  * kills for every call which the program would not make without the runtime. It goes on, allocates,
- * forks, and so do its children, with a heap that is private until it moves and with pools.
+ * forks, and so do its children, with a heap that moves and one that does not.
  */
 #include "hazard.h"
 #include <linux/audit.h>
@@ -24,14 +24,13 @@ static const int fatal[] = {
     SYS_msync,       SYS_mremap,
 };
 #define FATAL (sizeof(fatal) / sizeof(*fatal))
-#define POOLS_NEED 2 /* the last: a fork of shared memory has no other way */
 
-static void kill_for_unusual_calls(size_t kinds) {
+static void kill_for_unusual_calls(void) {
     struct sock_filter code[2 * FATAL + 2];
     size_t count = 0;
     code[count++] =
         (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    for (size_t i = 0; i < kinds; i++) {
+    for (size_t i = 0; i < FATAL; i++) {
         code[count++] =
             (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)fatal[i], 0, 1);
         code[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
@@ -57,7 +56,7 @@ static int hosted(const char *part) {
     char *kept = memset(malloc(32 * MIB), 7, 32 * MIB);
     use_heap(1); /* some of it moves meanwhile */
     fork_once();
-    kill_for_unusual_calls(strcmp(part, "pooled") ? FATAL : FATAL - POOLS_NEED);
+    kill_for_unusual_calls();
     for (int i = 0; i < ROUNDS; i++) {
         use_heap(i);
         pid_t child = fork();
@@ -106,7 +105,6 @@ int main(int argc, char **argv) {
         return hosted(argv[1]);
     run(TCL_BACKING_KERNEL, "kernel");
     run(TCL_BACKING_VMEM, "private");
-    run(TCL_BACKING_POOLS, "pooled");
     puts("vmem_filtered: under a filter that kills for unusual calls programs live on");
     return 0;
 }

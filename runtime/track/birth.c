@@ -195,8 +195,7 @@ void tcl_birth_refund(unsigned arena, size_t bytes) {
 
 /* ---- Births ---------------------------------------------------------------------------------- */
 
-unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
-    tcl_session_poll();
+static unsigned arena_of_birth(size_t bytes, uint32_t site) {
     if (tcl_unlikely(!tcl_attached()))
         return 0;
     tcl_ring_check();
@@ -214,6 +213,11 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
     return take_budget(control, count, any ? 0 : arena, any, (int64_t)bytes);
 }
 
+unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
+    tcl_session_poll(bytes);
+    return arena_of_birth(bytes, site);
+}
+
 uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address) {
     uint32_t site = tcl_site_here(return_address, frame_address);
     if (tcl_likely(bytes < TCL_NUMBERED_BYTES) || !site || site >= TCL_SITES_MAX || !tcl_attached())
@@ -229,9 +233,9 @@ uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address)
 }
 
 struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address) {
-    tcl_session_poll();
+    tcl_session_poll(bytes);
     struct tcl_birth birth = {.site = tcl_birth_site(bytes, return_address, frame_address)};
-    birth.arena = tcl_birth_arena(bytes, birth.site);
+    birth.arena = arena_of_birth(bytes, birth.site);
     return birth;
 }
 

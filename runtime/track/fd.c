@@ -42,8 +42,9 @@ int tcl_memfd(const char *name, size_t bytes) {
     fd = tcl_raise_fd(fd);
     if (fd < 0)
         return -1;
+    /* Not F_SEAL_SEAL: the daemon seals a session further, once it has mapped it. */
     if (!syscall(SYS_ftruncate, fd, bytes) &&
-        !syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        !syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
         return fd;
     int error = errno;
     syscall(SYS_close, fd);

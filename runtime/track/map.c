@@ -366,7 +366,7 @@ static inline void *map_and_report(void *addr, size_t bytes, int prot, int flags
         return p;
     int saved = errno;
     if (is_object(bytes, flags)) {
-        tcl_session_poll();
+        tcl_session_poll(pages_up(bytes));
         uint32_t site = tcl_tracking() ? tcl_birth_site(bytes, return_address, frame_address) : 0;
         uint8_t arena = bind_as_planned((uintptr_t)p, pages_up(bytes), site);
         mapped((uintptr_t)p, pages_up(bytes), flags, site, arena);

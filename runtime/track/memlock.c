@@ -57,7 +57,8 @@ static bool is_heap(uintptr_t start, uintptr_t end) {
 }
 
 static bool is_table(uintptr_t start, uintptr_t end) {
-    return tcl_session_overlaps(start, end) || tcl_site_tables_overlap(start, end);
+    return tcl_session_overlaps(start, end) || tcl_offer_overlaps(start, end) ||
+           tcl_site_tables_overlap(start, end);
 }
 
 /* Locks one mapping. Only limits and rights are errors, as in the kernel: not memory that cannot be

@@ -122,7 +122,7 @@ static void await_moves(uint32_t entry, uint64_t hash) {
 
 TCL_EXPORT void tiercel_phase(const char *name) {
     int saved = errno;
-    tcl_session_poll();
+    tcl_session_want();
     if (!name || !tcl_attached())
         return;
     uint32_t number = NO_PHASE, entry = 0;

@@ -7,8 +7,9 @@
  *   writer (thread) head, limit: the record at `head` may be written while head < limit
  *   limit        = min(tail seen + RECORDS, records whose memory was provided)
  *
- * so that the fast path is: epoch equal? head below limit? four stores, one release.
+ * so that the fast path is: epoch equal? head below limit? the time, four stores, one release.
  */
+#include "clock.h"
 #include "session.h"
 #include <errno.h>
 #include <pthread.h>
@@ -69,7 +70,7 @@ static void thread_exits(void *unused);
 
 void tcl_ring_start(void) {
     tcl_range(&range_base, &range_pages);
-    has_exit_key = !pthread_key_create(&exit_key, thread_exits) && exit_key < INLINE_KEYS;
+    has_exit_key = !tcl_key_create(&exit_key, thread_exits) && exit_key < INLINE_KEYS;
 }
 
 void tcl_ring_reset(void) {
@@ -162,7 +163,7 @@ static void note_full(struct ring_writer *mine) {
     if (mine->lost % LOSSES_PER_CHECK != 1)
         return;
     if (__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED)) {
-        tcl_session_detach("detach requested by the daemon");
+        tcl_session_asked_to_detach();
         return;
     }
     uint64_t now = tcl_now_ms();
@@ -219,8 +220,9 @@ static inline struct ring_writer *take_writer(void) {
 }
 
 _Static_assert(offsetof(struct tcl_record, size) == 8 && offsetof(struct tcl_record, site) == 16 &&
+                   offsetof(struct tcl_record, time_high) == 18 &&
                    offsetof(struct tcl_record, carve) == 20 &&
-                   offsetof(struct tcl_record, time_ms) == 24 &&
+                   offsetof(struct tcl_record, time_low) == 24 &&
                    offsetof(struct tcl_record, generation) == 28 &&
                    offsetof(struct tcl_record, kind) == 30 &&
                    offsetof(struct tcl_record, flags_low) == 31,
@@ -233,14 +235,17 @@ static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_
         return;
     tcl_assert_debug(mine->is_busy && mine->head < mine->limit);
     uint64_t *slot = (uint64_t *)&mine->ring->records[mine->head % TCL_RING_RECORDS];
-    uint32_t time_ms = (uint32_t)__atomic_load_n(&tcl_control()->clock_ms, __ATOMIC_RELAXED);
+    struct tcl_instant now = tcl_clock_read(&tcl_control()->clock);
     /* Whole words: little endian, as the assertions above have it. */
     __atomic_store_n(&slot[0], use->addr, __ATOMIC_RELAXED);
     __atomic_store_n(&slot[1], size, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot[2], use->site | (uint64_t)use->carve << 32, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot[2],
+                     (uint16_t)use->site | (now.time >> 32 & 0xffff) << 16 |
+                         (uint64_t)use->carve << 32,
+                     __ATOMIC_RELAXED);
     __atomic_store_n(&slot[3],
-                     time_ms | (uint64_t)use->generation << 32 | (uint64_t)kind << 48 |
-                         (uint64_t)use->flags << 56,
+                     (uint32_t)now.time | (uint64_t)use->generation << 32 | (uint64_t)kind << 48 |
+                         (uint64_t)(use->flags | now.flag) << 56,
                      __ATOMIC_RELAXED);
     mine->head++;
     __atomic_store_n(&mine->ring->head, mine->head, __ATOMIC_RELEASE);
@@ -345,7 +350,9 @@ bool tcl_ring_fill(void) {
 void tcl_ring_check(void) {
     struct ring_writer *mine = &writer;
     if (tcl_unlikely(__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED))) {
-        tcl_session_detach("detach requested by the daemon");
+        tcl_session_asked_to_detach();
+    } else if (tcl_unlikely(atomic_load_explicit(&tcl_life->is_awaited, memory_order_relaxed))) {
+        tcl_session_await_answer();
     } else if (tcl_unlikely(mine->full_since_ms != 0) &&
                tcl_now_ms() - mine->full_since_ms > READER_GONE_MS) {
         mine->full_since_ms = 0;

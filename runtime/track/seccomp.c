@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * seccomp.c: whether a seccomp filter may judge this process's system calls.
+ * seccomp.c: whether a seccomp filter may judge this process's system calls, and whether it may
+ * read the time.
  * In: the process's status when it is first asked for, and the program's prctl. Out: a yes or no.
  * Knows nothing of what the others do then.
  *
@@ -11,7 +12,9 @@
  * libraries always do. What a privileged program installs by a raw system call is not seen.
  */
 #include "../vmem/vmem.h"
+#include "clock.h"
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -25,6 +28,8 @@ enum { UNKNOWN = 0, NO, YES };
 static _Atomic int state;
 
 static _Atomic bool is_new; /* since the program began */
+
+_Atomic bool tcl_clock_is_forbidden;
 
 /* Without /proc: YES. */
 static int read_state(void) {
@@ -57,6 +62,9 @@ TCL_EXPORT int prctl(int option, ...) {
     for (int i = 0; i < 4; i++)
         argument[i] = va_arg(rest, unsigned long);
     va_end(rest);
+    if (tcl_unlikely((option == PR_SET_TSC && argument[0] == PR_TSC_SIGSEGV) ||
+                     (option == PR_SET_SECCOMP && argument[0] == SECCOMP_MODE_STRICT)))
+        atomic_store(&tcl_clock_is_forbidden, true);
     if (tcl_unlikely(option == PR_SET_SECCOMP || option == PR_SET_NO_NEW_PRIVS)) {
         atomic_store(&is_new, true);
         atomic_store(&state, YES);

@@ -2,8 +2,9 @@
  *
  * session.h: the tracking half of the runtime, as its own files see it.
  * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
- * ring.c, birth.c, phase.c, site.c, unwind.c, map.c. Knows nothing of heaps.
+ * attach.c, offer.c, ring.c, birth.c, phase.c, site.c, unwind.c, map.c. Knows nothing of heaps.
  *
+ *   tcl_offer  |offer|control|      |plan|                         mapped as the program starts
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
  *   |header|control|phases|plan|modules|sites|maps|rings|runs ...         written, never trusted
  *
@@ -24,17 +25,26 @@
 struct tcl_life {
     _Atomic uint32_t epoch; /* 0: no session */
     _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock;
-    uint64_t next_try_ms; /* under attach_lock: no attach before */
-    uint32_t tries;       /* under attach_lock: failures in a row */
+    _Atomic bool is_awaited;     /* no answer to the hello yet */
+    _Atomic uint32_t pid;        /* whose life this is; 0: not known yet */
+    _Atomic uint64_t began_ms;   /* of the program, or of a child's first birth; 0: none yet */
+    _Atomic uint64_t born_bytes; /* while there is no session */
+    _Atomic uint64_t hello_ms;   /* when the last hello was sent */
+    _Atomic uint32_t tries;      /* failures in a row */
+    uint64_t next_try_ms;        /* under attach_lock, as what follows: no attach before */
+    bool was_attached, has_failed;
 };
 TCL_HIDDEN extern struct tcl_life *tcl_life;
 
 enum tcl_mode {
     TCL_MODE_EARLY = 0, /* before the constructor: mmap objects are kept, none is reported */
-    TCL_MODE_ALONE,     /* no daemon was named, or detached for good */
-    TCL_MODE_TRACKED    /* there is a session, or the parent process had one */
+    TCL_MODE_ALONE,     /* there is no offer, or detached for good */
+    TCL_MODE_TRACKED    /* there is a session, or there will be one */
 };
 TCL_HIDDEN extern _Atomic uint32_t tcl_mode;
+
+/* The offer; mapped in every process whose mode is TRACKED. */
+TCL_HIDDEN extern struct tcl_offer *tcl_offer;
 
 /* Where the session is mapped. Valid once an epoch other than 0 was seen. */
 TCL_HIDDEN extern char *tcl_shared;
@@ -48,11 +58,15 @@ static inline struct tcl_header *tcl_header(void) {
 static inline struct tcl_control *tcl_control(void) {
     return (struct tcl_control *)(tcl_shared + TCL_CONTROL_AT);
 }
+static inline const struct tcl_control *tcl_offered_control(void) {
+    return (const struct tcl_control *)((const char *)tcl_offer + TCL_CONTROL_AT);
+}
 static inline struct tcl_phase_name *tcl_phases(void) {
     return (struct tcl_phase_name *)(tcl_shared + TCL_PHASES_AT);
 }
 static inline struct tcl_plan_row *tcl_plan_table(uint32_t generation) {
-    return (struct tcl_plan_row *)(tcl_shared + TCL_PLAN_AT) + generation % 2 * TCL_PLAN_ROWS_MAX;
+    char *from = generation >= TCL_PLAN_OFFERED ? (char *)tcl_offer : tcl_shared;
+    return (struct tcl_plan_row *)(from + TCL_PLAN_AT) + generation % 2 * TCL_PLAN_ROWS_MAX;
 }
 static inline struct tcl_module *tcl_modules(void) {
     return (struct tcl_module *)(tcl_shared + TCL_MODULES_AT);
@@ -77,11 +91,21 @@ static inline bool tcl_attached(void) {
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 
-/* In a forked child whose parent had a session: attaches. Call with no lock held. */
-TCL_HIDDEN void tcl_session_poll(void);
+/* Before a birth of `bytes`: attaches when this is worth it. Call with no lock held. */
+TCL_HIDDEN void tcl_session_poll(size_t bytes);
+
+/* Attaches if there is a daemon: the program asks for what only a session has. */
+TCL_HIDDEN void tcl_session_want(void);
 
 /* Attaches again after the daemon stopped reading; rate limited. Call with no lock held. */
 TCL_HIDDEN void tcl_session_reattach(void);
+
+/* Before the address space is limited: attaches for the last time, where there is room for that. */
+TCL_HIDDEN void tcl_session_limit(bool has_room);
+
+/* Called at births: while no answer came, and when the daemon wants no more records. */
+TCL_HIDDEN void tcl_session_await_answer(void);
+TCL_HIDDEN void tcl_session_asked_to_detach(void);
 
 /* Detaches for good; the first reason is kept. */
 TCL_HIDDEN void tcl_session_detach(const char *reason);
@@ -104,9 +128,35 @@ static inline void tcl_unlock(_Atomic uint32_t *word) {
 /* Milliseconds of a monotonic clock, a few ns. */
 TCL_HIDDEN uint64_t tcl_now_ms(void);
 
+/* ---- attach.c -------------------------------------------------------------------------------- */
+
+/* Bytes of a socket's path with its end: those of sockaddr_un. */
+#define TCL_SOCKET_PATH_MAX 108
+
+/* Names the daemon, and opens its offer. */
+TCL_HIDDEN bool tcl_daemon_name(const char *path);
+
+/* Makes a session and says hello, without waiting for an answer. Where it failed, with errno;
+ * TCL_STEP_NONE: it did not. Under attach_lock. */
+TCL_HIDDEN enum tcl_step tcl_attach(void);
+
+/* After the heap was shrunk: gives back what the session has for the rest. */
+TCL_HIDDEN void tcl_session_shrink(void);
+
+/* ---- offer.c --------------------------------------------------------------------------------- */
+
+/* Maps the offer beside a socket; false: there is none that can be believed. */
+TCL_HIDDEN bool tcl_offer_open(const char *socket_path);
+/* Again, of a daemon that was started since; without one nothing changes. (attach.c) */
+TCL_HIDDEN void tcl_offer_reopen(void);
+/* Counts this process in the offer, where processes are counted. */
+TCL_HIDDEN void tcl_offer_count(uint64_t *counter);
+TCL_HIDDEN void tcl_offer_failed(enum tcl_step step, int error);
+TCL_HIDDEN bool tcl_offer_overlaps(uintptr_t start, uintptr_t end);
+
 /* ---- ring.c ---------------------------------------------------------------------------------- */
 
-TCL_HIDDEN void tcl_ring_start(void); /* once, in the constructor */
+TCL_HIDDEN void tcl_ring_start(void); /* once, before the first attach */
 TCL_HIDDEN void tcl_ring_reset(void); /* no ring is owned, the object table is empty */
 TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
 TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);

@@ -9,7 +9,7 @@
 
 #include "../base.h"
 
-/* True once a session was attached, in this process or its parent; one load. When false, the
+/* True while there is a session, or there will be one; one load. When false, the
  * functions below return at once, and callers skip tcl_site_here. */
 TCL_HIDDEN bool tcl_tracking(void);
 
@@ -63,16 +63,28 @@ static inline void tcl_note_opened(uintptr_t start, size_t bytes) {
 /* A fresh carve number; callers hold the lock that orders the change of shape. */
 TCL_HIDDEN uint32_t tcl_next_carve(void);
 
-/* Attaches a session if TCL_SOCKET_ENV is set and the process may be tracked; otherwise detaches.
- */
+/* Opens the offer of the daemon that TCL_SOCKET_ENV names; without one, nothing is tracked. */
 TCL_HIDDEN void tcl_session_start(void);
+TCL_HIDDEN void tcl_session_before_fork(void), tcl_session_after_fork_parent(void);
+
+/* A block of small slots was born, with locks held: when it is time to attach, tcl_attach_due is
+ * set, and the allocation calls the function after it once it holds none. */
+TCL_HIDDEN void tcl_session_note_block(size_t bytes);
+TCL_HIDDEN extern _Atomic bool tcl_attach_due;
+TCL_HIDDEN void tcl_session_attach_due(void);
+
+/* Reports what the user should know of this process. */
+TCL_HIDDEN void tcl_remark(enum tcl_remark remark);
+
+/* From now on limits are this process's: as it starts, and in a forked child. (limit.c) */
+TCL_HIDDEN void tcl_limit_start(void);
 
 /* Connects OpenMP's memory spaces to the runtime, in programs that have an OpenMP runtime.
  * (api/openmp.c) */
 TCL_HIDDEN void tcl_openmp_start(void);
 
-/* A connection to the daemon, for one message each way; -1 and errno (ENOENT: no daemon was
- * named). */
-TCL_HIDDEN int tcl_daemon_connect(void);
+/* A connection to the daemon, for one message each way, whose system calls wait for so long, or
+ * not at all; -1 and errno (ENOENT: no daemon was named. EAGAIN: many connections wait). */
+TCL_HIDDEN int tcl_daemon_connect(long wait_ms);
 
 #endif

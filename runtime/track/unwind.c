@@ -136,8 +136,10 @@ static uintptr_t read_encoded(struct reader *in, uint8_t encoding) {
 
 /* Reads a word of stack; false when it is not mapped. rt_sigprocmask with an unknown operation
  * probes the memory: the kernel copies the set in first, and refuses the operation (EINVAL) after.
+ * A damaged frame may point to any memory, also to what AddressSanitizer guards.
  */
-static bool peek(struct walk *walk, uintptr_t addr, uintptr_t *value) {
+__attribute__((no_sanitize("address"))) static bool peek(struct walk *walk, uintptr_t addr,
+                                                         uintptr_t *value) {
     if (addr % sizeof(uintptr_t))
         return false;
     uintptr_t page = addr & -(uintptr_t)TCL_PAGE;
@@ -255,6 +257,11 @@ static void set_rule(struct row *row, uint64_t reg, uint8_t kind, int64_t value)
     }
 }
 
+/* A number in units of the CIE. In a damaged table both may be anything: the product wraps. */
+static int64_t read_factored(struct reader *in, bool is_signed, const struct frame_info *info) {
+    return (int64_t)(read_leb(in, is_signed) * (uint64_t)info->data_align);
+}
+
 static void set_expression(struct reader *in, struct row *row, uint64_t reg, uint8_t kind) {
     set_rule(row, reg, kind, (int64_t)(uintptr_t)in->at);
     skip(in, read_leb(in, false));
@@ -269,7 +276,7 @@ static bool extended(struct reader *in, uint8_t code, const struct frame_info *i
         return true;
     case 0x05: /* offset_extended */
         reg = read_leb(in, false);
-        set_rule(row, reg, AT_OFFSET, (int64_t)read_leb(in, false) * info->data_align);
+        set_rule(row, reg, AT_OFFSET, read_factored(in, false, info));
         return true;
     case 0x07: /* undefined */
         set_rule(row, read_leb(in, false), UNDEFINED, 0);
@@ -286,12 +293,12 @@ static bool extended(struct reader *in, uint8_t code, const struct frame_info *i
         row->cfa_value = (int64_t)read_leb(in, false);
         row->cfa_is_expression = false;
         return true;
-    case 0x0d: /* def_cfa_register */
+    case 0x0d: /* def_cfa_register; like the next, not of an expression (DWARF 5, 6.4.2.2) */
         row->cfa_register = (uint16_t)read_leb(in, false);
-        return true;
+        return !row->cfa_is_expression;
     case 0x0e: /* def_cfa_offset */
         row->cfa_value = (int64_t)read_leb(in, false);
-        return true;
+        return !row->cfa_is_expression;
     case 0x0f: /* def_cfa_expression */
         row->cfa_value = (int64_t)(uintptr_t)in->at;
         row->cfa_is_expression = true;
@@ -302,11 +309,11 @@ static bool extended(struct reader *in, uint8_t code, const struct frame_info *i
         return true;
     case 0x11: /* offset_extended_sf */
         reg = read_leb(in, false);
-        set_rule(row, reg, AT_OFFSET, (int64_t)read_leb(in, true) * info->data_align);
+        set_rule(row, reg, AT_OFFSET, read_factored(in, true, info));
         return true;
     case 0x12: /* def_cfa_sf */
         row->cfa_register = (uint16_t)read_leb(in, false);
-        row->cfa_value = (int64_t)read_leb(in, true) * info->data_align;
+        row->cfa_value = read_factored(in, true, info);
         row->cfa_is_expression = false;
         return true;
     case 0x16: /* val_expression */
@@ -346,7 +353,7 @@ static bool execute(struct reader in, const struct frame_info *info, uintptr_t p
             if (location > pc)
                 return !in.failed;
         } else if (code >> 6 == 2) { /* offset */
-            set_rule(row, low, AT_OFFSET, (int64_t)read_leb(&in, false) * info->data_align);
+            set_rule(row, low, AT_OFFSET, read_factored(&in, false, info));
         } else if (code >> 6 == 3 || code == 0x06) { /* restore */
             uint64_t reg = code == 0x06 ? read_leb(&in, false) : low;
             if (reg < REGISTERS)

@@ -183,14 +183,10 @@ static bool back(struct vmem_region *region, size_t first, size_t count) {
 
 /* The kernel serves vpages without a home from now on. */
 static void stop_serving(int fd, struct vmem_region *region) {
-    static bool is_reported;
     region->is_on_touch = false;
     vmem_drop_twin(region, 0, region->bytes >> region->shift);
     vmem_unregister(fd, -1, region->start, region->bytes);
-    if (!is_reported)
-        tcl_warn("memory for vregions cannot be had where it is touched; they go on with ordinary "
-                 "memory");
-    is_reported = true;
+    tcl_remark(TCL_REMARK_NO_VREGIONS);
 }
 
 /* Serves a touch. Returns the bytes, from *start, for which no thread needs to wait any longer. */

@@ -32,8 +32,8 @@
  * Direct memory access bypasses the mapping: a device that is writing to A (O_DIRECT, registered
  * buffers) continues to do so. Vregions with such buffers must not be moved meanwhile.
  *
- * Private memory (after a fork) is copied once, in 5, while writes wait. The heap's own, without
- * pools, does not move like this, but by private.c.
+ * Private memory (after a fork) is copied once, in 5, while writes wait. The heap's own
+ * does not move like this, but by private.c.
  *
  * What B's mapping lacks: waiters of futexes that are not private, which the kernel finds by the
  * place in the file; locks and advice of T. The program that registers a vregion knows that.
@@ -290,7 +290,7 @@ static bool is_affordable(vmem_place place, size_t bytes) {
  * leaves none. Neither do huge OS pages, which tracking would split. */
 static bool keep_shadow(struct vmem_region *region, const struct transfer *transfer,
                         vmem_place old) {
-    bool is_wanted = !region->is_heap && !is_private(old) && vmem_vpage(region) < VMEM_UNIT &&
+    bool is_wanted = !is_private(old) && vmem_vpage(region) < VMEM_UNIT &&
                      region->prot & PROT_READ &&
                      vmem_twin_bytes + transfer->bytes <= vmem_twin_limit;
     if (!is_wanted || !is_affordable(old, transfer->bytes) ||
@@ -321,12 +321,6 @@ static vmem_place twin_on(struct vmem_region *region, size_t first, size_t count
                           bool *is_known) {
     size_t vpage = vmem_vpage(region), bytes = count * vpage;
     *is_known = false;
-    if (region->own) {
-        const struct vmem_segment *segment = &vmem_segments[vmem_segment_of(region->own)];
-        vmem_place own = region->own + first * (vpage / TCL_PAGE), home = vmem_home(region, first);
-        bool is_free = segment->node == node && !segment->is_frozen && !segment->is_inherited;
-        return is_free && (home & ~VMEM_FORKED) != own ? own : vmem_take(node, bytes, vpage, false);
-    }
     vmem_place twin = region->twin[first];
     *is_known =
         twin && vmem_node_of(twin) == node && vmem_run(region, region->twin, first, count) == count;
@@ -343,20 +337,8 @@ static void set_places(struct vmem_region *region, vmem_place *list, size_t firs
                        vmem_place place) {
     size_t step = vmem_vpage(region) / TCL_PAGE;
     region->is_private = false;
-    region->has_homes = true;
     for (size_t i = 0; i < count; i++)
         list[first + i] = place ? place + i * step : 0;
-}
-
-/* Under the heap a sampler's userfaultfd may have it registered. Mapping it anew undoes that, and
- * shows the same memory. */
-static bool begin_tracking(const struct vmem_region *region, const struct transfer *transfer,
-                           vmem_place home) {
-    if (vmem_track(transfer->start, transfer->bytes))
-        return true;
-    return region->own && is_mapped_as_made(region, transfer, home) &&
-           vmem_map_place(transfer->start, home, transfer->bytes) &&
-           vmem_track(transfer->start, transfer->bytes);
 }
 
 /* Step 1, and the choice of what 2 reads: T itself where the program may read it, as its page table
@@ -375,14 +357,14 @@ static bool begin(const struct vmem_region *region, struct transfer *transfer, v
     transfer->is_fallible = is_read;
     if (!is_read && !(transfer->is_huge && vmem_is_unwritten(transfer->start, transfer->bytes)))
         syscall(SYS_madvise, window, transfer->bytes, MADV_POPULATE_READ);
-    return *is_known || begin_tracking(region, transfer, home);
+    return *is_known || vmem_track(transfer->start, transfer->bytes);
 }
 
 /* Copies and, for VMEM_MIGRATE, switches; *shadow is then whether the old place is a shadow. */
 static int transfer_run(struct vmem_region *region, size_t first, size_t count, vmem_place to,
                         bool is_known, bool is_tracked, enum vmem_how how, bool *shadow) {
     size_t bytes = count * vmem_vpage(region);
-    vmem_place home = vmem_home(region, first);
+    vmem_place home = region->home[first];
     bool is_write_tracked = is_tracked && !is_private(home);
     struct transfer transfer = {.start = region->start + first * vmem_vpage(region),
                                 .bytes = bytes};
@@ -419,14 +401,12 @@ static int transfer_run(struct vmem_region *region, size_t first, size_t count, 
               keep_shadow(region, &transfer, home);
     if (is_write_tracked)
         syscall(SYS_madvise, vmem_shared(home), bytes, MADV_DONTNEED);
-    if (error && region->is_heap && is_tracked)
-        vmem_untrack(transfer.start, bytes);
     return error;
 }
 
 static int move_run(struct vmem_region *region, size_t first, size_t count, int node,
                     enum vmem_how how) {
-    vmem_place home = vmem_home(region, first);
+    vmem_place home = region->home[first];
     bool is_tracked = vmem_can_track(), is_known = false;
     if (!is_private(home) && vmem_node_of(home) == node)
         return 0;
@@ -449,8 +429,7 @@ static int move_run(struct vmem_region *region, size_t first, size_t count, int 
     }
     if (is_known)
         vmem_twin_bytes -= bytes;
-    if (!region->is_heap)
-        set_places(region, region->twin, first, count, 0);
+    set_places(region, region->twin, first, count, 0);
     bool shadow = false;
     int error = transfer_run(region, first, count, to, is_known, is_tracked, how, &shadow);
     if (!error && how == VMEM_MIGRATE)
@@ -487,9 +466,8 @@ int vmem_move(struct vmem_region *region, size_t first, size_t count, int node, 
     for (size_t done = 0; !error && done < count;) {
         size_t run = vmem_run(region, region->home, first + done, count - done);
         bool is_any = true;
-        if (!region->is_heap)
-            run = vmem_run(region, region->twin, first + done, run);
-        if (!region->is_heap && !region->home[first + done])
+        run = vmem_run(region, region->twin, first + done, run);
+        if (!region->home[first + done])
             run = touched_run(region, first + done, run, &is_any);
         error = !is_any ? 0 : move_run(region, first + done, run, node, how);
         done += run;

@@ -10,6 +10,7 @@
 #include "region.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,15 +19,20 @@
 
 /* The daemon populates memory that it does not have ready: 2 s, and 4 s a GiB. Chosen, not
  * measured: several times what populating takes. */
-#define WAIT_S 2
-#define WAIT_S_GIB 4
-/* A daemon that did not answer gets no question for so long: others wait for the lock that is held
- * meanwhile. As long as the daemon leaves alone a process that does not answer. */
+#define WAIT_MS 2000u
+#define WAIT_MS_GIB 4000u
+/* The longest wait while another thread waits for the lock, as one that forks does, and for the
+ * answer to a return, which is of no use but to keep returns and later grants in order. Chosen, not
+ * measured: a segment that is ready is granted in less than a millisecond. */
+#define SHORT_WAIT_MS 10u
+#define LOOK_MS 2 /* between two looks at the lock; a fifth of the above */
+/* A daemon that did not answer gets no question for so long. As long as the daemon leaves alone a
+ * process that does not answer. */
 #define SILENT_MS 10000u
 /* Signals survived while waiting. Chosen, not measured: it only has to bound the loop. */
 #define INTERRUPTS_MAX 16
 
-static uint64_t silent_until_ms; /* under the lock */
+static uint64_t silent_until_ms, late_until_ms; /* for grants; for returns. Under the lock */
 
 static bool send_request(int socket, const struct tcl_pool_ask *exchange) {
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
@@ -36,6 +42,24 @@ static bool send_request(int socket, const struct tcl_pool_ask *exchange) {
         if (errno != EINTR)
             break;
     }
+    return false;
+}
+
+/* Waits for an answer. A daemon that is slow while another thread needs the lock is not silent. */
+static bool await_answer(int socket, const struct tcl_pool_ask *question) {
+    bool is_grant = question->verb == TCL_POOL_GRANT;
+    uint64_t begin_ms = tcl_now_ms(), waited_ms = 0;
+    uint64_t limit_ms = is_grant ? WAIT_MS + WAIT_MS_GIB * (question->bytes >> 30) : SHORT_WAIT_MS;
+    while (waited_ms < limit_ms) {
+        if (waited_ms >= SHORT_WAIT_MS && vmem_is_awaited())
+            return false;
+        struct pollfd answer = {.fd = socket, .events = POLLIN};
+        long ready = syscall(SYS_poll, &answer, 1ul, LOOK_MS);
+        if (ready > 0 || (ready < 0 && errno != EINTR))
+            return ready > 0;
+        waited_ms = tcl_now_ms() - begin_ms;
+    }
+    *(is_grant ? &silent_until_ms : &late_until_ms) = tcl_now_ms() + SILENT_MS;
     return false;
 }
 
@@ -57,8 +81,6 @@ static int receive_answer(int socket, struct tcl_pool_answer *answer) {
         if (got < 0 && errno != EINTR)
             break;
     }
-    if (got < 0 && errno == EAGAIN)
-        silent_until_ms = tcl_now_ms() + SILENT_MS;
     if (got >= 0 && rights.header.cmsg_type == SCM_RIGHTS &&
         rights.header.cmsg_len == CMSG_LEN(sizeof(int)))
         memcpy(&fd, CMSG_DATA(&rights.header), sizeof(fd));
@@ -71,14 +93,13 @@ static int receive_answer(int socket, struct tcl_pool_answer *answer) {
 /* One request; the answer's status is its result. */
 static int exchange(struct tcl_pool_ask *question, struct tcl_pool_answer *answer) {
     answer->status = TCL_POOL_NONE;
-    int fd = -1, socket = tcl_now_ms() < silent_until_ms ? -1 : tcl_daemon_connect();
+    bool is_awaited = question->verb == TCL_POOL_GRANT || tcl_now_ms() >= late_until_ms;
+    int fd = -1, socket = tcl_now_ms() < silent_until_ms ? -1 : tcl_daemon_connect(SHORT_WAIT_MS);
     if (socket < 0)
         return -1;
-    struct timeval wait = {WAIT_S + WAIT_S_GIB * (long)(question->bytes >> 30), 0};
-    syscall(SYS_setsockopt, socket, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
     question->magic = TCL_POOL_MAGIC;
     question->version = TCL_WIRE_VERSION;
-    if (send_request(socket, question))
+    if (send_request(socket, question) && is_awaited && await_answer(socket, question))
         fd = receive_answer(socket, answer);
     syscall(SYS_close, socket);
     return fd;

@@ -43,7 +43,8 @@ static unsigned region_count;          /* slots ever used */
 static _Atomic unsigned program_slots; /* slots ever used by vregions of the program's own */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t signals_before;          /* the mask of who holds the lock, as the kernel has it */
-static _Atomic unsigned touches_waiting; /* for the lock, which a mover would take again at once */
+static _Atomic unsigned threads_waiting; /* for the lock */
+static _Atomic unsigned touches_waiting; /* likewise, which a mover would take again at once */
 static bool is_started;
 
 static int fail(int error) {
@@ -55,7 +56,11 @@ static int fail(int error) {
 static void take_lock(void) {
     uint64_t all = ~0ull, before;
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof(all));
-    pthread_mutex_lock(&lock);
+    if (pthread_mutex_trylock(&lock)) {
+        atomic_fetch_add(&threads_waiting, 1);
+        pthread_mutex_lock(&lock);
+        atomic_fetch_sub(&threads_waiting, 1);
+    }
     signals_before = before;
 }
 
@@ -81,6 +86,10 @@ void vmem_unlock(void) {
     uint64_t before = signals_before;
     pthread_mutex_unlock(&lock);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof(before));
+}
+
+bool vmem_is_awaited(void) {
+    return atomic_load_explicit(&threads_waiting, memory_order_relaxed) > 0;
 }
 
 unsigned vmem_region_slots(void) {
@@ -220,17 +229,6 @@ static bool map(struct vmem_region *region, bool populate) {
 
 /* ---- Fork ------------------------------------------------------------------------------------ */
 
-int vmem_prot(const struct vmem_region *region, size_t vpage) {
-    return region->is_heap && region->twin[vpage] ? (int)region->twin[vpage] - 1 : region->prot;
-}
-
-size_t vmem_same_run(const struct vmem_region *region, size_t first, size_t count) {
-    size_t run = vmem_run(region, region->home, first, count), same = 1;
-    while (same < run && vmem_prot(region, first + same) == vmem_prot(region, first))
-        same++;
-    return same;
-}
-
 static bool map_private(char *at, vmem_place home, size_t bytes, int prot) {
     char *from = vmem_private(home);
     int usual = PROT_READ | PROT_WRITE, flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
@@ -247,14 +245,14 @@ static bool map_private(char *at, vmem_place home, size_t bytes, int prot) {
 static void make_private(struct vmem_region *region, size_t first, size_t count) {
     size_t bytes = count * vmem_vpage(region), step = vmem_vpage(region) / TCL_PAGE;
     char *start = (char *)region->start + first * vmem_vpage(region);
-    vmem_place home = vmem_home(region, first);
+    vmem_place home = region->home[first];
     bool is_so, is_done = true;
     for (size_t done = 0, part; done < bytes; done += part) {
         vmem_place here = home + done / TCL_PAGE;
         part = vmem_query_mapping((uintptr_t)start + done, bytes - done, here, VMEM_ANY_RIGHTS,
                                   &is_so);
         if (is_so)
-            is_done &= map_private(start + done, here, part, vmem_prot(region, first));
+            is_done &= map_private(start + done, here, part, region->prot);
     }
     region->is_private &= is_done;
     for (size_t i = 0; is_done && i < count; i++)
@@ -262,12 +260,9 @@ static void make_private(struct vmem_region *region, size_t first, size_t count)
 }
 
 void tcl_vmem_before_fork(void) {
-    if (!region_count)
-        return;
-    vmem_lock();
+    vmem_lock(); /* always: a child must not inherit it from another thread */
     if (!vmem_is_any_segment())
         return; /* private memory is the kernel's to fork */
-    vmem_after_children();
     vmem_drop_twins();
     vmem_query_open();
     for (unsigned i = 0; i < region_count; i++) {
@@ -275,32 +270,28 @@ void tcl_vmem_before_fork(void) {
         size_t count = region->start && !region->is_private ? count_of(region) : 0;
         region->is_private = true;
         for (size_t first = 0, run; first < count; first += run) {
-            run = vmem_same_run(region, first, count - first);
-            if (vmem_home(region, first) && !(region->home[first] & VMEM_FORKED))
+            run = vmem_run(region, region->home, first, count - first);
+            if (region->home[first] && !(region->home[first] & VMEM_FORKED))
                 make_private(region, first, run);
         }
     }
     vmem_query_close();
     vmem_freeze();
-    vmem_watch_children();
 }
 
 void tcl_vmem_after_fork_parent(void) {
-    if (region_count)
-        vmem_unlock();
+    vmem_unlock();
 }
 
 void tcl_vmem_after_fork_child(void) {
     vmem_copy_forget();
-    if (!region_count)
-        return;
+    atomic_store(&threads_waiting, 0);
     atomic_store(&touches_waiting, 0);
     vmem_close_windows();
     vmem_track_forget();
     vmem_forget_touches();
     for (unsigned i = 0; i < region_count; i++)
         vmem_regions[i].is_on_touch = false;
-    vmem_forget_children();
     vmem_forget_server();
     vmem_forget_threads();
     vmem_unlock();

@@ -14,9 +14,8 @@
  * same bytes: a replica made ahead, or the shadow that a move left. A twin is used only where the
  * kernel reports no write since both were equal.
  *
- * Under the heap each range that an arena claims is a vregion. With pools it has a segment of its
- * own, with its vpages in order until one is moved; without pools it is private memory, and its
- * vpages have no home (arena.c, private.c).
+ * Under the heap each range that an arena claims is a vregion of private memory, whose vpages have
+ * no home (arena.c, private.c).
  *
  * One lock protects all of it; a move holds it for one piece at a time. A thread that holds it
  * waits for no other and does not allocate, because the heap's lock may be held outside of it.
@@ -63,8 +62,6 @@ struct vmem_segment {
     bool is_frozen;    /* a child may map it: nothing of it is reused or scrubbed */
     bool is_emulated;  /* there is no such node */
     bool is_huge;      /* of huge OS pages, as far as the kernel had any */
-    bool is_arena;     /* of one vregion under the heap: nothing of it is handed out */
-    bool is_inherited; /* in a child: its windows are closed */
 };
 
 /* A place in a segment; 0: none. From the low end: OS page, 40 bits; segment + 1, 12 bits; node + 1
@@ -98,15 +95,8 @@ static inline int vmem_node_of(vmem_place place) {
     return elsewhere ? elsewhere - 1 : vmem_segments[vmem_segment_of(place)].node;
 }
 
-/* A segment for a vregion under the heap, of exactly so many bytes, from the daemon's pool if there
- * is one for the node; NULL and errno. */
-TCL_HIDDEN struct vmem_segment *vmem_arena_segment(int node, size_t bytes);
 /* True when there is, or was, a segment. */
 TCL_HIDDEN bool vmem_is_any_segment(void);
-/* True when a child may map some segment. */
-TCL_HIDDEN bool vmem_is_any_frozen(void);
-/* When no child maps any segment: empties what is not taken, and allows reuse of everything. */
-TCL_HIDDEN void vmem_thaw(void);
 
 /* `bytes` contiguous bytes on `node` at a multiple of `align` bytes, zeroed or with any content; 0
  * and ENOMEM (exhausted), ENOSYS (no memfd). */
@@ -251,15 +241,12 @@ struct vmem_region {
     int prot;
     int node;         /* of new memory; TCL_NODE_NONE: any */
     uint8_t shift;    /* log2 of a vpage's bytes */
-    vmem_place *home; /* by vpage. 0 under the heap: at its index in the vregion's own segment, or,
-                         always, private memory without one. 0 otherwise: not touched yet, or
-                         private memory since touches are no longer served */
+    vmem_place *home; /* by vpage. 0: not touched yet, or private memory since touches are no
+                         longer served; under the heap always */
     vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
     bool is_private;  /* a fork made every vpage private, and none was moved since */
     bool is_heap;     /* the allocator's, not the program's */
     bool is_on_touch; /* vpages without a home get one when they are touched (fault.c) */
-    bool has_homes;   /* under the heap: some vpage is, or was, not in its own place */
-    vmem_place own;   /* under the heap with pools: the own place of vpage 0; else 0 */
 };
 
 /* The first by address of the program's vregions in the range; those under the heap are left out.
@@ -269,26 +256,16 @@ TCL_HIDDEN struct vmem_region *vmem_region_over(uintptr_t start, size_t bytes);
 TCL_HIDDEN extern struct vmem_region vmem_regions[VMEM_REGIONS_MAX];
 TCL_HIDDEN unsigned vmem_region_slots(void);
 TCL_HIDDEN void vmem_lock(void), vmem_unlock(void);
-/* True when the calling thread holds it; for assertions. */
-TCL_HIDDEN bool vmem_is_locked(void);
+/* True when the calling thread holds it; for assertions. And when other threads wait for it. */
+TCL_HIDDEN bool vmem_is_locked(void), vmem_is_awaited(void);
 /* Takes precedence over other waiters, because threads of the program are held up meanwhile. */
 TCL_HIDDEN void vmem_lock_for_touch(void);
 /* An empty slot with tables for `count` vpages; NULL: no slot, or no memory. */
 TCL_HIDDEN struct vmem_region *vmem_new_region(size_t count);
 
-static inline vmem_place vmem_home(const struct vmem_region *region, size_t vpage) {
-    vmem_place step = ((vmem_place)1 << region->shift) / TCL_PAGE;
-    return region->home[vpage] ? region->home[vpage] : region->own ? region->own + vpage * step : 0;
-}
-
 static inline size_t vmem_vpage(const struct vmem_region *region) {
     return (size_t)1 << region->shift;
 }
-
-/* Rights of a vpage: those of its vregion, or under the heap what the program set. */
-TCL_HIDDEN int vmem_prot(const struct vmem_region *region, size_t vpage);
-/* Vpages from `first` in one run of homes, with the same rights; at most `count`. */
-TCL_HIDDEN size_t vmem_same_run(const struct vmem_region *region, size_t first, size_t count);
 
 /* Frees every twin; false: there was none. Under the lock. */
 TCL_HIDDEN bool vmem_drop_twins(void);
@@ -322,19 +299,10 @@ TCL_HIDDEN int vmem_move_private(uintptr_t start, size_t bytes, int node, size_t
 /* True when this process may do so; and true when the calling thread is ready to. It loses all its
  * descriptors, which its process keeps. */
 TCL_HIDDEN bool vmem_private_can_move(void), vmem_private_start(void);
-/* True when the heap's memory comes from pools. (arena.c) */
-TCL_HIDDEN bool vmem_is_pooled(void);
 /* Moves the resident part of [start, start + bytes), piece by piece, while `is_wanted` is true.
  * Returns the bytes that are on the node then; *error is 0 or the first errno. (arena.c) */
 TCL_HIDDEN size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted)(void),
                                   int *error);
-/* When no child is left that maps the heap's segments: frees the copies that were kept for them.
- * Under the lock. (arena.c) */
-TCL_HIDDEN void vmem_after_children(void);
-/* Before a fork: makes sure that vmem_after_children will see when the child is gone. (arena.c) */
-TCL_HIDDEN void vmem_watch_children(void);
-/* In a child: its parent's children are not its own. */
-TCL_HIDDEN void vmem_forget_children(void);
 /* Starts the thread that executes the daemon's moves, where that is possible, at once or when the
  * heap is large enough; a child has none. (remote_moves.c) */
 TCL_HIDDEN void vmem_serve(void), vmem_forget_server(void);

@@ -22,8 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Time between two checks whether children are gone, and whether the session is another. Chosen,
- * not measured: both may be late. */
+/* Time between two checks whether the session is another. Chosen, not measured: it may be late. */
 #define POLL_S 1
 
 /* The kernel moves a smaller heap. Chosen, not measured: see the cost of a second thread above. */
@@ -67,17 +66,12 @@ static void set_running(bool is_so) {
         tcl_header()->is_mover = is_so;
 }
 
-/* Without pools the guard looks, in whose descriptor table the program must end. */
-static bool is_over(void) {
-    return vmem_is_pooled() ? vmem_has_no_program_thread() : atomic_load(&must_end);
-}
-
 static void *serve(void *nothing) {
     uint32_t epoch = 0;
-    bool can_move = vmem_is_pooled() || vmem_private_start();
+    bool can_move = vmem_private_start();
     if (can_move)
         set_running(true);
-    while (can_move && !tcl_is_filtered() && !is_over()) {
+    while (can_move && !tcl_is_filtered() && !atomic_load(&must_end)) {
         struct timespec timeout = {POLL_S, 0};
         uint32_t now = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
         if (now != epoch) { /* another session, which has no request yet */
@@ -91,9 +85,6 @@ static void *serve(void *nothing) {
             continue;
         }
         syscall(SYS_futex, &tcl_control()->moves_asked, FUTEX_WAIT, asked, &timeout, NULL, 0);
-        vmem_lock();
-        vmem_after_children();
-        vmem_unlock();
     }
     set_running(false);
     vmem_end_thread();
@@ -136,11 +127,11 @@ static void *guard(void *nothing) {
 
 static void start_mover(void) {
     atomic_store(&must_end, false);
-    vmem_start_thread(vmem_is_pooled() ? serve : guard, NULL);
+    vmem_start_thread(guard, NULL);
 }
 
 void vmem_serve(void) {
-    if (!(vmem_is_pooled() ? vmem_can_track() : vmem_private_can_move()))
+    if (!vmem_private_can_move())
         return;
     pending_process = syscall(SYS_getpid);
     if (vmem_threads() == 1)

@@ -105,8 +105,7 @@ static bool map_grant(struct vmem_segment *segment, const struct vmem_grant *gra
 }
 
 /* Of `bytes`, or of `usual` if that is more and available. */
-static struct vmem_segment *new_segment(int node, size_t bytes, size_t usual, bool huge,
-                                        bool pools) {
+static struct vmem_segment *new_segment(int node, size_t bytes, size_t usual, bool huge) {
     unsigned slot = 0;
     struct vmem_grant grant = {0};
     while (slot < segment_count && vmem_segments[slot].shared)
@@ -118,9 +117,8 @@ static struct vmem_segment *new_segment(int node, size_t bytes, size_t usual, bo
     size_t rounded = (bytes + VMEM_UNIT - 1) / VMEM_UNIT * VMEM_UNIT;
     grant.bytes = rounded < usual ? usual : rounded;
     errno = 0;
-    bool is_granted =
-        pools && (vmem_pool_grant(node, grant.bytes, huge, &grant) ||
-                  (grant.bytes > rounded && vmem_pool_grant(node, rounded, huge, &grant)));
+    bool is_granted = vmem_pool_grant(node, grant.bytes, huge, &grant) ||
+                      (grant.bytes > rounded && vmem_pool_grant(node, rounded, huge, &grant));
     if (!is_granted &&
         (errno == ENOMEM || (grant.memfd = tcl_memfd("tiercel-vmem", grant.bytes)) < 0))
         return NULL; /* an exhausted pool must not be bypassed */
@@ -221,14 +219,14 @@ vmem_place vmem_take(int node, size_t bytes, size_t align, bool zeroed) {
     bool huge = align >= VMEM_UNIT;
     for (unsigned i = 0; i < segment_count; i++) {
         struct vmem_segment *segment = &vmem_segments[i];
-        if (!segment->shared || segment->is_frozen || segment->is_arena || segment->node != node ||
+        if (!segment->shared || segment->is_frozen || segment->node != node ||
             segment->is_huge != huge)
             continue;
         vmem_place place = take_from(segment, count, step ? step : 1, zeroed);
         if (place)
             return place;
     }
-    struct vmem_segment *segment = new_segment(node, bytes, VMEM_SEGMENT_BYTES, huge, true);
+    struct vmem_segment *segment = new_segment(node, bytes, VMEM_SEGMENT_BYTES, huge);
     return segment ? take_from(segment, count, step ? step : 1, zeroed) : 0;
 }
 
@@ -236,11 +234,6 @@ void vmem_give(vmem_place place, size_t bytes) {
     struct vmem_segment *segment = &vmem_segments[vmem_segment_of(place)];
     tcl_assert(segment->shared != NULL);
     tcl_assert_debug(vmem_is_locked());
-    if (segment->is_arena) {
-        if (!segment->is_frozen)
-            scrub(segment, place, bytes);
-        return;
-    }
     mark(segment, vmem_page_of(place), bytes / TCL_PAGE, false);
     if (segment->taken_pages > 0) {
         if (!segment->is_frozen)
@@ -253,39 +246,6 @@ void vmem_give(vmem_place place, size_t bytes) {
     unmap_segment(segment);
     if (number)
         vmem_pool_return(number, secret, is_shared);
-}
-
-struct vmem_segment *vmem_arena_segment(int node, size_t bytes) {
-    /* A new filter may kill for what this needs. Vregions of the program's own ask for it. */
-    bool is_allowed = !tcl_has_new_filter();
-    struct vmem_segment *segment =
-        is_allowed ? new_segment(node, bytes, bytes, false, node >= 0) : NULL;
-    if (segment)
-        segment->is_arena = true;
-    return segment;
-}
-
-void vmem_thaw(void) {
-    for (unsigned i = 0; i < segment_count; i++) {
-        struct vmem_segment *segment = &vmem_segments[i];
-        if (!segment->shared || !segment->is_frozen || segment->is_inherited)
-            continue;
-        segment->is_frozen = false;
-        for (size_t page = 0, run; page < segment->pages && !segment->is_arena; page += run) {
-            bool taken = is_taken(segment, page);
-            for (run = 1; page + run < segment->pages && is_taken(segment, page + run) == taken;)
-                run++;
-            if (!taken)
-                scrub(segment, vmem_place_of(i, page), run * TCL_PAGE);
-        }
-    }
-}
-
-bool vmem_is_any_frozen(void) {
-    for (unsigned i = 0; i < segment_count; i++)
-        if (vmem_segments[i].shared && vmem_segments[i].is_frozen && !vmem_segments[i].is_inherited)
-            return true;
-    return false;
 }
 
 bool vmem_is_any_segment(void) {
@@ -304,7 +264,6 @@ void vmem_close_windows(void) {
         if (segment->shared)
             tcl_os_mmap(segment->shared, segment->pages * TCL_PAGE, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        segment->is_inherited = segment->shared != NULL;
         segment->number = 0; /* the parent's, which will return it */
     }
 }

@@ -11,14 +11,12 @@
 
 /* ---- Vregions under the heap (arena.c) ------------------------------------------------------- */
 
-/* From now on this process moves the heap itself, also the part that exists. `pools`: the heap's
- * memory comes from the daemon's pools; only while the program has one thread. */
-TCL_HIDDEN void tcl_vmem_back_heap(bool pools);
+/* From now on this process moves the heap itself, also the part that exists. */
+TCL_HIDDEN void tcl_vmem_back_heap(void);
 /* True when the heap uses vregions. */
 TCL_HIDDEN bool tcl_vmem_is_backing(void);
-/* Makes a part of the heap a vregion; it is empty, or with `live` may have objects. Addresses up to
- * `open` are accessible. False: it stays as it is. */
-TCL_HIDDEN bool tcl_vmem_back(uintptr_t start, size_t bytes, uintptr_t open, int node, bool live);
+/* Makes a part of the heap a vregion, if there is memory for its tables. */
+TCL_HIDDEN void tcl_vmem_back(uintptr_t start, size_t bytes);
 /* Releases memory of the heap, vregion or not; it reads as zero then. -1 and errno: its content is
  * undefined. */
 TCL_HIDDEN int tcl_os_clear(uintptr_t start, size_t bytes);
@@ -26,8 +24,6 @@ TCL_HIDDEN int tcl_os_clear(uintptr_t start, size_t bytes);
 TCL_HIDDEN int tcl_os_madvise(void *start, size_t bytes, int advice);
 /* As mprotect. Memory of the heap that is not readable and writable is not moved. */
 TCL_HIDDEN int tcl_vmem_set_rights(uintptr_t start, size_t bytes, int prot);
-/* Sets the node that the heap's memory should be on. */
-TCL_HIDDEN void tcl_vmem_rebind(uintptr_t start, size_t bytes, int node);
 /* True when this process executes the daemon's moves. (remote_moves.c) */
 TCL_HIDDEN bool tcl_vmem_is_mover(void);
 /* Returns when no move is under way; the next sees whether there is a filter. (remote_moves.c) */

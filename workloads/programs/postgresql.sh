@@ -4,9 +4,9 @@ bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)
 [ -n "$bin" ] || { echo "missing: postgres" >&2; exit 77; }
 folder=$(mktemp -d)
 # It refuses root, and the daemon must run as the same user: all after "measure -- " runs as 65534,
-# the unprivileged user.
+# the unprivileged user, with the right to a userfaultfd, by which heaps move.
 if [ "$(id -u)" = 0 ]; then
-    as="setpriv --reuid=65534 --regid=65534 --clear-groups"
+    as="setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=+sys_ptrace --ambient-caps=+sys_ptrace"
     chown 65534:65534 "$folder"
     unset XDG_RUNTIME_DIR
     case ${HOST:-} in

@@ -1,11 +1,12 @@
 //! `cargo xtask docs`: documents that are generated. In: the command's help texts, the lab's
-//! results. Out: docs/commands.md, blocks of README.md and docs/evaluation.md and their figures, or
-//! an error when a committed one is stale. Knows nothing of the verbs.
+//! results, the known differences of `./x conformance`. Out: docs/commands.md, docs/conformance.md,
+//! blocks of README.md and docs/evaluation.md and their figures, or an error when a committed one
+//! is stale. Knows nothing of the verbs.
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, exec, results};
+use crate::{build, conformance, exec, results};
 
 const COMMANDS: &str = "docs/commands.md";
 
@@ -19,6 +20,7 @@ pub struct Options {
 pub fn main(options: &Options) -> Result<()> {
     let mut documents = results::documents()?;
     documents.push((COMMANDS, commands()?));
+    documents.push(conformance::document()?);
     for (name, text) in documents {
         let path = exec::root().join(name);
         if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {

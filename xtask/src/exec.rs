@@ -8,8 +8,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::watch;
+use crate::watch::{self, Ended, Limits};
 
 /// The repository's top folder.
 pub fn root() -> PathBuf {
@@ -60,10 +61,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 /// Runs to the end with all output in the file `log`; stopped when it hangs or has used
 /// `cpu_limit`, which is an error.
 pub fn run_logged(command: &mut Command, log: &Path, cpu_limit: Duration) -> Result<()> {
-    if let Some(parent) = log.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let file = create_log(log)?;
     command.stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file.try_clone()?);
     let status = run_watched(command, cpu_limit, Some(&file))?;
     if !status.success() {
@@ -84,7 +82,32 @@ fn run_watched(
 ) -> Result<ExitStatus> {
     command.process_group(0);
     let child = command.spawn().with_context(|| format!("cannot run {}", shown(command)))?;
-    watch::wait(child, cpu_limit, log).with_context(|| shown(command))
+    match watch::wait(child, Limits::of_step(cpu_limit), log).with_context(|| shown(command))? {
+        Ended::Itself(status) => Ok(status),
+        Ended::Stopped { why, stacks } => {
+            bail!("{}: stopped: {why}\n{stacks}", shown(command))
+        }
+    }
+}
+
+/// Runs `setsid` with a command, its output in `log`, and ends what remains of the session. What it
+/// prints is no progress: a program that hangs may complain of it.
+pub fn run_session(command: &mut Command, log: &Path, limits: Limits) -> Result<Ended> {
+    let file = create_log(log)?;
+    command.stdin(Stdio::null()).stderr(file.try_clone()?).stdout(file.try_clone()?);
+    let child = command.spawn().with_context(|| format!("cannot run {}", shown(command)))?;
+    let group = Pid::from_child(&child);
+    let ended = watch::wait(child, limits, None).with_context(|| shown(command));
+    // That nothing remains is no error.
+    let _ = kill_process_group(group, Signal::KILL);
+    ended
+}
+
+fn create_log(log: &Path) -> Result<File> {
+    if let Some(parent) = log.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    File::create(log).with_context(|| format!("cannot write {}", log.display()))
 }
 
 /// The command as one would type it.

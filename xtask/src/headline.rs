@@ -1,4 +1,4 @@
-//! The README's table of results. In: stored rows. Out: the table.
+//! The README's table of results. In: stored results. Out: the table.
 //! Knows nothing of how the runs were made, or where the table stands.
 
 use anyhow::{Result, ensure};
@@ -54,11 +54,11 @@ pub fn table(stored: &Stored) -> Result<String> {
     for line in &LINES {
         let at = |share| {
             let case = Case::new(line.machine, share);
-            Speeds::of(stored.rows(line.experiment), case, line.policy, line.peer)
+            Speeds::of(stored.results(line.experiment), case, line.policy, line.peer)
         };
         let speeds: Vec<Speeds<'_>> = SHARES.into_iter().map(at).collect();
         let workloads = speeds.iter().map(|speeds| speeds.0.len()).max().unwrap_or(0);
-        ensure!(workloads > 0, "{}: no rows of {}, {}", line.experiment, line.policy, line.peer);
+        ensure!(workloads > 0, "{}: no results of {}, {}", line.experiment, line.policy, line.peer);
         let cells = speeds.iter().map(Speeds::with_worst);
         grid.row([line.what.to_owned(), workloads.to_string()].into_iter().chain(cells));
     }

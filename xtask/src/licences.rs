@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions() {
+    fn licence_expressions_are_checked() {
         let allow: BTreeSet<String> =
             ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"].map(String::from).into();
         for good in [

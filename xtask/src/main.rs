@@ -8,8 +8,10 @@
     deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
+mod attack;
 mod bench;
 mod build;
+mod conformance;
 mod demo;
 mod docs;
 mod exec;
@@ -22,6 +24,8 @@ mod metadata;
 mod programs;
 mod real_programs;
 mod results;
+mod seeds;
+mod soak;
 mod test;
 mod tidy;
 mod validate;
@@ -54,7 +58,7 @@ enum Verb {
     Tidy(tidy::Options),
     /// Check every dependency's licence against deny.toml
     Licences,
-    /// Run one fuzzer
+    /// Run one fuzzer, or all of them
     Fuzz(fuzz::Options),
     /// Ratios against peers, measured in one run
     Bench(bench::Options),
@@ -64,6 +68,12 @@ enum Verb {
     Demo,
     /// Run real programs plainly and hosted, and compare; writes docs/real-programs.md
     RealPrograms(real_programs::Options),
+    /// Run test suites and odd programs plainly and hosted, and print each difference
+    Conformance(conformance::Options),
+    /// Run real programs in heaps that move all the time, again and again, and compare
+    Soak(soak::Options),
+    /// A hostile user, kills at random instants, thousands of processes: tests/tenants.rs for long
+    Attack(attack::Options),
     /// Run one command and record its cost
     #[command(hide = true)]
     Measure(measure::Options),
@@ -93,6 +103,9 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Docs(options) => docs::main(&options),
         Verb::Demo => demo::main(),
         Verb::RealPrograms(options) => real_programs::main(&options),
+        Verb::Conformance(options) => conformance::main(&options),
+        Verb::Soak(options) => soak::main(&options),
+        Verb::Attack(options) => attack::main(&options),
         Verb::Measure(options) => measure::main(&options),
         Verb::Lab(options) => lab::main(&options),
     }

@@ -53,6 +53,8 @@ pub enum Host {
     Plain,
     /// `tiercel run` with these arguments.
     Tiercel(Vec<&'static str>),
+    /// `shaker`, which moves the heap all the time, and the file that it reports to.
+    Shaken { shaker: PathBuf, report: PathBuf },
 }
 
 /// The built parts a hosted run needs.
@@ -64,8 +66,12 @@ impl Parts {
     /// Builds them.
     pub fn build() -> Result<Parts> {
         build::everything()?;
-        let target = exec::target();
-        Ok(Parts { tiercel: target.join("release/tiercel") })
+        Ok(Parts::built())
+    }
+
+    /// As they were built last.
+    pub fn built() -> Parts {
+        Parts { tiercel: exec::target().join("release/tiercel") }
     }
 
     /// The words of the command line before the hosted command.
@@ -78,6 +84,7 @@ impl Parts {
                 words.push("--".into());
                 words
             }
+            Host::Shaken { shaker, .. } => vec!["--".into(), shaker.display().to_string()],
         }
     }
 }
@@ -87,11 +94,15 @@ pub fn folder() -> PathBuf {
     exec::root().join("workloads/programs")
 }
 
-/// Every script, sorted by name.
+/// Every script that shows that real programs run as they do without Tiercel, sorted by name.
 pub fn all() -> Result<Vec<Program>> {
-    let folder = folder();
+    in_folder(&folder())
+}
+
+/// Every script of a folder, sorted by name.
+pub fn in_folder(folder: &Path) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
-    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let script = entry?.path();
         let name = script.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if name == "lib" {
@@ -122,6 +133,10 @@ pub fn run(program: &Program, parts: &Parts, host: &Host, size: u32) -> Result<R
     let mut command = exec::command("bash");
     command.arg(&program.script).current_dir(&work);
     command.env("HOST", hosting(parts, host, &report)?).env("SIZE", size.to_string());
+    if let Host::Shaken { report, .. } = host {
+        command.env("SHAKER_REPORT", report);
+        command.env("TIERCEL_LIB", exec::target().join("runtime/libtiercel.so"));
+    }
     command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
     let status = exec::run_limited(&mut command, CPU_LIMIT)?;
     Ok(Ran {

@@ -15,27 +15,27 @@ use crate::throughput::apply_measurements;
 use tiercel_plan::{Plan, PlanOptions};
 use tiercel_profile::Profile;
 
-/// Of the room that was assembly for, at most this part is held back for what is no object: a small
-/// program's plan would have no room else.
+/// At most one part in this many of the requested fast memory is held back for what is no object:
+/// otherwise the plan of a small program would have no room.
 const HELD_BACK_PARTS: u64 = 2;
 
-/// A plan, and what it was made of.
+/// A plan, and what it was made from.
 pub struct PlanResult {
-    /// For the file.
+    /// For the plan's file.
     pub plan: Plan,
-    /// What the planner got; large objects are several there.
+    /// The planner's input; a large object may be several objects there.
     pub input: PlannerInput,
-    /// What its objects are.
+    /// What each of its objects is in the profile.
     pub groups: Vec<Group>,
-    /// Memories, the fastest one of the requested size.
+    /// The memories, of which the fastest has the requested size.
     pub memories: Vec<Memory>,
-    /// What it answered.
+    /// The planner's answer.
     pub found: planner::Placements,
     /// What the user must know.
     pub remarks: Vec<String>,
 }
 
-/// Why no plan was candidate.
+/// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanRequestError {
     /// Nothing to plan.
@@ -44,7 +44,7 @@ pub enum PlanRequestError {
     /// Nothing to choose from.
     #[error("the machine {0} has memories of one kind only; name another with --machine")]
     OneMemory(String),
-    /// The planner's word.
+    /// The planner refused.
     #[error(transparent)]
     Planner(#[from] PlanError),
 }
@@ -84,7 +84,7 @@ pub fn advise(
 }
 
 impl PlanRequest {
-    /// As it stands in a plan's file.
+    /// The options as a plan's file records them.
     pub(crate) fn options(&self) -> PlanOptions {
         PlanOptions {
             strategy: strategy_name(self.strategy).to_owned(),
@@ -95,8 +95,8 @@ impl PlanRequest {
     }
 }
 
-/// Leaves a memory so much room for objects as `bytes` leave beside what is no object; returns what
-/// that takes.
+/// Sets how many bytes of a memory objects may take: `bytes` less what memory outside of objects
+/// needs. Returns the bytes that are held back for that.
 fn set_fast_capacity(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u64 {
     let room = memory.capacity_bytes.min(bytes);
     let held_back = untracked_bytes.min(room / HELD_BACK_PARTS);
@@ -104,7 +104,7 @@ fn set_fast_capacity(memory: &mut Memory, bytes: u64, untracked_bytes: u64) -> u
     held_back
 }
 
-/// Most memory beside the objects in any run.
+/// Most memory outside of objects in any run.
 fn untracked_bytes(profile: &Profile) -> u64 {
     profile.runs.iter().map(|run| run.observed.untracked_bytes).max().unwrap_or(0)
 }
@@ -123,8 +123,8 @@ fn memories_of(machine: &Machine, remarks: &mut Vec<String>) -> Vec<Memory> {
     memories
 }
 
-/// Most bytes of live objects at a time, over all runs, and of memory that is none: what a share of
-/// the peak is a share of.
+/// The peak over all runs of the bytes of live objects, plus memory outside of objects. Shares of
+/// fast memory are shares of this.
 pub fn peak_bytes(profile: &Profile) -> u64 {
     let workload = PlannerInput::of(profile).workload;
     let mut changes: Vec<(u64, i128)> = Vec::with_capacity(workload.objects.len() * 2);
@@ -135,7 +135,7 @@ pub fn peak_bytes(profile: &Profile) -> u64 {
     peak_of(changes).saturating_add(untracked_bytes(profile))
 }
 
-/// Only phases the program marks are known again in a run; between others nothing can move.
+/// A run recognizes only phases that the program marks: without marks, objects cannot move.
 fn usable(
     profile: &Profile,
     input: &PlannerInput,

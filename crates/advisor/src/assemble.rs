@@ -1,11 +1,12 @@
 //! From the planner's answer to a plan by site, size class and phase.
-//! In: a profile, the workload made from it, memories, the planner's plan. Out: a [`Plan`].
+//! In: a profile, the workload made from it, memories, the planner's answer. Out: a [`Plan`].
 //! Knows nothing of files, nor of how placements are found.
 //!
-//! The planner decides object by object and for every time a phase is entered; a run knows an
-//! object by its site and size class, and a phase by its name. So objects of one class are counted
-//! together, in each phase by name: the memory with most of their bytes is their place, and where
-//! two memories have a part each, births are split between them as their bytes are, or each object
+//! The planner decides for each object and for every entry of a phase; a run knows an object by its
+//! site and size class, and a phase by its name. So the objects of one class vote together, in each
+//! phase by name: the memory with most of their bytes is their place. Where two memories have a
+//! part each, births are split between them in proportion to the bytes; of large objects, each one
+//! is split.
 //! is, where those are large.
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +28,7 @@ use tiercel_plan::{
 use tiercel_profile::site_label;
 use tiercel_profile::{Profile, Site};
 
-/// What objects of a workload are in the profile, by index alike.
+/// What each object of a workload is in the profile, index for index.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Group {
     /// Index of their site.
@@ -40,35 +41,35 @@ pub struct Group {
     pub count: u64,
     /// Samples that hit them.
     pub samples: u64,
-    /// Of a part of a larger object, where in that its middle lies, 0 to 1.
+    /// Of a part of a larger object: where in the object the part's middle lies, 0 to 1.
     pub middle: Option<f64>,
 }
 
-/// What a plan is made of.
+/// What a plan is made from.
 pub struct Assembly<'a> {
-    /// What was seen.
+    /// What was observed.
     pub profile: &'a Profile,
-    /// The same for the planner.
+    /// The profile as the planner sees it.
     pub workload: &'a Workload,
-    /// What its objects are; as many.
+    /// What its objects are, index for index.
     pub groups: &'a [Group],
     /// The machine.
     pub machine: &'a Machine,
-    /// Its memories as the planner had them, with room as the plan may fill it.
+    /// Its memories as the planner had them, with the capacity that the plan may fill.
     pub memories: &'a [Memory],
     /// The planner's answer.
     pub found: &'a tiercel_planner::Placements,
-    /// How fast it totals objects move.
+    /// How fast objects move.
     pub throughput: Throughput,
     /// What was held back of the fastest memory, with a margin, bytes.
     pub held_back_bytes: u64,
-    /// How it was assembly for.
+    /// The options it was requested with.
     pub options: PlanOptions,
-    /// The default for what it does not know.
+    /// Where objects go that the plan does not know.
     pub unplanned: Unplanned,
 }
 
-/// Makes a plan by site out of one by object.
+/// Turns the planner's answer, which is by object, into a plan by site.
 pub fn assemble(assembly: &Assembly<'_>) -> Plan {
     let names = phase_names(assembly.workload);
     let by_phase = assembly.found.placements.iter().any(|placement| !placement.moves.is_empty());
@@ -111,7 +112,7 @@ pub fn assemble(assembly: &Assembly<'_>) -> Plan {
     plan
 }
 
-/// Where one object is in each phase, by the phase's name; all phases as one without moves.
+/// The memory of one object in each phase, by the phase's name; without moves, all phases are one.
 fn votes_of(
     assembly: &Assembly<'_>,
     index: usize,
@@ -164,7 +165,8 @@ fn planned_machine(assembly: &Assembly<'_>) -> PlannedMachine {
     }
 }
 
-/// By site, which is all that a run can distinguish: less than the planner promises by object.
+/// What the plan is expected to do by site, which is all that a run distinguishes: less than the
+/// planner promises by object.
 fn expected(
     assembly: &Assembly<'_>,
     names: &Names<'_>,
@@ -196,8 +198,8 @@ fn expected(
     }
 }
 
-/// Where an object, or a part of one, goes as its class does; whole objects of classes that are
-/// split stay where they are.
+/// Where an object, or a part of one, goes when its class decides; whole objects of classes that
+/// are split stay where they are.
 fn placement(
     workload: &Workload,
     (index, middle): (usize, Option<f64>),
@@ -224,7 +226,7 @@ fn placement(
     Placement { birth, moves }
 }
 
-/// A phase moves objects when a class is elsewhere in it than in the phase it was entered from.
+/// A phase moves objects when a class has another place in it than in the phase before.
 fn planned_phases(
     workload: &Workload,
     names: &Names<'_>,
@@ -286,7 +288,7 @@ fn add_sites(
     plan.sites.sort_by(|a, b| (&a.label, a.hash).cmp(&(&b.label, b.hash)));
 }
 
-/// By class, the phases in which its objects may move for the next one already.
+/// For each class, the phases in which its objects may already move for the next one.
 fn prefetch_of(
     assembly: &Assembly<'_>,
     names: &Names<'_>,
@@ -315,7 +317,8 @@ fn prefetch_of(
     prefetch.by_class()
 }
 
-/// What plans call a site: its place, with the number of a large object that has one of its own.
+/// How plans name a site: its place in the source, with a number if a large object has a site of
+/// its own.
 pub fn planned_label(site: &Site) -> String {
     let outermost = site.frames.last().map(|f| (!f.module.is_empty(), f.address));
     match numbered(outermost) {

@@ -1,6 +1,6 @@
 //! Compares several candidate plans and keeps the one with the best prediction.
-//! In: a profile as the planner gets it, memories with their room. Out: [`Candidate`]: a plan with
-//! all it was made of. Knows nothing of where memories and room come from.
+//! In: a profile as the planner gets it, memories with their capacity. Out: [`Candidate`]: a plan
+//! with all that it was made from. Knows nothing of where memories and capacities come from.
 
 use tiercel_machine::Machine;
 use tiercel_planner::{
@@ -18,17 +18,17 @@ use crate::throughput::Throughput;
 use tiercel_plan::{Plan, Unplanned};
 use tiercel_profile::Profile;
 
-/// Objects are cut that are larger than such a part of the fastest memory: all that find no room
-/// in it at all, and more.
+/// Objects are cut if they are larger than this fraction of the fastest memory: those that do not
+/// fit into it at all, or more of them.
 const CUT_PARTS: [u64; 2] = [1, 8];
 
-/// More objects and parts are not planned with.
+/// Most objects and parts that are planned with.
 const CUT_OBJECTS_MAX: usize = 1 << 14;
 
-/// Objects that are cut and give one another their room, at most: those of most gain.
+/// Most cut objects that exchange their room: those with the largest gain.
 const EXCHANGED_MAX: usize = 4;
 
-/// Times they do.
+/// Most exchanges.
 const EXCHANGES_MAX: usize = 4;
 
 /// An exchange must be predicted to save more than it costs by the planner's sums, or this share of
@@ -36,7 +36,7 @@ const EXCHANGES_MAX: usize = 4;
 /// 1.4% predicted, 2% lost, and 9% by the sums).
 const EXCHANGE_WIN_MIN: f64 = 1.0 / 64.0;
 
-/// One part of so many of the room is a margin.
+/// A margin is one part of this many of the room.
 const MARGIN_PARTS: u64 = 16;
 
 /// The margin is filled where that gains more than so much of what such a part gains in the mean.
@@ -56,7 +56,7 @@ pub(crate) struct Search<'a> {
     pub(crate) request: &'a PlanRequest,
 }
 
-/// Memories with the room that a plan may fill, and what it leaves free of the fastest.
+/// Memories with the capacity that a plan may fill, and what it leaves free of the fastest.
 #[derive(Clone)]
 pub(crate) struct Capacity {
     pub(crate) memories: Vec<Memory>,
@@ -87,18 +87,18 @@ impl Search<'_> {
             Strategy::Phases { .. } => Some(Strategy::Lifetimes),
             _ => None,
         };
-        let (mut candidate, mut failed) = (Vec::new(), None);
+        let (mut candidates, mut failed) = (Vec::new(), None);
         for strategy in [Some(strategy), still].into_iter().flatten() {
             for cut in self.cuts(strategy, room) {
                 match self.candidate(strategy, cut, room.clone()) {
-                    Ok(one) => candidate.push(one),
+                    Ok(one) => candidates.push(one),
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
         }
         let moves = |candidate: &Candidate| candidate.plan.expected.moved_bytes > 0;
-        let some_move = candidate.iter().any(moves);
-        let best = candidate.into_iter().reduce(|best, one| self.better(best, one));
+        let some_move = candidates.iter().any(moves);
+        let best = candidates.into_iter().reduce(|best, one| self.better(best, one));
         if some_move && best.as_ref().is_some_and(|best| !moves(best)) {
             remarks.push("no moves pay here: every object stays where it is born".to_owned());
         }
@@ -106,9 +106,9 @@ impl Search<'_> {
             .ok_or_else(|| failed.expect("without a plan there was an error"))
     }
 
-    /// Objects that are cut give one another their room in the fastest memory, as long as that is
-    /// predicted to help. What streams go along with gains little where one of them is slow
-    /// anyhow; the planner's sums do not show which of them is to be the fast one.
+    /// Lets cut objects exchange their room in the fastest memory, as long as that is predicted to
+    /// help. Streams that are walked together gain little while one of them is slow; the planner's
+    /// sums do not show which of them should be fast.
     fn exchanged(&self, candidate: Candidate) -> Candidate {
         let slowdown =
             |candidate: &Candidate| candidate.plan.expected.time.unwrap_or_default().slowdown;
@@ -129,8 +129,7 @@ impl Search<'_> {
         last.filter(|last| won(last) >= enough(last)).unwrap_or(candidate)
     }
 
-    /// The best plan in which two of these objects have given one another their room, if it is
-    /// better.
+    /// The best plan in which two of these objects have exchanged their room, if it is better.
     fn best_exchange(&self, candidate: &Candidate, large: &[usize]) -> Option<Candidate> {
         let (workload, memories) = (&candidate.cut.input.workload, &candidate.room.memories);
         let pairs = large.iter().flat_map(|from| large.iter().map(move |to| (*from, *to)));
@@ -180,7 +179,7 @@ impl Search<'_> {
         }
     }
 
-    /// All objects whole, and the largest cut. The strategies of H2M place whole ones.
+    /// All objects whole, and the largest ones cut. The strategies of H2M place whole ones.
     fn cuts(&self, strategy: Strategy, room: &Capacity) -> Vec<Cut> {
         let mut cuts = vec![self.input.cut(self.profile, u64::MAX)];
         if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
@@ -196,8 +195,8 @@ impl Search<'_> {
         cuts
     }
 
-    /// By the predicted run time of the program: it knows what overlaps, which the planner's sums
-    /// over objects do not. Other objectives are the planner's.
+    /// Compares the predicted run time of the program, which accounts for overlap; the planner's
+    /// sums over objects do not. Other objectives are compared by the planner's figures.
     fn is_better(&self, candidate: &Candidate, than: &Candidate) -> bool {
         let value = |candidate: &Candidate| match self.request.objective {
             Objective::Time => {
@@ -230,7 +229,7 @@ impl Search<'_> {
         Ok(self.plan(strategy, cut, room, found))
     }
 
-    /// What a run makes of placements, and predicts its effect.
+    /// The plan that follows from placements, with its predicted effect.
     fn plan(
         &self,
         strategy: Strategy,
@@ -252,7 +251,7 @@ impl Search<'_> {
             unplanned: self.request.unplanned,
         });
         if strategy == Strategy::FirstCome {
-            // Who comes first is served first: that is what a run does without knowing any site.
+            // First come, first served is what a run does without knowing any site.
             (plan.unplanned, plan.small_objects) = (Unplanned::Budget, None);
             plan.sites.clear();
             plan.modules.clear();
@@ -264,7 +263,7 @@ impl Search<'_> {
 }
 
 impl Capacity {
-    /// With a part of the fastest memory's room held back, too.
+    /// The same with a margin of the fastest memory held back as well.
     fn with_margin(&self) -> Capacity {
         let mut room = self.clone();
         let margin_bytes = room.memories[0].capacity_bytes / MARGIN_PARTS;
@@ -274,7 +273,8 @@ impl Capacity {
     }
 }
 
-/// What is lost from one plan to the next by the planner's sums, as a part of the all-fast time.
+/// What the second plan loses compared with the first, by the planner's sums, as a share of the
+/// all-fast time.
 fn lost(from: &Candidate, to: &Candidate) -> f64 {
     let (one, other) = (&from.plan.expected, &to.plan.expected);
     let all_slow = one.time.map_or(0.0, |time| time.all_slow - 1.0);
@@ -282,7 +282,7 @@ fn lost(from: &Candidate, to: &Candidate) -> f64 {
     (other.access_ns - one.access_ns).max(0.0) / possible_ns.max(1.0) * all_slow.max(0.0)
 }
 
-/// Objects that are cut, of most gain, by their index in the workload before that.
+/// The cut objects with the largest gain, by their index in the workload before cutting.
 fn largest_cut(candidate: &Candidate) -> Vec<usize> {
     let (workload, memories) = (&candidate.cut.input.workload, &candidate.room.memories);
     let mut gains: Vec<(usize, f64)> = Vec::new();
@@ -300,9 +300,10 @@ fn largest_cut(candidate: &Candidate) -> Vec<usize> {
     gains.into_iter().map(|(whole, _)| whole).take(EXCHANGED_MAX).collect()
 }
 
-/// Placements in which an object has as much of another one's room in the fastest memory as it can
-/// use; the other one's tail goes where it was. `None`: there is nothing to exchange, or the room
-/// is taken while only one of them lives. What moves stays as it is.
+/// Placements in which object `to` takes room in the fastest memory from object `from`, as much as
+/// it can use; the tail of `from` takes the place of what moved up. `None`: there is nothing to
+/// exchange, or the room is needed while only one of the two lives. Objects that move stay as they
+/// are.
 fn exchange(candidate: &Candidate, from: usize, to: usize) -> Option<Vec<Placement>> {
     let workload = &candidate.cut.input.workload;
     let mut placements = candidate.found.placements.clone();
@@ -340,7 +341,7 @@ fn exchange(candidate: &Candidate, from: usize, to: usize) -> Option<Vec<Placeme
     (0..candidate.room.memories.len()).all(fits).then_some(placements)
 }
 
-/// Most bytes of a memory that placements take in a span of time.
+/// Most bytes of a memory that placements take at once in a span of time.
 fn most_bytes(
     workload: &Workload,
     placements: &[Placement],

@@ -46,7 +46,7 @@ pub struct PlannerInput {
 /// A workload whose large objects are several, each a part of what they were.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cut {
-    /// Parts that follow one another in memory follow one another here.
+    /// Parts that are adjacent in memory are adjacent here.
     pub input: PlannerInput,
     /// What each of its objects is a part of.
     pub parts: Vec<Part>,
@@ -57,16 +57,16 @@ pub struct Cut {
 pub struct Part {
     /// Index of the object in the workload that was cut.
     pub whole: usize,
-    /// Where in it the middle of the part lies, 0 to 1; `None`: it is all of it.
+    /// Where in that object the middle of the part lies, 0 to 1; `None`: it is the whole object.
     pub middle: Option<f64>,
     /// It is the first one.
     pub is_first: bool,
 }
 
-/// Parts of an object at most.
+/// Most parts of an object.
 const PARTS_MAX: u64 = 16;
 
-/// Bytes of one at least.
+/// Fewest bytes of a part.
 const PART_BYTES_MIN: u64 = 1 << 20;
 
 impl PlannerInput {
@@ -84,7 +84,7 @@ impl PlannerInput {
         let mut cut = Cut { input, parts: Vec::new() };
         for (whole, (object, index)) in self.workload.objects.iter().zip(&self.objects).enumerate()
         {
-            // Many small ones may be one here.
+            // A merged object may stand for many small ones.
             let is_large = profile.objects[*index as usize].bytes >= CUT_BYTES;
             let count = match is_large && object.bytes >= bytes_min.max(CUT_BYTES) {
                 true => (object.bytes / PART_BYTES_MIN).min(PARTS_MAX),
@@ -112,7 +112,7 @@ fn part_of(object: &planner::Object, part: u64, count: u64) -> planner::Object {
 }
 
 impl PlannerInput {
-    /// The workload of `profile`. A profile without runs yields one without objects.
+    /// The workload of `profile`. A profile without runs yields a workload without objects.
     pub fn of(profile: &Profile) -> PlannerInput {
         workload_of(profile)
     }
@@ -156,7 +156,7 @@ fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut Pla
     input.workload.end_ns = base_ns + length_ns + 1;
     for (index, at) in phases.iter().enumerate() {
         let one = &profile.phases[*at as usize];
-        // What happens before the first belongs to it.
+        // What happens before the first phase belongs to it.
         let start_ns = if index == 0 { base_ns } else { base_ns + one.start_ns };
         input.workload.phases.push(phase(&one.name, start_ns));
         input.phases.push(*at);
@@ -184,7 +184,7 @@ fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut Pla
     }
 }
 
-/// Weight of a latency and bytes drawn, of an access counted in this run.
+/// Weights of the latency and of the bytes drawn, for an access counted in this run.
 pub(crate) fn weight_of(profile: &Profile, run: u32) -> (f64, f64) {
     match profile.runs[run as usize].misses_only {
         true => (MISS_WEIGHT, MISS_BYTES),
@@ -192,8 +192,8 @@ pub(crate) fn weight_of(profile: &Profile, run: u32) -> (f64, f64) {
     }
 }
 
-/// By object: whether stores may have dirtied lines that the sampler did not report; whether the
-/// MLP is unknown. Only where misses were counted, and of objects that have any.
+/// For each object: whether stores may have dirtied lines that the sampler did not report, and
+/// whether the MLP is unknown. Only where misses were counted, and for objects that have any.
 pub(crate) fn unobserved(profile: &Profile) -> (Vec<bool>, Vec<bool>) {
     let mut all = vec![Access { dirtied: Some(0), ..Access::default() }; profile.objects.len()];
     for access in &profile.accesses {
@@ -212,7 +212,8 @@ pub(crate) fn unobserved(profile: &Profile) -> (Vec<bool>, Vec<bool>) {
     (dirtied, of(&|sum| sum.mlp_known == 0))
 }
 
-/// The phases that count in a run, ascending by start; at least one where it has accesses.
+/// The phases of a run that the planner sees, ascending by start; at least one where it has
+/// accesses.
 fn leading_phases(profile: &Profile, run: u32) -> Vec<u32> {
     let mut accesses: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     for access in &profile.accesses {
@@ -225,7 +226,7 @@ fn leading_phases(profile: &Profile, run: u32) -> Vec<u32> {
     let of_run = |at: &u32| profile.phases[*at as usize].run == run;
     let leader = match accesses.iter().max_by_key(|(_, count)| **count) {
         Some((leader, _)) => *leader,
-        // Nothing was accessed: marks say more than what was detected in nothing.
+        // Without accesses, marks say more than phases detected from nothing.
         None => (0..index_u32(profile.phases.len()))
             .filter(of_run)
             .filter_map(|at| profile.phases[at as usize].process)
@@ -248,8 +249,9 @@ fn phase(name: &str, start_ns: u64) -> planner::Phase {
     planner::Phase { name: name.to_owned(), start_ns, compute_ns: 0.0 }
 }
 
-/// A line that goes back counts as one that is written: reading it first, and changing it, is what
-/// writing was measured to cost. Where it is not known which do, those that stores brought in.
+/// A line that is written back counts as a written one: the cost of a write was measured as reading
+/// the line, changing it and writing it back. Where write-backs are unknown, the counted stores are
+/// taken instead.
 pub(crate) fn use_of(phase: u32, all: &Access, (latency_weight, drawn_bytes): (f64, f64)) -> Use {
     let accesses = all.accesses().max(1) as f64;
     let written = all.dirtied.unwrap_or(all.writes).min(all.accesses());

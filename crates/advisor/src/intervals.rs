@@ -14,14 +14,14 @@ use crate::input::{PlannerInput, phase_of};
 use tiercel_machine::number::index_u32;
 use tiercel_profile::{Access, Profile};
 
-/// Samples of an interval at least, if its phase has as many: counts are right to a sixteenth.
+/// Fewest samples of an interval, if its phase has as many: counts are right to a sixteenth.
 const SAMPLES_MIN: u64 = 256;
 
-/// Samples of a sub-interval at least: as many as show which objects a loop accesses.
+/// Fewest samples of a sub-interval: enough to show which objects a loop accesses.
 const SUB_INTERVAL_SAMPLES_MIN: u64 = 16;
 
-/// What is born so long before the first sample may have been touched when that was taken: two
-/// looks at the sampler's buffer, nanoseconds.
+/// Objects born this long before the first sample may have been touched when that was taken: two
+/// drains of the sampler's buffer, nanoseconds.
 const BEFORE_NS: u64 = 20_000_000;
 
 /// A part of a phase in which something was accessed.
@@ -33,7 +33,7 @@ pub(crate) struct Interval {
     pub took_ns: f64,
     /// Threads that accessed something, at least 1.
     pub threads: u32,
-    /// What was accessed, a row for each object: shares of few samples are no shares.
+    /// What was accessed, one row for each object: shares from few samples mean nothing.
     pub accesses: Vec<Access>,
     /// In order of time.
     pub sub_intervals: Vec<SubInterval>,
@@ -45,11 +45,11 @@ pub(crate) struct SubInterval {
     /// How much of the interval it took, 0 to 1.
     pub share: f64,
     /// By row of the interval: which share of its accesses, and in which extents.
-    pub accesses: Vec<(usize, f64, Extents)>,
+    pub accesses: Vec<(usize, f64, ExtentAccesses)>,
 }
 
 /// Accesses by extent of an object, ascending.
-pub(crate) type Extents = BTreeMap<u32, u64>;
+pub(crate) type ExtentAccesses = BTreeMap<u32, u64>;
 
 /// All of a profile's runs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,7 +103,7 @@ fn accesses_by_run(profile: &Profile) -> Vec<Vec<u32>> {
     by_run
 }
 
-/// Of objects that were accessed at all. Nothing is known of the time before a run's first sample.
+/// Only of objects that were accessed at all. The time before a run's first sample is unknown.
 fn fresh_bytes(profile: &Profile, input: &PlannerInput) -> Vec<(usize, f64)> {
     let (is_accessed, first_ns) = first_accesses(profile);
     let numbered = input.objects.iter().enumerate();
@@ -116,7 +116,7 @@ fn fresh_bytes(profile: &Profile, input: &PlannerInput) -> Vec<(usize, f64)> {
     fresh.collect()
 }
 
-/// Which objects were accessed; and the time of the first access of each run.
+/// Which objects were accessed, and the time of the first access in each run.
 fn first_accesses(profile: &Profile) -> (Vec<bool>, Vec<u64>) {
     let mut is_accessed = vec![false; profile.objects.len()];
     let mut first_ns = vec![u64::MAX; profile.runs.len()];
@@ -128,8 +128,8 @@ fn first_accesses(profile: &Profile) -> (Vec<bool>, Vec<u64>) {
     (is_accessed, first_ns)
 }
 
-/// A run with its accesses, whose phases begin at an index of the workload's and end at a time
-/// of its.
+/// Adds a run with its accesses. Its phases begin at an index of the workload's phases; it ends at
+/// a time of the workload.
 fn add_run(
     profile: &Profile,
     run: u32,
@@ -202,8 +202,9 @@ fn add_phase(
     }
 }
 
-/// How accesses of a phase come, by site. An interval has too few samples of an object for that:
-/// chance would only ever add to a part that has a least, and take from one that has a most.
+/// How the accesses of a phase arrive, by site. One interval has too few samples of an object for
+/// that: chance would only add to a share that has a lower bound, and only take from one that has
+/// an upper bound.
 fn traits_by_site<'a>(
     profile: &Profile,
     accesses: impl Iterator<Item = &'a u32>,
@@ -225,7 +226,7 @@ fn site_at(profile: &Profile, access: &Access) -> u32 {
     profile.objects[access.object as usize].site
 }
 
-/// An interval with its accesses, by index; and how those of each site come.
+/// A complete interval, with its accesses and how those of each site arrive.
 fn closed(
     profile: &Profile,
     phase: u32,
@@ -244,7 +245,7 @@ fn closed(
     Interval { phase, took_ns, threads: threads.count_ones().max(1), accesses, sub_intervals }
 }
 
-/// The accesses of an interval by object, and the threads that made them, a bit each.
+/// The accesses of an interval by object, and the threads that made them, one bit each.
 fn rows_of(
     profile: &Profile,
     open: &OpenInterval,
@@ -267,21 +268,21 @@ fn shares_of_rows(
     open: &OpenSubInterval,
     row_of: &BTreeMap<u32, usize>,
     rows: &[Access],
-) -> Vec<(usize, f64, Extents)> {
-    let mut extents: BTreeMap<usize, Extents> = BTreeMap::new();
+) -> Vec<(usize, f64, ExtentAccesses)> {
+    let mut extents: BTreeMap<usize, ExtentAccesses> = BTreeMap::new();
     for access in open.accesses.iter().map(|one| &profile.accesses[*one as usize]) {
         let of_row = extents.entry(row_of[&access.object]).or_default();
         *of_row.entry(access.extent).or_default() += access.accesses();
     }
-    let share = |(row, extents): (usize, Extents)| {
+    let share = |(row, extents): (usize, ExtentAccesses)| {
         let here: u64 = extents.values().sum();
         (row, here as f64 / rows[row].accesses().max(1) as f64, extents)
     };
     extents.into_iter().map(share).collect()
 }
 
-/// What samples took from the programs of a run, nanoseconds of wall time: threads were held up
-/// beside each other.
+/// What sampling took from the programs of a run, nanoseconds of wall time: threads were held up in
+/// parallel.
 fn sampling_ns(profile: &Profile, run: u32) -> f64 {
     let seen = &profile.runs[run as usize].observed;
     let of_run = profile.processes.iter().filter(|process| process.run == run);
@@ -289,16 +290,16 @@ fn sampling_ns(profile: &Profile, run: u32) -> f64 {
     seen.sampling_ns as f64 / threads as f64
 }
 
-/// How accesses come.
+/// How accesses arrive.
 struct SiteTraits {
-    /// Which part of the misses is by itself in its block.
+    /// Share of the misses that are the only ones in their block.
     isolated: f64,
     /// Lines that become dirty for each access; `None`: not known.
     dirtied: Option<f64>,
 }
 
 impl SiteTraits {
-    /// Gives a row of few samples the shares of its site.
+    /// Gives a row with few samples the shares of its site.
     fn apply(&self, row: &mut Access) {
         row.isolated = part_of(row.mlp_known, self.isolated);
         row.dirtied = self.dirtied.map(|dirtied| part_of(row.accesses(), dirtied));
@@ -320,7 +321,7 @@ struct OpenInterval {
 struct OpenSubInterval {
     took_ns: f64,
     samples: u64,
-    /// By index.
+    /// Indices into the profile's accesses.
     accesses: Vec<u32>,
 }
 
@@ -335,7 +336,7 @@ impl OpenInterval {
 }
 
 impl OpenInterval {
-    /// The last sub-interval, or a new one when that has samples enough.
+    /// The last sub-interval, or a new one when the last has enough samples.
     fn open_sub_interval(&mut self) -> &mut OpenSubInterval {
         let is_open = |last: &OpenSubInterval| last.samples < SUB_INTERVAL_SAMPLES_MIN;
         if !self.sub_intervals.last().is_some_and(is_open) {
@@ -346,13 +347,13 @@ impl OpenInterval {
 }
 
 impl Interval {
-    /// Takes off what its samples took from the program.
+    /// Subtracts what its samples took from the program.
     fn subtract_sampling(&mut self, a_sample_ns: f64) {
         let samples: u64 = self.accesses.iter().map(|one| one.samples).sum();
         self.took_ns = (self.took_ns - samples as f64 * a_sample_ns).max(0.0);
     }
 
-    /// Goes on with what followed it.
+    /// Continues with what followed it.
     fn extend(&mut self, mut next: Interval) {
         let took_ns = self.took_ns + next.took_ns;
         let part = |of_ns: f64| if took_ns > 0.0 { of_ns / took_ns } else { 0.0 };

@@ -28,7 +28,7 @@ mod throughput;
 mod timeline;
 mod votes;
 
-/// The advisor hands all objects of a profile to the planner.
+/// The planner accepts all objects that a profile may have.
 const _: () = assert!(tiercel_profile::OBJECTS_MAX <= tiercel_planner::OBJECTS_MAX);
 
 pub use advise::{PlanRequestError, PlanResult, advise, objective_name, peak_bytes, strategy_name};

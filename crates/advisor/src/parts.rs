@@ -1,4 +1,4 @@
-//! Where a plan has the objects of a profile.
+//! Where a plan places the objects of a profile.
 //! In: a [`Plan`], a profile, its workload. Out: [`Layout`]: by object and phase, which part of it
 //! lies in which memory, and what is moved. Knows nothing of what that costs.
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement, Strategy};
 
 use crate::input::{Cut, Part, PlannerInput};
-use crate::intervals::Extents;
+use crate::intervals::ExtentAccesses;
 use tiercel_machine::number::{index_u8, index_u32};
 use tiercel_plan::{Plan, PlannedClass, PlannedPlacement, Unplanned};
 use tiercel_profile::{Object, Profile};
@@ -45,7 +45,7 @@ struct Classes {
 }
 
 impl Classes {
-    /// As runs do: a site with one size class has that place for all sizes.
+    /// As in a run: a site with one size class has that place for all sizes.
     fn kind_of(&self, site: u64, object: &Object) -> Option<usize> {
         let class = object.size_class().max(tiercel_plan::CLASS_MIN);
         let found = self.of_size.get(&(site, class)).copied();
@@ -54,7 +54,7 @@ impl Classes {
 }
 
 impl<'a> Layout<'a> {
-    /// `memories` are those of the machine, the fastest with the room that the plan has in it.
+    /// `memories` are those of the machine; the fastest has the capacity that the plan has in it.
     pub(crate) fn new(
         plan: &'a Plan,
         profile: &Profile,
@@ -112,13 +112,13 @@ impl<'a> Layout<'a> {
         kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
     }
 
-    /// The same of what is accessed in a phase: of an object that is cut it is not known by its
-    /// size, but by the extents that were hit, each `extent_share` of the object.
+    /// The same for what is accessed in a phase: parts of a cut object are known by the extents
+    /// that were hit, each `extent_share` of the object, and not by its size.
     pub(crate) fn parts_hit(
         &self,
         object: usize,
         phase: usize,
-        extents: &Extents,
+        extents: &ExtentAccesses,
         extent_share: f64,
     ) -> Parts {
         let parts = self.parts(object, phase);
@@ -136,7 +136,7 @@ impl<'a> Layout<'a> {
         hit
     }
 
-    /// Where objects and parts of them go, and when; whole ones that are split stay.
+    /// Where objects and parts of them go, and when; whole objects that are split stay.
     pub(crate) fn placements(&self, cut: &Cut) -> Vec<Placement> {
         let workload = &cut.input.workload;
         let of = |(object, part): (&planner::Object, &Part)| {
@@ -158,8 +158,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The memory of an object, or of a part of one around its `middle`: the parts in faster memory
-/// come first.
+/// The memory of an object, or of the part around its `middle`: parts in faster memory come first.
 pub(crate) fn memory_at(parts: &Parts, middle: Option<f64>) -> Option<usize> {
     let Some(middle) = middle else { return parts.iter().position(|part| *part == 1.0) };
     let mut end = 0.0;
@@ -192,8 +191,8 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// Births of what a plan does not know, where those have the fastest memory while there is room:
-/// who comes first. Nothing where they have the slowest.
+/// Births of objects that a plan does not know, where those get the fastest memory while there is
+/// room: first come, first served. Empty where they get the slowest.
 fn first_come(plan: &Plan, input: &PlannerInput, memories: &[Memory]) -> Vec<Placement> {
     if plan.unplanned == Unplanned::Slowest {
         return Vec::new();

@@ -35,7 +35,7 @@ use tiercel_planner::{
 use tiercel_wire::layout::CUT_BYTES;
 
 use crate::input::{PlannerInput, WHOLE_WEIGHT, unobserved, use_of, weight_of};
-use crate::intervals::{Extents, Interval, Intervals};
+use crate::intervals::{ExtentAccesses, Interval, Intervals};
 use crate::parts::{Layout, Parts};
 use crate::throughput::{apply_measurements, rank_of};
 use tiercel_plan::{Plan, Prediction};
@@ -91,7 +91,7 @@ pub(crate) fn predict_of(
     }
 }
 
-/// Where nothing is known that placement could change.
+/// The prediction where nothing is known that placement could change.
 fn no_difference() -> Prediction {
     Prediction { slowdown: 1.0, all_slow: 1.0, ..Prediction::default() }
 }
@@ -103,19 +103,19 @@ fn places_in_workload(profile: &Profile, input: &PlannerInput) -> Vec<usize> {
     places
 }
 
-/// Which part of an object an extent of it is; 0 where it is not cut.
+/// The share of an object that one extent is; 0 if it is not divided.
 fn extent_share(object: &tiercel_profile::Object) -> f64 {
     let is_cut = object.bytes >= CUT_BYTES;
     let extent_bytes = if is_cut { object.extent_bytes } else { 0 };
     extent_bytes as f64 / object.bytes.max(1) as f64
 }
 
-/// What came of all intervals, nanoseconds.
+/// The sums over all intervals, nanoseconds.
 #[derive(Default)]
 struct Totals {
     cases_ns: [f64; CASES],
     rest_ns: f64,
-    /// Accesses, and those of them that the fastest memory serves as planned.
+    /// Accesses, and how many of them the fastest memory serves as planned.
     accesses: f64,
     fast: f64,
 }
@@ -148,16 +148,16 @@ impl Sums {
         Sums { recorded: Recorded { took_ns, ..Recorded::default() }, ..Sums::default() }
     }
 
-    fn add_waits(&mut self, row: &Row, share: f64, threads: f64) {
-        self.waits.count += share * row.waits;
-        self.recorded.waits_ns += share * row.recorded_ns / threads;
+    fn add_waits(&mut self, demands: &Demands, share: f64, threads: f64) {
+        self.waits.count += share * demands.waits;
+        self.recorded.waits_ns += share * demands.recorded_ns / threads;
     }
 
-    /// Adds the parts of a row that a memory has to serve in each case.
-    fn add_work(&mut self, memory: usize, row: &Row, share: f64, parts: [f64; CASES]) {
+    /// Adds the parts of an object's demands that a memory has to serve in each case.
+    fn add_work(&mut self, memory: usize, demands: &Demands, share: f64, parts: [f64; CASES]) {
         for (work, part) in self.cases.iter_mut().zip(parts) {
-            work.blocks[memory] += share * part * row.blocks;
-            work.memory_ns[memory] += share * part * row.memory_ns[memory];
+            work.blocks[memory] += share * part * demands.blocks;
+            work.memory_ns[memory] += share * part * demands.memory_ns[memory];
         }
     }
 }
@@ -181,14 +181,14 @@ struct Recorded {
     memory_ns: Parts,
 }
 
-/// Of the accesses to one object in an interval.
+/// What the accesses to one object in an interval cost.
 #[derive(Clone, Copy, Default)]
-struct Row {
+struct Demands {
     /// How many.
     accesses: f64,
-    /// How long they were waited for in the recorded run, nanoseconds.
+    /// How long the recorded run waited for them, nanoseconds.
     recorded_ns: f64,
-    /// How often.
+    /// How many waits.
     waits: f64,
     /// Blocks they draw.
     blocks: f64,
@@ -200,9 +200,9 @@ struct Row {
 /// Everything that is waited for in a sub-interval.
 #[derive(Clone, Copy, Default)]
 struct Waits {
-    /// How often.
+    /// How many.
     count: f64,
-    /// How long if everything were in one memory, by memory, nanoseconds.
+    /// How long they take if everything is in one memory, by memory, nanoseconds.
     all_in_ns: Parts,
 }
 
@@ -210,10 +210,10 @@ struct Waits {
 struct Model<'a> {
     profile: &'a Profile,
     memories: &'a [Memory],
-    /// Of the machine that recorded, with the part of the accesses that each served.
+    /// Memories of the machine that recorded, with the share of the accesses that each served.
     recorded: Vec<Memory>,
     served: Vec<f64>,
-    /// Whether that is the machine in question.
+    /// Whether the plan is for the machine that recorded.
     same: bool,
 }
 
@@ -228,7 +228,7 @@ impl<'a> Model<'a> {
     fn totals(&self, input: &PlannerInput, intervals: &Intervals, layout: &Layout<'_>) -> Totals {
         let mut totals = Totals::default();
         let places = places_in_workload(self.profile, input);
-        let parts_of = |object: usize, phase, extents: &Extents| {
+        let parts_of = |object: usize, phase, extents: &ExtentAccesses| {
             let share = extent_share(&self.profile.objects[object]);
             layout.parts_hit(places[object], phase, extents, share)
         };
@@ -241,37 +241,38 @@ impl<'a> Model<'a> {
     fn add_interval(
         &self,
         interval: &Interval,
-        parts_of: impl Fn(usize, usize, &Extents) -> Parts,
+        parts_of: impl Fn(usize, usize, &ExtentAccesses) -> Parts,
         sum: &mut Totals,
     ) {
-        let rows: Vec<Row> = interval.accesses.iter().map(|one| self.row(interval, one)).collect();
+        let objects: Vec<Demands> =
+            interval.accesses.iter().map(|one| self.demands(interval, one)).collect();
         let threads = f64::from(interval.threads);
-        let recorded_ns: f64 = rows.iter().map(|row| row.recorded_ns).sum();
+        let recorded_ns: f64 = objects.iter().map(|demands| demands.recorded_ns).sum();
         sum.rest_ns += (interval.took_ns - recorded_ns / threads).max(0.0);
         for sub_interval in &interval.sub_intervals {
             let mut sums = Sums::over(interval.took_ns * sub_interval.share);
             for (at, share, extents) in &sub_interval.accesses {
-                let (row, object) = (&rows[*at], interval.accesses[*at].object as usize);
+                let (demands, object) = (&objects[*at], interval.accesses[*at].object as usize);
                 let parts = parts_of(object, interval.phase as usize, extents);
-                sum.count(share * row.accesses, &parts);
-                sums.add_waits(row, *share, threads);
-                self.add_memories(&mut sums, row, *share, &parts);
+                sum.count(share * demands.accesses, &parts);
+                sums.add_waits(demands, *share, threads);
+                self.add_memories(&mut sums, demands, *share, &parts);
             }
             sum.add(&sums, threads);
         }
     }
 
-    /// Adds what accesses ask of each memory.
-    fn add_memories(&self, sums: &mut Sums, row: &Row, share: f64, parts: &Parts) {
+    /// Adds what accesses demand of each memory.
+    fn add_memories(&self, sums: &mut Sums, demands: &Demands, share: f64, parts: &Parts) {
         let last = self.memories.len() - 1;
         for (memory, planned) in parts.iter().enumerate().take(last + 1) {
-            sums.waits.all_in_ns[memory] += share * row.core_ns[memory];
-            let memory_ns = row.memory_ns[memory] * self.part_served(memory);
+            sums.waits.all_in_ns[memory] += share * demands.core_ns[memory];
+            let memory_ns = demands.memory_ns[memory] * self.part_served(memory);
             sums.recorded.memory_ns[memory] += share * memory_ns;
             let whole = |is: bool| f64::from(u8::from(is));
             sums.add_work(
                 memory,
-                row,
+                demands,
                 share,
                 [whole(memory == 0), *planned, whole(memory == last)],
             );
@@ -300,37 +301,37 @@ impl<'a> Model<'a> {
         cases_ns
     }
 
-    /// A figure of the recording machine's memories, weighted by what each served.
+    /// A figure of the recording machine's memories, weighted by the accesses that each served.
     fn recorded_mean(&self, figure: impl Fn(&Memory) -> f64) -> f64 {
         let served = self.recorded.iter().zip(&self.served);
         served.map(|(memory, part)| part * figure(memory)).sum()
     }
 
-    /// What the accesses of a row of an interval ask for, wherever they go.
-    fn row(&self, interval: &Interval, access: &Access) -> Row {
+    /// The demands of the accesses to one object in an interval, whichever memory serves them.
+    fn demands(&self, interval: &Interval, access: &Access) -> Demands {
         let object = &self.profile.objects[access.object as usize];
         let weight = weight_of(self.profile, self.profile.run_of(object));
         let one = Use { threads: interval.threads, ..use_of(interval.phase, access, weight) };
         let (recorded_ns, loaded) = self.recorded_ns(access, &one);
         let accesses = one.reads + one.writes;
         let (waits, blocks) = (waits_of(&one), blocks_of(&one));
-        let mut row = Row { accesses, recorded_ns, waits, blocks, ..Row::default() };
-        self.fill_demands(&mut row, &one, loaded);
-        row
+        let mut demands = Demands { accesses, recorded_ns, waits, blocks, ..Demands::default() };
+        self.fill_demands(&mut demands, &one, loaded);
+        demands
     }
 
     /// Waits and times of each memory, if all accesses were in it.
-    fn fill_demands(&self, row: &mut Row, one: &Use, loaded: f64) {
+    fn fill_demands(&self, demands: &mut Demands, one: &Use, loaded: f64) {
         for (at, memory) in self.memories.iter().enumerate() {
             let demand = demand(one, memory);
             let loaded = 1.0 + (loaded - 1.0) * self.part_served(at);
-            row.core_ns[at] = demand.core_ns * loaded;
-            row.memory_ns[at] = demand.memory_ns;
+            demands.core_ns[at] = demand.core_ns * loaded;
+            demands.memory_ns[at] = demand.memory_ns;
         }
     }
 
-    /// What accesses were waited for when they were recorded; and how many times as long as idle
-    /// memory would have taken.
+    /// How long the recorded run waited for accesses, and how many times the wait of idle memory
+    /// that is.
     fn recorded_ns(&self, access: &Access, one: &Use) -> (f64, f64) {
         let (idle_ns, latency_ns) = self.idle_ns(one);
         let timed = (access.timed_reads + access.timed_writes) as f64;
@@ -341,7 +342,7 @@ impl<'a> Model<'a> {
         (idle_ns * loaded, loaded)
     }
 
-    /// What the accesses would have waited in idle memory, and the mean latency of that.
+    /// How long the accesses would have waited for idle memory, and their mean latency there.
     fn idle_ns(&self, one: &Use) -> (f64, f64) {
         let memories = self.recorded.iter().zip(&self.served).filter(|(_, part)| **part > 0.0);
         memories.fold((0.0, 0.0), |(idle_ns, latency_ns), (memory, part)| {
@@ -350,7 +351,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// How much of what was recorded a memory served: what was measured holds for it.
+    /// Which share of the recorded accesses a memory served: for those the measurements hold.
     fn part_served(&self, at: usize) -> f64 {
         if self.same { self.served.get(at).copied().unwrap_or(0.0) } else { 0.0 }
     }
@@ -360,7 +361,8 @@ impl Recorded {
     /// Duration of the sub-interval for a given wait of the core and given work of the memories.
     fn elsewhere_ns(&self, waits_ns: f64, work: &Work) -> f64 {
         let more_ns = waits_ns - self.waits_ns;
-        // Waits that were shorter than believed are made shorter by less.
+        // Where waits get shorter, the time falls at most in proportion: recorded waits may be
+        // overestimated.
         let part = if more_ns < 0.0 { waits_ns / self.waits_ns } else { 0.0 };
         let core_ns = (self.took_ns + more_ns).max(self.took_ns * part);
         let served = work.memory_ns.iter().zip(&self.memory_ns);
@@ -372,7 +374,7 @@ impl Recorded {
 }
 
 impl Waits {
-    /// How long if so many blocks come from each memory, nanoseconds.
+    /// How long it takes if these blocks come from each memory, nanoseconds.
     fn with(&self, blocks: &Parts) -> f64 {
         let all: f64 = blocks.iter().sum();
         if self.count <= 0.0 || all <= 0.0 {
@@ -387,7 +389,7 @@ impl Waits {
         waited_ns
     }
 
-    /// The share of waits that have one of so many blocks at least, if those are spread by chance.
+    /// The share of waits with at least one of these blocks, if blocks are spread at random.
     fn hit(&self, blocks: f64) -> f64 {
         -(-blocks / self.count).exp_m1()
     }
@@ -399,7 +401,7 @@ impl Waits {
     }
 }
 
-/// How many times the core waits for accesses: overlapping misses count as one wait.
+/// How many times the core waits for accesses: overlapping misses are one wait.
 fn waits_of(one: &Use) -> f64 {
     (one.reads + one.writes) * one.latency_weight / WHOLE_WEIGHT
 }
@@ -411,8 +413,8 @@ fn blocks_of(one: &Use) -> f64 {
     lines * one.isolated.unwrap_or(0.0).max(LINE_BYTES / BLOCK_BYTES)
 }
 
-/// What can be won and was not seen, of what can be won: write-backs that the sampler
-/// does not report, and latencies that are waited for one by one, not four at a time, but two.
+/// The share of the possible gain that was not observed: write-backs that the sampler does not
+/// report, and latencies that are waited for two at a time instead of four.
 fn unseen(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
     let workload = &input.workload;
     let (Some(fastest), Some(slowest)) = (memories.first(), memories.last()) else { return 0.0 };
@@ -427,7 +429,7 @@ fn unseen(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
     if seen_ns > 0.0 { most_ns / seen_ns - 1.0 } else { 0.0 }
 }
 
-/// The object, if all its accesses wrote back, and if its latencies overlapped less.
+/// The object with all its accesses written back, and with less overlap.
 fn with_unseen(object: &Object, all_write: bool, fewer_overlap: bool) -> Object {
     let mut most = object.clone();
     for one in &mut most.uses {
@@ -439,7 +441,7 @@ fn with_unseen(object: &Object, all_write: bool, fewer_overlap: bool) -> Object 
     most
 }
 
-/// What an object gains by being in the fastest memory instead of the slowest, nanoseconds.
+/// What an object gains in the fastest memory over the slowest, nanoseconds.
 fn gain_ns(
     workload: &tiercel_planner::Workload,
     object: &Object,
@@ -450,8 +452,8 @@ fn gain_ns(
     cost(slowest) - cost(fastest)
 }
 
-/// Which part of the accesses each of the memories served;
-/// the fastest one all, where the sampler did not report it.
+/// Share of the accesses that each memory served; all in the fastest one where the sampler did not
+/// report it.
 fn served(profile: &Profile, memories: &[Memory]) -> Vec<f64> {
     let mut parts = accesses_served(profile, memories);
     let all: f64 = parts.iter().sum();
@@ -481,8 +483,8 @@ fn recorded(profile: &Profile) -> Vec<Memory> {
     memories
 }
 
-/// Relative standard error of what can be won, from the samples of each object: n of them are right
-/// to 1 / sqrt(n).
+/// Relative standard error of the possible gain, from the samples of each object: n of them are
+/// right to 1 / sqrt(n).
 fn chance(profile: &Profile, input: &PlannerInput, memories: &[Memory]) -> f64 {
     let workload = &input.workload;
     let samples = samples_by_object(profile);

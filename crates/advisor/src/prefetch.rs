@@ -1,9 +1,10 @@
 //! Which objects may move ahead of a phase: during the phase before, if that does not access them.
 //! In: places of classes by phase, when objects live. Out: phases by class. Knows nothing of files.
 //!
-//! A phase is predictable when the phase before was always followed by it. What no access hit
-//! in the phase before goes down at once, which makes room; and up as long as the fastest memory
-//! has room in that phase, whenever it was entered: those with most gain per byte first.
+//! A phase is predictable when the phase before it was always followed by it. Objects that no
+//! access hits in the phase before are demoted at once, which makes room; others are promoted as
+//! long as the fastest memory has room at every entry of that phase: those with most gain per byte
+//! first.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use tiercel_planner::Workload;
 
 use crate::votes::{Class, Names};
 
-/// A class of objects: site, size class.
+/// A class of objects: site and size class.
 type Key = (u32, u32);
 
-/// What is assembly: a workload with the class of each object (`None`: no class of its own).
+/// A workload with the class of each object (`None`: no class of its own).
 pub(crate) struct Prefetch<'a> {
     pub workload: &'a Workload,
     pub names: &'a Names<'a>,
@@ -22,12 +23,12 @@ pub(crate) struct Prefetch<'a> {
     pub class_of: Vec<Option<Key>>,
     /// Objects of each class.
     pub members: BTreeMap<Key, Vec<usize>>,
-    /// Room of the fastest memory, bytes, and the number of the slowest one.
+    /// Bytes of the fastest memory, and the index of the slowest one.
     pub fast_bytes: u64,
     pub slowest: usize,
 }
 
-/// For each phase by name the one that always follows it.
+/// For each phase by name, the one that always follows it.
 pub(crate) fn followers(names: &Names<'_>) -> Vec<Option<usize>> {
     let mut found: Vec<Option<Option<usize>>> = vec![None; names.names.len()];
     for two in names.of_phase.windows(2) {
@@ -42,7 +43,7 @@ pub(crate) fn followers(names: &Names<'_>) -> Vec<Option<usize>> {
 }
 
 impl Prefetch<'_> {
-    /// Classes that may move during a phase, given by name, with the names of those phases.
+    /// Classes that may move ahead, each with the names of the phases during which they may.
     pub fn by_class(&self) -> BTreeMap<Key, Vec<usize>> {
         let mut prefetch: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (now, next) in followers(self.names).into_iter().enumerate() {
@@ -86,7 +87,8 @@ impl Prefetch<'_> {
         all.filter(move |(_, of)| **of == name).map(|(at, _)| at)
     }
 
-    /// What the fastest memory has left in a phase if all that ever lives in it lives at once.
+    /// Bytes of the fastest memory that a phase leaves free if all that ever lives in it lives at
+    /// once.
     fn room(&self, phase: usize) -> i128 {
         let name = self.names.of_phase[phase];
         let fast =

@@ -1,6 +1,6 @@
-//! What moves and streams cost where a plan is for: as measured when the profile was recorded.
-//! In: a profile's [`Speeds`], a machine's memories. Out: the memories with what one thread gets of
-//! them, a [`MoveSpeed`], and what each figure rests on. Knows nothing of objects.
+//! What moves and streams cost on the machine of a plan, as measured when the profile was recorded.
+//! In: a profile's [`Speeds`], a machine's memories. Out: the memories with one thread's share, a
+//! [`MoveSpeed`], and what each figure rests on. Knows nothing of objects.
 //!
 //! A machine's description says what all of it can do. A program has a share, which only a
 //! measurement shows: a thread beside 31 others draws a thirty-second of a memory. On another
@@ -27,12 +27,13 @@ pub struct Throughput {
     pub basis: Basis,
 }
 
-/// How many times as long something takes as the description says; at least as long.
+/// How many times as long something takes as the description says; at least 1.
 #[derive(Clone, Copy)]
 struct Slowdown {
     read: f64,
     write: f64,
-    /// And a line by itself as a line of a stream; of another machine its description knows.
+    /// A line by itself over a line of a stream; `None` for another machine, whose description has
+    /// it.
     isolated: Option<[f64; 2]>,
 }
 
@@ -94,11 +95,11 @@ pub(crate) fn planned_moves(
     pairs.filter(|(from, to)| from != to).map(one).collect()
 }
 
-/// By memory of the machine that recorded, how much slower one thread's streams are.
+/// For each memory of the machine that recorded, how much slower one thread's streams are.
 fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slowdown)> {
     let known = speeds.streams.iter().filter_map(|stream| {
         let at = rank_of(recorded, stream.node)?;
-        // What is faster than described came out of a cache.
+        // Throughput above the description came from a cache.
         let read = (stream.read_ns_per_byte * recorded[at].read_gb_s_with(1)).max(1.0);
         let write = (stream.write_ns_per_byte * recorded[at].write_gb_s_with(1)).max(1.0);
         let times = |line_ns: f64, ns_per_byte: f64| (line_ns / ns_per_byte / LINE_BYTES).max(1.0);
@@ -111,7 +112,7 @@ fn streams(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, Slowdown)> {
     known.collect()
 }
 
-/// From, to, nanoseconds a byte, how many times as many as described.
+/// From, to, nanoseconds a byte, and how many times the described cost that is.
 fn moves(speeds: &Speeds, recorded: &[Memory]) -> Vec<(usize, usize, f64, f64)> {
     let known = speeds.moves.iter().filter_map(|one| {
         let (from, to) = (rank_of(recorded, one.from)?, rank_of(recorded, one.to)?);
@@ -132,7 +133,7 @@ fn mean(factors: impl Iterator<Item = f64>) -> f64 {
     if count == 0 { 1.0 } else { (sum / f64::from(count)).exp() }
 }
 
-/// One thread gets as little as was measured, more threads more, up to what all get.
+/// One thread gets what was measured; more threads get more, up to the described total.
 fn limit_to_share(memory: &mut Memory, slower: Slowdown) {
     if let Some([read, write]) = slower.isolated {
         (memory.isolated_read_factor, memory.isolated_write_factor) = (read, write);

@@ -13,7 +13,7 @@ use tiercel_profile::{Access, Object, Profile};
 /// Most columns: what a picture of usual width can show.
 pub const COLUMNS_MAX: u64 = 160;
 
-/// Lives that a row of many objects keeps; those after touch the last.
+/// Most lives of a row of many objects; later ones are added to the last.
 const LIVES_MAX: usize = 64;
 
 /// Objects and phases over time.
@@ -23,7 +23,7 @@ pub struct Timeline {
     pub end_ns: u64,
     /// Length of a column, nanoseconds.
     pub column_ns: u64,
-    /// Rows with most accesses, those first; what is left in one more.
+    /// Rows with most accesses first; one more has the rest.
     pub rows: Vec<TimelineRow>,
     /// Most bytes that lived at a time in each column.
     pub live_bytes: Vec<u64>,
@@ -31,14 +31,14 @@ pub struct Timeline {
     pub phases: Vec<(String, u64, u64)>,
 }
 
-/// One object; or several of a place; or all that have no row of their own.
+/// One object, several objects of one place, or all objects without a row of their own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimelineRow {
     /// Hash of the site and size class as plans know them; `None` for the rest.
     pub class: Option<(u64, u32)>,
     /// What plans call the site; empty for the rest.
     pub place: String,
-    /// How many allocations it is.
+    /// How many allocations.
     pub objects: u64,
     /// Bytes of the largest.
     pub bytes: u64,
@@ -48,7 +48,7 @@ pub struct TimelineRow {
     pub accesses: Vec<f64>,
 }
 
-/// Objects of a row, while it is made: indices into [`PlannerInput`].
+/// Objects of a row under construction: indices into [`PlannerInput`].
 struct Members {
     input: Vec<usize>,
     accesses: f64,
@@ -157,7 +157,7 @@ fn row(
     row
 }
 
-/// Intervals that touch become one; beyond [`LIVES_MAX`] all that follow.
+/// Joins intervals that touch, and all intervals beyond [`LIVES_MAX`].
 fn joined(mut lives: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     lives.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();
@@ -177,7 +177,7 @@ fn live_bytes(input: &PlannerInput, column_ns: u64, columns: usize) -> Vec<u64> 
         changes.push((object.birth_ns, i128::from(object.bytes)));
         changes.push((object.death_ns, -i128::from(object.bytes)));
     }
-    // At one instant the dead go first.
+    // At one instant, deaths come first.
     changes.sort_unstable();
     let (mut live, mut changes) = (0i128, changes.into_iter().peekable());
     let column = |at: usize| {

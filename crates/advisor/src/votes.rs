@@ -8,7 +8,7 @@ use tiercel_planner::{MEMORIES_MAX, Workload};
 
 use crate::parts::Parts;
 
-/// A split whose smaller part is below this is none: one object in a hundred is chance.
+/// A smaller part below this share is no split: one object in a hundred is chance.
 const PART_MIN: f64 = 0.02;
 
 /// Votes of the objects of one class, by phase.
@@ -24,11 +24,11 @@ pub(crate) struct Class {
 /// What is known of objects in a phase, by memory.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Votes {
-    /// Bytes that the planner has there.
+    /// Bytes that the planner places there.
     pub(crate) bytes: [f64; MEMORIES_MAX],
-    /// Time saved against the slowest memory if all of them were there.
+    /// Time saved compared with the slowest memory if all of them were there.
     pub(crate) gain_ns: [f64; MEMORIES_MAX],
-    /// Accesses were seen.
+    /// Accesses were observed.
     pub(crate) used: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Votes {
 pub(crate) struct Choice {
     pub(crate) memory: usize,
     pub(crate) other: Option<usize>,
-    /// Of `memory`, in hundredths.
+    /// Share in `memory`, in hundredths.
     pub(crate) share: u32,
 }
 
@@ -91,7 +91,7 @@ impl Votes {
 }
 
 impl Class {
-    /// The place of most phases, by bytes.
+    /// The place of most phases, weighted by bytes.
     pub(crate) fn usual(&self) -> Option<Choice> {
         let mut all = Votes::default();
         self.phases.values().for_each(|votes| all.absorb(votes));
@@ -107,7 +107,7 @@ impl Class {
         counts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(choice, _)| choice)
     }
 
-    /// The one memory of all its objects in a phase.
+    /// The memory that has all its objects in a phase.
     pub(crate) fn alone_in(&self, phase: usize) -> Option<usize> {
         let choice = self.place_in(phase)?;
         choice.other.is_none().then_some(choice.memory)
@@ -117,7 +117,7 @@ impl Class {
         self.phases.get(&phase).is_some_and(|votes| votes.used)
     }
 
-    /// Gain of the fastest memory in a phase, for each byte.
+    /// Gain per byte of the fastest memory in a phase.
     pub(crate) fn gain_per_byte(&self, phase: usize) -> f64 {
         let per_byte = |votes: &Votes| votes.gain_ns[0] / votes.bytes.iter().sum::<f64>().max(1.0);
         self.phases.get(&phase).map_or(0.0, per_byte)
@@ -128,7 +128,7 @@ impl Class {
     }
 }
 
-/// Index of each name, in the order of first entries; and names by index.
+/// Index of each name in the order of first entries, and names by index.
 pub(crate) struct Names<'a> {
     pub of_phase: Vec<usize>,
     pub names: Vec<&'a str>,

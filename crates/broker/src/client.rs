@@ -24,7 +24,7 @@ use tiercel_sampler::{
     SamplerError, TargetHandle,
 };
 use tiercel_symbolize::StartChild;
-use tiercel_wire::Sample;
+use tiercel_wire::{Now, Sample};
 
 /// The privileged process, as its front sees it.
 #[derive(Debug)]
@@ -250,8 +250,8 @@ impl Sampler for BrokeredSampler {
         self.request(&SamplerAsk::SetUsefulRate(samples_per_s));
     }
 
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
-        match self.ask(&SamplerAsk::Drain(now_ms), None) {
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
+        match self.ask(&SamplerAsk::Drain(now), None) {
             Ok(SamplerAnswer::Drained(drained, samples)) => {
                 out.extend(samples);
                 drained

@@ -35,8 +35,8 @@ const CALLS: &[libc::c_long] = &[
     // Memory, and that of the pools
     libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_madvise,
     libc::SYS_brk, libc::SYS_mincore, libc::SYS_memfd_create, libc::SYS_ftruncate,
-    libc::SYS_fallocate, libc::SYS_set_mempolicy, libc::SYS_get_mempolicy, libc::SYS_mbind,
-    libc::SYS_move_pages, libc::SYS_mlock, libc::SYS_munlock,
+    libc::SYS_fchmod, libc::SYS_fallocate, libc::SYS_set_mempolicy, libc::SYS_get_mempolicy,
+    libc::SYS_mbind, libc::SYS_move_pages, libc::SYS_mlock, libc::SYS_munlock,
     // Sockets and waiting
     libc::SYS_socket, libc::SYS_socketpair, libc::SYS_connect, libc::SYS_accept4,
     libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_recvfrom, libc::SYS_sendto,

@@ -22,6 +22,8 @@
 mod channel;
 mod client;
 mod confine;
+#[cfg(feature = "forge")]
+mod forge;
 mod peer;
 mod protocol;
 mod serve;
@@ -29,6 +31,8 @@ mod serve;
 pub use channel::Channel;
 pub use client::{Broker, BrokeredKernel, BrokeredSymbols, Identity};
 pub use confine::{ConfineError, Front, keep_only_capabilities};
+#[cfg(feature = "forge")]
+pub use forge::Services;
 pub use peer::Peer;
 pub use protocol::PeerError;
 pub use serve::serve;

@@ -20,7 +20,7 @@
 //! is then not noticed; one of another user is.
 
 use crate::protocol::{Identified, PeerError, PeerId};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -33,6 +33,8 @@ use tiercel_wire::peer::{Credentials, credentials, pidfd};
 
 /// `AT_SECURE` of include/uapi/linux/auxvec.h: the program runs with more rights than its caller.
 const AT_SECURE: u64 = 23;
+/// `AT_RANDOM` of the same: where the kernel put 16 random bytes, near the top of the stack.
+const AT_RANDOM: u64 = 25;
 
 /// A process that connected to us.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct Peer {
     /// Its effective user. Root may become another user, and is that user from then on.
     uid: AtomicU32,
     start_ticks: u64,
+    /// Of the program that it ran when it connected, as in its hello; 0: unknown.
+    image: u64,
     pidfd: OwnedFd,
     guard: Box<dyn Guard>,
 }
@@ -73,7 +77,7 @@ impl Peer {
     /// The process that connected to `socket`.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Peer, PeerError> {
         let connected = credentials(socket).map_err(|_| PeerError::Gone)?;
-        let raw = Pid::from_raw(connected.pid.cast_signed()).ok_or(PeerError::Foreign)?;
+        let raw = number(connected)?;
         let pidfd = match pidfd(socket) {
             Err(Errno::NOPROTOOPT) => pidfd_open(raw, PidfdFlags::empty()),
             other => other,
@@ -89,7 +93,7 @@ impl Peer {
         if image.is_privileged() {
             return Err(PeerError::Privileged);
         }
-        let identified = Identified { id: 0, pid, uid, start_ticks };
+        let identified = Identified { id: 0, pid, uid, start_ticks, image: image.random() };
         let peer = Peer::guarded(identified, pidfd, Box::new(Seen { folder, image }));
         peer.check()?;
         Ok(peer)
@@ -97,13 +101,34 @@ impl Peer {
 
     /// A process that was identified, and that `guard` looks at from now on.
     pub(crate) fn guarded(known: Identified, pidfd: OwnedFd, guard: Box<dyn Guard>) -> Peer {
-        let Identified { pid, uid, start_ticks, .. } = known;
-        Peer { pid, uid: AtomicU32::new(uid), start_ticks, pidfd, guard }
+        let Identified { pid, uid, start_ticks, image, .. } = known;
+        Peer { pid, uid: AtomicU32::new(uid), start_ticks, image, pidfd, guard }
+    }
+
+    /// A process that connected to `socket` and is over: it has ended, or runs another program. No
+    /// check of it succeeds, so that nothing acts on it; what it left can be read.
+    pub fn ended(socket: BorrowedFd<'_>) -> Result<Peer, PeerError> {
+        let Credentials { pid, uid } = credentials(socket).map_err(|_| PeerError::Gone)?;
+        // Readable, as the pidfd of a process that ended.
+        let pidfd = eventfd(1, EventfdFlags::CLOEXEC).map_err(|_| PeerError::Gone)?;
+        let known = Identified { id: 0, pid, uid, start_ticks: 0, image: 0 };
+        Ok(Peer::guarded(known, pidfd, Box::new(Ended)))
+    }
+
+    /// Whether it still ran the program of its hello when it was identified.
+    pub fn runs(&self, image: u64) -> bool {
+        image == 0 || self.image == 0 || image == self.image
     }
 
     /// Its identity, under a name.
     pub(crate) fn identified(&self, id: PeerId) -> Identified {
-        Identified { id, pid: self.pid, uid: self.uid(), start_ticks: self.start_ticks }
+        Identified {
+            id,
+            pid: self.pid,
+            uid: self.uid(),
+            start_ticks: self.start_ticks,
+            image: self.image,
+        }
     }
 
     /// Its number in our pid namespace.
@@ -155,6 +180,11 @@ impl Peer {
     }
 }
 
+/// Its number, if it has one in our pid namespace: else it can be neither observed nor moved.
+fn number(connected: Credentials) -> Result<Pid, PeerError> {
+    Pid::from_raw(connected.pid.cast_signed()).ok_or(PeerError::Foreign)
+}
+
 impl Guard for Seen {
     fn check(&self, peer: &Peer) -> Result<u32, PeerError> {
         let start_ticks = start_ticks(&self.folder).map_err(|_| PeerError::Gone)?;
@@ -168,6 +198,16 @@ impl Guard for Seen {
             return Err(PeerError::Program);
         }
         Ok(uid)
+    }
+}
+
+/// Of a process that is over.
+#[derive(Debug)]
+struct Ended;
+
+impl Guard for Ended {
+    fn check(&self, _peer: &Peer) -> Result<u32, PeerError> {
+        Err(PeerError::Gone)
     }
 }
 
@@ -189,14 +229,23 @@ impl Image {
             && is_kept(self.auxv != now.auxv, now.auxv.is_some())
     }
 
+    /// The value of `AT_RANDOM`; 0 when the vector cannot be read.
+    fn random(&self) -> u64 {
+        let pairs = self.auxv.iter().flat_map(|auxv| pairs(auxv));
+        pairs.filter(|(key, _)| *key == AT_RANDOM).map(|(_, value)| value).next().unwrap_or(0)
+    }
+
     /// True when the auxiliary vector can be read, and does not say that the program is ordinary.
     fn is_privileged(&self) -> bool {
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        self.auxv.as_ref().is_some_and(|auxv| {
-            let mut pairs = auxv.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
-            !pairs.any(|pair| pair == (AT_SECURE, 0))
-        })
+        let is_ordinary = |auxv: &[u8]| pairs(auxv).any(|pair| pair == (AT_SECURE, 0));
+        self.auxv.as_ref().is_some_and(|auxv| !is_ordinary(auxv))
     }
+}
+
+/// The entries of an auxiliary vector: keys and values.
+fn pairs(auxv: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    auxv.chunks_exact(16).map(move |pair| (word(&pair[..8]), word(&pair[8..])))
 }
 
 /// Opens files as their owner may: a broker has no capability for files of other users. Without the
@@ -321,6 +370,13 @@ mod tests {
     }
 
     #[test]
+    fn a_process_of_a_foreign_pid_namespace_is_refused() {
+        let outside = Credentials { pid: 0, uid: 1000 };
+        assert_eq!(number(outside), Err(PeerError::Foreign));
+        assert_eq!(PeerError::Foreign.to_string(), "the process is in a foreign pid namespace");
+    }
+
+    #[test]
     fn root_may_become_another_user_once() {
         let fixture = Fixture::new();
         fixture.owner(0);
@@ -329,6 +385,19 @@ mod tests {
         assert_eq!(peer.check(), Ok(()));
         fixture.owner(0);
         assert_eq!(peer.check(), Err(PeerError::User));
+    }
+
+    #[test]
+    fn a_process_that_is_over_is_known_by_its_user_and_fails_every_check() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, _theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let ended = Peer::ended(ours.as_fd()).unwrap();
+        assert_eq!((ended.pid(), ended.check()), (std::process::id(), Err(PeerError::Gone)));
+        assert!(!ended.is_alive());
+        let own = Peer::of(ours.as_fd()).unwrap();
+        assert!(own.image != 0 && own.runs(own.image) && own.runs(0));
+        assert!(!own.runs(own.image + 16), "another program's");
     }
 
     #[test]

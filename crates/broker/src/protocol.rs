@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use tiercel_sampler::{
     Config, Cost, Counters, Drained, Kind, Method, SamplerCapabilities, SamplerError,
 };
-use tiercel_wire::Sample;
+use tiercel_wire::{Now, Sample};
 
 /// What goes over the first channel. It has no answers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,6 +86,8 @@ pub struct Identified {
     pub uid: u32,
     /// When it began, clock ticks since the machine began.
     pub start_ticks: u64,
+    /// What `AT_RANDOM` of its program is; 0: unknown.
+    pub image: u64,
 }
 
 /// The answer to all of [`IdentityAsk`]; with [`IdentityAsk::Identify`] comes a pidfd.
@@ -131,7 +133,7 @@ pub enum SamplerAsk {
     /// `set_useful_rate`
     SetUsefulRate(f64),
     /// `drain`
-    Drain(u64),
+    Drain(Now),
     /// `counters`
     Counters,
     /// `capabilities`

@@ -16,6 +16,7 @@ use crate::protocol::{
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
@@ -25,6 +26,7 @@ use tiercel_machine::NodeId;
 use tiercel_mover::{Kernel, Linux, STATUS_UNTOUCHED};
 use tiercel_sampler::{Config, Drained, Kind, Sampler, TargetHandle};
 use tiercel_symbolize::start_child;
+use tiercel_wire::layout::OS_PAGE_BYTES;
 
 /// A process that was found to be the same is not looked at again for so long. Looking takes 50 us,
 /// locating the OS pages of one extent 15 us; the front looks every quarter of a second.
@@ -235,12 +237,16 @@ fn sample(mut channel: Channel, known: &Known, kind: Kind, config: &Config) {
     match tiercel_sampler::open(kind, config) {
         Ok(mut sampler) => {
             if channel.send(&SamplerOpened::Ok((sampler.kind(), sampler.method())), None).is_ok() {
-                answer(channel, |ask, fd| (sampler_answer(sampler.as_mut(), known, ask, fd), None));
+                observe(channel, known, sampler.as_mut());
             }
         }
         // The front sees the end of the channel if it does not get this.
         Err(error) => drop(channel.send(&SamplerOpened::Err(error.into()), None)),
     }
+}
+
+pub(crate) fn observe(channel: Channel, known: &Known, sampler: &mut dyn Sampler) {
+    answer(channel, |ask, fd| (sampler_answer(sampler, known, ask, fd), None));
 }
 
 pub(crate) fn sampler_answer(
@@ -249,14 +255,11 @@ pub(crate) fn sampler_answer(
     ask: SamplerAsk,
     fd: Option<OwnedFd>,
 ) -> SamplerAnswer {
-    let ranges = |ranges: Vec<(u64, u64)>| -> Vec<_> {
-        ranges.into_iter().map(|(begin, end)| begin..end).collect()
-    };
     match ask {
         SamplerAsk::Attach(pid) => return SamplerAnswer::Attached(attach(sampler, known, pid)),
-        SamplerAsk::Drain(now_ms) => {
+        SamplerAsk::Drain(now) => {
             let mut samples = Vec::new();
-            let drained: Drained = sampler.drain(now_ms, &mut samples);
+            let drained: Drained = sampler.drain(now, &mut samples);
             return SamplerAnswer::Drained(drained, samples);
         }
         SamplerAsk::Counters => return SamplerAnswer::Counters(sampler.counters()),
@@ -266,15 +269,30 @@ pub(crate) fn sampler_answer(
             fd.into_iter().for_each(|fd| sampler.accept(pid, TargetHandle::Userfaultfd(fd)));
         }
         SamplerAsk::Detach(pid) => sampler.detach(pid),
-        SamplerAsk::MaySplit(pid, (begin, end)) => sampler.may_split(pid, begin..end),
+        SamplerAsk::MaySplit(pid, within) => {
+            whole_ranges(&[within]).into_iter().for_each(|within| sampler.may_split(pid, within));
+        }
         SamplerAsk::MaySplitHuge(pid, allowed) => sampler.may_split_huge(pid, allowed),
         // Once a tick: what is no longer the same process is no longer observed.
         SamplerAsk::Watch(pid, _) if !known.was_same(pid) => sampler.detach(pid),
-        SamplerAsk::Watch(pid, watched) => sampler.watch(pid, &ranges(watched)),
-        SamplerAsk::Release(pid, released) => sampler.release(pid, &ranges(released)),
+        SamplerAsk::Watch(pid, watched) => sampler.watch(pid, &whole_ranges(&watched)),
+        SamplerAsk::Release(pid, released) => sampler.release(pid, &whole_ranges(&released)),
         SamplerAsk::SetUsefulRate(samples_per_s) => sampler.set_useful_rate(samples_per_s),
     }
     SamplerAnswer::Done
+}
+
+/// The ranges that keep the sampler's contract: whole OS pages, ascending and apart. An honest
+/// front sends no others.
+fn whole_ranges(ranges: &[(u64, u64)]) -> Vec<Range<u64>> {
+    let mut free = 0;
+    let is_whole = |addr: u64| addr.is_multiple_of(OS_PAGE_BYTES);
+    let keeps = |&(begin, end): &(u64, u64)| {
+        let keeps = begin >= free && begin < end && is_whole(begin) && is_whole(end);
+        free = if keeps { end } else { free };
+        keeps.then_some(begin..end)
+    };
+    ranges.iter().filter_map(keeps).collect()
 }
 
 /// What is opened first and checked then belongs to the process that was checked.
@@ -340,7 +358,7 @@ mod tests {
     fn known(uid: u32) -> (Arc<Known>, PeerId, Switch) {
         let known = Arc::new(Known::default());
         let is_same = Switch(Arc::new(AtomicBool::new(true)));
-        let identified = Identified { id: 0, pid: PID, uid, start_ticks: 1 };
+        let identified = Identified { id: 0, pid: PID, uid, start_ticks: 1, image: 0 };
         let pidfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let peer = Peer::guarded(identified, pidfd, Box::new(is_same.clone()));
         let id = known.add(peer).unwrap();
@@ -401,6 +419,14 @@ mod tests {
     }
 
     #[test]
+    fn ranges_that_are_reversed_overlap_or_cut_an_os_page_are_left_out() {
+        let sent = [(4096, 8192), (16384, 12288), (8192, 8192), (4096, 12288), (8192, 9000)];
+        assert_eq!(whole_ranges(&sent), std::slice::from_ref(&(4096..8192)));
+        let last = u64::MAX - 4095;
+        assert_eq!(whole_ranges(&[(0, 4096), (4096, last)]), [0..4096, 4096..last]);
+    }
+
+    #[test]
     fn a_call_on_too_many_os_pages_is_refused() {
         let (known, _, _) = known(1000);
         let (mut front, kernel) = mover(&known);
@@ -434,7 +460,7 @@ mod tests {
             self.attached.retain(|&one| one != pid);
         }
         fn watch(&mut self, _: u32, _: &[std::ops::Range<u64>]) {}
-        fn drain(&mut self, _: u64, _: &mut Vec<tiercel_wire::Sample>) -> Drained {
+        fn drain(&mut self, _: tiercel_wire::Now, _: &mut Vec<tiercel_wire::Sample>) -> Drained {
             Drained::default()
         }
         fn counters(&mut self) -> Option<Counters> {

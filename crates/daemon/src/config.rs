@@ -12,6 +12,8 @@ use std::time::Duration;
 use tiercel_machine::number::whole_ms;
 use tiercel_machine::{MachineChoice, TimeSpan};
 use tiercel_policy::Limit;
+use tiercel_sampler::{Method, Sampler};
+use tiercel_wire::Terms;
 
 /// Longest configuration file, bytes.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -66,6 +68,10 @@ pub struct Limits {
     pub poll_min: TimeSpan,
     /// And at most this often apart when they do not.
     pub poll_max: TimeSpan,
+    /// A process is hosted from when it has allocated so much; a number or `"256 KiB"`. 0: from its
+    /// start.
+    #[serde(with = "tiercel_machine::bytes")]
+    pub attach_from: u64,
 }
 
 impl Default for Settings {
@@ -99,7 +105,10 @@ impl Default for Limits {
         let ms = |ms| TimeSpan(Duration::from_millis(ms));
         // A ring of 4096 records fills in 4 ms at a million records a second and thread, which take
         // a tenth of a CPU to follow; 100 ms are ten wake-ups a second, a few microseconds each.
-        Limits { clients_max: 4096, poll_min: ms(4), poll_max: ms(100) }
+        //
+        // 256 KiB: true, ls or a shell that starts a program allocate less; what matters to
+        // placement allocates more at once.
+        Limits { clients_max: 4096, poll_min: ms(4), poll_max: ms(100), attach_from: 256 << 10 }
     }
 }
 
@@ -151,7 +160,7 @@ impl Settings {
         self.policy.check()?;
         self.ledger().check()?;
         let wrong = |name, value: String, want| Err(ConfigError::Value { name, value, want });
-        let Limits { clients_max, poll_min, poll_max } = &self.daemon;
+        let Limits { clients_max, poll_min, poll_max, .. } = &self.daemon;
         if !(1..=tiercel_ledger::PROCESSES_MAX).contains(clients_max) {
             let want = "must be from 1 to 65535";
             return wrong("daemon.clients_max", clients_max.to_string(), want);
@@ -204,6 +213,8 @@ pub struct DaemonConfig {
     pub poll_min_ms: u64,
     /// Longest time between two drains, milliseconds.
     pub poll_max_ms: u64,
+    /// What a process allocates before it attaches, bytes.
+    pub attach_bytes: u64,
     /// The ledger's settings.
     pub ledger: tiercel_ledger::Config,
     /// The policy's settings.
@@ -237,6 +248,7 @@ impl DaemonConfig {
             clients_max: settings.daemon.clients_max,
             poll_min_ms: whole_ms(settings.daemon.poll_min.0),
             poll_max_ms: whole_ms(settings.daemon.poll_max.0),
+            attach_bytes: settings.daemon.attach_from,
             ledger,
             policy: settings.policy.clone(),
             record: None,
@@ -245,6 +257,29 @@ impl DaemonConfig {
             backing: tiercel_wire::Backing::Kernel,
             symbols: tiercel_symbolize::Reader::default(),
         })
+    }
+}
+
+/// A process that allocates seldom attaches at its first birth so long after its start. Chosen, not
+/// measured: longer than most processes of a build's scripts live, and shorter than a tick.
+const ATTACH_MS: u32 = 50;
+
+/// Userfaultfds that track the writes of one process.
+const USERFAULTFDS: u32 = 2;
+
+impl DaemonConfig {
+    /// When processes attach. A profile and a plan are of whole runs, and the heap of a program can
+    /// consist of vregions only from its start.
+    pub(crate) fn terms(&self, sampler: Option<&dyn Sampler>) -> Terms {
+        let scans = sampler.is_some_and(|sampler| sampler.method() == Method::PageTables);
+        let is_whole = self.record.is_some() || self.plan.is_some();
+        let is_early = is_whole || self.backing != tiercel_wire::Backing::Kernel;
+        Terms {
+            attach_bytes: if is_early { 0 } else { self.attach_bytes },
+            attach_ms: ATTACH_MS,
+            userfaultfds: if scans { USERFAULTFDS } else { 0 },
+            is_counted: self.access == Access::Owner,
+        }
     }
 }
 

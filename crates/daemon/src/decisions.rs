@@ -1,4 +1,4 @@
-//! The policy and what it needs: the interval since its last decision, and the budgets.
+//! The policy, with the budgets and counters that it needs.
 //! In: the ledger after its residency was refreshed. Out: a [`Decision`].
 //! Knows nothing of how moves are executed, or of clients.
 
@@ -9,30 +9,23 @@ use tiercel_ledger::{ExtentId, Ledger};
 use tiercel_policy::{Budgets, Config, ConfigError, Decision, Interval, Policy};
 use tiercel_sampler::Counters;
 
-/// The policy, and what passed since it last decided.
+/// The policy.
 pub(crate) struct Decisions {
     policy: Policy,
-    undecided: Interval,
 }
 
 impl Decisions {
     pub(crate) fn new(config: Config) -> Result<Decisions, ConfigError> {
-        Ok(Decisions { policy: Policy::new(config)?, undecided: Interval::default() })
+        Ok(Decisions { policy: Policy::new(config)? })
     }
 
-    /// Closes the ledger's interval: objects born within it that still live become rows.
-    pub(crate) fn close_interval(&mut self, ledger: &mut Ledger, now_ms: u64) {
-        let closed = Interval::of(&ledger.tick(now_ms));
-        self.undecided.elapsed_ms += closed.elapsed_ms;
-        self.undecided.allocated_bytes += closed.allocated_bytes;
-    }
-
-    /// Decides what to move, and where births go. `placed`: sites that a plan places, which the
-    /// policy leaves to it.
+    /// Decides what to move, and where births go. `passed`: the interval since the last decision;
+    /// `placed`: sites that a plan places, which the policy leaves to it.
     pub(crate) fn decide(
         &mut self,
         ledger: &Ledger,
         tiers: &Tiers,
+        passed: Interval,
         counters: Option<Counters>,
         placed: HashSet<(u32, u32)>,
     ) -> Decision {
@@ -40,7 +33,7 @@ impl Decisions {
             llc_misses: counters.map(|counters| counters.llc_misses),
             instructions: counters.map(|counters| counters.instructions),
             is_modelled: tiers.treatment.is_modelled,
-            ..std::mem::take(&mut self.undecided)
+            ..passed
         };
         let left_bytes = tiers.available_bytes();
         let budgets = Budgets { left_bytes, placed, ..Budgets::fast(tiers.budget) };

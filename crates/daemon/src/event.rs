@@ -3,23 +3,22 @@
 //! Knows nothing of how an event is handled.
 
 use crate::moves::queue::Completion;
-use crate::net::arrival::Arrival;
 use crate::net::poller::PeerId;
 use crate::net::protocol::Request;
 use std::collections::VecDeque;
 use tiercel_ledger::Range;
 
-/// Events that may wait: what one ready descriptor brings (32 connections, or 16 requests), what is
-/// due by the clock (4), and what the mover completed (2). The rest is headroom.
+/// Events that may wait: what one ready descriptor brings (16 requests), what is
+/// due by the clock (5), and what the mover completed (2). The rest is headroom.
 const EVENTS_MAX: usize = 64;
 
 /// What happened.
 pub(crate) enum Event {
-    /// A process sent a valid hello.
-    ClientHello(Box<Arrival>),
+    /// Processes that sent a valid hello wait to be hosted.
+    Greet,
     /// A client died; its session number.
     ClientGone(u32),
-    /// A drain of the rings is due.
+    /// A turn of all users is due: records are taken, object tables read on.
     Drain,
     /// A drain of the sampler may be due; with `is_forced` it is.
     Sample {

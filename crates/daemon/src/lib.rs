@@ -20,6 +20,7 @@ mod decisions;
 mod event;
 mod metrics;
 mod moves;
+mod moving;
 mod net;
 mod observe;
 mod parts;
@@ -27,14 +28,20 @@ mod plan;
 pub mod pools;
 mod quota;
 mod schedule;
+mod sockets;
 mod summary;
 mod tiers;
+mod tracking;
 
 pub use answer::Objects;
-pub use clients::sites::{Fits, SITES_MAX, SiteRow, Use};
+pub use clients::sites::{Fits, SiteRow, Use};
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::Daemon;
+#[cfg(feature = "forge")]
+pub use daemon::forge::Stepped;
 pub use moves::log::{LoggedMove, MoveTotals};
+#[cfg(feature = "forge")]
+pub use net::control::UNREAD_BYTES_MAX;
 pub use net::{protocol, socket_dir};
 pub use observe::recording::{NAMED_MAX, name_sites};
 pub use parts::{DaemonError, Handle, Parts};

@@ -16,6 +16,9 @@ pub fn prometheus(summary: &Summary) -> String {
         ("resyncs_total", "counter", "Object tables read after a loss", s.records.resyncs),
         ("samples_total", "counter", "Samples seen", s.samples.seen),
         ("samples_attributed_total", "counter", "Samples that hit an object", s.samples.attributed),
+        ("samples_ended_total", "counter", "Samples that hit a dead object", s.samples.ended),
+        ("samples_undecided_total", "counter", "Samples of one of several", s.samples.undecided),
+        ("lives_forgotten_total", "counter", "Lives forgotten early", s.samples.lives_forgotten),
         ("samples_lost_total", "counter", "Samples dropped", s.samples.lost),
         ("samples_throttled_total", "counter", "Times the source was slowed", s.samples.throttled),
         ("looks_blind_total", "counter", "Looks at too large processes", s.samples.blind),
@@ -28,6 +31,8 @@ pub fn prometheus(summary: &Summary) -> String {
         ("moves_total", "counter", "Moves asked for", s.moves.asked),
         ("moves_modelled", "gauge", "1 when moves are modelled", u64::from(s.modelled)),
         ("ticks_total", "counter", "Ticks", s.spent.ticks),
+        ("ticks_late_total", "counter", "Ticks a whole tick late", s.spent.ticks_late),
+        ("tick_delay_ms_max", "gauge", "Longest delay of a tick", s.spent.tick_delay_ms_max),
         ("wakeups_total", "counter", "Wake-ups of the loop", s.spent.wakeups),
     ];
     for (name, kind, help, value) in plain {

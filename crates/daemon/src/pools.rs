@@ -6,7 +6,10 @@
 //! is gone. Every request is checked; the socket's credentials, not the request, identify the
 //! process.
 
+use crate::clients::arrivals::Arrivals;
 use crate::net::arrival::{Connection, PoolRequest};
+use crate::net::greeter::THREADS_MAX;
+use crate::net::socket_dir::Access;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,21 +19,28 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tiercel_broker::Peer;
 use tiercel_machine::NodeId;
 use tiercel_pool::{
-    Capacity, Grant, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,
+    Capacity, Filled, Grant, Linux, Memory, Owner, PoolError, READY_BYTES, SegmentId, Server, Vpage,
 };
 use tiercel_wire::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 
-/// Requests that may wait: one of each pending connection. Further ones are refused, and the
-/// process allocates by itself.
-const REQUESTS_MAX: usize = 64;
+/// Requests that may wait: one of each connection that is greeted, of all users. Further ones are
+/// refused, and the process allocates by itself.
+const REQUESTS_MAX: usize = THREADS_MAX;
+
+/// Parts of a pool of which one user may hold one, where there are several users.
+const USER_PARTS: u64 = 4;
 
 /// How soon the death of an owner is noticed, while there are any. Five wake-ups a second cost
 /// nothing that can be measured.
 const OWNER_CHECK: Duration = Duration::from_millis(200);
+
+/// Soonest after a look that a request without room causes another: a look asks the kernel about
+/// every segment, some microseconds each.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What is populated ahead in each pool, bytes: two segments of the usual size.
 const READY_AHEAD_BYTES: u64 = 2 * READY_BYTES;
@@ -64,36 +74,52 @@ pub struct PoolState {
 pub struct Pools {
     requests: SyncSender<PoolRequest>,
     state: Arc<Mutex<Vec<PoolState>>>,
+    /// Until the thread has begun: what it needs.
+    waiting: Option<(Keeper<Linux>, Receiver<PoolRequest>)>,
 }
 
 impl Pools {
-    /// Begins to serve pools of these capacities; `None` when there are none. A path that is not a
-    /// folder is an error.
-    pub fn start(capacities: &[Capacity]) -> std::io::Result<Option<Pools>> {
+    /// Pools of these capacities; `None` when there are none. A path that is not a folder is an
+    /// error.
+    pub fn new(capacities: &[Capacity], access: Access) -> std::io::Result<Option<Pools>> {
         if capacities.is_empty() {
             return Ok(None);
         }
         let in_folders = capacities.iter().filter_map(|one| Some((one.node, one.folder.clone()?)));
-        let memory = Linux { folders: in_folders.collect() };
+        let (filled, ready_bytes, user_parts) = match access {
+            Access::Owner => (Filled::Ahead, READY_AHEAD_BYTES, 1),
+            // What is filled ahead would be charged to the daemon.
+            Access::AllUsers => (Filled::ByOwner, 0, USER_PARTS),
+        };
+        let memory = Linux { folders: in_folders.collect(), filled };
         if let Some(folder) = memory.folders.values().find(|folder| !folder.is_dir()) {
             let why = format!("{} is not a folder for the files of a pool", folder.display());
             return Err(std::io::Error::new(std::io::ErrorKind::NotADirectory, why));
         }
         let capacities: Vec<_> = capacities.iter().map(|one| (one.node, one.bytes)).collect();
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
-        let server = Server::new(memory, &capacities, READY_AHEAD_BYTES);
+        let server = Server::new(memory, &capacities, ready_bytes).shared_by_users(user_parts);
         let state = Arc::new(Mutex::new(states(&server)));
-        let mut keeper = Keeper {
+        let keeper = Keeper {
             server,
+            waiting: Arrivals::default(),
+            looked: Instant::now(),
             owners: BTreeMap::new(),
             next: 1,
             secrets: RandomState::new(),
             state: Arc::clone(&state),
             is_busy: false,
         };
+        Ok(Some(Pools { requests, state, waiting: Some((keeper, inbox)) }))
+    }
+
+    /// Begins to serve. Segments belong to the user of the thread that makes them, who alone may
+    /// open them again for a grant: call it when privileges have been given up.
+    pub fn start(&mut self) -> std::io::Result<()> {
+        let Some((mut keeper, inbox)) = self.waiting.take() else { return Ok(()) };
         let work = move || keeper.serve(&inbox);
         std::thread::Builder::new().name("tiercel-pools".into()).spawn(work)?;
-        Ok(Some(Pools { requests, state }))
+        Ok(())
     }
 
     /// Passes a request to the thread; it is refused when the queue is full.
@@ -118,6 +144,10 @@ pub(crate) fn decline(request: &PoolRequest) {
 
 struct Keeper<M: Memory> {
     server: Server<M>,
+    /// Requests, by user: each has its turn.
+    waiting: Arrivals<PoolRequest>,
+    /// When owners were looked at.
+    looked: Instant,
     /// By process id.
     owners: BTreeMap<u32, (Owner, Peer)>,
     next: u64,
@@ -133,26 +163,46 @@ impl<M: Memory> Keeper<M> {
     fn serve(&mut self, inbox: &Receiver<PoolRequest>) {
         while self.server.prepare() {}
         self.publish();
-        loop {
-            let request = match inbox.recv_timeout(OWNER_CHECK) {
-                Ok(request) => Some(request),
-                Err(RecvTimeoutError::Timeout) if !self.is_busy => match inbox.recv() {
-                    Ok(request) => Some(request),
-                    Err(_) => return,
-                },
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            match request {
-                Some(request) => self.serve_one(request),
-                None => {
-                    self.reclaim();
-                    self.is_busy = self.server.reap() || !self.owners.is_empty();
-                    self.server.prepare();
-                }
+        while self.receive(inbox) {
+            if let Some(request) = self.waiting.pop() {
+                self.serve_one(request);
+            }
+            // Requests that never cease do not put it off.
+            if self.looked.elapsed() >= OWNER_CHECK {
+                self.look();
             }
             self.publish();
         }
+    }
+
+    /// Takes all requests that came; waits for one, or until it is time to look at owners. False
+    /// when it is time to end.
+    fn receive(&mut self, inbox: &Receiver<PoolRequest>) -> bool {
+        let mut is_open = true;
+        if self.waiting.is_empty() {
+            let left = OWNER_CHECK.saturating_sub(self.looked.elapsed());
+            let first = match inbox.recv_timeout(left) {
+                Err(RecvTimeoutError::Timeout) if !self.is_busy => inbox.recv().ok(),
+                Err(RecvTimeoutError::Timeout) => return true,
+                first => first.ok(),
+            };
+            is_open = first.is_some();
+            first.into_iter().for_each(|request| self.waits(request));
+        }
+        inbox.try_iter().for_each(|request| self.waits(request));
+        is_open
+    }
+
+    fn waits(&mut self, request: PoolRequest) {
+        self.waiting.push(request.peer.uid(), request);
+    }
+
+    /// Finds what is no longer held, and fills what is to be ready.
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        self.reclaim();
+        self.is_busy = self.server.reap() || !self.owners.is_empty();
+        self.server.prepare();
     }
 
     /// Takes back what processes held that are gone.
@@ -171,7 +221,6 @@ impl<M: Memory> Keeper<M> {
     }
 
     fn serve_one(&mut self, request: PoolRequest) {
-        self.reclaim();
         let PoolRequest { ask, peer, connection: socket } = request;
         let granted = match self.perform(&ask, peer) {
             Ok(Some(granted)) => granted,
@@ -207,8 +256,15 @@ impl<M: Memory> Keeper<M> {
             PoolVerb::Grant { node, bytes, vpage_shift } => {
                 let node = NodeId(u16::try_from(node).map_err(|_| PoolStatus::None)?);
                 let vpage = vpage(vpage_shift).ok_or(PoolStatus::Refused)?;
-                let grant = self.server.grant(owner, node, bytes, vpage).map_err(status)?;
-                return Ok(Some((owner, grant)));
+                let mut grant = self.server.grant(owner, node, bytes, vpage);
+                let is_full =
+                    matches!(grant, Err(PoolError::Exhausted { .. } | PoolError::Share { .. }));
+                if is_full && self.looked.elapsed() >= LOOK_AGAIN {
+                    // Owners may have ended since the last look.
+                    self.look();
+                    grant = self.server.grant(owner, node, bytes, vpage);
+                }
+                return Ok(Some((owner, grant.map_err(status)?)));
             }
             PoolVerb::Return(key) => self.server.give_back(owner, self.segment(owner, key)?),
             PoolVerb::Leave(key) => self.server.leave(owner, self.segment(owner, key)?),
@@ -225,7 +281,7 @@ impl<M: Memory> Keeper<M> {
             Some((owner, _)) => self.server.gone(*owner),
             None => {}
         }
-        let owner = Owner(self.next);
+        let owner = Owner { number: self.next, user: peer.uid() };
         self.owners.insert(peer.pid(), (owner, peer));
         self.next += 1;
         self.is_busy = true;
@@ -280,6 +336,8 @@ fn status(error: PoolError) -> PoolStatus {
     match error {
         PoolError::NoPool(_) | PoolError::NoMemfd { .. } => PoolStatus::None,
         PoolError::Exhausted { .. }
+        | PoolError::Share { .. }
+        | PoolError::Full { .. }
         | PoolError::TooMany
         | PoolError::NoMemory { .. }
         | PoolError::NoFile { .. }

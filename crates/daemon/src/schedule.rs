@@ -3,6 +3,7 @@
 //! Knows nothing of what is drained or decided.
 
 use crate::config::DaemonConfig;
+use crate::net::socket_dir::Access;
 use std::time::Duration;
 use tiercel_machine::number::saturating_u64;
 use tiercel_wire::layout::RING_RECORDS;
@@ -19,6 +20,10 @@ const RING_QUARTER: usize = RING_RECORDS / 4;
 /// resync heals.
 const DRAIN_TIME_SHARE: f64 = 1.0 / 8.0;
 
+/// The same while there is more to do than fits a turn, where all users are served: what floods
+/// the loop must not take a CPU of the machine's.
+const FLOOD_TIME_SHARE: f64 = 0.5;
+
 /// Due times on the daemon's clock, milliseconds.
 #[derive(Debug)]
 pub(crate) struct Schedule {
@@ -28,6 +33,8 @@ pub(crate) struct Schedule {
     drain_bounds_ms: (u64, u64),
     drain_every_ms: u64,
     drain_due_ms: u64,
+    /// Share of wall time for turns that leave something to do.
+    flood_share: f64,
 }
 
 impl Schedule {
@@ -38,6 +45,10 @@ impl Schedule {
             drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
             drain_every_ms: config.poll_max_ms,
             drain_due_ms: 0,
+            flood_share: match config.access {
+                Access::Owner => 1.0,
+                Access::AllUsers => FLOOD_TIME_SHARE,
+            },
         }
     }
 
@@ -58,22 +69,32 @@ impl Schedule {
         now_ms >= self.tick_due_ms
     }
 
+    /// What was begun goes on as soon as others were served.
+    pub(crate) fn drain_now(&mut self, now_ms: u64) {
+        self.drain_due_ms = now_ms;
+    }
+
     /// A client came: its rings are drained soon.
     pub(crate) fn drain_soon(&mut self, now_ms: u64) {
         self.drain_due_ms = self.drain_due_ms.min(now_ms + self.drain_bounds_ms.0);
     }
 
-    /// The rings were drained: `fullest` records in the fullest one, within `took_ns` of CPU time.
-    /// With `has_more` some ring is not empty yet.
+    /// A turn took `fullest` records of one client at most, within `took_ns` of CPU time. With
+    /// `has_more` it left something to do.
     pub(crate) fn drained(&mut self, fullest: usize, has_more: bool, took_ns: u64, now_ms: u64) {
         let every_ms = drain_pause_ms(self.drain_every_ms, fullest, took_ns, self.drain_bounds_ms);
         self.drain_every_ms = every_ms;
-        self.drain_due_ms = if has_more { now_ms } else { now_ms + every_ms };
+        let flood_ms = pause_ms(Duration::from_nanos(took_ns), self.flood_share)
+            - pause_ms(Duration::from_nanos(took_ns), 1.0);
+        self.drain_due_ms = now_ms + if has_more { flood_ms } else { every_ms };
     }
 
-    /// A tick ended its interval. A late tick does not make the next ones early.
-    pub(crate) fn ticked(&mut self, now_ms: u64) {
+    /// A tick ended its interval; returns how late it was, milliseconds. A late tick does not make
+    /// the next ones early.
+    pub(crate) fn ticked(&mut self, now_ms: u64) -> u64 {
+        let late_ms = now_ms.saturating_sub(self.tick_due_ms);
         self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_ms;
+        late_ms
     }
 }
 
@@ -126,6 +147,29 @@ mod tests {
         check(4, 4 * RING_QUARTER, 900_000, 100);
         check(40, RING_QUARTER / 2, 10, 40);
         check(40, 10, 10, 51);
+    }
+
+    #[test]
+    fn what_floods_a_daemon_for_all_gets_half_of_the_time() {
+        let due = |access| {
+            let mut config = DaemonConfig::new(&crate::Settings::default()).unwrap();
+            config.access = access;
+            let mut schedule = Schedule::new(&config);
+            schedule.drained(4096, true, 3_000_000, 100);
+            [100, 102, 103].map(|now_ms| schedule.is_drain_due(now_ms))
+        };
+        assert_eq!(due(Access::Owner), [true, true, true]);
+        assert_eq!(due(Access::AllUsers), [false, false, true]);
+    }
+
+    #[test]
+    fn a_late_tick_is_measured_and_does_not_make_the_next_ones_early() {
+        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
+        let config = DaemonConfig { tick_ms: 100, ..config };
+        let mut schedule = Schedule::new(&config);
+        assert_eq!(schedule.ticked(100), 0);
+        assert_eq!(schedule.ticked(350), 150);
+        assert!(!schedule.is_tick_due(449) && schedule.is_tick_due(450));
     }
 
     #[test]

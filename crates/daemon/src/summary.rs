@@ -2,6 +2,7 @@
 //! In: counters. Out: [`Summary`] and [`FinalReport`], plain data. Knows nothing of how they are
 //! shown.
 
+use crate::clients::client::Client;
 use crate::clients::sites::SiteRow;
 use crate::moves::log::{MoveTotals, kebab};
 use crate::net::arrival::Refused;
@@ -13,12 +14,14 @@ use tiercel_mover::Mover;
 use tiercel_policy::{Decision, TrialResult};
 use tiercel_profile::Profile;
 use tiercel_sampler::Sampler;
+use tiercel_wire::Counts;
+use tiercel_wire::layout::{REMARK_LIMITED, REMARK_NO_VREGIONS, REMARK_OWN_MALLOC, REMARK_THREADS};
 
 /// Kinds of problems that are kept by their text; further ones are counted together. The texts are
 /// ours, and there are fewer.
 pub const PROBLEMS_MAX: usize = 64;
 
-/// TrialResult assignments that are kept one by one: 13 KiB at 200 bytes each, two minutes at the
+/// Judged assignments that are kept one by one: 13 KiB at 200 bytes each, two minutes at the
 /// default tick.
 pub const JUDGED_MAX: usize = 64;
 
@@ -88,7 +91,44 @@ pub struct ClientCounts {
     pub refused: RefusedCounts,
     /// Runtimes that detached by themselves, by reason.
     pub stepped_aside: BTreeMap<String, u64>,
+    /// Programs and forked children that have not attached, because they ended or stayed small. Not
+    /// counted by a daemon for all users.
+    #[serde(default)]
+    pub small: u64,
+    /// Of those that tried to attach, how many could not.
+    #[serde(default)]
+    pub failed: u64,
+    /// What failed, for the first of them.
+    #[serde(default)]
+    pub failure: Option<String>,
+    /// What the user should know of processes, and of how many.
+    #[serde(default)]
+    pub remarks: BTreeMap<String, u64>,
 }
+
+impl ClientCounts {
+    /// Takes over what processes counted.
+    pub(crate) fn counted(&mut self, counts: Counts) {
+        self.failed = counts.failed;
+        self.failure = counts.failure;
+        self.small = counts.began.saturating_sub(counts.attached).saturating_sub(counts.failed);
+    }
+
+    /// Counts the remarks of a process.
+    pub(crate) fn remarked(&mut self, bits: u32) {
+        for (_, text) in REMARKS.into_iter().filter(|(bit, _)| bits & bit != 0) {
+            *self.remarks.entry(text.to_owned()).or_default() += 1;
+        }
+    }
+}
+
+/// What remarks of processes say.
+const REMARKS: [(u32, &str); 4] = [
+    (REMARK_OWN_MALLOC, "the program brings its own malloc; only what it maps is tracked"),
+    (REMARK_LIMITED, "address space or memory is limited: the heap stays ordinary memory"),
+    (REMARK_NO_VREGIONS, "memory for vregions could not be had; ordinary memory is used instead"),
+    (REMARK_THREADS, "threads run before the program begins: its heap stays ordinary memory"),
+];
 
 /// [`Refused`] by name.
 pub type RefusedCounts = BTreeMap<String, u64>;
@@ -102,6 +142,9 @@ pub struct RecordCounts {
     pub lost: u64,
     /// Object tables read again after losses.
     pub resyncs: u64,
+    /// Came after the daemon had gone on to later ones.
+    #[serde(default)]
+    pub late: u64,
 }
 
 /// Samples by what they hit.
@@ -113,6 +156,17 @@ pub struct SampleCounts {
     pub attributed: u64,
     /// Hit an object that died within its interval.
     pub ephemeral: u64,
+    /// Hit an object that had died when they were read.
+    #[serde(default)]
+    pub ended: u64,
+    /// Of an area that objects of several sites had between two looks, and shared; of one of two
+    /// objects around a loss of records, and not counted; or attributed before all records of their
+    /// time were there.
+    #[serde(default)]
+    pub undecided: u64,
+    /// Lives of objects that were forgotten, for want of room, while samples of them could come.
+    #[serde(default)]
+    pub lives_forgotten: u64,
     /// Hit no object: stacks, globals, freed memory.
     pub outside: u64,
     /// Dropped by the kernel or by the daemon.
@@ -196,11 +250,22 @@ pub struct Spent {
     pub ticks: u64,
     /// Ticks that decided nothing because the mover was busy.
     pub ticks_busy: u64,
+    /// Ticks that came a whole tick late, or later.
+    pub ticks_late: u64,
+    /// The longest delay of a tick, milliseconds.
+    pub tick_delay_ms_max: u64,
     /// Wake-ups of the loop.
     pub wakeups: u64,
 }
 
 impl Spent {
+    /// A tick came, so late.
+    pub(crate) fn ticked(&mut self, late_ms: u64, tick_ms: u64) {
+        self.ticks += 1;
+        self.ticks_late += u64::from(late_ms >= tick_ms);
+        self.tick_delay_ms_max = self.tick_delay_ms_max.max(late_ms);
+    }
+
     /// What no part covers: handshakes, departures, requests, wake-ups.
     pub fn other_ns(&self) -> u64 {
         let parts = [self.records_ns, self.samples_ns, self.ledger_ns, self.policy_ns];
@@ -273,13 +338,25 @@ impl Summary {
         texts.into_iter().for_each(|text| self.problem(text));
     }
 
+    /// Adds the records of a client.
+    pub(crate) fn add_client(&mut self, client: &Client) {
+        self.records.drained += client.records;
+        self.records.lost += client.lost;
+        self.records.resyncs += client.resyncs;
+        self.clients.remarked(client.session.header().remarks);
+    }
+
     /// Adds what the ledger counted.
     pub(crate) fn add_ledger(&mut self, ledger: &Ledger) {
         let totals = ledger.totals();
         self.samples.seen = totals.samples;
         self.samples.attributed = totals.samples_attributed;
         self.samples.ephemeral = totals.samples_ephemeral;
+        self.samples.ended = totals.samples_of_ended;
+        self.samples.undecided = totals.samples_undecided + totals.samples_unsettled;
+        self.samples.lives_forgotten = totals.ended_forgotten;
         self.samples.outside = totals.samples_outside;
+        self.records.late = totals.records_late;
         self.objects.born = totals.objects_born;
         self.objects.born_bytes = totals.born_bytes;
         self.objects.ephemeral = totals.objects_ephemeral;
@@ -325,6 +402,8 @@ pub(crate) fn refused(refused: &Refused, control: u64) -> RefusedCounts {
         ("no usable memfd", refused.memfd),
         ("silent", refused.silent),
         ("too many", refused.full),
+        ("in a foreign pid namespace", refused.foreign),
+        ("ended before it was greeted", refused.ended),
         ("another process than connected", refused.changed),
         ("control connection", control),
     ];

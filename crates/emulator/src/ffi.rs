@@ -73,6 +73,21 @@ pub struct Register {
     pub feature: *const c_char,
 }
 
+// The layouts of QEMU 10 and glib 2 on x86-64; what a later field would move is caught here.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<Info>() == 32 && offset_of!(Info, version_min) == 8);
+    assert!(offset_of!(Info, version_cur) == 12 && offset_of!(Info, system_emulation) == 16);
+    assert!(offset_of!(Info, smp_vcpus) == 20 && offset_of!(Info, max_vcpus) == 24);
+    assert!(size_of::<Entry>() == 16 && offset_of!(Entry, offset) == 8);
+    assert!(
+        size_of::<Value>() == 24 && offset_of!(Value, low) == 8 && offset_of!(Value, high) == 16
+    );
+    assert!(size_of::<Bytes>() == 16 && offset_of!(Bytes, length) == 8);
+    assert!(size_of::<Registers>() == 16 && offset_of!(Registers, length) == 8);
+    assert!(size_of::<Register>() == 24 && offset_of!(Register, name) == 8);
+};
+
 pub type VcpuCallback = extern "C" fn(id: u64, vcpu: c_uint);
 pub type ExecCallback = extern "C" fn(vcpu: c_uint, data: *mut c_void);
 /// `run_on_cpu_func`; the last is a union of words.

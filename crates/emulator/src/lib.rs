@@ -29,9 +29,9 @@ mod samples;
 mod stats;
 mod thread;
 
-#[cfg(not(test))]
 mod fatal;
 mod ffi;
+mod per_vcpu;
 #[cfg(not(test))]
 mod plugin;
 #[cfg(not(test))]

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use tiercel_machine::number::index_u32;
 
@@ -19,6 +19,7 @@ use crate::core::{Access, Core, Cost, Dirtied, Fetched, Moment, Place, Shared};
 use crate::fatal::give_up;
 use crate::ffi;
 use crate::instruction::{self, Kind};
+use crate::per_vcpu::PerVcpu;
 use crate::regions::Regions;
 use crate::samples::{self, Export, Now};
 use crate::stats::{Stats, VcpuStats};
@@ -41,13 +42,26 @@ struct Counters {
     user_instructions: AtomicU64,
 }
 
+// Words alone: QEMU hands out zeroed memory, aligned to a word, and adds to words in it.
+const _: () = assert!(size_of::<Counters>() == 4 * size_of::<u64>());
+const _: () = assert!(align_of::<Counters>() == align_of::<u64>());
+
 struct State {
     machine: Machine,
     shared: Shared,
     /// What the guest's sampler reads.
     area: Option<Area>,
-    score: *mut c_void,
+    score: Scoreboard,
 }
+
+/// QEMU's name of the scoreboard of [`Counters`].
+#[derive(Clone, Copy)]
+struct Scoreboard(*mut c_void);
+
+// SAFETY: the address is never followed, only handed back to QEMU, which takes it from any thread.
+unsafe impl Sync for Scoreboard {}
+// SAFETY: likewise.
+unsafe impl Send for Scoreboard {}
 
 /// One virtual CPU's part of the export of samples.
 struct Tap {
@@ -55,18 +69,11 @@ struct Tap {
     reader: Reader,
 }
 
-// SAFETY: the scoreboard's address is only handed back to QEMU, which takes it from any thread.
-unsafe impl Sync for State {}
-// SAFETY: nothing in it belongs to a thread.
-unsafe impl Send for State {}
-
 static STATE: OnceLock<State> = OnceLock::new();
-/// By virtual CPU, for callbacks that cannot afford a look-up.
-static CORES: [AtomicPtr<Core>; MAX_VCPUS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
-/// Likewise; none where nothing is exported.
-static TAPS: [AtomicPtr<Tap>; MAX_VCPUS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
+/// Set before any callback comes.
+static CORES: PerVcpu<Core> = PerVcpu::new();
+/// None where nothing is exported.
+static TAPS: PerVcpu<Tap> = PerVcpu::new();
 /// What each virtual CPU had counted at its latest quantum, for marks of others.
 static COUNTED: [Mutex<VcpuStats>; MAX_VCPUS] = [const { Mutex::new(VcpuStats::new()) }; MAX_VCPUS];
 static REGIONS: Mutex<Regions> = Mutex::new(Regions::new());
@@ -130,12 +137,12 @@ unsafe fn install(
     let vcpus = config.cpu_nodes.len().min(MAX_VCPUS);
     let area = config.samples.as_ref().map(|samples| open_area(samples, vcpus)).transpose()?;
     let shared = Shared::new(config, &machine)?;
-    for (index, slot) in CORES.iter().enumerate().take(vcpus) {
-        slot.store(Box::leak(Box::new(shared.core(index)?)), Ordering::Release);
+    for index in 0..vcpus {
+        CORES.set(index, shared.core(index)?);
     }
     // SAFETY: plain registration; the callbacks live as long as the library, which stays loaded.
     unsafe {
-        let score = ffi::qemu_plugin_scoreboard_new(size_of::<Counters>());
+        let score = Scoreboard(ffi::qemu_plugin_scoreboard_new(size_of::<Counters>()));
         let state = State { machine, shared, area, score };
         demand(STATE.set(state).is_ok(), "it is loaded twice")?;
         ffi::qemu_plugin_register_vcpu_init_cb(id, vcpu_begins);
@@ -167,9 +174,9 @@ fn state() -> &'static State {
 }
 
 fn counters(vcpu: c_uint) -> &'static Counters {
-    // SAFETY: QEMU keeps one element for each virtual CPU, zeroed and aligned to 8 bytes, in place
-    // for ever below MAX_VCPUS of them.
-    unsafe { &*ffi::qemu_plugin_scoreboard_find(state().score, vcpu).cast::<Counters>() }
+    // SAFETY: QEMU keeps one element of this size for each virtual CPU, zeroed and aligned to 8
+    // bytes, in place for ever below MAX_VCPUS of them. Counters are words, as asserted above.
+    unsafe { &*ffi::qemu_plugin_scoreboard_find(state().score.0, vcpu).cast::<Counters>() }
 }
 
 extern "C" fn vcpu_begins(_id: u64, vcpu: c_uint) {
@@ -179,8 +186,7 @@ extern "C" fn vcpu_begins(_id: u64, vcpu: c_uint) {
     thread::is_this(vcpu as usize);
     if state().area.is_some() {
         let Some(reader) = Reader::new() else { give_up("this QEMU does not show k_gs_base") };
-        let tap = Tap { export: Export::new(vcpu as usize), reader };
-        TAPS[vcpu as usize].store(Box::leak(Box::new(tap)), Ordering::Release);
+        TAPS.set(vcpu as usize, Tap { export: Export::new(vcpu as usize), reader });
     }
 }
 
@@ -262,7 +268,7 @@ fn special(kind: Kind) -> Option<ffi::ExecCallback> {
 }
 
 fn entry(offset: usize) -> ffi::Entry {
-    ffi::Entry { score: state().score, offset }
+    ffi::Entry { score: state().score.0, offset }
 }
 
 /// What a kind of instruction takes beyond an ordinary one, picoseconds: polling loops must make
@@ -277,32 +283,33 @@ fn extra_ps(kind: Kind) -> u64 {
     }
 }
 
-fn core(vcpu: c_uint) -> &'static mut Core {
-    // SAFETY: set to a core that lives for ever before any callback comes. Only the virtual CPU's
-    // own thread asks for its core, and drops the reference before the callback returns; callbacks
-    // of one virtual CPU do not nest.
-    unsafe { &mut *CORES[vcpu as usize].load(Ordering::Relaxed) }
+fn with_core<R>(vcpu: c_uint, borrow: impl FnOnce(&mut Core) -> R) -> R {
+    CORES.with(vcpu as usize, borrow).expect("each virtual CPU has a core")
 }
 
-/// `None` where nothing is exported.
-fn tap(vcpu: c_uint) -> Option<(&'static mut Tap, &'static Area, &'static Samples)> {
-    // SAFETY: as in `core`.
-    let tap = unsafe { TAPS[vcpu as usize].load(Ordering::Relaxed).as_mut() }?;
-    Some((tap, state().area.as_ref()?, state().shared.config().samples.as_ref()?))
+/// Does nothing where nothing is exported.
+fn with_tap(vcpu: c_uint, borrow: impl FnOnce(&mut Tap, &Area, &Samples)) {
+    let state = state();
+    if let (Some(area), Some(samples)) = (&state.area, &state.shared.config().samples) {
+        TAPS.with(vcpu as usize, |tap| borrow(tap, area, samples));
+    }
 }
 
 extern "C" fn load(vcpu: c_uint, info: u32, address: u64, at: *mut c_void) {
-    let core = core(vcpu);
-    if !core.hits(address, Access::Load) {
-        miss(core, vcpu, info, address, Access::Load, at as u64);
-    }
+    access(vcpu, info, address, Access::Load, at as u64);
 }
 
 extern "C" fn store(vcpu: c_uint, info: u32, address: u64, at: *mut c_void) {
-    let core = core(vcpu);
-    if !core.hits(address, Access::Store) {
-        miss(core, vcpu, info, address, Access::Store, at as u64);
-    }
+    access(vcpu, info, address, Access::Store, at as u64);
+}
+
+#[inline]
+fn access(vcpu: c_uint, info: u32, address: u64, access: Access, code: u64) {
+    with_core(vcpu, |core| {
+        if !core.hits(address, access) {
+            miss(core, vcpu, info, address, access, code);
+        }
+    });
 }
 
 #[cold]
@@ -322,8 +329,22 @@ fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, 
 
 /// Reports an access of user code to the guest's sampler, if it wants that.
 fn report(pending: Pending, vcpu: c_uint, address: u64, access: Access, code: u64, cost: &Cost) {
-    let Some((tap, area, samples)) = tap(vcpu) else { return };
-    let now = now_with(vcpu, pending);
+    with_tap(vcpu, |tap, area, samples| {
+        let now = now_with(vcpu, pending);
+        let taken = report_to(tap, area, samples, now, (address, access, code), cost);
+        add_stall(counters(vcpu), taken * samples.sample_ps);
+    });
+}
+
+/// How many samples were taken.
+fn report_to(
+    tap: &mut Tap,
+    area: &Area,
+    samples: &Samples,
+    now: Now,
+    (address, access, code): (u64, Access, u64),
+    cost: &Cost,
+) -> u64 {
     if tap.export.asks()
         && let Some(task) = tap.reader.task(area.task_offsets())
     {
@@ -346,12 +367,12 @@ fn report(pending: Pending, vcpu: c_uint, address: u64, access: Access, code: u6
         let miss = samples::miss(AccessKind::Dirtied, line, 0, number(node));
         taken += u64::from(export.dirtied(area, now, miss, &mut task));
     }
-    add_stall(counters(vcpu), taken * samples.sample_ps);
+    taken
 }
 
 /// Where a virtual CPU stands, for its own thread.
 fn now(vcpu: c_uint) -> Now {
-    now_with(vcpu, core(vcpu).pending())
+    now_with(vcpu, with_core(vcpu, |core| core.pending()))
 }
 
 fn now_with(vcpu: c_uint, pending: Pending) -> Now {
@@ -381,14 +402,12 @@ fn add_stall(counters: &Counters, stall_ps: u64) {
 }
 
 extern "C" fn forget(vcpu: c_uint, _data: *mut c_void) {
-    core(vcpu).forget_addresses();
+    with_core(vcpu, Core::forget_addresses);
 }
 
 extern "C" fn change_space(vcpu: c_uint, _data: *mut c_void) {
-    core(vcpu).forget_addresses();
-    if let Some((tap, area, _)) = tap(vcpu) {
-        tap.export.leave(area, now(vcpu));
-    }
+    with_core(vcpu, Core::forget_addresses);
+    with_tap(vcpu, |tap, area, _| tap.export.leave(area, now(vcpu)));
 }
 
 extern "C" fn read_time(vcpu: c_uint, _data: *mut c_void) {
@@ -442,15 +461,15 @@ extern "C" fn quantum(vcpu: c_uint, _data: *mut c_void) {
     let config = state().shared.config();
     let now_ps = CLOCK.time_ps(vcpu as usize).cast_unsigned();
     let walks = config.walks_per_flush;
-    if walks > 0 && core(vcpu).replaced_translations(walks, now_ps) {
+    if walks > 0 && with_core(vcpu, |core| core.replaced_translations(walks, now_ps)) {
         // SAFETY: of this thread's own virtual CPU, between two blocks.
         unsafe { ffi::tlb_flush(ffi::qemu_get_cpu(vcpu.cast_signed())) };
     }
-    if let Some((tap, area, _)) = tap(vcpu) {
+    with_tap(vcpu, |tap, area, _| {
         let now = now(vcpu);
         area.set_clock_ns(now.now_ns);
         tap.export.look(area, now);
-    }
+    });
     *lock(&COUNTED[vcpu as usize]) = counted(vcpu);
 }
 
@@ -460,7 +479,7 @@ fn counted(vcpu: c_uint) -> VcpuStats {
     VcpuStats {
         instructions: counters.instructions.load(Ordering::Relaxed),
         busy_ps: counters.busy_ps.load(Ordering::Relaxed),
-        ..core(vcpu).stats()
+        ..with_core(vcpu, |core| core.stats())
     }
 }
 
@@ -486,6 +505,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// QEMU pauses all virtual CPUs before it runs exit handlers, so that this thread may borrow what
+/// is theirs.
 extern "C" fn at_exit(_id: u64, _data: *mut c_void) {
     let mut stats = all(counted);
     (stats.regions, stats.regions_left_out) = lock(&REGIONS).take();

@@ -18,10 +18,44 @@ use crate::samples::Task;
 /// The register's name in QEMU's description of x86-64.
 const KERNEL_BASE: &CStr = c"k_gs_base";
 
-/// One virtual CPU's reader; used by its own thread only.
+/// One virtual CPU's reader; used in callbacks of that CPU only.
 pub struct Reader {
-    base: *mut c_void,
-    bytes: *mut ffi::Bytes,
+    base: Register,
+    bytes: Array,
+}
+
+/// QEMU's name of a register.
+#[derive(Clone, Copy)]
+struct Register(*mut c_void);
+
+// SAFETY: the address is never followed, only handed back to QEMU.
+unsafe impl Send for Register {}
+
+/// An array of glib's that has no other owner, and lives for ever.
+struct Array(*mut ffi::Bytes);
+
+// SAFETY: glib's arrays belong to no thread, and this one has no other owner.
+unsafe impl Send for Array {}
+
+impl Array {
+    fn new() -> Array {
+        // SAFETY: it never fails; without memory it ends the process.
+        Array(unsafe { ffi::g_byte_array_new() })
+    }
+
+    fn clear(&mut self) {
+        // SAFETY: a valid array, as the type states.
+        unsafe { ffi::g_byte_array_set_size(self.0, 0) };
+    }
+
+    /// The first bytes; `None` when there are fewer.
+    fn first<const N: usize>(&self) -> Option<[u8; N]> {
+        // SAFETY: `data` holds `length` bytes in every valid array.
+        unsafe {
+            let ffi::Bytes { data, length } = &*self.0;
+            (*length as usize >= N).then(|| data.cast::<[u8; N]>().read())
+        }
+    }
 }
 
 impl Reader {
@@ -38,9 +72,7 @@ impl Reader {
                 .find(|register| CStr::from_ptr(register.name) == KERNEL_BASE)?
                 .handle
         };
-        // SAFETY: an allocation that lives for ever.
-        let bytes = unsafe { ffi::g_byte_array_new() };
-        Some(Reader { base, bytes })
+        Some(Reader { base: Register(base), bytes: Array::new() })
     }
 
     /// The running task, in a callback of an instruction in user mode.
@@ -48,34 +80,27 @@ impl Reader {
         if at == TaskOffsets::default() {
             return None;
         }
-        let current = self.word(self.kernel_base()?.wrapping_add(at.current))?;
-        let number = |offset: u32| self.half(current.wrapping_add(u64::from(offset)));
+        let base = self.kernel_base()?;
+        let current = u64::from_le_bytes(self.memory(base.wrapping_add(at.current))?);
+        let mut number = |offset: u32| {
+            self.memory(current.wrapping_add(u64::from(offset))).map(u32::from_le_bytes)
+        };
         let (pid, tid) = (number(at.process)?, number(at.thread)?);
         (pid != 0).then_some(Task { pid, tid })
     }
 
-    fn kernel_base(&self) -> Option<u64> {
-        // SAFETY: the handle is QEMU's; the array is this reader's alone.
-        unsafe {
-            ffi::g_byte_array_set_size(self.bytes, 0);
-            let read = ffi::qemu_plugin_read_register(self.base, self.bytes);
-            (read == 8).then(|| (*self.bytes).data.cast::<u64>().read_unaligned())
-        }
+    fn kernel_base(&mut self) -> Option<u64> {
+        self.bytes.clear();
+        // SAFETY: QEMU's own register and a valid array, in a callback of the virtual CPU.
+        let read = unsafe { ffi::qemu_plugin_read_register(self.base.0, self.bytes.0) };
+        (read == 8).then(|| self.bytes.first().map(u64::from_le_bytes))?
     }
 
-    fn word(&self, address: u64) -> Option<u64> {
-        // SAFETY: as in `kernel_base`; an address that is not mapped fails.
-        unsafe {
-            let read = ffi::qemu_plugin_read_memory_vaddr(address, self.bytes, 8);
-            read.then(|| (*self.bytes).data.cast::<u64>().read_unaligned())
-        }
-    }
-
-    fn half(&self, address: u64) -> Option<u32> {
-        // SAFETY: as in `word`.
-        unsafe {
-            let read = ffi::qemu_plugin_read_memory_vaddr(address, self.bytes, 4);
-            read.then(|| (*self.bytes).data.cast::<u32>().read_unaligned())
-        }
+    /// Memory of the guest; `None` where nothing is mapped.
+    fn memory<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
+        self.bytes.clear();
+        // SAFETY: a valid array, in a callback of the virtual CPU.
+        let read = unsafe { ffi::qemu_plugin_read_memory_vaddr(address, self.bytes.0, N) };
+        read.then(|| self.bytes.first())?
     }
 }

@@ -1,13 +1,13 @@
-//! The lab's private directory: packages, their unpacked files, what was found out about this host.
-//! In: nothing, or a path. Out: paths below it, and a lock that serialises writers.
-//! Knows nothing of what is stored.
+//! The lab's private directory: packages, their unpacked files, and what is known about this host.
+//! In: nothing, or a path. Out: paths below it, and a lock that serialises writers. Knows nothing
+//! of what is stored.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// A directory that one user's labs share.
+/// A directory that all labs of a user share.
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct CacheLock {
 }
 
 impl Cache {
-    /// `$XDG_CACHE_HOME/tiercel/lab`, else `$HOME/.cache/tiercel/lab`; made when missing.
+    /// `$XDG_CACHE_HOME/tiercel/lab`, else `$HOME/.cache/tiercel/lab`; created if it is missing.
     pub fn of_user() -> Result<Cache> {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let base = match (absolute("XDG_CACHE_HOME"), absolute("HOME")) {
@@ -30,7 +30,7 @@ impl Cache {
         Cache::at(&base.join("tiercel/lab"))
     }
 
-    /// At a given place; made when missing.
+    /// At a given path; created if it is missing.
     pub fn at(root: &Path) -> Result<Cache> {
         fs::create_dir_all(root)
             .with_context(|| format!("cannot make the lab's cache {}", root.display()))?;

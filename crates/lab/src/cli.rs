@@ -1,6 +1,6 @@
-//! What `tiercel lab` does, without the argument parsing and the terminal.
-//! In: options. Out: the guest's output on the caller's streams, the command's exit status.
-//! Knows nothing of how lines are drawn.
+//! The verbs of `tiercel lab`, without the argument parsing and the terminal. In: options. Out: the
+//! guest's output on the caller's streams, the command's exit status. Knows nothing of how lines
+//! are drawn.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,18 +15,18 @@ use crate::{
     Topology,
 };
 
-/// Where a checkout has its machines.
+/// The folder of machines in a checkout.
 pub(crate) const MACHINES: &str = "lab/machines";
 
-/// How long a command may take unless the user says otherwise.
+/// How long a command may take by default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What `lab run` and `lab shell` share.
+/// Options of both `lab run` and `lab shell`.
 #[derive(Clone, Debug)]
 pub struct GuestOptions {
     /// A name from `lab/machines` or built in, or a path to a TOML file.
     pub machine: String,
-    /// How large the guest is.
+    /// Size of the guest.
     pub size: Size,
     /// KVM or TCG.
     pub acceleration: Acceleration,
@@ -41,19 +41,19 @@ pub struct GuestOptions {
 pub struct RunOptions {
     /// The guest.
     pub guest: GuestOptions,
-    /// Program and arguments; the program is looked up here and taken along with its libraries.
+    /// Program and arguments; the program is looked up on the host and copied with its libraries.
     pub command: Vec<String>,
-    /// When the guest counts as hung.
+    /// Time after which the guest counts as hung.
     pub timeout: Duration,
-    /// Where the files of the guest's `/out` go.
+    /// The folder for the files of the guest's `/out`.
     pub out: Option<PathBuf>,
-    /// Whether every access takes the time the machine's figures say.
+    /// Whether every access takes the time that follows from the machine's figures.
     pub timed: bool,
-    /// How they are timed.
+    /// How accesses are timed.
     pub model: Model,
 }
 
-/// `lab run`: boots, runs one command, brings back its files.
+/// `lab run`: boots, runs one command, and copies its files back.
 pub fn run(
     options: &RunOptions,
     streams: Streams<'_>,
@@ -88,8 +88,8 @@ pub fn shell(options: &GuestOptions, progress: &mut Progress<'_>) -> Result<()> 
     guest.shell(&topology, payload, &options.environment)
 }
 
-/// Finds a machine: a path with a `/` or ending in `.toml`, else the TOML of that name below
-/// one of `dirs`, else one that is built in.
+/// Finds a machine: a path if it contains `/` or ends in `.toml`, else the TOML of that name in one
+/// of `dirs`, else a built-in machine.
 pub fn find_machine(name: &str, dirs: &[&Path]) -> Result<Machine> {
     let as_path = Path::new(name);
     if name.contains('/') || name.ends_with(".toml") {
@@ -136,7 +136,7 @@ fn assemble(options: &GuestOptions) -> Result<(Topology, Payload)> {
     Ok((topology, payload))
 }
 
-/// The timing plugin, where it is built or installed.
+/// The timing plugin, as built or installed.
 pub(crate) fn plugin() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
@@ -149,7 +149,7 @@ pub(crate) fn plugin() -> Result<PathBuf> {
     })
 }
 
-/// Takes this program and the runtime along, so that `tiercel run` works in the guest.
+/// Copies this program and the runtime, so that `tiercel run` works in the guest.
 pub(crate) fn ourselves(payload: &mut Payload) -> Result<()> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let small = stripped(&own);
@@ -162,7 +162,7 @@ pub(crate) fn ourselves(payload: &mut Payload) -> Result<()> {
     Ok(())
 }
 
-/// A copy without debug information, where binutils are: the guest unpacks it into memory.
+/// A copy without debug information, if binutils are installed: the guest unpacks it into memory.
 fn stripped(program: &Path) -> Option<tempfile::NamedTempFile> {
     let copy = tempfile::NamedTempFile::new().ok()?;
     let mut strip = std::process::Command::new("strip");
@@ -177,20 +177,20 @@ fn command_line(command: &[String], payload: &mut Payload) -> Result<String> {
     Ok(format!("{}exec {}\n", same_directory()?, quoted.join(" ")))
 }
 
-/// Shell words that go to the directory that is called there as the current one is here: relative
-/// names of files taken along then mean the same.
+/// Shell words that change to the directory with the same path as the current one, so that relative
+/// names of copied files mean the same in the guest.
 pub(crate) fn same_directory() -> Result<String> {
     let here = std::env::current_dir().context("cannot find the current directory")?;
     let path = quote(&here.to_string_lossy());
     Ok(format!("mkdir -p {path} && cd {path} && "))
 }
 
-/// A command as it is in the guest. A program that exists here is taken along and keeps its path;
-/// other names are left to the guest's own tools.
+/// A command in the guest. A program that exists on the host is copied and keeps its path; other
+/// names refer to the guest's own tools.
 pub(crate) fn take_along(command: &[String], payload: &mut Payload) -> Result<Vec<String>> {
     let mut words = command.to_vec();
     for word in &mut words {
-        // `tiercel run -- ./app`: the program behind the dashes is meant too.
+        // `tiercel run -- ./app`: the program after the dashes is copied too.
         let named = word.contains('/') && Path::new(&word).is_file();
         let Some(path) = named.then(|| PathBuf::from(&word)) else { continue };
         let path = std::path::absolute(path).context("cannot find the current directory")?;
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_not_here_is_refused_and_a_guests_own_is_not() {
+    fn a_missing_path_is_refused_and_a_tool_of_the_guest_is_not() {
         let line = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
             command_line(&words, &mut Payload::default())
         };
         assert!(line(&["/nonexistent/x"]).is_err());
         assert_eq!(
-            line(&["no-such-tool-here", "a b"]).expect("left to the guest"),
+            line(&["no-such-tool-here", "a b"]).expect("a tool of the guest"),
             format!("{}exec 'no-such-tool-here' 'a b'\n", same_directory().expect("known"))
         );
     }

@@ -1,14 +1,14 @@
-//! The shared libraries a program needs at start.
-//! In: a path of a program or library. Out: paths of what the host's loader would map for it.
-//! Knows nothing of libraries that are opened later (dlopen); those are the user's to name.
+//! The shared libraries that a program needs at start. In: the path of a program or library. Out:
+//! paths of the files that the host's loader would map for it. Knows nothing of libraries that are
+//! opened later (dlopen); the user has to name those.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Every file the loader maps for `program`, the loader included; none for static programs and
-/// scripts. Uses the host's `ldd`.
+/// Every file that the loader maps for `program`, including the loader; none for static programs
+/// and scripts. Uses the host's `ldd`.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)
@@ -50,7 +50,7 @@ mod tests {
         \t/lib64/ld-linux-x86-64.so.2 (0x00007f2)\n";
 
     #[test]
-    fn files_are_named_and_the_vdso_is_not_one() {
+    fn the_vdso_is_not_listed_as_a_file() {
         let expect = ["/lib/x86_64-linux-gnu/libnuma.so.1", "/lib64/ld-linux-x86-64.so.2"];
         assert_eq!(parse(LDD), expect.map(PathBuf::from));
         assert_eq!(missing(LDD), Some("libgone.so.3"));

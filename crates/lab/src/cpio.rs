@@ -1,13 +1,13 @@
-//! Writes a cpio archive in the kernel's initramfs form (`newc`).
-//! In: paths inside the archive and their contents. Out: bytes in memory.
-//! Knows nothing of guests. Directories above an entry are made on the way.
+//! Writes a cpio archive in the kernel's initramfs form (`newc`). In: paths inside the archive and
+//! their contents. Out: bytes in memory. Knows nothing of guests. Directories above an entry are
+//! added automatically.
 
 use std::collections::BTreeSet;
 
 /// An archive under construction.
 ///
-/// Paths are relative, without `.` or `..`; the first entry of a path wins, as in a union of
-/// trees. Everything belongs to root and carries time 0, so that equal input gives equal bytes.
+/// Paths are relative, without `.` or `..`; the first entry of a path wins, as in a union of trees.
+/// Everything belongs to root and has time 0, so that equal input gives equal bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ const SYMLINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
 impl Archive {
-    /// A directory with mode 0755 and those above it.
+    /// A directory with mode 0755, and its parents.
     pub(crate) fn directory(&mut self, path: &str) {
         let path = clean(path);
         if path.is_empty() || !self.seen.insert(path.clone()) {
@@ -98,7 +98,7 @@ impl Archive {
 
 fn clean(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
-    assert!(!parts.contains(&".."), "{path}: an archive path must not climb");
+    assert!(!parts.contains(&".."), "{path}: an archive path must not contain `..`");
     parts.join("/")
 }
 
@@ -168,8 +168,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "must not climb")]
-    fn a_path_that_climbs_is_refused() {
+    #[should_panic(expected = "must not contain")]
+    fn a_path_with_dot_dot_is_refused() {
         Archive::default().file("a/../../etc/passwd", 0o644, b"");
     }
 }

@@ -1,7 +1,7 @@
-//! Brings QEMU, a kernel and busybox from the distribution's packages into the cache.
-//! In: the system's own source lists, the network. Out: [`Packages`], an unpacked private tree.
-//! Knows nothing of guests. Installs nothing and needs no root: apt gets a configuration of its
-//! own, and the packages are unpacked, never configured.
+//! Fetches QEMU, a kernel and busybox from the distribution's packages into the cache. In: the
+//! system's own source lists, the network. Out: [`Packages`], an unpacked private tree. Knows
+//! nothing of guests. Installs nothing and needs no root: apt gets a configuration of its own, and
+//! the packages are unpacked, never configured.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,10 +15,11 @@ use crate::Progress;
 use crate::cache::Cache;
 use crate::sources::{self, Form, Mirror};
 
-/// Changes when the same cache must be fetched again: a package was added below.
+/// Version of the package list: raised when a package is added below, so that caches are fetched
+/// again.
 const RECIPE: &str = "2\n";
 
-/// The emulator, with everything it depends on, so that it runs on its own C library.
+/// The emulator with all its dependencies, so that it runs on its own C library.
 const WITH_DEPENDENCIES: [&str; 1] = ["qemu-system-x86"];
 
 /// Single files are taken from these; their dependencies are not needed.
@@ -27,15 +28,15 @@ const ALONE: [&str; 3] = ["busybox-static", "numactl", "libnuma1"];
 /// Depends on the newest kernel package.
 const KERNEL_META: &str = "linux-image-cloud-amd64";
 
-/// The release whose own QEMU (7.2) and kernel (6.1) are too old: there, backports are used.
+/// The release whose own QEMU (7.2) and kernel (6.1) are too old; backports are used for it.
 const NEEDS_BACKPORTS: &str = "bookworm";
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// 70 MB of packages, 200 MB unpacked, 60 MB of package lists, and as much again for air.
+/// 70 MB of packages, 200 MB unpacked, 60 MB of package lists, and as much again as a margin.
 const NEEDED_BYTES: u64 = 700 << 20;
 
-/// How often a long step says that it still works.
+/// How often a long step reports progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 /// Lines of a failed tool's output that are shown.
@@ -48,8 +49,8 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// The packages, fetched first when the cache does not hold them. A fetch that was
-    /// interrupted goes on where it stopped; two at once wait for each other.
+    /// The packages, fetched first if the cache does not hold them. An interrupted fetch continues
+    /// where it stopped; concurrent fetches wait for each other.
     pub fn ensure(cache: &Cache, progress: &mut Progress<'_>) -> Result<Packages> {
         let root = cache.path("root");
         let lock = cache.lock()?;
@@ -62,12 +63,12 @@ impl Packages {
         Ok(Packages { root })
     }
 
-    /// Starts QEMU with the libraries it was built for.
+    /// Starts QEMU with the libraries that it was built for.
     pub(crate) fn qemu(&self) -> Result<Command> {
         let library_path = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
             .map(|dir| self.root.join(dir).display().to_string())
             .join(":");
-        // A guest ends with the process that started it, however that ends.
+        // A guest ends with the process that started it, however that process ends.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         command.arg(self.first(&[
@@ -101,7 +102,7 @@ impl Packages {
         self.first(&["usr/bin/busybox", "bin/busybox"])
     }
 
-    /// `numactl` and the library it needs beyond the C library.
+    /// `numactl`, and the library that it needs beyond the C library.
     pub(crate) fn numactl(&self) -> Result<[PathBuf; 2]> {
         Ok([
             self.first(&["usr/bin/numactl"])?,
@@ -149,16 +150,17 @@ fn fetch(cache: &Cache, root: &Path, progress: &mut Progress<'_>) -> Result<()> 
     download.extend(ALONE);
     apt.run("apt-get", &download, "kernel and tools", progress)?;
     unpack(&apt.archives, root, progress)?;
-    // Half the cache is only needed for fetching; losing this race costs nothing.
+    // Half of the cache is needed only for fetching; if another process has removed it, nothing is
+    // lost.
     let _ = fs::remove_dir_all(cache.path("apt"));
     Ok(())
 }
 
-/// Where this system takes Debian from, and its release.
+/// This system's Debian mirror and release.
 fn system_mirror() -> Result<(Mirror, String)> {
     ensure!(
         std::env::consts::ARCH == "x86_64",
-        "the lab's guest is x86-64 and so far its host must be too"
+        "the lab's guest is x86-64, and so far its host must be, too"
     );
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let field = |key: &str| {
@@ -242,7 +244,7 @@ impl Apt {
         command
     }
 
-    /// Runs a tool of apt's, counting what it fetches.
+    /// Runs a tool of apt, and counts the files that it fetches.
     fn run(
         &self,
         tool: &str,
@@ -289,7 +291,7 @@ impl Apt {
     }
 }
 
-/// Read after the system's own configuration, so that its proxies hold and its hooks do not.
+/// Read after the system's own configuration, so that its proxies apply and its hooks do not.
 fn configuration(directory: &Path) -> String {
     let dir = directory.display();
     format!(
@@ -328,7 +330,7 @@ fn explain(errors: &str) -> String {
     [shown.join("\n").as_str(), remedy].join("\n").trim().to_owned()
 }
 
-/// Unpacks every package into a new tree, which takes its place only when it is whole.
+/// Unpacks every package into a new tree, which replaces the old one only when it is complete.
 fn unpack(archives: &Path, root: &Path, progress: &mut Progress<'_>) -> Result<()> {
     let mut packages: Vec<PathBuf> = fs::read_dir(archives)?
         .filter_map(|entry| entry.ok().map(|e| e.path()))
@@ -349,7 +351,7 @@ fn unpack(archives: &Path, root: &Path, progress: &mut Progress<'_>) -> Result<(
             .output()
             .context("cannot start dpkg")?;
         if !output.status.success() {
-            // A damaged file would be met again and again.
+            // Removed, because a damaged file would fail every time.
             let _ = fs::remove_file(package);
             let errors = String::from_utf8_lossy(&output.stderr).into_owned();
             bail!("cannot unpack {}: {}\n{}", package.display(), errors.trim(), explain(&errors));
@@ -375,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_say_what_to_do() {
+    fn failures_have_a_remedy() {
         let text = "W: whatever\nE: Failed to fetch http://m.example/x  Hash Sum mismatch\n";
         let text = explain(text);
         assert!(text.starts_with("E: Failed to fetch"), "{text}");

@@ -1,6 +1,6 @@
-//! One boot of the guest: a command in, its output, files and exit status out.
-//! In: [`Guest`] (what stays the same from run to run) and [`Request`]. Out: [`Outcome`].
-//! Knows nothing of what the command is.
+//! One boot of the guest, which runs a command and returns its output, files and exit status. In:
+//! [`Guest`] (the same for all runs) and [`Request`]. Out: [`Outcome`]. Knows nothing of the
+//! command.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,10 +21,10 @@ use crate::qemu::{Acceleration, Qemu, Setup};
 use crate::timing::Timing;
 use crate::topology::{GuestNode, Topology};
 
-/// The ports' names in the guest; `guest/init` knows them too.
+/// The ports' names in the guest; `guest/init` uses the same.
 const PORTS: [&str; 3] = ["tiercel.out", "tiercel.err", "tiercel.result"];
 
-/// A port is read in pieces of this size.
+/// Bytes per read of a port.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Packages, base image and acceleration, ready to boot any number of times.
@@ -34,25 +34,25 @@ pub struct Guest {
     base: Vec<u8>,
 }
 
-/// What one boot shall do.
+/// What one boot does.
 pub struct Request<'a> {
     /// Nodes of the guest.
     pub topology: &'a Topology,
     /// Files for the guest.
     pub payload: Payload,
-    /// Lines for the guest's shell.
+    /// Commands for the guest's shell.
     pub command: &'a str,
-    /// What the command finds set.
+    /// Environment of the command.
     pub environment: &'a [(String, String)],
-    /// When the guest counts as hung, from its start.
+    /// Time from its start after which the guest counts as hung.
     pub timeout: Duration,
-    /// Where the files of the guest's `/out` go; made when missing.
+    /// The folder for the files of the guest's `/out`; created if it is missing.
     pub out: Option<&'a Path>,
-    /// Times every access of the guest; its clock is then the machine's.
+    /// If set, every access of the guest is timed, and its clock is the machine's.
     pub timing: Option<Timing<'a>>,
 }
 
-/// Where the command's output goes while it runs.
+/// Sinks for the command's output while it runs.
 pub struct Streams<'a> {
     /// Its standard output.
     pub stdout: &'a mut (dyn Write + Send),
@@ -63,18 +63,18 @@ pub struct Streams<'a> {
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The command's exit status, as its shell reports it.
+    /// The command's exit status, as the shell reports it.
     pub status: i32,
     /// From the start of QEMU to its end.
     pub elapsed: Duration,
-    /// Files the command left in `/out`.
+    /// Files that the command wrote to `/out`.
     pub files: usize,
-    /// What the timing plugin counted, JSON.
+    /// The timing plugin's statistics, JSON.
     pub timing: Option<String>,
 }
 
 impl Guest {
-    /// Fetches what is missing, decides on the acceleration and makes the base image.
+    /// Fetches missing packages, decides on the acceleration and makes the base image.
     pub fn prepare(
         cache: &Cache,
         acceleration: Acceleration,
@@ -90,19 +90,19 @@ impl Guest {
         Ok(Guest { packages, acceleration, base })
     }
 
-    /// What runs the guest's instructions.
+    /// What executes the guest's instructions.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }
 
-    /// Boots, runs the command, powers off. A guest that passes the time limit is killed;
-    /// the error then carries the console's last lines.
+    /// Boots, runs the command, powers off. A guest that exceeds the time limit is killed; the
+    /// error has the console's last lines.
     pub fn run(&self, request: Request<'_>, streams: Streams<'_>) -> Result<Outcome> {
         let deadline = Instant::now() + request.timeout;
         self.run_until(request, streams, &|| deadline)
     }
 
-    /// The same for a guest that says how far it is: `deadline` may move while it runs, by
+    /// The same for a guest that reports progress: `deadline` may move while it runs, by
     /// [`Request::timeout`] each time.
     pub(crate) fn run_until(
         &self,
@@ -139,7 +139,7 @@ impl Guest {
                     ended => break ended,
                 }
             };
-            // Ends the ports too, and with them the threads.
+            // This also closes the ports, which ends the threads.
             qemu.kill();
             ended
         })?;
@@ -217,7 +217,7 @@ impl Guest {
     }
 }
 
-/// Ascending numbers in the kernel's list form: `0-3,8`.
+/// Ascending numbers in the kernel's list format: `0-3,8`.
 fn list(numbers: impl Iterator<Item = usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
@@ -233,8 +233,8 @@ fn list(numbers: impl Iterator<Item = usize>) -> String {
     ranges.into_iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Copies a port until it closes. A sink that fails loses the rest: the guest must not be
-/// stopped by its reader.
+/// Copies a port until it closes. If a sink fails, the rest is discarded: a reader must not block
+/// the guest.
 fn copy(mut port: UnixStream, sink: &mut (dyn Write + Send)) {
     let mut piece = vec![0; PIECE_BYTES];
     let mut open = true;
@@ -276,7 +276,7 @@ mod tests {
     use super::list;
 
     #[test]
-    fn lists_read_like_the_kernels() {
+    fn lists_have_the_kernels_format() {
         assert_eq!(list([0, 1, 2, 5, 7, 8].into_iter()), "0-2,5,7-8");
         assert_eq!(list([].into_iter()), "");
     }

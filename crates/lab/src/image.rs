@@ -1,6 +1,6 @@
-//! The guest's root file system, made in memory.
-//! In: busybox and the programs a run needs. Out: archives for the kernel's initramfs.
-//! Knows nothing of QEMU. One archive is the same for every run, the other belongs to the run.
+//! The guest's root file system, made in memory. In: busybox and the programs that a run needs.
+//! Out: archives for the kernel's initramfs. Knows nothing of QEMU. One archive is the same for
+//! every run; the other is specific to the run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +20,14 @@ const INIT: &str = include_str!("../guest/init");
 /// The kernel unpacks the archive into memory; larger payloads belong on a disk.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The loader's default directories.
+/// Default directories of the loader.
 const DEFAULT_LIBRARY_DIRS: [&str; 4] =
     ["usr/lib/x86_64-linux-gnu", "usr/lib", "usr/lib64", "usr/local/lib"];
 
 /// Directories that are links into /usr, as on every current distribution.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// What a run takes into the guest.
+/// The files that a run needs in the guest.
 #[derive(Debug, Default)]
 pub struct Payload {
     archive: Archive,
@@ -35,8 +35,8 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// A program or library with every shared library it needs at start. A script brings its
-    /// interpreter along.
+    /// Adds a program or library with every shared library that it needs at start, or a script with
+    /// its interpreter.
     pub fn program(&mut self, host: &Path, guest: &str) -> Result<()> {
         let data = read(host)?;
         if let Some(interpreter) = interpreter(&data) {
@@ -53,8 +53,8 @@ impl Payload {
         Ok(())
     }
 
-    /// A file or a whole directory, symbolic links and permissions included. Programs in it get
-    /// no libraries; name those with [`Payload::program`].
+    /// Adds a file or a whole directory, including symbolic links and permissions. Programs in it
+    /// get no libraries; add those with [`Payload::program`].
     pub fn tree(&mut self, host: &Path, guest: &str) -> Result<()> {
         let mut pending: Vec<(PathBuf, String)> = vec![(host.to_owned(), merged(guest))];
         while let Some((path, target)) = pending.pop() {
@@ -78,7 +78,7 @@ impl Payload {
         Ok(())
     }
 
-    /// A file with the given contents.
+    /// Adds a file with the given contents.
     pub fn text(&mut self, guest: &str, mode: u32, text: &str) {
         self.archive.file(&merged(guest), mode, text.as_bytes());
     }
@@ -88,7 +88,7 @@ impl Payload {
         self.archive.file(&merged(guest), mode, bytes);
     }
 
-    /// The run's archive; `environment` is what the command finds set.
+    /// The run's archive; `environment` is set for the command.
     pub(crate) fn finish(mut self, environment: &[(String, String)]) -> Vec<u8> {
         let mut env = String::new();
         let dirs: Vec<&String> = self.library_dirs.iter().collect();
@@ -117,7 +117,7 @@ impl Payload {
     }
 }
 
-/// The archive every run begins with: init, busybox and its applets, numactl.
+/// The common archive of all runs: init, busybox and its applets, numactl.
 pub(crate) fn base(packages: &Packages) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     archive.character("dev/console", 5, 1);
@@ -169,7 +169,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(about)
 }
 
-/// The program a script's first line names, where it has one.
+/// The interpreter in a script's first line, if there is one.
 fn interpreter(data: &[u8]) -> Option<PathBuf> {
     let line = data.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
@@ -181,7 +181,7 @@ fn interpreter(data: &[u8]) -> Option<PathBuf> {
     in_path(name).or(Some(first))
 }
 
-/// The file a bare command name stands for.
+/// The file that a bare command name refers to.
 pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| {
@@ -189,8 +189,8 @@ pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The same path without the links of [`MERGED`]: a directory entry on top of such a link
-/// would make the kernel drop the link.
+/// The same path without the links of [`MERGED`]: the kernel would replace such a link by a
+/// directory entry of the same name.
 fn merged(path: &str) -> String {
     let path = path.trim_start_matches('/');
     match path.split_once('/') {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_the_shell() {
+    fn quoted_words_pass_through_the_shell_unchanged() {
         let word = "it's $HOME `x` \"y\" \\ z";
         let script = format!("printf %s {}", quote(word));
         let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_beside_the_usual_places_are_found_through_the_environment() {
+    fn libraries_in_unusual_folders_are_found_through_the_environment() {
         let dir = tempfile::tempdir().expect("a directory");
         let library = dir.path().join("libx.so");
         fs::write(&library, "x").expect("written");

@@ -1,6 +1,5 @@
-//! Whether KVM works here: a device node alone does not say so.
-//! In: the cache, the packages. Out: yes or no, found out once per host boot.
-//! Knows nothing of runs.
+//! Whether KVM works here: a device node alone does not show it. In: the cache, the packages. Out:
+//! yes or no, tested once per boot of the host. Knows nothing of runs.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use crate::qemu::{Acceleration, Qemu, Setup};
 use crate::topology::{Size, Topology};
 use crate::{Progress, image};
 
-/// With KVM the guest is up in about a second; emulated KVMs hang or crash instead.
+/// Longest test boot: with KVM the guest is up in about a second; emulated KVMs hang or crash.
 const BOOT_LIMIT: Duration = Duration::from_secs(8);
 
 /// Whether a guest boots with KVM on this host.
@@ -33,7 +32,7 @@ pub(crate) fn works(cache: &Cache, packages: &Packages, progress: &mut Progress<
     progress("lab: trying KVM");
     let works = boots(packages).unwrap_or(false);
     progress(if works { "lab: KVM works" } else { "lab: KVM does not boot a guest; using TCG" });
-    // Forgetting it only costs another try.
+    // Without the cached answer the test is only repeated.
     let _ = fs::write(&memory, verdict(works));
     works
 }

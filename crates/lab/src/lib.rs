@@ -33,6 +33,6 @@ pub use qemu::Acceleration;
 pub use timing::{Model, Region, Times, Timing};
 pub use topology::{Size, Topology};
 
-/// Takes lines for people: what a step that lasts longer than two seconds is doing.
-/// The caller decides where they go; this crate prints nothing.
+/// Receives progress lines of steps that last longer than two seconds. The caller decides where
+/// they go; this crate prints nothing.
 pub type Progress<'a> = dyn FnMut(&str) + 'a;

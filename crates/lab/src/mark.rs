@@ -1,15 +1,14 @@
-//! The smallest programs there are, so that no compiler is needed for them: marks execute a
-//! no-operation that the timing plugin knows, and end with status 0; `interleave` sets a memory
-//! policy that Debian 12's numactl does not know, and becomes another program.
-//! In: which mark, which nodes. Out: an ELF file. Knows nothing of what the plugin does then.
+//! Minimal programs, written byte by byte so that no compiler is needed: marks execute a
+//! no-operation that the timing plugin recognizes, and exit with status 0; `interleave` sets a
+//! memory policy that Debian 12's numactl does not support, and executes another program. In: which
+//! mark, which nodes. Out: an ELF file. Knows nothing of the plugin's reaction.
 
-/// What follows shall be timed in detail; `crates/emulator` knows the same bytes.
+/// Detailed timing begins; `crates/emulator` has the same value.
 pub(crate) const BEGIN: u8 = 1;
-/// What follows need not be.
+/// Detailed timing ends.
 pub(crate) const END: u8 = 2;
 
-// Where the linker puts programs that are not position-independent; sizes of Elf64_Ehdr and
-// Elf64_Phdr.
+// Load address of programs that are not position-independent; sizes of Elf64_Ehdr and Elf64_Phdr.
 const LOAD_ADDRESS: u64 = 0x40_0000;
 const HEADER_BYTES: u16 = 64;
 const SEGMENT_BYTES: u16 = 56;
@@ -22,8 +21,8 @@ pub(crate) fn program(mark: u8) -> Vec<u8> {
     elf(&code)
 }
 
-/// `interleave PATH ARGUMENT...`: becomes the program at PATH, with its memory from all `nodes` in
-/// turn, by the kernel's weights. Ends with status 127 where it cannot.
+/// `interleave PATH ARGUMENT...`: executes the program at PATH with memory from all `nodes` in
+/// turn, by the kernel's weights. Exits with status 127 on failure.
 pub(crate) fn interleave(nodes: &[u16]) -> Vec<u8> {
     let mask = nodes.iter().filter(|node| **node < 64).fold(0u64, |mask, node| mask | 1 << node);
     let mut code = vec![0xb8, 238, 0, 0, 0]; // mov $238 (set_mempolicy), %eax
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Runs a program made here; its exit status and what it printed.
+    /// Runs a program made here; returns its exit status and output.
     fn run(elf: &[u8], arguments: &[&str]) -> (Option<i32>, String) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("program");
@@ -75,7 +74,7 @@ mod tests {
         command.args(arguments).env_clear().env("WORD", "kept");
         let output = loop {
             match command.output() {
-                // A test beside this one forked while the file was open for writing.
+                // A concurrent test forked while the file was open for writing.
                 Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
                 other => break other.expect("it starts"),
             }
@@ -91,11 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn interleave_becomes_the_program_where_the_kernel_can() {
+    fn interleave_executes_the_program_if_the_kernel_has_the_policy() {
         let nodes = std::path::Path::new("/sys/kernel/mm/mempolicy/weighted_interleave");
         let ended = run(&interleave(&[0]), &["/bin/sh", "-c", "echo $WORD $0 $1", "a", "b c"]);
         let (done, refused) = ((Some(0), "kept a b c\n".to_owned()), (Some(127), String::new()));
-        // Containers may hide the directory of a kernel that can.
+        // Containers may hide this directory although the kernel has the policy.
         assert!(ended == done || (ended == refused && !nodes.exists()), "{ended:?}");
         assert_eq!(run(&interleave(&[0]), &[]).0, Some(127));
         assert_eq!(run(&interleave(&[]), &["/bin/true"]).0, Some(127));

@@ -16,36 +16,36 @@ use crate::fetch::Packages;
 use crate::timing::{self, Timing};
 use crate::topology::Topology;
 
-/// Lines of the console shown when a guest fails; a crashed kernel prints about 50.
+/// Lines of the console that are shown when a guest fails; a crashed kernel prints about 50.
 const CONSOLE_LINES: usize = 60;
 
 /// QEMU opens its ports within milliseconds; a loaded host may take seconds.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// How often a start looks whether QEMU is still there.
+/// How often the start checks that QEMU still runs.
 const START_STEP: Duration = Duration::from_millis(50);
 
-/// The plugin's files beside the console.
+/// The plugin's files, next to the console's.
 const STATS: &str = "stats.json";
 const PLUGIN_CONFIG: &str = "plugin.json";
 const SAMPLES: &str = "samples";
 
-/// What makes one boot like the other: no address and no number by chance, the real-time clock that
-/// of the guest. Devices answer at once, on the virtual CPU that asks, not when the host gets to
-/// it (`ioeventfd=off` at the ports).
+/// Options that make boots repeatable: no random addresses or numbers, and a real-time clock that
+/// follows the guest's. Devices answer at once on the requesting virtual CPU, not when the host
+/// gets to it (`ioeventfd=off` at the ports).
 const REPEATABLE: [&str; 4] = ["-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"];
 const REPEATABLE_LINE: &str = " norandmaps";
 
 /// Quiet, quick, repeatable; on a panic the guest reboots at once, which ends QEMU. The root file
-/// system is ramfs, whose OS pages are not migrated: the default, a tmpfs, would be demoted to slow
-/// nodes, and policies that do so would be given 20 MiB of fast memory that others have not.
+/// system is a ramfs, whose OS pages are not migrated: the default tmpfs would be demoted to slow
+/// nodes, and policies that demote would gain 20 MiB of fast memory.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off \
                            nokaslr random.trust_cpu=on tsc=reliable rootfstype=ramfs";
 
 /// How guest instructions are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// KVM where a guest really boots with it, else TCG.
+    /// KVM if a guest boots with it, else TCG.
     #[default]
     Auto,
     /// Translation, on any host.
@@ -54,19 +54,19 @@ pub enum Acceleration {
     Kvm,
 }
 
-/// What a guest is started with.
+/// The set-up of a guest.
 pub(crate) struct Setup<'a> {
     pub packages: &'a Packages,
     pub topology: &'a Topology,
-    /// [`Acceleration::Auto`] is decided before.
+    /// Never [`Acceleration::Auto`], which the caller resolves.
     pub acceleration: Acceleration,
     /// The initramfs.
     pub image: &'a [u8],
     /// Names of virtio-serial ports, in order.
     pub ports: &'a [&'a str],
-    /// The console is the caller's terminal.
+    /// Whether the console is the caller's terminal.
     pub interactive: bool,
-    /// Times every access; needs [`Acceleration::Tcg`].
+    /// If set, every access is timed; needs [`Acceleration::Tcg`].
     pub timing: Option<Timing<'a>>,
 }
 
@@ -97,7 +97,7 @@ impl Qemu {
         Ok((qemu, streams))
     }
 
-    /// Waits for the process to end; `None` when it still runs at the deadline.
+    /// Waits for the process to end; `None` if it still runs at the deadline.
     pub(crate) fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<ExitStatus>> {
         let pid = Pid::from_child(&self.child);
         let process = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch QEMU")?;
@@ -117,12 +117,12 @@ impl Qemu {
         }
     }
 
-    /// What the timing plugin counted, JSON; `None` before the guest has ended well.
+    /// The timing plugin's statistics, JSON; `None` before the guest has ended normally.
     pub(crate) fn stats(&self) -> Option<String> {
         fs::read_to_string(self.scratch.path().join(STATS)).ok()
     }
 
-    /// Ends the guest at once.
+    /// Kills the guest.
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself; both calls then do nothing.
         let _ = self.child.kill();

@@ -2,16 +2,17 @@
 //! In: the text of `*.sources` (deb822) and `*.list` (one-line) files. Out: [`Mirror`].
 //! Knows nothing of the network; a wrong guess is caught later by the archive's signature.
 
-/// Where this system takes Debian's packages from.
+/// A source of Debian's packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mirror {
-    /// As in the source list, for example an `http:`, `https:`, `file:` or `mirror+file:` address.
+    /// Its address, as in the source list: `http:`, `https:`, `file:` or `mirror+file:`, for
+    /// example.
     pub uri: String,
-    /// As in the source list: a code name or an alias such as `stable`.
+    /// Its suite, as in the source list: a code name or an alias such as `stable`.
     pub suite: String,
 }
 
-/// Form of a source list.
+/// Format of a source list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Stanzas of `Key: value`, files named `*.sources`.
@@ -23,7 +24,7 @@ pub(crate) enum Form {
 /// The names under which the running release may be listed.
 const ALIASES: [&str; 5] = ["stable", "oldstable", "oldoldstable", "testing", "unstable"];
 
-/// What one entry of a source list says.
+/// One entry of a source list.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     uris: Vec<String>,
@@ -32,8 +33,8 @@ struct Entry {
     signed_by: String,
 }
 
-/// The first entry that can be Debian's own for this release: binary packages, the release's
-/// plain suite, component `main`, and no keyring but Debian's. Others are ignored.
+/// The first entry that can be Debian's own for this release: binary packages, the release's plain
+/// suite, component `main`, and Debian's keyring or none. Others are ignored.
 pub(crate) fn debian_mirror<'a>(
     files: impl IntoIterator<Item = (Form, &'a str)>,
     codename: &str,
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_disabled_stanzas_are_passed_over() {
+    fn foreign_and_disabled_stanzas_are_skipped() {
         check(
             Form::Deb822,
             "Types: deb\nURIs: https://vendor.example/apt\nSuites: bookworm\nComponents: main\n\
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn another_release_or_component_is_not_ours() {
+    fn entries_of_other_releases_or_components_are_ignored() {
         check(Form::OneLine, "deb http://mirror.example/debian trixie main\n", None);
         check(Form::OneLine, "deb http://vendor.example/debian bookworm stable\n", None);
         check(Form::OneLine, "deb\ndeb [\ndeb [x] \n", None);

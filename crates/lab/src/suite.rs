@@ -1,7 +1,7 @@
-//! Tests that run inside the guest.
-//! In: a folder of scripts, the programs they use. Out: a verdict for every check they make.
-//! Knows nothing of what is tested. One boot runs all tests of a machine; when the guest dies, the
-//! test that was running has failed and the rest runs in a new boot.
+//! Tests that run inside the guest. In: a folder of scripts, the programs that they use. Out: a
+//! verdict for each of their checks. Knows nothing of what is tested. One boot runs all tests of a
+//! machine; when the guest dies, the test that was running has failed and the rest runs in a new
+//! boot.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,26 +14,26 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::image::quote;
 use crate::{Guest, Payload, Request, Streams, Timing, Topology};
 
-/// A test takes this long at most unless its header says otherwise.
+/// Time limit of a test, unless its header sets one.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
 
-/// On top of the tests' own limits: boot and power-off.
+/// Time for boot and power-off, beyond the tests' own limits.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
-/// All limits are for a quiet host and allow for this much more on a busy one: two virtual CPUs
-/// among eight other threads on two CPUs get a fifth of them. Only a test that hangs takes so long.
+/// Factor on all limits, which are for a quiet host: on two CPUs, two virtual CPUs among eight
+/// other threads get a fifth of the time. Only a test that hangs takes this long.
 const BUSY_FACTOR: u32 = 10;
 
-/// Lines of a test's own output that a failure shows.
+/// Lines of a test's output that a failure shows.
 const SHOWN_LINES: usize = 60;
 
 /// Functions for the scripts: `ok`, `not_ok`, `equal`, ...
 const PRELUDE: &str = include_str!("../guest/prelude.sh");
 
-/// Runs the tests in the guest, each in a control group of its own that is emptied afterwards.
+/// Runs the tests in the guest, each in its own control group, which is emptied afterwards.
 const RUNNER: &str = include_str!("../guest/runner.sh");
 
-/// A script and what its header says.
+/// A script, and its header.
 ///
 /// The header is the script's leading comment lines `# key: value`: `what` (one line), `machines`
 /// (names), `programs` (names), and optionally `limit` (seconds), `short` (yes: part of the short
@@ -42,17 +42,17 @@ const RUNNER: &str = include_str!("../guest/runner.sh");
 pub struct Test {
     /// The script's file name without `.sh`.
     pub name: String,
-    /// What it shows, for people.
+    /// What it tests, for readers.
     pub what: String,
-    /// Where it runs.
+    /// The machines on which it runs.
     pub machines: Vec<String>,
-    /// Programs it calls, from the suite's tables.
+    /// Programs that it calls, from the suite's tables.
     pub programs: Vec<String>,
-    /// When it counts as hung.
+    /// Time after which it counts as hung.
     pub limit: Duration,
-    /// Part of the short run.
+    /// Whether the short run includes it.
     pub short: bool,
-    /// Needs the timing plugin.
+    /// Whether it needs the timing plugin.
     pub timed: bool,
     script: String,
 }
@@ -87,8 +87,8 @@ pub fn load(dir: &Path) -> Result<Vec<Test>> {
     paths.iter().map(|p| read(p).with_context(|| format!("test {}", p.display()))).collect()
 }
 
-/// Runs tests of one machine, all timed or all not. `programs` says where the programs are that
-/// tests may name; `cases` hears each verdict as it falls.
+/// Runs tests of one machine, either all timed or all untimed. `programs` maps the names that tests
+/// use to paths; `cases` gets each verdict as it arrives.
 pub fn run(
     guest: &Guest,
     topology: &Topology,
@@ -98,7 +98,7 @@ pub fn run(
     cases: &mut (dyn FnMut(Case) + Send),
 ) -> Result<()> {
     let mut left = tests;
-    // Each boot finishes one test at least, so this ends.
+    // Each boot finishes at least one test, so this loop ends.
     while !left.is_empty() {
         let mut reader = Reader::new(&topology.machine, cases);
         let ended = boot(guest, (topology, timing), left, programs, &mut reader);
@@ -185,7 +185,7 @@ fn boot(
     Ok(())
 }
 
-/// Libraries lie where the `tiercel` binary looks for its runtime.
+/// Libraries are in the folder where the `tiercel` binary looks for its runtime.
 fn place_of(program: &str) -> String {
     match program.ends_with(".so") {
         true => format!("usr/lib/tiercel/{program}"),
@@ -193,14 +193,14 @@ fn place_of(program: &str) -> String {
     }
 }
 
-/// Reads what the runner prints, line by line: `lab-begin NAME`, then any lines, of which
-/// `ok WHAT` and `not ok WHAT: WHY` are verdicts, then `lab-end STATUS`.
+/// Parses the runner's output, line by line: `lab-begin NAME`, then any lines, among which `ok
+/// WHAT` and `not ok WHAT: WHY` are verdicts, then `lab-end STATUS`.
 struct Reader<'a> {
     machine: String,
     cases: &'a mut (dyn FnMut(Case) + Send),
     pending: Vec<u8>,
     current: Option<Current>,
-    /// Tests that began and ended, one way or the other.
+    /// Tests that have ended, passed or failed.
     done: usize,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Ends the running test; a failure becomes a case of its own.
+    /// Ends the running test; a bad exit becomes a failed case of its own.
     fn end(&mut self, failure: Option<String>) {
         if failure.is_some() {
             self.case("runs to its end", failure);
@@ -253,8 +253,8 @@ impl<'a> Reader<'a> {
         self.done += 1;
     }
 
-    /// After the guest ended: a test that still runs has failed. A guest that died between two
-    /// tests fails the next one.
+    /// The guest has ended: a test that was still running has failed. If it died between two tests,
+    /// the next one has failed.
     fn finish(&mut self, ended: Result<()>, tests: &[Test]) {
         let why = match ended {
             Ok(()) if self.done == tests.len() => return,
@@ -305,7 +305,7 @@ mod tests {
         Test::parse(name.to_owned(), script).expect("valid")
     }
 
-    /// Feeds `text` in pieces of 3 bytes; verdicts come back as `test/what[: why]`.
+    /// Feeds `text` in pieces of 3 bytes; returns verdicts as `test/what[: why]`.
     fn check(text: &str, ended: Result<()>, tests: &[Test], expect: &[&str], done: usize) {
         let mut got = Vec::new();
         let mut sink = |case: Case| {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_carry_the_lines_before_them() {
+    fn failures_include_the_lines_before_them() {
         check(
             "lab-begin a\nok one\nsaid\nnot ok two: 3 is not 4\nlab-end 0\n\
              lab-begin b\nok x\nlab-end 0\n",
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_guest_fails_the_running_test_and_leaves_the_rest() {
+    fn a_dead_guest_fails_only_the_running_test() {
         check(
             "lab-begin a\nok one\nhm\n",
             Err(anyhow::anyhow!("panic")),

@@ -1,8 +1,7 @@
-//! The configuration of the timing plugin for a guest, and the times that it reports afterwards.
-//! In: the machine, the guest's topology; the plugin's statistics. Out: the plugin's configuration,
-//! JSON; times.
-//! Knows nothing of how accesses are timed: the plugin is under another licence and is only
-//! spoken to through files.
+//! The configuration of the timing plugin for a guest, and the times that the plugin reports. In:
+//! the machine, the guest's topology; the plugin's statistics. Out: the plugin's configuration,
+//! JSON; times. Knows nothing of how accesses are timed: the plugin has another licence, and files
+//! are the only interface to it.
 
 use std::path::Path;
 
@@ -12,38 +11,38 @@ use tiercel_machine::{Machine, NodeId};
 
 use crate::topology::Topology;
 
-/// Times a guest's memory.
+/// How a guest's memory is timed.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing<'a> {
     /// The plugin, `libtiercel_emulator.so`.
     pub plugin: &'a Path,
-    /// The machine whose figures count.
+    /// The machine with the latencies and bandwidths.
     pub machine: &'a Machine,
-    /// What is not as always.
+    /// Deviations from the default model.
     pub model: Model,
 }
 
-/// Choices of the model.
+/// Options of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Model {
-    /// Whether streams are fetched ahead of need.
+    /// Whether streams are prefetched.
     pub prefetch: bool,
     /// Whether the guest's CPUs have only their share of the machine's bandwidths, as if its other
-    /// CPUs did what they do.
+    /// CPUs had the same load.
     pub share: bool,
     /// Whether only programs' regions of interest (`workloads/roi.h`) are timed in detail. Set-up
-    /// then costs its instructions and no memory: it is five times faster to run.
+    /// then takes time for instructions, but none for memory, and runs five times faster.
     pub regions_only: bool,
 }
 
-/// Of what the plugin counted: times.
+/// The times in the plugin's statistics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Times {
     /// From power-on to power-off, nanoseconds of the guest's clock.
     pub elapsed_ns: u64,
-    /// What programs marked as regions of interest, in their order.
+    /// The regions of interest that programs marked, in order.
     pub regions: Vec<Region>,
-    /// Regions beyond those that are kept.
+    /// How many further regions were not kept.
     pub regions_left_out: u64,
 }
 
@@ -57,16 +56,16 @@ pub struct Region {
 impl Times {
     /// Reads the plugin's statistics, JSON.
     pub fn parse(stats: &str) -> Result<Times> {
-        serde_json::from_str(stats).context("what the timing plugin counted has no times")
+        serde_json::from_str(stats).context("the timing plugin's statistics have no times")
     }
 
-    /// Of all regions together, nanoseconds; an error says why there is no such time.
+    /// The total time of all regions, nanoseconds; an error states why there is none.
     pub fn regions_ns(&self) -> Result<u64> {
         let kept = self.regions.len();
         let left_out = self.regions_left_out;
         ensure!(
             left_out == 0,
-            "it marked {} regions of interest, {kept} are kept",
+            "it marked {} regions of interest, of which {kept} were kept",
             kept as u64 + left_out
         );
         ensure!(kept > 0, "it marked no region of interest (docs/lab.md says how)");
@@ -74,7 +73,7 @@ impl Times {
     }
 }
 
-/// As `crates/emulator` reads it; what is not said has its default.
+/// In the format of `crates/emulator`; omitted fields have their defaults.
 #[derive(Serialize)]
 struct Config<'a> {
     machine: String,
@@ -91,7 +90,7 @@ struct Config<'a> {
 struct Samples<'a> {
     /// The file that the guest sees as a device's memory.
     area: &'a Path,
-    /// The machine's nodes by the numbers they have in the guest.
+    /// The machine's nodes, by their numbers in the guest.
     nodes: Vec<NodeId>,
 }
 
@@ -102,7 +101,7 @@ struct PhysicalRange {
     node: NodeId,
 }
 
-/// Bytes of the sample area, as `include/tiercel_emulator.h` has them.
+/// Bytes of the sample area, as in `include/tiercel_emulator.h`.
 pub(crate) const SAMPLE_AREA_BYTES: u64 = 8 << 20;
 
 /// Where the memory above the hole below 4 GiB begins.
@@ -124,7 +123,7 @@ pub(crate) fn config(
     serde_json::to_string_pretty(&config).expect("plain data serialises")
 }
 
-/// QEMU's q35 puts nodes one after the other, up to the hole and on above it.
+/// QEMU's q35 puts nodes one after another, up to the hole and then above it.
 fn ranges(topology: &Topology) -> Vec<PhysicalRange> {
     let low = if topology.memory_bytes() >= 0xb000_0000 { 0x8000_0000 } else { 0xb000_0000 };
     let mut ranges = Vec::new();
@@ -151,7 +150,7 @@ mod tests {
     use crate::topology::Size;
 
     #[test]
-    fn nodes_lie_around_the_hole() {
+    fn nodes_are_placed_around_the_hole() {
         let toml = "name = \"m\"\n[[node]]\nid = 0\ncapacity = \"1 GiB\"\ncpus = \"0\"\n\
                     [[node]]\nid = 5\ncapacity = \"3 GiB\"\n";
         let machine = Machine::from_toml(toml).expect("valid");
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_have_a_time_when_all_are_known() {
+    fn regions_have_a_time_if_all_were_kept() {
         let times = |regions: &str, left_out: u32| {
             let text = format!(
                 "{{\"elapsed_ns\":9,\"vcpus\":[],\"regions\":[{regions}],\

@@ -9,26 +9,27 @@ use tiercel_machine::{Figures, Kind, Machine, Node, NodeId};
 /// Linux on x86 hands memory to nodes in blocks of 128 MiB.
 const BLOCK_BYTES: u64 = 128 << 20;
 
-/// The kernel, the unpacked root file system and the per-node tables live on the first node.
+/// Least memory of the first node, which holds the kernel, the unpacked root file system and the
+/// per-node tables.
 const FIRST_NODE_BYTES: u64 = 3 * BLOCK_BYTES;
 
-/// 65535 means "unreachable"; one less leaves room for rounding up.
+/// 65535 means "unreachable"; one less allows for rounding up.
 const HMAT_MAX_ENTRY: u64 = 65_533;
 
 /// QEMU's own limit (MAX_NODES).
 const MAX_NODES: usize = 128;
 
-/// How large the guest is.
+/// Size of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Memory of all nodes together; shared out in the machine's proportions, in steps of 128 MiB.
-    /// Grows where the smallest nodes need it.
+    /// Memory of all nodes together, divided in the machine's proportions in steps of 128 MiB.
+    /// Grows if the smallest nodes need it.
     pub memory_bytes: u64,
     /// Virtual CPUs; at least one for each node with CPUs.
     pub cpus: u32,
 }
 
-/// What the guest's firmware will describe.
+/// What the guest's firmware describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// The machine's name.
@@ -44,7 +45,7 @@ pub struct Topology {
 /// One node of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestNode {
-    /// The machine's number of it.
+    /// Its number on the machine.
     pub origin: NodeId,
     /// Its memory; 0 for CPUs without memory.
     pub memory_bytes: u64,
@@ -54,7 +55,7 @@ pub struct GuestNode {
     pub initiator: usize,
 }
 
-/// What CPUs of one node see of another's memory.
+/// Latency and bandwidth from the CPUs of one node to the memory of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuestLink {
     /// Node with the CPUs.
@@ -66,14 +67,14 @@ pub struct GuestLink {
 }
 
 impl Default for Size {
-    /// Small enough for any laptop, large enough for workloads of a few hundred MiB.
+    /// Fits any laptop, and workloads of a few hundred MiB.
     fn default() -> Size {
         Size { memory_bytes: 2 << 30, cpus: 2 }
     }
 }
 
 impl Topology {
-    /// The machine, shrunk. Latencies and bandwidths stay as they are.
+    /// The machine, shrunk. Latencies and bandwidths stay the same.
     pub fn of(machine: &Machine, size: Size) -> Result<Topology> {
         let count = machine.nodes.len();
         ensure!((1..=MAX_NODES).contains(&count), "{count} nodes; QEMU takes 1 to {MAX_NODES}");
@@ -137,8 +138,8 @@ impl Topology {
         args
     }
 
-    /// The firmware table holds 16-bit multiples of one unit: the least power of two, in MiB/s,
-    /// in which the largest bandwidth fits.
+    /// The firmware table has 16-bit multiples of one unit: the smallest power of two, in MiB/s,
+    /// with which the largest bandwidth fits.
     fn bandwidth_unit_mib_s(&self) -> u64 {
         let figures =
             self.links.iter().flat_map(|link| [link.figures.read_gb_s, link.figures.write_gb_s]);
@@ -147,8 +148,8 @@ impl Topology {
         largest.div_ceil(HMAT_MAX_ENTRY).next_power_of_two()
     }
 
-    /// One socket per node with CPUs. QEMU wants sockets of equal size, so the smaller ones
-    /// are filled up with CPUs that stay unplugged.
+    /// One socket per node with CPUs. QEMU requires sockets of equal size, so the smaller ones are
+    /// padded with CPUs that stay unplugged.
     fn cpu_args(&self) -> [String; 2] {
         let sockets: u32 = self.nodes.iter().map(|node| u32::from(node.cpus > 0)).sum();
         let cores = self.nodes.iter().map(|node| node.cpus).max().unwrap_or(1);
@@ -172,13 +173,13 @@ fn share_memory(machine: &Machine, memory_bytes: u64) -> Vec<u64> {
     machine.nodes.iter().enumerate().map(share).collect()
 }
 
-/// As even as possible, at least one each, and all equal: QEMU's sockets are.
+/// As many CPUs for each node: at least one, all equal, because QEMU's sockets are.
 fn share_cpus(cpus: u32, nodes: usize) -> Vec<u32> {
     vec![cpus.div_ceil(u32::try_from(nodes).unwrap_or(u32::MAX)).max(1); nodes]
 }
 
-/// The node with CPUs that reaches node `i` best: itself, a stated initiator, else the least
-/// distance, else the least latency, else the first.
+/// The node with CPUs that reaches node `i` best: itself, or a stated initiator, or the one with
+/// the least distance, the least latency, or the first.
 fn nearest(machine: &Machine, with_cpus: &[usize], i: usize) -> usize {
     let node = &machine.nodes[i];
     if node.has_cpus() {
@@ -197,7 +198,7 @@ fn nearest(machine: &Machine, with_cpus: &[usize], i: usize) -> usize {
     })
 }
 
-/// The machine's distances, or made-up ones that keep local, remote and memory-only apart.
+/// The machine's distances, or default ones that distinguish local, remote and memory-only nodes.
 fn distances(machine: &Machine) -> Vec<Vec<u16>> {
     let nodes = &machine.nodes;
     let made_up = |i: usize, j: usize| match (i == j, nodes[i].has_cpus() && nodes[j].has_cpus()) {
@@ -226,8 +227,8 @@ fn links(machine: &Machine, with_cpus: &[usize]) -> Vec<GuestLink> {
         .collect()
 }
 
-/// Fills what the description leaves out: writes as reads, remote as local with the distance's
-/// factor, and for a node without any figure the typical ones of its kind.
+/// Fills in missing figures: writes are like reads, remote is local times the distance's factor,
+/// and a node without any figure gets those typical of its kind.
 fn complete(machine: &Machine, from: usize, to: usize) -> Figures {
     let (from, node) = (machine.nodes[from].id, &machine.nodes[to]);
     let seen = machine.figures(Some(from), node.id);
@@ -276,7 +277,7 @@ fn typical(kind: Kind, given: &Figures) -> Figures {
     }
 }
 
-/// Latencies go in whole nanoseconds, bandwidths in whole units.
+/// Latencies are in whole nanoseconds, bandwidths in whole units.
 fn hmat_args(link: &GuestLink, unit_mib_s: u64) -> Vec<String> {
     let GuestLink { from, to, figures } = link;
     let whole = |value: f64| number::saturating_u64(value.round().max(1.0));
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_in_qemus_words() {
+    fn a_machine_becomes_qemu_arguments() {
         let args = topology(TWO_TIERS, 2048, 2).expect("fits").qemu_args();
         let lines: Vec<String> = args.chunks(2).map(|pair| pair.join(" ")).collect();
         let hmat = "-numa hmat-lb,initiator=0,target";
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_no_guest_can_be_are_refused() {
+    fn machines_that_qemu_cannot_emulate_are_refused() {
         let no_cpus = TWO_TIERS.replace("cpus = \"0-7\"", "");
         let error = topology(&no_cpus, 2048, 2).expect_err("no CPU to run on");
         assert!(error.to_string().contains("no node has CPUs"), "{error}");

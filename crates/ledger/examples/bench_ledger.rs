@@ -45,7 +45,7 @@ fn main() {
     let (mut mine, mut peers) = (Vec::new(), Vec::new());
     let mut random = Random(1);
     for round in 0..ROUNDS {
-        let interval = Interval::new(&mut random, per_process, round as u64);
+        let interval = IntervalInput::new(&mut random, per_process, round as u64);
         mine.push(interval.play(&mut ours, round as u64));
         peers.push(interval.play(&mut plain, round as u64));
     }
@@ -54,13 +54,13 @@ fn main() {
         (mine.iter().map(figure).collect::<Vec<_>>(), peers.iter().map(figure).collect::<Vec<_>>())
     };
     let (tick, plain_tick) = pick(|costs| costs.tick_ms);
-    row(&format!("tick, {size}, 100 processes"), &tick, None, Some(100.0), "ms");
-    row(&format!("tick against plain, {size}"), &tick, Some(&plain_tick), Some(1.0), "ms");
+    print_result(&format!("tick, {size}, 100 processes"), &tick, None, Some(100.0), "ms");
+    print_result(&format!("tick against plain, {size}"), &tick, Some(&plain_tick), Some(1.0), "ms");
     let (apply, plain_apply) = pick(|costs| costs.record_ns);
-    row("record applied", &apply, Some(&plain_apply), None, "ns");
+    print_result("record applied", &apply, Some(&plain_apply), None, "ns");
     let (sample, plain_sample) = pick(|costs| costs.sample_ns);
-    row("sample added", &sample, Some(&plain_sample), None, "ns");
-    row("memory per extent", &[per_extent], Some(&[plain_per_extent]), None, "bytes");
+    print_result("sample added", &sample, Some(&plain_sample), None, "ns");
+    print_result("memory per extent", &[per_extent], Some(&[plain_per_extent]), None, "bytes");
     let held = ours.0.bytes_held();
     eprintln!("slab {} MB, indexes {} MB", held.0 / 1_000_000, held.1 / 1_000_000);
 }
@@ -134,7 +134,7 @@ impl Accounts for Plain {
         }
         let latency_ns = f64::from(sample.latency_ns.unwrap_or(100));
         record.new_stall_ns += f64::from(sample.weight) * latency_ns;
-        record.last_access_ms = sample.time_us / 1000;
+        record.last_access_ms = sample.until_ns / 1_000_000;
     }
 
     fn tick(&mut self, _now_ms: u64) {
@@ -166,13 +166,13 @@ fn birth(nth: u64, generation: u16) -> Record {
         version: Version { carve: 1, generation },
         arena: None,
         flags: Flags(0),
-        time_ms: 0,
+        time_ns: 0,
     }
 }
 
 fn death(nth: u64, generation: u16) -> Record {
     let version = Version { carve: 1, generation };
-    Record::Died { addr: address(nth), bytes: STRIDE / 2, version, flags: Flags(0), time_ms: 0 }
+    Record::Died { addr: address(nth), bytes: STRIDE / 2, version, flags: Flags(0), time_ns: 0 }
 }
 
 fn fill(accounts: &mut impl Accounts, per_process: u64) {
@@ -182,7 +182,7 @@ fn fill(accounts: &mut impl Accounts, per_process: u64) {
 }
 
 /// One interval's records, in bunches per process as a drain gives them, and samples.
-struct Interval {
+struct IntervalInput {
     records: Vec<(u32, Record)>,
     samples: Vec<Sample>,
 }
@@ -193,8 +193,8 @@ struct Costs {
     tick_ms: f64,
 }
 
-impl Interval {
-    fn new(random: &mut Random, per_process: u64, round: u64) -> Interval {
+impl IntervalInput {
+    fn new(random: &mut Random, per_process: u64, round: u64) -> IntervalInput {
         let mut records = Vec::new();
         let per_drain = RECORDS / PROCESSES / 4;
         for pid in 0..PROCESSES as u32 {
@@ -209,7 +209,8 @@ impl Interval {
             }
         }
         let sample = |random: &mut Random| Sample {
-            time_us: 0,
+            from_ns: 0,
+            until_ns: 0,
             pid: random.below(PROCESSES) as u32,
             tid: 0,
             // A tenth of the objects take most of the accesses.
@@ -224,7 +225,7 @@ impl Interval {
         let mut samples: Vec<_> = (0..SAMPLES).map(|_| sample(random)).collect();
         // A sampler drains its buffers process by process.
         samples.sort_by_key(|sample| sample.pid);
-        Interval { records, samples }
+        IntervalInput { records, samples }
     }
 
     fn play(&self, accounts: &mut impl Accounts, round: u64) -> Costs {
@@ -261,7 +262,7 @@ impl Random {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct BenchResult<'a> {
     name: &'a str,
     ours: f64,
     peer: Option<f64>,
@@ -275,13 +276,13 @@ struct Row<'a> {
 
 /// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
 /// peer.
-fn row(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>, unit: &str) {
+fn print_result(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>, unit: &str) {
     let paired: Vec<f64> = match peer {
         Some(peer) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),
         None => ours.to_vec(),
     };
     let figure = quantile(&paired, 0.5);
-    let row = Row {
+    let result = BenchResult {
         name,
         ours: quantile(ours, 0.5),
         peer: peer.map(|peer| quantile(peer, 0.5)),
@@ -292,7 +293,7 @@ fn row(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>, unit:
         spread: (quantile(&paired, 0.75) - quantile(&paired, 0.25)) / figure,
         unit,
     };
-    println!("{}", serde_json::to_string(&row).expect("numbers are JSON"));
+    println!("{}", serde_json::to_string(&result).expect("numbers are JSON"));
 }
 
 fn quantile(values: &[f64], share: f64) -> f64 {

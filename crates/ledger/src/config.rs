@@ -36,6 +36,31 @@ pub struct Config {
     pub process_extents_max: u32,
     /// Most extents altogether; births beyond are refused and counted.
     pub extents_max: u32,
+    /// What the processes of one group may have together.
+    pub of_group: Bounds,
+    /// What all processes may have together, extents aside.
+    pub of_all: Bounds,
+}
+
+/// What processes may have together, whatever they report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Extents; births beyond are refused and counted.
+    pub extents: u32,
+    /// Sites of which a history is kept, up to the highest number of each process; objects of
+    /// further sites are of the unknown site. About 120 bytes each.
+    pub sites: u32,
+    /// Deaths that came before their births; further ones are forgotten and counted. About 60 bytes
+    /// each.
+    pub early: u32,
+}
+
+impl Default for Bounds {
+    /// For processes that trust each other: a million extents were a large run, 65,536 sites are
+    /// what one session has, and a ring holds 4096 records.
+    fn default() -> Bounds {
+        Bounds { extents: u32::MAX, sites: 1 << 18, early: 1 << 18 }
+    }
 }
 
 impl Default for Config {
@@ -49,6 +74,8 @@ impl Default for Config {
             assumed_latency_ns: 100.0,
             process_extents_max: 4 << 20,
             extents_max: 32 << 20,
+            of_group: Bounds::default(),
+            of_all: Bounds::default(),
         }
     }
 }

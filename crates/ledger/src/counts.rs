@@ -13,10 +13,15 @@ macro_rules! counts {
 
         impl std::ops::AddAssign<&Counts> for Counts {
             fn add_assign(&mut self, other: &Counts) {
-                $(self.$name += other.$name;)*
+                $(add(&mut self.$name, other.$name);)*
             }
         }
     };
+}
+
+/// Programs state sizes, so that a sum of them may be anything: it ends at the largest number.
+pub(crate) fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
 }
 
 counts! {
@@ -24,6 +29,8 @@ counts! {
     records,
     /// Records of processes the ledger does not know.
     records_of_unknown_processes,
+    /// Records that came after their process was settled past their time.
+    records_late,
     /// Births that something newer had overtaken.
     births_overtaken,
     /// Deaths without a live object: their birth is late, or was overtaken.
@@ -34,6 +41,8 @@ counts! {
     births_refused,
     /// Bytes of them.
     births_refused_bytes,
+    /// Births of sites that there was no room for: they are of the unknown site.
+    sites_refused,
     /// Objects born, the ephemeral ones included, those overtaken or refused not.
     objects_born,
     /// Bytes of them.
@@ -60,6 +69,15 @@ counts! {
     samples_attributed,
     /// Samples that hit an object that died before it became a record.
     samples_ephemeral,
+    /// Samples that hit an object that had died when they were read.
+    samples_of_ended,
+    /// Samples of an area that lives of several sites had between two looks, and shared; and those
+    /// around a loss of records that two lives may have had, which count for none.
+    samples_undecided,
+    /// Samples that were attributed before all records of their time were there: too many waited.
+    samples_unsettled,
+    /// Lives forgotten for want of room before the samplers had passed their end.
+    ended_forgotten,
     /// Samples outside all objects: stacks, globals, kernel memory, freed memory.
     samples_outside,
     /// Samples of processes the ledger does not know.

@@ -1,20 +1,23 @@
 //! Events of objects that a listener consumes one by one, at no cost to anyone else.
-//! In: births, growth and deaths as the ledger applies them. Out: [`LedgerEvent`]s, in order. Knows
-//! nothing of who listens. Rows keep only what lives: a listener remembers the dead elsewhere.
+//! In: births, growth, deaths and accesses as the ledger applies them. Out: [`LedgerEvent`]s, in
+//! order. Knows nothing of who listens. Rows keep only what lives: a listener remembers the dead
+//! elsewhere.
+
+use tiercel_wire::Sample;
 
 /// A change of the objects of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LedgerEvent {
     /// The process.
     pub pid: u32,
-    /// Its time on the daemon's clock, milliseconds; never later than the ledger's own.
-    pub at_ms: u64,
+    /// Its time on the daemon's clock, nanoseconds.
+    pub at_ns: u64,
     /// The change.
     pub event: Event,
 }
 
-/// A change of objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A change of objects, or an access to one.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// An object was born in a range without objects.
     Born {
@@ -44,6 +47,21 @@ pub enum Event {
         addr: u64,
         /// Bytes.
         bytes: u64,
+        /// Number of the life that ended, by which accesses that are learned of later name it.
+        life: u64,
+    },
+    /// An access was attributed.
+    Accessed {
+        /// It, or a part of it: what was seen of several lives is shared among them.
+        sample: Sample,
+        /// Number of the life that it belongs to, which has ended; `None`: it belongs to the object
+        /// that lives at its address.
+        life: Option<u64>,
+    },
+    /// Lives with lower numbers get no access any more.
+    Forgotten {
+        /// The number.
+        before: u64,
     },
     /// The process entered a phase.
     Phase {
@@ -56,20 +74,18 @@ pub enum Event {
 /// a resync makes two for each object.
 #[derive(Default)]
 pub(crate) struct EventBuffer {
-    /// Time of the events that follow, on the daemon's clock, milliseconds.
-    pub(crate) at_ms: u64,
     pub(crate) events: Vec<LedgerEvent>,
 }
 
 impl EventBuffer {
     /// Takes in an event of a process. An object that dies extent by extent, from either end, makes
     /// one event.
-    pub(crate) fn consume(&mut self, pid: u32, event: Event) {
-        let at_ms = self.at_ms;
-        if let Event::Gone { addr, bytes } = event
+    pub(crate) fn consume(&mut self, pid: u32, at_ns: u64, event: Event) {
+        if let Event::Gone { addr, bytes, life } = event
             && let Some(last) = self.events.last_mut()
-            && (last.pid, last.at_ms) == (pid, at_ms)
-            && let Event::Gone { addr: at, bytes: so_far } = &mut last.event
+            && last.pid == pid
+            && let Event::Gone { addr: at, bytes: so_far, life: same } = &mut last.event
+            && *same == life
         {
             if addr + bytes == *at {
                 (*at, *so_far) = (addr, bytes + *so_far);
@@ -80,6 +96,6 @@ impl EventBuffer {
                 return;
             }
         }
-        self.events.push(LedgerEvent { pid, at_ms, event });
+        self.events.push(LedgerEvent { pid, at_ns, event });
     }
 }

@@ -175,7 +175,7 @@ impl Ledger {
         let gone = u64::from(whole.pages - pieces[0].0) << PAGE_SHIFT;
         self.live.bytes -= gone;
         self.process_mut(whole.process).live_bytes -= gone;
-        self.count_live(whole.process, whole.site, -signed(gone));
+        self.count_live(whole.process, whole.site(), -signed(gone));
         let recorded_bytes = self.counts.recorded_bytes;
         let (mut at, mut last) = (whole.addr, number);
         for (nth, &(pages, share)) in pieces.iter().enumerate() {
@@ -236,7 +236,7 @@ impl Ledger {
     fn are_alike(&self, a: &Row, b: &Row) -> bool {
         let main = |row: &Row| row.homes[0].get();
         let home = |row: &Row| (main(row).1 > 0).then_some(main(row).0);
-        if b.has(FRESH) || a.arena != b.arena || home(a) != home(b) {
+        if b.has(FRESH) || a.arena() != b.arena() || home(a) != home(b) {
             return false;
         }
         let heat = |row: &Row| {
@@ -256,9 +256,11 @@ impl Ledger {
         self.clear_residency(number);
         self.clear_residency(above);
         self.process_mut(b.process).index.remove(b.addr);
+        let group = self.process(b.process).group;
+        self.groups.remove_extent(group);
         self.rows.remove(above);
         self.live.extents -= 1;
-        self.live.born_ms -= b.born.ms().unwrap_or(0);
+        self.live.born_ms -= b.born_ms();
         let clock = a.clock.max(b.clock);
         let (decay_a, decay_b) = (self.decay(clock - a.clock), self.decay(clock - b.clock));
         let row = &mut self.rows[number];

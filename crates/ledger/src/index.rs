@@ -114,6 +114,15 @@ impl Index {
         self.leaves.values().flat_map(|leaf| leaf.rows[..leaf.len].iter().copied())
     }
 
+    /// In address order, those that start at `addr` or above.
+    pub(crate) fn iter_from(&self, addr: u64) -> impl Iterator<Item = u32> {
+        let first = self.leaves.range(..=addr).next_back().map_or(0, |(key, _)| *key);
+        self.leaves.range(first..).flat_map(move |(_, leaf)| {
+            let from = leaf.addrs[..leaf.len].partition_point(|at| *at < addr);
+            leaf.rows[from..leaf.len].iter().copied()
+        })
+    }
+
     /// Joins a sparse leaf with the one after it, if that leaves room to grow; removes an empty
     /// one.
     fn join(&mut self, key: u64) {

@@ -6,18 +6,23 @@ use std::collections::{BTreeMap, VecDeque};
 use tiercel_machine::number::{clamped_u32, index_u16};
 
 use tiercel_machine::NodeId;
+use tiercel_wire::Sample;
 
 use crate::config::{Config, ConfigError};
 use crate::counts::{Characteristics, Counts, TickSummary};
 use crate::event_buffer::{Event, EventBuffer, LedgerEvent};
 use crate::extent::{Extent, ExtentId, Residency};
+use crate::group::{GroupSlot, Groups};
 use crate::node_sums::LatencyByNode;
 use crate::process::Process;
-use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, Row, Rows, SPILLED, Stamp, WARM};
+use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, Row, Rows, SPILLED, WARM};
 use crate::sub_extent::ExtentSizing;
 
 /// Most processes at a time; a row names its process in 16 bits.
 pub const PROCESSES_MAX: usize = 65_535;
+
+/// Extents that are forgotten at once when a process ends: 0.3 ms at 70 ns each.
+const FORGOTTEN_AT_EXIT: usize = 4096;
 
 /// Powers of 1 - alpha kept at hand. With alpha = 0.1 the last is 2e-12: nothing is left.
 const DECAYS: usize = 256;
@@ -36,14 +41,17 @@ pub enum LedgerError {
     TooManyProcesses(u32),
 }
 
-/// Folds records and samples into extents. All times are on one clock, the daemon's, in
-/// milliseconds.
+/// Folds records and samples into extents. All times are on one clock, the daemon's: those of
+/// records and samples in nanoseconds, all others in milliseconds.
 pub struct Ledger {
     pub(crate) config: Config,
     pub(crate) rows: Rows,
     /// A free place is `None`; rows name processes by place.
     pub(crate) processes: Vec<Option<Process>>,
     pids: BTreeMap<u32, u16>,
+    pub(crate) groups: Groups,
+    /// Places of processes that are gone and still have extents.
+    exited: Vec<u16>,
     /// The process looked up last: records and samples come in bunches.
     latest: Option<(u32, u16)>,
     /// The open interval.
@@ -68,6 +76,14 @@ pub struct Ledger {
     pub(crate) latencies: LatencyByNode,
     /// `None` before [`Ledger::listen`].
     pub(crate) events: Option<EventBuffer>,
+    /// Time of the record that is being applied, nanoseconds.
+    pub(crate) event_ns: u64,
+    /// What dies now was alive at this time; earlier than the event only after a loss of records.
+    pub(crate) seen_alive_ns: u64,
+    /// Samples whose processes are not settled past their end.
+    pub(crate) waiting: Vec<Sample>,
+    /// Ended lives that are kept of all processes.
+    pub(crate) ended_total: usize,
 }
 
 /// Sums over the extents that are records.
@@ -90,6 +106,8 @@ impl Ledger {
             rows: Rows::new(),
             processes: Vec::new(),
             pids: BTreeMap::new(),
+            groups: Groups::default(),
+            exited: Vec::new(),
             latest: None,
             interval: 0,
             now_ms,
@@ -105,6 +123,10 @@ impl Ledger {
             sizing: ExtentSizing::default(),
             latencies: LatencyByNode::new(),
             events: None,
+            event_ns: 0,
+            seen_alive_ns: u64::MAX,
+            waiting: Vec::new(),
+            ended_total: 0,
         })
     }
 
@@ -118,8 +140,13 @@ impl Ledger {
         self.now_ms
     }
 
-    /// A process whose records will follow. Its objects come from records and [`Ledger::resync`].
+    /// A process whose records will follow. Its objects come from records and object tables.
     pub fn process_born(&mut self, pid: u32) -> Result<(), LedgerError> {
+        self.process_born_in(pid, 0)
+    }
+
+    /// The same, in a group: [`Config::of_group`] bounds what its processes have together.
+    pub fn process_born_in(&mut self, pid: u32, group: u32) -> Result<(), LedgerError> {
         if self.pids.contains_key(&pid) {
             return Err(LedgerError::ProcessKnown(pid));
         }
@@ -134,16 +161,21 @@ impl Ledger {
                 self.processes.len() - 1
             }
         };
-        self.processes[slot] = Some(Process::new(pid));
+        self.processes[slot] = Some(Process::new(pid, self.groups.joined(group)));
         self.pids.insert(pid, index_u16(slot));
         Ok(())
     }
 
-    /// A process that a tracked one forked. It starts empty: what it shares with its parent becomes
-    /// its own in the object table it brings when it attaches, and the parent's heat says nothing
-    /// about what the child will touch. A parent that is not known is no error.
-    pub fn process_forked(&mut self, parent: u32, child: u32) -> Result<(), LedgerError> {
-        self.process_born(child)?;
+    /// A process that a tracked one forked, in a group. It starts empty: what it shares with its
+    /// parent becomes its own in the object table it brings when it attaches, and the parent's heat
+    /// says nothing about what the child will touch. A parent that is not known is no error.
+    pub fn process_forked(
+        &mut self,
+        parent: u32,
+        child: u32,
+        group: u32,
+    ) -> Result<(), LedgerError> {
+        self.process_born_in(child, group)?;
         if let (Some(from), Some(to)) = (self.slot(parent), self.slot(child)) {
             self.process_mut(to).phase = self.process(from).phase;
         }
@@ -153,19 +185,55 @@ impl Ledger {
     /// The process runs another program: its objects are gone, it stays tracked.
     pub fn process_exec(&mut self, pid: u32) {
         if let Some(slot) = self.slot(pid) {
-            self.clear(slot);
-            self.processes[usize::from(slot)] = Some(Process::new(pid));
+            let group = self.clear(slot);
+            let settled_ns = self.process(slot).settled_ns;
+            let process = Process { settled_ns, ..Process::new(pid, group) };
+            self.processes[usize::from(slot)] = Some(process);
         }
     }
 
-    /// The process is gone, and its objects with it.
+    /// The process is gone, and its objects with it: those of a large one bit by bit, by
+    /// [`Ledger::forget_exited`].
     pub fn process_exited(&mut self, pid: u32) {
-        if let Some(slot) = self.slot(pid) {
-            self.clear(slot);
+        let Some(slot) = self.slot(pid) else { return };
+        self.pids.remove(&pid);
+        self.latest = None;
+        // No process has this number: nothing is decided for it any longer.
+        self.process_mut(slot).pid = 0;
+        self.forget_lives(slot);
+        self.exited.push(slot);
+        self.forget_exited(FORGOTTEN_AT_EXIT);
+    }
+
+    /// Whether [`Ledger::forget_exited`] has something to do.
+    pub fn has_exited(&self) -> bool {
+        !self.exited.is_empty()
+    }
+
+    /// Forgets extents of processes that are gone, about `extents_max`; how many it were. With 0
+    /// nothing is left to forget.
+    pub fn forget_exited(&mut self, extents_max: usize) -> usize {
+        let mut forgotten = 0;
+        while let Some(&slot) = self.exited.last() {
+            let mut numbers = Vec::new();
+            for number in self.process(slot).index.iter() {
+                // Objects go whole.
+                if forgotten + numbers.len() >= extents_max && self.rows[number].has(HEAD) {
+                    break;
+                }
+                numbers.push(number);
+            }
+            forgotten += numbers.len();
+            numbers.into_iter().for_each(|number| self.remove_row(number));
+            if self.process(slot).index.len() > 0 {
+                break;
+            }
+            let group = self.clear(slot);
+            self.groups.left(group);
             self.processes[usize::from(slot)] = None;
-            self.pids.remove(&pid);
-            self.latest = None;
+            self.exited.pop();
         }
+        forgotten
     }
 
     /// Tracked processes, ascending.
@@ -175,7 +243,7 @@ impl Ledger {
 
     /// Bytes of live objects of a process, the ephemeral ones included: (now, most ever).
     pub fn tracked_bytes(&self, pid: u32) -> Option<(u64, u64)> {
-        let slot = *self.pids.get(&pid)?;
+        let slot = self.slot_of(pid)?;
         let process = self.process(slot);
         Some((process.live_bytes, process.peak_bytes))
     }
@@ -202,6 +270,14 @@ impl Ledger {
         self.pids.get(&pid).map(|slot| self.process(*slot).phase)
     }
 
+    /// Not all records of a process from before the next tick will have come by then: what came
+    /// before its time is remembered for a tick more.
+    pub fn process_behind(&mut self, pid: u32) {
+        if let Some(slot) = self.slot(pid) {
+            self.process_mut(slot).is_behind = true;
+        }
+    }
+
     /// Sets the clock between two ticks; it never goes back.
     pub fn advance(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
@@ -213,8 +289,11 @@ impl Ledger {
         self.record_fresh();
         self.resize_extents();
         for process in self.processes.iter_mut().flatten() {
-            process.tombstones.age();
-            process.cuts.age();
+            if !std::mem::take(&mut process.is_behind) {
+                let forgotten = process.tombstones.age();
+                self.groups.give_back(process.group, 0, forgotten);
+                process.cuts.age();
+            }
             process.born_bytes = (0, process.born_bytes.0);
         }
         self.live.peak_extents = self.live.peak_extents.max(self.live.extents);
@@ -248,7 +327,7 @@ impl Ledger {
         let seconds = (self.tick_began_ms - self.start_ms) as f64 / 1e3;
         let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let totals = &self.totals;
-        let ages_ms = self.live.extents * self.tick_began_ms - self.live.born_ms;
+        let ages_ms = (self.live.extents * self.tick_began_ms).saturating_sub(self.live.born_ms);
         let lives = totals.extents_recorded.max(1) as f64;
         let share = totals.samples_attributed as f64 / totals.samples as f64;
         Characteristics {
@@ -283,6 +362,11 @@ impl Ledger {
         numbers.map(|number| self.rows[number].addr..self.rows[number].end())
     }
 
+    /// How many extents a process has, those born in the open interval included.
+    pub fn extents_of_process(&self, pid: u32) -> usize {
+        self.slot_of(pid).map_or(0, |slot| self.process(slot).index.len())
+    }
+
     /// How many extents are records, and their bytes.
     pub fn extent_totals(&self) -> (u64, u64) {
         (self.live.extents, self.live.bytes)
@@ -300,7 +384,7 @@ impl Ledger {
     pub fn site_at(&self, pid: u32, addr: u64) -> Option<u32> {
         let slot = *self.pids.get(&pid)?;
         let row = &self.rows[self.process(slot).index.at_or_below(addr)?];
-        (addr < row.end()).then_some(row.site)
+        (addr < row.end()).then_some(row.site())
     }
 
     /// The extent of this number, while it lives.
@@ -329,22 +413,18 @@ impl Ledger {
         }
     }
 
-    /// Sets the time of the events that follow.
-    #[inline]
-    pub(crate) fn set_event_time(&mut self, at_ms: u64) {
-        let now_ms = self.now_ms;
-        if let Some(kept) = &mut self.events {
-            kept.at_ms = at_ms.min(now_ms);
-        }
-    }
-
     /// Keeps an event, if anyone listens.
     #[inline]
     pub(crate) fn emit(&mut self, slot: u16, event: Event) {
         if self.events.is_some() {
             let pid = self.process(slot).pid;
-            self.events.iter_mut().for_each(|kept| kept.consume(pid, event));
+            let at_ns = self.event_ns;
+            self.events.iter_mut().for_each(|kept| kept.consume(pid, at_ns, event));
         }
+    }
+
+    pub(crate) fn slot_of(&self, pid: u32) -> Option<u16> {
+        self.pids.get(&pid).copied()
     }
 
     pub(crate) fn slot(&mut self, pid: u32) -> Option<u16> {
@@ -372,11 +452,25 @@ impl Ledger {
         self.decays.get(intervals as usize).copied().unwrap_or(0.0)
     }
 
-    fn clear(&mut self, slot: u16) {
+    /// Takes all that a process has; its group.
+    fn clear(&mut self, slot: u16) -> GroupSlot {
         let numbers: Vec<u32> = self.process(slot).index.iter().collect();
         for number in numbers {
             self.remove_row(number);
         }
+        let process = self.process(slot);
+        let (group, sites, early) = (process.group, process.sites.len(), process.tombstones.len());
+        self.groups.give_back(group, sites, early);
+        self.forget_lives(slot);
+        group
+    }
+
+    /// No sample of a process is to come: its ended lives, and records that wait, are of no use.
+    fn forget_lives(&mut self, slot: u16) {
+        let process = self.process_mut(slot);
+        process.inbox = Vec::new();
+        let ended = std::mem::take(&mut process.ended);
+        self.ended_total -= ended.len();
     }
 
     #[inline]
@@ -393,14 +487,14 @@ impl Ledger {
             place: row.process,
             addr: row.addr,
             bytes: row.bytes(),
-            site: row.site,
+            site: row.site(),
             version: row.version(),
             is_head: row.has(HEAD),
             is_last: row.has(LAST),
             is_block: row.has(BLOCK),
             is_mapped: row.has(MAPPED),
-            arena: (row.arena != NO_ARENA).then_some(row.arena),
-            born_ms: row.born.ms().unwrap_or(0),
+            arena: row.arena(),
+            born_ms: row.born_ms(),
             is_warm: row.hits == WARM,
             last_access_ms: row.last_access.ms(),
             reads_per_s: row.reads * per_s,
@@ -414,10 +508,5 @@ impl Ledger {
                 more,
             },
         }
-    }
-
-    /// When an event happened: its own time, if it lies in the open interval.
-    pub(crate) fn event_stamp(&self, time_ms: u64) -> Stamp {
-        Stamp::at(time_ms.clamp(self.tick_began_ms, self.now_ms.max(self.tick_began_ms)))
     }
 }

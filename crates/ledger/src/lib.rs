@@ -15,12 +15,15 @@
 mod calibration;
 mod config;
 mod counts;
+mod delivery;
 mod estimate;
 mod event_buffer;
 mod extent;
 mod extent_size;
+mod group;
 mod index;
 mod ledger;
+mod lives;
 pub mod movement;
 mod node_latency;
 mod node_sums;
@@ -37,15 +40,20 @@ mod site_history;
 mod sub_extent;
 
 pub use calibration::{CALIBRATION_SAMPLES_MAX, Calibration};
-pub use config::{Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX};
+pub use config::{
+    Bounds, Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX,
+};
 pub use counts::{Characteristics, Counts, TickSummary};
+pub use delivery::WAITING_MAX;
 pub use estimate::RateEstimates;
 pub use event_buffer::{Event, LedgerEvent};
 pub use extent::{Extent, ExtentId, Range, Residency};
 pub use extent_size::{BUDGET_EXTENTS, DETAILS_MAX, JOINS_MAX, SWEEP_ROWS};
 pub use ledger::{Ledger, LedgerError, PROCESSES_MAX};
+pub use lives::{ENDED_MAX, ENDED_TOTAL_MAX, SKEW_NS};
 pub use process::{CUTS_MAX, TOMBSTONES_MAX};
 pub use realized::{RealizedRatios, realized_mean};
 pub use residency::UNLOCATED_MAX;
-pub use samples::Hit;
+pub use resync::Slice;
+pub use samples::{Attributed, Hit, SHARING_MAX};
 pub use site_heat::SITES_MAX;

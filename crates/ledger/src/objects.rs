@@ -3,9 +3,11 @@
 //! Knows nothing of the order records arrive in, beyond comparing versions.
 
 use crate::config::OBJECT_EXTENTS_MAX;
+use crate::counts::add;
 use crate::event_buffer::Event;
 use crate::ledger::Ledger;
-use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp};
+use crate::lives::{ENDED_MAX, ENDED_TOTAL_MAX, EndedLife};
+use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp, VAGUE};
 use tiercel_machine::number::{clamped_u32, index_u32, signed};
 
 impl Ledger {
@@ -62,11 +64,34 @@ impl Ledger {
         let mut number = Some(head);
         while let Some(this) = number {
             number = self.next_of(this);
-            let Row { process, addr, .. } = self.rows[this];
-            let bytes = self.rows[this].bytes();
+            let addr = self.rows[this].addr;
+            self.end_life(this, addr, self.rows[this].end());
             self.remove_row(this);
-            self.emit(process, Event::Gone { addr, bytes });
         }
+    }
+
+    /// The life of a range of a row is over, at the time of the event at hand.
+    pub(crate) fn end_life(&mut self, number: u32, addr: u64, end: u64) {
+        let row = &self.rows[number];
+        let (slot, born_ns, site) = (row.process, row.born_ns(), row.site());
+        let died_ns = self.event_ns.max(born_ns);
+        let sure_ns = died_ns.min(self.seen_alive_ns.max(born_ns));
+        let life = self.keep_life(slot, EndedLife { addr, end, born_ns, died_ns, sure_ns, site });
+        self.emit(slot, Event::Gone { addr, bytes: end - addr, life });
+    }
+
+    fn keep_life(&mut self, slot: u16, life: EndedLife) -> u64 {
+        let is_full = self.ended_total >= ENDED_TOTAL_MAX;
+        let ended = &mut self.process_mut(slot).ended;
+        if (is_full || ended.len() >= ENDED_MAX) && ended.forget_one() {
+            self.ended_total -= 1;
+            self.counts.ended_forgotten += 1;
+        }
+        let ended = &mut self.process_mut(slot).ended;
+        let before = ended.len();
+        let number = ended.push(life);
+        self.ended_total += ended.len() - before;
+        number
     }
 
     /// Takes a row out of slab, index, sums and lists.
@@ -75,14 +100,14 @@ impl Ledger {
         let bytes = row.bytes();
         if row.has(FRESH) {
             self.forget_fresh(row.clock);
-            self.counts.ephemeral_bytes += bytes;
+            add(&mut self.counts.ephemeral_bytes, bytes);
             self.counts.samples_ephemeral += u64::from(row.hits);
         } else {
-            let born_ms = row.born.ms().unwrap_or(0);
+            let born_ms = row.born_ms();
             self.counts.extents_died += 1;
             let age_ms = self.now_ms.saturating_sub(born_ms);
             self.counts.lifetime_ms += age_ms;
-            self.count_death(row.process, row.site, age_ms);
+            self.count_death(row.process, row.site(), age_ms);
             self.live.extents -= 1;
             self.live.bytes -= bytes;
             self.live.born_ms -= born_ms;
@@ -91,8 +116,10 @@ impl Ledger {
         let process = self.process_mut(row.process);
         process.live_bytes -= bytes;
         process.index.remove(row.addr);
+        let group = process.group;
+        self.groups.remove_extent(group);
         self.rows.remove(number);
-        self.count_live(row.process, row.site, -signed(bytes));
+        self.count_live(row.process, row.site(), -signed(bytes));
     }
 
     /// Puts a row into slab, index, sums and lists. `row.flags` says whether it is fresh.
@@ -111,16 +138,17 @@ impl Ledger {
         let process = self.process_mut(row.process);
         process.grow(bytes);
         process.index.insert(row.addr, number);
-        self.count_live(row.process, row.site, signed(bytes));
+        let group = process.group;
+        self.groups.add_extent(group);
+        self.count_live(row.process, row.site(), signed(bytes));
         number
     }
 
     /// Whether there is room for `more` rows of this process.
     pub(crate) fn has_room(&self, slot: u16, more: u64) -> bool {
-        let of_process = self.process(slot).index.len() as u64 + more;
-        let of_all = u64::from(self.rows.live()) + more;
-        of_process <= u64::from(self.config.process_extents_max)
-            && of_all <= u64::from(self.config.extents_max)
+        let process = self.process(slot);
+        process.index.len() as u64 + more <= u64::from(self.config.process_extents_max)
+            && self.groups.has_room(process.group, more, &self.config)
     }
 
     /// OS pages per extent of an object of this many.
@@ -173,7 +201,7 @@ impl Ledger {
 
     fn cut_row(&mut self, slot: u16, number: u32, lo: u64, hi: u64) {
         let row = self.rows[number];
-        self.emit(slot, Event::Gone { addr: lo, bytes: hi - lo });
+        self.end_life(number, lo, hi);
         if hi == row.end() && !row.has(LAST) {
             // The row above, if it is this object's: another object's first row is a head already.
             let above = self.process(slot).index.above(row.addr);
@@ -231,7 +259,7 @@ impl Ledger {
         row.pages = pages;
         let (slot, is_fresh) = (row.process, row.has(FRESH));
         self.process_mut(slot).live_bytes -= gone;
-        let site = self.rows[number].site;
+        let site = self.rows[number].site();
         self.count_live(slot, site, -signed(gone));
         if !is_fresh {
             self.live.bytes -= gone;
@@ -249,9 +277,10 @@ impl Ledger {
         let room = self.extent_pages(object_pages).saturating_sub(row.pages);
         let first = if is_whole { pages } else { room.min(pages) };
         self.rows[last].pages += first;
+        self.rows[last].flags |= VAGUE;
         let grown = u64::from(first) << PAGE_SHIFT;
         self.process_mut(slot).grow(grown);
-        self.count_live(slot, row.site, signed(grown));
+        self.count_live(slot, row.site(), signed(grown));
         if !row.has(FRESH) {
             self.live.bytes += grown;
         }
@@ -262,14 +291,15 @@ impl Ledger {
         if !self.has_room(slot, 1) {
             self.counts.births_refused += 1;
             let bytes = u64::from(pages) << PAGE_SHIFT;
-            self.counts.births_refused_bytes += bytes;
-            self.emit(slot, Event::Gone { addr: self.rows[last].end(), bytes });
+            add(&mut self.counts.births_refused_bytes, bytes);
+            let end = self.rows[last].end();
+            self.end_life(last, end, end + bytes);
             return;
         }
         self.rows[last].flags &= !LAST;
         let addr = self.rows[last].end();
         let mut rest = Row { addr, pages, ..Self::untouched(&row) };
-        rest.flags = rest.flags & !HEAD | LAST;
+        rest.flags = rest.flags & !HEAD | LAST | VAGUE;
         let number = self.insert_row(rest);
         self.split(number);
     }
@@ -298,10 +328,10 @@ impl Ledger {
 
     fn note_record(&mut self, row: &Row) {
         self.counts.extents_recorded += 1;
-        self.counts.recorded_bytes += row.bytes();
+        add(&mut self.counts.recorded_bytes, row.bytes());
         self.live.extents += 1;
         self.live.bytes += row.bytes();
-        self.live.born_ms += row.born.ms().unwrap_or(0);
+        self.live.born_ms += row.born_ms();
     }
 
     /// Turns a fresh row into a record, in extents.

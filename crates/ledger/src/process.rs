@@ -3,15 +3,17 @@
 //! Knows nothing of rows.
 //!
 //! Rings of different threads are drained in any order, so a death may come before its birth. The
-//! daemon drains all rings between two ticks: what came before a tick has its partner before the
-//! next but one, and two generations of memory suffice.
+//! daemon drains all rings of a process between two ticks, or says that it has not: what came
+//! before a tick has its partner before the next but one, and two generations of memory suffice.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tiercel_machine::NodeId;
-use tiercel_wire::Version;
+use tiercel_wire::{Record, Version};
 
+use crate::group::GroupSlot;
 use crate::index::Index;
+use crate::lives::EndedLives;
 use crate::site_history::SiteHistory;
 
 /// Early deaths remembered per process and generation; more are dropped and counted. A dropped one
@@ -20,6 +22,13 @@ pub const TOMBSTONES_MAX: usize = 65_536;
 
 /// Cuts remembered per process. Births of mapped objects look at all of them, so they are few.
 pub const CUTS_MAX: usize = 512;
+
+/// A record that was delivered and is not applied yet.
+pub(crate) struct Delivered {
+    pub(crate) record: Record,
+    /// Of a death: the object that the same realloc made.
+    pub(crate) heir: Option<u64>,
+}
 
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -36,14 +45,31 @@ pub(crate) struct Process {
     /// By site number.
     pub(crate) sites: Vec<SiteHistory>,
     pub(crate) phase: u64,
-    /// Where a realloc moved to, if that was the last record.
+    /// Where a realloc moved to, if that was the last record delivered.
     pub(crate) continued: Option<u64>,
+    pub(crate) group: GroupSlot,
+    /// Records from before the next tick may come after it.
+    pub(crate) is_behind: bool,
+    /// Records that were delivered and are not applied yet.
+    pub(crate) inbox: Vec<Delivered>,
+    /// All records of times up to this one are applied.
+    pub(crate) settled_ns: u64,
+    /// None of these records was lost up to this time: the same, unless a resync is due.
+    pub(crate) sound_ns: u64,
+    /// Records were lost since then.
+    pub(crate) has_loss: bool,
+    /// Some of them after the scan of the object table began that is under way: none up to this
+    /// time.
+    pub(crate) lost_again_ns: Option<u64>,
+    pub(crate) ended: EndedLives,
 }
 
 impl Process {
-    pub(crate) fn new(pid: u32) -> Process {
+    pub(crate) fn new(pid: u32, group: GroupSlot) -> Process {
         Process {
             pid,
+            group,
+            is_behind: false,
             index: Index::default(),
             tombstones: Tombstones::default(),
             cuts: Cuts::default(),
@@ -54,7 +80,25 @@ impl Process {
             sites: Vec::new(),
             phase: 0,
             continued: None,
+            inbox: Vec::new(),
+            settled_ns: 0,
+            sound_ns: 0,
+            has_loss: false,
+            lost_again_ns: None,
+            ended: EndedLives::default(),
         }
+    }
+
+    /// Records were lost; those of before it was settled last were not.
+    pub(crate) fn lost(&mut self) {
+        self.has_loss = true;
+        self.lost_again_ns.get_or_insert(self.settled_ns);
+    }
+
+    /// A scan of its object table is over: what was lost before that began is healed.
+    pub(crate) fn scanned(&mut self) {
+        self.has_loss = self.lost_again_ns.is_some();
+        self.sound_ns = self.sound_ns.max(self.lost_again_ns.take().unwrap_or(self.settled_ns));
     }
 
     pub(crate) fn grow(&mut self, bytes: u64) {
@@ -93,9 +137,15 @@ impl End {
 }
 
 impl Tombstones {
-    /// False when there was no room.
-    pub(crate) fn bury(&mut self, addr: u64, end: End) -> bool {
-        if self.young.len() >= TOMBSTONES_MAX && !self.young.contains_key(&addr) {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    /// `add` answers whether there is room for one more. False when there was none.
+    pub(crate) fn bury(&mut self, addr: u64, end: End, add: impl FnOnce() -> bool) -> bool {
+        let is_known = self.young.contains_key(&addr);
+        if !is_known && (self.young.len() >= TOMBSTONES_MAX || !add()) {
             return false;
         }
         let latest = self.young.entry(addr).or_insert(end);
@@ -112,8 +162,10 @@ impl Tombstones {
         (!self.young.is_empty() && over(&self.young)) || (!self.old.is_empty() && over(&self.old))
     }
 
-    pub(crate) fn age(&mut self) {
-        self.old = std::mem::take(&mut self.young);
+    /// A tick has passed; how many are forgotten.
+    pub(crate) fn age(&mut self) -> usize {
+        let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        forgotten.len()
     }
 }
 

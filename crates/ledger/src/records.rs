@@ -10,10 +10,11 @@ use tiercel_machine::number::clamped_u32;
 use tiercel_wire::{Flags, Record, Version};
 
 use crate::config::OBJECT_BYTES_MAX;
+use crate::counts::add;
 use crate::event_buffer::Event;
 use crate::ledger::Ledger;
-use crate::process::End;
-use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, NO_ARENA, PAGE_SHIFT, Row, Stamp};
+use crate::process::{Delivered, End};
+use crate::row::{ADOPTED, BLOCK, FRESH, HEAD, LAST, MAPPED, PAGE_SHIFT, Row, VAGUE};
 
 /// A birth, from a record or an object table.
 #[derive(Clone, Copy)]
@@ -24,7 +25,7 @@ pub(crate) struct Birth {
     pub(crate) version: Version,
     pub(crate) arena: Option<u8>,
     pub(crate) flags: Flags,
-    pub(crate) born: Stamp,
+    pub(crate) born_ns: u64,
 }
 
 impl Birth {
@@ -34,25 +35,29 @@ impl Birth {
 }
 
 impl Ledger {
-    /// Applies one record of one process.
+    /// Applies one record of one process at once. [`Ledger::deliver`] and [`Ledger::settle`] do so
+    /// in the order of time.
     pub fn apply(&mut self, pid: u32, record: &Record) {
         let Some(slot) = self.slot(pid) else {
             self.counts.records_of_unknown_processes += 1;
             return;
         };
+        let delivered = self.with_heir(slot, *record);
+        self.apply_delivered(slot, &delivered);
+    }
+
+    pub(crate) fn apply_delivered(&mut self, slot: u16, delivered: &Delivered) {
         self.counts.records += 1;
-        self.set_event_time(record.time_ms());
-        let continued = self.process_mut(slot).continued.take();
-        match *record {
-            Record::Born { addr, bytes, site, version, arena, flags, time_ms } => {
-                let born = self.event_stamp(time_ms);
-                self.born(slot, Birth { addr, bytes, site, version, arena, flags, born });
-                if flags.has(Flags::CONTINUED) {
-                    self.process_mut(slot).continued = Some(addr);
-                }
+        // A time before the process was settled is not believed: lives of then are over.
+        let time_ns = delivered.record.time_ns().max(self.process(slot).settled_ns);
+        self.event_ns = time_ns;
+        match delivered.record {
+            Record::Born { addr, bytes, site, version, arena, flags, .. } => {
+                let born_ns = time_ns;
+                self.born(slot, Birth { addr, bytes, site, version, arena, flags, born_ns });
             }
             Record::Died { addr, bytes, version, flags, .. } => {
-                if let Some(heir) = continued {
+                if let Some(heir) = delivered.heir {
                     self.inherit(slot, addr, version, heir);
                 }
                 self.died(slot, addr, version);
@@ -62,9 +67,9 @@ impl Ledger {
                     self.cut(slot, addr, addr + bytes, |row| row.version() == version);
                 }
             }
-            Record::Resized { addr, bytes, site, version, arena, flags, time_ms } => {
-                let born = self.event_stamp(time_ms);
-                self.resized(slot, Birth { addr, bytes, site, version, arena, flags, born });
+            Record::Resized { addr, bytes, site, version, arena, flags, .. } => {
+                let born_ns = time_ns;
+                self.resized(slot, Birth { addr, bytes, site, version, arena, flags, born_ns });
             }
             Record::Cut { addr, bytes, version, .. } => {
                 self.cut_mapped(slot, addr, bytes, version);
@@ -78,10 +83,11 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn born(&mut self, slot: u16, birth: Birth) {
+    pub(crate) fn born(&mut self, slot: u16, mut birth: Birth) {
+        birth.site = self.admit_site(slot, birth.site);
         if birth.bytes > OBJECT_BYTES_MAX || !self.has_room(slot, 1) {
             self.counts.births_refused += 1;
-            self.counts.births_refused_bytes += birth.bytes;
+            add(&mut self.counts.births_refused_bytes, birth.bytes);
             return;
         }
         let (addr, end, version) = (birth.addr, birth.end(), birth.version);
@@ -118,32 +124,21 @@ impl Ledger {
 
     fn insert_fresh(&mut self, slot: u16, birth: &Birth) {
         self.counts.objects_born += 1;
-        self.counts.born_bytes += birth.bytes;
-        self.process_mut(slot).born_bytes.0 += birth.bytes;
+        add(&mut self.counts.born_bytes, birth.bytes);
+        add(&mut self.process_mut(slot).born_bytes.0, birth.bytes);
         let Birth { addr, bytes, site, .. } = *birth;
         let is_block = birth.flags.has(Flags::BLOCK);
         let is_mapped = birth.flags.has(Flags::MAPPED);
         let is_fresh = is_mapped || birth.flags.has(Flags::FRESH);
         self.emit(slot, Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh });
-        let flag = |wire: Flags, ours: u8| if birth.flags.has(wire) { ours } else { 0 };
+        let flag = |wire: Flags, ours: u16| if birth.flags.has(wire) { ours } else { 0 };
+        let kinds = flag(Flags::BLOCK, BLOCK) | flag(Flags::MAPPED, MAPPED);
         self.insert_row(Row {
-            addr: birth.addr,
-            pages: clamped_u32(birth.bytes >> PAGE_SHIFT),
-            site: birth.site,
             carve: birth.version.carve,
             generation: birth.version.generation,
             process: slot,
-            flags: HEAD | LAST | FRESH | flag(Flags::BLOCK, BLOCK) | flag(Flags::MAPPED, MAPPED),
-            arena: birth.arena.unwrap_or(NO_ARENA),
-            hits: 0,
-            born: birth.born,
-            last_access: Stamp::NEVER,
-            reads: 0.0,
-            writes: 0.0,
-            stall_ns: 0.0,
-            clock: 0,
-            homes: Default::default(),
-            homes_as_of: Stamp::NEVER,
+            flags: HEAD | LAST | FRESH | kinds | Row::arena_flags(birth.arena),
+            ..Row::new(addr, clamped_u32(bytes >> PAGE_SHIFT), site, birth.born_ns)
         });
     }
 
@@ -158,19 +153,24 @@ impl Ledger {
 
     pub(crate) fn died(&mut self, slot: u16, addr: u64, version: Version) {
         let head = self.head_at(slot, addr).filter(|n| !self.is_newer(*n, version));
-        let is_exact = head.is_some_and(|number| self.rows[number].version() == version);
+        let exact = head.map(|number| self.rows[number]).filter(|row| row.version() == version);
         if let Some(number) = head {
             self.remove_object(number);
         }
-        if !is_exact {
+        if exact.is_none() {
             self.counts.deaths_early += 1;
+        }
+        if exact.is_none_or(|row| row.has(ADOPTED)) {
             self.bury(slot, addr, End::With(version));
         }
     }
 
     /// Remembers that the uses of an address up to `end` are over.
     fn bury(&mut self, slot: u16, addr: u64, end: End) {
-        if !self.process_mut(slot).tombstones.bury(addr, end) {
+        let Ledger { processes, groups, config, .. } = self;
+        let process = processes[usize::from(slot)].as_mut().expect("the caller found it");
+        let group = process.group;
+        if !process.tombstones.bury(addr, end, || groups.add_early(group, config)) {
             self.counts.early_forgotten += 1;
         }
     }
@@ -184,7 +184,9 @@ impl Ledger {
             self.counts.births_overtaken += 1;
             return;
         }
-        match head {
+        // An object keeps its site.
+        let site = self.admit_site(slot, new.site);
+        match head.filter(|head| self.rows[*head].site() == site) {
             Some(head) => self.resize(slot, head, &new),
             // Its birth is late, or was lost: this record says as much.
             None => self.born(slot, new),
@@ -236,9 +238,10 @@ impl Ledger {
             row.clock = old.clock;
             row.hits = old.hits;
             row.last_access = old.last_access;
-            self.live.born_ms -= row.born.ms().unwrap_or(0);
-            row.born = old.born;
-            self.live.born_ms += row.born.ms().unwrap_or(0);
+            self.live.born_ms -= row.born_ms();
+            row.set_born_ns(old.born_ns());
+            row.flags |= VAGUE;
+            self.live.born_ms += row.born_ms();
             (from, to) = (self.next_of(a), self.next_of(b));
         }
     }

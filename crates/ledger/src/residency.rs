@@ -8,7 +8,7 @@ use tiercel_machine::number::share_of;
 use crate::extent::Range;
 use crate::ledger::Ledger;
 use crate::movement::{Failure, Outcome};
-use crate::row::{FRESH, Home, NO_ARENA, QUEUED, SPILLED, Stamp};
+use crate::row::{FRESH, Home, QUEUED, SPILLED, Stamp};
 
 /// Most extents that wait to be located; more are counted and come up again when something else
 /// happens to them.
@@ -136,8 +136,7 @@ impl Ledger {
         let mut number = first;
         loop {
             let row = &self.rows[number];
-            let node =
-                if row.arena == NO_ARENA { None } else { self.arenas.get(usize::from(row.arena)) };
+            let node = row.arena().and_then(|arena| self.arenas.get(usize::from(arena)));
             match node.copied().flatten() {
                 Some(node) => self.set_row_residency(
                     number,

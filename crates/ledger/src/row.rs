@@ -7,29 +7,33 @@
 use tiercel_machine::NodeId;
 use tiercel_machine::number::index_u32;
 use tiercel_wire::Version;
-use tiercel_wire::layout::OS_PAGE_BYTES;
+use tiercel_wire::layout::{ARENAS_MAX, OS_PAGE_BYTES};
 
 /// OS pages to bytes, as a shift.
 pub(crate) const PAGE_SHIFT: u32 = OS_PAGE_BYTES.trailing_zeros();
 
 /// First extent of its object.
-pub(crate) const HEAD: u8 = 1;
+pub(crate) const HEAD: u16 = 1;
 /// Last extent of its object. With HEAD it delimits an object without a look at its neighbours.
-pub(crate) const LAST: u8 = 1 << 1;
+pub(crate) const LAST: u16 = 1 << 1;
 /// Born in the open interval: no record yet, readers do not see it (MAT 3.2.1).
-pub(crate) const FRESH: u8 = 1 << 2;
-pub(crate) const BLOCK: u8 = 1 << 3;
-pub(crate) const MAPPED: u8 = 1 << 4;
+pub(crate) const FRESH: u16 = 1 << 2;
+pub(crate) const BLOCK: u16 = 1 << 3;
+pub(crate) const MAPPED: u16 = 1 << 4;
 /// Lies on more than two nodes: the rest is in the ledger's spill table.
-pub(crate) const SPILLED: u8 = 1 << 5;
+pub(crate) const SPILLED: u16 = 1 << 5;
 /// In the queue of extents of unknown residency.
-pub(crate) const QUEUED: u8 = 1 << 6;
+pub(crate) const QUEUED: u16 = 1 << 6;
+/// Known from the object table: the record of its birth may still come.
+pub(crate) const ADOPTED: u16 = 1 << 7;
+/// Its life at this address may have begun after `born`: a realloc moved it here or made it longer,
+/// or its birth was lost. What ended here meanwhile goes first.
+pub(crate) const VAGUE: u16 = 1 << 8;
+/// The four bits of the arena, from 1 on; 0: the kernel placed the object. There are 8 arenas.
+const ARENA_SHIFT: u16 = 12;
 
 /// In `hits` of a record: its averages began with its site's.
 pub(crate) const WARM: u16 = 1;
-
-/// In place of an arena: the kernel placed the object.
-pub(crate) const NO_ARENA: u8 = u8::MAX;
 
 /// A time in units of 16 ms, so that 32 bits last 2.2 years; 0 = never.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,16 +81,20 @@ impl Home {
 pub(crate) struct Row {
     pub(crate) addr: u64,
     pub(crate) pages: u32,
-    pub(crate) site: u32,
+    /// Sites of a session have 16 bits.
+    pub(crate) site: u16,
+    /// What `born` leaves, in units of [`Row::FINE_NS`].
+    pub(crate) born_fine: u16,
     pub(crate) carve: u32,
     pub(crate) generation: u16,
     /// Index into the ledger's process table.
     pub(crate) process: u16,
-    pub(crate) flags: u8,
-    pub(crate) arena: u8,
+    /// And the arena.
+    pub(crate) flags: u16,
     /// Samples that hit it while FRESH, saturating; of a record: [`WARM`] or 0.
     pub(crate) hits: u16,
-    pub(crate) born: Stamp,
+    /// In units of 16 ms, as a [`Stamp`].
+    pub(crate) born: u32,
     pub(crate) last_access: Stamp,
     /// Averages in the making: with d = 1 - alpha, after interval n = `clock` began,
     /// d x average(n) + alpha x (sum so far in n). Closing an interval needs no work, and any later
@@ -104,6 +112,66 @@ pub(crate) struct Row {
 const _: () = assert!(size_of::<Row>() == 64);
 
 impl Row {
+    /// Nanoseconds of a unit of `born_fine`: 62,500 of them are the 16 ms of a unit of `born`.
+    const FINE_NS: u64 = 256;
+    const BORN_NS: u64 = Stamp::MS * 1_000_000;
+
+    /// A row that nothing has hit yet.
+    pub(crate) fn new(addr: u64, pages: u32, site: u32, born_ns: u64) -> Row {
+        let mut row = Row {
+            addr,
+            pages,
+            site: u16::try_from(site).unwrap_or(0),
+            born_fine: 0,
+            carve: 0,
+            generation: 0,
+            process: 0,
+            flags: 0,
+            hits: 0,
+            born: 0,
+            last_access: Stamp::NEVER,
+            reads: 0.0,
+            writes: 0.0,
+            stall_ns: 0.0,
+            clock: 0,
+            homes: Default::default(),
+            homes_as_of: Stamp::NEVER,
+        };
+        row.set_born_ns(born_ns);
+        row
+    }
+
+    /// Index into the process's site table, 0 = unknown.
+    pub(crate) fn site(&self) -> u32 {
+        self.site.into()
+    }
+
+    /// The arena that it was born in; `None`: the kernel placed it.
+    pub(crate) fn arena(&self) -> Option<u8> {
+        u8::try_from(self.flags >> ARENA_SHIFT).ok()?.checked_sub(1)
+    }
+
+    /// The bits of `flags` that say so.
+    pub(crate) fn arena_flags(arena: Option<u8>) -> u16 {
+        let number = arena.filter(|arena| usize::from(*arena) < ARENAS_MAX);
+        number.map_or(0, |number| (u16::from(number) + 1) << ARENA_SHIFT)
+    }
+
+    /// When it was born, rounded down to 256 ns.
+    pub(crate) fn born_ns(&self) -> u64 {
+        u64::from(self.born) * Self::BORN_NS + u64::from(self.born_fine) * Self::FINE_NS
+    }
+
+    pub(crate) fn set_born_ns(&mut self, ns: u64) {
+        self.born = u32::try_from(ns / Self::BORN_NS).unwrap_or(u32::MAX);
+        self.born_fine = u16::try_from(ns % Self::BORN_NS / Self::FINE_NS).unwrap_or(u16::MAX);
+    }
+
+    /// When it was born, milliseconds.
+    pub(crate) fn born_ms(&self) -> u64 {
+        self.born_ns() / 1_000_000
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.addr + self.bytes()
     }
@@ -116,7 +184,7 @@ impl Row {
         Version { carve: self.carve, generation: self.generation }
     }
 
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
@@ -125,7 +193,6 @@ impl Row {
 pub(crate) struct Rows {
     rows: Vec<Row>,
     free: u32,
-    live: u32,
 }
 
 /// In place of a row number: the end of the free list.
@@ -133,11 +200,7 @@ const NONE: u32 = u32::MAX;
 
 impl Rows {
     pub(crate) fn new() -> Rows {
-        Rows { rows: Vec::new(), free: NONE, live: 0 }
-    }
-
-    pub(crate) fn live(&self) -> u32 {
-        self.live
+        Rows { rows: Vec::new(), free: NONE }
     }
 
     /// One more than the highest number there ever was.
@@ -149,9 +212,8 @@ impl Rows {
         self.rows.capacity() * size_of::<Row>()
     }
 
-    /// Callers keep `live` below the configured limit, which is below `u32::MAX`.
+    /// Callers keep their number below the configured limit, which is below `u32::MAX`.
     pub(crate) fn insert(&mut self, row: Row) -> u32 {
-        self.live += 1;
         if self.free == NONE {
             self.rows.push(row);
             return index_u32(self.rows.len() - 1);
@@ -168,7 +230,6 @@ impl Rows {
         self.rows[number as usize].addr = 0;
         self.rows[number as usize].clock = self.free;
         self.free = number;
-        self.live -= 1;
         row
     }
 

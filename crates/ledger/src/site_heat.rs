@@ -39,7 +39,8 @@ impl Ledger {
 
     /// A row that became a record takes what its site is known for as its average so far.
     pub(crate) fn warm(&mut self, number: u32) {
-        let Row { process, site, .. } = self.rows[number];
+        let Row { process, .. } = self.rows[number];
+        let site = self.rows[number].site();
         self.count_live(process, site, 0);
         let keep = 1.0 - self.config.alpha;
         let Some(density) = self.site_history(process, site).and_then(|heat| heat.density()) else {
@@ -72,20 +73,32 @@ impl Ledger {
         mean.max(age_ms)
     }
 
+    /// The site, if its process may have it; else 0. Histories are kept up to the highest number:
+    /// a runtime numbers its sites from 1 on.
+    pub(crate) fn admit_site(&mut self, slot: u16, site: u32) -> u32 {
+        let (interval, at) = (self.interval, site as usize);
+        let Ledger { processes, groups, config, .. } = self;
+        let process = processes[usize::from(slot)].as_mut().expect("the caller found it");
+        if at < process.sites.len() {
+            return site;
+        }
+        let more = at + 1 - process.sites.len();
+        if at >= SITES_MAX || !groups.add_sites(process.group, more, config) {
+            self.counts.sites_refused += 1;
+            return 0;
+        }
+        let unused = SiteHistory { interval, ..SiteHistory::default() };
+        process.sites.resize(at + 1, unused);
+        site
+    }
+
     /// What is known of a site, as of this interval. Site 0 stands for all unknown sites.
     fn site_history(&mut self, slot: u16, site: u32) -> Option<&mut SiteHistory> {
         let at = site as usize;
-        if at == 0 || at >= SITES_MAX {
-            return None;
-        }
         let interval = self.interval;
-        let sites = &self.process(slot).sites;
-        let decay = sites.get(at).map_or(1.0, |heat| self.decay(interval - heat.interval));
-        let sites = &mut self.process_mut(slot).sites;
-        if at >= sites.len() {
-            sites.resize(at + 1, SiteHistory { interval, ..SiteHistory::default() });
-        }
-        let heat = &mut sites[at];
+        let heat = self.process(slot).sites.get(at).filter(|_| at != 0)?;
+        let decay = self.decay(interval - heat.interval);
+        let heat = &mut self.process_mut(slot).sites[at];
         if heat.interval != interval {
             *heat = SiteHistory { interval, ..heat.faded(decay) };
         }

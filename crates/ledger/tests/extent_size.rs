@@ -29,8 +29,8 @@ impl World {
         self.carve += 1;
         let (addr, bytes) = (BASE + at_mib * MIB, mib * MIB);
         let version = Version { carve: self.carve, generation: 0 };
-        let (arena, flags, time_ms) = (None, Flags(0), self.now_ms);
-        let record = Record::Born { addr, bytes, site, version, arena, flags, time_ms };
+        let (arena, flags, time_ns) = (None, Flags(0), self.now_ms * 1_000_000);
+        let record = Record::Born { addr, bytes, site, version, arena, flags, time_ns };
         self.ledger.apply(PID, &record);
         self.tick();
         let range = Range { pid: PID, addr, bytes };
@@ -41,7 +41,8 @@ impl World {
     fn read(&mut self, at_kib: u64, kib: u64, samples: u64) {
         for nth in 0..samples {
             self.ledger.sample(&Sample {
-                time_us: self.now_ms * 1000,
+                from_ns: self.now_ms * 1_000_000,
+                until_ns: self.now_ms * 1_000_000,
                 pid: PID,
                 tid: 0,
                 addr: BASE + (at_kib << 10) + (kib << 10) * nth / samples,

@@ -145,7 +145,7 @@ impl Setting {
     }
 
     /// Time of an access.
-    fn ns(&self, steps: &[Step], placement: &Placement) -> f64 {
+    fn ns(&self, steps: &[Step], placement: &Layout) -> f64 {
         let memory = Memory::for_cpus(&self.machine, &self.cpus).expect("figures are known");
         let mut simulator = Simulator::with_memory(memory, &self.shape).expect("a processor");
         let node_of = |addr: u64| if placement.is_fast(addr) { self.fast } else { self.slow };
@@ -233,12 +233,12 @@ const WORKLOADS: [Workload; 4] = [
 ];
 
 /// For each object, which of its bytes are in fast memory: up to a limit, or one OS page in some.
-struct Placement {
+struct Layout {
     up_to: Vec<u64>,
     interleave: Option<(u64, u64)>,
 }
 
-impl Placement {
+impl Layout {
     fn is_fast(&self, addr: u64) -> bool {
         let (object, offset) = (addr >> OBJECT_SHIFT, addr & ((1 << OBJECT_SHIFT) - 1));
         match self.interleave {
@@ -288,15 +288,15 @@ impl Workload {
     }
 
     /// All fast, all slow, interleaved by capacity, in order of allocation, each object first.
-    fn placements(&self) -> Vec<(String, Placement)> {
+    fn placements(&self) -> Vec<(String, Layout)> {
         let sizes: Vec<u64> = self.objects.iter().map(|(_, bytes, _)| *bytes).collect();
-        let up_to = |up_to: Vec<u64>| Placement { up_to, interleave: None };
+        let up_to = |up_to: Vec<u64>| Layout { up_to, interleave: None };
         let all: u64 = sizes.iter().sum();
         let share = Some((self.fast_bytes / MIB, all / MIB));
         let mut placements = vec![
             ("all fast".to_owned(), up_to(sizes.clone())),
             ("all slow".to_owned(), up_to(vec![0; sizes.len()])),
-            ("interleaved".to_owned(), Placement { up_to: Vec::new(), interleave: share }),
+            ("interleaved".to_owned(), Layout { up_to: Vec::new(), interleave: share }),
         ];
         for first in 0..sizes.len() {
             let order = std::iter::once(first).chain((0..sizes.len()).filter(|&i| i != first));

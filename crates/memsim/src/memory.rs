@@ -106,7 +106,7 @@ struct Server {
     gb_s: [f64; 2],
     work: Work,
     /// By port.
-    intervals: Vec<Interval>,
+    intervals: Vec<TrafficInterval>,
     /// What the present load and mix make of an access: of reads, of writes.
     rates: [Rate; 2],
     /// Blocks read and blocks written last, where blocks are larger than a line.
@@ -143,7 +143,7 @@ struct Rate {
 
 /// A core's traffic of the interval that runs, and its smoothed load and mix before it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Interval {
+struct TrafficInterval {
     start_ps: u64,
     /// Reads, writes.
     bytes: [u64; 2],
@@ -193,7 +193,7 @@ impl Memory {
     pub fn port(&mut self, home: Option<NodeId>) -> Port {
         let number = self.servers.first().map_or(0, |server| server.intervals.len());
         for server in &mut self.servers {
-            server.intervals.push(Interval::default());
+            server.intervals.push(TrafficInterval::default());
         }
         let row = home.map_or(0, |home| (usize::from(home.0) + 1) * self.stride);
         Port { number: index_u32(number), row: index_u32(row) }
@@ -389,7 +389,7 @@ impl Work {
     }
 }
 
-impl Interval {
+impl TrafficInterval {
     /// Ends the interval and the empty ones after it, as if their traffic had been even.
     fn close(&mut self, at_ps: u64) {
         let intervals = (at_ps - self.start_ps) / INTERVAL_PS;

@@ -28,7 +28,7 @@ pub const MAX_MSHRS: usize = 256;
 pub struct WindowShape {
     /// Instructions between the oldest outstanding load and the newest instruction; 224 on Skylake.
     pub instructions: u64,
-    /// Miss status holding MSHRs (line fill buffers): misses outstanding at once; 10 to 16 in
+    /// Miss status holding registers (line fill buffers): misses outstanding at once; 10 to 16 in
     /// today's first-level caches.
     pub mshrs: usize,
     /// Stores that wait for their line at once; 56 on Skylake.
@@ -62,7 +62,7 @@ pub struct Progress {
     pub now_ps: u64,
 }
 
-/// A MSHR and the time it can be used.
+/// An MSHR and the time it can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mshr {
     index: usize,

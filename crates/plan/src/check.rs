@@ -1,5 +1,5 @@
 //! The invariants of a plan.
-//! In: a [`Plan`]. Out: the first thing that does not hold. Knows nothing of files.
+//! In: a [`Plan`]. Out: the first violation. Knows nothing of files.
 
 use std::collections::HashSet;
 
@@ -8,19 +8,19 @@ use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_ROWS_MAX, SITE_FRAMES};
 
 use crate::model::{Plan, PlannedClass, PlannedMove, PlannedPlacement, PlannedSite};
 
-/// Most places of one plan: what a session has room for.
+/// Most placements of one plan: what a session has room for.
 pub const PLACEMENTS_MAX: usize = PLAN_ROWS_MAX;
 
 /// Longest text of a plan, bytes.
 const TEXT_BYTES_MAX: usize = 1 << 16;
-/// Frames of a stack with what was inlined.
+/// Most frames of a stack, inlined functions included.
 const FRAMES_MAX: usize = SITE_FRAMES * 64;
-/// Modules of a plan.
+/// Most modules of a plan.
 const MODULES_MAX: usize = 1 << 16;
 /// Smallest and largest size class: an OS page, 256 TiB.
 const CLASSES: std::ops::RangeInclusive<u8> = 12..=48;
 
-/// Whether everything holds that is said of the parts of a plan; or what does not.
+/// Checks all invariants of a plan; the error is the first violation.
 pub fn check_plan(plan: &Plan) -> Result<(), String> {
     check_machine(plan)?;
     check_phases(plan)?;
@@ -84,7 +84,7 @@ fn check_machine(plan: &Plan) -> Result<(), String> {
 }
 
 fn check_phases(plan: &Plan) -> Result<(), String> {
-    // Phase 0 is what comes before the first name.
+    // Phase 0 is the time before the first name.
     if plan.phases.len() >= PHASES_MAX {
         return Err(format!("{} phases; at most {}", plan.phases.len(), PHASES_MAX - 1));
     }

@@ -1,9 +1,9 @@
-//! From a plan to the rows a runtime reads, on the machine and for the builds at hand.
-//! In: a [`Plan`], the machine, its arenas. Out: [`Fit`]: rows, what is done at phase entries, and
-//! what did not fit. Knows nothing of sessions.
+//! From a plan to the rows that a runtime reads, for this machine and the builds that run.
+//! In: a [`Plan`], the machine, its arenas. Out: [`Fit`]: rows, what happens at phase entries, and
+//! what did not match. Knows nothing of sessions.
 //!
 //! Memories are matched by rank: the plan's fastest is this machine's fastest. A node of the plan
-//! that has the same rank here is itself.
+//! that has the same rank here is the same node.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -15,12 +15,12 @@ use tiercel_wire::{PlanRow, phase_hash};
 use crate::model::{Plan, PlannedPhase, PlannedPlacement, PlannedSite, Unplanned};
 use crate::stack_keys::{StackKeys, base, numbered};
 
-/// A plan made to fit.
+/// A plan that was fitted to a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Fit {
-    /// Of all sites, by the hashes of the builds the plan was made from.
+    /// Rows of all sites, by the hashes of the builds that the plan was made from.
     pub rows: Vec<PlanRow>,
-    /// Arena of births no row fits; `None`: as the budget allows.
+    /// Arena of births without a row; `None`: as the budget allows.
     pub unplanned: Option<u8>,
     /// Arena of new blocks of small slots.
     pub small: Option<u8>,
@@ -34,20 +34,20 @@ pub struct Fit {
     pub remarks: Vec<String>,
     /// Arena of each node of the plan.
     arenas: HashMap<NodeId, u8>,
-    /// Made when the first stack is asked for: most runs are of the build that was recorded.
+    /// Made when the first stack is looked up: most runs use the build that was recorded.
     stacks: OnceCell<Stacks>,
     /// Build-ids of the plan's modules, by file name.
     builds: HashMap<String, HashSet<String>>,
 }
 
-/// Sites (indices of the plan's) by the keys of their stacks, of those that only one site has.
+/// Sites (indices into the plan's) by those keys of their stacks that only one site has.
 #[derive(Clone, Debug, Default)]
 struct Stacks {
     by_lines: HashMap<String, usize>,
     by_functions: HashMap<String, usize>,
 }
 
-/// Makes a plan fit a machine whose arena `k` is memory of node `arenas[k]`.
+/// Fits a plan to a machine whose arena `k` is memory of node `arenas[k]`.
 pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
     let mut fit = Fit { arenas: arenas_of(plan, machine, arenas), ..Fit::default() };
     fit.remarks = remarks(plan, machine);
@@ -74,9 +74,10 @@ pub fn fit(plan: &Plan, machine: &Machine, arenas: &[NodeId]) -> Fit {
 }
 
 impl Fit {
-    /// Rows of a site under another hash: of the same place in another build.
+    /// Rows of a site under another hash: that of the same site in another build.
     pub fn rows_of(&self, site: &PlannedSite, hash: u64) -> impl Iterator<Item = PlanRow> {
-        // A site with objects of one class has the same place for sizes the profile did not see.
+        // A site with objects of one class has the same placement for sizes that the profile did
+        // not have.
         let alone = site.classes.len() == 1 && hash != 0;
         site.classes.iter().flat_map(move |class| {
             let size_class = if alone { PLAN_CLASS_ANY } else { class.size_class() };
@@ -84,8 +85,8 @@ impl Fit {
         })
     }
 
-    /// The site (an index of the plan's, the one this was made from) with this stack: by lines,
-    /// else by functions. Only of stacks that are distinguished.
+    /// The site (an index into the plan's) with this stack: by lines, else by functions. Only for
+    /// stacks that are unambiguous.
     pub fn site_of(&self, plan: &Plan, keys: &StackKeys) -> Option<usize> {
         let stacks = self.stacks.get_or_init(|| Stacks::of(plan));
         let exact = keys.by_lines.as_ref().and_then(|key| stacks.by_lines.get(key));
@@ -108,7 +109,7 @@ impl Fit {
             std::mem::swap(&mut arena, slower);
             share = 1.0 - share;
         }
-        // Up: three quarters of four births are three.
+        // Rounded up: three quarters of four births are three.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

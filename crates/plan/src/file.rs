@@ -1,6 +1,7 @@
-//! Plans as files: read with a refusal for whatever is no plan, written at once or not at all.
+//! Plans as files: anything but a valid plan is refused; a file is written completely or not at
+//! all.
 //! In: a path. Out: a [`Plan`] that [`check_plan`] accepts, or what is wrong and what to do.
-//! Knows nothing of what a plan says.
+//! Knows nothing of what a plan means.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,28 +16,28 @@ use crate::model::{
     PlannedSite, Unplanned,
 };
 
-/// Version of the file's form.
+/// Version of the file's format.
 pub const PLAN_VERSION: u32 = 2;
-/// Longest plan that is read, bytes: 32768 sites of one place and ten frames have half of it.
+/// Longest plan that is read, bytes: 32768 sites with one placement and ten frames take half of it.
 pub const PLAN_BYTES_MAX: u64 = 128 << 20;
 
-/// What the first field of every plan says.
+/// Value of the first field of every plan.
 const FORMAT: &str = "tiercel plan";
 
 /// Why a plan was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanFileError {
-    /// The system refused.
+    /// The system refused an operation.
     #[error("cannot {what} {path}: {error}")]
     Io {
         /// What was tried.
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// Something else.
+    /// Not a plan.
     #[error("{path} is not a plan: {what}; create one with `tiercel plan PROFILE -o FILE`")]
     NotAPlan {
         /// The file.
@@ -44,7 +45,7 @@ pub enum PlanFileError {
         /// What is wrong with it.
         what: String,
     },
-    /// Of another version.
+    /// A plan of another version.
     #[error(
         "{path}: plan version {found}; this build reads version {PLAN_VERSION}: plan again from the \
          profile"
@@ -55,7 +56,7 @@ pub enum PlanFileError {
         /// Its version.
         found: u64,
     },
-    /// A plan that was cut off, changed by accident, or made up.
+    /// A plan that was truncated, damaged or forged.
     #[error("{path}: {what}; the plan is damaged; plan again from the profile")]
     Damaged {
         /// The file.
@@ -63,7 +64,7 @@ pub enum PlanFileError {
         /// The first thing that is wrong.
         what: String,
     },
-    /// A plan in memory that may not be written: what made it is wrong.
+    /// A plan in memory that may not be written: a defect of its producer.
     #[error("the plan is inconsistent ({0}) and was not written")]
     Inconsistent(String),
 }
@@ -85,7 +86,7 @@ struct Written<'a> {
 /// Reads a plan.
 ///
 /// # Errors
-/// As [`PlanFileError`] says, for anything that is not a whole and sound plan of this version.
+/// As [`PlanFileError`] states, for anything but a complete and valid plan of this version.
 pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
     let io = |what| move |error| PlanFileError::Io { what, path: path.to_owned(), error };
     // A FIFO or a device given as the path must not block us.
@@ -100,10 +101,10 @@ pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
     parse(&bytes).map_err(|refusal| refusal.at(path))
 }
 
-/// Writes a plan, over one that is there.
+/// Writes a plan, replacing an existing one.
 ///
 /// # Errors
-/// As [`PlanFileError`] says; then nothing was written.
+/// As [`PlanFileError`] states; then nothing was written.
 pub fn write_plan(plan: &Plan, path: &Path) -> Result<(), PlanFileError> {
     let io = |what| move |error| PlanFileError::Io { what, path: path.to_owned(), error };
     let text = text(plan)?;
@@ -176,9 +177,9 @@ fn parse(bytes: &[u8]) -> Result<Plan, Refusal> {
     Ok(plan)
 }
 
-/// Why a text is not a whole plan of this version, of which `error` is all that its reader knows.
+/// Why a text is not a complete plan of this version, given the `error` of the parser.
 fn refusal(text: &str, error: &serde_json::Error) -> Refusal {
-    // Of one that is cut off the head is still there: that is a damaged plan, and nothing else.
+    // The head of a truncated plan is still there: that is a damaged plan and nothing else.
     let begins = text.trim_start().starts_with('{') && text.contains(FORMAT);
     let Ok(head) = serde_json::from_str::<Head>(text) else {
         return match begins {
@@ -196,7 +197,7 @@ fn refusal(text: &str, error: &serde_json::Error) -> Refusal {
     }
 }
 
-/// A whole file; unknown fields are refused, with line and column.
+/// A complete file; unknown fields are refused, with line and column.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Whole {

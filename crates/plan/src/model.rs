@@ -1,13 +1,13 @@
 //! The plan as a file: which memory the objects of each site are born in and go to, and why.
-//! In: JSON. Out: a [`Plan`] in which everything holds, or a refusal. Knows nothing of how plans
-//! are found or carried out.
+//! In: JSON. Out: a [`Plan`] that is valid, or a refusal. Knows nothing of how plans are found or
+//! followed.
 //!
 //! ```text
 //!   plan -- memories (fastest first) -- sites -- size classes -- places, one for each phase
 //! ```
 //!
-//! It is made to be read and compared by people: sites are in an order that does not change with
-//! their gain, and every place says what is expected of it.
+//! It is made to be read and compared by people: the order of sites does not change with their
+//! gain, and every placement states what is expected of it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,24 +25,24 @@ pub const CLASS_MIN: u32 = 12;
 pub struct Plan {
     /// The program whose profile it was made from.
     pub program: PlannedProgram,
-    /// The machine it was made for.
+    /// The machine that it was made for.
     pub machine: PlannedMachine,
-    /// What was wanted.
+    /// The options that it was requested with.
     pub options: PlanOptions,
-    /// What is expected of it.
+    /// Its expected effect.
     pub expected: Expected,
-    /// Where objects go of which it says nothing.
+    /// Where objects go that it does not know.
     pub unplanned: Unplanned,
-    /// Where new blocks of small slots go, a node; absent: where the unplanned go.
+    /// Where new blocks of small slots go, a node; absent: as for unknown objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub small_objects: Option<NodeId>,
-    /// Phases it knows by name, in the order in which they were first entered. Empty: places do not
-    /// change with phases.
+    /// Phases that it knows by name, in the order in which they were first entered. Empty:
+    /// placements do not depend on phases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PlannedPhase>,
-    /// Files that stacks name by index.
+    /// Files to which stacks refer by index.
     pub modules: Vec<PlannedModule>,
-    /// What is planned, by place in the program.
+    /// What is planned, by site.
     pub sites: Vec<PlannedSite>,
 }
 
@@ -50,7 +50,7 @@ pub struct Plan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedProgram {
-    /// Path of its file.
+    /// Path of its executable file.
     pub path: String,
     /// Its GNU build-id, hexadecimal; empty when it has none.
     pub build_id: String,
@@ -83,15 +83,15 @@ pub struct PlannedMove {
     pub to: NodeId,
     /// Nanoseconds.
     pub ns_per_byte: f64,
-    /// What that rests on.
+    /// What the figure is based on.
     pub basis: Basis,
 }
 
-/// What a figure rests on.
+/// What a figure is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// Measured on this machine, beside the recorded run.
+    /// Measured on this machine, before the recorded run.
     Measured,
     /// Described, and scaled by what was measured on another machine.
     Scaled,
@@ -103,15 +103,15 @@ pub enum Basis {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedMemory {
-    /// For people.
+    /// The name that users see.
     pub name: String,
     /// Its nodes; objects go to the first.
     pub nodes: Vec<NodeId>,
-    /// What the plan fills of it at most, bytes.
+    /// Most bytes that the plan uses of it.
     pub capacity_bytes: u64,
 }
 
-/// How a plan was asked for.
+/// The options of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOptions {
@@ -119,9 +119,9 @@ pub struct PlanOptions {
     pub strategy: String,
     /// `time`, `energy`, `edp`.
     pub objective: String,
-    /// Room of the fastest memory as the user said it: `25%`, `8GiB`, `all`.
+    /// Size of the fastest memory as the user typed it: `25%`, `8GiB`, `all`.
     pub fast: String,
-    /// Objects may move before the phase they move for.
+    /// Objects may move before the phase that they move for.
     #[serde(default)]
     pub prefetch: bool,
 }
@@ -134,32 +134,32 @@ pub struct Expected {
     pub access_ns: f64,
     /// The same with everything in the slowest memory.
     pub in_slowest_ns: f64,
-    /// The same with everything in the fastest, were it large enough.
+    /// The same with everything in the fastest memory, if that were large enough.
     pub in_fastest_ns: f64,
     /// Bytes moved between memories at phase entries.
     pub moved_bytes: u64,
-    /// Share of the best possible gain that may be missing; absent where nothing is known.
+    /// Share of the best possible gain that may be missing; absent where it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<f64>,
-    /// How long the program is expected to take, over all memory being fast.
+    /// The expected run time, relative to all memory being fast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Prediction>,
 }
 
-/// What is expected of a plan, against all memory being fast.
+/// The expected effect of a plan, relative to all memory being fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prediction {
     /// Time over that with everything in the fastest memory; 1: as fast.
     pub slowdown: f64,
-    /// Half an error bar: what chance in the samples does, and what the sampler could not see. The
-    /// model's own error comes on top.
+    /// Half an error bar: chance in the samples, and what the sampler could not see. The model's
+    /// own error comes on top.
     pub error: f64,
     /// The same with everything in the slowest memory.
     pub all_slow: f64,
     /// Time no placement changes, nanoseconds.
     pub rest_ns: f64,
-    /// Share of the accesses that the fastest memory is to serve; absent where none were seen.
+    /// Share of the accesses that the fastest memory should serve; absent where none were observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_share: Option<f64>,
 }
@@ -170,7 +170,7 @@ pub struct Prediction {
 pub enum Unplanned {
     /// The fastest memory while there is room in it, as without a plan.
     Budget,
-    /// The slowest memory: the room is for what is planned.
+    /// The slowest memory: the fastest is kept for what is planned.
     #[default]
     Slowest,
 }
@@ -183,7 +183,7 @@ pub struct PlannedPhase {
     pub name: String,
     /// Objects move when it is entered.
     pub moves: bool,
-    /// The phase that always followed it; absent: there was none, or several.
+    /// The phase that always followed it; absent: none did, or several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -205,7 +205,7 @@ pub struct PlannedSite {
     /// Over (build-id, offset) of every frame: matches in every run of the same builds.
     #[serde(with = "hash")]
     pub hash: u64,
-    /// The frame people know it by.
+    /// The frame that tables show.
     pub label: String,
     /// The stack, innermost first: matches after a rebuild, by function and line.
     pub stack: Vec<PlannedFrame>,
@@ -240,7 +240,7 @@ pub struct PlannedFrame {
 pub struct PlannedClass {
     /// Largest size in it, bytes: a power of two.
     pub up_to_bytes: u64,
-    /// How many the profile saw.
+    /// How many the profile has.
     pub objects: u64,
     /// Most bytes of them at a time.
     pub peak_bytes: u64,
@@ -248,8 +248,8 @@ pub struct PlannedClass {
     /// of their own, and is always there.
     #[serde(deserialize_with = "exact_capacity")]
     pub placements: Vec<PlannedPlacement>,
-    /// Phases that leave them alone: in those they may move to where the next phase has them,
-    /// before that begins.
+    /// Phases that do not access them: during those they may already move to where the next phase
+    /// has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefetch: Vec<String>,
 }
@@ -258,7 +258,7 @@ pub struct PlannedClass {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedPlacement {
-    /// The phase's name; absent: all that are not named.
+    /// The phase's name; absent: all phases without a placement of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// Node of `share` of them.
@@ -271,7 +271,7 @@ pub struct PlannedPlacement {
     pub share: f64,
     /// Time saved over the slowest memory, in all of the phases it stands for, nanoseconds.
     pub gain_ns: f64,
-    /// How sure that is, 0 to 1: 1 - 1 / sqrt(samples it rests on).
+    /// The confidence in that, 0 to 1: 1 - 1 / sqrt(samples that it is based on).
     pub confidence: f64,
 }
 

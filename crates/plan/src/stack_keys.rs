@@ -1,12 +1,12 @@
-//! Keys by which a stack is known again after a rebuild.
-//! In: frames by name. Out: texts that are equal for stacks people would call the same. Knows
-//! nothing of addresses.
+//! Keys by which a stack is recognized after a rebuild.
+//! In: frames by name. Out: texts that are equal for equivalent stacks. Knows nothing of addresses.
 
 use std::path::Path;
 
 use tiercel_wire::layout::NUMBERED_MAX;
 
-/// A stack in words, exactly and less so. Innermost frame first; `None` when no function is known.
+/// A stack as text, exactly and less exactly. Innermost frame first; `None` without a known
+/// function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackKeys {
     /// Functions, source files and lines.
@@ -16,8 +16,8 @@ pub struct StackKeys {
 }
 
 impl StackKeys {
-    /// Of (module's path, function, file, line) each, with empty texts and 0 for what is not known.
-    /// Where there is no module, its line is the number of the birth (see [`numbered`]).
+    /// For frames (module's path, function, file, line), with empty texts and 0 where unknown. If
+    /// there is no module, the line is the number of the birth (see [`numbered`]).
     pub fn of<'a>(frames: impl IntoIterator<Item = (&'a str, &'a str, &'a str, u32)>) -> StackKeys {
         let (mut by_lines, mut by_functions, mut named) = (String::new(), String::new(), false);
         for (module, function, file, line) in frames {
@@ -41,8 +41,8 @@ impl StackKeys {
     }
 }
 
-/// Which birth of a site it is, by its outermost frame: (has a module, offset); 0 where births are
-/// not distinguished.
+/// Which birth of a site it is, by its outermost frame (has a module, offset); 0 where births are
+/// not numbered.
 pub fn numbered(outermost: Option<(bool, u64)>) -> u32 {
     match outermost {
         Some((false, number)) if number <= u64::from(NUMBERED_MAX) => {

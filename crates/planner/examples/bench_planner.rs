@@ -51,12 +51,12 @@ fn large(rounds: usize) {
     }
     let [s, gap, ours, first_come, greedy, phases, phases_s] = &figures;
     let size = "10,000 objects x 100 phases x 3 memories";
-    row(&format!("joint plan, {size}"), s, None, Some(1.0), "s");
-    row("gap to the bound of the linear program", gap, None, Some(0.5), "%");
-    row("phase by phase, same program", phases_s, Some(("joint", s)), None, "s");
-    row("program's access time", ours, Some(("first come", first_come)), Some(1.0), "s");
-    row("program's access time", ours, Some(("greedy", greedy)), Some(1.0), "s");
-    row("program's access time", ours, Some(("phase by phase", phases)), Some(1.0), "s");
+    print_result(&format!("joint plan, {size}"), s, None, Some(1.0), "s");
+    print_result("gap to the bound of the linear program", gap, None, Some(0.5), "%");
+    print_result("phase by phase, same program", phases_s, Some(("joint", s)), None, "s");
+    print_result("program's access time", ours, Some(("first come", first_come)), Some(1.0), "s");
+    print_result("program's access time", ours, Some(("greedy", greedy)), Some(1.0), "s");
+    print_result("program's access time", ours, Some(("phase by phase", phases)), Some(1.0), "s");
 }
 
 /// H2M III-D2: under a second for 1000 objects, one knapsack, two memories.
@@ -84,9 +84,9 @@ fn h2m(rounds: usize) {
         );
     }
     let [initial, gap, intervals, algorithm1] = &figures;
-    row("knapsack, 1000 objects (H2M: under 1 s)", initial, None, Some(10.0), "ms");
-    row("its gap to the bound of the linear program", gap, None, Some(0.5), "%");
-    row("all lifetimes, 1000", intervals, Some(("algorithm 1", algorithm1)), None, "ms");
+    print_result("knapsack, 1000 objects (H2M: under 1 s)", initial, None, Some(10.0), "ms");
+    print_result("its gap to the bound of the linear program", gap, None, Some(0.5), "%");
+    print_result("all lifetimes, 1000", intervals, Some(("algorithm 1", algorithm1)), None, "ms");
 }
 
 fn timed(
@@ -217,7 +217,7 @@ fn cpu_ns() -> f64 {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct BenchResult<'a> {
     name: &'a str,
     ours: f64,
     peer: Option<f64>,
@@ -231,13 +231,19 @@ struct Row<'a> {
 
 /// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
 /// peer.
-fn row(name: &str, ours: &[f64], peer: Option<(&str, &[f64])>, limit: Option<f64>, unit: &str) {
+fn print_result(
+    name: &str,
+    ours: &[f64],
+    peer: Option<(&str, &[f64])>,
+    limit: Option<f64>,
+    unit: &str,
+) {
     let paired: Vec<f64> = match peer {
         Some((_, peer)) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),
         None => ours.to_vec(),
     };
     let figure = quantile(&paired, 0.5);
-    let row = Row {
+    let result = BenchResult {
         name,
         ours: quantile(ours, 0.5),
         peer: peer.map(|(_, peer)| quantile(peer, 0.5)),
@@ -249,7 +255,7 @@ fn row(name: &str, ours: &[f64], peer: Option<(&str, &[f64])>, limit: Option<f64
             .then(|| (quantile(&paired, 0.75) - quantile(&paired, 0.25)) / figure),
         unit,
     };
-    println!("{}", serde_json::to_string(&row).expect("numbers are JSON"));
+    println!("{}", serde_json::to_string(&result).expect("numbers are JSON"));
 }
 
 fn quantile(values: &[f64], share: f64) -> f64 {

@@ -6,8 +6,7 @@ use crate::room::Room;
 use tiercel_machine::number::index_u8;
 
 /// In order of birth, each into the first memory with room at that moment (IDP-FCFS of H2M IV-C).
-/// Those who die earlier make room; what comes later comes later. The first without room is the
-/// error.
+/// Deaths free room for later births. The first object without room is the error.
 pub fn first_come(problem: &Problem, births: &[u64]) -> Result<Vec<u8>, usize> {
     let mut order: Vec<usize> = (0..problem.items.len()).collect();
     order.sort_by_key(|index| (births[*index], *index));
@@ -15,7 +14,7 @@ pub fn first_come(problem: &Problem, births: &[u64]) -> Result<Vec<u8>, usize> {
 }
 
 /// In order of score per byte (H2M Eq. 2, the last memory against the first), each into the first
-/// memory with room; those that gain nothing there into the last with room.
+/// memory with room; objects without gain go into the last memory with room.
 pub fn greedy(problem: &Problem) -> Result<Vec<u8>, usize> {
     let last = problem.memories - 1;
     let score = |index: usize| {

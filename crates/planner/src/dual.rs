@@ -2,21 +2,22 @@
 //! In: a problem. Out: a price per byte for every slot and memory; no choice costs less than
 //! `bound`. Knows nothing of how a choice is made that keeps the capacities.
 //!
-//! With a price p for the room in each slot, every item takes its cheapest path on its own, and
-//! sum(paths) - sum(p x capacity) is at most the cost of any choice that keeps the capacities. An
-//! item alone is a shortest path, whose linear program is integral: so the best prices give exactly
-//! the bound of the linear program. Where more is taken than there is prices rise, where less they
-//! fall: first by subgradients with Polyak's step, which finds their size from nothing, then each
-//! by a share of itself. The second is quick with many objects, where room asked for is nearly a
-//! power of its price; on 10,000 objects x 100 phases it needs a third of the rounds.
+//! With a price p for the room in each slot, every item takes its cheapest path independently, and
+//! sum(paths) - sum(p x capacity) is at most the cost of any choice that keeps the capacities. A
+//! single item is a shortest path, whose linear program is integral, so the best prices give
+//! exactly the bound of the linear program. Prices rise where more room is taken than exists, and
+//! fall where less is: first by subgradients with Polyak's step, which finds their magnitude from
+//! nothing, then each by a share of itself. The second method is fast with many objects, where the
+//! demand for room is nearly a power of its price: on 10,000 objects x 100 phases it needs a third
+//! of the rounds.
 
 use crate::memory::MEMORIES_MAX;
 use crate::problem::{Item, Problem};
 use tiercel_machine::number::{index_u8, index_u32};
 
-/// Segments of a sample: above as many, a sample finds the first prices.
+/// Segments above which a sample finds the first prices.
 const SAMPLED_SEGMENTS: usize = 50_000;
-/// Items a sample has at least.
+/// Fewest items of a sample.
 const ITEMS_LEAST: usize = 100;
 /// Rounds without a better bound after which steps are halved.
 const NARROWING_ROUNDS: usize = 4;
@@ -25,16 +26,17 @@ const STALL_ROUNDS: usize = 15;
 const STALL_LEAST: f64 = 0.002;
 /// Share of the new direction; the rest keeps the old one (Camerini, Fratta and Maffioli 1975).
 const FRESH: f64 = 0.6;
-/// Rounds with Polyak's step from no prices; then each price is scaled by what its slot lacks.
+/// Rounds with Polyak's step, starting without prices; then each price is scaled by what its slot
+/// lacks.
 const ADDING_ROUNDS: usize = 15;
-/// First exponent of scaling: a slot with a tenth too much asks for a tenth more.
+/// First exponent of scaling: a slot that is a tenth too full raises its price by a tenth.
 const STEP_SCALING: f64 = 1.0;
-/// What a better bound makes of the exponent, up to the most that was seen to help.
+/// Change of the exponent after a better bound, up to the largest that was found to help.
 const GROWTH: f64 = 1.15;
 const STEP_MOST: f64 = 3.0;
-/// Share of the mean price below which a price that must rise begins.
+/// Initial price of a price that must rise, as a share of the mean price.
 const FLOOR: f64 = 0.01;
-/// Steps below this share of Polyak's change nothing any more.
+/// Steps below this share of Polyak's change nothing.
 const STEP_LEAST: f64 = 1e-4;
 
 /// Prices, and the bound they give.
@@ -56,7 +58,7 @@ pub struct Paths {
     ahead: Vec<f64>,
 }
 
-/// How many items one of a sample stands for; `None` if all are few enough.
+/// How many items one item of a sample represents; `None` if there are few enough without one.
 pub fn stride(problem: &Problem) -> Option<usize> {
     let stride = problem.spans.len().div_ceil(SAMPLED_SEGMENTS);
     (stride > 1 && problem.items.len() > ITEMS_LEAST * stride).then_some(stride)
@@ -67,8 +69,8 @@ pub fn no_prices(problem: &Problem) -> Vec<f64> {
     vec![0.0; problem.slots * problem.memories]
 }
 
-/// Climbs from `start` for so many rounds. `upper` is what a known choice costs, infinite if none
-/// is known.
+/// Climbs from `start` for at most this many rounds. `upper` is the cost of a known choice,
+/// infinite if none is known.
 pub fn climb(problem: &Problem, start: Vec<f64>, upper: f64, rounds: usize) -> Prices {
     let mut climber = Climber::new(problem, start);
     let mut before = f64::NEG_INFINITY;
@@ -126,7 +128,7 @@ impl<'a> Climber<'a> {
         }
     }
 
-    /// One bound, one step; false when there is no way up.
+    /// One bound and one step; false when no step leads upwards.
     fn round(&mut self, upper: f64) -> bool {
         let problem = self.problem;
         let memories = problem.memories;
@@ -139,7 +141,7 @@ impl<'a> Climber<'a> {
             }
             let room = problem.capacity[at % memories] as f64;
             bound -= self.now[at] * room;
-            // In shares of the capacity, so that memories of all sizes climb at one pace.
+            // In shares of the capacity, so that memories of all sizes climb at the same rate.
             let over = (taken[at] - room) / room;
             any |= over > 0.0 || self.now[at] > 0.0 && over < 0.0;
             *direction = FRESH * over + (1.0 - FRESH) * *direction;
@@ -295,8 +297,8 @@ impl Sums {
 }
 
 impl Paths {
-    /// The cheapest way of an item at these prices; writes it to `choice`, returns its cost with
-    /// prices.
+    /// The cheapest path of an item at these prices; writes it to `choice`, and returns its cost
+    /// with prices.
     pub fn shortest(
         &mut self,
         problem: &Problem,
@@ -351,7 +353,7 @@ impl Paths {
                 + problem.cost(segments.start, to)
                 + extra(segments.start, to);
         }
-        // Only values on the way there, which takes no branch; the way is found on the way back.
+        // Only values on the way forward, which needs no branch; the path is found on the way back.
         self.ahead.clear();
         self.ahead.extend(best);
         for segment in segments.start + 1..segments.end {
@@ -369,7 +371,7 @@ impl Paths {
         }
         let at_least = |ahead: &[f64], mut at: usize, moving: &dyn Fn(usize) -> f64| {
             for other in 0..K {
-                // Staying wins ties, so that nothing moves for nothing.
+                // Staying wins ties, so that nothing moves without a benefit.
                 if ahead[other] + moving(other) < ahead[at] + moving(at) {
                     at = other;
                 }

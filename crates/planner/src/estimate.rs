@@ -1,6 +1,6 @@
 //! What accesses and copies cost: H2M Eq. 1 and 2, OAM Eq. 2 and 3.
 //! In: accesses of an object, a memory. Out: nanoseconds and picojoules.
-//! Knows nothing of where anything should lie.
+//! Knows nothing of where anything should be placed.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -27,7 +27,7 @@ pub struct Cost {
 pub struct MoveSpeed {
     /// Threads of the mover; at least 1.
     pub threads: u32,
-    /// Most the mover does, GB/s; `None`: what the memories do.
+    /// Highest speed of the mover, GB/s; `None`: limited by the memories alone.
     pub gb_s_max: Option<f64>,
     /// Measured nanoseconds a byte, from a memory (row) to another (column); 0: not measured, the
     /// figures above hold.
@@ -43,9 +43,9 @@ impl Default for MoveSpeed {
 /// TAcc of H2M Eq. 1: time the accesses take if the object lies in `memory`, nanoseconds, reads and
 /// writes each with their own latency and bandwidth. Counts are taken as they are.
 ///
-/// Two things are added to the paper's. What missed takes no less than its bytes take to come: a
-/// stream's misses overlap until the bandwidth is used up, and then their latency says nothing.
-/// And lines whose neighbours are not wanted take as much longer as they do in this memory.
+/// Two things are added to the paper's model. Misses take at least as long as the transfer of their
+/// bytes: the misses of a stream overlap until the bandwidth is exhausted, and then their latency
+/// does not matter. And isolated lines take longer by this memory's factor.
 pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
     let term = |count: f64, latency_ns: f64, gb_s: f64, apart_times: f64| {
         // GB/s is bytes per nanosecond.
@@ -60,17 +60,17 @@ pub fn access_ns(one: &Use, memory: &Memory) -> f64 {
         + term(one.writes, memory.write_latency_ns, write_gb_s, memory.isolated_write_factor)
 }
 
-/// What accesses ask of who makes them and of a memory. Each has its own time for it: a core waits
-/// and computes while the memory works, and the longer of both is how long that takes.
+/// What accesses demand of the core and of the memory. Each needs its own time: a core waits and
+/// computes while the memory works, so the accesses take the longer of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Demand {
     /// A core's time, nanoseconds: misses that are waited for, hits.
     pub core_ns: f64,
-    /// The memory's time, nanoseconds: lines that come, and those that go back.
+    /// The memory's time, nanoseconds: lines read and written back.
     pub memory_ns: f64,
 }
 
-/// The terms of [`access_ns`] apart. A line that is written back was read like any other, and
+/// The terms of [`access_ns`] separately. A line that is written back was read like any other, and
 /// no access waits for the write-back.
 pub fn demand(one: &Use, memory: &Memory) -> Demand {
     let read_gb_s = memory.read_gb_s_with(one.threads);
@@ -85,17 +85,17 @@ pub fn demand(one: &Use, memory: &Memory) -> Demand {
     }
 }
 
-/// Time in which some thread waits for so many misses.
+/// Time in which a thread waits for this many misses.
 fn waited_ns(one: &Use, count: f64, latency_ns: f64) -> f64 {
     count * latency_ns / ACCESSES_PER_LINE * one.latency_weight
 }
 
-/// Bytes that an access draws from a memory, or as many as take it as long as what it draws.
+/// Bytes that an access draws from a memory, or the bytes that would take as long.
 fn drawn_bytes(one: &Use, apart_times: f64) -> f64 {
     one.drawn_bytes * (1.0 + apart(one) * (apart_times - 1.0))
 }
 
-/// Share of the lines that come by themselves, and not with the others of their block.
+/// Share of the lines that are the only ones of their block.
 fn apart(one: &Use) -> f64 {
     let dense = LINE_BYTES / BLOCK_BYTES;
     one.isolated.map_or(0.0, |apart| ((apart - dense) / (1.0 - dense)).max(0.0))
@@ -116,7 +116,7 @@ pub fn energy_pj(one: &Use, memory: &Memory) -> f64 {
     bits * (read + one.writes * energy.write_pj_per_bit)
 }
 
-/// Accesses of an object in one phase. `one` is `None` where it has none.
+/// What the accesses to an object in one phase cost. `one` is `None` where it has none.
 pub(crate) fn phase_cost(
     workload: &Workload,
     object: &Object,

@@ -1,10 +1,10 @@
-//! Searches small problems to the end: branch and bound over segments, with the dual's prices.
+//! Searches small problems completely: branch and bound over segments, with the dual's prices.
 //! In: a problem, prices, a known choice, a number of steps. Out: the best choice, if the steps
-//! sufficed. Knows nothing of how prices came about; any are right, good ones are quick.
+//! sufficed. Knows nothing of how prices were found; any are valid, good ones make it fast.
 //!
 //! Items are decided one after the other, segment by segment. The rest of a path is bounded by the
-//! cheapest way on at the given prices, the other items by theirs: both known beforehand, so that a
-//! step is a few additions.
+//! cheapest way on at the given prices, and the other items by their cheapest paths. Both are known
+//! in advance, so a step is a few additions.
 
 use crate::dual::Sums;
 use crate::memory::MEMORIES_MAX;
@@ -12,12 +12,13 @@ use crate::problem::Problem;
 use crate::room::Room;
 use tiercel_machine::number::{index_u8, index_u32};
 
-/// Segments above which nothing is searched: the tables grow with them, and the chance sinks.
+/// Segments above which nothing is searched: the tables grow with them, and success becomes
+/// unlikely.
 pub const SEGMENTS_MAX: usize = 1 << 16;
-/// Choices this much alike count as equal: sums of doubles in another order.
+/// Choices whose costs differ by less count as equal: sums of doubles in another order.
 pub const ALIKE: f64 = 1e-9;
 
-/// What a search came to.
+/// The result of a search.
 pub struct Searched {
     /// The best choice, if better than the known one.
     pub choice: Option<Vec<u8>>,
@@ -25,7 +26,8 @@ pub struct Searched {
     pub proven: bool,
 }
 
-/// Looks for a choice below `known`, with at most so many steps. `order`: who decides first.
+/// Looks for a choice below `known`, with at most this many steps. `order`: which items decide
+/// first.
 pub fn search(
     problem: &Problem,
     prices: &[f64],
@@ -45,11 +47,12 @@ struct Search<'a> {
     problem: &'a Problem,
     /// Segments in the order of decision, with their item.
     sequence: Vec<(u32, u32)>,
-    /// Cost with prices of each segment and memory.
+    /// Cost with prices of each segment in each memory.
     priced: Vec<f64>,
-    /// The same with the cheapest way on to the item's end.
+    /// The same plus the cheapest way on to the item's end.
     onward: Vec<f64>,
-    /// Least cost of all items decided later than the segment's, less the price of all room.
+    /// Least cost of all items that are decided later than the segment's, minus the price of all
+    /// room.
     rest: Vec<f64>,
     frames: Vec<Frame>,
     room: Room,
@@ -58,14 +61,14 @@ struct Search<'a> {
     found: Option<Vec<u8>>,
 }
 
-/// Memories still to try for one segment, cheapest first.
+/// Memories that are still to be tried for one segment, cheapest first.
 #[derive(Clone, Copy, Default)]
 struct Frame {
     to: [u8; MEMORIES_MAX],
     bounds: [f64; MEMORIES_MAX],
     count: u8,
     next: u8,
-    /// Cost up to here, with prices and without.
+    /// Cost so far, with prices and without.
     priced: f64,
     value: f64,
 }
@@ -144,7 +147,7 @@ impl<'a> Search<'a> {
         for _ in 0..steps {
             let frame = &mut self.frames[depth];
             let tried = frame.next as usize;
-            // What is below no longer counts.
+            // Lower levels no longer count.
             if tried > 0 {
                 self.undo(depth);
             }
@@ -172,11 +175,11 @@ impl<'a> Search<'a> {
     }
 
     fn limit(&self) -> f64 {
-        // Infinity less infinity is no number.
+        // Infinity minus infinity is not a number.
         if self.best.is_finite() { self.best - self.best.abs() * ALIKE } else { self.best }
     }
 
-    /// Lists the memories a segment may go to, by what the whole would cost at least.
+    /// Lists the memories that a segment may go to, by the least cost of the whole.
     fn open(&mut self, depth: usize, priced: f64, value: f64) {
         let (segment, item) = (self.sequence[depth].0 as usize, self.sequence[depth].1);
         let (problem, item) = (self.problem, &self.problem.items[item as usize]);
@@ -276,7 +279,7 @@ mod tests {
             scale in prop::sample::select(vec![0.0, 0.05, 1.0]),
             room in (0u64..15, 0u64..15),
         ) {
-            // Near enough prices make bounds that are tight, and so expose a wrong one.
+            // Prices near the best make tight bounds, which expose a wrong one.
             let prices: Vec<f64> = prices.iter().map(|price| price * scale).collect();
             let problem = problem(&sizes, &costs, room.0, room.1);
             let order: Vec<u32> = (0..index_u32(sizes.len())).rev().collect();

@@ -1,7 +1,7 @@
 //! Decides before a run which memory every object is born in and moves to at every phase.
-//! In: a [`Workload`] (what a profile saw), memories of a machine, [`Options`]. Out: a [`Plan`]
-//! with its estimate, and how far it may be from the best one. Knows nothing of files, clocks,
-//! runtimes.
+//! In: a [`Workload`] (what a profile observed), memories of a machine, [`Options`]. Out:
+//! [`Placements`] with their estimate, and how far they may be from the best ones. Knows nothing of
+//! files, clocks, runtimes.
 //!
 //! H2M III-D is the starting point: access time (Eq. 1), score (Eq. 2), one knapsack (Eq. 3-5), its
 //! recursion over lifetimes (Algorithm 1), phases with migration costs (Eq. 6). All of them, and
@@ -14,10 +14,10 @@
 //! ```
 //!
 //! An object that stays where it was born is an item of one segment; one that may move has a
-//! segment for each phase. Prices per byte for the room in each slot (Lagrange multipliers) take
-//! the items apart: each then takes its shortest path. That gives a bound no plan can beat, equal
-//! to the linear program's; a repair by the same prices gives a plan. Small programs are searched
-//! to the end. With the feature `exact`, HiGHS solves the same programs, as what to compare with.
+//! segment for each phase. Prices per byte for the room in each slot (Lagrange multipliers)
+//! separate the items: each takes its shortest path. That gives a bound that no plan can beat,
+//! equal to the linear program's; a repair by the same prices gives a plan. Small programs are
+//! searched completely. With the feature `exact`, HiGHS solves the same programs for comparison.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -64,10 +64,10 @@ pub enum PlanError {
     Workload {
         /// `object 3 (name)`, `phase 2 (name)`.
         place: String,
-        /// What is wrong with it.
+        /// What contradicts.
         what: &'static str,
     },
-    /// More than fits in the limits of the planner.
+    /// More than the planner's limits.
     #[error("{count} {what}; at most {limit} can be planned, merge objects by site first")]
     TooMany {
         /// Of what.
@@ -77,10 +77,10 @@ pub enum PlanError {
         /// How many there may be.
         limit: usize,
     },
-    /// A memory, an option that cannot be.
+    /// An impossible memory or option.
     #[error("{0}")]
     Options(&'static str),
-    /// An objective with energy, and a memory whose energy is unknown.
+    /// An objective with energy, but a memory whose energy is unknown.
     #[error("the energy of memory {0} is unknown; give it in the machine description")]
     NoEnergy(String),
     /// The memories together do not hold the objects.

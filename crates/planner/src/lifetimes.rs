@@ -10,7 +10,8 @@ use crate::span::Span;
 use tiercel_machine::number::{index_u8, index_u32};
 
 /// First the fastest memory against the next one, then the next with what is left, and so on (H2M
-/// III-D5). What does not go into a memory is taken to go into the next one with room for its size.
+/// III-D5). Objects that do not go into a memory are assumed to go into the next one that has room
+/// for their size.
 pub fn memory_by_memory(problem: &Problem, effort: &Effort) -> Result<Vec<u8>, usize> {
     let memories = problem.memories;
     let mut decided: Vec<Option<u8>> = vec![None; problem.spans.len()];
@@ -45,9 +46,9 @@ pub fn memory_by_memory(problem: &Problem, effort: &Effort) -> Result<Vec<u8>, u
 /// H2M Algorithm 1, memory by memory. `problem` has one segment per item; `lifetime` are their
 /// lengths.
 ///
-/// One thing is added to the paper's: the limit there counts what overlaps `cur`, but an object of
-/// the result may also meet objects that `cur` never met. Those that would overfill the memory at
-/// some moment stay undecided.
+/// One thing is added to the paper's algorithm: its limit counts what overlaps `cur`, but an object
+/// of the result may also overlap objects that `cur` does not. Objects that would overfill the
+/// memory at some moment stay undecided.
 pub fn lifetime_by_lifetime(
     problem: &Problem,
     lifetimes: &[u64],
@@ -79,7 +80,7 @@ fn one_memory(
 ) -> Result<(), usize> {
     let mut in_fast: Vec<usize> = Vec::new();
     let mut room = Room::empty(1, problem.slots);
-    // Those above are decided for good; `in_slow` only for this memory.
+    // Objects above are decided for good; `in_slow` only for this memory.
     let mut in_slow: Vec<bool> = choice.iter().map(Option::is_some).collect();
     for cur in sorted {
         if in_slow[*cur] || choice[*cur].is_some() {
@@ -129,7 +130,7 @@ fn knapsack(
     for (at, index) in candidates.iter().enumerate() {
         let bytes = problem.items[*index].bytes;
         one.items.push(Item { bytes, first: index_u32(at), count: 1, at: None });
-        // As in H2M III-D5, what is not here is in the next memory that can hold it.
+        // As in H2M III-D5, objects that are not here are in the next memory that can hold them.
         let below = (level + 1..problem.memories).map(|memory| problem.cost(*index, memory));
         let below = below.into_iter().find(|cost| cost.is_finite()).unwrap_or(f64::INFINITY);
         one.costs.extend([problem.cost(*index, level), below]);

@@ -1,46 +1,47 @@
 //! The memories objects can be placed in, fastest first: tiers of a machine with their figures.
-//! In: a [`Machine`], seen from one of its nodes. Out: [`Memory`]s, and tiers left out for want of
-//! figures. Knows nothing of objects.
+//! In: a [`Machine`], seen from one of its nodes. Out: [`Memory`]s, and tiers left out because
+//! their
+//! figures are unknown. Knows nothing of objects.
 
 use tiercel_machine::{Machine, NodeId, Tier};
 
 /// Most memories of one plan. Machines have two to four.
 pub const MEMORIES_MAX: usize = 8;
-/// Lines one thread has under way at once where bandwidth by threads was not measured: with 16, one
-/// thread draws 13.5 GB/s at 76 ns. First-level caches have 10 to 16 MSHRs; prefetchers
-/// add to them.
+/// Lines that one thread has in flight at once where bandwidth by threads was not measured: with
+/// 16, one thread reads 13.5 GB/s at 76 ns. First-level caches have 10 to 16 MSHRs; prefetchers add
+/// to them.
 pub const LINES_PER_THREAD: f64 = 16.0;
 
 /// A tier as the planner sees it (M of H2M Eq. 1).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// For people.
+    /// The name that users see.
     pub name: String,
-    /// Nodes of it; none when it is made up.
+    /// Its nodes; none if the memory is made up.
     pub nodes: Vec<NodeId>,
-    /// What may be placed there, bytes; lower it to plan for a part.
+    /// Bytes that may be placed there; lower it to plan for a part.
     pub capacity_bytes: u64,
     /// Idle latency of reads, nanoseconds.
     pub read_latency_ns: f64,
     /// Idle latency of writes, nanoseconds.
     pub write_latency_ns: f64,
-    /// Most that reads reach with all threads, GB/s (10^9 bytes).
+    /// Peak bandwidth of reads with all threads, GB/s (10^9 bytes).
     pub read_gb_s: f64,
-    /// Most that writes reach with all threads, GB/s.
+    /// Peak bandwidth of writes with all threads, GB/s.
     pub write_gb_s: f64,
-    /// How many times as long as in a stream a line takes to be read whose neighbours are not
-    /// wanted; at least 1. More where the memory reads blocks larger than a line.
+    /// How many times as long an isolated line takes to be read as a line of a stream; at least 1.
+    /// More where the memory reads blocks larger than a line.
     pub isolated_read_factor: f64,
-    /// The same of a line that is read, changed and written.
+    /// The same for a line that is read, modified and written.
     pub isolated_write_factor: f64,
-    /// Measured bandwidth, ascending by threads. Empty: a thread has [`LINES_PER_THREAD`] lines
-    /// under way, up to the limits above.
+    /// Measured bandwidth, ascending by threads. Empty: a thread has [`LINES_PER_THREAD`] lines in
+    /// flight, up to the limits above.
     pub scaling: Vec<Scaling>,
-    /// What it costs to run; `None` if unknown.
+    /// Its energy; `None` if unknown.
     pub energy: Option<Energy>,
 }
 
-/// Bandwidth with so many threads.
+/// Bandwidth with this many threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
     /// At least 1.
@@ -58,7 +59,7 @@ pub struct Energy {
     pub read_pj_per_bit: f64,
     /// Picojoules per bit written.
     pub write_pj_per_bit: f64,
-    /// Watts of a byte while nothing happens: the node's over its capacity.
+    /// Watts a byte while idle: the node's over its capacity.
     pub static_w_per_byte: f64,
 }
 
@@ -73,8 +74,8 @@ pub struct Left {
 
 impl Memory {
     /// Tiers of a machine, best first, as the CPUs of `from` see them (`None`: as their nearest
-    /// CPUs do). A tier is as fast as its first node, because an object lies on one. Unknown write
-    /// figures are taken from reads. At most [`MEMORIES_MAX`], the others are left out.
+    /// CPUs do). A tier is as fast as its first node, because an object is on a single one. Unknown
+    /// write figures are those of reads. At most [`MEMORIES_MAX`]; further tiers are left out.
     pub fn of_machine(machine: &Machine, from: Option<NodeId>) -> (Vec<Memory>, Vec<Left>) {
         let tiers = from.map_or_else(|| machine.tiers(), |from| machine.tiers_from(from));
         let (mut memories, mut left) = (Vec::new(), Vec::new());
@@ -90,17 +91,17 @@ impl Memory {
         (memories, left)
     }
 
-    /// Read bandwidth so many threads reach, GB/s.
+    /// Read bandwidth that this many threads reach, GB/s.
     pub fn read_gb_s_with(&self, threads: u32) -> f64 {
         self.with(threads, self.read_gb_s, self.read_latency_ns, |point| point.read_gb_s)
     }
 
-    /// Write bandwidth so many threads reach, GB/s.
+    /// Write bandwidth that this many threads reach, GB/s.
     pub fn write_gb_s_with(&self, threads: u32) -> f64 {
         self.with(threads, self.write_gb_s, self.write_latency_ns, |point| point.write_gb_s)
     }
 
-    /// Whether all figures are numbers to calculate with.
+    /// Whether all figures are valid numbers.
     pub(crate) fn is_sound(&self) -> bool {
         let above = |figure: f64| figure.is_finite() && figure > 0.0;
         let figures =

@@ -1,21 +1,21 @@
-//! Time, energy, or their product: which of many plans is wanted.
-//! In: a way to plan for any weights of time and energy. Out: the plan wanted, and a bound.
+//! Time, energy, or their product: which of many plans is the best.
+//! In: a function that plans for any weights of time and energy. Out: the best plan, and a bound.
 //! Knows nothing of how a plan is made.
 //!
-//! A product of two sums is no sum over objects. But its least value over the hull of all plans
-//! lies at a corner, and each corner is the best plan for some weights of time and energy; at the
-//! best one the weights are the product's own gradient (energy, time). So weights are set to the
-//! gradient at the best plan so far until nothing gets better. What each solved program could not
-//! go below cuts off a half plane; the least product outside of all cuts is the bound.
+//! A product of two sums is not a sum over objects. But its least value over the hull of all plans
+//! is at a corner, and each corner is the best plan for some weights of time and energy; at the
+//! best one the weights are the product's own gradient (energy, time). So the weights are set to
+//! the gradient at the best plan so far until nothing improves. The bound of each solved program
+//! cuts off a half plane; the least product outside of all cuts is the bound.
 
 use crate::PlanError;
 use crate::estimate::{Cost, Weights};
 use crate::options::Objective;
 use crate::placement::Placement;
 
-/// Times the gradient is followed.
+/// Times that the gradient is followed.
 const FOLLOWS_MAX: usize = 6;
-/// Times the weight of time is halved in, to keep a slowdown: to a thousandth.
+/// Times that the weight of time is halved to keep a slowdown: down to a thousandth.
 const HALVINGS: usize = 10;
 
 /// A plan for some weights.
@@ -26,15 +26,15 @@ pub struct Trial {
     pub cost: Cost,
     /// The moves' share of it.
     pub moves: Cost,
-    /// No placement has less weighed cost; `None` for strategies that know none.
+    /// No placement has a smaller weighted cost; `None` for strategies without a bound.
     pub bound: Option<f64>,
     pub proven: bool,
     pub weights: Weights,
-    /// As [`crate::Plan::prices`].
+    /// As [`crate::Placements::prices`].
     pub prices: Vec<f64>,
 }
 
-/// The plan wanted, with its value (nanoseconds, picojoules, or their product) and a bound on that.
+/// The best plan, with its value (nanoseconds, picojoules, or their product) and a bound on that.
 pub struct Wanted {
     pub trial: Trial,
     pub value: f64,
@@ -42,8 +42,8 @@ pub struct Wanted {
     pub proven: bool,
 }
 
-/// Looks for the best plan within a slowdown, if one is given: time may be so much longer (0.1: by
-/// a tenth) than that of the plan for time alone. `compute_ns` is time no placement changes.
+/// Finds the best plan, if given within a slowdown: time may be longer by this share (0.1: a tenth)
+/// than that of the plan for time alone. `compute_ns` is time that no placement changes.
 pub fn best(
     objective: Objective,
     slowdown: Option<f64>,
@@ -86,7 +86,7 @@ struct Goal {
     compute_ns: f64,
     /// Longest time allowed, compute included.
     limit_ns: f64,
-    /// What was solved: weights, and the least weighed cost (compute included) there is.
+    /// What was solved: weights, and the least weighted cost, compute included.
     cuts: Vec<(Weights, f64)>,
 }
 
@@ -110,7 +110,7 @@ impl Goal {
         }
     }
 
-    /// The one of less value within a time limit; the first if both are beyond.
+    /// The one with the smaller value within a time limit; the first if both exceed it.
     fn better(&self, first: Option<Trial>, other: Trial, limit_ns: f64) -> Trial {
         match first {
             Some(first)
@@ -141,14 +141,14 @@ impl Goal {
         Ok(best)
     }
 
-    /// Gives time as much weight as it needs, and no more.
+    /// Gives time as much weight as it needs, but no more.
     fn keep_slowdown(
         &mut self,
         from: Weights,
         fastest: Trial,
         run: &mut impl FnMut(Weights) -> Result<Trial, PlanError>,
     ) -> Result<Trial, PlanError> {
-        // Both terms alike at the fastest plan, so that halves are halves.
+        // Both terms are equal at the fastest plan, so that halves are halves.
         let (time, energy) = (self.time(&fastest.cost), fastest.cost.energy_pj);
         let per = |value: f64| if value > 0.0 { 1.0 / value } else { 1.0 };
         let own = from.time / (from.energy * energy * per(time) + from.time).max(f64::MIN_POSITIVE);
@@ -168,7 +168,7 @@ impl Goal {
         Ok(best)
     }
 
-    /// No plan within the limit has less value.
+    /// No plan within the limit has a smaller value.
     fn bound(&self) -> Option<f64> {
         match self.objective {
             Objective::Time => {
@@ -189,7 +189,7 @@ impl Goal {
         }
     }
 
-    /// The product is quasi-concave: over what the cuts leave it is least at one of their corners.
+    /// The product is quasi-concave: over the area that the cuts leave, it is least at a corner.
     fn least_product(&self) -> Option<f64> {
         let mut least: Option<f64> = None;
         for (index, (a, above_a)) in self.cuts.iter().enumerate() {

@@ -25,7 +25,7 @@ pub enum Strategy {
     Joint,
 }
 
-/// How more than two memories are dealt with.
+/// How more than two memories are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Levels {
     /// All in one program.
@@ -36,7 +36,7 @@ pub enum Levels {
     OneByOne,
 }
 
-/// What is made small.
+/// What is minimized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
     /// Nanoseconds of accesses and moves.
@@ -48,17 +48,17 @@ pub enum Objective {
     EnergyDelay,
 }
 
-/// How long is calculated.
+/// How much is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Rounds of the bound at most.
+    /// Most rounds of the bound.
     pub rounds_max: usize,
-    /// Segments all rounds together go through: large programs get fewer rounds.
+    /// Most segments that all rounds process together: large programs get fewer rounds.
     pub path_steps: usize,
-    /// Steps of the search to the end, about 50 ns each; 0: none.
+    /// Steps of the complete search, about 50 ns each; 0: none.
     pub search_steps: u64,
-    /// Solve `Initial`, `Intervals` and `Joint` by HiGHS, however long it takes; where it comes to
-    /// no end, the fast path answers.
+    /// Solve `Initial`, `Intervals` and `Joint` by HiGHS, however long it takes; the fast path
+    /// answers where HiGHS finds no solution.
     #[cfg(feature = "exact")]
     pub by_reference: bool,
 }
@@ -75,21 +75,21 @@ impl Default for Effort {
     }
 }
 
-/// What is wanted.
+/// What is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// How placements are found.
     pub strategy: Strategy,
-    /// How more than two memories are dealt with.
+    /// How more than two memories are handled.
     pub levels: Levels,
-    /// What is made small.
+    /// What is minimized.
     pub objective: Objective,
     /// Most that time may grow over that of the plan for time alone (0.1: a tenth), for objectives
     /// other than time.
     pub slowdown_max: Option<f64>,
     /// How fast objects move.
     pub copy: MoveSpeed,
-    /// How long is calculated.
+    /// How much is computed.
     pub effort: Effort,
 }
 

@@ -1,24 +1,24 @@
 //! The order of moves at a phase start, so that no memory overflows between two of them.
 //! In: placements. Out: moves in order. Knows nothing of costs.
 //!
-//! At a phase start what has died is gone and what is born there comes after the moves. A move
-//! whose target has room goes first. When all wait for one another (two full memories that swap),
-//! one of them goes over the last memory, if that has room.
+//! At a phase start, dead objects are gone, and births come after the moves. A move whose target
+//! has room goes first. When all moves wait for one another (two full memories that swap), one of
+//! them takes a detour over the last memory, if that has room.
 
 use crate::memory::Memory;
 use crate::placement::{Move, Placement};
 use crate::workload::Workload;
 use tiercel_machine::number::{index_u8, index_u32};
 
-/// Moves in order, and by how many bytes a memory overflows between two of them at worst: 0 unless
-/// even the last memory is full.
+/// Moves in order, and the largest overflow of a memory between two of them, bytes: 0 unless even
+/// the last memory is full.
 pub fn in_order(
     workload: &Workload,
     memories: &[Memory],
     placements: &[Placement],
 ) -> (Vec<Move>, u64) {
     let mut by_phase: Vec<Vec<Move>> = vec![Vec::new(); workload.phases.len()];
-    // Bytes that live on from the phase before, where they lay in it.
+    // Bytes that live on from the phase before, in the memory where they were.
     let mut taken = vec![vec![0u64; memories.len()]; workload.phases.len()];
     for (object, placement) in placements.iter().enumerate() {
         let (first, last) = workload.phases_of(&workload.objects[object]);
@@ -50,7 +50,7 @@ struct Queue<'a> {
 
 impl Queue<'_> {
     fn run(&mut self, mut waiting: Vec<Move>) {
-        // Down first: it makes room above.
+        // Demotions first: they make room above.
         waiting.sort_by_key(|one| (std::cmp::Reverse(one.to), one.object));
         while !waiting.is_empty() {
             let before = waiting.len();
@@ -61,7 +61,7 @@ impl Queue<'_> {
         }
     }
 
-    /// All wait: one goes by the last memory, or, if that is full too, goes over.
+    /// All wait: one takes a detour over the last memory, or, if that is full too, overflows.
     fn make_capacity(&mut self, waiting: &mut Vec<Move>) {
         let last = index_u8(self.memories.len() - 1);
         let detour = |one: &Move| Move { to: last, ..*one };

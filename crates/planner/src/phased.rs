@@ -1,6 +1,7 @@
-//! Phase after phase with a look ahead: H2M Eq. 6.
-//! In: a workload, how many phases are seen at once. Out: a memory for each object in each phase it
-//! lives in. Knows nothing of phases further ahead: that is what it is compared for.
+//! Phase after phase with a look-ahead: H2M Eq. 6.
+//! In: a workload, the number of phases that are seen at once. Out: a memory for each object in
+//! each phase it lives in. Knows nothing of phases further ahead, unlike the strategies that it is
+//! compared with.
 
 use crate::estimate::{Weights, phase_cost};
 use crate::lifetimes::memory_by_memory;
@@ -14,9 +15,9 @@ use crate::workload::Workload;
 use tiercel_machine::number::index_u32;
 
 /// At each phase start, everything that lives in the next `ahead` phases is placed as if for all of
-/// them; what was elsewhere pays its move, what is not born yet does not. Only the choice for the
-/// first of them is kept. `slots` are cut by phase. The result is in the order of a problem by
-/// phase. The object that finds no room is the error.
+/// them; objects that were elsewhere pay for their move, unborn ones do not. Only the choice for
+/// the first of these phases is kept. `slots` are cut by phase. The result is in the order of a
+/// problem by phase. The object that finds no room is the error.
 pub fn phase_by_phase(
     workload: &Workload,
     memories: &[Memory],
@@ -53,7 +54,7 @@ struct Window<'a> {
     memories: &'a [Memory],
     slots: &'a Slots,
     lives: &'a [(usize, usize)],
-    /// First and last phase seen.
+    /// First and last phase in the window.
     phase: usize,
     until: usize,
 }

@@ -3,12 +3,12 @@
 
 use crate::estimate::Cost;
 
-/// Where an object lies.
+/// The memories of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// Index of the memory it is born in.
     pub birth: u8,
-    /// (phase, memory), ascending: where it goes at the start of a phase.
+    /// (phase, memory), ascending: where it moves at the start of a phase.
     pub moves: Vec<(u32, u8)>,
 }
 
@@ -55,12 +55,12 @@ pub struct Placements {
     /// placements and, where full memories swap, detours over the last memory, which the promise
     /// does not count.
     pub moves: Vec<Move>,
-    /// Bytes by which a memory overflows between two moves at worst: 0 unless all are full.
+    /// The largest overflow of a memory between two moves, bytes: 0 unless all are full.
     pub overflow_bytes: u64,
     /// What it is expected to do.
     pub promise: Promise,
-    /// What a byte of room in each memory (columns) is worth, in the objective's units where that
-    /// is time or energy: for all of a phase in each row with [`Strategy::Joint`], for the whole
-    /// run in one row with other strategies that have a bound. Empty for those without.
+    /// The value of a byte of room in each memory (columns), in the objective's units if that is
+    /// time or energy: for a whole phase in each row with [`Strategy::Joint`], for the whole run in
+    /// a single row with other strategies that have a bound. Empty without a bound.
     pub prices: Vec<f64>,
 }

@@ -33,7 +33,7 @@ pub fn plan(
     Ok(planner.finish(wanted, compute_ns))
 }
 
-/// What all accesses to an object cost if it lies in one memory all its life; with the prices of
+/// What all accesses to an object cost if it is in one memory all its life; with
 /// [`Placements::prices`] this explains a placement. `object` is one of the workload's.
 pub fn object_cost(workload: &Workload, object: &Object, memory: &Memory) -> Cost {
     let (first, last) = workload.phases_of(object);
@@ -77,9 +77,9 @@ fn moved_bytes(workload: &Workload, placements: &[Placement]) -> u64 {
 }
 
 impl Placements {
-    /// The plan with other placements, which a caller found by a model of time;
-    /// they must keep the capacities. By sums it may be worse, and the bound says by how much. Of a
-    /// plan that makes time small.
+    /// The plan with other placements, which the caller found by a model of time; they must keep
+    /// the capacities. By the planner's sums it may be worse, and the bound states by how much. For
+    /// plans that minimize time.
     pub fn with(
         &self,
         workload: &Workload,
@@ -219,7 +219,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// First come first served: so no plan is worse. Not for one slot, where it does not fit.
+    /// First come, first served, so that no plan is worse. Not with a single slot, where it does
+    /// not fit.
     fn seed(&self, problem: &Problem) -> Option<Vec<u8>> {
         if self.options.strategy == Strategy::Initial {
             return None;
@@ -231,7 +232,7 @@ impl<'a> Planner<'a> {
         Some(each.flat_map(|(item, memory)| std::iter::repeat_n(memory, times(item))).collect())
     }
 
-    /// Slots added up to phases, or to the whole run.
+    /// Prices of slots added up to phases, or to the whole run.
     fn room_prices(&self, solution: &Solution, by_phase: bool) -> Vec<f64> {
         let memories = self.memories.len();
         let rows = if by_phase { self.workload.phases.len() } else { 1 };
@@ -299,14 +300,14 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Missing gain over the best gain there could be.
+/// Missing gain over the best possible gain.
 fn gap(value: f64, bound: f64, in_last: f64) -> f64 {
     let missing = (value - bound).max(0.0);
     let possible = in_last - bound;
     match missing {
         0.0 => 0.0,
         _ if possible > 0.0 => missing / possible,
-        // The last memory is no way to place them all, or as good as any.
+        // The last memory cannot hold them all, or is as good as any.
         _ => f64::INFINITY,
     }
 }

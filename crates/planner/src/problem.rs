@@ -1,5 +1,5 @@
-//! The one program every strategy solves: items of segments, memories with room in every slot.
-//! In: costs. Out: what a choice costs, and the room it takes. Knows nothing of programs or time.
+//! The one program that every strategy solves: items of segments, memories with room in every slot.
+//! In: costs. Out: the cost of a choice, and the room it takes. Knows nothing of programs or time.
 
 use crate::estimate::{MoveSpeed, Weights, move_cost_per_byte, phase_cost};
 use crate::memory::{MEMORIES_MAX, Memory};
@@ -15,7 +15,7 @@ pub struct Item {
     /// Its segments are `first .. first + count` of the problem's.
     pub first: u32,
     pub count: u32,
-    /// Memory it lies in beforehand (a and y of H2M Eq. 6).
+    /// Memory in which it is at first (a and y of H2M Eq. 6).
     pub at: Option<u8>,
 }
 
@@ -29,7 +29,7 @@ pub struct Problem {
     /// At most [`MEMORIES_MAX`].
     pub memories: usize,
     pub slots: usize,
-    /// Bytes each memory may hold in any slot.
+    /// Bytes that each memory may hold in any slot.
     pub capacity: Vec<u64>,
     pub items: Vec<Item>,
     pub spans: Vec<Span>,
@@ -37,13 +37,13 @@ pub struct Problem {
     pub costs: Vec<f64>,
     /// Cost per byte, `from * memories + to`.
     pub moving: Vec<f64>,
-    /// Memory of what costs the same in all. The last, which leaves room for what is not known (H2M
-    /// III-D2 takes what has a positive V); where no access to anything is known, the first.
+    /// Memory of objects that cost the same in all. The last, which leaves room for unknown objects
+    /// (H2M III-D2 takes those with a positive V); where no accesses are known at all, the first.
     pub ties_to: u8,
 }
 
 impl Problem {
-    /// Nothing to place yet.
+    /// A problem with nothing to place yet.
     pub fn new(
         workload: &Workload,
         memories: &[Memory],
@@ -107,7 +107,7 @@ impl Problem {
         problem
     }
 
-    /// All objects, one segment each, at no cost: for those who only look at room.
+    /// All objects, one segment each, without costs: for callers that only check room.
     pub fn without_costs(workload: &Workload, memories: &[Memory], slots: &Slots) -> Problem {
         let mut problem =
             Problem::new(workload, memories, &MoveSpeed::default(), Weights::TIME, slots.count);
@@ -124,7 +124,7 @@ impl Problem {
         Item { bytes, first: index_u32(self.spans.len()), count: 0, at }
     }
 
-    /// Adds a segment to an item. A memory it is too big for is not allowed.
+    /// Adds a segment to an item. A memory that is too small for it is not allowed.
     pub fn segment(&mut self, item: &mut Item, span: Span, costs: &[f64; MEMORIES_MAX]) {
         item.count += 1;
         self.spans.push(span);
@@ -143,12 +143,12 @@ impl Problem {
         self.costs[segment * self.memories + memory]
     }
 
-    /// Cost of moving an item; 0 if it stays or was nowhere.
+    /// Cost of moving an item; 0 if it stays or had no memory.
     pub fn move_cost(&self, item: &Item, from: Option<u8>, to: usize) -> f64 {
         from.map_or(0.0, |from| self.moving[from as usize * self.memories + to] * item.bytes as f64)
     }
 
-    /// What a choice costs for one item.
+    /// The cost of a choice for one item.
     pub fn item_value(&self, item: &Item, choice: &[u8]) -> f64 {
         let (mut from, mut sum) = (item.at, 0.0);
         for segment in item.segments() {
@@ -159,7 +159,7 @@ impl Problem {
         sum
     }
 
-    /// What a choice costs.
+    /// The cost of a choice.
     pub fn value(&self, choice: &[u8]) -> f64 {
         self.items.iter().map(|item| self.item_value(item, choice)).sum()
     }

@@ -1,4 +1,4 @@
-//! The same problem as an integer program for HiGHS: what the fast path is measured against.
+//! The same problem as an integer program for HiGHS: the reference for the fast path.
 //! In: a problem. Out: its best choice, however long that takes. Knows nothing of prices.
 //!
 //! ```text
@@ -8,8 +8,9 @@
 //!   room       in each slot and memory: the sum of bytes / capacity is at most 1
 //! ```
 //!
-//! Only x must be whole: y is a flow between whole numbers. Slots in which a memory holds all that
-//! lives need no row. Costs are scaled to the largest one: solvers think in absolute tolerances.
+//! Only x must be whole: y is a flow between whole numbers. Slots in which a memory can hold all
+//! that lives need no row. Costs are scaled to the largest one, because solvers use absolute
+//! tolerances.
 
 use highs::{Col, HighsModelStatus, RowProblem, Sense};
 
@@ -19,10 +20,10 @@ use crate::room::Room;
 
 /// Largest program, in coefficients of rows: some minutes of a solver, and 100 MB.
 const COEFFICIENTS_MAX: usize = 1 << 22;
-/// HiGHS's tolerance for what is whole and what is kept, its least but one.
+/// HiGHS's tolerance for whole numbers and constraints, its smallest but one.
 const TOLERANCE: f64 = 1e-9;
 
-/// The best choice. `None`: there is none, the program is too large, or the solver came to no end
+/// The best choice. `None`: there is none, the program is too large, or the solver found none
 /// within its tolerances.
 pub fn solve(problem: &Problem) -> Option<Vec<u8>> {
     let finite = problem.costs.iter().copied().filter(|cost| cost.is_finite());

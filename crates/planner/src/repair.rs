@@ -1,4 +1,4 @@
-//! Makes choices that keep the capacities, and makes them better.
+//! Makes choices that keep the capacities, and improves them.
 //! In: a problem, prices. Out: a choice. Knows nothing of bounds.
 
 use crate::dual::{Paths, Sums};
@@ -16,8 +16,8 @@ pub struct Filled {
     room: Room,
 }
 
-/// Items one after the other take their cheapest way through the room that is left, at these
-/// prices. The first one without any is the error.
+/// Items one after the other take their cheapest path through the room that is left, at these
+/// prices. The first one without a path is the error.
 pub fn fill(problem: &Problem, order: &[u32], sums: &Sums) -> Result<Filled, usize> {
     let mut filled = Filled {
         choice: vec![0; problem.spans.len()],
@@ -34,7 +34,7 @@ pub fn fill(problem: &Problem, order: &[u32], sums: &Sums) -> Result<Filled, usi
     Ok(filled)
 }
 
-/// Those who lose most per byte by going to the last memory come first. `sums` are the prices they
+/// Items that lose most per byte in the last memory come first. `sums` are the prices that they
 /// see.
 pub fn by_urgency(problem: &Problem, sums: &Sums) -> Order {
     let last = problem.memories - 1;
@@ -47,7 +47,7 @@ pub fn by_urgency(problem: &Problem, sums: &Sums) -> Order {
             problem.cost(segment, last) + bytes * sums.price(problem, segment, last)
         };
         let stay: f64 = item.segments().map(in_last).sum();
-        // Per byte and slot: long-lived ones keep others out for longer.
+        // Per byte and slot: long-lived items keep others out for longer.
         let slots = problem.spans[item.segments().end - 1].last
             - problem.spans[item.segments().start].first
             + 1;
@@ -61,7 +61,7 @@ pub fn by_urgency(problem: &Problem, sums: &Sums) -> Order {
     order
 }
 
-/// The big ones first: what to try when others leave no room.
+/// Large items first: a fallback when the other order leaves no room.
 pub fn by_size(problem: &Problem) -> Order {
     let mut order: Order = (0..index_u32(problem.items.len())).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(problem.items[*index as usize].bytes), *index));
@@ -76,8 +76,8 @@ impl Filled {
         Filled { value: problem.value(&choice), room, choice }
     }
 
-    /// Every item in turn gives back its room and chooses anew, without prices; so the cost only
-    /// falls. Returns by how much.
+    /// Each item in turn gives back its room and chooses again, without prices, so the cost can
+    /// only fall. Returns by how much.
     pub fn improve(&mut self, problem: &Problem, order: &[u32], free: &Sums) -> f64 {
         let mut paths = Paths::default();
         let before = self.value;

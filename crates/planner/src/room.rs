@@ -1,9 +1,9 @@
 //! Room taken in every slot of every memory.
-//! In: spans of bytes taken and given back. Out: whether so many more fit.
+//! In: spans of bytes taken and given back. Out: whether more bytes fit.
 //! Knows nothing of costs.
 //!
-//! Objects that live long span many slots (each birth can begin one), so slots lie in blocks: what
-//! spans a whole block is noted once for it.
+//! Long-lived objects span many slots (each birth can begin one), so slots are grouped in blocks:
+//! bytes that span a whole block are counted once for it.
 //!
 //! ```text
 //!   bytes of a slot = slots[slot] + whole[its block]       top[block] = most of slots[] in it
@@ -12,7 +12,8 @@
 use crate::problem::Problem;
 use crate::span::Span;
 
-/// Slots of a block: 10,000 slots are 157 blocks, so that long spans touch as many blocks as slots.
+/// Slots of a block: 10,000 slots are 157 blocks, so long spans touch about as many blocks as
+/// slots.
 const BLOCK: usize = 64;
 
 /// Bytes taken, per slot and memory.
@@ -42,7 +43,7 @@ impl Room {
         room
     }
 
-    /// Whether so many bytes more fit in all slots of a span.
+    /// Whether this many bytes more fit in all slots of a span.
     pub fn fits(&self, span: Span, memory: usize, bytes: u64, capacity: u64) -> bool {
         let Some(most) = capacity.checked_sub(bytes) else { return false };
         let (slots, whole) = (&self.slots[memory], &self.whole[memory]);
@@ -71,7 +72,7 @@ impl Room {
         }
     }
 
-    /// The same span and bytes must have been taken.
+    /// Gives back a span; the same span and bytes must have been taken.
     pub fn give_back(&mut self, span: Span, memory: usize, bytes: u64) {
         let (slots, top) = (&mut self.slots[memory], &mut self.top[memory]);
         for (block, from, to) in pieces(span) {

@@ -1,10 +1,10 @@
-//! Cuts time so that capacity need only be checked once a slot.
-//! In: births, deaths and phase starts. Out: slots, and those each object takes room in.
+//! Divides time so that capacity needs to be checked only once a slot.
+//! In: births, deaths and phase starts. Out: slots, and those in which each object takes room.
 //! Knows nothing of memories.
 //!
-//! Room taken grows only at births. So a slot may reach over births until something has died: all
-//! that is born in it lives together at its last birth, and that is where it is fullest. What dies
-//! at the very moment another is born has made room for it.
+//! The room that is taken grows only at births. So a slot may span births until something has died:
+//! all objects born in it live together at its last birth, when it is fullest. An object that dies
+//! at the moment of a birth has made room for it.
 
 use crate::span::Span;
 use crate::workload::Workload;
@@ -17,11 +17,11 @@ pub struct Slots {
     pub count: usize,
     /// First and last slot of each object.
     pub of_object: Vec<Span>,
-    /// First slot of each phase, ascending; all 0 if phases do not cut.
+    /// First slot of each phase, ascending; all 0 if phases begin no slots.
     pub of_phase: Vec<u32>,
 }
 
-/// At one time, first deaths, then phase starts, then births.
+/// At one time, deaths come first, then phase starts, then births.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Death(usize),
@@ -39,7 +39,7 @@ impl Slots {
         }
     }
 
-    /// As many as lifetimes ask for; with `phases`, each phase begins one.
+    /// As few slots as lifetimes allow; with `phases`, each phase begins one.
     pub fn by_lifetime(workload: &Workload, phases: bool) -> Slots {
         let start_ns = workload.phases[0].start_ns;
         let mut events = Vec::with_capacity(2 * workload.objects.len() + workload.phases.len());
@@ -76,7 +76,7 @@ impl Slots {
         slots
     }
 
-    /// Slots an object takes room in during a phase it lives in.
+    /// Slots in which an object takes room during a phase it lives in.
     pub fn in_phase(&self, object: usize, phase: usize) -> Span {
         let of_object = self.of_object[object];
         let end = self.of_phase.get(phase + 1).map_or(index_u32(self.count), |next| *next);

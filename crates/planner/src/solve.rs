@@ -1,6 +1,7 @@
-//! From a problem to a choice with a bound: prices, repair, and a search where that is quick.
-//! In: a problem, how much effort. Out: a choice that keeps all capacities, what it costs, and what
-//! none can go below. Knows nothing of objects or machines.
+//! From a problem to a choice with a bound: prices, repair, and a complete search where that is
+//! fast.
+//! In: a problem, how much effort. Out: a choice that keeps all capacities, its cost, and a bound
+//! for all choices. Knows nothing of objects or machines.
 
 use crate::dual::{Sums, climb, no_prices, sample, stride};
 use crate::exact::{ALIKE, search};
@@ -8,13 +9,13 @@ use crate::options::Effort;
 use crate::problem::Problem;
 use crate::repair::{Filled, by_size, by_urgency, fill};
 
-/// Rounds a climb on everything has at least, however big.
+/// Fewest rounds of a climb on everything, however large.
 const ROUNDS_LEAST: usize = 8;
-/// Rounds a climb on a sample has.
+/// Rounds of a climb on a sample.
 const ROUNDS_SAMPLE: usize = 80;
-/// Times every item chooses anew at the end, unless it stops helping before.
+/// Times that every item chooses again at the end, unless that stops helping earlier.
 const IMPROVEMENTS_MAX: usize = 3;
-/// Another improvement must save as much of what is left to the bound.
+/// Another improvement must save this share of the rest to the bound.
 const IMPROVEMENT_LEAST: f64 = 0.05;
 
 /// A choice and what is known about it.
@@ -23,7 +24,7 @@ pub struct Solution {
     pub choice: Vec<u8>,
     /// No choice costs less.
     pub bound: f64,
-    /// Whether it is the best: searched to the end, or at the bound.
+    /// Whether it is the best: searched completely, or at the bound.
     pub proven: bool,
     /// Price per byte of the room, `slot * memories + memory`.
     pub prices: Vec<f64>,

@@ -1,5 +1,5 @@
 //! What the planner knows of a program: objects with lifetimes, phases, accesses of each in each.
-//! In: what a profile saw. Out: the same, checked. Knows nothing of how it was seen.
+//! In: what a profile observed. Out: the same, checked. Knows nothing of how it was observed.
 
 use crate::PlanError;
 
@@ -8,20 +8,20 @@ pub const OBJECTS_MAX: usize = 1 << 20;
 /// Most (object, phase it lives in) pairs: 24 bytes of costs each for three memories, 1.5 GiB.
 pub const SEGMENTS_MAX: usize = 1 << 26;
 
-/// Blocks that [`Use::apart`] is of, bytes.
+/// Bytes of the blocks to which [`Use::isolated`] refers.
 pub const BLOCK_BYTES: f64 = 256.0;
 
-/// A program as a profile saw it.
+/// A program as a profile observed it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// In any order; plans name them by index.
+    /// In any order; plans identify them by index.
     pub objects: Vec<Object>,
-    /// Ascending by start, at least one. What happens before the first belongs to it. A phase that
-    /// recurs is there as often as it was entered.
+    /// Ascending by start, at least one. Time before the first belongs to it. A phase that recurs
+    /// has one entry for each time it was entered.
     pub phases: Vec<Phase>,
     /// End of the last phase, nanoseconds on the axis of births and deaths.
     pub end_ns: u64,
-    /// Accesses each counted one stands for (Freq_S of H2M Eq. 2); 1 where all were counted.
+    /// Accesses that each counted one represents (Freq_S of H2M Eq. 2); 1 where all were counted.
     pub sample_period: f64,
 }
 
@@ -32,7 +32,7 @@ pub struct Phase {
     pub name: String,
     /// When it was entered, nanoseconds; it lasts to the next phase's start.
     pub start_ns: u64,
-    /// Nanoseconds of it that do not depend on where data lies; 0 if unknown.
+    /// Nanoseconds in it that do not depend on where data is; 0 if unknown.
     pub compute_ns: f64,
 }
 
@@ -41,11 +41,11 @@ pub struct Phase {
 pub struct Object {
     /// The site's key, or any name.
     pub name: String,
-    /// Room it takes, in whole OS pages if the runtime places such; above 0.
+    /// Room that it takes, in whole OS pages if the runtime places such; above 0.
     pub bytes: u64,
     /// When it was allocated, nanoseconds.
     pub birth_ns: u64,
-    /// When it was freed, nanoseconds, after its birth; beyond the end for those never freed.
+    /// When it was freed, nanoseconds, after its birth; later than the end if it was never freed.
     pub death_ns: u64,
     /// Accesses, ascending by phase, only in phases it lives in.
     pub uses: Vec<Use>,
@@ -62,22 +62,22 @@ pub struct Use {
     pub writes: f64,
     /// Share of them that hit a cache, 0 to 1 (R of H2M Eq. 1).
     pub hit_ratio: f64,
-    /// How much of a latency an access costs, against H2M Eq. 1. 1: as there, an eighth of the
+    /// How much of a latency an access costs, relative to H2M Eq. 1. 1: as there, an eighth of the
     /// latency each (as many doubles share a line). 8: all of it, dependent accesses.
     pub latency_weight: f64,
-    /// Bytes that each of them draws from memory at least: no access is served sooner than its
-    /// bytes come. 0: latencies alone count, as in H2M Eq. 1.
+    /// Bytes that each access draws from memory at least: no access is served sooner than its bytes
+    /// arrive. 0: only latencies count, as in H2M Eq. 1.
     pub drawn_bytes: f64,
-    /// Share of them, 0 to 1, whose block no other one lately was in, by blocks of
-    /// [`BLOCK_BYTES`]: a quarter, where all of a block's lines follow one another, which is also
-    /// what is assumed where it is unknown (`None`).
+    /// Share of the accesses, 0 to 1, whose block of [`BLOCK_BYTES`] no other access used recently:
+    /// a quarter where all lines of a block follow one another, which is also assumed where it is
+    /// unknown (`None`).
     pub isolated: Option<f64>,
     /// Threads that access it at once; at least 1.
     pub threads: u32,
 }
 
 impl Workload {
-    /// Whether everything keeps what is said above; the first thing that does not.
+    /// Whether all invariants hold; the error is the first violation.
     pub fn check(&self) -> Result<(), PlanError> {
         if self.objects.len() > OBJECTS_MAX {
             let (count, limit) = (self.objects.len(), OBJECTS_MAX);
@@ -110,7 +110,7 @@ impl Workload {
     /// Nanoseconds of a phase in which an object lives.
     pub fn overlap_ns(&self, object: &Object, phase: usize) -> u64 {
         let end = self.phases.get(phase + 1).map_or(self.end_ns, |next| next.start_ns);
-        // What is born before the first phase counts from there on.
+        // Objects born before the first phase count from its start.
         let birth = object.birth_ns.max(self.phases[phase].start_ns);
         object.death_ns.min(end).saturating_sub(birth)
     }

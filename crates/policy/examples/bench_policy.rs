@@ -41,14 +41,14 @@ fn main() {
     for (prioritise, times) in &rows {
         let name = prioritise.split(':').next().unwrap_or(prioritise);
         let limit_ms = LIMIT_MS * extents as f64 / 10e6;
-        row(
+        print_result(
             &format!("assignment by {name}, {} M extents", extents / 1_000_000),
             times,
             None,
             Some(limit_ms),
         );
     }
-    row("assignment by apb against sorting alone", &rows[0].1, Some(&plain), None);
+    print_result("assignment by apb against sorting alone", &rows[0].1, Some(&plain), None);
 }
 
 /// A fifth of the objects in fast memory.
@@ -63,7 +63,7 @@ fn ledger(extents: u64) -> Ledger {
             let version = Version { carve: nth as u32, generation: 0 };
             let (addr, flags) = (0x7000_0000_0000 + nth * 2 * OBJECT, Flags(0));
             let record =
-                Record::Born { addr, bytes: OBJECT, site: 0, version, arena, flags, time_ms: 0 };
+                Record::Born { addr, bytes: OBJECT, site: 0, version, arena, flags, time_ns: 0 };
             ledger.apply(pid, &record);
         }
     }
@@ -76,7 +76,8 @@ fn ledger(extents: u64) -> Ledger {
         let nth = (random >> 20) % (extents / PROCESSES);
         let nth = if random.is_multiple_of(10) { nth } else { nth / 5 * 5 };
         let sample = Sample {
-            time_us: 2_000_000,
+            from_ns: 2_000_000_000,
+            until_ns: 2_000_000_000,
             pid: (random % PROCESSES) as u32,
             tid: 0,
             addr: 0x7000_0000_0000 + nth * 2 * OBJECT,
@@ -150,7 +151,7 @@ fn cpu_ns() -> f64 {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct BenchResult<'a> {
     name: &'a str,
     ours: f64,
     peer: Option<f64>,
@@ -164,13 +165,13 @@ struct Row<'a> {
 
 /// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
 /// peer.
-fn row(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>) {
+fn print_result(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>) {
     let paired: Vec<f64> = match peer {
         Some(peer) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),
         None => ours.to_vec(),
     };
     let figure = quantile(&paired, 0.5);
-    let row = Row {
+    let result = BenchResult {
         name,
         ours: quantile(ours, 0.5),
         peer: peer.map(|peer| quantile(peer, 0.5)),
@@ -181,7 +182,7 @@ fn row(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>) {
         spread: (quantile(&paired, 0.75) - quantile(&paired, 0.25)) / figure,
         unit: "ms",
     };
-    println!("{}", serde_json::to_string(&row).expect("numbers are JSON"));
+    println!("{}", serde_json::to_string(&result).expect("numbers are JSON"));
 }
 
 fn quantile(values: &[f64], share: f64) -> f64 {

@@ -7,17 +7,19 @@ use tiercel_machine::number::clamped_u32;
 
 use crate::prioritise::Key;
 
-/// Candidates at a tier's capacity boundary that are first-fit one by one. Above and below them
-/// order alone decides, which keeps ten million candidates linear.
+/// Candidates around the point where a tier's room ends that are placed by first fit, one by one.
+/// Above and below them the order alone decides, so that ten million candidates take linear time.
 pub const FILL_TAIL: usize = 4096;
 
 /// Bits of an extent number in [`Candidate::order`], beside 32 of a key and 2 of a rank.
 const ID_BITS: u32 = 30;
 
-/// An extent to be given a tier: 16 bytes, so that ten million are sorted in memory.
+/// An extent that is to be assigned a tier: 16 bytes, so that ten million fit in memory for
+/// sorting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Priority, then the tier it lies in (who is there stays), then the number: a total order.
+    /// Priority, then the tier it is in (extents that are there stay), then the number: a total
+    /// order.
     order: u64,
     pub(crate) pages: u32,
     /// Tier it lies in.
@@ -147,7 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious: sort, then fill. Sizes are equal, so that no tail matters.
+        /// Compared with an obvious model: sort, then fill. Sizes are equal, so that no tail
+        /// matters.
         #[test]
         fn large_inputs_fill_as_small_ones_do(
             keys in proptest::collection::vec(any::<u32>(), 5000..20_000),

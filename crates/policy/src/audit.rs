@@ -1,22 +1,22 @@
-//! Realised over predicted benefit of executed moves, over the horizon of the prediction.
-//! In: moves that were done, with the gain believed; the ledger after each tick. Out: the share to
-//! believe of gains from now on. Knows nothing of verdicts.
+//! Compares realised with predicted benefit of executed moves, over the horizon of the prediction.
+//! In: executed moves with their predicted gains; the ledger after each tick. Out: by what factor
+//! to discount gains from now on. Knows nothing of verdicts.
 //!
-//! A trial sees an instant. What it cannot see: phases that end, gains that samples overstate, and
-//! programs whose access rate rises once their data is fast. So moves are watched for the horizon
-//! that their benefit was estimated with:
+//! A trial measures a moment. It cannot see phases that end, gains that samples overstate, or
+//! programs whose access rate rises once their data is fast. So moves are observed for the horizon
+//! for which their benefit was estimated:
 //!
 //! ```text
 //! share = (c + realised) / (c + predicted)     nanoseconds of stall, of late
 //! ```
-//! where c is what the latest moves cost: as if so much had come as believed.
+//! where c is the cost of the latest moves: without evidence the share is 1.
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
 use tiercel_ledger::{Ledger, realized_mean};
 
 use crate::trial::heat_of;
 
-/// Most moves that are watched; others are taken to be like them.
+/// Most moves that are observed; others are assumed to behave like them.
 const WATCHED_MAX: usize = 512;
 
 /// Bounds of the realised share: the future may differ from the past.
@@ -41,21 +41,21 @@ pub(crate) struct Audit {
 #[derive(Debug)]
 struct Watched {
     asked: Move,
-    /// How long it has been watched.
+    /// How long it has been observed.
     for_s: f64,
     /// Averages at the last tick; `None` before the first.
     last: Option<(f64, f64)>,
 }
 
 impl Audit {
-    /// What became of a move.
+    /// The executed result of a move.
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         let asked = &outcome.asked;
         if outcome.moved_bytes == 0 || asked.reason == Reason::TakeBack {
             return;
         }
         self.cost_now_ns += outcome.took_ns as f64;
-        // It was moved on: what came of the last move ends here.
+        // It was moved again: the observation of the last move ends here.
         self.watched.retain(|one| (one.asked.pid, one.asked.addr) != (asked.pid, asked.addr));
         if self.watched.len() < WATCHED_MAX {
             self.watched.push(Watched { asked: asked.clone(), for_s: 0.0, last: None });
@@ -91,7 +91,7 @@ impl Audit {
         self.watched.retain(|one| one.for_s < horizon_s);
     }
 
-    /// What to multiply gains by.
+    /// The factor by which to multiply gains.
     pub(crate) fn gains_believed(&self) -> f64 {
         let share = (self.cost_ns + self.realised_ns) / (self.cost_ns + self.predicted_ns.max(0.0));
         if share.is_finite() { share.clamp(SHARE[0], SHARE[1]) } else { 1.0 }
@@ -125,7 +125,7 @@ mod tests {
             let version = Version { carve: 1, generation: 0 };
             let (addr, bytes, site, arena, flags) = (ADDR, BYTES, 0, None, Flags(0));
             ledger
-                .apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ms: 0 });
+                .apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ns: 0 });
             let mut world = World { ledger, now_ms: 0 };
             (0..20).for_each(|_| world.step(100, 400));
             let range = Range { pid: PID, addr: ADDR, bytes: BYTES };
@@ -138,7 +138,8 @@ mod tests {
         fn step(&mut self, samples: u64, latency_ns: u32) {
             for nth in 0..samples {
                 self.ledger.sample(&Sample {
-                    time_us: self.now_ms * 1000,
+                    from_ns: self.now_ms * 1_000_000,
+                    until_ns: self.now_ms * 1_000_000,
                     pid: PID,
                     tid: 0,
                     addr: ADDR + nth % 100 * BYTES / 100,

@@ -15,8 +15,8 @@ use tiercel_machine::{NodeId, format_bytes, parse_bytes};
 pub struct Budgets {
     /// First match wins.
     pub groups: Vec<Group>,
-    /// Bytes available on nodes, where that is known: no limit holds more
-    /// than these and what is there already.
+    /// Bytes available on nodes, where known: a limit never exceeds these plus what the group
+    /// already holds there.
     pub left_bytes: BTreeMap<NodeId, u64>,
     /// Sites, by process and number, whose objects a plan places: they take room where they
     /// are, and are not moved.
@@ -26,12 +26,12 @@ pub struct Budgets {
 /// Processes that share one budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// For people; also names the group's history, so it must stay the same.
+    /// Shown to users; it also identifies the group's history, so it must stay the same.
     pub name: String,
     /// Which processes.
     pub members: Members,
-    /// Node whose CPUs they run on: tiers are then as seen from there, local before remote. `None`:
-    /// as the machine as a whole sees them.
+    /// Node whose CPUs they run on: tiers are then ordered as seen from there, local before remote.
+    /// `None`: as the machine as a whole sees them.
     pub home: Option<NodeId>,
     /// Per tier, best first; a tier without an entry is limited by its capacity. The last tier
     /// takes whatever is left, whatever its limit.
@@ -62,7 +62,7 @@ pub enum Limit {
     ShareOfPeak(f64),
 }
 
-/// A text that is no limit.
+/// A text that is not a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("limit `{0}`: want bytes as `4GiB`, a share of peak as `25%`, or `all`")]
 pub struct LimitError(pub String);

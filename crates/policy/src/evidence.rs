@@ -1,21 +1,21 @@
-//! What trials say of whether moving pays, and how sure that is.
-//! In: stall time that moves saved and lost, by how many samples. Out: paid, not paid beyond
-//! chance, or neither. Knows nothing of extents and nodes.
+//! What trials show about whether moving pays, and how certain that is. In: stall time that moves
+//! saved and lost, and the number of samples. Out: paid, not paid beyond chance, or neither. Knows
+//! nothing of extents and nodes.
 //!
-//! A sample stands for thousands of accesses, so what moves saved comes in steps of g, what one
-//! sample is worth, and their number is that of a Poisson process. Of moves that save just what
-//! they cost, b a second, b / g samples come, give or take its root:
+//! A sample represents thousands of accesses, so savings come in steps of g, the value of one
+//! sample, and their number has a Poisson distribution. If moves save exactly what they cost, b a
+//! second, b / g samples arrive, give or take the square root of that:
 //!
 //! ```text
 //! variance = g x (b + 2 x lost)          what was lost is measured as well, and has to be made up
 //! not paid = saved - lost + 1.64 x sqrt(variance) < b
 //! paid     = saved - lost - sqrt(g x (saved + lost)) > b
 //! ```
-//! of sums over trials, so that several show what one cannot. Those that paid weigh half at the
-//! next one; those that were unclear weigh all, and there are a few in a row at most: what cannot
-//! be distinguished from no benefit counts as none.
+//! of sums over trials, so that several trials show what one cannot. Trials that paid weigh half at
+//! the next one; unclear ones keep their weight, and at most a few in a row are allowed: a benefit
+//! that cannot be distinguished from none counts as none.
 
-/// Standard deviations beyond which it is no chance: one time in twenty.
+/// Standard deviations that chance exceeds in one of twenty cases.
 const DEVIATIONS: f64 = 1.64;
 
 /// Continuing needs weaker evidence than stopping, because each further step is judged too.
@@ -24,10 +24,10 @@ const DEVIATIONS_TO_GO_ON: f64 = 1.0;
 /// Weight of trials that paid at the next one.
 const KEPT: f64 = 0.5;
 
-/// Trials in a row that may be unclear.
+/// Most unclear trials in a row.
 const UNCLEAR_MAX: u32 = 4;
 
-/// What trials say.
+/// What trials show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Finding {
     Paid,
@@ -40,7 +40,7 @@ pub(crate) enum Finding {
 pub(crate) struct Measured {
     saved_ns_per_s: f64,
     lost_ns_per_s: f64,
-    /// What a sample more or less is worth, at most.
+    /// The largest value of a single sample.
     pub(crate) sample_ns_per_s: f64,
     /// Samples of what was moved.
     pub(crate) samples: f64,
@@ -51,7 +51,7 @@ pub(crate) struct Measured {
 pub(crate) struct Evidence {
     saved_ns_per_s: f64,
     needed_ns_per_s: f64,
-    /// If they saved just what they had to.
+    /// Variance of the savings of moves that exactly pay.
     variance_of_needed: f64,
     /// As measured.
     variance: f64,
@@ -73,7 +73,7 @@ impl Measured {
         self.saved_ns_per_s - self.lost_ns_per_s
     }
 
-    /// Whether going back would pay, beyond chance.
+    /// Whether reverting would pay, beyond chance.
     pub(crate) fn did_harm(&self, needed_ns_per_s: f64) -> bool {
         self.ns_per_s() + DEVIATIONS * self.variance().sqrt() < -needed_ns_per_s
     }
@@ -84,7 +84,7 @@ impl Measured {
 }
 
 impl Evidence {
-    /// One more trial, which had to save this much to pay.
+    /// Adds a trial, which had to save this much to pay.
     pub(crate) fn weigh(&mut self, measured: &Measured, needed_ns_per_s: f64) -> Finding {
         let lost = 2.0 * measured.lost_ns_per_s;
         self.saved_ns_per_s += measured.ns_per_s();

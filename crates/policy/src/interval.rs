@@ -3,13 +3,13 @@
 
 use tiercel_ledger::TickSummary;
 
-/// What an interval brought, beside what is in the ledger.
+/// An interval's figures that are not in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Interval {
     /// How long it was.
     pub elapsed_ms: u64,
-    /// Bytes of objects that became records in it. Ephemeral objects do not count: a program that
-    /// allocates and frees in a loop does not change what should lie where.
+    /// Bytes of objects born in it that became rows. Ephemeral objects do not count: a program that
+    /// allocates and frees in a loop does not change what should be placed where.
     pub allocated_bytes: u64,
     /// Last-level cache misses of the tracked processes; `None` where they are not counted.
     pub llc_misses: Option<u64>,

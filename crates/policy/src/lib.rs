@@ -2,9 +2,9 @@
 //! In: the ledger, the machine, budgets, the interval's counters, the time. Out: moves and
 //! problems. Knows nothing of files, clocks or how anything is moved; it never calls a mover.
 //!
-//! MAT's four routines (3.4), each an enum chosen on its own: [`Aggregate`] runs inside the ledger,
-//! [`Prioritise`] orders extents, [`Trigger`] says when, [`Enforce`] assigns tiers. A [`Gate`]
-//! stands in front of the mover: a move that does not pay is not asked for.
+//! MAT's four routines (3.4), each an enum of its own: [`Aggregate`] runs inside the ledger,
+//! [`Prioritise`] orders extents, [`Trigger`] decides when, [`Enforce`] assigns tiers. A [`Gate`]
+//! is in front of the mover: moves that do not pay are not requested.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

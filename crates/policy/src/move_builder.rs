@@ -21,8 +21,7 @@ pub const MOVES_MAX: usize = 65_536;
 /// Most moves remembered for the ping-pong detector; the oldest go first.
 pub const RECENT_MAX: usize = 131_072;
 
-/// After so many promotions in a row that do not pay, those of still lower priority are not looked
-/// at.
+/// After this many promotions in a row that do not pay, those of lower priority are not considered.
 const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 
 /// Samples in an interval by which a trial is judged: their count has a standard deviation of a
@@ -35,7 +34,7 @@ const OUTWEIGHS: f64 = 4.0;
 /// Weight of the initial estimate of the cost of a byte, in bytes moved: a few MiB of real moves
 /// outweigh it.
 const ASSUMED_BYTES: f64 = (1u64 << 20) as f64;
-/// What was learned from the bytes before these fades.
+/// Bytes after which what was learned from earlier bytes fades.
 const LEARNED_BYTES_MAX: f64 = (640u64 << 20) as f64;
 
 /// A group's tiers, what may lie in them and what does. `room` is the share of `limits` that an
@@ -55,20 +54,20 @@ impl TierUsage {
         tiers.any(|(used, limit)| used > limit)
     }
 
-    /// What is left for candidates.
+    /// The room that is left for candidates.
     pub(crate) fn fillable(&self) -> Vec<u64> {
         let each = self.room.iter().zip(&self.placed);
         each.map(|(room, placed)| room.saturating_sub(*placed)).collect()
     }
 
-    /// Whether a tier takes so many bytes more. The last one always does.
+    /// Whether a tier has room for this many more bytes. The last one always has.
     fn fits(&self, rank: u8, bytes: u64) -> bool {
         let at = usize::from(rank);
         rank == self.tiers.last() || self.used[at] + bytes <= self.room[at]
     }
 }
 
-/// What moving a byte costs, by where to: slow memory is slower to write than to read.
+/// What moving a byte costs, by destination: slow memory is slower to write than to read.
 #[derive(Debug)]
 pub(crate) struct MoveCost {
     all: Cost,
@@ -87,13 +86,13 @@ impl MoveCost {
         MoveCost { all: Cost { ns_per_byte, bytes: ASSUMED_BYTES }, to: BTreeMap::new() }
     }
 
-    /// To a node. Where nothing went yet, it is taken to cost what it does elsewhere.
+    /// To a node. A node to which nothing was moved yet is assumed to cost the average.
     pub(crate) fn ns_per_byte(&self, to: NodeId) -> f64 {
         self.to.get(&to).unwrap_or(&self.all).ns_per_byte
     }
 
-    /// Moves that moved nothing say nothing about bytes. Movers that take no time (modelled ones)
-    /// do not make moving free.
+    /// Moves that moved nothing show nothing about bytes, and movers that take no time (modelled
+    /// ones) do not make moving free.
     pub(crate) fn learn(&mut self, outcome: &Outcome) {
         if outcome.moved_bytes == 0 || outcome.took_ns == 0 {
             return;
@@ -153,7 +152,7 @@ struct Weighed {
     to: u8,
     /// Bytes the move adds to `to`.
     adds: u64,
-    /// Samples it is believed to get in an interval.
+    /// Samples that it is expected to get in an interval.
     samples: f64,
     /// Bytes the move takes off each tier it leaves.
     leaves: Vec<(u8, u64)>,
@@ -181,7 +180,7 @@ pub(crate) struct MoveBuilder<'a> {
     pub(crate) moves: &'a mut Vec<Move>,
     pub(crate) recent: &'a mut Recent,
     pub(crate) cost: &'a MoveCost,
-    /// What to multiply gains by; see [`crate::audit`].
+    /// The factor by which to multiply gains; see [`crate::audit`].
     pub(crate) gains_believed: f64,
     pub(crate) bytes_left: u64,
     pub(crate) allowance: PromotionAllowance,
@@ -248,7 +247,7 @@ impl MoveBuilder<'_> {
     }
 
     fn plan_all(&mut self, demotions: &[Misplaced], promotions: &[Misplaced]) {
-        // Worse tiers make room first, so that better ones find it.
+        // Worse tiers make room first, so that better ones can use it.
         for from in (0..self.usage.tiers.last()).rev() {
             for demotion in demotions.iter().filter(|m| m.candidate.rank == from) {
                 let weighed = self.weigh(demotion);
@@ -291,8 +290,8 @@ impl MoveBuilder<'_> {
         self.settle_stuck(&stuck);
     }
 
-    /// What is not promoted stays, unless its tier is too full for that: a middle tier was assigned
-    /// to others. The least deserving go down.
+    /// Objects that are not promoted stay, unless their tier is too full: the room of a middle tier
+    /// was assigned to others. The least deserving are demoted.
     fn settle_stuck(&mut self, stuck: &[(Misplaced, MoveRefusal)]) {
         for (misplaced, why) in stuck.iter().rev() {
             let candidate = &misplaced.candidate;
@@ -307,8 +306,8 @@ impl MoveBuilder<'_> {
         }
     }
 
-    /// Demotes until a tier holds no more than its limit, which counts for more than whether it
-    /// pays. Nothing is demoted for births that may never come.
+    /// Demotes until a tier holds no more than its limit, whether or not that pays. Nothing is
+    /// demoted for births that may never happen.
     fn make_room(&mut self, from: u8, victims: &mut Vec<Misplaced>) {
         let at = usize::from(from);
         while self.usage.used[at] > self.usage.limits[at] {
@@ -323,7 +322,7 @@ impl MoveBuilder<'_> {
         }
     }
 
-    /// Promotes what pays for itself and for the demotions it needs. Returns what does not.
+    /// Promotes what pays for itself and for the demotions that it needs. Returns the others.
     fn promote<'m>(
         &mut self,
         gate: &Benefit,
@@ -372,7 +371,8 @@ impl MoveBuilder<'_> {
         let mut cost = promotion.asked.cost_ns;
         let mut bytes = promotion.adds;
         let mut used = self.usage.used[at] + promotion.adds;
-        // What births have filled beyond the room stays filled: one leaves for each that comes.
+        // Room that births have filled beyond the target stays filled: for each extent that comes,
+        // one leaves.
         let room = self.usage.room[at].max(self.usage.used[at]);
         let mut leaving = Vec::new();
         for victim in victims.iter().rev() {
@@ -429,7 +429,7 @@ impl MoveBuilder<'_> {
         let extent = self.extent(&misplaced.candidate);
         let from = misplaced.candidate.rank;
         let usage = &*self.usage;
-        // A demotion that finds its tier full goes on down.
+        // A demotion that finds its tier full goes further down.
         let to = if misplaced.to > from {
             let mut lower = misplaced.to..usage.tiers.last();
             lower
@@ -451,7 +451,7 @@ impl MoveBuilder<'_> {
         let gain_ns_per_s = usage.tiers.gain_ns_per_s(&believed, from, to, parallelism);
         let samples = f64::from(believed.accesses_per_s() * self.ledger.samples_per_rate());
         let adds = extent.footprint_bytes().saturating_sub(there);
-        // Chosen when the move is asked for.
+        // Chosen when the move is requested.
         let node = usage.tiers.tiers[usize::from(to)].nodes[0];
         let asked = Move {
             pid: extent.pid,
@@ -486,7 +486,7 @@ impl MoveBuilder<'_> {
             Reason::Demote => self.summary.demoted_bytes += adds,
             _ => self.summary.promoted_bytes += adds,
         }
-        // What was demoted before an access was seen may turn out to be hot, and come back.
+        // What was demoted before any access was observed may turn out to be hot, and return.
         if asked.reason != Reason::Demote || asked.gain_ns_per_s != 0.0 {
             self.recent.note(candidate.id(), &asked, self.ledger.now_ms());
         }

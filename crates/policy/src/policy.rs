@@ -139,12 +139,12 @@ impl Policy {
             self.judge(ledger, interval, &mut decision);
         }
         // After a trial that paid, more follows at once.
-        let is_known = decision.judged.as_ref().is_some_and(TrialResult::opens);
-        if (verdict.fires || is_known) && !one_tier && decision.moves.is_empty() {
+        let has_paid = decision.judged.as_ref().is_some_and(TrialResult::opens);
+        if (verdict.fires || has_paid) && !one_tier && decision.moves.is_empty() {
             let allowance =
                 self.trials.allowance(self.config.gate.benefit(), interval, ledger.now_ms());
-            // While nothing may be promoted, only a tier that holds too much needs a look at all
-            // extents; where no sample hits any, that is to be said.
+            // While nothing may be promoted, all extents are considered only if a tier holds too
+            // much, or if no sample has hit any, which is then reported.
             let is_idle = allowance == PromotionAllowance::Nothing
                 && ledger.totals().samples_attributed > 0
                 && !usage.iter().any(TierUsage::holds_too_much);
@@ -442,8 +442,8 @@ fn members(ledger: &Ledger, budgets: &Budgets) -> Vec<Vec<u32>> {
     members
 }
 
-/// Bytes the objects of some processes hold per tier. Extents of unknown residency count in the
-/// last.
+/// Bytes that the objects of some processes hold in each tier. Extents of unknown residency count
+/// in the last.
 fn usage(ledger: &Ledger, tiers: &Tiers, pids: &[u32]) -> Vec<u64> {
     let mut used = vec![0; tiers.len()];
     for &pid in pids {
@@ -464,8 +464,8 @@ fn rate_limit_bytes(gate: &Gate, since_ms: u64) -> u64 {
     }
 }
 
-/// What is free in each tier, shared out among the members: half evenly, half by what each gave
-/// birth to in the last interval.
+/// The free bytes of each tier, divided among the members: half evenly, half by the bytes that each
+/// allocated in the last interval.
 fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
     let all_born = born.iter().sum::<u64>() as f64;

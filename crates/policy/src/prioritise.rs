@@ -62,9 +62,10 @@ fn of_time(ms: u64) -> Key {
     Key::try_from(ms / TIME_STEP_MS).unwrap_or(Key::MAX)
 }
 
-/// The bits of a float, so turned that they order as the floats do (IEEE 754: sign and magnitude).
+/// The bits of a float, transformed so that they order as the floats do (IEEE 754: sign and
+/// magnitude).
 fn of_float(value: f32) -> Key {
-    // -0 and 0 are one priority.
+    // -0 and 0 have the same priority.
     let bits = (value + 0.0).to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }

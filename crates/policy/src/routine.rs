@@ -16,9 +16,9 @@ use crate::expression::Expression;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{routine} `{text}`: {what}")]
 pub struct RoutineError {
-    /// Which routine was to be chosen.
+    /// The routine that was to be chosen.
     pub routine: &'static str,
-    /// What was written.
+    /// The text as written.
     pub text: String,
     /// What is wrong with it.
     pub what: String,
@@ -112,19 +112,19 @@ pub enum Enforce {
     Fill(Fill),
 }
 
-/// Fill so much of what a tier's budget allows.
+/// Fill this share of what a tier's budget allows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fill {
     /// 1 to 100; 90 by default: the rest is for what is born before the next assignment (MAT
     /// 4.5.1).
     pub percent: u32,
-    /// Keep that rest only as far as it was needed lately, so that a program that has made its
-    /// objects has the whole budget for them. MAT always keeps it.
+    /// Keep that rest only as far as it was needed recently, so that a program that has allocated
+    /// all its objects can use the whole budget. MAT always keeps it.
     pub follow_births: bool,
 }
 
-/// What a move must promise before it is asked for.
+/// What a move must promise before it is requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "kebab-case")]
 pub enum Gate {
@@ -135,7 +135,7 @@ pub enum Gate {
 }
 
 impl Gate {
-    /// What has to be saved; `None` where nothing has.
+    /// The gate's settings; `None` without one.
     pub fn benefit(&self) -> Option<&Benefit> {
         match self {
             Gate::Benefit(benefit) => Some(benefit),
@@ -242,7 +242,7 @@ impl Default for Gate {
 }
 
 impl Prioritise {
-    /// Whether it orders by what samples say.
+    /// Whether it orders by sampled accesses.
     pub(crate) fn needs_accesses(&self) -> bool {
         !matches!(self, Prioritise::Fifo | Prioritise::FirstCome)
     }
@@ -376,7 +376,7 @@ fn with_options(name: &str, value: &toml::Value) -> String {
     format!("{name}:{options}")
 }
 
-/// serde's message without TOML's place, which means nothing on a command line.
+/// serde's message without TOML's position, which means nothing on a command line.
 fn one_line(error: &toml::de::Error) -> String {
     error.message().trim().replace('\n', "; ")
 }

@@ -1,4 +1,4 @@
-//! Tiers as a group of processes sees them: rank of each node, latency of each rank.
+//! Tiers as a group of processes sees them: the rank of each node, the latency of each rank.
 //! In: a [`Machine`], the group's home. Out: [`Tiers`]. Knows nothing of extents and budgets.
 
 use tiercel_ledger::{Extent, Ledger};
@@ -16,7 +16,7 @@ pub(crate) struct Tiers {
     ranks: Vec<u8>,
     /// False when a latency had to be assumed.
     pub(crate) latencies_known: bool,
-    /// Bytes believed free per tier and node, as moves are planned.
+    /// Bytes assumed to be free in each tier and node while moves are planned.
     free: Vec<Vec<(NodeId, i64)>>,
 }
 
@@ -60,8 +60,8 @@ impl Tiers {
         self.ranks.get(usize::from(node.0)).copied().unwrap_or(self.last())
     }
 
-    /// Takes the latencies that samples show where they are above those of idle memory: under load
-    /// a tier is slower than its description, and leaving it gains more.
+    /// Uses the latencies that samples show where they exceed those of idle memory: under load a
+    /// tier is slower than its description, and leaving it gains more.
     pub(crate) fn observe(&mut self, ledger: &Ledger) {
         for ((read, write), tier) in self.latency_ns.iter_mut().zip(&self.tiers) {
             let seen: Vec<f32> =
@@ -81,8 +81,8 @@ impl Tiers {
         (reads + writes) / parallelism
     }
 
-    /// Read latency of the last tier over that of `rank`: what turns a stall seen there into the
-    /// stall it would be in the last tier. 1 where latencies are not known.
+    /// Read latency of the last tier over that of `rank`: turns a stall measured there into the
+    /// stall it would be in the last tier. 1 where latencies are unknown.
     pub(crate) fn slowdown(&self, rank: u8) -> f32 {
         if !self.latencies_known {
             return 1.0;
@@ -91,7 +91,7 @@ impl Tiers {
         nearest_f32(last / self.latency_ns[usize::from(rank)].0)
     }
 
-    /// The node of a tier with most room, which then has less.
+    /// The node of a tier with most room; its room is then reduced.
     pub(crate) fn take_node(&mut self, rank: u8, bytes: u64) -> NodeId {
         let nodes = &mut self.free[usize::from(rank)];
         let most = nodes.iter_mut().max_by_key(|(node, free)| (*free, std::cmp::Reverse(*node)));

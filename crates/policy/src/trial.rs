@@ -1,6 +1,6 @@
 //! Trials: a small share moves first, and its measured benefit decides whether more follows. Moves
 //! that did harm are reverted.
-//! In: moves as asked, what became of them, extents' latencies, instructions. Out: verdicts, moves
+//! In: requested moves, their outcomes, extents' latencies, instructions. Out: verdicts, moves
 //! back, what may be promoted meanwhile. Knows nothing of how moves are chosen.
 //!
 //! ```text
@@ -9,13 +9,13 @@
 //!   +--- as much again <--------|-+ unclear                              |
 //!   +---- held, twice as long <-+-- did not pay ; did harm: taken back <-+
 //! ```
-//! What gained too little for what it cost stays: its cost is spent, and going back costs as much
-//! again.
-//! What a move did is read off the extents it moved: their latencies once it is done, over those
-//! that the memory they came from shows at the same time. Few samples say little: a verdict goes by
-//! [`Evidence`].
-//! Where samples carry no latency, instructions per second show at least a loss. Without
-//! either, nothing is measured, nothing is held back, and the verdict says so.
+//! Moves that gained too little for their cost are not reverted: the cost is spent, and going back
+//! costs as much again.
+//! The effect of a move is measured on the extents it moved: their latencies once it is done,
+//! compared with those of the memory they came from at the same time. Few samples are weak
+//! evidence, so a verdict uses [`Evidence`].
+//! Without latencies in samples, instructions per second at least show a loss. Without either,
+//! nothing is measured, nothing is held back, and the verdict states that.
 
 use std::collections::{HashMap, VecDeque};
 use tiercel_machine::number::saturating_u64;
@@ -36,9 +36,9 @@ pub const TRIAL_MOVES_MAX: usize = 8192;
 const JUDGE_INTERVALS: [u32; 2] = [1, 2];
 /// Intervals after which it is judged although outcomes are missing.
 const TRIAL_INTERVALS_MAX: u32 = 10;
-/// Samples with latency that must have come in since.
+/// Samples with latency that must have arrived since.
 const SAMPLES_MIN: u64 = 64;
-/// Part of its former accesses that must have come back to what was promoted.
+/// Share of its former accesses that must have returned to promoted memory.
 const RETURNED_MIN: f64 = 0.5;
 /// Intervals before a trial whose instructions are compared with those after.
 const BASELINE: usize = 8;
@@ -70,7 +70,7 @@ pub(crate) enum PromotionAllowance {
 pub(crate) struct Trials {
     /// Shares that paid since the last time one did not.
     paid: u32,
-    /// Nothing is promoted before, daemon's clock.
+    /// Nothing is promoted before this time, daemon's clock.
     held_until_ms: u64,
     doublings: u32,
     open: Option<Trial>,
@@ -94,7 +94,7 @@ struct Trial {
     awaited: usize,
     /// Since it was asked for.
     intervals: u32,
-    /// Since an interval began with all outcomes known; `None` before.
+    /// Since an interval began with all outcomes known; `None` before that.
     since: Option<u32>,
     /// As of that interval's begin.
     samples_before: u64,
@@ -107,17 +107,17 @@ struct Moved {
     moved_bytes: u64,
     /// Failed for lack of memory.
     no_memory_bytes: u64,
-    /// Mean latency, over parallelism, when it was asked for.
+    /// Mean latency, divided by parallelism, at the request.
     stall_ns: f64,
-    /// When it was asked for.
+    /// Estimated accesses per second at the request.
     believed_per_s: f64,
-    /// As of the begin of the first interval after it was done.
+    /// Averages at the beginning of the first interval after it was done.
     accesses_per_s: f64,
     cost_ns_per_s: f64,
 }
 
 impl Trials {
-    /// What may be promoted now. Without a gate, or without a measure, anything.
+    /// What may be promoted now. Without a gate or a measure, anything.
     pub(crate) fn allowance(
         &self,
         gate: Option<&Benefit>,
@@ -133,7 +133,7 @@ impl Trials {
         let share = gate.canary * RAMP.powi(i32::try_from(self.paid).unwrap_or(i32::MAX));
         match () {
             () if now_ms < self.held_until_ms => PromotionAllowance::Nothing,
-            // Where moving has paid time and again, nothing waits for one more verdict.
+            // Once moving has paid repeatedly, nothing waits for one more verdict.
             () if share >= 1.0 => PromotionAllowance::All,
             () if self.open.is_some() => PromotionAllowance::Nothing,
             () if self.samples_with_latency == 0 && self.speeds.len() < BASELINE_MIN => {
@@ -171,7 +171,7 @@ impl Trials {
         }
     }
 
-    /// These moves were asked for.
+    /// Begins a trial of these moves, which were requested.
     pub(crate) fn begin(
         &mut self,
         ledger: &Ledger,
@@ -215,7 +215,7 @@ impl Trials {
         });
     }
 
-    /// What became of a move.
+    /// The outcome of a move.
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         let Some(trial) = &mut self.open else { return };
         let Some(&at) = trial.by_request.get(&request_key(&outcome.asked)) else { return };
@@ -226,7 +226,7 @@ impl Trials {
         trial.cost_ns += outcome.took_ns as f64;
     }
 
-    /// Judges the open trial when it is time. Answers the verdict, and the moves back.
+    /// Judges the open trial when it is due. Returns the verdict, and the moves that revert it.
     pub(crate) fn judge(
         &mut self,
         ledger: &Ledger,
@@ -328,11 +328,11 @@ impl Trials {
         let mut measured = Measured::default();
         for moved in trial.moved.iter().filter(|moved| moved.moved_bytes > 0) {
             let (accesses_per_s, cost_ns_per_s) = moved.heat_since(ledger, fade);
-            // Load changes all latencies: those of before say less than what others see now.
+            // Load changes all latencies: earlier ones say less than what other memory shows now.
             let there = moved.asked.from.and_then(|from| ledger.latency_ns(from));
             let stall_ns = there.map_or(moved.stall_ns, |ns| f64::from(ns) / parallelism);
             measured.sample_ns_per_s = measured.sample_ns_per_s.max(stall_ns / samples_per_rate);
-            // Memory without a later access saved nothing.
+            // Memory without later accesses saved nothing.
             if accesses_per_s > 0.0 && stall_ns > 0.0 {
                 let saved_ns_per_s = accesses_per_s * stall_ns - cost_ns_per_s.max(0.0);
                 measured.samples += accesses_per_s * samples_per_rate;
@@ -394,13 +394,13 @@ impl Trial {
         self.cost_ns * gate.margin / gate.horizon_s
     }
 
-    /// Whether going back would pay.
+    /// Whether reverting would pay.
     fn did_harm(&self, gate: Option<&Benefit>, measured: Option<&Measured>) -> bool {
         let seen = gate.zip(measured);
         seen.is_some_and(|(gate, measured)| measured.did_harm(self.needed_ns_per_s(gate)))
     }
 
-    /// What is left of averages of when it was done.
+    /// What remains of averages from the time when it was done.
     fn fade(&self, ledger: &Ledger) -> Option<f64> {
         Some(ledger.kept(f64::from(self.since?)))
     }
@@ -418,7 +418,7 @@ impl Trial {
         came >= believed * RETURNED_MIN
     }
 
-    /// The moves back, those that make room first.
+    /// The moves that revert it, those that make room first.
     fn back(&self) -> Vec<Move> {
         let moved = self.moved.iter().filter(|moved| moved.moved_bytes > 0);
         let back = moved.filter_map(|moved| {

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Saved more than it cost, as far as the horizon goes.
+    /// Saved more than it cost within the horizon.
     Paid,
-    /// Saved too little for that; it stays, and nothing is promoted for a while.
+    /// Saved too little for that; it is not reverted, and nothing is promoted for a while.
     NotPaid,
-    /// Saved too little, but by so few samples that it may be chance; as much again is tried.
+    /// Saved too little, but with so few samples that it may be chance; as much again is tried.
     Unclear,
-    /// Did harm; it was taken back, and nothing is promoted for a while.
+    /// Did harm; it was reverted, and nothing is promoted for a while.
     TakenBack,
     /// Neither latencies nor instructions are measured, or there were too few samples.
     Unmeasured,
@@ -22,11 +22,11 @@ pub enum Verdict {
 /// Moves of one assignment, expected against measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialResult {
-    /// When they were asked for, daemon's clock, milliseconds.
+    /// When they were requested, daemon's clock, milliseconds.
     pub asked_ms: u64,
     /// When they were judged.
     pub judged_ms: u64,
-    /// It was a share only, to see whether moving pays.
+    /// It was only a share, to measure whether moving pays.
     pub canary: bool,
     /// Moves.
     pub moves: u64,
@@ -34,13 +34,13 @@ pub struct TrialResult {
     pub moved_bytes: u64,
     /// Stall time they were expected to save, nanoseconds per second.
     pub expected_ns_per_s: f64,
-    /// What of that was believed, as earlier gains came true: a factor.
+    /// The factor by which this was discounted, as earlier gains came true.
     #[serde(default = "whole")]
     pub believed: f64,
     /// What they saved, by the latencies of what was moved; `None` where latencies are not
     /// measured.
     pub measured_ns_per_s: Option<f64>,
-    /// Samples of what was moved that this goes by.
+    /// Samples on which this is based.
     #[serde(default)]
     pub samples: f64,
     /// What moving took, nanoseconds.

@@ -1,5 +1,5 @@
 //! When tiers are assigned anew (MAT 3.4.3).
-//! In: the interval's counters. Out: whether to assign now, and why, for people.
+//! In: the interval's counters. Out: whether to assign now, and why, as text for users.
 //! Knows nothing of extents.
 
 use std::collections::VecDeque;

@@ -365,8 +365,8 @@ fn groups_have_their_own_budgets() {
     world.ledger.process_born(2).expect("new");
     let (addr, bytes) = (world.addr("a"), 4 * MIB);
     let version = Version { carve: 1, generation: 0 };
-    let (site, arena, flags, time_ms) = (0, None, Flags(0), 0);
-    world.ledger.apply(2, &Record::Born { addr, bytes, site, version, arena, flags, time_ms });
+    let (site, arena, flags, time_ns) = (0, None, Flags(0), 0);
+    world.ledger.apply(2, &Record::Born { addr, bytes, site, version, arena, flags, time_ns });
     world.tick();
     world.ledger.set_residency(Range { pid: 2, addr, bytes }, &[(NodeId(1), bytes)], 0);
     let group = |name: &str, pid, mib| Group {
@@ -409,9 +409,9 @@ fn a_limit_is_no_more_than_a_node_has_left() {
 #[test]
 fn what_a_plan_places_stays_and_takes_its_capacity() {
     let mut world = World::new("b:4@1:100 c:4@1:1000");
-    let (addr, bytes, site, time_ms) = (0x8000_0000, 4 * MIB, 5, 0);
+    let (addr, bytes, site, time_ns) = (0x8000_0000, 4 * MIB, 5, 0);
     let (version, arena, flags) = (Version { carve: 9, generation: 0 }, None, Flags(0));
-    world.ledger.apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ms });
+    world.ledger.apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ns });
     world.tick();
     world.ledger.set_residency(Range { pid: PID, addr, bytes }, &[(NodeId(0), bytes)], 0);
     let machine = machine(&[(1000, 100.0), (1000, 300.0)]);

@@ -66,8 +66,8 @@ impl World {
         for nth in 0..OBJECTS {
             let (addr, bytes, site, arena) = (World::addr(nth), MIB, 0, None);
             let version = Version { carve: nth as u32 + 1, generation: 0 };
-            let (flags, time_ms) = (Flags(0), 0);
-            let record = Record::Born { addr, bytes, site, version, arena, flags, time_ms };
+            let (flags, time_ns) = (Flags(0), 0);
+            let record = Record::Born { addr, bytes, site, version, arena, flags, time_ns };
             world.ledger.apply(PID, &record);
         }
         world.ledger.tick(2000);
@@ -103,7 +103,8 @@ impl World {
             };
             for at in 0..samples {
                 self.ledger.sample(&Sample {
-                    time_us: self.now_ms * 1000,
+                    from_ns: self.now_ms * 1_000_000,
+                    until_ns: self.now_ms * 1_000_000,
                     pid: PID,
                     tid: 0,
                     // All over the object, so that it is not split.

@@ -5,7 +5,12 @@ use std::collections::BTreeMap;
 
 /// Who holds segments: a process, under a number that is never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(pub u64);
+pub struct Owner {
+    /// The process.
+    pub number: u64,
+    /// Its user.
+    pub user: u32,
+}
 
 /// Number of a segment, unique in a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,10 +22,21 @@ enum State {
     Ready,
     /// Its owner's.
     Granted(Owner),
-    /// Given back and emptied; its owner, or a child, may still map it and fill it again.
-    Returned,
-    /// Its owner is gone; a child of it may still map it.
-    Left,
+    /// Given back and emptied; a process of this user may still map it and fill it again.
+    Returned(u32),
+    /// Its owner is gone; a child of it, of this user, may still map it.
+    Left(u32),
+}
+
+impl State {
+    /// The user whose it is, or was and still may be.
+    fn user(self) -> Option<u32> {
+        match self {
+            State::Ready => None,
+            State::Granted(owner) => Some(owner.user),
+            State::Returned(user) | State::Left(user) => Some(user),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +84,8 @@ impl Account {
             *match entry.state {
                 State::Ready => &mut figures.ready,
                 State::Granted(_) => &mut figures.granted,
-                State::Returned => &mut figures.returned,
-                State::Left => &mut figures.left,
+                State::Returned(_) => &mut figures.returned,
+                State::Left(_) => &mut figures.left,
             } += entry.bytes;
         }
         let taken = figures.granted + figures.returned + figures.left;
@@ -113,6 +129,12 @@ impl Account {
         self.entries.get(&id).is_some_and(|e| e.state == State::Granted(owner))
     }
 
+    /// Bytes that processes of a user hold, or have returned or left and may still use.
+    pub fn of_user(&self, user: u32) -> u64 {
+        let theirs = self.entries.values().filter(|entry| entry.state.user() == Some(user));
+        theirs.map(|entry| entry.bytes).sum()
+    }
+
     /// How many segments `owner` holds.
     pub fn held(&self, owner: Owner) -> usize {
         self.entries.values().filter(|e| e.state == State::Granted(owner)).count()
@@ -121,15 +143,15 @@ impl Account {
     /// Its owner gave it back, and it was emptied.
     pub fn returned(&mut self, id: SegmentId) {
         let entry = self.entries.get_mut(&id).expect("a segment of this pool");
-        assert!(matches!(entry.state, State::Granted(_)), "only what is granted comes back");
-        *entry = Entry { bytes: 0, state: State::Returned };
+        let State::Granted(owner) = entry.state else { panic!("only what is granted comes back") };
+        *entry = Entry { bytes: 0, state: State::Returned(owner.user) };
     }
 
     /// Its owner needs it no longer, or was seen not to have it any more; a child may map it.
     pub fn left(&mut self, id: SegmentId) {
         let entry = self.entries.get_mut(&id).expect("a segment of this pool");
-        assert!(matches!(entry.state, State::Granted(_)), "only what is granted is left");
-        entry.state = State::Left;
+        let State::Granted(owner) = entry.state else { panic!("only what is granted is left") };
+        entry.state = State::Left(owner.user);
     }
 
     /// All that owners hold.
@@ -141,20 +163,20 @@ impl Account {
     /// An owner is gone; whatever it held is now on its way back.
     pub fn gone(&mut self, owner: Owner) {
         for entry in self.entries.values_mut().filter(|e| e.state == State::Granted(owner)) {
-            entry.state = State::Left;
+            entry.state = State::Left(owner.user);
         }
     }
 
     /// Those that are on their way back.
     pub fn lingering(&self) -> Vec<SegmentId> {
-        let on_way = |e: &Entry| matches!(e.state, State::Returned | State::Left);
+        let on_way = |e: &Entry| matches!(e.state, State::Returned(_) | State::Left(_));
         self.entries.iter().filter(|(_, e)| on_way(e)).map(|(id, _)| *id).collect()
     }
 
     /// A returned segment was seen to hold so many bytes.
     pub fn seen(&mut self, id: SegmentId, bytes: u64) {
         if let Some(entry) = self.entries.get_mut(&id)
-            && entry.state == State::Returned
+            && matches!(entry.state, State::Returned(_))
         {
             entry.bytes = bytes;
         }

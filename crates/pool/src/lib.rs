@@ -10,6 +10,9 @@
 //!       '---------------------' dropped for a grant of another size
 //! ```
 //!
+//! Where processes of several users ask, a user has a share of each pool, and memory of a node is
+//! filled by who gets it: the kernel charges who touches an OS page first.
+//!
 //! A segment belongs to one process for as long as it lives: its memory is never handed to another
 //! one, it goes back to the kernel, which zeroes it. So what an owner, or a child that it forked,
 //! still maps cannot be read by another process, nor kept from being zeroed.
@@ -24,7 +27,7 @@ mod memory;
 mod server;
 
 pub use account::{Account, Figures, Owner, SegmentId};
-pub use memory::{Linux, Made, Memory, Segment, Vpage};
+pub use memory::{Filled, Linux, Made, Memory, Segment, Vpage};
 pub use server::{Grant, Server, Status};
 
 use tiercel_machine::NodeId;
@@ -59,6 +62,28 @@ pub enum PoolError {
     #[error("the pool of node {node} is exhausted: {asked} bytes asked, {free} free")]
     Exhausted {
         /// Of which node.
+        node: NodeId,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// Its user has as much as one user may.
+    #[error("user {user} holds {held} of at most {most} bytes of the pool of node {node}")]
+    Share {
+        /// Of which node.
+        node: NodeId,
+        /// Whose share.
+        user: u32,
+        /// Bytes that the user's processes hold.
+        held: u64,
+        /// Bytes that they may hold.
+        most: u64,
+    },
+    /// The node has less free memory than that.
+    #[error("node {node} is full: {free} bytes are free, and {asked} were asked for")]
+    Full {
+        /// The node.
         node: NodeId,
         /// Bytes asked for.
         asked: u64,

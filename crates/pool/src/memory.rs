@@ -43,9 +43,20 @@ pub enum Vpage {
     Large,
 }
 
+/// Who touches memory of a node first, and is charged for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filled {
+    /// We, before it is granted: it was seen to lie on the node.
+    #[default]
+    Ahead,
+    /// Its owner, where and when it is touched: on the node, as long as that has room. It had room
+    /// when the memory was made.
+    ByOwner,
+}
+
 /// What makes memory.
 pub trait Memory {
-    /// Populated memory of `node`.
+    /// Memory of `node`.
     fn make(&mut self, node: NodeId, bytes: u64, vpage: Vpage) -> Result<Made, PoolError>;
 
     /// True: what it makes of `node` are files without seals.
@@ -84,8 +95,10 @@ pub trait Segment: Send {
 /// The running kernel's.
 #[derive(Debug, Default)]
 pub struct Linux {
-    /// Whose memory is files of a folder.
+    /// Whose memory is files of a folder; it is filled ahead, and the kernel charges no one.
     pub folders: BTreeMap<NodeId, PathBuf>,
+    /// Who fills memory of nodes.
+    pub filled: Filled,
 }
 
 impl Memory for Linux {
@@ -113,6 +126,14 @@ impl Memory for Linux {
             Some(_) => !is_dax(&segment.file),
             None => !window.prefer(node),
         };
+        if folder.is_none() && self.filled == Filled::ByOwner {
+            // The policy is the memory's own, also when its owner touches it.
+            let free = (!is_emulated).then(|| node_free_bytes(node)).flatten();
+            return match free {
+                Some(free) if free < bytes => Err(PoolError::Full { node, asked: bytes, free }),
+                _ => Ok(Made { segment: Box::new(segment), is_emulated }),
+            };
+        }
         window.populate().map_err(no_memory("populating it"))?;
         if folder.is_some() {
             return Ok(Made { segment: Box::new(segment), is_emulated });
@@ -352,8 +373,20 @@ impl Window {
 
 /// What the system could give without swapping, bytes; `None` where the kernel does not report it.
 fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    bytes_in(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// What a node could give without swapping, bytes: free memory, and copies of files that were not
+/// used lately.
+fn node_free_bytes(node: NodeId) -> Option<u64> {
+    let path = format!("/sys/devices/system/node/node{}/meminfo", node.0);
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(bytes_in(&text, "MemFree:")? + bytes_in(&text, "Inactive(file):")?)
+}
+
+/// The figure behind a name, in a text of the kernel's with one in each line.
+fn bytes_in(text: &str, name: &str) -> Option<u64> {
+    let (_, line) = text.lines().find_map(|line| line.split_once(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }

@@ -14,6 +14,8 @@ pub struct Server<M: Memory> {
     pools: BTreeMap<NodeId, Pool>,
     /// Bytes of each pool that are kept ready of small OS pages.
     ready_bytes: u64,
+    /// A user may hold one of so many parts of a pool.
+    user_parts: u64,
     next: u32,
 }
 
@@ -104,7 +106,15 @@ impl<M: Memory> Server<M> {
             trouble: None,
         };
         let pools = capacities.iter().map(|(node, bytes)| (*node, pool(*bytes))).collect();
-        Server { memory, pools, ready_bytes, next: 1 }
+        Server { memory, pools, ready_bytes, user_parts: 1, next: 1 }
+    }
+
+    /// Each user may hold one of so many parts of a pool, and at least one segment of the usual
+    /// size.
+    #[must_use]
+    pub fn shared_by_users(self, parts: u64) -> Server<M> {
+        assert!(parts > 0, "a user has a part");
+        Server { user_parts: parts, ..self }
     }
 
     /// A segment of `bytes`, a multiple of [`SEGMENT_UNIT_BYTES`], for `owner`.
@@ -139,7 +149,12 @@ impl<M: Memory> Server<M> {
         }
         self.sweep();
         let pool = self.pools.get_mut(&node).ok_or(PoolError::NoPool(node))?;
-        let free = pool.account.figures().free;
+        let Figures { free, capacity, .. } = pool.account.figures();
+        let (user, held) = (owner.user, pool.account.of_user(owner.user));
+        let most = (capacity / self.user_parts).max(READY_BYTES).min(capacity);
+        if held + bytes.min(capacity) > most && free >= bytes {
+            return Err(PoolError::Share { node, user, held, most });
+        }
         if free < bytes {
             return Err(PoolError::Exhausted { node, asked: bytes, free });
         }

@@ -16,6 +16,10 @@ use tiercel_pool::{
 
 const NODE: NodeId = NodeId(0);
 
+fn process(number: u64) -> Owner {
+    Owner { number, user: 1000 }
+}
+
 /// What became of a segment that the modelled kernel made.
 #[derive(Debug, Default)]
 struct Modelled {
@@ -174,7 +178,7 @@ fn grant(
     let bytes = units * SEGMENT_UNIT_BYTES;
     model.forget_unmapped(kernel);
     let free = capacity.saturating_sub(model.taken(kernel));
-    match server.grant(Owner(owner), NODE, bytes, Vpage::Small) {
+    match server.grant(process(owner), NODE, bytes, Vpage::Small) {
         Ok(grant) => {
             assert!(bytes > 0 && bytes <= free, "{bytes} of {free} free");
             assert_eq!(grant.bytes, bytes);
@@ -207,7 +211,7 @@ fn run(steps: &[Step], capacity: u64, has_bytes: u64) {
                     continue;
                 };
                 let (fate, ..) = model.out[&id];
-                let answer = server.give_back(Owner(owner), SegmentId(id));
+                let answer = server.give_back(process(owner), SegmentId(id));
                 assert_eq!(answer.is_ok(), fate == Fate::Held(owner), "{id} {fate:?} {owner}");
                 if answer.is_ok() {
                     model.out.get_mut(&id).unwrap().0 = Fate::Returned;
@@ -220,7 +224,7 @@ fn run(steps: &[Step], capacity: u64, has_bytes: u64) {
                         kernel.made.borrow()[*made].lock().unwrap().is_mapped = orphan;
                     }
                 }
-                server.gone(Owner(owner));
+                server.gone(process(owner));
             }
             Step::LetGo { which } => {
                 if let Some(id) = model.pick(which, |fate| !matches!(fate, Fate::Held(_))) {
@@ -257,11 +261,11 @@ fn each_sort_is_made_ready() {
     let made = || kernel.made.borrow().len();
     assert_eq!((made(), server.status()[0].figures.ready), (3, 3 * READY_BYTES));
     for vpage in [Vpage::Large, Vpage::Small, Vpage::Small] {
-        server.grant(Owner(1), NODE, READY_BYTES, vpage).expect("it is there");
+        server.grant(process(1), NODE, READY_BYTES, vpage).expect("it is there");
     }
     assert_eq!(made(), 3, "all were ready");
     assert!(server.prepare() && !server.prepare(), "there is room for one more");
-    server.grant(Owner(1), NODE, READY_BYTES, Vpage::Large).expect("in its place");
+    server.grant(process(1), NODE, READY_BYTES, Vpage::Large).expect("in its place");
     assert_eq!((made(), kernel.resident()), (5, 4 * READY_BYTES));
 }
 
@@ -283,9 +287,9 @@ fn what_is_ready_gives_way_to_a_grant_of_another_size() {
     let mut server = Server::new(kernel, &[(NODE, 2 * READY_BYTES)], 2 * READY_BYTES);
     while server.prepare() {}
     assert_eq!(server.status()[0].figures.ready, 2 * READY_BYTES);
-    let large = server.grant(Owner(1), NODE, 2 * READY_BYTES, Vpage::Small).unwrap();
+    let large = server.grant(process(1), NODE, 2 * READY_BYTES, Vpage::Small).unwrap();
     assert_eq!(large.bytes, 2 * READY_BYTES);
-    let refused = server.grant(Owner(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap_err();
+    let refused = server.grant(process(2), NODE, SEGMENT_UNIT_BYTES, Vpage::Small).unwrap_err();
     assert_eq!(refused, PoolError::Exhausted { node: NODE, asked: SEGMENT_UNIT_BYTES, free: 0 });
 }
 
@@ -300,9 +304,36 @@ fn one_that_cannot_be_made_ready_is_not_tried_for_ever() {
 }
 
 #[test]
+fn a_user_has_a_part_of_each_pool_whatever_its_processes_do() {
+    let kernel = Kernel { has_bytes: 100 * READY_BYTES, ..Kernel::default() };
+    let capacity = 8 * READY_BYTES;
+    let mut server = Server::new(kernel.clone(), &[(NODE, capacity)], 0).shared_by_users(4);
+    let ask = |server: &mut Server<Kernel>, number, user, units| {
+        let owner = Owner { number, user };
+        server.grant(owner, NODE, units * READY_BYTES, Vpage::Small).map(|grant| grant.id)
+    };
+    let whole = ask(&mut server, 1, 7, 8).unwrap_err();
+    let most = 2 * READY_BYTES;
+    assert_eq!(whole, PoolError::Share { node: NODE, user: 7, held: 0, most });
+    let first = ask(&mut server, 1, 7, 1).unwrap();
+    ask(&mut server, 2, 7, 1).unwrap();
+    let refused = ask(&mut server, 3, 7, 1).unwrap_err();
+    assert_eq!(refused, PoolError::Share { node: NODE, user: 7, held: most, most });
+    // Neither leaving nor returning it makes room while it is mapped and filled.
+    server.leave(Owner { number: 1, user: 7 }, first).unwrap();
+    server.gone(Owner { number: 2, user: 7 });
+    assert!(ask(&mut server, 3, 7, 1).is_err());
+    assert!((10..13).all(|user| ask(&mut server, user.into(), user, 2).is_ok()), "all others");
+    for made in kernel.made.borrow().iter() {
+        made.lock().unwrap().is_mapped = false;
+    }
+    assert!(ask(&mut server, 3, 7, 2).is_ok());
+}
+
+#[test]
 fn a_node_without_a_pool_is_named() {
     let mut server = Server::new(Kernel::default(), &[(NODE, READY_BYTES)], 0);
-    let refused = server.grant(Owner(1), NodeId(3), READY_BYTES, Vpage::Small).unwrap_err();
+    let refused = server.grant(process(1), NodeId(3), READY_BYTES, Vpage::Small).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "there is no pool of node 3; start the daemon with --pool 3=SIZE"

@@ -1,5 +1,5 @@
-//! What must hold in a profile, whatever wrote it.
-//! In: a [`Profile`]. Out: the first thing that does not hold. Knows nothing of files.
+//! Invariants of a profile, whatever wrote it. In: a [`Profile`]. Out: the first violation. Knows
+//! nothing of files.
 
 use std::collections::HashSet;
 
@@ -10,16 +10,16 @@ use crate::tables::{
 };
 use tiercel_machine::number::index_u32;
 
-/// Most runs of one profile. On one axis of time they still end below 2^64 ns.
+/// Most runs of one profile. One after another they still end below 2^64 ns.
 pub const RUNS_MAX: usize = 1024;
 
 /// Bits of [`Access::threads`].
 pub(crate) const THREAD_BITS: usize = 64;
 
-/// Times beyond are not believed, nanoseconds: 104 days.
+/// Latest plausible time, nanoseconds: 104 days.
 pub(crate) const NS_MAX: u64 = 1 << 53;
 
-/// Whether everything holds that is said of the parts of a profile; or what does not.
+/// Checks all invariants of a profile's parts; the error is the first violation.
 pub fn check(profile: &Profile) -> Result<(), String> {
     check_sizes(profile)?;
     check_runs(profile)?;
@@ -72,26 +72,26 @@ fn check_runs(profile: &Profile) -> Result<(), String> {
     for (index, run) in profile.runs.iter().enumerate() {
         if !(run.sample_period.is_finite() && run.sample_period >= 0.0) || run.duration_ns > NS_MAX
         {
-            return Err(format!("run {index}: a figure that cannot be"));
+            return Err(format!("run {index}: an impossible figure"));
         }
         let ascends = run.served.windows(2).all(|two| two[0].node < two[1].node);
         if !ascends || run.served.len() > SERVED_MAX {
             return Err(format!("run {index}: nodes that served are out of order"));
         }
         if !run.speeds.is_sound() {
-            return Err(format!("run {index}: a speed that cannot be"));
+            return Err(format!("run {index}: an impossible speed"));
         }
     }
     let mut run = 0;
     for (index, process) in profile.processes.iter().enumerate() {
         let wrong = if process.run < run || process.run as usize >= profile.runs.len() {
-            "its run is not there, or it is out of order"
+            "its run does not exist, or it is out of order"
         } else if process.start_ns > process.end_ns || process.end_ns > NS_MAX {
             "it ends before it starts"
         } else if process.threads.len() > THREAD_BITS || process.program.len() > TEXT_BYTES_MAX {
-            "more threads, or a longer name, than there may be"
+            "too many threads, or a name that is too long"
         } else if process.parent.is_some_and(|parent| parent as usize >= index) {
-            "its parent is not there"
+            "its parent does not exist"
         } else {
             run = process.run;
             continue;
@@ -108,15 +108,15 @@ fn check_sites(profile: &Profile) -> Result<(), String> {
         let frames = || site.frames.iter();
         let names = || frames().flat_map(|frame| &frame.names);
         let wrong = if !hashes.insert(site.hash) {
-            "there are two of its hash"
+            "another one has its hash"
         } else if site.frames.len() > FRAMES_MAX || frames().any(|f| f.names.len() > NAMES_MAX) {
-            "its stack is deeper than it may be"
+            "its stack is too deep"
         } else if names().any(|name| name.function.is_empty()) {
             "a function without a name"
         } else if frames().any(|frame| is_long(&frame.module) || is_long(&frame.build_id))
             || names().any(|name| is_long(&name.function) || is_long(&name.file))
         {
-            "a name is longer than it may be"
+            "a name is too long"
         } else {
             continue;
         };
@@ -130,13 +130,13 @@ fn check_phases(profile: &Profile) -> Result<(), String> {
     for (index, phase) in profile.phases.iter().enumerate() {
         let run_of = |process: u32| profile.processes.get(process as usize).map(|one| one.run);
         let wrong = if phase.run as usize >= profile.runs.len() {
-            "its run is not there"
+            "its run does not exist"
         } else if phase.process.is_some_and(|process| run_of(process) != Some(phase.run)) {
-            "its process is not there, or of another run"
+            "its process does not exist, or is of another run"
         } else if phase.start_ns >= phase.end_ns || phase.end_ns > NS_MAX {
             "it ends before it starts"
         } else if phase.name.len() > TEXT_BYTES_MAX {
-            "its name is longer than it may be"
+            "its name is too long"
         } else if before.is_some_and(|(run, process, end_ns)| {
             (phase.run, phase.process) < (run, process)
                 || (phase.run, phase.process) == (run, process) && phase.start_ns < end_ns
@@ -161,12 +161,12 @@ fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<
     let wrong = [
         (
             object.process < before || object.process as usize >= profile.processes.len(),
-            "its process is not there, or it is out of order",
+            "its process does not exist, or it is out of order",
         ),
-        (object.site as usize >= profile.sites.len(), "its site is not there"),
+        (object.site as usize >= profile.sites.len(), "its site does not exist"),
         (
             object.count == 0 || object.freed > object.count,
-            "it is none, or more were freed than there were",
+            "its count is 0, or more were freed than allocated",
         ),
         (
             object.bytes == 0
@@ -182,7 +182,7 @@ fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<
         ),
         (
             piece != 0 && (piece < 4096 || !piece.is_power_of_two()),
-            "its extents have a size that cannot be",
+            "its extents have an impossible size",
         ),
     ];
     wrong.iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| *what)
@@ -190,38 +190,38 @@ fn wrong_with_object(profile: &Profile, object: &Object, before: u32) -> Option<
 
 fn wrong_with_access(profile: &Profile, access: &Access) -> Option<&'static str> {
     let Some(object) = profile.objects.get(access.object as usize) else {
-        return Some("its object is not there");
+        return Some("its object does not exist");
     };
     let Some(phase) = profile.phases.get(access.phase as usize) else {
-        return Some("its phase is not there");
+        return Some("its phase does not exist");
     };
     let run = profile.run_of(object);
     let start = u64::from(access.extent).checked_mul(object.extent_bytes);
     let slot_start = u64::from(access.slot).checked_mul(profile.slot_ns);
     let wrong = [
-        (slot_start.is_none_or(|start| start >= NS_MAX), "its time is not believed"),
+        (slot_start.is_none_or(|start| start >= NS_MAX), "its time is implausible"),
         (
             phase.run != run || phase.process.is_some_and(|process| process != object.process),
-            "its phase is another process's",
+            "its phase is of another process",
         ),
         (
             start.is_none_or(|start| start >= object.peak_bytes)
                 || object.extent_bytes == 0 && access.extent > 0,
-            "its extent lies outside of its object",
+            "its extent is outside its object",
         ),
         (
             access.timed_reads > access.reads || access.timed_writes > access.writes,
-            "more were measured than there were",
+            "more latencies than accesses",
         ),
         (
             access.cached.is_some_and(|cached| cached > access.accesses()),
-            "more were served by caches than there were",
+            "more cache hits than accesses",
         ),
         (
             access.mlp_known > access.accesses()
                 || access.serialized > access.mlp_known
                 || access.isolated > access.mlp_known,
-            "of more it is known what else was under way than there were",
+            "more accesses with known concurrency than accesses",
         ),
     ];
     wrong.iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| *what)

@@ -1,10 +1,10 @@
-//! Tables of a profile as text: CSV (RFC 4180) or JSON.
-//! In: a [`Profile`], a table's name. Out: text into a writer. Knows nothing of where it goes.
+//! Tables of a profile as text: CSV (RFC 4180) or JSON. In: a [`Profile`], a table's name. Out:
+//! text into a writer. Knows nothing of its destination.
 
 use std::io::{self, Write};
 
 use crate::profile::{Access, Object, Phase, Process, Profile};
-use crate::table::{Cell, Kind, Row};
+use crate::table::{Cell, Kind, TableRow};
 use crate::tables::{FrameRow, SiteRow, ThreadRow, frame_rows, site_rows, thread_rows};
 
 /// Names of the tables.
@@ -18,20 +18,19 @@ pub const TABLES: [&str; 7] = [
     Access::NAME,
 ];
 
-/// The form of an exported table.
+/// The format of an exported table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A line of names, then a line a row.
+    /// A line of names, then one line per row.
     Csv,
-    /// An array of objects, a line a row.
+    /// An array of objects, one line per row.
     Json,
 }
 
 impl Profile {
-    /// Writes one of [`TABLES`]; false when there is no table of that name.
+    /// Writes one of [`TABLES`]; false if there is no table of that name.
     ///
-    /// # Errors
-    /// What the writer says.
+    /// # Errors The writer's error.
     pub fn export(&self, table: &str, format: Format, out: &mut dyn Write) -> io::Result<bool> {
         match table {
             Process::NAME => rows(&self.processes, format, out)?,
@@ -47,7 +46,7 @@ impl Profile {
     }
 }
 
-fn rows<R: Row>(rows: &[R], format: Format, out: &mut dyn Write) -> io::Result<()> {
+fn rows<R: TableRow>(rows: &[R], format: Format, out: &mut dyn Write) -> io::Result<()> {
     if format == Format::Csv {
         let names: Vec<&str> = R::COLUMNS.iter().map(|column| column.name).collect();
         writeln!(out, "{}", names.join(","))?;
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_quoted_and_nothing_is_empty() {
+    fn texts_are_quoted_and_none_is_an_empty_field() {
         check(
             Format::Csv,
             "run,process,name,start_ns,end_ns\n0,,\"a \"\"b\"\", c\",0,5\n0,3,d,0,5\n",
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_is_there() {
+    fn every_table_can_be_exported() {
         for table in TABLES {
             let mut out = Vec::new();
             assert!(Profile::default().export(table, Format::Csv, &mut out).unwrap());

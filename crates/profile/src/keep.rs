@@ -1,11 +1,11 @@
-//! Keeps a profile within a size: what is alike is put together, nothing is left out.
-//! In: a [`Profile`], a limit. Out: the same, coarser, and [`crate::Coarsening`] says so.
-//! Knows nothing of files; the size is that before packing, which no file exceeds.
+//! Keeps a profile within a size: merges similar parts and drops nothing. In: a [`Profile`], a
+//! limit. Out: the same profile, coarser, with a [`crate::Coarsening`] that says how. Knows nothing
+//! of files; the size is before compression, which no file exceeds.
 //!
 //! Steps, cheapest first, each only as far as needed: time slots double until [`SLOTS_FEW`] are
 //! left; objects of a process, site and size class become one, the largest such groups first;
-//! extents of an object become one; processes of a run and program become one; slots go on
-//! doubling; at last sites, size classes, processes and phases are merged.
+//! extents of an object become one; processes of a run and program become one; slots continue to
+//! double; at last sites, size classes, processes and phases are merged.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,23 +13,23 @@ use crate::profile::{Access, Frame, Object, Process, Profile, Site, size_class};
 use crate::tables::{self, FrameRow, SiteRow, ThreadRow, row_bytes};
 use tiercel_machine::number::index_u32;
 
-/// Default size limit of profiles, bytes before packing: some seconds to open.
+/// Default size limit of profiles, bytes before compression: such a profile opens in a few seconds.
 pub const LIMIT_BYTES: u64 = 128 << 20;
 
-/// Smallest limit: a profile of one object a process, phase and kind has room in it.
+/// Smallest limit: it holds a profile with one object per process, phase and kind.
 pub const LIMIT_BYTES_MIN: u64 = 1 << 20;
 
-/// Time slots that are kept as long as something else can be put together.
+/// Time slots that are kept while anything else can be merged.
 const SLOTS_FEW: u32 = 64;
 
 impl Profile {
-    /// Bytes of it before packing. Texts count once each.
+    /// Its size before compression, bytes. Each text counts once.
     pub fn bytes(&self) -> u64 {
         let sites: usize = self.sites.iter().map(site_bytes).sum();
         self.rows_bytes() + (sites + self.texts_bytes()) as u64
     }
 
-    /// The same without sites and texts, at once.
+    /// The same without sites and texts, in constant time.
     pub(crate) fn rows_bytes(&self) -> u64 {
         let threads: usize = self.processes.iter().map(|process| process.threads.len()).sum();
         let rows = self.objects.len() * row_bytes::<Object>()
@@ -48,8 +48,8 @@ impl Profile {
         different.iter().map(|text| text.len()).sum()
     }
 
-    /// Puts together what is alike until the profile has at most `limit` bytes, but at least
-    /// [`LIMIT_BYTES_MIN`].
+    /// Merges similar parts until the profile has at most `limit` bytes; limits below
+    /// [`LIMIT_BYTES_MIN`] are raised to it.
     pub fn keep(&mut self, limit: u64) {
         let limit = limit.max(LIMIT_BYTES_MIN);
         self.keep_apart(limit);
@@ -67,7 +67,7 @@ impl Profile {
         }
     }
 
-    /// As far as that goes without putting processes or sites together.
+    /// Does so as far as possible without merging processes or sites.
     pub(crate) fn keep_apart(&mut self, limit: u64) {
         let is_fine = |profile: &Profile| profile.is_within(limit);
         while !is_fine(self) && self.slots() > SLOTS_FEW {
@@ -87,7 +87,7 @@ impl Profile {
         self.bytes() <= limit && self.is_readable()
     }
 
-    /// Doubles time slots until they are as long as `slot_ns`.
+    /// Doubles time slots until their length is `slot_ns`.
     pub(crate) fn lengthen_slots(&mut self, slot_ns: u64) {
         while self.slot_ns < slot_ns {
             self.double_slots();
@@ -99,7 +99,7 @@ impl Profile {
         self.accesses.iter().map(|access| access.slot.saturating_add(1)).max().unwrap_or(0)
     }
 
-    /// Whether no table has more rows than are read.
+    /// Whether no table has more rows than a reader accepts.
     fn is_readable(&self) -> bool {
         self.objects.len() <= tables::OBJECTS_MAX
             && self.accesses.len() <= tables::ACCESSES_MAX
@@ -122,14 +122,14 @@ impl Profile {
         sizes.into_values().max().unwrap_or(0)
     }
 
-    /// Makes one object of each group with at least so many rows.
+    /// Merges each group with at least this many rows into one object.
     fn merge_groups(&mut self, rows_min: usize) {
         let mut sizes: BTreeMap<_, usize> = BTreeMap::new();
         self.objects.iter().for_each(|object| *sizes.entry(group(object)).or_default() += 1);
         self.merge_objects(|object| (sizes[&group(object)] >= rows_min).then(|| group(object)));
     }
 
-    /// Makes one object of those with the same key; `None` stays alone.
+    /// Merges objects with the same key into one; those with `None` stay separate.
     pub(crate) fn merge_objects<K: Ord>(&mut self, key: impl Fn(&Object) -> Option<K>) {
         let mut members: BTreeMap<K, Vec<u32>> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -174,7 +174,7 @@ impl Profile {
         self.settle();
     }
 
-    /// Makes one process of those of a run and program that marked no phases.
+    /// Merges the processes of a run and program that marked no phases into one.
     fn merge_processes(&mut self) {
         let marked: HashSet<u32> = self.phases.iter().filter_map(|phase| phase.process).collect();
         self.merge_processes_by(|index, process| {
@@ -207,11 +207,11 @@ impl Profile {
         for phase in &mut self.phases {
             phase.process = phase.process.map(|process| now_at[process as usize]);
         }
-        // Objects of a process lie together again.
+        // Restores the order: objects of a process together.
         self.merge_objects(|_| None::<()>);
     }
 
-    /// All sites become the unknown one, all sizes one class.
+    /// All sites become the unknown site, and all sizes one class.
     fn merge_sites(&mut self) {
         self.coarsening.sites_merged +=
             self.sites.iter().filter(|site| !site.is_unknown()).count() as u64;
@@ -220,7 +220,7 @@ impl Profile {
         self.merge_objects(|object| Some((object.process, object.is_block, object.is_mapped)));
     }
 
-    /// A run is one process in one phase.
+    /// Each run becomes one process in one phase.
     fn merge_all_processes(&mut self) {
         let mut phases: Vec<crate::Phase> = Vec::new();
         for phase in std::mem::take(&mut self.phases) {
@@ -266,7 +266,7 @@ pub(crate) fn settle(accesses: &mut Vec<Access>) {
 }
 
 impl Process {
-    /// Takes in another of its run. They may have lived at once: peaks add up.
+    /// Merges another process of its run. They may have lived at the same time, so peaks are added.
     pub(crate) fn absorb(&mut self, other: &Process) {
         self.start_ns = self.start_ns.min(other.start_ns);
         self.end_ns = self.end_ns.max(other.end_ns);
@@ -276,13 +276,13 @@ impl Process {
     }
 }
 
-/// What objects have in common that may become one.
+/// What objects that may be merged have in common.
 fn group(object: &Object) -> (u32, u32, u32, bool, bool) {
     let Object { process, site, is_block, is_mapped, .. } = *object;
     (process, site, size_class(object.bytes), is_block, is_mapped)
 }
 
-/// One object that stands for several of one process.
+/// One object that represents several of a process.
 fn merge<'a>(members: impl Iterator<Item = &'a Object> + Clone) -> Object {
     let mut all = members.clone();
     let mut one = all.next().expect("a group has members").clone();
@@ -307,14 +307,14 @@ fn merge<'a>(members: impl Iterator<Item = &'a Object> + Clone) -> Object {
     one
 }
 
-/// Most bytes that lived at a time; of objects that are several already, at most.
+/// Peak of live bytes; an upper bound if objects are merged already.
 pub(crate) fn peak_bytes<'a>(members: impl Iterator<Item = &'a Object>) -> u64 {
     let mut changes: Vec<(u64, i128)> = Vec::new();
     for object in members {
         changes.push((object.birth_ns, i128::from(object.peak_bytes)));
         changes.push((object.death_ns, -i128::from(object.peak_bytes)));
     }
-    // At one instant the dead go first.
+    // At the same instant, deaths come first.
     changes.sort_unstable();
     let (mut now, mut most) = (0, 0);
     for (_, change) in changes {
@@ -326,7 +326,7 @@ pub(crate) fn peak_bytes<'a>(members: impl Iterator<Item = &'a Object>) -> u64 {
 
 fn site_bytes(site: &Site) -> usize {
     let names: usize = site.frames.iter().map(|frame| frame.names.len().max(1)).sum();
-    // The place is made of texts that are counted, its number is not.
+    // The texts of a name are counted elsewhere; its line number is not.
     row_bytes::<SiteRow>() + names * row_bytes::<FrameRow>()
 }
 

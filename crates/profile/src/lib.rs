@@ -1,10 +1,10 @@
-//! Profiles and plans as files: what was seen of a program, and what to do about it.
-//! In: births, deaths, samples ([`Recorder`]); folders written before. Out: a [`Profile`], the
-//! same as a folder of Parquet tables. Knows nothing of processes, clocks or how names are found.
+//! Profiles: what was observed in runs of a program, in memory and as files. In: births, deaths,
+//! samples ([`Recorder`]); folders of earlier profiles. Out: a [`Profile`], also as a folder of
+//! Parquet tables. Knows nothing of processes, clocks or how names are found.
 //!
 //! ```text
-//!   ledger --News--> Recorder --> Profile <--read/write--> app.profile/
-//!   sampler --Sample-->              |--> merge, diff, keep (a size), workload (the planner's)
+//!   ledger --LedgerEvent--> Recorder --> Profile <--read/write--> app.profile/
+//!   sampler --Sample-->                     |--> merge, diff, keep (within a size)
 //! ```
 
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@
 
 mod check;
 mod export;
+mod ghosts;
 mod keep;
 mod merge;
 mod overview;

@@ -1,15 +1,15 @@
-//! Several profiles as one: runs of a program one after another, or parts of one run side by side.
-//! In: profiles. Out: one. Knows nothing of files.
+//! Merges profiles: of several runs of a program, or of parts of one run. In: profiles. Out: one.
+//! Knows nothing of files.
 //!
-//! Sites are the same when their hash is: over build-ids and offsets, so only those of the same
-//! builds. Everything else is kept apart; [`Profile::keep`] puts together what is too much.
+//! Sites are equal if their hashes are. A hash is over build-ids and offsets, so only sites of the
+//! same builds match. Everything else stays separate; [`Profile::keep`] merges what is too much.
 
 use std::collections::HashMap;
 
 use crate::profile::{Coarsening, Observed, Profile, Run};
 use tiercel_machine::number::index_u32;
 
-/// Why profiles are not one.
+/// Why profiles cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     /// Nothing to merge.
@@ -21,7 +21,7 @@ pub enum MergeError {
          {first_build_id}); only profiles of one build merge"
     )]
     OtherProgram {
-        /// Which of the profiles, from 0.
+        /// Index of the profile, from 0.
         index: usize,
         /// Its program,
         program: String,
@@ -35,46 +35,46 @@ pub enum MergeError {
     /// Different machines.
     #[error("profile {index} is of machine {machine}, the first of {first}")]
     OtherMachine {
-        /// Which of the profiles, from 0.
+        /// Index of the profile, from 0.
         index: usize,
         /// Its machine.
         machine: String,
         /// Of the first.
         first: String,
     },
-    /// Parts of one run begin together.
+    /// Parts of one run must begin together.
     #[error(
         "profile {index} began {apart_s} s after or before another; parts of one run begin within \
          {PARTS_APART_S_MAX} s of each other"
     )]
     Apart {
-        /// Which of the profiles, from 0.
+        /// Index of the profile, from 0.
         index: usize,
         /// Seconds.
         apart_s: u64,
     },
-    /// A part of a run that is several already.
+    /// A part of a run has several runs itself.
     #[error("profile {0} has several runs; parts of one run have one each")]
     ManyRuns(usize),
 }
 
-/// How far apart parts of one run may begin, seconds: batch systems start ranks within minutes.
+/// Largest difference between the starts of parts of a run, seconds: batch systems start ranks
+/// within minutes.
 pub const PARTS_APART_S_MAX: u64 = 3600;
 
-/// How profiles belong together.
+/// How profiles are related.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Runs of the same program, one after another.
     Runs,
-    /// Parts of one run at the same time: MPI ranks, recorded each by itself. Their clocks are
-    /// taken to agree.
+    /// Concurrent parts of one run: MPI ranks, each recorded separately. Their clocks are assumed
+    /// to agree.
     Parts,
 }
 
-/// Makes one profile of several, in their order.
+/// Merges several profiles, in their order.
 ///
-/// # Errors
-/// When they are not of one program, build and machine, as [`MergeError`] says.
+/// # Errors [`MergeError`] if they differ in program, build or machine.
 pub fn merge(profiles: Vec<Profile>, relation: Relation) -> Result<Profile, MergeError> {
     check(&profiles, relation)?;
     let slot_ns = profiles.iter().map(|profile| profile.slot_ns).max().unwrap_or(0);
@@ -94,7 +94,7 @@ pub fn merge(profiles: Vec<Profile>, relation: Relation) -> Result<Profile, Merg
         all.append(next, relation);
     }
     if relation == Relation::Parts {
-        // What was detected in each part alone is detected anew in all of them.
+        // Phases that were detected in each part alone are detected again in all of them together.
         all.detect_phases();
     }
     all.settle();
@@ -140,8 +140,8 @@ fn check(profiles: &[Profile], relation: Relation) -> Result<(), MergeError> {
 }
 
 impl Profile {
-    /// Counts time from `start_unix_ns` on, at or before the start of its only run. Time slots are
-    /// shifted by whole ones.
+    /// Makes time start at `start_unix_ns`, which is at or before the start of its only run.
+    /// Accesses are shifted by whole time slots.
     fn shift(&mut self, start_unix_ns: u64) {
         let run = &mut self.runs[0];
         let late_ns = run.start_unix_ns - start_unix_ns;
@@ -165,7 +165,7 @@ impl Profile {
         }
     }
 
-    /// Takes in another profile behind its own; parts' phases are put in order later.
+    /// Appends another profile; phases of parts are sorted later.
     fn append(&mut self, next: Profile, relation: Relation) {
         let first_run = match relation {
             Relation::Runs => index_u32(self.runs.len()),
@@ -214,7 +214,7 @@ impl Profile {
 }
 
 impl Run {
-    /// Takes in another part of the same run.
+    /// Adds another part of the same run.
     fn join(&mut self, part: &Run) {
         self.duration_ns = self.duration_ns.max(part.duration_ns);
         let samples = |run: &Run| run.observed.samples as f64;
@@ -240,7 +240,7 @@ impl Run {
 }
 
 impl Observed {
-    /// Adds what another part saw.
+    /// Adds what another part observed.
     fn absorb(&mut self, other: &Observed) {
         let Observed {
             births,
@@ -278,7 +278,7 @@ impl Observed {
 }
 
 impl Coarsening {
-    /// Adds what became coarser in another part.
+    /// Adds the coarsening of another part.
     fn absorb(&mut self, other: &Coarsening) {
         self.objects_merged = self.objects_merged.saturating_add(other.objects_merged);
         self.sites_merged = self.sites_merged.saturating_add(other.sites_merged);

@@ -1,5 +1,5 @@
-//! A profile at a glance: its sites and phases with their sums, and how two profiles differ.
-//! In: profiles. Out: plain data, for tables and JSON. Knows nothing of how it is shown.
+//! An overview of a profile: its sites and phases with their sums, and the difference of two
+//! profiles. In: profiles. Out: plain data, for tables and JSON. Knows nothing of how it is shown.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,11 +21,11 @@ pub struct Overview {
     pub processes: usize,
     /// Allocations.
     pub objects: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub born_bytes: u64,
-    /// Rows of objects: those put together are one.
+    /// Objects; merged ones count as one.
     pub object_rows: usize,
-    /// Rows of accesses.
+    /// Entries of accesses.
     pub access_rows: usize,
     /// Loads.
     pub reads: u64,
@@ -33,9 +33,9 @@ pub struct Overview {
     pub writes: u64,
     /// Length of a time slot, nanoseconds.
     pub slot_ns: u64,
-    /// Size before packing, bytes.
+    /// Size before compression, bytes.
     pub bytes: u64,
-    /// What is coarser than it was seen.
+    /// What is coarser than it was observed.
     pub coarsening: Coarsening,
     /// Sites, most accesses first, then most bytes.
     pub sites: Vec<SiteSums>,
@@ -52,7 +52,7 @@ pub struct SiteSums {
     pub hash: String,
     /// Allocations.
     pub objects: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub born_bytes: u64,
     /// Most bytes that lived at a time in one run.
     pub peak_bytes: u64,
@@ -62,16 +62,16 @@ pub struct SiteSums {
     pub writes: u64,
     /// Mean latency of those measured, nanoseconds.
     pub latency_ns: Option<f64>,
-    /// Part of all loads and stores, 0 to 1.
+    /// Share of all loads and stores, 0 to 1.
     pub share: f64,
 }
 
-/// Sums over the times a phase was entered.
+/// Sums over the executions of a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PhaseSums {
     /// Its name.
     pub name: String,
-    /// Found, not marked by the program.
+    /// Detected, not marked by the program.
     pub detected: bool,
     /// How often it was entered, over all processes.
     pub entries: u64,
@@ -83,12 +83,12 @@ pub struct PhaseSums {
     pub writes: u64,
 }
 
-/// How two profiles differ.
+/// The difference of two profiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
-    /// Sites of either, those whose share of the accesses changed most first.
+    /// Sites of either profile, those whose share of the accesses changed most first.
     pub sites: Vec<SiteDiff>,
-    /// Phases of either, by name.
+    /// Phases of either profile, by name.
     pub phases: Vec<PhaseDiff>,
 }
 
@@ -97,7 +97,7 @@ pub struct Diff {
 pub struct SiteDiff {
     /// What people know it by.
     pub label: String,
-    /// Found by its place, not by its hash: the program was built anew.
+    /// Matched by function and line, not by hash: the program was rebuilt.
     pub matched_by_label: bool,
     /// In the first; `None`: not there.
     pub before: Option<SiteSums>,
@@ -117,7 +117,7 @@ pub struct PhaseDiff {
 }
 
 impl Profile {
-    /// Sums over everything.
+    /// Computes all sums.
     pub fn overview(&self) -> Overview {
         let sum = |of: fn(&Object) -> u64| self.objects.iter().map(of).fold(0, u64::saturating_add);
         let accesses =
@@ -183,7 +183,7 @@ impl Profile {
     fn phase_sums(&self) -> Vec<PhaseSums> {
         let mut at: HashMap<(bool, &str), usize> = HashMap::new();
         let mut sums: Vec<PhaseSums> = Vec::new();
-        // What was detected where everything was marked is empty, and says nothing.
+        // Detected phases of a run in which everything was marked are empty and omitted.
         let used: HashSet<u32> = self.accesses.iter().map(|access| access.phase).collect();
         let any_marked = self.phases.iter().any(|phase| phase.process.is_some());
         let mut of_phase = vec![None; self.phases.len()];
@@ -213,8 +213,8 @@ impl Profile {
     }
 }
 
-/// How the second profile differs from the first. Sites are the same by hash; those left over, by
-/// place, where one of each has it.
+/// The difference of the second profile from the first. Sites match by hash; the remaining ones by
+/// function and line, if these are unique in both.
 pub fn diff(before: &Overview, after: &Overview) -> Diff {
     let by = |sums: &[SiteSums], key: fn(&SiteSums) -> &str| -> HashMap<String, Vec<usize>> {
         let mut by: HashMap<String, Vec<usize>> = HashMap::new();
@@ -272,7 +272,7 @@ fn phase_diff(before: &[PhaseSums], after: &[PhaseSums]) -> Vec<PhaseDiff> {
 }
 
 impl SiteDiff {
-    /// How much its share of the accesses changed, 0 to 1.
+    /// The change of its share of the accesses, 0 to 1.
     pub fn change(&self) -> f64 {
         let share = |sums: &Option<SiteSums>| sums.as_ref().map_or(0.0, |sums| sums.share);
         (share(&self.after) - share(&self.before)).abs()

@@ -1,19 +1,19 @@
-//! Phases of programs that mark none: change points in who is accessed.
-//! In: accesses by time slot. Out: spans of slots, each with a class; alike spans have the
-//! same class. Knows nothing of files, and of objects only who they are.
+//! Detects phases of programs that mark none: change points in the distribution of accesses over
+//! objects. In: accesses by time slot. Out: spans of slots, each with a class; similar spans have
+//! the same class. Knows nothing of files, and of objects only their identity.
 //!
-//! 1. A slot with samples is a *look*: a sampler that looks now and then sees a part of the
-//!    objects each time, and its looks differ although nothing changed.
-//! 2. Neighbouring looks make *windows* of at least [`WINDOW_SAMPLES`] samples and
-//!    [`WINDOW_LOOKS`] looks; longer ones until chance explains little of their differences.
-//! 3. A window is a list of shares: which part of its accesses went to each object. Objects that
-//!    live for less than half of the run, or are several, count by site and size class.
-//! 4. Two lists differ by half the sum of their differences, 0 to 1. A window that differs from
-//!    the span before it by more than [`CHANGE`] plus what chance explains begins another
-//!    span, if its successor differs as well. What chance explains is seen in the looks: how
-//!    much those of one window differ among each other.
-//! 5. A span that differs from the mean of an earlier class by no more than that is of that
-//!    class: the phase recurs. Neighbours of one class become one.
+//! 1. A slot with samples is a *look*. A sampler that samples intermittently sees only some of the
+//!    objects each time, so its looks differ even if nothing changed.
+//! 2. Adjacent looks form *windows* of at least [`WINDOW_SAMPLES`] samples and [`WINDOW_LOOKS`]
+//!    looks; windows grow until chance explains little of their differences.
+//! 3. A window is a list of shares: which share of its accesses went to each object. Objects that
+//!    live for less than half of the run, or are merged, count by site and size class.
+//! 4. Two lists differ by half the sum of their differences, 0 to 1. A window that differs from the
+//!    span before it by more than [`CHANGE`] plus what chance explains begins a new span, if its
+//!    successor differs as well. The looks show what chance explains: it is how much those of one
+//!    window differ from each other.
+//! 5. A span that differs from the mean of an earlier class by no more than that belongs to that
+//!    class: the phase recurs. Adjacent spans of one class are joined.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,45 +22,45 @@ use crate::check::NS_MAX;
 use crate::profile::{Phase, Profile};
 use tiercel_machine::number::index_u32;
 
-/// Samples of one window. With 8 objects of equal heat chance explains 0.14 of difference then.
+/// Samples of one window. With 8 objects of equal heat, chance then explains a difference of 0.14.
 const WINDOW_SAMPLES: u64 = 64;
 
-/// Looks of one window: fewer say nothing of how much looks differ by chance.
+/// Looks of one window: fewer do not show how much looks differ by chance.
 const WINDOW_LOOKS: u32 = 4;
 
-/// What chance may explain of a window's difference: two thirds of what is a change.
+/// Most of a window's difference that chance may explain: two thirds of a change.
 const NOISE_MAX: f64 = CHANGE * 2.0 / 3.0;
 
-/// Fewest windows to which that may lead: phases shorter than a window are not found.
+/// Windows stop growing when so few are left: phases shorter than a window are not detected.
 const WINDOWS_LEAST: usize = 24;
 
-/// Difference that is a change: three tenths of the accesses go elsewhere.
+/// Difference that counts as a change: three tenths of the accesses go elsewhere.
 const CHANGE: f64 = 0.3;
 
-/// Most spans of a run; with more, windows are made longer until there are fewer.
+/// Most spans of a run; if there are more, windows grow until there are fewer.
 pub const DETECTED_MAX: usize = 256;
 
-/// Accesses of one time slot, by who was accessed.
+/// Samples and accesses of one time slot, the latter by object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Slot {
     pub(crate) samples: u64,
     pub(crate) accesses: BTreeMap<u32, f64>,
 }
 
-/// Slots from `start` up to the next span's.
+/// First slot; the span ends where the next one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u32,
-    /// From 0, by first appearance.
+    /// Class, from 0 in order of first appearance.
     pub(crate) class: u32,
 }
 
 impl Profile {
-    /// Finds the phases of processes that marked none, in each run, in place of those that were
-    /// found before.
+    /// Detects the phases of processes that marked none, in each run, replacing those that were
+    /// detected before.
     pub fn detect_phases(&mut self) {
         let mut phases = Vec::new();
-        // Of each phase: where it is now; of a detected one: nowhere.
+        // The new index of each phase; `None` for a detected one.
         let mut now_at = vec![None; self.phases.len()];
         let mut detected = Vec::with_capacity(self.runs.len());
         for run in 0..index_u32(self.runs.len()) {
@@ -89,7 +89,7 @@ impl Profile {
         self.settle();
     }
 
-    /// Accesses of a run by slot, of those in no marked phase.
+    /// Accesses of a run by slot, outside marked phases.
     fn slots_of(&self, run: u32) -> Vec<Slot> {
         let duration_ns = self.runs[run as usize].duration_ns;
         let mut names: HashMap<(bool, u32, u32), u32> = HashMap::new();
@@ -112,8 +112,8 @@ impl Profile {
             *slot.accesses.entry(name).or_default() += access.accesses() as f64;
         }
         let last = slots.keys().next_back().copied().unwrap_or(0);
-        // Slots without accesses belong to those around them; a hostile profile has
-        // one access in slot 2^32.
+        // Slots without accesses belong to their neighbours; a hostile profile may have one access
+        // in slot 2^32.
         let mut all = Vec::new();
         for (at, slot) in slots {
             let gap = at as usize - all.len().min(at as usize);
@@ -145,7 +145,7 @@ impl Profile {
     }
 }
 
-/// Most slots that are looked at. The recorder makes at most a few thousand.
+/// Most slots that are examined: 64 times what the recorder makes ([`crate::recorder::SLOTS_MAX`]).
 const SLOTS_MAX: usize = 1 << 20;
 
 /// A, B, ..., Z, AA, AB, ...
@@ -160,7 +160,7 @@ fn class_name(class: u32) -> Arc<str> {
     String::from_utf8(letters).expect("letters").into()
 }
 
-/// The spans of slots; at least one, the first from slot 0.
+/// The spans of slots: at least one, the first of which starts at slot 0.
 pub(crate) fn spans(slots: &[Slot]) -> Vec<Span> {
     let looks = looks(slots);
     let (mut samples, mut count) = (WINDOW_SAMPLES, WINDOW_LOOKS);
@@ -189,7 +189,7 @@ fn looks(slots: &[Slot]) -> Vec<Window> {
     seen.map(|(start, slot)| Window::of_look(start, slot)).collect()
 }
 
-/// Neighbouring looks put together.
+/// Adjacent looks, joined.
 #[derive(Clone, Debug, Default)]
 struct Window {
     start: u32,
@@ -197,7 +197,7 @@ struct Window {
     looks: u32,
     objects: BTreeMap<u32, Seen>,
     sum: f64,
-    /// Sum over the looks of the square of each one's accesses.
+    /// Sum over the looks of their squared accesses.
     squares: f64,
 }
 
@@ -205,14 +205,14 @@ struct Window {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     accesses: f64,
-    /// Sums over the looks: accesses squared, and times all accesses of the look.
+    /// Sums over the looks: accesses squared, and accesses times all accesses of the look.
     squares: f64,
     products: f64,
 }
 
 impl Window {
-    /// A look counts by its samples, not by the accesses they stand for: those of one look may
-    /// stand for a hundred times those of the next, and would drown it.
+    /// A look is weighted by its samples, not by the accesses they represent: one look may
+    /// represent a hundred times as many as the next, and would dominate it.
     fn of_look(start: u32, slot: &Slot) -> Window {
         let all: f64 = slot.accesses.values().sum();
         let sum = slot.samples as f64;
@@ -244,7 +244,7 @@ impl Window {
         self.objects.get(&name).map_or(0.0, |seen| seen.accesses / sum)
     }
 
-    /// Half the sum of the differences of shares.
+    /// Half the sum of the absolute differences of shares.
     fn difference(&self, other: &Window) -> f64 {
         let ours = self.objects.keys().map(|name| (self.share(*name) - other.share(*name)).abs());
         let only_theirs = other.objects.keys().filter(|name| !self.objects.contains_key(name));
@@ -252,12 +252,12 @@ impl Window {
         (ours.sum::<f64>() + theirs) / 2.0
     }
 
-    /// What the difference to the true shares is by chance, about: the larger of two.
+    /// The approximate difference from the true shares by chance: the larger of two estimates.
     fn noise(&self) -> f64 {
         self.noise_of_samples().max(self.noise_of_looks())
     }
 
-    /// Shares of n samples among k objects of equal heat are off by sqrt(k / (2 pi n)) in this
+    /// Shares of n samples among k objects of equal heat differ by sqrt(k / (2 pi n)) in this
     /// measure.
     fn noise_of_samples(&self) -> f64 {
         let squares: f64 = self.objects.keys().map(|name| self.share(*name).powi(2)).sum();
@@ -265,9 +265,9 @@ impl Window {
         (objects / (std::f64::consts::TAU * self.samples.max(1) as f64)).sqrt()
     }
 
-    /// The same from looks that each see something else: a share is a ratio of two sums over looks,
-    /// whose variance is that of the looks' own deviations from it. Half the sum of the mean
-    /// deviations, each sqrt(2 / pi) of a standard one.
+    /// The same from looks that each see different objects: a share is a ratio of two sums over
+    /// looks, and its variance follows from the looks' deviations from it. Half the sum of the mean
+    /// deviations, each sqrt(2 / pi) of the standard deviation.
     fn noise_of_looks(&self) -> f64 {
         let looks = f64::from(self.looks);
         if self.looks < 2 || self.sum <= 0.0 {
@@ -296,7 +296,7 @@ fn windows(looks: &[Window], samples: u64, count: u32) -> Vec<Window> {
                 window.absorb(look);
                 window
             }
-            // A slot without accesses belongs to those around it.
+            // A slot without accesses belongs to its neighbours.
             None if windows.is_empty() => open.insert(Window { start: 0, ..look.clone() }),
             None => open.insert(look.clone()),
         };
@@ -304,7 +304,7 @@ fn windows(looks: &[Window], samples: u64, count: u32) -> Vec<Window> {
             windows.extend(open.take());
         }
     }
-    // The rest is too short for a window of its own.
+    // The remainder is too short for a window.
     match (windows.last_mut(), open) {
         (Some(last), Some(open)) => last.absorb(&open),
         (None, open) => windows.push(open.unwrap_or_default()),
@@ -336,7 +336,7 @@ fn classify(windows: &[Window]) -> Vec<Span> {
     found
 }
 
-/// Windows put together until the next one differs.
+/// Joins windows until the next one differs.
 fn split(windows: &[Window]) -> Vec<Window> {
     let mut spans: Vec<Window> = Vec::new();
     for (at, window) in windows.iter().enumerate() {
@@ -356,7 +356,8 @@ fn split(windows: &[Window]) -> Vec<Window> {
 mod tests {
     use super::*;
 
-    /// Each letter is a slot of 400 samples on the two objects of that letter, one in ten anywhere.
+    /// Each letter is a slot of 400 samples on the two objects of that letter; one in ten is
+    /// anywhere.
     fn slots(text: &str) -> Vec<Slot> {
         let mut chance = 12345u64;
         let mut random = |below: u64| {
@@ -383,26 +384,27 @@ mod tests {
     }
 
     #[test]
-    fn changes_and_recurrence() {
+    fn changes_and_recurring_phases_are_detected() {
         check("", "A0");
         check("aaaaaaaa", "A0");
         check("aaaaaaaabbbbbbbbaaaaaaaacccccccc", "A0 B8 A16 C24");
         check("aaaaaaaa....bbbbbbbb", "A0 B12");
-        // A few odd slots are no phase.
+        // A few odd slots are not a phase.
         check("aaaaaaaabaaaaaaa", "A0");
         check("aaaaaaaabbbbaaaaaaaa", "A0");
     }
 
     #[test]
-    fn chance_is_no_phase() {
-        // The same everywhere, 30 samples a slot.
+    fn chance_differences_are_not_phases() {
+        // The same distribution everywhere, with 30 samples per slot.
         let mut thin = slots("abcdabcdabcdabcdabcdabcd");
         thin.iter_mut().for_each(|slot| slot.samples = 30);
         assert_eq!(spans(&thin).len(), 1);
     }
 
-    /// A sampler that looks at each `pause`th slot, and then at some of 32 objects only. Phases are
-    /// (class, looks): eight objects of a class are hot; one access in fifteen is anywhere.
+    /// A sampler that looks only at each `pause`th slot, and then at only some of 32 objects.
+    /// Phases are (class, looks): eight objects of a class are hot, and one access in fifteen is
+    /// anywhere.
     fn looked_at(phases: &[(u32, u32)], pause: u32, seed: u64) -> Vec<Slot> {
         let mut chance = seed.wrapping_mul(2) | 1;
         let mut random = |below: u64| {
@@ -427,9 +429,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// As many spans and classes as there are, each begins within a window of its place.
+        /// Asserts the number of spans and classes, and that each span begins within a window of
+        /// its true start.
         #[test]
-        fn phases_are_found_although_each_look_sees_a_part(
+        fn phases_are_detected_although_each_look_sees_only_a_part(
             pause in 1u32..8,
             seed: u64,
             lengths in proptest::collection::vec(100u32..300, 1..9),
@@ -449,22 +452,22 @@ mod tests {
             }
         }
 
-        /// Nothing changes, however unlike each other the looks are.
+        /// Nothing changes, although the looks differ.
         #[test]
-        fn looks_are_no_phases(pause in 1u32..8, seed: u64, looks in 1u32..900) {
+        fn differences_of_looks_are_not_phases(pause in 1u32..8, seed: u64, looks in 1u32..900) {
             let found = spans(&looked_at(&[(0, looks)], pause, seed));
             proptest::prop_assert_eq!(found.len(), 1, "{:?}", found);
         }
     }
 
     #[test]
-    fn too_many_changes_are_seen_from_further_away() {
+    fn too_many_changes_lengthen_the_windows() {
         let text = "aaaaaaaabbbbbbbb".repeat(200);
         assert!(spans(&slots(&text)).len() <= DETECTED_MAX);
     }
 
     #[test]
-    fn classes_have_letters() {
+    fn classes_are_named_by_letters() {
         let names: Vec<_> = [0, 25, 26, 27, 701, 702].map(class_name).into();
         assert_eq!(
             names.iter().map(|n| &**n).collect::<Vec<_>>(),

@@ -1,5 +1,5 @@
-//! The data: [`Profile`] and its parts, as they are in memory.
-//! In: nothing. Out: plain data, and plain look-ups on it. Knows nothing of files.
+//! The data: [`Profile`] and its parts, in memory. In: nothing. Out: plain data and look-ups in it.
+//! Knows nothing of files.
 //!
 //! ```text
 //!   Run 1--* Process 1--* Object *--1 Site 1--* Frame 1--* Name
@@ -7,37 +7,37 @@
 //!    1--* Phase 1--* Access *--1
 //! ```
 //!
-//! Parts name each other by index into the profile's lists. All times are nanoseconds since the
-//! start of the run they belong to; all sizes are bytes. [`crate::check`] says what must hold.
+//! Parts refer to each other by index into the profile's lists. All times are nanoseconds since the
+//! start of their run; all sizes are bytes. [`crate::check`] has the invariants.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tiercel_machine::{Machine, NodeId, Speeds};
 
-/// Shortest time slot, nanoseconds, and what every slot length is a power of two of. Loops over a
+/// Shortest time slot, nanoseconds; every slot length is this times a power of two. Loops over a
 /// few megabytes follow one another within a millisecond.
 pub const SLOT_NS_MIN: u64 = 1 << 18;
 
-/// Most nodes of [`Run::served`]: of Linux.
+/// Most nodes of [`Run::served`]: Linux's limit.
 pub(crate) const SERVED_MAX: usize = 1024;
 
-/// What was seen of a program.
+/// Observations of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// The machine it ran on, or that was modelled.
+    /// The machine that it ran on, or that was modelled.
     pub machine: Machine,
     /// Length of a time slot, nanoseconds: [`SLOT_NS_MIN`] times a power of two.
     pub slot_ns: u64,
-    /// Times the program was run. Those of a merged profile follow one another.
+    /// Runs of the program. Those of a merged profile follow one another.
     pub runs: Vec<Run>,
-    /// Processes of all runs, those of a run together, in the order in which they came.
+    /// Processes of all runs: those of a run together, in the order of their births.
     pub processes: Vec<Process>,
-    /// Where objects were allocated; by hash, each once.
+    /// Allocation sites, each hash once.
     pub sites: Vec<Site>,
-    /// Stretches of execution: those of a run together, ascending by start within a process.
+    /// Phases: those of a run together, ascending by start within a process.
     pub phases: Vec<Phase>,
-    /// Objects, those of a process together, ascending by birth.
+    /// Objects: those of a process together, ascending by birth.
     pub objects: Vec<Object>,
     /// Accesses, ascending by [`Access::key`], each key once.
     pub accesses: Vec<Access>,
@@ -45,15 +45,15 @@ pub struct Profile {
     pub coarsening: Coarsening,
 }
 
-/// The program run once, on all its processes.
+/// One run of the program, with all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// Path of the program's file.
     pub program: String,
-    /// Its GNU build-id, hexadecimal; empty when it has none.
+    /// Its GNU build-id, hexadecimal; empty if it has none.
     pub build_id: String,
-    /// Its arguments, the program's name first.
+    /// Its arguments, beginning with the program's name.
     pub arguments: Vec<String>,
     /// When it began, nanoseconds since 1970 UTC.
     pub start_unix_ns: u64,
@@ -63,19 +63,19 @@ pub struct Run {
     pub ending: String,
     /// What observed its accesses: `perf`, `probe`, `none`, ...
     pub sampler: String,
-    /// What that cannot see, a sentence or two.
+    /// What the sampler cannot see, in a sentence or two.
     pub sampler_note: String,
-    /// Accesses a sample stood for, on average; 0 without samples. Counts of accesses are of
-    /// accesses, not of samples: they are multiplied already.
+    /// Mean number of accesses that a sample represents; 0 without samples. Counts of accesses are
+    /// already multiplied by it.
     pub sample_period: f64,
     /// Only accesses that missed all caches were counted.
     pub misses_only: bool,
-    /// What was seen, and what was not.
+    /// What was observed, and what was lost.
     pub observed: Observed,
-    /// Accesses by the node that served them, ascending, where the sampler reports it.
+    /// Accesses by the node that served them, ascending, if the sampler reports it.
     #[serde(default)]
     pub served: Vec<ServedBy>,
-    /// What one thread was measured to do on the machine, before the program ran.
+    /// The speed of one thread on the machine, measured before the program ran.
     #[serde(default)]
     pub speeds: Speeds,
 }
@@ -86,11 +86,11 @@ pub struct Run {
 pub struct ServedBy {
     /// The node.
     pub node: NodeId,
-    /// As many as the samples stand for.
+    /// How many, as the samples represent them.
     pub accesses: u64,
 }
 
-/// What a run's daemon saw, and what it had to leave out. Nothing is lost that is not counted here.
+/// What a run's daemon observed, and what it missed. Every loss is counted here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
@@ -100,9 +100,9 @@ pub struct Observed {
     pub born_bytes: u64,
     /// Records of births and deaths that were read.
     pub records: u64,
-    /// Records lost; lives of objects around them were found again by looking, with later births.
+    /// Records lost; a resync found the objects again, with later births.
     pub records_lost: u64,
-    /// Births refused, because the ledger was full or they could not be true.
+    /// Births refused, because the ledger was full or they contradicted it.
     pub births_refused: u64,
     /// Samples seen.
     pub samples: u64,
@@ -110,18 +110,18 @@ pub struct Observed {
     pub samples_outside: u64,
     /// Samples lost.
     pub samples_lost: u64,
-    /// Times the kernel slowed the sampler down.
+    /// How often the kernel throttled the sampler.
     pub throttled: u64,
-    /// Looks the sampler did not take.
+    /// Scans that the sampler skipped.
     pub scans_skipped: u64,
     /// Phase entries beyond the limit; the phase before them lasts longer.
     pub phases_refused: u64,
-    /// How much more memory the processes had at most than objects at most, bytes: stacks, data of
-    /// modules, the runtime's own. Where objects are not touched this is too little.
+    /// Peak memory of the processes minus the peak of objects, bytes: stacks, data of modules, the
+    /// runtime's own. Too small if some objects are never touched.
     #[serde(default)]
     pub untracked_bytes: u64,
-    /// Time that sampling took from the programs, nanoseconds, as the sampler reckons; of all
-    /// threads together. On a machine of one CPU what the daemon did besides.
+    /// Time that sampling took from all threads of the programs, nanoseconds, as the sampler
+    /// estimates it. On a machine with one CPU it includes the daemon's own work.
     #[serde(default)]
     pub sampling_ns: u64,
 }
@@ -131,9 +131,9 @@ pub struct Observed {
 pub struct Process {
     /// Index of its run.
     pub run: u32,
-    /// Its number then.
+    /// Its process id.
     pub pid: u32,
-    /// Index of the process that forked it, where that was observed.
+    /// Index of the process that forked it, if that was observed.
     pub parent: Option<u32>,
     /// Name of its program, at most 15 bytes (`comm`).
     pub program: Arc<str>,
@@ -141,9 +141,9 @@ pub struct Process {
     pub start_ns: u64,
     /// When it was last seen, nanoseconds.
     pub end_ns: u64,
-    /// Most bytes of live objects it had at a time.
+    /// Its peak of live objects, bytes.
     pub peak_bytes: u64,
-    /// Numbers of the threads that bits of [`Access::threads`] mean, lowest bit first; at most
+    /// Thread ids for the bits of [`Access::threads`], lowest bit first; at most
     /// 64. Later threads share bits.
     pub threads: Vec<u32>,
 }
@@ -151,8 +151,8 @@ pub struct Process {
 /// Where objects were allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
-    /// Over (build-id, offset) of every frame: the same in every run of the same builds. 0: the
-    /// site of all objects whose site is not known.
+    /// Hash over (build-id, offset) of every frame: the same in every run of the same builds. 0:
+    /// the site of all objects whose site is unknown.
     pub hash: u64,
     /// The stack, innermost first.
     pub frames: Vec<Frame>,
@@ -163,16 +163,16 @@ pub struct Site {
 pub struct Frame {
     /// Path of the module; empty for generated code.
     pub module: Arc<str>,
-    /// The module's GNU build-id, hexadecimal; empty when it has none.
+    /// The module's GNU build-id, hexadecimal; empty if it has none.
     pub build_id: Arc<str>,
-    /// ELF virtual address in the module; absolute where there is none.
+    /// ELF virtual address in the module; absolute if there is no module.
     pub address: u64,
-    /// What covers the address: inlined functions first, innermost first, the function that is
-    /// really called last. Empty when nothing is known.
+    /// The functions that cover the address: inlined ones first, innermost first, and last the
+    /// function that was called. Empty if unknown.
     pub names: Vec<Name>,
 }
 
-/// A function, and the line in it that calls.
+/// A function, and the line of the call in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name {
     /// Demangled; not empty.
@@ -183,7 +183,7 @@ pub struct Name {
     pub line: u32,
 }
 
-/// A stretch of execution. A phase that recurs is there as often as it was entered.
+/// One execution of a phase. A phase that recurs has one entry per execution.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Phase {
     /// Index of its run.
@@ -191,15 +191,15 @@ pub struct Phase {
     /// The process that marked it; `None`: detected, for all processes of the run that marked
     /// none.
     pub process: Option<u32>,
-    /// The program's name of it; of a detected one `A`, `B`, ..., the same when it recurs.
+    /// Its name in the program; `A`, `B`, ... for a detected one, the same whenever it recurs.
     pub name: Arc<str>,
     /// When it was entered, nanoseconds.
     pub start_ns: u64,
-    /// When it was left, nanoseconds, after its start.
+    /// When it was left, nanoseconds, later than its start.
     pub end_ns: u64,
 }
 
-/// One allocation; or several of the same process, site and size class that are kept as one, with
+/// One allocation, or several of the same process, site and size class that were merged, with
 /// `count` above 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object {
@@ -207,31 +207,32 @@ pub struct Object {
     pub process: u32,
     /// Index of its site.
     pub site: u32,
-    /// How many allocations it is, at least 1.
+    /// How many allocations it represents, at least 1.
     pub count: u64,
-    /// Bytes of it when it was born; of several the largest.
+    /// Its size at birth, bytes; the largest of several.
     pub bytes: u64,
-    /// Most bytes of them that lived at a time: the room they take.
+    /// Its peak of live bytes: the memory that it needs.
     pub peak_bytes: u64,
-    /// Bytes of all of them, what they grew by included.
+    /// Bytes of all of them, including growth.
     pub born_bytes: u64,
-    /// Of these, what came from the kernel unused and is zeroed when it is touched.
+    /// The part of these that came from the kernel unused and is zeroed when touched.
     pub fresh_bytes: u64,
-    /// First byte; of several 0.
+    /// First byte; 0 for several.
     pub address: u64,
-    /// When it was born; of several the first, nanoseconds.
+    /// When it was born, nanoseconds; the first of several.
     pub birth_ns: u64,
-    /// When it died, or was last seen alive; of several the last, nanoseconds, after the birth.
+    /// When it died or was last seen alive, nanoseconds, later than the birth; the last of several.
     pub death_ns: u64,
-    /// How many of them were freed while the process lived.
+    /// How many were freed while the process lived.
     pub freed: u64,
-    /// Their lifetimes added up, nanoseconds.
+    /// Sum of their lifetimes, nanoseconds.
     pub lifetime_ns: u64,
-    /// Length of the pieces that [`Access::extent`] counts, a power of two; 0: it is one piece.
+    /// Size of the extents that [`Access::extent`] counts, a power of two; 0: it is a single
+    /// extent.
     pub extent_bytes: u64,
     /// A block of small slots, not one allocation.
     pub is_block: bool,
-    /// Made by mmap, served by the kernel.
+    /// Made by mmap and served by the kernel.
     pub is_mapped: bool,
 }
 
@@ -240,53 +241,53 @@ pub struct Object {
 pub struct Access {
     /// Index of the object.
     pub object: u32,
-    /// Which piece of it, from 0.
+    /// Which extent of it, from 0.
     pub extent: u32,
     /// Index of the phase.
     pub phase: u32,
     /// Which time slot of the run, from 0.
     pub slot: u32,
-    /// Loads, as many as the samples stand for; of unknown kind, loads.
+    /// Loads, as the samples represent them; accesses of unknown kind count as loads.
     pub reads: u64,
-    /// Stores likewise.
+    /// Stores, likewise.
     pub writes: u64,
-    /// Samples they come from.
+    /// The number of samples behind them.
     pub samples: u64,
-    /// Of the loads, those whose latency was measured.
+    /// Loads whose latency was measured.
     pub timed_reads: u64,
     /// Latency of those added up, nanoseconds: H2M's weight of accesses.
     pub read_ns: u64,
-    /// Of the stores, those whose latency was measured.
+    /// Stores whose latency was measured.
     pub timed_writes: u64,
     /// Latency of those added up, nanoseconds.
     pub write_ns: u64,
-    /// Of loads and stores, those that a cache served; `None`: not known.
+    /// Loads and stores that a cache served; `None`: unknown.
     pub cached: Option<u64>,
-    /// Lines that stores made dirty, so that they go back to memory once more; `None`: not known.
+    /// Lines that stores made dirty, so that they are written back once more; `None`: unknown.
     pub dirtied: Option<u64>,
-    /// Of loads and stores, those with a known number of outstanding misses.
+    /// Loads and stores with a known number of outstanding misses.
     pub mlp_known: u64,
-    /// Of those, each over how many misses were under way at once: as many as a program that has
-    /// one at a time would have to wait for to wait as long.
+    /// The sum of 1 / (outstanding misses) over those: the number of misses for which a program
+    /// with one miss at a time would wait as long.
     pub serialized: u64,
-    /// Of those, the ones whose block of 256 bytes ([`tiercel_wire::emulator::BLOCK_BYTES`]) was
-    /// not used by others lately.
+    /// Those of them whose block of 256 bytes ([`tiercel_wire::emulator::BLOCK_BYTES`]) no other
+    /// access used recently.
     pub isolated: u64,
-    /// Who accessed: a bit for each of [`Process::threads`]; 0: not known.
+    /// The threads that accessed it: a bit for each of [`Process::threads`]; 0: unknown.
     pub threads: u64,
 }
 
-/// What is coarser in a profile than it was seen, because of a limit. Nothing was left out.
+/// What is coarser in a profile than it was observed, because of a limit. Nothing was dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coarsening {
-    /// Allocations that are kept together with others of their site and size class.
+    /// Allocations that were merged with others of their site and size class.
     pub objects_merged: u64,
     /// Sites that were merged into the unknown one.
     pub sites_merged: u64,
-    /// Allocations whose extents were merged: their accesses are known for the whole object only.
+    /// Allocations whose extents were merged: their accesses are known only for the whole object.
     pub extents_merged: u64,
-    /// Times the time slots were doubled, from what they are at first.
+    /// How often the time slots were doubled.
     pub slots_doubled: u32,
     /// Processes that were merged with others of their run and program.
     pub processes_merged: u64,
@@ -311,12 +312,12 @@ impl Profile {
 }
 
 impl Access {
-    /// What it is of: object, phase, slot, extent.
+    /// Its key: object, phase, slot, extent.
     pub fn key(&self) -> (u32, u32, u32, u32) {
         (self.object, self.phase, self.slot, self.extent)
     }
 
-    /// No accesses to an object, to take some in.
+    /// No accesses to an object, to which some are added.
     pub fn none_of(object: u32) -> Access {
         Access { object, cached: Some(0), dirtied: Some(0), ..Access::default() }
     }
@@ -326,7 +327,7 @@ impl Access {
         self.reads.saturating_add(self.writes)
     }
 
-    /// Takes in what was seen of the same key.
+    /// Adds accesses of the same key.
     pub fn absorb(&mut self, other: &Access) {
         let pairs = [
             (&mut self.reads, other.reads),
@@ -351,7 +352,7 @@ impl Access {
 }
 
 impl Run {
-    /// Counts accesses of a node; of more nodes than machines have, nothing.
+    /// Counts accesses of a node; nodes beyond the limit are ignored.
     pub(crate) fn count_served(&mut self, node: NodeId, accesses: u64) {
         match self.served.binary_search_by_key(&node, |one| one.node) {
             Ok(at) => {
@@ -367,7 +368,7 @@ impl Run {
 }
 
 impl Object {
-    /// Its size class, as plans and the runtime count them: ceil(log2(bytes at birth)).
+    /// Its size class, as in plans and in the runtime: ceil(log2(bytes at birth)).
     pub fn size_class(&self) -> u32 {
         size_class(self.bytes)
     }

@@ -1,12 +1,12 @@
-//! Makes a profile of a ledger's events and a sampler's samples, as they come.
-//! In: [`LedgerEvent`], [`Sample`]s, processes that come and go. Out: a [`Profile`].
-//! Knows nothing of files, clocks or where names come from.
+//! Builds a profile from a ledger's events and a sampler's samples as they arrive. In:
+//! [`LedgerEvent`], [`Sample`]s, births and ends of processes. Out: a [`Profile`]. Knows nothing of
+//! files, clocks or where names come from.
 //!
-//! It stands beside the ledger, which forgets what is over. Memory is bounded: the dead of a
-//! process are kept one by one as long as there are few ([`KEPT_MAX`] in all); then those of the
-//! sites and size classes with most of them become one object each. Time slots double when there
-//! are too many of them or of what was seen in them. What a process leaves is folded into the
-//! profile when it ends, and that keeps its own limit.
+//! It complements the ledger, which forgets the dead. Memory is bounded: dead objects of a process
+//! are kept individually while there are few ([`KEPT_MAX`] in all); then those of the sites and
+//! size classes with most of them are merged, one object for each. Time slots double when there are
+//! too many slots or too many cells. When a process ends, its objects go into the profile, which
+//! has its own limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::tables::PROCESSES_MAX;
 use crate::tracked::Tracked;
 use tiercel_machine::number::index_u32;
 
-/// Dead objects that are kept one by one, by default: 150 bytes each.
+/// Dead objects that are kept individually by default, 150 bytes each.
 pub const KEPT_MAX: usize = 1 << 17;
 
-/// Cells of accesses that are kept, by default: 104 bytes each.
+/// Cells of accesses that are kept by default, 104 bytes each.
 pub const CELLS_MAX: usize = 1 << 20;
 
-/// Time slots of a run at most; a quarter of 1 ms each at first, so they double after 4 s.
+/// Most time slots of a run; each begins with a quarter of 1 ms, so they double after 4 s.
 pub const SLOTS_MAX: u64 = 16384;
 
-/// Slots that are left when cells are too many; then objects are put together.
+/// Slots are not doubled below this number when there are too many cells; objects are merged then.
 const SLOTS_FEW: u64 = 64;
 
-/// The profile of what has ended is put together again at this multiple of its limit.
+/// The profile of ended processes is merged again at this multiple of its limit.
 const SLACK: u64 = 2;
 
-/// Names of what a process speaks of by number.
+/// Names for the numbers that a process uses.
 pub trait Names {
     /// A site of the process.
     fn site(&mut self, number: u32) -> Site;
@@ -48,13 +48,13 @@ pub trait Names {
 /// How to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderConfig {
-    /// Size the profile keeps, bytes before packing.
+    /// Size limit of the profile, bytes before compression.
     pub limit_bytes: u64,
-    /// The sampler reports accesses that missed all caches, and no others.
+    /// The sampler reports only accesses that missed all caches.
     pub misses_only: bool,
     /// The sampler reports lines that become dirty.
     pub sees_dirtied: bool,
-    /// Dead objects that are kept one by one, of all live processes.
+    /// Dead objects of all live processes that are kept individually.
     pub kept_max: usize,
     /// Cells of accesses of live processes.
     pub cells_max: usize,
@@ -72,7 +72,7 @@ impl Default for RecorderConfig {
     }
 }
 
-/// A profile in the making, of one run. Its clock is the daemon's.
+/// A profile under construction, of one run. Its clock is the daemon's.
 pub struct Recorder {
     config: RecorderConfig,
     /// Processes that have ended.
@@ -80,42 +80,25 @@ pub struct Recorder {
     /// Index of each site in `ended`.
     sites: HashMap<u64, u32>,
     live: HashMap<u32, Tracked>,
-    /// Index in `ended` that processes of a program share when there are too many.
+    /// Index in `ended` that processes of a program share if there are too many.
     shared: HashMap<Arc<str>, u32>,
     slot_ns: u64,
-    order: Order,
     period: (f64, u64),
     phases_refused: u64,
+    unplaced: u64,
     check_due: u32,
-    /// Size of `ended` at which it is put together, bytes.
+    /// Size of `ended` at which it is merged, bytes.
     compact_due: u64,
 }
 
-/// Births and deaths within a millisecond keep the order of their events, a nanosecond apart: who
-/// comes first is served first, and what died makes room for what is born.
-struct Order {
-    /// Of the latest one.
-    ms: u64,
-    /// Those before it in the same millisecond.
-    count: u64,
-}
-
-impl Order {
-    fn next_ns(&mut self, at_ms: u64) -> u64 {
-        let is_same = at_ms == self.ms;
-        (self.ms, self.count) = (at_ms, if is_same { (self.count + 1).min(MS_NS - 1) } else { 0 });
-        ns(at_ms).saturating_add(self.count)
-    }
-}
-
-/// Samples and event between two looks at how much is kept.
+/// Samples and events between two checks of how much is kept.
 const CHECK_EVERY: u32 = 4096;
 
-/// Programs whose processes share an index when there are too many processes.
+/// Programs whose processes share an index if there are too many processes.
 const SHARED_MAX: usize = 1024;
 
 impl Recorder {
-    /// Nothing seen yet.
+    /// An empty recorder.
     pub fn new(config: RecorderConfig) -> Recorder {
         let whole = Phase { run: 0, process: None, name: "A".into(), start_ns: 0, end_ns: 1 };
         let ended = Profile {
@@ -131,15 +114,15 @@ impl Recorder {
             live: HashMap::new(),
             shared: HashMap::new(),
             slot_ns: SLOT_NS_MIN,
-            order: Order { ms: u64::MAX, count: 0 },
             compact_due: config.limit_bytes.saturating_mul(SLACK),
             period: (0.0, 0),
             phases_refused: 0,
+            unplaced: 0,
             check_due: CHECK_EVERY,
         }
     }
 
-    /// A process is hosted from now on; `parent` forked it, if that is known.
+    /// A process is hosted from now on; `parent` forked it, if known.
     pub fn process_born(&mut self, pid: u32, parent: Option<u32>, program: &str, now_ms: u64) {
         let parent = parent.and_then(|parent| self.live.get(&parent)).map(|parent| parent.index);
         let process = Process {
@@ -157,38 +140,40 @@ impl Recorder {
         self.live.insert(pid, tracked);
     }
 
-    /// Takes an event of the ledger. Those of processes that are not hosted are ignored.
+    /// Takes an event of the ledger. Events of processes that are not hosted are ignored.
     pub fn consume(&mut self, event: &LedgerEvent) {
         let Some(tracked) = self.live.get_mut(&event.pid) else { return };
-        let at_ns = match event.event {
-            Event::Born { .. } | Event::Gone { .. } => self.order.next_ns(event.at_ms),
-            Event::Grown { .. } | Event::Phase { .. } => ns(event.at_ms),
-        };
+        let at_ns = event.at_ns;
         match event.event {
             Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh } => {
                 tracked.born(addr, bytes, site, (is_block, is_mapped, is_fresh), at_ns);
             }
             Event::Grown { addr, bytes } => tracked.grown(addr, bytes),
-            Event::Gone { addr, bytes } => tracked.gone(addr, bytes, at_ns),
+            Event::Gone { addr, bytes, life } => tracked.gone(addr, bytes, life, at_ns),
             Event::Phase { number } => {
                 self.phases_refused += u64::from(!tracked.enter_phase(number, at_ns));
             }
+            Event::Accessed { sample, life } => self.accessed(&sample, life),
+            Event::Forgotten { before } => tracked.forget(before),
         }
         self.look_after();
     }
 
-    /// One observed access.
-    pub fn sample(&mut self, sample: &Sample) {
-        if sample.kind != AccessKind::Dirtied {
-            self.period.0 += f64::from(sample.weight);
-            self.period.1 += 1;
-            if let Some(node) = sample.node {
-                self.ended.runs[0].count_served(NodeId(node), u64::from(sample.weight));
-            }
+    /// A sampler reported an access, whatever the ledger makes of it.
+    pub fn sampled(&mut self, sample: &Sample) {
+        if sample.kind == AccessKind::Dirtied {
+            return;
         }
+        self.period.0 += f64::from(sample.weight);
+        self.period.1 += 1;
+        if let Some(node) = sample.node {
+            self.ended.runs[0].count_served(NodeId(node), u64::from(sample.weight));
+        }
+    }
+
+    fn accessed(&mut self, sample: &Sample, life: Option<u64>) {
         let Some(tracked) = self.live.get_mut(&sample.pid) else { return };
-        let at_ns = sample.time_us.saturating_mul(US_NS);
-        while at_ns / self.slot_ns >= SLOTS_MAX {
+        while sample.until_ns / self.slot_ns >= SLOTS_MAX {
             self.slot_ns *= 2;
         }
         let mut access = access_of(sample);
@@ -196,14 +181,14 @@ impl Recorder {
         access.dirtied = access.dirtied.or(self.config.sees_dirtied.then_some(0));
         let process = &mut self.ended.processes[tracked.index as usize];
         access.threads = thread_bit(&mut process.threads, sample.tid);
-        tracked.accessed(sample.addr, at_ns, self.slot_ns, access);
-        self.look_after();
+        let time = (sample.until_ns, self.slot_ns);
+        self.unplaced += u64::from(!tracked.accessed(sample.addr, life, time, access));
     }
 
-    /// The process is gone, or runs another program: what it left becomes part of the profile.
+    /// The process is gone, or runs another program: its objects become part of the profile.
     pub fn process_gone(&mut self, pid: u32, now_ms: u64, names: &mut dyn Names) {
         let Some(tracked) = self.live.remove(&pid) else { return };
-        let now_ns = ns(now_ms);
+        let now_ns = ns(now_ms).max(tracked.event_ns());
         let index = tracked.index;
         let process = &mut self.ended.processes[index as usize];
         process.end_ns = process.end_ns.max(now_ns);
@@ -250,7 +235,7 @@ impl Recorder {
         }
     }
 
-    /// The profile. Processes that are still there are lost: end them first. `run` says what the
+    /// The profile. Processes that have not ended are lost: end them first. `run` has what the
     /// recorder cannot know; its sample period is filled in.
     pub fn finish(mut self, machine: Machine, mut run: Run) -> Profile {
         if self.period.1 > 0 {
@@ -259,6 +244,7 @@ impl Recorder {
         run.misses_only = self.config.misses_only;
         run.served = std::mem::take(&mut self.ended.runs[0].served);
         run.observed.phases_refused += self.phases_refused;
+        run.observed.samples_outside += self.unplaced;
         self.ended.phases[0].end_ns = run.duration_ns.max(1);
         self.ended.runs[0] = run;
         self.ended.machine = machine;
@@ -270,19 +256,19 @@ impl Recorder {
         self.ended
     }
 
-    /// Puts together what has ended. Live processes keep their indexes.
+    /// Merges what has ended. Live processes keep their indexes.
     fn compact(&mut self) {
         self.order();
         self.ended.keep_apart(self.config.limit_bytes);
         self.slot_ns = self.slot_ns.max(self.ended.slot_ns);
         let sites = (0..).zip(&self.ended.sites).map(|(at, site)| (site.hash, at));
         self.sites = sites.collect();
-        // Where it cannot get smaller, it is not tried at every process's end.
+        // If it cannot get smaller, this is not tried at the end of every process.
         self.compact_due =
             self.config.limit_bytes.max(self.ended.rows_bytes()).saturating_mul(SLACK);
     }
 
-    /// The index of a new process, and whether it has that with others.
+    /// The index of a new process, and whether it shares the index.
     fn place(&mut self, process: Process) -> (u32, bool) {
         if self.ended.processes.len() < PROCESSES_MAX - SHARED_MAX {
             self.ended.processes.push(process);
@@ -302,7 +288,7 @@ impl Recorder {
         (at, true)
     }
 
-    /// The index of a site that may be there.
+    /// The index of a site, which is added if it is new.
     fn site(&mut self, site: Site) -> u32 {
         let fresh = index_u32(self.ended.sites.len());
         let at = *self.sites.entry(site.hash).or_insert(fresh);
@@ -317,7 +303,7 @@ impl Recorder {
         self.ended.merge_objects(|_| None::<()>);
     }
 
-    /// Keeps what is remembered of live processes within its limits.
+    /// Keeps the memory of live processes within its limits.
     fn look_after(&mut self) {
         self.check_due -= 1;
         if self.check_due > 0 {
@@ -343,7 +329,7 @@ impl Recorder {
     }
 }
 
-/// What a sample counts, without what the sampler as a whole cannot observe.
+/// The counts of a sample, without those that the sampler cannot observe.
 fn access_of(sample: &Sample) -> Access {
     let weight = u64::from(sample.weight);
     if sample.kind == AccessKind::Dirtied {
@@ -376,14 +362,13 @@ fn access_of(sample: &Sample) -> Access {
 
 /// A millisecond in nanoseconds.
 const MS_NS: u64 = 1_000_000;
-const US_NS: u64 = 1000;
 
 /// Nanoseconds of milliseconds.
 fn ns(ms: u64) -> u64 {
     ms.saturating_mul(MS_NS)
 }
 
-/// The bit of a thread; those beyond the last one share bits. 0 where the thread is not known.
+/// The bit of a thread; threads beyond the last bit share bits. 0 if the thread is unknown.
 fn thread_bit(threads: &mut Vec<u32>, tid: u32) -> u64 {
     if tid == 0 {
         return 0;

@@ -1,4 +1,4 @@
-//! What people know a site by: the function that deserves its objects, and the line in it.
+//! The label of a site for people: the function to which its objects are attributed, and the line.
 //! In: a [`Site`]. Out: a text. Knows nothing of how names were found.
 
 use std::path::Path;
@@ -17,8 +17,8 @@ pub fn site_label(site: &Site) -> String {
     }
 }
 
-/// The innermost function that is no allocation wrapper, with its frame; the outermost when all
-/// are; `None` when no frame has a name.
+/// The innermost function that is not an allocation wrapper, with its frame; the outermost if all
+/// are wrappers; `None` if no frame has a name.
 pub fn owning_frame(site: &Site) -> Option<(&Frame, &Name)> {
     let named = || {
         let frames = site.frames.iter();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_behind_the_wrappers() {
+    fn the_label_skips_allocation_wrappers() {
         check(&[], "app+0x1234");
         check(&[("xmalloc", "/src/x.c", 3), ("table", "/src/t.c", 7)], "table t.c:7");
         check(&[("xmalloc", "", 0)], "xmalloc (app)");

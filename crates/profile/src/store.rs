@@ -1,6 +1,6 @@
-//! A profile as a folder: written whole or not at all, read only when everything in it holds.
-//! In: a [`Profile`] and a path. Out: the folder; or the profile that is in one.
-//! Knows nothing of what a profile means, or of tables' columns.
+//! A profile as a folder: written completely or not at all, read only if all invariants hold. In: a
+//! [`Profile`] and a path. Out: the folder; or the profile in one. Knows nothing of a profile's
+//! meaning, or of tables' columns.
 //!
 //! ```text
 //!   app.profile/  manifest.json   format, version, runs, slots, what is coarser; size, rows and
@@ -20,10 +20,10 @@ use tiercel_machine::Machine;
 use crate::check::check;
 use crate::export::TABLES;
 use crate::profile::{Coarsening, Profile, Run};
-use crate::table::{self, Row, Texts};
+use crate::table::{self, TableRow, Texts};
 use crate::tables;
 
-/// Version of the folder's contents. Others are refused: there is no older one to read yet.
+/// Version of the folder's contents. Others are refused.
 pub const FORMAT_VERSION: u32 = 4;
 
 /// First word of every manifest.
@@ -32,7 +32,7 @@ const FORMAT: &str = "tiercel-profile";
 const MANIFEST: &str = "manifest.json";
 const MACHINE: &str = "machine.toml";
 
-/// Largest manifest that is read, bytes: a run has some hundred, its arguments up to 2 MiB.
+/// Largest manifest that is read, bytes: a run takes a few hundred, its arguments up to 2 MiB.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// Largest table that is read, bytes.
@@ -48,10 +48,10 @@ pub enum ProfileError {
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// Nothing that Tiercel wrote.
+    /// Not written by Tiercel.
     #[error("{path} is not a profile: {what}; create one with `tiercel record -- PROGRAM`")]
     NotAProfile {
         /// What was opened.
@@ -69,7 +69,7 @@ pub enum ProfileError {
         /// Its version.
         found: u32,
     },
-    /// Not as it was written, or never right.
+    /// Changed since it was written, or never valid.
     #[error("{path}: {what}; the profile is damaged; record again")]
     Damaged {
         /// The file.
@@ -77,15 +77,15 @@ pub enum ProfileError {
         /// What is wrong in it.
         what: String,
     },
-    /// A profile in memory that may not be written: what made it is wrong.
+    /// A profile in memory that violates an invariant: a defect of its producer.
     #[error("the profile is inconsistent ({0}) and was not written")]
     Inconsistent(String),
-    /// Something else is there.
+    /// The path exists and is something else.
     #[error("{0} exists and is not a profile; it is not overwritten. Choose another path with -o")]
     Occupied(PathBuf),
 }
 
-/// What every version begins with.
+/// The beginning of every version's manifest.
 #[derive(Deserialize)]
 struct Head {
     format: String,
@@ -97,7 +97,7 @@ struct Head {
 struct Manifest {
     format: String,
     version: u32,
-    /// Of the compact form of all the rest, with 0 here.
+    /// Checksum of the rest in compact form, with 0 here.
     crc32: u32,
     /// Version of the Tiercel that wrote it.
     written_by: String,
@@ -110,16 +110,15 @@ struct Manifest {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileInfo {
-    /// Of a table; for people.
+    /// Rows of the table, for readers.
     rows: u64,
     bytes: u64,
     crc32: u32,
 }
 
-/// Writes a profile to `folder`. A profile that is there is replaced; anything else is refused.
+/// Writes a profile to `folder`, replacing an earlier profile there; anything else is refused.
 ///
-/// # Errors
-/// As [`ProfileError`] says. Then what was at `folder` is there still, and nothing new.
+/// # Errors [`ProfileError`]. The contents of `folder` are then unchanged.
 pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
     check(profile).map_err(ProfileError::Inconsistent)?;
     let files = files(profile)?;
@@ -130,7 +129,7 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
         let path = fresh.path().join(name);
         write_file(&path, bytes).map_err(io("write", &path))?;
     }
-    // The old one steps aside and comes back if the new one cannot take its place.
+    // The old folder is renamed, and renamed back if the new one cannot replace it.
     let aside = temporary(parent)?;
     let old = aside.path().join("old");
     let replaces = folder.exists();
@@ -147,12 +146,11 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
     })
 }
 
-/// Whether a profile can be written to `folder`: nothing is there, or a profile of any version, and
-/// folders can be made beside it.
+/// Whether a profile can be written to `folder`: the path is free or has a profile of any version,
+/// and folders can be created next to it.
 ///
-/// # Errors
-/// [`ProfileError::Occupied`] when something else is there, [`ProfileError::Io`] when the system
-/// refuses.
+/// # Errors [`ProfileError::Occupied`] if the path is something else, [`ProfileError::Io`] if the
+/// system refuses.
 pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
     match std::fs::symlink_metadata(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -165,8 +163,7 @@ pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
 
 /// Reads the profile in `folder`.
 ///
-/// # Errors
-/// As [`ProfileError`] says; whatever is there, it is refused and not believed in part.
+/// # Errors [`ProfileError`]; an invalid folder is refused as a whole.
 pub fn read(folder: &Path) -> Result<Profile, ProfileError> {
     let (head, text) = head(folder)?;
     if head.version != FORMAT_VERSION {
@@ -197,10 +194,9 @@ pub fn forge(profile: &Profile) -> BTreeMap<String, Vec<u8>> {
     files(profile).expect("a profile that can be written")
 }
 
-/// The profile in files whatever their checksums, which no fuzzer would guess.
+/// The profile in files, ignoring their checksums, which no fuzzer could guess.
 ///
-/// # Errors
-/// As with [`read`]: the file and what is wrong in it.
+/// # Errors As with [`read`]: the file, and what is wrong in it.
 #[cfg(feature = "forge")]
 pub fn read_forged(files: BTreeMap<String, Vec<u8>>) -> Result<Profile, (String, String)> {
     let wrong = |what: String| (MANIFEST.to_owned(), what);
@@ -264,7 +260,7 @@ fn files(profile: &Profile) -> Result<BTreeMap<String, Vec<u8>>, ProfileError> {
 
 type Written = (String, usize, Vec<u8>);
 
-fn table<R: Row>(rows: &[R]) -> Result<Written, ProfileError> {
+fn table<R: TableRow>(rows: &[R]) -> Result<Written, ProfileError> {
     let bytes = table::write(rows);
     let bytes = bytes.map_err(|error| ProfileError::Inconsistent(error.to_string()))?;
     Ok((file_name(R::NAME), rows.len(), bytes))
@@ -282,12 +278,12 @@ fn parse_manifest(text: &[u8]) -> Result<Manifest, String> {
     let mut manifest: Manifest = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let said = std::mem::take(&mut manifest.crc32);
     if manifest_crc32(&manifest) != said {
-        return Err("its checksum is another".to_owned());
+        return Err("its checksum does not match".to_owned());
     }
     Ok(manifest)
 }
 
-/// The beginning that all versions have in common, and the manifest's text.
+/// The beginning that all versions share, and the manifest's text.
 fn head(folder: &Path) -> Result<(Head, Vec<u8>), ProfileError> {
     let no = |what: String| ProfileError::NotAProfile { path: folder.to_owned(), what };
     let path = folder.join(MANIFEST);
@@ -308,19 +304,19 @@ fn head(folder: &Path) -> Result<(Head, Vec<u8>), ProfileError> {
 fn load(folder: &Path, name: &str, info: Option<&FileInfo>) -> Result<Bytes, ProfileError> {
     let path = folder.join(name);
     let damaged = |what: &str| ProfileError::Damaged { path: path.clone(), what: what.to_owned() };
-    let info = info.ok_or_else(|| damaged("the manifest does not have it"))?;
+    let info = info.ok_or_else(|| damaged("the manifest does not list it"))?;
     let bytes = read_file(&path, FILE_BYTES_MAX).map_err(|error| damaged(&error.to_string()))?;
     if bytes.len() as u64 != info.bytes {
         let what = format!("{} bytes, and {} were written", bytes.len(), info.bytes);
         return Err(damaged(&what));
     }
     if crc32fast::hash(&bytes) != info.crc32 {
-        return Err(damaged("its checksum is another"));
+        return Err(damaged("its checksum does not match"));
     }
     Ok(bytes.into())
 }
 
-/// The profile in checked files; the name of the file and what is wrong in it otherwise.
+/// The profile in checked files; the error is the name of the file, and what is wrong in it.
 fn profile(
     manifest: Manifest,
     machine: &Bytes,
@@ -349,7 +345,7 @@ fn profile(
     Ok(profile)
 }
 
-fn rows<R: Row>(
+fn rows<R: TableRow>(
     tables: &BTreeMap<String, Bytes>,
     texts: &mut Texts,
 ) -> Result<Vec<R>, (String, String)> {
@@ -360,9 +356,9 @@ fn rows<R: Row>(
 /// A regular file of bounded size.
 fn read_file(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let wrong = |what: String| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
-    // Before it is opened: opening a FIFO would wait for its other end.
+    // Checked before opening, because opening a FIFO would wait for its other end.
     if !std::fs::metadata(path)?.is_file() {
-        return wrong("it is no regular file".to_owned());
+        return wrong("it is not a regular file".to_owned());
     }
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
@@ -388,7 +384,7 @@ fn parent_of(folder: &Path) -> &Path {
 
 fn temporary(parent: &Path) -> Result<tempfile::TempDir, ProfileError> {
     use std::os::unix::fs::PermissionsExt;
-    // As any folder of the user's: the umask decides.
+    // With the user's umask, like any folder.
     let all = std::fs::Permissions::from_mode(0o777);
     let made =
         tempfile::Builder::new().prefix(".tiercel-profile-").permissions(all).tempdir_in(parent);

@@ -1,10 +1,10 @@
-//! Rows of one kind as a Parquet file, column by column, and back.
-//! In: rows, or bytes of any origin. Out: bytes, or rows. Knows nothing of what columns mean, of
-//! folders, or of what must hold between rows.
+//! Writes rows of one kind as a Parquet file, column by column, and reads them back. In: rows, or
+//! bytes of any origin. Out: bytes, or rows. Knows nothing of what columns mean, of folders, or of
+//! invariants between rows.
 //!
-//! What is read may be anything. Its size is bounded before it is parsed; a data page is unpacked
-//! here and not by the parser, which would believe the size it claims; rows, row groups and
-//! texts are counted; and a defect of the parser costs an error, not the program.
+//! Input may be hostile. Its size is bounded before it is parsed; data pages are decompressed here
+//! and not by the parser, which would trust the size that they claim; rows, row groups and texts
+//! are counted; and a panic of the parser becomes an error.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -23,19 +23,19 @@ use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReade
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{SchemaDescriptor, Type as Schema};
 
-/// Rows of one row group: what is held as columns at a time.
+/// Rows of one row group, which is in memory as columns at once.
 pub(crate) const ROWS_PER_GROUP: usize = 1 << 18;
 
-/// Bytes of one unpacked data page. The writer makes such of at most 1 MiB and a row.
+/// Bytes of one decompressed data page. The writer makes pages of at most 1 MiB plus one row.
 const DATA_PAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Longest text of one cell, bytes; templates of C++ have names of some KiB.
+/// Longest text of one cell, bytes; C++ templates have names of several KiB.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// All different texts of a profile together, bytes.
+/// Bytes of all distinct texts of a profile.
 const TEXTS_BYTES_MAX: usize = 256 << 20;
 
-/// Fast and small enough: level 1 to 3 differ by a few percent in size.
+/// Compression level. Fast and small enough: levels 1 to 3 differ by a few percent in size.
 const ZSTD_LEVEL: i32 = 1;
 
 /// One value of a row.
@@ -49,7 +49,7 @@ pub(crate) enum Cell {
     Null,
 }
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     U64,
@@ -67,18 +67,18 @@ pub(crate) struct Column {
 }
 
 /// A row of a table.
-pub(crate) trait Row: Clone + Default {
+pub(crate) trait TableRow: Clone + Default {
     /// Name of the table.
     const NAME: &'static str;
     /// Most rows that are read.
     const ROWS_MAX: usize;
-    /// In the order of the file.
+    /// Columns, in the order of the file.
     const COLUMNS: &'static [Column];
 
     /// The value in a column.
     fn cell(&self, column: usize) -> Cell;
 
-    /// Puts a value into a column; false when it cannot be one of it.
+    /// Sets the value in a column; false if the column cannot hold it.
     fn set(&mut self, column: usize, cell: Cell) -> bool;
 }
 
@@ -90,10 +90,10 @@ pub(crate) trait Value: Sized {
     fn from_cell(cell: Cell) -> Option<Self>;
 }
 
-/// Makes a struct's fields the columns of a table, in the order given.
+/// Makes a struct's fields the columns of a table, in the given order.
 macro_rules! table {
     ($row:ty, $name:literal, $max:expr, [$($field:ident),* $(,)?]) => {
-        impl $crate::table::Row for $row {
+        impl $crate::table::TableRow for $row {
             const NAME: &'static str = $name;
             const ROWS_MAX: usize = $max;
             const COLUMNS: &'static [$crate::table::Column] = {
@@ -128,7 +128,7 @@ macro_rules! table {
 }
 pub(crate) use table;
 
-/// Different texts, each kept once, and bounded.
+/// Distinct texts, bounded in number and size.
 #[derive(Default)]
 pub(crate) struct Texts {
     known: HashSet<Arc<str>>,
@@ -156,7 +156,7 @@ impl Texts {
 }
 
 /// A file with these rows.
-pub(crate) fn write<R: Row>(rows: &[R]) -> ParquetResult<Vec<u8>> {
+pub(crate) fn write<R: TableRow>(rows: &[R]) -> ParquetResult<Vec<u8>> {
     let level = ZstdLevel::try_new(ZSTD_LEVEL)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
@@ -177,14 +177,14 @@ pub(crate) fn write<R: Row>(rows: &[R]) -> ParquetResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The rows of a file that has exactly these columns, or what is wrong with it.
-pub(crate) fn read<R: Row>(bytes: Bytes, texts: &mut Texts) -> Result<Vec<R>, String> {
+/// The rows of a file with exactly these columns; the error is what is wrong.
+pub(crate) fn read<R: TableRow>(bytes: Bytes, texts: &mut Texts) -> Result<Vec<R>, String> {
     let parse = AssertUnwindSafe(|| parse(bytes, texts));
     let parsed = std::panic::catch_unwind(parse);
-    parsed.unwrap_or_else(|_| Err("it makes the Parquet parser fail".to_owned()))
+    parsed.unwrap_or_else(|_| Err("the Parquet parser fails on it".to_owned()))
 }
 
-fn schema<R: Row>() -> ParquetResult<Schema> {
+fn schema<R: TableRow>() -> ParquetResult<Schema> {
     let fields = R::COLUMNS.iter().map(|column| Ok(Arc::new(field(column)?)));
     Schema::group_type_builder(R::NAME).with_fields(fields.collect::<ParquetResult<_>>()?).build()
 }
@@ -209,7 +209,7 @@ fn as_i32(number: u64) -> i32 {
     u32::try_from(number).expect("cells of 32-bit columns are made from u32").cast_signed()
 }
 
-fn write_column<R: Row, W: std::io::Write + Send>(
+fn write_column<R: TableRow, W: std::io::Write + Send>(
     out: &mut SerializedRowGroupWriter<'_, W>,
     rows: &[R],
     at: usize,
@@ -251,7 +251,7 @@ fn write_column<R: Row, W: std::io::Write + Send>(
     writer.close()
 }
 
-fn parse<R: Row>(bytes: Bytes, texts: &mut Texts) -> Result<Vec<R>, String> {
+fn parse<R: TableRow>(bytes: Bytes, texts: &mut Texts) -> Result<Vec<R>, String> {
     let said = |error: ParquetError| error.to_string();
     let file = SerializedFileReader::new(bytes.clone()).map_err(said)?;
     let meta = file.metadata().file_metadata();
@@ -272,7 +272,7 @@ fn parse<R: Row>(bytes: Bytes, texts: &mut Texts) -> Result<Vec<R>, String> {
     for group in file.metadata().row_groups() {
         let count = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
         if count > ROWS_PER_GROUP || rows.len() + count > claimed {
-            return Err(format!("a row group of {count} rows does not belong here"));
+            return Err(format!("a row group has {count} rows"));
         }
         let start = rows.len();
         rows.resize(start + count, R::default());
@@ -281,12 +281,12 @@ fn parse<R: Row>(bytes: Bytes, texts: &mut Texts) -> Result<Vec<R>, String> {
         }
     }
     if rows.len() != claimed {
-        return Err(format!("{} rows of {claimed} are there", rows.len()));
+        return Err(format!("it has {} rows instead of {claimed}", rows.len()));
     }
     Ok(rows)
 }
 
-fn read_column<R: Row>(
+fn read_column<R: TableRow>(
     bytes: &Arc<Bytes>,
     group: &RowGroupMetaData,
     at: usize,
@@ -321,13 +321,13 @@ fn read_column<R: Row>(
     };
     for (row, cell) in rows.iter_mut().zip(cells) {
         if !row.set(at, cell) {
-            return Err(format!("column {} has a value it cannot have", column.name));
+            return Err(format!("column {} has an invalid value", column.name));
         }
     }
     Ok(())
 }
 
-/// The values of a column of a row group, one a row.
+/// The values of a column of a row group, one per row.
 fn values<T: DataType>(
     group: &RowGroupMetaData,
     at: usize,
@@ -350,9 +350,9 @@ fn values<T: DataType>(
     Ok(levels.into_iter().map(|level| if level == 0 { None } else { values.next() }).collect())
 }
 
-/// The data pages of a column, unpacked within [`DATA_PAGE_BYTES_MAX`].
+/// The data pages of a column, decompressed within [`DATA_PAGE_BYTES_MAX`].
 struct Unpacked {
-    /// Believes that they are not packed.
+    /// Makes the parser treat them as uncompressed.
     packed: SerializedPageReader<Bytes>,
     unpack: zstd::bulk::Decompressor<'static>,
 }
@@ -360,7 +360,7 @@ struct Unpacked {
 impl Unpacked {
     fn new(bytes: &Arc<Bytes>, column: &ColumnChunkMetaData, rows: usize) -> ParquetResult<Self> {
         if !matches!(column.compression(), Compression::ZSTD(_)) {
-            return Err(ParquetError::General("it is not packed as ours are".to_owned()));
+            return Err(ParquetError::General("it is not compressed as ours are".to_owned()));
         }
         let plain = column.clone().into_builder().set_compression(Compression::UNCOMPRESSED);
         let packed = SerializedPageReader::new(Arc::clone(bytes), &plain.build()?, rows, None)?;

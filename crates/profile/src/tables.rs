@@ -1,12 +1,11 @@
-//! Which parts of a profile are which tables.
-//! In: a [`Profile`]. Out: rows of tables, and a profile's parts from such rows.
-//! Knows nothing of files.
+//! Maps the parts of a profile to tables. In: a [`Profile`]. Out: rows of tables, and a profile's
+//! parts from such rows. Knows nothing of files.
 
 use std::sync::Arc;
 
 use crate::profile::{Access, Frame, Name, Object, Phase, Process, Site};
 use crate::site_label::site_label;
-use crate::table::{Kind, Row, table};
+use crate::table::{Kind, TableRow, table};
 
 /// Most processes of one profile.
 pub const PROCESSES_MAX: usize = 1 << 16;
@@ -20,9 +19,9 @@ pub const NAMES_MAX: usize = 64;
 const FRAME_ROWS_MAX: usize = 1 << 20;
 /// Most phases.
 pub const PHASES_MAX: usize = 1 << 16;
-/// Most objects, not more than the planner takes, which the advisor asserts.
+/// Most objects: no more than the planner accepts, which the advisor asserts.
 pub const OBJECTS_MAX: usize = 1 << 20;
-/// Most accesses (rows), 400 MiB in memory.
+/// Most accesses, 104 bytes each in memory: 104 MiB.
 pub const ACCESSES_MAX: usize = 1 << 20;
 
 /// A bit of [`Access::threads`].
@@ -37,7 +36,7 @@ pub(crate) struct ThreadRow {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SiteRow {
     hash: u64,
-    /// For people who look into the table: the function and line that the site is known by.
+    /// The site's label, for people who read the table.
     label: Arc<str>,
 }
 
@@ -117,8 +116,8 @@ table!(
     ]
 );
 
-/// Bytes of a row before it is packed, texts left out: 4 for the number of each.
-pub(crate) const fn row_bytes<R: Row>() -> usize {
+/// Bytes of a row before compression, without texts, whose numbers take 4 bytes each.
+pub(crate) const fn row_bytes<R: TableRow>() -> usize {
     let mut bytes = 0;
     let mut at = 0;
     while at < R::COLUMNS.len() {
@@ -140,7 +139,7 @@ pub(crate) fn thread_rows(processes: &[Process]) -> Vec<ThreadRow> {
     rows.collect()
 }
 
-/// Gives processes their threads.
+/// Assigns threads to processes.
 pub(crate) fn set_threads(processes: &mut [Process], rows: Vec<ThreadRow>) -> Result<(), String> {
     for ThreadRow { process, bit, tid } in rows {
         let threads = processes.get_mut(process as usize).map(|process| &mut process.threads);

@@ -1,6 +1,6 @@
-//! One live process as a recorder remembers it: what lives, what died, who was accessed when.
-//! In: births, deaths, accesses, times in nanoseconds. Out: its objects when it ends.
-//! Knows nothing of other processes, of names, or of limits: the recorder says when to be brief.
+//! One live process in a recorder: its live objects, its dead ones, and their accesses. In: births,
+//! deaths, accesses, times in nanoseconds. Out: its objects when it ends. Knows nothing of other
+//! processes, names, or limits: the recorder decides when to merge.
 //!
 //! ```text
 //!   live: first byte -> Live --dies--> dead: one by one   (its group has few)
@@ -8,32 +8,26 @@
 //!                        `--> groups: (site, size class, kind) -> sums over all of them
 //! ```
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
+use crate::ghosts::{Ghost, Ghosts, Place};
 use crate::keep::settle;
 use crate::profile::{Access, Object, size_class};
 use tiercel_machine::number::index_u32;
 
-/// Most groups of one process; objects of further ones count as of the unknown site.
+/// Most groups of one process; further objects count towards the unknown site.
 const GROUPS_MAX: usize = 1 << 16;
 
 /// Most phase entries of one process that are kept.
 pub const PHASES_ENTERED_MAX: usize = 4096;
 
-/// Extents an object is divided into at first; it may grow to twice as many and more.
+/// Most extents of an object at its birth; one that grows gets more.
 const EXTENTS: usize = 64;
 
-/// Smallest extent, bytes: what is smaller is one.
+/// Smallest extent, bytes; smaller objects are one extent.
 const EXTENT_BYTES_MIN: u64 = 64 << 10;
 
-/// How far times of samples and of records may be apart: records have those of the programs' clock,
-/// which is set at every look, each 10 ms.
-const CLOCK_NS: u64 = 20_000_000;
-
-/// Dead objects that late samples are looked for in, half a microsecond each time.
-const GHOSTS_MAX: usize = 512;
-
-/// Cells at the end of an object's list that are looked through for the one to add to.
+/// Cells at the end of an object's list that are searched for the one to add to.
 const CELLS_RECENT: usize = 2 * EXTENTS;
 
 /// What objects of a process have in common when they are merged.
@@ -45,7 +39,7 @@ struct Key {
     is_mapped: bool,
 }
 
-/// Sums over all objects of a key, the live ones included.
+/// Sums over all objects of a key, including live ones.
 struct Group {
     key: Key,
     count: u64,
@@ -58,11 +52,11 @@ struct Group {
     first_birth_ns: u64,
     last_death_ns: u64,
     lifetime_ns: u64,
-    /// Its objects are one; else each that died is in the list of the dead.
+    /// Its dead objects are merged; otherwise each is in the list of the dead.
     is_merged: bool,
-    /// How many are in that list.
+    /// How many objects are in that list.
     kept: u32,
-    /// Accesses of those that are merged.
+    /// Accesses of the merged objects.
     cells: Vec<Access>,
 }
 
@@ -79,31 +73,19 @@ struct Live {
     cells: Vec<Access>,
 }
 
-/// Where a dead object was, for samples that come late.
-struct Ghost {
-    addr: u64,
-    end: u64,
-    birth_ns: u64,
-    death_ns: u64,
-    group: u32,
-    extent_bytes: u64,
-    /// Its place in the list of the dead; its group is merged otherwise.
-    dead: Option<u32>,
-}
-
-/// A dead object that is kept by itself.
+/// A dead object that is kept individually.
 struct Dead {
     group: u32,
     object: Object,
     cells: Vec<Access>,
 }
 
-/// What a process leaves behind. Sites are the process's own numbers, phases indexes into
+/// What a process leaves at its end. Sites are the process's own numbers, phases are indexes into
 /// `phases`.
 #[derive(Default)]
 pub(crate) struct Left {
     pub(crate) objects: Vec<(Object, Vec<Access>)>,
-    /// When each was entered, and its number; `None`: before the first was.
+    /// When each was entered, and its number; `None`: before the first.
     pub(crate) phases: Vec<(u64, Option<u64>)>,
     pub(crate) objects_merged: u64,
 }
@@ -119,8 +101,10 @@ pub(crate) struct Tracked {
     groups: Vec<Group>,
     known: HashMap<Key, u32>,
     dead: Vec<Dead>,
-    /// The latest dead, oldest first.
-    ghosts: VecDeque<Ghost>,
+    /// The latest dead.
+    ghosts: Ghosts,
+    /// When the latest birth or death was.
+    event_ns: u64,
     phases: Vec<(u64, Option<u64>)>,
     has_phases: bool,
     live_bytes: u64,
@@ -139,7 +123,8 @@ impl Tracked {
             groups: Vec::new(),
             known: HashMap::new(),
             dead: Vec::new(),
-            ghosts: VecDeque::new(),
+            ghosts: Ghosts::default(),
+            event_ns: 0,
             phases: Vec::new(),
             has_phases: true,
             live_bytes: 0,
@@ -148,24 +133,29 @@ impl Tracked {
         }
     }
 
-    /// Whether the phases it marks are kept.
+    /// Whether the phases that it marks are kept.
     pub(crate) fn set_has_phases(&mut self, yes: bool) {
         self.has_phases = yes;
     }
 
-    /// Most bytes of live objects at a time.
+    /// Peak of live bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
 
-    /// Dead objects kept one by one.
+    /// Dead objects that are kept individually.
     pub(crate) fn kept(&self) -> usize {
         self.dead.len()
     }
 
-    /// Cells of accesses kept.
+    /// Cells of accesses.
     pub(crate) fn cells(&self) -> usize {
         self.cells
+    }
+
+    /// When the last birth or death was.
+    pub(crate) fn event_ns(&self) -> u64 {
+        self.event_ns
     }
 
     /// When the last access was seen.
@@ -181,6 +171,7 @@ impl Tracked {
         (is_block, is_mapped, is_fresh): (bool, bool, bool),
         at_ns: u64,
     ) {
+        let at_ns = self.after_the_last(at_ns);
         let fresh_bytes = if is_fresh { bytes } else { 0 };
         let group = self.group(Key { site, class: size_class(bytes), is_block, is_mapped }, at_ns);
         let sums = &mut self.groups[group as usize];
@@ -206,7 +197,7 @@ impl Tracked {
         self.live.insert(addr, live);
     }
 
-    /// The range follows an object that has it from now on.
+    /// The range extends the object before it.
     pub(crate) fn grown(&mut self, addr: u64, bytes: u64) {
         let Some((at, live)) = self.live.range_mut(..addr).next_back() else { return };
         if at + live.bytes != addr {
@@ -219,28 +210,33 @@ impl Tracked {
     }
 
     /// Nothing lives in the range any longer.
-    pub(crate) fn gone(&mut self, addr: u64, bytes: u64, at_ns: u64) {
+    pub(crate) fn gone(&mut self, addr: u64, bytes: u64, life: u64, at_ns: u64) {
+        let at_ns = self.after_the_last(at_ns);
         let end = addr + bytes;
         while let Some((&at, live)) = self.live.range(..end).next_back() {
             let live_end = at + live.bytes;
             if live_end <= addr {
                 return;
             }
-            let mut live = self.live.remove(&at).expect("it was just found");
+            let mut live = self.live.remove(&at).expect("it was found above");
             let (from, to) = (at.max(addr), live_end.min(end));
+            if at < from || to < live_end {
+                let rest = if at < from { at } else { to };
+                self.keep_ghost(life, at, &live, Place::Live(rest));
+            }
             self.shrink(live.group, to - from);
             if to < live_end {
-                // What is above the range is an object of its own, as old and of the same site.
+                // The part above the range becomes an object of its own, of the same age and site.
                 self.part(live_end - to, to, &live);
             }
             if at < from {
                 live.bytes = from - at;
                 self.live.insert(at, live);
             } else if to == live_end {
-                self.die(at, live, at_ns, true);
+                self.die(at, live, at_ns, Some(life));
             } else {
-                // Nothing is left below: the part above goes on for it.
-                let part = self.live.get_mut(&to).expect("it was just put there");
+                // Nothing is left below: the part above continues the object.
+                let part = self.live.get_mut(&to).expect("it was inserted above");
                 part.birth_bytes = live.birth_bytes;
                 part.peak_bytes = live.peak_bytes;
                 part.cells = std::mem::take(&mut live.cells);
@@ -252,7 +248,7 @@ impl Tracked {
         }
     }
 
-    /// The process enters a phase; false when that is not kept.
+    /// The process enters a phase; false if that is not kept.
     pub(crate) fn enter_phase(&mut self, number: u64, at_ns: u64) -> bool {
         if !self.has_phases {
             return false;
@@ -260,7 +256,7 @@ impl Tracked {
         if self.phases.is_empty() {
             self.phases.push((self.start_ns, None));
         }
-        let (last_ns, last) = self.phases.last_mut().expect("one is always there");
+        let (last_ns, last) = self.phases.last_mut().expect("there is always one");
         if at_ns <= *last_ns {
             let is_first = last.is_none();
             *last = Some(number);
@@ -273,36 +269,25 @@ impl Tracked {
         true
     }
 
-    /// An access at a time; `access` has counts, everything else is found here.
-    pub(crate) fn accessed(&mut self, addr: u64, at_ns: u64, slot_ns: u64, mut access: Access) {
+    /// An access at a time, to what lives at its address or to a life that has ended; `access` has
+    /// counts, everything else is found here. False when what it belongs to is not known any more.
+    pub(crate) fn accessed(
+        &mut self,
+        addr: u64,
+        life: Option<u64>,
+        (at_ns, slot_ns): (u64, u64),
+        mut access: Access,
+    ) -> bool {
         self.reslot(slot_ns);
         self.last_ns = self.last_ns.max(at_ns);
         access.slot = u32::try_from(at_ns / slot_ns).unwrap_or(u32::MAX);
         let entered = self.phases.partition_point(|(start_ns, _)| *start_ns <= at_ns);
         access.phase = index_u32(entered.saturating_sub(1));
-        let found = self.live.range_mut(..=addr).next_back();
-        let found = found.filter(|(at, live)| addr < *at + live.bytes);
-        // What lives was perhaps not there yet when the access happened.
-        let is_late = found.as_ref().is_none_or(|(_, live)| at_ns + CLOCK_NS < live.birth_ns);
-        let ghost =
-            if is_late { self.ghosts.iter().rev().find(|g| g.was_hit(addr, at_ns)) } else { None };
-        let (cells, extent) = match (ghost, found) {
-            (Some(ghost), _) => {
-                let extent = (addr - ghost.addr).checked_div(ghost.extent_bytes);
-                match ghost.dead {
-                    Some(dead) => (&mut self.dead[dead as usize].cells, extent),
-                    None => (&mut self.groups[ghost.group as usize].cells, None),
-                }
-            }
-            (None, Some((at, live))) => {
-                let group = &mut self.groups[live.group as usize];
-                match group.is_merged {
-                    true => (&mut group.cells, None),
-                    false => (&mut live.cells, (addr - at).checked_div(live.extent_bytes)),
-                }
-            }
-            (None, None) => return,
+        let found = match life {
+            Some(life) => self.cells_of_ended(life, addr),
+            None => self.cells_of_live(addr),
         };
+        let Some((cells, extent)) = found else { return false };
         access.extent = u32::try_from(extent.unwrap_or(0)).unwrap_or(u32::MAX);
         let recent = cells.len().saturating_sub(CELLS_RECENT);
         match cells[recent..].iter_mut().rev().find(|cell| cell.key() == access.key()) {
@@ -312,9 +297,55 @@ impl Tracked {
                 self.cells += 1;
             }
         }
+        true
     }
 
-    /// Time slots are longer from now on.
+    /// Where accesses to what lives at an address are kept, and the extent that it is in.
+    fn cells_of_live(&mut self, addr: u64) -> Option<(&mut Vec<Access>, Option<u64>)> {
+        let found = self.live.range_mut(..=addr).next_back();
+        let (at, live) = found.filter(|(at, live)| addr < *at + live.bytes)?;
+        let group = &mut self.groups[live.group as usize];
+        Some(match group.is_merged {
+            true => (&mut group.cells, None),
+            false => (&mut live.cells, (addr - at).checked_div(live.extent_bytes)),
+        })
+    }
+
+    /// The same of a life that has ended.
+    fn cells_of_ended(&mut self, life: u64, addr: u64) -> Option<(&mut Vec<Access>, Option<u64>)> {
+        let Ghost { addr: first, group, extent_bytes, place, .. } = self.ghosts.find(life)?;
+        if self.groups[group as usize].is_merged {
+            return Some((&mut self.groups[group as usize].cells, None));
+        }
+        let extent = addr.saturating_sub(first).checked_div(extent_bytes);
+        match place {
+            Place::Dead(dead) => Some((&mut self.dead.get_mut(dead as usize)?.cells, extent)),
+            Place::Live(rest) => {
+                let live = self.live.get_mut(&rest).filter(|live| live.group == group)?;
+                let extent = if live.extent_bytes > 0 { extent } else { None };
+                Some((&mut live.cells, extent))
+            }
+        }
+    }
+
+    /// Lives with lower numbers get no access any more.
+    pub(crate) fn forget(&mut self, before: u64) {
+        self.ghosts.forget(before);
+    }
+
+    fn keep_ghost(&mut self, life: u64, addr: u64, live: &Live, place: Place) {
+        let Live { group, extent_bytes, .. } = *live;
+        self.ghosts.keep(Ghost { life, addr, group, extent_bytes, place });
+    }
+
+    /// Births and deaths keep the order of their events, a nanosecond apart where they are of one
+    /// time: who comes first is served first, and what died makes room for what is born.
+    fn after_the_last(&mut self, at_ns: u64) -> u64 {
+        self.event_ns = at_ns.max(self.event_ns.saturating_add(1));
+        self.event_ns
+    }
+
+    /// Lengthens time slots to `slot_ns`, a multiple of their present length.
     pub(crate) fn reslot(&mut self, slot_ns: u64) {
         if slot_ns == self.slot_ns {
             return;
@@ -334,7 +365,7 @@ impl Tracked {
         self.cells = cells;
     }
 
-    /// Puts together the dead of the groups with most of them, until half are left.
+    /// Merges the dead of the largest groups until half are left.
     pub(crate) fn merge_most(&mut self) {
         let mut by_size: Vec<(u32, u32)> =
             (0..).zip(&self.groups).map(|(at, group)| (group.kept, at)).collect();
@@ -350,18 +381,18 @@ impl Tracked {
         self.fold();
     }
 
-    /// Puts together the objects of each group.
+    /// Merges the objects of each group.
     pub(crate) fn merge_all(&mut self) {
         self.groups.iter_mut().for_each(|group| group.is_merged = true);
         self.fold();
     }
 
-    /// The process ended: all its objects, by birth.
+    /// The process has ended: returns all its objects, by birth.
     pub(crate) fn end(mut self, now_ns: u64, slot_ns: u64) -> Left {
         self.reslot(slot_ns);
         for (at, live) in std::mem::take(&mut self.live) {
             self.shrink(live.group, live.bytes);
-            self.die(at, live, now_ns, false);
+            self.die(at, live, now_ns, None);
         }
         let mut left = Left { phases: self.phases, ..Left::default() };
         for Dead { object, cells, .. } in self.dead {
@@ -420,7 +451,7 @@ impl Tracked {
         self.groups[group as usize].live_bytes -= bytes;
     }
 
-    /// What is above a hole in an object.
+    /// Inserts the part of an object above a hole as an object of its own.
     fn part(&mut self, bytes: u64, addr: u64, of: &Live) {
         self.groups[of.group as usize].count += 1;
         let part = Live {
@@ -434,27 +465,17 @@ impl Tracked {
         self.live.insert(addr, part);
     }
 
-    /// An object is over. Its bytes have been taken off already.
-    fn die(&mut self, addr: u64, live: Live, at_ns: u64, is_freed: bool) {
+    /// An object has died. Its bytes have already been subtracted.
+    fn die(&mut self, addr: u64, live: Live, at_ns: u64, life: Option<u64>) {
+        let is_freed = life.is_some();
+        if let Some(life) = life {
+            self.keep_ghost(life, addr, &live, Place::Dead(index_u32(self.dead.len())));
+        }
         let death_ns = at_ns.max(live.birth_ns + 1);
         let group = &mut self.groups[live.group as usize];
         group.freed += u64::from(is_freed);
         group.lifetime_ns = group.lifetime_ns.saturating_add(death_ns - live.birth_ns);
         group.last_death_ns = group.last_death_ns.max(death_ns);
-        if is_freed {
-            if self.ghosts.len() == GHOSTS_MAX {
-                self.ghosts.pop_front();
-            }
-            self.ghosts.push_back(Ghost {
-                addr,
-                end: addr + live.bytes,
-                birth_ns: live.birth_ns,
-                death_ns,
-                group: live.group,
-                extent_bytes: live.extent_bytes,
-                dead: (!group.is_merged).then_some(index_u32(self.dead.len())),
-            });
-        }
         if group.is_merged {
             self.cells -= live.cells.len();
             self.cells += take_in(group, live.cells);
@@ -481,7 +502,7 @@ impl Tracked {
         self.dead.push(Dead { group: live.group, object, cells: live.cells });
     }
 
-    /// Moves what belongs to merged groups into them.
+    /// Moves the accesses to objects of merged groups into the groups.
     fn fold(&mut self) {
         let groups = &mut self.groups;
         for live in self.live.values_mut() {
@@ -491,17 +512,18 @@ impl Tracked {
                 take_in(group, std::mem::take(&mut live.cells));
             }
         }
+        let mut kept = Vec::with_capacity(self.dead.len());
         self.dead.retain_mut(|dead| {
             let group = &mut groups[dead.group as usize];
             if group.is_merged {
                 take_in(group, std::mem::take(&mut dead.cells));
             }
+            kept.push(!group.is_merged);
             !group.is_merged
         });
         self.dead.shrink_to_fit();
-        // Their places have changed.
-        self.ghosts.clear();
-        for group in groups.iter_mut().filter(|group| group.is_merged) {
+        self.ghosts.renumber(&kept);
+        for group in self.groups.iter_mut().filter(|group| group.is_merged) {
             group.kept = 0;
             settle(&mut group.cells);
         }
@@ -511,17 +533,8 @@ impl Tracked {
     }
 }
 
-impl Ghost {
-    /// Whether it had this address at this time, as far as clocks agree.
-    fn was_hit(&self, addr: u64, at_ns: u64) -> bool {
-        (self.addr..self.end).contains(&addr)
-            && at_ns + CLOCK_NS >= self.birth_ns
-            && at_ns <= self.death_ns + CLOCK_NS
-    }
-}
-
 impl Group {
-    /// All its objects as one.
+    /// All its objects, merged.
     fn object(mut self) -> (Object, Vec<Access>) {
         settle(&mut self.cells);
         let object = Object {
@@ -545,7 +558,7 @@ impl Group {
     }
 }
 
-/// Adds the cells of an object to its group's; how many more the group has then.
+/// Adds the cells of an object to its group's; returns by how many these grow.
 fn take_in(group: &mut Group, cells: Vec<Access>) -> usize {
     let before = group.cells.len();
     for cell in cells {

@@ -1,4 +1,4 @@
-//! Merging and keeping a size: what they must leave as it was.
+//! What merging and a size limit must preserve.
 
 mod common;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tiercel_profile::{LIMIT_BYTES_MIN, MergeError, Object, Profile, Relation, check, merge};
 
 fn same_program(mut profiles: Vec<Profile>) -> Vec<Profile> {
-    // Hashes stand for stacks: of one program they are the same.
+    // Hashes represent stacks: those of one program are the same.
     let sites = profiles.iter().max_by_key(|one| one.sites.len()).unwrap().sites.clone();
     for profile in &mut profiles {
         profile.sites = sites[..profile.sites.len()].to_vec();
@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn merged_runs_have_all_and_order_does_not_group(
+    fn merged_runs_keep_all_sums_in_any_order(
         three in proptest::collection::vec(profiles(2), 3).prop_map(same_program),
     ) {
         let [a, b, c] = <[Profile; 3]>::try_from(three.clone()).unwrap();
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn detection_moves_no_access(profile in profiles(2)) {
+    fn phase_detection_keeps_every_access(profile in profiles(2)) {
         let mut again = profile.clone();
         again.detect_phases();
         prop_assert_eq!(check(&again), Ok(()));
@@ -76,7 +76,7 @@ proptest! {
     }
 }
 
-/// Many objects and accesses, so that a limit means something.
+/// Many objects and accesses, so that a limit has an effect.
 fn large(objects: u32, slots: u32) -> Profile {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -117,7 +117,7 @@ fn large(objects: u32, slots: u32) -> Profile {
 }
 
 #[test]
-fn a_size_is_kept_and_nothing_is_lost() {
+fn a_profile_stays_within_its_limit_and_loses_nothing() {
     for (objects, slots) in [(9_000, 1), (20, 3000), (1000, 20)] {
         let whole = large(objects, slots);
         for limit in [64 << 20, 4 << 20, LIMIT_BYTES_MIN, 0] {
@@ -127,14 +127,19 @@ fn a_size_is_kept_and_nothing_is_lost() {
             assert_eq!(check(&kept), Ok(()));
             assert_eq!(totals(&kept), totals(&whole));
             let is_coarser = kept.coarsening != whole.coarsening;
-            assert_eq!(is_coarser, whole.bytes() > limit.max(LIMIT_BYTES_MIN), "and it says so");
+            assert_eq!(
+                is_coarser,
+                whole.bytes() > limit.max(LIMIT_BYTES_MIN),
+                "and it reports that"
+            );
         }
     }
 }
 
 #[test]
-fn what_is_put_together_takes_the_room_it_took() {
-    // A thousand of a MiB, each born 1 ns after the one before, each lives 1000 ns: all at once.
+fn merged_objects_keep_their_peak_bytes() {
+    // A thousand objects of 1 MiB, each born 1 ns after the previous one and alive for 1000 ns: all
+    // live at once.
     let mut kept = large(1000, 40);
     let site = kept.objects[0].site;
     let members = kept.objects.iter().filter(|object| object.site == site).count() as u64;
@@ -144,7 +149,7 @@ fn what_is_put_together_takes_the_room_it_took() {
 }
 
 #[test]
-fn other_programs_do_not_merge() {
+fn profiles_of_different_programs_do_not_merge() {
     let (a, mut b) = (large(1, 1), large(1, 1));
     b.runs[0].build_id = "beef".into();
     let refused = merge(vec![a.clone(), b], Relation::Runs).unwrap_err();

@@ -1,4 +1,4 @@
-//! The recorder: events of a ledger and samples become a profile, within bounds.
+//! The recorder: builds a profile from events of a ledger and samples, within bounds.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
 const PID: u32 = 7;
 const OS_PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
+const MS_NS: u64 = 1_000_000;
 const KEPT_MAX: usize = 1 << 13;
 const CELLS_MAX: usize = 1 << 14;
 
@@ -60,17 +61,27 @@ fn end(mut recorder: Recorder, now_ms: u64) -> Profile {
 fn born(recorder: &mut Recorder, addr: u64, bytes: u64, site: u32, at_ms: u64) {
     let event =
         Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh: false };
-    recorder.consume(&LedgerEvent { pid: PID, at_ms, event });
+    recorder.consume(&LedgerEvent { pid: PID, at_ns: at_ms * MS_NS, event });
 }
 
+/// The number of the life that ended is that of the millisecond.
 fn gone(recorder: &mut Recorder, addr: u64, bytes: u64, at_ms: u64) {
-    recorder.consume(&LedgerEvent { pid: PID, at_ms, event: Event::Gone { addr, bytes } });
+    let event = Event::Gone { addr, bytes, life: at_ms };
+    recorder.consume(&LedgerEvent { pid: PID, at_ns: at_ms * MS_NS, event });
+}
+
+/// A sample of what lives, or of a life that has ended.
+fn accessed(recorder: &mut Recorder, sample: Sample, life: Option<u64>) {
+    recorder.sampled(&sample);
+    let event = Event::Accessed { sample, life };
+    recorder.consume(&LedgerEvent { pid: PID, at_ns: sample.until_ns, event });
 }
 
 fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
     let latency_ns = Some(100);
     Sample {
-        time_us: time_ms * 1000,
+        from_ns: time_ms * MS_NS,
+        until_ns: time_ms * MS_NS,
         pid: PID,
         tid: PID,
         addr,
@@ -83,12 +94,12 @@ fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
 }
 
 #[test]
-fn what_came_unused_from_the_kernel_is_summed() {
+fn bytes_that_came_unused_from_the_kernel_are_summed() {
     let mut recorder = recorder();
     for (at, is_fresh) in (1..=6).zip([true, false, true, false, false, true]) {
         let (addr, bytes, site) = (at * MIB, 8192 * at, 1);
         let event = Event::Born { addr, bytes, site, is_block: false, is_mapped: false, is_fresh };
-        recorder.consume(&LedgerEvent { pid: PID, at_ms: 10 * at, event });
+        recorder.consume(&LedgerEvent { pid: PID, at_ns: 10 * at * MS_NS, event });
     }
     let profile = end(recorder, 100);
     let fresh_bytes: u64 = profile.objects.iter().map(|one| one.fresh_bytes).sum();
@@ -96,19 +107,19 @@ fn what_came_unused_from_the_kernel_is_summed() {
 }
 
 #[test]
-fn what_went_on_around_accesses_and_what_they_dirtied() {
+fn concurrency_and_dirtied_lines_are_summed() {
     let mut recorder = recorder_that(true);
     born(&mut recorder, MIB, MIB, 1, 10);
     let around = |at_once, apart| Some(Around { at_once, apart });
     let read = sample(30, MIB, AccessKind::Read);
-    recorder.sample(&Sample { around: around(2.0, true), ..read });
-    recorder.sample(&Sample { around: around(4.0, false), node: Some(2), ..read });
-    recorder.sample(&read);
+    accessed(&mut recorder, Sample { around: around(2.0, true), ..read }, None);
+    accessed(&mut recorder, Sample { around: around(4.0, false), node: Some(2), ..read }, None);
+    accessed(&mut recorder, read, None);
     let dirtied = Sample { kind: AccessKind::Dirtied, weight: 7, latency_ns: None, ..read };
-    recorder.sample(&dirtied);
+    accessed(&mut recorder, dirtied, None);
     let profile = end(recorder, 100);
     let [seen] = profile.accesses[..] else { panic!("{:?}", profile.accesses) };
-    // Ten and ten accesses, of two and four at once: 5 + 2.5, rounded up.
+    // Ten accesses with two outstanding misses and ten with four: 5 + 2.5, rounded up.
     assert_eq!((seen.reads, seen.mlp_known, seen.serialized, seen.isolated), (30, 20, 8, 10));
     assert_eq!((seen.writes, seen.samples, seen.dirtied), (0, 3, Some(7)));
     assert_eq!(profile.runs[0].sample_period, 10.0);
@@ -120,8 +131,8 @@ fn what_went_on_around_accesses_and_what_they_dirtied() {
 fn dirtied_lines_are_unknown_without_a_sampler_that_reports_them() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, MIB, 1, 10);
-    recorder.sample(&sample(30, MIB, AccessKind::Read));
-    recorder.sample(&sample(30, MIB, AccessKind::Write));
+    accessed(&mut recorder, sample(30, MIB, AccessKind::Read), None);
+    accessed(&mut recorder, sample(30, MIB, AccessKind::Write), None);
     let profile = end(recorder, 100);
     let [seen] = profile.accesses[..] else { panic!("{:?}", profile.accesses) };
     assert_eq!((seen.dirtied, seen.mlp_known), (None, 0));
@@ -140,17 +151,17 @@ fn shown(profile: &Profile) -> Vec<String> {
 }
 
 #[test]
-fn lives_and_accesses() {
+fn lifetimes_and_accesses_are_recorded() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, MIB, 1, 10);
     born(&mut recorder, 4 * MIB, 2 * MIB, 2, 20);
-    recorder.sample(&sample(30, MIB + 5, AccessKind::Read));
-    recorder.sample(&sample(30, MIB + 5, AccessKind::Write));
-    recorder.sample(&sample(30, 9 * MIB, AccessKind::Read));
+    accessed(&mut recorder, sample(30, MIB + 5, AccessKind::Read), None);
+    accessed(&mut recorder, sample(30, MIB + 5, AccessKind::Write), None);
+    accessed(&mut recorder, sample(30, 9 * MIB, AccessKind::Read), None);
     gone(&mut recorder, MIB, MIB, 40);
     // The same address, used again.
     born(&mut recorder, MIB, MIB, 1, 50);
-    recorder.sample(&sample(60, 2 * MIB - 1, AccessKind::Read));
+    accessed(&mut recorder, sample(60, 2 * MIB - 1, AccessKind::Read), None);
     let profile = end(recorder, 100);
     let expect = ["1: 1048576 10-40 10/10", "2: 2097152 20-100 0/0", "1: 1048576 50-100 10/0"];
     assert_eq!(shown(&profile), expect);
@@ -177,36 +188,62 @@ fn births_and_deaths_of_one_millisecond_keep_their_order() {
 }
 
 #[test]
-fn samples_that_come_late_find_the_dead() {
+fn accesses_that_come_late_belong_to_the_dead() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, MIB, 1, 10);
     gone(&mut recorder, MIB, MIB, 140);
-    recorder.sample(&sample(130, MIB + 9, AccessKind::Read));
+    accessed(&mut recorder, sample(130, MIB + 9, AccessKind::Read), Some(140));
     // Its memory belongs to another one now.
     born(&mut recorder, MIB, MIB, 2, 150);
-    recorder.sample(&sample(120, MIB + 9, AccessKind::Write));
-    recorder.sample(&sample(500, MIB + 9, AccessKind::Write));
+    accessed(&mut recorder, sample(120, MIB + 9, AccessKind::Write), Some(140));
+    accessed(&mut recorder, sample(500, MIB + 9, AccessKind::Write), None);
     gone(&mut recorder, MIB, MIB, 600);
-    // No object lives there at that time.
-    recorder.sample(&sample(800, MIB + 9, AccessKind::Write));
+    recorder.consume(&LedgerEvent {
+        pid: PID,
+        at_ns: 700 * MS_NS,
+        event: Event::Forgotten { before: 600 },
+    });
+    accessed(&mut recorder, sample(590, MIB + 9, AccessKind::Read), Some(600));
+    // It was forgotten, and the ledger names it no more; if it did, the access would count as lost.
+    accessed(&mut recorder, sample(130, MIB + 9, AccessKind::Read), Some(140));
     let profile = end(recorder, 1000);
-    assert_eq!(shown(&profile), ["1: 1048576 10-140 10/10", "2: 1048576 150-600 0/10"]);
+    assert_eq!(shown(&profile), ["1: 1048576 10-140 10/10", "2: 1048576 150-600 10/10"]);
+    assert_eq!(profile.runs[0].observed.samples_outside, 1);
 }
 
 #[test]
-fn holes_growth_and_what_is_left() {
+fn late_accesses_stay_with_the_dead_when_some_of_them_are_put_together() {
+    let mut recorder = recorder();
+    born(&mut recorder, MIB, MIB, 9, 0);
+    for number in 1..=2 * KEPT_MAX as u64 {
+        born(&mut recorder, 4 * MIB, OS_PAGE, 1, number);
+        gone(&mut recorder, 4 * MIB, OS_PAGE, number);
+    }
+    gone(&mut recorder, MIB, MIB, 1_000_000);
+    for number in 1..=2 * KEPT_MAX as u64 {
+        born(&mut recorder, 4 * MIB, OS_PAGE, 1, 1_000_000 + number);
+        gone(&mut recorder, 4 * MIB, OS_PAGE, 1_000_000 + number);
+    }
+    accessed(&mut recorder, sample(999_999, MIB, AccessKind::Read), Some(1_000_000));
+    let profile = end(recorder, 2_000_000);
+    let of_site = |hash| shown(&profile).into_iter().find(|line| line.starts_with(hash));
+    assert_eq!(of_site("9:").as_deref(), Some("9: 1048576 0-1000000 10/0"));
+}
+
+#[test]
+fn holes_and_growth_change_objects() {
     let mut recorder = recorder();
     born(&mut recorder, MIB, 4 * MIB, 1, 10);
-    recorder.sample(&sample(11, MIB, AccessKind::Read));
+    accessed(&mut recorder, sample(11, MIB, AccessKind::Read), None);
     // A hole in the middle, then the lower part goes, then the upper part grows.
     gone(&mut recorder, 2 * MIB, MIB, 20);
     gone(&mut recorder, MIB, MIB, 30);
     recorder.consume(&LedgerEvent {
         pid: PID,
-        at_ms: 35,
+        at_ns: 35 * MS_NS,
         event: Event::Grown { addr: 5 * MIB, bytes: MIB },
     });
-    recorder.sample(&sample(36, 5 * MIB + 9, AccessKind::Write));
+    accessed(&mut recorder, sample(36, 5 * MIB + 9, AccessKind::Write), None);
     // From below, a piece at a time: it stays one object.
     gone(&mut recorder, 3 * MIB, MIB, 40);
     let profile = end(recorder, 50);
@@ -214,21 +251,25 @@ fn holes_growth_and_what_is_left() {
 }
 
 #[test]
-fn phases_that_are_marked() {
+fn marked_phases_are_recorded() {
     let mut recorder = recorder();
     let enter = |recorder: &mut Recorder, number, at_ms| {
-        recorder.consume(&LedgerEvent { pid: PID, at_ms, event: Event::Phase { number } });
+        recorder.consume(&LedgerEvent {
+            pid: PID,
+            at_ns: at_ms * MS_NS,
+            event: Event::Phase { number },
+        });
     };
     born(&mut recorder, MIB, MIB, 1, 0);
     enter(&mut recorder, 1, 100);
-    recorder.sample(&sample(90, MIB, AccessKind::Read));
-    recorder.sample(&sample(100, MIB, AccessKind::Read));
+    accessed(&mut recorder, sample(90, MIB, AccessKind::Read), None);
+    accessed(&mut recorder, sample(100, MIB, AccessKind::Read), None);
     // Two within the clock's resolution: the later one counts, and it is said.
     enter(&mut recorder, 2, 200);
     enter(&mut recorder, 3, 200);
-    recorder.sample(&sample(201, MIB, AccessKind::Read));
+    accessed(&mut recorder, sample(201, MIB, AccessKind::Read), None);
     enter(&mut recorder, 1, 300);
-    recorder.sample(&sample(301, MIB, AccessKind::Read));
+    accessed(&mut recorder, sample(301, MIB, AccessKind::Read), None);
     let profile = end(recorder, 400);
     let marked = profile.phases.iter().filter(|phase| phase.process == Some(0));
     let marked: Vec<_> = marked.map(|phase| (&*phase.name, phase.start_ns / 1_000_000)).collect();
@@ -239,28 +280,28 @@ fn phases_that_are_marked() {
 }
 
 #[test]
-fn phases_that_are_found() {
+fn unmarked_phases_are_detected() {
     let mut recorder = recorder();
     (0..4).for_each(|n| born(&mut recorder, (n + 1) * MIB, MIB, 1, 0));
     for time_ms in 0..1200 {
-        // Two hot objects for 300 ms each, in turns.
+        // Two hot objects alternate, 300 ms each.
         let hot = time_ms / 300 % 2 * 2 + time_ms % 2;
-        recorder.sample(&sample(time_ms, (hot + 1) * MIB, AccessKind::Read));
+        accessed(&mut recorder, sample(time_ms, (hot + 1) * MIB, AccessKind::Read), None);
     }
     let profile = end(recorder, 1200);
-    // A window has 64 samples, one a slot: each change is found within one.
+    // A window has 64 samples, one per slot: each change is detected within one window.
     let phases = profile.phases.iter().map(|p| format!("{} {}", p.name, p.start_ns / 1_000_000));
     assert_eq!(phases.collect::<Vec<_>>(), ["A 0", "B 319", "A 575", "B 895"]);
 }
 
 #[test]
-fn many_dead_are_put_together_and_the_few_are_not() {
+fn many_dead_objects_are_merged_and_few_are_not() {
     let mut recorder = recorder();
     let many = 3 * KEPT_MAX as u64;
     for number in 0..many {
         born(&mut recorder, MIB, OS_PAGE, 1, number / 100);
         if number % 64 == 0 {
-            recorder.sample(&sample(number / 100, MIB, AccessKind::Read));
+            accessed(&mut recorder, sample(number / 100, MIB, AccessKind::Read), None);
         }
         if number % 1000 == 0 {
             born(&mut recorder, 2 * MIB, 64 * OS_PAGE, 2, number / 100);
@@ -281,7 +322,7 @@ fn many_dead_are_put_together_and_the_few_are_not() {
 }
 
 #[test]
-fn what_is_seen_is_bounded() {
+fn the_number_of_cells_is_bounded() {
     let mut recorder = recorder();
     let objects = 1u64 << 10;
     (0..objects).for_each(|n| {
@@ -291,7 +332,7 @@ fn what_is_seen_is_bounded() {
     let samples = 10 * CELLS_MAX as u64;
     for number in 0..samples {
         let addr = (number * 7919 % objects + 1) * MIB;
-        recorder.sample(&sample(number * 3_600_000 / samples, addr, AccessKind::Read));
+        accessed(&mut recorder, sample(number * 3_600_000 / samples, addr, AccessKind::Read), None);
     }
     let profile = end(recorder, 3_600_000);
     let reads: u64 = profile.accesses.iter().map(|access| access.reads).sum();
@@ -305,37 +346,40 @@ fn what_is_seen_is_bounded() {
 }
 
 #[test]
-fn it_consumes_the_events_of_a_ledger() {
+fn the_events_of_a_ledger_are_recorded() {
     let mut ledger = Ledger::new(Config::default(), 0).unwrap();
     ledger.process_born(PID).unwrap();
     ledger.listen();
     let version = |generation| Version { carve: 1, generation };
-    let born = |generation, time_ms| Record::Born {
+    let born = |generation, time_ns| Record::Born {
         addr: MIB,
         bytes: MIB,
         site: 3,
         version: version(generation),
         arena: None,
         flags: Flags(0),
-        time_ms,
+        time_ns: time_ns * MS_NS,
     };
-    let died = |generation, time_ms| Record::Died {
+    let died = |generation, time_ns| Record::Died {
         addr: MIB,
         bytes: MIB,
         version: version(generation),
         flags: Flags(0),
-        time_ms,
+        time_ns: time_ns * MS_NS,
     };
-    ledger.advance(500);
     // Out of order, as rings are drained: the second use dies before it is born.
     for record in [born(1, 100), died(1, 200), died(2, 400), born(2, 300), born(3, 450)] {
-        ledger.apply(PID, &record);
+        ledger.deliver(PID, record);
     }
+    ledger.settle(PID, 500 * MS_NS);
+    ledger.observe(sample(310, MIB, AccessKind::Read));
+    ledger.observe(sample(460, MIB, AccessKind::Write));
+    ledger.attribute(&mut Vec::new());
     ledger.tick(1000);
     let (mut recorder, mut news) = (recorder(), Vec::new());
     ledger.take_events(&mut news);
     news.iter().for_each(|one| recorder.consume(one));
     let profile = end(recorder, 1000);
-    // Of the second use nothing is known but its end.
-    assert_eq!(shown(&profile), ["3: 1048576 100-200 0/0", "3: 1048576 450-1000 0/0"]);
+    let expect = ["3: 1048576 100-200 0/0", "3: 1048576 300-400 10/0", "3: 1048576 450-1000 0/10"];
+    assert_eq!(shown(&profile), expect);
 }

@@ -1,4 +1,4 @@
-//! Folders: what is written is read again, and what is damaged, foreign or hostile is refused.
+//! Folders: written profiles are read back; damaged, foreign or hostile ones are refused.
 
 mod common;
 
@@ -10,7 +10,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tiercel_profile::{FORMAT_VERSION, Profile, ProfileError, check, read, vacant, write};
 
-/// One that has something in every table.
+/// A profile with something in every table.
 fn example() -> Profile {
     let mut runner = TestRunner::deterministic();
     let rich = profiles(2).prop_filter("rich", |profile| {
@@ -33,13 +33,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn what_is_written_is_read_again(profile in profiles(2)) {
+    fn a_written_profile_is_read_back(profile in profiles(2)) {
         prop_assert_eq!(check(&profile), Ok(()));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("app.profile");
         write(&profile, &path).unwrap();
         prop_assert_eq!(&read(&path).unwrap(), &profile);
-        // Again, over itself; nothing is left beside it.
+        // Written again over itself, it leaves nothing next to it.
         write(&profile, &path).unwrap();
         prop_assert_eq!(&read(&path).unwrap(), &profile);
         prop_assert_eq!(files(folder.path()).len(), 1);
@@ -60,7 +60,7 @@ fn every_damage_is_noticed() {
                 let mut damaged = whole.clone();
                 damaged[at] ^= bit;
                 std::fs::write(&file, &damaged).unwrap();
-                // White space in the manifest may be other white space.
+                // White space in the manifest may change.
                 match read(&path) {
                     Ok(got) => assert_eq!(got, profile, "{}: byte {at}", file.display()),
                     Err(error) => said(&error, &path),
@@ -81,14 +81,14 @@ fn every_damage_is_noticed() {
     assert_eq!(read(&path).unwrap(), profile);
 }
 
-/// An error names the profile.
+/// Errors name the profile.
 fn said(error: &ProfileError, path: &Path) {
     let text = error.to_string();
     assert!(text.contains(path.to_str().unwrap()), "{text}");
 }
 
 #[test]
-fn a_folder_that_is_no_profile_is_not_replaced() {
+fn a_folder_that_is_not_a_profile_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     assert!(matches!(read(&path), Err(ProfileError::Io { .. })));
@@ -99,7 +99,7 @@ fn a_folder_that_is_no_profile_is_not_replaced() {
     assert!(matches!(vacant(&path), Err(ProfileError::Occupied(_))));
     assert!(matches!(write(&example(), &path), Err(ProfileError::Occupied(_))));
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "dear diary");
-    assert_eq!(files(folder.path()).len(), 1, "nothing is left beside it");
+    assert_eq!(files(folder.path()).len(), 1, "nothing is left next to it");
     std::fs::write(path.join("manifest.json"), r#"{"format": "recipe", "version": 1}"#).unwrap();
     assert!(matches!(write(&example(), &path), Err(ProfileError::Occupied(_))));
 }
@@ -119,13 +119,13 @@ fn other_versions_are_refused() {
     let expect =
         format!("profile version 3; this build reads version {FORMAT_VERSION}: record again");
     assert!(message.contains(&expect), "{message}");
-    // It is a profile all the same, and may be replaced.
+    // It is still a profile, and may be replaced.
     write(&example(), &path).unwrap();
     assert_eq!(read(&path).unwrap(), example());
 }
 
 #[test]
-fn a_profile_that_contradicts_itself_is_not_written() {
+fn an_inconsistent_profile_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.profile");
     let breaks: [fn(&mut Profile); 9] = [

@@ -48,7 +48,7 @@ pub struct HeatMap {
     /// From the top.
     pub rows: Vec<HeatRow>,
     /// Named intervals of time, ascending; drawn as bands above the rows.
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<TimeSpan>,
     /// Length of a column, seconds.
     pub column_s: f64,
     /// End of the axis, seconds; from 0.
@@ -70,7 +70,7 @@ pub struct HeatRow {
 
 /// An interval of time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Interval {
+pub struct TimeSpan {
     /// Its name; the same name has the same shade.
     pub name: String,
     /// From, to, seconds.
@@ -283,7 +283,7 @@ mod tests {
             cells: cells.to_vec(),
         };
         let interval =
-            |name: &str, start_s, end_s| Interval { name: name.to_owned(), start_s, end_s };
+            |name: &str, start_s, end_s| TimeSpan { name: name.to_owned(), start_s, end_s };
         HeatMap {
             title: "objects".to_owned(),
             unit: "accesses".to_owned(),

@@ -13,7 +13,7 @@ mod plot;
 mod table;
 mod text;
 
-pub use heat::{HeatMap, HeatRow, Interval};
+pub use heat::{HeatMap, HeatRow, TimeSpan};
 pub use page::{Page, Picture};
 pub use plot::{Bars, Lines, PlotError, Series};
 pub use table::{Align, Table};

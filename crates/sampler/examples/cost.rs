@@ -1,12 +1,13 @@
-//! What sampling costs: the program's time with and without a sampler, and ours per sample.
-//! In: `--quick`. Out: one JSON object per row, as every bench of this repository prints them.
-//! Knows nothing of the tables drawn of its rows.
+//! What sampling costs: the program's time with and without a sampler, and ours per sample. In:
+//! `--quick`. Out: one JSON object per row, as every bench of this repository prints them. Knows
+//! nothing of the tables that are drawn from its rows.
 //!
-//! The program is the worst case for all of them: it does nothing but touch OS pages.
+//! The program is the worst case for every sampler: it does nothing but touch OS pages.
 
 use std::time::{Duration, Instant};
 
 use tiercel_sampler::{Config, Kind, Sampler, Source, TargetHandle, open};
+use tiercel_wire::Now;
 
 // The tests' child process; commands through a pipe say what it touches and when.
 #[path = "../src/testing.rs"]
@@ -17,7 +18,7 @@ use testing::Child;
 /// 256 MiB of OS pages: more than any cache, and eight first-level page tables' worth of TLB
 /// misses.
 const BUFFER: u64 = 65_536;
-/// With or without sampling at a stretch.
+/// How long one run with sampling, or without, lasts.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// How often the daemon drains.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
@@ -32,14 +33,14 @@ fn main() {
     passes(pairs);
 }
 
-/// Page faults, each one a sample: the dearest a sample can be, as each has its own interrupt.
+/// Page faults, each one a sample: the most expensive kind, because each has its own interrupt.
 fn first_touches(kind: Kind, pairs: usize) {
     let config = Config { source: Source::PageFaults, cpu_budget: 1e9, ..Config::default() };
     let config = Config { ring_bytes: 4 << 20, ..config };
     let (mut with, mut without, mut beside, mut ours) = (vec![], vec![], vec![], vec![]);
     for _ in 0..pairs {
         without.push(touch_all(None));
-        // An ordinary user may not lock so much memory; the default fits.
+        // An ordinary user may not lock this much memory; the default fits.
         let small = Config { ring_bytes: 256 << 10, ..config.clone() };
         let Ok(mut sampler) = open(kind, &config).or_else(|_| open(kind, &small)) else { return };
         with.push(touch_all(Some(&mut *sampler)));
@@ -64,7 +65,7 @@ fn touch_all(mut sampler: Option<&mut dyn Sampler>) -> f64 {
     for part in 0..16 {
         child.write(part * BUFFER / 16..(part + 1) * BUFFER / 16);
         if let Some(sampler) = &mut sampler {
-            sampler.drain(0, &mut out);
+            sampler.drain(Now::at_ms(0), &mut out);
             out.clear();
         }
     }
@@ -75,9 +76,9 @@ fn touch_all(mut sampler: Option<&mut dyn Sampler>) -> f64 {
     spent.as_nanos() as f64 / BUFFER as f64
 }
 
-/// The probe at its defaults on a program that writes one byte of each of its OS pages for ever:
-/// time of the program per OS page, and ours as a share of a CPU. Stretches with and without drains
-/// take turns, so that what else happens on the machine falls on both.
+/// The probe at its defaults, on a program that writes one byte of each of its OS pages in a loop:
+/// the program's time per OS page, and ours as a share of a CPU. Runs with and without drains
+/// alternate, so that other load on the machine affects both.
 fn steady(intervals: usize) {
     let mut child = Child::new(BUFFER);
     child.write(0..BUFFER);
@@ -90,7 +91,7 @@ fn steady(intervals: usize) {
         let before = sampler.cost().daemon_cpu;
         let (began, elapsed_before) = (Instant::now(), sampled);
         with.push(rounds(&mut child, &mut |elapsed| {
-            sampler.drain((elapsed_before + elapsed).as_millis() as u64, &mut out);
+            sampler.drain(Now::at_ms((elapsed_before + elapsed).as_millis() as u64), &mut out);
             out.clear();
         }));
         sampled += began.elapsed();
@@ -101,7 +102,7 @@ fn steady(intervals: usize) {
     row("probe, our share of a CPU", &[mean(&ours)], None, Some(0.01), "CPU");
 }
 
-/// CPU nanoseconds per OS page over one stretch, the daemon's drain called as it would be.
+/// CPU nanoseconds per OS page over one run, with drains as often as the daemon's.
 fn rounds(child: &mut Child, drain: &mut dyn FnMut(Duration)) -> f64 {
     let (began, before) = (Instant::now(), child.cpu());
     let (mut count, mut due) = (0u64, Duration::ZERO);
@@ -120,7 +121,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// One look at everything: our time per OS page with all pieces armed, and with none.
+/// One scan of everything: our time per OS page with all pieces armed, and with none.
 fn passes(pairs: usize) {
     let config = Config { cpu_budget: 1e9, probe_interval_ms: 1, ..Config::default() };
     let mut child = Child::new(BUFFER);
@@ -136,7 +137,7 @@ fn passes(pairs: usize) {
     let mut sampler = open(Kind::Probe, &config).expect("/proc is there");
     attach(&mut *sampler, &child);
     (0..16).for_each(|now_ms| {
-        sampler.drain(now_ms, &mut Vec::new());
+        sampler.drain(Now::at_ms(now_ms), &mut Vec::new());
     });
     let (mut armed, mut faults) = (Vec::new(), Vec::new());
     for turn in 0..pairs as u64 {
@@ -148,7 +149,7 @@ fn passes(pairs: usize) {
         let again = child.cpu() - before;
         faults.push(written.saturating_sub(again).as_nanos() as f64 / BUFFER as f64);
         let cost = sampler.cost();
-        sampler.drain(100 + turn, &mut Vec::new());
+        sampler.drain(Now::at_ms(100 + turn), &mut Vec::new());
         armed.push((sampler.cost().daemon_cpu - cost.daemon_cpu).as_nanos() as f64 / BUFFER as f64);
     }
     row("probe, both sights, an OS page", &armed, None, None, "ns");
@@ -156,9 +157,9 @@ fn passes(pairs: usize) {
 }
 
 fn pass_ns(sampler: &mut dyn Sampler) -> f64 {
-    sampler.drain(0, &mut Vec::new());
+    sampler.drain(Now::at_ms(0), &mut Vec::new());
     let before = sampler.cost().daemon_cpu;
-    sampler.drain(1000, &mut Vec::new());
+    sampler.drain(Now::at_ms(1000), &mut Vec::new());
     (sampler.cost().daemon_cpu - before).as_nanos() as f64 / BUFFER as f64
 }
 
@@ -174,7 +175,7 @@ fn attach(sampler: &mut dyn Sampler, child: &Child) {
     sampler.watch(child.pid, &ranges);
 }
 
-/// Prints one row: medians, of pairs where there are any, and the spread of ours around its median.
+/// Prints one row: medians (of pairs where there are any), and the spread around our median.
 fn row(name: &str, ours: &[f64], peer: Option<(&[f64], &str)>, limit: Option<f64>, unit: &str) {
     let median = |values: &[f64]| {
         let mut values = values.to_vec();

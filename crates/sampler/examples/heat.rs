@@ -1,15 +1,15 @@
 //! How well the probe distinguishes hot from cold: a process with areas of known heat, and the
 //! estimates for them. In: `--quick`. Out: one JSON object per row. Knows nothing of the tables
-//! drawn of them.
+//! that are drawn from them.
 //!
 //! 64 MiB: 4 MiB hot, 12 MiB warm, 48 MiB cold, with 100 : 10 : 1 accesses a byte. A row's figure
-//! is the estimated ratio of two neighbours over the true one, turned so that it is at least 1;
-//! right is 1, and 2 is the limit.
+//! is the estimated ratio of two neighbours over the true one, inverted if below 1: 1 is exact, and
+//! 2 is the limit.
 
 use std::time::{Duration, Instant};
 
 use tiercel_sampler::{Config, Kind, TargetHandle, open};
-use tiercel_wire::Sample;
+use tiercel_wire::{Now, Sample};
 
 #[path = "../src/testing.rs"]
 mod testing;
@@ -18,7 +18,7 @@ use testing::Child;
 
 /// (64 KiB units, accesses a byte in proportion) of hot, warm and cold.
 const AREAS: [(u64, u64); 3] = [(64, 100), (192, 10), (768, 1)];
-/// What the daemon would call an extent.
+/// The size of an extent in the daemon.
 const EXTENT: u64 = 1 << 20;
 /// How often the daemon drains.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ fn main() {
         ("writes without a pause", true, 0, Some(2.0)),
         ("writes", true, 2000, Some(2.0)),
         ("reads", false, 2000, Some(2.0)),
-        // Known to be estimated badly: everything but the cold is read in any 2 ms.
+        // A known bad estimate: within any 2 ms, everything but the cold area is read.
         ("reads without a pause", false, 0, None),
     ] {
         measure(name, writes, Duration::from_micros(pause_us), took, limit);
@@ -60,7 +60,7 @@ fn measure(name: &str, writes: bool, pause: Duration, took: Duration, limit: Opt
             next += Duration::from_secs(2);
         }
         samples.clear();
-        sampler.drain(began.elapsed().as_millis() as u64, &mut samples);
+        sampler.drain(Now::at_ms(began.elapsed().as_millis() as u64), &mut samples);
         samples.iter().for_each(|sample| add(&mut sums, sample, child.buffer.start));
     }
     let cost = sampler.cost();

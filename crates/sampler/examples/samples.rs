@@ -1,4 +1,4 @@
-//! Observes stopped processes from the moment they go on until they end, and adds up what is seen.
+//! Observes stopped processes from the moment they continue until they end, and sums the samples.
 //! In: a sampler's name, a period, processes. Out: a line for each process, thread, node, kind of
 //! access and TiB of addresses, and one for the counters. For guest tests.
 
@@ -7,11 +7,12 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use tiercel_sampler::{Config, Counters, Kind, SamplerError};
+use tiercel_wire::Now;
 
-/// Between two looks.
+/// Time between two drains.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What samples of one sort have in common.
+/// What the samples of one group have in common.
 #[derive(Default)]
 struct Sort {
     samples: u64,
@@ -52,7 +53,7 @@ fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
     loop {
         let over = pids.iter().all(|pid| ended(*pid));
         std::thread::sleep(LOOK);
-        lost += sampler.drain(0, &mut out).lost;
+        lost += sampler.drain(Now::at_ms(0), &mut out).lost;
         if let Some(since) = sampler.counters() {
             counted.llc_misses += since.llc_misses;
             counted.instructions += since.instructions;
@@ -86,7 +87,7 @@ fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
     Ok(())
 }
 
-/// Whether a process is gone, or only its number is left.
+/// Whether a process has exited; a zombie counts as exited.
 fn ended(pid: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     text.split_whitespace().next().is_none_or(|size| size == "0")

@@ -4,16 +4,14 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Takes the descriptor that a system call answered.
+/// Takes ownership of the descriptor that a system call returned.
 ///
-/// # Safety
-/// The call makes a new descriptor, and nothing else owns it.
+/// # Safety The call creates a new descriptor, and nothing else owns it.
 ///
-/// # Errors
-/// What the kernel said, where it answered none.
+/// # Errors The kernel's error, if the call returned no descriptor.
 pub unsafe fn owned(answer: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(answer) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,6 +1,6 @@
-//! Why a sampler cannot be had or cannot observe a process.
-//! In: kernel errors. Out: [`SamplerError`], each with what failed, on what, and what to do.
-//! Knows nothing of how samplers work.
+//! Why a sampler cannot be opened or cannot observe a process. In: kernel errors. Out:
+//! [`SamplerError`], each with what failed, on what, and what to do. Knows nothing of how samplers
+//! work.
 
 use std::io;
 
@@ -16,10 +16,10 @@ pub enum SamplerError {
         kind: Kind,
         /// What was found.
         why: String,
-        /// What to do about it, may be empty.
+        /// What to do about it; may be empty.
         remedy: String,
     },
-    /// The kernel does not let us observe.
+    /// The kernel does not permit observation.
     #[error("{what} is not permitted: {remedy}")]
     Permission {
         /// What was tried, on what.
@@ -33,20 +33,20 @@ pub enum SamplerError {
         /// Which.
         pid: u32,
     },
-    /// Observing needs more than we may have.
+    /// Observation needs more of a resource than we may use.
     #[error("{what}: {remedy}")]
     Limit {
-        /// What ran out, on what.
+        /// What ran out, and for what.
         what: String,
         /// What to do about it.
         remedy: String,
     },
-    /// Anything else the kernel said.
+    /// Any other error of the kernel.
     #[error("{what}: {source}")]
     Io {
         /// What was tried, on what.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,9 +1,8 @@
-//! Input boundary: observes memory accesses of tracked processes by the best means this machine
-//! has.
-//! In: process ids, address ranges to watch. Out: [`tiercel_wire::Sample`]s, counters, losses.
-//! Knows nothing of objects or heat: it never interprets what it sees.
+//! Observes the memory accesses of tracked processes by the best means that this machine has. In:
+//! process ids, address ranges to watch. Out: [`tiercel_wire::Sample`]s, counters, losses. Knows
+//! nothing of objects or heat: it never interprets what it sees.
 //!
-//! Several ways to see, one trait. [`open`] makes one of them; [`support`] says which work here.
+//! One trait for all samplers: [`open`] opens one; [`support`] lists those that work here.
 //!
 //! ```text
 //! Kind::Emulator  misses of the model behind a timed guest -> with latency and node
@@ -22,7 +21,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tiercel_wire::Sample;
+use tiercel_wire::{Now, Sample};
 
 #[cfg(feature = "bpf")]
 mod bpf;
@@ -53,60 +52,59 @@ pub trait Sampler: Send {
         self.kind().name()
     }
 
-    /// Begins to observe a process and all its threads, present and to come (not processes it
-    /// forks: those are attached by themselves). Attaching twice is the same as once.
+    /// Begins to observe a process and all its threads, present and future. Forked processes are
+    /// attached separately. Attaching twice is the same as once.
     ///
-    /// # Errors
-    /// [`SamplerError::Vanished`] when the process is gone, [`SamplerError::Permission`] and
-    /// [`SamplerError::Limit`] as they say; nothing stays half attached.
+    /// # Errors [`SamplerError::Vanished`] when the process is gone, [`SamplerError::Permission`]
+    /// and [`SamplerError::Limit`] as they are described; after an error nothing stays attached.
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError>;
 
-    /// Takes what the hosted process contributes to being observed. Samplers that have no use
-    /// for it close it.
+    /// Takes a descriptor that the hosted process passes for its own observation. Samplers that
+    /// have no use for it close it.
     fn accept(&mut self, pid: u32, handle: TargetHandle) {
         let _ = (pid, handle);
     }
 
-    /// Ceases to observe a process; unknown ones are ignored.
+    /// Stops observing a process; unknown processes are ignored.
     fn detach(&mut self, pid: u32);
 
     /// Where the probe sampler may split mappings of a process at the borders of watched ranges:
-    /// the reserved range of the runtime's heap. Elsewhere the program may `mremap`, which refuses
-    /// split mappings, so there ranges that touch are watched as one. Others ignore it.
+    /// the reserved range of the runtime's heap. Elsewhere the program may call `mremap`, which
+    /// refuses split mappings, so adjacent ranges are watched as one. Others ignore it.
     fn may_split(&mut self, pid: u32, within: Range<u64>) {
         let _ = (pid, within);
     }
 
     /// Whether the probe sampler may split busy huge OS pages of a process, a few a second, to see
-    /// what in them is hot. It costs the program translations, so the answer is no unless there is
-    /// a choice to be made between memories. Others ignore it.
+    /// what in them is hot. It costs the program TLB reach, so the daemon allows it only if
+    /// placement has a choice between memories. Others ignore it.
     fn may_split_huge(&mut self, pid: u32, allowed: bool) {
         let _ = (pid, allowed);
     }
 
-    /// Which addresses of a process matter from now on, replacing the last call. Samplers
-    /// that look at ranges look only there; those that get addresses from the hardware ignore
-    /// it. Ranges are in bytes, aligned to OS pages, ascending and apart; best one per extent.
-    /// Outside [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
+    /// Sets which addresses of a process matter from now on, replacing the last call. Samplers that
+    /// scan ranges scan only these; those that get addresses from the hardware ignore it. Ranges
+    /// are in bytes, aligned to OS pages, ascending and apart; best one per extent. Outside
+    /// [`Sampler::may_split`] they must cover whole objects, with no gap inside one.
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]);
 
-    /// Memory of a process that must not be held in any way from now on, because it is being moved,
-    /// replacing the ranges of the last call. The probe sampler gives back what it registered
-    /// there, and does not see it until a later call leaves it out. Others ignore it.
+    /// Sets which memory of a process must not be registered from now on, because it is being
+    /// moved; replaces the ranges of the last call. The probe sampler unregisters these ranges, and
+    /// does not see them until a later call omits them. Others ignore it.
     fn release(&mut self, pid: u32, ranges: &[Range<u64>]) {
         let _ = (pid, ranges);
     }
 
     /// Sets how many samples a second are useful from now on. Samplers that can lower their rate,
-    /// and their cost to programs, do so. Others ignore it.
+    /// and thereby their cost to programs, do so. Others ignore it.
     fn set_useful_rate(&mut self, samples_per_s: f64) {
         let _ = samples_per_s;
     }
 
-    /// Appends what was seen since the last call. `now_ms` is the daemon's clock, by which samples
-    /// are dated. Bounded by [`Config::drain_max`] samples; takes no longer than
-    /// some milliseconds, of which the probe sampler may sleep two.
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained;
+    /// Appends the samples since the last call. `now` is one moment on the daemon's clock and the
+    /// kernel's, by which samples are dated. At most [`Config::drain_max`] samples; takes a few
+    /// milliseconds at most, of which the probe sampler may sleep for two.
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained;
 
     /// Counts since the last call over all attached processes; `None` where nothing counts them.
     fn counters(&mut self) -> Option<Counters>;
@@ -114,17 +112,17 @@ pub trait Sampler: Send {
     /// What this sampler can see, as opened on this machine.
     fn capabilities(&self) -> SamplerCapabilities;
 
-    /// What sampling cost so far.
+    /// The cost of sampling so far.
     fn cost(&self) -> Cost;
 }
 
-/// What may be asked for by name.
+/// Samplers that can be requested by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The best that works here.
+    /// The best sampler that works here.
     Auto,
-    /// Misses of the model behind a timed guest.
+    /// Misses of the model that times a guest.
     Emulator,
     /// CPU performance counters with data addresses.
     Perf,
@@ -132,7 +130,7 @@ pub enum Kind {
     Bpf,
     /// Page-table bits.
     Probe,
-    /// Nothing is observed; objects are tracked all the same. It shows what tracking alone costs.
+    /// Nothing is observed, but objects are tracked: it shows the cost of tracking alone.
     None,
 }
 
@@ -153,31 +151,34 @@ impl Kind {
 /// How a sampler observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Method {
-    /// By hardware events, each with its address. Only accesses that miss the caches are seen.
+    /// By hardware events, each with its address. They see only accesses that miss the caches.
     Misses,
-    /// By scanning page tables in the ranges that [`Sampler::watch`] gives. Accesses are seen
-    /// whatever served them, and the sampler changes page-table entries of the process.
+    /// By scanning page tables in the ranges that [`Sampler::watch`] gives. They see accesses no
+    /// matter which level served them, and the sampler changes page-table entries of the process.
     PageTables,
 }
 
 /// A descriptor that a hosted process passes to the sampler.
 #[derive(Debug)]
 pub enum TargetHandle {
-    /// A userfaultfd it opened (before or after UFFDIO_API), for write tracking from outside.
+    /// A userfaultfd that it opened (before or after UFFDIO_API), for write tracking by another
+    /// process.
     Userfaultfd(OwnedFd),
 }
 
-/// What one call of [`Sampler::drain`] met.
+/// The result of one call of [`Sampler::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Drained {
     /// Samples appended.
     pub samples: u64,
-    /// Samples the kernel or we had to drop since the last call.
+    /// Samples that the kernel or the sampler dropped since the last call.
     pub lost: u64,
-    /// Times the kernel slowed the source down since the last call.
+    /// Times that the kernel throttled the source since the last call.
     pub throttled: u64,
-    /// Processes that were due for a look and are too large for one (probe).
+    /// Processes that were due for a scan but are too large for one (probe).
     pub blind: u64,
+    /// No later call brings a sample of before this time, on the daemon's clock, nanoseconds.
+    pub complete_ns: u64,
 }
 
 /// Counts of user-mode events.
@@ -189,7 +190,7 @@ pub struct Counters {
     pub instructions: u64,
 }
 
-/// What a sampler can see, and what it cannot.
+/// What a sampler can and cannot see.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SamplerCapabilities {
     /// Loads.
@@ -198,17 +199,17 @@ pub struct SamplerCapabilities {
     pub writes: Granularity,
     /// Whether samples carry a load-to-use latency.
     pub latency: bool,
-    /// Whether samples say which node served them.
+    /// Whether samples have the node that served them.
     pub node: bool,
-    /// Whether samples say what else was under way ([`tiercel_wire::Around`]).
+    /// Whether samples have the accesses around them ([`tiercel_wire::Around`]).
     pub around: bool,
-    /// Whether lines that stores make dirty are reported, where [`Config::dirtied`] asks for them.
+    /// Whether lines that stores make dirty are reported when [`Config::dirtied`] is set.
     pub dirtied: bool,
-    /// Whether [`Sampler::counters`] answers.
+    /// Whether [`Sampler::counters`] returns counts.
     pub counters: bool,
     /// The source in use: an event's name, or the kernel interface.
     pub source: String,
-    /// One or two sentences for the user: what is not seen.
+    /// One or two sentences for the user: what the sampler does not see.
     pub text: String,
 }
 
@@ -218,23 +219,23 @@ pub struct SamplerCapabilities {
 pub enum Granularity {
     /// Each sampled access has its address.
     Exact,
-    /// Which OS pages were accessed between two looks, not how often.
+    /// Which OS pages were accessed between two scans, but not how often.
     PerOsPage,
     /// How many bytes of a mapping (or of a watched extent that is one) were accessed between two
-    /// looks, not which and not how often.
+    /// scans, but not which bytes or how often.
     PerMapping,
-    /// Only the first access of an OS page after it was mapped or moved.
+    /// Only the first access to an OS page after it was mapped or moved.
     FirstTouch,
     /// Not seen.
     Blind,
 }
 
-/// What sampling cost.
+/// The cost of sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
     /// CPU time of the daemon in this sampler.
     pub daemon_cpu: Duration,
-    /// Estimated CPU time taken from hosted programs by the kernel on our account.
+    /// Estimated CPU time that the kernel took from hosted programs for sampling.
     pub program_cpu: Duration,
     /// Samples delivered.
     pub samples: u64,
@@ -246,24 +247,25 @@ pub struct Cost {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// Events per sample to begin with (MAT 4.5.1).
+    /// Events per sample at the start (MAT 4.5.1).
     pub period: u64,
     /// Share of one CPU that sampling may cost; period and probe interval adapt to it.
     pub cpu_budget: f64,
     /// Which events `perf` and `bpf` use.
     pub source: Source,
-    /// Names of events to use instead of the processor's own set; empty: that set.
+    /// Names of events to use instead of the processor's default set; empty: the default set.
     pub events: Vec<String>,
-    /// Also sample stores that make a line dirty ([`tiercel_wire::AccessKind::Dirtied`]), where the
-    /// source reports it (emulator).
+    /// Also sample stores that make a line dirty ([`tiercel_wire::AccessKind::Dirtied`]), if the
+    /// source reports them (emulator).
     pub dirtied: bool,
-    /// Bytes of one ring: perf has one per CPU, bpf one in all. Rounded up to a power of two.
+    /// Bytes of one ring: perf has one per CPU, bpf a single one. Rounded up to a power of two.
     pub ring_bytes: usize,
     /// Most samples one drain may append.
     pub drain_max: usize,
     /// Also report first touches and releases of OS pages (MAT 3.3.1 saw up to 10% cost).
     pub page_events: bool,
-    /// Probe: spots of 32 KiB watched for writes at once, at most; as few as the budget demands.
+    /// Probe: most spots of 32 KiB that are watched for writes at once; the budget may demand
+    /// fewer.
     pub probe_pieces: usize,
     /// Probe: shortest time between two passes, milliseconds.
     pub probe_interval_ms: u64,
@@ -275,7 +277,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// The CPU's precise memory events; refuse when there are none.
+    /// The CPU's precise memory events; an error if there are none.
     Hardware,
     /// The kernel's page-fault event: first touches only, works on any machine.
     PageFaults,

@@ -1,6 +1,6 @@
-//! Opens samplers by kind and says which kinds work here and what to do about the others.
-//! In: a kind, the configuration. Out: a [`Sampler`], or [`Finding`]s for `tiercel doctor`.
-//! Knows nothing of how samplers work.
+//! Opens samplers by kind and reports which kinds work here and what to do about the others. In: a
+//! kind, the configuration. Out: a [`Sampler`], or [`Finding`]s for `tiercel doctor`. Knows nothing
+//! of how samplers work.
 
 use tiercel_machine::Finding;
 
@@ -11,8 +11,7 @@ const ORDER: [Kind; 4] = [Kind::Emulator, Kind::Perf, Kind::Bpf, Kind::Probe];
 
 /// Opens a sampler.
 ///
-/// # Errors
-/// Says why this kind does not work here; for [`Kind::Auto`], why none does.
+/// # Errors The reason why this kind does not work here; for [`Kind::Auto`], why none does.
 pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
     match kind {
         Kind::Auto => open_best(config),
@@ -22,14 +21,14 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
         Kind::Bpf => open_bpf(config),
         Kind::None => Err(SamplerError::Unavailable {
             kind,
-            why: "none was asked for".to_owned(),
+            why: "none was requested".to_owned(),
             remedy: String::new(),
         }),
     }
 }
 
-/// What works here, for `tiercel doctor`: a finding for each kind, with what to do about it. The
-/// emulator's is only there in timed guests.
+/// What works here, for `tiercel doctor`: a finding for each kind, with a remedy. The finding of
+/// the emulator exists only in timed guests.
 pub fn support() -> Vec<Finding> {
     let everywhere = [perf_support(), bpf_support(), probe_support()];
     emulator::support().into_iter().chain(everywhere).collect()
@@ -117,7 +116,8 @@ mod tests {
 
     #[test]
     fn auto_opens_something_and_every_kind_is_reported_on() {
-        let sampler = open(Kind::Auto, &Config::default()).expect("probe works wherever /proc is");
+        let sampler =
+            open(Kind::Auto, &Config::default()).expect("probe works wherever /proc is mounted");
         assert!(ORDER.contains(&sampler.kind()));
         let names: Vec<_> = support().into_iter().map(|finding| finding.name).collect();
         for kind in &ORDER[1..] {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_has_a_remedy() {
+    fn every_failure_has_a_remedy() {
         for finding in support() {
             let fine = finding.standing == tiercel_machine::Standing::Ok;
             assert!(fine || !finding.remedy.is_empty(), "{finding:?}");

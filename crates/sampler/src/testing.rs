@@ -16,7 +16,7 @@ pub struct Child {
     pub pid: u32,
     /// Its buffer, bytes.
     pub buffer: Range<u64>,
-    /// Its numbers of the userfaultfds it opened, as the runtime would.
+    /// The numbers, in the child, of the userfaultfds that it opened, as the runtime would.
     uffds: [i32; 2],
     commands: File,
     answers: File,
@@ -29,8 +29,8 @@ impl Child {
         let (their_commands, commands) = pipe();
         let (answers, their_answers) = pipe();
         let bytes = os_pages * OS_PAGE;
-        // SAFETY: after fork the child makes system calls and touches its own mapping only, as a
-        // child of a threaded process must.
+        // SAFETY: after fork the child only makes system calls and touches its own mapping, as the
+        // child of a multi-threaded process must.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork");
         if pid == 0 {
@@ -44,7 +44,7 @@ impl Child {
         child
     }
 
-    /// Duplicates of its userfaultfds; stands in for SCM_RIGHTS.
+    /// Duplicates of its userfaultfds; replaces SCM_RIGHTS.
     pub fn userfaultfds(&self) -> Vec<OwnedFd> {
         self.uffds.iter().filter_map(|number| fetch(self.pid, *number)).collect()
     }
@@ -59,7 +59,7 @@ impl Child {
         self.command(1, os_pages);
     }
 
-    /// Keeps it on one CPU.
+    /// Pins it to one CPU.
     pub fn stay(&self) {
         // SAFETY: a cpu_set_t is a plain bit set, for which zero is the empty one.
         let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -76,16 +76,16 @@ impl Child {
         assert_eq!(pinned, 0, "affinity");
     }
 
-    /// Sets it to work until it is dropped: random writes (or reads) all over the buffer, `ratio`
-    /// in its first half for each in its second.
+    /// Keeps it busy until it is dropped: random writes (or reads) all over the buffer, `ratio` in
+    /// the first half for each one in the second.
     pub fn hammer(&mut self, writes: bool, ratio: u64) {
         let what = if writes { 4 } else { 5 };
         self.commands.write_all(&encode(what, 0..ratio)).expect("the child listens");
     }
 
-    /// Sets it to work until it is dropped: random writes (or reads) in areas that follow each
-    /// other from the start of the buffer, each of so many 64 KiB and so many accesses a byte in
-    /// proportion; after each 1024 accesses it sleeps.
+    /// Keeps it busy until it is dropped: random writes (or reads) in consecutive areas from the
+    /// start of the buffer, each given by its number of 64 KiB units and its relative accesses per
+    /// byte. It sleeps after every 1024 accesses.
     pub fn stir(&mut self, writes: bool, areas: [(u64, u64); 3], pause: Duration) {
         let pack = |values: [u64; 4]| values.iter().rev().fold(0, |all, v| all << 16 | v & 0xffff);
         let pause_us = pause.as_micros() as u64;
@@ -110,10 +110,10 @@ impl Child {
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
-    /// Lets it end and reaps it.
+    /// Ends it and reaps it.
     pub fn exit(&mut self) {
         let _ = self.commands.write_all(&encode(2, 0..0));
-        // SAFETY: our own child; the status is not wanted.
+        // SAFETY: our own child; its status is not needed.
         unsafe { libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0) };
     }
 
@@ -152,7 +152,7 @@ fn fetch(pid: u32, number: i32) -> Option<OwnedFd> {
     if number < 0 {
         return None;
     }
-    // SAFETY: plain system calls; descriptors they answer are ours.
+    // SAFETY: plain system calls; we own the descriptors that they return.
     unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         assert!(pidfd >= 0, "pidfd_open");
@@ -164,22 +164,23 @@ fn fetch(pid: u32, number: i32) -> Option<OwnedFd> {
 
 fn pipe() -> (File, File) {
     let mut ends = [0i32; 2];
-    // SAFETY: two fresh descriptors, ours from here on.
+    // SAFETY: two new descriptors, owned by us from here on.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
     }
 }
 
-/// The child's life. Only system calls and its own buffer: no allocation, no lock, no panic.
+/// The child's main loop. It uses only system calls and its own buffer: no allocation, lock or
+/// panic.
 fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
     const USER_MODE_ONLY: libc::c_int = 1;
-    // SAFETY: see above; the buffer is ours alone, and every touched OS page lies in it.
+    // SAFETY: see above; the buffer is ours alone, and every touched OS page is in it.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // Aligned to huge OS pages, so that pieces fall where tests expect them.
+        // Aligned to huge OS pages, so that pieces are where tests expect them.
         let align = 2usize << 20;
         let room = libc::mmap(std::ptr::null_mut(), bytes as usize + align, prot, flags, -1, 0);
         let base = room.byte_add(align - room.addr() % align);
@@ -212,7 +213,7 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
             }
             let mut answer = 0;
             if what == 3 {
-                // Growing, as realloc does: EFAULT says that this is more than one mapping.
+                // Growing, as realloc does; EFAULT means that this is more than one mapping.
                 let grown = libc::mremap(base, bytes as usize, bytes as usize * 2, 0);
                 let split = *libc::__errno_location() == libc::EFAULT;
                 answer = u64::from(grown == libc::MAP_FAILED && split);
@@ -228,7 +229,7 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
 unsafe fn hammer(base: *mut u8, bytes: u64, writes: bool, ratio: u64) -> ! {
     let (half, mut state) = (bytes / 2, 1u64);
     loop {
-        // xorshift64; the upper half decides where, the lower which half of the buffer.
+        // xorshift64; the upper half chooses the offset, the lower the half of the buffer.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -263,7 +264,7 @@ unsafe fn stir(base: *mut u8, writes: bool, sizes: u64, weights: u64) -> ! {
         let roll = (state & 0xffff_ffff) % all;
         let area = usize::from(roll >= shares[0]) + usize::from(roll >= shares[0] + shares[1]);
         let at = starts[area] + (state >> 32) % bytes[area];
-        // SAFETY: `at` lies in its area.
+        // SAFETY: `at` is in its area.
         unsafe {
             if writes {
                 base.add(at as usize).write_volatile(1);
@@ -275,5 +276,5 @@ unsafe fn stir(base: *mut u8, writes: bool, sizes: u64, weights: u64) -> ! {
             }
         }
     }
-    unreachable!("it works until it is killed")
+    unreachable!("it runs until it is killed")
 }

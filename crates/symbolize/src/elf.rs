@@ -8,12 +8,27 @@ use crate::frame::{Named, SiteFrame};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Largest file that is parsed, bytes: debug files of browsers have 4 GiB.
 const FILE_BYTES_MAX: u64 = 8 << 30;
+/// Bytes that one compressed byte can stand for: 1032 in deflate (RFC 1951: 258 for two bits).
+const COMPRESSION_MAX: u64 = 1032;
+/// Of a 64-bit ELF file in little endian: sizes of its headers, and where fields are in them
+/// (ELF-64 Object File Format, figures 2 and 8; gABI, Elf64_Chdr).
+const EHDR_BYTES: usize = 64;
+const SHDR_BYTES: usize = 64;
+const CHDR_BYTES: usize = 24;
+const EHDR_SHOFF: usize = 40;
+const SHDR_FLAGS: usize = 8;
+const SHDR_OFFSET: usize = 24;
+const SHDR_SIZE: usize = 32;
+const CHDR_SIZE: usize = 8;
+const SHF_COMPRESSED: u64 = 1 << 11;
 
 /// A parser with the files it has open.
 pub(crate) struct ElfReader {
@@ -77,7 +92,43 @@ fn is_usable(frame: &SiteFrame) -> bool {
     // A regular file: opening a FIFO or a device that a client named must not block us.
     let regular = std::fs::metadata(&*frame.path)
         .is_ok_and(|meta| meta.is_file() && meta.len() <= FILE_BYTES_MAX);
-    regular && frame.path.is_absolute() && (frame.build_id.is_empty() || same_build(frame))
+    regular
+        && frame.path.is_absolute()
+        && has_plausible_sizes(&frame.path).unwrap_or(false)
+        && (frame.build_id.is_empty() || same_build(frame))
+}
+
+/// False when a compressed section claims to be larger than any compression makes it: the parser
+/// takes memory for what is claimed, and a process without it ends. `None` when the file ends too
+/// early.
+fn has_plausible_sizes(path: &Path) -> Option<bool> {
+    let file = File::open(path).ok()?;
+    let head: [u8; EHDR_BYTES] = read(&file, 0)?;
+    let (at, count) = (word(&head, EHDR_SHOFF), u16::from_le_bytes([head[60], head[61]]));
+    for number in 0..u64::from(count) {
+        let section: [u8; SHDR_BYTES] = read(&file, at.checked_add(number * SHDR_BYTES as u64)?)?;
+        if word(&section, SHDR_FLAGS) & SHF_COMPRESSED == 0 {
+            continue;
+        }
+        let packed: [u8; CHDR_BYTES] = read(&file, word(&section, SHDR_OFFSET))?;
+        let most = word(&section, SHDR_SIZE).min(FILE_BYTES_MAX) * COMPRESSION_MAX;
+        if word(&packed, CHDR_SIZE) > most {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+fn read<const N: usize>(file: &File, at: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    Some(bytes)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }
 
 fn same_build(frame: &SiteFrame) -> bool {
@@ -88,4 +139,32 @@ fn same_build(frame: &SiteFrame) -> bool {
 pub fn build_id(path: &Path) -> Option<Vec<u8>> {
     let read = std::panic::catch_unwind(|| blazesym::helper::read_elf_build_id(path));
     Some(read.ok()?.ok()??.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_that_claims_too_much_costs_the_names_of_its_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let write = |bytes: &[u8], at: u64| file.as_file().write_all_at(bytes, at).unwrap();
+        let plausible = || has_plausible_sizes(file.path());
+        assert_eq!(plausible(), None, "an empty file");
+        write(&[0; EHDR_BYTES + SHDR_BYTES + CHDR_BYTES], 0);
+        write(&(EHDR_BYTES as u64).to_le_bytes(), EHDR_SHOFF as u64);
+        write(&[1, 0], 60);
+        assert_eq!(plausible(), Some(true), "a section that is not compressed");
+        let section = EHDR_BYTES as u64;
+        write(&SHF_COMPRESSED.to_le_bytes(), section + SHDR_FLAGS as u64);
+        write(&(section + SHDR_BYTES as u64).to_le_bytes(), section + SHDR_OFFSET as u64);
+        write(&100u64.to_le_bytes(), section + SHDR_SIZE as u64);
+        let claim = section + SHDR_BYTES as u64 + CHDR_SIZE as u64;
+        for (claimed, expect) in [(103_200u64, true), (103_201, false), (1 << 45, false)] {
+            write(&claimed.to_le_bytes(), claim);
+            assert_eq!(plausible(), Some(expect), "{claimed}");
+        }
+        write(&u64::MAX.to_le_bytes(), EHDR_SHOFF as u64);
+        assert_eq!(plausible(), None, "sections behind the end");
+    }
 }

@@ -152,7 +152,7 @@ pub enum BackingArg {
     /// Ordinary memory, which the kernel moves
     #[default]
     Kernel,
-    /// Memory that the program itself moves while it writes; from the pools, if there are any
+    /// Memory that the program itself moves while it writes
     Vmem,
 }
 

@@ -76,7 +76,7 @@ impl Engine {
     pub fn with_vregions(mut self, args: &EngineArgs, privilege: &mut Privilege) -> Result<Engine> {
         self.config.pools.clone_from(&args.pool);
         if args.backing == BackingArg::Vmem {
-            self.config.backing = if args.pool.is_empty() { Backing::Vmem } else { Backing::Pools };
+            self.config.backing = Backing::Vmem;
             if !self.parts.mover.is_modelled() {
                 self.parts.mover = privilege.mover(true)?;
             }

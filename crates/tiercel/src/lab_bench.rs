@@ -267,8 +267,8 @@ fn print_failures(summary: &Summary, tally: &Tally) {
 
 fn show(summary: &Summary, json: bool, results: &Path) -> Result<()> {
     if json {
-        for row in summary.rows() {
-            say_json(row)?;
+        for result in summary.results() {
+            say_json(result)?;
         }
     } else {
         say(&summary.short())?;

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_daemon::protocol::{Request, VERSION, request_line};
-use tiercel_daemon::socket_dir::{DAEMON_NAME, control_path, usual_directory};
+use tiercel_daemon::socket_dir::{DAEMON_NAME, control_path, remove_stale, usual_directory};
 
 /// A daemon answers within milliseconds; one that takes longer than this is stuck. Chosen, not
 /// measured: a thousand times the usual.
@@ -81,6 +81,7 @@ fn connect(path: &Path) -> Result<UnixStream> {
 
 /// The machine-wide daemon's control socket, or that of the only run.
 fn find(directory: &Path) -> Result<PathBuf> {
+    remove_stale(directory);
     let daemon = control_path(directory, DAEMON_NAME);
     if connect(&daemon).is_ok() {
         return Ok(daemon);

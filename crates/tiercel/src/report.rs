@@ -16,7 +16,7 @@ use tiercel_lab::bench::{self, Predictions};
 use tiercel_machine::short_bytes;
 use tiercel_plan::{Plan, PlannedClass, PlannedSite, read_plan};
 use tiercel_profile::{Overview, Profile, Site, owning_frame};
-use tiercel_report::{HeatMap, HeatRow, Interval, Lines, Page, Series, Table};
+use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Table, TimeSpan};
 
 use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
 use crate::show::short_count;
@@ -122,7 +122,7 @@ fn heat_map(timeline: &Timeline, plan: Option<&Plan>) -> HeatMap {
         lives: row.lives.iter().map(|&(from, to)| (seconds(from), seconds(to))).collect(),
         cells: row.accesses.clone(),
     };
-    let interval = |(name, from, to): &(String, u64, u64)| Interval {
+    let interval = |(name, from, to): &(String, u64, u64)| TimeSpan {
         name: name.clone(),
         start_s: seconds(*from),
         end_s: seconds(*to),

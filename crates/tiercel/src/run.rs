@@ -10,7 +10,7 @@ use crate::engine::{Engine, UNOBSERVED, engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, Hosted, StartError, end_like};
 use crate::privilege::{Privilege, symbol_reader};
 use crate::program::{find, hindrance};
-use crate::terminal::note;
+use crate::terminal::{json_line, note};
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -214,7 +214,7 @@ fn report(
         };
         value["remarks"] = remarks.into();
         value["exit_status"] = ending.shell_status().into();
-        format!("{value}\n")
+        json_line(&value)?
     } else {
         text(args, final_report, remarks, &mut symbols)
     };
@@ -252,7 +252,7 @@ mod tests {
         Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
         SamplerError,
     };
-    use tiercel_wire::Sample;
+    use tiercel_wire::{Now, Sample};
 
     /// A sampler with a defect: the daemon's thread dies of it at its first tick.
     struct Failing;
@@ -274,7 +274,7 @@ mod tests {
 
         fn watch(&mut self, _pid: u32, _ranges: &[Range<u64>]) {}
 
-        fn drain(&mut self, _now_ms: u64, _out: &mut Vec<Sample>) -> Drained {
+        fn drain(&mut self, _now: Now, _out: &mut Vec<Sample>) -> Drained {
             panic!("a defect, injected by a test");
         }
 

@@ -177,6 +177,18 @@ fn samples(out: &mut String, s: &Summary) {
         samples.outside,
         samples.lost
     );
+    if samples.ended + samples.undecided > 0 {
+        let _ = writeln!(
+            out,
+            "late       {} samples were of objects that had died when they were read, {} undecided",
+            samples.ended, samples.undecided
+        );
+    }
+    if samples.lives_forgotten > 0 {
+        let count = samples.lives_forgotten;
+        let _ =
+            writeln!(out, "forgotten  {count} lives of objects, before all samples of them came");
+    }
     if samples.throttled > 0 {
         let count = samples.throttled;
         let _ = writeln!(out, "throttled  the kernel throttled sampling {count} times");
@@ -205,6 +217,18 @@ fn clients(out: &mut String, s: &Summary) {
     for (reason, count) in &s.clients.stepped_aside {
         let processes = plural(*count, "process", "processes");
         let _ = writeln!(out, "detached   {processes}: {}", printable(reason));
+    }
+    if s.clients.small > 0 {
+        let programs = plural(s.clients.small, "process", "processes");
+        let _ = writeln!(out, "small      {programs} ended small, or stayed so: not attached");
+    }
+    if s.clients.failed > 0 {
+        let processes = plural(s.clients.failed, "process", "processes");
+        let why = s.clients.failure.as_deref().unwrap_or("unknown");
+        let _ = writeln!(out, "failed     {processes} could not attach: {}", printable(why));
+    }
+    for (remark, count) in &s.clients.remarks {
+        let _ = writeln!(out, "remark     {}: {remark}", plural(*count, "process", "processes"));
     }
     for (reason, count) in &s.clients.refused {
         let connections = plural(*count, "connection", "connections");

@@ -19,7 +19,25 @@ pub fn say(text: &str) -> Result<()> {
 
 /// Writes a value as one line of JSON.
 pub fn say_json(value: &impl Serialize) -> Result<()> {
-    say(&format!("{}\n", serde_json::to_string(value)?))
+    say(&json_line(value)?)
+}
+
+/// A value as one line of JSON, in which each character that a terminal obeys or does not show is
+/// escaped: serde_json escapes those below a blank alone.
+pub fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    let mut line = String::with_capacity(text.len() + 1);
+    // Outside of strings JSON has no such character.
+    for c in text.chars() {
+        if c.is_control() || is_invisible(c) {
+            let units = &mut [0; 2];
+            c.encode_utf16(units).iter().for_each(|unit| line.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            line.push(c);
+        }
+    }
+    line.push('\n');
+    Ok(line)
 }
 
 /// Writes a line to standard error. There is nowhere to report that standard error cannot be
@@ -62,5 +80,13 @@ mod tests {
     fn escapes_and_reversed_text_do_not_reach_the_terminal() {
         assert_eq!(printable("a\x1b[2J\u{202e}b\u{200b}\r\nc"), "a?[2J?b???c");
         assert_eq!(printable("größe 方法 é"), "größe 方法 é");
+    }
+
+    #[test]
+    fn json_names_what_a_terminal_obeys_by_number() {
+        let value = "é\u{9b}2J\u{7f}\u{202e}\u{e0001}\n";
+        let line = json_line(&value).unwrap();
+        assert_eq!(line, "\"é\\u009b2J\\u007f\\u202e\\udb40\\udc01\\n\"\n");
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), value);
     }
 }

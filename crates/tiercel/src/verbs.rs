@@ -33,7 +33,7 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     let mut link = Link::open(args.peer.socket.as_deref())?;
     let moves = link.ask(&request, "moves")?;
     if args.json {
-        return say(&format!("{moves}\n"));
+        return say_json(&moves);
     }
     let rows = moves.as_array().cloned().unwrap_or_default();
     if rows.is_empty() {
@@ -125,7 +125,7 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     }
     let status = link.ask(&Request::Status, "status")?;
     if args.json {
-        return say(&format!("{status}\n"));
+        return say_json(&status);
     }
     let summary: Summary = serde_json::from_value(status).context("the daemon's status")?;
     say(&show::figures(&summary))

@@ -389,7 +389,8 @@ fn predictions_are_compared_with_the_lab_and_repeated() {
     let others: String =
         rows.lines().filter(|row| !row.contains("idp")).collect::<Vec<_>>().join("\n");
     std::fs::write(stage.path("lab/runs.jsonl"), others + "\n").unwrap();
-    for (folder, expect) in [("lab", "has no run by a plan"), ("nowhere", "no folder of results")] {
+    let cases = [("lab", "has no run by a plan"), ("nowhere", "not a folder of results")];
+    for (folder, expect) in cases {
         let output = stage.tiercel(&["report", profile, "--lab", folder, "-o", "x.html"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains(expect), "{}", stderr(&output));

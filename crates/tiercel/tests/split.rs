@@ -72,15 +72,21 @@ fn busy(daemon: &Daemon) -> Process {
 }
 
 fn busy_of(daemon: &Daemon, user: u32) -> Process {
-    let folder = daemon.folder.path();
     // One for each user: a program that runs cannot be written again.
-    let program = compile(folder, &format!("busy{user}"), BUSY, &[]);
+    let name = format!("busy{user}");
+    compile(daemon.folder.path(), &name, BUSY, &[]);
+    start_as(daemon, &name, user)
+}
+
+/// Starts a compiled program of a user, and waits until it is ready.
+fn start_as(daemon: &Daemon, name: &str, user: u32) -> Process {
+    let folder = daemon.folder.path();
     // The tree may be where other users may not go.
     let library = folder.join(format!("libtiercel{user}.so"));
     if !library.exists() {
         fs::copy(runtime(), &library).unwrap();
     }
-    let mut command = daemon.hosted(program.to_str().unwrap());
+    let mut command = daemon.hosted(folder.join(name).to_str().unwrap());
     command.env("LD_PRELOAD", library).uid(user).gid(user).current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = Process::start(&mut command);
@@ -171,6 +177,45 @@ fn a_daemon_without_its_broker_stops_and_programs_run_on() {
     assert_eq!(daemon.process.end().code(), Some(1), "the service manager starts it again");
     assert!(process.child.try_wait().unwrap().is_none());
     assert_eq!(process.end().code(), Some(6));
+}
+
+/// Takes segments of 64 MiB of a pool until there are no more; prints how many bytes it wrote.
+const POOLED: &str = r#"
+#include "tiercel.h"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(void) {
+    char *region = tiercel_vregion_register(0, 64 << 20, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (region == MAP_FAILED)
+        return 1;
+    memset(region, 1, 64 << 20);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    return region[(64 << 20) - 1] == 1 ? 6 : 1;
+}
+"#;
+
+#[test]
+fn pools_are_served_without_privilege() {
+    if !is_root() {
+        return;
+    }
+    let daemon = daemon_with(&["--pool", "0=192MiB"]);
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let include = format!("-I{}", include.display());
+    compile(daemon.folder.path(), "pooled", POOLED, &[&include]);
+    let (mut first, mut second) =
+        (start_as(&daemon, "pooled", STRANGER), start_as(&daemon, "pooled", OTHER));
+    let granted = |s: &serde_json::Value| s["pools"][0]["granted_bytes"] == 128 << 20;
+    daemon.until("both have a segment of the pool", granted);
+    assert_eq!(daemon.status()["pools"][0]["trouble"], "");
+    for process in [&mut first, &mut second] {
+        assert_eq!(process.end().code(), Some(6));
+    }
+    daemon.until("all of it is free", |s| s["pools"][0]["free_bytes"] == 192 << 20);
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::time::Instant;
 use tiercel_wire::client::SessionBuilder;
 use tiercel_wire::{Flags, ObjectSnapshot, Record, Session, Version};
 
-// Threads, as many as rings of a busy program, and an address for its heap. Chosen, not measured.
+// Threads, one for each ring of a busy program, and an address for its heap. Chosen, not measured.
 const PRODUCERS: usize = 8;
 const BASE: u64 = 1 << 40;
-/// Most records one drain may take: what the daemon's loop uses between looks at other things.
+/// Most records of one drain, as in the daemon's loop.
 const DRAIN_MAX: usize = 1 << 16;
 
 fn record(thread: usize, count: u64) -> Record {
@@ -21,11 +21,11 @@ fn record(thread: usize, count: u64) -> Record {
         version: Version { carve: count as u32, generation: thread as u16 },
         arena: None,
         flags: Flags::default(),
-        time_ms: 0,
+        time_ns: 0,
     }
 }
 
-/// Records read, records counted as lost, seconds, and whether each thread's came in order.
+/// Records read, records counted as lost, seconds, and whether each thread's arrived in order.
 struct Run {
     read: u64,
     lost: u64,
@@ -79,7 +79,8 @@ fn run(each: u64) -> Run {
     run
 }
 
-/// Nanoseconds of one push and of one record drained, one thread, least of many batches.
+/// Nanoseconds of one push and of draining one record, with one thread: the minimum of many
+/// batches.
 fn push_and_drain_ns(batches: u64) -> (f64, f64) {
     // As many records as one ring holds.
     const BATCH: u64 = 4096;
@@ -118,7 +119,7 @@ fn snapshot_ms(objects: u64) -> f64 {
     }
     let session = Session::open(client.fd().expect("a descriptor")).expect("a session");
     let began = Instant::now();
-    assert_eq!(session.snapshot().count() as u64, objects);
+    assert_eq!(session.objects().len() as u64, objects);
     began.elapsed().as_secs_f64() * 1e3
 }
 

@@ -1,6 +1,6 @@
-//! The hosted process's side of a session, in Rust: for tests, benches and fuzzers.
-//! In: what a runtime would note. Out: a memfd as `libtiercel.so` makes it, or a spoilt one.
-//! Knows nothing of a real process.
+//! The hosted process's side of a session, in Rust: for tests, benches and fuzzers. In: what a
+//! runtime would record. Out: a memfd as `libtiercel.so` makes it, or a malformed one. Knows
+//! nothing of a real process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,11 +36,14 @@ pub struct SessionBuilder {
     is_sealed: bool,
 }
 
-/// A session as its hosted process holds it.
+/// A session, from the side of the hosted process.
 pub struct ClientSession {
     fd: OwnedFd,
     front: Mapping,
     rings: Mapping,
+    /// All of the memfd, for its tables: once the daemon has it, it can be written by mappings
+    /// alone.
+    whole: Mapping,
     range_base: u64,
 }
 
@@ -64,14 +67,14 @@ impl SessionBuilder {
         Self::default()
     }
 
-    /// Another reserved range: first byte and OS pages.
+    /// Sets another reserved range: first byte and OS pages.
     #[must_use]
     pub fn range(mut self, base: u64, pages: u64) -> Self {
         (self.range_base, self.range_pages) = (base, pages);
         self
     }
 
-    /// Another process id.
+    /// Sets another process id.
     #[must_use]
     pub fn pid(mut self, pid: u32) -> Self {
         self.pid = pid;
@@ -92,24 +95,27 @@ impl SessionBuilder {
         let bytes = session_bytes(self.range_pages);
         rustix::fs::ftruncate(&fd, bytes)?;
         if self.is_sealed {
-            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-            rustix::fs::fcntl_add_seals(&fd, seals)?;
+            rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
         }
         let front = Mapping::new(&fd, HEADER_AT, index(FRONT_BYTES))?;
         let rings = Mapping::new(&fd, RINGS_AT, RINGS_MAX * RING_BYTES)?;
-        let session = ClientSession { fd, front, rings, range_base: self.range_base };
+        let whole = Mapping::new(&fd, HEADER_AT, index(bytes))?;
+        let session = ClientSession { fd, front, rings, whole, range_base: self.range_base };
         session.header_half(header::MAGIC, MAGIC);
         session.header_half(header::VERSION, WIRE_VERSION);
         session.header_word(header::TOTAL_BYTES, bytes);
         session.header_word(header::RANGE_BASE, self.range_base);
         session.header_word(header::RANGE_PAGES, self.range_pages);
         session.header_half(header::PID, self.pid);
+        // No space and no default, as in the offer of a daemon that has set none.
+        let bytes = session.front.half(CONTROL + (control::UNPLANNED_ARENA & !3));
+        bytes.store(u32::from_le_bytes([ARENA_UNKNOWN; 4]), Ordering::Relaxed);
         Ok(session)
     }
 }
 
 impl ClientSession {
-    /// Another descriptor of the memfd, to hand to the daemon.
+    /// Another descriptor of the memfd, to pass to the daemon.
     pub fn fd(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
@@ -150,7 +156,7 @@ impl ClientSession {
         self.write_at(RUNS_AT + page * RUN_BYTES as u64, &entry)
     }
 
-    /// Takes the object at `addr` out of the object table.
+    /// Removes the object at `addr` from the object table.
     pub fn clear_run(&self, addr: u64) -> io::Result<()> {
         let page = (addr - self.range_base) / OS_PAGE_BYTES;
         self.write_at(RUNS_AT + page * RUN_BYTES as u64, &[0; 8])
@@ -207,11 +213,14 @@ impl ClientSession {
     }
 
     /// Overwrites any bytes of the session, as a hostile client might.
-    pub fn write_at(&self, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let wrote = rustix::io::pwrite(&self.fd, bytes, at)?;
-            (at, bytes) = (at + wrote as u64, &bytes[wrote..]);
+    ///
+    /// # Errors
+    /// They would lie beyond its end.
+    pub fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if at + bytes.len() as u64 > self.total_bytes() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        self.whole.write(index(at), bytes);
         Ok(())
     }
 
@@ -220,13 +229,20 @@ impl ClientSession {
         self.front.word(header::LOST_WITHOUT_RING).fetch_add(records, Ordering::Relaxed);
     }
 
-    /// The daemon's clock, milliseconds.
+    /// The answer to its hello and the number of the session; `None`: there is none yet.
     #[must_use]
-    pub fn clock_ms(&self) -> u64 {
-        self.control_word(control::CLOCK_MS).load(Ordering::Relaxed)
+    pub fn answer(&self) -> Option<(u32, u32)> {
+        let answer = self.control_half(control::ANSWER);
+        Some((answer.checked_sub(1)?, self.control_half(control::SESSION)))
     }
 
-    /// The nodes of the arenas the daemon named.
+    /// The clock that records take their time from: a `ClockSource` as a number.
+    #[must_use]
+    pub fn clock(&self) -> u32 {
+        self.control_half(control::CLOCK)
+    }
+
+    /// The nodes of the arenas that the daemon assigned.
     #[must_use]
     pub fn arenas(&self) -> Vec<i32> {
         let count = self.control_half(control::ARENA_COUNT) as usize;
@@ -235,7 +251,7 @@ impl ClientSession {
             .collect()
     }
 
-    /// Takes `bytes` from the birth budget of `arena`; what is left then.
+    /// Takes `bytes` from the birth budget of `arena`; returns what is left.
     pub fn take_birth_bytes(&self, arena: usize, bytes: i64) -> i64 {
         assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
         let word = self.control_word(control::BIRTH_BYTES_LEFT + arena * 8);
@@ -265,13 +281,13 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Says that moves are executed here.
+    /// Announces that this process executes moves.
     pub fn be_mover(&self) {
         self.header_half(header::IS_MOVER, 1);
     }
 
-    /// The moves that are asked for and not answered: address, bytes and node of each; and the
-    /// number to answer with.
+    /// The moves that are requested and not answered: address, bytes and node of each; and the
+    /// number of the request.
     #[must_use]
     pub fn asked_moves(&self) -> Option<(u32, Vec<[u64; 3]>)> {
         let at = CONTROL;
@@ -290,7 +306,7 @@ impl ClientSession {
         Some((asked, (0..count.min(MOVES_MAX)).map(one).collect()))
     }
 
-    /// Answers the question of this number: bytes and errno of each move.
+    /// Answers the request of this number: bytes and errno of each move.
     pub fn answer_moves(&self, asked: u32, moved: &[(u64, i32)]) {
         for (index, &(bytes, error)) in moved.iter().enumerate().take(MOVES_MAX) {
             let at = header::MOVED + index * MOVED_BYTES;
@@ -302,7 +318,7 @@ impl ClientSession {
         let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
     }
 
-    /// Entries whose moves are over.
+    /// Entries whose moves are complete.
     #[must_use]
     pub fn phase_done(&self) -> u32 {
         self.front.half(CONTROL + control::PHASE_DONE).load(Ordering::Acquire)
@@ -336,7 +352,7 @@ impl ClientSession {
         ((0..rows).map(row).collect(), unplanned)
     }
 
-    /// The arenas of the spaces; `None` where there is none.
+    /// The arenas of the spaces; `None` for a space without an arena.
     #[must_use]
     pub fn spaces(&self) -> [Option<u8>; SPACES] {
         let word = self.front.half(CONTROL + (control::UNPLANNED_ARENA & !3));

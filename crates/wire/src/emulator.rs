@@ -1,8 +1,7 @@
 //! The area that a timed guest's emulator and the sampler in the guest share, as
-//! `include/tiercel_emulator.h` lays it out.
-//! In: a file or a device's memory. Out: rings of [`Observation`]s, control words.
-//! Knows nothing of QEMU or PCI. Neither side trusts the other: whatever stands in the area, every
-//! call returns in bounded time and none panics.
+//! `include/tiercel_emulator.h` lays it out. In: a file or a device's memory. Out: rings of
+//! [`Observation`]s, control words. Knows nothing of QEMU or PCI. Neither side trusts the other:
+//! whatever the area holds, every call returns in bounded time and none panics.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -40,15 +39,15 @@ pub const CLOCK_AT: usize = 24;
 pub const OWNER_AT: usize = 64;
 /// Offset of the period.
 pub const PERIOD_AT: usize = 72;
-/// Offset of where a CPU's running task is.
+/// Offset of the position of a CPU's running task.
 pub const CURRENT_AT: usize = 80;
-/// Offset of where a task's numbers are.
+/// Offset of the positions of a task's numbers.
 pub const TASK_AT: usize = 88;
-/// Offset of what the sampler wants beside misses.
+/// Offset of what the sampler requests besides misses.
 pub const WANTS_AT: usize = 96;
-/// Bytes of a block: memories that read and write more than a line have such (Optane).
+/// Bytes of a block, for memories that read and write more than a line at once (Optane).
 pub const BLOCK_BYTES: u64 = 256;
-/// Blocks that are remembered: what Optane's buffer of 16 KiB holds.
+/// Recent blocks: as many as Optane's buffer of 16 KiB holds.
 pub const BLOCKS: usize = 64;
 /// Offset of the rings.
 pub const RINGS_AT: usize = index(OS_PAGE_BYTES);
@@ -61,7 +60,7 @@ pub const RING_TAIL: usize = 64;
 /// Offset of the records, in a ring.
 pub const RING_SLOTS: usize = 4096;
 
-/// A record as it stands in the ring.
+/// A record as it is in the ring.
 pub type RawObservation = [u64; RECORD_WORDS];
 /// One virtual CPU's ring.
 pub type Ring<'a> = Words<'a, AtomicU64, RECORD_WORDS>;
@@ -83,13 +82,13 @@ pub struct Observation {
     pub time_ns: u64,
     /// Process.
     pub pid: u32,
-    /// Thread; 0 where it is unknown.
+    /// Thread; 0 if it is unknown.
     pub tid: u32,
-    /// Misses of this process on this virtual CPU since the record before.
+    /// Misses of this process on this virtual CPU since the previous record.
     pub misses: u32,
     /// Instructions in user mode, likewise.
     pub instructions: u32,
-    /// The access that was sampled; `None`: only counts.
+    /// The sampled access; `None`: only counts.
     pub access: Option<Miss>,
 }
 
@@ -104,21 +103,21 @@ pub struct Miss {
     pub physical: u64,
     /// Virtual address of the instruction.
     pub instruction: u64,
-    /// From when the address was known to the data.
+    /// Time from the address to the data.
     pub latency_ns: u32,
-    /// The guest kernel's number of the node.
+    /// The node, as the guest's kernel numbers it.
     pub node: u16,
-    /// Misses it stands for, or dirtied lines.
+    /// Misses, or dirtied lines, that it represents.
     pub weight: u32,
-    /// Misses under way at once in the burst of 64 before, while there were any, to a hundredth, at
-    /// most 655; `None`: not known.
+    /// Mean outstanding misses in the preceding burst of 64, while there were any, to a hundredth,
+    /// at most 655; `None`: unknown.
     pub at_once: Option<f32>,
     /// Its block was none of the last [`BLOCKS`] that misses were in.
     pub apart: bool,
 }
 
 impl Observation {
-    /// As it stands in the ring.
+    /// As it is in the ring.
     pub fn encode(&self) -> RawObservation {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let mut raw = [0; RECORD_WORDS];
@@ -144,7 +143,7 @@ impl Observation {
         raw
     }
 
-    /// Reads a record; `None` for what the emulator never writes.
+    /// Reads a record; `None` if the emulator never writes such a record.
     pub fn decode(raw: &RawObservation) -> Option<Observation> {
         let (flags, at_once) = (raw[6] >> 24 & 0xFF, low16(raw[6] >> 32));
         let kind = match raw[6] >> 16 & 0xFF {
@@ -182,15 +181,15 @@ impl Observation {
 /// Where a running task and its numbers are in the guest kernel's memory, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskOffsets {
-    /// Of the running task's address, from the CPU's own data.
+    /// Offset of the running task's address in the per-CPU data.
     pub current: u64,
-    /// Of the thread's number, in a task.
+    /// Offset of the thread's number in a task.
     pub thread: u32,
-    /// Of the process's number, in a task.
+    /// Offset of the process's number in a task.
     pub process: u32,
 }
 
-/// Why memory is no sample area.
+/// Why memory is not a valid sample area.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AreaError {
     /// Another device's, or an emulator that does not sample.
@@ -212,8 +211,7 @@ pub struct Area {
 impl Area {
     /// Maps the area; the caller knows that the file has [`AREA_BYTES`] and does not shrink.
     ///
-    /// # Errors
-    /// What the kernel said.
+    /// # Errors The kernel's error.
     pub fn map(fd: impl AsFd) -> io::Result<Area> {
         Ok(Area { map: Mapping::new(fd, 0, AREA_BYTES)? })
     }
@@ -227,10 +225,9 @@ impl Area {
         self.map.word(MAGIC_AT).store(MAGIC, Ordering::Release);
     }
 
-    /// The sampler: whether an emulator published it. Answers how many rings there are.
+    /// The sampler: checks that an emulator published the area. Returns the number of rings.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors What is wrong with the area.
     pub fn check(&self) -> Result<usize, AreaError> {
         if self.map.word(MAGIC_AT).load(Ordering::Acquire) != MAGIC {
             return Err(AreaError::Magic);
@@ -287,7 +284,7 @@ impl Area {
         self.map.word(WANTS_AT).load(Ordering::Relaxed) & WANTS_DIRTIED != 0
     }
 
-    /// Called by the sampler: whether lines that become dirty are to be reported.
+    /// The sampler: sets whether lines that become dirty are reported.
     pub fn set_wants_dirtied(&self, wants: bool) {
         self.map.word(WANTS_AT).store(u64::from(wants) * WANTS_DIRTIED, Ordering::Relaxed);
     }
@@ -299,7 +296,7 @@ impl Area {
         TaskOffsets { current, thread: low32(task), process: high32(task) }
     }
 
-    /// The sampler: says where a task's numbers are. Before it sets a period.
+    /// The sampler: sets where a task's numbers are, before it sets a period.
     pub fn set_task_offsets(&self, offsets: TaskOffsets) {
         let task = u64::from(offsets.thread) | u64::from(offsets.process) << 32;
         self.map.word(TASK_AT).store(task, Ordering::Relaxed);
@@ -311,10 +308,9 @@ impl Area {
         self.map.word(OWNER_AT).load(Ordering::Acquire)
     }
 
-    /// The sampler: takes the area over from `before`, or answers who has it now.
+    /// The sampler: takes the area over from `before`, or returns its current owner.
     ///
-    /// # Errors
-    /// The owner, when it is not `before` any more.
+    /// # Errors The owner, if it is no longer `before`.
     pub fn take(&self, before: u64, owner: u64) -> Result<(), u64> {
         let word = self.map.word(OWNER_AT);
         let taken = word.compare_exchange(before, owner, Ordering::AcqRel, Ordering::Acquire);
@@ -322,7 +318,7 @@ impl Area {
     }
 }
 
-/// Outstanding misses in hundredths; too many are as many as fit.
+/// Outstanding misses in hundredths, clamped to what fits.
 fn hundredths(at_once: f32) -> u16 {
     let parts = (at_once * AT_ONCE_PARTS).round().clamp(0.0, f32::from(u16::MAX));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
@@ -391,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reader_begins_with_what_is_new() {
+    fn a_late_reader_begins_with_new_records() {
         let (_file, area) = area();
         let mut writer = WriteCursor::default();
         let one = |pid| Observation { pid, ..Observation::default() };
@@ -428,14 +424,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_survive_the_ring(one in observation()) {
+        fn records_pass_through_the_ring_unchanged(one in observation()) {
             prop_assert_eq!(Observation::decode(&one.encode()), Some(one));
         }
 
         #[test]
         fn any_words_are_safe(raw: RawObservation) {
             if let Some(read) = Observation::decode(&raw) {
-                // What the kind does not carry is not kept.
+                // Fields that the kind does not have are dropped.
                 prop_assert_eq!(Observation::decode(&read.encode()), Some(read));
             }
         }

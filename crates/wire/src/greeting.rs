@@ -1,36 +1,39 @@
-//! The greeting: one datagram each way over a `SOCK_SEQPACKET` socket.
-//! In: bytes. Out: [`Hello`], [`Welcome`], or why not.
-//! Knows nothing of sockets, nor of the memfd that rides beside a hello.
+//! The greeting: one datagram each way over a `SOCK_SEQPACKET` socket. In: bytes. Out: [`Hello`],
+//! [`Welcome`], or an error. Knows nothing of sockets, or of the memfd that comes with a hello.
 
 use crate::layout::{MAGIC, WIRE_VERSION};
 
-/// What a hosted process says first; its memfd comes beside it.
+/// The first message of a hosted process; its memfd comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Process id, as the process sees it. The daemon believes the socket's credentials instead.
+    /// Process id, as the process sees it. The daemon uses the socket's credentials instead.
     pub pid: u32,
-    /// Session number of the process that forked it, 0 = none.
-    pub parent_session: u32,
+    /// Process id of the process that forked it, as that one sees itself; 0 = none. Not the number
+    /// of its session: a process forks before the daemon has answered it.
+    pub parent_pid: u32,
     /// Bytes of the memfd.
     pub total_bytes: u64,
+    /// Where the program that it runs has its random bytes (`AT_RANDOM`): it is another after an
+    /// exec. 0: unknown.
+    pub image: u64,
 }
 
 /// The daemon's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Whether the session stands.
+    /// Whether the session is accepted.
     pub status: Status,
     /// Number of the session, from 1; 0 when refused.
     pub session: u32,
 }
 
-/// Whether a session stands, or why not.
+/// Whether a session is accepted, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
     /// It stands.
     Ok = 0,
-    /// The runtime speaks another version.
+    /// The runtime has another version.
     RefusedVersion = 1,
     /// Another user's process.
     RefusedUser = 2,
@@ -38,9 +41,11 @@ pub enum Status {
     RefusedFull = 3,
     /// No memfd, or not sealed, or of the wrong shape.
     RefusedMemfd = 4,
+    /// In a pid namespace that the daemon does not see into.
+    RefusedNamespace = 5,
 }
 
-/// Why a datagram is no greeting.
+/// Why a datagram is not a greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GreetingError {
     /// Too short or too long.
@@ -57,14 +62,14 @@ pub enum GreetingError {
     /// Of another version.
     #[error("the peer speaks wire version {0}, not {WIRE_VERSION}; install matching versions")]
     Version(u32),
-    /// A status we do not know.
+    /// An unknown status.
     #[error("the welcome carries unknown status {0}")]
     Status(u32),
 }
 
 impl Hello {
     /// Bytes of a hello.
-    pub const BYTES: usize = 24;
+    pub const BYTES: usize = 32;
 
     /// As it goes over the socket.
     #[must_use]
@@ -73,16 +78,18 @@ impl Hello {
         put(&mut out, 0, MAGIC);
         put(&mut out, 4, WIRE_VERSION);
         put(&mut out, 8, self.pid);
-        put(&mut out, 12, self.parent_session);
+        put(&mut out, 12, self.parent_pid);
         put_u64(&mut out, 16, self.total_bytes);
+        put_u64(&mut out, 24, self.image);
         out
     }
 
     /// From the socket.
     pub fn decode(bytes: &[u8]) -> Result<Hello, GreetingError> {
         check(bytes, MAGIC, Self::BYTES)?;
-        let (pid, parent_session) = (get(bytes, 8), get(bytes, 12));
-        Ok(Hello { pid, parent_session, total_bytes: get_u64(bytes, 16) })
+        let (pid, parent_pid) = (get(bytes, 8), get(bytes, 12));
+        let (total_bytes, image) = (get_u64(bytes, 16), get_u64(bytes, 24));
+        Ok(Hello { pid, parent_pid, total_bytes, image })
     }
 }
 
@@ -110,13 +117,14 @@ impl Welcome {
             2 => Status::RefusedUser,
             3 => Status::RefusedFull,
             4 => Status::RefusedMemfd,
+            5 => Status::RefusedNamespace,
             other => return Err(GreetingError::Status(other)),
         };
         Ok(Welcome { status, session: get(bytes, 12) })
     }
 }
 
-/// Every message begins with what it is and a version.
+/// Every message begins with its kind and a version.
 pub(crate) fn check(bytes: &[u8], magic: u32, want: usize) -> Result<(), GreetingError> {
     if bytes.len() != want {
         return Err(GreetingError::Size { got: bytes.len(), want });
@@ -152,9 +160,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn foreign_greetings_have_errors_of_their_own() {
-        let good = Hello { pid: 1, parent_session: 2, total_bytes: 3 }.encode();
-        assert_eq!(Hello::decode(&good[1..]), Err(GreetingError::Size { got: 23, want: 24 }));
+    fn each_kind_of_foreign_greeting_has_its_own_error() {
+        let good = Hello { pid: 1, parent_pid: 2, total_bytes: 3, image: 4 }.encode();
+        assert_eq!(Hello::decode(&good[1..]), Err(GreetingError::Size { got: 31, want: 32 }));
         let mut bad = good;
         bad[0] ^= 1;
         assert_eq!(Hello::decode(&bad), Err(GreetingError::Magic));
@@ -168,8 +176,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hello_and_welcome_survive_the_socket(pid: u32, parent_session: u32, total_bytes: u64) {
-            let hello = Hello { pid, parent_session, total_bytes };
+        fn hello_and_welcome_are_read_as_written(
+            pid: u32, parent_pid: u32, total_bytes: u64, image: u64,
+        ) {
+            let hello = Hello { pid, parent_pid, total_bytes, image };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
             let welcome = Welcome { status: Status::RefusedFull, session: pid };
             prop_assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));

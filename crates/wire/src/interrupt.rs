@@ -1,8 +1,8 @@
-//! Ends system calls of our own threads in which another process makes us wait.
-//! In: a thread. Out: nothing; its wait is over. Knows nothing of what it waits for.
+//! Interrupts system calls in which another process makes one of our threads wait. In: a thread.
+//! Out: nothing; its wait ends. Knows nothing of what it waits for.
 //!
 //! `close` of a TCP socket with `SO_LINGER` waits for as long as its creator chose, or until a
-//! signal comes. `SIGURG` is ignored unless it has a handler, no part of this program uses it
+//! signal arrives. `SIGURG` is ignored unless it has a handler, no part of this program uses it
 //! otherwise, and a program that is executed gets the kernel's default again.
 
 use rustix::io::Errno;
@@ -23,11 +23,10 @@ impl ThreadId {
         ThreadId(rustix::thread::gettid())
     }
 
-    /// Ends what it waits for. It must not have ended: its number may be another thread's by now,
-    /// which is then interrupted for no reason.
+    /// Ends its wait. The thread must not have ended: its number may belong to another thread by
+    /// now, which would be interrupted for no reason.
     ///
-    /// # Errors
-    /// When there is no such thread.
+    /// # Errors If there is no such thread.
     pub fn interrupt(self) -> Result<(), Errno> {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let thread = self.0.as_raw_nonzero().get();
@@ -37,7 +36,7 @@ impl ThreadId {
     }
 }
 
-/// Calls that can be restarted are: only waits end early.
+/// Restartable calls are restarted: only waits end early.
 fn install() {
     // SAFETY: all zeros is a valid `sigaction`; the handler does nothing and is of the right type.
     unsafe {
@@ -45,7 +44,7 @@ fn install() {
         let handler: extern "C" fn(libc::c_int) = nothing;
         action.sa_sigaction = handler as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART;
-        // Fails for invalid signals alone.
+        // Fails only for invalid signals.
         libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut());
     }
 }

@@ -4,14 +4,14 @@
 
 /// "TRCL", little endian: first word of a session, of the control page and of the greeting.
 pub const MAGIC: u32 = 0x4c43_5254;
-/// "POOL", little endian: first word of a question to the pools, and of its answer.
+/// "POOL", little endian: first word of a request to the pools, and of the answer.
 pub const POOL_MAGIC: u32 = 0x4c4f_4f50;
-/// Of an answer: the node is modelled.
+/// Flag of a pool's answer: the node is modelled.
 pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 5;
+pub const WIRE_VERSION: u32 = 7;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -42,7 +42,7 @@ pub const PHASES_MAX: usize = 256;
 pub const PHASE_START: &str = "start";
 /// Bytes of an entry of the phase table.
 pub const PHASE_BYTES: usize = 64;
-/// Longest phase name kept, bytes; the first ones of a longer one.
+/// Most bytes that are kept of a phase name; the rest is cut off.
 pub const PHASE_NAME_MAX: usize = 51;
 /// Offset of `published` in a phase entry.
 pub const PHASE_PUBLISHED: usize = 8;
@@ -66,7 +66,7 @@ pub const MODULES_MAX: usize = 4096;
 pub const MODULE_BYTES: usize = 512;
 /// Longest build-id kept, bytes.
 pub const BUILD_ID_MAX: usize = 20;
-/// Longest path kept, bytes; the tail of a longer one.
+/// Most bytes that are kept of a path: its tail.
 pub const PATH_MAX: usize = 224;
 /// Offset of `published` in a module entry.
 pub const MODULE_PUBLISHED: usize = 8;
@@ -104,19 +104,19 @@ pub const RUN_BYTES: usize = 16;
 pub const RANGE_PAGES_MAX: u64 = 1 << 28;
 /// Arenas of the control page.
 pub const ARENAS_MAX: usize = 8;
-/// Arena of an object that the kernel places.
+/// Arena of an object whose place the kernel chooses.
 pub const ARENA_UNKNOWN: u8 = 0xff;
-/// Node of an arena that the kernel places.
+/// Node of an arena whose place the kernel chooses.
 pub const NODE_NONE: i32 = -1;
-/// Node of a modelled arena: it is not bound, but named.
+/// Node of a modelled arena: the arena has a name, but is bound to no node.
 pub const NODE_MODELLED: i32 = -2;
 /// Spaces: high-bandwidth, low-latency, large-capacity.
 pub const SPACES: usize = 3;
-/// Moves that a program can be asked for at once.
+/// Most moves that a program can be requested to make at once.
 pub const MOVES_MAX: usize = 64;
 /// Bytes of one in the control page.
 pub const MOVE_BYTES: usize = 24;
-/// Bytes of what came of one, in the header.
+/// Bytes of the result of one move, in the header.
 pub const MOVED_BYTES: usize = 16;
 /// Phases whose entry may wait for moves.
 pub const STOPS_MAX: usize = 64;
@@ -124,16 +124,28 @@ pub const STOPS_MAX: usize = 64;
 pub const PHASE_WAIT_MS_MAX: u32 = 10_000;
 /// Most births of one site that are numbered.
 pub const NUMBERED_MAX: u32 = 256;
-/// Smaller objects are not numbered, bytes.
+/// Objects must have this many bytes to be numbered.
 pub const NUMBERED_BYTES: u64 = 256 << 10;
-/// From here on an object can lie in two memories: a share of it, and not of births, bytes.
+/// Objects of this many bytes can lie in two memories: a share of each object instead of a share of
+/// the births.
 pub const CUT_BYTES: u64 = 4 << 20;
-/// Heads of such objects are multiples of a huge OS page,
+/// Heads of such objects are multiples of a huge OS page;
 pub const HEAD_STEP: u64 = 2 << 20;
-/// planned ones from here on, where a step more or less makes little difference.
+/// planned heads are so only from this size on, where rounding makes little difference.
 pub const HEAD_WHOLE: u64 = 32 << 20;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;
+/// Bits of the clock that a record keeps.
+pub const TIME_BITS: u32 = 48;
+
+/// Remark of a process: the program brings its own malloc.
+pub const REMARK_OWN_MALLOC: u32 = 1 << 0;
+/// Remark of a process: its memory is limited, so its heap has no vregions.
+pub const REMARK_LIMITED: u32 = 1 << 1;
+/// Remark of a process: memory for vregions could not be had.
+pub const REMARK_NO_VREGIONS: u32 = 1 << 2;
+/// Remark of a process: it had threads before it began, so its heap is not of a pool.
+pub const REMARK_THREADS: u32 = 1 << 3;
 
 /// Offset of the header.
 pub const HEADER_AT: u64 = 0;
@@ -147,6 +159,12 @@ pub const PHASES_AT: u64 = 8192;
 pub const PLAN_AT: u64 = 65536;
 /// Offset of the module table.
 pub const MODULES_AT: u64 = PLAN_AT + (2 * PLAN_ROWS_MAX * PLAN_ROW_BYTES) as u64;
+/// Bytes of an offer: what a session has before its modules.
+pub const OFFER_BYTES: u64 = MODULES_AT;
+/// What an offer's name adds to that of the socket.
+pub const OFFER_SUFFIX: &str = ".offer";
+/// First generation of the plans of offers.
+pub const PLAN_OFFERED: u32 = 0x8000_4000;
 /// Offset of the site table.
 pub const SITES_AT: u64 = MODULES_AT + (MODULES_MAX * MODULE_BYTES) as u64;
 /// Offset of the map table.
@@ -181,7 +199,25 @@ pub mod header {
     pub const PHASE_OVERFLOWS: usize = 228;
     pub const IS_MOVER: usize = 232;
     pub const MOVES_DONE: usize = 236;
-    pub const MOVED: usize = 240;
+    pub const REMARKS: usize = 240;
+    pub const MOVED: usize = 248;
+}
+
+/// Offsets in the offer.
+pub mod offer {
+    #![allow(missing_docs)] // The names are the C fields'.
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 4;
+    pub const ATTACH_BYTES: usize = 8;
+    pub const ATTACH_MS: usize = 16;
+    pub const USERFAULTFDS: usize = 20;
+    pub const IS_COUNTED: usize = 24;
+    pub const BEGAN: usize = 32;
+    pub const ATTACHED: usize = 40;
+    pub const FAILED: usize = 48;
+    pub const FAILED_STEP: usize = 56;
+    pub const FAILED_ERRNO: usize = 60;
+    pub const BYTES: usize = 64;
 }
 
 /// Offsets in the control page.
@@ -189,7 +225,7 @@ pub mod control {
     #![allow(missing_docs)] // The names are the C fields'.
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 4;
-    pub const CLOCK_MS: usize = 8;
+    pub const CLOCK: usize = 8;
     pub const ARENA_COUNT: usize = 16;
     pub const SMALL_ARENA: usize = 20;
     pub const ARENA_NODE: usize = 24;
@@ -205,7 +241,9 @@ pub mod control {
     pub const BACKING: usize = 660;
     pub const MOVES_ASKED: usize = 664;
     pub const MOVE_COUNT: usize = 668;
-    pub const MOVES: usize = 672;
+    pub const ANSWER: usize = 672;
+    pub const SESSION: usize = 676;
+    pub const MOVES: usize = 680;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

@@ -13,12 +13,14 @@
 
 mod bits;
 pub mod client;
+pub mod clock;
 pub mod emulator;
 mod greeting;
 pub mod interrupt;
 pub mod layout;
 mod mapping;
 mod moves;
+mod offer;
 pub mod peer;
 mod planned;
 mod pool;
@@ -28,20 +30,24 @@ mod session;
 mod site;
 mod snapshot;
 
+pub use clock::{ClockSource, Now, Timeline};
 pub use greeting::{GreetingError, Hello, Status, Welcome};
 pub use moves::{Backing, MoveLine, Moved};
+pub use offer::{Counts, Offer, Terms};
 pub use planned::{PhaseName, PlanError, PlanRow, phase_hash};
 pub use pool::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 pub use record::{Flags, RawRecord, Record, Version};
 pub use session::{Drained, Header, Session, SessionError};
 pub use site::{Frame, Module, Site};
-pub use snapshot::{ObjectSnapshot, Snapshot};
+pub use snapshot::{ObjectSnapshot, TableSlice};
 
 /// One observed access to memory, as every sampler reports it.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Sample {
-    /// Microseconds since the daemon's clock began.
-    pub time_us: u64,
+    /// When it happened, or the sampler looked first: nanoseconds of the daemon's clock.
+    pub from_ns: u64,
+    /// The same as `from_ns`, or when the sampler looked again: what it saw happened in between.
+    pub until_ns: u64,
     /// Process (thread group) that accessed, in the daemon's pid namespace.
     pub pid: u32,
     /// Thread, 0 where the sampler does not know it.

@@ -1,13 +1,14 @@
-//! Moves that a process is asked to execute itself: one question at a time, in its control page.
-//! In: ranges and a node. Out: the process's claim. Knows nothing of residency.
+//! Moves that a process is requested to make itself: one request at a time, in its control page.
+//! In: ranges and a node. Out: what the process answers. Knows nothing of residency.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::bits::{half, index};
-use crate::layout::{CONTROL, MOVE_BYTES, MOVED_BYTES, MOVES_MAX, PLAN_AT, control, header};
+use crate::bits::half;
+use crate::layout::{CONTROL, MOVE_BYTES, MOVED_BYTES, MOVES_MAX, control, header};
 use crate::mapping::Mapping;
 use crate::session::Session;
 
@@ -15,38 +16,37 @@ use crate::session::Session;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Backing {
-    /// Ordinary memory, which the kernel alone can move.
+    /// Ordinary memory, which only the kernel can move.
     #[default]
     Kernel = 0,
-    /// Vregions with memory of the process's own making.
+    /// Vregions, which the process moves itself.
     Vmem = 1,
-    /// Vregions with memory of the daemon's pools.
-    Pools = 2,
 }
 
-/// What a process says became of a move.
+/// The result of a move as the process states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes of its vregions that are there now.
     pub bytes: u64,
-    /// Errno of the first that are not; 0.
+    /// Errno of the first bytes that are not there; 0 if all are.
     pub error: i32,
 }
 
-/// Requests to one process, for use by one thread. After the session has gone, none is answered.
+/// Requests to one process, for use by one thread. Once the session is gone, no request is
+/// answered.
 pub struct MoveLine {
-    front: Mapping,
+    front: Arc<Mapping>,
     asked: u32,
 }
 
 impl MoveLine {
-    /// True while the process says that it executes moves.
+    /// True while the process states that it moves its memory.
     #[must_use]
     pub fn is_mover(&self) -> bool {
         self.front.half(header::IS_MOVER).load(Ordering::Relaxed) == 1
     }
 
-    /// Asks for these moves: address, bytes, node. What was asked before is no longer wanted.
+    /// Requests these moves: address, bytes, node. It replaces the last request.
     ///
     /// # Panics
     /// When they are more than [`MOVES_MAX`].
@@ -64,16 +64,16 @@ impl MoveLine {
         let word = self.front.half(at + control::MOVES_ASKED);
         // Pairs with the runtime's acquire load, before it reads what is asked.
         word.store(self.asked, Ordering::Release);
-        // Whether a thread waits makes no difference.
+        // It makes no difference whether a thread waits.
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 
-    /// Nothing is wanted any longer.
+    /// Withdraws the last request.
     pub fn cancel(&mut self) {
         self.ask(&[]);
     }
 
-    /// Waits for the answer, so long at most; true when it has come.
+    /// Waits for the answer at most this long; true if it has come.
     #[must_use]
     pub fn await_answer(&self, timeout: Duration) -> bool {
         let word = self.front.half(header::MOVES_DONE);
@@ -86,7 +86,7 @@ impl MoveLine {
         word.load(Ordering::Acquire) == self.asked
     }
 
-    /// What the process says became of the move at `index` of the last question.
+    /// What the process states of the move at `index` of the last request.
     ///
     /// # Panics
     /// When `index` is not below [`MOVES_MAX`].
@@ -101,18 +101,15 @@ impl MoveLine {
 }
 
 impl Session {
-    /// Says what the heap is to be made of; before the welcome.
+    /// Sets what the heap is to be made of; call it before the welcome.
     pub fn set_backing(&self, backing: Backing) {
         self.control_half(control::BACKING).store(backing as u32, Ordering::Release);
     }
 
     /// A line to the process, for another thread. At most one is used at a time.
-    ///
-    /// # Errors
-    /// The kernel would not map it.
-    pub fn move_line(&self) -> rustix::io::Result<MoveLine> {
-        let front = Mapping::new(self.fd(), 0, index(PLAN_AT))?;
-        let asked = front.half(CONTROL + control::MOVES_ASKED).load(Ordering::Relaxed);
-        Ok(MoveLine { front, asked })
+    #[must_use]
+    pub fn move_line(&self) -> MoveLine {
+        let asked = self.control_half(control::MOVES_ASKED).load(Ordering::Relaxed);
+        MoveLine { front: Arc::clone(self.front()), asked }
     }
 }

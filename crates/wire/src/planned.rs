@@ -1,13 +1,13 @@
-//! What a planned run adds to a session: phases by name, the plan's table, waits for moves.
-//! In: rows and stops from the daemon; names and entries from the client. Out: the same across the
-//! shared memory. Knows nothing of what a plan is good for.
+//! What a planned run adds to a session: named phases, the table of the plan, waits for moves.
+//! In: rows and stops from the daemon; names and entries from the client. Out: the same, across the
+//! shared memory. Knows nothing of what a plan is for.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::bits::{high32, low32};
+use crate::bits::{high32, index, low32};
 use crate::layout::{
     ARENA_UNKNOWN, ARENAS_MAX, HEAD_STEP, HEAD_WHOLE, OS_PAGE_BYTES, PHASE_BYTES, PHASE_NAME,
     PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX,
@@ -21,12 +21,12 @@ use crate::site::{half, word};
 pub struct PhaseName {
     /// [`phase_hash`] of the whole name.
     pub hash: u64,
-    /// The name, at most [`PHASE_NAME_MAX`] bytes of it; what is no UTF-8 is replaced.
+    /// The name, at most [`PHASE_NAME_MAX`] bytes of it; invalid UTF-8 is replaced.
     pub name: String,
 }
 
-/// Where objects of one site are born. Of the rows that fit a birth the first of these holds:
-/// (site, class, phase), (site, class, any), (site, any, phase), (site, any, any).
+/// Where objects of one site are born. The first of these rows that exists decides: (site, class,
+/// phase), (site, class, any), (site, any, phase), (site, any, any).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlanRow {
     /// Hash of the site; 0 is the unknown one.
@@ -35,8 +35,8 @@ pub struct PlanRow {
     pub size_class: u8,
     /// [`phase_hash`] of the phase; 0: any.
     pub phase: u64,
-    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread; of objects of
-    /// [`crate::layout::CUT_BYTES`] and more for the head of each.
+    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread; for the head of each
+    /// object of at least [`crate::layout::CUT_BYTES`].
     pub arena: u8,
     /// For the rest.
     pub other: u8,
@@ -45,7 +45,7 @@ pub struct PlanRow {
 }
 
 impl PlanRow {
-    /// Bytes of an object that its head in `arena` has, if the object is cut.
+    /// Bytes of the head in `arena` of an object that is cut.
     #[must_use]
     pub fn head_bytes(&self, bytes: u64) -> u64 {
         let head = bytes / u64::from(PLAN_SHARE_ALL) * u64::from(self.share);
@@ -65,7 +65,7 @@ pub enum PlanError {
     Write(Errno),
 }
 
-/// FNV-1a of a phase's name, as the runtime calculates it; never 0.
+/// FNV-1a of a phase's name, as the runtime computes it; never 0.
 #[must_use]
 pub fn phase_hash(name: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -73,8 +73,8 @@ pub fn phase_hash(name: &str) -> u64 {
 }
 
 impl Session {
-    /// Replaces the plan. `rows` in any order; those of one key after the first are of no use.
-    /// `unplanned` is the arena of births no row fits; `None`: as without a plan.
+    /// Replaces the plan. `rows` may be in any order; of several with one key the first counts.
+    /// `unplanned` is the arena of births without a row; `None`: as without a plan.
     pub fn set_plan(&mut self, rows: &[PlanRow], unplanned: Option<u8>) -> Result<(), PlanError> {
         if rows.len() > PLAN_ROWS_MAX {
             return Err(PlanError::TooLarge(rows.len()));
@@ -83,13 +83,11 @@ impl Session {
         rows.sort();
         let bytes: Vec<u8> = rows.iter().flat_map(encode).collect();
         let generation = self.next_plan_generation();
-        let table = PLAN_AT + u64::from(generation % 2) * (PLAN_ROWS_MAX * PLAN_ROW_BYTES) as u64;
-        // Written, not stored: a full memory is then an error and not a SIGBUS.
-        let mut done = 0;
-        while done < bytes.len() {
-            let got = rustix::io::pwrite(self.fd(), &bytes[done..], table + done as u64);
-            done += got.map_err(PlanError::Write)?;
-        }
+        let second = index(u64::from(generation % 2)) * PLAN_ROWS_MAX * PLAN_ROW_BYTES;
+        let table = index(PLAN_AT) + second;
+        // A full memory is then an error and not a SIGBUS.
+        self.front().provide(table, bytes.len()).map_err(PlanError::Write)?;
+        self.front().write(table, &bytes);
         self.set_byte(control::UNPLANNED_ARENA, unplanned);
         let word = u64::from(generation) << 32 | rows.len() as u64;
         // Pairs with the runtime's acquire load of the word.
@@ -105,7 +103,7 @@ impl Session {
     }
 
     /// Lets entries into the phases with these hashes wait for [`Session::set_phase_done`], at most
-    /// `wait_ms`. At most [`STOPS_MAX`] phases; further ones do not wait.
+    /// `wait_ms`. At most [`STOPS_MAX`] phases; others do not wait.
     pub fn set_stops(&self, stops: &[u64], wait_ms: u32) {
         let stops = stops.iter().copied().filter(|stop| *stop != 0).chain(std::iter::repeat(0));
         for (index, stop) in stops.take(STOPS_MAX).enumerate() {
@@ -115,7 +113,7 @@ impl Session {
         self.control_half(control::PHASE_WAIT_MS).store(wait_ms, Ordering::Relaxed);
     }
 
-    /// Gives the first so many large objects of each site a site of their own, at most
+    /// Gives the first `most` large objects of each site a site of their own, at most
     /// [`crate::layout::NUMBERED_MAX`].
     pub fn set_numbered_births(&self, most: u32) {
         self.control_half(control::NUMBERED_BIRTHS).store(most, Ordering::Relaxed);
@@ -133,7 +131,7 @@ impl Session {
     pub fn set_phase_done(&self, entries: u32) {
         let word: &AtomicU32 = self.control_half(control::PHASE_DONE);
         word.store(entries, Ordering::Release);
-        // Fails only for a word that is not there; without waiting threads it does nothing.
+        // Fails only for an address that is not mapped, and does nothing if no thread waits.
         let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
     }
 
@@ -148,12 +146,6 @@ impl Session {
         }
         let name = String::from_utf8_lossy(&entry[PHASE_NAME..PHASE_NAME + bytes]);
         Some(PhaseName { hash: word(&entry, 0), name: name.into_owned() })
-    }
-
-    /// No space and no default: what a client reads before any is set.
-    pub(crate) fn set_no_arenas(&self) {
-        self.set_spaces([None; SPACES]);
-        self.set_byte(control::UNPLANNED_ARENA, None);
     }
 
     /// Sets one byte of a word of the control page that has no other writer.

@@ -1,42 +1,42 @@
-//! Questions to the pools: one datagram each way over a `SOCK_SEQPACKET` socket.
-//! In: bytes. Out: [`PoolAsk`], [`PoolAnswer`], or why not.
-//! Knows nothing of sockets, nor of the memfd that rides beside an answer.
+//! Requests to the pools: one datagram each way over a `SOCK_SEQPACKET` socket.
+//! In: bytes. Out: [`PoolAsk`], [`PoolAnswer`], or why the bytes are neither.
+//! Knows nothing of sockets, nor of the memfd that is sent with an answer.
 
 use crate::greeting::{GreetingError, check, get, get_u64, put, put_u64};
 use crate::layout::{POOL_EMULATED, POOL_FILE, POOL_MAGIC, WIRE_VERSION};
 
-/// What a process wants of the pools.
+/// What a process requests of the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolVerb {
     /// A segment of `node`.
     Grant {
-        /// The kernel's number, as the process says it: may be anything.
+        /// The kernel's number as the process states it: may be anything.
         node: i32,
-        /// As the process says it.
+        /// As the process states it.
         bytes: u64,
-        /// Log2 of a vpage's bytes, as the process says it.
+        /// Log2 of a vpage's bytes, as the process states it.
         vpage_shift: u32,
     },
-    /// It needs this segment no longer, and has unmapped it.
+    /// The process has unmapped this segment and needs it no longer.
     Return(GrantKey),
-    /// It needs this segment no longer, and a child may map it.
+    /// The process needs this segment no longer, but a child of it may map it.
     Leave(GrantKey),
 }
 
-/// What identifies a granted segment: both come with the grant.
+/// Identifies a granted segment; both numbers come with the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantKey {
     /// Number of the segment, which can be guessed.
     pub number: u32,
-    /// Known to the process that got the grant alone.
+    /// Known only to the process that was granted the segment.
     pub secret: u64,
 }
 
-/// A question.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolAsk(pub PoolVerb);
 
-/// What came of it.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PoolStatus {
@@ -46,14 +46,14 @@ pub enum PoolStatus {
     None = 1,
     /// Not enough is free, or the system has no memory for it.
     Exhausted = 2,
-    /// Not a question one may ask.
+    /// No request that a process may make.
     Refused = 3,
 }
 
-/// The answer; a granted segment's memfd comes beside it.
+/// The answer; the memfd of a granted segment is sent with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolAnswer {
-    /// What came of it.
+    /// The result.
     pub status: PoolStatus,
     /// The segment, numbered from 1; else zeros.
     pub key: GrantKey,
@@ -66,16 +66,16 @@ pub struct PoolAnswer {
 }
 
 impl PoolAsk {
-    /// Bytes of a question.
+    /// Bytes of a request.
     pub const BYTES: usize = 40;
 
-    /// True when `bytes` begin as a question does, and not as a hello.
+    /// True when `bytes` begin like a request to the pools, and not like a hello.
     #[must_use]
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.len() >= 4 && get(bytes, 0) == POOL_MAGIC
     }
 
-    /// As it goes over the socket.
+    /// Its bytes on the socket.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
@@ -102,7 +102,7 @@ impl PoolAsk {
         out
     }
 
-    /// From the socket.
+    /// Reads its bytes from the socket.
     pub fn decode(bytes: &[u8]) -> Result<PoolAsk, GreetingError> {
         check(bytes, POOL_MAGIC, Self::BYTES)?;
         let key = GrantKey { number: get(bytes, 24), secret: get_u64(bytes, 32) };
@@ -124,14 +124,14 @@ impl PoolAnswer {
     /// Bytes of an answer.
     pub const BYTES: usize = 40;
 
-    /// Without a segment.
+    /// An answer without a segment.
     #[must_use]
     pub fn only(status: PoolStatus) -> PoolAnswer {
         let key = GrantKey { number: 0, secret: 0 };
         PoolAnswer { status, key, bytes: 0, is_emulated: false, is_file: false }
     }
 
-    /// As it goes over the socket.
+    /// Its bytes on the socket.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
@@ -146,7 +146,7 @@ impl PoolAnswer {
         out
     }
 
-    /// From the socket.
+    /// Reads its bytes from the socket.
     pub fn decode(bytes: &[u8]) -> Result<PoolAnswer, GreetingError> {
         check(bytes, POOL_MAGIC, Self::BYTES)?;
         let status = match get(bytes, 8) {
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn questions_and_answers_survive_the_socket(
+        fn requests_and_answers_are_read_as_written(
             node: i32, bytes: u64, number: u32, secret: u64, vpage_shift: u32,
             is_emulated: bool, is_file: bool,
         ) {

@@ -1,10 +1,11 @@
 //! Records: the 32 bytes of a ring slot, and what they mean.
-//! In: four words out of a ring. Out: a [`Record`], or nothing when the words make no sense.
+//! In: four words of a ring. Out: a [`Record`], or nothing when the words are invalid.
 //! Knows nothing of where the words came from.
 
 use std::cmp::Ordering;
 
 use crate::bits::{high32, low8, low16, low32};
+use crate::clock::Timeline;
 use crate::layout::{ARENA_UNKNOWN, ARENAS_MAX, OS_PAGE_BYTES, SIZE_BITS};
 
 /// A ring slot as it lies in memory: four little-endian words.
@@ -13,7 +14,7 @@ pub type RawRecord = [u64; 4];
 /// Addresses end here: 57 bits is the widest user address space of the machines we know.
 pub(crate) const ADDR_END: u64 = 1 << 57;
 
-/// Which use of an address a record speaks of; totally orders all uses of one address.
+/// Which use of an address a record is about; orders all uses of one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Version {
     /// Counts changes of shape of the address range (process-wide).
@@ -39,7 +40,7 @@ impl Version {
     }
 }
 
-/// What kind of object a record speaks of.
+/// The kind of object that a record is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
@@ -50,7 +51,7 @@ impl Flags {
     pub const MAPPED: Flags = Flags(1 << 1);
     /// Born by a realloc that moved; the old address dies in the next record.
     pub const CONTINUED: Flags = Flags(1 << 2);
-    /// Nothing had most of its memory before: the kernel zeroes it when it is touched.
+    /// Most of its memory was never used before: the kernel zeroes it when it is touched.
     pub const FRESH: Flags = Flags(1 << 3);
 
     // All of the above.
@@ -84,8 +85,8 @@ pub enum Record {
         arena: Option<u8>,
         /// Kind of object.
         flags: Flags,
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
     /// An object is gone. May arrive before its `Born`, from another thread's ring.
     Died {
@@ -97,10 +98,10 @@ pub enum Record {
         version: Version,
         /// Kind of object.
         flags: Flags,
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
-    /// An object grew or shrank where it stands.
+    /// An object grew or shrank in place.
     Resized {
         /// First byte.
         addr: u64,
@@ -114,8 +115,8 @@ pub enum Record {
         arena: Option<u8>,
         /// Kind of object.
         flags: Flags,
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
     /// This range left whatever mapped objects it overlapped.
     Cut {
@@ -125,25 +126,25 @@ pub enum Record {
         bytes: u64,
         /// Objects with a newer version are not touched.
         version: Version,
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
     /// The program entered a phase.
     Phase {
         /// Its number.
         number: u64,
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
     /// The process is about to exec.
     Exec {
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
     /// The process leaves in an orderly way.
     Exit {
-        /// Session clock, milliseconds.
-        time_ms: u64,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
     },
 }
 
@@ -156,67 +157,69 @@ const PHASE: u8 = 5;
 const EXEC: u8 = 6;
 const EXIT: u8 = 7;
 
+/// TCL_TICKS of its flags.
+const TICKS: u8 = 1 << 7;
+
 impl Record {
-    /// Decodes a ring slot. `clock_ms` is the session clock now: the record carries its low 32
-    /// bits, which lie at most 24 days back. `None` when the words are no valid record.
+    /// Decodes a ring slot. `None` when the words are no valid record.
     #[must_use]
-    pub fn decode(raw: &RawRecord, clock_ms: u64) -> Option<Record> {
-        let fields = Fields::split(raw, clock_ms);
-        let Fields { addr, bytes, site, version, arena, flags, time_ms, kind } = fields;
+    pub fn decode(raw: &RawRecord, timeline: &Timeline) -> Option<Record> {
+        let fields = Fields::split(raw, timeline);
+        let Fields { addr, bytes, site, version, arena, flags, time_ns, kind } = fields;
         match kind {
             BORN if fields.is_range() => {
-                Some(Record::Born { addr, bytes, site, version, arena, flags, time_ms })
+                Some(Record::Born { addr, bytes, site, version, arena, flags, time_ns })
             }
             DIED if fields.is_range() => {
-                Some(Record::Died { addr, bytes, version, flags, time_ms })
+                Some(Record::Died { addr, bytes, version, flags, time_ns })
             }
             RESIZED if fields.is_range() => {
-                Some(Record::Resized { addr, bytes, site, version, arena, flags, time_ms })
+                Some(Record::Resized { addr, bytes, site, version, arena, flags, time_ns })
             }
-            CUT if fields.is_range() => Some(Record::Cut { addr, bytes, version, time_ms }),
-            PHASE => Some(Record::Phase { number: addr, time_ms }),
-            EXEC => Some(Record::Exec { time_ms }),
-            EXIT => Some(Record::Exit { time_ms }),
+            CUT if fields.is_range() => Some(Record::Cut { addr, bytes, version, time_ns }),
+            PHASE => Some(Record::Phase { number: addr, time_ns }),
+            EXEC => Some(Record::Exec { time_ns }),
+            EXIT => Some(Record::Exit { time_ns }),
             _ => None,
         }
     }
 
-    /// When it happened, session clock, milliseconds.
+    /// When it happened: nanoseconds of the daemon's clock.
     #[must_use]
-    pub fn time_ms(&self) -> u64 {
+    pub fn time_ns(&self) -> u64 {
         match *self {
-            Record::Born { time_ms, .. }
-            | Record::Died { time_ms, .. }
-            | Record::Resized { time_ms, .. }
-            | Record::Cut { time_ms, .. }
-            | Record::Phase { time_ms, .. }
-            | Record::Exec { time_ms }
-            | Record::Exit { time_ms } => time_ms,
+            Record::Born { time_ns, .. }
+            | Record::Died { time_ns, .. }
+            | Record::Resized { time_ns, .. }
+            | Record::Cut { time_ns, .. }
+            | Record::Phase { time_ns, .. }
+            | Record::Exec { time_ns }
+            | Record::Exit { time_ns } => time_ns,
         }
     }
 
-    /// Encodes as the runtime would write it.
+    /// Encodes as the runtime would write it where the daemon's clock began with CLOCK_MONOTONIC.
     #[must_use]
     pub fn encode(&self) -> RawRecord {
         let blank = Fields::default();
         let fields = match *self {
-            Record::Born { addr, bytes, site, version, arena, flags, time_ms } => {
-                Fields { addr, bytes, site, version, arena, flags, time_ms, kind: BORN }
+            Record::Born { addr, bytes, site, version, arena, flags, time_ns } => {
+                Fields { addr, bytes, site, version, arena, flags, time_ns, kind: BORN }
             }
-            Record::Died { addr, bytes, version, flags, time_ms } => {
-                Fields { addr, bytes, version, flags, time_ms, kind: DIED, ..blank }
+            Record::Died { addr, bytes, version, flags, time_ns } => {
+                Fields { addr, bytes, version, flags, time_ns, kind: DIED, ..blank }
             }
-            Record::Resized { addr, bytes, site, version, arena, flags, time_ms } => {
-                Fields { addr, bytes, site, version, arena, flags, time_ms, kind: RESIZED }
+            Record::Resized { addr, bytes, site, version, arena, flags, time_ns } => {
+                Fields { addr, bytes, site, version, arena, flags, time_ns, kind: RESIZED }
             }
-            Record::Cut { addr, bytes, version, time_ms } => {
-                Fields { addr, bytes, version, time_ms, kind: CUT, ..blank }
+            Record::Cut { addr, bytes, version, time_ns } => {
+                Fields { addr, bytes, version, time_ns, kind: CUT, ..blank }
             }
-            Record::Phase { number, time_ms } => {
-                Fields { addr: number, time_ms, kind: PHASE, ..blank }
+            Record::Phase { number, time_ns } => {
+                Fields { addr: number, time_ns, kind: PHASE, ..blank }
             }
-            Record::Exec { time_ms } => Fields { time_ms, kind: EXEC, ..blank },
-            Record::Exit { time_ms } => Fields { time_ms, kind: EXIT, ..blank },
+            Record::Exec { time_ns } => Fields { time_ns, kind: EXEC, ..blank },
+            Record::Exit { time_ns } => Fields { time_ns, kind: EXIT, ..blank },
         };
         fields.join()
     }
@@ -231,21 +234,22 @@ struct Fields {
     version: Version,
     arena: Option<u8>,
     flags: Flags,
-    time_ms: u64,
+    time_ns: u64,
     kind: u8,
 }
 
 impl Fields {
-    fn split(raw: &RawRecord, clock_ms: u64) -> Fields {
+    fn split(raw: &RawRecord, timeline: &Timeline) -> Fields {
         let [addr, size, site_carve, rest] = *raw;
+        let time = u64::from(low32(rest)) | u64::from(low16(site_carve >> 16)) << 32;
         Fields {
             addr,
             bytes: size & ((1 << SIZE_BITS) - 1),
-            site: low32(site_carve),
+            site: low16(site_carve).into(),
             version: Version { carve: high32(site_carve), generation: low16(rest >> 32) },
             arena: arena_from_wire(low8(size >> SIZE_BITS)),
             flags: Flags::from_wire(low8(rest >> 56)),
-            time_ms: expand_time(low32(rest), clock_ms),
+            time_ns: timeline.instant(time, low8(rest >> 56) & TICKS != 0),
             kind: low8(rest >> 48),
         }
     }
@@ -255,8 +259,10 @@ impl Fields {
         [
             self.addr,
             self.bytes | arena << SIZE_BITS,
-            u64::from(self.site) | u64::from(self.version.carve) << 32,
-            u64::from(low32(self.time_ms))
+            u64::from(low16(self.site.into()))
+                | u64::from(low16(self.time_ns >> 32)) << 16
+                | u64::from(self.version.carve) << 32,
+            u64::from(low32(self.time_ns))
                 | u64::from(self.version.generation) << 32
                 | u64::from(self.kind) << 48
                 | u64::from(self.flags.0) << 56,
@@ -282,13 +288,6 @@ pub(crate) fn arena_from_wire(byte: u8) -> Option<u8> {
     (usize::from(byte) < ARENAS_MAX).then_some(byte)
 }
 
-/// The full time of a record whose low 32 bits are `low`, at most half a turn before `clock_ms`;
-/// a time in the future is now.
-fn expand_time(low: u32, clock_ms: u64) -> u64 {
-    let age = low32(clock_ms).wrapping_sub(low);
-    if age > u32::MAX / 2 { clock_ms } else { clock_ms.saturating_sub(u64::from(age)) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,13 +301,6 @@ mod tests {
         assert!(v(6, 0).is_newer_than(v(5, 9)));
         assert!(!v(5, 9).is_newer_than(v(6, 0)));
         assert!(!v(5, 9).is_newer_than(v(5, 9)));
-    }
-
-    #[test]
-    fn a_record_time_is_expanded_against_the_clock() {
-        assert_eq!(expand_time(7, 9), 7);
-        assert_eq!(expand_time(u32::MAX, (1 << 32) + 4), (1 << 32) - 1);
-        assert_eq!(expand_time(10, 9), 9, "the future is now");
     }
 
     #[test]
@@ -326,17 +318,17 @@ mod tests {
         let version = (any::<u32>(), any::<u16>())
             .prop_map(|(carve, generation)| Version { carve, generation });
         let arena = proptest::option::of(0u8..8);
-        (range, any::<u32>(), version, arena, 0u8..8, 0u64..1 << 31, 0u8..7).prop_map(
-            |((addr, bytes), site, version, arena, flags, time_ms, pick)| {
+        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..7).prop_map(
+            |((addr, bytes), site, version, arena, flags, time_ns, pick)| {
                 let flags = Flags(flags);
                 match pick {
-                    0 => Record::Born { addr, bytes, site, version, arena, flags, time_ms },
-                    1 => Record::Died { addr, bytes, version, flags, time_ms },
-                    2 => Record::Resized { addr, bytes, site, version, arena, flags, time_ms },
-                    3 => Record::Cut { addr, bytes, version, time_ms },
-                    4 => Record::Phase { number: addr, time_ms },
-                    5 => Record::Exec { time_ms },
-                    _ => Record::Exit { time_ms },
+                    0 => Record::Born { addr, bytes, site, version, arena, flags, time_ns },
+                    1 => Record::Died { addr, bytes, version, flags, time_ns },
+                    2 => Record::Resized { addr, bytes, site, version, arena, flags, time_ns },
+                    3 => Record::Cut { addr, bytes, version, time_ns },
+                    4 => Record::Phase { number: addr, time_ns },
+                    5 => Record::Exec { time_ns },
+                    _ => Record::Exit { time_ns },
                 }
             },
         )
@@ -345,17 +337,17 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_decodes_to_itself(record in any_record()) {
-            prop_assert_eq!(Record::decode(&record.encode(), 1 << 31), Some(record));
+            prop_assert_eq!(Record::decode(&record.encode(), &Timeline::at(1 << 47)), Some(record));
         }
 
         #[test]
-        fn garbage_decodes_to_sane_ranges_or_nothing(raw in any::<[u64; 4]>(), clock: u64) {
+        fn any_words_decode_to_valid_ranges_or_nothing(raw in any::<[u64; 4]>(), clock: u64) {
             if let Some(
                 Record::Born { addr, bytes, .. }
                 | Record::Died { addr, bytes, .. }
                 | Record::Resized { addr, bytes, .. }
                 | Record::Cut { addr, bytes, .. },
-            ) = Record::decode(&raw, clock)
+            ) = Record::decode(&raw, &Timeline::at(clock))
             {
                 prop_assert!(is_object_range(addr, bytes));
             }

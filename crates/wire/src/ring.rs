@@ -1,4 +1,4 @@
-//! The ring's protocol: one producer, one consumer, loss counted and never waited for.
+//! The ring's protocol: one producer that never waits, one consumer; every loss is counted.
 //! In: words of shared memory. Out: records, whole and in order, and how many were lost.
 //! Knows nothing of what a record means. Generic over the word so that loom can check this code;
 //! `runtime/track/ring.c` is its twin in C.
@@ -32,7 +32,8 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Borrowed words of one ring. `slots` holds `N` words a record, a power of two of records.
+/// Borrowed words of one ring. `slots` has `N` words for each record; the number of records is a
+/// power of two.
 pub struct Words<'a, W, const N: usize = 4> {
     /// Records ever written.
     pub head: &'a W,
@@ -56,8 +57,8 @@ impl<'a, W: Word, const N: usize> Words<'a, W, N> {
     }
 }
 
-/// The producer's own memory of a ring. Nothing the producer wrote is read back, and the consumer's
-/// line is touched only when the ring looks full.
+/// What the producer remembers of a ring. It never reads back what it wrote, and it reads the
+/// consumer's line only when the ring looks full.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteCursor {
     head: u64,
@@ -66,7 +67,7 @@ pub struct WriteCursor {
 }
 
 impl WriteCursor {
-    /// Takes over a ring where its last owner left it.
+    /// Takes over a ring as its last owner left it.
     pub fn take<W: Word, const N: usize>(words: &Words<'_, W, N>) -> WriteCursor {
         let tail_seen = words.tail.load(Ordering::Acquire);
         let lost = words.lost.load(Ordering::Relaxed);
@@ -98,7 +99,7 @@ pub fn push<W: Word, const N: usize>(
     true
 }
 
-/// The consumer's own memory of a ring; what the producer could falsify is kept here.
+/// What the consumer remembers of a ring, so that the producer cannot falsify it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
     tail: u64,
@@ -106,19 +107,24 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Begins with what will be written from now on; what waits in the ring is dropped.
+    /// Begins with what will be written from now on; what is in the ring is dropped.
     pub fn at_end<W: Word, const N: usize>(words: &Words<'_, W, N>) -> Cursor {
         let lost = words.lost.load(Ordering::Relaxed);
         let tail = words.head.load(Ordering::Acquire);
         words.tail.store(tail, Ordering::Release);
         Cursor { tail, lost }
     }
+
+    /// Records up to `head` that were not read.
+    pub(crate) fn waiting(&self, head: u64) -> u64 {
+        head.wrapping_sub(self.tail)
+    }
 }
 
 /// What one [`pull`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulled {
-    /// Records handed out.
+    /// Records passed on.
     pub records: usize,
     /// Records known lost since the last call.
     pub lost: u64,
@@ -126,12 +132,24 @@ pub struct Pulled {
     pub left: u64,
 }
 
-/// Hands at most `max` records to `each`. A `head` that no honest producer could have written
-/// empties the ring and counts its records as lost.
+/// Passes at most `max` records to `each`. A `head` that no correct producer could have written
+/// empties the ring, and its records count as lost.
 pub fn pull<W: Word, const N: usize>(
     words: &Words<'_, W, N>,
     cursor: &mut Cursor,
     max: usize,
+    each: impl FnMut([u64; N]),
+) -> Pulled {
+    pull_present(words, cursor, max, |_| true, each)
+}
+
+/// As [`pull`]. A slot that `is_there` denies, by its number in the ring, is not read: no record
+/// was ever written there.
+pub fn pull_present<W: Word, const N: usize>(
+    words: &Words<'_, W, N>,
+    cursor: &mut Cursor,
+    max: usize,
+    mut is_there: impl FnMut(usize) -> bool,
     mut each: impl FnMut([u64; N]),
 ) -> Pulled {
     // Read before `head`: a loss counted here is then reported no later than the records after it.
@@ -148,7 +166,14 @@ pub fn pull<W: Word, const N: usize>(
     } else {
         let take = waiting.min(max as u64);
         for count in 0..take {
-            let slot = words.slot(cursor.tail.wrapping_add(count));
+            let at = cursor.tail.wrapping_add(count);
+            if !is_there(index(at % words.capacity())) {
+                pulled.lost = pulled.lost.saturating_add(waiting - count);
+                cursor.tail = head;
+                words.tail.store(cursor.tail, Ordering::Release);
+                return Pulled { records: index(count), ..pulled };
+            }
+            let slot = words.slot(at);
             each(std::array::from_fn(|i| slot[i].load(Ordering::Relaxed)));
         }
         cursor.tail = cursor.tail.wrapping_add(take);
@@ -188,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_head_is_a_loss_and_heals() {
+    fn an_impossible_head_counts_as_a_loss_and_heals() {
         let ring = Plain::new(4);
         let mut cursor = Cursor::default();
         ring.head.store(1 << 40, Ordering::Release);
@@ -213,9 +238,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a queue that cannot be wrong.
+        /// Compared with a queue that is obviously correct.
         #[test]
-        fn behaves_as_a_bounded_queue(steps in proptest::collection::vec(0usize..6, 0..200)) {
+        fn a_ring_is_a_bounded_queue(steps in proptest::collection::vec(0usize..6, 0..200)) {
             let ring = Plain::new(4);
             let (mut cursor, mut writer) = (Cursor::default(), WriteCursor::default());
             let (mut queue, mut next, mut lost) = (VecDeque::new(), 0u64, 0u64);

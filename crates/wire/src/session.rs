@@ -1,26 +1,29 @@
 //! A session seen from the daemon: drains rings, reads tables, writes the control page.
 //! In: a memfd from an untrusted client. Out: [`Record`]s, snapshots, sites, modules, counters.
-//! Knows nothing of sockets, nor of what records are good for.
+//! Knows nothing of sockets, nor of what records are for.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::SealFlags;
+use rustix::fs::{SealFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::bits::{half, index};
+use crate::clock::{ClockSource, Timeline};
+use crate::greeting::Status;
 use crate::layout::{
     self, ARENAS_MAX, CONTROL, HEADER_AT, MAGIC, MODULE_BYTES, MODULES_AT,
-    MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, RANGE_PAGES_MAX, RING_BYTES, RING_HEAD,
-    RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, SITE_BYTES, SITES_AT,
-    SITES_MAX, WIRE_VERSION, control, header,
+    MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, RANGE_PAGES_MAX, RECORD_BYTES,
+    RING_BYTES, RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX,
+    SITE_BYTES, SITES_AT, SITES_MAX, WIRE_VERSION, control, header,
 };
 use crate::mapping::Mapping;
 use crate::record::{ADDR_END, Record};
-use crate::ring::{Cursor, Words, pull};
+use crate::ring::{Cursor, Words, pull_present};
 use crate::site::{Module, Site};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{ObjectSnapshot, ObjectTable, TableSlice};
 
 /// One hosted process's shared memory.
 ///
@@ -30,18 +33,46 @@ use crate::snapshot::Snapshot;
 pub struct Session {
     fd: OwnedFd,
     /// Header and control page.
-    front: Mapping,
+    front: Arc<Mapping>,
     rings: Mapping,
-    cursors: Vec<Cursor>,
+    /// Those that have memory, by number; grows as far as rings are in use.
+    cursors: Vec<RingCursor>,
     next_ring: usize,
     lost_without_ring: u64,
     range_base: u64,
     range_pages: u64,
-    clock_ms: u64,
-    /// Birth budgets as of the last mark, or as given since.
+    timeline: Timeline,
+    /// Birth budgets at the last mark, or as set since.
     births_marked: [Cell<i64>; ARENAS_MAX],
-    /// Of the last plan written.
+    /// The generation of the plan that was written last.
     plan_generation: u32,
+}
+
+/// What the first look at a ring takes, in later looks: a system call of 0.3 us.
+const LOOK_RINGS: usize = 3;
+
+/// Where we are in a ring, and which of its OS pages were seen to have memory, one bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct RingCursor {
+    cursor: Cursor,
+    seen: u64,
+}
+
+// One bit for each OS page of a ring: 33.
+const _: () = assert!(RING_BYTES as u64 / OS_PAGE_BYTES <= 64);
+
+/// Whether an OS page of a ring has memory. It keeps it then, so that one look suffices.
+fn has_memory(fd: &OwnedFd, ring: usize, os_page: usize, seen: &mut u64) -> bool {
+    let bit = 1 << os_page;
+    if *seen & bit == 0 {
+        let at = RINGS_AT + (ring * RING_BYTES) as u64 + os_page as u64 * OS_PAGE_BYTES;
+        // Moves the file offset that the client shares; neither side uses it.
+        if rustix::fs::seek(fd, SeekFrom::Data(at)) != Ok(at) {
+            return false;
+        }
+        *seen |= bit;
+    }
+    true
 }
 
 /// What one [`Session::drain`] found.
@@ -56,6 +87,8 @@ pub struct Drained {
     pub malformed: u64,
     /// True when records were left for the next call.
     pub more: bool,
+    /// Rings that were looked at; the first look at one counts for [`LOOK_RINGS`].
+    pub rings: usize,
 }
 
 /// A copy of a session's header. Counters are the client's claims.
@@ -71,7 +104,7 @@ pub struct Header {
     pub module_count: u32,
     /// Site slots handed out, at most [`SITES_MAX`].
     pub site_count: u32,
-    /// First sights of a site that found the table full.
+    /// Sites that were first seen when the table was full.
     pub site_overflows: u32,
     /// Rings ever used.
     pub ring_high_water: u32,
@@ -79,21 +112,26 @@ pub struct Header {
     pub lost_without_ring: u64,
     /// mmap objects that found no slot in the object table.
     pub map_overflows: u64,
-    /// Why the runtime stepped aside; `None` while it is there.
+    /// Why the runtime detached; `None` while it is attached.
     pub detached: Option<String>,
+    /// What the user should know of the process: bits `REMARK_*` of the layout.
+    pub remarks: u32,
     /// Phase entries that were not reported: too many names, or several threads at once.
     pub phase_overflows: u32,
 }
 
-/// Why a memfd is no session.
+/// Why a memfd is not a session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// Not a memfd, or one of huge pages.
+    /// Not a memfd, or one of huge OS pages.
     #[error("the descriptor is no memfd of ordinary memory ({0})")]
     NotMemfd(Errno),
-    /// It could shrink under us.
+    /// The client could shrink it.
     #[error("the memfd is not sealed against shrinking")]
     NotSealed,
+    /// It cannot be sealed against losing memory.
+    #[error("the memfd cannot be sealed against holes ({0}); it needs Linux 5.1")]
+    Seal(Errno),
     /// Wrong length.
     #[error("the memfd has {got} bytes, a session of {pages} OS pages has {want}")]
     Size {
@@ -104,10 +142,10 @@ pub enum SessionError {
         /// OS pages of its reserved range.
         pages: u64,
     },
-    /// Not ours.
+    /// It does not begin as a session does.
     #[error("the memfd does not begin with Tiercel's magic")]
     Magic,
-    /// Another version's.
+    /// Another version.
     #[error("the memfd has wire version {0}, not {WIRE_VERSION}; install matching versions")]
     Version(u32),
     /// The reserved range is impossible.
@@ -139,21 +177,23 @@ impl Session {
         let (range_base, range_pages) = check_header(&front, size)?;
         let rings =
             Mapping::new(&fd, RINGS_AT, RINGS_MAX * RING_BYTES).map_err(SessionError::Map)?;
+        // From here on a part that has memory keeps it: the seal forbids to punch holes.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(SessionError::Seal)?;
         let session = Session {
             fd,
-            front,
+            front: Arc::new(front),
             rings,
             cursors: Vec::new(),
             next_ring: 0,
             lost_without_ring: 0,
             range_base,
             range_pages,
-            clock_ms: 0,
+            timeline: Timeline::at(0),
             births_marked: Default::default(),
             plan_generation: 0,
         };
         session.mark_births();
-        session.set_no_arenas();
         session.control_half(control::MAGIC).store(MAGIC, Ordering::Relaxed);
         session.control_half(control::VERSION).store(WIRE_VERSION, Ordering::Release);
         Ok((session, owner))
@@ -164,12 +204,21 @@ impl Session {
     pub fn drain(&mut self, out: &mut Vec<Record>, max: usize) -> Drained {
         let mut drained = Drained::default();
         let count = (self.ring_high_water() as usize).min(RINGS_MAX);
-        if self.cursors.len() < count {
-            self.cursors.resize(count, Cursor::default());
+        // A runtime fills rings from the first on: behind one without memory none is in use.
+        // Touching a hole would fill it, at our expense.
+        while self.cursors.len() < count {
+            let mut next = RingCursor::default();
+            drained.rings += LOOK_RINGS;
+            if !has_memory(&self.fd, self.cursors.len(), 0, &mut next.seen) {
+                break;
+            }
+            self.cursors.push(next);
         }
+        let count = count.min(self.cursors.len());
         let first = if self.next_ring < count { self.next_ring } else { 0 };
         for ring in (first..count).chain(0..first) {
             let room = max - drained.records;
+            drained.rings += 1;
             self.drain_ring(ring, room, out, &mut drained);
             if drained.records == max {
                 self.next_ring = ring + 1;
@@ -186,16 +235,23 @@ impl Session {
 
     fn drain_ring(&mut self, ring: usize, max: usize, out: &mut Vec<Record>, sum: &mut Drained) {
         let at = ring * RING_BYTES;
+        let RingCursor { cursor, seen } = &mut self.cursors[ring];
         let words: Words<'_, AtomicU64> = Words {
             head: self.rings.word(at + RING_HEAD),
             lost: self.rings.word(at + RING_LOST),
             tail: self.rings.word(at + RING_TAIL),
             slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
         };
-        let clock_ms = self.clock_ms;
+        let timeline = self.timeline;
         let mut malformed = 0;
-        let pulled = pull(&words, &mut self.cursors[ring], max, |raw| {
-            match Record::decode(&raw, clock_ms) {
+        let fd = &self.fd;
+        // A record in a hole was never written.
+        let is_there = |slot| {
+            let os_page = 1 + slot * RECORD_BYTES / index(OS_PAGE_BYTES);
+            has_memory(fd, ring, os_page, seen)
+        };
+        let pulled = pull_present(&words, cursor, max, is_there, |raw| {
+            match Record::decode(&raw, &timeline) {
                 Some(record) => out.push(record),
                 None => malformed += 1,
             }
@@ -207,13 +263,45 @@ impl Session {
         sum.more |= pulled.left > 0;
     }
 
-    /// Walks the object table: every object that lived during the whole walk is seen once. Lazy;
-    /// objects born or gone meanwhile may or may not be seen; their records follow.
+    /// Records that wait in the rings.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot<'_> {
-        let runs = self.header_word(header::RUN_HIGH_WATER).min(self.range_pages);
-        let maps = self.header_half(header::MAP_HIGH_WATER);
-        Snapshot::new(self.fd.as_fd(), self.range_base, self.range_pages, runs, maps)
+    pub fn waiting(&self) -> u64 {
+        let waiting = |(ring, at): (usize, &RingCursor)| {
+            let head = self.rings.word(ring * RING_BYTES + RING_HEAD);
+            at.cursor.waiting(head.load(Ordering::Relaxed))
+        };
+        let all = self.cursors.iter().enumerate().map(waiting);
+        all.map(|waiting| waiting.min(RING_RECORDS as u64)).sum()
+    }
+
+    /// Reads on in the object table at an address, at most `max` objects and some hundred
+    /// thousand entries: all objects that begin in the range that is returned. Begin at 0, go on
+    /// where the last range ended, and end at `u64::MAX`. Objects born or gone meanwhile may or may
+    /// not be seen; their records follow.
+    #[must_use]
+    pub fn objects_from(&self, from: u64, max: usize) -> TableSlice {
+        let table = ObjectTable {
+            fd: self.fd.as_fd(),
+            range_base: self.range_base,
+            range_pages: self.range_pages,
+            run_high_water: self.header_word(header::RUN_HIGH_WATER),
+            map_high_water: self.header_half(header::MAP_HIGH_WATER).into(),
+        };
+        table.slice(from, max)
+    }
+
+    /// All of the object table, slice by slice.
+    #[must_use]
+    pub fn objects(&self) -> Vec<ObjectSnapshot> {
+        /// As many entries as are copied at a time.
+        const AT_A_TIME: usize = 4096;
+        let (mut from, mut objects) = (0, Vec::new());
+        while from < u64::MAX {
+            let slice = self.objects_from(from, AT_A_TIME);
+            objects.extend(slice.objects);
+            from = slice.range.end;
+        }
+        objects
     }
 
     /// A site, once the client has published it.
@@ -243,15 +331,20 @@ impl Session {
             ring_high_water: self.ring_high_water().min(half(RINGS_MAX)),
             lost_without_ring: self.header_word(header::LOST_WITHOUT_RING),
             map_overflows: self.header_word(header::MAP_OVERFLOWS),
+            remarks: self.header_half(header::REMARKS),
             phase_overflows: self.header_half(header::PHASE_OVERFLOWS),
             detached: (self.header_word(header::DETACHED) != 0).then(|| self.reason()),
         }
     }
 
-    /// Sets the time that the client reads, milliseconds since the session began; records carry it.
-    pub fn set_clock_ms(&mut self, clock_ms: u64) {
-        self.clock_ms = clock_ms;
-        self.control_word(control::CLOCK_MS).store(clock_ms, Ordering::Relaxed);
+    /// Names the clock that the records to come take their time from.
+    pub fn set_clock(&self, source: ClockSource) {
+        self.control_half(control::CLOCK).store(source as u32, Ordering::Relaxed);
+    }
+
+    /// Dates the records of the next drain.
+    pub fn set_timeline(&mut self, timeline: Timeline) {
+        self.timeline = timeline;
     }
 
     /// Names the kernel's node number of each arena, best tier first; empty: the
@@ -285,7 +378,7 @@ impl Session {
         self.control_word(at).fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Bytes that may still be born in `arena`; the client subtracts from it.
+    /// Bytes that may still be born in `arena`; the client subtracts births from it.
     #[must_use]
     pub fn birth_budget(&self, arena: usize) -> i64 {
         assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
@@ -299,7 +392,19 @@ impl Session {
         self.control_half(control::SMALL_ARENA).store(half(arena), Ordering::Relaxed);
     }
 
-    /// Requests that the client write nothing more: the daemon leaves in an orderly way.
+    /// Answers the hello. A refused process writes nothing more; where there was no room for it, it
+    /// attaches again later.
+    pub fn answer(&self, status: Status, number: u32) {
+        self.control_half(control::SESSION).store(number, Ordering::Relaxed);
+        let answer = self.control_half(control::ANSWER);
+        // Pairs with the runtime's acquire load.
+        answer.store(1 + status as u32, Ordering::Release);
+        if status != Status::Ok {
+            self.detach();
+        }
+    }
+
+    /// Requests that the client write nothing more: the daemon detaches it.
     pub fn detach(&self) {
         self.control_half(control::DETACH).store(1, Ordering::Release);
     }
@@ -311,14 +416,20 @@ impl Session {
         (got == N).then_some(entry)
     }
 
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
+    pub(crate) fn front(&self) -> &Arc<Mapping> {
+        &self.front
     }
 
     /// The generation of the plan that is written next.
     pub(crate) fn next_plan_generation(&mut self) -> u32 {
         self.plan_generation = self.plan_generation.wrapping_add(1);
         self.plan_generation
+    }
+
+    /// A copy of the pages in front of the modules; both figures are multiples of 8.
+    pub(crate) fn copy_front(&self, at: usize, bytes: usize) -> Vec<u8> {
+        let words = self.front.words(at, bytes / 8);
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
     }
 
     fn reason(&self) -> String {
@@ -353,9 +464,8 @@ impl Session {
     }
 }
 
-/// The memfd's length, when it is one that cannot shrink.
-/// Its bytes and its owner. No call here asks the creator of a descriptor for anything: what is no
-/// memory fails the first.
+/// The bytes and the owner of a memfd that cannot shrink. No call here waits for the creator of the
+/// descriptor: for a descriptor that is not memory the first one fails.
 fn check_memfd(fd: &OwnedFd) -> Result<(u64, u32), SessionError> {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(SessionError::NotMemfd)?;
@@ -370,7 +480,7 @@ fn check_memfd(fd: &OwnedFd) -> Result<(u64, u32), SessionError> {
     Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_uid))
 }
 
-/// The reserved range, when the header is sane and fits the memfd's length.
+/// The reserved range, if the header is valid and matches the memfd's length.
 fn check_header(front: &Mapping, size: u64) -> Result<(u64, u64), SessionError> {
     if front.half(header::MAGIC).load(Ordering::Relaxed) != MAGIC {
         return Err(SessionError::Magic);

@@ -1,6 +1,6 @@
 //! Sites and modules, decoded from copies of their table entries.
-//! In: 256 or 512 bytes. Out: a [`Site`] or [`Module`], or nothing when it is not published or not
-//! sane. Knows nothing of symbols: the daemon finds names.
+//! In: 256 or 512 bytes. Out: a [`Site`] or [`Module`], or nothing when the entry is not published
+//! or not valid. Knows nothing of symbols: the daemon finds names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use crate::layout::{
 pub struct Site {
     /// Stable from run to run: over (build-id, offset) of every frame.
     pub hash: u64,
-    /// Innermost first, the allocator left out.
+    /// Innermost first, without the allocator's frames.
     pub frames: Vec<Frame>,
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn unpublished_and_oversized_entries_are_nothing() {
+    fn unpublished_and_oversized_entries_are_ignored() {
         let mut site = [0u8; SITE_BYTES];
         assert_eq!(Site::decode(&site), None);
         site[SITE_PUBLISHED] = 1;
@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_survive(module in proptest::option::of(0u16..0xffff), offset in 0u64..1 << 48) {
+        fn frames_are_kept(module in proptest::option::of(0u16..0xffff), offset in 0u64..1 << 48) {
             let frame = Frame { module, offset };
             prop_assert_eq!(Frame::decode(frame.encode()), frame);
         }

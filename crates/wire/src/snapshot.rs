@@ -1,11 +1,12 @@
 //! The object table, walked without trust and without filling its holes.
-//! In: a session's memfd. Out: [`ObjectSnapshot`]s.
+//! In: a session's memfd. Out: [`TableSlice`]s of [`ObjectSnapshot`]s.
 //! Knows nothing of rings.
 //!
 //! Entries are copied twice and believed when both copies agree, which is the reader's half of the
 //! protocol in `tiercel_wire.h`: a writer clears the entry's first word, writes the rest, and sets
 //! the first word last.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::SeekFrom;
@@ -32,75 +33,79 @@ pub struct ObjectSnapshot {
     pub flags: Flags,
 }
 
-/// Iterator over the object table: first the reserved range in order of address, then the maps.
-pub struct Snapshot<'a> {
-    runs: Copier<'a>,
-    maps: Copier<'a>,
-    range_base: u64,
-    range_pages: u64,
-    /// Next OS page of the range to look at, and where to stop.
-    page: u64,
-    page_end: u64,
-    map: u64,
-    map_end: u64,
+/// What one look at the object table found: all objects that begin in a range of addresses.
+#[derive(Clone, Debug)]
+pub struct TableSlice {
+    /// Ascending by address.
+    pub objects: Vec<ObjectSnapshot>,
+    /// Where they begin; the next look goes on at its end.
+    pub range: Range<u64>,
+    /// Entries that were looked at.
+    pub entries: u64,
 }
 
-impl<'a> Snapshot<'a> {
-    pub(crate) fn new(
-        fd: BorrowedFd<'a>,
-        range_base: u64,
-        range_pages: u64,
-        page_end: u64,
-        map_end: u32,
-    ) -> Snapshot<'a> {
-        Snapshot {
-            runs: Copier::new(fd, RUNS_AT, RUN_BYTES),
-            maps: Copier::new(fd, MAPS_AT, MAP_BYTES),
-            range_base,
-            range_pages,
-            page: 0,
-            page_end,
-            map: 0,
-            map_end: u64::from(map_end).min(MAPS_MAX as u64),
-        }
-    }
-
-    fn next_run(&mut self) -> Option<ObjectSnapshot> {
-        while self.page < self.page_end {
-            let Some(page) = self.runs.seek(self.page, self.page_end) else {
-                self.page = self.page_end;
-                break;
-            };
-            let found = decode_run(self.runs.entry(page), self.range_base, page, self.range_pages);
-            self.page = page + found.map_or(1, |object| object.bytes / OS_PAGE_BYTES);
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
-
-    fn next_map(&mut self) -> Option<ObjectSnapshot> {
-        while self.map < self.map_end {
-            let Some(index) = self.maps.seek(self.map, self.map_end) else {
-                self.map = self.map_end;
-                break;
-            };
-            self.map = index + 1;
-            let found = decode_map(self.maps.entry(index));
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
+/// The object table of a session, read in slices in order of address: entries of the reserved range
+/// where it lies, maps below and above it. Maps within it are none that a runtime would report.
+pub(crate) struct ObjectTable<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) range_base: u64,
+    pub(crate) range_pages: u64,
+    /// OS pages of the range that were ever in use.
+    pub(crate) run_high_water: u64,
+    /// Entries of maps that were ever in use.
+    pub(crate) map_high_water: u64,
 }
 
-impl Iterator for Snapshot<'_> {
-    type Item = ObjectSnapshot;
+impl ObjectTable<'_> {
+    /// Reads on at address `from`: at most `max` objects, and [`RUN_ENTRIES_MAX`] entries of the
+    /// reserved range or all of the maps.
+    pub(crate) fn slice(&self, from: u64, max: usize) -> TableSlice {
+        let range_end = self.range_base + self.range_pages * OS_PAGE_BYTES;
+        if from < self.range_base {
+            self.maps(from..self.range_base, max)
+        } else if from < range_end {
+            self.runs(from, range_end, max)
+        } else {
+            self.maps(from..u64::MAX, max)
+        }
+    }
 
-    fn next(&mut self) -> Option<ObjectSnapshot> {
-        self.next_run().or_else(|| self.next_map())
+    fn runs(&self, from: u64, range_end: u64, max: usize) -> TableSlice {
+        let mut copier = Copier::new(self.fd, RUNS_AT, RUN_BYTES);
+        let high_water = self.run_high_water.min(self.range_pages);
+        let mut page = (from - self.range_base) / OS_PAGE_BYTES;
+        let (mut objects, mut entries) = (Vec::new(), 0);
+        while objects.len() < max && entries < RUN_ENTRIES_MAX {
+            let Some(found) = copier.seek(page, high_water) else {
+                return TableSlice { objects, range: from..range_end, entries };
+            };
+            entries += 1;
+            let entry = copier.entry(found);
+            let object = decode_run(entry, self.range_base, found, self.range_pages);
+            page = found + object.map_or(1, |object| object.bytes / OS_PAGE_BYTES);
+            objects.extend(object);
+        }
+        TableSlice { objects, range: from..self.range_base + page * OS_PAGE_BYTES, entries }
+    }
+
+    fn maps(&self, mut range: Range<u64>, max: usize) -> TableSlice {
+        let mut copier = Copier::new(self.fd, MAPS_AT, MAP_BYTES);
+        let end = self.map_high_water.min(MAPS_MAX as u64);
+        let (mut objects, mut entries) = (Vec::new(), 0);
+        let mut index = 0;
+        while let Some(found) = copier.seek(index, end) {
+            entries += 1;
+            index = found + 1;
+            let object = decode_map(copier.entry(found));
+            objects.extend(object.filter(|object| range.contains(&object.addr)));
+        }
+        objects.sort_unstable_by_key(|object| object.addr);
+        objects.dedup_by_key(|object| object.addr);
+        if let Some(beyond) = objects.get(max) {
+            range.end = beyond.addr;
+            objects.truncate(max);
+        }
+        TableSlice { objects, range, entries }
     }
 }
 
@@ -131,6 +136,10 @@ fn decode_map(entry: &[u8]) -> Option<ObjectSnapshot> {
         arena: arena_from_wire(entry[27]),
     })
 }
+
+/// Entries of the reserved range that one slice looks at: a table without objects must not take
+/// longer than one that is full. 64 copies of 64 KiB, about a millisecond.
+const RUN_ENTRIES_MAX: u64 = 1 << 18;
 
 /// Bytes copied at a time: the run entries of 16 MiB of heap.
 const CHUNK_BYTES: usize = 64 << 10;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Command;
 
 use tiercel_wire::emulator;
-use tiercel_wire::layout::{self, control, header};
+use tiercel_wire::layout::{self, control, header, offer};
 
 const HEADERS: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/tiercel_wire.h"),
@@ -17,8 +17,28 @@ fn numbers() -> Vec<(&'static str, u64)> {
     all.extend(pools());
     all.extend(ring_and_tables());
     all.extend(header_and_control());
+    all.extend(offers());
     all.extend(emulators_area());
     all
+}
+
+fn offers() -> Vec<(&'static str, u64)> {
+    vec![
+        ("sizeof(struct tcl_offer)", offer::BYTES as u64),
+        ("offsetof(struct tcl_offer, version)", offer::VERSION as u64),
+        ("offsetof(struct tcl_offer, attach_bytes)", offer::ATTACH_BYTES as u64),
+        ("offsetof(struct tcl_offer, attach_ms)", offer::ATTACH_MS as u64),
+        ("offsetof(struct tcl_offer, userfaultfds)", offer::USERFAULTFDS as u64),
+        ("offsetof(struct tcl_offer, is_counted)", offer::IS_COUNTED as u64),
+        ("offsetof(struct tcl_offer, began)", offer::BEGAN as u64),
+        ("offsetof(struct tcl_offer, attached)", offer::ATTACHED as u64),
+        ("offsetof(struct tcl_offer, failed)", offer::FAILED as u64),
+        ("offsetof(struct tcl_offer, failed_step)", offer::FAILED_STEP as u64),
+        ("offsetof(struct tcl_offer, failed_errno)", offer::FAILED_ERRNO as u64),
+        ("offsetof(struct tcl_control, answer)", control::ANSWER as u64),
+        ("offsetof(struct tcl_control, session)", control::SESSION as u64),
+        ("offsetof(struct tcl_header, remarks)", header::REMARKS as u64),
+    ]
 }
 
 fn constants() -> Vec<(&'static str, u64)> {
@@ -52,7 +72,6 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_moved, error)", 8),
         ("TCL_BACKING_KERNEL", tiercel_wire::Backing::Kernel as u64),
         ("TCL_BACKING_VMEM", tiercel_wire::Backing::Vmem as u64),
-        ("TCL_BACKING_POOLS", tiercel_wire::Backing::Pools as u64),
         ("TCL_NUMBERED_MAX", layout::NUMBERED_MAX.into()),
         ("TCL_NUMBERED_BYTES", layout::NUMBERED_BYTES),
         ("TCL_CUT_BYTES", layout::CUT_BYTES),
@@ -65,6 +84,13 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_PLAN_ROWS_MAX", layout::PLAN_ROWS_MAX as u64),
         ("TCL_PLAN_CLASS_ANY", layout::PLAN_CLASS_ANY.into()),
         ("TCL_PLAN_SHARE_ALL", layout::PLAN_SHARE_ALL.into()),
+        ("TCL_PLAN_OFFERED", layout::PLAN_OFFERED.into()),
+        ("TCL_OFFER_BYTES", layout::OFFER_BYTES),
+        ("sizeof(TCL_OFFER_SUFFIX)", layout::OFFER_SUFFIX.len() as u64 + 1),
+        ("TCL_REMARK_OWN_MALLOC", layout::REMARK_OWN_MALLOC.into()),
+        ("TCL_REMARK_LIMITED", layout::REMARK_LIMITED.into()),
+        ("TCL_REMARK_NO_VREGIONS", layout::REMARK_NO_VREGIONS.into()),
+        ("TCL_REMARK_THREADS", layout::REMARK_THREADS.into()),
         ("TCL_PHASES_AT", layout::PHASES_AT),
         ("TCL_PLAN_AT", layout::PLAN_AT),
         ("TCL_HEADER_AT", layout::HEADER_AT),
@@ -106,7 +132,8 @@ fn ring_and_tables() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_record, size)", 8),
         ("offsetof(struct tcl_record, site)", 16),
         ("offsetof(struct tcl_record, carve)", 20),
-        ("offsetof(struct tcl_record, time_ms)", 24),
+        ("offsetof(struct tcl_record, time_high)", 18),
+        ("offsetof(struct tcl_record, time_low)", 24),
         ("offsetof(struct tcl_record, generation)", 28),
         ("offsetof(struct tcl_record, kind)", 30),
         ("offsetof(struct tcl_record, flags_low)", 31),
@@ -170,7 +197,7 @@ fn header_and_control() -> Vec<(&'static str, u64)> {
         ("sizeof(((struct tcl_header *)0)->reason)", header::REASON_BYTES as u64),
         ("offsetof(struct tcl_control, magic)", control::MAGIC as u64),
         ("offsetof(struct tcl_control, version)", control::VERSION as u64),
-        ("offsetof(struct tcl_control, clock_ms)", control::CLOCK_MS as u64),
+        ("offsetof(struct tcl_control, clock)", control::CLOCK as u64),
         ("offsetof(struct tcl_control, arena_count)", control::ARENA_COUNT as u64),
         ("offsetof(struct tcl_control, small_arena)", control::SMALL_ARENA as u64),
         ("offsetof(struct tcl_control, arena_node)", control::ARENA_NODE as u64),
@@ -239,7 +266,7 @@ fn emulators_area() -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn every_number_is_the_c_headers() {
+fn every_number_equals_the_c_headers() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
     let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::row::Row;
+use super::bench_result::BenchResult;
 use crate::{build, exec};
 
 /// Rounds of a full run; each runs every pattern under every allocator once.
@@ -65,7 +65,7 @@ struct Cost {
 type Costs = BTreeMap<(&'static str, &'static str), Vec<Cost>>;
 
 /// Measures and returns the rows of the bench.
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     build::runtime(&[])?;
     let program = build::program("bench-alloc", &["-fno-builtin"])?;
     let mut allocators = vec![(OURS, Some(exec::target().join("runtime/libtiercel.so")))];
@@ -90,7 +90,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
 }
 
 /// Where the loader would find a peer's library; `None` for glibc.
-fn find(library: &str, package: &str) -> Result<Option<PathBuf>> {
+pub(super) fn find(library: &str, package: &str) -> Result<Option<PathBuf>> {
     if library.is_empty() {
         return Ok(None);
     }
@@ -118,7 +118,7 @@ fn run(program: &Path, pattern: &str, count: u32, library: Option<&Path>) -> Res
     }
 }
 
-fn rows_against(peer: &'static str, costs: &Costs) -> Vec<Row> {
+fn rows_against(peer: &'static str, costs: &Costs) -> Vec<BenchResult> {
     let mut rows = vec![small_row(peer, costs)];
     for &(pattern, _) in PATTERNS {
         if pattern == MEMORY {
@@ -139,13 +139,13 @@ fn row(
     limit: Option<f64>,
     figure: fn(&Cost) -> f64,
     unit: &str,
-) -> Row {
+) -> BenchResult {
     let of = |who| -> Vec<f64> { costs[&(pattern, who)].iter().map(figure).collect() };
-    Row::of_pairs(name.into(), peer, &of(OURS), &of(peer), limit, unit)
+    BenchResult::of_pairs(name.into(), peer, &of(OURS), &of(peer), limit, unit)
 }
 
 /// All small patterns as one: the geometric mean, round by round.
-fn small_row(peer: &'static str, costs: &Costs) -> Row {
+fn small_row(peer: &'static str, costs: &Costs) -> BenchResult {
     let small: Vec<&'static str> =
         PATTERNS.iter().map(|(name, _)| *name).filter(|name| name.starts_with("small")).collect();
     let of = |who: &'static str| -> Vec<f64> {
@@ -162,5 +162,5 @@ fn small_row(peer: &'static str, costs: &Costs) -> Row {
         _ => None,
     };
     let name = "small (geometric mean)".into();
-    Row::of_pairs(name, peer, &of(OURS), &of(peer), limit, "ms CPU")
+    BenchResult::of_pairs(name, peer, &of(OURS), &of(peer), limit, "ms CPU")
 }

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Streams, Timing};
 use tiercel_lab::{Topology, cli};
 
+use super::bench_result::BenchResult;
 use super::idle_plan::{PLANNED_SITES, idle_plan};
 use super::limits::{LIMITS, Limits, PLANNED_LIMITS};
-use super::row::Row;
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
 
@@ -114,7 +114,7 @@ struct Vcpu {
     instructions: u64,
 }
 
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     let mut rows = Vec::new();
     for (name, counts) in counted(quick, PROGRAMS.iter(), WAYS)? {
         let Some(Counts { ways: counts, .. }) = counts else {
@@ -130,7 +130,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
 }
 
 /// `./x bench vmem-instructions`: a heap of vregions, which `./x bench vmem-apps` times.
-pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
+pub fn vmem_rows(quick: bool) -> Result<Vec<BenchResult>> {
     let mut rows = Vec::new();
     let programs = PROGRAMS.iter().filter(|program| VMEM_PROGRAMS.contains(&program.name));
     for (name, counts) in counted(quick, programs, VMEM_WAYS)? {
@@ -146,7 +146,7 @@ pub fn vmem_rows(quick: bool) -> Result<Vec<Row>> {
 /// `./x bench plan-overhead`: interception, stack walk and look-up under a large plan. The cost of
 /// starting and ending `tiercel run` is counted with a program that does nothing and subtracted,
 /// because it does not depend on how long a program runs.
-pub fn planned_rows() -> Result<Vec<Row>> {
+pub fn planned_rows() -> Result<Vec<BenchResult>> {
     let programs = [&START].into_iter().chain(PROGRAMS);
     let mut counted = counted(false, programs, PLAN_WAYS)?.into_iter();
     let start = counted.next().and_then(|(_, counts)| counts);
@@ -166,16 +166,16 @@ pub fn planned_rows() -> Result<Vec<Row>> {
 const BEYOND_START: &str = ", planned, start apart, instructions";
 
 /// Rows of the cost of starting and ending, which has no limit.
-fn starts(counts: &[u64]) -> Vec<Row> {
+fn starts(counts: &[u64]) -> Vec<BenchResult> {
     let millions = |count: u64| count.saturating_sub(counts[0]) as f64 / 1e6;
     let row = |((way, _), count): (&Way, &u64)| {
-        Row::alone(format!("start and end, {way}"), millions(*count), None, "million")
+        BenchResult::alone(format!("start and end, {way}"), millions(*count), None, "million")
     };
     PLAN_WAYS.iter().zip(counts).skip(1).map(row).collect()
 }
 
 /// A program under the plan, with and without the cost of starting and ending its commands.
-fn beyond_start(name: &str, start: &[u64], counts: &Counts) -> Vec<Row> {
+fn beyond_start(name: &str, start: &[u64], counts: &Counts) -> Vec<BenchResult> {
     let billions = |count: u64| count as f64 / 1e9;
     let last = PLAN_WAYS.len() - 1;
     let (plain, planned) = (counts.ways[0], counts.ways[last]);
@@ -186,7 +186,7 @@ fn beyond_start(name: &str, start: &[u64], counts: &Counts) -> Vec<Row> {
     };
     let whole = row(", planned, whole, instructions", planned);
     let apart = row(BEYOND_START, planned.saturating_sub(starting));
-    vec![Row { limit: None, holds: true, ..whole }, apart]
+    vec![BenchResult { limit: None, holds: true, ..whole }, apart]
 }
 
 /// Instructions by way, and how many commands each way hosted.
@@ -224,12 +224,12 @@ fn counted(
 }
 
 /// A row that misses its limit, for a program that could not be counted.
-fn not_counted(name: &str) -> Row {
-    Row::alone(format!("{name}, not counted"), 1.0, Some(0.0), "failure")
+fn not_counted(name: &str) -> BenchResult {
+    BenchResult::alone(format!("{name}, not counted"), 1.0, Some(0.0), "failure")
 }
 
 /// A row for each way but the plain one.
-fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<Row> {
+fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<BenchResult> {
     let billions = |count: u64| count as f64 / 1e9;
     let row = |((way, _), count): (&Way, &u64)| {
         let name = format!("{name}, {way}, instructions");
@@ -239,13 +239,13 @@ fn over_plain(name: &str, ways: &[Way], counts: &[u64]) -> Vec<Row> {
 }
 
 /// A mean for each way but the plain one.
-fn means(ways: &[Way], rows: &[Row]) -> Vec<Row> {
+fn means(ways: &[Way], rows: &[BenchResult]) -> Vec<BenchResult> {
     let mean = |(way, _): &Way| mean_of(rows, &format!(", {way}, instructions"), &LIMITS);
     ways.iter().skip(1).filter_map(mean).collect()
 }
 
 /// The mean of the rows whose names end in `suffix`, if there are any.
-fn mean_of(rows: &[Row], suffix: &str, limits: &Limits) -> Option<Row> {
+fn mean_of(rows: &[BenchResult], suffix: &str, limits: &Limits) -> Option<BenchResult> {
     let of_all = rows.iter().filter(|row| row.name.ends_with(suffix));
     let ratios: Vec<f64> = of_all.filter_map(|row| row.ratio).collect();
     (!ratios.is_empty()).then(|| limits.mean(&format!("mean{suffix}"), &ratios))
@@ -255,14 +255,14 @@ fn mean_of(rows: &[Row], suffix: &str, limits: &Limits) -> Option<Row> {
 const LOOK_UPS: &str = ", planned over tracking, instructions";
 
 /// The planned way compared with the one that only tracks.
-fn look_ups(name: &str, counts: &[u64]) -> Row {
+fn look_ups(name: &str, counts: &[u64]) -> BenchResult {
     let of = |way: &str| {
         let all = WAYS.iter().zip(counts);
         all.filter(|((name, _), _)| *name == way).map(|(_, count)| *count as f64 / 1e9).sum()
     };
     let name = format!("{name}{LOOK_UPS}");
     let row = PLANNED_LIMITS.over_plain(name, of(PLANNED), of(TRACKING), None, "billion");
-    Row { peer_name: Some(TRACKING.into()), ..row }
+    BenchResult { peer_name: Some(TRACKING.into()), ..row }
 }
 
 /// Counts a program's instructions.
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_is_compared_with_the_plain_one() {
+    fn each_mode_is_compared_with_plain_runs() {
         let mut rows = over_plain("x", VMEM_WAYS, &[1_000_000_000, 1_010_000_000, 1_030_000_000]);
         rows.extend(over_plain("y", VMEM_WAYS, &[1_000_000_000, 1_000_000_000, 1_000_000_000]));
         rows.extend(means(VMEM_WAYS, &rows));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_a_way_are_added_up() {
+    fn commands_of_a_mode_are_added_up() {
         assert_eq!(
             by_way(&stats(&[1, 2, 10, 20, 100, 200, 5, 5]), 4).expect("whole").ways,
             [3, 30, 300, 10]

@@ -1,7 +1,7 @@
 //! Limits of overhead over the plain program. In: costs of both. Out: rows that hold or miss their
 //! limit. Knows nothing of how costs are measured.
 
-use super::row::{self, Row};
+use super::bench_result::{self, BenchResult};
 
 /// Limits of cost ratios to plain: of their mean, and of each.
 pub struct Limits {
@@ -47,7 +47,7 @@ fn minimum<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
 
 impl Limits {
     /// A row of both minima.
-    pub fn of_series(&self, name: String, series: &Series, unit: &str) -> Row {
+    pub fn of_series(&self, name: String, series: &Series, unit: &str) -> BenchResult {
         let (ours, plain) = (minimum(series.ours.iter()), minimum(series.plain.iter()));
         self.over_plain(name, ours, plain, Some(series.spread()), unit)
     }
@@ -60,9 +60,9 @@ impl Limits {
         plain: f64,
         spread: Option<f64>,
         unit: &str,
-    ) -> Row {
+    ) -> BenchResult {
         let ratio = ours / plain;
-        Row {
+        BenchResult {
             name,
             ours,
             peer: Some(plain),
@@ -76,10 +76,10 @@ impl Limits {
     }
 
     /// A row with the geometric mean of `ratios`, of which there is one at least.
-    pub fn mean(&self, name: &str, ratios: &[f64]) -> Row {
+    pub fn mean(&self, name: &str, ratios: &[f64]) -> BenchResult {
         let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
         let mean = (logs / ratios.len() as f64).exp();
-        Row {
+        BenchResult {
             name: name.into(),
             ours: mean,
             peer: Some(1.0),
@@ -87,7 +87,7 @@ impl Limits {
             ratio: Some(mean),
             limit: Some(self.mean),
             holds: mean <= self.mean,
-            spread: Some(row::spread(ratios)),
+            spread: Some(bench_result::spread(ratios)),
             unit: "ratio".into(),
         }
     }

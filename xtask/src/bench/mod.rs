@@ -3,13 +3,16 @@
 //! of what is measured.
 
 mod alloc;
+mod attach;
+pub mod bench_result;
 mod counted;
+mod heaps;
 mod idle_plan;
 mod limits;
 mod moves;
 mod overhead;
 mod record;
-pub mod row;
+mod truth;
 mod vmem;
 mod vmem_apps;
 
@@ -20,7 +23,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::exec;
-use row::Row;
+use bench_result::BenchResult;
 
 /// CPU time that a program of a `--quick` run may use: the 40 s it is meant to take, on four CPUs.
 const QUICK_CPU_LIMIT: Duration = Duration::from_secs(160);
@@ -49,18 +52,21 @@ enum Program {
     /// The examples named `bench*` of a crate, built in release mode; they print rows on stdout.
     Examples(&'static str),
     /// A function of xtask.
-    Function(fn(quick: bool) -> Result<Vec<Row>>),
+    Function(fn(quick: bool) -> Result<Vec<BenchResult>>),
 }
 
 /// Every bench: its name and what it runs.
 const BENCHES: &[(&str, &[Program])] = &[
     ("alloc", &[Program::Function(alloc::rows)]),
+    ("heaps", &[Program::Function(heaps::rows)]),
+    ("attach", &[Program::Function(attach::rows)]),
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(overhead::rows)]),
     ("plan-overhead", &[Program::Function(overhead::planned_rows)]),
     ("instructions", &[Program::Function(counted::rows)]),
     ("vmem-instructions", &[Program::Function(counted::vmem_rows)]),
     ("record", &[Program::Function(record::rows)]),
+    ("truth", &[Program::Function(truth::rows)]),
     ("vmem", &[Program::Function(vmem::rows)]),
     ("vmem-moves", &[Program::Function(moves::rows)]),
     ("vmem-apps", &[Program::Function(vmem_apps::rows)]),
@@ -88,7 +94,7 @@ pub fn main(options: &Options) -> Result<()> {
     } else {
         print!("{}", table(&rows));
     }
-    let missed: Vec<&Row> = rows.iter().filter(|row| !row.holds).collect();
+    let missed: Vec<&BenchResult> = rows.iter().filter(|row| !row.holds).collect();
     if options.check && !missed.is_empty() {
         for row in &missed {
             eprintln!("misses its limit: {}", line(row));
@@ -98,7 +104,7 @@ pub fn main(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure(name: &str, quick: bool) -> Result<Vec<Row>> {
+fn measure(name: &str, quick: bool) -> Result<Vec<BenchResult>> {
     let (_, programs) = BENCHES.iter().find(|(one, _)| *one == name).context("no such bench")?;
     let mut rows = Vec::new();
     for program in *programs {
@@ -110,7 +116,7 @@ fn measure(name: &str, quick: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn run_examples(of: &str, quick: bool) -> Result<Vec<Row>> {
+fn run_examples(of: &str, quick: bool) -> Result<Vec<BenchResult>> {
     let folder = exec::root().join("crates").join(of).join("examples");
     let mut rows = Vec::new();
     for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
@@ -130,7 +136,7 @@ fn run_examples(of: &str, quick: bool) -> Result<Vec<Row>> {
 }
 
 /// Runs a bench program within its limit and reads its rows.
-fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<Row>> {
+fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<BenchResult>> {
     let log = tempfile::NamedTempFile::new()?;
     command.stdout(log.reopen()?);
     let limit = if quick { QUICK_CPU_LIMIT } else { FULL_CPU_LIMIT };
@@ -143,8 +149,8 @@ fn run_program(command: &mut std::process::Command, quick: bool) -> Result<Vec<R
 }
 
 /// Reads rows, one JSON object a line; other lines are refused, so that nothing is lost silently.
-fn parse(text: &str) -> Result<Vec<Row>> {
-    let rows: Vec<Row> = text
+fn parse(text: &str) -> Result<Vec<BenchResult>> {
+    let rows: Vec<BenchResult> = text
         .lines()
         .map(|line| serde_json::from_str(line).with_context(|| format!("no row: {line}")))
         .collect::<Result<_>>()?;
@@ -154,7 +160,7 @@ fn parse(text: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[BenchResult]) -> String {
     let name_width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:name_width$}  {:>12}  {:>12}  {:10}  {:12}  {:>7}  {:>7}  {:>6}  holds\n",
@@ -178,7 +184,7 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &BenchResult) -> String {
     let figure = row.ratio.unwrap_or(row.ours);
     format!("{}: {} against a limit of {}", row.name, ratio(Some(figure)), ratio(row.limit))
 }
@@ -201,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_and_other_lines_refused() {
+    fn results_are_read_and_other_lines_refused() {
         let good = r#"{"name":"tick","ours":80.0,"peer":null,"peer_name":null,"ratio":null,
             "limit":100.0,"holds":true,"spread":0.01,"unit":"ms"}"#
             .replace('\n', "");
@@ -211,9 +217,9 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_misses_is_marked() {
+    fn a_result_that_misses_its_limit_is_marked() {
         let (ours, theirs) = ([9.0, 18.0, 9.0], [10.0, 20.0, 9.0]);
-        let row = Row::of_pairs("small".into(), "glibc", &ours, &theirs, Some(0.75), "ns");
+        let row = BenchResult::of_pairs("small".into(), "glibc", &ours, &theirs, Some(0.75), "ns");
         assert_eq!((row.ours, row.peer, row.ratio), (9.0, Some(10.0), Some(0.9)));
         let drawn = table(std::slice::from_ref(&row));
         assert!(drawn.ends_with("  NO\n"), "{drawn}");

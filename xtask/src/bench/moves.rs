@@ -15,7 +15,7 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 use tiercel_report::{Align, Table};
 
-use super::row::Row;
+use super::bench_result::BenchResult;
 use super::vmem::{Figures, figures, value};
 use crate::lab::{plugin, program};
 use crate::{build, exec};
@@ -81,7 +81,7 @@ struct Line {
 }
 
 /// Measures and returns the rows of the bench.
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     let seen = measure(MIB[usize::from(quick)])?;
     let mut lines = Vec::new();
     for pages in &SIZES {
@@ -89,7 +89,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
             lines.extend(lines_of(&seen, pages, touching)?);
         }
     }
-    let rows: Vec<Row> = lines.iter().flat_map(rows_of).collect();
+    let rows: Vec<BenchResult> = lines.iter().flat_map(rows_of).collect();
     if !quick {
         keep(&exec::root().join("lab/results/vmem"), &lines, &rows)?;
     }
@@ -196,21 +196,25 @@ fn lines_of(seen: &Seen, pages: &Pages, (writes, touched): (&str, &str)) -> Resu
     Ok(lines)
 }
 
-fn rows_of(line: &Line) -> [Row; 5] {
+fn rows_of(line: &Line) -> [BenchResult; 5] {
     let Line { what, limit, .. } = line;
     let (ns, kernel_ns) = (&[line.ns], &[line.kernel_ns]);
-    let wait =
-        |kind: &str, us: f64, limit| Row::alone(format!("{what}: longest {kind}"), us, limit, "us");
+    let wait = |kind: &str, us: f64, limit| {
+        BenchResult::alone(format!("{what}: longest {kind}"), us, limit, "us")
+    };
     [
-        Row { spread: None, ..Row::of_pairs(what.clone(), "mbind", ns, kernel_ns, *limit, "ns") },
+        BenchResult {
+            spread: None,
+            ..BenchResult::of_pairs(what.clone(), "mbind", ns, kernel_ns, *limit, "ns")
+        },
         wait("wait for memory", line.for_memory_us, line.stall_limit_us),
         wait("wait for its CPU", line.for_cpu_us, None),
         wait("wait", line.stall_us, None),
-        Row::alone(format!("{what}: speed of the toucher"), line.speed, None, "of alone"),
+        BenchResult::alone(format!("{what}: speed of the toucher"), line.speed, None, "of alone"),
     ]
 }
 
-fn keep(folder: &Path, lines: &[Line], rows: &[Row]) -> Result<()> {
+fn keep(folder: &Path, lines: &[Line], rows: &[BenchResult]) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let mut json = String::new();
     for row in rows {
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_compared_with_the_kernels_moves_of_that_size() {
+    fn our_moves_are_compared_with_the_kernels_of_the_same_size() {
         let kinds = [("mbind", 1000.0), ("pages", 2000.0), ("vmem4k", 500.0)];
         let text: String = kinds.iter().map(|(kind, ns)| printed(kind, *ns)).collect();
         let seen = parse(&text).expect("valid");

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use super::bench_result::BenchResult;
 use super::counted;
 use super::idle_plan::{PLANNED_SITES, idle_plan};
 use super::limits::{LIMITS, Limits, PLANNED_LIMITS, Series};
-use super::row::Row;
 use crate::exec;
 use crate::measure::Cost;
 use crate::programs::{self, Host, Parts, Program};
@@ -72,22 +72,22 @@ fn tiercel(more: &[&'static str]) -> Host {
 /// By program, way, and kind of cost.
 type Table = BTreeMap<(String, &'static str, &'static str), Series>;
 
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     rows_of(WAYS, &LIMITS, quick)
 }
 
 /// `./x bench plan-overhead`: interception, stack walk and look-up under a plan that changes
 /// nothing. Instructions have limits, times are reported only: on shared machines two plain runs
 /// differ by ten times the limit.
-pub fn planned_rows(quick: bool) -> Result<Vec<Row>> {
+pub fn planned_rows(quick: bool) -> Result<Vec<BenchResult>> {
     std::fs::write(idle_plan_path(), idle_plan(PLANNED_SITES))?;
     let mut rows = if quick { Vec::new() } else { counted::planned_rows()? };
     let timed = rows_of(PLANNED, &PLANNED_LIMITS, quick)?;
-    rows.extend(timed.into_iter().map(|row| Row { limit: None, holds: true, ..row }));
+    rows.extend(timed.into_iter().map(|row| BenchResult { limit: None, holds: true, ..row }));
     Ok(rows)
 }
 
-fn rows_of(ways: &'static [Way], limits: &Limits, quick: bool) -> Result<Vec<Row>> {
+fn rows_of(ways: &'static [Way], limits: &Limits, quick: bool) -> Result<Vec<BenchResult>> {
     let parts = Parts::build()?;
     let ways: Vec<&Way> = ways.iter().filter(|way| way.quick || !quick).collect();
     let chosen =
@@ -108,7 +108,8 @@ fn rows_of(ways: &'static [Way], limits: &Limits, quick: bool) -> Result<Vec<Row
             eprintln!("round {} of {ROUNDS}: {} of size {size}", round + 1, program.name);
         }
     }
-    let mut rows: Vec<Row> = table.iter().map(|(key, series)| row(key, series, limits)).collect();
+    let mut rows: Vec<BenchResult> =
+        table.iter().map(|(key, series)| row(key, series, limits)).collect();
     rows.extend(means(&table, &ways, limits));
     Ok(rows)
 }
@@ -166,12 +167,12 @@ fn one_round(
 
 type Key = (String, &'static str, &'static str);
 
-fn row((program, way, what): &Key, series: &Series, limits: &Limits) -> Row {
+fn row((program, way, what): &Key, series: &Series, limits: &Limits) -> BenchResult {
     limits.of_series(format!("{program}, {way}, {what}"), series, "s")
 }
 
 /// The means over the programs of each way's ratios.
-fn means(table: &Table, ways: &[&Way], limits: &Limits) -> Vec<Row> {
+fn means(table: &Table, ways: &[&Way], limits: &Limits) -> Vec<BenchResult> {
     let mut rows = Vec::new();
     for way in ways {
         for what in ["cpu", "wall"] {
@@ -190,13 +191,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_means() {
+    fn medians_become_a_result_for_each_program_and_a_mean() {
         let mut table = Table::new();
         for (program, ours) in [("a", 1.0), ("b", 1.21)] {
             table.entry((program.into(), "tracking", "cpu")).or_default().push(1.0, ours);
         }
         let ways: Vec<&Way> = WAYS.iter().collect();
-        let rows: Vec<Row> = table.iter().map(|(key, series)| row(key, series, &LIMITS)).collect();
+        let rows: Vec<BenchResult> =
+            table.iter().map(|(key, series)| row(key, series, &LIMITS)).collect();
         assert!(rows[0].holds && !rows[1].holds);
         let mean = means(&table, &ways, &LIMITS).remove(0);
         assert!((mean.ours - 1.1).abs() < 1e-9 && !mean.holds, "{mean:?}");

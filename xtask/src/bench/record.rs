@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::row::{Row, median};
+use super::bench_result::{BenchResult, median};
 use crate::{build, exec};
 
 /// The program, its arguments, how many allocations it makes.
@@ -45,7 +45,7 @@ const MEMORY_LIMIT: f64 = 512.0;
 /// Opening the profile, seconds. The project's target.
 const OPEN_LIMIT: f64 = 5.0;
 
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     build::runtime(&[])?;
     let (tiercel, workloads) = (build::tiercel()?, build::workloads()?);
     let profile = exec::target().join("bench.profile");
@@ -64,7 +64,7 @@ fn measure(
     tiercel: &Path,
     workloads: &Path,
     profile: &Path,
-) -> Result<Vec<Row>> {
+) -> Result<Vec<BenchResult>> {
     let [program, first, second] = case.arguments;
     let allocations = if quick { case.allocations / QUICK_PART } else { case.allocations };
     let program = workloads.join(program);
@@ -86,9 +86,9 @@ fn measure(
     }
     let thousands = 2 * allocations / 1000;
     let name = |what: &str| format!("{what}, {thousands} k allocations, {}", case.name);
-    let time = Row::of_pairs(name("record"), "plain", &recorded, &plain, limit, "s");
+    let time = BenchResult::of_pairs(name("record"), "plain", &recorded, &plain, limit, "s");
     let alone = |what: &str, values: &[f64], limit, unit| {
-        Row::alone(name(what), median(values), Some(limit), unit)
+        BenchResult::alone(name(what), median(values), Some(limit), unit)
     };
     let memory = alone("recorder's memory", &memory, MEMORY_LIMIT, "MiB");
     Ok(vec![time, memory, alone("open", &open, OPEN_LIMIT, "s")])

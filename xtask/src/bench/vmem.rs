@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::row::{Row, median};
+use super::bench_result::{BenchResult, median};
 use crate::{build, exec};
 
 /// Rounds of a full run, and of a quick one.
@@ -37,7 +37,7 @@ const PAPER: &str = "900";
 pub type Figures = BTreeMap<String, f64>;
 
 /// Measures and returns the rows of the bench.
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     build::runtime(&[])?;
     let tiercel = build::tiercel()?;
     let program = build::program("bench-vmem", &["-Werror", "-D_GNU_SOURCE", "-ldl"])?;
@@ -118,15 +118,15 @@ fn row(
     what: &str,
     limit: Option<f64>,
     pairs: &[(Figures, Figures)],
-) -> Result<Row> {
+) -> Result<BenchResult> {
     let ours: Vec<f64> = pairs.iter().map(|(o, _)| value(o, what)).collect::<Result<_>>()?;
     let theirs: Vec<f64> = pairs.iter().map(|(_, p)| value(p, what)).collect::<Result<_>>()?;
-    Ok(Row::of_pairs(format!("{kind}: {what}, 4 KiB"), peer, &ours, &theirs, limit, "ns"))
+    Ok(BenchResult::of_pairs(format!("{kind}: {what}, 4 KiB"), peer, &ours, &theirs, limit, "ns"))
 }
 
 /// Copies ahead by two threads over those by one, of the same run; elapsed, and none faster where
 /// other programs keep the CPUs busy.
-fn copied(kind: &str, runs: &[Figures]) -> Result<Vec<Row>> {
+fn copied(kind: &str, runs: &[Figures]) -> Result<Vec<BenchResult>> {
     let by = |way: &str, threads: u32| {
         runs.iter()
             .map(|run| value(run, &format!("{way}_by_{threads}")))
@@ -134,14 +134,14 @@ fn copied(kind: &str, runs: &[Figures]) -> Result<Vec<Row>> {
     };
     let row = |way: &str| {
         let name = format!("{kind}: {way} copy by two threads, 4 KiB");
-        Ok(Row::of_pairs(name, "by one", &by(way, 2)?, &by(way, 1)?, None, "ns"))
+        Ok(BenchResult::of_pairs(name, "by one", &by(way, 2)?, &by(way, 1)?, None, "ns"))
     };
     ["first", "again"].into_iter().map(row).collect()
 }
 
 /// Figure 4, reported without a peer, because this machine may have one node. `./x bench
 /// vmem-moves` compares with the kernel's moves.
-fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<Row>> {
+fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<BenchResult>> {
     let mut rows = Vec::new();
     let ways = ["whole", "back", "copy", "switch"];
     for (suffix, per) in [("", "4 KiB"), ("_stall", "longest stall")] {
@@ -149,7 +149,7 @@ fn moved(kind: &str, writers: &str, runs: &[Figures]) -> Result<Vec<Row>> {
             let what = format!("{way}{suffix}");
             let all: Vec<f64> = runs.iter().map(|run| value(run, &what)).collect::<Result<_>>()?;
             let name = format!("{kind}, {writers} writers: {way}, {per}");
-            rows.push(Row::alone(name, median(&all), None, "ns"));
+            rows.push(BenchResult::alone(name, median(&all), None, "ns"));
         }
     }
     Ok(rows)

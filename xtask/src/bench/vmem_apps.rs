@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use super::bench_result::BenchResult;
 use super::limits::{Limits, Series};
-use super::row::Row;
 use crate::measure::{self, Cost};
 use crate::programs::{self, Host, Parts};
 use crate::{build, exec};
@@ -49,7 +49,7 @@ struct Both {
 }
 
 /// Measures and returns the rows of the bench.
-pub fn rows(quick: bool) -> Result<Vec<Row>> {
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
     let (parts, began) = (Parts::build()?, Instant::now());
     let rounds = ROUNDS[usize::from(quick)];
     let names = PROGRAMS.iter().map(|(name, _)| *name).chain(WORKLOADS.iter().copied());
@@ -80,7 +80,7 @@ pub fn rows(quick: bool) -> Result<Vec<Row>> {
     let (cpu, memory): (Vec<f64>, Vec<f64>) = (ratios(|b| &b.cpu_s), ratios(|b| &b.peak_mib));
     rows.push(CPU.mean("geometric mean, cpu", &cpu));
     rows.push(MEMORY.mean("geometric mean, peak memory", &memory));
-    let over_kernel = |row: Row| Row { peer_name: Some("kernel".into()), ..row };
+    let over_kernel = |row: BenchResult| BenchResult { peer_name: Some("kernel".into()), ..row };
     Ok(rows.into_iter().map(over_kernel).collect())
 }
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use tiercel_lab::bench::Row as Run;
+use tiercel_lab::bench::RunResult;
 use tiercel_report::{Bars, Series};
 
 use super::stored::EXPERIMENTS;
 use super::{Case, Grid, Stored, mib};
-use crate::bench::row::Row;
+use crate::bench::bench_result::BenchResult;
 
 const INSTRUCTIONS: &str = "overhead/instructions.jsonl";
 /// What ran beside the program, as the bench of instructions names it.
@@ -21,8 +21,9 @@ pub fn setup(stored: &Stored) -> Result<String> {
         ["experiment", "machines", "fast memory", "workloads", "policies", "runs", "of each"];
     let mut grid = Grid::of_words(head);
     for name in EXPERIMENTS {
-        let rows = stored.rows(name);
-        let distinct = |of: &dyn Fn(&Run) -> String| rows.iter().map(of).collect::<BTreeSet<_>>();
+        let rows = stored.results(name);
+        let distinct =
+            |of: &dyn Fn(&RunResult) -> String| rows.iter().map(of).collect::<BTreeSet<_>>();
         let listed = |found: BTreeSet<String>| found.into_iter().collect::<Vec<_>>().join(", ");
         let mut shares: Vec<_> = rows.iter().filter_map(|row| row.cell.share).collect();
         shares.sort_by(|a, b| a.of_one().total_cmp(&b.of_one()));
@@ -54,7 +55,7 @@ pub fn online(stored: &Stored) -> Result<String> {
         "daemon, % of the time",
     ];
     let mut grid = Grid::new(head);
-    for run in Case::new("cascadelake-optane", "25%").runs(stored.rows("mat"), "tiercel") {
+    for run in Case::new("cascadelake-optane", "25%").runs(stored.results("mat"), "tiercel") {
         let of = |path: &[&str]| run.measured.figure(path).unwrap_or(0.0);
         let seen = of(&["samples", "seen"]);
         grid.row([
@@ -71,7 +72,7 @@ pub fn online(stored: &Stored) -> Result<String> {
 }
 
 /// The daemon's CPU time over the run's time.
-fn share_of_daemon(run: &Run) -> f64 {
+fn share_of_daemon(run: &RunResult) -> f64 {
     let cpu_ns = run.measured.figure(&["spent", "cpu_ns"]).unwrap_or(0.0);
     cpu_ns / (run.measured.wall_ns as f64).max(1.0)
 }
@@ -88,10 +89,10 @@ pub fn daemon(stored: &Stored) -> Result<String> {
     let head = ["% of the run's time", "machine", "runs", "daemon", "of it the mover", "sampling"];
     let mut grid = Grid::new(head);
     for (what, experiment, machine, share, policy) in LINES {
-        let runs: Vec<&Run> =
-            Case::new(machine, share).runs(stored.rows(experiment), policy).collect();
+        let runs: Vec<&RunResult> =
+            Case::new(machine, share).runs(stored.results(experiment), policy).collect();
         let percent = |key: &str| {
-            let of = |run: &&Run| {
+            let of = |run: &&RunResult| {
                 let ns = run.measured.figure(&["spent", key]).unwrap_or(0.0);
                 100.0 * ns / (run.measured.wall_ns as f64).max(1.0)
             };
@@ -114,7 +115,7 @@ fn spread(values: &[f64]) -> String {
 
 /// Instructions over plain: program, ratio for each stage.
 fn ratios(stored: &Stored) -> Result<Vec<(String, [f64; 3])>> {
-    let rows: Vec<Row> = stored.lines(INSTRUCTIONS)?;
+    let rows: Vec<BenchResult> = stored.lines(INSTRUCTIONS)?;
     let ratio = |name: &str| {
         let row = rows.iter().find(|row| row.name == name);
         row.and_then(|row| row.ratio).with_context(|| format!("no row {name:?}"))

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_markdown() {
+    fn tables_are_markdown() {
         let mut grid = Grid::new(["a", "b"]);
         grid.line("x", &[1], |n| n.to_string());
         assert_eq!(grid.text(), "| a | b |\n|---|---:|\n| x | 1 |\n");

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_generator_makes_something_of_what_is_stored() {
+    fn every_generator_has_output_for_the_stored_results() {
         let stored = Stored::open(&exec::root()).expect("results are stored");
         for (name, generator) in BLOCKS {
             let text = generator(&stored).expect(name);

@@ -1,8 +1,8 @@
-//! Online tiering: `mat` and `scale`. In: stored rows. Out: tables, a figure.
+//! Online tiering: `mat` and `scale`. In: stored results. Out: tables, a figure.
 //! Knows nothing of other experiments.
 
 use anyhow::{Context, Result};
-use tiercel_lab::bench::Row;
+use tiercel_lab::bench::RunResult;
 use tiercel_report::{Bars, Series};
 
 use super::{Case, Grid, Speeds, Stored, mib, times};
@@ -29,18 +29,18 @@ pub fn headline(stored: &Stored) -> Result<String> {
         ("everything fast over first touch", "all-fast", "first-touch"),
         ("everything slow over first touch", "all-slow", "first-touch"),
     ];
-    let rows = stored.rows("mat");
+    let results = stored.results("mat");
     let mut grid = Grid::new(["speed"].into_iter().chain(SHARES));
     for (what, policy, peer) in LINES {
-        let speeds = |share: &&str| Speeds::of(rows, case(share), policy, peer).with_spread();
+        let speeds = |share: &&str| Speeds::of(results, case(share), policy, peer).with_spread();
         grid.line(what, &SHARES, speeds);
     }
     for (name, half) in [("tuning", "tuning"), ("report", "report")] {
         for (peer_name, peer) in PEERS {
             let what = format!("Tiercel over {peer_name}, {name} half alone");
-            let in_half = |workload: &str| half_of(rows, workload) == half;
+            let in_half = |workload: &str| half_of(results, workload) == half;
             let speeds = |share: &&str| {
-                Speeds::of(rows, case(share), "tiercel", peer).only(in_half).with_spread()
+                Speeds::of(results, case(share), "tiercel", peer).only(in_half).with_spread()
             };
             grid.line(&what, &SHARES, speeds);
         }
@@ -49,19 +49,19 @@ pub fn headline(stored: &Stored) -> Result<String> {
 }
 
 /// The half of a workload, as experiment files spell it.
-fn half_of(rows: &[Row], workload: &str) -> String {
-    let row = rows.iter().find(|row| row.cell.workload == workload);
-    row.map_or(String::new(), |row| format!("{:?}", row.cell.half).to_lowercase())
+fn half_of(results: &[RunResult], workload: &str) -> String {
+    let result = results.iter().find(|result| result.cell.workload == workload);
+    result.map_or(String::new(), |result| format!("{:?}", result.cell.half).to_lowercase())
 }
 
 /// Tiercel's speed by workload.
 pub fn workloads(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("mat");
-    let names: Vec<&str> = times(rows, case("25%"), "tiercel").into_keys().collect();
+    let results = stored.results("mat");
+    let names: Vec<&str> = times(results, case("25%"), "tiercel").into_keys().collect();
     let mut grid = Grid::new(["Tiercel's speed"].into_iter().chain(names.iter().copied()));
     for (peer_name, peer) in PEERS {
         for share in SHARES {
-            let speeds = Speeds::of(rows, case(share), "tiercel", peer);
+            let speeds = Speeds::of(results, case(share), "tiercel", peer);
             let cell =
                 |name: &&str| speeds.0.get(name).map_or(String::new(), |s| format!("{s:.2}"));
             grid.line(&format!("over {peer_name}, {share}"), &names, cell);
@@ -83,12 +83,12 @@ pub fn times_at_quarter(stored: &Stored) -> Result<String> {
         ("MAT: APB by allocation", "mat apb allocation"),
         ("Tiercel", "tiercel"),
     ];
-    let rows = stored.rows("mat");
-    let fast = times(rows, case("25%"), "all-fast");
+    let results = stored.results("mat");
+    let fast = times(results, case("25%"), "all-fast");
     let names: Vec<&str> = fast.keys().copied().collect();
     let mut grid = Grid::new(["time over all-fast"].into_iter().chain(names.iter().copied()));
     for (what, policy) in POLICIES {
-        let times = times(rows, case("25%"), policy);
+        let times = times(results, case("25%"), policy);
         let over = |name: &&str| times.get(name).map(|time| time / fast[name]);
         grid.line(what, &names, |name| over(name).map_or(String::new(), |one| format!("{one:.2}")));
     }
@@ -97,11 +97,11 @@ pub fn times_at_quarter(stored: &Stored) -> Result<String> {
 
 /// Where Tiercel loses.
 pub fn losses(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("mat");
+    let results = stored.results("mat");
     let mut grid = Grid::of_words(["slower by more than 3% than", "fast memory", "workloads"]);
     for (peer_name, peer) in PEERS {
         for share in SHARES {
-            let below = Speeds::of(rows, case(share), "tiercel", peer).below(LOSS);
+            let below = Speeds::of(results, case(share), "tiercel", peer).below(LOSS);
             grid.row([peer_name, share, &below]);
         }
     }
@@ -110,16 +110,16 @@ pub fn losses(stored: &Stored) -> Result<String> {
 
 /// All of MAT's policies beside ours: eleven workloads at 25%, four at each share.
 pub fn mat_policies(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("mat");
+    let results = stored.results("mat");
     let head = ["speed over first touch", "25%, all it ran", "workloads", "MiB moved"];
     let four = SHARES.map(|share| format!("{share}, four"));
     let mut grid = Grid::new(head.map(String::from).into_iter().chain(four));
-    for policy in policies(rows) {
-        let all = Speeds::of(rows, case("25%"), &policy, "first-touch");
+    for policy in policies(results) {
+        let all = Speeds::of(results, case("25%"), &policy, "first-touch");
         let mut cells = vec![policy.clone(), all.with_spread(), all.0.len().to_string()];
-        cells.push(format!("{:.0}", moved_mib(rows, &policy)?));
+        cells.push(format!("{:.0}", moved_mib(results, &policy)?));
         let of_four = |share| {
-            let speeds = Speeds::of(rows, case(share), &policy, "first-touch");
+            let speeds = Speeds::of(results, case(share), &policy, "first-touch");
             speeds.only(|name| FOUR.contains(&name)).short()
         };
         cells.extend(SHARES.map(of_four));
@@ -129,8 +129,8 @@ pub fn mat_policies(stored: &Stored) -> Result<String> {
 }
 
 /// Those that decide something: MAT's in alphabetical order, the kernel's, ours.
-fn policies(rows: &[Row]) -> Vec<String> {
-    let mut found: Vec<String> = rows.iter().map(|row| row.cell.policy.clone()).collect();
+fn policies(results: &[RunResult]) -> Vec<String> {
+    let mut found: Vec<String> = results.iter().map(|result| result.cell.policy.clone()).collect();
     found.retain(|policy| policy.starts_with("mat "));
     found.sort();
     found.dedup();
@@ -139,16 +139,16 @@ fn policies(rows: &[Row]) -> Vec<String> {
 }
 
 /// Mean of a run at 25%.
-fn moved_mib(rows: &[Row], policy: &str) -> Result<f64> {
-    let bytes = |row: &Row| row.measured.moved.migrated_bytes as f64;
-    let moved: Vec<f64> = case("25%").runs(rows, policy).map(bytes).collect();
+fn moved_mib(results: &[RunResult], policy: &str) -> Result<f64> {
+    let bytes = |result: &RunResult| result.measured.moved.migrated_bytes as f64;
+    let moved: Vec<f64> = case("25%").runs(results, policy).map(bytes).collect();
     let count = moved.len();
     (count > 0).then(|| mib(moved.iter().sum::<f64>() / count as f64)).context("no runs")
 }
 
 /// Speed over first touch at 25%, by size of the workload.
 fn by_size(stored: &Stored) -> Vec<(&str, f64, f64)> {
-    let speeds = |name| Speeds::of(stored.rows(name), case("25%"), "tiercel", "first-touch").0;
+    let speeds = |name| Speeds::of(stored.results(name), case("25%"), "tiercel", "first-touch").0;
     let small = speeds("mat");
     let large = speeds("scale");
     large.into_iter().filter_map(|(name, speed)| Some((name, *small.get(name)?, speed))).collect()

@@ -1,10 +1,10 @@
-//! Planned placement: `h2m`, `h2m-adapt`, `pair`, `margin`. In: stored rows. Out: tables.
+//! Planned placement: `h2m`, `h2m-adapt`, `pair`, `margin`. In: stored results. Out: tables.
 //! Knows nothing of how plans are made.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use tiercel_lab::bench::{Row, summarise};
+use tiercel_lab::bench::{RunResult, summarise};
 
 use super::online::LOSS;
 use super::{Case, Grid, Speeds, Stored, times};
@@ -25,7 +25,7 @@ const POLICIES: [(&str, &str); 9] = [
 
 /// Each policy over first touch and over FCFS.
 pub fn headline(stored: &Stored, machine: &str) -> Result<String> {
-    let rows = stored.rows("h2m");
+    let results = stored.results("h2m");
     let peers = [("first touch", "first-touch"), ("FCFS", "fcfs")];
     let columns: Vec<(&str, &str, &str)> = peers
         .into_iter()
@@ -35,7 +35,7 @@ pub fn headline(stored: &Stored, machine: &str) -> Result<String> {
     let mut grid = Grid::new([format!("{machine}: speed")].into_iter().chain(heads));
     for (name, policy) in POLICIES {
         grid.line(name, &columns, |(_, peer, share)| {
-            Speeds::of(rows, Case::new(machine, share), policy, peer).with_spread()
+            Speeds::of(results, Case::new(machine, share), policy, peer).with_spread()
         });
     }
     Ok(grid.text())
@@ -43,12 +43,12 @@ pub fn headline(stored: &Stored, machine: &str) -> Result<String> {
 
 /// Where the default strategy loses.
 pub fn losses(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("h2m");
+    let results = stored.results("h2m");
     let head = ["joint is slower than first touch", "fast memory", "at all", "by more than 3%"];
     let mut grid = Grid::of_words(head);
     for machine in MACHINES {
         for share in SHARES {
-            let speeds = Speeds::of(rows, Case::new(machine, share), "joint", "first-touch");
+            let speeds = Speeds::of(results, Case::new(machine, share), "joint", "first-touch");
             // Below the third digit two times count as equal.
             grid.row([machine, share, &speeds.below(0.995), &speeds.below(LOSS)]);
         }
@@ -58,12 +58,12 @@ pub fn losses(stored: &Stored) -> Result<String> {
 
 /// Seconds by workload and policy, a table for each share.
 pub fn seconds(stored: &Stored, machine: &str) -> Result<String> {
-    let rows = stored.rows("h2m");
+    let results = stored.results("h2m");
     let mut text = String::new();
     for share in SHARES {
         let case = Case::new(machine, share);
         let columns: Vec<_> =
-            POLICIES.iter().map(|(_, policy)| times(rows, case, policy)).collect();
+            POLICIES.iter().map(|(_, policy)| times(results, case, policy)).collect();
         let head = format!("{machine}, {share}: seconds");
         let mut grid = Grid::new([head.as_str()].into_iter().chain(POLICIES.map(|(name, _)| name)));
         for workload in columns[0].keys() {
@@ -83,7 +83,7 @@ fn seconds_of(ns: f64) -> String {
 
 /// A chain and a stream on HBM.
 pub fn pair(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("pair");
+    let results = stored.results("pair");
     let case = Case::new("xeonmax-hbm", "60%");
     let policies = [
         ("all in HBM", "all-fast"),
@@ -93,8 +93,8 @@ pub fn pair(stored: &Stored) -> Result<String> {
     ];
     let mut grid = Grid::new(["", "seconds", "speed over FCFS"]);
     for (name, policy) in policies {
-        let time = times(rows, case, policy)["pair"];
-        let speed = Speeds::of(rows, case, policy, "fcfs").short();
+        let time = times(results, case, policy)["pair"];
+        let speed = Speeds::of(results, case, policy, "fcfs").short();
         grid.row([name.to_owned(), seconds_of(time), speed]);
     }
     Ok(grid.text())
@@ -102,10 +102,10 @@ pub fn pair(stored: &Stored) -> Result<String> {
 
 /// A plan that fills its room beside one that leaves a margin.
 pub fn margin(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("margin");
+    let results = stored.results("margin");
     let case = Case::new("cascadelake-optane", "25%");
-    let (full, spare) = (times(rows, case, "lifetimes"), times(rows, case, "joint"));
-    let speeds = Speeds::of(rows, case, "joint", "lifetimes");
+    let (full, spare) = (times(results, case, "lifetimes"), times(results, case, "joint"));
+    let speeds = Speeds::of(results, case, "joint", "lifetimes");
     let head = ["recording", "`lifetimes`, s", "`joint`, s", "speed of `joint`"];
     let mut grid = Grid::new(head);
     for (name, speed) in &speeds.0 {
@@ -121,9 +121,10 @@ pub fn margin(stored: &Stored) -> Result<String> {
 pub fn predictions(stored: &Stored) -> Result<String> {
     let mut text = String::from("Of the whole program's time:\n\n");
     for experiment in ["h2m", "h2m-adapt", "pair", "margin", "movers"] {
-        let rows = stored.rows(experiment);
-        for machine in machines(rows) {
-            let here = rows.iter().filter(|row| row.cell.machine == machine).cloned().collect();
+        let results = stored.results(experiment);
+        for machine in machines(results) {
+            let here =
+                results.iter().filter(|result| result.cell.machine == machine).cloned().collect();
             let summary = summarise(stored.manifest(experiment), here, Vec::new());
             let found = summary.predictions().context("no predictions")?;
             text += &format!("- `{experiment}`, {machine}: {}\n", found.accuracy);
@@ -132,8 +133,8 @@ pub fn predictions(stored: &Stored) -> Result<String> {
     Ok(text)
 }
 
-fn machines(rows: &[Row]) -> Vec<String> {
-    let mut found: Vec<String> = rows.iter().map(|row| row.cell.machine.clone()).collect();
+fn machines(results: &[RunResult]) -> Vec<String> {
+    let mut found: Vec<String> = results.iter().map(|result| result.cell.machine.clone()).collect();
     found.sort();
     found.dedup();
     found
@@ -141,11 +142,11 @@ fn machines(rows: &[Row]) -> Vec<String> {
 
 /// `--adapt` over the plan alone.
 pub fn adapt(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("h2m-adapt");
+    let results = stored.results("h2m-adapt");
     let mut grid = Grid::new(["speed of `--adapt` over the plan alone"].into_iter().chain(SHARES));
     for machine in MACHINES {
         let speeds = |share: &&str| {
-            Speeds::of(rows, Case::new(machine, share), "joint-adapt", "joint").with_spread()
+            Speeds::of(results, Case::new(machine, share), "joint-adapt", "joint").with_spread()
         };
         grid.line(machine, &SHARES, speeds);
     }
@@ -153,14 +154,14 @@ pub fn adapt(stored: &Stored) -> Result<String> {
 }
 
 pub fn adapt_workloads(stored: &Stored) -> Result<String> {
-    let rows = stored.rows("h2m-adapt");
+    let results = stored.results("h2m-adapt");
     let quarter = Case::new(MACHINES[0], SHARES[0]);
-    let names: Vec<&str> = times(rows, quarter, "joint").into_keys().collect();
+    let names: Vec<&str> = times(results, quarter, "joint").into_keys().collect();
     let head = ["`--adapt` over the plan alone"];
     let mut grid = Grid::new(head.into_iter().chain(names.iter().copied()));
     for machine in MACHINES {
         for share in SHARES {
-            let speeds = Speeds::of(rows, Case::new(machine, share), "joint-adapt", "joint");
+            let speeds = Speeds::of(results, Case::new(machine, share), "joint-adapt", "joint");
             let cell = |name: &&str| format!("{:.2}", speeds.0[name]);
             grid.line(&format!("{machine}, {share}"), &names, cell);
         }

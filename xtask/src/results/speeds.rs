@@ -1,9 +1,9 @@
-//! Times and ratios of times over workloads. In: rows. Out: means and extremes.
+//! Times and ratios of times over workloads. In: results. Out: means and extremes.
 //! Knows nothing of tables.
 
 use std::collections::BTreeMap;
 
-use tiercel_lab::bench::Row;
+use tiercel_lab::bench::RunResult;
 
 /// One machine at one share of fast memory.
 #[derive(Clone, Copy)]
@@ -18,9 +18,13 @@ impl<'a> Case<'a> {
     }
 
     /// The runs of a policy: at this share, or of a policy for which there is no share.
-    pub fn runs<'r>(self, rows: &'r [Row], policy: &str) -> impl Iterator<Item = &'r Row> {
-        rows.iter().filter(move |row| {
-            let cell = &row.cell;
+    pub fn runs<'r>(
+        self,
+        results: &'r [RunResult],
+        policy: &str,
+    ) -> impl Iterator<Item = &'r RunResult> {
+        results.iter().filter(move |result| {
+            let cell = &result.cell;
             let here = cell.share.is_none_or(|share| share.to_string() == self.share);
             here && cell.machine == self.machine && cell.policy == policy
         })
@@ -28,11 +32,11 @@ impl<'a> Case<'a> {
 }
 
 /// Mean time of a policy, by workload, nanoseconds.
-pub fn times<'r>(rows: &'r [Row], case: Case<'_>, policy: &str) -> BTreeMap<&'r str, f64> {
+pub fn times<'r>(results: &'r [RunResult], case: Case<'_>, policy: &str) -> BTreeMap<&'r str, f64> {
     let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
-    for row in case.runs(rows, policy) {
-        let sum = sums.entry(&row.cell.workload).or_default();
-        *sum = (sum.0 + row.measured.time_ns as f64, sum.1 + 1.0);
+    for result in case.runs(results, policy) {
+        let sum = sums.entry(&result.cell.workload).or_default();
+        *sum = (sum.0 + result.measured.time_ns as f64, sum.1 + 1.0);
     }
     sums.into_iter().map(|(workload, (sum, count))| (workload, sum / count)).collect()
 }
@@ -41,10 +45,10 @@ pub fn times<'r>(rows: &'r [Row], case: Case<'_>, policy: &str) -> BTreeMap<&'r 
 pub struct Speeds<'r>(pub BTreeMap<&'r str, f64>);
 
 impl<'r> Speeds<'r> {
-    pub fn of(rows: &'r [Row], case: Case<'_>, policy: &str, peer: &str) -> Speeds<'r> {
-        let peers = times(rows, case, peer);
+    pub fn of(results: &'r [RunResult], case: Case<'_>, policy: &str, peer: &str) -> Speeds<'r> {
+        let peers = times(results, case, peer);
         let speed = |(name, time): (&'r str, f64)| Some((name, peers.get(name)? / time));
-        Speeds(times(rows, case, policy).into_iter().filter_map(speed).collect())
+        Speeds(times(results, case, policy).into_iter().filter_map(speed).collect())
     }
 
     /// The workloads that `keep` is true of.

@@ -1,4 +1,4 @@
-//! Everything below `lab/results` that documents show. In: the folder. Out: rows by experiment,
+//! Everything below `lab/results` that documents show. In: the folder. Out: results by experiment,
 //! lines of JSON of other benches. Knows nothing of tables.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
-use tiercel_lab::bench::{Manifest, Row, Store};
+use tiercel_lab::bench::{Manifest, RunResult, Store};
 
 /// The experiments, in the order in which documents list them.
 pub const EXPERIMENTS: [&str; 7] = ["mat", "scale", "h2m", "h2m-adapt", "pair", "margin", "movers"];
@@ -14,7 +14,7 @@ pub const EXPERIMENTS: [&str; 7] = ["mat", "scale", "h2m", "h2m-adapt", "pair", 
 /// All stored results.
 pub struct Stored {
     root: PathBuf,
-    experiments: BTreeMap<&'static str, (Manifest, Vec<Row>)>,
+    experiments: BTreeMap<&'static str, (Manifest, Vec<RunResult>)>,
 }
 
 impl Stored {
@@ -28,7 +28,7 @@ impl Stored {
         Ok(Stored { root, experiments })
     }
 
-    pub fn rows(&self, experiment: &str) -> &[Row] {
+    pub fn results(&self, experiment: &str) -> &[RunResult] {
         &self.experiments[experiment].1
     }
 
@@ -43,12 +43,12 @@ impl Stored {
     }
 }
 
-fn read(folder: &Path) -> Result<(Manifest, Vec<Row>)> {
+fn read(folder: &Path) -> Result<(Manifest, Vec<RunResult>)> {
     let store = Store::open(folder)?;
     let mut notes = Vec::new();
-    let (rows, failures) = store.all(&mut |note| notes.push(note.to_owned()))?;
+    let (results, failures) = store.all(&mut |note| notes.push(note.to_owned()))?;
     ensure!(notes.is_empty(), "{}", notes.join("; "));
     ensure!(failures.is_empty(), "{} runs failed", failures.len());
-    ensure!(rows.iter().all(|row| row.timed), "runs without modelled time");
-    Ok((store.manifest()?, rows))
+    ensure!(results.iter().all(|result| result.timed), "runs without modelled time");
+    Ok((store.manifest()?, results))
 }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use tiercel_lab::bench::Row as Run;
+use tiercel_lab::bench::RunResult;
 use tiercel_report::{Bars, Series};
 
 use super::{Case, Grid, Stored, mib};
-use crate::bench::row::Row;
+use crate::bench::bench_result::BenchResult;
 
 const FILE: &str = "vmem/moves.jsonl";
 const KERNEL: &str = "kernel, mbind";
@@ -34,7 +34,7 @@ struct Figures(BTreeMap<String, f64>);
 
 impl Figures {
     fn read(stored: &Stored) -> Result<Figures> {
-        let rows: Vec<Row> = stored.lines(FILE)?;
+        let rows: Vec<BenchResult> = stored.lines(FILE)?;
         Ok(Figures(rows.into_iter().map(|row| (row.name, row.ours)).collect()))
     }
 
@@ -98,7 +98,7 @@ pub fn figure(stored: &Stored) -> Result<String> {
 }
 
 /// A value of a run, and its decimals.
-type Value = fn(&Run) -> f64;
+type Value = fn(&RunResult) -> f64;
 
 /// The experiment `movers`: the kernel's mover and the program's own, by workload.
 pub fn movers(stored: &Stored) -> Result<String> {
@@ -119,7 +119,7 @@ pub fn movers(stored: &Stored) -> Result<String> {
         ("online, program's mover: daemon's CPU, ms", "vmem", daemon_ms),
         ("by a plan, kernel's mover: time, s", "plan, kernel's mover", time_s),
     ];
-    let rows = stored.rows("movers");
+    let rows = stored.results("movers");
     let mut names: Vec<&str> = rows.iter().map(|row| row.cell.workload.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -143,31 +143,31 @@ fn digits(value: f64) -> String {
     }
 }
 
-fn time_s(run: &Run) -> f64 {
+fn time_s(run: &RunResult) -> f64 {
     run.measured.time_ns as f64 / 1e9
 }
 
-fn moved_mib(run: &Run) -> f64 {
+fn moved_mib(run: &RunResult) -> f64 {
     mib(run.measured.bytes_moved_by_us() as f64)
 }
 
-fn own_mib(run: &Run) -> f64 {
+fn own_mib(run: &RunResult) -> f64 {
     mib(run.measured.figure(&["moves", "own_bytes"]).unwrap_or(0.0))
 }
 
-fn ns_per_byte(run: &Run) -> f64 {
+fn ns_per_byte(run: &RunResult) -> f64 {
     let took_ns = run.measured.figure(&["moves", "took_ns"]).unwrap_or(0.0);
     took_ns / (run.measured.bytes_moved_by_us() as f64).max(1.0)
 }
 
-fn waits_ms(run: &Run) -> f64 {
+fn waits_ms(run: &RunResult) -> f64 {
     run.measured.waits.map_or(0.0, |waits| waits.for_memory_ns as f64 / 1e6)
 }
 
-fn longest_ms(run: &Run) -> f64 {
+fn longest_ms(run: &RunResult) -> f64 {
     run.measured.waits.map_or(0.0, |waits| waits.for_memory_ns_max as f64 / 1e6)
 }
 
-fn daemon_ms(run: &Run) -> f64 {
+fn daemon_ms(run: &RunResult) -> f64 {
     run.measured.figure(&["spent", "cpu_ns"]).unwrap_or(0.0) / 1e6
 }

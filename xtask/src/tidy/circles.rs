@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_crate_that_need_one_another() {
+    fn files_that_import_one_another_are_a_circle() {
         let root = ("crates/x/src/lib.rs", "mod a;\nmod b;\nmod c;\n");
         let a = ("crates/x/src/a.rs", "use crate::b::B;\n");
         let b = ("crates/x/src/b.rs", "use crate::c::C;\n");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_include_one_another() {
+    fn headers_that_include_one_another_are_a_circle() {
         let a = ("runtime/a/a.h", "#include \"../b.h\"\n");
         assert_eq!(count(&[a, ("runtime/b.h", "# include \"a/a.h\"\n")]), 1);
         assert_eq!(count(&[a, ("runtime/b.h", "#include <a/a.h>\n")]), 0);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_exist() {
+    fn existing_commands_are_accepted() {
         for good in [
             "./x bench alloc --quick",
             "cargo xtask bench NAME",
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_are_gone() {
+    fn missing_commands_are_reported() {
         for bad in [
             "./x odd",
             "cargo xtask bench odd",

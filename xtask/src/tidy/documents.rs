@@ -9,7 +9,7 @@ use super::source::File;
 /// Top-level folders that need no line in README.md.
 const UNNAMED: &[&str] = &[".cargo", ".ci", ".github"];
 /// The groups setup/packages.txt may use.
-const GROUPS: &[&str] = &["build", "test", "bench", "demo", "rust"];
+const GROUPS: &[&str] = &["build", "test", "bench", "demo", "conformance", "soak", "rust"];
 
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = architecture(files);
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crate_without_a_paragraph_and_one_that_is_gone() {
+    fn undescribed_and_removed_crates_are_reported() {
         let files = [
             File::new("crates/wire/src/lib.rs", ""),
             File::new("ARCHITECTURE.md", "**`machine`** is data.\n"),
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_line() {
+    fn a_folder_without_a_line_is_reported() {
         let files = [File::new("lab/a", ""), File::new("README.md", "`crates/` Rust\n")];
         assert_eq!(readme(&files).len(), 1);
     }
 
     #[test]
-    fn a_package_list_with_faults() {
+    fn faults_of_a_package_list_are_reported() {
         let text = "# packages\nbuild gcc\nbuild gcc\nodd gcc\nbuild\n";
         assert_eq!(packages(&[File::new("setup/packages.txt", text)]).len(), 3);
     }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_upwards() {
+    fn an_edge_upwards_is_reported() {
         assert_eq!(whats("tiercel-ledger", "tiercel-policy", None).len(), 1);
         assert_eq!(whats("tiercel-ledger", "tiercel-policy", Some("dev")).len(), 1);
         assert!(whats("tiercel-policy", "tiercel-ledger", None).is_empty());
@@ -180,20 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_package() {
+    fn a_reserved_package_is_reported() {
         assert_eq!(whats("tiercel-ledger", "libc", None).len(), 1);
         assert!(whats("tiercel-ledger", "libc", Some("dev")).is_empty());
         assert!(whats("tiercel-mover", "libc", None).is_empty());
     }
 
     #[test]
-    fn a_crate_that_is_gone() {
+    fn a_removed_crate_is_reported() {
         let problems = check(&[], Path::new("/top"));
         assert!(problems.iter().any(|problem| problem.what.contains("`ledger`")));
     }
 
     #[test]
-    fn a_crate_without_a_layer() {
+    fn a_crate_without_a_layer_is_reported() {
         assert_eq!(whats("tiercel-extra", "serde", None).len(), 1);
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_fences_and_links() {
+    fn code_fences_and_links_are_found() {
         let text = "a `b` and `c d`\n```sh\n$ e `f`\n```\n[g](h.md#i), `[j](k)`\n";
         let texts = |quotes: Vec<Quote>| -> Vec<String> {
             quotes.into_iter().map(|quote| format!("{} {}", quote.line, quote.text)).collect()

@@ -12,9 +12,11 @@ mod markdown;
 mod modules;
 mod numbers;
 mod paths;
+mod reserved;
 mod shape;
 mod sizes;
 mod source;
+mod walks;
 mod words;
 
 use anyhow::{Result, bail};
@@ -72,7 +74,7 @@ pub fn main(options: &Options) -> Result<()> {
         return Ok(());
     }
     let packages = metadata::packages()?;
-    let rules: [Rule; 9] = [
+    let rules: [Rule; 11] = [
         shape::check,
         sizes::check,
         absence::check,
@@ -82,6 +84,8 @@ pub fn main(options: &Options) -> Result<()> {
         circles::check,
         glossary::check,
         numbers::check,
+        reserved::check,
+        walks::check,
     ];
     let mut problems: Vec<Problem> = rules.iter().flat_map(|rule| rule(&files)).collect();
     problems.extend(commands::check(&files, &crate::Cli::command()));

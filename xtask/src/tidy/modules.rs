@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_edge() {
+    fn reexports_comments_and_tests_are_not_edges() {
         let root = "mod a;\nmod b;\npub use a::A;\npub struct Root;\n#[cfg(test)]\nmod t;\n";
         let a = "use super::Root;\n// crate::b::B\n#[cfg(test)]\nmod tests { use crate::b::B; }\n";
         let t = "use crate::b::B;\n";

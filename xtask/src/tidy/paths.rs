@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nothing() {
+    fn a_broken_link_is_reported() {
         assert!(
             whats("[b](b.md), [b](b.md#c), [top](../crates/wire), [x](https://x)\n").is_empty()
         );
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_gone() {
+    fn a_missing_path_is_reported() {
         for there in [
             "crates/wire/src/ring.rs",
             "crates/wire/",

@@ -115,7 +115,7 @@ mod tests {
     const HEADER: &str = "/* a.c: a.\n * In: a. Out: b.\n * Knows nothing of c. */\n";
 
     #[test]
-    fn a_long_line() {
+    fn a_long_line_is_reported() {
         let text = format!("{HEADER}int a; /* {} */\n", "x".repeat(100));
         assert_eq!(whats(File::new("runtime/a.c", &text)), ["113 columns"]);
         let inside = format!("{HEADER}a(\"\n{}\n\");\n", "x".repeat(110));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_header() {
+    fn a_missing_header_is_reported() {
         assert_eq!(whats(File::new("runtime/a.c", "int a;\n")), ["no header comment"]);
         assert_eq!(whats(File::new("crates/a/src/lib.rs", "//! A crate.\n")).len(), 1);
         assert!(whats(File::new("crates/a/src/b.rs", "fn b() {}\n")).is_empty());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn data_and_binaries() {
+    fn large_files_and_binaries_are_reported() {
         let binary = File::read("a.bin".into(), vec![0; 2 << 20]);
         assert_eq!(whats(binary).len(), 2);
     }

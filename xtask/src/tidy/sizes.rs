@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_c_function() {
+    fn a_long_c_function_is_reported() {
         for begin in ["int a(int b) {\n", "int a(int b)\n{\n", "int a(int b,\n      int c) {\n"] {
             let text = |lines| format!("{begin}{}}}\n", "    b++;\n".repeat(lines));
             let short = "int d(void) {\n}\n".repeat(2);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_body_are_those_of_code() {
+    fn only_lines_of_code_count() {
         let text = "fn a<T>(\n    b: [u8; 4],\n) -> T {\n    // c\n    d {\n        e\n    }\n\n}\n\
                     trait F { fn g(); }\nfn h() { i }\nfn j() {}\n";
         let file = File::new("crates/a/src/b.rs", text);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_median() {
+    fn a_high_median_is_reported() {
         let function = |lines| format!("fn a() {{\n{}}}\n", "    b();\n".repeat(lines));
         let text = function(8) + &function(8) + &function(60);
         assert!(whats("crates/a/src/b.rs", &text).is_empty());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_block_on_the_daemon() {
+    fn a_long_impl_block_of_the_daemon_is_reported() {
         let text =
             |lines| format!("impl Daemon {{\n{}}}\n", "    const A: u8 = 1;\n".repeat(lines));
         let count = |path: &str, lines| daemon_blocks(&File::new(path, &text(lines))).len();

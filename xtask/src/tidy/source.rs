@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_remains() {
+    fn comments_and_strings_are_blanked() {
         let text =
             "let a = \"un//safe\"; // unsafe\nlet b: &'a u8 = '\\''; /* x\ny */ unsafe_();\n";
         let code = blank_comments_and_strings(text);

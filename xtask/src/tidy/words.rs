@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_path_and_a_note() {
+    fn machine_paths_and_notes_are_reported() {
         for text in REFUSED.iter().chain(REFUSED_WORDS) {
             assert_eq!(check(&[File::new("a.md", &format!("x\nsee {text} there\n"))]).len(), 1);
         }
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_says_nothing() {
+    fn a_meaningless_name_is_reported() {
         assert_eq!(check(&[File::new("crates/util/src/lib.rs", "")]).len(), 1);
         assert_eq!(check(&[File::new("crates/daemon/src/misc.rs", "")]).len(), 1);
         assert_eq!(check(&[File::new("crates/core/src/lib.rs", "")]).len(), 1);

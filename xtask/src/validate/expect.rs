@@ -1,10 +1,10 @@
-//! What a program should measure. In: a machine's figures, measurements. Out: rows with limits.
+//! What a program should measure. In: a machine's figures, measurements. Out: figures with limits.
 //! Knows nothing of how the model turns figures into time: it derives expectations from the
 //! machine's file directly, without the model.
 
 use tiercel_machine::{Machine, Node, loaded_latency_ns, peak_gb_s};
 
-use super::Row;
+use super::Figure;
 use super::guests::{Boot, Path, Seen};
 
 /// The lab's targets for the relative error: idle latency, bandwidth, latency below the knee.
@@ -123,19 +123,19 @@ pub fn load(view: &View<'_>, seen: &Seen) -> Option<Load> {
     })
 }
 
-/// All rows of a machine.
-pub fn rows(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
-    let mut rows = Vec::new();
+/// All figures of a machine.
+pub fn figures(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Figure> {
+    let mut figures = Vec::new();
     for (boot, lines) in seen {
         for line in lines {
             let Some(view) = View::new(machine, *boot, line.path) else { continue };
-            let new = |what: String| Row::new(machine, *boot, line.path, what);
-            rows.extend(match line.kind.as_str() {
+            let new = |what: String| Figure::new(machine, *boot, line.path, what);
+            figures.extend(match line.kind.as_str() {
                 "level" => level(&view, line, new),
                 "idle" if !boot.model.share => {
                     let expected = view.chain_ns(f64::from(boot.vcpus)) * f64::from(boot.vcpus);
-                    let row = new("idle latency".to_owned()).is(line.ns, "ns");
-                    Some(row.should(expected, Some(IDLE)))
+                    let figure = new("idle latency".to_owned()).is(line.ns, "ns");
+                    Some(figure.should(expected, Some(IDLE)))
                 }
                 "chains" => chains(&view, *boot, line, new),
                 "load" => loaded(&view, line, new),
@@ -143,55 +143,60 @@ pub fn rows(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
                 _ => None,
             });
         }
-        rows.extend(saturation(machine, *boot, lines));
+        figures.extend(saturation(machine, *boot, lines));
     }
-    rows.extend(prefetcher(machine, seen));
-    rows
+    figures.extend(prefetcher(machine, seen));
+    figures
 }
 
-fn level(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Row) -> Option<Row> {
+fn level(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Figure) -> Option<Figure> {
     let kib: u64 = line.setting.first()?.parse().ok()?;
     let fits = |&&(_, from, to): &&(f64, u64, u64)| (from..=to).contains(&kib);
     let expected = LEVELS.iter().find(fits).map_or(view.chain_ns(1.0), |(ns, _, _)| *ns);
-    let row = new(format!("chase in {kib} KiB")).is(line.ns, "ns");
-    Some(row.should(expected, Some(IDLE)))
+    let figure = new(format!("chase in {kib} KiB")).is(line.ns, "ns");
+    Some(figure.should(expected, Some(IDLE)))
 }
 
-fn chains(view: &View<'_>, boot: Boot, line: &Seen, new: impl Fn(String) -> Row) -> Option<Row> {
+fn chains(
+    view: &View<'_>,
+    boot: Boot,
+    line: &Seen,
+    new: impl Fn(String) -> Figure,
+) -> Option<Figure> {
     let chains: u32 = line.setting.first()?.parse().ok()?;
     let together = f64::from(chains * boot.vcpus);
     // Each virtual CPU has its own chains; all of them share the node.
     let expected = view.chain_ns(together) * f64::from(boot.vcpus);
-    let row = new(format!("{chains} chains, a load")).is(line.ns, "ns");
-    Some(row.should(expected, Some(SATURATION)))
+    let figure = new(format!("{chains} chains, a load")).is(line.ns, "ns");
+    Some(figure.should(expected, Some(SATURATION)))
 }
 
-fn loaded(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Row) -> Option<Row> {
+fn loaded(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Figure) -> Option<Figure> {
     let load = load(view, line)?;
     let used = load.gb_s / view.peak_gb_s(load.read_share);
     let percent = (load.read_share * 100.0).round();
     let what = format!("latency at {:.1} GB/s, {percent}% reads", load.gb_s);
     let limit = (used <= KNEE_SHARE && !view.is_amplified(load)).then_some(KNEE);
-    let row = new(what).is(load.ns, "ns");
-    Some(row.should(
+    let figure = new(what).is(load.ns, "ns");
+    Some(figure.should(
         view.latency_ns(load.read_share, load.gb_s.min(view.peak_gb_s(load.read_share))),
         limit,
     ))
 }
 
-fn stream(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Row) -> Option<Row> {
+fn stream(view: &View<'_>, line: &Seen, new: impl Fn(String) -> Figure) -> Option<Figure> {
     let kernel = line.setting.first()?;
     // With the line that is read before it is written: copy and scale move three lines, add and
     // triad four.
     let read_share = if matches!(kernel.as_str(), "copy" | "scale") { 2.0 / 3.0 } else { 0.75 };
     let load = Load { read_share, writes: true, gb_s: line.gb_s / view.share, ns: line.ns };
     let limit = (!view.is_amplified(load)).then_some(SATURATION);
-    let row = new(format!("STREAM {kernel}")).is(load.gb_s, "GB/s");
-    Some(row.should(view.peak_gb_s(read_share), limit))
+    let figure = new(format!("STREAM {kernel}")).is(load.gb_s, "GB/s");
+    Some(figure.should(view.peak_gb_s(read_share), limit))
 }
 
 /// The highest bandwidth for each path and mix.
-fn saturation(machine: &Machine, boot: Boot, lines: &[Seen]) -> Vec<Row> {
+fn saturation(machine: &Machine, boot: Boot, lines: &[Seen]) -> Vec<Figure> {
     let mut best: Vec<(Path, u32, Load)> = Vec::new();
     for line in lines.iter().filter(|line| line.kind == "load") {
         let Some(view) = View::new(machine, boot, line.path) else { continue };
@@ -203,14 +208,14 @@ fn saturation(machine: &Machine, boot: Boot, lines: &[Seen]) -> Vec<Row> {
             None => best.push((line.path, mix, load)),
         }
     }
-    let row = |(path, _, load): (Path, u32, Load)| {
+    let figure = |(path, _, load): (Path, u32, Load)| {
         let view = View::new(machine, boot, path)?;
         let percent = (load.read_share * 100.0).round();
         let limit = (!view.is_amplified(load)).then_some(SATURATION);
-        let row = Row::new(machine, boot, path, format!("most that flows, {percent}% reads"));
-        Some(row.is(load.gb_s, "GB/s").should(view.peak_gb_s(load.read_share), limit))
+        let figure = Figure::new(machine, boot, path, format!("most that flows, {percent}% reads"));
+        Some(figure.is(load.gb_s, "GB/s").should(view.peak_gb_s(load.read_share), limit))
     };
-    best.into_iter().filter_map(row).collect()
+    best.into_iter().filter_map(figure).collect()
 }
 
 /// Of each group of four lines, how many are written.
@@ -222,7 +227,7 @@ pub fn mix(line: &Seen) -> u32 {
 }
 
 /// Streams get faster with it, or already run at the memory's speed; a chase is not a stream.
-fn prefetcher(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
+fn prefetcher(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Figure> {
     let find = |prefetch: bool| {
         let right = |(boot, _): &&(Boot, Vec<Seen>)| {
             boot.model.share && boot.model.prefetch == prefetch && boot.vcpus == 1
@@ -232,7 +237,7 @@ fn prefetcher(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
     let (Some((boot, with)), Some((_, without))) = (find(true), find(false)) else {
         return Vec::new();
     };
-    let mut rows = Vec::new();
+    let mut figures = Vec::new();
     for line in with.iter().filter(|line| line.kind == "stream" || line.kind == "idle") {
         let same = |other: &&Seen| {
             (other.path, &other.kind, &other.setting) == (line.path, &line.kind, &line.setting)
@@ -240,22 +245,22 @@ fn prefetcher(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Row> {
         let Some(other) = without.iter().find(same) else { continue };
         let what =
             format!("{} {}: with the prefetcher over without", line.kind, line.setting.join(" "));
-        let row = Row::new(machine, *boot, line.path, what);
+        let figure = Figure::new(machine, *boot, line.path, what);
         let blocks = View::new(machine, *boot, line.path).is_some_and(|view| view.has_blocks());
-        rows.push(match line.kind.as_str() {
+        figures.push(match line.kind.as_str() {
             // What it writes to large blocks depends on the order of evictions.
-            _ if blocks && line.kind == "stream" => row.is(line.gb_s / other.gb_s, ""),
-            "idle" => row.is(line.ns / other.ns, "").should(1.0, Some(UNCHANGED)),
-            _ => row.is(line.gb_s / other.gb_s, "").at_least(1.0 - UNCHANGED),
+            _ if blocks && line.kind == "stream" => figure.is(line.gb_s / other.gb_s, ""),
+            "idle" => figure.is(line.ns / other.ns, "").should(1.0, Some(UNCHANGED)),
+            _ => figure.is(line.gb_s / other.gb_s, "").at_least(1.0 - UNCHANGED),
         });
     }
-    rows
+    figures
 }
 
-impl Row {
-    pub fn new(machine: &Machine, boot: Boot, path: Path, what: String) -> Row {
+impl Figure {
+    pub fn new(machine: &Machine, boot: Boot, path: Path, what: String) -> Figure {
         let label = |id| machine.node(id).map_or_else(|| format!("node{id}"), Node::label);
-        Row {
+        Figure {
             machine: machine.name.clone(),
             vcpus: boot.vcpus,
             model: boot.model_name().to_owned(),
@@ -270,18 +275,18 @@ impl Row {
         }
     }
 
-    pub fn is(self, measured: f64, unit: &str) -> Row {
-        Row { measured, unit: unit.to_owned(), ..self }
+    pub fn is(self, measured: f64, unit: &str) -> Figure {
+        Figure { measured, unit: unit.to_owned(), ..self }
     }
 
-    pub fn should(self, expected: f64, limit: Option<f64>) -> Row {
+    pub fn should(self, expected: f64, limit: Option<f64>) -> Figure {
         let error = self.measured / expected - 1.0;
         let holds = limit.is_none_or(|limit| error.abs() <= limit);
-        Row { expected: Some(expected), error: Some(error), limit, holds, ..self }
+        Figure { expected: Some(expected), error: Some(error), limit, holds, ..self }
     }
 
-    pub fn at_least(self, least: f64) -> Row {
+    pub fn at_least(self, least: f64) -> Figure {
         let holds = self.measured >= least;
-        Row { expected: Some(least), error: None, limit: None, holds, ..self }
+        Figure { expected: Some(least), error: None, limit: None, holds, ..self }
     }
 }

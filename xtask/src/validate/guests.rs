@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_is_reached_from_beside_it_and_over_each_link() {
+    fn every_node_is_measured_locally_and_over_each_link() {
         let machine = Machine::builtin("two-socket-optane").expect("known").expect("valid");
         let pairs: Vec<(u16, u16)> = paths(&machine).iter().map(|p| (p.from.0, p.to.0)).collect();
         let expect = [(0, 0), (1, 1), (0, 2), (1, 3), (0, 1), (0, 3), (1, 0), (1, 2)];

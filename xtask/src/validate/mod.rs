@@ -1,8 +1,8 @@
 //! `cargo xtask lab validate`: what programs measure in a timed guest, against the machine's file
-//! and published figures. In: which machines. Out: a table; rows as JSON; a summary and plots below
-//! `lab/results/validate`. Knows nothing of how the guest is timed.
+//! and published figures. In: which machines. Out: a table; figures as JSON; a summary and plots
+//! below `lab/results/validate`. Knows nothing of how the guest is timed.
 //!
-//! A miss is a row like any other, and `--check` ends with it.
+//! A miss is a figure like any other, and `--check` ends with it.
 
 mod expect;
 mod guests;
@@ -37,10 +37,10 @@ pub struct Options {
     /// Only guests with so many busy virtual CPUs beside a node
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2))]
     vcpus: Option<u32>,
-    /// Print the rows as JSON lines
+    /// Print the figures as JSON lines
     #[arg(long)]
     json: bool,
-    /// Fail when a row misses its limit, and list those rows
+    /// Fail when a figure misses its limit, and list those figures
     #[arg(long)]
     check: bool,
     /// Instead: how far the ranking of placements depends on each constant; no guest
@@ -53,7 +53,7 @@ pub struct Options {
 
 /// One figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
+pub struct Figure {
     pub machine: String,
     /// Virtual CPUs beside the node that the program runs on, all of them busy.
     pub vcpus: u32,
@@ -76,7 +76,7 @@ pub struct Row {
 pub struct Results {
     pub machine: Machine,
     pub seen: Vec<(Boot, Vec<Seen>)>,
-    pub rows: Vec<Row>,
+    pub figures: Vec<Figure>,
 }
 
 pub fn main(options: &Options) -> Result<()> {
@@ -99,23 +99,23 @@ pub fn main(options: &Options) -> Result<()> {
             eprintln!("{name}: {}, {:.0} s so far", boot.label(), started.elapsed().as_secs_f64());
             seen.push((boot, guests::measure(&guest, &tools, &machine, boot)?));
         }
-        let mut rows = expect::rows(&machine, &seen);
-        rows.extend(published::rows(&machine, &seen)?);
-        let results = Results { machine, seen, rows };
+        let mut figures = expect::figures(&machine, &seen);
+        figures.extend(published::figures(&machine, &seen)?);
+        let results = Results { machine, seen, figures };
         report::write(&results, &folder(options.quick))?;
         all.push(results);
     }
-    let rows: Vec<&Row> = all.iter().flat_map(|results| &results.rows).collect();
+    let figures: Vec<&Figure> = all.iter().flat_map(|results| &results.figures).collect();
     if options.json {
-        for row in &rows {
-            println!("{}", serde_json::to_string(row)?);
+        for figure in &figures {
+            println!("{}", serde_json::to_string(figure)?);
         }
     } else {
-        print!("{}", report::table(&rows));
+        print!("{}", report::table(&figures));
     }
     report::summary(&folder(options.quick))?;
-    eprintln!("{} rows in {:.0} s", rows.len(), started.elapsed().as_secs_f64());
-    verdict(&rows, options.check)
+    eprintln!("{} figures in {:.0} s", figures.len(), started.elapsed().as_secs_f64());
+    verdict(&figures, options.check)
 }
 
 /// The output folder: a quick run is not kept among the results.
@@ -141,13 +141,13 @@ fn boots(options: &Options) -> Vec<Boot> {
     boots
 }
 
-fn verdict(rows: &[&Row], check: bool) -> Result<()> {
-    let missed: Vec<&&Row> = rows.iter().filter(|row| !row.holds).collect();
-    for row in &missed {
-        eprintln!("misses its limit: {}", report::line(row));
+fn verdict(figures: &[&Figure], check: bool) -> Result<()> {
+    let missed: Vec<&&Figure> = figures.iter().filter(|figure| !figure.holds).collect();
+    for figure in &missed {
+        eprintln!("misses its limit: {}", report::line(figure));
     }
     if check && !missed.is_empty() {
-        bail!("{} of {} rows miss their limit", missed.len(), rows.len());
+        bail!("{} of {} figures miss their limit", missed.len(), figures.len());
     }
     Ok(())
 }

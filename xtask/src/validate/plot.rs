@@ -1,11 +1,11 @@
-//! Plots of one machine. In: what was seen; rows. Out: SVG by kind.
+//! Plots of one machine. In: what was seen; figures. Out: SVG by kind.
 //! Knows nothing of limits.
 
 use anyhow::Result;
 use tiercel_machine::{Machine, Node};
 use tiercel_report::{Lines, Series};
 
-use super::Row;
+use super::Figure;
 use super::expect::{View, load, mix};
 use super::guests::{Boot, Path, Seen, is_main, paths};
 
@@ -38,9 +38,9 @@ pub fn all(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<(&'stati
     Ok(plots)
 }
 
-/// Independent chains, with all numbers of virtual CPUs that `rows` have of a machine.
-pub fn chains(machine: &str, rows: &[&Row]) -> Result<Option<String>> {
-    let series = chain_series(machine, rows);
+/// Independent chains, with all numbers of virtual CPUs that `figures` have of a machine.
+pub fn chains(machine: &str, figures: &[&Figure]) -> Result<Option<String>> {
+    let series = chain_series(machine, figures);
     let names = ("independent chains", "chains of each CPU", "GB/s of 64-byte loads");
     (!series.is_empty()).then(|| Ok(lines(machine, names, series).svg()?)).transpose()
 }
@@ -88,15 +88,15 @@ fn footprint_series(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Vec<Series
     main_paths(machine).into_iter().map(series).collect()
 }
 
-fn chain_series(machine: &str, rows: &[&Row]) -> Vec<Series> {
-    let point = |row: &Row| {
-        let chains = row.what.strip_suffix(" chains, a load")?.parse::<f64>().ok()?;
-        Some((chains, f64::from(row.vcpus) * LINE_BYTES / row.measured))
+fn chain_series(machine: &str, figures: &[&Figure]) -> Vec<Series> {
+    let point = |figure: &Figure| {
+        let chains = figure.what.strip_suffix(" chains, a load")?.parse::<f64>().ok()?;
+        Some((chains, f64::from(figure.vcpus) * LINE_BYTES / figure.measured))
     };
     let mut all: Vec<Series> = Vec::new();
-    for row in rows.iter().filter(|row| row.machine == machine) {
-        let Some(point) = point(row) else { continue };
-        let name = format!("{}, {} CPU", row.path, row.vcpus);
+    for figure in figures.iter().filter(|figure| figure.machine == machine) {
+        let Some(point) = point(figure) else { continue };
+        let name = format!("{}, {} CPU", figure.path, figure.vcpus);
         match all.iter_mut().find(|series| series.name == name) {
             Some(series) => series.points.push(point),
             None => all.push(Series { name, points: vec![point] }),

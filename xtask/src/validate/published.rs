@@ -1,12 +1,12 @@
 //! Measurements against figures that others published. In: `lab/validate/published.toml`,
-//! measurements. Out: rows. Knows nothing of the machine's file but the share of it that the guest
-//! had.
+//! measurements. Out: figures. Knows nothing of the machine's file but the share of it that the
+//! guest had.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use tiercel_machine::{Machine, Node};
 
-use super::Row;
+use super::Figure;
 use super::expect::{Load, View, load};
 use super::guests::{Boot, Path, Seen};
 use crate::exec;
@@ -49,20 +49,20 @@ enum What {
     MixedOverRead,
 }
 
-pub fn rows(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<Row>> {
+pub fn figures(machine: &Machine, seen: &[(Boot, Vec<Seen>)]) -> Result<Vec<Figure>> {
     let path = exec::root().join("lab/validate/published.toml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let published: Published = toml::from_str(&text).context("lab/validate/published.toml")?;
-    let mut rows = Vec::new();
+    let mut figures = Vec::new();
     for point in published.point.iter().filter(|point| point.machine == machine.name) {
         for (boot, lines) in seen {
-            rows.extend(row(machine, *boot, lines, point));
+            figures.extend(figure(machine, *boot, lines, point));
         }
     }
-    Ok(rows)
+    Ok(figures)
 }
 
-fn row(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Option<Row> {
+fn figure(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Option<Figure> {
     let label = |id| machine.node(id).map(Node::label).unwrap_or_default();
     let here = |path: Path| format!("{}>{}", label(path.from), label(path.to)) == point.path;
     let lines: Vec<&Seen> = lines.iter().filter(|line| here(line.path)).collect();
@@ -94,8 +94,8 @@ fn row(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Option<R
             ("most with half reads over reads only".to_owned(), over, "", MOST)
         }
     };
-    let row = Row::new(machine, boot, path, format!("published: {what} ({})", point.of));
-    Some(row.is(measured, unit).should(point.value, Some(limit)))
+    let figure = Figure::new(machine, boot, path, format!("published: {what} ({})", point.of));
+    Some(figure.is(measured, unit).should(point.value, Some(limit)))
 }
 
 /// The highest bandwidth near a read share.

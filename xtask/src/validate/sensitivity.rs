@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn tau_counts_pairs_that_swap_but_no_ties() {
+    fn tau_counts_swapped_pairs_and_ignores_ties() {
         let base = times([1.0, 2.0, 3.0]);
         assert_eq!(tau(&base, &base), 1.0);
         assert_eq!(tau(&base, &times([3.0, 2.0, 1.0])), -1.0);

@@ -1,26 +1,36 @@
 //! One hosted process: its session, its pidfd, its counters.
-//! In: an [`Arrival`]. Out: records, resyncs when records were lost. Knows nothing of policies.
+//! In: an [`Arrival`], units of work. Out: records; the object table, read in slices when the
+//! process attached and when records were lost. Knows nothing of policies.
 
 use super::sites::{ClientUses, Present};
+use super::turns::Served;
 use crate::net::arrival::Arrival;
+use crate::quota::Share;
 use crate::schedule::pause_ms;
-use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 use tiercel_broker::Peer;
-use tiercel_ledger::Ledger;
-use tiercel_wire::{Drained, Flags, Record, Session, Version};
+use tiercel_ledger::{Ledger, Slice};
+use tiercel_wire::{Drained, Flags, Record, Session, Timeline};
 
-/// Records taken from one client before the next has its turn: 16 full rings of 4096, 2 MiB.
-pub const RECORDS_PER_TURN: usize = 65_536;
+/// Records taken of a process that has left: all of its rings, 1024 of 4096 records. A child that
+/// keeps its session could write for ever.
+const LAST_RECORDS_MAX: usize = 4 << 20;
 
-/// Turns in which a dead client's rings are drained at most: 64 turns of 16 rings, every ring of a
-/// session at least once.
-pub const LAST_TURNS_MAX: usize = 64;
+/// What a unit of work takes, nanoseconds (`bench ledger`: 30 to 130 for a record).
+const UNIT_NS: u64 = 100;
 
-/// Objects of the first snapshot that are remembered, 16 bytes each: 1 MiB. Beyond it, births
-/// written while the snapshot was taken may count twice.
-const FIRST_OBJECTS_MAX: usize = 1 << 16;
+/// Units for an object of the table: it is read twice, compared and looked up, 0.3 us.
+const OBJECT_UNITS: usize = 3;
+
+/// Entries of the table that are read for a unit: without an object one takes 6 ns.
+const ENTRIES_PER_UNIT: u64 = 16;
+
+/// Units for each slice of the table: seeks, two buffers, two copies of 64 KiB, 20 us.
+const SLICE_UNITS: usize = 200;
+
+/// Objects of a slice at most: 1.2 ms.
+const SLICE_OBJECTS_MAX: usize = 4096;
 
 /// Shortest time between two resyncs of one client, milliseconds. A resync reads the whole object
 /// table, and a client that loses records all the time must not cause it all the time.
@@ -33,12 +43,25 @@ const RESYNC_TIME_SHARE: f64 = 0.1;
 /// no use to a decision.
 const RESYNC_MS_MAX: u64 = 2_000;
 
+/// A scan of an object table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scan {
+    /// The address from which it goes on.
+    next: u64,
+    /// Units so far.
+    work: usize,
+    /// What it finds was born before the client attached.
+    is_first: bool,
+}
+
 /// A hosted process.
 pub struct Client {
     /// Number of its session.
     pub number: u32,
     /// Process id in our namespace.
     pub pid: u32,
+    /// Process id in its own namespace, as it claims.
+    pub stated_pid: u32,
     /// Name of its program, from `/proc/PID/comm` at attach.
     pub program: String,
     /// Its shared memory.
@@ -49,9 +72,17 @@ pub struct Client {
     pub since_ms: u64,
     /// What its sites did.
     pub uses: ClientUses,
-    /// Objects of the first snapshot whose births may still come as records, by address and
-    /// version: they count once. Cleared at the next tick.
-    first_objects: HashSet<(u64, Version)>,
+    /// Whose share it is served in: its user when it attached.
+    pub user: u32,
+    /// Where its object table is being read.
+    scan: Option<Scan>,
+    /// Births that its first scan counted may still come as records: they count once. Until the
+    /// next tick but one.
+    counts_late_births: bool,
+    /// All its rings were empty at some time since the last tick.
+    is_drained: bool,
+    /// It has left: so many of its last records may still be taken.
+    last_records: Option<usize>,
     /// Records drained.
     pub records: u64,
     /// Records lost.
@@ -65,16 +96,21 @@ pub struct Client {
 
 impl Client {
     /// A client from its hello; the ledger knows its process.
-    pub fn new(arrival: Arrival, number: u32, now_ms: u64) -> Client {
+    pub fn new(arrival: Arrival, number: u32, share: Share, now_ms: u64) -> Client {
         Client {
             number,
             pid: arrival.peer.pid(),
-            program: program_name(arrival.peer.pid()),
+            stated_pid: arrival.stated_pid,
+            program: program_name(&arrival.peer),
             session: arrival.session,
+            user: arrival.peer.uid(),
             peer: Arc::new(arrival.peer),
             since_ms: now_ms,
-            uses: ClientUses::default(),
-            first_objects: HashSet::new(),
+            uses: ClientUses::new(share),
+            scan: Some(Scan { is_first: true, ..Scan::default() }),
+            counts_late_births: true,
+            is_drained: false,
+            last_records: None,
             records: 0,
             lost: 0,
             resyncs: 0,
@@ -95,34 +131,96 @@ impl Client {
         ledger.tracked_bytes(self.pid).map_or(0, |(live, _)| live)
     }
 
-    /// Reads the object table for the first time: what lived before the client attached.
-    pub fn read_first_objects(&mut self, ledger: &mut Ledger) {
-        let Client { uses, first_objects, .. } = self;
-        let objects = self.session.snapshot().inspect(|object| {
-            uses.born(object.site, 1, object.bytes, object.flags.has(Flags::BLOCK));
-            if first_objects.len() < FIRST_OBJECTS_MAX {
-                first_objects.insert((object.addr, object.version));
-            }
-        });
-        ledger.resync(self.pid, objects);
+    /// Takes records, and reads on in the object table where that is under way or due, for about
+    /// so many units. All records of before the timeline's moment are settled when none is left.
+    pub(super) fn serve(
+        &mut self,
+        ledger: &mut Ledger,
+        buffer: &mut Vec<Record>,
+        timeline: &Timeline,
+        units: usize,
+        died: impl FnMut(u32, u64, u64),
+    ) -> Served {
+        let now_ms = timeline.now().ms();
+        self.session.set_timeline(*timeline);
+        let drained = self.drain(ledger, buffer, now_ms, units, died);
+        if drained.more {
+            ledger.settle_delivered(self.pid);
+        } else {
+            ledger.settle(self.pid, timeline.now().ns);
+        }
+        let mut work = drained.records + drained.rings;
+        if self.has_left() {
+            // What it had when it attached is known from its table alone, which stays as it is.
+            self.scan = self.scan.filter(|scan| scan.is_first);
+        } else if self.scan.is_none() && !drained.more && self.is_resync_due(now_ms) {
+            self.resync_due_ms = None;
+            self.scan = Some(Scan::default());
+        }
+        while let Some(scan) = self.scan.filter(|_| work < units) {
+            work += self.scan_on(scan, ledger, units - work, timeline);
+        }
+        let has_more =
+            if self.has_left() { !self.is_done() } else { drained.more || self.scan.is_some() };
+        Served { work, has_more }
     }
 
-    /// Takes at most [`RECORDS_PER_TURN`] records into the ledger. `died` is called with each range
-    /// of memory whose life ended.
-    pub fn drain(
+    /// Reads the next slice of the object table into the ledger, before any other record comes.
+    fn scan_on(
+        &mut self,
+        scan: Scan,
+        ledger: &mut Ledger,
+        units: usize,
+        timeline: &Timeline,
+    ) -> usize {
+        let objects_max = (units / OBJECT_UNITS).clamp(1, SLICE_OBJECTS_MAX);
+        let table = self.session.objects_from(scan.next, objects_max);
+        let (objects, read_ns) = (&table.objects, timeline.elapsed_ns());
+        let slice = if scan.is_first {
+            // All that is known came from records: nothing is dead that is not in the table.
+            ledger.adopt_objects(self.pid, objects, read_ns, |object| {
+                let is_block = object.flags.has(Flags::BLOCK);
+                self.uses.born(object.site, 1, object.bytes, is_block);
+            });
+            Slice { next: table.range.end, work: objects.len() }
+        } else {
+            ledger.resync_slice(self.pid, table.range, objects, SLICE_OBJECTS_MAX, read_ns)
+        };
+        let entries = usize::try_from(table.entries / ENTRIES_PER_UNIT).unwrap_or(usize::MAX);
+        let work = slice.work * OBJECT_UNITS + entries + SLICE_UNITS;
+        let scan = Scan { next: slice.next, work: scan.work + work, ..scan };
+        self.scan = (scan.next < u64::MAX).then_some(scan);
+        if self.scan.is_none() && !scan.is_first {
+            self.resyncs += 1;
+            let took = Duration::from_nanos(scan.work as u64 * UNIT_NS);
+            let pause_ms = pause_ms(took, RESYNC_TIME_SHARE);
+            self.next_resync_ms =
+                timeline.now().ms() + pause_ms.clamp(RESYNC_MS_MIN, RESYNC_MS_MAX);
+        }
+        work
+    }
+
+    fn is_resync_due(&self, now_ms: u64) -> bool {
+        self.resync_due_ms.is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
+    /// Delivers at most `max` records to the ledger. `died` is called with each range of memory
+    /// whose life ended.
+    fn drain(
         &mut self,
         ledger: &mut Ledger,
         buffer: &mut Vec<Record>,
         now_ms: u64,
+        max: usize,
         mut died: impl FnMut(u32, u64, u64),
     ) -> Drained {
         buffer.clear();
-        let drained = self.session.drain(buffer, RECORDS_PER_TURN);
+        let drained = self.session.drain(buffer, max);
         for record in buffer.iter() {
             match *record {
                 Record::Born { addr, site, bytes, flags, version, .. } => {
-                    let was_counted = !self.first_objects.is_empty()
-                        && self.first_objects.remove(&(addr, version));
+                    let was_counted =
+                        self.counts_late_births && ledger.was_adopted(self.pid, addr, version);
                     let births = u64::from(!was_counted);
                     self.uses.born(site, births, births * bytes, flags.has(Flags::BLOCK));
                 }
@@ -131,19 +229,48 @@ impl Client {
                 }
                 _ => {}
             }
-            ledger.apply(self.pid, record);
+            ledger.deliver(self.pid, *record);
         }
         self.records += drained.records as u64;
         self.lost = self.lost.saturating_add(drained.lost);
+        if drained.lost > 0 {
+            ledger.records_lost(self.pid);
+        }
         if drained.lost > 0 && self.resync_due_ms.is_none() {
             self.resync_due_ms = Some(now_ms.max(self.next_resync_ms));
+        }
+        self.is_drained |= !drained.more;
+        if let Some(left) = &mut self.last_records {
+            *left = if drained.more { left.saturating_sub(drained.records) } else { 0 };
         }
         drained
     }
 
-    /// A tick has passed: what was written around the first snapshot is drained.
-    pub fn forget_first_objects(&mut self) {
-        self.first_objects = HashSet::new();
+    /// It has left: what waits in its rings is taken, and what its table had when it attached.
+    pub(super) fn leave(&mut self) {
+        self.last_records.get_or_insert(LAST_RECORDS_MAX);
+    }
+
+    /// True from [`Client::leave`] on.
+    pub fn has_left(&self) -> bool {
+        self.last_records.is_some()
+    }
+
+    /// It has left, and nothing of it is left.
+    pub(super) fn is_done(&self) -> bool {
+        self.last_records == Some(0) && self.scan.is_none()
+    }
+
+    /// Records that wait are lost.
+    pub(super) fn lose_rest(&mut self) {
+        self.lost = self.lost.saturating_add(self.session.waiting());
+    }
+
+    /// A tick has passed. True when all rings were empty at some time since the last one.
+    pub(super) fn tick(&mut self) -> bool {
+        // Late births were written before the first scan ended.
+        self.counts_late_births &= self.scan.is_some() || !self.is_drained;
+        std::mem::take(&mut self.is_drained)
     }
 
     /// True when it is gone, has another owner, or runs another program that has not attached: its
@@ -152,23 +279,13 @@ impl Client {
     pub fn has_changed(&self) -> bool {
         self.peer.check().is_err()
     }
-
-    /// Reads the object table again if records were lost and it is time; the rings are drained.
-    pub fn heal(&mut self, ledger: &mut Ledger, now_ms: u64) {
-        if self.resync_due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
-            let began = Instant::now();
-            ledger.resync(self.pid, self.session.snapshot());
-            self.resyncs += 1;
-            self.resync_due_ms = None;
-            let pause_ms = pause_ms(began.elapsed(), RESYNC_TIME_SHARE);
-            self.next_resync_ms = now_ms + pause_ms.clamp(RESYNC_MS_MIN, RESYNC_MS_MAX);
-        }
-    }
 }
 
 /// At most 15 bytes by the kernel's own bound; control characters become question marks.
-fn program_name(pid: u32) -> String {
-    let bytes = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+/// Of a process that is over it is unknown: its number may be another's.
+fn program_name(peer: &Peer) -> String {
+    let comm = std::fs::read(format!("/proc/{}/comm", peer.pid()));
+    let bytes = comm.ok().filter(|_| peer.check().is_ok()).unwrap_or_default();
     let name = String::from_utf8_lossy(&bytes);
     name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

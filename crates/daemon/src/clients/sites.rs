@@ -3,6 +3,7 @@
 //! Knows nothing of names: rows carry frames.
 
 use crate::net::protocol::Order;
+use crate::quota::{Account, Share};
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -11,11 +12,17 @@ use std::sync::Arc;
 use tiercel_machine::NodeId;
 use tiercel_symbolize::SiteFrame;
 use tiercel_wire::layout::OS_PAGE_BYTES;
-use tiercel_wire::{AccessKind, Sample, Session};
+use tiercel_wire::{AccessKind, Frame, Sample, Session};
 
-/// Sites kept over all programs: 20 to 40 MiB, at 0.6 KiB a row and as much again for the frames of
-/// a deep stack. Uses of further sites are counted in the row of the unknown site.
-pub const SITES_MAX: usize = 1 << 15;
+/// What a site takes that was used, bytes: a [`Use`] (280), its two maps of nodes (88 each) and its
+/// place in a table.
+const USE_BYTES: usize = 512;
+
+/// What a frame of its stack takes, bytes.
+const FRAME_BYTES: usize = size_of::<SiteFrame>();
+
+/// What a module takes, bytes: a path (224) and a build-id (20) with their headers.
+const MODULE_BYTES: usize = 320;
 
 /// Hash of the row for objects without a site.
 pub const UNKNOWN_SITE: u64 = 0;
@@ -86,7 +93,7 @@ impl Use {
     /// Adds the use of the same site by another process, or by one that has left.
     pub fn absorb(&mut self, other: &Use) {
         self.births += other.births;
-        self.born_bytes += other.born_bytes;
+        self.born_bytes = self.born_bytes.saturating_add(other.born_bytes);
         self.live_bytes += other.live_bytes;
         self.peak_bytes += other.peak_bytes;
         self.reads += other.reads;
@@ -107,9 +114,13 @@ impl Use {
     }
 }
 
-/// The uses of one client, by its own site numbers.
-#[derive(Clone, Debug, Default)]
+/// The uses of one client, by its own site numbers. What its user's share of memory has no room for
+/// is counted as the unknown site's.
+#[derive(Debug)]
 pub struct ClientUses {
+    share: Share,
+    /// What was taken of the share.
+    taken_bytes: usize,
     uses: HashMap<u32, Use>,
     /// Sites that were read from the session: they are written once.
     known: HashMap<u32, Known>,
@@ -126,10 +137,31 @@ struct Known {
 }
 
 impl ClientUses {
-    /// The use of `site`. A number beyond the client's site table becomes the unknown site.
+    /// Of a client that has used nothing yet.
+    pub(crate) fn new(share: Share) -> ClientUses {
+        ClientUses {
+            share,
+            taken_bytes: 0,
+            uses: HashMap::new(),
+            known: HashMap::new(),
+            learned: Vec::new(),
+            modules: HashMap::new(),
+        }
+    }
+
+    /// The use of `site`. A number beyond the client's site table, or beyond its user's share of
+    /// memory, becomes the unknown site.
     pub fn of(&mut self, site: u32) -> &mut Use {
-        let known = (site as usize) < tiercel_wire::layout::SITES_MAX;
-        self.uses.entry(if known { site } else { 0 }).or_default()
+        let is_new = site != 0 && !self.uses.contains_key(&site);
+        let is_foreign = (site as usize) >= tiercel_wire::layout::SITES_MAX;
+        let site = if is_new && (is_foreign || !self.take(USE_BYTES)) { 0 } else { site };
+        self.uses.entry(site).or_default()
+    }
+
+    fn take(&mut self, bytes: usize) -> bool {
+        let is_taken = self.share.take(bytes);
+        self.taken_bytes += if is_taken { bytes } else { 0 };
+        is_taken
     }
 
     /// Counts births and their bytes.
@@ -152,24 +184,30 @@ impl ClientUses {
 
     /// Reads from the session the sites that are used and not known yet.
     pub fn learn(&mut self, session: &Session) {
-        let ClientUses { uses, known, learned, modules } = self;
-        let unknown = uses.keys().filter(|number| **number != 0);
-        let unknown: Vec<u32> = unknown.filter(|n| !known.contains_key(n)).copied().collect();
+        let unknown = self.uses.keys().filter(|number| **number != 0);
+        let unknown: Vec<u32> = unknown.filter(|n| !self.known.contains_key(n)).copied().collect();
         for number in unknown {
             // Not published yet: it stays unknown until the next call.
             let Some(site) = session.site(number) else { continue };
-            let frames = site.frames.iter().map(|frame| {
-                let module = frame.module.map(|module| {
-                    let read =
-                        || session.module(module).map(|m| (m.path.into(), m.build_id.into()));
-                    modules.entry(module).or_insert_with(|| read().unwrap_or_else(no_module))
-                });
-                let (path, build_id) = module.cloned().unwrap_or_else(no_module);
-                SiteFrame { path, build_id, addr: frame.offset }
-            });
-            known.insert(number, Known { hash: site.hash, frames: frames.collect() });
-            learned.push(number);
+            if !self.take(site.frames.len() * FRAME_BYTES) {
+                return;
+            }
+            let frames = site.frames.iter().map(|frame| self.frame(*frame, session)).collect();
+            self.known.insert(number, Known { hash: site.hash, frames });
+            self.learned.push(number);
         }
+    }
+
+    fn frame(&mut self, frame: Frame, session: &Session) -> SiteFrame {
+        let module = frame.module.and_then(|number| {
+            if !self.modules.contains_key(&number) && self.take(MODULE_BYTES) {
+                let read = session.module(number).map(|m| (m.path.into(), m.build_id.into()));
+                self.modules.insert(number, read.unwrap_or_else(no_module));
+            }
+            self.modules.get(&number).cloned()
+        });
+        let (path, build_id) = module.unwrap_or_else(no_module);
+        SiteFrame { path, build_id, addr: frame.offset }
     }
 
     /// Number and hash of every known site.
@@ -210,7 +248,7 @@ impl ClientUses {
     pub(crate) fn add_born_bytes(&self, sums: &mut HashMap<u64, u64>) {
         for (number, used) in self.uses.iter().filter(|(_, used)| !used.blocks) {
             let hash = self.hash(*number).unwrap_or(UNKNOWN_SITE);
-            *sums.entry(hash).or_default() += used.born_bytes;
+            add_bytes(sums, hash, used.born_bytes);
         }
     }
 
@@ -255,6 +293,12 @@ impl ClientUses {
     }
 }
 
+impl Drop for ClientUses {
+    fn drop(&mut self) {
+        self.share.give_back(self.taken_bytes);
+    }
+}
+
 /// User and hash: a process may state any hash, but only among its own user's sites.
 type SiteKey = (u32, u64);
 
@@ -288,13 +332,22 @@ pub struct Present<'a> {
     pub peak_bytes: u64,
 }
 
-/// The sites of clients that have left; makes rows over these and the present ones.
-#[derive(Debug, Default)]
+/// The sites of clients that have left; makes rows over these and the present ones. What a user's
+/// share of memory has no room for is kept in the row of the user's unknown site, which is not
+/// counted: 0.6 KiB for each user that was ever hosted.
+#[derive(Debug)]
 pub struct Sites {
     left: HashMap<SiteKey, SiteRow>,
+    memory: Account,
+    shares: HashMap<u32, Share>,
 }
 
 impl Sites {
+    /// None have left yet.
+    pub(crate) fn new(memory: Account) -> Sites {
+        Sites { left: HashMap::new(), memory, shares: HashMap::new() }
+    }
+
     /// Keeps what a leaving client's sites did. Its objects are dead, and processes that come after
     /// it use the same memory again: peaks of departed clients are not added up.
     pub fn keep(&mut self, who: &Present<'_>) {
@@ -306,14 +359,15 @@ impl Sites {
             row.used.nodes.clear();
             row.used.fits = Fits::default();
         }
-        join(&mut self.left, gone);
+        let share = self.shares.entry(who.uid).or_insert_with(|| self.memory.share());
+        join(&mut self.left, gone, |row| share.take(USE_BYTES + row.frames.len() * FRAME_BYTES));
     }
 
     /// Bytes born at each site of clients that have left, by hash.
     pub(crate) fn born_bytes(&self) -> HashMap<u64, u64> {
         let rows = self.left.iter().filter(|(_, row)| !row.used.blocks);
         let mut bytes = HashMap::new();
-        rows.for_each(|(&(_, hash), row)| *bytes.entry(hash).or_default() += row.used.born_bytes);
+        rows.for_each(|(&(_, hash), row)| add_bytes(&mut bytes, hash, row.used.born_bytes));
         bytes
     }
 
@@ -328,7 +382,7 @@ impl Sites {
             add(&mut here, &who);
         }
         let mut rows = self.left.clone();
-        join(&mut rows, here);
+        join(&mut rows, here, |_| true);
         let mut rows: Vec<SiteRow> = rows.into_values().collect();
         mark_deserving(&mut rows, fast_bytes);
         rows
@@ -375,6 +429,12 @@ fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
     }
 }
 
+/// Programs state sizes, so that a sum may be anything: it ends at the largest number.
+fn add_bytes(sums: &mut HashMap<u64, u64>, hash: u64, bytes: u64) {
+    let sum = sums.entry(hash).or_default();
+    *sum = sum.saturating_add(bytes);
+}
+
 fn key(frame: &SiteFrame) -> (&Path, u64) {
     (&frame.path, frame.addr)
 }
@@ -400,10 +460,15 @@ fn add(rows: &mut HashMap<SiteKey, SiteRow>, who: &Present<'_>) {
     }
 }
 
-/// Merges rows of clients that came later. Sites beyond [`SITES_MAX`] become unknown.
-fn join(rows: &mut HashMap<SiteKey, SiteRow>, later: HashMap<SiteKey, SiteRow>) {
+/// Merges rows of clients that came later. Those that there is no room for become their user's
+/// unknown site.
+fn join(
+    rows: &mut HashMap<SiteKey, SiteRow>,
+    later: HashMap<SiteKey, SiteRow>,
+    has_room: impl Fn(&SiteRow) -> bool,
+) {
     for (mut key, mut row) in later {
-        if rows.len() >= SITES_MAX && !rows.contains_key(&key) {
+        if key.1 != UNKNOWN_SITE && !rows.contains_key(&key) && !has_room(&row) {
             key.1 = UNKNOWN_SITE;
             (row.hash, row.frames) = (UNKNOWN_SITE, [].into());
         }
@@ -430,6 +495,8 @@ fn no_module() -> (Arc<Path>, Arc<[u8]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tiercel_wire::client::SessionBuilder;
+    use tiercel_wire::{Frame as WireFrame, Site};
 
     fn row(hash: u64, peak_bytes: u64, reads: u64) -> SiteRow {
         let used = Use { peak_bytes, reads, samples: reads.min(1), ..Use::default() };
@@ -464,13 +531,54 @@ mod tests {
 
     #[test]
     fn a_fit_outlives_objects_that_die_one_by_one() {
-        let mut uses = ClientUses::default();
+        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
         for (of_bytes, expect) in [(64, 64), (40, 40), (10, 40), (0, 40), (80, 80)] {
             uses.begin_fit();
             uses.of(1).fits.of_bytes = of_bytes;
             uses.end_fit();
             assert_eq!(uses.of(1).last_fits.of_bytes, expect);
         }
+    }
+
+    /// What a client did that used so many sites, with the hashes from `first` on.
+    fn uses(share: Share, first: u64, count: u32) -> ClientUses {
+        let session = SessionBuilder::new().build().unwrap();
+        let mut uses = ClientUses::new(share);
+        for number in 1..=count {
+            let frames = vec![WireFrame { module: None, offset: number.into() }; 30];
+            session.put_site(number, &Site { hash: first + u64::from(number), frames }).unwrap();
+            uses.born(number, 1, 4096, false);
+        }
+        uses.learn(&Session::open(session.fd().unwrap()).unwrap());
+        uses
+    }
+
+    fn present(uid: u32, uses: &ClientUses) -> Present<'_> {
+        Present { uid, program: "p", uses, peak_bytes: 0 }
+    }
+
+    #[test]
+    fn sites_of_one_user_are_bounded_in_bytes_and_change_nothing_of_another() {
+        let (there, gone) = (Account::new(400_000, 100_000), Account::new(400_000, 100_000));
+        let mut sites = Sites::new(gone);
+        let honest = uses(there.share(), 0, 10);
+        let hostile = there.share();
+        // Many sites, some of them with the hashes of the other user's.
+        let all: Vec<ClientUses> = (0..20).map(|nth| uses(hostile.clone(), nth * 5, 100)).collect();
+        let used: usize = all.iter().map(ClientUses::len).sum();
+        assert!(used * USE_BYTES <= 100_000 + 20 * USE_BYTES, "{used} sites");
+        all.iter().for_each(|uses| sites.keep(&present(1001, uses)));
+        sites.keep(&present(1000, &honest));
+        let rows = sites.rows(std::iter::once(present(1000, &honest)), 0);
+        let of = |uid| rows.iter().filter(move |row| row.uid == uid);
+        let mut hashes: Vec<u64> = of(1000).map(|row| row.hash).collect();
+        hashes.sort_unstable();
+        assert_eq!(hashes, (1..=10).collect::<Vec<_>>());
+        assert!(of(1000).all(|row| row.used.births == 2 && row.frames.len() == 30));
+        assert_eq!(of(1001).map(|row| row.used.births).sum::<u64>(), 2000, "none is lost");
+        // What its processes held the user may use again.
+        drop(all);
+        assert_eq!(uses(hostile, 0, 10).known_len(), 10);
     }
 
     #[test]

@@ -2,13 +2,16 @@
 //! In: arrivals, departures. Out: clients, rows of sites. Knows nothing of plans, samplers or
 //! sockets.
 
-use super::client::{Client, LAST_TURNS_MAX};
+use super::client::Client;
 use super::sites::{SiteRow, Sites};
+use super::turns::{Served, Turns};
 use crate::moves::queue::MoveQueue;
+use crate::net::arrival::Arrival;
 use crate::observe::recording::Recording;
+use crate::quota::{Account, Quota, Share};
 use std::collections::{BTreeMap, HashMap};
 use tiercel_ledger::Ledger;
-use tiercel_wire::Record;
+use tiercel_wire::{Record, Timeline};
 
 /// The hosted processes.
 pub(crate) struct Clients {
@@ -16,7 +19,12 @@ pub(crate) struct Clients {
     /// Session number of each process.
     numbers: HashMap<u32, u32>,
     next_number: u32,
+    /// Whose turn it is to be served.
+    turns: Turns,
     departed: Sites,
+    /// Memory for the sites of those that are there, and of each of their users.
+    sites: Account,
+    shares: HashMap<u32, Share>,
     /// Records of one client on their way to the ledger.
     records: Vec<Record>,
 }
@@ -29,22 +37,27 @@ pub(crate) struct Consumers<'a> {
     pub(crate) recording: Option<&'a mut Recording>,
 }
 
-/// What a drain of all rings found.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Drained {
+/// What a turn did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turn {
     /// Most records of one client.
     pub(crate) fullest: usize,
-    /// Some rings are not empty yet.
+    /// There is more to do.
     pub(crate) has_more: bool,
+    /// Clients that have left, and of which nothing more will come.
+    pub(crate) gone: Vec<u32>,
 }
 
 impl Clients {
-    pub(crate) fn new() -> Clients {
+    pub(crate) fn new(quota: Quota) -> Clients {
         Clients {
             by_number: BTreeMap::new(),
             numbers: HashMap::new(),
             next_number: 1,
-            departed: Sites::default(),
+            turns: Turns::default(),
+            departed: Sites::new(quota.site_account()),
+            sites: quota.site_account(),
+            shares: HashMap::new(),
             records: Vec::new(),
         }
     }
@@ -55,7 +68,7 @@ impl Clients {
 
     /// How many are of a user.
     pub(crate) fn of_user(&self, uid: u32) -> usize {
-        self.iter().filter(|client| client.peer.uid() == uid).count()
+        self.turns.of_user(uid)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -68,6 +81,17 @@ impl Clients {
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Client> {
         self.by_number.get_mut(&number)
+    }
+
+    /// The process that forked this one, by what both claim: only a process of the same user can be
+    /// it. `None` also where several are, in different namespaces.
+    pub(crate) fn parent_of(&self, child: &Arrival) -> Option<u32> {
+        let (parent_pid, user) = (child.parent_pid, child.peer.uid());
+        let is_parent =
+            |one: &&Client| one.stated_pid == parent_pid && one.user == user && parent_pid != 0;
+        let mut parents = self.iter().filter(is_parent);
+        let parent = parents.next().filter(|_| child.stated_pid != parent_pid)?;
+        parents.next().is_none().then_some(parent.pid)
     }
 
     /// Session number of a process.
@@ -107,13 +131,39 @@ impl Clients {
 
     pub(crate) fn insert(&mut self, client: Client) {
         self.numbers.insert(client.pid, client.number);
+        self.turns.came(client.user, client.number);
         self.by_number.insert(client.number, client);
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<Client> {
         let client = self.by_number.remove(&number)?;
         self.numbers.remove(&client.pid);
+        self.turns.left(client.user, number);
+        if self.turns.of_user(client.user) == 0 {
+            self.shares.remove(&client.user);
+        }
         Some(client)
+    }
+
+    /// What the sites of a user's clients may take, for one more client.
+    pub(crate) fn share(&mut self, uid: u32) -> Share {
+        self.shares.entry(uid).or_insert_with(|| self.sites.share()).clone()
+    }
+
+    /// A client has left: its last records are taken in its user's turns.
+    pub(crate) fn leave(&mut self, number: u32) {
+        if let Some(client) = self.by_number.get_mut(&number) {
+            client.leave();
+        }
+    }
+
+    /// A tick has passed: the ledger learns who is behind.
+    pub(crate) fn tick(&mut self, ledger: &mut Ledger) {
+        for client in self.by_number.values_mut() {
+            if !client.tick() {
+                ledger.process_behind(client.pid);
+            }
+        }
     }
 
     /// Keeps what a client's sites did after it has left.
@@ -123,34 +173,44 @@ impl Clients {
 
     /// Clients that are no longer what attached: they run another program, for example.
     pub(crate) fn changed(&self) -> Vec<u32> {
-        let changed = self.by_number.iter().filter(|(_, client)| client.has_changed());
+        let there = self.by_number.iter().filter(|(_, client)| !client.has_left());
+        let changed = there.filter(|(_, client)| client.has_changed());
         changed.map(|(number, _)| *number).collect()
     }
 
-    /// Drains all rings, and heals clients that lost records.
-    pub(crate) fn drain(&mut self, to: &mut Consumers<'_>, now_ms: u64) -> Drained {
-        let mut all = Drained::default();
-        for client in self.by_number.values_mut() {
-            client.session.set_clock_ms(now_ms);
-            let drained = drain_turn(client, &mut self.records, to, now_ms);
-            all.fullest = all.fullest.max(drained.records);
-            all.has_more |= drained.more;
-            if !drained.more {
-                client.heal(to.ledger, now_ms);
-                to.record_events();
-            }
-        }
-        all
+    /// One turn of all users: takes records, reads on in object tables.
+    pub(crate) fn turn(&mut self, to: &mut Consumers<'_>, timeline: &Timeline) -> Turn {
+        let mut turn = Turn::default();
+        let Clients { by_number, turns, records, .. } = self;
+        turn.has_more = turns.turn(|number, units| {
+            let Some(client) = by_number.get_mut(&number) else { return Served::default() };
+            let before = client.records;
+            let served = to.serve(client, records, timeline, units);
+            let taken = usize::try_from(client.records - before).unwrap_or(usize::MAX);
+            turn.fullest = turn.fullest.max(taken);
+            turn.gone.extend(client.is_done().then_some(number));
+            served
+        });
+        turn
     }
 
-    /// Drains everything that a leaving client left behind, within a bound.
-    pub(crate) fn drain_last(&mut self, number: u32, to: &mut Consumers<'_>, now_ms: u64) {
+    /// Takes what a leaving client left behind, about `units`; the rest is lost.
+    pub(crate) fn drain_last(
+        &mut self,
+        number: u32,
+        to: &mut Consumers<'_>,
+        timeline: &Timeline,
+        mut units: usize,
+    ) {
         let Some(client) = self.by_number.get_mut(&number) else { return };
-        for _ in 0..LAST_TURNS_MAX {
-            if !drain_turn(client, &mut self.records, to, now_ms).more {
-                break;
-            }
+        client.leave();
+        while !client.is_done() && units > 0 {
+            let served = to.serve(client, &mut self.records, timeline, units);
+            units = units.saturating_sub(served.work);
         }
+        client.lose_rest();
+        to.ledger.settle_last(client.pid);
+        to.record_events();
     }
 
     /// Bytes of live objects.
@@ -174,22 +234,23 @@ impl Clients {
 }
 
 impl Consumers<'_> {
+    fn serve(
+        &mut self,
+        client: &mut Client,
+        records: &mut Vec<Record>,
+        timeline: &Timeline,
+        units: usize,
+    ) -> Served {
+        let queue = &mut *self.queue;
+        let died = |pid, addr, bytes| queue.died(pid, addr, bytes);
+        let served = client.serve(self.ledger, records, timeline, units, died);
+        self.record_events();
+        served
+    }
+
     fn record_events(&mut self) {
         if let Some(recording) = &mut self.recording {
             recording.consume(self.ledger);
         }
     }
-}
-
-fn drain_turn(
-    client: &mut Client,
-    records: &mut Vec<Record>,
-    to: &mut Consumers<'_>,
-    now_ms: u64,
-) -> tiercel_wire::Drained {
-    let queue = &mut *to.queue;
-    let died = |pid, addr, bytes| queue.died(pid, addr, bytes);
-    let drained = client.drain(to.ledger, records, now_ms, died);
-    to.record_events();
-    drained
 }

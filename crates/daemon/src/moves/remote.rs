@@ -1,14 +1,15 @@
 //! Asks a hosted process to move its own memory, and does not wait for those that never answer.
-//! In: the process's line. Out: an [`RemoteMover`] for the mover's thread. Knows nothing of what is
+//! In: the process's line. Out: a [`RemoteMover`] for the mover's thread. Knows nothing of what is
 //! worth moving.
 //!
 //! A process that is stopped or gone is not waited for; one that is there and does not answer,
-//! because it is frozen, starved or hostile, gets the deadline once and then no request for a
-//! while. The kernel moves its memory meanwhile.
+//! because it is frozen, starved or hostile, gets the deadline once, and then no process of its
+//! user is asked for a while: all moves wait for the one that is asked. The kernel moves their
+//! memory meanwhile. An answer in time ends that.
 
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Range, RemoteMover};
@@ -21,8 +22,10 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const DEADLINE_PER_BYTE: Duration = Duration::from_nanos(50);
 /// Between two looks whether the process is still there to answer.
 const LOOK: Duration = Duration::from_millis(100);
-/// Who did not answer is not asked for so long.
+/// A user of whom a process did not answer has no process asked for so long, and
 const PAUSE: Duration = Duration::from_secs(10);
+/// twice as long for each further time, up to this: one wait of 2 s in ten minutes.
+const PAUSE_MAX: Duration = Duration::from_secs(640);
 
 /// Bytes that processes refused to move, by reason. Clones share one count.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +41,51 @@ impl Refusals {
     fn add(&self, errno: i32, bytes: u64) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *all.entry(reason(errno)).or_default() += bytes;
+    }
+}
+
+/// Whether the processes of a user answer, for all of them. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Reliability(Arc<Mutex<Silence>>);
+
+#[derive(Debug, Default)]
+struct Silence {
+    /// How often no process answered since one did.
+    times: u32,
+    not_before: Option<Instant>,
+}
+
+impl Reliability {
+    fn silence(&self) -> MutexGuard<'_, Silence> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True while its processes are not asked.
+    fn is_silent(&self, now: Instant) -> bool {
+        self.silence().not_before.is_some_and(|then| now < then)
+    }
+
+    fn answered(&self) {
+        *self.silence() = Silence::default();
+    }
+
+    fn did_not_answer(&self, now: Instant) {
+        let mut silence = self.silence();
+        let pause = PAUSE.saturating_mul(1u32.checked_shl(silence.times).unwrap_or(u32::MAX));
+        silence.times += 1;
+        silence.not_before = Some(now + pause.min(PAUSE_MAX));
+    }
+}
+
+/// The reliability of each user with hosted processes. One that has none is forgotten.
+#[derive(Debug, Default)]
+pub struct Users(BTreeMap<u32, Reliability>);
+
+impl Users {
+    /// Of a user; a silent one stays so until its pause is over.
+    pub fn of(&mut self, uid: u32, now: Instant) -> Reliability {
+        self.0.retain(|_, known| Arc::strong_count(&known.0) > 1 || known.is_silent(now));
+        self.0.entry(uid).or_default().clone()
     }
 }
 
@@ -58,13 +106,13 @@ pub struct Hosted {
     refusals: Refusals,
     line: MoveLine,
     deadline: Duration,
-    not_before: Option<Instant>,
+    user: Reliability,
 }
 
 impl Hosted {
     /// The process at the other end of `line`.
-    pub fn new(pid: u32, line: MoveLine, refusals: Refusals) -> Hosted {
-        Hosted { pid, refusals, line, deadline: DEADLINE, not_before: None }
+    pub fn new(pid: u32, line: MoveLine, user: Reliability, refusals: Refusals) -> Hosted {
+        Hosted { pid, refusals, line, deadline: DEADLINE, user }
     }
 
     fn count_refused(&self, ranges: &[Range]) {
@@ -85,6 +133,7 @@ impl Hosted {
         while can_run(self.pid) {
             let left = deadline.saturating_duration_since(Instant::now());
             if self.line.await_answer(left.min(LOOK)) {
+                self.user.answered();
                 self.count_refused(ranges);
                 return true;
             }
@@ -93,14 +142,14 @@ impl Hosted {
             }
         }
         self.line.cancel();
-        self.not_before = Some(Instant::now() + PAUSE);
+        self.user.did_not_answer(Instant::now());
         false
     }
 }
 
 impl RemoteMover for Hosted {
     fn move_own(&mut self, ranges: &[Range], to: NodeId) -> bool {
-        if !self.line.is_mover() || self.not_before.is_some_and(|then| Instant::now() < then) {
+        if !self.line.is_mover() || self.user.is_silent(Instant::now()) {
             return false;
         }
         ranges.chunks(MOVES_MAX).all(|ranges| self.ask(ranges, to))
@@ -129,8 +178,8 @@ mod tests {
         if is_mover {
             client.be_mover();
         }
-        let line = Session::open(client.fd().unwrap()).unwrap().move_line().unwrap();
-        (client, Hosted::new(pid, line, Refusals::default()))
+        let line = Session::open(client.fd().unwrap()).unwrap().move_line();
+        (client, Hosted::new(pid, line, Reliability::default(), Refusals::default()))
     }
 
     #[test]
@@ -186,6 +235,45 @@ mod tests {
         assert!(moves.is_empty(), "it is no longer wanted");
         assert!(!hosted.move_own(&RANGE, NodeId(1)));
         assert_eq!(client.asked_moves().unwrap().0, asked, "and not asked again");
+    }
+
+    #[test]
+    fn a_process_that_does_not_answer_silences_its_user_alone() {
+        let mut users = Users::default();
+        let now = Instant::now();
+        let movers = [7, 7, 8].map(|uid| {
+            let (client, mut hosted) = hosted(std::process::id(), true);
+            hosted.user = users.of(uid, now);
+            hosted.deadline = Duration::from_millis(1);
+            (client, hosted)
+        });
+        let asked = movers.map(|(client, mut hosted)| {
+            assert!(!hosted.move_own(&RANGE, NodeId(1)));
+            client.asked_moves().is_some()
+        });
+        assert_eq!(asked, [true, false, true]);
+    }
+
+    #[test]
+    fn the_pause_of_a_user_doubles_until_a_process_answers() {
+        let (user, mut now) = (Reliability::default(), Instant::now());
+        for seconds in [10, 20, 40, 80, 160, 320, 640, 640] {
+            user.did_not_answer(now);
+            now += Duration::from_secs(seconds);
+            assert!(user.is_silent(now - Duration::from_millis(1)) && !user.is_silent(now));
+        }
+        user.answered();
+        user.did_not_answer(now);
+        assert!(!user.is_silent(now + PAUSE));
+    }
+
+    #[test]
+    fn who_leaves_and_comes_back_is_silent_still() {
+        let (mut users, now) = (Users::default(), Instant::now());
+        users.of(7, now).did_not_answer(now);
+        drop(users.of(8, now));
+        assert!(users.of(7, now).is_silent(now));
+        assert!(!users.of(7, now + PAUSE).is_silent(now), "it was forgotten");
     }
 
     #[test]

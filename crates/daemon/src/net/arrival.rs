@@ -8,7 +8,8 @@ use serde::Serialize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use tiercel_broker::Peer;
+use std::time::Instant;
+use tiercel_broker::{Peer, PeerError};
 use tiercel_wire::{PoolAsk, Session, Status, Welcome};
 
 /// Whose processes are accepted.
@@ -42,8 +43,12 @@ pub enum Greeted {
 pub struct Arrival {
     /// The process, as the kernel reports it.
     pub peer: Peer,
-    /// Session number of the process that forked it, as it claims; 0 = none.
-    pub parent_session: u32,
+    /// Its number in its own pid namespace, as it claims.
+    pub stated_pid: u32,
+    /// That of the process that forked it, as it claims; 0 = none.
+    pub parent_pid: u32,
+    /// When its hello was read.
+    pub since: Instant,
     /// Its checked shared memory.
     pub session: Session,
     /// Userfaultfds through which its writes can be tracked.
@@ -53,18 +58,38 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// Checks who arrives. A process that is over is taken in with what it left, unless one of ours
+    /// has its number by now.
+    pub(crate) fn check(&mut self, is_ours: impl FnOnce(u32) -> bool) -> Result<(), PeerError> {
+        match is_over(self.peer.check())? {
+            false => Ok(()),
+            true if is_ours(self.peer.pid()) => Err(PeerError::Gone),
+            true => self.end(),
+        }
+    }
+
+    /// Its process is over, but for what it left in its session: nothing may act on it.
+    pub fn end(&mut self) -> Result<(), PeerError> {
+        self.peer = Peer::ended(self.connection.as_fd())?;
+        self.userfaultfds.clear();
+        Ok(())
+    }
+
     /// Accepts it as session `number`; the process continues.
     pub fn welcome(&self, number: u32) {
+        self.session.answer(Status::Ok, number);
         answer(self.connection.as_fd(), Status::Ok, number);
     }
 
     /// Refuses it: there are too many clients.
     pub fn refuse_full(self) {
+        self.session.answer(Status::RefusedFull, 0);
         answer(self.connection.as_fd(), Status::RefusedFull, 0);
     }
 
     /// Refuses it: it is no longer the process that connected.
     pub fn refuse_changed(self) {
+        self.session.answer(Status::RefusedUser, 0);
         answer(self.connection.as_fd(), Status::RefusedUser, 0);
     }
 }
@@ -84,8 +109,21 @@ pub struct Refused {
     pub silent: u64,
     /// Too many at once.
     pub full: u64,
-    /// The process that connected is gone, runs another program, or another one sent its hello.
+    /// In a pid namespace that we do not see into: it has no number here.
+    pub foreign: u64,
+    /// The process ended before it was greeted.
+    pub ended: u64,
+    /// The process that connected runs another program, or another one sent its hello.
     pub changed: u64,
+}
+
+impl Refused {
+    /// Counts a process that is not what connected.
+    pub(super) fn lost(&mut self, error: &PeerError) {
+        let counter =
+            if matches!(error, PeerError::Gone) { &mut self.ended } else { &mut self.changed };
+        *counter += 1;
+    }
 }
 
 /// A request for pool memory, and the process that made it.
@@ -118,7 +156,17 @@ impl AsFd for Connection {
     }
 }
 
-/// Sends one datagram. A peer that does not take it has left, or never reads: nothing is lost.
+/// Whether a process has ended or executed another program since it connected.
+pub(super) fn is_over(check: Result<(), PeerError>) -> Result<bool, PeerError> {
+    match check {
+        Ok(()) => Ok(false),
+        Err(PeerError::Gone | PeerError::Program) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends one datagram, for who waits for it: a question to the pools, a runtime of another version.
+/// A peer that does not take it has left, or never reads: nothing is lost.
 pub(super) fn answer(socket: BorrowedFd<'_>, status: Status, session: u32) {
     let welcome = Welcome { status, session }.encode();
     let _ = rustix::net::send(socket, &welcome, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

@@ -13,7 +13,9 @@
 //! answer, close        Greeted -> loop answered -> close
 //! ```
 
-use super::arrival::{Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer};
+use super::arrival::{
+    Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer, is_over,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
@@ -23,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tiercel_broker::{Identity, PeerError};
+use tiercel_broker::{Identity, Peer, PeerError};
 use tiercel_wire::interrupt::ThreadId;
 use tiercel_wire::peer::{Datagram, credentials, receive};
 use tiercel_wire::{GreetingError, Hello, PoolAsk, Session, SessionError, Status};
@@ -34,7 +36,7 @@ pub const THREADS_PER_USER: usize = 64;
 
 /// Connections that are greeted at once: four users at their bound. A thread takes 16 KiB of
 /// memory.
-const THREADS_MAX: usize = 256;
+pub const THREADS_MAX: usize = 256;
 
 /// Connections that wait for the refuser. When it is full the listening socket's own queue fills,
 /// and connecting processes wait.
@@ -68,6 +70,8 @@ pub(super) struct Shared {
     /// Readable when it is time to end.
     stop: OwnedFd,
     is_stopping: AtomicBool,
+    /// The acceptor takes no more connections.
+    has_stopped: AtomicBool,
     refused: Mutex<Refused>,
     threads: Mutex<Threads>,
 }
@@ -98,6 +102,7 @@ impl Shared {
             greeted: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
             is_stopping: AtomicBool::new(false),
+            has_stopped: AtomicBool::new(false),
             refused: Mutex::default(),
             threads: Mutex::default(),
         })
@@ -107,6 +112,11 @@ impl Shared {
     pub(super) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         signal(&self.stop);
+    }
+
+    /// True when all that connected before the stop is greeted.
+    pub(super) fn has_finished(&self) -> bool {
+        self.has_stopped.load(Ordering::Acquire) && self.is_idle()
     }
 
     pub(super) fn refused(&self) -> MutexGuard<'_, Refused> {
@@ -198,29 +208,39 @@ struct Acceptor {
 }
 
 impl Acceptor {
+    /// What has connected by the time of the stop is still accepted.
     fn accept_until_stopped(&self) {
         let mut can_accept = true;
-        while !self.shared.is_stopping.load(Ordering::Acquire) {
-            let is_idle = can_accept && self.shared.is_idle();
-            let mut fds = vec![PollFd::new(&self.shared.stop, PollFlags::IN)];
-            if can_accept {
-                fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        loop {
+            let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
+            if !is_stopping {
+                self.await_connection(can_accept);
             }
-            let _ = poll(&mut fds, (!is_idle).then_some(&LOOK));
-            self.shared.interrupt_overdue();
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            can_accept = match rustix::net::accept_with(&self.listener, flags) {
+            match rustix::net::accept_with(&self.listener, flags) {
                 Ok(connection) => {
                     self.accepted(connection);
-                    true
+                    can_accept = true;
                 }
+                Err(_) if is_stopping => break,
                 // Out of descriptors or memory, unless nothing waits or the process has left.
                 Err(error) => {
                     use rustix::io::Errno;
-                    matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED)
+                    can_accept = matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED);
                 }
-            };
+            }
         }
+        self.shared.has_stopped.store(true, Ordering::Release);
+    }
+
+    fn await_connection(&self, can_accept: bool) {
+        let is_idle = can_accept && self.shared.is_idle();
+        let mut fds = vec![PollFd::new(&self.shared.stop, PollFlags::IN)];
+        if can_accept {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        let _ = poll(&mut fds, (!is_idle).then_some(&LOOK));
+        self.shared.interrupt_overdue();
     }
 
     /// Gives a connection a thread, or to the refuser.
@@ -287,22 +307,38 @@ fn greet(connection: OwnedFd, uid: u32, shared: &Shared, outbox: &SyncSender<Gre
                 signal(&shared.greeted);
             }
         }
-        Err(refusal) => {
-            if let Some(status) = count(&refusal, &mut shared.refused()) {
-                answer(socket.as_fd(), status, 0);
-            }
-        }
+        Err(refusal) => refuse(&socket, &refusal, shared),
     }
     // Ends with an error, when the loop has dropped its part.
     let _ = is_answered.recv();
     shared.work(|| drop(socket));
 }
 
+fn refuse(socket: &OwnedFd, refusal: &Refusal, shared: &Shared) {
+    if let Some(status) = count(refusal, &mut shared.refused()) {
+        answer(socket.as_fd(), status, 0);
+    }
+}
+
+/// The same on the caller's thread, which waits for no answer.
+#[cfg(feature = "forge")]
+pub(super) fn greet_here(connection: OwnedFd, shared: &Shared) -> Option<Greeted> {
+    let uid = credentials(connection.as_fd()).ok()?.uid;
+    let socket = Arc::new(connection);
+    let (answered, _) = channel();
+    let greeted = greeting(Connection::new(&socket, answered), uid, shared);
+    greeted.inspect_err(|refusal| refuse(&socket, refusal, shared)).ok()
+}
+
 fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted, Refusal> {
     if !shared.admission.admits(uid) {
         return Err(Refusal::User);
     }
-    let peer = shared.identity.peer(connection.as_fd())?;
+    // One that is over may have left a hello: it did not wait.
+    let peer = match shared.identity.peer(connection.as_fd()) {
+        Err(PeerError::Gone) => Peer::ended(connection.as_fd()),
+        identified => identified,
+    }?;
     await_hello(connection.as_fd(), shared.hello_timeout)?;
     shared.work(|| {
         let mut buffer = [0u8; PoolAsk::BYTES + 1];
@@ -311,15 +347,28 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
         if bytes == 0 && fds.is_empty() {
             return Err(Refusal::Left);
         }
-        peer.sent(sender)?;
         let bytes = &buffer[..bytes.min(buffer.len())];
+        let is_same = peer.sent(sender);
         if PoolAsk::is_one(bytes) {
+            is_same?;
             let ask = PoolAsk::decode(bytes)?;
             return Ok(Greeted::Pool(PoolRequest { ask, peer, connection }));
         }
-        let parent_session = Hello::decode(bytes)?.parent_session;
+        let Hello { pid, parent_pid, image, .. } = Hello::decode(bytes)?;
         let (session, userfaultfds) = pass_gate(fds, uid)?;
-        let arrival = Arrival { peer, parent_session, session, userfaultfds, connection };
+        let is_over = is_over(is_same)? || !peer.runs(image);
+        let mut arrival = Arrival {
+            peer,
+            stated_pid: pid,
+            parent_pid,
+            since: Instant::now(),
+            session,
+            userfaultfds,
+            connection,
+        };
+        if is_over {
+            arrival.end()?;
+        }
         Ok(Greeted::Hello(Box::new(arrival)))
     })
 }
@@ -367,7 +416,11 @@ fn count(refusal: &Refusal, refused: &mut Refused) -> Option<Status> {
         Refusal::NoMemfd | Refusal::ForeignMemfd | Refusal::Session(_) => {
             (&mut refused.memfd, Status::RefusedMemfd)
         }
-        Refusal::Peer(_) => (&mut refused.changed, Status::RefusedUser),
+        Refusal::Peer(PeerError::Foreign) => (&mut refused.foreign, Status::RefusedNamespace),
+        Refusal::Peer(error) => {
+            refused.lost(error);
+            return Some(Status::RefusedUser);
+        }
         Refusal::Silent => {
             refused.silent += 1;
             return None;
@@ -376,4 +429,17 @@ fn count(refusal: &Refusal, refused: &mut Refused) -> Option<Status> {
     };
     *counter += 1;
     Some(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_we_cannot_name_learns_why() {
+        let mut refused = Refused::default();
+        let status = count(&Refusal::Peer(PeerError::Foreign), &mut refused);
+        assert_eq!(status, Some(Status::RefusedNamespace));
+        assert_eq!(refused, Refused { foreign: 1, ..Refused::default() });
+    }
 }

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-use tiercel_broker::Identity;
+use tiercel_broker::{Identity, PeerError};
 
 /// The client socket.
 pub struct Handshake {
@@ -56,6 +56,22 @@ impl Handshake {
         greeted
     }
 
+    /// Accepts no more than what has connected by now.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
+    /// After [`Handshake::stop`]: true when all that connected is greeted and taken.
+    pub fn has_finished(&self) -> bool {
+        self.shared.has_finished()
+    }
+
+    /// Greets one connection on the caller's thread, which waits for nothing. For fuzzers.
+    #[cfg(feature = "forge")]
+    pub fn greet_here(&self, connection: OwnedFd) -> Option<Greeted> {
+        greeter::greet_here(connection, &self.shared)
+    }
+
     /// Counts of refused connections.
     pub fn refused(&self) -> Refused {
         *self.shared.refused()
@@ -67,8 +83,8 @@ impl Handshake {
     }
 
     /// Counts a process that is no longer what connected.
-    pub fn count_changed(&self) {
-        self.shared.refused().changed += 1;
+    pub fn count_lost(&self, error: &PeerError) {
+        self.shared.refused().lost(error);
     }
 }
 
@@ -118,7 +134,7 @@ mod tests {
     }
 
     fn hello() -> [u8; Hello::BYTES] {
-        Hello { pid: 1, parent_session: 0, total_bytes: 0 }.encode()
+        Hello { pid: 1, parent_pid: 0, total_bytes: 0, image: 0 }.encode()
     }
 
     struct Fixture {
@@ -241,6 +257,38 @@ mod tests {
         let socket = connect(&fixture.sockets);
         send(&socket, &hello(), &[other.as_fd(), memfd.as_fd()]);
         assert_eq!(answered(&socket), Some(Status::RefusedMemfd));
+    }
+
+    #[test]
+    fn what_connected_before_the_stop_is_greeted() {
+        let fixture = fixture(Admission::AllUsers);
+        // Without waiting for an answer, as a runtime does.
+        for _ in 0..3 {
+            let session = SessionBuilder::new().build().unwrap();
+            let socket = connect(&fixture.sockets);
+            send(&socket, &hello(), &[session.fd().unwrap().as_fd()]);
+        }
+        fixture.handshake.stop();
+        let mut greeted = 0;
+        while !fixture.handshake.has_finished() {
+            greeted += fixture.handshake.take().len();
+            std::thread::yield_now();
+        }
+        assert_eq!(greeted + fixture.handshake.take().len(), 3);
+    }
+
+    #[test]
+    fn a_process_that_runs_another_program_by_now_is_taken_in_as_over() {
+        let fixture = fixture(Admission::AllUsers);
+        for (image, is_over) in [(0, false), (8, true)] {
+            let session = SessionBuilder::new().build().unwrap();
+            let socket = connect(&fixture.sockets);
+            let hello = Hello { pid: 1, parent_pid: 0, total_bytes: 0, image }.encode();
+            send(&socket, &hello, &[session.fd().unwrap().as_fd()]);
+            let [Greeted::Hello(arrival)] = &fixture.take()[..] else { panic!("not greeted") };
+            assert_eq!(arrival.peer.check().is_err(), is_over, "image {image}");
+            assert_eq!(arrival.peer.pid(), std::process::id());
+        }
     }
 
     #[test]

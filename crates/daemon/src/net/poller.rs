@@ -57,6 +57,11 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, fd, data(token), flags(interest))?)
     }
 
+    /// Removes a descriptor that stays open; one that is not there is no error.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Tokens that are ready within `timeout`; none when it is over or a signal came.
     pub fn wait(&self, timeout: Duration) -> std::io::Result<Vec<Token>> {
         let mut events = Vec::with_capacity(EVENTS_MAX);

@@ -4,16 +4,26 @@
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Connections that may wait for accept: Linux's old SOMAXCONN. A burst beyond it waits in connect,
 /// it is not refused.
 const BACKLOG: i32 = 128;
 
+/// Entries of a directory that are looked at for stale files. Chosen, not measured: it bounds the
+/// start of a command, and the next one goes on.
+const ENTRIES_MAX: usize = 4096;
+
 /// Name of a machine-wide daemon's sockets.
 pub const DAEMON_NAME: &str = "daemon";
+
+/// The owner of what belongs to a user without a number in our user namespace:
+/// `DEFAULT_OVERFLOWUID` of include/linux/highuid.h.
+const OVERFLOW_UID: u32 = 65_534;
 
 /// Why the sockets could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +44,20 @@ pub enum SocketDirError {
          it must be yours with mode 0700. Remove it or set XDG_RUNTIME_DIR"
     )]
     Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A directory above it lets others replace it.
+    #[error(
+        "{path}, above the directory of the sockets, belongs to user {owner} with mode {mode:o}: \
+         others could replace what is below it. It must be root's or yours, and not writable for \
+         others unless it is sticky. Choose another --dir"
+    )]
+    UnsafeAbove {
         /// The directory.
         path: PathBuf,
         /// Its owner.
@@ -79,9 +103,10 @@ pub struct SocketDir {
     pub clients: OwnedFd,
     /// Where requests come in (SOCK_STREAM).
     pub control: OwnedFd,
-    clients_path: PathBuf,
-    control_path: PathBuf,
-    lock_path: PathBuf,
+    /// The file of the offer, empty.
+    pub offer: File,
+    /// Of clients, control, offer and lock.
+    paths: [PathBuf; 4],
     lock: OwnedFd,
 }
 
@@ -93,30 +118,34 @@ impl SocketDir {
         access: Access,
     ) -> Result<SocketDir, SocketDirError> {
         make_directory(directory, access)?;
+        remove_stale(directory);
         let lock_path = directory.join(format!("{name}.lock"));
-        let lock = lock(&lock_path)?;
+        let lock = lock(&lock_path, OFlags::CREATE)?;
         let clients_path = clients_path(directory, name);
         let control_path = control_path(directory, name);
         let mode = if access == Access::AllUsers { 0o666 } else { 0o600 };
         let clients = listen(&clients_path, SocketType::SEQPACKET, mode)?;
         let control = listen(&control_path, SocketType::STREAM, 0o600)?;
-        Ok(SocketDir { clients, control, clients_path, control_path, lock_path, lock })
+        let offer_path = offer_path(&clients_path);
+        let offer =
+            make_offer(&offer_path, if access == Access::AllUsers { 0o644 } else { 0o600 })?;
+        let paths = [clients_path, control_path, offer_path, lock_path];
+        Ok(SocketDir { clients, control, offer, paths, lock })
     }
 
     /// What TIERCEL_SOCKET must hold for a program to attach here.
     pub fn clients_path(&self) -> &Path {
-        &self.clients_path
+        &self.paths[0]
     }
 
     /// Its files, and the lock that protects them from other daemons.
     pub fn files(&self) -> (Vec<PathBuf>, BorrowedFd<'_>) {
-        let files = [&self.clients_path, &self.control_path, &self.lock_path];
-        (files.map(Clone::clone).to_vec(), self.lock.as_fd())
+        (self.paths.to_vec(), self.lock.as_fd())
     }
 
     /// Where `tiercel top` and friends connect.
     pub fn control_path(&self) -> &Path {
-        &self.control_path
+        &self.paths[1]
     }
 }
 
@@ -136,6 +165,30 @@ pub fn clients_path(directory: &Path, name: &str) -> PathBuf {
 /// Path of the control socket of a daemon `name`.
 pub fn control_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.control"))
+}
+
+/// Path of the offer beside a client socket.
+fn offer_path(clients_path: &Path) -> PathBuf {
+    let mut path = clients_path.as_os_str().to_owned();
+    path.push(tiercel_wire::layout::OFFER_SUFFIX);
+    path.into()
+}
+
+/// Removes what killed daemons and runs of this user left in a directory: the files of every name
+/// whose lock no process holds. What cannot be removed stays.
+pub fn remove_stale(directory: &Path) {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for lock_path in entries.map(|entry| entry.path()).take(ENTRIES_MAX) {
+        if lock_path.extension().is_none_or(|extension| extension != "lock") {
+            continue;
+        }
+        // An existing file alone: a leaving daemon removes its own.
+        let Ok(_held) = lock(&lock_path, OFlags::empty()) else { continue };
+        let Some(name) = lock_path.file_stem().and_then(OsStr::to_str) else { continue };
+        let clients = clients_path(directory, name);
+        let files = [offer_path(&clients), control_path(directory, name), clients, lock_path];
+        files.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
 }
 
 /// The usual directory: `/run/tiercel` for root, `$XDG_RUNTIME_DIR/tiercel`, else
@@ -161,6 +214,7 @@ fn make_directory(directory: &Path, access: Access) -> Result<(), SocketDirError
     let wanted = if access == Access::AllUsers { 0o755 } else { 0o700 };
     let made = std::fs::DirBuilder::new().recursive(true).mode(wanted).create(directory);
     made.map_err(io("make", directory))?;
+    check_above(directory, access)?;
     let meta = std::fs::symlink_metadata(directory).map_err(io("look at", directory))?;
     let mode = meta.mode() & 0o7777;
     let uid = rustix::process::geteuid().as_raw();
@@ -177,13 +231,34 @@ fn make_directory(directory: &Path, access: Access) -> Result<(), SocketDirError
     Ok(())
 }
 
+/// Checks every directory above this one, on the way that is written and on the way that symbolic
+/// links make of it: who may write to one of them could put another directory in our place.
+fn check_above(directory: &Path, access: Access) -> Result<(), SocketDirError> {
+    let written = std::path::absolute(directory).map_err(io("look at", directory))?;
+    let real = std::fs::canonicalize(directory).map_err(io("look at", directory))?;
+    let own = rustix::process::geteuid().as_raw();
+    for above in written.ancestors().skip(1).chain(real.ancestors().skip(1)) {
+        // A link is its directory's; what it leads to is on the other way.
+        let meta = std::fs::symlink_metadata(above).map_err(io("look at", above))?;
+        let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
+        let is_sticky = mode & 0o1000 != 0;
+        // In a sandbox root may have no number; a daemon for all users does not run in one.
+        let is_root = owner == 0 || (owner == OVERFLOW_UID && access == Access::Owner);
+        let is_ours = is_root || owner == own;
+        if !is_ours || (meta.is_dir() && mode & 0o022 != 0 && !is_sticky) {
+            return Err(SocketDirError::UnsafeAbove { path: above.to_owned(), owner, mode });
+        }
+    }
+    Ok(())
+}
+
 /// Opens and locks the lock file. The file may be removed by a leaving daemon between our open and
 /// our lock, so the locked file must still be the one at the path; a few attempts suffice.
-fn lock(path: &Path) -> Result<OwnedFd, SocketDirError> {
+fn lock(path: &Path, create: OFlags) -> Result<OwnedFd, SocketDirError> {
     /// Each failed attempt means that another daemon left in that moment.
     const ATTEMPTS_MAX: usize = 16;
     for _ in 0..ATTEMPTS_MAX {
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = create | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
             .map_err(|e| io("open", path)(e.into()))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -200,17 +275,30 @@ fn lock(path: &Path) -> Result<OwnedFd, SocketDirError> {
     Err(SocketDirError::Taken { path: path.to_owned() })
 }
 
+/// A new file, so that processes of an earlier daemon keep theirs. The lock is held.
+fn make_offer(path: &Path, mode: u32) -> Result<File, SocketDirError> {
+    remove(path)?;
+    let made = File::options().read(true).write(true).create_new(true).mode(mode).open(path);
+    let file = made.map_err(io("make", path))?;
+    // Whatever the umask.
+    file.set_permissions(Permissions::from_mode(mode)).map_err(io("set the mode of", path))?;
+    Ok(file)
+}
+
+/// Removes a stale file, if there is one.
+fn remove(path: &Path) -> Result<(), SocketDirError> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove the stale", path)(e)),
+        _ => Ok(()),
+    }
+}
+
 /// A listening socket at `path`. The lock is held: a file at this path is stale.
 fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, SocketDirError> {
     let bytes = path.as_os_str().len();
     let address = SocketAddrUnix::new(path)
         .map_err(|_| SocketDirError::TooLong { path: path.to_owned(), bytes })?;
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            return Err(io("remove the stale", path)(e));
-        }
-        _ => {}
-    }
+    remove(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
         .map_err(|e| io("make a socket for", path)(e.into()))?;
@@ -267,6 +355,20 @@ mod tests {
     }
 
     #[test]
+    fn files_of_killed_runs_are_removed_and_those_of_live_ones_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("t");
+        let live = SocketDir::claim(&dir, "run-1", Access::Owner).unwrap();
+        let killed = SocketDir::claim(&dir, "run-2", Access::Owner).unwrap();
+        let left = killed.files().0;
+        drop(killed);
+        left.iter().for_each(|path| std::fs::write(path, "").unwrap());
+        let next = SocketDir::claim(&dir, "run-3", Access::Owner).unwrap();
+        assert!(left.iter().all(|path| !path.exists()), "{left:?}");
+        assert!(live.files().0.iter().chain(&next.files().0).all(|path| path.exists()));
+    }
+
+    #[test]
     fn a_directory_others_may_write_to_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("t");
@@ -274,6 +376,31 @@ mod tests {
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
         let sockets = SocketDir::claim(&dir, "x", Access::Owner);
         assert!(matches!(sockets, Err(SocketDirError::Unsafe { .. })), "{sockets:?}");
+    }
+
+    #[test]
+    fn a_directory_above_that_others_may_write_to_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let above = root.path().join("above");
+        let dir = above.join("between").join("t");
+        let claim = |mode| {
+            std::fs::set_permissions(&above, std::fs::Permissions::from_mode(mode)).unwrap();
+            SocketDir::claim(&dir, "x", Access::Owner).map(drop)
+        };
+        std::fs::create_dir(&above).unwrap();
+        for mode in [0o777, 0o775] {
+            let refused = claim(mode).unwrap_err();
+            let is_it =
+                matches!(&refused, SocketDirError::UnsafeAbove { path, .. } if *path == above);
+            assert!(is_it, "{refused}");
+        }
+        claim(0o1777).unwrap();
+        claim(0o755).unwrap();
+        // Nor by a link that leads past it.
+        std::os::unix::fs::symlink(above.join("between"), root.path().join("link")).unwrap();
+        std::fs::set_permissions(&above, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = SocketDir::claim(&root.path().join("link/t"), "x", Access::Owner);
+        assert!(matches!(refused, Err(SocketDirError::UnsafeAbove { .. })), "{refused:?}");
     }
 
     #[test]

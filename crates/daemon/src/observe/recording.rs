@@ -77,7 +77,7 @@ impl Recording {
     }
 
     pub(crate) fn sampled(&mut self, sample: &Sample) {
-        self.recorder.sample(sample);
+        self.recorder.sampled(sample);
     }
 
     pub(crate) fn client_came(&mut self, client: &Client, parent: Option<u32>, now_ms: u64) {

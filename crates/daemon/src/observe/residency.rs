@@ -56,7 +56,6 @@ impl ResidencyScan {
         let refreshes_max = if now_ms < self.refresh_due_ms { 0 } else { REFRESHES_MAX };
         let mut stale = Vec::new();
         for client in clients.iter_mut() {
-            client.forget_first_objects();
             count_live(client, ledger);
             let known = ledger.extents_of(client.pid);
             let old = known.filter(|extent| {

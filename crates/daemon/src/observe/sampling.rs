@@ -14,8 +14,8 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_sampler::{Counters, Drained, Method, Sampler, TargetHandle};
-use tiercel_wire::Sample;
 use tiercel_wire::layout::OS_PAGE_BYTES;
+use tiercel_wire::{Now, Sample};
 
 /// Age at which a process is sampled, milliseconds: most compiler runs are over by then.
 const PROBATION_MS: u64 = 250;
@@ -89,13 +89,15 @@ impl Sampling {
         Sampling { sampler, samples: Vec::new(), drain_due_ms: 0, observed: HashMap::new() }
     }
 
-    pub(crate) fn sampler(&self) -> Option<&dyn Sampler> {
-        self.sampler.as_deref()
+    /// CPU time that sampling took from programs, nanoseconds, as the sampler estimates it.
+    pub(crate) fn program_ns(&self) -> u64 {
+        let cost = self.sampler.as_ref().map(|sampler| sampler.cost().program_cpu.as_nanos());
+        u64::try_from(cost.unwrap_or_default()).unwrap_or(u64::MAX)
     }
 
     /// Whether the sampler acts on the memory of processes.
     pub(crate) fn touches_processes(&self) -> bool {
-        self.sampler().is_some_and(|sampler| sampler.method() == Method::PageTables)
+        self.sampler.as_ref().is_some_and(|sampler| sampler.method() == Method::PageTables)
     }
 
     /// Counts of the CPUs' events, where the sampler has them.
@@ -135,7 +137,7 @@ impl Sampling {
     ) -> Vec<String> {
         let Some(sampler) = self.sampler.as_deref_mut() else { return Vec::new() };
         let mut problems = Vec::new();
-        for client in clients.iter() {
+        for client in clients.iter().filter(|client| !client.has_left()) {
             let Some(observed) = self.observed.get_mut(&client.number) else { continue };
             let live_bytes = client.live_bytes(ledger);
             let stayed = purpose.is_recording
@@ -163,7 +165,7 @@ impl Sampling {
         if sampler.method() != Method::PageTables {
             return;
         }
-        for client in clients.iter() {
+        for client in clients.iter().filter(|client| !client.has_left()) {
             let observed = self.observed.get_mut(&client.number);
             if let Some(observed) =
                 observed.filter(|one| matches!(one.watch, Watch::Watched { .. }))
@@ -203,10 +205,10 @@ impl Sampling {
     }
 
     /// Takes the samples since the last drain; `None` without a sampler.
-    pub(crate) fn drain(&mut self, now_ms: u64) -> Option<(Drained, &[Sample])> {
+    pub(crate) fn drain(&mut self, now: Now) -> Option<(Drained, &[Sample])> {
         let sampler = self.sampler.as_mut()?;
         self.samples.clear();
-        let drained = sampler.drain(now_ms, &mut self.samples);
+        let drained = sampler.drain(now, &mut self.samples);
         Some((drained, &self.samples))
     }
 }

@@ -28,7 +28,7 @@ use tiercel_sampler::{
 };
 use tiercel_wire::client::{ClientSession, SessionBuilder};
 use tiercel_wire::{
-    AccessKind, Flags, Hello, ObjectSnapshot, Record, Sample, Status, Version, Welcome,
+    AccessKind, Flags, Hello, Now, ObjectSnapshot, Record, Sample, Status, Version, Welcome,
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -247,7 +247,7 @@ pub fn send_hello(
     total_bytes: u64,
     memfd: BorrowedFd<'_>,
 ) -> rustix::io::Result<()> {
-    let bytes = Hello { pid: 1, parent_session: 0, total_bytes }.encode();
+    let bytes = Hello { pid: 1, parent_pid: 0, total_bytes, image: 0 }.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [memfd];
@@ -273,13 +273,13 @@ pub fn object(addr: u64, bytes: u64) -> ObjectSnapshot {
 
 pub fn born(addr: u64, bytes: u64, carve: u32) -> Record {
     let version = Version { carve, generation: 0 };
-    let (site, arena, flags, time_ms) = (0, Some(1), Flags::default(), 0);
-    Record::Born { addr, bytes, site, version, arena, flags, time_ms }
+    let (site, arena, flags, time_ns) = (0, Some(1), Flags::default(), 0);
+    Record::Born { addr, bytes, site, version, arena, flags, time_ns }
 }
 
 pub fn died(addr: u64, bytes: u64, carve: u32) -> Record {
     let version = Version { carve, generation: 0 };
-    Record::Died { addr, bytes, version, flags: Flags::default(), time_ms: 0 }
+    Record::Died { addr, bytes, version, flags: Flags::default(), time_ns: 0 }
 }
 
 /// Two tiers of 1 GiB.
@@ -334,11 +334,12 @@ impl Sampler for FedSampler {
         self.enough_per_s.store(samples_per_s as u64, Ordering::Relaxed);
     }
 
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
         let before = out.len();
         for (range, pid) in self.samples.lock().unwrap().iter() {
             out.extend(range.clone().step_by(4096).map(|addr| Sample {
-                time_us: now_ms * 1000,
+                from_ns: now.ns,
+                until_ns: now.ns,
                 pid: *pid,
                 tid: *pid,
                 addr,

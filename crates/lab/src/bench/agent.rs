@@ -1,5 +1,5 @@
-//! The bench's part inside the guest: makes one run after the other, each from a clean state.
-//! In: [`Spec`]s. Out: [`Event`]s, one line of JSON each. Knows nothing of experiments.
+//! The bench's part inside the guest: executes one run after another, each from a clean state. In:
+//! [`Spec`]s. Out: [`Event`]s, one line of JSON each. Knows nothing of experiments.
 //!
 //! A run has a control group of its own. Before it, caches are dropped and memory is made
 //! contiguous; after it, the group is killed and every setting is as it was. Accesses are timed in
@@ -19,26 +19,27 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::experiment::{Huge, Metric};
 use super::hog::{Hog, physical_range};
 use super::residency::{Counters, ResidencyTracker};
-use super::row::{Event, Measured, Method, Resident, Spec, Waits};
+use super::run_result::{Event, Measured, Method, Resident, Spec, Waits};
 use super::waits::WaitTracker;
 
 /// Between two observations of residency, guest time.
 const OBSERVATION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a program printed is shown up to here when it fails.
+/// Most bytes of a failed program's output that are shown.
 const SHOWN_LINES: usize = 20;
 
-/// A killed group is empty at once; a process that is stuck in the kernel is not.
+/// How long a killed group may take to empty: it is empty at once unless a process is stuck in the
+/// kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// How much of a run's memory must be where it was bound.
+/// Share of a run's memory that must be on the nodes it was bound to.
 const BOUND_SHARE: f64 = 0.99;
 
-/// How much more than its room a run may hold in fast memory at a look: what the system freed
-/// there meanwhile.
+/// Excess over its limit that a run may hold in fast memory at an observation: memory that the
+/// system freed there meanwhile.
 const FAST_SLACK_BYTES: u64 = 1 << 20;
 
-/// Where the agent works; a directory other than `/` in tests.
+/// The root of the file system; a directory other than `/` in tests.
 #[derive(Clone, Debug)]
 pub struct Agent {
     pub(super) root: PathBuf,
@@ -54,7 +55,7 @@ impl Agent {
         Agent { root: root.to_owned(), scratch: root.join("tmp/lab-run"), group }
     }
 
-    /// Makes all runs; an error is about the agent, never about a run.
+    /// Executes all runs; an error concerns the agent, never a run.
     pub fn serve(&self, specs: &[Spec], out: &mut dyn Write) -> Result<()> {
         self.mark("end");
         self.write_all(&[("/sys/fs/cgroup/cgroup.subtree_control", "+memory")]);
@@ -78,7 +79,7 @@ impl Agent {
         if spec.method == Method::Damon {
             self.damon(spec, &mut undo)?;
         }
-        // Before fast memory is filled: a program is recorded with all of it.
+        // Before fast memory is filled, since a program is recorded with all of it.
         self.prepare(spec)?;
         let hog = match spec.fast_bytes {
             Some(bytes) => Some(Hog::fill(&self.root, &spec.fast_nodes, bytes)?),
@@ -92,10 +93,10 @@ impl Agent {
         Ok(measured)
     }
 
-    /// The state every run begins with.
+    /// Restores the state in which every run begins.
     fn clean(&self, spec: &Spec) -> Result<()> {
         self.kill()?;
-        // It need not be there; a leftover shows when it cannot be made.
+        // It may be missing; if it is left over, creating it fails below.
         let _ = fs::remove_dir_all(&self.scratch);
         for dir in [&self.scratch, &self.group] {
             fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -108,13 +109,14 @@ impl Agent {
         self.write_all(&[
             ("/sys/kernel/mm/transparent_hugepage/enabled", huge),
             ("/proc/sys/kernel/numa_balancing", "0"),
-            // The kernel counts what threads wait.
+            // Makes the kernel account for the time that threads wait.
             ("/proc/sys/kernel/sched_schedstats", "1"),
             ("/sys/kernel/mm/numa/demotion_enabled", "false"),
-            // Short lists of free memory at each CPU: they are part of a run's room.
+            // Short per-CPU lists of free memory: they are part of the memory left to a run.
             ("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"),
-            // A node that is nearly full fragments, and each time its watermarks rise by up to 2
-            // MiB until memory is reclaimed: nothing to a machine's node, a tenth of a run's room.
+            // Memory of a nearly full node fragments, and each time its watermarks rise by up to 2
+            // MiB until memory is reclaimed: nothing for a machine's node, but a tenth of the
+            // memory left to a run.
             ("/proc/sys/vm/watermark_boost_factor", "0"),
             ("/proc/sys/vm/drop_caches", "3"),
             ("/proc/sys/vm/compact_memory", "1"),
@@ -122,7 +124,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Runs the program to its end, looking now and then where its memory is.
+    /// Runs the program to its end and observes at intervals where its memory is.
     fn start(&self, spec: &Spec) -> Result<Measured> {
         let words = self.command(spec)?;
         let into = |name: &str| {
@@ -130,7 +132,7 @@ impl Agent {
             File::create(&path).with_context(|| format!("cannot make {}", path.display()))
         };
         let mut command = Command::new("sh");
-        // `$0` is the group's file; writing 0 moves the writer itself.
+        // `$0` is the group's `cgroup.procs`; writing 0 moves the writer itself.
         command.args(["-c", r#"echo 0 > "$0" && exec "$@""#]);
         command.arg(self.group.join("cgroup.procs")).args(&words);
         command.stdin(Stdio::null()).stdout(into("out")?).stderr(into("err")?);
@@ -145,7 +147,7 @@ impl Agent {
         ensure!(status.success(), "it ended with {status}{}", self.shown());
         let last_line = last_line(&self.scratch.join("out"))?;
         let time_ns = match spec.metric {
-            // The host knows the regions', when the guest has ended.
+            // The host gets the time of the regions when the guest has ended.
             Metric::Wall | Metric::Regions => wall_ns,
             Metric::Reported => reported_ns(&last_line).with_context(|| {
                 format!("it reported no time; its last line: {last_line:?}{}", self.shown())
@@ -188,7 +190,7 @@ impl Agent {
         }
     }
 
-    /// The program with what the method puts in front of it.
+    /// The program, preceded by the words of the method.
     fn command(&self, spec: &Spec) -> Result<Vec<String>> {
         let mut words: Vec<String> = match &spec.method {
             Method::Kernel | Method::Damon => Vec::new(),
@@ -203,8 +205,8 @@ impl Agent {
         Ok(words)
     }
 
-    /// Promotes what DAMON finds hot on slow nodes and demotes what it finds cold on fast ones,
-    /// within the run's control group; the rest of its settings are the kernel's defaults.
+    /// Promotes memory that DAMON finds hot on slow nodes and demotes memory that it finds cold on
+    /// fast ones, within the run's control group; its other settings are the kernel's defaults.
     fn damon(&self, spec: &Spec, undo: &mut Undo<'_>) -> Result<()> {
         const BASE: &str = "/sys/kernel/mm/damon/admin/kdamonds";
         let (Some(fast), Some(slow)) = (spec.fast_nodes.first(), spec.slow_nodes.first()) else {
@@ -212,7 +214,7 @@ impl Agent {
         };
         ensure!(self.at(BASE).exists(), "this kernel has no DAMON in sysfs");
         undo.set(&format!("{BASE}/nr_kdamonds"), "2")?;
-        // (from, to, action, least and most accesses of ten samples an aggregation)
+        // (from, to, action, fewest and most accesses in the ten samples of an aggregation)
         let both = [
             (slow, fast, "migrate_hot", "1", "4294967295"),
             (fast, slow, "migrate_cold", "0", "0"),
@@ -253,7 +255,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Kills what is in the group, and removes the group.
+    /// Kills the processes in the group, and removes the group.
     fn kill(&self) -> Result<()> {
         if !self.group.exists() {
             return Ok(());
@@ -261,7 +263,7 @@ impl Agent {
         let _ = fs::write(self.group.join("cgroup.kill"), "1");
         let began = Instant::now();
         let procs = self.group.join("cgroup.procs");
-        // The kernel signals that a group became empty by a change of its cgroup.events.
+        // The kernel changes cgroup.events when the group becomes empty.
         while self.root == Path::new("/")
             && fs::read_to_string(&procs).is_ok_and(|text| !text.trim().is_empty())
         {
@@ -271,12 +273,12 @@ impl Agent {
             let step = Timespec::try_from(OBSERVATION_INTERVAL).expect("a short time");
             let _ = poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&step));
         }
-        // In tests it is a plain directory and keeps its files.
+        // In tests the group is a plain directory and keeps its files.
         let _ = fs::remove_dir(&self.group);
         Ok(())
     }
 
-    /// Switches detailed timing; does nothing in guests that are not timed.
+    /// Switches detailed timing on or off; does nothing in guests that are not timed.
     pub(super) fn mark(&self, which: &str) {
         let _ = Command::new(self.at(&format!("/lab/{which}"))).status();
     }
@@ -289,7 +291,7 @@ impl Agent {
     }
 
     fn write(&self, path: &str, text: &str) -> std::io::Result<()> {
-        // Not created: what is not there is a setting this kernel does not have.
+        // Never creates the file: a missing file is a setting that this kernel does not have.
         File::options().write(true).open(self.at(path))?.write_all(text.as_bytes())
     }
 
@@ -297,7 +299,7 @@ impl Agent {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// What the program printed, for failures.
+    /// The program's output, for failures.
     pub(super) fn shown(&self) -> String {
         let read = |name: &str| fs::read(self.scratch.join(name)).unwrap_or_default();
         let bytes = [read("out"), read("err")].concat();
@@ -308,7 +310,7 @@ impl Agent {
     }
 }
 
-/// Restores settings, the last first.
+/// Restores settings in reverse order.
 struct Undo<'a> {
     agent: &'a Agent,
     settings: Vec<(String, String)>,
@@ -318,7 +320,7 @@ impl Undo<'_> {
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
         let old = fs::read_to_string(self.agent.at(path))?;
         self.agent.write(path, text)?;
-        // `always [madvise] never`: the kernel brackets what holds.
+        // `always [madvise] never`: the kernel brackets the current value.
         let chosen = old.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
         let old = chosen.map_or(old.trim(), |(word, _)| word).to_owned();
         self.settings.push((path.to_owned(), old));
@@ -361,7 +363,7 @@ fn reported_ns(line: &str) -> Option<u64> {
     (ns >= 1.0).then_some(number::saturating_u64(ns.round()))
 }
 
-/// What does not fit together.
+/// Contradictions between what was requested and what was measured.
 fn warnings(spec: &Spec, measured: &Measured) -> Vec<String> {
     let Resident { observations, fast_bytes, slow_bytes, fast_bytes_max, .. } = measured.resident;
     let mut warnings = Vec::new();
@@ -439,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_fails_says_why_and_the_next_one_goes_on() {
+    fn a_failed_run_reports_the_reason_and_the_next_run_follows() {
         let (_dir, agent) = guest();
         let wrong = "echo 'x: WRONG, 1 accesses, 1 ns each'; echo oops >&2; exit 1";
         let silent = "echo hello";

@@ -1,6 +1,5 @@
-//! One boot of a real guest that makes runs.
-//! In: a [`Guest`], what the workloads are. Out: the guest's [`Event`]s as they come.
-//! Knows nothing of results.
+//! One boot of a real guest that executes runs. In: a [`Guest`], the workloads' programs. Out: the
+//! guest's [`Event`]s as they arrive. Knows nothing of results.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,34 +11,34 @@ use anyhow::{Context, Result, bail};
 
 use super::drive::Boot;
 use super::experiment::{Experiment, Metric};
-use super::row::{Event, Spec};
+use super::run_result::{Event, Spec};
 use super::runs::{Fingerprints, Run, Target, fingerprint};
 use crate::cli::{ourselves, same_directory, take_along};
 use crate::image::in_path;
 use crate::mark;
 use crate::{Guest, Model, Payload, Request, Streams, Timing};
 
-/// Where the specs are in the guest.
+/// Path of the specs in the guest.
 const SPECS: &str = "lab/specs.json";
 
-/// Boot and power-off of a timed guest, on a busy host.
+/// Time for the boot and power-off of a timed guest, on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes of the guest's standard error kept for a failure.
+/// Bytes of the guest's standard error that are kept for a failure.
 const SAID_BYTES_MAX: usize = 4096;
 
-/// The programs an experiment needs, found.
+/// The programs that an experiment needs, with their paths.
 pub(crate) struct Programs {
-    /// By workload: words as they are in the guest.
+    /// By workload: its command in the guest.
     commands: BTreeMap<String, Vec<String>>,
-    /// By workload: words as they are here.
+    /// By workload: its command on the host.
     words: BTreeMap<String, Vec<String>>,
     /// For all guests: (path here, path there).
     files: Vec<(PathBuf, String)>,
 }
 
 impl Programs {
-    /// Finds the program of every workload; `files` go into every guest besides.
+    /// Finds the program of every workload; `files` go into every guest as well.
     pub(crate) fn find(experiment: &Experiment, files: &[(PathBuf, String)]) -> Result<Programs> {
         let mut programs =
             Programs { commands: BTreeMap::new(), words: BTreeMap::new(), files: files.to_vec() };
@@ -55,7 +54,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Hashes of everything runs depend on besides the experiment's text.
+    /// Hashes of everything that runs depend on besides the experiment's text.
     pub(crate) fn fingerprints(
         &self,
         experiment: &Experiment,
@@ -89,7 +88,7 @@ impl Programs {
     }
 }
 
-/// A program as named in an experiment: a path, one of the workloads, or in `PATH`.
+/// A program as an experiment names it: a path, a workload, or a name in `PATH`.
 fn locate(name: &str) -> Result<PathBuf> {
     if name.contains('/') {
         let path = PathBuf::from(name);
@@ -98,7 +97,7 @@ fn locate(name: &str) -> Result<PathBuf> {
     }
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let targets = [beside.map(|dir| dir.join("../workloads")), Some("target/workloads".into())];
-    // Archives take no path with `..` in it.
+    // Archives accept no path that contains `..`.
     let targets =
         targets.into_iter().flatten().filter_map(|dir| dir.join(name).canonicalize().ok());
     let found = targets.into_iter().find(|path| path.is_file());
@@ -107,13 +106,13 @@ fn locate(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Boots guests of one experiment.
+/// Boots the guests of one experiment.
 pub(crate) struct GuestBoot<'a> {
     pub(crate) guest: &'a Guest,
     pub(crate) experiment: &'a Experiment,
     pub(crate) programs: &'a Programs,
     pub(crate) plugin: Option<&'a Path>,
-    /// Where profiles and plans go, in a folder for each machine.
+    /// The folder for profiles and plans, with a subfolder for each machine.
     pub(crate) keep: &'a Path,
 }
 
@@ -192,7 +191,7 @@ impl GuestBoot<'_> {
     }
 }
 
-/// Reads events, a line each, and says when one came.
+/// Reads events, one per line, and reports each as it arrives.
 struct Reader<'a> {
     events: &'a mut (dyn FnMut(Event, f64) + Send),
     heard: &'a mut (dyn FnMut() + Send),
@@ -221,7 +220,7 @@ impl Write for Reader<'_> {
     }
 }
 
-/// The last bytes that were written.
+/// Keeps the last bytes that were written.
 #[derive(Default)]
 struct Tail(Vec<u8>);
 
@@ -249,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_arrive_whole_and_strays_are_ignored() {
+    fn events_arrive_whole_and_other_lines_are_ignored() {
         let mut got = Vec::new();
         let mut beats = 0;
         {

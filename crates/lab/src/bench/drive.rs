@@ -1,6 +1,6 @@
-//! Makes the missing runs of an experiment.
-//! In: runs, a [`Store`], something that boots. Out: rows and failures in the store.
-//! Knows nothing of QEMU: a boot is a trait, so that tests can be a guest that dies.
+//! Executes the missing runs of an experiment. In: runs, a [`Store`], something that boots. Out:
+//! results and failures in the store. Knows nothing of QEMU: a boot is a trait, so that tests can
+//! simulate a guest that dies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::experiment::{Experiment, Metric};
-use super::row::{Event, Failure, Measured, Row, Spec};
+use super::run_result::{Event, Failure, Measured, RunResult, Spec};
 use super::runs::{Run, Target};
 use super::store::{Entry, Store};
 
-/// A run that fails is tried once more: a busy host can end a guest too. Chosen, not measured: a
-/// third attempt would cost as much again and hide intermittent defects.
+/// Attempts per run: a failed run is tried once more, because a busy host can also end a guest.
+/// Chosen, not measured: a third attempt would cost as much again and hide intermittent defects.
 pub const ATTEMPTS: u32 = 2;
 
-/// Boots a guest of a machine and makes runs in it, one after the other.
+/// Boots a guest of a machine and executes runs in it, one after another.
 pub trait Boot {
-    /// Returns when the guest has ended. `events` takes each event of the guest with the host's
-    /// seconds since the event before it. An error is a guest that died, with its last lines.
+    /// Returns when the guest has ended. `events` gets each event of the guest with the seconds, on
+    /// the host, since the previous event. An error means that the guest died, and has its last
+    /// lines.
     fn boot(
         &mut self,
         target: &Target,
@@ -27,7 +28,7 @@ pub trait Boot {
         events: &mut (dyn FnMut(Event, f64) + Send),
     ) -> Result<()>;
 
-    /// The run's command, as it is in the guest.
+    /// The run's command in the guest.
     fn command(&self, run: &Run) -> Vec<String>;
 
     /// The specification of one run for the guest.
@@ -44,50 +45,50 @@ pub trait Boot {
 
 /// An experiment in progress.
 pub struct Drive<'a> {
-    /// What is compared.
+    /// What it compares.
     pub experiment: &'a Experiment,
     /// Its machines.
     pub targets: &'a [Target],
     /// All its runs, in order.
     pub runs: &'a [Run],
-    /// Where results are.
+    /// The folder of its results.
     pub store: &'a Store,
     /// Repeat runs that failed in earlier calls.
     pub retry: bool,
 }
 
-/// How far an experiment is.
+/// The progress of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Runs with a row.
+    /// Runs with a result.
     pub done: usize,
-    /// Runs that failed as often as they are tried.
+    /// Runs that failed at every attempt.
     pub failed: usize,
     /// Runs that cannot be sized, because their all-fast run failed.
     pub unsized_runs: usize,
 }
 
 enum State {
-    Done(Box<Row>),
+    Done(Box<RunResult>),
     Todo { attempts: u32 },
     Failed,
 }
 
 impl State {
-    /// Of a run that failed so often.
+    /// Failed this often.
     fn after(attempts: u32) -> State {
         if attempts >= ATTEMPTS { State::Failed } else { State::Todo { attempts } }
     }
 }
 
 impl Drive<'_> {
-    /// Makes the missing runs; returns when nothing is left to do.
+    /// Executes the missing runs; returns when nothing is left to do.
     pub fn go(&self, boot: &mut dyn Boot, note: &mut (dyn FnMut(&str) + Send)) -> Result<Tally> {
         let mut states = self.load(note)?;
         let mut run_times = RunTimes::default();
         for state in &states {
-            if let State::Done(row) = state {
-                run_times.add(&row.cell.workload, row.host_s);
+            if let State::Done(result) = state {
+                run_times.add(&result.cell.workload, result.host_s);
             }
         }
         let here = states.iter().filter(|state| matches!(state, State::Done(_))).count();
@@ -117,14 +118,14 @@ impl Drive<'_> {
     fn load(&self, note: &mut (dyn FnMut(&str) + Send)) -> Result<Vec<State>> {
         let mut entries = self.store.entries(note)?;
         let state = |run: &Run| match entries.remove(&run.key) {
-            Some(Entry::Row(row)) => State::Done(row),
+            Some(Entry::Finished(result)) => State::Done(result),
             Some(Entry::Failure(failure)) if !self.retry => State::after(failure.attempts),
             _ => State::Todo { attempts: 0 },
         };
         Ok(self.runs.iter().map(state).collect())
     }
 
-    /// Runs for one boot: of one machine, those that were never tried first, each of known size.
+    /// Runs for one boot: of one machine and of known size, those that were never tried first.
     fn batch(&self, states: &[State]) -> Vec<usize> {
         let mut ready: Vec<(usize, u32)> = Vec::new();
         for (at, state) in states.iter().enumerate() {
@@ -140,7 +141,8 @@ impl Drive<'_> {
         ready.retain(|(_, attempts)| *attempts == fewest);
         let machine = self.runs[ready[0].0].machine;
         ready.retain(|(at, _)| self.runs[*at].machine == machine);
-        // All-fast runs come first in order, and a boot of their own keeps sizes known.
+        // All-fast runs come first and have a boot of their own, so that sizes are known in later
+        // boots.
         let sizing = self.runs[ready[0].0].sized_by.is_none();
         ready.retain(|(at, _)| self.runs[*at].sized_by.is_none() == sizing);
         let by_marks = |at: usize| self.runs[at].workload.metric == Metric::Regions;
@@ -156,7 +158,7 @@ impl Drive<'_> {
         let share = run.cell.share?;
         let sizer = self.runs.iter().position(|other| Some(&other.key) == run.sized_by.as_ref())?;
         match &states[sizer] {
-            State::Done(row) => Some(share.of(row.measured.peak_bytes)),
+            State::Done(result) => Some(share.of(result.measured.peak_bytes)),
             _ => None,
         }
     }
@@ -172,7 +174,7 @@ impl Drive<'_> {
     ) -> Result<()> {
         let sized: Vec<(&Run, Option<u64>)> =
             batch.iter().map(|at| (&self.runs[*at], self.fast_bytes(*at, states))).collect();
-        // The position in the batch of the run that the guest is making.
+        // The position in the batch of the run that the guest is executing.
         let mut at = 0;
         let mut store_error: Option<anyhow::Error> = None;
         let mut on_event = |event: Event, host_s: f64| {
@@ -180,9 +182,9 @@ impl Drive<'_> {
             let settled = match event {
                 Event::Begin(_) => return,
                 Event::Done(measured) => {
-                    let row = self.row(index, sized[at].1, *measured, host_s);
-                    run_times.add(&row.cell.workload, host_s);
-                    self.store.save_row(&row).map(|()| State::Done(Box::new(row)))
+                    let result = self.result(index, sized[at].1, *measured, host_s);
+                    run_times.add(&result.cell.workload, host_s);
+                    self.store.save_result(&result).map(|()| State::Done(Box::new(result)))
                 }
                 Event::Failed(why) => self.fail(index, &states[index], why),
             };
@@ -210,9 +212,15 @@ impl Drive<'_> {
         Ok(())
     }
 
-    fn row(&self, index: usize, fast: Option<u64>, measured: Measured, host_s: f64) -> Row {
+    fn result(
+        &self,
+        index: usize,
+        fast: Option<u64>,
+        measured: Measured,
+        host_s: f64,
+    ) -> RunResult {
         let run = &self.runs[index];
-        Row {
+        RunResult {
             key: run.key.clone(),
             cell: run.cell.clone(),
             timed: self.experiment.timed,
@@ -238,9 +246,10 @@ impl Drive<'_> {
         let left = (0..states.len()).filter(|at| matches!(states[*at], State::Todo { .. }));
         let left_s: f64 = left.map(|at| run_times.estimate(&self.runs[at].cell.workload)).sum();
         let verdict = match &states[index] {
-            State::Done(row) => {
-                let odd: String = row.measured.warnings.iter().map(|w| format!("; {w}")).collect();
-                format!("{:.3} s{odd}", row.measured.time_ns as f64 / 1e9)
+            State::Done(result) => {
+                let odd: String =
+                    result.measured.warnings.iter().map(|w| format!("; {w}")).collect();
+                format!("{:.3} s{odd}", result.measured.time_ns as f64 / 1e9)
             }
             State::Todo { .. } => "failed, will be tried again".to_owned(),
             State::Failed => "FAILED".to_owned(),
@@ -277,7 +286,7 @@ impl RunTimes {
         entry.1 += 1;
     }
 
-    /// The workload's mean, else the mean of all that are known.
+    /// The workload's mean, or the mean of all known workloads.
     fn estimate(&self, workload: &str) -> f64 {
         let mean = |(sum, count): (f64, u32)| if count == 0 { 0.0 } else { sum / f64::from(count) };
         let all = || {

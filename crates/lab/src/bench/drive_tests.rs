@@ -28,7 +28,7 @@ name = "lru"
 config = { policy = { prioritise = "lru" } }
 "#;
 
-/// Peak of every workload here.
+/// Peak of every workload in these tests.
 const PEAK_BYTES: u64 = 64 << 20;
 
 struct Lab {
@@ -86,11 +86,11 @@ impl Lab {
 /// A guest that measures, fails or dies as scripted.
 #[derive(Default)]
 struct Scripted {
-    /// Labels of runs that fail, with how often.
+    /// Labels of runs that fail, and how often.
     fails: Vec<(&'static str, u32)>,
-    /// Labels of runs in which the guest dies, with how often.
+    /// Labels of runs in which the guest dies, and how often.
     dies: Vec<(&'static str, u32)>,
-    /// Labels of the runs of each boot.
+    /// Labels of the runs in each boot.
     boots: Vec<Vec<String>>,
     sizes: BTreeMap<String, Option<u64>>,
 }
@@ -152,14 +152,14 @@ fn runs_are_sized_by_their_all_fast_run_and_share_boots() {
 }
 
 #[test]
-fn stored_runs_are_not_repeated_but_damaged_and_missing_ones_are() {
+fn damaged_and_missing_runs_are_repeated_and_stored_ones_are_not() {
     let lab = Lab::new();
     lab.go(&mut Scripted::default(), false);
     let mut guest = Scripted::default();
     let (tally, lines) = lab.go(&mut guest, false);
     assert_eq!((tally.done, guest.boots.len()), (10, 0));
     assert_eq!(lines, ["lab: 10 of 10 runs are there already"]);
-    // A line that was cut off, one that is another run's, and one that is gone.
+    // A truncated line, a line of another run, and a missing line.
     lab.edit(|lines| {
         let at = |lines: &[String], label| {
             lines.iter().position(|line| line.contains(lab.key(label))).expect("stored")
@@ -177,7 +177,7 @@ fn stored_runs_are_not_repeated_but_damaged_and_missing_ones_are() {
     made.sort();
     assert_eq!(made, ["a/first-touch/50%", "a/lru/25%", "b/lru/50%"]);
     assert!(lines[0].contains("runs.jsonl:9: this line is cut off"), "{lines:#?}");
-    // The next write removed the cut-off line; all others are whole.
+    // The next write removed the truncated line; all others are whole.
     let mut notes = Vec::new();
     let entries = lab.store.entries(&mut |line| notes.push(line.to_owned())).expect("read");
     assert_eq!((entries.len(), notes), (10, Vec::new()));
@@ -214,7 +214,7 @@ fn a_failing_run_is_retried_once() {
     let key = lab.key("b/lru/50%");
     let failure = lab.failure(key).expect("there");
     assert_eq!((failure.attempts, failure.why.as_str()), (2, "WRONG"));
-    // Another call does not repeat it; with `retry` it is repeated, and may succeed.
+    // The next call does not repeat it; with `retry` it is repeated and may succeed.
     let mut again = Scripted::default();
     assert_eq!(lab.go(&mut again, false).0.failed, 1);
     assert!(again.boots.is_empty());
@@ -223,7 +223,7 @@ fn a_failing_run_is_retried_once() {
 }
 
 #[test]
-fn a_guest_crash_costs_one_run_one_attempt() {
+fn a_guest_crash_costs_only_the_current_run_an_attempt() {
     let lab = Lab::new();
     let dies = vec![("a/first-touch/25%", 1), ("b/all-fast", 9)];
     let mut guest = Scripted { dies, ..Scripted::default() };
@@ -257,7 +257,8 @@ fn keys_hash_everything_that_determines_a_run() {
     let memory = lab.experiment.memory;
     assert_eq!(changed(with(prints("", "p"), memory)).len(), 0);
     assert_eq!(changed(with(prints("", "p"), memory + 1)).len(), 10);
-    // Another Tiercel leaves baselines as they are, another program its workload's runs only.
+    // A new build of Tiercel repeats no baselines; a new program repeats only the runs of its
+    // workload.
     assert!(changed(with(prints("new", "p"), memory)).iter().all(|label| label.contains("lru")));
     let other = changed(with(prints("", "new"), memory));
     assert_eq!(other.len(), 5);

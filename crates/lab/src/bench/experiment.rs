@@ -1,6 +1,6 @@
-//! The experiment file: what is compared on what.
-//! In: TOML. Out: a checked [`Experiment`]. Reads no file itself.
-//! Knows nothing of guests, nor of what a policy's configuration means.
+//! The experiment file: which policies are compared, on which machines. In: TOML. Out: a checked
+//! [`Experiment`]. Reads no file itself. Knows nothing of guests, or of what a policy's
+//! configuration means.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tiercel_machine::number;
@@ -12,52 +12,53 @@ use toml::{Table, Value};
 /// Longest experiment file, bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Policies after the grids are unfolded.
+/// Most policies after the grids are expanded.
 const POLICIES_MAX: usize = 256;
 
 /// Routines of a policy that a grid may vary.
 const GRID_KEYS: [&str; 5] = ["aggregate", "prioritise", "trigger", "enforce", "gate"];
 
-/// Arguments of `tiercel plan` that are not an experiment's to give, and of `tiercel run`.
+/// Arguments of `tiercel plan` and `tiercel run` that an experiment may not set.
 const PLAN_OWN: [&str; 3] = ["--fast", "-o", "--output"];
 const RUN_OWN: [&str; 7] =
     ["--config", "--fast", "--json", "-o", "--output", "--plan", "--sampler"];
 
-/// What is compared on what. Unknown keys are refused with line and column.
+/// Which policies are compared, on which machines. Unknown keys are refused with line and column.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Names the folder of its results.
+    /// Name of its folder of results.
     pub name: String,
-    /// What it shall show, for people.
+    /// Its purpose, for readers.
     #[serde(default)]
     pub what: String,
     /// Names in `lab/machines`, built-in names, or paths.
     pub machines: Vec<String>,
-    /// By machine, the only nodes that are used of it, as if there were no others: one socket.
+    /// By machine, the only nodes of it that are used, as if there were no others: one socket, for
+    /// example.
     #[serde(default)]
     pub nodes: BTreeMap<String, Vec<u16>>,
-    /// Memory of the guest, shared out among the nodes as on the machine; bytes, or `"3 GiB"`.
+    /// Memory of the guest, divided among the nodes as on the machine; bytes, or `"3 GiB"`.
     #[serde(default = "memory", with = "tiercel_machine::bytes")]
     pub memory: u64,
     /// Virtual CPUs.
     #[serde(default = "one")]
     pub vcpus: u32,
-    /// Whether every access takes the machine's time.
+    /// Whether every access is timed as on the machine.
     #[serde(default = "yes")]
     pub timed: bool,
-    /// Whether the modelled CPUs fetch streams ahead of need.
+    /// Whether the modelled CPUs prefetch streams.
     #[serde(default)]
     pub prefetch: bool,
     /// Whether the guest's CPUs have only their share of the machine's bandwidths, as if its other
-    /// CPUs did what they do.
+    /// CPUs had the same load.
     #[serde(default)]
     pub share: bool,
-    /// Whether only the workloads' regions of interest are timed in detail; set-up then costs its
-    /// instructions and no memory.
+    /// Whether only the workloads' regions of interest are timed in detail; set-up then takes time
+    /// for instructions, but none for memory.
     #[serde(default)]
     pub regions_only: bool,
-    /// How often each run is made.
+    /// Number of repeats of each run.
     #[serde(default = "one")]
     pub repeats: u32,
     /// Fast memory, as shares of each workload's peak.
@@ -65,19 +66,19 @@ pub struct Experiment {
     /// Whether the kernel may use huge OS pages.
     #[serde(default)]
     pub huge: Huge,
-    /// Host seconds after which a run counts as hung.
+    /// Seconds on the host after which a run counts as hung.
     #[serde(default = "limit_s")]
     pub limit_s: u64,
-    /// Runs that share one boot at most.
+    /// Most runs that share one boot.
     #[serde(default = "boot_runs")]
     pub boot_runs: usize,
     /// Configuration that all policies of Tiercel begin with, as in `tiercel run --config`.
     #[serde(default)]
     pub config: Table,
-    /// What runs.
+    /// The programs that run.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
-    /// What decides where memory is.
+    /// The policies that place memory.
     #[serde(rename = "policy")]
     pub policies: Vec<Policy>,
 }
@@ -90,10 +91,10 @@ pub struct Workload {
     pub name: String,
     /// Program and arguments. A program without `/` is one of the workloads, or found in `PATH`.
     pub command: Command,
-    /// Which half it belongs to.
+    /// Its half.
     #[serde(default)]
     pub half: Half,
-    /// What counts as its time.
+    /// What is measured as its time.
     #[serde(default)]
     pub metric: Metric,
 }
@@ -112,24 +113,24 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Half {
-    /// Looked at while policies were made.
+    /// Observed while policies were developed.
     #[default]
     Tuning,
-    /// Not looked at.
+    /// Not observed.
     Report,
 }
 
-/// What counts as a run's time.
+/// What is measured as a run's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
-    /// The region of interest, from the line a workload ends with (`workloads/workload.h`).
+    /// The region of interest, from the last line that a workload prints (`workloads/workload.h`).
     #[default]
     Reported,
     /// From the program's start to its end, by the guest's clock.
     Wall,
-    /// What the program marked as its regions of interest (`workloads/roi.h`), by the timing
-    /// plugin. Such a run has a boot of its own.
+    /// The regions of interest that the program marks (`workloads/roi.h`), as the timing plugin
+    /// measures them. Such a run has a boot of its own.
     Regions,
 }
 
@@ -139,9 +140,9 @@ pub enum Metric {
 pub enum Huge {
     /// Wherever they fit.
     Always,
-    /// Where the program asks.
+    /// Where the program requests them.
     Madvise,
-    /// Nowhere. At a hundredth of the papers' footprints a huge OS page would be a hundred times
+    /// Nowhere. With a hundredth of the papers' footprints, a huge OS page would be a hundred times
     /// too large for its object.
     #[default]
     Never,
@@ -155,7 +156,7 @@ pub struct Share {
     millis: u32,
 }
 
-/// As written in the file: a baseline, or a configuration of Tiercel, or a grid of them.
+/// A policy as the file has it: a baseline, a configuration of Tiercel, or a grid of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -164,14 +165,14 @@ pub struct Policy {
     /// A policy other than Tiercel's.
     #[serde(default)]
     pub baseline: Option<Baseline>,
-    /// Kernel settings a baseline needs besides its own: path below `/` to text.
+    /// Kernel settings that a baseline needs besides its own: path below `/` to text.
     #[serde(default)]
     pub knobs: BTreeMap<String, String>,
     /// Tiercel's configuration, on top of the experiment's.
     #[serde(default)]
     pub config: Table,
-    /// The program is recorded first, a plan is made with these arguments of `tiercel plan`, and
-    /// the run is by that plan.
+    /// The program is recorded first; the run then follows a plan that is made with these arguments
+    /// of `tiercel plan`.
     #[serde(default)]
     pub plan: Option<Vec<String>>,
     /// Further arguments of `tiercel run`.
@@ -200,7 +201,7 @@ pub enum Baseline {
     Damon,
 }
 
-/// One policy, grids unfolded.
+/// One policy, with grids expanded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// For people, and unique.
@@ -230,7 +231,7 @@ impl Command {
 }
 
 impl Baseline {
-    /// Whether it uses as much fast memory as it likes.
+    /// Whether it uses fast memory without a limit.
     pub fn ignores_capacity(self) -> bool {
         matches!(self, Baseline::AllFast | Baseline::AllSlow)
     }
@@ -242,7 +243,7 @@ impl Share {
         f64::from(self.millis) / 1e5
     }
 
-    /// So much of `bytes`, whole OS pages of 4 KiB.
+    /// This share of `bytes`, in whole OS pages of 4 KiB.
     pub fn of(self, bytes: u64) -> u64 {
         number::saturating_u64(bytes as f64 * self.of_one()) & !0xfff
     }
@@ -283,7 +284,7 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// All policies, grids unfolded, all-fast in front: it measures each workload's peak.
+    /// All policies, with grids expanded, all-fast first: it measures each workload's peak.
     pub fn choices(&self) -> Result<Vec<Choice>> {
         let mut choices = Vec::new();
         let common = self.common();
@@ -300,9 +301,9 @@ impl Experiment {
         Ok(choices)
     }
 
-    /// The configuration that all policies of Tiercel begin with, and that recordings for plans
-    /// have. Timed runs are sampled by the emulator unless the experiment names a sampler: a guest
-    /// without it fails, rather than silently using another.
+    /// The configuration that all policies of Tiercel start from, and that recordings for plans
+    /// use. Timed runs are sampled by the emulator unless the experiment names a sampler: a guest
+    /// without the emulator fails, rather than silently using another sampler.
     pub fn common(&self) -> Table {
         let mut common = self.config.clone();
         if self.timed {
@@ -352,14 +353,14 @@ impl Choice {
         }
     }
 
-    /// The configuration file Tiercel is given.
+    /// The configuration file for Tiercel.
     pub fn config_text(&self) -> String {
         toml::to_string(&self.config).expect("a table from TOML is TOML")
     }
 }
 
 impl Policy {
-    /// A baseline, or Tiercel as it comes.
+    /// A baseline, or Tiercel with its defaults.
     pub fn new(name: &str, baseline: Option<Baseline>) -> Policy {
         let (knobs, config, grid) = (BTreeMap::new(), Table::new(), BTreeMap::new());
         let (name, run) = (name.to_owned(), Vec::new());
@@ -415,7 +416,7 @@ impl Policy {
 }
 
 impl Choice {
-    /// The same with one routine set, which its name then says.
+    /// The same policy with one routine set, which its name then includes.
     fn with(&self, key: &str, value: &Value) -> Choice {
         let mut choice = self.clone();
         let word = match value {
@@ -432,8 +433,8 @@ impl Choice {
     }
 }
 
-/// Puts `over` on top of `into`. Routines are replaced as a whole: `trigger = { time = ... }` on
-/// top of `trigger = { llcmpi = ... }` names one trigger, not two.
+/// Merges `over` into `into`. Routines are replaced as a whole: `trigger = { time = ... }` over
+/// `trigger = { llcmpi = ... }` leaves one trigger, not two.
 fn merge(into: &mut Table, over: &Table) {
     for (key, value) in over {
         match (into.get_mut(key), value) {
@@ -478,7 +479,7 @@ fn limit_s() -> u64 {
     900
 }
 
-/// A boot takes ten seconds, a run half a minute.
+/// A boot takes ten seconds and a run half a minute.
 fn boot_runs() -> usize {
     24
 }
@@ -513,16 +514,16 @@ gate = "none"
         Experiment::parse(text, &|_| Ok(()))
     }
 
-    /// Parsing `SMALL` with `from` replaced fails, and says `said`.
+    /// Parsing `SMALL` with `from` replaced fails with a message that contains `said`.
     fn refused(from: &str, to: &str, said: &str) {
         assert!(SMALL.contains(from), "{from}");
         let error = parse(&SMALL.replacen(from, to, 1)).expect_err(to);
         let text = format!("{error:#}");
-        assert!(text.contains(said), "{text:?} does not say {said:?}");
+        assert!(text.contains(said), "{text:?} does not contain {said:?}");
     }
 
     #[test]
-    fn grids_unfold_and_all_fast_comes_first() {
+    fn grids_expand_and_all_fast_comes_first() {
         let choices = parse(SMALL).expect("valid").choices().expect("unfolds");
         let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
         let expect = [
@@ -539,14 +540,14 @@ gate = "none"
         let policy = config["policy"].as_table().expect("a table");
         assert_eq!(policy["tick_ms"].as_integer(), Some(50), "{text}");
         assert_eq!(policy["gate"].as_str(), Some("none"), "{text}");
-        // The common trigger is replaced, not joined.
+        // The common trigger is replaced, not merged.
         assert_eq!(policy["trigger"]["allocation"]["bytes"].as_integer(), Some(5), "{text}");
         assert!(policy["trigger"].get("time").is_none(), "{text}");
         assert!(choices[1].config.is_empty());
     }
 
     #[test]
-    fn timed_runs_are_sampled_by_the_model_or_by_whom_they_name() {
+    fn timed_runs_use_the_emulator_or_the_sampler_they_name() {
         let sampler = |from: &str, to: &str| {
             let experiment = parse(&SMALL.replacen(from, to, 1)).expect("valid");
             let choices = experiment.choices().expect("unfolds");
@@ -558,7 +559,7 @@ gate = "none"
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_name_the_place_in_the_file() {
         refused("machines =", "machine =", "line 3");
         refused("command =", "comand =", "unknown field `comand`");
         refused("\"12.5%\"", "\"12.5\"", "\"25%\"");
@@ -580,7 +581,7 @@ gate = "none"
     }
 
     #[test]
-    fn configurations_are_judged() {
+    fn configurations_are_checked() {
         let judge = |text: &str| {
             ensure!(!text.contains("allocation"), "no such trigger");
             Ok(())

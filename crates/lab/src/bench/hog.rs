@@ -1,13 +1,12 @@
-//! Limits the fast memory of a run: fills a node until a given number of bytes is free, for every
-//! policy alike.
-//! In: nodes, bytes. Out: a [`Hog`] that holds the rest until it is dropped.
+//! Limits the fast memory of a run: fills a node until a given number of bytes is free, in the same
+//! way for every policy. In: nodes, bytes. Out: a [`Hog`] that holds the rest until it is dropped.
 //! Knows nothing of policies.
 //!
 //! The rest is filled by a file in a tmpfs that is bound to the node and has `noswap`: the kernel
 //! then counts its OS pages as unevictable, so that neither reclaim nor demotion moves them, and no
-//! process has to hold them. What is left is what an ordinary allocation could get before it falls
-//! to the next node: free memory above each zone's low watermark and reserve, and what CPUs keep in
-//! lists of their own, from where it is handed out without a look at any watermark.
+//! process has to hold them. The bytes that are left are those that an ordinary allocation can get
+//! before it falls to the next node: free memory above each zone's low watermark and reserve, and
+//! the per-CPU lists, from which the kernel allocates without checking any watermark.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,24 +18,24 @@ use tiercel_machine::{NodeId, Zone};
 /// x86-64 and arm64 with 4 KiB, which are what guests run.
 const OS_PAGE_BYTES: u64 = 4096;
 
-/// Filling a node changes the kernel's own use of it a little, so the fill is corrected at most so
-/// often. Chosen, not measured: a fill that is still outside of the tolerance is an error.
+/// Most corrections of the fill, because filling a node slightly changes the kernel's own use of
+/// it. Chosen, not measured: a fill that is still outside the tolerance is an error.
 const ROUNDS: usize = 6;
 
-/// How far the free memory may be from the requested size, for each node: the kernel's own use
-/// changes all the time. Half of a huge OS page. Chosen, not measured.
+/// Tolerance of the free memory, per node: the kernel's own use changes all the time. Half a huge
+/// OS page; chosen, not measured.
 const TOLERANCE_BYTES: u64 = 512 << 10;
 
-/// Holds memory of nodes; dropped, it gives it back.
+/// Holds memory of nodes, and frees it when dropped.
 #[derive(Debug)]
 pub(crate) struct Hog {
     mounts: Vec<PathBuf>,
-    /// What is left on all the nodes, bytes.
+    /// Bytes left on all the nodes.
     pub(crate) free_bytes: u64,
 }
 
 impl Hog {
-    /// Fills `nodes` until `wanted_bytes` are left, shared out evenly among them.
+    /// Fills `nodes` until `wanted_bytes` are left, divided evenly among them.
     pub(crate) fn fill(root: &Path, nodes: &[u16], wanted_bytes: u64) -> Result<Hog> {
         let mut hog = Hog { mounts: Vec::new(), free_bytes: 0 };
         let each = wanted_bytes / nodes.len().max(1) as u64;
@@ -82,7 +81,8 @@ impl Hog {
             if have.abs_diff(leave_bytes) < 2 * OS_PAGE_BYTES {
                 break;
             }
-            // Never below the watermarks: a bound allocation that finds nothing there kills.
+            // Never below the watermarks: a bound allocation that finds no memory invokes the OOM
+            // killer.
             let most = held + watermarked_bytes(root, node)?;
             let target = (held + have).saturating_sub(leave_bytes).min(most) & !(OS_PAGE_BYTES - 1);
             if target > held {
@@ -101,7 +101,7 @@ impl Hog {
 impl Drop for Hog {
     fn drop(&mut self) {
         for mount in &self.mounts {
-            // A mount that stays makes the next run's room fail, which says so.
+            // If the unmount fails, limiting the next run's memory fails with an error.
             let _ = fs::remove_file(mount.join("held"));
             let _ = Command::new("umount").arg(mount).status();
         }
@@ -114,7 +114,7 @@ pub(crate) fn usable_bytes(root: &Path, node: u16) -> Result<u64> {
     Ok(watermarked_bytes(root, node)? + listed * OS_PAGE_BYTES)
 }
 
-/// The same without what CPUs keep in their own lists.
+/// The same without the per-CPU lists.
 fn watermarked_bytes(root: &Path, node: u16) -> Result<u64> {
     let zones = zones_of(root, node)?;
     let above = |zone: &Zone| zone.free.saturating_sub(zone.floor());
@@ -122,14 +122,14 @@ fn watermarked_bytes(root: &Path, node: u16) -> Result<u64> {
 }
 
 fn zones_of(root: &Path, node: u16) -> Result<Vec<Zone>> {
-    // CPUs add up their part of the counters later; a read of this file makes them do so now.
+    // CPUs fold their part of the counters in later; reading this file makes them do so now.
     let _ = fs::read(root.join("proc/sys/vm/stat_refresh"));
     let path = root.join("proc/zoneinfo");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
     Ok(Zone::all(&text).into_iter().filter(|zone| zone.node == NodeId(node)).collect())
 }
 
-/// Physical addresses of a node's memory: first byte, and behind the last.
+/// Physical addresses of a node's memory: first byte, and end.
 pub(crate) fn physical_range(root: &Path, node: u16) -> Result<(u64, u64)> {
     let mut mine = zones_of(root, node)?;
     mine.retain(|zone| zone.spanned > 0);
@@ -192,7 +192,7 @@ Node 1, zone    DMA32
     }
 
     #[test]
-    fn a_nodes_addresses_span_its_zones() {
+    fn the_addresses_of_a_node_span_its_zones() {
         let root = root();
         let range = physical_range(root.path(), 0).expect("known");
         assert_eq!(range, (OS_PAGE_BYTES, 104_096 * OS_PAGE_BYTES));

@@ -1,6 +1,6 @@
-//! `tiercel lab bench`: an experiment file becomes a folder of results.
-//! In: [`Experiment`], options. Out: rows on disk, tables and plots beside them.
-//! Knows nothing of how lines are drawn.
+//! `tiercel lab bench`: executes an experiment file and writes a folder of results. In:
+//! [`Experiment`], options. Out: results on disk, tables and plots beside them. Knows nothing of
+//! how lines are drawn.
 
 pub mod experiment;
 
@@ -12,7 +12,7 @@ mod hog;
 mod oracle;
 mod prediction;
 mod residency;
-mod row;
+mod run_result;
 mod runs;
 mod store;
 mod summary;
@@ -29,7 +29,7 @@ pub use agent::Agent;
 pub use drive::Tally;
 pub use experiment::Experiment;
 pub use prediction::Predictions;
-pub use row::{Cell, Event, Failure, Measured, Moved, Resident, Row, Spec, Waits};
+pub use run_result::{Cell, Event, Failure, Measured, Moved, Resident, RunResult, Spec, Waits};
 pub(crate) use runs::fingerprint;
 pub use store::{Entry, Manifest, Store};
 pub use summary::{Summary, summarise};
@@ -43,15 +43,15 @@ use runs::{Run, Target, expand};
 /// The folder of profiles and plans in a folder of results.
 pub const PROFILES: &str = "profiles";
 
-/// How an experiment is run.
+/// How an experiment is executed.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// Where results are.
     pub results: PathBuf,
-    /// Only runs whose `workload/policy/25%` contains one of these, and the all-fast runs that they
-    /// need. Empty: all.
+    /// Only runs whose label, `workload/policy/25%`, contains one of these, and the all-fast runs
+    /// that they need. Empty: all.
     pub only: Vec<String>,
-    /// One repeat, and the middle capacity only.
+    /// Only one repeat, and only the middle capacity.
     pub quick: bool,
     /// Repeat runs that failed in earlier calls.
     pub retry: bool,
@@ -61,7 +61,7 @@ pub struct BenchOptions {
     pub acceleration: Acceleration,
 }
 
-/// Makes the missing runs, and draws tables and plots.
+/// Executes the missing runs, and draws tables and plots.
 pub fn bench(
     experiment: &Experiment,
     options: &BenchOptions,
@@ -110,33 +110,36 @@ pub fn bench(
 
 /// Reads a folder of results.
 pub fn results(dir: &Path, note: &mut dyn FnMut(&str)) -> Result<Summary> {
-    ensure!(dir.is_dir(), "{} is no folder of results", dir.display());
+    ensure!(dir.is_dir(), "{} is not a folder of results", dir.display());
     let store = Store::open(dir)?;
     let manifest = store.manifest()?;
-    let (rows, failures) = store.all(note)?;
-    Ok(summarise(&manifest, rows, failures))
+    let (results, failures) = store.all(note)?;
+    Ok(summarise(&manifest, results, failures))
 }
 
-/// Repeats the prediction of each plan with `predict`, from the profile and the plan that are
-/// stored for its run; returns how many were repeated. A run without them keeps its prediction.
+/// Repeats the prediction of each plan with `predict`, from the profile and plan that are stored
+/// for its run; returns the number of repeated predictions. A run without them keeps its
+/// prediction.
 pub fn repeat_predictions(
     dir: &Path,
     predict: &mut dyn FnMut(&Path, &Path) -> Result<serde_json::Value>,
     note: &mut dyn FnMut(&str),
 ) -> Result<usize> {
-    let (rows, store) = (results(dir, note)?.rows().to_vec(), Store::open(dir)?);
+    let (results, store) = (results(dir, note)?.results().to_vec(), Store::open(dir)?);
     let mut count = 0;
-    for mut row in rows {
-        let Some(profile) = row.measured.tiercel["planned"]["profile"].as_str() else { continue };
-        let folder = dir.join(PROFILES).join(&row.cell.machine);
-        let (profile, plan) = (folder.join(profile), folder.join(format!("{}.plan", row.key)));
+    for mut result in results {
+        let Some(profile) = result.measured.tiercel["planned"]["profile"].as_str() else {
+            continue;
+        };
+        let folder = dir.join(PROFILES).join(&result.cell.machine);
+        let (profile, plan) = (folder.join(profile), folder.join(format!("{}.plan", result.key)));
         if !profile.exists() || !plan.exists() {
-            note(&format!("{}: its profile or plan is missing", row.cell.label()));
+            note(&format!("{}: its profile or plan is missing", result.cell.label()));
             continue;
         }
-        let predicted = predict(&profile, &plan).with_context(|| row.cell.label())?;
-        row.measured.tiercel["planned"]["expected"]["time"] = predicted;
-        store.save_row(&row)?;
+        let predicted = predict(&profile, &plan).with_context(|| result.cell.label())?;
+        result.measured.tiercel["planned"]["expected"]["time"] = predicted;
+        store.save_result(&result)?;
         count += 1;
     }
     Ok(count)
@@ -176,14 +179,14 @@ fn targets(experiment: &Experiment) -> Result<Vec<Target>> {
     experiment.machines.iter().map(target).collect()
 }
 
-/// Keys of the runs that are requested now, and of those that an earlier call made.
+/// Keys of the runs that are requested now, and of those that an earlier call executed.
 fn requested(all: &[Run], now: &[Run], entries: &BTreeMap<String, Entry>) -> Vec<String> {
     let is_requested =
         |run: &&Run| now.iter().any(|one| one.key == run.key) || entries.contains_key(&run.key);
     all.iter().filter(is_requested).map(|run| run.key.clone()).collect()
 }
 
-/// The runs that `only` names, and the runs whose peaks they need.
+/// The runs that match `only`, and the runs whose peaks they need.
 fn chosen(runs: &[Run], only: &[String]) -> Vec<Run> {
     let named = |run: &Run| {
         let label = run.cell.label();

@@ -1,28 +1,27 @@
-//! Predicted run times beside measured ones.
-//! In: rows. Out: a table, plots, and the distribution of the errors. Knows nothing of how
-//! predictions are made.
+//! Compares predicted run times with measured ones. In: results. Out: a table, plots, and the
+//! distribution of the errors. Knows nothing of how predictions are made.
 //!
-//! Both times are those of the whole program, as multiples of its time with all memory fast:
-//! `whatif` predicts the same ratio.
+//! Both times are of the whole program, as multiples of its time with all memory fast: `whatif`
+//! predicts the same ratio.
 
 use tiercel_machine::number;
 use tiercel_report::{Lines, Series, Table};
 
 use super::columns::table;
-use super::row::{Cell, Row};
+use super::run_result::{Cell, RunResult};
 
 /// A prediction with an error up to this counts as accurate: a tenth of the all-fast time. The
 /// project's own target: chosen, not derived.
 const TOLERANCE: f64 = 0.1;
 
-/// Share of predictions that are to be accurate, percent: the project's own target, which the plot
-/// of errors marks.
+/// Target share of accurate predictions, percent: the project's own, which the plot of errors
+/// marks.
 const ACCURATE_SHARE: f64 = 80.0;
 
 /// All predictions.
 #[derive(Clone, Debug)]
 pub struct Predictions {
-    /// The errors in a sentence or two.
+    /// The errors, in a sentence or two.
     pub accuracy: String,
     /// Each.
     pub table: Table,
@@ -37,7 +36,7 @@ struct Point<'a> {
     cell: &'a Cell,
     what: &'static str,
     predicted: f64,
-    /// Half its error bar.
+    /// Half the width of its error bar.
     error: f64,
     measured: f64,
 }
@@ -48,24 +47,24 @@ impl Point<'_> {
     }
 }
 
-/// The prediction that is made beside those of plans.
+/// The prediction that accompanies those of plans.
 const ALL_SLOW_NAME: &str = "everything in slow memory";
 
-/// Compares with the measured times the prediction of each plan and, for each workload and machine,
-/// the prediction for everything in slow memory. `None`: no run has both.
-pub fn compare(rows: &[Row], all_fast: &str, all_slow: &str) -> Option<Predictions> {
+/// Compares the prediction of each plan and, for each workload and machine, the prediction for
+/// everything in slow memory with the measured times. `None`: no run has both.
+pub fn compare(results: &[RunResult], all_fast: &str, all_slow: &str) -> Option<Predictions> {
     let wall = |cell: &Cell, policy: &str| {
-        let of = |row: &&Row| {
-            let other = &row.cell;
+        let of = |result: &&RunResult| {
+            let other = &result.cell;
             other.policy == policy
                 && (&other.workload, &other.machine) == (&cell.workload, &cell.machine)
         };
-        rows.iter().find(of).map(|row| row.measured.wall_ns as f64)
+        results.iter().find(of).map(|result| result.measured.wall_ns as f64)
     };
     let mut points: Vec<Point<'_>> = Vec::new();
-    for row in rows {
-        let time = |name| row.measured.figure(&["planned", "expected", "time", name]);
-        let (cell, wall_ns) = (&row.cell, row.measured.wall_ns as f64);
+    for result in results {
+        let time = |name| result.measured.figure(&["planned", "expected", "time", name]);
+        let (cell, wall_ns) = (&result.cell, result.measured.wall_ns as f64);
         let (Some(planned), Some(slow), Some(fast_ns)) =
             (time("slowdown"), time("all_slow"), wall(cell, all_fast))
         else {
@@ -77,7 +76,8 @@ pub fn compare(rows: &[Row], all_fast: &str, all_slow: &str) -> Option<Predictio
                 && (&point.cell.workload, &point.cell.machine) == (&cell.workload, &cell.machine)
         };
         if let (Some(slow_ns), false) = (wall(cell, all_slow), points.iter().any(known)) {
-            // A plan's error bar covers its own part of the slowdown; scaled to the whole of it.
+            // A plan's error bar covers its part of the slowdown; this scales it to the whole
+            // slowdown.
             let part = (slow - 1.0) / (planned - 1.0).max(f64::EPSILON);
             let error = if planned > 1.0 { error * part } else { 0.0 };
             let (predicted, measured) = (slow, slow_ns / fast_ns);
@@ -146,7 +146,7 @@ fn rows_of(points: &[Point<'_>]) -> Table {
     table
 }
 
-/// A dot for each prediction, in the colour of its workload; on the line, predicted = measured.
+/// A dot for each prediction, in the colour of its workload; the line is predicted = measured.
 fn plot_of(points: &[Point<'_>]) -> Lines {
     let (mut series, mut errors): (Vec<Series>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
     for point in points {
@@ -194,9 +194,9 @@ fn spread_of(points: &[Point<'_>]) -> Lines {
 mod tests {
     use super::*;
     use crate::bench::experiment::Half;
-    use crate::bench::row::Measured;
+    use crate::bench::run_result::Measured;
 
-    fn row(policy: &str, wall_ns: u64, predicted: Option<(f64, f64)>) -> Row {
+    fn result(policy: &str, wall_ns: u64, predicted: Option<(f64, f64)>) -> RunResult {
         let tiercel = predicted.map_or(serde_json::Value::Null, |(slowdown, all_slow)| {
             let time = serde_json::json!({
                 "slowdown": slowdown,
@@ -205,7 +205,7 @@ mod tests {
             });
             serde_json::json!({ "planned": { "expected": { "time": time } } })
         });
-        Row {
+        RunResult {
             key: policy.to_owned(),
             cell: Cell {
                 machine: "m".to_owned(),
@@ -229,14 +229,14 @@ mod tests {
 
     #[test]
     fn predictions_are_compared_with_measured_times() {
-        let rows = [
-            row("all-fast", 100, None),
-            row("all-slow", 400, None),
-            row("first-touch", 300, None),
-            row("idp", 205, Some((2.0, 3.5))),
-            row("joint", 150, Some((1.8, 3.5))),
+        let results = [
+            result("all-fast", 100, None),
+            result("all-slow", 400, None),
+            result("first-touch", 300, None),
+            result("idp", 205, Some((2.0, 3.5))),
+            result("joint", 150, Some((1.8, 3.5))),
         ];
-        let found = compare(&rows, "all-fast", "all-slow").expect("predictions");
+        let found = compare(&results, "all-fast", "all-slow").expect("predictions");
         let Predictions { accuracy, table, plot, spread } = found;
         assert!(accuracy.starts_with("1 of 3 are within 10 "), "{accuracy}");
         assert!(
@@ -247,12 +247,12 @@ mod tests {
         assert!(text.contains("everything in slow memory"), "{text}");
         assert!(text.contains("-5 ") && text.contains("+30 ") && text.contains("-50 "), "{text}");
         assert!(accuracy.contains("0.83 to 1.60 of the measured one"), "{accuracy}");
-        // All slow is 2.5 times the first plan's slowdown, and so is its error bar.
+        // The slowdown of all-slow is 2.5 times the first plan's, and so is its error bar.
         assert_eq!(plot.series[0].points, [(4.0, 3.5), (2.05, 2.0), (1.5, 1.8)]);
         assert_eq!(plot.errors[0], [0.625, 0.25, 0.25]);
         assert!(plot.svg().expect("drawn").contains("m w"));
         let shares: Vec<(i64, i64)> = spread.series[0].points.iter().map(rounded).collect();
         assert_eq!(shares, [(5, 33), (30, 67), (50, 100)]);
-        assert!(compare(&rows[..3], "all-fast", "all-slow").is_none());
+        assert!(compare(&results[..3], "all-fast", "all-slow").is_none());
     }
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::row::{Moved, Resident};
+use super::run_result::{Moved, Resident};
 
-/// x86-64 and arm64 with 4 KiB, which are what guests run.
+/// Bytes of an OS page: guests are x86-64, or arm64 with 4 KiB.
 const OS_PAGE_BYTES: u64 = 4096;
 
 /// Observes the residency of a control group's programs: of anonymous memory, and of shared memory
-/// without a file, which a heap of vregions is.
+/// without a file, which holds the vregions of a heap.
 #[derive(Debug, Default)]
 pub(crate) struct ResidencyTracker {
     seen: Resident,
@@ -21,7 +21,7 @@ pub(crate) struct ResidencyTracker {
 }
 
 impl ResidencyTracker {
-    /// Observes once. The kernel sums up counters for the file; it walks no page table.
+    /// Observes once. The kernel sums counters for the file; it walks no page table.
     pub(crate) fn observe(&mut self, group: &Path, fast_nodes: &[u16]) {
         let text = fs::read_to_string(group.join("memory.numa_stat")).unwrap_or_default();
         self.note(&text, fast_nodes);
@@ -36,14 +36,14 @@ impl ResidencyTracker {
         self.found += 1;
         self.shares += fast as f64 / (fast + slow) as f64;
         self.seen.fast_bytes_max = self.seen.fast_bytes_max.max(fast);
-        // The program gives its memory back at its end: the last look at nearly all of it counts.
+        // The program frees its memory at its end: the last observation of nearly all of it counts.
         self.most = self.most.max(fast + slow);
         if (fast + slow) * 10 >= self.most * 9 {
             (self.seen.fast_bytes, self.seen.slow_bytes) = (fast, slow);
         }
     }
 
-    /// All observations together.
+    /// The result of all observations.
     pub(crate) fn resident(self) -> Resident {
         let fast_share = if self.found == 0 { 0.0 } else { self.shares / self.found as f64 };
         Resident { fast_share, ..self.seen }
@@ -80,7 +80,7 @@ impl Counters {
         Counters(text.lines().filter_map(pair).collect())
     }
 
-    /// What happened since `before`.
+    /// The difference since `before`.
     pub(crate) fn since(&self, before: &Counters) -> Moved {
         let count = |name: &str| {
             let at = |counters: &Counters| counters.0.get(name).copied().unwrap_or(0);
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn residency_is_of_the_program_at_its_largest() {
+    fn residency_is_measured_when_the_program_is_largest() {
         let mut tracker = ResidencyTracker::default();
         for text in [
             "anon N0=0 N1=0\nfile N0=9 N1=9\n",

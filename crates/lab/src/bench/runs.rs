@@ -1,23 +1,23 @@
-//! The runs of an experiment, and what names them.
-//! In: an [`Experiment`], what its programs are. Out: [`Run`]s in order, each with its key.
-//! Knows nothing of guests or files.
+//! The runs of an experiment, and their keys. In: an [`Experiment`], hashes of its programs. Out:
+//! [`Run`]s in order, each with its key. Knows nothing of guests or files.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tiercel_machine::{Machine, NodeId, number};
 
 use super::experiment::{Baseline, Choice, Experiment, Share, Workload};
-use super::row::{Cell, Method, Spec};
+use super::run_result::{Cell, Method, Spec};
 use crate::topology::Topology;
 
-/// Rises when the guest's agent measures differently, so that runs of older results are repeated.
+/// Version of the guest's agent; raised when it measures differently, so that older results are
+/// repeated.
 const PROTOCOL: u32 = 2;
 
 /// The largest weight of weighted interleave; the kernel takes 1 to 255 (`weighted_interleave` in
-/// sysfs). Chosen, not measured: larger ratios of bandwidth are cut off here.
+/// sysfs). Chosen, not measured: larger ratios of bandwidth are clamped.
 const WEIGHT_MAX: f64 = 16.0;
 
-/// One run. Before the peak of its workload is known it cannot be sized.
+/// One run. It cannot be sized before the peak of its workload is known.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Hash of everything that determines the run.
@@ -30,7 +30,7 @@ pub struct Run {
     pub workload: Workload,
     /// The policy.
     pub choice: Choice,
-    /// The run whose peak its capacity is a share of; `None`: it has no limit.
+    /// The run whose peak its capacity refers to; `None`: it has no limit.
     pub sized_by: Option<String>,
 }
 
@@ -39,15 +39,15 @@ pub struct Run {
 pub struct Fingerprints {
     /// The guest: kernel and init.
     pub guest: String,
-    /// The timing plugin; empty without.
+    /// The timing plugin; empty if there is none.
     pub plugin: String,
-    /// The command and the runtime.
+    /// The `tiercel` command and the runtime.
     pub tiercel: String,
     /// The workloads' programs, in the experiment's order.
     pub programs: Vec<String>,
 }
 
-/// A machine of the experiment, as it is and as the guest has it.
+/// A machine of the experiment, and its guest.
 pub struct Target {
     /// As named in the experiment.
     pub name: String,
@@ -177,7 +177,7 @@ fn node_number(at: usize) -> u16 {
     u16::try_from(at).expect("the kernel has at most 1024 nodes")
 }
 
-/// FNV-1a, 128 bits, in hexadecimal: names results; it is no protection against forgery.
+/// FNV-1a, 128 bits, in hexadecimal: identifies results, and does not protect against forgery.
 pub fn fingerprint(bytes: &[u8]) -> String {
     // Offset basis and prime of the 128-bit FNV (draft-eastlake-fnv).
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -218,8 +218,8 @@ impl Target {
 }
 
 impl Run {
-    /// The run's specification for the guest; `command` as it is there, `fast_bytes` when the run
-    /// has a limit.
+    /// The run's specification for the guest; `command` in the guest, `fast_bytes` if the run has a
+    /// limit.
     pub fn spec(
         &self,
         experiment: &Experiment,

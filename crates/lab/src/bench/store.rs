@@ -1,16 +1,17 @@
 //! The results of an experiment on disk: one line of JSON for each run.
-//! In: a folder, rows, failures. Out: the same, read back. Knows nothing of guests.
+//! In: a folder, results, failures. Out: the same, read back. Knows nothing of guests.
 //!
 //! ```text
 //! manifest.json   the keys of the experiment's runs, in order
-//! runs.jsonl      a line for each run: a `Row` if it finished, else a `Failure`
+//! runs.jsonl      a line for each run: a `RunResult` if it finished, else a `Failure`
 //! runs-2.jsonl    continues where `runs.jsonl` has reached its limit; runs-3.jsonl, ...
 //! ```
 //!
-//! A key has one line at most. A new key is appended with a single write, so that an interruption
-//! can cut off the last line only; such a line is reported when it is read, its run is repeated,
-//! and the next append removes it. A result that replaces an older one rewrites its file beside the
-//! old file and renames it. Other damaged lines are reported and stay, for the user to mend.
+//! A key has at most one line. A new key is appended with a single write, so that an interruption
+//! can truncate only the last line; such a line is reported when it is read, its run is repeated,
+//! and the next append removes it. A result that replaces an older one rewrites the file under a
+//! temporary name, which is then renamed. Other damaged lines are reported and kept, for the user
+//! to repair.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -20,11 +21,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::row::{Failure, Row};
+use super::run_result::{Failure, RunResult};
 
-/// A file that has reached this size is continued in the next. `cargo xtask tidy` refuses files
-/// above 1 MiB; the remaining 256 KiB are for lines that are replaced by longer ones (the longest
-/// committed line has 6.5 KiB).
+/// Size at which a file is continued in the next one. `cargo xtask tidy` refuses files above 1 MiB;
+/// the remaining 256 KiB are for lines that are replaced by longer ones (the longest committed line
+/// has 6.5 KiB).
 const FILE_BYTES_MAX: usize = 768 << 10;
 
 /// A folder of results.
@@ -33,22 +34,22 @@ pub struct Store {
     dir: PathBuf,
 }
 
-/// What the experiment consists of now.
+/// The current content of the experiment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The experiment's name.
     pub name: String,
-    /// What it is to show.
+    /// Its purpose.
     pub what: String,
     /// Keys of its runs that were requested so far, in order.
     pub keys: Vec<String>,
 }
 
-/// What is stored of a run.
+/// The stored outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// It finished.
-    Row(Box<Row>),
+    Finished(Box<RunResult>),
     /// It failed.
     Failure(Failure),
 }
@@ -60,7 +61,7 @@ struct Keyed {
 }
 
 impl Store {
-    /// Opens the results in `dir`, which is created when it is missing.
+    /// Opens the results in `dir`, which is created if it is missing.
     pub fn open(dir: &Path) -> Result<Store> {
         let older = dir.join("runs");
         ensure!(
@@ -74,7 +75,7 @@ impl Store {
         Ok(Store { dir: dir.to_owned() })
     }
 
-    /// Reads what is stored of all runs, by key; `note` takes a line about each damaged one.
+    /// Reads the outcomes of all runs, by key; `note` gets a line about each damaged one.
     pub fn entries(&self, note: &mut dyn FnMut(&str)) -> Result<BTreeMap<String, Entry>> {
         let mut entries = BTreeMap::new();
         for path in self.files() {
@@ -95,41 +96,41 @@ impl Store {
         Ok(entries)
     }
 
-    /// Stores a finished run in place of what was stored of it before.
-    pub fn save_row(&self, row: &Row) -> Result<()> {
-        self.save(&row.key, row)
+    /// Stores a finished run, replacing its previous outcome.
+    pub fn save_result(&self, result: &RunResult) -> Result<()> {
+        self.save(&result.key, result)
     }
 
-    /// Stores a failure in place of what was stored of the run before.
+    /// Stores a failure, replacing the run's previous outcome.
     pub fn save_failure(&self, failure: &Failure) -> Result<()> {
         self.save(&failure.key, failure)
     }
 
-    /// Stores what the experiment consists of.
+    /// Stores the manifest.
     pub fn save_manifest(&self, manifest: &Manifest) -> Result<()> {
         replace(&self.dir.join("manifest.json"), &to_line(manifest))
     }
 
-    /// What the experiment consists of.
+    /// The manifest.
     pub fn manifest(&self) -> Result<Manifest> {
         let path = self.dir.join("manifest.json");
         let text = fs::read_to_string(&path)
-            .with_context(|| format!("{} has no results of an experiment", self.dir.display()))?;
+            .with_context(|| format!("{} holds no results of an experiment", self.dir.display()))?;
         serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))
     }
 
     /// All finished runs and failures of the manifest, in its order.
-    pub fn all(&self, note: &mut dyn FnMut(&str)) -> Result<(Vec<Row>, Vec<Failure>)> {
-        let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    pub fn all(&self, note: &mut dyn FnMut(&str)) -> Result<(Vec<RunResult>, Vec<Failure>)> {
+        let (mut results, mut failures) = (Vec::new(), Vec::new());
         let mut entries = self.entries(note)?;
         for key in self.manifest()?.keys {
             match entries.remove(&key) {
-                Some(Entry::Row(row)) => rows.push(*row),
+                Some(Entry::Finished(result)) => results.push(*result),
                 Some(Entry::Failure(failure)) => failures.push(failure),
                 None => {}
             }
         }
-        Ok((rows, failures))
+        Ok((results, failures))
     }
 
     fn save(&self, key: &str, value: &impl Serialize) -> Result<()> {
@@ -148,7 +149,7 @@ impl Store {
         (1..).map(|number| self.file(number)).take_while(|path| path.exists())
     }
 
-    /// The file that takes the next line.
+    /// The file for the next line.
     fn growing_file(&self) -> Result<PathBuf> {
         let count = self.files().count();
         let last = self.file(count.max(1));
@@ -169,15 +170,15 @@ impl Entry {
     /// The run's key.
     pub fn key(&self) -> &str {
         match self {
-            Entry::Row(row) => &row.key,
+            Entry::Finished(result) => &result.key,
             Entry::Failure(failure) => &failure.key,
         }
     }
 
-    /// A line is a failure when it is not a row; the error is about the row.
+    /// A line is a failure when it is not a result; the error is about the result.
     fn parse(line: &str) -> serde_json::Result<Entry> {
         let failure = |error| serde_json::from_str(line).map(Entry::Failure).map_err(|_| error);
-        serde_json::from_str(line).map(Entry::Row).or_else(failure)
+        serde_json::from_str(line).map(Entry::Finished).or_else(failure)
     }
 }
 
@@ -196,7 +197,7 @@ fn to_line(value: &impl Serialize) -> String {
 }
 
 fn read(path: &Path) -> Result<String> {
-    // A cut-off line may end within a character.
+    // A truncated line may end within a character.
     match fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
@@ -215,7 +216,7 @@ fn append(path: &Path, line: &str) -> Result<()> {
     file.write_all(line.as_bytes()).with_context(about)
 }
 
-/// `text`, whose last line has no end, without that line; or with its end if only that is missing.
+/// `text` without its unfinished last line; if only the newline is missing, it is added instead.
 fn finished(text: &str) -> String {
     let (whole, last) = text.split_at(text.rfind('\n').map_or(0, |at| at + 1));
     match Entry::parse(last) {
@@ -224,7 +225,7 @@ fn finished(text: &str) -> String {
     }
 }
 
-/// Writes a file beside its path and renames it.
+/// Writes a file under a temporary name and renames it.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let beside = path.with_extension("new");
     let about = || format!("cannot write {}", path.display());

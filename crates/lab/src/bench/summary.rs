@@ -1,5 +1,5 @@
-//! What an experiment shows: times against baselines, migration, overhead, objects.
-//! In: rows. Out: tables and plots. Knows nothing of files.
+//! The summary of an experiment: times against baselines, migration, overhead, objects. In:
+//! results. Out: tables and plots. Knows nothing of files.
 
 use std::collections::BTreeMap;
 
@@ -10,36 +10,36 @@ use super::columns::table;
 use super::experiment::{Half, Share};
 use super::oracle::{self, Site};
 use super::prediction::{Predictions, compare};
-use super::row::{Failure, Measured, Row, Waits};
+use super::run_result::{Failure, Measured, RunResult, Waits};
 use super::store::Manifest;
 
-/// Bars of a group: more than eight are too narrow to be read. Chosen, not measured.
+/// Most bars in a group: more would be too narrow to read. Chosen, not measured.
 const BARS_MAX: usize = 8;
 
-/// Policies that others are compared with, by the names baselines have in experiments.
+/// Policies that others are compared with, by their names in experiments.
 const FIRST_TOUCH: &str = "first-touch";
 const KERNEL: &str = "kernel-tiering";
 const ALL_FAST: &str = "all-fast";
 const ALL_SLOW: &str = "all-slow";
 
-/// Not a run: an estimate of the best static placement.
+/// Not a run, but an estimate of the best static placement.
 const ORACLE: &str = "static oracle (estimate)";
 
 const UNTIMED: &str = "\nUntimed runs show that programs work; their times mean nothing.\n";
 
-/// Everything that finished.
+/// All finished runs of an experiment.
 #[derive(Clone, Debug)]
 pub struct Summary {
     manifest: Manifest,
-    rows: Vec<Row>,
+    results: Vec<RunResult>,
     failures: Vec<Failure>,
     predictions: Option<Predictions>,
 }
 
-/// Summarises the rows of one experiment.
-pub fn summarise(manifest: &Manifest, rows: Vec<Row>, failures: Vec<Failure>) -> Summary {
-    let predictions = compare(&rows, ALL_FAST, ALL_SLOW);
-    Summary { manifest: manifest.clone(), rows, failures, predictions }
+/// Summarises the results of one experiment.
+pub fn summarise(manifest: &Manifest, results: Vec<RunResult>, failures: Vec<Failure>) -> Summary {
+    let predictions = compare(&results, ALL_FAST, ALL_SLOW);
+    Summary { manifest: manifest.clone(), results, failures, predictions }
 }
 
 /// One machine at one capacity.
@@ -50,12 +50,12 @@ struct Scenario<'a> {
 }
 
 impl Summary {
-    /// The rows, in the experiment's order.
-    pub fn rows(&self) -> &[Row] {
-        &self.rows
+    /// The results, in the experiment's order.
+    pub fn results(&self) -> &[RunResult] {
+        &self.results
     }
 
-    /// Predictions of plans beside measured times; `None` where no plan was run.
+    /// Predictions of plans and measured times; `None` if no plan was run.
     pub fn predictions(&self) -> Option<&Predictions> {
         self.predictions.as_ref()
     }
@@ -73,13 +73,13 @@ impl Summary {
         if !what.is_empty() {
             out += &format!("\n{what}\n");
         }
-        let timed = self.rows.iter().filter(|row| row.timed).count();
+        let timed = self.results.iter().filter(|result| result.timed).count();
         out += &format!(
             "\n{} of {} runs finished, {timed} in modelled time.\n",
-            self.rows.len(),
+            self.results.len(),
             keys.len()
         );
-        if timed < self.rows.len() {
+        if timed < self.results.len() {
             out += UNTIMED;
         }
         for picture in pictures {
@@ -147,7 +147,7 @@ impl Summary {
         }
         for machine in self.machines() {
             let lines = self.lines(machine);
-            // One capacity is a point, not a line: the bars show it.
+            // With one capacity there is no line to draw: the bars show it.
             if lines.series.iter().any(|series| series.points.len() > 1) {
                 pictures.push((format!("{machine}-capacity.svg"), lines.svg()?));
             }
@@ -169,7 +169,7 @@ impl Summary {
                 &self.means(scenario, None),
             );
         }
-        if self.rows.iter().any(|row| !row.timed) {
+        if self.results.iter().any(|result| !result.timed) {
             out += UNTIMED;
         }
         section(&mut out, "Remarks on runs", &self.odd());
@@ -265,34 +265,38 @@ impl Summary {
             if runs.is_empty() {
                 continue;
             }
-            let mean = |figure: &dyn Fn(&Row) -> f64| mean(runs.iter().map(|row| figure(row)));
+            let mean =
+                |figure: &dyn Fn(&RunResult) -> f64| mean(runs.iter().map(|result| figure(result)));
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            let moved = |row: &Row| mib(row.measured.moved.migrated_bytes);
-            let peak = |row: &Row| mib(row.measured.peak_bytes).max(1.0);
-            let overhead = mean(&|row| 100.0 * overhead(&row.measured).unwrap_or(0.0));
-            let ours = runs.iter().any(|row| overhead_known(&row.measured));
-            let bytes = |row: &Row| row.measured.bytes_moved_by_us() as f64;
-            let own = |row: &Row| row.measured.figure(&["moves", "own_bytes"]).unwrap_or(0.0);
-            let took = |row: &Row| row.measured.figure(&["moves", "took_ns"]).unwrap_or(0.0);
+            let moved = |result: &RunResult| mib(result.measured.moved.migrated_bytes);
+            let peak = |result: &RunResult| mib(result.measured.peak_bytes).max(1.0);
+            let overhead = mean(&|result| 100.0 * overhead(&result.measured).unwrap_or(0.0));
+            let ours = runs.iter().any(|result| overhead_known(&result.measured));
+            let bytes = |result: &RunResult| result.measured.bytes_moved_by_us() as f64;
+            let own =
+                |result: &RunResult| result.measured.figure(&["moves", "own_bytes"]).unwrap_or(0.0);
+            let took =
+                |result: &RunResult| result.measured.figure(&["moves", "took_ns"]).unwrap_or(0.0);
             let per_byte = mean(&took) / mean(&bytes).max(1.0);
             let of_ours = |text: String| if ours { text } else { "-".to_owned() };
             table.row(vec![
                 policy.to_owned(),
                 format!("{:.1}", mean(&moved)),
-                format!("{:.2}", mean(&|row| moved(row) / peak(row))),
-                format!("{:.1}", mean(&|row| mib(row.measured.moved.failed_bytes))),
+                format!("{:.2}", mean(&|result| moved(result) / peak(result))),
+                format!("{:.1}", mean(&|result| mib(result.measured.moved.failed_bytes))),
                 of_ours(format!("{:.1}", mean(&bytes) / f64::from(1 << 20))),
                 of_ours(format!("{:.1}", mean(&own) / f64::from(1 << 20))),
                 of_ours(format!("{per_byte:.2}")),
-                format!("{:.0}", mean(&|row| row.measured.moved.hint_faults as f64)),
+                format!("{:.0}", mean(&|result| result.measured.moved.hint_faults as f64)),
                 of_ours(format!("{overhead:.2}")),
-                format!("{:.1}", mean(&|row| 100.0 * row.measured.resident.fast_share)),
+                format!("{:.1}", mean(&|result| 100.0 * result.measured.resident.fast_share)),
             ]);
         }
         table
     }
 
-    /// Of its first thread, as the kernel counts: means of the sums, and the longest wait of all.
+    /// Waits of its first thread by the kernel's account: means of the sums, and the longest wait
+    /// of all.
     fn waits(&self, scenario: Scenario<'_>) -> Table {
         let mut table = table(&[
             "policy",
@@ -304,7 +308,8 @@ impl Summary {
         ]);
         for policy in self.policies() {
             let runs = self.runs_of(scenario, policy);
-            let waits: Vec<Waits> = runs.iter().filter_map(|row| row.measured.waits).collect();
+            let waits: Vec<Waits> =
+                runs.iter().filter_map(|result| result.measured.waits).collect();
             if waits.is_empty() {
                 continue;
             }
@@ -323,7 +328,7 @@ impl Summary {
         table
     }
 
-    /// MAT's table 3, and the attribution of samples: of each workload's first run under Tiercel.
+    /// MAT's table 3 and the attribution of samples, for each workload's first run under Tiercel.
     fn objects(&self) -> Table {
         let mut table = table(&[
             "workload",
@@ -340,10 +345,11 @@ impl Summary {
             "decisions",
         ]);
         for workload in self.workloads(None) {
-            let by_tiercel =
-                |row: &&Row| row.cell.workload == workload && overhead_known(&row.measured);
-            let Some(row) = self.rows.iter().find(by_tiercel) else { continue };
-            let m = &row.measured;
+            let by_tiercel = |result: &&RunResult| {
+                result.cell.workload == workload && overhead_known(&result.measured)
+            };
+            let Some(result) = self.results.iter().find(by_tiercel) else { continue };
+            let m = &result.measured;
             let seconds = m.figure(&["elapsed_ms"]).unwrap_or(0.0).max(1.0) / 1e3;
             let figure = |path: &[&str]| m.figure(path).unwrap_or(0.0);
             let seen = figure(&["samples", "seen"]);
@@ -368,9 +374,9 @@ impl Summary {
 
     fn odd(&self) -> Table {
         let mut table = table(&["run", "remark"]);
-        for row in &self.rows {
-            for warning in &row.measured.warnings {
-                table.row(vec![row.cell.label(), warning.clone()]);
+        for result in &self.results {
+            for warning in &result.measured.warnings {
+                table.row(vec![result.cell.label(), warning.clone()]);
             }
         }
         table
@@ -396,7 +402,7 @@ impl Summary {
         shown
     }
 
-    /// Over the workloads that have both: times of `policy` as multiples of `reference`'s.
+    /// Times of `policy` as multiples of `reference`'s, for the workloads that have both.
     fn mean(
         &self,
         scenario: Scenario<'_>,
@@ -431,18 +437,18 @@ impl Summary {
         Some(self.time(scenario, workload, policy)? / self.time(scenario, workload, reference)?)
     }
 
-    /// From the sites of the workload's first run under Tiercel on this machine.
+    /// The estimate from the sites of the workload's first run under Tiercel on this machine.
     fn oracle(&self, scenario: Scenario<'_>, workload: &str) -> Option<f64> {
-        let here = |row: &&Row| {
-            row.cell.machine == scenario.machine
-                && row.cell.workload == workload
-                && !row.measured.sites().is_empty()
+        let here = |result: &&RunResult| {
+            result.cell.machine == scenario.machine
+                && result.cell.workload == workload
+                && !result.measured.sites().is_empty()
         };
-        let seen = self.rows.iter().find(here)?;
+        let seen = self.results.iter().find(here)?;
         let site = |(bytes, accesses)| Site { bytes, accesses };
         let sites: Vec<Site> = seen.measured.sites().into_iter().map(site).collect();
         let sizing = self.runs_of(scenario, ALL_FAST);
-        let sizing = sizing.iter().find(|row| row.cell.workload == workload)?;
+        let sizing = sizing.iter().find(|result| result.cell.workload == workload)?;
         let fast_bytes = scenario.share.of(sizing.measured.peak_bytes);
         let time = |policy| self.time(scenario, workload, policy);
         oracle::estimate(&sites, fast_bytes, time(ALL_FAST)?, time(ALL_SLOW)?)
@@ -454,25 +460,25 @@ impl Summary {
             return self.oracle(scenario, workload);
         }
         let runs = self.runs_of(scenario, policy);
-        let mine = runs.iter().filter(|row| row.cell.workload == workload);
-        let times: Vec<f64> = mine.map(|row| row.measured.time_ns as f64).collect();
+        let mine = runs.iter().filter(|result| result.cell.workload == workload);
+        let times: Vec<f64> = mine.map(|result| result.measured.time_ns as f64).collect();
         (!times.is_empty()).then(|| mean(times.into_iter()))
     }
 
-    fn runs_of(&self, scenario: Scenario<'_>, policy: &str) -> Vec<&Row> {
-        let here = |row: &&Row| {
-            row.cell.machine == scenario.machine
-                && row.cell.policy == policy
-                && row.cell.share.is_none_or(|share| share == scenario.share)
+    fn runs_of(&self, scenario: Scenario<'_>, policy: &str) -> Vec<&RunResult> {
+        let here = |result: &&RunResult| {
+            result.cell.machine == scenario.machine
+                && result.cell.policy == policy
+                && result.cell.share.is_none_or(|share| share == scenario.share)
         };
-        self.rows.iter().filter(here).collect()
+        self.results.iter().filter(here).collect()
     }
 
     fn scenarios(&self) -> Vec<Scenario<'_>> {
         let mut scenarios: Vec<Scenario<'_>> = Vec::new();
         for machine in self.machines() {
-            let here = self.rows.iter().filter(|row| row.cell.machine == machine);
-            let mut shares: Vec<Share> = here.filter_map(|row| row.cell.share).collect();
+            let here = self.results.iter().filter(|result| result.cell.machine == machine);
+            let mut shares: Vec<Share> = here.filter_map(|result| result.cell.share).collect();
             shares.sort_by(|a, b| a.of_one().total_cmp(&b.of_one()));
             shares.dedup();
             scenarios.extend(shares.into_iter().map(|share| Scenario { machine, share }));
@@ -486,25 +492,26 @@ impl Summary {
     }
 
     fn machines(&self) -> Vec<&str> {
-        in_order(self.rows.iter().map(|row| row.cell.machine.as_str()))
+        in_order(self.results.iter().map(|result| result.cell.machine.as_str()))
     }
 
     fn policies(&self) -> Vec<&str> {
-        let known = self.rows.iter().any(|row| !row.measured.sites().is_empty());
-        let ran = self.rows.iter().map(|row| row.cell.policy.as_str());
+        let known = self.results.iter().any(|result| !result.measured.sites().is_empty());
+        let ran = self.results.iter().map(|result| result.cell.policy.as_str());
         in_order(ran.chain(known.then_some(ORACLE)))
     }
 
     fn workloads(&self, half: Option<Half>) -> Vec<&str> {
-        let mine = self.rows.iter().filter(|row| half.is_none_or(|half| row.cell.half == half));
-        in_order(mine.map(|row| row.cell.workload.as_str()))
+        let mine =
+            self.results.iter().filter(|result| half.is_none_or(|half| result.cell.half == half));
+        in_order(mine.map(|result| result.cell.workload.as_str()))
     }
 }
 
-/// Ratios over workloads.
+/// Ratios by workload.
 struct Mean {
     geometric: f64,
-    /// The largest, and whose it is.
+    /// The largest, and its workload.
     most: (f64, String),
     count: usize,
 }
@@ -514,13 +521,13 @@ fn overhead_known(measured: &Measured) -> bool {
     measured.figure(&["spent", "cpu_ns"]).is_some()
 }
 
-/// Of one value at least.
+/// `values` has at least one.
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
     values.sum::<f64>() / count
 }
 
-/// CPU time of the daemon and the cost of sampling to the program, over the run's time.
+/// CPU time of the daemon plus the cost of sampling to the program, over the run's time.
 fn overhead(measured: &Measured) -> Option<f64> {
     let spent = measured.figure(&["spent", "cpu_ns"])?;
     let theirs = measured.figure(&["spent", "theirs_ns"]).unwrap_or(0.0);

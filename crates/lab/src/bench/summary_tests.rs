@@ -1,11 +1,11 @@
-//! Tests of the summary, on rows made by hand.
+//! Tests of the summary, on results made by hand.
 //! In: times. Out: tables. Knows nothing of guests.
 
 use super::*;
-use crate::bench::row::{Cell, Moved, Resident, Waits};
+use crate::bench::run_result::{Cell, Moved, Resident, Waits};
 use expect_test::expect;
 
-fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64) -> Row {
+fn result(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64) -> RunResult {
     let share = percent.map(|text| Share::try_from(text.to_owned()).expect("a share"));
     let ours = policy == "lru";
     let summary = serde_json::json!({
@@ -21,7 +21,7 @@ fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64)
         },
         "sites": [[1 << 20, 80], [8 << 20, 20]],
     });
-    Row {
+    RunResult {
         key: format!("{workload} {policy} {percent:?}"),
         cell: Cell {
             machine: "m".to_owned(),
@@ -49,18 +49,18 @@ fn row(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64)
 
 fn summary() -> Summary {
     let quarter = Some("25%");
-    let mut rows = vec![
-        row("hot", Half::Tuning, "all-fast", None, 100),
-        row("bfs", Half::Report, "all-fast", None, 200),
-        row("hot", Half::Tuning, "all-slow", None, 400),
-        row("hot", Half::Tuning, "first-touch", quarter, 200),
-        row("bfs", Half::Report, "first-touch", quarter, 400),
-        row("hot", Half::Tuning, "lru", quarter, 100),
-        row("bfs", Half::Report, "lru", quarter, 800),
+    let mut results = vec![
+        result("hot", Half::Tuning, "all-fast", None, 100),
+        result("bfs", Half::Report, "all-fast", None, 200),
+        result("hot", Half::Tuning, "all-slow", None, 400),
+        result("hot", Half::Tuning, "first-touch", quarter, 200),
+        result("bfs", Half::Report, "first-touch", quarter, 400),
+        result("hot", Half::Tuning, "lru", quarter, 100),
+        result("bfs", Half::Report, "lru", quarter, 800),
     ];
-    rows[3].measured.warnings.push("odd".to_owned());
+    results[3].measured.warnings.push("odd".to_owned());
     for (at, ms) in [(5, 2), (6, 4)] {
-        rows[at].measured.waits = Some(Waits {
+        results[at].measured.waits = Some(Waits {
             for_cpu_ns: ms * 3_000_000,
             for_cpu_ns_max: ms * 500_000,
             for_memory_ns: ms * 1_000_000,
@@ -69,11 +69,11 @@ fn summary() -> Summary {
     }
     let manifest =
         Manifest { name: "t".to_owned(), what: "It shows.".to_owned(), keys: Vec::new() };
-    summarise(&manifest, rows, Vec::new())
+    summarise(&manifest, results, Vec::new())
 }
 
 #[test]
-fn means_compare_with_every_baseline_there_is() {
+fn means_compare_with_every_baseline() {
     let summary = summary();
     let scenario = summary.scenarios()[0];
     expect![[r#"
@@ -101,7 +101,7 @@ fn the_document_has_every_table_and_picture() {
     };
     assert_eq!(names(&summary), ["m-25.svg"]);
     let text = summary.markdown(&["m-25.svg"]);
-    summary.rows.push(row("hot", Half::Tuning, "lru", Some("50%"), 100));
+    summary.results.push(result("hot", Half::Tuning, "lru", Some("50%"), 100));
     assert_eq!(names(&summary), ["m-25.svg", "m-50.svg", "m-capacity.svg"]);
     for part in [
         "It shows.",
@@ -122,7 +122,7 @@ fn the_document_has_every_table_and_picture() {
 #[test]
 fn failures_are_shown() {
     let mut summary = summary();
-    let cell = summary.rows[0].cell.clone();
+    let cell = summary.results[0].cell.clone();
     let why = "the guest stopped".to_owned();
     summary.failures.push(Failure { key: "k".to_owned(), cell, attempts: 2, why });
     let text = summary.markdown(&[]);

@@ -1,7 +1,6 @@
-//! Runs under Tiercel: its configuration and command line before a run, its summary afterwards.
-//! In: [`Spec`]s. Out: words in front of the program, figures of the summary; before a planned run
-//! a profile, recorded once in a boot, and a plan, both of which are stored. Knows nothing of
-//! baselines.
+//! Runs under Tiercel: its configuration and command line before a run, its summary afterwards. In:
+//! [`Spec`]s. Out: the words before the program, figures of the summary. Before a planned run it
+//! makes a profile, once per boot, and a plan; both are stored. Knows nothing of baselines.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,22 +9,22 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::agent::Agent;
-use super::row::{Method, Spec};
+use super::run_result::{Method, Spec};
 use super::runs::fingerprint;
 
-/// Sites stored of a run, those with most accesses. Chosen, not measured: a site takes some 20
-/// bytes of the run's line, so that all take at most 1.3 KiB of it.
+/// Sites that are stored for a run, those with most accesses. Chosen, not measured: at about 20
+/// bytes each they take at most 1.3 KiB of the run's line.
 const SITES_MAX: usize = 64;
 
 /// The folder whose files the host receives when the guest ends.
 const OUT: &str = "out";
 
-/// Hexadecimal digits of a fingerprint in the name of a profile: 32 bits. Two of 100 profiles of a
-/// program have the same name with a probability of 100^2 / 2^33, about one in a million.
+/// Hexadecimal digits of the fingerprint in the name of a profile: 32 bits. With 100 profiles of a
+/// program, two have the same name with a probability of 100^2 / 2^33, about one in a million.
 const NAME_DIGITS: usize = 8;
 
 impl Agent {
-    /// Writes what a run needs before it begins: its configuration, and its plan.
+    /// Writes the files that a run needs before it begins: its configuration, and its plan.
     pub(super) fn prepare(&self, spec: &Spec) -> Result<()> {
         let Some(config) = spec.method.config() else { return Ok(()) };
         let configure = |config: &str| {
@@ -46,7 +45,7 @@ impl Agent {
         Ok(())
     }
 
-    /// The words in front of the program.
+    /// The words before the program.
     pub(super) fn tiercel_words(&self, spec: &Spec) -> Result<Vec<String>> {
         let mut words = ["tiercel", "run", "--json"].map(str::to_owned).to_vec();
         words.extend(["--config".to_owned(), path_text(&self.configuration())]);
@@ -57,7 +56,7 @@ impl Agent {
         if let Method::Planned { .. } = spec.method {
             words.extend(["--plan".to_owned(), path_text(&self.plan())]);
             if !spec.run.iter().any(|word| word == "--adapt") {
-                // No decision would use the samples.
+                // No decision would use samples.
                 words.extend(["--sampler", "none"].map(str::to_owned));
             }
         }
@@ -74,7 +73,7 @@ impl Agent {
         let text = fs::read_to_string(self.scratch.join("summary.json"))
             .context("Tiercel wrote no summary")?;
         let mut value: serde_json::Value =
-            serde_json::from_str(&text).context("Tiercel's summary is no JSON")?;
+            serde_json::from_str(&text).context("Tiercel's summary is not JSON")?;
         let mut summary = value["summary"].take();
         summary["remarks"] = value["remarks"].take();
         summary["sites"] = sites(&value["sites"]);
@@ -85,7 +84,7 @@ impl Agent {
         Ok(summary)
     }
 
-    /// The program's profile, which is recorded unless this boot has it already.
+    /// The program's profile, which is recorded unless this boot already has it.
     fn profile(&self, spec: &Spec, config: &str) -> Result<PathBuf> {
         let profile = self.root.join(OUT).join(profile_name(&spec.command, config));
         if profile.exists() {
@@ -132,7 +131,7 @@ pub(super) fn profile_name(command: &[String], config: &str) -> String {
 
 /// The plan's prediction, and the costs that it assumes.
 fn planned(plan: &str) -> Result<serde_json::Value> {
-    let plan: serde_json::Value = serde_json::from_str(plan).context("the plan is no JSON")?;
+    let plan: serde_json::Value = serde_json::from_str(plan).context("the plan is not JSON")?;
     let machine = &plan["machine"];
     Ok(serde_json::json!({
         "expected": plan["expected"],
@@ -145,11 +144,13 @@ fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Most bytes that lived and accesses of each site that had any, those with most first.
-fn sites(rows: &serde_json::Value) -> serde_json::Value {
-    let number = |row: &serde_json::Value, name: &str| row["used"][name].as_u64().unwrap_or(0);
-    let site = |row| (number(row, "reads") + number(row, "writes"), number(row, "peak_bytes"));
-    let mut sites: Vec<(u64, u64)> = rows.as_array().into_iter().flatten().map(site).collect();
+/// Peak bytes and accesses of each site that was accessed, those with most accesses first.
+fn sites(results: &serde_json::Value) -> serde_json::Value {
+    let number =
+        |result: &serde_json::Value, name: &str| result["used"][name].as_u64().unwrap_or(0);
+    let site =
+        |result| (number(result, "reads") + number(result, "writes"), number(result, "peak_bytes"));
+    let mut sites: Vec<(u64, u64)> = results.as_array().into_iter().flatten().map(site).collect();
     sites.retain(|(accesses, _)| *accesses > 0);
     sites.sort_by_key(|(accesses, _)| std::cmp::Reverse(*accesses));
     sites.truncate(SITES_MAX);
@@ -172,12 +173,12 @@ mod tests {
 
     #[test]
     fn sites_are_stored_in_order_of_accesses() {
-        let rows = serde_json::json!([
+        let results = serde_json::json!([
             { "used": { "reads": 1, "writes": 1, "peak_bytes": 7 } },
             { "used": { "reads": 0, "writes": 0, "peak_bytes": 9 } },
             { "used": { "reads": 5, "writes": 0, "peak_bytes": 8 } },
         ]);
-        assert_eq!(sites(&rows), serde_json::json!([[8, 5], [7, 2]]));
+        assert_eq!(sites(&results), serde_json::json!([[8, 5], [7, 2]]));
         assert_eq!(sites(&serde_json::Value::Null), serde_json::json!([]));
     }
 }

@@ -1,21 +1,21 @@
-//! How long a program waited: for its CPU while others ran on it, and for memory.
-//! In: the guest's file system, observed at intervals. Out: [`Waits`]. Knows nothing of moves.
+//! How long a program waited: for its CPU while others ran on it, and for memory. In: the guest's
+//! file system, observed at intervals. Out: [`Waits`]. Knows nothing of moves.
 //!
-//! The kernel's scheduler counts what a thread waits (`kernel.sched_schedstats`), nanosecond by
-//! nanosecond; the longest waits are kept as well. Only the program's first thread counts: it is
-//! the one that works in programs of one, and waits for the others in programs of several.
+//! The kernel's scheduler accounts for the time that a thread waits (`kernel.sched_schedstats`) in
+//! nanoseconds, and for its longest waits. Only the program's first thread counts: in
+//! single-threaded programs it does the work, in others it waits for the rest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use tiercel_machine::number;
 
-use super::row::Waits;
+use super::run_result::Waits;
 
-/// The baseline is taken at this observation: the first may fall into the program's start, where it
-/// attaches to the daemon and waits for it.
+/// Observation that serves as the baseline: the first may fall into the program's start, when it
+/// waits for the daemon to attach it.
 const FIRST_OBSERVATION: u32 = 2;
 
-/// Longest name of a command, bytes (`TASK_COMM_LEN`, without the end).
+/// Longest name of a command, bytes (`TASK_COMM_LEN` without the terminator).
 const NAME_BYTES: usize = 15;
 
 /// Watches one program's first thread.
@@ -28,7 +28,7 @@ pub(crate) struct WaitTracker {
     last: Account,
 }
 
-/// What the kernel has counted of a thread since its beginning, nanoseconds: all, and the longest.
+/// The kernel's account of a thread since its start, nanoseconds: totals, and the longest waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Account {
     cpu: (u64, u64),
@@ -36,7 +36,7 @@ struct Account {
 }
 
 impl WaitTracker {
-    /// Of the program with this path.
+    /// Watches the program with this path.
     pub(crate) fn of(program: &str) -> WaitTracker {
         let name = Path::new(program).file_name().unwrap_or_default().as_encoded_bytes();
         let name = String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES)]).into_owned();
@@ -44,7 +44,7 @@ impl WaitTracker {
         WaitTracker { name, account: None, observations: 0, first, last }
     }
 
-    /// Looks once for it among the processes of `group`.
+    /// Searches the processes of `group` for it once.
     pub(crate) fn observe(&mut self, root: &Path, group: &Path) {
         if self.account.is_none() {
             self.account = find(root, group, &self.name);
@@ -59,13 +59,13 @@ impl WaitTracker {
         }
     }
 
-    /// From its second observation to its last; `None`: it was observed less often, or the kernel
-    /// does not count.
+    /// The waits from its second observation to its last; `None`: it was observed less often, or
+    /// the kernel does not count.
     pub(crate) fn waits(&self) -> Option<Waits> {
         let since = |of: fn(&Account) -> (u64, u64)| {
             let ((all_before, most_before), (all, most)) = (of(&self.first), of(&self.last));
             let all = all.saturating_sub(all_before);
-            // A longest wait of before hides shorter ones, which are part of the sum.
+            // A longer wait before the baseline hides shorter ones, which are part of the sum.
             (all, if most > most_before { most } else { most.min(all) })
         };
         let (for_cpu_ns, for_cpu_ns_max) = since(|account| account.cpu);
@@ -79,7 +79,7 @@ impl WaitTracker {
     }
 }
 
-/// The account of the group's first process of that name.
+/// The account of the group's first process with that name.
 fn find(root: &Path, group: &Path, name: &str) -> Option<PathBuf> {
     let processes = fs::read_to_string(group.join("cgroup.procs")).ok()?;
     let mut folders = processes.lines().map(|process| root.join("proc").join(process));
@@ -90,8 +90,8 @@ fn find(root: &Path, group: &Path, name: &str) -> Option<PathBuf> {
 }
 
 impl Account {
-    /// Of `/proc/PID/sched`: lines `name : milliseconds`, in which sleeping is interruptible waits
-    /// and blocking, and the longest of each stands alone. `None`: the kernel does not count.
+    /// Parses `/proc/PID/sched`: lines `name : milliseconds`. Time asleep includes interruptible
+    /// waits and blocking; the longest of each has its own line. `None`: the kernel does not count.
     fn parse(text: &str) -> Option<Account> {
         let figure = |name: &str| {
             let value = text.lines().find_map(|line| {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_waited_after_its_start_counts() {
+    fn only_waits_after_the_start_count() {
         let start = sched((1.0, 0.5), (80.0, 60.0), 2.0);
         let held = watch(&[
             sched((0.5, 0.5), (60.0, 60.0), 0.0),
@@ -159,7 +159,7 @@ mod tests {
             for_cpu_ns: 3_000_000,
             for_cpu_ns_max: 2_500_000,
             for_memory_ns: 3_000_000,
-            // No more than it waited at all: the 60 ms were its start's.
+            // No longer than the total wait: the 60 ms belong to its start.
             for_memory_ns_max: 3_000_000,
         };
         assert_eq!(held, Some(expected));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_account_nothing_is_known() {
+    fn without_an_account_there_are_no_waits() {
         let off = "hotcold (7, #threads: 1)\nse.exec_start : 3.0\nnr_switches : 3\n".to_owned();
         assert_eq!(watch(&[off.clone(), off.clone(), off]), None);
         let mut waits = WaitTracker::of("a-name-that-is-too-long");

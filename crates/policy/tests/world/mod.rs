@@ -79,17 +79,18 @@ impl World {
             version,
             arena: None,
             flags: Flags(0),
-            time_ms: self.now_ms,
+            time_ns: self.now_ms * 1_000_000,
         };
         self.ledger.apply(PID, &record);
     }
 
     pub fn access(&mut self, addr: u64, accesses: u32) {
         for _ in 0..accesses {
-            let (kind, time_us) = (AccessKind::Read, self.now_ms * 1000);
+            let (kind, at_ns) = (AccessKind::Read, self.now_ms * 1_000_000);
             let (latency_ns, node) = (None, None);
             let sample = Sample {
-                time_us,
+                from_ns: at_ns,
+                until_ns: at_ns,
                 pid: PID,
                 tid: 0,
                 addr,

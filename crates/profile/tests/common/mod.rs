@@ -1,5 +1,5 @@
-//! Any profile that holds, small; one kind of everything.
-//! In: chance. Out: profiles. Knows nothing of what is tested.
+//! Generates small valid profiles with one of everything. In: random numbers. Out: profiles. Knows
+//! nothing of the tests.
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn raw_access() -> impl Strategy<Value = RawAccess> {
     (any::<Index>(), any::<Index>(), at, counts, cached, any::<u64>())
 }
 
-/// A profile with at most so many runs.
+/// A profile with at most this many runs.
 pub fn profiles(runs_max: usize) -> impl Strategy<Value = Profile> {
     let processes = proptest::collection::vec((text(), 1u32..9, 0usize..3), 1..4);
     let runs = proptest::collection::vec((run(), processes), 1..=runs_max);
@@ -212,8 +212,7 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
     profile.accesses.dedup_by_key(|access| access.key());
 }
 
-/// What must not change however a profile is put together: allocations, bytes, reads, writes,
-/// samples, latency.
+/// Sums that merging must not change: allocations, bytes, reads, writes, samples, latency.
 pub fn totals(profile: &Profile) -> [u64; 8] {
     let objects = |of: fn(&Object) -> u64| profile.objects.iter().map(of).sum();
     let accesses = |of: fn(&Access) -> u64| profile.accesses.iter().map(of).sum();

@@ -2,8 +2,8 @@
 //! 3.3). In: processes. Out: samples with data addresses.
 //! Knows nothing of which addresses matter.
 //!
-//! One event per CPU however many processes and threads there are, so this is what a machine-wide
-//! daemon uses. It needs root: CAP_BPF and CAP_PERFMON, and the kernel's own pid namespace.
+//! It needs one event per CPU, however many processes and threads there are, so a machine-wide
+//! daemon uses it. It needs root: CAP_BPF and CAP_PERFMON, and the kernel's own pid namespace.
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use libbpf_rs::RingBufferBuilder;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, PerfEventOpts, RingBuffer};
-use tiercel_wire::Sample;
+use tiercel_wire::{Now, Sample};
 
 use crate::clock;
 use crate::perf::attr::{self, Attr, flag, sample_type};
@@ -37,7 +37,7 @@ const EVENT_BYTES: usize = 48;
 /// Inode of the kernel's first pid namespace (PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// See the module. Fields drop in order: links before events, the ring before its object.
+/// See the module. Fields are dropped in order: links before events, the ring before its object.
 pub struct BpfSampler {
     config: Config,
     choice: Choice,
@@ -112,7 +112,7 @@ impl BpfSampler {
                     .map_err(|error| choose::refusal(self.choice.events[kind].event, error))?;
                 let program = self.object.progs_mut().next().expect("it has one program");
                 let opts = PerfEventOpts { cookie: kind as u64, ..PerfEventOpts::default() };
-                // A link owns its descriptor and closes it; ours stays for changing the period.
+                // A link owns its descriptor and closes it; we keep ours to change the period.
                 let theirs = event.try_clone().map_err(|error| SamplerError::Io {
                     what: "duplicating a perf event".to_owned(),
                     source: error,
@@ -139,10 +139,11 @@ impl BpfSampler {
         choose::period(&self.config, self.choice.events[kind].event, self.pace.factor())
     }
 
-    /// Machine-wide events have no heirs, so the kernel's own way to change a period reaches all.
+    /// No thread inherits a machine-wide event, so the kernel's ioctl changes the period
+    /// everywhere.
     fn repace(&self) {
         for (kind, event) in &self.events {
-            // An event of a CPU that went off line keeps its period; it counts nothing anyway.
+            // The event of a CPU that went offline keeps its period; it counts nothing.
             let _ = attr::set_period(event, self.period(*kind));
         }
     }
@@ -196,21 +197,30 @@ impl Sampler for BpfSampler {
         self.pace.set_useful_rate(samples_per_s);
     }
 
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
         let began = clock::thread_cpu();
         let now_ns = clock::monotonic_ns();
         self.ring.consume_raw_n(self.config.drain_max);
         let arrived = std::mem::take(&mut *self.arrived.lock().expect("no holder panics"));
-        let mut met = Drained { lost: self.lost_since(), ..Drained::default() };
+        let is_cut = arrived.len() >= self.config.drain_max;
+        let last_ns = arrived.last().filter(|_| is_cut).map(|event| event.raw.time_ns);
+        let complete_ns = now.when(last_ns.unwrap_or(now_ns));
+        let mut met = Drained { lost: self.lost_since(), complete_ns, ..Drained::default() };
         for Event { raw, kind } in &arrived {
             let Some(chosen) = self.choice.events.get(*kind) else { continue };
             let Some(access) = decode::access(chosen.event.decode, raw) else { continue };
             if !self.tracked.contains(&raw.pid) || access.addr >= crate::perf::USER_END {
                 continue;
             }
-            let time_us = clock::daemon_us(now_ms, now_ns, raw.time_ns);
+            let at_ns = now.when(raw.time_ns);
             let period = self.period(*kind);
-            out.push(to_sample(&access, (raw.pid, raw.tid), time_us, period, self.cycles_per_ns));
+            out.push(to_sample(
+                &access,
+                (raw.pid, raw.tid),
+                (at_ns, at_ns),
+                period,
+                self.cycles_per_ns,
+            ));
             met.samples += 1;
         }
         let ours = clock::thread_cpu() - began;
@@ -228,7 +238,7 @@ impl Sampler for BpfSampler {
     }
 
     fn counters(&mut self) -> Option<Counters> {
-        None // Counting is by process, which these events are not.
+        None // Counts are per process; these events are not.
     }
 
     fn capabilities(&self) -> SamplerCapabilities {
@@ -244,7 +254,7 @@ impl Sampler for BpfSampler {
 }
 
 fn load(config: &Config) -> libbpf_rs::Result<Object> {
-    // libbpf would print on stderr; only the binary does that.
+    // libbpf would print to stderr, which only the binary may do.
     libbpf_rs::set_print(None);
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
     let bytes = config.ring_bytes.clamp(1 << 16, 1 << 28).next_power_of_two();

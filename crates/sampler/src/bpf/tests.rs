@@ -1,15 +1,15 @@
-//! The `bpf` sampler for real: loads the program and watches a child's page faults. Without root
-//! loading is refused, and then that is what is tested.
+//! The `bpf` sampler in the kernel: loads the program and observes a child's page faults. Without
+//! root the kernel refuses to load it, and the tests check the refusal instead.
 
 use super::*;
 use crate::testing::{Child, OS_PAGE};
 
 fn is_root() -> bool {
-    // SAFETY: asks only.
+    // SAFETY: a query without arguments.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// `None` where the test has not the rights, after checking that the refusal says so.
+/// `None` without root, after checking that the error asks for it.
 fn sampler(config: Config) -> Option<BpfSampler> {
     match BpfSampler::open(&Config { source: Source::PageFaults, ..config }) {
         Ok(sampler) => Some(sampler),
@@ -23,12 +23,12 @@ fn sampler(config: Config) -> Option<BpfSampler> {
 
 fn drained(sampler: &mut BpfSampler) -> (Vec<Sample>, Drained) {
     let mut out = Vec::new();
-    let met = sampler.drain(1_000_000, &mut out);
+    let met = sampler.drain(Now::at_ms(1_000_000), &mut out);
     (out, met)
 }
 
 #[test]
-fn only_tracked_processes_are_seen_and_all_of_them() {
+fn all_tracked_processes_are_sampled_and_no_others() {
     let (mut one, mut two, mut other) = (Child::new(1000), Child::new(1000), Child::new(1000));
     let Some(mut sampler) = sampler(Config { cpu_budget: 1.0, ..Config::default() }) else {
         return;
@@ -46,7 +46,8 @@ fn only_tracked_processes_are_seen_and_all_of_them() {
     assert_eq!(seen(&one), (100..300).collect::<Vec<_>>());
     assert_eq!(seen(&two), (0..50).collect::<Vec<_>>());
     assert!(samples.iter().all(|sample| sample.pid != other.pid));
-    assert!(samples.iter().all(|sample| (900_000_000..=1_000_000_000).contains(&sample.time_us)));
+    let times = 900_000_000_000..=1_000_000_000_000;
+    assert!(samples.iter().all(|sample| times.contains(&sample.until_ns)));
     assert_eq!(met.lost, 0);
     sampler.detach(one.pid);
     one.write(400..500);
@@ -54,7 +55,7 @@ fn only_tracked_processes_are_seen_and_all_of_them() {
 }
 
 #[test]
-fn a_full_ring_counts_what_it_lost() {
+fn a_full_ring_counts_its_losses() {
     let mut child = Child::new(4000);
     let Some(mut sampler) = sampler(Config { ring_bytes: 1, cpu_budget: 1.0, ..Config::default() })
     else {
@@ -75,7 +76,7 @@ fn the_period_follows_the_budget() {
     };
     sampler.attach(child.pid).expect("alive");
     child.write(0..100);
-    sampler.last_drain_ns -= 1_000_000_000; // As if a second had gone by.
+    sampler.last_drain_ns -= 1_000_000_000; // As if a second had passed.
     assert!(drained(&mut sampler).1.samples >= 100);
     assert_eq!(sampler.pace.factor(), 64);
     child.write(100..1380);
@@ -85,7 +86,7 @@ fn the_period_follows_the_budget() {
 }
 
 #[test]
-fn a_vanished_process_has_an_error_of_its_own() {
+fn attaching_a_vanished_process_fails_as_vanished() {
     let Some(mut sampler) = sampler(Config::default()) else { return };
     let error = sampler.attach(u32::MAX >> 1).expect_err("no such process");
     assert!(matches!(error, SamplerError::Vanished { .. }), "{error}");

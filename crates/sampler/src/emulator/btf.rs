@@ -1,9 +1,9 @@
-//! Where the kernel keeps who runs, from its description of its own types (BTF).
-//! In: the bytes of /sys/kernel/btf/vmlinux. Out: [`TaskOffsets`].
-//! Knows nothing of who reads there. Any bytes are safe to give it.
+//! Where the kernel keeps the running task, from its description of its own types (BTF). In: the
+//! bytes of /sys/kernel/btf/vmlinux. Out: [`TaskOffsets`]. Knows nothing of who reads it. Any bytes
+//! are safe input.
 //!
-//! A crate for this would be larger than what is needed: two members of one struct, and the place
-//! of one variable in the section of each CPU's own data.
+//! No crate is used, because little is needed: the offsets of two members of one struct, and the
+//! address of one variable in the per-CPU section.
 
 use tiercel_machine::number::index_u32;
 use tiercel_wire::emulator::TaskOffsets;
@@ -12,9 +12,9 @@ use tiercel_wire::emulator::TaskOffsets;
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
-/// Types of a kernel; Debian's 6.12 has some 100,000.
+/// Most types of a kernel; Debian's 6.12 has about 100,000.
 const TYPES_MAX: usize = 1 << 22;
-/// Structs within structs that are looked into.
+/// Depth to which structs within structs are searched.
 const DEPTH_MAX: usize = 4;
 
 // BTF_KIND_* of linux/btf.h.
@@ -29,13 +29,14 @@ const SECTION: u32 = 15;
 const DECLARATION_TAG: u32 = 17;
 const ENUM64: u32 = 19;
 
-/// Linux 6.2 to 6.14 keep the running task in a struct of hot variables, later ones by itself.
+/// Linux 6.2 to 6.14 keep the running task in a struct of hot variables; later ones in a variable
+/// of its own.
 const HOT: &[u8] = b"pcpu_hot";
 const CURRENT: &[u8] = b"current_task";
-/// Each CPU's own data, in the order of their addresses.
+/// The section of per-CPU variables, in the order of their addresses.
 const OWN_DATA: &[u8] = b".data..percpu";
 
-/// `None` when the bytes are no BTF, or the kernel keeps its tasks otherwise.
+/// `None` when the bytes are not BTF, or the kernel keeps its tasks in another way.
 pub fn task_offsets(bytes: &[u8]) -> Option<TaskOffsets> {
     let types = Types::read(bytes)?;
     let task = types.named(STRUCT, b"task_struct")?;
@@ -99,7 +100,7 @@ impl<'a> Types<'a> {
         self.starts.get((number as usize).checked_sub(1)?).map(|at| *at as usize)
     }
 
-    /// Where a struct's member is in it, bytes; members of nameless parts count as its own.
+    /// Offset of a struct's member, bytes; members of anonymous structs count as its own.
     fn member(&self, at: usize, name: &[u8], depth: usize) -> Option<u32> {
         let (kind, count) = self.shape(at)?;
         if !matches!(kind, STRUCT | UNION) || depth == DEPTH_MAX {
@@ -120,7 +121,7 @@ impl<'a> Types<'a> {
         })
     }
 
-    /// A variable of each CPU's own: its offset there, and its type.
+    /// A per-CPU variable: its offset in the section, and its type.
     fn variable(&self, name: &[u8]) -> Option<(u64, usize)> {
         let section = self.named(SECTION, OWN_DATA)?;
         let (_, count) = self.shape(section)?;
@@ -136,7 +137,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// Bytes that follow a type's head.
+/// Bytes that follow a type's header.
 fn extra_bytes(kind: u32, count: usize) -> usize {
     match kind {
         INT | VARIABLE | DECLARATION_TAG => 4,
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Writes BTF as the kernel has it.
+    /// Writes BTF in the kernel's format.
     #[derive(Default)]
     struct Writer {
         types: Vec<u8>,
@@ -213,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_keeping_the_running_task_are_known() {
+    fn both_layouts_of_the_running_task_are_found() {
         let offsets = |current| TaskOffsets { current, thread: 2464, process: 2468 };
         assert_eq!(task_offsets(&kernel(true)), Some(offsets(0x3_4000 + 16 + 8)));
         assert_eq!(task_offsets(&kernel(false)), Some(offsets(0x3_4000)));
     }
 
     #[test]
-    fn what_is_cut_off_is_refused() {
+    fn truncated_input_is_refused() {
         let whole = kernel(true);
         for bytes in 0..whole.len() - 1 {
             assert_eq!(task_offsets(&whole[..bytes]), None, "{bytes} bytes");

@@ -11,7 +11,7 @@ use tiercel_wire::emulator::AREA_BYTES;
 /// QEMU's `ivshmem-plain`: Red Hat's vendor number and its device's.
 const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x1110";
-/// Devices that are looked at; the lab's guests have a handful.
+/// Most devices that are examined; the lab's guests have a handful.
 const DEVICES_MAX: usize = 1024;
 
 /// Folders of devices that may be the emulator's, in the order of their addresses.
@@ -27,10 +27,9 @@ pub fn candidates(sys: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Switches the device on and opens its memory.
+/// Enables the device and opens its memory.
 ///
-/// # Errors
-/// What the kernel said; or memory of another size than the area's.
+/// # Errors The kernel's error; or the memory's size is not the area's.
 pub fn open(folder: &Path) -> io::Result<File> {
     let switch = folder.join("enable");
     if fs::read_to_string(&switch)?.trim() == "0" {

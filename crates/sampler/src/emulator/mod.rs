@@ -1,6 +1,6 @@
-//! The `emulator` sampler: in a timed guest of the lab, misses as the modelled machine has them.
-//! In: the sample area of the emulator's device. Out: samples with latency and node, counters.
-//! Knows nothing of how the emulator comes by them.
+//! The `emulator` sampler: in a timed guest of the lab, the misses of the modelled machine. In: the
+//! sample area of the emulator's device. Out: samples with latency and node, counters. Knows
+//! nothing of how the emulator computes them.
 //!
 //! ```text
 //!   emulator, outside --records--> ring of each virtual CPU --> drain --> samples, counters
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tiercel_machine::Finding;
 use tiercel_wire::emulator::{Area, Miss, Observation};
 use tiercel_wire::ring::{Cursor, pull};
-use tiercel_wire::{AccessKind, Around, Sample};
+use tiercel_wire::{AccessKind, Around, Now, Sample};
 
 use crate::clock;
 use crate::perf::USER_END;
@@ -48,7 +48,7 @@ pub struct EmulatorSampler {
 }
 
 impl EmulatorSampler {
-    /// Finds the device, takes it over and begins to sample.
+    /// Finds the device, claims it and begins to sample.
     ///
     /// # Errors
     /// [`SamplerError::Unavailable`] where there is no device or another process has it,
@@ -83,8 +83,8 @@ impl EmulatorSampler {
     }
 }
 
-/// Whether it works here, without disturbing a process that samples; `None` outside of such guests,
-/// where it is not missed.
+/// Whether it works here, without disturbing a process that samples; `None` outside timed guests,
+/// where it is not expected.
 pub fn support() -> Option<Finding> {
     const NAME: &str = "sampler-emulator";
     if device::candidates(Path::new(SYS)).is_empty() {
@@ -126,18 +126,18 @@ impl Sampler for EmulatorSampler {
         self.pace.set_useful_rate(samples_per_s);
     }
 
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
         let began = clock::thread_cpu();
         let now_ns = clock::monotonic_ns();
         let mut pass = Pass {
             processes: &self.processes,
             counted: &mut self.counted,
-            now_ms,
-            clock_ns: self.area.clock_ns(),
+            now: at_clock(now, &self.area),
             out,
             met: Drained::default(),
             sampled: 0,
         };
+        pass.met.complete_ns = pass.now.ns;
         let share = (self.config.drain_max / self.cursors.len()).max(1);
         for (vcpu, cursor) in self.cursors.iter_mut().enumerate() {
             let pulled =
@@ -146,6 +146,9 @@ impl Sampler for EmulatorSampler {
                     None => pass.met.lost += 1,
                 });
             pass.met.lost = pass.met.lost.saturating_add(pulled.lost);
+            if let Some(last) = pass.out.last().filter(|_| pulled.left > 0) {
+                pass.met.complete_ns = pass.met.complete_ns.min(last.from_ns);
+            }
         }
         let (met, sampled) = (pass.met, pass.sampled);
         let ours = clock::thread_cpu() - began;
@@ -190,17 +193,17 @@ impl Sampler for EmulatorSampler {
 impl Drop for EmulatorSampler {
     fn drop(&mut self) {
         self.area.set_period(None);
-        // A process that took it over meanwhile keeps it.
+        // A process that has claimed it since then keeps it.
         let _ = self.area.take(std::process::id().into(), 0);
     }
 }
 
-/// What one drain carries from ring to ring.
+/// State of one drain, carried from ring to ring.
 struct Pass<'a> {
     processes: &'a HashSet<u32>,
     counted: &'a mut Counters,
-    now_ms: u64,
-    clock_ns: u64,
+    /// The daemon's clock, and the emulator's at that moment.
+    now: Now,
     out: &'a mut Vec<Sample>,
     met: Drained,
     sampled: u32,
@@ -219,8 +222,10 @@ impl Pass<'_> {
             return;
         };
         self.met.samples += 1;
+        let at_ns = self.now.when(one.time_ns);
         self.out.push(Sample {
-            time_us: clock::daemon_us(self.now_ms, self.clock_ns, one.time_ns),
+            from_ns: at_ns,
+            until_ns: at_ns,
             pid: one.pid,
             tid: one.tid,
             addr: miss.addr,
@@ -233,13 +238,19 @@ impl Pass<'_> {
     }
 }
 
-/// What the emulator says of a miss; of a dirtied line it says nothing.
+/// The same moment on the daemon's clock and on the emulator's, which goes as fast as the guest's.
+fn at_clock(now: Now, area: &Area) -> Now {
+    let clock_ns = area.clock_ns();
+    Now { ns: now.when(clock::monotonic_ns()), monotonic_ns: clock_ns }
+}
+
+/// What the emulator states about a miss; it states nothing about a dirtied line.
 fn around(miss: &Miss) -> Option<Around> {
     let at_once = miss.at_once.filter(|_| miss.kind != AccessKind::Dirtied)?;
     Some(Around { at_once: at_once.max(1.0), apart: miss.apart })
 }
 
-/// The area of the first device that is the emulator's, with its number of rings.
+/// The area of the first emulator device, with its number of rings.
 fn area(sys: &Path) -> Result<(Area, usize), SamplerError> {
     let mut reasons = Vec::new();
     for folder in device::candidates(sys) {
@@ -255,7 +266,7 @@ fn area(sys: &Path) -> Result<(Area, usize), SamplerError> {
         }
     }
     let why = match reasons.is_empty() {
-        true => "there is no emulator's device".to_owned(),
+        true => "no device of the emulator was found".to_owned(),
         false => reasons.join("; "),
     };
     Err(unavailable(why, "start the guest with tiercel lab run --timed"))
@@ -267,7 +278,7 @@ fn map(memory: &File) -> std::io::Result<(Area, usize)> {
     Ok((area, rings))
 }
 
-/// Makes this process the one that samples, unless another one lives that does.
+/// Makes this process the one that samples, unless another live process does.
 fn take_over(area: &Area) -> Result<(), SamplerError> {
     let before = area.owner();
     let lives = before != 0 && Path::new(&format!("/proc/{before}")).exists();
@@ -276,8 +287,8 @@ fn take_over(area: &Area) -> Result<(), SamplerError> {
         false => area.take(before, std::process::id().into()),
     };
     taken.map_err(|owner| {
-        let why = format!("process {owner} samples the emulator already");
-        unavailable(why, "one daemon at a time can; stop that one")
+        let why = format!("process {owner} already samples the emulator");
+        unavailable(why, "only one daemon at a time can; stop that one")
     })
 }
 

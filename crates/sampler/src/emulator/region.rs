@@ -1,6 +1,6 @@
-//! Marks around what a timed guest of the lab shall time in detail, whatever else it leaves out.
-//! In: work. Out: what it comes to. Knows nothing of who watches: anywhere else the marks are two
-//! instructions that do nothing. `workloads/roi.h` has them for programs.
+//! Marks around the code that a timed guest of the lab times in detail, even if it skips the rest.
+//! In: work. Out: its result. Knows nothing of the emulator: elsewhere the marks are two
+//! instructions without effect. `workloads/roi.h` has them for C programs.
 
 /// Does the work inside a region of interest.
 pub fn region<T>(work: impl FnOnce() -> T) -> T {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_what_is_done_in_it() {
+    fn a_region_returns_the_result_of_its_work() {
         let mut done = 0;
         assert_eq!(region(|| (done += 1, 7).1), 7);
         assert_eq!(done, 1);

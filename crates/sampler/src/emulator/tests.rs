@@ -1,21 +1,20 @@
-//! The sampler against an emulator of its own: this file plays it.
-//! In: an area in a file, below a folder that looks like sysfs. Out: assertions.
-//! Knows nothing of QEMU.
+//! The sampler against a simulated emulator, which is this file. In: an area in a file, below a
+//! folder that looks like sysfs. Out: assertions. Knows nothing of QEMU.
 
 use super::*;
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use tiercel_wire::AccessKind;
 use tiercel_wire::emulator::{AREA_BYTES, Miss};
 use tiercel_wire::ring::{WriteCursor, push};
+use tiercel_wire::{AccessKind, Now};
 
 fn ourselves() -> u32 {
     std::process::id()
 }
 
-/// An area, the way the emulator's side sees it and the way the sampler does.
+/// An area, as the emulator's side sees it and as the sampler does.
 fn both(rings: usize) -> (fs::File, Area, Area) {
     let path = unique("area");
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path);
@@ -64,7 +63,7 @@ fn observation(pid: u32, addr: u64) -> Observation {
 }
 
 #[test]
-fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
+fn samples_of_attached_processes_are_complete_and_others_are_dropped() {
     let (_file, emulator, area) = both(2);
     let mut sampler = sampler(area, 2);
     assert_eq!(emulator.period(), Some(4096));
@@ -75,10 +74,13 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
     let count = Observation { misses: 4, instructions: 10, access: None, ..observation(1, 0) };
     push(&ring, &mut writer, &Observation { pid: ourselves(), ..count }.encode());
     let mut out = Vec::new();
-    let met = sampler.drain(1000, &mut out);
+    let met = sampler.drain(Now::at_ms(1000), &mut out);
     assert_eq!((met.samples, met.lost), (1, 0));
+    // 20 ms before the drain, on the emulator's clock; the drain itself takes a moment.
+    assert!(out[0].until_ns >= 980_000_000, "{out:?}");
     let expect = Sample {
-        time_us: 980_000,
+        from_ns: out[0].until_ns,
+        until_ns: out[0].until_ns,
         pid: ourselves(),
         tid: 7,
         addr: 0x7000,
@@ -94,43 +96,43 @@ fn samples_come_with_all_they_have_and_only_of_whom_is_attached() {
     assert_eq!(sampler.counters(), Some(Counters::default()), "since the last call");
     sampler.detach(ourselves());
     push(&ring, &mut writer, &observation(ourselves(), 0x7000).encode());
-    assert_eq!(sampler.drain(1000, &mut out).samples, 0);
+    assert_eq!(sampler.drain(Now::at_ms(1000), &mut out).samples, 0);
 }
 
 #[test]
-fn losses_and_nonsense_are_counted_and_addresses_of_the_kernel_dropped() {
+fn losses_and_invalid_samples_are_counted_and_kernel_addresses_dropped() {
     let (_file, emulator, area) = both(1);
     let mut sampler = sampler(area, 1);
     let (mut writer, ring) = (WriteCursor::default(), emulator.ring(0));
     push(&ring, &mut writer, &[u64::MAX; 8]);
     push(&ring, &mut writer, &observation(ourselves(), u64::MAX).encode());
     while push(&ring, &mut writer, &observation(ourselves(), 64).encode()) {}
-    let met = sampler.drain(0, &mut Vec::new());
+    let met = sampler.drain(Now::at_ms(0), &mut Vec::new());
     let room = tiercel_wire::emulator::RING_RECORDS as u64;
     assert_eq!((met.samples, met.lost), (room - 2, 2));
 }
 
 #[test]
-fn too_many_samples_make_the_period_longer() {
+fn too_many_samples_lengthen_the_period() {
     let (_file, emulator, area) = both(1);
     let mut sampler = sampler(area, 1);
     let (mut writer, ring) = (WriteCursor::default(), emulator.ring(0));
-    // As if it were long ago: 4096 samples in 700 ms are 0.6% of a CPU, and 0.5% are allowed.
+    // As if the time had passed: 4096 samples in 700 ms take 0.6% of a CPU, and 0.5% is allowed.
     sampler.last_drain_ns -= 700_000_000;
     while push(&ring, &mut writer, &observation(ourselves(), 64).encode()) {}
-    sampler.drain(0, &mut Vec::new());
+    sampler.drain(Now::at_ms(0), &mut Vec::new());
     assert!(emulator.period().is_some_and(|period| period >= 2 * 4096), "{:?}", emulator.period());
 }
 
 #[test]
-fn one_process_samples_at_a_time_and_leaves_it_off() {
+fn one_process_samples_at_a_time_and_stops_the_emulator_when_it_ends() {
     let (_file, emulator, area) = both(1);
     take_over(&area).expect("no process has it");
     let said = take_over(&emulator).expect_err("we live").to_string();
     assert!(said.contains(&ourselves().to_string()), "{said}");
     drop(EmulatorSampler::begin(&Config::default(), area, 1));
     assert_eq!((emulator.owner(), emulator.period()), (0, None));
-    // A process that died without leaving: no process has this number.
+    // A process that died without releasing it: no process has this number.
     emulator.take(0, u64::from(u32::MAX)).expect("free");
     take_over(&emulator).expect("the dead do not sample");
 }
@@ -149,13 +151,13 @@ fn sysfs(vendor: &str, bytes: u64) -> PathBuf {
 }
 
 #[test]
-fn the_device_is_found_switched_on_and_believed_only_with_its_magic() {
+fn the_device_is_found_enabled_and_accepted_only_with_its_magic() {
     let why = |root: &Path| match area(root) {
         Ok(_) => panic!("it is no emulator"),
         Err(error) => error.to_string(),
     };
     let none = sysfs("0x8086", AREA_BYTES as u64);
-    assert!(why(&none).contains("no emulator's device"), "{}", why(&none));
+    assert!(why(&none).contains("no device of the emulator"), "{}", why(&none));
     let small = sysfs("0x1af4", 4096);
     assert!(why(&small).contains("4096 bytes"), "{}", why(&small));
     let root = sysfs("0x1af4", AREA_BYTES as u64);
@@ -174,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_content_is_survived(
+    fn any_content_is_safe(
         words in prop::collection::vec((0usize..AREA_BYTES / 8, any::<u64>()), 0..200),
         fronts in prop::collection::vec((0usize..16, any::<u64>()), 0..20),
     ) {
@@ -184,14 +186,14 @@ proptest! {
         for (at, value) in words {
             put(at * 8, value).expect("written");
         }
-        // Counters and control words are few among many: hit them often.
+        // Counters and control words are a small part of the area: hit them often.
         for (at, value) in fronts {
             put(at * 8, value).expect("written");
             put(4096 + at * 8, value).expect("written");
         }
         let mut out = Vec::new();
         for _ in 0..3 {
-            let met = sampler.drain(7, &mut out);
+            let met = sampler.drain(Now::at_ms(7), &mut out);
             prop_assert!(met.samples <= tiercel_wire::emulator::RING_RECORDS as u64);
         }
         prop_assert!(sampler.counters().is_some());

@@ -1,8 +1,8 @@
 //! `perf_event_open` and its ioctls, as far as sampling needs them.
 //! In: an [`Attr`], a task, a CPU. Out: file descriptors, ids. Knows nothing of what events mean.
 //!
-//! Raw system calls rather than a crate: redirecting many tasks' events into one ring per CPU, AUX
-//! areas and `inherit_thread` are what this sampler is made of, and no crate wraps all three.
+//! Raw system calls rather than a crate: this sampler redirects the events of many tasks into one
+//! ring per CPU, and needs AUX areas and `inherit_thread`; no crate wraps all three.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -43,8 +43,8 @@ pub mod flag {
     pub const PRECISE_SHIFT: u32 = 15;
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
     pub const USE_CLOCKID: u64 = 1 << 25;
-    /// Linux 5.13. Without it a forked process would be observed twice: as a child of this event
-    /// and by its own attachment.
+    /// Linux 5.13. Without it a forked process would be observed twice: through this inherited
+    /// event and by its own attachment.
     pub const INHERIT_THREAD: u64 = 1 << 35;
 }
 
@@ -57,7 +57,7 @@ const ATTR_BYTES: u32 = 128;
 pub struct Attr {
     /// PMU.
     pub kind: u32,
-    /// Of this struct, bytes.
+    /// Size of this struct, bytes.
     pub size: u32,
     /// Event.
     pub config: u64,
@@ -121,7 +121,7 @@ impl Attr {
 /// What the kernel said.
 pub fn open(attr: &Attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 1 << 3;
-    // SAFETY: `attr` is a live struct of the size it states; the kernel only reads it, and answers
+    // SAFETY: `attr` is a live struct of the size it states; the kernel only reads it, and returns
     // a new descriptor.
     unsafe {
         let attr = attr as *const Attr;
@@ -151,7 +151,7 @@ pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     check(unsafe { libc::ioctl(event.as_raw_fd(), PERIOD as _, &period) })
 }
 
-/// The id by which records name an event; threads that inherit it have the same.
+/// The id of an event in records; threads that inherit the event share it.
 ///
 /// # Errors
 /// What the kernel said.
@@ -163,13 +163,13 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
     Ok(id)
 }
 
-/// Reads a counting event: the sum over the thread and those it started.
+/// Reads a counting event: the sum over the thread and the threads it started.
 ///
 /// # Errors
 /// What the kernel said.
 pub fn read_count(event: &OwnedFd) -> io::Result<u64> {
     let mut count = [0u8; 8];
-    // SAFETY: the buffer is as long as stated.
+    // SAFETY: the buffer has the stated length.
     let got = unsafe { libc::read(event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     if got != count.len().cast_signed() {
         return Err(io::Error::last_os_error());

@@ -1,6 +1,6 @@
-//! Finds out which events work here, by trying them on this very thread.
-//! In: the configuration, /proc/cpuinfo, /sys/bus/event_source. Out: [`Chosen`] events or why none.
-//! Knows nothing of the processes that will be observed.
+//! Finds which events work here, by trying them on the current thread. In: the configuration,
+//! /proc/cpuinfo, /sys/bus/event_source. Out: [`Chosen`] events, or why there are none. Knows
+//! nothing of the processes that will be observed.
 
 use std::fs;
 use std::io;
@@ -12,20 +12,20 @@ use crate::{Config, Kind, SamplerError, Source};
 /// An event that opened here.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// As in the table.
+    /// Its entry in the table.
     pub event: &'static Event,
-    /// How to open it; the period is set at each opening.
+    /// How to open it; the period is set whenever it is opened.
     pub attr: Attr,
 }
 
-/// What the events of one sampler have in common.
+/// The events of one sampler, and what they share.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Never empty.
     pub events: Vec<Chosen>,
     /// Fields of every sample in the rings.
     pub sample_type: u64,
-    /// The PMU writes packets into AUX areas.
+    /// Whether the PMU writes packets into AUX areas.
     pub aux: bool,
 }
 
@@ -52,7 +52,7 @@ pub fn choose(config: &Config) -> Result<Choice, SamplerError> {
     }
 }
 
-/// Events per sample of an event, slowed down by `factor`. Each page fault counts by itself.
+/// Events per sample of an event, multiplied by `factor`. Every page fault is a sample.
 pub fn period(config: &Config, event: &Event, factor: u64) -> u64 {
     let base = if event.decode == Decode::Fault { 1 } else { config.period };
     base.saturating_mul(event.period_factor).saturating_mul(factor)
@@ -63,7 +63,7 @@ pub fn paranoid() -> Option<i32> {
     fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
 }
 
-/// Says what a failed opening means on this machine.
+/// Explains why an event did not open on this machine.
 pub fn refusal(event: &Event, error: io::Error) -> SamplerError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => SamplerError::Permission {
@@ -76,7 +76,7 @@ pub fn refusal(event: &Event, error: io::Error) -> SamplerError {
         },
         Some(libc::EINVAL) => SamplerError::Unavailable {
             kind: Kind::Perf,
-            why: format!("the kernel does not know event {} as we ask for it", event.name),
+            why: format!("the kernel does not support event {} in this form", event.name),
             remedy: "Linux 5.13 is needed (inherit_thread), 6.12 for ibs_op without root".into(),
         },
         _ => SamplerError::Unavailable {
@@ -147,14 +147,14 @@ fn fields(events: &[&Event]) -> u64 {
     if any(Decode::Ibs) {
         fields |= sample_type::RAW;
     }
-    // A software event that is asked for PERIOD fires every time, whatever its period.
+    // A software event with PERIOD in its fields fires every time, whatever its period is.
     if !any(Decode::Fault) {
         fields |= sample_type::PERIOD;
     }
     fields
 }
 
-/// Opens the event on this thread, from the best form to the least; answers the form that worked.
+/// Opens the event on this thread, trying the best form first; returns the form that worked.
 fn try_event(event: &Event, sample_type: u64) -> io::Result<Attr> {
     let type_of = |name: &str| {
         let path = format!("/sys/bus/event_source/devices/{name}/type");
@@ -165,7 +165,7 @@ fn try_event(event: &Event, sample_type: u64) -> io::Result<Attr> {
     let mut attr = Attr::user_mode(kind, event.config[0]);
     (attr.config1, attr.config2) = (event.config[1], event.config[2]);
     attr.sample_type = sample_type;
-    attr.period = 1 << 20; // Whatever: it is closed at once.
+    attr.period = 1 << 20; // Any period will do: it is closed at once.
     attr.flags |= flag::INHERIT | flag::INHERIT_THREAD | events::precise_flags(event);
     let tried = attr::open(&attr, 0, -1);
     match tried {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
+    fn refusals_come_with_a_remedy() {
         let said = |errno| refusal(&events::L3_MISS, io::Error::from_raw_os_error(errno));
         let denied = said(libc::EACCES);
         assert!(matches!(denied, SamplerError::Permission { .. }), "{denied:?}");

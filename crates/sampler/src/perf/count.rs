@@ -1,5 +1,5 @@
-//! Counts misses and instructions of a process and the threads it will start.
-//! In: threads. Out: what was counted since the last look. Knows nothing of sampling.
+//! Counts misses and instructions of a process and of threads that it starts later. In: threads.
+//! Out: the counts since the last read. Knows nothing of sampling.
 
 use std::os::fd::OwnedFd;
 
@@ -11,26 +11,26 @@ const TYPE_HARDWARE: u32 = 0;
 const INSTRUCTIONS: u64 = 1;
 const CACHE_MISSES: u64 = 3;
 
-/// True when this machine counts both for us.
+/// True when this machine can count both.
 pub fn works() -> bool {
     [INSTRUCTIONS, CACHE_MISSES].iter().all(|event| attr::open(&counter(*event), 0, -1).is_ok())
 }
 
-/// The counters of one thread; those it starts add to them.
+/// The counters of one thread, including the threads that it starts.
 pub struct Pair {
     instructions: Counter,
     misses: Counter,
 }
 
 impl Pair {
-    /// `None` when the thread is gone or the kernel refuses: then it is not counted.
+    /// `None` when the thread has ended or the kernel refuses; it is then not counted.
     pub fn open(tid: i32) -> Option<Pair> {
         let open = |event| attr::open(&counter(event), tid, -1).ok();
         let fresh = |fd| Counter { fd, last: 0 };
         Some(Pair { instructions: fresh(open(INSTRUCTIONS)?), misses: fresh(open(CACHE_MISSES)?) })
     }
 
-    /// Adds what was counted since the last call.
+    /// Adds the counts since the last call.
     pub fn add_to(&mut self, sum: &mut Counters) {
         sum.instructions += self.instructions.since();
         sum.llc_misses += self.misses.since();

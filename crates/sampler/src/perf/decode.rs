@@ -1,5 +1,5 @@
-//! Says what one hardware record means: load or store, from memory or from a cache, how long.
-//! In: a [`RawSample`] and the event's [`Decode`]. Out: an [`Access`], or `None` for what a cache
+//! Decodes one hardware record: load or store, served by memory or by a cache, and its latency. In:
+//! a [`RawSample`] and the event's [`Decode`]. Out: an [`Access`], or `None` for one that a cache
 //! served. Knows nothing of processes, nodes or weights.
 
 use tiercel_wire::AccessKind;
@@ -12,13 +12,13 @@ use super::record::RawSample;
 pub struct Access {
     /// Virtual address.
     pub addr: u64,
-    /// What it did.
+    /// Load or store.
     pub kind: AccessKind,
     /// Load-to-use latency in core cycles; 0 when not measured.
     pub latency_cycles: u64,
 }
 
-/// Reads a record; `None` when it has no address or never reached memory.
+/// Decodes a record; `None` when it has no address or never reached memory.
 pub fn access(decode: Decode, sample: &RawSample) -> Option<Access> {
     let by_kernel = |kind| Access { addr: sample.addr, kind, latency_cycles: sample.weight };
     match decode {
@@ -48,7 +48,7 @@ fn hit_first_level(data_src: u64) -> bool {
     level & (HIT | L1) == HIT | L1
 }
 
-/// IBS where the raw part is out of reach (BPF): by the data source the kernel makes of it.
+/// IBS without the raw part (BPF): by the data source that the kernel derives from it.
 fn ibs_by_kernel(sample: &RawSample) -> Option<Access> {
     // PERF_MEM_OP_* and PERF_MEM_LVL_* of linux/perf_event.h.
     const LOAD: u64 = 0x02;
@@ -96,7 +96,7 @@ fn ibs(raw: &[u8]) -> Option<Access> {
     if data3 & ADDRESS_VALID == 0 || addr == 0 {
         return None;
     }
-    // A locked or read-modify-write op sets both; its store is what counts for placement.
+    // A locked or read-modify-write op sets both bits; its store is what matters for placement.
     let kind = match (data3 & LOAD != 0, data3 & STORE != 0) {
         (_, true) => AccessKind::Write,
         (true, false) => AccessKind::Read,
@@ -140,14 +140,14 @@ mod tests {
         check_ibs(1, valid | latency | 1, None); // this core complex's L3
         check_ibs(1 << 6, valid | latency | 1, Some((AccessKind::Read, 431))); // CXL: 8
         check_ibs(0, valid | 1 << 20 | 2, Some((AccessKind::Write, 0)));
-        check_ibs(0, valid | 2, None); // a store the L2 had
+        check_ibs(0, valid | 2, None); // a store that hit the L2
         check_ibs(3, 1, None); // no valid address
         check_ibs(3, valid, None); // neither load nor store
         check_ibs(3, valid | 1 << 20 | 3, Some((AccessKind::Write, 0))); // locked
     }
 
     #[test]
-    fn ibs_without_registers_goes_by_the_data_source() {
+    fn ibs_without_registers_uses_the_data_source() {
         let check = |data_src, expect: Option<AccessKind>| {
             let sample = RawSample { addr: 64, weight: 9, data_src, ..RawSample::default() };
             assert_eq!(access(Decode::Ibs, &sample).map(|a| a.kind), expect, "{data_src:#x}");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn intel_records_speak_through_the_kernel() {
+    fn intel_records_use_the_kernels_data_source() {
         let sample = |data_src| RawSample { addr: 64, weight: 300, data_src, ..Default::default() };
         let read = Access { addr: 64, kind: AccessKind::Read, latency_cycles: 300 };
         assert_eq!(access(Decode::LoadMiss, &sample(0)), Some(read));

@@ -1,11 +1,11 @@
-//! The table of precise memory events, per vendor and microarchitecture, as data.
-//! In: a processor's vendor, family and model. Out: the events that see memory accesses there.
-//! Knows nothing of how events are opened. Sources: Intel's event lists (perfmon), AMD's PPRs for
-//! families 17h to 1Ah (IBS), Arm DDI 0487 (SPE).
+//! The table of precise memory events, per vendor and microarchitecture, as data. In: a processor's
+//! vendor, family and model. Out: the events that sample memory accesses there. Knows nothing of
+//! how events are opened. Sources: Intel's event lists (perfmon), AMD's PPRs for families 17h to
+//! 1Ah (IBS), Arm DDI 0487 (SPE).
 
 use super::attr::{SW_PAGE_FAULTS, TYPE_RAW, TYPE_SOFTWARE, flag};
 
-/// One way to see accesses.
+/// An event that samples accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// As the vendor spells it.
@@ -14,18 +14,18 @@ pub struct Event {
     pub pmu: Pmu,
     /// perf_event_attr.config, config1, config2.
     pub config: [u64; 3],
-    /// Least precise_ip; 0 where the PMU needs none.
+    /// Lowest usable precise_ip; 0 if the PMU needs none.
     pub precise: u8,
-    /// Events per sample = [`crate::Config::period`] times this: rarer kinds of event need 1.
+    /// Events per sample = [`crate::Config::period`] times this; 1 for the rarest events.
     pub period_factor: u64,
-    /// How its records are read.
+    /// How its records are decoded.
     pub decode: Decode,
 }
 
-/// Where an event's type number comes from.
+/// Source of an event's type number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pmu {
-    /// PERF_TYPE_RAW, or where cores differ the performance cores' (`cpu_core`).
+    /// PERF_TYPE_RAW, or on hybrid CPUs the type of the performance cores (`cpu_core`).
     Core,
     /// The kernel's own events.
     Software,
@@ -33,22 +33,24 @@ pub enum Pmu {
     Named(&'static str),
 }
 
-/// How to read a record, and which to keep.
+/// How to decode a record, and which records to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decode {
-    /// A load by construction a miss; address, latency and level by the kernel.
+    /// A load that is a miss by the event's definition; the kernel gives address, latency and
+    /// level.
     LoadMiss,
-    /// A store; kept when the kernel's data source does not say that the first-level cache had it.
+    /// A store; kept unless the kernel's data source says that it hit the first-level cache.
     Store,
     /// IBS registers in the raw part; kept when memory served it.
     Ibs,
     /// Packets in the AUX area; kept when the last-level cache missed.
     Spe,
-    /// A page fault: the first access of an OS page; the kernel does not say of which kind.
+    /// A page fault: the first access to an OS page; the kernel does not report whether it reads or
+    /// writes.
     Fault,
 }
 
-/// Page faults of user mode: there on every machine.
+/// Page faults in user mode: available on every machine.
 pub const PAGE_FAULTS: Event = Event {
     name: "page-faults",
     pmu: Pmu::Software,
@@ -63,7 +65,7 @@ pub const PAGE_FAULTS: Event = Event {
 pub struct Processors {
     /// As /proc/cpuinfo spells the vendor; `Arm` stands for all AArch64.
     pub vendor: &'static str,
-    /// Families this line is for; empty for all.
+    /// Families that this row covers; empty for all.
     pub families: &'static [u32],
     /// Models of them; empty for all.
     pub models: &'static [u32],
@@ -82,9 +84,10 @@ pub const REMOTE_DRAM: Event =
 /// `mem_load_retired.local_pmm` (0xd1/0x80): what MAT 4.5.1 samples for NVM.
 pub const LOCAL_PMM: Event = core("mem_load_retired.local_pmm", 0x80d1, 1, Decode::LoadMiss);
 /// `mem_inst_retired.all_stores` (0xd0/0x82). About one instruction in ten is a store, one in
-/// hundreds a miss: sixteen times the period keeps their samples in proportion.
+/// hundreds a miss: sixteen times the period balances their samples with those of loads.
 pub const ALL_STORES: Event = core("mem_inst_retired.all_stores", 0x82d0, 16, Decode::Store);
-/// Load latency (0xcd/0x01) with a threshold of 128 cycles: above any last-level cache's answer.
+/// Load latency (0xcd/0x01) with a threshold of 128 cycles: more than a hit in any last-level
+/// cache.
 pub const LOAD_LATENCY: Event = Event {
     config: [0x01cd, 128, 0],
     ..core("mem_trans_retired.load_latency_gt_128", 0, 1, Decode::LoadMiss)
@@ -99,8 +102,8 @@ pub const IBS_OP: Event = Event {
     period_factor: 64,
     decode: Decode::Ibs,
 };
-/// Statistical profiling: loads and stores (bits 33, 34) with jitter (bit 16), which missed the
-/// last-level cache or took 64 cycles and more. The period counts all operations.
+/// Statistical profiling: loads and stores (bits 33, 34) with jitter (bit 16) that missed the
+/// last-level cache or took at least 64 cycles. The period counts all operations.
 pub const SPE: Event = Event {
     name: "arm_spe_0",
     pmu: Pmu::Named("arm_spe_0"),
@@ -127,9 +130,9 @@ pub const TABLE: &[Processors] = &[
         &[0x8f, 0xcf, 0xad, 0xae, 0x97, 0x9a, 0xb7, 0xba, 0xbf, 0xaa, 0xac, 0xc5, 0xc6, 0xbd],
         &[L3_MISS, ALL_STORES],
     ),
-    // Sandy and Ivy Bridge know no precise miss event with an address: latency instead.
+    // Sandy and Ivy Bridge have no precise miss event with an address; load latency serves instead.
     intel(&[0x2a, 0x2d, 0x3a, 0x3e], &[LOAD_LATENCY]),
-    // Any Intel core not listed: architecturally stable codes since Haswell.
+    // Any Intel core that is not listed: these codes have been stable since Haswell.
     intel(&[], &[L3_MISS, ALL_STORES]),
     Processors {
         vendor: "AuthenticAMD",
@@ -141,11 +144,11 @@ pub const TABLE: &[Processors] = &[
     Processors { vendor: "Arm", families: &[], models: &[], events: &[SPE] },
 ];
 
-/// Every event a user may ask for by name instead of the processor's own set.
+/// Every event that a user may request by name instead of the processor's default set.
 pub const NAMED: &[Event] =
     &[L3_MISS, LOCAL_DRAM, REMOTE_DRAM, LOCAL_PMM, ALL_STORES, LOAD_LATENCY, IBS_OP, SPE];
 
-/// The events for a processor; empty when it has none known.
+/// The events for a processor; empty when none are known for it.
 pub fn for_processor(vendor: &str, family: u32, model: u32) -> &'static [Event] {
     let any = |list: &[u32], value| list.is_empty() || list.contains(&value);
     TABLE
@@ -159,7 +162,7 @@ pub fn precise_flags(event: &Event) -> u64 {
     u64::from(event.precise) << flag::PRECISE_SHIFT
 }
 
-/// The attribute type of an event, given what sysfs says of its PMU.
+/// The attribute type of an event, given the contents of sysfs for its PMU.
 pub fn attr_type(pmu: Pmu, type_of: impl Fn(&str) -> Option<u32>) -> Option<u32> {
     match pmu {
         Pmu::Software => Some(TYPE_SOFTWARE),
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn intel_events_ask_for_precision() {
+    fn intel_events_request_precise_addresses() {
         for event in [L3_MISS, LOCAL_DRAM, REMOTE_DRAM, LOCAL_PMM, ALL_STORES, LOAD_LATENCY] {
             assert_eq!(precise_flags(&event), 2 << 15, "{}", event.name);
         }

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! An event that new threads inherit may not have a ring of its own unless it is bound to one CPU.
-//! So each thread found at attach gets one event per CPU, all of one CPU write into one ring, and
-//! the ring belongs to a silent event of our own that outlives every process. Threads started later
-//! inherit; forked processes do not (`inherit_thread`): they are attached by themselves.
+//! Therefore each thread found at attach gets one event per CPU, and all events on a CPU write into
+//! one ring. That ring belongs to a dummy event of the daemon, which outlives every process.
+//! Threads started later inherit the events; forked processes do not (`inherit_thread`): they are
+//! attached separately.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tiercel_machine::number::saturating_u32;
 
-use tiercel_wire::Sample;
+use tiercel_wire::{Now, Sample};
 
 use crate::clock;
 use crate::{
@@ -42,24 +43,30 @@ use attr::{Attr, flag};
 use choose::{Choice, choose};
 use events::{Decode, PAGE_FAULTS};
 use pace::Pace;
-use record::{AuxChunk, RawSample, Record};
+use record::{AuxChunk, PerfRecord, RawSample};
 use ring::Ring;
 
-/// Most events of one process: threads x CPUs x events. Each is a descriptor of ours and memory of
-/// the kernel's (about 1 KiB); a process beyond it is better seen by the bpf sampler.
+/// Most events of one process: threads x CPUs x events. Each takes a descriptor here and about 1
+/// KiB in the kernel; larger processes are for the bpf sampler.
 const EVENTS_MAX: usize = 8192;
-/// Looks at the thread list at attach: threads that start meanwhile are found by the next look.
+/// Reads of the thread list at attach: a later read finds threads that started during an earlier
+/// one.
 const TASK_LOOKS: usize = 4;
 /// AUX area per CPU where the PMU writes packets: 1 MiB holds 16,000 SPE records of 64 bytes.
 const AUX_BYTES: usize = 1 << 20;
-/// Addresses from here on are the kernel's.
+/// First address of the kernel's half.
 pub const USER_END: u64 = 1 << 63;
+
+/// The kernel writes what an AUX area has when a thread is switched out or a part of it is full: at
+/// this age, nanoseconds, packets are in a chunk. Chosen, not measured.
+const AUX_LATE_NS: u64 = 1_000_000_000;
 
 /// See the module.
 pub struct PerfSampler {
     config: Config,
     choice: Choice,
-    rings: Vec<(i32, Ring)>,
+    /// By CPU. Of an AUX area also when its last chunk was written, on the daemon's clock.
+    rings: Vec<(i32, Ring, u64)>,
     processes: HashMap<u32, Process>,
     /// Index into `choice.events` by the kernel's id.
     kinds: HashMap<u64, usize>,
@@ -86,7 +93,7 @@ impl PerfSampler {
         let choice = choose(config)?;
         let mut rings = Vec::new();
         for cpu in tasks::online_cpus() {
-            rings.push((cpu, open_ring(config, &choice, cpu)?));
+            rings.push((cpu, open_ring(config, &choice, cpu)?, 0));
         }
         Ok(PerfSampler {
             config: config.clone(),
@@ -103,12 +110,12 @@ impl PerfSampler {
         })
     }
 
-    /// Events per sample of an event now.
+    /// Current events per sample of an event.
     fn period(&self, kind: usize) -> u64 {
         choose::period(&self.config, self.choice.events[kind].event, self.pace.factor())
     }
 
-    /// Opens all events of a process at the present period.
+    /// Opens all events of a process at the current period.
     fn open_events(&mut self, pid: u32) -> Result<Vec<(u64, OwnedFd)>, SamplerError> {
         let mut opened = Vec::new();
         let mut known: Vec<i32> = Vec::new();
@@ -134,7 +141,7 @@ impl PerfSampler {
     ) -> Result<(), SamplerError> {
         for kind in 0..self.choice.events.len() {
             let attr = Attr { period: self.period(kind), ..self.choice.events[kind].attr };
-            for (cpu, ring) in &self.rings {
+            for (cpu, ring, _) in &self.rings {
                 if opened.len() == EVENTS_MAX {
                     return Err(too_many(pid));
                 }
@@ -147,7 +154,7 @@ impl PerfSampler {
                         self.kinds.insert(id, kind);
                         opened.push((id, event));
                     }
-                    // The thread ended, or the CPU went off line since we looked.
+                    // The thread has ended, or the CPU went offline, since the lists were read.
                     Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
                     Err(error) => return Err(self.attach_error(pid, kind, error)),
                 }
@@ -161,7 +168,8 @@ impl PerfSampler {
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => SamplerError::Permission {
                 what: format!("perf event {} on process {pid}", event.name),
-                remedy: "it must be yours and not setuid; as root the daemon sees all".into(),
+                remedy: "it must be yours and not setuid; as root the daemon sees all processes"
+                    .into(),
             },
             Some(libc::EMFILE | libc::ENFILE) => too_many(pid),
             _ => SamplerError::Io {
@@ -171,13 +179,14 @@ impl PerfSampler {
         }
     }
 
-    /// Opens everything anew at the present period. The kernel's own way, PERF_EVENT_IOC_PERIOD,
-    /// leaves the threads that have inherited an event at the old one (measured).
+    /// Opens all events again at the current period. PERF_EVENT_IOC_PERIOD would leave threads that
+    /// inherited an event at the old period (measured).
     fn reopen(&mut self) {
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
             self.close_events(pid);
-            // One that cannot be opened now is seen again, or found gone, at the next change.
+            // An event that does not open now is tried again at the next change, unless its process
+            // has ended by then.
             let events = self.open_events(pid).unwrap_or_default();
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.events = events;
@@ -227,10 +236,13 @@ impl Sampler for PerfSampler {
         self.pace.set_useful_rate(samples_per_s);
     }
 
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
         let began = clock::thread_cpu();
         let now_ns = clock::monotonic_ns();
-        let mut pass = Pass { out, now_ms, now_ns, met: Drained::default(), records: 0 };
+        let late_ns = if self.choice.aux { AUX_LATE_NS } else { 0 };
+        let complete_ns = now.when(now_ns).saturating_sub(late_ns);
+        let met = Drained { complete_ns, ..Drained::default() };
+        let mut pass = Pass { out, now, met, records: 0 };
         for index in 0..self.rings.len() {
             self.drain_ring(index, &mut pass);
         }
@@ -267,7 +279,7 @@ impl Sampler for PerfSampler {
     }
 }
 
-/// What a set of events shows, counters apart.
+/// What a set of events can see, apart from counters.
 pub fn sees_of(choice: &Choice, latency: bool) -> SamplerCapabilities {
     let has = |decode| choice.events.iter().any(|chosen| chosen.event.decode == decode);
     let first_touch = choice.events.iter().all(|chosen| chosen.event.decode == Decode::Fault);
@@ -298,17 +310,19 @@ pub fn sees_of(choice: &Choice, latency: bool) -> SamplerCapabilities {
     }
 }
 
-/// An access as every sampler reports it. `task` is process and thread.
+/// A sample in the form that all samplers report. `task`: process and thread; the access happened
+/// between the two times.
 pub fn to_sample(
     access: &decode::Access,
     task: (u32, u32),
-    time_us: u64,
+    (from_ns, until_ns): (u64, u64),
     period: u64,
     cycles_per_ns: Option<f64>,
 ) -> Sample {
     let cycles = access.latency_cycles as f64;
     Sample {
-        time_us,
+        from_ns,
+        until_ns,
         pid: task.0,
         tid: task.1,
         addr: access.addr,
@@ -325,18 +339,12 @@ pub fn to_sample(
 /// What one drain carries from ring to ring.
 struct Pass<'a> {
     out: &'a mut Vec<Sample>,
-    now_ms: u64,
-    now_ns: u64,
+    now: Now,
     met: Drained,
     records: u64,
 }
 
 impl Pass<'_> {
-    /// The daemon's clock when the kernel's showed `time_ns`.
-    fn time_us(&self, time_ns: u64) -> u64 {
-        clock::daemon_us(self.now_ms, self.now_ns, time_ns)
-    }
-
     fn push(&mut self, sample: Sample) {
         self.met.samples += 1;
         self.out.push(sample);
@@ -348,20 +356,24 @@ impl PerfSampler {
         let share = (self.config.drain_max / self.rings.len()).max(1);
         let mut records = Vec::new();
         pass.met.lost += self.rings[index].1.drain(share, |record| records.push(record));
+        let is_cut = records.len() == share;
         for record in records {
             pass.records += 1;
             match record {
-                Record::Sample(raw) => self.take_sample(&raw, pass),
-                Record::Lost(count) => pass.met.lost += count,
-                Record::Throttle => pass.met.throttled += 1,
-                Record::Aux(chunk) => self.take_aux(index, &chunk, pass),
-                Record::Other => {}
+                PerfRecord::Sample(raw) => self.take_sample(&raw, pass),
+                PerfRecord::Lost(count) => pass.met.lost += count,
+                PerfRecord::Throttle => pass.met.throttled += 1,
+                PerfRecord::Aux(chunk) => self.take_aux(index, &chunk, pass),
+                PerfRecord::Other => {}
             }
+        }
+        if let Some(last) = pass.out.last().filter(|_| is_cut) {
+            pass.met.complete_ns = pass.met.complete_ns.min(last.from_ns);
         }
     }
 
     fn take_sample(&self, raw: &RawSample, pass: &mut Pass<'_>) {
-        // A record of an event closed meanwhile has no kind any more; its address is still true.
+        // The event of this record was closed since: its kind is unknown, its address still valid.
         let kind = self.kinds.get(&raw.id).copied().unwrap_or(0);
         let Some(access) = decode::access(self.choice.events[kind].event.decode, raw) else {
             return;
@@ -372,7 +384,8 @@ impl PerfSampler {
         let period = if raw.period == 0 { self.period(kind) } else { raw.period };
         let sample = {
             let task = (raw.pid, raw.tid);
-            to_sample(&access, task, pass.time_us(raw.time_ns), period, self.cycles_per_ns)
+            let at_ns = pass.now.when(raw.time_ns);
+            to_sample(&access, task, (at_ns, at_ns), period, self.cycles_per_ns)
         };
         pass.push(sample);
     }
@@ -387,11 +400,14 @@ impl PerfSampler {
         }
         let mut accesses = Vec::new();
         pass.met.lost += spe::decode(&self.aux_scratch, &mut accesses) as u64;
-        let (time_us, period) = (pass.time_us(chunk.time_ns), self.period(0));
+        // The packets of a chunk were written since the one before it.
+        let until_ns = pass.now.when(chunk.time_ns);
+        let from_ns = std::mem::replace(&mut self.rings[index].2, until_ns).min(until_ns);
+        let period = self.period(0);
         pass.records += accesses.len() as u64;
         for access in accesses.iter().filter(|access| access.addr < USER_END) {
             let task = (chunk.pid, chunk.tid);
-            pass.push(to_sample(access, task, time_us, period, self.cycles_per_ns));
+            pass.push(to_sample(access, task, (from_ns, until_ns), period, self.cycles_per_ns));
         }
     }
 }
@@ -404,11 +420,11 @@ fn too_many(pid: u32) -> SamplerError {
     }
 }
 
-/// The ring of one CPU, owned by an event of our own that never fires.
+/// The ring of one CPU, owned by a dummy event that never fires.
 fn open_ring(config: &Config, choice: &Choice, cpu: i32) -> Result<Ring, SamplerError> {
     let data_bytes = config.ring_bytes.clamp(1 << 12, 1 << 26).next_power_of_two();
     let aux_bytes = if choice.aux { AUX_BYTES } else { 0 };
-    // AUX areas belong to the PMU that writes them, so there the owner is one of its events.
+    // An AUX area belongs to the PMU that writes it, so there the owner is one of the PMU's events.
     let owner = if choice.aux {
         let attr = choice.events[0].attr;
         Attr { flags: attr.flags | flag::DISABLED, period: 1 << 30, ..attr }

@@ -1,31 +1,30 @@
-//! Keeps the cost of sampling within a share of one CPU, and samples to as many as are of use, by
-//! choosing the period.
-//! In: samples and time since the last look. Out: a factor on every event's period.
-//! Knows nothing of events or the kernel.
+//! Chooses the period so that sampling stays within a share of one CPU and yields no more samples
+//! than are useful. In: samples and time since the last update. Out: a factor on every event's
+//! period. Knows nothing of events or the kernel.
 
 use std::time::Duration;
 use tiercel_machine::number::saturating_u64;
 
-/// CPU time one sample takes from the observed program: interrupt, record, ring. MAT 4.5.1: tens
-/// of thousands of samples a second cost under 1%; that is 0.3 to 1 us each.
+/// CPU time that one sample takes from the observed program: interrupt, record, ring. MAT 4.5.1:
+/// tens of thousands of samples a second cost under 1%; that is 0.3 to 1 us each.
 pub const SAMPLE_COST: Duration = Duration::from_nanos(1000);
-/// Least time between two looks: shorter ones see noise.
+/// Shortest time between two updates: shorter ones measure noise.
 const LOOK: Duration = Duration::from_millis(500);
-/// The period is never more than this many times the configured one.
+/// Largest factor on the configured period.
 const FACTOR_MAX: u64 = 1 << 16;
-/// Cheaper than this share of the budget: the period may come down again. A quarter leaves room
-/// for the halving without at once being over budget again.
+/// Below this share of the budget the period may decrease again. At a quarter, halving the period
+/// doubles the cost and still leaves half of the budget.
 const CHEAP: f64 = 0.25;
 
-/// The controller. For the budget it multiplies at once when over, and halves one step at a time
-/// when cheap: an ebb may be short. For what is of use it follows what comes.
+/// The controller. Over budget, it multiplies the factor at once; well below, it halves it one step
+/// at a time, since a lull may be short. For the useful rate, it follows the measured rate.
 #[derive(Clone, Debug)]
 pub struct Pace {
     cpu_budget: f64,
     enough_per_s: f64,
     /// For the budget.
     budget_factor: u64,
-    /// For what is of use; the larger one counts.
+    /// For the useful rate; the larger factor applies.
     use_factor: u64,
     elapsed: Duration,
     spent: Duration,
@@ -34,7 +33,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Begins at the configured period. `cpu_budget` is a share of one CPU.
+    /// Starts at the configured period. `cpu_budget` is a share of one CPU.
     pub fn new(cpu_budget: f64) -> Pace {
         Pace {
             cpu_budget,
@@ -48,17 +47,17 @@ impl Pace {
         }
     }
 
-    /// More samples than these are of no use from now on.
+    /// Sets the rate beyond which samples are of no use.
     pub fn set_useful_rate(&mut self, samples_per_s: f64) {
         self.enough_per_s = samples_per_s;
     }
 
-    /// What the configured period is to be multiplied by.
+    /// The factor on the configured period.
     pub fn factor(&self) -> u64 {
         self.budget_factor.max(self.use_factor)
     }
 
-    /// Takes in what happened during `elapsed`; true when the factor changed.
+    /// Updates the factor after `elapsed`; true when it changed.
     pub fn look(
         &mut self,
         elapsed: Duration,
@@ -81,7 +80,7 @@ impl Pace {
         self.factor() != before
     }
 
-    /// `factor` is the one that this was spent with.
+    /// `factor`: the factor during this time.
     fn keep_budget(&mut self, factor: u64) {
         let share = self.spent.as_secs_f64() / self.elapsed.as_secs_f64() / self.cpu_budget;
         if share > 1.0 || self.throttled {
@@ -92,12 +91,12 @@ impl Pace {
         }
     }
 
-    /// `factor` is the one that these samples came with.
+    /// `factor`: the factor during these samples.
     fn follow_use(&mut self, factor: u64) {
         let unpaced_per_s = self.samples as f64 * factor as f64 / self.elapsed.as_secs_f64();
         let times = saturating_u64((unpaced_per_s / self.enough_per_s).ceil());
         let needed = times.clamp(1, FACTOR_MAX).next_power_of_two();
-        // One step more than is needed stays, lest it changes back and forth.
+        // Stays one step above the needed factor (hysteresis).
         if needed > self.use_factor || needed * 2 < self.use_factor {
             self.use_factor = needed;
         }
@@ -111,18 +110,18 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_flood_is_dammed_in_one_step_and_an_ebb_released_slowly() {
+    fn the_period_rises_in_one_step_and_falls_slowly() {
         let mut pace = Pace::new(0.01);
         assert!(!pace.look(SECOND, Duration::from_millis(9), 0, 0), "within budget");
         assert!(pace.look(SECOND, Duration::from_millis(100), 0, 0), "ten times over");
         assert_eq!(pace.factor(), 16);
-        assert!(!pace.look(SECOND, Duration::from_millis(6), 0, 0), "dear enough to stay");
+        assert!(!pace.look(SECOND, Duration::from_millis(6), 0, 0), "costly enough to stay");
         assert!(pace.look(SECOND, Duration::from_millis(1), 0, 0));
         assert_eq!(pace.factor(), 8);
     }
 
     #[test]
-    fn no_more_is_sampled_than_is_of_use() {
+    fn no_more_samples_are_taken_than_are_useful() {
         let mut pace = Pace::new(0.01);
         assert!(!pace.look(SECOND, Duration::ZERO, 10_000, 0), "no loss was reported");
         pace.set_useful_rate(3000.0);
@@ -131,12 +130,12 @@ mod tests {
         assert!(!pace.look(SECOND, Duration::ZERO, 2500, 0), "enough");
         assert!(!pace.look(SECOND, Duration::ZERO, 1200, 0), "half of it");
         pace.set_useful_rate(30_000.0);
-        assert!(pace.look(SECOND, Duration::ZERO, 2500, 0), "more are of use");
+        assert!(pace.look(SECOND, Duration::ZERO, 2500, 0), "more are useful");
         assert_eq!(pace.factor(), 1);
     }
 
     #[test]
-    fn over_budget_it_goes_on_from_where_it_is() {
+    fn over_budget_the_factor_grows_from_its_current_value() {
         let mut pace = Pace::new(0.01);
         pace.set_useful_rate(1000.0);
         assert!(pace.look(SECOND, Duration::ZERO, 8000, 0));
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn short_looks_add_up_and_the_factor_is_bounded() {
+    fn short_updates_add_up_and_the_factor_is_bounded() {
         let mut pace = Pace::new(0.01);
         assert!(!pace.look(LOOK / 2, SECOND, 0, 0));
         assert!(pace.look(LOOK / 2, SECOND, 0, 0));

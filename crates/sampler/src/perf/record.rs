@@ -1,6 +1,6 @@
-//! Reads the records of a perf ring, given as bytes.
-//! In: the bytes of one record, the fields samples were asked to carry. Out: [`Record`].
-//! Knows nothing of rings, events or the kernel; any bytes at all are safe to give it.
+//! Reads the records of a perf ring, given as bytes. In: the bytes of one record, the fields that
+//! samples carry. Out: [`PerfRecord`]. Knows nothing of rings, events or the kernel; any bytes are
+//! safe input.
 
 use super::attr::sample_type as field;
 
@@ -9,12 +9,12 @@ pub const HEADER_BYTES: usize = 8;
 
 /// One record, reduced to what sampling uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum PerfRecord {
     /// An observed access.
     Sample(RawSample),
-    /// The kernel dropped this many records for want of room.
+    /// The kernel dropped this many records because the ring was full.
     Lost(u64),
-    /// The kernel stopped the event for a while: it fired too often.
+    /// The kernel throttled the event: it fired too often.
     Throttle,
     /// AUX data arrived.
     Aux(AuxChunk),
@@ -25,7 +25,7 @@ pub enum Record {
 /// A sample as the kernel wrote it; absent fields are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawSample {
-    /// Event it belongs to.
+    /// Id of its event.
     pub id: u64,
     /// Process.
     pub pid: u32,
@@ -35,7 +35,7 @@ pub struct RawSample {
     pub time_ns: u64,
     /// Virtual address.
     pub addr: u64,
-    /// Events since the one before; 0 when not asked for.
+    /// Events since the previous sample; 0 when not requested.
     pub period: u64,
     /// Latency in cycles.
     pub weight: u64,
@@ -45,14 +45,14 @@ pub struct RawSample {
     pub raw: Vec<u8>,
 }
 
-/// Where in the AUX area new data lies, and whose it is.
+/// The position of new data in the AUX area, and whose it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuxChunk {
-    /// First byte, counted since the area was made.
+    /// First byte, counted since the area was created.
     pub offset: u64,
     /// Bytes.
     pub bytes: u64,
-    /// PERF_AUX_FLAG_TRUNCATED was set: some was lost.
+    /// PERF_AUX_FLAG_TRUNCATED was set: some data were lost.
     pub truncated: bool,
     /// Process.
     pub pid: u32,
@@ -68,7 +68,7 @@ pub fn stated_bytes(header: [u8; HEADER_BYTES]) -> usize {
 }
 
 /// Reads one whole record. `None` when it is shorter than its kind must be.
-pub fn parse(bytes: &[u8], sample_type: u64) -> Option<Record> {
+pub fn parse(bytes: &[u8], sample_type: u64) -> Option<PerfRecord> {
     // PERF_RECORD_* of linux/perf_event.h.
     const LOST: u32 = 2;
     const THROTTLE: u32 = 5;
@@ -79,15 +79,15 @@ pub fn parse(bytes: &[u8], sample_type: u64) -> Option<Record> {
     let kind = cursor.u32()?;
     cursor.u32()?;
     match kind {
-        SAMPLE => sample(cursor, sample_type).map(Record::Sample),
+        SAMPLE => sample(cursor, sample_type).map(PerfRecord::Sample),
         LOST => {
             cursor.u64()?;
-            cursor.u64().map(Record::Lost)
+            cursor.u64().map(PerfRecord::Lost)
         }
-        LOST_SAMPLES => cursor.u64().map(Record::Lost),
-        THROTTLE => Some(Record::Throttle),
-        AUX => aux(cursor, sample_type).map(Record::Aux),
-        _ => Some(Record::Other),
+        LOST_SAMPLES => cursor.u64().map(PerfRecord::Lost),
+        THROTTLE => Some(PerfRecord::Throttle),
+        AUX => aux(cursor, sample_type).map(PerfRecord::Aux),
+        _ => Some(PerfRecord::Other),
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         | field::WEIGHT
         | field::DATA_SRC;
 
-    /// The slow obvious twin of the kernel's writer.
+    /// A slow, obvious model of the kernel's writer.
     fn write(sample: &RawSample, sample_type: u64) -> Vec<u8> {
         let mut out = vec![0u8; HEADER_BYTES];
         out[0] = 9;
@@ -204,14 +204,14 @@ mod tests {
             words.iter().for_each(|word| out.extend(word.to_ne_bytes()));
             parse(&out, field::TID | field::TIME)
         };
-        assert_eq!(record(2, &[7, 31]), Some(Record::Lost(31)));
-        assert_eq!(record(13, &[5]), Some(Record::Lost(5)));
-        assert_eq!(record(5, &[0, 0, 0]), Some(Record::Throttle));
+        assert_eq!(record(2, &[7, 31]), Some(PerfRecord::Lost(31)));
+        assert_eq!(record(13, &[5]), Some(PerfRecord::Lost(5)));
+        assert_eq!(record(5, &[0, 0, 0]), Some(PerfRecord::Throttle));
         assert_eq!(record(2, &[7]), None, "a record shorter than its kind");
         let task = 40 | 41 << 32;
         let expect =
             AuxChunk { offset: 64, bytes: 128, truncated: true, pid: 40, tid: 41, time_ns: 9 };
-        assert_eq!(record(11, &[64, 128, 1, task, 9]), Some(Record::Aux(expect)));
+        assert_eq!(record(11, &[64, 128, 1, task, 9]), Some(PerfRecord::Aux(expect)));
     }
 
     proptest! {
@@ -243,7 +243,7 @@ mod tests {
             };
             let bytes = write(&sample, fields);
             prop_assert_eq!(stated_bytes(bytes[..8].try_into().unwrap()), bytes.len());
-            prop_assert_eq!(parse(&bytes, fields), Some(Record::Sample(sample)));
+            prop_assert_eq!(parse(&bytes, fields), Some(PerfRecord::Sample(sample)));
             if cut > 0 && cut < bytes.len() - HEADER_BYTES {
                 prop_assert_eq!(parse(&bytes[..bytes.len() - cut], fields), None);
             }

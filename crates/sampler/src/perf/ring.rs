@@ -1,6 +1,6 @@
 //! A ring shared with the kernel: one per CPU, holding the records of all processes observed there.
-//! In: an owner event, or in tests a writer of our own. Out: [`Record`]s, AUX bytes, losses.
-//! Knows nothing of what records mean.
+//! In: an owner event, or a writer in tests. Out: [`PerfRecord`]s, AUX bytes, losses. Knows nothing
+//! of what records mean.
 //!
 //! ```text
 //! [ control OS page | data, a power of two of bytes ]      [ AUX, a power of two of bytes ]
@@ -8,8 +8,8 @@
 //!   data_tail: we write, only grows; data[tail % size .. head % size] is unread
 //! ```
 //!
-//! Invariant: the kernel never writes between tail and head, so what lies there does not change
-//! while we copy it out. Everything is copied before it is looked at.
+//! Invariant: the kernel never writes between tail and head, so those bytes do not change while
+//! they are copied. Everything is copied before it is parsed.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,11 +17,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tiercel_machine::number::{index, signed};
 
-use super::record::{self, HEADER_BYTES, Record};
+use super::record::{self, HEADER_BYTES, PerfRecord};
 
-/// Bytes of an OS page; the control part is one. (Rings need only a multiple on other sizes.)
+/// Bytes of the control part: one OS page. (With larger OS pages any multiple works.)
 const OS_PAGE: usize = 4096;
-/// Where the kernel keeps the positions, in 8-byte words of the control part.
+/// Positions of head and tail in the control part, in 8-byte words.
 const DATA_HEAD: usize = 1024 / 8;
 const DATA_TAIL: usize = 1032 / 8;
 const AUX_HEAD: usize = 1056 / 8;
@@ -31,7 +31,7 @@ const AUX_SIZE: usize = 1080 / 8;
 
 /// A ring and, for PMUs that write packets, its AUX area.
 pub struct Ring {
-    /// Keeps the ring alive, and is what other events are redirected to.
+    /// Keeps the ring alive; other events are redirected to it.
     owner: Option<OwnedFd>,
     control: Mapping,
     data_bytes: usize,
@@ -47,8 +47,7 @@ unsafe impl Send for Ring {}
 impl Ring {
     /// Maps the ring of `owner`. `data_bytes` and `aux_bytes` are powers of two; 0: no AUX.
     ///
-    /// # Errors
-    /// What the kernel said; EPERM means more memory than `perf_event_mlock_kb` allows.
+    /// # Errors The kernel's error; EPERM means more memory than `perf_event_mlock_kb` allows.
     pub fn map(
         owner: OwnedFd,
         data_bytes: usize,
@@ -69,14 +68,14 @@ impl Ring {
         Ok(Ring { owner, control, data_bytes, aux, sample_type, scratch: Vec::new() })
     }
 
-    /// What other events are redirected to.
+    /// The event that others are redirected to.
     pub fn owner(&self) -> &OwnedFd {
         self.owner.as_ref().expect("only the tests' rings have no owner")
     }
 
-    /// Hands at most `max` records to `visit`, oldest first, and frees their room. Answers how many
-    /// were skipped because their bytes made no sense.
-    pub fn drain(&mut self, max: usize, mut visit: impl FnMut(Record)) -> u64 {
+    /// Passes at most `max` records to `visit`, oldest first, and frees their space. Returns how
+    /// many were skipped because they were malformed.
+    pub fn drain(&mut self, max: usize, mut visit: impl FnMut(PerfRecord)) -> u64 {
         let head = self.control.word(DATA_HEAD).load(Ordering::Acquire);
         let mut tail = self.control.word(DATA_TAIL).load(Ordering::Relaxed);
         let mut senseless = 0;
@@ -86,7 +85,7 @@ impl Ring {
                 break;
             }
             let Some(bytes) = self.copy_record(tail, unread) else {
-                tail = head; // Out of step: the records after this cannot be separated.
+                tail = head; // Out of step: the records after this one cannot be separated.
                 senseless += 1;
                 break;
             };
@@ -100,7 +99,7 @@ impl Ring {
         senseless
     }
 
-    /// Copies AUX bytes `offset..offset + bytes` to `out`; false when the kernel no longer has
+    /// Copies AUX bytes `offset..offset + bytes` to `out`; false when the kernel has overwritten
     /// them.
     pub fn copy_aux(&self, offset: u64, bytes: u64, out: &mut Vec<u8>) -> bool {
         let Some(aux) = &self.aux else { return false };
@@ -123,7 +122,8 @@ impl Ring {
         self.control.word(AUX_TAIL).store(position, Ordering::Release);
     }
 
-    /// Copies the record at `tail` to `scratch`; its bytes, or `None` when its length is absurd.
+    /// Copies the record at `tail` to `scratch`; returns its bytes, or `None` when its length is
+    /// invalid.
     fn copy_record(&mut self, tail: u64, unread: u64) -> Option<usize> {
         if unread < HEADER_BYTES as u64 || unread > self.data_bytes as u64 {
             return None;
@@ -150,14 +150,14 @@ impl Mapping {
     fn of(fd: i32, bytes: usize, offset: usize) -> io::Result<Mapping> {
         let flags = if fd < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory in use.
         let base = unsafe {
             libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, signed(offset as u64))
         };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let base = NonNull::new(base.cast()).expect("mmap never answers null");
+        let base = NonNull::new(base.cast()).expect("mmap never returns null");
         Ok(Mapping { base, bytes })
     }
 
@@ -186,7 +186,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `of` mapped, and no reference into it is left.
+        // SAFETY: exactly the mapping of `of`, and no reference into it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_senseless_length_drops_what_is_there_and_goes_on() {
+    fn an_invalid_length_drops_the_ring_content_and_reading_continues() {
         let mut ring = ring();
         kernel_writes(&ring, &sample_bytes(1));
         kernel_writes(&ring, &[9, 0, 0, 0, 0, 0, 3, 0]); // states 3 bytes
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_out_as_they_went_in(bursts in prop::collection::vec(0u64..200, 1..40)) {
+        fn records_are_read_as_written(bursts in prop::collection::vec(0u64..200, 1..40)) {
             let mut ring = ring();
             let (mut written, mut read) = (0u64, 0u64);
             for burst in bursts {
@@ -255,7 +255,7 @@ mod tests {
                     written += 1;
                 }
                 let senseless = ring.drain(usize::MAX, |record| {
-                    let Record::Sample(sample) = record else { panic!("{record:?}") };
+                    let PerfRecord::Sample(sample) = record else { panic!("{record:?}") };
                     assert_eq!(sample.addr, read);
                     read += 1;
                 });
@@ -264,7 +264,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_bounded(bytes in prop::collection::vec(any::<u8>(), 0..DATA), head: u64) {
+        fn any_content_is_safe(bytes in prop::collection::vec(any::<u8>(), 0..DATA), head: u64) {
             let mut ring = ring();
             kernel_writes(&ring, &bytes);
             let mut seen = 0usize;

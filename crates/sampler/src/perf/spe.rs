@@ -1,6 +1,6 @@
-//! Reads the packets an Arm statistical profiler writes to the AUX area.
-//! In: bytes. Out: [`Access`]es that missed the last-level cache. Source: Arm DDI 0487, D10.2.
-//! Knows nothing of the kernel; any bytes at all are safe to give it.
+//! Reads the packets that an Arm statistical profiler writes to the AUX area. In: bytes. Out:
+//! [`Access`]es that missed the last-level cache. Source: Arm DDI 0487, D10.2. Knows nothing of the
+//! kernel; any bytes are safe input.
 //!
 //! ```text
 //! header      payload      meaning                        used here
@@ -20,7 +20,7 @@ use tiercel_wire::AccessKind;
 
 use super::decode::Access;
 
-/// Appends the accesses in `bytes`; answers how many bytes made no sense and were skipped.
+/// Appends the accesses in `bytes`; returns how many bytes were malformed and skipped.
 pub fn decode(mut bytes: &[u8], out: &mut Vec<Access>) -> usize {
     let mut record = Partial::default();
     let mut senseless = 0;
@@ -44,7 +44,7 @@ struct Packet {
     /// Address or counter index, operation class.
     index: u8,
     payload: u64,
-    /// Of the whole packet.
+    /// Length of the whole packet.
     bytes: usize,
 }
 
@@ -62,7 +62,7 @@ enum Class {
 
 impl Packet {
     fn read(first: u8, rest: &[u8]) -> Option<Packet> {
-        // An extended header: two more bits of index, then a header as if it were short.
+        // An extended header: two more bits of index, then a short header.
         let (extension, header, rest, header_bytes) = if first & 0xfc == 0x20 {
             let (&second, rest) = rest.split_first()?;
             ((first & 0x03) << 3, second, rest, 2)
@@ -107,7 +107,7 @@ struct Partial {
 }
 
 impl Partial {
-    /// Takes a packet in; true when it closes the record.
+    /// Adds a packet to the record; true when the packet closes it.
     fn take(&mut self, packet: &Packet) -> bool {
         // Index fields of SPE packets (Arm ARM, D10.2).
         const DATA_VIRTUAL: u8 = 2;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn records_closed_either_way_are_read() {
+    fn records_that_end_in_either_way_are_read() {
         let load = record(MISS, 0, 0x1122, 300, &TIMESTAMP);
         let store = record(MISS, 1, 0x3344, 7, &[0x01]);
         let both = [load, vec![0; 13], store].concat();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_extended_headers_are_understood() {
+    fn address_tags_and_extended_headers_are_decoded() {
         let tagged = record(MISS, 0, 0x5500_0000_0000_1122, 30, &[0x01]);
         check(&tagged, &[(AccessKind::Read, 0x1122, 30)], 0);
         let mut extended = vec![0x21, 0x9a, 9, 9]; // counter of index 10: skipped
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn after_garbage_the_next_record_is_read() {
+    fn the_record_after_malformed_bytes_is_read() {
         let mut bytes = vec![0xff, 0xfe];
         bytes.extend(record(MISS, 0, 0x1122, 30, &[0x01]));
         check(&bytes, &[(AccessKind::Read, 0x1122, 30)], 2);
         let whole = record(MISS, 0, 0x1122, 30, &[0x01]);
         let mut out = Vec::new();
         decode(&whole[..whole.len() - 4], &mut out);
-        assert_eq!(out, [], "a record cut short says nothing");
+        assert_eq!(out, [], "a truncated record yields nothing");
     }
 
     proptest! {

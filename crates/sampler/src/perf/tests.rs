@@ -1,5 +1,5 @@
-//! The `perf` sampler against real processes, on the kernel's page-fault event: it has addresses
-//! and needs no PMU, and everything but the decoding is the same.
+//! The `perf` sampler against real processes, on the kernel's page-fault event: it has addresses,
+//! needs no PMU, and differs from the others only in decoding.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ fn sampler(config: Config) -> PerfSampler {
 
 fn drained(sampler: &mut PerfSampler) -> (Vec<Sample>, Drained) {
     let mut out = Vec::new();
-    let met = sampler.drain(1_000_000, &mut out);
+    let met = sampler.drain(Now::at_ms(1_000_000), &mut out);
     (out, met)
 }
 
 #[test]
-fn first_touches_of_the_hot_part_are_seen_where_they_happened() {
+fn first_touches_are_sampled_with_their_addresses() {
     let mut child = Child::new(1000);
     let mut sampler = sampler(Config { cpu_budget: 1.0, ..Config::default() });
     sampler.attach(child.pid).expect("our own child");
@@ -29,7 +29,8 @@ fn first_touches_of_the_hot_part_are_seen_where_they_happened() {
     let mut by_hundred: HashMap<u64, u64> = HashMap::new();
     for sample in samples.iter().filter(|sample| child.buffer.contains(&sample.addr)) {
         assert_eq!((sample.pid, sample.weight), (child.pid, 1));
-        assert!((900_000_000..=1_000_000_000).contains(&sample.time_us), "{sample:?}");
+        assert_eq!(sample.from_ns, sample.until_ns);
+        assert!((900_000_000_000..=1_000_000_000_000).contains(&sample.until_ns), "{sample:?}");
         *by_hundred.entry((sample.addr - child.buffer.start) / (100 * OS_PAGE)).or_default() += 1;
     }
     let expect = HashMap::from([(0, 10), (3, 100), (4, 100), (5, 100), (6, 100)]);
@@ -38,7 +39,7 @@ fn first_touches_of_the_hot_part_are_seen_where_they_happened() {
 }
 
 #[test]
-fn after_detach_and_before_attach_nothing_is_seen() {
+fn nothing_is_sampled_before_attach_or_after_detach() {
     let mut child = Child::new(100);
     let mut sampler = sampler(Config::default());
     child.write(0..10);
@@ -47,14 +48,14 @@ fn after_detach_and_before_attach_nothing_is_seen() {
     sampler.detach(child.pid);
     sampler.detach(child.pid);
     child.write(20..30);
-    assert_eq!(drained(&mut sampler).0, [], "what was in the ring is dropped too");
+    assert_eq!(drained(&mut sampler).0, [], "records still in the ring are dropped too");
     assert!(sampler.kinds.is_empty());
 }
 
 #[test]
-fn a_small_ring_overruns_and_says_how_much_was_lost() {
+fn a_small_ring_overruns_and_its_losses_are_counted() {
     let mut child = Child::new(4000);
-    child.stay(); // A ring is a CPU's, and it reports its losses with its own next record.
+    child.stay(); // Each CPU has a ring, which reports its losses with its own next record.
     let config = Config { ring_bytes: 4096, cpu_budget: 1.0, ..Config::default() };
     let mut sampler = sampler(config);
     sampler.attach(child.pid).expect("our own child");
@@ -69,7 +70,7 @@ fn a_small_ring_overruns_and_says_how_much_was_lost() {
 }
 
 #[test]
-fn a_vanished_process_has_an_error_of_its_own() {
+fn attaching_a_vanished_process_fails_as_vanished() {
     let mut child = Child::new(1);
     let mut sampler = sampler(Config::default());
     sampler.attach(child.pid).expect("our own child");
@@ -88,7 +89,7 @@ fn the_period_follows_the_budget_for_processes_already_attached() {
     let mut sampler = sampler(Config { cpu_budget: 1e-9, ..Config::default() });
     sampler.attach(child.pid).expect("our own child");
     child.write(0..1000);
-    sampler.last_drain_ns -= 1_000_000_000; // As if a second had gone by.
+    sampler.last_drain_ns -= 1_000_000_000; // As if a second had passed.
     assert!(drained(&mut sampler).1.samples >= 1000);
     assert_eq!(sampler.pace.factor(), 64);
     child.write(1000..2280);
@@ -99,7 +100,7 @@ fn the_period_follows_the_budget_for_processes_already_attached() {
 }
 
 #[test]
-fn hardware_events_are_refused_with_a_remedy_where_there_is_no_pmu() {
+fn without_a_pmu_hardware_events_are_refused_with_a_remedy() {
     match PerfSampler::open(&Config::default()) {
         Ok(sampler) => assert!(!sampler.capabilities().source.is_empty()),
         Err(error) => {
@@ -110,7 +111,7 @@ fn hardware_events_are_refused_with_a_remedy_where_there_is_no_pmu() {
 }
 
 #[test]
-fn what_it_sees_is_said_plainly() {
+fn capabilities_are_reported_to_the_user() {
     let sees = sampler(Config::default()).capabilities();
     assert_eq!((sees.reads, sees.writes), (Granularity::FirstTouch, Granularity::FirstTouch));
     assert_eq!((sees.source.as_str(), sees.latency, sees.node), ("page-faults", false, false));

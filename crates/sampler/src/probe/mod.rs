@@ -3,7 +3,7 @@
 //! of referenced mappings. Knows nothing of objects.
 //!
 //! Two mechanisms for each process, each with its own interval. `rate` estimates how many accesses
-//! a hit stands for; for this both read the page tables a second time, shortly after arming:
+//! a hit stands for; to that end both read the page tables once more shortly after arming:
 //!
 //! ```text
 //! writes  arm: PAGEMAP_SCAN protects spots of 32 KiB at even distances, asynchronously
@@ -12,10 +12,9 @@
 //!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
 //! ```
 //!
-//! Windows that touch are registered with different userfaultfds; that keeps them separate
-//! mappings, and so the second sight, which is by mapping, becomes one by window. Nothing here can
-//! make the program wait for us: protection is resolved in the kernel, and closing the descriptors
-//! undoes it.
+//! Adjacent windows are registered with different userfaultfds, which keeps them separate mappings:
+//! the second mechanism, which works by mapping, then works by window. The program never waits for
+//! the daemon: the kernel resolves protection, and closing the descriptors undoes it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +22,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tiercel_machine::number::{saturating_u32, saturating_u64};
 
-use tiercel_wire::{AccessKind, Sample};
+use tiercel_wire::{AccessKind, Now, Sample};
 
 use crate::{
     Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
@@ -45,29 +44,29 @@ use windows::Random;
 const OS_PAGE: u64 = 4096;
 /// Bytes of a huge OS page.
 const HUGE_OS_PAGE: u64 = 2 << 20;
-/// One drain ends when it has used this much CPU time; the next goes on where it stopped.
+/// CPU time after which a drain ends; the next one continues where it stopped.
 const DRAIN_CPU: Duration = Duration::from_millis(50);
-/// No pace is slower than this: beyond it heat would be older than it is useful.
+/// Longest interval: older heat would be of no use.
 const INTERVAL_MAX_MS: u64 = 30_000;
-/// From arming to the short read. A program that uses all its OS pages in every interval shows only
-/// in such a short window which of them it uses most; a ring of records (10 ms at the maximum rate)
-/// does not fill meanwhile.
+/// Time from arming to the early read. If a program uses all its OS pages in every interval, only a
+/// window this short shows which of them it uses most. A ring of records (10 ms at the maximum
+/// rate) does not fill in this time.
 const SHORT_WINDOW: Duration = Duration::from_millis(2);
-/// Of a process's share of the budget, each of the two mechanisms gets one half.
+/// The share of a process's budget that each of the two mechanisms gets.
 const MECHANISMS: f64 = 2.0;
 
 /// See the module.
 pub struct ProbeSampler {
     config: Config,
     processes: BTreeMap<u32, Process>,
-    /// Where the next drain begins.
+    /// The process with which the next drain begins.
     next_pid: u32,
     random: Random,
     cost: Cost,
 }
 
 impl ProbeSampler {
-    /// Checks on this very process that the kernel has what is needed.
+    /// Checks, on the current process, that the kernel has the required interfaces.
     ///
     /// # Errors
     /// [`SamplerError::Unavailable`] without /proc/PID/clear_refs or smaps.
@@ -87,7 +86,7 @@ impl ProbeSampler {
         })
     }
 
-    /// What each sight of each process may do now.
+    /// What each mechanism may spend on each process now.
     fn terms(&self) -> StepLimits {
         StepLimits {
             interval_ms: self.config.probe_interval_ms.max(1),
@@ -96,14 +95,14 @@ impl ProbeSampler {
         }
     }
 
-    /// Attached processes, beginning with the one whose turn it is.
+    /// Attached processes, beginning with the one that is next in turn.
     fn turn(&self) -> Vec<u32> {
         let later = self.processes.range(self.next_pid..);
         let earlier = self.processes.range(..self.next_pid);
         later.chain(earlier).map(|(pid, _)| *pid).collect()
     }
 
-    /// Whatever is due for one process; its costs are settled in [`ProbeSampler::settle`].
+    /// Does what is due for one process; [`ProbeSampler::settle`] accounts for the costs.
     fn step(&mut self, pid: u32, terms: &StepLimits, pass: &mut Pass<'_>) -> Option<Spent> {
         let now_ms = pass.now_ms;
         let process = self.processes.get_mut(&pid)?;
@@ -123,7 +122,7 @@ impl ProbeSampler {
         spent.any().then_some(spent)
     }
 
-    /// The short looks of this drain, all after one nap.
+    /// The early reads of this drain, all after one sleep.
     fn look_soon(&mut self, stepped: &mut [(u32, Spent)]) {
         let looks = |process: Option<&Process>| process.is_some_and(Process::looks_soon);
         if !stepped.iter().any(|(pid, _)| looks(self.processes.get(pid))) {
@@ -142,7 +141,7 @@ impl ProbeSampler {
         }
     }
 
-    /// Says when the next steps are due, by what these cost.
+    /// Schedules the next steps by the cost of these.
     fn settle(&mut self, stepped: &[(u32, Spent)], terms: &StepLimits, now_ms: u64) {
         for (pid, spent) in stepped {
             let Some(process) = self.processes.get_mut(pid) else { continue };
@@ -158,7 +157,7 @@ impl ProbeSampler {
     }
 }
 
-/// CPU time the steps of one process took, ours and the program's; `None`: not due.
+/// CPU time of the steps of one process, the daemon's and the program's; `None`: not due.
 #[derive(Default)]
 struct Spent {
     writes: Option<Duration>,
@@ -173,16 +172,16 @@ impl Spent {
 
 /// What one mechanism may spend on one process.
 struct StepLimits {
-    /// Shortest time between two looks.
+    /// Shortest time between two scans.
     interval_ms: u64,
     /// Share of one CPU.
     cpu_share: f64,
-    /// Spots armed at once.
+    /// Spots that are armed at once.
     spots_max: usize,
 }
 
 impl StepLimits {
-    /// The interval over which a step's cost stays within the CPU share, milliseconds.
+    /// The interval at which a step's cost stays within the CPU share, milliseconds.
     fn amortised_ms(&self, spent: Duration) -> u64 {
         let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
         saturating_u64(earned).clamp(self.interval_ms, INTERVAL_MAX_MS.max(self.interval_ms))
@@ -198,7 +197,7 @@ impl Sampler for ProbeSampler {
         Method::PageTables
     }
 
-    /// A process that exec'ed is attached anew; so is one attached twice.
+    /// A process that called exec attaches again, and a second attach replaces the first.
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         let process = Process::open(pid).map_err(|error| attach_error(pid, error))?;
         self.processes.insert(pid, process);
@@ -240,10 +239,10 @@ impl Sampler for ProbeSampler {
         }
     }
 
-    fn drain(&mut self, now_ms: u64, out: &mut Vec<Sample>) -> Drained {
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
         let began = clock::thread_cpu();
-        let room = self.config.drain_max;
-        let mut pass = Pass { out, now_ms, room, met: Drained::default() };
+        let (now_ms, room) = (now.ms(), self.config.drain_max);
+        let mut pass = Pass { out, now, now_ms, room, met: Drained::default() };
         let terms = self.terms();
         let mut stepped = Vec::new();
         for pid in self.turn() {
@@ -255,7 +254,9 @@ impl Sampler for ProbeSampler {
         }
         self.look_soon(&mut stepped);
         self.settle(&stepped, &terms, now_ms);
-        let met = pass.met;
+        let mut met = pass.met;
+        let open = self.processes.values().filter_map(Process::began_ns).min();
+        met.complete_ns = now.when(open.unwrap_or(now.monotonic_ns));
         self.cost.daemon_cpu += clock::thread_cpu() - began;
         self.cost.samples += met.samples;
         met
@@ -293,9 +294,10 @@ impl Sampler for ProbeSampler {
     }
 }
 
-/// What one drain carries from process to process.
+/// State of one drain, carried from process to process.
 struct Pass<'a> {
     out: &'a mut Vec<Sample>,
+    now: Now,
     now_ms: u64,
     /// Samples that may still be appended.
     room: usize,
@@ -303,8 +305,15 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// A sample that stands for `accesses`; nothing when they round to none.
-    fn push(&mut self, pid: u32, addr: u64, kind: AccessKind, accesses: f64) {
+    /// Appends a sample that stands for `accesses` between two reads of the page tables
+    /// (CLOCK_MONOTONIC, nanoseconds), unless they round to zero.
+    fn push(
+        &mut self,
+        (pid, addr): (u32, u64),
+        kind: AccessKind,
+        accesses: f64,
+        looks: (u64, u64),
+    ) {
         let weight = saturating_u32(accesses.round());
         if weight == 0 {
             return;
@@ -316,7 +325,8 @@ impl Pass<'_> {
         self.room -= 1;
         self.met.samples += 1;
         self.out.push(Sample {
-            time_us: self.now_ms * 1000,
+            from_ns: self.now.when(looks.0),
+            until_ns: self.now.when(looks.1),
             pid,
             tid: 0,
             addr,
@@ -334,17 +344,18 @@ fn attach_error(pid: u32, error: io::Error) -> SamplerError {
         Some(libc::ENOENT | libc::ESRCH) => SamplerError::Vanished { pid },
         Some(libc::EACCES | libc::EPERM) => SamplerError::Permission {
             what: format!("reading the page tables of process {pid}"),
-            remedy: "it must be yours and not setuid; as root the daemon sees all".to_owned(),
+            remedy: "it must be yours and not setuid; as root the daemon sees all processes"
+                .to_owned(),
         },
         _ => SamplerError::Io { what: format!("/proc/{pid}"), source: error },
     }
 }
 
-/// Whether processes here can pass a userfaultfd, tried on this very process.
+/// Whether processes here can pass a userfaultfd, tried on the current process.
 pub fn write_tracking() -> io::Result<()> {
     const USER_MODE_ONLY: libc::c_int = 1;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-    // SAFETY: a plain system call, which answers a new descriptor.
+    // SAFETY: a plain system call, which returns a new descriptor.
     let uffd = unsafe { descriptor::owned(libc::syscall(libc::SYS_userfaultfd, flags))? };
     sys::take_up(&uffd)
 }

@@ -1,6 +1,6 @@
-//! One probed process: what /proc shows of it, when the next look is due.
-//! In: the daemon's clock, ranges, userfaultfds. Out: samples, what they cost the program.
-//! Knows nothing of other processes.
+//! One probed process: its files in /proc, and when the next scan is due. In: the daemon's clock,
+//! ranges, userfaultfds. Out: samples, and their cost to the program. Knows nothing of other
+//! processes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -18,20 +18,20 @@ use super::writes::Writes;
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::clock;
 
-/// Walking one OS page in clear_refs and in smaps together (measured: 0.9 + 1.1 ms for 16,384).
+/// Time to walk one OS page in clear_refs and smaps together (measured: 0.9 + 1.1 ms for 16,384).
 const WALK_NS: u64 = 125;
-/// A process whose walk would take longer is not probed for touches: both walks hold its
-/// memory-map lock, and its own changes of mappings would wait.
+/// Longest walk. A larger process is not probed for touches: both walks hold its memory-map lock,
+/// and its own changes of mappings would wait.
 const WALK_MAX: Duration = Duration::from_millis(250);
-/// In a window with less than this share used, little is known.
+/// A window in which less than this share was used has too little evidence.
 const EMPTY: f64 = 0.05;
-/// A part of what is watched that is too small to look twice for.
+/// Parts of the watched memory below this share are not worth a second scan.
 const LITTLE: f64 = 0.01;
-/// Every so many cycles there are both looks, whatever the last one saw.
+/// In every eighth cycle there are both reads, whatever the last one saw.
 const BOTH_EVERY: u64 = 8;
-/// Accesses are shared out in this many parts each.
+/// Resolution in which accesses are distributed.
 const PARTS: f64 = 1024.0;
-/// Bytes of smaps read at once.
+/// Bytes of smaps per read.
 const SMAPS_CHUNK: usize = 64 << 10;
 
 /// See the module.
@@ -44,14 +44,14 @@ pub struct Process {
     writes: Writes,
     /// Where mappings may be split.
     splittable: Range<u64>,
-    /// All watched ranges as the caller gave them, ascending.
+    /// All watched ranges as the caller passed them, ascending.
     ranges: Vec<Range<u64>>,
-    /// Some of them are in huge OS pages, as far as is known.
+    /// Some of them are in huge OS pages, as far as known.
     has_huge: bool,
     cleared: Option<Cleared>,
-    /// How many times referenced bits were cleared.
+    /// How often the referenced bits were cleared.
     cycles: u64,
-    /// Which looks follow.
+    /// Which reads follow.
     looks: Looks,
     /// When write tracking is due, milliseconds of the daemon's clock.
     pub writes_due_ms: u64,
@@ -59,22 +59,26 @@ pub struct Process {
     pub touches_due_ms: u64,
 }
 
-/// A cycle of referenced bits: cleared, looked at a moment later, and again at the next step.
+/// A cycle of referenced bits: cleared, read a moment later, and read again at the next step.
 struct Cleared {
-    /// CPU time of the program then.
+    /// CPU time of the program at that time.
     at: Duration,
-    /// What the early look saw.
+    /// CLOCK_MONOTONIC before.
+    began_ns: u64,
+    /// What the early read saw.
     early: Option<Look>,
 }
 
 #[derive(Clone)]
 struct Look {
     elapsed: Duration,
+    /// CLOCK_MONOTONIC afterwards.
+    at_ns: u64,
     mappings: Vec<Mapping>,
 }
 
-/// Where the early look distinguishes all that is watched, the late one is not needed, and vice
-/// versa: each is a walk over the whole process.
+/// If the early read distinguishes all watched memory, the late one is skipped, and vice versa:
+/// each is a walk over the whole process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     Early,
@@ -83,7 +87,7 @@ enum Looks {
 }
 
 impl Process {
-    /// Opens what /proc shows; all of it stays bound to this process, whatever its number becomes.
+    /// Opens its files in /proc; they stay bound to this process even if its pid is reused.
     ///
     /// # Errors
     /// ENOENT: gone; EACCES: not ours.
@@ -107,12 +111,12 @@ impl Process {
         })
     }
 
-    /// Takes a userfaultfd up; one that cannot be used is closed.
+    /// Takes in a userfaultfd; closes one that cannot be used.
     pub fn accept(&mut self, uffd: OwnedFd) {
         self.writes.accept(uffd);
     }
 
-    /// Whether writes are seen by OS page.
+    /// Whether writes are seen OS page by OS page.
     pub fn tracks_writes(&self) -> bool {
         self.writes.works()
     }
@@ -127,20 +131,19 @@ impl Process {
         self.writes.may_split_huge(allowed);
     }
 
-    /// Replaces what is watched.
+    /// Replaces the watched ranges.
     pub fn watch(&mut self, ranges: &[Range<u64>]) {
         let whole = windows::unsplit(ranges, &self.splittable);
         self.ranges = ranges.to_vec();
         self.writes.watch(windows::cut_finely(&whole, self.has_huge));
     }
 
-    /// Gives back what is registered in `ranges`, and registers nothing there.
+    /// Unregisters `ranges`, and registers nothing there from now on.
     pub fn release(&mut self, ranges: &[Range<u64>]) {
         self.writes.release(ranges);
     }
 
-    /// Reports what was written where it was armed, arms elsewhere. Answers what it cost the
-    /// program.
+    /// Reports the writes to armed spots, then arms others. Returns the cost to the program.
     pub fn step_writes(
         &mut self,
         terms: &StepLimits,
@@ -150,7 +153,7 @@ impl Process {
         self.writes.step((self.pid, &self.pagemap), terms, random, pass)
     }
 
-    /// Reads referenced bits since they were cleared, clears them. The early look comes in
+    /// Reads the referenced bits, then clears them. The early read follows in
     /// [`Process::look_soon`].
     pub fn step_touches(&mut self, random: &mut Random, pass: &mut Pass<'_>) {
         let predicted = Duration::from_nanos(self.resident_os_pages() * WALK_NS);
@@ -162,30 +165,37 @@ impl Process {
         if let Some(cleared) = self.cleared.take() {
             let used = self.cpu().saturating_sub(cleared.at);
             let late = if self.looks == Looks::Early { None } else { self.look(cleared.at) };
-            self.report(cleared.early.as_ref(), late.as_ref(), used, pass);
+            self.report(&cleared, late.as_ref(), used, pass);
         }
-        let before = self.cpu();
+        let (before, began_ns) = (self.cpu(), clock::monotonic_ns());
         if self.clear_refs.write_all(b"1").is_ok() {
             self.writes.flush(&self.pagemap, random);
-            // Both walks go up through the addresses: from the middle of one to that of the other.
+            // Both walks go upwards through the addresses: the time runs from the middle of one to
+            // the middle of the other.
             let at = (before + self.cpu()) / 2;
-            self.cleared = Some(Cleared { at, early: None });
+            self.cleared = Some(Cleared { at, began_ns, early: None });
             self.cycles += 1;
         }
     }
 
-    /// Whether [`Process::look_soon`] has anything to look at.
+    /// Since when something is watched that was not reported, CLOCK_MONOTONIC.
+    pub fn began_ns(&self) -> Option<u64> {
+        let cleared = self.cleared.as_ref().map(|cleared| cleared.began_ns);
+        cleared.into_iter().chain(self.writes.began_ns()).min()
+    }
+
+    /// Whether [`Process::look_soon`] has anything to read.
     pub fn looks_soon(&self) -> bool {
         let looks_early = self.looks != Looks::Late && self.cleared.is_some();
         self.writes.is_armed() || looks_early
     }
 
-    /// Looks at what was armed, at a time when no step is due.
+    /// Reads the armed spots while no step is due.
     pub fn look_between(&mut self) {
         self.writes.look_between((self.pid, &self.pagemap));
     }
 
-    /// The early look, a moment after the steps.
+    /// The early read, a moment after the steps.
     pub fn look_soon(&mut self) {
         self.writes.look_soon((self.pid, &self.pagemap));
         let Some(at) = self.cleared.as_ref().filter(|c| c.early.is_none()).map(|c| c.at) else {
@@ -197,7 +207,7 @@ impl Process {
         }
     }
 
-    /// Looks at the referenced bits since they were cleared.
+    /// Reads the referenced bits since they were cleared.
     fn look(&mut self, cleared_at: Duration) -> Option<Look> {
         self.smaps.rewind().ok()?;
         let before = self.cpu();
@@ -205,27 +215,30 @@ impl Process {
         let at = (before + self.cpu()) / 2;
         mappings.retain(|mapping| windows::touches(&self.ranges, &mapping.range));
         self.has_huge = mappings.iter().any(|mapping| mapping.huge_bytes > 0);
-        Some(Look { elapsed: at.saturating_sub(cleared_at), mappings })
+        let (elapsed, at_ns) = (at.saturating_sub(cleared_at), clock::monotonic_ns());
+        Some(Look { elapsed, at_ns, mappings })
     }
 
     fn cpu(&self) -> Duration {
         clock::process_cpu(self.pid).unwrap_or_default()
     }
 
-    /// Shares out what the looks of one cycle saw over what is watched; `used` is the program's CPU
-    /// time in it.
+    /// Distributes what the reads of one cycle saw over the watched ranges; `used` is the program's
+    /// CPU time in the cycle.
     fn report(
         &mut self,
-        early: Option<&Look>,
+        cleared: &Cleared,
         late: Option<&Look>,
         used: Duration,
         pass: &mut Pass<'_>,
     ) {
+        let early = cleared.early.as_ref();
         let Some(latest) = late.or(early) else { return };
-        let mut accesses_by_range = vec![0u64; self.ranges.len()];
+        // Of each range, and when the last look was that saw them.
+        let mut accesses_by_range = vec![(0u64, 0u64); self.ranges.len()];
         let mut state = State::default();
         for mapping in &latest.mappings {
-            // Mappings that changed between the looks are judged by the later one alone.
+            // For mappings that changed between the reads only the later read counts.
             let before = early.filter(|_| late.is_some()).and_then(|look| {
                 let at =
                     look.mappings.binary_search_by_key(&mapping.range.start, |m| m.range.start);
@@ -237,14 +250,22 @@ impl Process {
                 before.map_or(Seen::default(), |(early, elapsed)| seen(early, elapsed)),
             ];
             state.add(&seen, late.is_some());
-            let accesses = rate::rate(&seen) * seen[0].total as f64 * used.as_secs_f64();
-            // In 1/1024, so that many small ranges of one mapping do not all round to nothing.
+            let (rate, seen_in) = rate::rate(&seen);
+            let accesses = rate * seen[0].total as f64 * used.as_secs_f64();
+            let seen_by = early.filter(|_| seen_in > 0).unwrap_or(latest);
+            // In units of 1/1024, so that many small ranges of one mapping do not all round to
+            // zero.
             let parts = saturating_u64(accesses * PARTS);
-            let add = |index: usize, share| accesses_by_range[index] += share;
+            let add = |index: usize, share| {
+                let (sum, at_ns) = &mut accesses_by_range[index];
+                (*sum, *at_ns) = (*sum + share, seen_by.at_ns.max(*at_ns));
+            };
             windows::spread(&self.ranges, &mapping.range, parts, add);
         }
-        for (range, parts) in self.ranges.iter().zip(accesses_by_range) {
-            pass.push(self.pid, range.start, AccessKind::Unknown, parts as f64 / PARTS);
+        for (range, (parts, at_ns)) in self.ranges.iter().zip(accesses_by_range) {
+            let looks = (cleared.began_ns, at_ns);
+            let accesses = parts as f64 / PARTS;
+            pass.push((self.pid, range.start), AccessKind::Unknown, accesses, looks);
         }
         self.looks = match () {
             () if self.cycles.is_multiple_of(BOTH_EVERY) => Looks::Both,
@@ -261,13 +282,13 @@ impl Process {
     }
 }
 
-/// Whether the kernel uses huge OS pages unasked: assumed until a mapping was read.
+/// Whether the kernel uses huge OS pages by itself: assumed until a mapping was read.
 fn may_be_huge() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     enabled.is_ok_and(|text| text.contains("[always]"))
 }
 
-/// Huge OS pages count as one each.
+/// Each huge OS page counts as one.
 fn seen(mapping: &Mapping, elapsed: Duration) -> Seen {
     let small = (mapping.resident_bytes - mapping.huge_bytes) / OS_PAGE;
     let total = small + mapping.huge_bytes.div_ceil(HUGE_OS_PAGE);
@@ -276,7 +297,7 @@ fn seen(mapping: &Mapping, elapsed: Duration) -> Seen {
     Seen { used, total, elapsed }
 }
 
-/// How much of what is watched each look could not distinguish, OS pages.
+/// How many watched OS pages each read could not distinguish.
 #[derive(Default)]
 struct State {
     all: u64,

@@ -1,13 +1,12 @@
-//! How many accesses there were, judged by how many OS pages were used.
-//! In: used and present OS pages of windows of CPU time. Out: accesses per OS page and second.
-//! Pure.
+//! Estimates the number of accesses from the number of used OS pages. In: used and present OS pages
+//! of windows of CPU time. Out: accesses per OS page and second. Pure.
 //!
-//! Page-table bits say used or not. If accesses fall on OS pages at random, k accesses leave a
-//! share of exp(-k / n) of n OS pages unused; turned around, that counts accesses as long as some
-//! OS page is left unused (linear counting). A window in which all are used distinguishes
-//! nothing, and in one in which hardly any is used little is known. So windows of several lengths
-//! begin together, from some tens of microseconds to the next step, and the longest that is not
-//! full decides:
+//! Page-table bits only distinguish used from unused. If accesses fall on OS pages at random, k
+//! accesses leave a share of exp(-k / n) of n OS pages unused; inverted, this counts accesses as
+//! long as some OS page is unused (linear counting). A window in which all are used distinguishes
+//! nothing; one in which hardly any is used has little evidence. Therefore windows of several
+//! lengths begin together, from some tens of microseconds to the next step, and the longest that is
+//! not full decides:
 //!
 //! ```text
 //! accesses per OS page and second      0.1      10       500     20,000
@@ -19,22 +18,22 @@
 
 use std::time::Duration;
 
-/// More used than this share of a window's OS pages: too full to count by.
+/// A window with a larger share of used OS pages is too full to count by.
 pub const FULL: f64 = 0.75;
 
-/// A shorter window in which fewer OS pages were used than this proves nothing by itself.
+/// A shorter window with fewer used OS pages is no evidence by itself.
 const PROOF_MIN: u64 = 2;
-/// Nor one that saw less than so many standard deviations more than the longer one predicts.
+/// Nor is one that exceeds the longer one's prediction by fewer standard deviations than this.
 const PROOF_DEVIATIONS: f64 = 3.0;
 
-/// What was used in how long.
+/// What was used, and in what time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// OS pages used.
     pub used: u64,
-    /// OS pages there were.
+    /// OS pages present.
     pub total: u64,
-    /// Length of the window, in CPU time of the program: one in which it waited is shorter.
+    /// Length of the window in CPU time of the program, which excludes the time it waited.
     pub elapsed: Duration,
 }
 
@@ -44,29 +43,28 @@ impl Seen {
         if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
     }
 
-    /// The same, with an impossible length of the window corrected. The kernel updates the CPU time
-    /// of a running program at ticks only (4 ms at 250 Hz): a short window in which it used OS
-    /// pages seems to have no length, or more than all its CPUs had by the wall clock. Then it is
-    /// taken to have run all the time.
-    /// `pace`: CPU time over time, of late.
+    /// The same window, with an impossible length corrected. The kernel updates the CPU time of a
+    /// running program only at ticks (4 ms at 250 Hz): a short window in which it used OS pages may
+    /// seem to have no length, or more than its CPUs had in wall time. The program is then assumed
+    /// to have run all the time. `pace`: its recent CPU time over wall time.
     pub fn between_ticks(self, wall: Duration, pace: f64) -> Seen {
         let most = wall.mul_f64(pace.max(1.0));
         let can_be = !self.elapsed.is_zero() && self.elapsed <= most;
         if self.used == 0 || can_be { self } else { Seen { elapsed: most, ..self } }
     }
 
-    /// Accesses per OS page and second, by this window alone.
+    /// Accesses per OS page and second, from this window alone.
     fn rate(&self) -> f64 {
         if self.used == 0 || self.elapsed.is_zero() {
             return 0.0;
         }
         let total = self.total.max(self.used) as f64;
-        let unused = (total - self.used as f64).max(0.5); // All used: as if half of one were not.
+        let unused = (total - self.used as f64).max(0.5); // All used counts as all but half.
         (total / unused).ln() / self.elapsed.as_secs_f64()
     }
 
-    /// Whether more was used than accesses at this rate explain: some OS pages are much busier than
-    /// the others, and a longer window counts them as one access each.
+    /// Whether more was used than accesses at this rate explain: then some OS pages are much busier
+    /// than others, and a longer window counts each of them as one access.
     fn disproves(&self, rate: f64) -> bool {
         let expected = self.total as f64 * -(-rate * self.elapsed.as_secs_f64()).exp_m1();
         let used = self.used as f64;
@@ -74,17 +72,21 @@ impl Seen {
     }
 }
 
-/// Accesses per OS page and second, by windows that began together, the longest first.
-pub fn rate(windows: &[Seen]) -> f64 {
-    let Some((longest, shorter)) = windows.split_first() else { return 0.0 };
-    let (mut rate, mut is_full) = (longest.rate(), longest.share() > FULL);
-    for window in shorter.iter().filter(|window| !window.elapsed.is_zero()) {
-        if is_full || window.disproves(rate) {
-            rate = rate.max(window.rate());
-            is_full = window.share() > FULL;
+/// Accesses per OS page and second, from windows that began together, the longest first; and in
+/// which of them they were seen.
+pub fn rate(windows: &[Seen]) -> (f64, usize) {
+    let Some(longest) = windows.first() else { return (0.0, 0) };
+    let (mut rate, mut is_full, mut seen_in) = (longest.rate(), longest.share() > FULL, 0);
+    for (nth, window) in windows.iter().enumerate().skip(1) {
+        if window.elapsed.is_zero() || !is_full && !window.disproves(rate) {
+            continue;
         }
+        if window.rate() > rate {
+            (rate, seen_in) = (window.rate(), nth);
+        }
+        is_full = window.share() > FULL;
     }
-    rate
+    (rate, seen_in)
 }
 
 #[cfg(test)]
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn few_used_os_pages_are_as_many_accesses() {
+    fn few_used_os_pages_count_as_that_many_accesses() {
         about(512.0 * seen(5, 1_000_000).rate(), 5.0);
         about(512.0 * seen(5, 100_000).rate(), 50.0);
         about(seen(256, 1_000_000).rate(), 2f64.ln());
@@ -109,47 +111,47 @@ mod tests {
 
     #[test]
     fn a_full_window_is_decided_by_the_next_shorter_one() {
-        // 512 x 10 accesses a second: in 1 s all are used, in 2 ms ten.
+        // 512 x 10 accesses a second: all are used within 1 s, ten within 2 ms.
         let (hot, warm) = (seen(512, 1_000_000), seen(400, 1_000_000));
-        about(512.0 * rate(&[hot, seen(10, 2_000)]), 5050.0);
-        assert!(rate(&[warm, seen(0, 2_000)]) < rate(&[hot, seen(0, 2_000)]));
+        about(512.0 * rate(&[hot, seen(10, 2_000)]).0, 5050.0);
+        assert!(rate(&[warm, seen(0, 2_000)]).0 < rate(&[hot, seen(0, 2_000)]).0);
         // And 512 x 20,000: only the shortest is not full.
         let hotter = [hot, seen(512, 2_000), seen(324, 50)];
-        about(rate(&hotter), 20_000.0);
+        about(rate(&hotter).0, 20_000.0);
+        assert_eq!((rate(&hotter).1, rate(&[warm, seen(0, 2_000)]).1), (2, 0), "where it was seen");
     }
 
     #[test]
     fn a_hot_spot_shows_in_a_short_window() {
-        // A quarter is used all the time, the rest never: 0.3 a second, says the long window.
+        // A quarter is used all the time, the rest never: the long window yields 0.3 a second.
         let spot = [seen(128, 1_000_000), seen(128, 2_000), seen(100, 50)];
-        about(rate(&spot), seen(100, 50).rate());
-        // One access by chance in a short window is no hot spot.
+        about(rate(&spot).0, seen(100, 50).rate());
+        // A single access in a short window is not a hot spot.
         let cold = [seen(100, 1_000_000), seen(1, 2_000), seen(0, 50)];
-        about(rate(&cold), cold[0].rate());
+        about(rate(&cold).0, cold[0].rate());
     }
 
     #[test]
     fn windows_between_ticks_have_a_length() {
         let wall = Duration::from_micros(100);
         let length = |window: Seen, pace| window.between_ticks(wall, pace).elapsed.as_micros();
-        assert_eq!(length(seen(5, 0), 0.5), 100, "it ran, between two ticks");
+        assert_eq!(length(seen(5, 0), 0.5), 100, "it ran between two ticks");
         assert_eq!(length(seen(5, 4000), 1.0), 100, "a tick added 4 ms");
         assert_eq!(length(seen(5, 4000), 3.0), 300, "three threads run");
-        assert_eq!(length(seen(5, 20), 1.0), 20, "it waits, and the kernel updated its time");
-        assert_eq!(length(seen(0, 0), 1.0), 0, "perhaps it did not run");
+        assert_eq!(length(seen(5, 20), 1.0), 20, "it waited, and the kernel updated its time");
+        assert_eq!(length(seen(0, 0), 1.0), 0, "it may not have run");
     }
 
     #[test]
-    fn nonsense_gives_numbers() {
+    fn invalid_windows_yield_finite_rates() {
         let odd = Seen { used: 9, total: 3, elapsed: Duration::from_nanos(1) };
         assert!(odd.rate().is_finite());
         about(Seen { elapsed: Duration::ZERO, ..odd }.rate(), 0.0);
         about(Seen { total: 0, ..odd }.share(), 0.0);
-        about(rate(&[]), 0.0);
+        about(rate(&[]).0, 0.0);
     }
 
-    /// Known rates over four decades, as a random process makes them: the estimate is within a
-    /// factor of 1.7.
+    /// A random process with known rates over five decades: the estimate is within a factor of 1.7.
     #[test]
     fn rates_over_five_decades_are_estimated() {
         let lengths =
@@ -159,7 +161,7 @@ mod tests {
             const SPOTS: u64 = 600;
             let mut sum = 0.0;
             for _ in 0..SPOTS {
-                // When each of 8 OS pages is first used.
+                // The time at which each of 8 OS pages is first used.
                 let first: [f64; 8] = std::array::from_fn(|_| {
                     let uniform = (random.below(1 << 53) as f64 + 1.0) / (1u64 << 53) as f64;
                     -uniform.ln() / truth
@@ -168,7 +170,7 @@ mod tests {
                     let used = first.iter().filter(|at| **at < elapsed.as_secs_f64()).count();
                     Seen { used: used as u64, total: 8, elapsed }
                 };
-                sum += rate(&lengths.map(window));
+                sum += rate(&lengths.map(window)).0;
             }
             let estimate = sum / SPOTS as f64;
             let ratio = estimate / truth;

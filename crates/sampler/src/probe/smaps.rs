@@ -1,27 +1,27 @@
-//! Reads /proc/PID/smaps: how many bytes of each mapping were referenced.
-//! In: text. Out: [`Mapping`]s. Knows nothing of processes; any text at all is safe to give it.
+//! Parses /proc/PID/smaps: how many bytes of each mapping were referenced. In: text. Out:
+//! [`Mapping`]s. Knows nothing of processes; any text is safe input.
 
 use std::io::BufRead;
 use std::ops::Range;
 
-/// A mapping with something in it.
+/// A mapping with resident bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses, bytes.
+    /// Its addresses.
     pub range: Range<u64>,
     /// Bytes present.
     pub resident_bytes: u64,
-    /// Of them, bytes with a referenced bit.
+    /// Present bytes with a referenced bit.
     pub referenced_bytes: u64,
-    /// Of them, bytes in huge OS pages.
+    /// Present bytes in huge OS pages.
     pub huge_bytes: u64,
 }
 
-/// Most mappings looked at; the kernel's own limit is 65,530 unless raised.
+/// Most mappings that are read; the kernel's own limit is 65,530 unless it was raised.
 const MAPPINGS_MAX: usize = 1 << 17;
 
-/// Reads the mappings with resident bytes, in ascending order. Lines that make no sense are
-/// passed over; an unreadable file ends the list.
+/// Reads the mappings with resident bytes, in ascending order. Malformed lines are skipped; a read
+/// error ends the list.
 pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
     let mut out = Vec::new();
     let mut range = 0..0;
@@ -33,7 +33,7 @@ pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
             Ok(0) | Err(_) => return out,
             Ok(_) => {}
         }
-        // Headers begin with a lower-case hexadecimal address, values with a capital.
+        // Headers begin with a lower-case hexadecimal address, values with a capital letter.
         if !line.first().is_some_and(u8::is_ascii_uppercase) {
             range = header(&line).unwrap_or(0..0);
         } else if let Some(kib) = line.strip_prefix(b"Rss:") {
@@ -49,7 +49,7 @@ pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
                 return out;
             }
         } else if let Some(kib) = line.strip_prefix(b"AnonHugePages:") {
-            // Comes after Referenced, of the same mapping.
+            // Follows Referenced of the same mapping.
             if let Some(last) = out.last_mut().filter(|last| last.range == range) {
                 last.huge_bytes = number(kib).saturating_mul(1024).min(last.resident_bytes);
             }
@@ -91,7 +91,7 @@ Referenced:            4 kB
 ";
 
     #[test]
-    fn mappings_with_something_in_them_are_read() {
+    fn mappings_with_resident_bytes_are_read() {
         let seen: Vec<_> = read(TEXT.as_bytes())
             .into_iter()
             .map(|m| (m.range.start, m.resident_bytes, m.referenced_bytes, m.huge_bytes))

@@ -1,5 +1,6 @@
-//! The kernel's side of probing: userfaultfd registration from outside, PAGEMAP_SCAN, clear_refs.
-//! In: descriptors, ranges. Out: ranges of written OS pages. Knows nothing of schedules or extents.
+//! The kernel interfaces for probing: userfaultfd registration by another process, PAGEMAP_SCAN,
+//! clear_refs. In: descriptors, ranges. Out: ranges of written OS pages. Knows nothing of schedules
+//! or extents.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::OS_PAGE;
 
-/// Most regions one PAGEMAP_SCAN answers; more are fetched by going on where it stopped.
+/// Most regions that one PAGEMAP_SCAN returns; the next call continues where it stopped.
 const REGIONS: usize = 1024;
 
 /// `_IOWR(type, number, bytes)`.
@@ -73,12 +74,12 @@ struct Region {
     categories: u64,
 }
 
-/// Takes up a userfaultfd that a process opened on itself: asynchronous write protection, resolved
-/// in the kernel, so no thread ever waits for us.
+/// Enables a userfaultfd that a process opened on itself: with asynchronous write protection, which
+/// the kernel resolves, no thread ever waits for the daemon.
 ///
-/// # Errors
-/// EINVAL: the kernel is older than 6.7, or it has been taken up before. ENOTTY: it is none; a
-/// stranger's descriptor may be anything, so no ioctl is tried on what is not one by name.
+/// # Errors EINVAL: the kernel is older than 6.7, or the descriptor was enabled before. ENOTTY: it
+/// is not a userfaultfd. An untrusted descriptor may be anything, so its name is checked before any
+/// ioctl.
 pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", uffd.as_raw_fd()))?;
     if name.as_os_str() != "anon_inode:[userfaultfd]" {
@@ -91,24 +92,23 @@ pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
     const WP_ASYNC: u64 = 1 << 15;
     let features = WP_SHMEM | WP_UNPOPULATED | WP_ASYNC;
     let mut arg = UffdApi { api: API, features, ioctls: 0 };
-    // SAFETY: UFFDIO_API reads and writes `arg`, which is live and of its size.
+    // SAFETY: UFFDIO_API reads and writes `arg`, which is live and has the right size.
     check(unsafe {
         libc::ioctl(uffd.as_raw_fd(), iowr(0xaa, 0x3f, size_of::<UffdApi>()), &mut arg)
     })
 }
 
-/// Has the kernel keep written bits for a range of the process that opened `uffd`. Where the range
-/// begins or ends within a mapping, the mapping is split there.
+/// Makes the kernel keep written bits for a range of the process that opened `uffd`. A mapping is
+/// split where the range begins or ends inside it.
 ///
-/// # Errors
-/// What the kernel said; EBUSY when the program tracks it itself.
+/// # Errors The kernel's error; EBUSY when the program tracks the range itself.
 pub fn register(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
     // UFFDIO_REGISTER_MODE_WP of linux/userfaultfd.h.
     const MODE_WP: u64 = 2;
     let mut arg = UffdRegister { range: uffd_range(range), mode: MODE_WP, ioctls: 0 };
     let request = iowr(0xaa, 0x00, size_of::<UffdRegister>());
-    // SAFETY: UFFDIO_REGISTER reads and writes `arg`, which is live and of its size. Asynchronous
-    // mode never blocks the program on the range.
+    // SAFETY: UFFDIO_REGISTER reads and writes `arg`, which is live and has the right size.
+    // Asynchronous mode never blocks the program on the range.
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), request, &mut arg) })
 }
 
@@ -119,7 +119,7 @@ pub fn register(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
 pub fn unregister(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
     const UNREGISTER: libc::c_ulong = 0x8010_aa01; // _IOR(0xaa, 1, struct uffdio_range)
     let arg = uffd_range(range);
-    // SAFETY: UFFDIO_UNREGISTER reads `arg`, which is live and of its size.
+    // SAFETY: UFFDIO_UNREGISTER reads `arg`, which is live and has the right size.
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), UNREGISTER, &arg) })
 }
 
@@ -130,24 +130,23 @@ pub fn unregister(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
 pub fn disarm(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
     let mut arg = UffdWriteProtect { range: uffd_range(range), mode: 0 };
     let request = iowr(0xaa, 0x06, size_of::<UffdWriteProtect>());
-    // SAFETY: UFFDIO_WRITEPROTECT reads `arg`, which is live and of its size.
+    // SAFETY: UFFDIO_WRITEPROTECT reads `arg`, which is live and has the right size.
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), request, &mut arg) })
 }
 
-/// Whether written bits are reported or armed anew.
+/// Whether a walk reports written bits or arms them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Reports what was written since it was armed.
+    /// Reports the writes since arming.
     Look,
-    /// Arms anew, reports nothing.
+    /// Arms again, reports nothing.
     Arm,
 }
 
-/// Walks `range` of the process behind `pagemap`, handing ranges of written OS pages to `visit`.
+/// Walks `range` of the process behind `pagemap` and passes ranges of written OS pages to `visit`.
 /// Parts that are not registered are skipped.
 ///
-/// # Errors
-/// What the kernel said; ENOTTY before Linux 6.7, ESRCH when the process is gone.
+/// # Errors The kernel's error; ENOTTY before Linux 6.7, ESRCH when the process is gone.
 pub fn scan(
     pagemap: &File,
     range: &Range<u64>,
@@ -185,14 +184,14 @@ pub fn scan(
             .iter()
             .for_each(|r| visit(r.start..r.end));
         if arg.walk_end <= from {
-            break; // The kernel always goes on; never loop if it should not.
+            break; // The kernel always makes progress; this ends the loop if it ever does not.
         }
         from = arg.walk_end;
     }
     Ok(())
 }
 
-/// Whether a huge OS page is at an address.
+/// Whether there is a huge OS page at an address.
 pub fn is_huge(pagemap: &File, addr: u64) -> bool {
     // PAGE_IS_* of linux/fs.h.
     const PRESENT: u64 = 8;

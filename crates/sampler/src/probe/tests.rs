@@ -1,4 +1,4 @@
-//! The `probe` sampler against real processes: which part of a buffer do they use?
+//! The `probe` sampler against real processes: it must find the part of a buffer that they use.
 
 use super::*;
 use crate::testing::{Child, OS_PAGE};
@@ -12,7 +12,7 @@ fn sampler() -> ProbeSampler {
     ProbeSampler::open(&config).expect("/proc is there")
 }
 
-/// A child whose buffer is all present, watched in pieces of `piece` OS pages.
+/// A child whose buffer is fully present, watched in pieces of `piece` OS pages.
 fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     let mut child = Child::new(os_pages);
     child.write(0..os_pages);
@@ -28,7 +28,7 @@ fn watched(os_pages: u64, piece: u64, sampler: &mut ProbeSampler) -> Child {
     child
 }
 
-/// Lets the number of armed spots grow until all are, ending at 2000.
+/// Lets the number of armed spots grow until all are armed, ending at 2000.
 fn warm(sampler: &mut ProbeSampler) {
     for turn in (0..12).rev() {
         drained(sampler, WARM_MS - turn * INTERVAL_MS);
@@ -37,11 +37,18 @@ fn warm(sampler: &mut ProbeSampler) {
 
 fn drained(sampler: &mut ProbeSampler, now_ms: u64) -> (Vec<Sample>, Drained) {
     let mut out = Vec::new();
-    let met = sampler.drain(now_ms, &mut out);
+    let now = Now::at_ms(now_ms);
+    let met = sampler.drain(now, &mut out);
+    for sample in &out {
+        assert!(sample.from_ns < sample.until_ns, "between two looks: {sample:?}");
+    }
+    let began_ns = sampler.processes.values().filter_map(Process::began_ns).min();
+    let began_ns = began_ns.unwrap_or(now.monotonic_ns);
+    assert_eq!(met.complete_ns, now.when(began_ns), "what is watched is not complete");
     (out, met)
 }
 
-/// Accesses seen of each piece of the buffer.
+/// Accesses seen in each piece of the buffer.
 fn by_piece(child: &Child, piece: u64, samples: &[Sample], kind: AccessKind) -> Vec<u64> {
     let pieces = (child.buffer.end - child.buffer.start).div_ceil(piece * OS_PAGE);
     let mut sums = vec![0; pieces as usize];
@@ -53,7 +60,7 @@ fn by_piece(child: &Child, piece: u64, samples: &[Sample], kind: AccessKind) -> 
     sums
 }
 
-/// What `used` OS pages of `total` are taken for.
+/// The accesses for which `used` OS pages of `total` stand.
 fn accesses(used: u64, total: u64) -> u64 {
     let total = total as f64;
     (total * (total / (total - used as f64).max(0.5)).ln()).round() as u64
@@ -62,7 +69,7 @@ fn accesses(used: u64, total: u64) -> u64 {
 /// OS pages of a spot.
 const SPOT: u64 = 8;
 
-/// What writes to these OS pages of a buffer are taken for, all spots armed.
+/// The accesses for which writes to these OS pages stand, with all spots armed.
 fn counted(os_pages: Range<u64>) -> u64 {
     let spots = os_pages.start / SPOT..os_pages.end.div_ceil(SPOT);
     let used = |spot: u64| os_pages.end.min((spot + 1) * SPOT) - os_pages.start.max(spot * SPOT);
@@ -87,11 +94,11 @@ fn written_os_pages_are_seen_exactly() {
     assert_eq!(first.addr, child.buffer.start + 10 * OS_PAGE);
     let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [0; 4], "armed anew, and nothing was written since");
+    assert_eq!(seen, [0; 4], "armed again, and nothing was written since");
 }
 
 #[test]
-fn reads_are_seen_by_window_where_windows_are_registered() {
+fn reads_are_seen_by_window_if_windows_are_registered() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);
     drained(&mut sampler, 1000); // registers and clears
@@ -117,14 +124,15 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
     child.read(0..1024);
     let (samples, _) = drained(&mut sampler, 1000 + INTERVAL_MS);
     let seen = by_piece(&child, 2048, &samples, AccessKind::Unknown);
-    // What it cannot see, shown: the quarter that was read lies in the first half alone. The
-    // mapping may have merged with a neighbour, so the shares are only about even.
+    // This shows a limit: the quarter that was read is in the first half alone, and the probe does
+    // not see it. The mapping may have merged with a neighbour, so the shares are only roughly
+    // even.
     let (least, most) = (seen[0].min(seen[1]), seen[0].max(seen[1]));
     assert!(least > 0 && most <= least * 11 / 10 + 1, "{seen:?}");
 }
 
 #[test]
-fn a_random_few_spots_stand_for_all() {
+fn a_random_subset_of_spots_stands_for_all() {
     let mut sampler = sampler();
     sampler.config.probe_pieces = 64;
     let mut child = watched(4096, 1024, &mut sampler); // 512 spots
@@ -137,7 +145,8 @@ fn a_random_few_spots_stand_for_all() {
         child.write(2048..2052);
     }
     assert_eq!((sums[1], sums[3]), (0, 0));
-    // 4 OS pages in each of 400 intervals; an eighth is looked at, and stands for eight times it.
+    // 4 OS pages in each of 400 intervals; an eighth of them is read, and stands for eight times as
+    // many.
     let truth = 400 * 8 * counted(0..4) / 8;
     for hot in [sums[0], sums[2]] {
         assert!(hot.abs_diff(truth) < truth * 4 / 10, "{sums:?}, expected {truth}");
@@ -145,7 +154,7 @@ fn a_random_few_spots_stand_for_all() {
 }
 
 #[test]
-fn spots_grow_while_cheap_and_shrink_when_dear() {
+fn the_number_of_spots_follows_their_cost() {
     let mut sampler = sampler();
     let mut child = watched(8192, 8192, &mut sampler); // 1024 spots
     let seen = |sampler: &mut ProbeSampler, now_ms| {
@@ -186,7 +195,7 @@ fn the_pace_follows_the_budget() {
 }
 
 #[test]
-fn a_drain_is_bounded_and_says_what_it_left_out() {
+fn a_drain_is_bounded_and_counts_what_it_skipped() {
     let mut sampler = sampler();
     sampler.config.drain_max = 3;
     let mut child = watched(8192, 1024, &mut sampler);
@@ -205,7 +214,7 @@ fn outside_the_heap_mappings_stay_whole() {
     let middle = child.buffer.start + 2048 * OS_PAGE;
     sampler.watch(child.pid, &[child.buffer.start..middle, middle..child.buffer.end]);
     drained(&mut sampler, 1000);
-    assert!(child.moves_whole(), "mremap of the buffer as one works");
+    assert!(child.moves_whole(), "mremap of the whole buffer works");
     sampler.may_split(child.pid, child.buffer.clone());
     sampler.watch(child.pid, &[child.buffer.start..middle, middle..child.buffer.end]);
     drained(&mut sampler, 1000 + INTERVAL_MS);
@@ -213,7 +222,7 @@ fn outside_the_heap_mappings_stay_whole() {
 }
 
 #[test]
-fn a_window_with_a_new_outline_keeps_what_was_seen() {
+fn a_resized_window_keeps_what_was_seen() {
     let mut sampler = sampler();
     let mut child = watched(4096, 2048, &mut sampler);
     warm(&mut sampler);
@@ -226,7 +235,7 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
     sampler.watch(child.pid, std::slice::from_ref(&(at(0)..at(2048))));
     let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
-    assert_eq!(seen, [0; 4], "grown: armed anew, what was not armed is not taken for written");
+    assert_eq!(seen, [0; 4], "grown: memory that was not armed does not count as written");
     child.write(1500..1600);
     let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
@@ -234,7 +243,7 @@ fn a_window_with_a_new_outline_keeps_what_was_seen() {
 }
 
 #[test]
-fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
+fn released_ranges_can_be_registered_with_another_userfaultfd() {
     let mut sampler = sampler();
     let mut child = watched(4096, 2048, &mut sampler);
     warm(&mut sampler);
@@ -251,9 +260,9 @@ fn what_is_let_go_another_userfaultfd_can_have_for_a_while() {
     drained(&mut sampler, WARM_MS + INTERVAL_MS);
     assert!(
         !is_refused(&first, 0),
-        "the window of what moves is free, whatever is watched meanwhile"
+        "the window of the moving range is free, whatever is watched meanwhile"
     );
-    assert!(is_refused(&second, 1), "the other is not");
+    assert!(is_refused(&second, 1), "the other one is not");
     sys::unregister(first, &halves[0]).expect("it was registered just now");
     sampler.release(child.pid, &[]);
     drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
@@ -276,7 +285,7 @@ fn a_vanished_process_harms_no_other() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_userfaultfd_is_closed_and_reads_still_work() {
+fn a_descriptor_that_is_not_a_userfaultfd_is_closed_and_reads_still_work() {
     let mut sampler = sampler();
     let child = Child::new(16);
     sampler.attach(child.pid).expect("our own child");
@@ -286,7 +295,7 @@ fn a_descriptor_that_is_no_userfaultfd_is_closed_and_reads_still_work() {
 }
 
 #[test]
-fn ranges_that_are_not_mapped_are_passed_over() {
+fn ranges_that_are_not_mapped_are_skipped() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);
     let beyond = 1 << 46;

@@ -1,45 +1,45 @@
-//! Cuts what is to be watched into windows, picks the windows of a pass, spreads what was seen.
-//! In: ranges in ascending order, random numbers. Out: [`Window`]s, shares. Pure.
+//! Divides watched ranges into windows, picks the windows of a pass, distributes what was seen. In:
+//! ranges in ascending order, random numbers. Out: [`Window`]s, shares. Pure.
 //!
-//! A window is what is registered and looked at as one. A range of 2 MiB and more is a window by
-//! itself; smaller ones near one another share a window, so that mappings are not splintered
-//! (huge OS pages cannot cross a border, and a process may have 65,530 mappings in all).
+//! A window is registered and read as a unit. A range of at least 2 MiB is a window by itself;
+//! smaller ones near one another share a window, so that mappings are not fragmented (huge OS pages
+//! cannot cross a border, and a process may have 65,530 mappings in all).
 
 use std::ops::Range;
 use tiercel_machine::number::share_of;
 
-/// Where there are huge OS pages: ranges from here on are a window of their own, and a shared
-/// window is at most one extent long (MAT 4.5.1).
+/// With huge OS pages: ranges of this size and above are windows of their own, and a shared window
+/// is at most one extent long (MAT 4.5.1).
 const COARSE: WindowSize = WindowSize { own_bytes: 2 << 20, shared_bytes: 64 << 20 };
-/// Where there are none: the finest that does not take more than [`FINE_WINDOWS`].
+/// Without huge OS pages: the finest size that does not take more than [`FINE_WINDOWS`].
 const FINE: [WindowSize; 3] = [
     WindowSize { own_bytes: 64 << 10, shared_bytes: 256 << 10 },
     WindowSize { own_bytes: 256 << 10, shared_bytes: 1 << 20 },
     WindowSize { own_bytes: 1 << 20, shared_bytes: 8 << 20 },
 ];
-/// A window costs 2 us a look; so many as much as 32 MiB of OS pages.
+/// A window costs 2 us per read; this many cost as much as 32 MiB of OS pages.
 const FINE_WINDOWS: usize = 512;
-/// Most windows of a process; ranges beyond are not watched. A sixteenth of the mappings it may
-/// have.
+/// Most windows of a process: a sixteenth of the mappings that it may have. Ranges beyond are not
+/// watched.
 pub const WINDOWS_MAX: usize = 4096;
 
-/// Ranges that are looked at together.
+/// Ranges that are read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// From the first byte of the first range to the last of the last.
     pub span: Range<u64>,
-    /// What is watched in it, ascending, never empty.
+    /// The watched ranges in it, ascending, never empty.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// How finely ranges are cut into windows.
+/// How finely ranges are divided into windows.
 #[derive(Clone, Copy)]
 struct WindowSize {
     own_bytes: u64,
     shared_bytes: u64,
 }
 
-/// Cuts ascending ranges into windows. Empty, overlapping and disordered ranges are left out.
+/// Divides ascending ranges into windows. Empty, overlapping and unordered ranges are skipped.
 pub fn cut_finely(ranges: &[Range<u64>], has_huge: bool) -> Vec<Window> {
     let fine = FINE.iter().filter(|_| !has_huge).map(|size| cut(ranges, *size));
     fine.into_iter().find(|w| w.len() <= FINE_WINDOWS).unwrap_or_else(|| cut(ranges, COARSE))
@@ -71,7 +71,7 @@ fn cut(ranges: &[Range<u64>], size: WindowSize) -> Vec<Window> {
     out
 }
 
-/// Joins ranges that touch, unless they lie in `splittable`: elsewhere a border between them could
+/// Joins adjacent ranges, unless they are in `splittable`: elsewhere a border between them could
 /// fall inside a mapping that the program moves as one (`mremap` refuses a range of two mappings).
 pub fn unsplit(ranges: &[Range<u64>], splittable: &Range<u64>) -> Vec<Range<u64>> {
     let inside = |r: &Range<u64>| splittable.start <= r.start && r.end <= splittable.end;
@@ -87,14 +87,14 @@ pub fn unsplit(ranges: &[Range<u64>], splittable: &Range<u64>) -> Vec<Range<u64>
     out
 }
 
-/// Whether a range overlaps one of `ranges`, which ascend and are apart.
+/// Whether a range overlaps one of `ranges`, which are ascending and disjoint.
 pub fn touches(ranges: &[Range<u64>], span: &Range<u64>) -> bool {
     let at = ranges.partition_point(|range| range.end <= span.start);
     ranges.get(at).is_some_and(|range| range.start < span.end)
 }
 
-/// Shares `bytes` seen somewhere in `seen` out over the ranges that overlap it, in proportion.
-/// `visit` gets the index of the range and its share in bytes.
+/// Distributes `bytes` seen somewhere in `seen` over the ranges that overlap it, in proportion.
+/// `visit` gets the index of each range and its share in bytes.
 pub fn spread(
     ranges: &[Range<u64>],
     seen: &Range<u64>,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ranges_share_and_large_ones_do_not() {
+    fn small_ranges_share_a_window_and_large_ones_do_not() {
         let ranges = [0..4096, 8192..MIB, MIB..3 * MIB, 3 * MIB..4 * MIB, 70 * MIB..71 * MIB];
         let expect =
             [(0..MIB, 2), (MIB..3 * MIB, 1), (3 * MIB..4 * MIB, 1), (70 * MIB..71 * MIB, 1)];
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_left_out_and_the_number_bounded() {
+    fn invalid_ranges_are_skipped_and_windows_are_bounded() {
         assert_eq!(spans(&[10..10, 5..9, 3..7, 20..30]), [(5..30, 2)]);
         let many: Vec<_> = (0..5000).map(|i| i * 2 * MIB..(i + 1) * 2 * MIB).collect();
         assert_eq!(cut(&many, COARSE).len(), WINDOWS_MAX);
     }
 
     #[test]
-    fn ranges_that_touch_stay_together_outside_the_heap() {
+    fn adjacent_ranges_stay_together_outside_the_heap() {
         let ranges = [0..10, 10..20, 30..40, 40..50, 50..60];
         assert_eq!(unsplit(&ranges, &(0..0)), [0..20, 30..60]);
         assert_eq!(unsplit(&ranges, &(30..50)), [0..20, 30..40, 40..60]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_fine_where_nothing_huge_is_split_and_they_are_few() {
+    fn windows_are_fine_if_no_huge_page_is_split_and_they_are_few() {
         let ranges =
             |count: u64| -> Vec<_> { (0..count).map(|i| i * MIB..(i + 1) * MIB).collect() };
         assert_eq!(cut_finely(&ranges(64), true).len(), 1);

@@ -1,6 +1,6 @@
-//! Write tracking of one process: which windows are registered, which spots of them are armed.
-//! In: ranges, userfaultfds, the daemon's clock. Out: samples of written OS pages, what they cost.
-//! Knows nothing of other processes, nor of referenced bits.
+//! Write tracking of one process: which windows are registered, and which spots in them are armed.
+//! In: ranges, userfaultfds, the daemon's clock. Out: samples of written OS pages, and their cost.
+//! Knows nothing of other processes or of referenced bits.
 //!
 //! ```text
 //! windows   [------ registered, so a mapping by itself ------][-- the next, other userfaultfd --]
@@ -8,13 +8,13 @@
 //! spots        ^             ^         stride        ^             ^            ^  32 KiB each
 //! ```
 //!
-//! Each write to an armed OS page costs the program a fault, once. So only so many spots are armed
-//! at a time that the faults stay in budget: at even distances from a random start, over the bytes
-//! of all ranges, so that each stands for one stride of memory wherever it falls. Where there are
-//! huge OS pages a spot is a whole one, unless it was seen busy and may be split.
+//! The first write to an armed OS page costs the program a fault. The number of spots that are
+//! armed at a time keeps these faults within the budget. Spots are at even distances from a random
+//! start, over the bytes of all ranges, so that each stands for one stride of memory wherever it
+//! falls. In huge OS pages a spot is a whole huge page, unless it was seen busy and may be split.
 //!
-//! Invariant: every armed spot has been registered without a break since it was armed; otherwise
-//! what was never protected would look written.
+//! Invariant: every armed spot has stayed registered since it was armed; otherwise memory that was
+//! never protected would look written.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,36 +31,35 @@ use super::windows::{self, Random, Window};
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::clock;
 
-/// CPU time a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
+/// CPU time that a write to a protected OS page takes from the program (measured: 4096 in 4.7 ms).
 const WRITE_FAULT: Duration = Duration::from_nanos(1150);
-/// And arming a spot: its CPUs flush translations.
+/// CPU time that arming a spot takes from the program: its CPUs flush translations.
 const FLUSH: Duration = Duration::from_nanos(1500);
-/// What is armed as one: 8 OS pages give a share of used ones, and 8 faults cost about as much as
-/// the calls that arm and look.
+/// OS pages of a spot: 8 are enough for a share of used ones, and 8 faults cost about as much as
+/// the calls that arm and read them.
 pub const SPOT_BYTES: u64 = 8 * OS_PAGE;
-/// Spots armed in a row before the first of them is looked at: about 0.1 ms.
+/// Spots that are armed before the first of them is read: about 0.1 ms.
 const BATCH: usize = 32;
-/// After arming a batch the program should run for so long before it is looked at. Where all CPUs
-/// are taken it does only while we sleep.
+/// How long the program should run between the arming of a batch and its read. If all CPUs are busy
+/// it runs only while the daemon sleeps.
 const BATCH_RUN: Duration = Duration::from_micros(20);
 const BATCH_NAP: Duration = Duration::from_micros(50);
-/// Waits for one batch, at most: a program that waits itself makes no progress to wait for.
+/// Most sleeps for one batch: a program that waits itself makes no progress.
 const BATCH_NAPS_MAX: usize = 4;
-/// OS pages in a row whose protection changes together make CPUs forget all translations (x86: more
-/// than 33).
+/// Adjacent OS pages whose protection change makes a CPU flush its whole TLB (x86: more than 33).
 const FLUSH_OS_PAGES: u64 = 40;
-/// Places tried for that.
+/// Addresses that are tried for such a flush.
 const FLUSH_TRIES: usize = 8;
-/// Huge OS pages that may be split in a second: what is split costs the program translations until
-/// the kernel joins it again (khugepaged, 16 MiB in 10 s by default).
+/// Huge OS pages that may be split per second: a split one costs the program TLB reach until the
+/// kernel joins it again (khugepaged, 16 MiB in 10 s by default).
 const SPLITS_PER_S: u64 = 8;
-/// And how many at once after a time of none.
+/// Huge OS pages that may be split at once after a time without splits.
 const SPLITS_MAX: u64 = 16;
-/// Busy huge OS pages remembered until a spot falls on one.
+/// Busy huge OS pages that are remembered until a spot falls on one.
 const BUSY_MAX: usize = 4096;
-/// Userfaultfds in use: two keep touching windows apart, more would be of no use.
+/// Userfaultfds in use: two suffice to keep adjacent windows apart.
 const UFFDS_MAX: usize = 2;
-/// Windows registered in one step; the others follow in the next (5 us each).
+/// Windows registered in one step (5 us each); the others follow in the next.
 const REGISTERED_PER_STEP: usize = 64;
 
 /// See the module.
@@ -75,13 +74,13 @@ pub struct Writes {
     armed_at: Duration,
     /// The same by the wall clock.
     armed_when: Option<Instant>,
-    /// CPU time of the program over time, between the last two steps.
+    /// CPU time of the program over wall time, between the last two steps.
     pace: f64,
     /// Spots to arm at a time.
     count: usize,
-    /// Windows from here on have not been tried since they came.
+    /// Windows from this index on have not been registered yet.
     untried: usize,
-    /// Ranges in which nothing may be registered, ascending and apart.
+    /// Ranges in which nothing may be registered, ascending and disjoint.
     excluded: Vec<Range<u64>>,
     splits: Splits,
 }
@@ -97,16 +96,18 @@ struct Armed {
     spot: Range<u64>,
     /// Bytes of its OS pages.
     os_page: u64,
-    /// Where the choice fell; the start of the spot, unless that is a huge OS page.
+    /// The chosen address; the start of the spot, unless the spot is a huge OS page.
     at: u64,
-    /// Bytes of memory that it speaks for.
+    /// Bytes of memory that it stands for.
     stands_for: u64,
     /// CPU time of the program when it was armed.
     armed_at: Duration,
-    /// The same by the wall clock.
-    armed_when: Instant,
-    /// At the end of its batch, after the nap, and between two steps.
+    /// CLOCK_MONOTONIC at that time.
+    armed_ns: u64,
+    /// At the end of its batch, after the sleep, and between two steps.
     early: [Seen; 3],
+    /// CLOCK_MONOTONIC at those looks.
+    looked_ns: [u64; 3],
 }
 
 struct Watched {
@@ -119,15 +120,15 @@ struct Watched {
 #[derive(Default)]
 struct Splits {
     allowed: bool,
-    /// Seen busy, by first byte.
+    /// First bytes of those that were seen busy.
     busy: BTreeSet<u64>,
     left: u64,
-    /// Since when `left` was counted, milliseconds of the daemon's clock.
+    /// When `left` was last updated, milliseconds of the daemon's clock.
     since_ms: u64,
 }
 
 impl Writes {
-    /// Takes a userfaultfd up; one that cannot be used is closed.
+    /// Takes in a userfaultfd; closes one that cannot be used.
     pub fn accept(&mut self, uffd: OwnedFd) {
         if self.uffds.len() < UFFDS_MAX && sys::take_up(&uffd).is_ok() {
             self.uffds.push(uffd);
@@ -135,7 +136,7 @@ impl Writes {
         }
     }
 
-    /// Whether writes are seen at all.
+    /// Whether writes can be seen.
     pub fn works(&self) -> bool {
         !self.uffds.is_empty()
     }
@@ -193,7 +194,7 @@ impl Writes {
         self.untried = 0;
     }
 
-    /// Looks at the spots armed before, arms others. Answers what it cost the program.
+    /// Reads the spots that were armed before, then arms others. Returns the cost to the program.
     pub fn step(
         &mut self,
         (pid, pagemap): (u32, &File),
@@ -219,10 +220,13 @@ impl Writes {
             if spot.is_busy_and_huge() {
                 self.splits.note(spot.spot.start);
             }
-            let rate = rate::rate(&[late, spot.early[2], spot.early[1], spot.early[0]]);
+            let [batch, nap, between] = spot.looked_ns;
+            let looks_ns = [clock::monotonic_ns(), between, nap, batch];
+            let (rate, seen_in) = rate::rate(&[late, spot.early[2], spot.early[1], spot.early[0]]);
             let os_pages = spot.stands_for as f64 / spot.os_page as f64;
             let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
-            pass.push(pid, addr, AccessKind::Write, rate * os_pages * used);
+            let looks = (spot.armed_ns, looks_ns[seen_in]);
+            pass.push((pid, addr), AccessKind::Write, rate * os_pages * used, looks);
         }
         let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX)
             + FLUSH * u32::try_from(armed.len()).unwrap_or(u32::MAX);
@@ -237,18 +241,24 @@ impl Writes {
         theirs
     }
 
-    /// Whether a short look would see anything.
+    /// Since when what is armed is watched, CLOCK_MONOTONIC.
+    pub fn began_ns(&self) -> Option<u64> {
+        self.armed.iter().map(|spot| spot.armed_ns).min()
+    }
+
+    /// Whether an early read would see anything.
     pub fn is_armed(&self) -> bool {
         !self.armed.is_empty()
     }
 
-    /// Looks at the spots armed a moment ago: the busiest show now how busy they are.
+    /// Reads the spots that were armed a moment ago: only now do the busiest show how busy they
+    /// are.
     pub fn look_soon(&mut self, process: (u32, &File)) {
         let pace = self.pace;
         self.armed.iter_mut().for_each(|armed| armed.look(process, 1, pace));
     }
 
-    /// Looks once more some time before the next step, which may be seconds away.
+    /// Reads once more some time before the next step, which may be seconds away.
     pub fn look_between(&mut self, process: (u32, &File)) {
         let is_new = |spot: &&Armed| spot.early[2].elapsed.is_zero();
         if self.armed.first().as_ref().is_some_and(is_new) {
@@ -257,9 +267,9 @@ impl Writes {
         }
     }
 
-    /// Makes the program's CPUs forget their translations. Where they know one they need not look
-    /// at page tables, and set no referenced bit: after clearing those of a hot MiB it would look
-    /// unused for as long as its translations last. Nothing is protected afterwards.
+    /// Makes the program's CPUs flush their TLBs. A CPU with a cached translation does not walk the
+    /// page tables and sets no referenced bit: after its bits were cleared, a hot MiB would look
+    /// unused for as long as its translations stay cached. Nothing stays protected afterwards.
     pub fn flush(&mut self, pagemap: &File, random: &mut Random) {
         let Some(total) = self.places.last().map(|place| place.to) else { return };
         for _ in 0..FLUSH_TRIES {
@@ -276,7 +286,7 @@ impl Writes {
             {
                 continue;
             }
-            // What is protected already would not change.
+            // Memory that is already protected would not change.
             let uffd = &self.uffds[uffd];
             let changed =
                 sys::disarm(uffd, &run).and_then(|()| sys::scan(pagemap, &run, Scan::Arm, |_| ()));
@@ -286,7 +296,8 @@ impl Writes {
         }
     }
 
-    /// Doubles the spots while a step is under its budget, halves them when it is over.
+    /// Doubles the spots while a step costs less than half of its budget, halves them when it
+    /// exceeds it.
     fn adapt(&mut self, spent: Duration, allowed: Duration, spots_max: usize) {
         if spent > allowed {
             self.count /= 2;
@@ -309,7 +320,7 @@ impl Writes {
         }
     }
 
-    /// Waits until the program has run since a batch was armed.
+    /// Sleeps until the program has run since a batch was armed.
     fn let_run(&self, pid: u32, first: usize) {
         let Some(since) = self.armed.get(first).map(|spot| spot.armed_at) else { return };
         for _ in 0..BATCH_NAPS_MAX {
@@ -339,11 +350,18 @@ impl Writes {
             }
         }
         let Some(armed_at) = clock::process_cpu(pid) else { return };
+        let armed_ns = clock::monotonic_ns();
         if sys::scan(pagemap, &spot, Scan::Arm, |_| ()).is_ok() {
-            let (armed_when, early) = (Instant::now(), Default::default());
-            let stands_for = stride;
-            let armed = Armed { spot, os_page, at, stands_for, armed_at, armed_when, early };
-            self.armed.push(armed);
+            self.armed.push(Armed {
+                spot,
+                os_page,
+                at,
+                stands_for: stride,
+                armed_at,
+                armed_ns,
+                early: Default::default(),
+                looked_ns: Default::default(),
+            });
         }
     }
 
@@ -357,8 +375,8 @@ impl Writes {
         self.untried = end;
     }
 
-    /// Registers a window with a userfaultfd that its neighbours do not have. One that the kernel
-    /// refuses (part of it is not memory of the program's) stays unseen.
+    /// Registers a window with a userfaultfd that its neighbours do not use. A window that the
+    /// kernel refuses, because part of it is not mapped, stays unseen.
     fn register(&mut self, index: usize) {
         let span = &self.windows[index].window.span;
         if windows::touches(&self.excluded, span) {
@@ -377,8 +395,8 @@ impl Writes {
         }
     }
 
-    /// Resizes a registration to a new window: what fell off is unregistered, what was added is
-    /// registered. Returns the userfaultfd it is registered with.
+    /// Resizes a registration to a new window: unregisters what the window lost and registers what
+    /// it gained. Returns its userfaultfd.
     fn resize_registration(&mut self, before: &Watched, is: &Range<u64>) -> Option<usize> {
         let was = &before.window.span;
         if windows::touches(&self.excluded, is) {
@@ -391,7 +409,7 @@ impl Writes {
         before.uffd.filter(|uffd| covered || sys::register(&self.uffds[*uffd], is).is_ok())
     }
 
-    /// Gives back part of what a window registered.
+    /// Unregisters part of a window.
     fn forget(&mut self, watched: &Watched, part: &Range<u64>) {
         if let Some(uffd) = watched.uffd.filter(|_| part.start < part.end) {
             self.give_back(uffd, part);
@@ -401,18 +419,21 @@ impl Writes {
     fn give_back(&mut self, uffd: usize, part: &Range<u64>) {
         let apart = |spot: &Range<u64>| spot.end <= part.start || part.end <= spot.start;
         self.armed.retain(|armed| apart(&armed.spot));
-        // It may be unmapped by now, and then there is nothing to undo.
+        // The range may be unmapped by now; then there is nothing to undo.
         let _ = sys::unregister(&self.uffds[uffd], part);
     }
 }
 
 impl Armed {
-    /// What was written of it so far. A spot that was unmapped since shows nothing, and neither
-    /// does a process that is gone.
+    /// The OS pages of it that were written so far. A spot that was unmapped since then shows none,
+    /// and neither does a process that is gone.
     fn look(&mut self, (pid, pagemap): (u32, &File), which: usize, pace: f64) {
         let runs = written_runs(pagemap, &self.spot);
         let seen = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default());
-        self.early[which] = seen.between_ticks(self.armed_when.elapsed(), pace);
+        let now_ns = clock::monotonic_ns();
+        let elapsed = Duration::from_nanos(now_ns.saturating_sub(self.armed_ns));
+        self.early[which] = seen.between_ticks(elapsed, pace);
+        self.looked_ns[which] = now_ns;
     }
 
     /// `now` is the program's CPU time.
@@ -423,7 +444,7 @@ impl Armed {
         Seen { used: written.div_ceil(self.os_page).min(total), total, elapsed }
     }
 
-    /// A huge OS page in use at the first look: what it holds may be hot or lukewarm.
+    /// A huge OS page that was written at an early read: its parts may be hot or warm.
     fn is_busy_and_huge(&self) -> bool {
         self.os_page == HUGE_OS_PAGE && self.early.iter().any(|seen| seen.used > 0)
     }
@@ -444,7 +465,7 @@ impl Splits {
         }
     }
 
-    /// Whether the huge OS page is split by what comes next.
+    /// Whether the huge OS page may be split now; if so, the split is counted.
     fn take(&mut self, first_byte: u64) -> bool {
         if self.left == 0 || !self.allowed || !self.busy.remove(&first_byte) {
             return false;
@@ -454,7 +475,7 @@ impl Splits {
     }
 }
 
-/// Ranges in ascending order; those that overlap are one.
+/// Ranges in ascending order; overlapping ones are merged.
 fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.start);

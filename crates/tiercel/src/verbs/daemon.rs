@@ -5,7 +5,7 @@ use crate::args::DaemonArgs;
 use crate::engine::{Engine, engine, settings};
 use crate::link::Link;
 use crate::privilege::{Held, Privilege};
-use crate::terminal::{note, say};
+use crate::terminal::{note, say, say_json};
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -69,7 +69,7 @@ fn print_report(
     symbols: &mut Symbols,
 ) -> Result<()> {
     if args.json {
-        return say(&format!("{}\n", show::named_json(final_report, symbols)?));
+        return say_json(&show::named_json(final_report, symbols)?);
     }
     say(&show::final_report(final_report, symbols, 10))
 }
@@ -98,7 +98,7 @@ fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
     if args.json {
         let (library, socket) = (text(&library)?, text(&socket)?);
         let value = serde_json::json!({ "LD_PRELOAD": library, "TIERCEL_SOCKET": socket });
-        return say(&format!("{value}\n"));
+        return say_json(&value);
     }
     let library = quoted(&library)?;
     let socket = quoted(&socket)?;

@@ -6,7 +6,7 @@ use crate::args::TopArgs;
 use crate::link::Link;
 use crate::privilege::symbol_reader;
 use crate::show;
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -37,8 +37,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
     };
     view.look()?;
     if args.json {
-        let value = serde_json::to_value(&view.objects)?;
-        return say(&format!("{value}\n"));
+        return say_json(&view.objects);
     }
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let table = view.table();

@@ -54,11 +54,17 @@ pub fn runtime() -> &'static Path {
 
 /// Compiles a C program into `folder`.
 pub fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    let (file, out) = (folder.join(format!("{name}.c")), folder.join(name));
+    let file = folder.join(format!("{name}.c"));
     std::fs::write(&file, source).unwrap();
+    compile_file(folder, &file, flags)
+}
+
+/// Compiles a C program of the tree into `folder`, which all users may read.
+pub fn compile_file(folder: &Path, file: &Path, flags: &[&str]) -> PathBuf {
+    let out = folder.join(file.file_stem().unwrap());
     let mut cc = Command::new("cc");
     // Compilers know that malloc followed by free is nothing.
-    cc.args(["-g", "-O1", "-fno-builtin", "-Wall", "-Werror", "-o"]).arg(&out).arg(&file);
+    cc.args(["-g", "-O1", "-fno-builtin", "-Wall", "-Werror", "-o"]).arg(&out).arg(file);
     cc.args(flags);
     assert!(cc.status().unwrap().success());
     out

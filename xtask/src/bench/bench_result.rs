@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One line of a bench: our figure against a named peer's, measured in the same run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
+pub struct BenchResult {
     /// What was measured.
     pub name: String,
     /// Our figure, in `unit`.
@@ -27,10 +27,10 @@ pub struct Row {
     pub unit: String,
 }
 
-impl Row {
+impl BenchResult {
     /// A figure of our own, without a peer, that must not exceed `limit` if there is one.
-    pub fn alone(name: String, ours: f64, limit: Option<f64>, unit: &str) -> Row {
-        Row {
+    pub fn alone(name: String, ours: f64, limit: Option<f64>, unit: &str) -> BenchResult {
+        BenchResult {
             name,
             ours,
             peer: None,
@@ -51,10 +51,10 @@ impl Row {
         theirs: &[f64],
         limit: Option<f64>,
         unit: &str,
-    ) -> Row {
+    ) -> BenchResult {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(one, other)| one / other).collect();
         let ratio = median(&ratios);
-        Row {
+        BenchResult {
             name,
             ours: median(ours),
             peer: Some(median(theirs)),
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quartiles() {
+    fn quartiles_are_interpolated() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[]), 0.0);
         assert_eq!(spread(&[1.0, 2.0, 3.0, 4.0, 5.0]), 2.0 / 3.0);

@@ -1,6 +1,6 @@
-//! The specification of a run, which goes into the guest, and its measurements, which come out.
-//! In: nothing. Out: [`Spec`], [`Event`], [`Measured`], [`Row`], plain data.
-//! Knows nothing of who fills or reads them. The guest speaks JSON lines: one [`Event`] a line.
+//! The specification of a run, which goes into the guest, and its measurements, which come out. In:
+//! nothing. Out: [`Spec`], [`Event`], [`Measured`], [`RunResult`], plain data. Knows nothing of who
+//! fills or reads them. The guest writes JSON lines: one [`Event`] per line.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -11,9 +11,9 @@ use crate::timing::Times;
 /// The specification of one run for the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Names the run.
+    /// Key of the run.
     pub key: String,
-    /// Program and arguments, as they are in the guest.
+    /// Program and arguments, in the guest.
     pub command: Vec<String>,
     /// What decides where memory is.
     pub method: Method,
@@ -21,11 +21,11 @@ pub struct Spec {
     pub fast_nodes: Vec<u16>,
     /// All other nodes with memory.
     pub slow_nodes: Vec<u16>,
-    /// Bytes of fast memory left to the program; `None`: as much as there is.
+    /// Bytes of fast memory left to the program; `None`: all of it.
     pub fast_bytes: Option<u64>,
     /// Whether the kernel may use huge OS pages.
     pub huge: Huge,
-    /// Kernel settings in order: path, text. What was there before is restored.
+    /// Kernel settings in order: path, text. The previous values are restored.
     pub knobs: Vec<(String, String)>,
     /// What counts as the run's time.
     pub metric: Metric,
@@ -39,20 +39,21 @@ pub struct Spec {
 pub enum Method {
     /// The kernel alone, with the run's knobs.
     Kernel,
-    /// All memory from these nodes, strictly.
+    /// All memory strictly from these nodes.
     Bind(Vec<u16>),
-    /// All nodes in turn, by the weights in the knobs.
+    /// All nodes in turn, with the weights in the knobs.
     WeightedInterleave,
     /// The kernel's DAMON.
     Damon,
-    /// `tiercel run` with this configuration, TOML, at the end of which the budget stands.
+    /// `tiercel run` with this configuration, TOML, to which the budget is appended.
     Tiercel(String),
-    /// The same by a plan, made of a recorded run with these arguments of `tiercel plan`.
+    /// The same with a plan, which is made from a recorded run with these arguments of `tiercel
+    /// plan`.
     Planned {
         /// Configuration of the run, TOML.
         config: String,
-        /// Configuration of recording, the same for all plans of an experiment: a run samples less
-        /// where that costs it time.
+        /// Configuration of the recording, the same for all plans of an experiment: a run may
+        /// sample less to save time.
         recorded: String,
         /// Words.
         plan: Vec<String>,
@@ -69,35 +70,35 @@ impl Method {
     }
 }
 
-/// What the guest reports, a line each.
+/// What the guest reports, one line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// This run begins.
+    /// The run begins.
     Begin(String),
     /// It ended, and was measured.
     Done(Box<Measured>),
-    /// It could not be made, or is worth nothing; why.
+    /// It failed or is invalid; the reason.
     Failed(String),
 }
 
 /// Measurements of one run from inside the guest. Times are the guest's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The time that counts, nanoseconds: which one, the workload's metric says.
+    /// The time by the workload's metric, nanoseconds.
     pub time_ns: u64,
     /// From the program's start to its end, nanoseconds.
     pub wall_ns: u64,
-    /// Most memory its control group was charged with, bytes.
+    /// Most memory that its control group was charged with, bytes.
     pub peak_bytes: u64,
     /// Free fast memory at its start, bytes; 0 without a limit.
     pub free_bytes: u64,
     /// Residency of its memory.
     pub resident: Resident,
-    /// What the kernel counted while it ran.
+    /// The kernel's counters while it ran.
     pub moved: Moved,
     /// How long its first thread waited for its CPU and for memory; `None`: the kernel did not
-    /// count.
+    /// count it.
     #[serde(default)]
     pub waits: Option<Waits>,
     /// The summary of `tiercel run`; `null` for baselines.
@@ -105,7 +106,7 @@ pub struct Measured {
     pub tiercel: serde_json::Value,
     /// The last line it printed.
     pub last_line: String,
-    /// Remarks on what is unusual about the run.
+    /// Remarks on anything unusual about the run.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -115,17 +116,17 @@ pub struct Measured {
 pub struct Resident {
     /// How often residency was observed.
     pub observations: u64,
-    /// Share of it on fast nodes, 0 to 1, mean over the observations that found any.
+    /// Share of it on fast nodes, 0 to 1: the mean over the observations that found any memory.
     pub fast_share: f64,
-    /// Most bytes on fast nodes at a look.
+    /// Most bytes on fast nodes at one observation.
     pub fast_bytes_max: u64,
-    /// Bytes on fast nodes at the last look that found most of it.
+    /// Bytes on fast nodes at the last observation that found most of the memory.
     pub fast_bytes: u64,
-    /// Bytes on other nodes at the same look.
+    /// Bytes on other nodes at the same observation.
     pub slow_bytes: u64,
 }
 
-/// Differences of `/proc/vmstat`, in bytes where they count OS pages.
+/// Differences of `/proc/vmstat`; counts of OS pages in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// Migrated between nodes, by the kernel or by Tiercel.
@@ -136,18 +137,19 @@ pub struct Moved {
     pub promoted_bytes: u64,
     /// Demoted by reclaim.
     pub demoted_bytes: u64,
-    /// Faults taken to see accesses.
+    /// Hint faults.
     pub hint_faults: u64,
 }
 
-/// What a thread waited by the kernel's account, nanoseconds: in all, and the longest once.
+/// How long a thread waited, by the kernel's account, nanoseconds: in total, and the longest single
+/// wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// For its CPU, which others had.
+    /// For its CPU, while other threads ran on it.
     pub for_cpu_ns: u64,
     /// The longest of these waits, or a bound of it.
     pub for_cpu_ns_max: u64,
-    /// For memory, locks and other processes; a program that sleeps sleeps here.
+    /// For memory, locks and other processes; sleeping counts here as well.
     pub for_memory_ns: u64,
     /// The longest of these waits, or a bound of it.
     pub for_memory_ns_max: u64,
@@ -155,20 +157,20 @@ pub struct Waits {
 
 /// One finished run: a line of the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct RunResult {
     /// Hash of everything that determines the run.
     pub key: String,
     /// Which run.
     pub cell: Cell,
-    /// Whether times are modelled ones.
+    /// Whether its times are modelled.
     pub timed: bool,
     /// Virtual CPUs.
     pub vcpus: u32,
-    /// Fast memory the run was to have, bytes; `None`: no limit.
+    /// The run's limit of fast memory, bytes; `None`: no limit.
     pub fast_bytes: Option<u64>,
-    /// What came of it.
+    /// What was measured.
     pub measured: Measured,
-    /// Host seconds from its beginning to its end.
+    /// Seconds on the host from its beginning to its end.
     pub host_s: f64,
 }
 
@@ -185,28 +187,28 @@ pub struct Cell {
     pub policy: String,
     /// Fast memory as a share of the workload's peak; `None`: no limit.
     pub share: Option<Share>,
-    /// From 0.
+    /// Repeat, from 0.
     pub repeat: u32,
 }
 
-/// A run that failed as often as it is tried: a line of the results.
+/// A run that failed at every attempt: a line of the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     /// Hash of everything that determines the run.
     pub key: String,
     /// Which run.
     pub cell: Cell,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Why the last attempt failed, with the console's last lines where the guest died.
+    /// Why the last attempt failed, with the console's last lines if the guest died.
     pub why: String,
 }
 
 impl Event {
-    /// The same with the time that the plugin's statistics give the run's regions of interest.
+    /// The same, with the time of the run's regions of interest from the plugin's statistics.
     pub(crate) fn timed_by_marks(self, stats: Option<&str>) -> Event {
         let Event::Done(mut measured) = self else { return self };
-        let known = stats.context("regions of interest have a time in timed guests only");
+        let known = stats.context("regions of interest have a time only in timed guests");
         match known.and_then(Times::parse).and_then(|times| times.regions_ns()) {
             Ok(time_ns) => {
                 measured.time_ns = time_ns;
@@ -218,7 +220,7 @@ impl Event {
 }
 
 impl Cell {
-    /// `workload/policy/25%`, with the repeat when it is not the first.
+    /// `workload/policy/25%`, with the repeat unless it is the first.
     pub fn label(&self) -> String {
         let share = self.share.map_or(String::new(), |share| format!("/{share}"));
         let repeat = if self.repeat > 0 { format!("#{}", self.repeat + 1) } else { String::new() };
@@ -242,7 +244,7 @@ impl Measured {
         moved.into_iter().flatten().filter_map(|(_, bytes)| bytes.as_u64()).sum()
     }
 
-    /// What Tiercel saw of each site: most bytes that lived, accesses.
+    /// What Tiercel saw of each site: peak bytes, accesses.
     pub fn sites(&self) -> Vec<(f64, f64)> {
         let pair = |site: &serde_json::Value| Some((site[0].as_f64()?, site[1].as_f64()?));
         let sites = self.tiercel.get("sites").and_then(|sites| sites.as_array());
@@ -255,14 +257,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_timed_by_its_marks_needs_some() {
+    fn a_run_timed_by_its_marks_needs_marks() {
         let done =
             || Event::Done(Box::new(Measured { time_ns: 9, wall_ns: 9, ..Measured::default() }));
         let stats = r#"{"elapsed_ns":9,"regions":[{"elapsed_ns":4}],"regions_left_out":0}"#;
         let Event::Done(measured) = done().timed_by_marks(Some(stats)) else { panic!("no time") };
         assert_eq!((measured.time_ns, measured.wall_ns), (4, 9));
         let none = r#"{"elapsed_ns":9,"regions":[],"regions_left_out":0}"#;
-        for (stats, last_line) in [(Some(none), "marked no region"), (None, "timed guests only")] {
+        let cases = [(Some(none), "marked no region"), (None, "only in timed guests")];
+        for (stats, last_line) in cases {
             let Event::Failed(why) = done().timed_by_marks(stats) else { panic!("a time") };
             assert!(why.contains(last_line), "{why}");
         }

@@ -1,0 +1,285 @@
+//! What lives: the hosted processes, their objects in the ledger, and where those are.
+//! In: arrivals, records, samples, answers of the mover. Out: clients, rows, intervals.
+//! Knows nothing of how a decision is made, or of sockets.
+
+use crate::clients::client::Client;
+use crate::clients::fit::FitScan;
+use crate::clients::sites::SiteRow;
+use crate::clients::table::{Clients, Consumers, Turn};
+use crate::moves::queue::{Answer, MoveQueue};
+use crate::observe::recording::Recording;
+use crate::observe::residency::{ResidencyScan, count_live, take_unlocated};
+use crate::plan::runner::PlanRunner;
+use crate::quota::Quota;
+use crate::summary::Summary;
+use crate::tiers::Tiers;
+use std::collections::HashSet;
+use std::time::Instant;
+use tiercel_ledger::{Attributed, ExtentId, Ledger, LedgerError, Range};
+use tiercel_policy::Interval;
+use tiercel_wire::{AccessKind, Sample, Timeline};
+
+/// Extents of processes that have ended that are forgotten in a turn: 1.1 ms, at 70 ns each.
+const FORGOTTEN_IN_A_TURN: usize = 16_384;
+
+/// Extents of a process that are counted once more when it ends: 3 ms, at 50 ns each. What a larger
+/// one had was counted at the last scan.
+const COUNTED_AT_EXIT_MAX: usize = 65_536;
+
+/// The hosted processes and what is known of their memory.
+pub(crate) struct Tracking {
+    pub(crate) clients: Clients,
+    pub(crate) ledger: Ledger,
+    /// `None`: nothing is recorded.
+    pub(crate) recording: Option<Recording>,
+    residency: ResidencyScan,
+    fit: FitScan,
+    /// What passed since the last decision.
+    undecided: Interval,
+    /// Samples on their way from the ledger to what else counts them.
+    attributed: Vec<Attributed>,
+    live_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl Tracking {
+    pub(crate) fn new(ledger: Ledger, recording: Option<Recording>, quota: Quota) -> Tracking {
+        Tracking {
+            clients: Clients::new(quota),
+            ledger,
+            recording,
+            residency: ResidencyScan::default(),
+            fit: FitScan::default(),
+            undecided: Interval::default(),
+            attributed: Vec::new(),
+            live_bytes: 0,
+            peak_bytes: 0,
+        }
+    }
+
+    /// Bytes of live objects over all processes, at the last drain.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Most bytes of live objects over all processes.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
+    // ---- Processes -----------------------------------------------------------------------------
+
+    /// Makes a process of a user known to the ledger, as a child of `parent` if that attached as
+    /// well.
+    pub(crate) fn add_process(
+        &mut self,
+        pid: u32,
+        parent: Option<u32>,
+        user: u32,
+    ) -> Result<(), LedgerError> {
+        match parent {
+            Some(parent) => self.ledger.process_forked(parent, pid, user),
+            None => self.ledger.process_born_in(pid, user),
+        }
+    }
+
+    /// Takes in a client; its process is known. What lived before it attached is read in turns.
+    pub(crate) fn insert(&mut self, client: Client, parent: Option<u32>, now_ms: u64) {
+        self.ledger.advance(now_ms);
+        if let Some(recording) = &mut self.recording {
+            recording.client_came(&client, parent, now_ms);
+        }
+        self.clients.insert(client);
+    }
+
+    /// Takes what a leaving client left in its rings, about `units`.
+    pub(crate) fn drain_last(
+        &mut self,
+        number: u32,
+        queue: &mut MoveQueue,
+        timeline: &Timeline,
+        units: usize,
+    ) {
+        self.ledger.advance(timeline.elapsed_ns() / 1_000_000);
+        let (clients, mut consumers) = self.consumers(queue);
+        clients.drain_last(number, &mut consumers, timeline, units);
+        self.count_peak();
+    }
+
+    /// Keeps what a client's sites did. Its objects stay in the ledger until its process is
+    /// forgotten.
+    pub(crate) fn remove(&mut self, number: u32, now_ms: u64) -> Option<Client> {
+        let mut client = self.clients.remove(number)?;
+        if self.ledger.extents_of_process(client.pid) <= COUNTED_AT_EXIT_MAX {
+            count_live(&mut client, &self.ledger);
+        }
+        self.clients.keep_sites(&mut client, &self.ledger);
+        if let Some(recording) = &mut self.recording {
+            recording.client_left(&client, &mut self.ledger, now_ms);
+        }
+        Some(client)
+    }
+
+    // ---- Records and samples -------------------------------------------------------------------
+
+    /// One turn of all users, up to the moment of the timeline. What processes left behind in the
+    /// ledger is forgotten as well.
+    pub(crate) fn turn(&mut self, queue: &mut MoveQueue, timeline: &Timeline) -> Turn {
+        self.ledger.advance(timeline.now().ms());
+        let (clients, mut consumers) = self.consumers(queue);
+        let mut turn = clients.turn(&mut consumers, timeline);
+        turn.has_more |= self.ledger.forget_exited(FORGOTTEN_IN_A_TURN) > 0;
+        self.count_peak();
+        turn
+    }
+
+    /// Whether turns may have something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.clients.is_empty() || self.ledger.has_exited()
+    }
+
+    /// A tick ends: the ledger learns which processes are behind.
+    pub(crate) fn tick(&mut self) {
+        self.clients.tick(&mut self.ledger);
+    }
+
+    fn consumers<'a>(&'a mut self, queue: &'a mut MoveQueue) -> (&'a mut Clients, Consumers<'a>) {
+        let Tracking { clients, ledger, recording, .. } = self;
+        (clients, Consumers { ledger, queue, recording: recording.as_mut() })
+    }
+
+    fn count_peak(&mut self) {
+        self.live_bytes = self.clients.live_bytes(&self.ledger);
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    /// Takes samples in. Each waits until its process's rings were drained past its time.
+    pub(crate) fn observe(&mut self, samples: &[Sample]) {
+        for sample in samples {
+            if let Some(recording) = &mut self.recording {
+                recording.sampled(sample);
+            }
+            self.ledger.observe(*sample);
+        }
+    }
+
+    /// Attributes the samples that need not wait any longer to objects and their sites; the plan
+    /// learns of those that hit.
+    pub(crate) fn attribute(&mut self, mut plan: Option<&mut PlanRunner>, tiers: &Tiers) {
+        let Tracking { clients, ledger, recording, attributed, .. } = self;
+        ledger.attribute(attributed);
+        if let Some(recording) = recording {
+            recording.consume(ledger);
+        }
+        // A dirtied line is no access of its own: the read or the write of it was sampled.
+        let accesses = attributed.drain(..).filter(|one| one.sample.kind != AccessKind::Dirtied);
+        for Attributed { sample, hit } in accesses {
+            if let Some(client) = clients.of_pid_mut(sample.pid) {
+                client.uses.sampled(hit.site, &sample);
+            }
+            if let Some(plan) = &mut plan {
+                plan.sampled(&sample, &hit, tiers);
+            }
+        }
+    }
+
+    /// Reads how much memory recorded processes have beside their objects.
+    pub(crate) fn note_untracked(&mut self) {
+        if let Some(recording) = &mut self.recording {
+            recording.note_untracked(self.clients.iter(), &self.ledger);
+        }
+    }
+
+    // ---- Intervals and scans -------------------------------------------------------------------
+
+    /// Closes the ledger's interval: objects born within it that still live become rows.
+    pub(crate) fn close_interval(&mut self, now_ms: u64) {
+        let closed = Interval::of(&self.ledger.tick(now_ms));
+        self.undecided.elapsed_ms += closed.elapsed_ms;
+        self.undecided.allocated_bytes += closed.allocated_bytes;
+    }
+
+    /// What passed since the last decision, for the next one.
+    pub(crate) fn take_interval(&mut self) -> Interval {
+        std::mem::take(&mut self.undecided)
+    }
+
+    /// Counts what lives and finds extents whose residency is stale, unless the last scan is not
+    /// paid off. `best` yields the extents that deserve the best tier.
+    pub(crate) fn scan(
+        &mut self,
+        tick_ms: u64,
+        now_ms: u64,
+        best: impl FnOnce(&Ledger) -> HashSet<ExtentId>,
+    ) -> Vec<Range> {
+        if !self.residency.is_due(now_ms) {
+            return Vec::new();
+        }
+        let began = Instant::now();
+        let stale = self.residency.scan(&mut self.clients, &self.ledger, now_ms, tick_ms);
+        self.scan_fit(now_ms, best);
+        self.residency.scanned(began.elapsed(), now_ms);
+        stale
+    }
+
+    /// Finds how much of each site the best tier has room for, unless the last scan is not paid
+    /// off.
+    pub(crate) fn scan_fit(
+        &mut self,
+        now_ms: u64,
+        best: impl FnOnce(&Ledger) -> HashSet<ExtentId>,
+    ) {
+        if self.fit.is_due(now_ms) {
+            let Tracking { fit, clients, ledger, .. } = self;
+            fit.scan(clients, ledger, || best(ledger), now_ms);
+        }
+    }
+
+    /// New extents whose residency is unknown; the modelled mover learns of their births.
+    pub(crate) fn take_births(
+        &mut self,
+        queue: &mut MoveQueue,
+        plan: Option<&PlanRunner>,
+        tiers: &Tiers,
+    ) -> Vec<Range> {
+        let born = take_unlocated(&mut self.ledger, queue.is_modelled());
+        if queue.is_modelled() {
+            for range in &born {
+                let arena = self.ledger.find(range.pid, range.addr).and_then(|one| one.arena);
+                queue.born(*range, arena.and_then(|arena| tiers.node_of(arena)));
+            }
+            let Tracking { clients, ledger, .. } = self;
+            let heads = plan.map(|plan| plan.heads_of(clients, ledger, tiers, &born));
+            for (range, node) in heads.into_iter().flatten() {
+                queue.born(range, Some(node));
+            }
+        }
+        born
+    }
+
+    /// Takes in where the mover found extents. Returns what could not be looked up, for the user.
+    pub(crate) fn located(
+        &mut self,
+        answers: Vec<Answer>,
+        took_ns: u64,
+        now_ms: u64,
+    ) -> Vec<String> {
+        self.residency.located(&mut self.ledger, answers, took_ns, now_ms)
+    }
+
+    // ---- Figures -------------------------------------------------------------------------------
+
+    /// All sites; those that deserve the best tier's budget most are marked.
+    pub(crate) fn site_rows(&mut self, tiers: &Tiers) -> Vec<SiteRow> {
+        self.clients.site_rows(&self.ledger, tiers.fast_budget_bytes(self.peak_bytes))
+    }
+
+    /// Adds the figures of present clients and of the ledger to those of departed clients.
+    pub(crate) fn add_to(&self, summary: &mut Summary) {
+        summary.clients.now = self.clients.len() as u64;
+        self.clients.iter().for_each(|client| summary.add_client(client));
+        summary.add_ledger(&self.ledger);
+        summary.objects.live_bytes = self.live_bytes;
+        summary.objects.peak_bytes = self.peak_bytes;
+    }
+}
