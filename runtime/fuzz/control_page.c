@@ -150,7 +150,7 @@ static void start_once(void) {
         return;
     int rights = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     tcl_offer = mmap(NULL, TCL_OFFER_BYTES, rights, flags, -1, 0);
-    MUST(tcl_offer != MAP_FAILED && prepare());
+    MUST(tcl_offer != MAP_FAILED && prepare() && tcl_site_start());
     know_range();
     int memfd = make_session();
     MUST(memfd >= 0);

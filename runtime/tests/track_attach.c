@@ -2,10 +2,12 @@
  *
  * track_attach.c: when a process attaches, and that nothing of it waits for the daemon: programs
  * and children that stay small do not attach and are counted; what was born before is in the object
- * table; a daemon that never accepts holds up no program; a child of vfork does not attach.
+ * table; a daemon that never accepts holds up no program; a child of vfork does not attach; threads
+ * that allocate at the moment of the attach find all that it made.
  */
 #include "hazard.h"
 #include "tiercel.h"
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 #define FROM (256u << 10) /* of the offer: what a process allocates before it attaches */
@@ -62,6 +64,27 @@ static void by_vfork(void) {
     CHECK(waitpid(pid, &status, 0) == pid && status == 0, "%x", status);
 }
 
+#define THREADS 4
+static atomic_int threads_ready;
+static void *allocate_at_once(void *unused) {
+    (void)unused;
+    atomic_fetch_add(&threads_ready, 1);
+    while (atomic_load(&threads_ready) < THREADS)
+        sched_yield();
+    for (int i = 0; i < 32; i++) /* 2 MiB: the attach is due after the fourth */
+        free(malloc(FROM / 4));
+    return NULL;
+}
+
+static void many_threads(void) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, allocate_at_once, NULL));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_join(threads[i], NULL));
+    await_greeting();
+}
+
 static void does_not_wait(void) {
     long before = voluntary_switches();
     large();
@@ -79,6 +102,8 @@ static int hosted(const char *part) {
         large(), await_greeting(), in_child(large);
     else if (!strcmp(part, "vfork"))
         by_vfork();
+    else if (!strcmp(part, "threads"))
+        many_threads();
     else if (!strcmp(part, "asks"))
         CHECK(tiercel_is_hosted(), "not hosted");
     else
@@ -132,6 +157,16 @@ static void attaches(void) {
     }
 }
 
+/* The moment is short: one attach in some dozens hits it. */
+static void attaches_among_threads(void) {
+    for (int i = 0; i < 200; i++) {
+        struct daemon d = {0};
+        run(&d, "threads");
+        check_counts(&d, "threads", 1, 1);
+        close_daemon(&d);
+    }
+}
+
 /* As many as its queue of connections holds, and then some. */
 static void never_accepts(void) {
     struct daemon d = {0};
@@ -167,6 +202,7 @@ int main(int argc, char **argv) {
     if (argc > 1)
         return hosted(argv[1]);
     attaches();
+    attaches_among_threads();
     never_accepts();
     is_readable_only();
     puts("track_attach: by size, by request, children, no wait for a daemon that never accepts");

@@ -7,7 +7,7 @@
  * The object table must be complete before the hello, because the daemon takes a snapshot when it
  * accepts:
  *
- *   connect -> memfd -> map over tcl_shared -> new epoch -> fill tables -> hello
+ *   connect -> sites' tables -> memfd -> map over tcl_shared -> new epoch -> fill tables -> hello
  *
  * No step waits for the daemon. Connection and hello wait in the kernel until it takes them; what
  * is recorded until then waits in the rings. The control page begins as the offer's, so that births
@@ -292,7 +292,7 @@ enum tcl_step tcl_attach(void) {
     int socket = tcl_daemon_connect(0);
     if (socket < 0)
         return TCL_STEP_CONNECT;
-    int memfd = make_session();
+    int memfd = tcl_site_start() ? make_session() : -1;
     enum tcl_step failed = TCL_STEP_MEMORY;
     if (memfd >= 0)
         failed = begin(socket, memfd, parent) ? TCL_STEP_NONE : TCL_STEP_HELLO;

@@ -188,7 +188,10 @@ TCL_HIDDEN bool tcl_map_fill(void);
 
 /* ---- site.c, unwind.c ------------------------------------------------------------------------ */
 
-/* Publishes every known site and module in a new session; the first call makes the tables. */
+/* Makes the tables, if there are none. An epoch implies them: from then on every thread looks up its
+ * sites. */
+TCL_HIDDEN bool tcl_site_start(void);
+/* Publishes every known site and module in a new session. */
 TCL_HIDDEN bool tcl_site_republish(void);
 
 /* Site of the caller of the public function: its return address and frame address. Never allocates

@@ -102,16 +102,21 @@ bool tcl_site_tables_overlap(uintptr_t start, uintptr_t end) {
     return at && start < at + sizeof(*tables) && at < end;
 }
 
+bool tcl_site_start(void) {
+    if (tables)
+        return true;
+    void *made = tcl_os_mmap(NULL, sizeof(struct tables), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED)
+        return false;
+    tables = made;
+    site_count = 1;
+    return true;
+}
+
 bool tcl_site_republish(void) {
-    if (!tables) {
-        void *made = tcl_os_mmap(NULL, sizeof(struct tables), PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (made == MAP_FAILED)
-            return false;
-        tables = made;
-        site_count = 1;
-    }
-    /* In a later attach, other threads may be adding sites. */
+    tcl_assert(tables);
+    /* Since there is an epoch, other threads may be adding sites. */
     if (!tcl_lock(&tcl_life->site_lock))
         return false;
     bool whole = true;
