@@ -188,8 +188,8 @@ TCL_HIDDEN bool tcl_map_fill(void);
 
 /* ---- site.c, unwind.c ------------------------------------------------------------------------ */
 
-/* Makes the tables, if there are none. An epoch implies them: from then on every thread looks up its
- * sites. */
+/* Makes the tables, if there are none. An epoch implies them: from then on every thread looks up
+ * its sites. */
 TCL_HIDDEN bool tcl_site_start(void);
 /* Publishes every known site and module in a new session. */
 TCL_HIDDEN bool tcl_site_republish(void);
