@@ -35,13 +35,15 @@
 #define BATCH_RUNS 16
 
 /* Growing objects (realloc that moved) reserve untouched addresses behind them: GROW_LARGE times
- * their size from GROW_FROM OS pages up to GROW_MAX, but GROW_SMALL times above that, and where it
- * is more than a quarter of what the heap uses: objects that are far apart cost page tables and
- * tables of objects. Chosen, not measured: 256 MiB fit thousands of times into 1 TiB. */
+ * their size from GROW_FROM OS pages up to GROW_MAX, but GROW_SMALL times above that. An object
+ * that is far from others costs 16 KiB, for a page table and for tables of objects on both sides:
+ * below GROW_FAR (1 MiB, of which that is 1.6%) it reserves at most a quarter of what the heap
+ * uses. Chosen, not measured: 256 MiB fit thousands of times into 1 TiB. */
 #define GROW_SMALL 4
 #define GROW_LARGE 64
 #define GROW_SHARE 4
 #define GROW_FROM 32
+#define GROW_FAR ((size_t)(1 << 20) >> PAGE_SHIFT)
 #define GROW_MAX ((size_t)(256u << 20) >> PAGE_SHIFT)
 
 /* calloc of at least this many dirty OS pages lets the kernel zero them as they are touched: 8 MiB,
@@ -60,7 +62,7 @@ struct cache {
     struct slot slots[TCL_ARENAS_MAX][CLASSES];
     uint32_t filled[TCL_ARENAS_MAX]; /* bit of a class clear: its slot is empty */
     size_t pages, keep;              /* what it has; what it may have, as of the last batch */
-    struct cache *next; /* in the pool */
+    struct cache *next;              /* in the pool */
 };
 
 /* The size classes: every size up to 16 OS pages, then every 2nd up to 32, every 4th up to 64. */
@@ -429,7 +431,8 @@ static size_t room_to_grow(size_t pages) {
         return pages;
     size_t most = pages * GROW_LARGE < GROW_MAX ? pages * GROW_LARGE : GROW_MAX;
     size_t share = tcl_pages_used() / GROW_SHARE;
-    most = most < share ? most : share;
+    if (pages < GROW_FAR && most > share)
+        most = share;
     return most < pages * GROW_SMALL ? pages * GROW_SMALL : most;
 }
 
