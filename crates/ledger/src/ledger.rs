@@ -2,6 +2,7 @@
 //! In: processes that come and go, the time. Out: extents, summaries, characteristics.
 //! Knows nothing of records and samples; those are applied in `records` and `samples`.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_machine::number::{clamped_u32, index_u16};
 
@@ -84,6 +85,8 @@ pub struct Ledger {
     pub(crate) waiting: Vec<Sample>,
     /// Ended lives that are kept of all processes.
     pub(crate) ended_total: usize,
+    /// See [`Ledger::extents_shown`].
+    shown: Cell<u64>,
 }
 
 /// Sums over the extents that are records.
@@ -127,6 +130,7 @@ impl Ledger {
             seen_alive_ns: u64::MAX,
             waiting: Vec::new(),
             ended_total: 0,
+            shown: Cell::new(0),
         })
     }
 
@@ -283,6 +287,16 @@ impl Ledger {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
+    /// Makes up to `objects_max` of those born in the open interval records, before a tick does it;
+    /// how many are left.
+    pub fn record_some(&mut self, objects_max: usize) -> usize {
+        for _ in 0..objects_max {
+            let Some(&number) = self.fresh.last() else { break };
+            self.record_row(number);
+        }
+        self.fresh.len()
+    }
+
     /// Closes the interval: what was born in it and still lives becomes records.
     pub fn tick(&mut self, now_ms: u64) -> TickSummary {
         self.advance(now_ms);
@@ -346,10 +360,35 @@ impl Ledger {
         rows.map(|(number, row)| self.view(number, row))
     }
 
+    /// The records among up to `count` places of extents from number `from` on, as
+    /// [`Ledger::extents`] has them.
+    pub fn extents_from(&self, from: usize, count: usize) -> impl Iterator<Item = Extent<'_>> {
+        let rows = self.rows.iter_from(from, count).filter(|(_, row)| !row.has(FRESH));
+        rows.map(|(number, row)| self.view(number, row))
+    }
+
+    /// How many extents were shown to readers so far: the work of who reads many.
+    pub fn extents_shown(&self) -> u64 {
+        self.shown.get()
+    }
+
+    /// One more than the highest number that an extent ever had.
+    pub fn extent_places(&self) -> usize {
+        self.rows.slots() as usize
+    }
+
     /// The extents of one process by address.
     pub fn extents_of(&self, pid: u32) -> impl Iterator<Item = Extent<'_>> {
         let slot = self.pids.get(&pid).copied();
         let numbers = slot.into_iter().flat_map(|slot| self.process(slot).index.iter());
+        let rows = numbers.map(|number| (number, &self.rows[number]));
+        rows.filter(|(_, row)| !row.has(FRESH)).map(|(number, row)| self.view(number, row))
+    }
+
+    /// Those of them that begin at `addr` or above.
+    pub fn extents_of_from(&self, pid: u32, addr: u64) -> impl Iterator<Item = Extent<'_>> {
+        let slot = self.pids.get(&pid).copied();
+        let numbers = slot.into_iter().flat_map(move |slot| self.process(slot).index.iter_from(addr));
         let rows = numbers.map(|number| (number, &self.rows[number]));
         rows.filter(|(_, row)| !row.has(FRESH)).map(|(number, row)| self.view(number, row))
     }
@@ -475,6 +514,7 @@ impl Ledger {
 
     #[inline]
     fn view(&self, number: u32, row: &Row) -> Extent<'_> {
+        self.shown.set(self.shown.get() + 1);
         let closed = self.interval.saturating_sub(1);
         let decay = self.decay(closed.saturating_sub(row.clock));
         let per_s = decay * 1e3 / self.config.tick_ms as f32;

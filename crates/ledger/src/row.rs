@@ -237,6 +237,13 @@ impl Rows {
         self.rows.iter().enumerate().filter(|(_, r)| r.addr != 0).map(|(i, r)| (index_u32(i), r))
     }
 
+    /// The rows among `count` numbers from `from` on.
+    pub(crate) fn iter_from(&self, from: usize, count: usize) -> impl Iterator<Item = (u32, &Row)> {
+        let some = &self.rows[from.min(self.rows.len())..(from + count).min(self.rows.len())];
+        let numbered = some.iter().zip(from..).filter(|(row, _)| row.addr != 0);
+        numbered.map(|(row, number)| (index_u32(number), row))
+    }
+
     pub(crate) fn get(&self, number: u32) -> Option<&Row> {
         self.rows.get(number as usize).filter(|row| row.addr != 0)
     }

@@ -2,9 +2,10 @@
 //! In: candidates with sizes, room per tier. Out: the candidates in runs, one per tier.
 //! Knows nothing of what a candidate is or where it lies.
 
-use tiercel_ledger::ExtentId;
+use tiercel_ledger::{CHEAP_IN_UNIT, ExtentId, PIECE_UNITS, Pace};
 use tiercel_machine::number::clamped_u32;
 
+use crate::order;
 use crate::prioritise::Key;
 
 /// Candidates around the point where a tier's room ends that are placed by first fit, one by one.
@@ -44,18 +45,27 @@ impl Candidate {
     }
 
     /// Orders the most deserving first.
-    pub(crate) fn first(&self) -> std::cmp::Reverse<u64> {
-        std::cmp::Reverse(self.order)
+    pub(crate) fn first(&self) -> u64 {
+        !self.order
+    }
+
+    /// Orders the least deserving first.
+    pub(crate) fn last(&self) -> u64 {
+        self.order
     }
 }
 
 /// Orders candidates into one run per tier; `room[k]` is what may lie in tier k, and what fits
 /// nowhere goes to the last. Returns the end of each run.
-pub(crate) fn assign(candidates: &mut [Candidate], room: &[u64]) -> Vec<usize> {
+pub(crate) fn assign(
+    candidates: &mut [Candidate],
+    room: &[u64],
+    pace: &mut dyn Pace,
+) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut start = 0;
     for bytes in &room[..room.len() - 1] {
-        start += fill(&mut candidates[start..], *bytes);
+        start += fill(&mut candidates[start..], *bytes, pace);
         ends.push(start);
     }
     ends.push(candidates.len());
@@ -64,16 +74,15 @@ pub(crate) fn assign(candidates: &mut [Candidate], room: &[u64]) -> Vec<usize> {
 
 /// Moves the most deserving candidates that fit to the front and counts them: by halves, as
 /// quickselect does, so that it takes linear time and sorts only where the room ends.
-fn fill(candidates: &mut [Candidate], mut room: u64) -> usize {
-    let sum = |part: &[Candidate]| part.iter().map(Candidate::bytes).sum::<u64>();
-    if sum(candidates) <= room {
+fn fill(candidates: &mut [Candidate], mut room: u64, pace: &mut dyn Pace) -> usize {
+    if bytes_of(candidates, pace) <= room {
         return candidates.len();
     }
     let (mut start, mut end) = (0, candidates.len());
     while end - start > FILL_TAIL {
         let half = (end - start) / 2;
-        candidates[start..end].select_nth_unstable_by_key(half, Candidate::first);
-        let bytes = sum(&candidates[start..start + half]);
+        order::select(&mut candidates[start..end], half, Candidate::first, pace);
+        let bytes = bytes_of(&candidates[start..start + half], pace);
         if bytes <= room {
             room -= bytes;
             start += half;
@@ -94,11 +103,21 @@ fn fill(candidates: &mut [Candidate], mut room: u64) -> usize {
     taken
 }
 
+fn bytes_of(part: &[Candidate], pace: &mut dyn Pace) -> u64 {
+    let mut sum = 0;
+    for piece in part.chunks(PIECE_UNITS * CHEAP_IN_UNIT) {
+        sum += piece.iter().map(Candidate::bytes).sum::<u64>();
+        pace.compared(piece.len());
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use expect_test::{Expect, expect};
     use proptest::prelude::*;
+    use tiercel_ledger::{AtOnce, Config, Ledger};
 
     const OS_PAGE: u64 = 4096;
 
@@ -121,7 +140,8 @@ mod tests {
             .collect();
         let room: Vec<_> = room_pages.iter().map(|pages| pages * OS_PAGE).collect();
         let mut start = 0;
-        let runs = assign(&mut list, &room).into_iter().map(|end| {
+        let ledger = Ledger::new(Config::default(), 0).expect("good");
+        let runs = assign(&mut list, &room, &mut AtOnce(&ledger)).into_iter().map(|end| {
             let run = &mut list[start..end];
             run.sort_by_key(Candidate::first);
             start = end;
@@ -153,7 +173,7 @@ mod tests {
         /// matters.
         #[test]
         fn large_inputs_fill_as_small_ones_do(
-            keys in proptest::collection::vec(any::<u32>(), 5000..20_000),
+            keys in proptest::collection::vec(any::<u32>(), 5000..40_000),
             share in 0.0f64..1.0,
         ) {
             let make = |(id, key): (usize, &u32)| {
@@ -163,7 +183,9 @@ mod tests {
             let mut obvious = ours.clone();
             obvious.sort_by_key(Candidate::first);
             let fits = (keys.len() as f64 * share) as usize;
-            let ends = assign(&mut ours, &[fits as u64 * OS_PAGE, 0]);
+            let ledger = Ledger::new(Config::default(), 0).expect("good");
+            let room = [fits as u64 * OS_PAGE, 0];
+            let ends = assign(&mut ours, &room, &mut AtOnce(&ledger));
             prop_assert_eq!(ends, vec![fits, keys.len()]);
             ours[..fits].sort_by_key(Candidate::first);
             prop_assert_eq!(&ours[..fits], &obvious[..fits]);

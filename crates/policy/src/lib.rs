@@ -21,6 +21,7 @@ mod evidence;
 mod expression;
 mod interval;
 mod move_builder;
+mod order;
 mod policy;
 mod prioritise;
 mod routine;

@@ -2,15 +2,18 @@
 //! In: candidates with the tier they should be in. Out: moves, and what was refused and why.
 //! Knows nothing of how the tiers were assigned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tiercel_machine::number::{index_u8, saturating_u64};
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
-use tiercel_ledger::{Extent, ExtentId, Ledger, RateEstimates};
+use tiercel_ledger::{
+    CHEAP_IN_UNIT, Extent, ExtentId, Ledger, PIECE_UNITS, Pace, RateEstimates,
+};
 use tiercel_machine::NodeId;
 
 use crate::assign::Candidate;
 use crate::decision::{MoveRefusal, Refused, Summary};
+use crate::order;
 use crate::routine::{Benefit, Gate};
 use crate::tiers::Tiers;
 use crate::trial::{PromotionAllowance, RAMP};
@@ -23,6 +26,12 @@ pub const RECENT_MAX: usize = 131_072;
 
 /// After this many promotions in a row that do not pay, those of lower priority are not considered.
 const REFUSED_IN_A_ROW_MAX: u32 = 1024;
+
+/// Candidates that are compared with the tiers they are in, or listed as refused, in a piece.
+const LISTED_AT_ONCE: usize = PIECE_UNITS * CHEAP_IN_UNIT;
+
+/// Units of weighing a move: it looks an extent up, estimates its rates, and goes through its nodes.
+const WEIGHING_UNITS: usize = 2;
 
 /// Samples in an interval by which a trial is judged: their count has a standard deviation of a
 /// quarter.
@@ -116,12 +125,20 @@ impl Cost {
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     moved: BTreeMap<ExtentId, (u32, u64, u64)>,
+    /// The same by time, the oldest first.
+    by_time: BTreeSet<(u64, ExtentId)>,
 }
 
 impl Recent {
     pub(crate) fn forget(&mut self, now_ms: u64, settle_s: f64) {
         let settle_ms = saturating_u64(settle_s * 1e3);
-        self.moved.retain(|_, (_, _, moved_ms)| *moved_ms + settle_ms > now_ms);
+        while let Some(&(moved_ms, id)) = self.by_time.first() {
+            if moved_ms + settle_ms > now_ms {
+                break;
+            }
+            self.by_time.pop_first();
+            self.moved.remove(&id);
+        }
     }
 
     /// Extent numbers are reused: process and address confirm a hit.
@@ -131,11 +148,15 @@ impl Recent {
     }
 
     pub(crate) fn note(&mut self, id: ExtentId, asked: &Move, now_ms: u64) {
-        if self.moved.len() >= RECENT_MAX {
-            let oldest = self.moved.iter().min_by_key(|(_, (.., ms))| *ms).map(|(id, _)| *id);
-            oldest.map(|id| self.moved.remove(&id));
+        if self.moved.len() >= RECENT_MAX
+            && let Some((_, oldest)) = self.by_time.pop_first()
+        {
+            self.moved.remove(&oldest);
         }
-        self.moved.insert(id, (asked.pid, asked.addr, now_ms));
+        if let Some((.., before_ms)) = self.moved.insert(id, (asked.pid, asked.addr, now_ms)) {
+            self.by_time.remove(&(before_ms, id));
+        }
+        self.by_time.insert((now_ms, id));
     }
 }
 
@@ -172,7 +193,9 @@ fn outweighs(promotion: &Move, victim: &Move) -> bool {
 }
 
 pub(crate) struct MoveBuilder<'a> {
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) pace: &'a mut dyn Pace,
+    /// When the decision began: what was born later is not meant by any candidate.
+    pub(crate) began_ms: u64,
     pub(crate) estimates: &'a RateEstimates,
     pub(crate) gate: &'a Gate,
     pub(crate) usage: &'a mut TierUsage,
@@ -225,53 +248,80 @@ impl MoveBuilder<'_> {
         let (mut demotions, mut promotions) = (Vec::new(), Vec::new());
         let mut start = 0;
         for (to, &end) in ends.iter().enumerate() {
-            let to = index_u8(to);
-            for candidate in &candidates[start..end] {
-                self.summary.extents += 1;
-                self.summary.bytes += candidate.bytes();
-                let misplaced = Misplaced { candidate: *candidate, to };
-                match candidate.rank.cmp(&to) {
-                    std::cmp::Ordering::Less => demotions.push(misplaced),
-                    std::cmp::Ordering::Greater => promotions.push(misplaced),
-                    std::cmp::Ordering::Equal => self.summary.in_place_bytes += candidate.bytes(),
-                }
+            for piece in candidates[start..end].chunks(LISTED_AT_ONCE) {
+                self.find_misplaced(piece, index_u8(to), &mut demotions, &mut promotions);
             }
             start = end;
         }
-        demotions.sort_unstable_by_key(|m| std::cmp::Reverse(m.candidate.first()));
-        promotions.sort_unstable_by_key(|m| m.candidate.first());
+        order::sort(&mut promotions, |m| m.candidate.first(), self.pace);
         match self.gate {
-            Gate::None => self.plan_all(&demotions, &promotions),
-            Gate::Benefit(benefit) => self.plan_gated(benefit, &demotions, &promotions),
+            Gate::None => {
+                order::sort(&mut demotions, |m| m.candidate.last(), self.pace);
+                self.plan_all(&demotions, &promotions);
+            }
+            Gate::Benefit(benefit) => {
+                order::sort(&mut demotions, |m| m.candidate.first(), self.pace);
+                self.plan_gated(benefit, &demotions, &promotions);
+            }
         }
+    }
+
+    fn find_misplaced(
+        &mut self,
+        candidates: &[Candidate],
+        to: u8,
+        demotions: &mut Vec<Misplaced>,
+        promotions: &mut Vec<Misplaced>,
+    ) {
+        for candidate in candidates {
+            self.summary.extents += 1;
+            self.summary.bytes += candidate.bytes();
+            let misplaced = Misplaced { candidate: *candidate, to };
+            match candidate.rank.cmp(&to) {
+                std::cmp::Ordering::Less => demotions.push(misplaced),
+                std::cmp::Ordering::Greater => promotions.push(misplaced),
+                std::cmp::Ordering::Equal => self.summary.in_place_bytes += candidate.bytes(),
+            }
+        }
+        self.pace.compared(candidates.len());
     }
 
     fn plan_all(&mut self, demotions: &[Misplaced], promotions: &[Misplaced]) {
         // Worse tiers make room first, so that better ones can use it.
         for from in (0..self.usage.tiers.last()).rev() {
-            for demotion in demotions.iter().filter(|m| m.candidate.rank == from) {
-                let weighed = self.weigh(demotion);
-                self.ask(weighed, &demotion.candidate);
+            for piece in demotions.chunks(LISTED_AT_ONCE) {
+                for demotion in piece.iter().filter(|m| m.candidate.rank == from) {
+                    let Some(weighed) = self.weigh(demotion) else { continue };
+                    self.ask(weighed, &demotion.candidate);
+                }
+                self.pace.compared(piece.len());
             }
         }
         for to in 0..self.usage.tiers.last() {
-            for promotion in promotions.iter().filter(|m| m.to == to) {
-                let weighed = self.weigh(promotion);
-                if self.usage.fits(to, weighed.adds) {
-                    self.ask(weighed, &promotion.candidate);
-                } else {
-                    self.refuse(MoveRefusal::NoRoom, &promotion.candidate);
-                }
+            for piece in promotions.chunks(LISTED_AT_ONCE) {
+                piece.iter().filter(|m| m.to == to).for_each(|one| self.promote_if_it_fits(one));
+                self.pace.compared(piece.len());
             }
         }
     }
 
+    fn promote_if_it_fits(&mut self, promotion: &Misplaced) {
+        let Some(weighed) = self.weigh(promotion) else { return };
+        if self.usage.fits(promotion.to, weighed.adds) {
+            self.ask(weighed, &promotion.candidate);
+        } else {
+            self.refuse(MoveRefusal::NoRoom, &promotion.candidate);
+        }
+    }
+
+    /// `demotions`: the most deserving first.
     fn plan_gated(&mut self, gate: &Benefit, demotions: &[Misplaced], promotions: &[Misplaced]) {
         let last = self.usage.tiers.last();
         let mut victims: Vec<Vec<Misplaced>> = vec![Vec::new(); usize::from(last)];
         // Popped from the end: the least deserving first.
-        for demotion in demotions.iter().rev() {
-            victims[usize::from(demotion.candidate.rank)].push(*demotion);
+        for piece in demotions.chunks(LISTED_AT_ONCE) {
+            piece.iter().for_each(|one| victims[usize::from(one.candidate.rank)].push(*one));
+            self.pace.compared(piece.len());
         }
         let mut stuck = Vec::new();
         for from in (0..last).rev() {
@@ -279,13 +329,16 @@ impl MoveBuilder<'_> {
         }
         for to in 0..last {
             let victims = &mut victims[usize::from(to)];
-            let wanting = promotions.iter().filter(|m| m.to == to);
-            stuck.extend(self.promote(gate, wanting, victims));
+            self.promote(gate, (to, promotions), victims, &mut stuck);
         }
-        for victim in victims.iter().flatten() {
-            let lately = !self.has_settled(victim);
-            let why = if lately { MoveRefusal::MovedRecently } else { MoveRefusal::RoomNotNeeded };
-            self.refuse(why, &victim.candidate);
+        for piece in victims.iter().flat_map(|of_tier| of_tier.chunks(PIECE_UNITS)) {
+            for victim in piece {
+                let lately = !self.has_settled(victim);
+                let why =
+                    if lately { MoveRefusal::MovedRecently } else { MoveRefusal::RoomNotNeeded };
+                self.refuse(why, &victim.candidate);
+            }
+            self.pace.worked(piece.len());
         }
         self.settle_stuck(&stuck);
     }
@@ -293,16 +346,23 @@ impl MoveBuilder<'_> {
     /// Objects that are not promoted stay, unless their tier is too full: the room of a middle tier
     /// was assigned to others. The least deserving are demoted.
     fn settle_stuck(&mut self, stuck: &[(Misplaced, MoveRefusal)]) {
-        for (misplaced, why) in stuck.iter().rev() {
-            let candidate = &misplaced.candidate;
-            let from = candidate.rank;
-            let is_full = self.usage.used[usize::from(from)] > self.usage.room[usize::from(from)];
-            if from < self.usage.tiers.last() && is_full {
-                let weighed = self.weigh(&Misplaced { to: from + 1, ..*misplaced });
-                self.ask(weighed, candidate);
-            } else {
-                self.refuse(*why, candidate);
-            }
+        for piece in stuck.rchunks(LISTED_AT_ONCE) {
+            piece.iter().rev().for_each(|(misplaced, why)| self.settle(misplaced, *why));
+            self.pace.compared(piece.len());
+        }
+    }
+
+    fn settle(&mut self, misplaced: &Misplaced, why: MoveRefusal) {
+        let candidate = &misplaced.candidate;
+        let from = candidate.rank;
+        let is_full = self.usage.used[usize::from(from)] > self.usage.room[usize::from(from)];
+        if from < self.usage.tiers.last() && is_full {
+            let Some(weighed) = self.weigh(&Misplaced { to: from + 1, ..*misplaced }) else {
+                return;
+            };
+            self.ask(weighed, candidate);
+        } else {
+            self.refuse(why, candidate);
         }
     }
 
@@ -312,7 +372,7 @@ impl MoveBuilder<'_> {
         let at = usize::from(from);
         while self.usage.used[at] > self.usage.limits[at] {
             let Some(victim) = victims.pop() else { return };
-            let weighed = self.weigh(&victim);
+            let Some(weighed) = self.weigh(&victim) else { continue };
             if weighed.adds > self.bytes_left {
                 self.refuse(MoveRefusal::RateLimit, &victim.candidate);
                 self.bytes_left = 0;
@@ -322,30 +382,33 @@ impl MoveBuilder<'_> {
         }
     }
 
-    /// Promotes what pays for itself and for the demotions that it needs. Returns the others.
-    fn promote<'m>(
+    /// Promotes into a tier what pays for itself and for the demotions that it needs. Others of the
+    /// promotions that belong there are stuck.
+    fn promote(
         &mut self,
         gate: &Benefit,
-        wanting: impl Iterator<Item = &'m Misplaced>,
+        (to, promotions): (u8, &[Misplaced]),
         victims: &mut Vec<Misplaced>,
-    ) -> Vec<(Misplaced, MoveRefusal)> {
+        stuck: &mut Vec<(Misplaced, MoveRefusal)>,
+    ) {
         let mut refused_in_a_row = 0;
-        let mut stuck = Vec::new();
-        for misplaced in wanting {
-            let tried = if refused_in_a_row > REFUSED_IN_A_ROW_MAX {
-                Err(MoveRefusal::CostExceedsBenefit)
-            } else {
-                self.try_promote(gate, misplaced, victims)
-            };
-            match tried {
-                Ok(()) => refused_in_a_row = 0,
-                Err(why) => {
-                    refused_in_a_row += u32::from(why == MoveRefusal::CostExceedsBenefit);
-                    stuck.push((*misplaced, why));
+        for piece in promotions.chunks(LISTED_AT_ONCE) {
+            for misplaced in piece.iter().filter(|m| m.to == to) {
+                let tried = if refused_in_a_row > REFUSED_IN_A_ROW_MAX {
+                    Err(MoveRefusal::CostExceedsBenefit)
+                } else {
+                    self.try_promote(gate, misplaced, victims)
+                };
+                match tried {
+                    Ok(()) => refused_in_a_row = 0,
+                    Err(why) => {
+                        refused_in_a_row += u32::from(why == MoveRefusal::CostExceedsBenefit);
+                        stuck.push((*misplaced, why));
+                    }
                 }
             }
+            self.pace.compared(piece.len());
         }
-        stuck
     }
 
     fn try_promote(
@@ -365,7 +428,7 @@ impl MoveBuilder<'_> {
             PromotionAllowance::Share(_) | PromotionAllowance::All => {}
         }
         let at = usize::from(misplaced.to);
-        let promotion = self.weigh(misplaced);
+        let Some(promotion) = self.weigh(misplaced) else { return Ok(()) }; // it is gone
         let horizon_s = gate.horizon_s.min(self.age_s(&misplaced.candidate));
         let mut gain = promotion.asked.gain_ns_per_s;
         let mut cost = promotion.asked.cost_ns;
@@ -379,14 +442,17 @@ impl MoveBuilder<'_> {
             if used <= room || gain <= 0.0 {
                 break;
             }
+            // What is gone leaves nothing to move, and no room that is not counted.
             let weighed = self.weigh(victim);
-            if !self.has_settled(victim) && !outweighs(&promotion.asked, &weighed.asked) {
-                return Err(MoveRefusal::MovedRecently);
+            if let Some(weighed) = &weighed {
+                if !self.has_settled(victim) && !outweighs(&promotion.asked, &weighed.asked) {
+                    return Err(MoveRefusal::MovedRecently);
+                }
+                gain += weighed.asked.gain_ns_per_s;
+                cost += weighed.asked.cost_ns;
+                bytes += weighed.adds;
+                used = used.saturating_sub(weighed.frees(misplaced.to));
             }
-            gain += weighed.asked.gain_ns_per_s;
-            cost += weighed.asked.cost_ns;
-            bytes += weighed.adds;
-            used = used.saturating_sub(weighed.frees(misplaced.to));
             leaving.push(weighed);
         }
         if gain * self.gains_believed * horizon_s <= cost * gate.margin {
@@ -403,7 +469,7 @@ impl MoveBuilder<'_> {
         }
         let left = victims.split_off(victims.len() - leaving.len());
         for (victim, weighed) in left.iter().rev().zip(leaving) {
-            self.ask(weighed, &victim.candidate);
+            weighed.into_iter().for_each(|weighed| self.ask(weighed, &victim.candidate));
         }
         self.canary.spend(bytes, promotion.samples);
         self.ask(promotion, &misplaced.candidate);
@@ -411,22 +477,27 @@ impl MoveBuilder<'_> {
     }
 
     fn has_settled(&self, misplaced: &Misplaced) -> bool {
-        !self.recent.has(misplaced.candidate.id(), self.ledger)
+        !self.recent.has(misplaced.candidate.id(), self.pace.ledger())
     }
 
     /// Age of the extent, which bounds the horizon of its benefit: it is not expected to live
     /// longer than it has lived.
     fn age_s(&self, candidate: &Candidate) -> f64 {
-        let born_ms = self.extent(candidate).born_ms;
-        self.ledger.now_ms().saturating_sub(born_ms) as f64 / 1e3
+        let born_ms = self.extent(candidate).map_or(u64::MAX, |extent| extent.born_ms);
+        self.pace.ledger().now_ms().saturating_sub(born_ms) as f64 / 1e3
     }
 
-    fn extent(&self, candidate: &Candidate) -> Extent<'_> {
-        self.ledger.extent(candidate.id()).expect("candidates come from this ledger at this tick")
+    /// The extent that a candidate stands for; `None` when it died in a pause.
+    fn extent(&self, candidate: &Candidate) -> Option<Extent<'_>> {
+        let extent = self.pace.ledger().extent(candidate.id());
+        extent.filter(|extent| extent.born_ms <= self.began_ms)
     }
 
-    fn weigh(&self, misplaced: &Misplaced) -> Weighed {
-        let extent = self.extent(&misplaced.candidate);
+    /// What a move would bring; `None` when its extent is gone.
+    fn weigh(&mut self, misplaced: &Misplaced) -> Option<Weighed> {
+        self.pace.worked(WEIGHING_UNITS);
+        let ledger = self.pace.ledger();
+        let extent = self.extent(&misplaced.candidate)?;
         let from = misplaced.candidate.rank;
         let usage = &*self.usage;
         // A demotion that finds its tier full goes further down.
@@ -446,10 +517,10 @@ impl MoveBuilder<'_> {
                 rank => leaves.push((rank, bytes)),
             }
         }
-        let parallelism = f64::from(self.ledger.config().parallelism);
+        let parallelism = f64::from(ledger.config().parallelism);
         let believed = self.estimates.estimate(&extent);
         let gain_ns_per_s = usage.tiers.gain_ns_per_s(&believed, from, to, parallelism);
-        let samples = f64::from(believed.accesses_per_s() * self.ledger.samples_per_rate());
+        let samples = f64::from(believed.accesses_per_s() * ledger.samples_per_rate());
         let adds = extent.footprint_bytes().saturating_sub(there);
         // Chosen when the move is requested.
         let node = usage.tiers.tiers[usize::from(to)].nodes[0];
@@ -463,7 +534,7 @@ impl MoveBuilder<'_> {
             gain_ns_per_s,
             cost_ns: adds as f64 * self.cost.ns_per_byte(node),
         };
-        Weighed { asked, to, adds, samples, leaves }
+        Some(Weighed { asked, to, adds, samples, leaves })
     }
 
     /// Emits a move, and updates usage as if it had completed.
@@ -488,7 +559,8 @@ impl MoveBuilder<'_> {
         }
         // What was demoted before any access was observed may turn out to be hot, and return.
         if asked.reason != Reason::Demote || asked.gain_ns_per_s != 0.0 {
-            self.recent.note(candidate.id(), &asked, self.ledger.now_ms());
+            let now_ms = self.pace.ledger().now_ms();
+            self.recent.note(candidate.id(), &asked, now_ms);
         }
         self.moves.push(asked);
     }

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tiercel_machine::number::{index, saturating_u64, share_of};
 
 use tiercel_ledger::movement::{Failure, Outcome};
-use tiercel_ledger::{CALIBRATION_SAMPLES_MAX, Calibration, ExtentId, Ledger, RateEstimates};
+use tiercel_ledger::{
+    AtOnce, CALIBRATION_SAMPLES_MAX, CHEAP_IN_UNIT, Calibration, Extent, ExtentId, Ledger,
+    PIECE_UNITS, Pace, RateEstimates,
+};
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
@@ -110,6 +113,19 @@ impl Policy {
         budgets: &Budgets,
         interval: &Interval,
     ) -> Decision {
+        self.tick_in_pieces(&mut AtOnce(ledger), machine, budgets, interval)
+    }
+
+    /// The same, with pauses. Processes may come and go meanwhile: extents that come are not
+    /// considered, those that go are not moved.
+    pub fn tick_in_pieces(
+        &mut self,
+        pace: &mut dyn Pace,
+        machine: &Machine,
+        budgets: &Budgets,
+        interval: &Interval,
+    ) -> Decision {
+        let ledger = pace.ledger();
         self.since_ms += interval.elapsed_ms;
         self.recent_birth_bytes = self.recent_birth_bytes / 4 * 3 + interval.allocated_bytes;
         self.note_peaks(ledger, budgets);
@@ -141,16 +157,17 @@ impl Policy {
         // After a trial that paid, more follows at once.
         let has_paid = decision.judged.as_ref().is_some_and(TrialResult::opens);
         if (verdict.fires || has_paid) && !one_tier && decision.moves.is_empty() {
-            let allowance =
-                self.trials.allowance(self.config.gate.benefit(), interval, ledger.now_ms());
+            let (ledger, gate) = (pace.ledger(), self.config.gate.benefit());
+            let allowance = self.trials.allowance(gate, interval, ledger.now_ms());
             // While nothing may be promoted, all extents are considered only if a tier holds too
             // much, or if no sample has hit any, which is then reported.
             let is_idle = allowance == PromotionAllowance::Nothing
                 && ledger.totals().samples_attributed > 0
                 && !usage.iter().any(TierUsage::holds_too_much);
             if !is_idle {
-                self.enforce(ledger, budgets, &members, &mut usage, allowance, &mut decision);
-                self.trials.begin(ledger, &decision.moves, allowance, self.audit.gains_believed());
+                self.enforce(pace, budgets, &members, &mut usage, allowance, &mut decision);
+                let believed = self.audit.gains_believed();
+                self.trials.begin(pace.ledger(), &decision.moves, allowance, believed);
             }
             self.since_ms = 0;
             self.shortfall_bytes
@@ -158,7 +175,7 @@ impl Policy {
                 .for_each(|short| *short -= short.div_ceil(SHORTFALL_DECAY_DIVISOR));
         }
         for (usage, pids) in usage.iter().zip(&members) {
-            decision.births.extend(births(ledger, usage, pids));
+            decision.births.extend(births(pace.ledger(), usage, pids));
         }
         decision
     }
@@ -166,18 +183,32 @@ impl Policy {
     /// The extents that an assignment made now would put in the best tier, in no order. It ignores
     /// trigger and gate and requests no move: it reports which extents deserve the budget.
     pub fn best(&mut self, ledger: &Ledger, machine: &Machine, budgets: &Budgets) -> Vec<ExtentId> {
+        self.best_in_pieces(&mut AtOnce(ledger), machine, budgets)
+    }
+
+    /// The same, with pauses.
+    pub fn best_in_pieces(
+        &mut self,
+        pace: &mut dyn Pace,
+        machine: &Machine,
+        budgets: &Budgets,
+    ) -> Vec<ExtentId> {
         if machine.tiers().is_empty() {
             return Vec::new();
         }
+        let ledger = pace.ledger();
         self.note_peaks(ledger, budgets);
         let members = members(ledger, budgets);
         let mut usage = self.tier_usage(ledger, machine, budgets, &members);
         let mut seen = Seen::default();
-        let (mut lists, _) = self.candidates(ledger, budgets, &members, &mut usage, &mut seen);
+        let (mut lists, _) = self.candidates(pace, budgets, &members, &mut usage, &mut seen);
         let mut best = Vec::new();
         for (usage, list) in usage.iter().zip(&mut lists) {
-            let end = assign(list, &usage.fillable())[0];
-            best.extend(list[..end].iter().map(Candidate::id));
+            let end = assign(list, &usage.fillable(), pace)[0];
+            for piece in list[..end].chunks(PIECE_UNITS * CHEAP_IN_UNIT) {
+                best.extend(piece.iter().map(Candidate::id));
+                pace.compared(piece.len());
+            }
         }
         best
     }
@@ -273,7 +304,7 @@ impl Policy {
 
     fn enforce(
         &mut self,
-        ledger: &Ledger,
+        pace: &mut dyn Pace,
         budgets: &Budgets,
         members: &[Vec<u32>],
         usage: &mut [TierUsage],
@@ -281,8 +312,11 @@ impl Policy {
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
+        let ledger = pace.ledger();
+        let began_ms = ledger.now_ms();
         self.calibration.observe(ledger);
-        let (mut lists, estimates) = self.candidates(ledger, budgets, members, usage, &mut seen);
+        let (mut lists, estimates) = self.candidates(pace, budgets, members, usage, &mut seen);
+        let ledger = pace.ledger();
         if allowance != PromotionAllowance::Nothing {
             self.note_estimates(ledger, &estimates, &lists);
         }
@@ -296,10 +330,11 @@ impl Policy {
         for ((group, usage), list) in budgets.groups.iter().zip(usage).zip(&mut lists) {
             self.report_group(group, usage, decision);
             let room = usage.fillable();
-            let ends = assign(list, &room);
+            let ends = assign(list, &room, pace);
             let canary = Canary::new(allowance, &room);
             let mut builder = MoveBuilder {
-                ledger,
+                pace,
+                began_ms,
                 estimates: &estimates,
                 gate: &self.config.gate,
                 usage,
@@ -327,51 +362,74 @@ impl Policy {
     /// and its capacity must not be filled.
     fn candidates(
         &self,
-        ledger: &Ledger,
+        pace: &mut dyn Pace,
         budgets: &Budgets,
         members: &[Vec<u32>],
         usage: &mut [TierUsage],
         seen: &mut Seen,
     ) -> (Vec<Vec<Candidate>>, RateEstimates) {
-        // Only priorities by cost need all sites' sums before the first extent's.
-        let (mut estimates, counts) = match (&self.config.prioritise, &self.config.gate) {
-            (Prioritise::Cpb, _) => (ledger.rate_estimates(), false),
-            (_, Gate::Benefit(_)) => (RateEstimates::new(ledger), true),
-            (_, Gate::None) => (RateEstimates::default(), false),
+        let mut estimates = match (&self.config.prioritise, &self.config.gate) {
+            (Prioritise::Cpb, _) | (_, Gate::Benefit(_)) => RateEstimates::new(pace.ledger()),
+            (_, Gate::None) => RateEstimates::default(),
         };
-        let group_of = |pid: u32| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
-        let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
+        // Only priorities by cost need all sites' sums before the first extent's.
+        let counts_first = self.config.prioritise == Prioritise::Cpb;
+        if counts_first {
+            in_pieces(pace, |ledger, from| {
+                ledger.extents_from(from, PIECE_UNITS).for_each(|extent| estimates.add(&extent));
+            });
+        }
+        let counts = !counts_first && self.config.gate != Gate::None;
         let mut lists = vec![Vec::new(); usage.len()];
         if let [only] = lists.as_mut_slice() {
-            only.reserve(index(ledger.extent_totals().0));
+            only.reserve(index(pace.ledger().extent_totals().0));
         }
         estimates.set_calibration(self.calibration.ratios());
-        for extent in ledger.extents() {
-            let Some(group) = groups[usize::from(extent.place)] else { continue };
-            if counts {
-                estimates.add(&extent);
+        in_pieces(pace, |ledger, from| {
+            let group_of = |pid| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
+            let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
+            for extent in ledger.extents_from(from, PIECE_UNITS) {
+                let Some(group) = groups[usize::from(extent.place)] else { continue };
+                if counts {
+                    estimates.add(&extent);
+                }
+                let known = (ledger, &estimates);
+                let candidate = self.candidate(&extent, budgets, &mut usage[group], seen, known);
+                lists[group].extend(candidate);
             }
-            let bytes = extent.footprint_bytes();
-            if bytes == 0 {
-                continue;
-            }
-            let tiers = &usage[group].tiers;
-            let rank = extent.residency.main_node().map(|node| tiers.rank(node));
-            if rank.is_none() {
-                seen.unlocated += 1;
-                seen.unlocated_bytes += bytes;
-            }
-            let rank = rank.unwrap_or(tiers.last());
-            if budgets.placed.contains(&(extent.pid, extent.site)) {
-                usage[group].placed[usize::from(rank)] += bytes;
-                continue;
-            }
-            let known = (ledger, &estimates);
-            let key = prioritise::key(&self.config.prioritise, &extent, tiers, rank, known);
-            seen.not_a_number += u64::from(key.is_none());
-            lists[group].push(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes));
-        }
+        });
         (lists, estimates)
+    }
+
+    /// The priority of an extent; `None` for what has no memory, and for what a plan places, which
+    /// only takes room.
+    #[inline]
+    fn candidate(
+        &self,
+        extent: &Extent,
+        budgets: &Budgets,
+        usage: &mut TierUsage,
+        seen: &mut Seen,
+        known: (&Ledger, &RateEstimates),
+    ) -> Option<Candidate> {
+        let bytes = extent.footprint_bytes();
+        if bytes == 0 {
+            return None;
+        }
+        let tiers = &usage.tiers;
+        let rank = extent.residency.main_node().map(|node| tiers.rank(node));
+        if rank.is_none() {
+            seen.unlocated += 1;
+            seen.unlocated_bytes += bytes;
+        }
+        let rank = rank.unwrap_or(tiers.last());
+        if budgets.placed.contains(&(extent.pid, extent.site)) {
+            usage.placed[usize::from(rank)] += bytes;
+            return None;
+        }
+        let key = prioritise::key(&self.config.prioritise, extent, tiers, rank, known);
+        seen.not_a_number += u64::from(key.is_none());
+        Some(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes))
     }
 
     /// Some of the candidates are looked at again at the next assignment.
@@ -429,6 +487,16 @@ struct Seen {
     unlocated: u64,
     unlocated_bytes: u64,
     not_a_number: u64,
+}
+
+/// Passes the ledger, and the number of an extent from which on [`PIECE_UNITS`] are looked at.
+fn in_pieces(pace: &mut dyn Pace, mut each: impl FnMut(&Ledger, usize)) {
+    let mut from = 0;
+    while from < pace.ledger().extent_places() {
+        each(pace.ledger(), from);
+        from += PIECE_UNITS;
+        pace.worked(PIECE_UNITS);
+    }
 }
 
 /// Tracked processes of each group, ascending; each in the first group that has it.
