@@ -27,15 +27,21 @@ pub enum Kind {
     RegionBegin,
     /// It ends.
     RegionEnd,
+    /// Work of Tiercel's own begins that is timed in detail and is no region of the program.
+    OwnBegin,
+    /// It ends.
+    OwnEnd,
 }
 
 /// No operations, distinguished by the address they name. `crates/lab` writes the first two,
-/// `workloads/roi.h` and `crates/sampler` the others.
-const MARKS: [([u8; 7], Kind); 4] = [
+/// `workloads/roi.h` the next two, `crates/sampler` the last two.
+const MARKS: [([u8; 7], Kind); 6] = [
     ([0x0f, 0x1f, 0x80, 0x01, b'L', b'C', b'T'], Kind::Begin),
     ([0x0f, 0x1f, 0x80, 0x02, b'L', b'C', b'T'], Kind::End),
     ([0x0f, 0x1f, 0x80, 0x01, b'E', b'I', b'T'], Kind::RegionBegin),
     ([0x0f, 0x1f, 0x80, 0x02, b'E', b'I', b'T'], Kind::RegionEnd),
+    ([0x0f, 0x1f, 0x80, 0x03, b'E', b'I', b'T'], Kind::OwnBegin),
+    ([0x0f, 0x1f, 0x80, 0x04, b'E', b'I', b'T'], Kind::OwnEnd),
 ];
 
 /// Most bytes of an instruction.
@@ -75,10 +81,12 @@ mod tests {
 
     #[test]
     fn kinds_by_their_bytes() {
-        let cases: [(&[u8], Kind); 16] = [
+        let cases: [(&[u8], Kind); 18] = [
             (&[0x0f, 0x1f, 0x80, 0x01, 0x4c, 0x43, 0x54], Kind::Begin),
             (&[0x0f, 0x1f, 0x80, 0x01, 0x45, 0x49, 0x54], Kind::RegionBegin),
             (&[0x0f, 0x1f, 0x80, 0x02, 0x45, 0x49, 0x54], Kind::RegionEnd),
+            (&[0x0f, 0x1f, 0x80, 0x03, 0x45, 0x49, 0x54], Kind::OwnBegin),
+            (&[0x0f, 0x1f, 0x80, 0x04, 0x45, 0x49, 0x54], Kind::OwnEnd),
             (&[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00], Kind::Ordinary),
             (&[0xf3, 0x90], Kind::Pause),
             (&[0x90], Kind::Ordinary),

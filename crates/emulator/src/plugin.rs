@@ -263,6 +263,8 @@ fn special(kind: Kind) -> Option<ffi::ExecCallback> {
         Kind::End => Some(end),
         Kind::RegionBegin => Some(region_begin),
         Kind::RegionEnd => Some(region_end),
+        Kind::OwnBegin => Some(own_begin),
+        Kind::OwnEnd => Some(own_end),
         _ => None,
     }
 }
@@ -275,7 +277,8 @@ fn entry(offset: usize) -> ffi::Entry {
 /// time go on. Orders of magnitude of Skylake: pause 140 cycles, rdtsc 25, cpuid 100 and more.
 fn extra_ps(kind: Kind) -> u64 {
     match kind {
-        Kind::Ordinary | Kind::Begin | Kind::End | Kind::RegionBegin | Kind::RegionEnd => 0,
+        Kind::Ordinary | Kind::Begin | Kind::End => 0,
+        Kind::RegionBegin | Kind::RegionEnd | Kind::OwnBegin | Kind::OwnEnd => 0,
         Kind::Timestamp => 10_000,
         Kind::Pause => 40_000,
         Kind::Slow | Kind::AddressSpace | Kind::Invalidate => 100_000,
@@ -414,7 +417,9 @@ extern "C" fn read_time(vcpu: c_uint, _data: *mut c_void) {
     time::read(vcpu as usize);
 }
 
+/// The command begins: regions so far are of what prepared it, such as a recording.
 extern "C" fn begin(vcpu: c_uint, _data: *mut c_void) {
+    *lock(&REGIONS) = Regions::new();
     set_detail(vcpu, !state().shared.config().regions_only);
 }
 
@@ -422,15 +427,24 @@ extern "C" fn end(vcpu: c_uint, _data: *mut c_void) {
     set_detail(vcpu, false);
 }
 
-extern "C" fn region_begin(vcpu: c_uint, _data: *mut c_void) {
+extern "C" fn region_begin(vcpu: c_uint, data: *mut c_void) {
     lock(&REGIONS).begin(counted_by(vcpu));
+    own_begin(vcpu, data);
+}
+
+extern "C" fn region_end(vcpu: c_uint, data: *mut c_void) {
+    lock(&REGIONS).end(&counted_by(vcpu));
+    own_end(vcpu, data);
+}
+
+/// What follows is timed in detail, where otherwise only regions are.
+extern "C" fn own_begin(vcpu: c_uint, _data: *mut c_void) {
     if state().shared.config().regions_only {
         set_detail(vcpu, true);
     }
 }
 
-extern "C" fn region_end(vcpu: c_uint, _data: *mut c_void) {
-    lock(&REGIONS).end(&counted_by(vcpu));
+extern "C" fn own_end(vcpu: c_uint, _data: *mut c_void) {
     if state().shared.config().regions_only {
         set_detail(vcpu, false);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::image::quote;
-use crate::{Guest, Payload, Request, Streams, Timing, Topology};
+use crate::{Guest, Payload, Request, Streams, Times, Timing, Topology};
 
 /// Time limit of a test, unless its header sets one.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
@@ -33,11 +33,15 @@ const PRELUDE: &str = include_str!("../guest/prelude.sh");
 /// Runs the tests in the guest, each in its own control group, which is emptied afterwards.
 const RUNNER: &str = include_str!("../guest/runner.sh");
 
+/// Keys of a test's header.
+const HEADERS: [&str; 7] = ["what", "machines", "programs", "limit", "short", "timed", "regions"];
+
 /// A script, and its header.
 ///
 /// The header is the script's leading comment lines `# key: value`: `what` (one line), `machines`
 /// (names), `programs` (names), and optionally `limit` (seconds), `short` (yes: part of the short
-/// run) and `timed` (yes: every access takes the machine's time).
+/// run), `timed` (yes: every access takes the machine's time) and `regions` (how many regions of
+/// interest the plugin must have counted at the end; such a test has a boot of its own).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     /// The script's file name without `.sh`.
@@ -54,6 +58,8 @@ pub struct Test {
     pub short: bool,
     /// Whether it needs the timing plugin.
     pub timed: bool,
+    /// How many regions of interest the timing plugin must have counted when it ends.
+    pub regions: Option<usize>,
     script: String,
 }
 
@@ -101,8 +107,9 @@ pub fn run(
     // Each boot finishes at least one test, so this loop ends.
     while !left.is_empty() {
         let mut reader = Reader::new(&topology.machine, cases);
-        let ended = boot(guest, (topology, timing), left, programs, &mut reader);
-        reader.finish(ended, left);
+        let batch = batch(left);
+        let ended = boot(guest, (topology, timing), batch, programs, &mut reader);
+        reader.finish(ended, batch);
         let done = reader.done;
         ensure!(done > 0, "no test began; this is a defect of the lab");
         left = &left[done.min(left.len())..];
@@ -110,15 +117,18 @@ pub fn run(
     Ok(())
 }
 
+/// The tests of the next boot: those up to one whose regions are counted, or that one alone.
+fn batch(left: &[Test]) -> &[Test] {
+    let shared = left.iter().take_while(|test| test.regions.is_none()).count();
+    &left[..shared.max(1)]
+}
+
 impl Test {
     fn parse(name: String, script: String) -> Result<Test> {
         let mut fields = BTreeMap::new();
         for line in script.lines().skip(1).map_while(|line| line.strip_prefix("# ")) {
             let (key, value) = line.split_once(": ").context("a header line is `# key: value`")?;
-            ensure!(
-                ["what", "machines", "programs", "limit", "short", "timed"].contains(&key),
-                "unknown header {key:?}"
-            );
+            ensure!(HEADERS.contains(&key), "unknown header {key:?}");
             fields.insert(key.to_owned(), value.trim().to_owned());
         }
         let words = |key: &str| -> Vec<String> {
@@ -129,6 +139,7 @@ impl Test {
             Some(text) => Duration::from_secs(text.parse().context("limit: seconds")?),
             None => DEFAULT_LIMIT,
         };
+        let regions = fields.get("regions").map(|text| text.parse().context("regions: a number"));
         let test = Test {
             name,
             what: fields.get("what").cloned().context("the header `# what:` is missing")?,
@@ -137,6 +148,7 @@ impl Test {
             limit,
             short: fields.get("short").is_some_and(|v| v == "yes"),
             timed: fields.get("timed").is_some_and(|v| v == "yes"),
+            regions: regions.transpose()?,
             script,
         };
         ensure!(!test.machines.is_empty(), "the header `# machines:` is missing");
@@ -181,6 +193,13 @@ fn boot(
     let outcome = guest.run(request, Streams { stdout: reader, stderr: &mut sink })?;
     if outcome.status != 0 {
         bail!("the guest's runner ended with status {}", outcome.status);
+    }
+    if let [Test { name, regions: Some(expected), .. }] = tests {
+        let stats = outcome.timing.context("regions are counted only in timed guests")?;
+        let counted = Times::parse(&stats)?.regions.len();
+        let failure = (counted != *expected)
+            .then(|| format!("expected {expected} regions of interest, counted {counted}"));
+        reader.counted(name, failure);
     }
     Ok(())
 }
@@ -267,6 +286,12 @@ impl<'a> Reader<'a> {
         }
         let lines = self.current.as_ref().map_or(String::new(), |c| shown(&c.lines));
         self.end(Some(why + &lines));
+    }
+
+    /// The verdict on a test's regions, after the guest has ended.
+    fn counted(&mut self, test: &str, failure: Option<String>) {
+        let (machine, what) = (self.machine.clone(), "regions of interest are the command's");
+        (self.cases)(Case { machine, test: test.to_owned(), what: what.to_owned(), failure });
     }
 
     fn case(&mut self, what: &str, failure: Option<String>) {

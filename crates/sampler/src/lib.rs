@@ -35,7 +35,7 @@ mod support;
 #[cfg(test)]
 mod testing;
 
-pub use emulator::region;
+pub use emulator::in_detail;
 pub use error::SamplerError;
 pub use support::{open, support};
 

@@ -21,7 +21,7 @@ use tiercel_daemon::name_sites;
 use tiercel_machine::{Speeds, short_bytes};
 use tiercel_mover::measure;
 use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
-use tiercel_sampler::region;
+use tiercel_sampler::in_detail;
 use tiercel_symbolize::{Symbols, build_id, hex};
 
 /// Arguments of the program that are kept, bytes in all: command lines may have 2 MiB.
@@ -60,7 +60,7 @@ fn start(args: &RecordArgs, output: &Path) -> Result<(Started, Speeds)> {
     let settings = settings(&engine)?;
     let mut engine = recording_engine(&settings, record)?;
     let speeds = match settings.machine.name.as_str() {
-        "" => region(|| measure(engine.parts.mover.as_mut(), &engine.parts.machine)),
+        "" => in_detail(|| measure(engine.parts.mover.as_mut(), &engine.parts.machine)),
         _ => Speeds::default(), // a description is of another machine
     };
     Ok((host_with_runtime(&args.program, engine)?, speeds))

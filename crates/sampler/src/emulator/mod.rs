@@ -26,10 +26,10 @@ use crate::{
 };
 
 mod btf;
+mod detail;
 mod device;
-mod region;
 
-pub use region::region;
+pub use detail::in_detail;
 
 /// The kernel's description of its own types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
