@@ -60,7 +60,7 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::sites::Use;
+    use crate::clients::site_use::Use;
     use crate::net::protocol::{ROWS_MAX, answer_line};
     use std::path::Path;
     use tiercel_symbolize::SiteFrame;

@@ -207,6 +207,8 @@ pub struct DaemonConfig {
     pub fast: Limit,
     /// Time between ticks, milliseconds.
     pub tick_ms: u64,
+    /// The first ticks are as short as this, milliseconds; 0: all are equally long.
+    pub first_tick_ms: u64,
     /// Most processes at once.
     pub clients_max: usize,
     /// Shortest time between two drains, milliseconds.
@@ -245,6 +247,7 @@ impl DaemonConfig {
             access: Access::Owner,
             fast: settings.fast,
             tick_ms: settings.policy.tick_ms,
+            first_tick_ms: settings.policy.first_tick_ms,
             clients_max: settings.daemon.clients_max,
             poll_min_ms: whole_ms(settings.daemon.poll_min.0),
             poll_max_ms: whole_ms(settings.daemon.poll_max.0),

@@ -402,6 +402,7 @@ impl Daemon {
         self.tracking.insert(client, parent, now_ms);
         self.summary.clients.attached += 1;
         self.schedule.drain_soon(now_ms);
+        self.schedule.hasten(now_ms);
     }
 
     /// A client has ended: its last records are taken in its user's turns.
@@ -534,6 +535,7 @@ impl Daemon {
         self.summary.samples.lost += drained.lost;
         self.summary.samples.throttled += drained.throttled;
         self.summary.samples.blind += drained.blind;
+        self.tracking.end_round();
         self.tracking.observe(samples);
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.attribute();
@@ -576,14 +578,25 @@ impl Daemon {
         let Daemon { tracking, decisions, tiers, config, .. } = self;
         let best = |ledger: &_| decisions.best_extents(ledger, tiers);
         let stale = tracking.scan(config.tick_ms, now_ms, best);
-        self.summary.spent.ledger_ns += cpu::since_ns(began_ns);
-        let late_ms = self.schedule.ticked(now_ms);
-        self.summary.spent.ticked(late_ms, self.config.tick_ms);
+        let took_ns = cpu::since_ns(began_ns);
+        self.summary.spent.ledger_ns += took_ns;
+        self.pace(Duration::from_nanos(took_ns), now_ms);
         self.watch_all(now_ms);
         // A recorded program keeps all memory where it and the kernel put it.
         if self.tracking.recording.is_none() {
             self.events.push_first([Event::LookUp(stale)].into_iter());
         }
+    }
+
+    /// Ticks are short while nothing is known, and lengthen as what is known settles.
+    fn pace(&mut self, took: Duration, now_ms: u64) {
+        let varies = self.config.policy.ticks_vary();
+        let is_settled = varies && self.tracking.clients.ranking().settled;
+        let late_ms = self.schedule.ticked(took, is_settled, now_ms);
+        if varies {
+            self.tracking.ledger.expect_tick_in(self.schedule.tick_every_ms());
+        }
+        self.summary.spent.ticked(late_ms, self.config.tick_ms);
     }
 
     /// Gives the sampler what lives, and the rate that suffices for it.
@@ -593,7 +606,7 @@ impl Daemon {
         self.sampling.watch_all(clients, ledger, purpose, now_ms);
         if recording.is_none() && !self.moving.queue.is_modelled() {
             let (extents, _) = ledger.extent_totals();
-            self.sampling.set_sufficient_rate(extents, self.config.tick_ms);
+            self.sampling.set_sufficient_rate(extents, self.schedule.tick_every_ms());
         }
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
     }
@@ -660,7 +673,8 @@ impl Daemon {
             Request::Status => Answer::Status(Box::new(self.status())),
             Request::Objects { by, limit } => {
                 self.scan_fit();
-                Answer::Objects(Objects::of(self.tracking.site_rows(&self.tiers), *by, *limit))
+                let (rows, _) = self.tracking.judged_rows(&self.tiers);
+                Answer::Objects(Objects::of(rows, *by, *limit))
             }
             Request::Moves { limit } => Answer::Moves(self.moving.queue.log.last(*limit)),
             Request::Budget { fast } => {
@@ -691,6 +705,7 @@ impl Daemon {
             fast_bytes: self.fast_budget_bytes(),
             used_bytes: summary.budget.used_bytes,
         };
+        summary.ranking = self.tracking.clients.ranking();
         summary.pools = self.pools.as_ref().map(Pools::state).unwrap_or_default();
         // The modelled mover works on this thread.
         let is_modelled = self.moving.queue.is_modelled();
@@ -716,8 +731,8 @@ impl Daemon {
         }
         let now_ms = self.now_ms();
         self.tracking.ledger.tick(now_ms);
-        let summary = self.status();
-        let sites = self.tracking.site_rows(&self.tiers);
+        let (sites, ranking) = self.tracking.judged_rows(&self.tiers);
+        let summary = Summary { ranking, ..self.status() };
         let machine = self.tiers.machine;
         let profile = self.tracking.recording.map(|record| record.finish(machine, &summary));
         FinalReport { summary, sites, profile: profile.map(Box::new) }

@@ -34,7 +34,8 @@ mod tiers;
 mod tracking;
 
 pub use answer::Objects;
-pub use clients::sites::{Fits, SiteRow, Use};
+pub use clients::site_use::{Fits, Use};
+pub use clients::sites::{SiteRow, judge};
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::Daemon;
 #[cfg(feature = "forge")]

@@ -24,10 +24,22 @@ const DRAIN_TIME_SHARE: f64 = 1.0 / 8.0;
 /// the loop must not take a CPU of the machine's.
 const FLOOD_TIME_SHARE: f64 = 0.5;
 
+/// Share of a CPU that ticks may take while they are shorter than the usual ones.
+const TICK_TIME_SHARE: f64 = 0.01;
+
+/// Each tick is so much longer than the last one, until it has the usual length: while what is
+/// known is not settled, and once it is. From 32 ms to 2 s these are 19 ticks within ten seconds, and 6
+/// within two.
+const LONGER: [f64; 2] = [1.25, 2.0];
+
 /// Due times on the daemon's clock, milliseconds.
 #[derive(Debug)]
 pub(crate) struct Schedule {
+    /// The usual time between two ticks, and the shortest.
     tick_ms: u64,
+    first_tick_ms: u64,
+    /// The present one.
+    tick_every_ms: u64,
     tick_due_ms: u64,
     /// Shortest and longest time between two drains.
     drain_bounds_ms: (u64, u64),
@@ -41,6 +53,11 @@ impl Schedule {
     pub(crate) fn new(config: &DaemonConfig) -> Schedule {
         Schedule {
             tick_ms: config.tick_ms,
+            first_tick_ms: match config.first_tick_ms {
+                0 => config.tick_ms,
+                first => first.min(config.tick_ms),
+            },
+            tick_every_ms: config.tick_ms,
             tick_due_ms: config.tick_ms,
             drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
             drain_every_ms: config.poll_max_ms,
@@ -89,11 +106,25 @@ impl Schedule {
         self.drain_due_ms = now_ms + if has_more { flood_ms } else { every_ms };
     }
 
-    /// A tick ended its interval; returns how late it was, milliseconds. A late tick does not make
-    /// the next ones early.
-    pub(crate) fn ticked(&mut self, now_ms: u64) -> u64 {
+    /// Something began of which nothing is known: ticks are short again.
+    pub(crate) fn hasten(&mut self, now_ms: u64) {
+        self.tick_every_ms = self.first_tick_ms;
+        self.tick_due_ms = self.tick_due_ms.min(now_ms + self.first_tick_ms);
+    }
+
+    /// Time from the last tick to the next, milliseconds.
+    pub(crate) fn tick_every_ms(&self) -> u64 {
+        self.tick_every_ms
+    }
+
+    /// A tick ended its interval and took so long; returns how late it was, milliseconds. A late
+    /// tick does not make the next ones early.
+    pub(crate) fn ticked(&mut self, took: Duration, is_settled: bool, now_ms: u64) -> u64 {
         let late_ms = now_ms.saturating_sub(self.tick_due_ms);
-        self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_ms;
+        let longer = self.tick_every_ms as f64 * LONGER[usize::from(is_settled)];
+        let earned_ms = pause_ms(took, TICK_TIME_SHARE);
+        self.tick_every_ms = saturating_u64(longer).max(earned_ms).min(self.tick_ms);
+        self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_every_ms;
         late_ms
     }
 }
@@ -167,9 +198,35 @@ mod tests {
         let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
         let config = DaemonConfig { tick_ms: 100, ..config };
         let mut schedule = Schedule::new(&config);
-        assert_eq!(schedule.ticked(100), 0);
-        assert_eq!(schedule.ticked(350), 150);
+        assert_eq!(schedule.ticked(Duration::ZERO, false, 100), 0);
+        assert_eq!(schedule.ticked(Duration::ZERO, false, 350), 150);
         assert!(!schedule.is_tick_due(449) && schedule.is_tick_due(450));
+    }
+
+    /// Times of the ticks after something began at 10 s, until they have the usual length.
+    fn ticks(first_tick_ms: u64, took_ms: u64, is_settled: bool) -> Vec<u64> {
+        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
+        let mut schedule = Schedule::new(&DaemonConfig { first_tick_ms, ..config });
+        schedule.ticked(Duration::ZERO, true, 9_999);
+        schedule.hasten(10_000);
+        let mut ticks = Vec::new();
+        while ticks.is_empty() || schedule.tick_every_ms() < 2000 {
+            let now_ms = schedule.tick_due_ms;
+            ticks.push(now_ms - 10_000);
+            schedule.ticked(Duration::from_millis(took_ms), is_settled, now_ms);
+        }
+        ticks
+    }
+
+    #[test]
+    fn first_ticks_are_short_and_lengthen_as_what_is_known_settles() {
+        assert_eq!(ticks(32, 0, true), [32, 96, 224, 480, 992, 2016]);
+        let unsettled = ticks(32, 0, false);
+        assert_eq!((unsettled[0], unsettled[4], unsettled.len()), (32, 261, 19));
+        assert!((8_000..10_000).contains(unsettled.last().unwrap()), "{unsettled:?}");
+        // Ticks of 5 ms take their hundredth of a CPU, and with 0 all are equally long.
+        assert_eq!(ticks(32, 5, true), [32, 532, 1532]);
+        assert_eq!(ticks(0, 0, true), [1999]);
     }
 
     #[test]

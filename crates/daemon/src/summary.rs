@@ -9,6 +9,7 @@ use crate::net::arrival::Refused;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_ledger::Ledger;
+use tiercel_ledger::confidence::{EvidenceOfAll, Ranking};
 use tiercel_machine::Machine;
 use tiercel_mover::Mover;
 use tiercel_policy::{Decision, TrialResult};
@@ -54,6 +55,12 @@ pub struct Summary {
     pub records: RecordCounts,
     /// Samples by what they hit.
     pub samples: SampleCounts,
+    /// How sure the order of sites is.
+    #[serde(default)]
+    pub ranking: Ranking,
+    /// What the shares of sites rest on.
+    #[serde(default)]
+    pub evidence: EvidenceOfAll,
     /// Objects by their lives.
     pub objects: ObjectCounts,
     /// Moves.

@@ -4,7 +4,7 @@
 
 use crate::clients::client::Client;
 use crate::clients::fit::FitScan;
-use crate::clients::sites::SiteRow;
+use crate::clients::sites::{SiteRow, judge};
 use crate::clients::table::{Clients, Consumers, Turn};
 use crate::moves::queue::{Answer, MoveQueue};
 use crate::observe::recording::Recording;
@@ -15,6 +15,7 @@ use crate::summary::Summary;
 use crate::tiers::Tiers;
 use std::collections::HashSet;
 use std::time::Instant;
+use tiercel_ledger::confidence::Ranking;
 use tiercel_ledger::{Attributed, ExtentId, Ledger, LedgerError, Range};
 use tiercel_policy::Interval;
 use tiercel_wire::{AccessKind, Sample, Timeline};
@@ -153,6 +154,11 @@ impl Tracking {
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
     }
 
+    /// The sampler brings samples: those before were one round.
+    pub(crate) fn end_round(&mut self) {
+        self.clients.end_round();
+    }
+
     /// Takes samples in. Each waits until its process's rings were drained past its time.
     pub(crate) fn observe(&mut self, samples: &[Sample]) {
         for sample in samples {
@@ -174,9 +180,7 @@ impl Tracking {
         // A dirtied line is no access of its own: the read or the write of it was sampled.
         let accesses = attributed.drain(..).filter(|one| one.sample.kind != AccessKind::Dirtied);
         for Attributed { sample, hit } in accesses {
-            if let Some(client) = clients.of_pid_mut(sample.pid) {
-                client.uses.sampled(hit.site, &sample);
-            }
+            clients.sampled(hit.site, &sample);
             if let Some(plan) = &mut plan {
                 plan.sampled(&sample, &hit, tiers);
             }
@@ -269,9 +273,13 @@ impl Tracking {
 
     // ---- Figures -------------------------------------------------------------------------------
 
-    /// All sites; those that deserve the best tier's budget most are marked.
-    pub(crate) fn site_rows(&mut self, tiers: &Tiers) -> Vec<SiteRow> {
-        self.clients.site_rows(&self.ledger, tiers.fast_budget_bytes(self.peak_bytes))
+    /// All sites; those that deserve the best tier's budget most are marked; how sure their order
+    /// is.
+    pub(crate) fn judged_rows(&mut self, tiers: &Tiers) -> (Vec<SiteRow>, Ranking) {
+        let fast_bytes = tiers.fast_budget_bytes(self.peak_bytes);
+        let mut rows = self.clients.site_rows(&self.ledger, fast_bytes);
+        let ranking = judge(&mut rows, self.clients.evidence());
+        (rows, ranking)
     }
 
     /// Adds the figures of present clients and of the ledger to those of departed clients.
@@ -279,6 +287,7 @@ impl Tracking {
         summary.clients.now = self.clients.len() as u64;
         self.clients.iter().for_each(|client| summary.add_client(client));
         summary.add_ledger(&self.ledger);
+        summary.evidence = *self.clients.evidence();
         summary.objects.live_bytes = self.live_bytes;
         summary.objects.peak_bytes = self.peak_bytes;
     }

@@ -13,6 +13,9 @@ pub const OBJECT_EXTENTS_MAX: u64 = 65_536;
 /// Largest object that is believed: `EXTENT_BYTES_MAX` x `OBJECT_EXTENTS_MAX` = 512 TiB.
 pub const OBJECT_BYTES_MAX: u64 = EXTENT_BYTES_MAX * OBJECT_EXTENTS_MAX;
 
+/// Most parts of an interval: 31 ms each at the default of two seconds.
+pub const UNITS_MAX: u16 = 64;
+
 /// How a ledger works. The defaults are MAT's where MAT has a word on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -26,6 +29,10 @@ pub struct Config {
     /// Nominal time between two ticks, milliseconds (MAT 4.5.1). Rates are per this interval;
     /// a tick that comes late by several intervals closes several.
     pub tick_ms: u64,
+    /// Parts of `tick_ms` in which the time between two ticks is counted; 1: whole intervals, as in
+    /// MAT. With more, ticks may be shorter than `tick_ms`, and the average does not depend on how
+    /// long they are.
+    pub units: u16,
     /// Misses a core keeps in flight at a time: latency is divided by it to get stall time. 4 lies
     /// between a pointer chase (1) and a stream (10 line-fill buffers and more).
     pub parallelism: f32,
@@ -70,6 +77,7 @@ impl Default for Config {
             finest_bytes: 256 << 10,
             alpha: 0.1,
             tick_ms: 2000,
+            units: 1,
             parallelism: 4.0,
             assumed_latency_ns: 100.0,
             process_extents_max: 4 << 20,
@@ -110,6 +118,10 @@ impl Config {
         }
         if self.tick_ms == 0 {
             return err("tick_ms", "0".into(), "must be at least 1");
+        }
+        if !(1..=UNITS_MAX).contains(&self.units) || u64::from(self.units) > self.tick_ms {
+            let want = "must be from 1 to 64, and at most one for each millisecond of tick_ms";
+            return err("units", self.units.to_string(), want);
         }
         if !(self.parallelism >= 1.0 && self.parallelism.is_finite()) {
             return err("parallelism", self.parallelism.to_string(), "must be at least 1");

@@ -32,7 +32,8 @@ pub struct RateEstimates {
     /// By process's place, then by site.
     sites: Vec<Vec<SiteMoments>>,
     keep: f32,
-    tick_ms: u64,
+    /// Bounds of [`RateEstimates::warm_up`]: a unit of the ledger's time, and its length.
+    unit: (f32, f32),
     /// See [`Ledger::samples_per_rate`].
     samples_per_rate: f32,
     calibration: RealizedRatios,
@@ -68,6 +69,12 @@ impl Ledger {
         (1.0 - f64::from(self.config().alpha)).powf(intervals)
     }
 
+    /// A unit of time, in intervals and in milliseconds.
+    fn unit(&self) -> (f32, f32) {
+        let unit = 1.0 / f32::from(self.config().units);
+        (unit, self.config().tick_ms as f32 * unit)
+    }
+
     /// Samples per interval that one access per second yields.
     pub fn samples_per_rate(&self) -> f32 {
         let totals = self.totals();
@@ -83,7 +90,7 @@ impl RateEstimates {
         RateEstimates {
             sites: Vec::new(),
             keep: 1.0 - ledger.config().alpha,
-            tick_ms: ledger.config().tick_ms,
+            unit: ledger.unit(),
             samples_per_rate: ledger.samples_per_rate(),
             calibration: RealizedRatios::default(),
         }
@@ -172,12 +179,13 @@ impl RateEstimates {
     /// worth: after n intervals from zero it has reached 1 - keep^n of the true rate.
     fn warm_up(&self, extent: &Extent) -> (f32, f32) {
         let old = (1.0 + self.keep) / (1.0 - self.keep);
-        if extent.is_warm || self.tick_ms == 0 {
+        let (unit, unit_ms) = self.unit;
+        if extent.is_warm || unit_ms <= 0.0 {
             return (1.0, old); // It began with its site's average.
         }
         let age_ms = extent.as_of_ms.saturating_sub(extent.born_ms);
-        let intervals = ((age_ms + self.tick_ms / 2) / self.tick_ms).clamp(1, 1000);
-        let unseen = self.keep.powi(intervals as i32);
+        let units = (age_ms as f32 / unit_ms).round().clamp(1.0, 1000.0 / unit);
+        let unseen = self.keep.powf(units * unit);
         (1.0 / (1.0 - unseen), (1.0 - unseen) / (1.0 + unseen) * old)
     }
 }

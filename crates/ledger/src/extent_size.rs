@@ -130,7 +130,8 @@ impl Ledger {
         let finest = clamped_u32(self.finest_bytes() >> PAGE_SHIFT);
         details.retain(|number, detail| {
             let row = self.rows.get(*number).filter(|row| detail.is_of(row) && !row.has(FRESH));
-            if row.is_none() || self.interval - detail.since > STALE {
+            if row.is_none() || self.interval - detail.since > STALE * u32::from(self.config.units)
+            {
                 return false;
             }
             if detail.hits.iter().sum::<u32>() < HITS {

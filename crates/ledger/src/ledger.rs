@@ -9,7 +9,7 @@ use tiercel_machine::number::{clamped_u32, index_u16};
 use tiercel_machine::NodeId;
 use tiercel_wire::Sample;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, UNITS_MAX};
 use crate::counts::{Characteristics, Counts, TickSummary};
 use crate::event_buffer::{Event, EventBuffer, LedgerEvent};
 use crate::extent::{Extent, ExtentId, Residency};
@@ -55,13 +55,21 @@ pub struct Ledger {
     exited: Vec<u16>,
     /// The process looked up last: records and samples come in bunches.
     latest: Option<(u32, u16)>,
-    /// The open interval.
+    /// When the open interval began, in units: [`Config::units`] of `tick_ms`.
     pub(crate) interval: u32,
+    /// When the last closed one began, or an interval of the usual length that ended with it.
+    closed: u32,
+    /// Ticks so far.
+    ticks: u32,
+    /// What a sampled access adds to an average: alpha, if the open interval has its usual length.
+    pub(crate) share: f32,
     pub(crate) now_ms: u64,
     pub(crate) tick_began_ms: u64,
     start_ms: u64,
     /// `decays[k]` = (1 - alpha)^k.
     decays: [f32; DECAYS],
+    /// The same for `k` units.
+    unit_decays: [f32; UNITS_MAX as usize],
     /// Rows born in the open interval; `row.clock` is the position here.
     pub(crate) fresh: Vec<u32>,
     /// Bytes per node of rows on more than two nodes, the third node on.
@@ -103,8 +111,12 @@ impl Ledger {
     pub fn new(config: Config, now_ms: u64) -> Result<Ledger, LedgerError> {
         config.check()?;
         let keep = 1.0 - config.alpha;
+        let unit = keep.powf(1.0 / f32::from(config.units));
+        let powers = |base: f32, k| base.powi(i32::try_from(k).expect("tables are small"));
         Ok(Ledger {
-            decays: std::array::from_fn(|k| keep.powi(i32::try_from(k).expect("DECAYS is small"))),
+            decays: std::array::from_fn(|k| powers(keep, k)),
+            unit_decays: std::array::from_fn(|k| powers(unit, k)),
+            share: config.alpha,
             config,
             rows: Rows::new(),
             processes: Vec::new(),
@@ -113,6 +125,8 @@ impl Ledger {
             exited: Vec::new(),
             latest: None,
             interval: 0,
+            closed: 0,
+            ticks: 0,
             now_ms,
             tick_began_ms: now_ms,
             start_ms: now_ms,
@@ -313,7 +327,7 @@ impl Ledger {
         self.live.peak_extents = self.live.peak_extents.max(self.live.extents);
         let elapsed_ms = self.now_ms - self.tick_began_ms;
         let summary = TickSummary {
-            interval: self.interval,
+            interval: self.ticks,
             now_ms: self.now_ms,
             elapsed_ms,
             counts: self.counts,
@@ -322,13 +336,36 @@ impl Ledger {
         };
         self.totals += &self.counts;
         self.counts = Counts::default();
-        let nominal = self.config.tick_ms;
-        let intervals = ((elapsed_ms + nominal / 2) / nominal).clamp(1, DECAYS as u64);
-        let intervals = clamped_u32(intervals);
-        self.interval = self.interval.saturating_add(intervals);
-        self.decay_latencies(intervals);
+        let units = self.units(elapsed_ms);
+        self.ticks = self.ticks.saturating_add(1);
+        self.interval = self.interval.saturating_add(units);
+        // A late tick closes several intervals; what came before it came in the first of them.
+        self.closed = self.interval - units.min(u32::from(self.config.units)).min(self.interval);
+        self.share = self.config.alpha;
+        self.decay_latencies(units);
         self.tick_began_ms = self.now_ms;
         summary
+    }
+
+    /// How long the open interval will be, if it is not to have the usual length. An average over
+    /// intervals of length L (1 is usual) at r accesses an interval is r again, if each adds
+    /// (1 - keep^L) / L: that is alpha for L = 1 (MAT Eq. 1), and 5% more for a short one.
+    pub fn expect_tick_in(&mut self, ms: u64) {
+        let units = self.units(ms);
+        let length = units as f32 / f32::from(self.config.units);
+        self.share = (1.0 - self.decay(units)) / length;
+    }
+
+    /// A time in units, at least one.
+    fn units(&self, ms: u64) -> u32 {
+        let (per_tick, tick_ms) = (u64::from(self.config.units), self.config.tick_ms);
+        let units = (ms.saturating_mul(per_tick) + tick_ms / 2) / tick_ms;
+        clamped_u32(units.clamp(1, DECAYS as u64 * per_tick))
+    }
+
+    /// A time in intervals of the usual length, as averages count it: at least one unit.
+    pub fn intervals(&self, ms: u64) -> f32 {
+        self.units(ms) as f32 / f32::from(self.config.units)
     }
 
     /// Everything counted up to the last tick.
@@ -486,9 +523,15 @@ impl Ledger {
         self.processes[usize::from(slot)].as_mut().expect("rows and pids name live processes")
     }
 
+    /// What is left of an average after so many units.
     #[inline]
-    pub(crate) fn decay(&self, intervals: u32) -> f32 {
-        self.decays.get(intervals as usize).copied().unwrap_or(0.0)
+    pub(crate) fn decay(&self, units: u32) -> f32 {
+        let per_tick = u32::from(self.config.units);
+        if per_tick == 1 {
+            return self.decays.get(units as usize).copied().unwrap_or(0.0);
+        }
+        let whole = self.decays.get((units / per_tick) as usize).copied().unwrap_or(0.0);
+        whole * self.unit_decays[(units % per_tick) as usize]
     }
 
     /// Takes all that a process has; its group.
@@ -515,8 +558,7 @@ impl Ledger {
     #[inline]
     fn view(&self, number: u32, row: &Row) -> Extent<'_> {
         self.shown.set(self.shown.get() + 1);
-        let closed = self.interval.saturating_sub(1);
-        let decay = self.decay(closed.saturating_sub(row.clock));
+        let decay = self.decay(self.closed.saturating_sub(row.clock));
         let per_s = decay * 1e3 / self.config.tick_ms as f32;
         let accesses = row.reads + row.writes;
         let stall_ns = row.stall_ns * self.config.parallelism;

@@ -13,6 +13,7 @@
 )]
 
 mod calibration;
+pub mod confidence;
 mod config;
 mod counts;
 mod delivery;
@@ -42,7 +43,7 @@ mod sub_extent;
 
 pub use calibration::{CALIBRATION_SAMPLES_MAX, Calibration};
 pub use config::{
-    Bounds, Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX,
+    Bounds, Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX, UNITS_MAX,
 };
 pub use counts::{Characteristics, Counts, TickSummary};
 pub use delivery::WAITING_MAX;

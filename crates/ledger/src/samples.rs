@@ -262,7 +262,7 @@ impl Ledger {
 
     fn add(&mut self, number: u32, sample: &Sample) {
         let latency_ns = self.latency_of(sample);
-        let share = self.config.alpha * sample.weight as f32;
+        let share = self.share * sample.weight as f32;
         let is_fresh = self.rows[number].has(FRESH);
         let interval = self.interval;
         let decay = if is_fresh { 1.0 } else { self.decay(interval - self.rows[number].clock) };

@@ -106,6 +106,32 @@ fn averages_follow_mat_equation_1() {
     check_average(0.5, "8 8 8 0", expect!["4.000 6.000 7.000 3.500"]);
 }
 
+/// Rates an average shows after 10 s of `per_s` accesses in each second, with ticks of `tick_ms`.
+fn rate_with_ticks_of(tick_ms: u64, units: u16, per_s: u32) -> f32 {
+    let mut world = World::new(Config { units, ..small() });
+    world.born(16, 1, Flags(0));
+    world.ledger.tick(1);
+    for now_ms in (0..10_000).step_by(tick_ms as usize) {
+        world.ledger.expect_tick_in(tick_ms);
+        let accesses = u64::from(per_s) * tick_ms / 1000;
+        world.sample(16, accesses as u32, AccessKind::Read, None);
+        world.ledger.tick(now_ms + tick_ms);
+    }
+    world.ledger.extents_of(PID).map(|one| one.reads_per_s).sum()
+}
+
+#[test]
+fn an_average_does_not_depend_on_the_length_of_ticks() {
+    // Five intervals from zero on: 1 - 0.9^5 of 1000 a second.
+    let expect = 1000.0 * (1.0 - 0.9f32.powi(5));
+    for (tick_ms, units) in [(2000, 1), (2000, 64), (1000, 64), (250, 64), (125, 16), (31, 64)] {
+        let rate = rate_with_ticks_of(tick_ms, units, 1000);
+        let error = (rate / expect - 1.0).abs();
+        assert!(error < 0.02, "ticks of {tick_ms} ms: {rate} instead of {expect}");
+    }
+    assert_eq!(rate_with_ticks_of(2000, 1, 1000), rate_with_ticks_of(2000, 64, 1000));
+}
+
 #[test]
 fn an_average_between_two_ticks_holds_as_of_the_last() {
     let mut world = World::new(small());
@@ -374,6 +400,10 @@ fn settings_that_cannot_work_are_refused() {
         .assert_eq(&refused(Config { alpha: 0.0, ..small() }));
     expect!["ledger: extent_bytes = 5000: must be a multiple of 4096 from 4096 to 8 GiB"]
         .assert_eq(&refused(Config { extent_bytes: 5000, ..small() }));
+    expect![
+        "ledger: units = 65: must be from 1 to 64, and at most one for each millisecond of tick_ms"
+    ]
+    .assert_eq(&refused(Config { units: 65, ..small() }));
     expect!["ledger: tick_ms = 0: must be at least 1"]
         .assert_eq(&refused(Config { tick_ms: 0, ..small() }));
 }

@@ -2,9 +2,13 @@
 //! In: TOML. Out: a checked [`Config`]. Knows nothing of how a routine works.
 
 use serde::{Deserialize, Serialize};
-use tiercel_machine::number::nearest_f32;
+use tiercel_machine::number::{index, index_u16, nearest_f32};
 
+use crate::interval::Interval;
 use crate::routine::{Aggregate, Enforce, Fill, Gate, Prioritise, Time, Trigger};
+
+/// Shortest unit in which the ledger counts time, milliseconds: 2^32 of them are a year.
+const UNIT_MS_MIN: u64 = 10;
 
 /// A policy. The defaults are MAT's constants, with cost per byte and a gate in front.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,6 +16,9 @@ use crate::routine::{Aggregate, Enforce, Fill, Gate, Prioritise, Time, Trigger};
 pub struct Config {
     /// Time between two ticks, milliseconds; 2000 by default (MAT 4.5.1).
     pub tick_ms: u64,
+    /// The first ticks are as short as this, milliseconds, and lengthen to `tick_ms`; 32 by
+    /// default. 0: all ticks are equally long, as in MAT.
+    pub first_tick_ms: u64,
     /// How an interval's accesses join those before.
     pub aggregate: Aggregate,
     /// Which extents deserve the best tier.
@@ -28,6 +35,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             tick_ms: 2000,
+            first_tick_ms: 32,
             aggregate: Aggregate::default(),
             prioritise: Prioritise::default(),
             trigger: Trigger::default(),
@@ -50,13 +58,15 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// MAT as published: accesses per byte, every assignment enforced (MAT 3.4, 4.5.1, 5.3.1).
+    /// MAT as published: accesses per byte, every assignment enforced, ticks of one length (MAT
+    /// 3.4, 4.5.1, 5.3.1).
     pub fn mat() -> Config {
         let ticks = Time::default().ticks;
         let trigger = Trigger::Time(Time { ticks, first: ticks });
         let enforce = Enforce::Fill(Fill { follow_births: false, ..Fill::default() });
         let (prioritise, gate) = (Prioritise::Apb, Gate::None);
-        Config { prioritise, trigger, enforce, gate, ..Config::default() }
+        let first_tick_ms = 0;
+        Config { first_tick_ms, prioritise, trigger, enforce, gate, ..Config::default() }
     }
 
     /// Refuses what cannot work.
@@ -106,6 +116,18 @@ impl Config {
         let Aggregate::Ewma(ewma) = &self.aggregate;
         ledger.alpha = nearest_f32(ewma.alpha);
         ledger.tick_ms = self.tick_ms;
+        let units = (self.tick_ms / UNIT_MS_MIN).clamp(1, u64::from(tiercel_ledger::UNITS_MAX));
+        ledger.units = if self.ticks_vary() { index_u16(index(units)) } else { 1 };
+    }
+
+    /// Whether the first ticks are shorter than the others.
+    pub fn ticks_vary(&self) -> bool {
+        (1..self.tick_ms).contains(&self.first_tick_ms)
+    }
+
+    /// How many ticks of the usual length an interval was.
+    pub(crate) fn ticks(&self, interval: &Interval) -> f64 {
+        if self.ticks_vary() { interval.elapsed_ms as f64 / self.tick_ms as f64 } else { 1.0 }
     }
 }
 

@@ -39,6 +39,13 @@ const SHORTFALL_MAX_DIVISOR: u64 = 4;
 /// have exited.
 const SHORTFALL_DECAY_DIVISOR: u64 = 16;
 
+/// What is kept of the bytes born lately, at each tick. Chosen, not measured.
+const BIRTHS_KEPT: f64 = 0.75;
+
+/// Samples in objects with which a first assignment need not wait for a whole tick: as many as
+/// judge a trial. The share of a site that half of them hit is known to 10 points.
+const FIRST_SAMPLES: u64 = 64;
+
 /// A policy and what it remembers.
 #[derive(Debug)]
 pub struct Policy {
@@ -127,14 +134,18 @@ impl Policy {
     ) -> Decision {
         let ledger = pace.ledger();
         self.since_ms += interval.elapsed_ms;
-        self.recent_birth_bytes = self.recent_birth_bytes / 4 * 3 + interval.allocated_bytes;
+        let ticks = self.config.ticks(interval);
+        let recent_bytes = self.recent_birth_bytes as f64 * BIRTHS_KEPT.powf(ticks);
+        self.recent_birth_bytes =
+            saturating_u64(recent_bytes).saturating_add(interval.allocated_bytes);
         self.note_peaks(ledger, budgets);
         let mut decision = Decision::default();
-        self.trials.observe(ledger, interval);
+        self.trials.observe(ledger, interval, ticks);
         if let Some(benefit) = self.config.gate.benefit().filter(|_| !interval.is_modelled) {
             self.audit.observe(ledger, interval.elapsed_ms, benefit.horizon_s);
         }
-        let verdict = self.trigger.tick(&self.config.trigger, interval);
+        let has_evidence = ledger.totals().samples_attributed >= FIRST_SAMPLES;
+        let verdict = self.trigger.tick(&self.config.trigger, interval, (ticks, has_evidence));
         decision.trigger = verdict.why;
         decision.problems.extend(verdict.problem);
         if machine.tiers().is_empty() {

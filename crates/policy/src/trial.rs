@@ -32,10 +32,11 @@ use crate::trial_result::{TrialResult, Verdict};
 /// Moves of one trial that are remembered to be judged and taken back; those beyond stay.
 pub const TRIAL_MOVES_MAX: usize = 8192;
 
-/// Intervals after the last outcome at which a trial is judged: with latencies seen, or without.
-const JUDGE_INTERVALS: [u32; 2] = [1, 2];
-/// Intervals after which it is judged although outcomes are missing.
-const TRIAL_INTERVALS_MAX: u32 = 10;
+/// Ticks after the last outcome at which a trial is judged: with latencies seen, or without. A tick
+/// may come a little early.
+const JUDGE_TICKS: [f64; 2] = [0.95, 1.95];
+/// Ticks after which it is judged although outcomes are missing.
+const TRIAL_TICKS_MAX: f64 = 9.95;
 /// Samples with latency that must have arrived since.
 const SAMPLES_MIN: u64 = 64;
 /// Share of its former accesses that must have returned to promoted memory.
@@ -92,10 +93,12 @@ struct Trial {
     cost_ns: f64,
     /// Outcomes that are still to come.
     awaited: usize,
-    /// Since it was asked for.
-    intervals: u32,
+    /// Since it was asked for, in ticks of the usual length.
+    ticks: f64,
     /// Since an interval began with all outcomes known; `None` before that.
-    since: Option<u32>,
+    since: Option<f64>,
+    /// Intervals in that time.
+    intervals_since: usize,
     /// As of that interval's begin.
     samples_before: u64,
     speeds_before: Vec<f64>,
@@ -148,7 +151,7 @@ impl Trials {
     }
 
     /// An interval ended.
-    pub(crate) fn observe(&mut self, ledger: &Ledger, interval: &Interval) {
+    pub(crate) fn observe(&mut self, ledger: &Ledger, interval: &Interval, ticks: f64) {
         self.samples_with_latency = ledger.totals().samples_with_latency;
         if let Some(instructions) = interval.instructions.filter(|_| interval.elapsed_ms > 0) {
             if self.speeds.len() == BASELINE {
@@ -157,11 +160,13 @@ impl Trials {
             self.speeds.push_back(instructions as f64 * 1e3 / interval.elapsed_ms as f64);
         }
         if let Some(trial) = &mut self.open {
-            trial.intervals += 1;
+            trial.ticks += ticks;
             match &mut trial.since {
-                Some(since) => *since += 1,
+                Some(since) => {
+                    (*since, trial.intervals_since) = (*since + ticks, trial.intervals_since + 1)
+                }
                 None if trial.awaited == 0 => {
-                    (trial.since, trial.samples_before) = (Some(0), self.samples_with_latency);
+                    (trial.since, trial.samples_before) = (Some(0.0), self.samples_with_latency);
                     for moved in &mut trial.moved {
                         (moved.accesses_per_s, moved.cost_ns_per_s) = heat_of(ledger, &moved.asked);
                     }
@@ -208,8 +213,9 @@ impl Trials {
             awaited: moved.len(),
             by_request: by_request.collect(),
             moved,
-            intervals: 0,
+            ticks: 0.0,
             since: None,
+            intervals_since: 0,
             samples_before: self.samples_with_latency,
             speeds_before: self.speeds.iter().copied().collect(),
         });
@@ -242,11 +248,11 @@ impl Trials {
                 // Latencies are waited for where there are any: they say more than instructions.
                 // A trial also waits for accesses to return; harm ends it at once.
                 let harms = || trial.did_harm(gate, measured.as_ref());
-                (has_seen && since >= JUDGE_INTERVALS[0] && (trial.has_returned(ledger) || harms()))
-                    || (sees_none && since >= JUDGE_INTERVALS[1])
-                    || since >= TRIAL_INTERVALS_MAX
+                (has_seen && since >= JUDGE_TICKS[0] && (trial.has_returned(ledger) || harms()))
+                    || (sees_none && since >= JUDGE_TICKS[1])
+                    || since >= TRIAL_TICKS_MAX
             }
-            None => trial.intervals >= TRIAL_INTERVALS_MAX,
+            None => trial.ticks >= TRIAL_TICKS_MAX,
         };
         if !is_due {
             return None;
@@ -319,7 +325,7 @@ impl Trials {
         if self.samples_with_latency < trial.samples_before + SAMPLES_MIN {
             return None;
         }
-        let (fade, intervals) = (trial.fade(ledger)?, f64::from(trial.since?));
+        let (fade, intervals) = (trial.fade(ledger)?, trial.since?);
         let samples_per_rate = f64::from(ledger.samples_per_rate()) * intervals;
         if samples_per_rate <= 0.0 {
             return None;
@@ -345,7 +351,7 @@ impl Trials {
     /// Whether the programs run slower than before.
     fn has_lost(&self, trial: &Trial) -> bool {
         let before = &trial.speeds_before;
-        let since = trial.since.unwrap_or(0) as usize;
+        let since = trial.intervals_since;
         let after: Vec<f64> = self.speeds.iter().rev().take(since).copied().collect();
         if before.len() < BASELINE_MIN || after.is_empty() {
             return false;
@@ -402,7 +408,7 @@ impl Trial {
 
     /// What remains of averages from the time when it was done.
     fn fade(&self, ledger: &Ledger) -> Option<f64> {
-        Some(ledger.kept(f64::from(self.since?)))
+        Some(ledger.kept(self.since?))
     }
 
     /// Whether what was promoted was accessed again at half its former rate. Data that is reused

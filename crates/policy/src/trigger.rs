@@ -3,7 +3,6 @@
 //! Knows nothing of extents.
 
 use std::collections::VecDeque;
-use tiercel_machine::number::clamped_u32;
 
 use tiercel_machine::format_bytes;
 
@@ -11,12 +10,16 @@ use crate::decision::Problem;
 use crate::interval::Interval;
 use crate::routine::{Llcmpi, Time, Trigger};
 
+/// A tick may come a little sooner than its length says, as others came late.
+const EARLY: f64 = 0.05;
+
 /// What a trigger remembers between ticks.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerState {
-    ticks: u32,
-    /// Assignments so far.
-    fired: u32,
+    /// Since the last assignment, in ticks of the usual length.
+    ticks: f64,
+    /// How long the last assignment waited, in ticks; 0: there was none.
+    waited: f64,
     allocated_bytes: u64,
     /// Misses per instruction of the latest intervals, the newest last.
     llcmpi: VecDeque<f64>,
@@ -30,31 +33,44 @@ pub(crate) struct Verdict {
 }
 
 impl TriggerState {
-    pub(crate) fn tick(&mut self, trigger: &Trigger, interval: &Interval) -> Verdict {
-        self.ticks += 1;
+    /// `ticks`: how many of the usual length the interval was; `has_evidence`: enough is known for
+    /// a first assignment.
+    pub(crate) fn tick(
+        &mut self,
+        trigger: &Trigger,
+        interval: &Interval,
+        (ticks, has_evidence): (f64, bool),
+    ) -> Verdict {
+        self.ticks += ticks;
         self.allocated_bytes += interval.allocated_bytes;
         let verdict = match trigger {
-            Trigger::Time(time) => self.time(self.due_ticks(time)),
+            Trigger::Time(time) => self.time(self.due_ticks(time, has_evidence)),
             Trigger::Llcmpi(llcmpi) => self.llcmpi(llcmpi, interval),
             Trigger::Allocation(allocation) => self.allocation(allocation.bytes),
             Trigger::Never => verdict(false, "trigger never".to_owned()),
         };
         if verdict.fires {
-            self.fired = self.fired.saturating_add(1);
-            self.ticks = 0;
+            (self.waited, self.ticks) = (self.ticks, 0.0);
             self.allocated_bytes = 0;
         }
         verdict
     }
 
-    /// Ticks from the last assignment to the next.
-    fn due_ticks(&self, time: &Time) -> u32 {
-        let doubled = u64::from(time.first) << self.fired.min(31);
-        clamped_u32(doubled.min(u64::from(time.ticks)))
+    /// Ticks from the last assignment to the next: twice as many as to the last, and at most
+    /// `time.ticks`. The first one comes as soon as there is evidence for it, unless all wait
+    /// equally long.
+    fn due_ticks(&self, time: &Time, has_evidence: bool) -> f64 {
+        let (first, most) = (f64::from(time.first), f64::from(time.ticks));
+        match self.waited {
+            0.0 if has_evidence && first < most => 0.0,
+            0.0 => first.min(most),
+            waited => (waited * 2.0).min(most),
+        }
     }
 
-    fn time(&self, ticks: u32) -> Verdict {
-        verdict(self.ticks >= ticks, format!("tick {} of {ticks}", self.ticks))
+    fn time(&self, ticks: f64) -> Verdict {
+        let is_due = self.ticks + EARLY >= ticks;
+        verdict(is_due, format!("tick {:.1} of {ticks:.1}", self.ticks))
     }
 
     fn allocation(&self, bytes: u64) -> Verdict {
@@ -67,7 +83,7 @@ impl TriggerState {
         else {
             // A trigger that can never fire would look like a policy with nothing to do.
             let instead_ticks = Time::default().ticks;
-            let verdict = self.time(instead_ticks);
+            let verdict = self.time(f64::from(instead_ticks));
             return Verdict { problem: Some(Problem::NoCounters { instead_ticks }), ..verdict };
         };
         if instructions == 0 {
@@ -124,7 +140,7 @@ mod tests {
                     instructions,
                     is_modelled: false,
                 };
-                let verdict = state.tick(&trigger, &interval);
+                let verdict = state.tick(&trigger, &interval, (1.0, false));
                 let mark = if verdict.fires { '!' } else { '.' };
                 mark.to_string() + if verdict.problem.is_some() { "?" } else { "" }
             })
@@ -137,6 +153,20 @@ mod tests {
         check("time:first=5", "- - - - - - - - - - -", expect!["....!....!."]);
         check("time", "- - - - - - - - - - - - -", expect!["!.!...!....!."]);
         check("time:ticks=1", "- - -", expect!["!!!"]);
+    }
+
+    #[test]
+    fn the_first_assignment_comes_with_the_first_evidence() {
+        let (trigger, interval) = ("time".parse().expect("a trigger"), Interval::default());
+        let mut state = TriggerState::default();
+        let mut fired = Vec::new();
+        for at in 1..=200 {
+            // Ticks of a tenth; evidence from the second on.
+            if state.tick(&trigger, &interval, (0.1, at >= 2)).fires {
+                fired.push(at);
+            }
+        }
+        assert_eq!(fired, [2, 6, 14, 30, 62, 112, 162]);
     }
 
     #[test]

@@ -105,8 +105,8 @@ fn mistakes_are_refused_with_their_place() {
               |
             1 | tick = 5
               | ^^^^
-            unknown field `tick`, expected one of `tick_ms`, `aggregate`, `prioritise`,
-            `trigger`, `enforce`, `gate`"#]],
+            unknown field `tick`, expected one of `tick_ms`, `first_tick_ms`, `aggregate`,
+            `prioritise`, `trigger`, `enforce`, `gate`"#]],
     );
     check(
         "trigger = { time = { tick = 3 } }",

@@ -6,7 +6,8 @@ use crate::terminal::printable;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;
-use tiercel_daemon::{FinalReport, Fits, PlanSummary, SiteRow, Summary};
+use tiercel_daemon::{FinalReport, Fits, PlanSummary, SiteRow, Summary, Use, judge};
+use tiercel_ledger::confidence::{Estimate, Ranking, SAMPLES_WANTED};
 use tiercel_machine::{NodeId, number, short_bytes};
 use tiercel_symbolize::Symbols;
 
@@ -16,33 +17,62 @@ const NAMED_MAX: usize = 500;
 /// The summary: a table of the `rows` sites that benefit most from fast memory, then the figures.
 pub fn final_report(final_report: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
     let mut out = String::new();
-    let seen = final_report.sites.iter().any(|row| row.used.samples > 0);
     if !final_report.sites.is_empty() {
-        out.push_str(if seen {
-            "hottest sites first (* fits the fast-memory budget, wholly or in part):\n"
-        } else {
-            "largest sites (no access to them was sampled):\n"
-        });
-        let mut sites = final_report.sites.clone();
-        if !seen {
-            sites.sort_by_key(|row| std::cmp::Reverse(row.used.peak_bytes));
-        }
-        sites.truncate(NAMED_MAX);
-        let mut places = merge(&sites, symbols);
-        let rest = places.len().saturating_sub(rows);
-        places.truncate(rows);
-        out.push_str(&table(&places, &final_report.summary));
-        if rest > 0 {
-            let _ = writeln!(out, "... and {rest} more; --rows shows them, --json all");
-        }
+        out.push_str(&ranked(final_report, symbols, rows));
     }
     out.push_str(&figures(&final_report.summary));
     out
 }
 
+/// The sites in the order that evidence allows, and how sure it is.
+fn ranked(final_report: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
+    let summary = &final_report.summary;
+    let mut sites = final_report.sites.clone();
+    let is_ranked = summary.evidence.samples >= SAMPLES_WANTED;
+    if !is_ranked {
+        sites.sort_by_key(|row| std::cmp::Reverse(row.used.peak_bytes));
+    }
+    sites.truncate(NAMED_MAX);
+    let (names, mut merged): (Vec<_>, Vec<_>) = merge(&sites, symbols).into_iter().unzip();
+    let ranking = judge(&mut merged, &summary.evidence);
+    let mut places: Vec<_> = names.into_iter().zip(merged).collect();
+    let rest = places.len().saturating_sub(rows);
+    places.truncate(rows);
+    let mut out = heading(&ranking, summary.elapsed_ms);
+    out.push_str(&table(&places, summary, false));
+    if rest > 0 {
+        let _ = writeln!(out, "... and {rest} more; --rows shows them, --json all");
+    }
+    out
+}
+
+/// What the order of sites means.
+fn heading(ranking: &Ranking, elapsed_ms: u64) -> String {
+    let Ranking { settled, samples, samples_wanted, at_stake } = ranking;
+    let seconds = elapsed_ms as f64 / 1e3;
+    match samples {
+        0 => "largest sites (no access to them was sampled):\n".to_owned(),
+        _ if samples < samples_wanted => format!(
+            "{samples} samples in {seconds:.1} s are too few to rank ({samples_wanted} wanted): run \
+             longer\nlargest sites (share of accesses, with its 90% interval):\n"
+        ),
+        _ if *settled => "hottest sites first (* fits the fast-memory budget, wholly or in part; \
+                          share of accesses, with its 90% interval, ? where another rank is as \
+                          likely):\n"
+            .to_owned(),
+        _ => format!(
+            "the order of sites is not settled: another choice may hold {:.0}% more of the accesses; \
+             run longer\nhottest sites first, as far as known (* fits the fast-memory budget, wholly \
+             or in part; share of accesses, with its 90% interval, ? where another rank is as \
+             likely):\n",
+            at_stake * 100.0
+        ),
+    }
+}
+
 /// A table of sites in the order given, those of one place together.
 pub fn objects(sites: &[SiteRow], summary: &Summary, symbols: &mut Symbols) -> String {
-    table(&merge(sites, symbols), summary)
+    table(&merge(sites, symbols), summary, true)
 }
 
 /// Sites merged by function and line, in the order of the first of each: many stacks reach one line
@@ -62,7 +92,7 @@ fn merge(sites: &[SiteRow], symbols: &mut Symbols) -> Vec<(String, SiteRow)> {
     places
 }
 
-fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
+fn table(places: &[(String, SiteRow)], summary: &Summary, is_live: bool) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("", Left),
@@ -71,13 +101,14 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
         ("fits", Left),
         ("accesses", Right),
         ("per KiB", Right),
-        ("heat/s", Right),
+        if is_live { ("heat/s", Right) } else { ("share", Left) },
         ("node", Left),
         ("where", Left),
     ]);
     for (name, row) in places {
         let used = &row.used;
         let lives = used.live_bytes > 0;
+        let heat = if lives { used.heat } else { used.heat_max };
         table.row(vec![
             if row.deserves_fast { "*" } else { "" }.to_owned(),
             short_bytes(if lives { used.live_bytes } else { used.peak_bytes }),
@@ -85,12 +116,20 @@ fn table(places: &[(String, SiteRow)], summary: &Summary) -> String {
             fits(if lives { &used.fits } else { &used.last_fits }),
             short_count(used.reads + used.writes),
             short_count(number::saturating_u64(used.density() * 1024.0)),
-            short_count(number::saturating_u64(if lives { used.heat } else { used.heat_max })),
+            if is_live { short_count(number::saturating_u64(heat)) } else { share(used) },
             nodes(if lives { &used.nodes } else { &used.last_nodes }, &summary.nodes),
             name.clone(),
         ]);
     }
     table.text()
+}
+
+/// Share of accesses with its interval: `53% (48-58)`, and whether its rank is certain.
+fn share(used: &Use) -> String {
+    let Estimate { of, low, high } = used.share;
+    let percent = |share: f64| format!("{:.0}", share * 100.0);
+    let doubt = if used.settled { "" } else { "?" };
+    format!("{}% ({}-{}){doubt}", percent(of), percent(low), percent(high))
 }
 
 /// Function and line of a site, its program in front.
@@ -386,7 +425,6 @@ pub fn named_json(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tiercel_daemon::Use;
 
     #[test]
     fn fits_names_the_part_that_fits() {
@@ -398,6 +436,22 @@ mod tests {
         check(256, 64, 256, "all");
         check(0, 0, 256, "none");
         check(0, 0, 0, "-");
+    }
+
+    #[test]
+    fn a_heading_states_what_the_order_is_worth() {
+        let heading = |samples, settled| {
+            let ranking = Ranking { settled, samples, samples_wanted: 200, at_stake: 0.231 };
+            super::heading(&ranking, 4_900)
+        };
+        let few = "18 samples in 4.9 s are too few to rank (200 wanted): run longer";
+        assert!(heading(18, false).starts_with(few));
+        assert!(heading(900, true).starts_with("hottest sites first"));
+        assert!(heading(900, false).contains("another choice may hold 23% more"));
+        let share_of = Estimate { of: 0.53, low: 0.481, high: 0.577 };
+        let used = Use { share: share_of, ..Use::default() };
+        assert_eq!(share(&used), "53% (48-58)?");
+        assert_eq!(share(&Use { settled: true, ..used }), "53% (48-58)");
     }
 
     #[test]
@@ -420,6 +474,7 @@ mod tests {
         assert!(text.contains("problem    x?y (2 times)"), "{text}");
         assert!(text.contains("skipped    7 page-table scans"), "{text}");
         assert!(text.contains("*  1MiB"), "{text}");
+        assert!(text.contains("largest sites (no access"), "{text}");
         assert!(text.contains("p?: unknown site"), "{text}");
     }
 }

@@ -4,6 +4,7 @@
 pub(crate) mod arrivals;
 pub(crate) mod client;
 pub(crate) mod fit;
+pub(crate) mod site_use;
 pub(crate) mod sites;
 pub(crate) mod table;
 pub(crate) mod turns;

@@ -2,21 +2,18 @@
 //! In: births, samples, live extents by (client, site); clients that leave. Out: [`SiteRow`]s.
 //! Knows nothing of names: rows carry frames.
 
+use crate::clients::site_use::{Fits, USE_BYTES, Use};
 use crate::net::protocol::Order;
 use crate::quota::{Account, Share};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use tiercel_machine::NodeId;
+use tiercel_ledger::confidence::{self, Estimate, Evidence, EvidenceOfAll, Ranking};
 use tiercel_symbolize::SiteFrame;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{AccessKind, Frame, Sample, Session};
-
-/// What a site takes that was used, bytes: a [`Use`] (280), its two maps of nodes (88 each) and its
-/// place in a table.
-const USE_BYTES: usize = 512;
 
 /// What a frame of its stack takes, bytes.
 const FRAME_BYTES: usize = size_of::<SiteFrame>();
@@ -26,93 +23,6 @@ const MODULE_BYTES: usize = 320;
 
 /// Hash of the row for objects without a site.
 pub const UNKNOWN_SITE: u64 = 0;
-
-/// What of a site's objects deserves the best tier, within its budget.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fits {
-    /// Bytes that are accessed and fit.
-    pub bytes: u64,
-    /// Objects, or blocks of small allocations, of which at least a part is accessed and fits.
-    pub objects: u64,
-    /// Of so many live bytes; 0: no scan found any.
-    pub of_bytes: u64,
-    /// Of so many live objects.
-    pub of_objects: u64,
-}
-
-impl Fits {
-    /// Adds another process's.
-    pub fn absorb(&mut self, other: &Fits) {
-        self.bytes += other.bytes;
-        self.objects += other.objects;
-        self.of_bytes += other.of_bytes;
-        self.of_objects += other.of_objects;
-    }
-}
-
-/// What the objects of one site did.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Use {
-    /// Objects, or blocks of small allocations, born.
-    pub births: u64,
-    /// Bytes born.
-    pub born_bytes: u64,
-    /// Bytes that lived at the last residency scan.
-    pub live_bytes: u64,
-    /// Most bytes that lived at any scan.
-    pub peak_bytes: u64,
-    /// Reads that samples stand for; accesses of unknown kind count as reads.
-    pub reads: u64,
-    /// Writes that samples stand for.
-    pub writes: u64,
-    /// Samples they came from.
-    pub samples: u64,
-    /// Heat of the live objects, accesses per second.
-    pub heat: f64,
-    /// Bytes of the live objects by node, as far as their residency is known.
-    pub nodes: BTreeMap<NodeId, u64>,
-    /// Highest heat at any scan.
-    pub heat_max: f64,
-    /// Bytes by node at the last scan that found any.
-    pub last_nodes: BTreeMap<NodeId, u64>,
-    /// What of the live objects deserves the best tier.
-    pub fits: Fits,
-    /// The same at the last scan that found live objects.
-    pub last_fits: Fits,
-    /// Some of its objects are blocks of small allocations.
-    pub blocks: bool,
-}
-
-impl Use {
-    /// Accesses per byte of the peak: the order in which sites deserve fast memory. A peak counts
-    /// as at least one OS page, the least that is placed.
-    pub fn density(&self) -> f64 {
-        (self.reads + self.writes) as f64 / self.peak_bytes.max(OS_PAGE_BYTES) as f64
-    }
-
-    /// Adds the use of the same site by another process, or by one that has left.
-    pub fn absorb(&mut self, other: &Use) {
-        self.births += other.births;
-        self.born_bytes = self.born_bytes.saturating_add(other.born_bytes);
-        self.live_bytes += other.live_bytes;
-        self.peak_bytes += other.peak_bytes;
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.samples += other.samples;
-        self.heat += other.heat;
-        self.heat_max += other.heat_max;
-        self.blocks |= other.blocks;
-        self.fits.absorb(&other.fits);
-        self.last_fits.absorb(&other.last_fits);
-        for (into, from) in
-            [(&mut self.nodes, &other.nodes), (&mut self.last_nodes, &other.last_nodes)]
-        {
-            for (node, bytes) in from {
-                *into.entry(*node).or_default() += bytes;
-            }
-        }
-    }
-}
 
 /// The uses of one client, by its own site numbers. What its user's share of memory has no room for
 /// is counted as the unknown site's.
@@ -127,6 +37,8 @@ pub struct ClientUses {
     /// Their numbers, in the order in which they were read.
     learned: Vec<u32>,
     modules: HashMap<u16, (Arc<Path>, Arc<[u8]>)>,
+    /// Sites that samples hit in the open round, or in the one before.
+    sampled: Vec<u32>,
 }
 
 /// A site as its session describes it.
@@ -146,6 +58,7 @@ impl ClientUses {
             known: HashMap::new(),
             learned: Vec::new(),
             modules: HashMap::new(),
+            sampled: Vec::new(),
         }
     }
 
@@ -179,6 +92,29 @@ impl ClientUses {
         match sample.kind {
             AccessKind::Write => used.writes += u64::from(sample.weight),
             _ => used.reads += u64::from(sample.weight),
+        }
+        if used.evidence.add(f64::from(sample.weight)) {
+            self.sampled.push(site);
+        }
+    }
+
+    /// All samples that the sampler brought at one time were counted.
+    pub(crate) fn end_round(&mut self, of_all: &EvidenceOfAll) {
+        let mut sampled = std::mem::take(&mut self.sampled);
+        sampled.retain(|site| self.of(*site).evidence.end_round(of_all));
+        self.sampled = sampled;
+    }
+
+    /// What samples said of each site, and its bytes.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (Evidence, u64)> {
+        let bytes = |used: &Use| used.peak_bytes.max(used.live_bytes).max(OS_PAGE_BYTES);
+        self.uses.values().map(move |used| (used.evidence, bytes(used)))
+    }
+
+    /// No round follows.
+    pub(crate) fn end_rounds(&mut self) {
+        for site in std::mem::take(&mut self.sampled) {
+            self.of(site).evidence.end();
         }
     }
 
@@ -387,6 +323,21 @@ impl Sites {
         mark_deserving(&mut rows, fast_bytes);
         rows
     }
+}
+
+/// States how sure the figures of rows are; how sure their order by accesses per byte is.
+pub fn judge(rows: &mut [SiteRow], of_all: &EvidenceOfAll) -> Ranking {
+    let bytes = |row: &SiteRow| row.used.peak_bytes.max(OS_PAGE_BYTES);
+    let parts: Vec<_> = rows.iter().map(|row| (row.used.evidence, bytes(row))).collect();
+    let (ranked, ranking) = confidence::rank(&parts, of_all);
+    for (row, ranked) in rows.iter_mut().zip(ranked) {
+        let used = &mut row.used;
+        (used.share, used.settled) = (ranked.share, ranked.is_settled);
+        let of = if used.live_bytes > 0 { used.heat } else { used.heat_max };
+        let (low, high) = confidence::relative(&used.evidence, of_all);
+        used.heat_range = Estimate { of, low: of * low, high: of * high };
+    }
+    ranking
 }
 
 /// Sorts rows for display. Ties go by hash, so that a screen does not flicker.

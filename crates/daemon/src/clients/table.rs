@@ -11,7 +11,8 @@ use crate::observe::recording::Recording;
 use crate::quota::{Account, Quota, Share};
 use std::collections::{BTreeMap, HashMap};
 use tiercel_ledger::Ledger;
-use tiercel_wire::{Record, Timeline};
+use tiercel_ledger::confidence::{self, EvidenceOfAll, Ranking};
+use tiercel_wire::{Record, Sample, Timeline};
 
 /// The hosted processes.
 pub(crate) struct Clients {
@@ -27,6 +28,8 @@ pub(crate) struct Clients {
     shares: HashMap<u32, Share>,
     /// Records of one client on their way to the ledger.
     records: Vec<Record>,
+    /// What samples said of all sites, those of departed clients included.
+    evidence: EvidenceOfAll,
 }
 
 /// Who learns of records.
@@ -59,6 +62,7 @@ impl Clients {
             sites: quota.site_account(),
             shares: HashMap::new(),
             records: Vec::new(),
+            evidence: EvidenceOfAll::default(),
         }
     }
 
@@ -168,7 +172,37 @@ impl Clients {
 
     /// Keeps what a client's sites did after it has left.
     pub(crate) fn keep_sites(&mut self, client: &mut Client, ledger: &Ledger) {
+        client.uses.end_rounds();
         self.departed.keep(&client.present(ledger));
+    }
+
+    /// A sample hit an object of a site of a process.
+    pub(crate) fn sampled(&mut self, site: u32, sample: &Sample) {
+        let number = self.numbers.get(&sample.pid);
+        if let Some(client) = number.and_then(|number| self.by_number.get_mut(number)) {
+            client.uses.sampled(site, sample);
+            self.evidence.add(f64::from(sample.weight));
+        }
+    }
+
+    /// The sampler brings more samples: those so far are a round, if there are any.
+    pub(crate) fn end_round(&mut self) {
+        if self.evidence.has_round() {
+            let of_all = self.evidence;
+            self.by_number.values_mut().for_each(|client| client.uses.end_round(&of_all));
+            self.evidence.end_round();
+        }
+    }
+
+    /// How sure the order of the sites of present clients is.
+    pub(crate) fn ranking(&self) -> Ranking {
+        let parts: Vec<_> = self.iter().flat_map(|client| client.uses.parts()).collect();
+        confidence::rank(&parts, &self.evidence).1
+    }
+
+    /// What samples said of all sites.
+    pub(crate) fn evidence(&self) -> &EvidenceOfAll {
+        &self.evidence
     }
 
     /// Clients that are no longer what attached: they run another program, for example.

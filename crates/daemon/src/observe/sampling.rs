@@ -20,6 +20,14 @@ use tiercel_wire::{Now, Sample};
 /// Age at which a process is sampled, milliseconds: most compiler runs are over by then.
 const PROBATION_MS: u64 = 250;
 
+/// The same of a process with [`LARGE_BYTES`] of live objects: the first answer about it comes
+/// 0.2 s after its start. Chosen, not measured: twice the time of a short tick.
+const PROBATION_LARGE_MS: u64 = 64;
+
+/// Live objects that are worth to be placed although their process may end soon. Chosen, not
+/// measured: more than a cache holds, and than most tools of a build have at that age.
+const LARGE_BYTES: u64 = 16 << 20;
+
 /// Bytes of live objects at which a process is sampled before that age: the size of the largest
 /// extent. Chosen, not measured: compilers stay below it at that age.
 const PROBATION_BYTES: u64 = 64 << 20;
@@ -140,8 +148,10 @@ impl Sampling {
         for client in clients.iter().filter(|client| !client.has_left()) {
             let Some(observed) = self.observed.get_mut(&client.number) else { continue };
             let live_bytes = client.live_bytes(ledger);
+            let age_ms = now_ms.saturating_sub(client.since_ms);
             let stayed = purpose.is_recording
-                || now_ms >= client.since_ms + PROBATION_MS
+                || age_ms >= PROBATION_MS
+                || age_ms >= PROBATION_LARGE_MS && live_bytes >= LARGE_BYTES
                 || live_bytes >= PROBATION_BYTES;
             if stayed {
                 problems.extend(observed.end_probation(sampler, client));

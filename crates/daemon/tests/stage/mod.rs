@@ -96,8 +96,8 @@ impl Stage {
         let mut config = DaemonConfig::new(&Settings::default()).unwrap();
         config.directory = directory.path().join("t");
         config.tick_ms = 50;
-        config.ledger.tick_ms = 50;
         config.policy.tick_ms = 50;
+        config.policy.configure(&mut config.ledger);
         config.poll_min_ms = 1;
         config.poll_max_ms = 10;
         config.policy.trigger = "time:ticks=1".parse().unwrap();
