@@ -12,7 +12,9 @@
 
 #[cfg(feature = "forge")]
 pub mod forge;
+mod pieces;
 
+use self::pieces::Pauses;
 use crate::answer::{Answer, Objects};
 use crate::births;
 use crate::clients::client::Client;
@@ -78,7 +80,9 @@ pub struct Daemon {
     /// Whether users' processes answer when they are asked to move memory.
     remote_users: Users,
     sampling: Sampling,
-    decisions: Decisions,
+    /// `None` while they are made.
+    decisions: Option<Decisions>,
+    pauses: Pauses,
     moving: Moving,
     schedule: Schedule,
     /// `None` while it is renewed.
@@ -138,7 +142,8 @@ impl Daemon {
             config.poll_max_ms = config.poll_min_ms;
         }
         Ok(Daemon {
-            decisions: Decisions::new(config.policy.clone())?,
+            decisions: Some(Decisions::new(config.policy.clone())?),
+            pauses: Pauses::default(),
             pools: Pools::new(&config.pools, config.access).map_err(io("cannot make the pools"))?,
             schedule: Schedule::new(&config),
             sampling: Sampling::new(parts.sampler),
@@ -256,10 +261,13 @@ impl Daemon {
             self.events.push(Event::Greet);
         }
         if self.has_work() && self.schedule.is_drain_due(now_ms) {
-            self.events.push(Event::Sample { is_forced: false });
+            if !self.pauses.is_working() {
+                self.events.push(Event::Sample { is_forced: false });
+            }
             self.events.push(Event::Drain);
         }
-        if self.schedule.is_tick_due(now_ms) && self.turns_to_tick.is_none() {
+        let may_tick = self.turns_to_tick.is_none() && !self.pauses.is_working();
+        if may_tick && self.schedule.is_tick_due(now_ms) {
             self.events.push(Event::Tick);
         }
         self.sockets.drop_idle(now_ms);
@@ -275,6 +283,7 @@ impl Daemon {
             self.events.push_first(completed.into_iter());
             let Some(event) = self.events.take() else { return };
             self.dispatch(event);
+            self.pauses.note_shown(&self.tracking.ledger, &mut self.summary.spent);
             self.events.handled();
         }
     }
@@ -466,7 +475,7 @@ impl Daemon {
             let now_ms = self.now_ms();
             self.tracking.close_interval(now_ms);
         }
-        self.scan_fit();
+        pieces::scan_fit(self);
     }
 
     // ---- Records and samples -------------------------------------------------------------------
@@ -568,6 +577,8 @@ impl Daemon {
 
     fn end_interval(&mut self) {
         let (now_ms, began_ns) = (self.now_ms(), cpu::thread_ns());
+        let paused_ns = self.pauses.since_ns(0);
+        self.work(|work| work.record_fresh());
         self.tracking.ledger.fit_extents(self.fast_budget_bytes());
         self.tracking.close_interval(now_ms);
         let Tracking { clients, ledger, .. } = &self.tracking;
@@ -575,10 +586,9 @@ impl Daemon {
             self.summary.budget.used_bytes = births::fast_used_bytes(&self.tiers, clients, ledger);
         }
         self.detach_changed();
-        let Daemon { tracking, decisions, tiers, config, .. } = self;
-        let best = |ledger: &_| decisions.best_extents(ledger, tiers);
-        let stale = tracking.scan(config.tick_ms, now_ms, best);
-        let took_ns = cpu::since_ns(began_ns);
+        let stale = pieces::scan(self, now_ms);
+        let paused_ns = self.pauses.since_ns(paused_ns);
+        let took_ns = cpu::since_ns(began_ns).saturating_sub(paused_ns);
         self.summary.spent.ledger_ns += took_ns;
         self.pace(Duration::from_nanos(took_ns), now_ms);
         self.watch_all(now_ms);
@@ -611,14 +621,11 @@ impl Daemon {
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
     }
 
-    fn scan_fit(&mut self) {
-        let now_ms = self.now_ms();
-        let Daemon { tracking, decisions, tiers, .. } = self;
-        tracking.scan_fit(now_ms, |ledger| decisions.best_extents(ledger, tiers));
-    }
-
     /// Has the mover look up where new and stale extents are; a decision follows.
     fn look_up(&mut self, stale: Vec<Range>) {
+        if self.moving.queue.is_modelled() {
+            self.work(|work| work.locate_modelled());
+        }
         let (moving, mut context) = self.moving();
         if moving.look_up(stale, &mut context) {
             self.decide();
@@ -632,16 +639,11 @@ impl Daemon {
             moving.divide_budget(&context);
             return;
         }
-        let began_ns = cpu::thread_ns();
-        let counters = self.sampling.counters();
         let (plan, clients) = (&mut self.moving.plan, &mut self.tracking.clients);
         let problems = plan.as_mut().map(|plan| plan.judge(clients));
         self.summary.problems(problems.into_iter().flatten());
         let placed = plan.as_ref().map(|plan| plan.placed_sites(clients)).unwrap_or_default();
-        let passed = self.tracking.take_interval();
-        let ledger = &self.tracking.ledger;
-        let decision = self.decisions.decide(ledger, &self.tiers, passed, counters, placed);
-        self.summary.spent.policy_ns += cpu::since_ns(began_ns);
+        let Some(decision) = pieces::decision(self, placed) else { return };
         self.summary.add_decision(&decision);
         let (moving, mut context) = self.moving();
         if moving.has_active_plan() {
@@ -657,9 +659,12 @@ impl Daemon {
     }
 
     fn executed(&mut self, outcomes: Vec<Outcome>, took_ns: u64) {
-        outcomes.iter().for_each(|outcome| self.decisions.outcome(outcome));
+        if let Some(decisions) = &mut self.decisions {
+            outcomes.iter().for_each(|outcome| decisions.outcome(outcome));
+        }
+        self.work(|work| work.note_outcomes(outcomes));
         let (moving, mut context) = self.moving();
-        moving.executed(outcomes, took_ns, &mut context);
+        moving.executed(took_ns, &mut context);
     }
 
     fn fast_budget_bytes(&self) -> u64 {
@@ -672,7 +677,7 @@ impl Daemon {
         match request {
             Request::Status => Answer::Status(Box::new(self.status())),
             Request::Objects { by, limit } => {
-                self.scan_fit();
+                pieces::scan_fit(self);
                 let (rows, _) = self.tracking.judged_rows(&self.tiers);
                 Answer::Objects(Objects::of(rows, *by, *limit))
             }

@@ -41,6 +41,26 @@ pub(crate) enum Event {
     Shutdown,
 }
 
+impl Event {
+    /// Whether it is handled in a pause: it serves processes and users, and decides nothing.
+    fn is_for_others(&self) -> bool {
+        match self {
+            Event::Greet
+            | Event::ClientGone(_)
+            | Event::Drain
+            | Event::Request(..)
+            | Event::Shutdown => true,
+            // A sample is drained when it was checked whose memory is looked at.
+            Event::Sample { .. }
+            | Event::Tick
+            | Event::IntervalEnd
+            | Event::LookUp(_)
+            | Event::MoverDone(_)
+            | Event::BirthsLocated => false,
+        }
+    }
+}
+
 /// Events in the order of their handling. Handlers push, the loop takes: while a handler runs no
 /// other can begin, so that every handler sees, and leaves, a consistent state.
 #[derive(Default)]
@@ -68,6 +88,14 @@ impl EventQueue {
         let event = self.waiting.pop_front()?;
         self.is_handling = true;
         Some(event)
+    }
+
+    /// Takes the next of those that are handled in a pause of a handler, by no other handler that
+    /// works long. All others wait until it has ended.
+    pub(crate) fn take_in_pause(&mut self) -> Option<Event> {
+        assert!(self.is_handling, "no handler pauses");
+        let at = self.waiting.iter().position(Event::is_for_others)?;
+        self.waiting.remove(at)
     }
 
     /// The handler of the last event taken has ended.
@@ -105,6 +133,21 @@ mod tests {
             events.handled();
         }
         assert_eq!(name(events.take()), "none");
+    }
+
+    #[test]
+    fn in_a_pause_others_are_served_and_decisions_wait() {
+        let mut events = EventQueue::default();
+        for event in [Event::IntervalEnd, Event::Tick, Event::Drain, Event::BirthsLocated] {
+            events.push(event);
+        }
+        assert_eq!(name(events.take()), "interval end");
+        assert_eq!(name(events.take_in_pause()), "drain");
+        assert_eq!(name(events.take_in_pause()), "none");
+        events.handled();
+        assert_eq!(name(events.take()), "tick");
+        events.handled();
+        assert_eq!(name(events.take()), "births located");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::births;
 use crate::moves::queue::{Answer, MoveQueue, PhaseEntry};
+use crate::observe::residency::{LOOKUPS_MAX, MODELLED_LOOKUPS_MAX};
 use crate::observe::sampling::Sampling;
 use crate::plan::objects::current_phase;
 use crate::plan::runner::{Entered, PlanRunner};
@@ -75,28 +76,35 @@ impl Moving {
             context.summary.spent.ticks_busy += 1;
             return false;
         }
-        let mut wanted = self.take_births(context);
+        let mut wanted = self.take_births(LOOKUPS_MAX, context);
         wanted.extend(stale);
         wanted.is_empty() || !self.queue.look_up(wanted)
     }
 
-    fn take_births(&mut self, context: &mut Context<'_>) -> Vec<Range> {
-        context.tracking.take_births(&mut self.queue, self.plan.as_ref(), context.tiers)
+    fn take_births(&mut self, most: usize, context: &mut Context<'_>) -> Vec<Range> {
+        let Context { tracking, tiers, .. } = context;
+        tracking.take_births(most, &mut self.queue, self.plan.as_ref(), tiers)
     }
 
     /// The modelled mover moves only what it knows: it learns of all that lives.
     fn locate_births(&mut self, context: &mut Context<'_>) {
-        if !self.queue.is_modelled() {
-            return;
+        let located = self.locate_some(MODELLED_LOOKUPS_MAX, context);
+        self.has_located_births |= located > 0;
+    }
+
+    /// Has the modelled mover look up where some new extents are; how many it were.
+    pub(crate) fn locate_some(&mut self, most: usize, context: &mut Context<'_>) -> usize {
+        if !self.queue.is_modelled() || self.queue.is_busy() {
+            return 0;
         }
-        let born = self.take_births(context);
-        if born.is_empty() {
-            return;
-        }
-        if let Some((answers, took_ns)) = self.queue.look_up_now(born) {
+        let born = self.take_births(most, context);
+        let count = born.len();
+        if count > 0
+            && let Some((answers, took_ns)) = self.queue.look_up_now(born)
+        {
             context.located(answers, took_ns);
-            self.has_located_births = true;
         }
+        count
     }
 
     // ---- Jobs ----------------------------------------------------------------------------------
@@ -126,26 +134,23 @@ impl Moving {
         }
     }
 
-    /// Takes in what became of the oldest job, answers the program that waited for it, and submits
-    /// the next moves ahead of time.
-    pub(crate) fn executed(
-        &mut self,
-        outcomes: Vec<Outcome>,
-        took_ns: u64,
-        context: &mut Context<'_>,
-    ) {
+    /// Takes in what became of a move.
+    pub(crate) fn note(&mut self, outcome: Outcome, context: &mut Context<'_>) {
+        let tracking = &mut *context.tracking;
+        tracking.ledger.outcome(&outcome);
+        let Move { pid, addr, .. } = outcome.asked;
+        let site = tracking.ledger.site_at(pid, addr).filter(|site| *site != 0);
+        let client = tracking.clients.of_pid(pid);
+        let site = client.zip(site).and_then(|(client, site)| client.session.site(site));
+        self.queue.log.add(context.now_ms, site.map_or(0, |site| site.hash), outcome);
+    }
+
+    /// The oldest job is complete: answers the program that waited for it, and submits the next
+    /// moves ahead of time.
+    pub(crate) fn executed(&mut self, took_ns: u64, context: &mut Context<'_>) {
         context.summary.spent.mover_ns += took_ns;
         let entry = self.queue.executed();
         self.release_moving(context);
-        for outcome in outcomes {
-            let tracking = &mut *context.tracking;
-            tracking.ledger.outcome(&outcome);
-            let Move { pid, addr, .. } = outcome.asked;
-            let site = tracking.ledger.site_at(pid, addr).filter(|site| *site != 0);
-            let client = tracking.clients.of_pid(pid);
-            let site = client.zip(site).and_then(|(client, site)| client.session.site(site));
-            self.queue.log.add(context.now_ms, site.map_or(0, |site| site.hash), outcome);
-        }
         if let Some(entry) = entry {
             self.divide_budget(context);
             complete_phase(entry, context);

@@ -257,6 +257,12 @@ pub struct Spent {
     pub ticks: u64,
     /// Ticks that decided nothing because the mover was busy.
     pub ticks_busy: u64,
+    /// Pauses of long work, in which others were served.
+    #[serde(default)]
+    pub pauses: u64,
+    /// Most extents that were looked at without serving others.
+    #[serde(default)]
+    pub extents_at_once: u64,
     /// Ticks that came a whole tick late, or later.
     pub ticks_late: u64,
     /// The longest delay of a tick, milliseconds.

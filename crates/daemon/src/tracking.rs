@@ -8,15 +8,14 @@ use crate::clients::sites::{SiteRow, judge};
 use crate::clients::table::{Clients, Consumers, Turn};
 use crate::moves::queue::{Answer, MoveQueue};
 use crate::observe::recording::Recording;
-use crate::observe::residency::{ResidencyScan, count_live, take_unlocated};
+use crate::observe::residency::{Counting, ResidencyScan, count_live};
 use crate::plan::runner::PlanRunner;
 use crate::quota::Quota;
 use crate::summary::Summary;
 use crate::tiers::Tiers;
-use std::collections::HashSet;
-use std::time::Instant;
+use std::time::Duration;
 use tiercel_ledger::confidence::Ranking;
-use tiercel_ledger::{Attributed, ExtentId, Ledger, LedgerError, Range};
+use tiercel_ledger::{Attributed, Ledger, LedgerError, Range};
 use tiercel_policy::Interval;
 use tiercel_wire::{AccessKind, Sample, Timeline};
 
@@ -208,45 +207,38 @@ impl Tracking {
         std::mem::take(&mut self.undecided)
     }
 
-    /// Counts what lives and finds extents whose residency is stale, unless the last scan is not
-    /// paid off. `best` yields the extents that deserve the best tier.
-    pub(crate) fn scan(
-        &mut self,
-        tick_ms: u64,
-        now_ms: u64,
-        best: impl FnOnce(&Ledger) -> HashSet<ExtentId>,
-    ) -> Vec<Range> {
-        if !self.residency.is_due(now_ms) {
-            return Vec::new();
-        }
-        let began = Instant::now();
-        let stale = self.residency.scan(&mut self.clients, &self.ledger, now_ms, tick_ms);
-        self.scan_fit(now_ms, best);
-        self.residency.scanned(began.elapsed(), now_ms);
-        stale
+    /// A pass that counts what lives and finds extents whose residency is stale; `None` while the
+    /// last one is not paid off.
+    pub(crate) fn counting(&self, tick_ms: u64, now_ms: u64) -> Option<Counting> {
+        self.residency.is_due(now_ms).then(|| self.residency.counting(now_ms, tick_ms))
     }
 
-    /// Finds how much of each site the best tier has room for, unless the last scan is not paid
-    /// off.
-    pub(crate) fn scan_fit(
-        &mut self,
-        now_ms: u64,
-        best: impl FnOnce(&Ledger) -> HashSet<ExtentId>,
-    ) {
-        if self.fit.is_due(now_ms) {
-            let Tracking { fit, clients, ledger, .. } = self;
-            fit.scan(clients, ledger, || best(ledger), now_ms);
-        }
+    /// The pass, and what went with it, took so long.
+    pub(crate) fn counted(&mut self, took: Duration, now_ms: u64) {
+        self.residency.scanned(took, now_ms);
     }
 
-    /// New extents whose residency is unknown; the modelled mover learns of their births.
+    /// Whether it may be found how much of each site the best tier has room for: not while the last
+    /// scan is not paid off.
+    pub(crate) fn is_fit_due(&self, now_ms: u64) -> bool {
+        self.fit.is_due(now_ms)
+    }
+
+    /// It was found, within this time.
+    pub(crate) fn fitted(&mut self, took: Duration, now_ms: u64) {
+        self.fit.scanned(took, now_ms);
+    }
+
+    /// New extents whose residency is unknown, `most` at most; the modelled mover learns of their
+    /// births.
     pub(crate) fn take_births(
         &mut self,
+        most: usize,
         queue: &mut MoveQueue,
         plan: Option<&PlanRunner>,
         tiers: &Tiers,
     ) -> Vec<Range> {
-        let born = take_unlocated(&mut self.ledger, queue.is_modelled());
+        let born = self.ledger.take_unlocated(most);
         if queue.is_modelled() {
             for range in &born {
                 let arena = self.ledger.find(range.pid, range.addr).and_then(|one| one.arena);

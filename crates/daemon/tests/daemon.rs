@@ -388,3 +388,25 @@ fn rows_say_how_much_of_them_deserves_fast_memory() {
     let fits = Fits { bytes: 2 * MIB, objects: 2, of_bytes: 8 * MIB, of_objects: 8 };
     assert_eq!(row.used.last_fits, fits);
 }
+
+/// Extents of which the work of one turn of the loop is: 3 ms.
+const PIECE: u64 = 16_384;
+
+#[test]
+fn what_a_user_with_a_full_table_has_is_looked_at_in_pieces() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    let objects = 4 * PIECE;
+    let place = |nth: u64| (1 << 40) + nth * 4096;
+    (0..objects).for_each(|nth| session.put_run(&object(place(nth), 4096)).unwrap());
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    stage.feed(place(0), objects / 4 * 4096);
+    let is_decided = |s: &Summary| s.objects.extents == objects && !s.moves.moved_bytes.is_empty();
+    let ticks = stage.until("it decides", is_decided).spent.ticks;
+    let spent = stage.until("it ticks on", |s| s.spent.ticks > ticks + 3).spent;
+    // Weighing a move takes two looks at its extent.
+    assert!(spent.extents_at_once <= 2 * PIECE, "{spent:?}");
+    assert!(spent.pauses > spent.ticks, "{spent:?}");
+    let live_bytes = stage.stop().sites.iter().map(|row| row.used.peak_bytes).sum::<u64>();
+    assert_eq!(live_bytes, objects * 4096);
+}

@@ -301,11 +301,18 @@ impl Ledger {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
-    /// Makes up to `objects_max` of those born in the open interval records, before a tick does it;
-    /// how many are left.
-    pub fn record_some(&mut self, objects_max: usize) -> usize {
-        for _ in 0..objects_max {
-            let Some(&number) = self.fresh.last() else { break };
+    /// Objects born in the open interval that live.
+    pub fn fresh_objects(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Makes objects born in the open interval records before a tick does it, until they are at
+    /// least `extents_max`; how many are left.
+    pub fn record_some(&mut self, extents_max: u64) -> usize {
+        let before = self.live.extents;
+        while self.live.extents - before < extents_max
+            && let Some(&number) = self.fresh.last()
+        {
             self.record_row(number);
         }
         self.fresh.len()
@@ -425,7 +432,8 @@ impl Ledger {
     /// Those of them that begin at `addr` or above.
     pub fn extents_of_from(&self, pid: u32, addr: u64) -> impl Iterator<Item = Extent<'_>> {
         let slot = self.pids.get(&pid).copied();
-        let numbers = slot.into_iter().flat_map(move |slot| self.process(slot).index.iter_from(addr));
+        let numbers =
+            slot.into_iter().flat_map(move |slot| self.process(slot).index.iter_from(addr));
         let rows = numbers.map(|number| (number, &self.rows[number]));
         rows.filter(|(_, row)| !row.has(FRESH)).map(|(number, row)| self.view(number, row))
     }

@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tiercel_machine::number::{index_u8, saturating_u64};
 
 use tiercel_ledger::movement::{Move, Outcome, Reason};
-use tiercel_ledger::{
-    CHEAP_IN_UNIT, Extent, ExtentId, Ledger, PIECE_UNITS, Pace, RateEstimates,
-};
+use tiercel_ledger::{CHEAP_IN_UNIT, Extent, ExtentId, Ledger, PIECE_UNITS, Pace, RateEstimates};
 use tiercel_machine::NodeId;
 
 use crate::assign::Candidate;
@@ -30,7 +28,7 @@ const REFUSED_IN_A_ROW_MAX: u32 = 1024;
 /// Candidates that are compared with the tiers they are in, or listed as refused, in a piece.
 const LISTED_AT_ONCE: usize = PIECE_UNITS * CHEAP_IN_UNIT;
 
-/// Units of weighing a move: it looks an extent up, estimates its rates, and goes through its nodes.
+/// Units of weighing a move: an extent is looked up, its rates are estimated, its nodes counted.
 const WEIGHING_UNITS: usize = 2;
 
 /// Samples in an interval by which a trial is judged: their count has a standard deviation of a

@@ -143,7 +143,8 @@ mod tests {
     fn orders_that_are_hard_for_quicksort_are_sorted_as_well() {
         let last = 200_000u64;
         let organ = (0..last).map(|nth| if nth % 2 == 0 { nth } else { 2 * last - nth });
-        for mut list in [(0..last).collect(), (0..last).rev().collect(), organ.collect::<Vec<_>>()] {
+        for mut list in [(0..last).collect(), (0..last).rev().collect(), organ.collect::<Vec<_>>()]
+        {
             sort(&mut list, |number| *number, &mut Longest::default());
             assert!(list.is_sorted());
         }

@@ -148,10 +148,7 @@ fn a_decision_with_pauses_is_the_same_as_without() {
         assert!(!at_once.moves.is_empty(), "{prioritise} {gate} moves something");
         assert_eq!(in_pieces, at_once);
         let best = policy(prioritise, gate).best_in_pieces(&mut paused, &machine(), &budgets);
-        assert_eq!(
-            best,
-            policy(prioritise, gate).best(&paused.ledger, &machine(), &budgets)
-        );
+        assert_eq!(best, policy(prioritise, gate).best(&paused.ledger, &machine(), &budgets));
     }
 }
 
@@ -163,7 +160,7 @@ fn what_dies_in_a_pause_is_not_moved_and_what_takes_its_number_neither() {
         let some = pauses * 1000..(pauses + 1) * 1000;
         some.clone().for_each(|nth| died(ledger, nth));
         some.for_each(|nth| born(ledger, OBJECTS + nth));
-        ledger.record_some(usize::MAX);
+        ledger.record_some(u64::MAX);
     });
     let decision = decide(&mut policy("apb", "none"), &mut paused);
     assert!(paused.pauses > 7 && !decision.moves.is_empty());

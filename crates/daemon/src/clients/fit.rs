@@ -3,11 +3,13 @@
 //! Knows nothing of triggers and gates: this is what deserves the best tier, not what is moved.
 
 use super::client::Client;
-use super::table::Clients;
+use super::pass::Pass;
+use super::site_use::Fits;
+use crate::decisions::ExtentSet;
 use crate::schedule::pause_of_long_work_ms;
-use std::collections::HashSet;
-use std::time::Instant;
-use tiercel_ledger::{ExtentId, Ledger};
+use std::collections::HashMap;
+use std::time::Duration;
+use tiercel_ledger::Extent;
 
 /// Share of wall time that finding it out may take: 5%. It sorts all extents, and runs at ticks,
 /// when a client leaves and when objects are requested.
@@ -25,38 +27,50 @@ impl FitScan {
         now_ms >= self.due_ms
     }
 
-    /// Scans everything that lives. `best` yields the extents that deserve the best tier.
-    pub(crate) fn scan(
-        &mut self,
-        clients: &mut Clients,
-        ledger: &Ledger,
-        best: impl FnOnce() -> HashSet<ExtentId>,
-        now_ms: u64,
-    ) {
-        let began = Instant::now();
-        let best = best();
-        clients.iter_mut().for_each(|client| scan_client(ledger, client, &best));
-        self.due_ms = now_ms + pause_of_long_work_ms(began.elapsed(), TIME_SHARE);
+    /// A scan took so long.
+    pub(crate) fn scanned(&mut self, took: Duration, now_ms: u64) {
+        self.due_ms = now_ms + pause_of_long_work_ms(took, TIME_SHARE);
     }
 }
 
-fn scan_client(ledger: &Ledger, client: &mut Client, best: &HashSet<ExtentId>) {
-    client.uses.begin_fit();
-    // Extents come by address: those of one object follow each other.
-    let mut is_counted = false;
-    for extent in ledger.extents_of(client.pid) {
-        let fit = &mut client.uses.of(extent.site).fits;
+/// A scan of everything that lives.
+pub(crate) struct Fitting {
+    /// The extents that deserve the best tier.
+    best: ExtentSet,
+    /// By site of the client that is being scanned.
+    fits: HashMap<u32, Fits>,
+    is_counted: bool,
+}
+
+impl Fitting {
+    pub(crate) fn new(best: ExtentSet) -> Fitting {
+        Fitting { best, fits: HashMap::new(), is_counted: false }
+    }
+}
+
+impl Pass for Fitting {
+    // Those of one object follow each other.
+    fn see(&mut self, extent: &Extent<'_>) {
+        let fit = self.fits.entry(extent.site).or_default();
         let bytes = extent.footprint_bytes();
         fit.of_bytes += bytes;
         if extent.is_head {
             fit.of_objects += 1;
-            is_counted = false;
+            self.is_counted = false;
         }
-        if extent.accesses_per_s() > 0.0 && best.contains(&extent.id) {
+        if extent.accesses_per_s() > 0.0 && self.best.contains(extent.id) {
             fit.bytes += bytes;
-            fit.objects += u64::from(!is_counted);
-            is_counted = true;
+            fit.objects += u64::from(!self.is_counted);
+            self.is_counted = true;
         }
     }
-    client.uses.end_fit();
+
+    fn seen(&mut self, client: &mut Client) {
+        client.uses.set_fits(self.fits.drain());
+    }
+
+    fn forget(&mut self) {
+        self.fits.clear();
+        self.is_counted = false;
+    }
 }

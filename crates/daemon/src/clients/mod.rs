@@ -4,6 +4,8 @@
 pub(crate) mod arrivals;
 pub(crate) mod client;
 pub(crate) mod fit;
+pub(crate) mod live;
+pub(crate) mod pass;
 pub(crate) mod site_use;
 pub(crate) mod sites;
 pub(crate) mod table;

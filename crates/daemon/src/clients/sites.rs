@@ -2,6 +2,7 @@
 //! In: births, samples, live extents by (client, site); clients that leave. Out: [`SiteRow`]s.
 //! Knows nothing of names: rows carry frames.
 
+use super::live::LiveUse;
 use crate::clients::site_use::{Fits, USE_BYTES, Use};
 use crate::net::protocol::Order;
 use crate::quota::{Account, Share};
@@ -188,23 +189,11 @@ impl ClientUses {
         }
     }
 
-    /// Clears what is live; the scan that follows counts it again.
-    pub fn begin_scan(&mut self) {
-        for used in self.uses.values_mut() {
-            used.live_bytes = 0;
-            used.heat = 0.0;
-            used.nodes.clear();
-        }
-    }
-
-    /// Clears what fits; the scan that follows counts it again.
-    pub(crate) fn begin_fit(&mut self) {
+    /// Sets what fits, by site, as a scan found it. While a site's objects die one by one, the row
+    /// keeps what fitted when they all lived: until less than half of those bytes are left.
+    pub(crate) fn set_fits(&mut self, fits: impl Iterator<Item = (u32, Fits)>) {
         self.uses.values_mut().for_each(|used| used.fits = Fits::default());
-    }
-
-    /// The scan of what fits is complete. While a site's objects die one by one, the row keeps what
-    /// fitted when they all lived: until less than half of those bytes are left.
-    pub(crate) fn end_fit(&mut self) {
+        fits.for_each(|(site, fits)| self.of(site).fits.absorb(&fits));
         for used in self.uses.values_mut().filter(|used| used.fits.of_bytes > 0) {
             if used.fits.of_bytes >= used.last_fits.of_bytes / 2 {
                 used.last_fits.clone_from(&used.fits);
@@ -217,8 +206,21 @@ impl ClientUses {
         self.uses.values().any(|used| used.samples > 0)
     }
 
-    /// The scan is complete.
-    pub fn end_scan(&mut self) {
+    /// Sets what lives, by site, as a scan counted it.
+    pub(crate) fn set_live(&mut self, live: impl Iterator<Item = (u32, LiveUse)>) {
+        for used in self.uses.values_mut() {
+            used.live_bytes = 0;
+            used.heat = 0.0;
+            used.nodes.clear();
+        }
+        for (site, live) in live {
+            let used = self.of(site);
+            used.live_bytes += live.bytes;
+            used.heat += live.heat;
+            for (node, bytes) in live.nodes {
+                *used.nodes.entry(node).or_default() += bytes;
+            }
+        }
         for used in self.uses.values_mut() {
             used.peak_bytes = used.peak_bytes.max(used.live_bytes);
             used.heat_max = used.heat_max.max(used.heat);
@@ -484,9 +486,8 @@ mod tests {
     fn a_fit_outlives_objects_that_die_one_by_one() {
         let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
         for (of_bytes, expect) in [(64, 64), (40, 40), (10, 40), (0, 40), (80, 80)] {
-            uses.begin_fit();
-            uses.of(1).fits.of_bytes = of_bytes;
-            uses.end_fit();
+            uses.of(1);
+            uses.set_fits([(1, Fits { of_bytes, ..Fits::default() })].into_iter());
             assert_eq!(uses.of(1).last_fits.of_bytes, expect);
         }
     }

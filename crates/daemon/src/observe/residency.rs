@@ -3,19 +3,21 @@
 //! ledger. Knows nothing of how the mover looks it up.
 
 use crate::clients::client::Client;
-use crate::clients::table::Clients;
+use crate::clients::live::LiveUse;
+use crate::clients::pass::Pass;
 use crate::moves::queue::Answer;
 use crate::schedule::pause_ms;
+use std::collections::HashMap;
 use std::time::Duration;
-use tiercel_ledger::{Ledger, Range};
+use tiercel_ledger::{Extent, Ledger, Range};
 use tiercel_mover::ResidencyError;
 
 /// Extents without a known residency that one tick looks up: 26 to 80 ms on the mover's thread, at
 /// 0.1 to 0.3 us an OS page and at most 64 queried OS pages an extent.
-const LOOKUPS_MAX: usize = 4096;
+pub(crate) const LOOKUPS_MAX: usize = 4096;
 
-/// The same for the modelled mover, at half a microsecond each: 0.13 s.
-const MODELLED_LOOKUPS_MAX: usize = 1 << 18;
+/// The same for the modelled mover, at half a microsecond each: 0.13 s, in pieces.
+pub(crate) const MODELLED_LOOKUPS_MAX: usize = 1 << 18;
 
 /// Extents whose residency one tick refreshes although something is known of it: a sixteenth of
 /// [`LOOKUPS_MAX`], since new extents come first.
@@ -44,31 +46,14 @@ impl ResidencyScan {
         now_ms >= self.due_ms
     }
 
-    /// Counts what lives, by site; the extents whose residency is stale.
-    pub(crate) fn scan(
-        &self,
-        clients: &mut Clients,
-        ledger: &Ledger,
-        now_ms: u64,
-        tick_ms: u64,
-    ) -> Vec<Range> {
-        let stale_since_ms = now_ms.saturating_sub(tick_ms * REFRESH_TICKS);
-        let refreshes_max = if now_ms < self.refresh_due_ms { 0 } else { REFRESHES_MAX };
-        let mut stale = Vec::new();
-        for client in clients.iter_mut() {
-            count_live(client, ledger);
-            let known = ledger.extents_of(client.pid);
-            let old = known.filter(|extent| {
-                extent.residency.as_of_ms.is_some_and(|as_of_ms| as_of_ms <= stale_since_ms)
-            });
-            let range = |extent: tiercel_ledger::Extent<'_>| Range {
-                pid: extent.pid,
-                addr: extent.addr,
-                bytes: extent.bytes,
-            };
-            stale.extend(old.map(range).take(refreshes_max - stale.len()));
+    /// A pass that counts what lives, by site, and finds the extents whose residency is stale.
+    pub(crate) fn counting(&self, now_ms: u64, tick_ms: u64) -> Counting {
+        Counting {
+            live: HashMap::new(),
+            stale: Vec::new(),
+            stale_since_ms: now_ms.saturating_sub(tick_ms * REFRESH_TICKS),
+            refreshes_max: if now_ms < self.refresh_due_ms { 0 } else { REFRESHES_MAX },
         }
-        stale
     }
 
     /// The scan, and what went with it, took so long.
@@ -101,21 +86,49 @@ impl ResidencyScan {
     }
 }
 
-/// New extents whose residency is unknown, as many as one tick looks up.
-pub(crate) fn take_unlocated(ledger: &mut Ledger, is_modelled: bool) -> Vec<Range> {
-    ledger.take_unlocated(if is_modelled { MODELLED_LOOKUPS_MAX } else { LOOKUPS_MAX })
+/// Counts what lives of each client, by site.
+pub(crate) struct Counting {
+    /// Of the client whose extents are being counted.
+    live: HashMap<u32, LiveUse>,
+    stale: Vec<Range>,
+    stale_since_ms: u64,
+    refreshes_max: usize,
+}
+
+impl Counting {
+    /// The extents whose residency is to be looked up again.
+    pub(crate) fn stale(self) -> Vec<Range> {
+        self.stale
+    }
+}
+
+impl Pass for Counting {
+    fn see(&mut self, extent: &Extent<'_>) {
+        let (pid, addr, bytes) = (extent.pid, extent.addr, extent.bytes);
+        let live = self.live.entry(extent.site).or_default();
+        live.bytes += bytes;
+        live.heat += f64::from(extent.accesses_per_s());
+        for (node, on_node) in extent.residency.iter() {
+            *live.nodes.entry(node).or_default() += on_node;
+        }
+        let is_stale = extent.residency.as_of_ms.is_some_and(|ms| ms <= self.stale_since_ms);
+        if is_stale && self.stale.len() < self.refreshes_max {
+            self.stale.push(Range { pid, addr, bytes });
+        }
+    }
+
+    fn seen(&mut self, client: &mut Client) {
+        client.uses.set_live(self.live.drain());
+    }
+
+    fn forget(&mut self) {
+        self.live.clear();
+    }
 }
 
 /// Counts what lives of one client, by site.
 pub(crate) fn count_live(client: &mut Client, ledger: &Ledger) {
-    client.uses.begin_scan();
-    for extent in ledger.extents_of(client.pid) {
-        let used = client.uses.of(extent.site);
-        used.live_bytes += extent.bytes;
-        used.heat += f64::from(extent.accesses_per_s());
-        for (node, bytes) in extent.residency.iter() {
-            *used.nodes.entry(node).or_default() += bytes;
-        }
-    }
-    client.uses.end_scan();
+    let mut counting = ResidencyScan::default().counting(0, 0);
+    ledger.extents_of(client.pid).for_each(|extent| counting.see(&extent));
+    counting.seen(client);
 }
