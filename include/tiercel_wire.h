@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 7u /* one more with each change of this file that either side can notice */
+#define TCL_WIRE_VERSION 8u /* one more with each change of this file that either side can notice */
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -208,23 +208,33 @@ struct tcl_phase_name {
  * reader that still reads the other one may find rows out of order, or the arena of another row:
  * it then misses a row or uses a wrong arena, which is harmless.
  * Before the daemon has answered a hello, the rows are those of the offer. */
-/* 32768 * 24 bytes = 768 KiB a table. Chosen, not measured. */
+/* 32768 * 40 bytes = 1.25 MiB a table. Chosen, not measured. */
 #define TCL_PLAN_ROWS_MAX 32768u
 #define TCL_PLAN_CLASS_ANY 0xffu
 #define TCL_PLAN_SHARE_ALL 0xffu
+/* Ranges of an object that a row places apart, and the parts of an object in which they count.
+ * Chosen, not measured: each range binds memory anew, which is a system call and a VMA. */
+#define TCL_PLAN_RANGES 4u
+#define TCL_PLAN_PARTS 0xffffu
 /* Of a generation: its rows are in the offer. Offers count from here on, far from the generations
  * of a session, which begin at 1, so that their low bits differ as well. */
 #define TCL_PLAN_OFFERED 0x80004000u
+
+/* From `from` of TCL_PLAN_PARTS parts of an object on, up to `to`; both 0: none. */
+struct tcl_plan_range {
+    uint16_t from, to;
+};
 
 struct tcl_plan_row {
     uint64_t site;      /* tcl_site.hash; 0: the unknown site */
     uint64_t phase;     /* tcl_phase_name.hash; 0: any */
     uint8_t size_class; /* ceil(log2(bytes in whole OS pages)); TCL_PLAN_CLASS_ANY */
     uint8_t arena;      /* for `share` of TCL_PLAN_SHARE_ALL births, evenly spread; of objects of
-                         * TCL_CUT_BYTES and more for the head of each */
+                         * TCL_CUT_BYTES and more for these ranges of each */
     uint8_t other;      /* for the rest */
     uint8_t share;
     uint8_t pad[4];
+    struct tcl_plan_range ranges[TCL_PLAN_RANGES]; /* ascending, disjoint; those in use first */
 };
 
 /* ---- Header and control -------------------------------------------------------------------- */
@@ -297,11 +307,11 @@ struct tcl_header {
  * keep sites with many births from filling the table of sites. */
 #define TCL_NUMBERED_MAX 256u
 #define TCL_NUMBERED_BYTES (256ull << 10)
-/* Smaller objects lie in one memory: 2 huge OS pages, below which a head would be none or all. */
+/* Smaller objects lie in one memory: 2 huge OS pages, below which a part would be none or all. */
 #define TCL_CUT_BYTES (4ull << 20)
 #define TCL_HEAD_STEP (2ull << 20) /* a huge OS page of x86-64, of which heads are multiples */
-/* Smaller objects with a plan have heads in OS pages instead: a huge OS page would be more than a
- * sixteenth of them. Chosen, not measured. */
+/* Smaller ranges of a plan are in OS pages instead: a huge OS page would be more than a sixteenth
+ * of them. Chosen, not measured. */
 #define TCL_HEAD_WHOLE (32ull << 20)
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
@@ -348,7 +358,7 @@ struct tcl_control {
 #define TCL_CONTROL_AT 4096ull
 #define TCL_PHASES_AT 8192ull
 #define TCL_PLAN_AT 65536ull
-#define TCL_MODULES_AT (TCL_PLAN_AT + 2 * TCL_PLAN_ROWS_MAX * 24ull)
+#define TCL_MODULES_AT (TCL_PLAN_AT + 2 * TCL_PLAN_ROWS_MAX * 40ull)
 #define TCL_SITES_AT (TCL_MODULES_AT + TCL_MODULES_MAX * 512ull)
 #define TCL_MAPS_AT (TCL_SITES_AT + TCL_SITES_MAX * 256ull)
 #define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 32ull)
@@ -488,7 +498,7 @@ TCL_ASSERT(sizeof(struct tcl_control) == 4096, "control");
 TCL_ASSERT(sizeof(struct tcl_move) == 24, "move");
 TCL_ASSERT(sizeof(struct tcl_moved) == 16, "moved");
 TCL_ASSERT(sizeof(struct tcl_phase_name) == 64, "phase name");
-TCL_ASSERT(sizeof(struct tcl_plan_row) == 24, "plan row");
+TCL_ASSERT(sizeof(struct tcl_plan_row) == 40, "plan row");
 TCL_ASSERT(TCL_PHASES_AT + TCL_PHASES_MAX * 64 <= TCL_PLAN_AT, "phases");
 TCL_ASSERT(sizeof(struct tcl_offer) == 64, "offer");
 TCL_ASSERT(sizeof(struct tcl_hello) == 32, "hello");

@@ -20,7 +20,7 @@ site() {
 
 # All of the left on node 0 and all of the right on node 1; in phase two the other way round.
 turned() {
-    echo '{"format":"tiercel plan","version":2,"program":{"path":"born","build_id":""},'
+    echo '{"format":"tiercel plan","version":3,"program":{"path":"born","build_id":""},'
     echo '"machine":{"name":"by hand","memories":[{"name":"fast","nodes":[0],'
     echo '"capacity_bytes":67108864},{"name":"slow","nodes":[1],"capacity_bytes":67108864}]},'
     echo '"options":{"strategy":"joint","objective":"time","fast":"64MiB"},"expected":'

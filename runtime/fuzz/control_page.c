@@ -213,7 +213,12 @@ static void write_arenas(struct input *in) {
 static void write_plan(struct input *in) {
     uint32_t generation = take_u8(in), row = take_u8(in) % ROWS;
     uint8_t fields[6];
+    struct tcl_plan_range ranges[TCL_PLAN_RANGES];
     take_bytes(in, fields, sizeof(fields));
+    for (unsigned i = 0; i < TCL_PLAN_RANGES; i++) {
+        ranges[i].from = take_u16(in);
+        ranges[i].to = take_u16(in);
+    }
     static const char *const phases[] = {"one", "two", TCL_PHASE_START};
     tcl_plan_table(generation)[row] = (struct tcl_plan_row){
         .site = fields[0] % (SITES + 2),
@@ -222,6 +227,7 @@ static void write_plan(struct input *in) {
         .arena = fields[3],
         .other = fields[4],
         .share = fields[5],
+        .ranges = {ranges[0], ranges[1], ranges[2], ranges[3]},
     };
     tcl_control()->plan = (uint64_t)generation << 32 | take_u16(in);
 }
@@ -257,11 +263,17 @@ static size_t take_size(struct input *in) {
 static void be_born(struct input *in) {
     size_t bytes = take_size(in);
     uint32_t site = take_u8(in) % (SITES + 2);
-    unsigned arena = tcl_birth_arena(bytes, site), better = UINT32_MAX;
+    unsigned arena = tcl_birth_arena(bytes, site);
     MUST(arena < TCL_ARENAS_MAX && tcl_arena_node(arena) >= TCL_NODE_MODELLED);
-    size_t head = tcl_birth_head(bytes, site, arena, &better);
-    MUST(head < bytes && head % TCL_PAGE == 0);
-    MUST(!head || better < arena);
+    struct tcl_split split = tcl_birth_split(bytes, site, arena);
+    size_t end = 0;
+    MUST(split.count <= TCL_PLAN_RANGES && (!split.count || split.arena < arena));
+    for (unsigned i = 0; i < split.count; i++) {
+        struct tcl_split_range range = split.ranges[i];
+        MUST(range.at >= end && range.bytes && (range.at | range.bytes) % TCL_PAGE == 0);
+        end = range.at + range.bytes;
+    }
+    MUST(end <= bytes);
     unsigned mapped = tcl_birth_mapped(bytes, site);
     MUST(mapped == TCL_ARENA_UNKNOWN || mapped < TCL_ARENAS_MAX);
 }

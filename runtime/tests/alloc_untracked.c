@@ -35,9 +35,9 @@ unsigned tcl_birth_arena(size_t bytes, uint32_t site) {
 void tcl_birth_refund(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
-size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
-    (void)bytes, (void)site, (void)arena, (void)better;
-    return 0;
+struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
+    (void)bytes, (void)site, (void)arena;
+    return (struct tcl_split){0};
 }
 _Atomic bool tcl_vmem_start_pending;
 void tcl_vmem_start_if_large(void) {}

@@ -60,9 +60,9 @@ unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {
     (void)bytes, (void)site;
     return TCL_ARENA_UNKNOWN;
 }
-size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
-    (void)bytes, (void)site, (void)arena, (void)better;
-    return 0;
+struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
+    (void)bytes, (void)site, (void)arena;
+    return (struct tcl_split){0};
 }
 int tcl_arena_node(unsigned arena) {
     (void)arena;

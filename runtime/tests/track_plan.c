@@ -12,7 +12,8 @@
 #define MANY 40  /* objects of a part, two a turn */
 #define LARGE 16 /* twice as many as the budget has room for */
 #define BUDGET (8 * MIB)
-#define CUT_BYTES (32 * MIB) /* TCL_HEAD_WHOLE, from which heads are whole huge OS pages */
+#define CUT_BYTES (32 * MIB)
+#define CUT_AT(eighths) (uint16_t)(TCL_PLAN_PARTS * (eighths) / 8 + 1) /* rounded up */
 #define LEARN_PAGES 100 /* the first object of a part has so many OS pages, and its number more */
 
 enum part {
@@ -112,7 +113,7 @@ __attribute__((noinline)) static void make_all(enum round round) {
 }
 
 /* A split object keeps its data when it shrinks, and a calloc in its place is zero, although its
- * head is released and comes from another node. */
+ * ranges are released and come from another node. */
 static void end_cut(bool shrinks) {
     size_t words = CUT_BYTES / sizeof(uint64_t);
     uint64_t *cut = large[0];
@@ -204,12 +205,14 @@ static struct tcl_plan_row rows[64];
 static uint32_t row_count;
 
 static void row(enum part part, uint8_t class, const char *phase, uint8_t arena, uint8_t share) {
-    rows[row_count++] = (struct tcl_plan_row){.site = hashes[part],
-                                              .phase = phase ? hash_of(phase) : 0,
-                                              .size_class = class,
-                                              .arena = arena,
-                                              .other = 1 - arena,
-                                              .share = share};
+    rows[row_count++] =
+        (struct tcl_plan_row){.site = hashes[part],
+                              .phase = phase ? hash_of(phase) : 0,
+                              .size_class = class,
+                              .arena = arena,
+                              .other = 1 - arena,
+                              .share = share,
+                              .ranges = {{CUT_AT(1), CUT_AT(2)}, {CUT_AT(5), CUT_AT(6)}}};
 }
 
 static int by_key(const void *left, const void *right) {
@@ -265,10 +268,10 @@ static void check_births(struct session *s) {
     expect(SIZED, 0, MANY / 2);
 }
 
-/* Of a large object the head has the share, in whole OS pages; of a mapping with one place, all.
- * Two objects of three are gone, and their heads' room is there again. */
+/* Of a large object the two ranges are taken, in whole OS pages; of a mapping with one place, all.
+ * Two objects of three are gone, and their ranges' room is there again. */
 static void check_cuts(struct session *s, pid_t pid) {
-    int64_t head = CUT_BYTES / 255 * 64 / TCL_PAGE * TCL_PAGE, maps = 3 * CUT_BYTES;
+    int64_t ranges = CUT_BYTES / 4, maps = 3 * CUT_BYTES;
     int64_t *left = control_of(s)->birth_bytes_left;
     *left = 4 * CUT_BYTES;
     kill(pid, SIGCONT);
@@ -277,7 +280,7 @@ static void check_cuts(struct session *s, pid_t pid) {
     expect(SPLIT, 0, 1);
     expect(MAPPED, 3, 0);
     int64_t taken = 4 * (int64_t)CUT_BYTES - *left;
-    CHECK(taken == maps + head, "%ld by a head where %ld were to be", taken - maps, head);
+    CHECK(taken == maps + ranges, "%ld by ranges where %ld were to be", taken - maps, ranges);
 }
 
 int main(int argc, char **argv) {

@@ -81,8 +81,8 @@ static bool find_row(const struct tcl_plan_row *rows, uint32_t count, struct tcl
     return true;
 }
 
-/* The plan's decision, without generation, phase and class; both arenas unknown without a row. */
-static uint64_t read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t phase) {
+/* The plan's row for a birth; without one, both arenas are unknown. */
+static struct tcl_plan_row read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t phase) {
     uint32_t count = (uint32_t)word;
     const struct tcl_plan_row *rows = tcl_plan_table((uint32_t)(word >> 32));
     uint64_t hash = tcl_site_hash(site);
@@ -93,9 +93,13 @@ static uint64_t read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t
             .phase = way % 2 ? 0 : phase,
         };
         if (find_row(rows, count, &row))
-            return (uint64_t)row.share << 16 | (uint64_t)row.other << 8 | row.arena;
+            return row;
     }
-    return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN << 8 | TCL_ARENA_UNKNOWN;
+    return (struct tcl_plan_row){
+        .share = TCL_PLAN_SHARE_ALL,
+        .other = TCL_ARENA_UNKNOWN,
+        .arena = TCL_ARENA_UNKNOWN,
+    };
 }
 
 /* The plan's decision. `word` is of a plan that has rows. */
@@ -109,7 +113,8 @@ static uint64_t cached_decision(uint64_t word, size_t bytes, uint32_t site) {
     key |= ((word >> 32) + ((uint64_t)epoch << 16)) << 16;
     uint64_t known = atomic_load_explicit(&decided[site], memory_order_relaxed);
     if (tcl_unlikely(known >> 24 != (key & ((1ull << (GENERATION_BITS + 16)) - 1)))) {
-        known = key << 24 | read_plan(word, site, class_of(bytes), tcl_phase_hash(phase));
+        struct tcl_plan_row row = read_plan(word, site, class_of(bytes), tcl_phase_hash(phase));
+        known = key << 24 | (uint64_t)row.share << 16 | (uint64_t)row.other << 8 | row.arena;
         atomic_store_explicit(&decided[site], known, memory_order_relaxed);
     }
     return known;
@@ -117,7 +122,7 @@ static uint64_t cached_decision(uint64_t word, size_t bytes, uint32_t site) {
 
 /* The plan's arena; TCL_ARENA_UNKNOWN when it has none. Where a row splits its births, small
  * objects are placed round-robin, by its shares; large ones are all born in the second arena,
- * except for their heads. */
+ * except for their ranges. */
 static unsigned planned_arena(const struct tcl_control *control, uint64_t word, size_t bytes,
                               uint32_t site) {
     uint64_t known = cached_decision(word, bytes, site);
@@ -240,7 +245,7 @@ struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_
 }
 
 /* Charges to an arena as much of `most` bytes as it has left, in whole steps. */
-static size_t reserve_head(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+static size_t reserve(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
     tcl_assert_debug(arena < TCL_ARENAS_MAX && step && !(step & (step - 1)));
     int64_t *left = &control->birth_bytes_left[arena];
     int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED);
@@ -255,40 +260,68 @@ static size_t reserve_head(struct tcl_control *control, unsigned arena, size_t m
     }
 }
 
-/* The head that the plan's row states; `arena` is the second arena of that row. */
-static size_t planned_head(struct tcl_control *control, uint64_t word, size_t bytes, uint32_t site,
-                           unsigned arena, unsigned *better) {
+/* Where a part of an object begins, in whole OS pages: the nearest. As crates/wire computes it. */
+static size_t part_at(size_t bytes, uint16_t part) {
+    size_t pages = bytes / TCL_PAGE;
+    size_t rest = (pages % TCL_PLAN_PARTS * part + TCL_PLAN_PARTS / 2) / TCL_PLAN_PARTS;
+    return (pages / TCL_PLAN_PARTS * part + rest) * TCL_PAGE;
+}
+
+/* The ranges that a row states, as far as the budget goes. Whatever the row holds, they are inside
+ * the object and apart. */
+static void reserve_ranges(struct tcl_control *control, size_t bytes,
+                           const struct tcl_plan_row *row, struct tcl_split *split) {
+    size_t end = 0;
+    for (unsigned i = 0; i < TCL_PLAN_RANGES; i++) {
+        size_t from = part_at(bytes, row->ranges[i].from), to = part_at(bytes, row->ranges[i].to);
+        from = from < end ? end : from;
+        if (from >= to)
+            continue;
+        size_t step = to - from >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE;
+        from = (from & -step) < end ? end : from & -step;
+        to &= -step;
+        size_t got = from < to ? reserve(control, split->arena, to - from, step) : 0;
+        if (!got)
+            continue;
+        split->ranges[split->count++] = (struct tcl_split_range){from, got};
+        end = from + got;
+    }
+}
+
+/* The ranges of the plan's row; `arena` is the second arena of that row. */
+static struct tcl_split planned_split(struct tcl_control *control, uint64_t word, size_t bytes,
+                                      uint32_t site, unsigned arena) {
     uint64_t known = cached_decision(word, bytes, site);
-    size_t share = known >> 16 & 0xff;
-    *better = known & 0xff;
-    if (share == TCL_PLAN_SHARE_ALL || *better >= arena || bytes < TCL_CUT_BYTES)
-        return 0;
-    size_t head = bytes / TCL_PLAN_SHARE_ALL * share;
-    return reserve_head(control, *better, head, head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE);
+    struct tcl_split split = {.arena = known & 0xff};
+    if ((known >> 16 & 0xff) == TCL_PLAN_SHARE_ALL || split.arena >= arena || bytes < TCL_CUT_BYTES)
+        return split;
+    struct tcl_plan_row row =
+        read_plan(word, site, class_of(bytes), tcl_phase_hash(tcl_phase_now()));
+    reserve_ranges(control, bytes, &row, &split);
+    return split;
 }
 
 bool tcl_birth_is_planned(void) {
     return tcl_attached() && (uint32_t)plan_word(tcl_control());
 }
 
-size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
+struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
+    struct tcl_split split = {0};
     if (tcl_unlikely(!tcl_attached()) || preferred)
-        return 0;
+        return split;
     struct tcl_control *control = tcl_control();
     uint64_t word = plan_word(control);
     if (arena >= arena_count(control))
-        return 0;
+        return split;
     if ((uint32_t)word)
-        return planned_head(control, word, bytes, site, arena, better);
-    if (hinted)
-        return 0;
-    for (unsigned k = 0; k < arena; k++) {
-        size_t head = reserve_head(control, k, bytes - 1, TCL_HEAD_STEP);
-        *better = k;
-        if (head)
-            return head;
+        return planned_split(control, word, bytes, site, arena);
+    for (unsigned k = 0; k < arena && !hinted && !split.count; k++) {
+        size_t head = reserve(control, k, bytes - 1, TCL_HEAD_STEP);
+        split.arena = k;
+        split.count = head > 0;
+        split.ranges[0].bytes = head;
     }
-    return 0;
+    return split;
 }
 
 unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {

@@ -342,10 +342,10 @@ static uint8_t bind_as_planned(uintptr_t addr, size_t bytes, uint32_t site) {
         if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX)
             return TCL_ARENA_UNKNOWN;
         tcl_os_bind(addr, bytes, node);
-        unsigned better;
-        size_t head = tcl_birth_head(bytes, site, arena, &better);
-        if (head)
-            tcl_os_bind(addr, head, tcl_arena_node(better));
+        struct tcl_split split = tcl_birth_split(bytes, site, arena);
+        for (unsigned i = 0; i < split.count; i++)
+            tcl_os_bind(addr + split.ranges[i].at, split.ranges[i].bytes,
+                        tcl_arena_node(split.arena));
     }
     return node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)arena : TCL_ARENA_UNKNOWN;
 }

@@ -37,10 +37,16 @@ TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
  * includes moves, replaces this estimate. */
 TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
 
-/* Bytes at the head of an object of `arena` that go to a better arena (*better), charged to that
- * arena's budget: as many as the plan states; without a plan, as many as the budget has; 0: none.
- * Takes no lock. */
-TCL_HIDDEN size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better);
+/* Ranges of an object of `arena` that go to a better arena, charged to that arena's budget: those
+ * that the plan states; without a plan one from the first byte, as large as the budget. Ascending
+ * and disjoint, in whole OS pages. Takes no lock. */
+struct tcl_split {
+    unsigned arena, count;
+    struct tcl_split_range {
+        size_t at, bytes;
+    } ranges[TCL_PLAN_RANGES];
+};
+TCL_HIDDEN struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena);
 /* True when there is a plan. */
 TCL_HIDDEN bool tcl_birth_is_planned(void);
 

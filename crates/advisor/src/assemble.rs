@@ -6,15 +6,13 @@
 //! site and size class, and a phase by its name. So the objects of one class vote together, in each
 //! phase by name: the memory with most of their bytes is their place. Where two memories have a
 //! part each, births are split between them in proportion to the bytes; of large objects, each one
-//! is split.
-//! is, where those are large.
+//! is split: the ranges that most of them have in the faster memory are there.
 
 use std::collections::{BTreeMap, HashMap};
 
 use tiercel_machine::{Machine, NodeId};
 use tiercel_planner::{Memory, Placement, Workload, evaluate, object_cost, score_ns};
 
-use crate::parts::memory_at;
 use crate::prefetch::{Prefetch, followers};
 use crate::throughput::{Throughput, planned_moves};
 use crate::votes::{Choice, Class, Names, Votes, phase_names};
@@ -22,8 +20,8 @@ use tiercel_machine::number::{index_u8, index_u32};
 use tiercel_plan::numbered;
 use tiercel_plan::{
     CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
-    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram, PlannedSite,
-    Unplanned,
+    PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram, PlannedRange,
+    PlannedSite, Unplanned,
 };
 use tiercel_profile::site_label;
 use tiercel_profile::{Profile, Site};
@@ -41,8 +39,8 @@ pub struct Group {
     pub count: u64,
     /// Samples that hit them.
     pub samples: u64,
-    /// Of a part of a larger object: where in the object the part's middle lies, 0 to 1.
-    pub middle: Option<f64>,
+    /// Of a part of a larger object: which part.
+    pub range: Option<PlannedRange>,
 }
 
 /// What a plan is made from.
@@ -131,13 +129,14 @@ fn votes_of(
         }
         let name = if by_phase { names.of_phase[phase] } else { 0 };
         let entry = votes.entry(name).or_default();
-        entry.bytes[usize::from(at)] += object.bytes as f64;
+        let vote = entry.part(assembly.groups[index].range);
+        vote.bytes[usize::from(at)] += object.bytes as f64;
         let Some(one) = uses.next_if(|one| one.phase as usize == phase) else { continue };
-        entry.used |= one.reads + one.writes > 0.0;
         let slowest = &assembly.memories[assembly.memories.len() - 1];
-        for (gain_ns, memory) in entry.gain_ns.iter_mut().zip(assembly.memories) {
+        for (gain_ns, memory) in vote.gain_ns.iter_mut().zip(assembly.memories) {
             *gain_ns += score_ns(one, slowest, memory, workload.sample_period);
         }
+        entry.used |= one.reads + one.writes > 0.0;
     }
     votes
 }
@@ -180,7 +179,7 @@ fn expected(
         let class = classes.get(&(group.site, group.size_class.max(CLASS_MIN)));
         let class = class.filter(|_| !group.is_block && !plan.phases.is_empty());
         class.map_or(Placement::default(), |class| {
-            placement(workload, (index, group.middle), names, class)
+            placement(workload, (index, group.range), names, class)
         })
     };
     let placements: Vec<Placement> = assembly.groups.iter().enumerate().map(by_site).collect();
@@ -202,13 +201,13 @@ fn expected(
 /// are split stay where they are.
 fn placement(
     workload: &Workload,
-    (index, middle): (usize, Option<f64>),
+    (index, range): (usize, Option<PlannedRange>),
     names: &Names<'_>,
     class: &Class,
 ) -> Placement {
     let whole = |phase: usize| {
         let choice = class.place_in(names.of_phase[phase]).or(class.usual())?;
-        memory_at(&choice.parts(), middle).map(index_u8)
+        choice.place().memory_of(range).map(index_u8)
     };
     let (first, last) = workload.phases_of(&workload.objects[index]);
     let mut at = whole(first);
@@ -368,7 +367,7 @@ fn placements_of(
         phase: phase.map(|phase| names.names[phase].to_owned()),
         node: node_of(assembly, choice.memory),
         other: choice.other.map(|other| node_of(assembly, other)),
-        share: f64::from(choice.share) / 100.0,
+        ranges: choice.planned_ranges(),
         gain_ns,
         confidence,
     };

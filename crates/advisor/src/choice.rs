@@ -3,6 +3,7 @@
 //! with all that it was made from. Knows nothing of where memories and capacities come from.
 
 use tiercel_machine::Machine;
+use tiercel_machine::number::saturating_u64;
 use tiercel_planner::{
     self as planner, Cost, Memory, Objective, Options, Placement, PlanError, Strategy, Workload,
     object_cost,
@@ -35,6 +36,9 @@ const EXCHANGES_MAX: usize = 4;
 /// the run time: predictions from one recording that differ by less are not significant (bt at 25%:
 /// 1.4% predicted, 2% lost, and 9% by the sums).
 const EXCHANGE_WIN_MIN: f64 = 1.0 / 64.0;
+
+/// Densities that differ by less than one of so many parts of a nanosecond a byte are equal.
+const DENSITY_STEPS: f64 = 1e6;
 
 /// A margin is one part of this many of the room.
 const MARGIN_PARTS: u64 = 16;
@@ -181,12 +185,12 @@ impl Search<'_> {
 
     /// All objects whole, and the largest ones cut. The strategies of H2M place whole ones.
     fn cuts(&self, strategy: Strategy, room: &Capacity) -> Vec<Cut> {
-        let mut cuts = vec![self.input.cut(self.profile, u64::MAX)];
+        let mut cuts = vec![self.input.cut(u64::MAX)];
         if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
             return cuts;
         }
         for parts in CUT_PARTS {
-            let cut = self.input.cut(self.profile, room.memories[0].capacity_bytes / parts);
+            let cut = self.input.cut(room.memories[0].capacity_bytes / parts);
             let count = cut.parts.len();
             if count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
                 cuts.push(cut);
@@ -287,7 +291,7 @@ fn largest_cut(candidate: &Candidate) -> Vec<usize> {
     let (workload, memories) = (&candidate.cut.input.workload, &candidate.room.memories);
     let mut gains: Vec<(usize, f64)> = Vec::new();
     let parts = workload.objects.iter().zip(&candidate.cut.parts);
-    for (object, part) in parts.filter(|(_, part)| part.middle.is_some()) {
+    for (object, part) in parts.filter(|(_, part)| part.range.is_some()) {
         let cost_ns = |memory: &Memory| object_cost(workload, object, memory).time_ns;
         let gain_ns = cost_ns(&memories[memories.len() - 1]) - cost_ns(&memories[0]);
         match gains.last_mut().filter(|(whole, _)| *whole == part.whole) {
@@ -301,26 +305,21 @@ fn largest_cut(candidate: &Candidate) -> Vec<usize> {
 }
 
 /// Placements in which object `to` takes room in the fastest memory from object `from`, as much as
-/// it can use; the tail of `from` takes the place of what moved up. `None`: there is nothing to
+/// it can use: its densest parts go up, the least dense ones of `from` take their place, the tail
+/// first where all are alike. `None`: there is nothing to
 /// exchange, or the room is needed while only one of the two lives. Objects that move stay as they
 /// are.
 fn exchange(candidate: &Candidate, from: usize, to: usize) -> Option<Vec<Placement>> {
     let workload = &candidate.cut.input.workload;
     let mut placements = candidate.found.placements.clone();
-    let parts_of = |whole, is_fast| {
-        let all = candidate.found.placements.iter().zip(&candidate.cut.parts).enumerate();
-        let wanted = all.filter(move |(_, (one, part))| {
-            part.whole == whole && one.moves.is_empty() && (one.birth == 0) == is_fast
-        });
-        wanted.map(|(at, _)| at)
-    };
-    let mut given = parts_of(from, true).rev();
+    let parts_of = |whole, is_fast| parts_by_density(candidate, whole, is_fast);
+    let mut given = parts_of(from, true);
     let life = |at: usize| (workload.objects[at].birth_ns, workload.objects[at].death_ns);
-    let (gives, gets) = (life(parts_of(from, true).next()?), life(parts_of(to, false).next()?));
+    let (gives, gets) = (life(*parts_of(from, true).first()?), life(*parts_of(to, false).first()?));
     let both = (gives.0.max(gets.0), gives.1.min(gets.1));
     let capacity = |memory: usize| candidate.room.memories[memory].capacity_bytes;
     let mut left_bytes = capacity(0).saturating_sub(most_bytes(workload, &placements, 0, both));
-    let given_bytes: u64 = parts_of(from, true).map(|at| workload.objects[at].bytes).sum();
+    let given_bytes: u64 = given.iter().map(|at| workload.objects[*at].bytes).sum();
     let mut room_bytes = left_bytes + given_bytes;
     for up in parts_of(to, false) {
         let bytes = workload.objects[up].bytes;
@@ -329,7 +328,7 @@ fn exchange(candidate: &Candidate, from: usize, to: usize) -> Option<Vec<Placeme
         }
         room_bytes -= bytes;
         while left_bytes < bytes {
-            let down = given.next()?;
+            let down = given.pop()?;
             left_bytes += workload.objects[down].bytes;
             placements[down].birth = placements[up].birth;
         }
@@ -339,6 +338,25 @@ fn exchange(candidate: &Candidate, from: usize, to: usize) -> Option<Vec<Placeme
     let all = (0, u64::MAX);
     let fits = |memory| most_bytes(workload, &placements, memory, all) <= capacity(memory);
     (0..candidate.room.memories.len()).all(fits).then_some(placements)
+}
+
+/// The parts of an object that stay in the fastest memory, or in others: the densest first.
+fn parts_by_density(candidate: &Candidate, whole: usize, is_fast: bool) -> Vec<usize> {
+    let (workload, memories) = (&candidate.cut.input.workload, &candidate.room.memories);
+    let all = candidate.found.placements.iter().zip(&candidate.cut.parts).enumerate();
+    let wanted = all.filter(|(_, (one, part))| {
+        part.whole == whole && one.moves.is_empty() && (one.birth == 0) == is_fast
+    });
+    let mut parts: Vec<usize> = wanted.map(|(at, _)| at).collect();
+    let density = |at: usize| {
+        let object = &workload.objects[at];
+        let cost_ns = |memory: &Memory| object_cost(workload, object, memory).time_ns;
+        (cost_ns(&memories[memories.len() - 1]) - cost_ns(&memories[0])) / object.bytes as f64
+    };
+    // Equal parts differ by rounding; of those the first stay first.
+    let key = |at: usize| saturating_u64(density(at).max(0.0) * DENSITY_STEPS);
+    parts.sort_by_key(|at| std::cmp::Reverse(key(*at)));
+    parts
 }
 
 /// Most bytes of a memory that placements take at once in a span of time.
@@ -380,7 +398,7 @@ fn groups_of(profile: &Profile, cut: &Cut) -> Vec<Group> {
             is_block: object.is_block,
             count: once(object.count),
             samples: once(samples[*index as usize]),
-            middle: part.middle,
+            range: part.range,
         }
     };
     cut.input.objects.iter().zip(&cut.parts).map(group).collect()

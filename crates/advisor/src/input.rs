@@ -12,7 +12,10 @@ use std::collections::BTreeMap;
 use tiercel_planner::{self as planner, LINE_BYTES, Use, Workload};
 use tiercel_wire::layout::CUT_BYTES;
 
-use tiercel_machine::number::index_u32;
+use crate::spread::Spread;
+use crate::votes::phase_names;
+use tiercel_machine::number::{index_u32, saturating_u64};
+use tiercel_plan::PlannedRange;
 use tiercel_profile::{Access, Object, Profile};
 
 /// Weight of a latency that is waited for to the end, against the eighth of H2M Eq. 1.
@@ -41,6 +44,8 @@ pub struct PlannerInput {
     pub objects: Vec<u32>,
     /// Index in the profile of each of its phases.
     pub phases: Vec<u32>,
+    /// Of each object that a run can keep in two memories, where in it accesses fall.
+    spreads: BTreeMap<usize, Spread>,
 }
 
 /// A workload whose large objects are several, each a part of what they were.
@@ -57,8 +62,8 @@ pub struct Cut {
 pub struct Part {
     /// Index of the object in the workload that was cut.
     pub whole: usize,
-    /// Where in that object the middle of the part lies, 0 to 1; `None`: it is the whole object.
-    pub middle: Option<f64>,
+    /// Which part of that object it is; `None`: it is the whole object.
+    pub range: Option<PlannedRange>,
     /// It is the first one.
     pub is_first: bool,
 }
@@ -70,9 +75,11 @@ const PARTS_MAX: u64 = 16;
 const PART_BYTES_MIN: u64 = 1 << 20;
 
 impl PlannerInput {
-    /// Splits objects of at least `bytes_min` bytes that a run can keep in two memories. `profile`
-    /// is the one this input was made of. Accesses are assumed to be spread evenly over an object.
-    pub fn cut(&self, profile: &Profile, bytes_min: u64) -> Cut {
+    /// Splits objects of at least `bytes_min` bytes that a run can keep in two memories, and
+    /// smaller ones where parts differ in their density of accesses. Within such a part accesses
+    /// are assumed to be spread evenly.
+    pub fn cut(&self, bytes_min: u64) -> Cut {
+        let names = phase_names(&self.workload).of_phase;
         let Workload { phases, end_ns, sample_period, .. } = &self.workload;
         let workload = Workload {
             objects: Vec::new(),
@@ -80,35 +87,64 @@ impl PlannerInput {
             end_ns: *end_ns,
             sample_period: *sample_period,
         };
-        let input = PlannerInput { workload, objects: Vec::new(), phases: self.phases.clone() };
+        let (objects, spreads) = (Vec::new(), BTreeMap::new());
+        let input = PlannerInput { workload, objects, phases: self.phases.clone(), spreads };
         let mut cut = Cut { input, parts: Vec::new() };
         for (whole, (object, index)) in self.workload.objects.iter().zip(&self.objects).enumerate()
         {
-            // A merged object may stand for many small ones.
-            let is_large = profile.objects[*index as usize].bytes >= CUT_BYTES;
-            let count = match is_large && object.bytes >= bytes_min.max(CUT_BYTES) {
-                true => (object.bytes / PART_BYTES_MIN).min(PARTS_MAX),
-                false => 1,
-            };
-            for part in 0..count {
-                cut.input.workload.objects.push(part_of(object, part, count));
-                cut.input.objects.push(*index);
-                let middle = (count > 1).then_some((part as f64 + 0.5) / count as f64);
-                cut.parts.push(Part { whole, middle, is_first: part == 0 });
+            let spread = self.spreads.get(&whole).filter(|_| bytes_min < u64::MAX);
+            let ranges = spread.map_or(Vec::new(), |spread| {
+                pieces(object.bytes, &spread.ranges(&names), object.bytes >= bytes_min)
+            });
+            cut.input.objects.extend(std::iter::repeat_n(*index, ranges.len().max(1)));
+            if ranges.len() <= 1 {
+                cut.input.workload.objects.push(object.clone());
+                cut.parts.push(Part { whole, range: None, is_first: true });
+                continue;
+            }
+            for (at, range) in ranges.iter().enumerate() {
+                let spread = &self.spreads[&whole];
+                cut.input.workload.objects.push(part_of(object, spread, range));
+                cut.parts.push(Part { whole, range: Some(*range), is_first: at == 0 });
             }
         }
         cut
     }
 }
 
-fn part_of(object: &planner::Object, part: u64, count: u64) -> planner::Object {
-    let at = |part: u64| object.bytes / count * part + object.bytes % count * part / count;
+/// Ranges of an object, where `is_large` in as many equal pieces each as make the pieces of the
+/// object about equal.
+fn pieces(bytes: u64, ranges: &[PlannedRange], is_large: bool) -> Vec<PlannedRange> {
+    let mut counts = vec![1u64; ranges.len()];
+    let size = |range: &PlannedRange| range.share() * bytes as f64;
+    while is_large && counts.iter().sum::<u64>() < PARTS_MAX {
+        let sizes = ranges.iter().zip(&counts).map(|(range, count)| size(range) / *count as f64);
+        let largest = sizes.enumerate().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        let Some((at, _)) = largest else { break };
+        if size(&ranges[at]) / ((counts[at] + 1) as f64) < PART_BYTES_MIN as f64 {
+            break;
+        }
+        counts[at] += 1;
+    }
+    let cut = |(range, count): (&PlannedRange, u64)| {
+        let (from, step) = (range.from, range.share() / count as f64);
+        let end = range.to;
+        let at = move |k: u64| if k == count { end } else { from + step * k as f64 };
+        (0..count).map(move |k| PlannedRange { from: at(k), to: at(k + 1) })
+    };
+    ranges.iter().zip(counts).flat_map(cut).collect()
+}
+
+fn part_of(object: &planner::Object, spread: &Spread, range: &PlannedRange) -> planner::Object {
+    let at = |share: f64| saturating_u64((object.bytes as f64 * share).round());
     let mut uses = object.uses.clone();
     for one in &mut uses {
-        one.reads /= count as f64;
-        one.writes /= count as f64;
+        let (accesses, written) = spread.shares(one.phase, range);
+        let all = (one.reads + one.writes) * accesses;
+        one.writes = (one.writes * written).min(all);
+        one.reads = all - one.writes;
     }
-    planner::Object { bytes: at(part + 1) - at(part), uses, ..object.clone() }
+    planner::Object { bytes: (at(range.to) - at(range.from)).max(1), uses, ..object.clone() }
 }
 
 impl PlannerInput {
@@ -128,6 +164,7 @@ fn workload_of(profile: &Profile) -> PlannerInput {
         },
         objects: Vec::new(),
         phases: Vec::new(),
+        spreads: BTreeMap::new(),
     };
     let mut of_object: Vec<&[Access]> = vec![&[]; profile.objects.len()];
     for part in profile.accesses.chunk_by(|a, b| a.object == b.object) {
@@ -172,11 +209,20 @@ fn add_run(profile: &Profile, run: u32, of_object: &[&[Access]], input: &mut Pla
             uses: Vec::new(),
         };
         let (first, last) = input.workload.phases_of(&planned);
+        let in_phase = |access: &Access| {
+            let phase = phase_of(profile, access, &phases, &starts) + first_phase;
+            phase.clamp(index_u32(first), index_u32(last))
+        };
         let mut uses: BTreeMap<u32, Access> = BTreeMap::new();
         for access in of_object[index as usize] {
-            let phase = phase_of(profile, access, &phases, &starts) + first_phase;
-            let phase = phase.clamp(index_u32(first), index_u32(last));
-            uses.entry(phase).or_insert(Access::none_of(index)).absorb(access);
+            uses.entry(in_phase(access)).or_insert(Access::none_of(index)).absorb(access);
+        }
+        // A merged object may stand for many small ones.
+        if object.bytes >= CUT_BYTES {
+            let accesses = of_object[index as usize].iter();
+            let sizes = (planned.bytes, object.extent_bytes);
+            let spread = Spread::of(sizes, accesses.map(|access| (access, in_phase(access))));
+            input.spreads.insert(input.objects.len(), spread);
         }
         planned.uses = uses.into_iter().map(|(phase, all)| use_of(phase, &all, weight)).collect();
         input.workload.objects.push(planned);

@@ -8,17 +8,15 @@ use tiercel_planner::{self as planner, MEMORIES_MAX, Memory, Options, Placement,
 
 use crate::input::{Cut, Part, PlannerInput};
 use crate::intervals::ExtentAccesses;
+use crate::place::{Parts, Place};
 use tiercel_machine::number::{index_u8, index_u32};
 use tiercel_plan::{Plan, PlannedClass, PlannedPlacement, Unplanned};
 use tiercel_profile::{Object, Profile};
 
-/// Part of an object in each memory, 0 to 1; their sum is 1.
-pub(crate) type Parts = [f64; MEMORIES_MAX];
-
 /// Where objects of one kind are.
 struct Kind<'a> {
-    usual: Parts,
-    by_phase: HashMap<&'a str, Parts>,
+    usual: Place,
+    by_phase: HashMap<&'a str, Place>,
 }
 
 /// A plan, laid out over a profile.
@@ -65,8 +63,8 @@ impl<'a> Layout<'a> {
         let mut layout = Layout { kinds: Vec::new(), kind_of: Vec::new(), names };
         let last = memories.len() - 1;
         let rank = |node| plan.rank_of(node).unwrap_or(last).min(last);
-        layout.kinds.push(Kind::of(whole(last)));
-        layout.kinds.push(Kind::of(whole(plan.small_objects.map_or(last, rank))));
+        layout.kinds.push(Kind::of(Place::whole(last)));
+        layout.kinds.push(Kind::of(Place::whole(plan.small_objects.map_or(last, rank))));
         let classes = layout.add_classes(plan, &rank);
         let births = first_come(plan, input, memories);
         for (at, index) in input.objects.iter().enumerate() {
@@ -102,18 +100,18 @@ impl<'a> Layout<'a> {
     /// The kind of an object that the plan does not know.
     fn unplanned(&mut self, birth: Option<&Placement>) -> usize {
         let Some(birth) = birth else { return SLOWEST };
-        self.kinds.push(Kind::of(whole(usize::from(birth.birth))));
+        self.kinds.push(Kind::of(Place::whole(usize::from(birth.birth))));
         self.kinds.len() - 1
     }
 
     /// Where an object of the workload is in a phase of it.
-    pub(crate) fn parts(&self, object: usize, phase: usize) -> &Parts {
+    pub(crate) fn place(&self, object: usize, phase: usize) -> &Place {
         let kind = &self.kinds[self.kind_of[object]];
         kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
     }
 
-    /// The same for what is accessed in a phase: parts of a cut object are known by the extents
-    /// that were hit, each `extent_share` of the object, and not by its size.
+    /// What each memory has of the accesses in a phase: parts of a cut object are known by the
+    /// extents that were hit, each `extent_share` of the object, and not by its size.
     pub(crate) fn parts_hit(
         &self,
         object: usize,
@@ -121,17 +119,19 @@ impl<'a> Layout<'a> {
         extents: &ExtentAccesses,
         extent_share: f64,
     ) -> Parts {
-        let parts = self.parts(object, phase);
+        let place = self.place(object, phase);
         let all: u64 = extents.values().sum();
-        if extent_share <= 0.0 || all == 0 || parts.contains(&1.0) {
-            return *parts;
+        if extent_share <= 0.0 || all == 0 || place.ranges.is_empty() {
+            return place.parts;
         }
         let mut hit = [0.0; MEMORIES_MAX];
         for (extent, accesses) in extents {
-            let middle = (f64::from(*extent) + 0.5) * extent_share;
             // The last extent may reach beyond the object's end.
-            let memory = memory_at(parts, Some(middle.min(1.0 - f64::EPSILON)));
-            hit[memory.unwrap_or(0)] += *accesses as f64 / all as f64;
+            let from = (f64::from(*extent) * extent_share).min(1.0 - f64::EPSILON);
+            let inside = place.share_of_part(from, (from + extent_share).min(1.0));
+            let accesses = *accesses as f64 / all as f64;
+            hit[place.memory] += accesses * inside;
+            hit[place.other] += accesses * (1.0 - inside);
         }
         hit
     }
@@ -141,7 +141,7 @@ impl<'a> Layout<'a> {
         let workload = &cut.input.workload;
         let of = |(object, part): (&planner::Object, &Part)| {
             let (first, last) = workload.phases_of(object);
-            let whole = |phase| memory_at(self.parts(part.whole, phase), part.middle);
+            let whole = |phase| self.place(part.whole, phase).memory_of(part.range);
             let mut here = whole(first).unwrap_or(0);
             let mut placement = Placement { birth: index_u8(here), moves: Vec::new() };
             for phase in first + 1..=last {
@@ -158,33 +158,23 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The memory of an object, or of the part around its `middle`: parts in faster memory come first.
-pub(crate) fn memory_at(parts: &Parts, middle: Option<f64>) -> Option<usize> {
-    let Some(middle) = middle else { return parts.iter().position(|part| *part == 1.0) };
-    let mut end = 0.0;
-    parts.iter().position(|part| {
-        end += part;
-        middle < end
-    })
-}
-
 impl<'a> Kind<'a> {
-    fn of(usual: Parts) -> Kind<'a> {
+    fn of(usual: Place) -> Kind<'a> {
         Kind { usual, by_phase: HashMap::new() }
     }
 
     fn of_class(class: &'a PlannedClass, rank: &impl Fn(tiercel_machine::NodeId) -> usize) -> Self {
-        let parts = |place: &PlannedPlacement| {
-            let mut parts = [0.0; MEMORIES_MAX];
-            parts[rank(place.node)] += place.share;
-            parts[place.other.map_or(rank(place.node), rank)] += 1.0 - place.share;
-            parts
+        let place = |one: &PlannedPlacement| match one.other.map(rank) {
+            Some(other) if other != rank(one.node) => {
+                Place::cut(rank(one.node), other, one.ranges.clone())
+            }
+            _ => Place::whole(rank(one.node)),
         };
-        let mut kind = Kind::of(class.placements.first().map_or(whole(0), parts));
-        for place in &class.placements {
-            match &place.phase {
-                Some(phase) => drop(kind.by_phase.insert(phase, parts(place))),
-                None => kind.usual = parts(place),
+        let mut kind = Kind::of(class.placements.first().map_or(Place::whole(0), place));
+        for one in &class.placements {
+            match &one.phase {
+                Some(phase) => drop(kind.by_phase.insert(phase, place(one))),
+                None => kind.usual = place(one),
             }
         }
         kind
@@ -200,10 +190,4 @@ fn first_come(plan: &Plan, input: &PlannerInput, memories: &[Memory]) -> Vec<Pla
     let options = Options { strategy: Strategy::FirstCome, ..Options::default() };
     // Where not even all memory together holds the objects, a run places what it can.
     planner::plan(&input.workload, memories, &options).map_or(Vec::new(), |found| found.placements)
-}
-
-fn whole(memory: usize) -> Parts {
-    let mut parts = [0.0; MEMORIES_MAX];
-    parts[memory] = 1.0;
-    parts
 }

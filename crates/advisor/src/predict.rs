@@ -36,7 +36,8 @@ use tiercel_wire::layout::CUT_BYTES;
 
 use crate::input::{PlannerInput, WHOLE_WEIGHT, unobserved, use_of, weight_of};
 use crate::intervals::{ExtentAccesses, Interval, Intervals};
-use crate::parts::{Layout, Parts};
+use crate::parts::Layout;
+use crate::place::Parts;
 use crate::throughput::{apply_measurements, rank_of};
 use tiercel_plan::{Plan, Prediction};
 use tiercel_profile::{Access, Profile};
@@ -70,7 +71,7 @@ pub(crate) fn predict_of(
     let Some(fastest) = memories.first_mut() else { return no_difference() };
     fastest.capacity_bytes = fastest.capacity_bytes.min(plan.fast_bytes());
     let layout = Layout::new(plan, profile, input, &memories);
-    let cut = input.cut(profile, CUT_BYTES);
+    let cut = input.cut(CUT_BYTES);
     let placements = layout.placements(&cut);
     let (_, moves) = evaluate(&cut.input.workload, &memories, &throughput.copy, &placements);
     let model = Model::new(profile, machine, &memories);
@@ -291,8 +292,8 @@ impl<'a> Model<'a> {
         let mut cases_ns = [0.0; CASES];
         for (at, fresh_bytes) in &intervals.fresh_bytes {
             let phase = input.workload.phases_of(&input.workload.objects[*at]).0;
-            let parts = layout.parts(*at, phase);
-            for (memory, part) in self.memories.iter().zip(parts) {
+            let place = layout.place(*at, phase);
+            for (memory, part) in self.memories.iter().zip(&place.parts) {
                 cases_ns[1] += fresh_bytes * part * (byte_ns(memory) - recorded_ns);
             }
             cases_ns[0] += fresh_bytes * (byte_ns(&self.memories[0]) - recorded_ns);

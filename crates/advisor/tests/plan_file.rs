@@ -9,15 +9,19 @@ use tiercel_machine::NodeId;
 use tiercel_plan::{
     Expected, PLAN_VERSION, Plan, PlanFileError, PlanOptions, PlannedClass, PlannedFrame,
     PlannedMachine, PlannedMemory, PlannedModule, PlannedPhase, PlannedPlacement, PlannedProgram,
-    PlannedSite, Unplanned, check_plan,
+    PlannedRange, PlannedSite, Unplanned, check_plan,
 };
 use tiercel_planner::Strategy;
 
 fn any_place() -> impl Strategy2<Value = PlannedPlacement> {
-    let share = prop_oneof![Just(1.0), (1u32..100).prop_map(|share| f64::from(share) / 100.0)];
-    (0u16..2, share, -1e12..1e12, 0.0..1.0f64).prop_map(|(node, share, gain_ns, confidence)| {
-        let other = (share != 1.0).then_some(NodeId(1 - node));
-        PlannedPlacement { phase: None, node: NodeId(node), other, share, gain_ns, confidence }
+    let ends = proptest::collection::btree_set(0u32..1000, 0..=8);
+    (0u16..2, ends, -1e12..1e12, 0.0..1.0f64).prop_map(|(node, ends, gain_ns, confidence)| {
+        let ends: Vec<f64> = ends.into_iter().map(|end| f64::from(end) / 1000.0).collect();
+        let pairs = ends.chunks_exact(2);
+        let ranges: Vec<_> = pairs.map(|two| PlannedRange { from: two[0], to: two[1] }).collect();
+        let other = (!ranges.is_empty()).then_some(NodeId(1));
+        let node = NodeId(if other.is_some() { 0 } else { node });
+        PlannedPlacement { phase: None, node, other, ranges, gain_ns, confidence }
     })
 }
 
@@ -151,7 +155,26 @@ fn hostile_plans_are_refused() {
     refused("0 memories", &|plan| plan.machine.memories.clear());
     refused("two of hash", &|plan| plan.sites[1].hash = plan.sites[0].hash);
     refused("node 9", &|plan| plan.sites[0].classes[0].placements[0].node = NodeId(9));
-    refused("share of 0", &|plan| plan.sites[0].classes[0].placements[0].share = 0.0);
+    let memories = &sound.machine.memories;
+    let nodes = [memories[0].nodes[0], memories[memories.len() - 1].nodes[0]];
+    let cut = |ranges: &[(f64, f64)]| {
+        let ranges: Vec<_> = ranges.iter().map(|&(from, to)| PlannedRange { from, to }).collect();
+        move |plan: &mut Plan| {
+            let place = &mut plan.sites[0].classes[0].placements[0];
+            (place.node, place.other) = (nodes[0], Some(nodes[1]));
+            place.ranges.clone_from(&ranges);
+        }
+    };
+    refused("0 ranges", &cut(&[]));
+    refused("5 ranges", &cut(&[0.0, 0.2, 0.4, 0.6, 0.8].map(|at| (at, at + 0.1))));
+    for ranges in [[(0.5, 0.5), (0.6, 0.7)], [(0.0, 0.5), (0.4, 0.7)], [(0.5, 0.6), (0.9, 1.1)]] {
+        refused("do not ascend", &cut(&ranges));
+    }
+    refused("do not ascend", &cut(&[(f64::NAN, 0.5)]));
+    refused("no slower memory", &|plan| {
+        cut(&[(0.0, 0.5)])(plan);
+        plan.sites[0].classes[0].placements[0].other = Some(nodes[0]);
+    });
     refused("gain", &|plan| plan.sites[0].classes[0].placements[0].gain_ns = f64::NAN);
     refused("without a phase", &|plan| plan.sites[0].classes[0].placements.clear());
     refused("no size class", &|plan| plan.sites[0].classes[0].up_to_bytes = 4097);

@@ -5,7 +5,7 @@ mod common;
 use common::{MIB, SECOND, prediction_of, profile, request, slow, with_speeds};
 use tiercel_advisor::{advise, predict};
 use tiercel_machine::NodeId;
-use tiercel_plan::{Expected, Prediction};
+use tiercel_plan::{Expected, PlannedRange, Prediction};
 use tiercel_planner::Strategy;
 use tiercel_profile::{Access, Profile, ServedBy};
 
@@ -128,7 +128,8 @@ fn concurrent_misses_take_as_long_as_the_slowest() {
         let nodes: Vec<NodeId> = plan.machine.memories.iter().map(|one| one.nodes[0]).collect();
         for class in plan.sites.iter_mut().flat_map(|site| &mut site.classes) {
             let place = &mut class.placements[0];
-            (place.node, place.other, place.share) = (nodes[0], nodes.last().copied(), 0.5);
+            (place.node, place.other) = (nodes[0], nodes.last().copied());
+            place.ranges = vec![PlannedRange { from: 0.0, to: 0.5 }];
         }
         let found = predict(&profile, &profile.machine, &plan);
         (found.slowdown - 1.0) / (found.all_slow - 1.0)

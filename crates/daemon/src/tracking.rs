@@ -245,8 +245,8 @@ impl Tracking {
                 queue.born(*range, arena.and_then(|arena| tiers.node_of(arena)));
             }
             let Tracking { clients, ledger, .. } = self;
-            let heads = plan.map(|plan| plan.heads_of(clients, ledger, tiers, &born));
-            for (range, node) in heads.into_iter().flatten() {
+            let ranges = plan.map(|plan| plan.ranges_of(clients, ledger, tiers, &born));
+            for (range, node) in ranges.into_iter().flatten() {
                 queue.born(range, Some(node));
             }
         }

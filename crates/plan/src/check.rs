@@ -3,10 +3,9 @@
 
 use std::collections::HashSet;
 
-use tiercel_machine::NodeId;
-use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_ROWS_MAX, SITE_FRAMES};
+use tiercel_wire::layout::{ARENAS_MAX, PHASES_MAX, PLAN_RANGES, PLAN_ROWS_MAX, SITE_FRAMES};
 
-use crate::model::{Plan, PlannedClass, PlannedMove, PlannedPlacement, PlannedSite};
+use crate::model::{Plan, PlannedClass, PlannedMove, PlannedPlacement, PlannedRange, PlannedSite};
 
 /// Most placements of one plan: what a session has room for.
 pub const PLACEMENTS_MAX: usize = PLAN_ROWS_MAX;
@@ -140,14 +139,15 @@ fn check_class(plan: &Plan, class: &PlannedClass) -> Result<(), String> {
 }
 
 fn check_place(plan: &Plan, place: &PlannedPlacement) -> Result<(), String> {
-    let known = |node: NodeId| plan.rank_of(node).is_some();
-    if !known(place.node) || place.other.is_some_and(|other| !known(other) || other == place.node) {
-        return Err(format!("node {} or the other is none of the machine's", place.node));
+    let rank = plan.rank_of(place.node);
+    let slower = |other| rank.zip(plan.rank_of(other)).is_some_and(|(rank, other)| rank < other);
+    if rank.is_none() || !place.other.is_none_or(slower) {
+        return Err(format!(
+            "node {} is none of the machine's, or the other is in no slower memory",
+            place.node
+        ));
     }
-    let share = place.share > 0.0 && place.share <= 1.0;
-    if !share || (place.other.is_none() && place.share != 1.0) {
-        return Err(format!("a share of {}: above 0, and 1 without another node", place.share));
-    }
+    check_ranges(place)?;
     if !place.gain_ns.is_finite() || !(0.0..=1.0).contains(&place.confidence) {
         return Err("a gain or confidence that is none".to_owned());
     }
@@ -156,4 +156,19 @@ fn check_place(plan: &Plan, place: &PlannedPlacement) -> Result<(), String> {
         Some(name) if !phase(name) => Err(format!("phase {name:?} is not in the list of phases")),
         _ => Ok(()),
     }
+}
+
+fn check_ranges(place: &PlannedPlacement) -> Result<(), String> {
+    let ranges = &place.ranges;
+    if ranges.is_empty() != place.other.is_none() || ranges.len() > PLAN_RANGES {
+        return Err(format!(
+            "{} ranges: from 1 to {PLAN_RANGES} with another node, none without",
+            ranges.len()
+        ));
+    }
+    let is_range = |one: &PlannedRange| 0.0 <= one.from && one.from < one.to && one.to <= 1.0;
+    if !ranges.iter().all(is_range) || !ranges.is_sorted_by(|a, b| a.to <= b.from) {
+        return Err("ranges that do not ascend from 0 to 1".to_owned());
+    }
+    Ok(())
 }

@@ -8,11 +8,12 @@
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
+use tiercel_machine::number::saturating_u64;
 use tiercel_machine::{Machine, NodeId};
-use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
-use tiercel_wire::{PlanRow, phase_hash};
+use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_PARTS, PLAN_RANGES, PLAN_SHARE_ALL};
+use tiercel_wire::{PlanRange, PlanRow, phase_hash};
 
-use crate::model::{Plan, PlannedPhase, PlannedPlacement, PlannedSite, Unplanned};
+use crate::model::{Plan, PlannedPhase, PlannedPlacement, PlannedRange, PlannedSite, Unplanned};
 use crate::stack_keys::{StackKeys, base, numbered};
 
 /// A plan that was fitted to a machine.
@@ -101,27 +102,34 @@ impl Fit {
     }
 
     fn row(&self, place: &PlannedPlacement, site: u64, size_class: u8) -> Option<PlanRow> {
-        let mut arena = *self.arenas.get(&place.node)?;
-        let mut share = place.share;
-        let mut other = place.other.and_then(|node| self.arenas.get(&node)).copied();
-        // Heads of objects are in the faster memory.
-        if let Some(slower) = other.as_mut().filter(|other| **other < arena) {
-            std::mem::swap(&mut arena, slower);
-            share = 1.0 - share;
+        let arena = *self.arenas.get(&place.node)?;
+        let other = place.other.and_then(|node| self.arenas.get(&node)).copied().unwrap_or(arena);
+        let phase = place.phase.as_deref().map_or(0, phase_hash);
+        let row = PlanRow { site, size_class, phase, arena, other, ..PlanRow::default() };
+        // A machine with fewer memories may have both in one.
+        if other == arena {
+            return Some(PlanRow { share: PLAN_SHARE_ALL, ..row });
         }
         // Rounded up: three quarters of four births are three.
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share is from 0 to 1, and PLAN_SHARE_ALL has 8 bits"
-        )]
-        let parts = (share * f64::from(PLAN_SHARE_ALL)).ceil() as u8;
-        let other = other.unwrap_or(arena);
-        let share =
-            if other == arena { PLAN_SHARE_ALL } else { parts.clamp(1, PLAN_SHARE_ALL - 1) };
-        let phase = place.phase.as_deref().map_or(0, phase_hash);
-        Some(PlanRow { site, size_class, phase, arena, other, share })
+        let share = whole((place.share() * f64::from(PLAN_SHARE_ALL)).ceil());
+        let share = u8::try_from(share).unwrap_or(u8::MAX).clamp(1, PLAN_SHARE_ALL - 1);
+        Some(PlanRow { share, ranges: ranges(&place.ranges), ..row })
     }
+}
+
+/// In the parts that rows count in, the nearest.
+fn ranges(planned: &[PlannedRange]) -> [PlanRange; PLAN_RANGES] {
+    let part = |at: f64| whole((at * f64::from(PLAN_PARTS)).round());
+    let mut ranges = [PlanRange::default(); PLAN_RANGES];
+    for (range, one) in ranges.iter_mut().zip(planned) {
+        *range = PlanRange { from: part(one.from), to: part(one.to) };
+    }
+    ranges
+}
+
+/// A whole number that has 16 bits; others are cut to the nearest that has.
+fn whole(figure: f64) -> u16 {
+    u16::try_from(saturating_u64(figure)).unwrap_or(u16::MAX)
 }
 
 impl Stacks {

@@ -17,7 +17,7 @@ use crate::model::{
 };
 
 /// Version of the file's format.
-pub const PLAN_VERSION: u32 = 2;
+pub const PLAN_VERSION: u32 = 3;
 /// Longest plan that is read, bytes: 32768 sites with one placement and ten frames take half of it.
 pub const PLAN_BYTES_MAX: u64 = 128 << 20;
 

@@ -25,6 +25,6 @@ pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_pla
 pub use model::{
     Basis, CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
     PlannedMemory, PlannedModule, PlannedMove, PlannedPhase, PlannedPlacement, PlannedProgram,
-    PlannedSite, Prediction, Unplanned,
+    PlannedRange, PlannedSite, Prediction, Unplanned,
 };
 pub use stack_keys::{StackKeys, numbered};

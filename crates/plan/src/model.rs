@@ -261,18 +261,51 @@ pub struct PlannedPlacement {
     /// The phase's name; absent: all phases without a placement of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// Node of `share` of them.
+    /// Node of these ranges of them.
     pub node: NodeId,
-    /// Node of the others; absent: there are none.
+    /// Node of the rest, in a slower memory; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<NodeId>,
-    /// Share of the births that go to `node`, above 0; 1 without `other`.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub share: f64,
+    /// What of each object is on `node`, ascending and disjoint; of objects that lie in one memory
+    /// so large a share of the births. Empty without `other`: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact_capacity")]
+    pub ranges: Vec<PlannedRange>,
     /// Time saved over the slowest memory, in all of the phases it stands for, nanoseconds.
     pub gain_ns: f64,
     /// The confidence in that, 0 to 1: 1 - 1 / sqrt(samples that it is based on).
     pub confidence: f64,
+}
+
+/// Part of an object, from its first byte to behind its last: 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedRange {
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+}
+
+impl PlannedRange {
+    /// Its size, 0 to 1.
+    pub fn share(&self) -> f64 {
+        self.to - self.from
+    }
+
+    /// How much of it another part of the object covers, as a share of the object.
+    pub fn overlap(&self, from: f64, to: f64) -> f64 {
+        (self.to.min(to) - self.from.max(from)).max(0.0)
+    }
+}
+
+impl PlannedPlacement {
+    /// The share of the objects' bytes that `node` has, above 0; 1 without another node.
+    pub fn share(&self) -> f64 {
+        match self.other {
+            Some(_) => self.ranges.iter().map(PlannedRange::share).sum(),
+            None => 1.0,
+        }
+    }
 }
 
 impl PlannedClass {
@@ -306,14 +339,6 @@ impl Plan {
 
 fn is_zero<T: Default + PartialEq>(figure: &T) -> bool {
     *figure == T::default()
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn is_one(share: &f64) -> bool {
-    *share == 1.0
 }
 
 /// A list that most often has one member: room for four, as lists begin, is most of the memory of a

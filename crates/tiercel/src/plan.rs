@@ -11,7 +11,9 @@ use std::fmt::Write;
 use std::time::Duration;
 use tiercel_advisor::{PlanResult, advise, peak_bytes};
 use tiercel_machine::{NodeId, short_bytes};
-use tiercel_plan::{Basis, Plan, PlannedClass, PlannedPlacement, PlannedSite, write_plan};
+use tiercel_plan::{
+    Basis, Plan, PlannedClass, PlannedPlacement, PlannedRange, PlannedSite, write_plan,
+};
 use tiercel_planner::score_ns;
 use tiercel_profile::{Frame, Profile, site_label};
 
@@ -98,16 +100,31 @@ pub fn plan_cells(plan: &Plan, rows: usize) -> (Vec<Vec<String>>, usize) {
     (cells.collect(), rest)
 }
 
-/// `DDR5`, or `DDR5 40% CXL 60%`.
+/// `DDR5`, `DDR5 40% CXL 60%` of births or of each object from its head on, or `DDR5 from 37.5 to
+/// 50% CXL 87.5%` of each object.
 pub fn nodes(plan: &Plan, place: &PlannedPlacement) -> String {
     let name = |node| memory_name(plan, node);
     match place.other {
         None => name(place.node),
         Some(other) => {
-            let share = (place.share * 100.0).round();
-            format!("{} {share}% {} {}%", name(place.node), name(other), 100.0 - share)
+            let rest = percent(1.0 - place.share());
+            format!("{} {}% {} {rest}%", name(place.node), ranges(place), name(other))
         }
     }
+}
+
+/// `40`, or `from 37.5 to 50 and from 75 to 80`.
+fn ranges(place: &PlannedPlacement) -> String {
+    if let [head @ PlannedRange { from: 0.0, .. }] = &place.ranges[..] {
+        return percent(head.to);
+    }
+    let range = |one: &PlannedRange| format!("from {} to {}", percent(one.from), percent(one.to));
+    place.ranges.iter().map(range).collect::<Vec<_>>().join(" and ")
+}
+
+/// Tenths, where there are any.
+fn percent(share: f64) -> String {
+    ((share * 1000.0).round() / 10.0).to_string()
 }
 
 fn memory_name(plan: &Plan, node: NodeId) -> String {

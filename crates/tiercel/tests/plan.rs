@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use tiercel_machine::NodeId;
-use tiercel_plan::{Plan, PlannedPhase, PlannedPlacement, read_plan, write_plan};
+use tiercel_plan::{Plan, PlannedPhase, PlannedPlacement, PlannedRange, read_plan, write_plan};
 
 /// Objects of `grid` and `table`; two phases, entered in turn. `%EDIT%` is what a rebuild changes.
 const PROGRAM: &str = r#"
@@ -87,7 +87,7 @@ impl Stage {
             phase: phase.map(ToOwned::to_owned),
             node: NodeId(node),
             other: None,
-            share: 1.0,
+            ranges: Vec::new(),
             gain_ns: 1.0,
             confidence: 0.5,
         };
@@ -179,7 +179,9 @@ fn large_objects_are_born_in_two_memories_and_moved_as_planned() {
         for place in &mut site.classes[0].placements {
             if is_grid || place.phase.is_some() {
                 (place.node, place.other) = (NodeId(0), Some(NodeId(slow_node())));
-                place.share = if is_grid { 0.25 } else { 0.5 };
+                // A quarter in the middle, and a half.
+                let (from, to) = if is_grid { (0.5, 0.75) } else { (0.0, 0.5) };
+                place.ranges = vec![PlannedRange { from, to }];
             }
         }
     }
@@ -424,7 +426,7 @@ fn plans_that_are_none_stop_before_the_program_starts() {
         ("#!/bin/sh\n".to_owned(), "is not a plan"),
         (
             whole.replace("\"version\": 2", "\"version\": 7"),
-            "plan version 7; this build reads version 2",
+            "plan version 7; this build reads version 3",
         ),
         (whole.replace("\"unplanned\"", "\"unplaned\""), "unknown field `unplaned`"),
         (whole.replacen("\"node\": 0", "\"node\": 9", 1), "node 9"),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::bits::{byte, half, high32, index, low8, low32};
+use crate::bits::{byte, half, high32, index, low8, low16, low32};
 use crate::layout::{
     ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT,
     MAPS_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
@@ -21,7 +21,7 @@ use crate::layout::{
     SITES_MAX, SPACES, STOPS_MAX, WIRE_VERSION, control, header, session_bytes,
 };
 use crate::mapping::Mapping;
-use crate::planned::{PlanRow, phase_hash};
+use crate::planned::{PlanRange, PlanRow, phase_hash};
 use crate::record::Record;
 use crate::ring::{Words, WriteCursor, push};
 use crate::site::{Module, Site};
@@ -344,7 +344,14 @@ impl ClientSession {
             let words = self.front.words(table + index * PLAN_ROW_BYTES, PLAN_ROW_BYTES / 8);
             let [site, phase, rest] = [0, 1, 2].map(|i: usize| words[i].load(Ordering::Relaxed));
             let [size_class, arena, other, share, ..] = rest.to_le_bytes();
-            PlanRow { site, size_class, phase, arena, other, share }
+            let both = [3, 4].map(|i: usize| words[i].load(Ordering::Relaxed));
+            let range = |half: u32| PlanRange {
+                from: low16(half.into()),
+                to: low16(u64::from(half) >> 16),
+            };
+            let [a, b] = both.map(|word| [range(low32(word)), range(high32(word))]);
+            let ranges = [a[0], a[1], b[0], b[1]];
+            PlanRow { site, size_class, phase, arena, other, share, ranges }
         };
         let arenas = self.front.half(CONTROL + (control::UNPLANNED_ARENA & !3));
         let unplanned = low8(arenas.load(Ordering::Relaxed).into());

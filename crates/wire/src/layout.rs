@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -54,11 +54,15 @@ pub const PHASE_NAME: usize = 13;
 /// Rows of a plan.
 pub const PLAN_ROWS_MAX: usize = 32768;
 /// Bytes of a row of a plan.
-pub const PLAN_ROW_BYTES: usize = 24;
+pub const PLAN_ROW_BYTES: usize = 40;
 /// Size class of rows that hold for every size.
 pub const PLAN_CLASS_ANY: u8 = 0xff;
 /// Share of rows that send every birth to their first arena.
 pub const PLAN_SHARE_ALL: u8 = 0xff;
+/// Ranges of an object that a row places apart.
+pub const PLAN_RANGES: usize = 4;
+/// Parts of an object in which ranges count.
+pub const PLAN_PARTS: u16 = 0xffff;
 
 /// Modules of a session.
 pub const MODULES_MAX: usize = 4096;
@@ -131,7 +135,7 @@ pub const NUMBERED_BYTES: u64 = 256 << 10;
 pub const CUT_BYTES: u64 = 4 << 20;
 /// Heads of such objects are multiples of a huge OS page;
 pub const HEAD_STEP: u64 = 2 << 20;
-/// planned heads are so only from this size on, where rounding makes little difference.
+/// ranges of a plan are so only from this size on, where rounding makes little difference.
 pub const HEAD_WHOLE: u64 = 32 << 20;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;

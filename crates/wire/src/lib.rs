@@ -34,7 +34,7 @@ pub use clock::{ClockSource, Now, Timeline};
 pub use greeting::{GreetingError, Hello, Status, Welcome};
 pub use moves::{Backing, MoveLine, Moved};
 pub use offer::{Counts, Offer, Terms};
-pub use planned::{PhaseName, PlanError, PlanRow, phase_hash};
+pub use planned::{PhaseName, PlanError, PlanRange, PlanRow, phase_hash};
 pub use pool::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 pub use record::{Flags, RawRecord, Record, Version};
 pub use session::{Drained, Header, Session, SessionError};

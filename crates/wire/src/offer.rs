@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn rows_of_a_plan_are_offered_under_a_generation_of_their_own() {
         let mut offer = offer(&Terms::default());
-        let row = PlanRow { site: 5, size_class: 12, phase: 0, arena: 1, other: 0, share: 255 };
+        let row = PlanRow { site: 5, size_class: 12, arena: 1, share: 255, ..PlanRow::default() };
         for generation in 1..=2u32 {
             offer.session().set_plan(&[row], Some(1)).unwrap();
             offer.session().set_small_arena(3);

@@ -11,7 +11,8 @@ use crate::bits::{high32, index, low32};
 use crate::layout::{
     ARENA_UNKNOWN, ARENAS_MAX, HEAD_STEP, HEAD_WHOLE, OS_PAGE_BYTES, PHASE_BYTES, PHASE_NAME,
     PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASE_WAIT_MS_MAX, PHASES_AT, PHASES_MAX,
-    PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, PLAN_SHARE_ALL, SPACES, STOPS_MAX, control, header,
+    PLAN_AT, PLAN_PARTS, PLAN_RANGES, PLAN_ROW_BYTES, PLAN_ROWS_MAX, SPACES, STOPS_MAX, control,
+    header,
 };
 use crate::session::Session;
 use crate::site::{half, word};
@@ -27,7 +28,7 @@ pub struct PhaseName {
 
 /// Where objects of one site are born. The first of these rows that exists decides: (site, class,
 /// phase), (site, class, any), (site, any, phase), (site, any, any).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlanRow {
     /// Hash of the site; 0 is the unknown one.
     pub site: u64,
@@ -35,23 +36,48 @@ pub struct PlanRow {
     pub size_class: u8,
     /// [`phase_hash`] of the phase; 0: any.
     pub phase: u64,
-    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread; for the head of each
-    /// object of at least [`crate::layout::CUT_BYTES`].
+    /// For `share` of [`crate::layout::PLAN_SHARE_ALL`] births, evenly spread; for these ranges of
+    /// each object of at least [`crate::layout::CUT_BYTES`].
     pub arena: u8,
     /// For the rest.
     pub other: u8,
     /// How much of it goes to `arena`.
     pub share: u8,
+    /// Ascending and disjoint; those that are not in use are last.
+    pub ranges: [PlanRange; PLAN_RANGES],
+}
+
+/// Part of an object, from one of its [`PLAN_PARTS`] parts on up to another; both 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlanRange {
+    /// The first.
+    pub from: u16,
+    /// Behind the last.
+    pub to: u16,
 }
 
 impl PlanRow {
-    /// Bytes of the head in `arena` of an object that is cut.
-    #[must_use]
-    pub fn head_bytes(&self, bytes: u64) -> u64 {
-        let head = bytes / u64::from(PLAN_SHARE_ALL) * u64::from(self.share);
-        let step = if head >= HEAD_WHOLE { HEAD_STEP } else { OS_PAGE_BYTES };
-        head / step * step
+    /// The bytes in `arena` of an object that lies in two, ascending and disjoint, as the runtime
+    /// computes them.
+    pub fn ranges_of(&self, bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+        let mut end = 0;
+        self.ranges.into_iter().filter_map(move |range| {
+            let (from, to) = (part_at(bytes, range.from).max(end), part_at(bytes, range.to));
+            let step =
+                if to.saturating_sub(from) >= HEAD_WHOLE { HEAD_STEP } else { OS_PAGE_BYTES };
+            let (from, to) = ((from / step * step).max(end), to / step * step);
+            (from < to).then(|| {
+                end = to;
+                from..to
+            })
+        })
     }
+}
+
+/// Where a part of an object begins, in whole OS pages: the nearest.
+fn part_at(bytes: u64, part: u16) -> u64 {
+    let (pages, parts, part) = (bytes / OS_PAGE_BYTES, u64::from(PLAN_PARTS), u64::from(part));
+    (pages / parts * part + (pages % parts * part + parts / 2) / parts) * OS_PAGE_BYTES
 }
 
 /// A plan that does not fit the session.
@@ -163,5 +189,48 @@ fn encode(row: &PlanRow) -> [u8; PLAN_ROW_BYTES] {
     bytes[..8].copy_from_slice(&row.site.to_le_bytes());
     bytes[8..16].copy_from_slice(&row.phase.to_le_bytes());
     bytes[16..20].copy_from_slice(&[row.size_class, row.arena, row.other, row.share]);
+    for (to, range) in bytes[24..].chunks_exact_mut(4).zip(&row.ranges) {
+        to[..2].copy_from_slice(&range.from.to_le_bytes());
+        to[2..].copy_from_slice(&range.to.to_le_bytes());
+    }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn row(ranges: &[(u16, u16)]) -> PlanRow {
+        let mut row = PlanRow { share: 128, other: 1, ..PlanRow::default() };
+        for (to, (from, end)) in row.ranges.iter_mut().zip(ranges) {
+            *to = PlanRange { from: *from, to: *end };
+        }
+        row
+    }
+
+    #[test]
+    fn eighths_of_an_object_are_exact_and_large_ranges_are_in_huge_os_pages() {
+        const MIB: u64 = 1 << 20;
+        let only = |row: PlanRow, bytes| row.ranges_of(bytes).next().expect("a range");
+        assert_eq!(only(row(&[(24576, 32768)]), 64 * MIB), 24 * MIB..32 * MIB);
+        assert_eq!(only(row(&[(0, 33000)]), 100 * MIB), 0..50 * MIB);
+        assert_eq!(row(&[(0, 0)]).ranges_of(64 * MIB).count(), 0);
+    }
+
+    proptest! {
+        /// Whatever a row says and however large the object: in order, apart, and inside it.
+        #[test]
+        fn ranges_are_ascending_disjoint_and_inside(
+            ranges in proptest::collection::vec((any::<u16>(), any::<u16>()), 0..=PLAN_RANGES),
+            bytes in prop_oneof![0u64..1 << 30, any::<u64>()],
+        ) {
+            let mut end = 0;
+            for range in row(&ranges).ranges_of(bytes) {
+                prop_assert!(end <= range.start && range.start < range.end);
+                prop_assert!(range.end <= bytes && range.start % OS_PAGE_BYTES == 0);
+                end = range.end;
+            }
+        }
+    }
 }

@@ -9,8 +9,8 @@ use tiercel_wire::layout::{
     RING_RECORDS, RINGS_AT, header,
 };
 use tiercel_wire::{
-    ClockSource, Flags, Frame, Module, ObjectSnapshot, PhaseName, PlanError, PlanRow, Record,
-    Session, SessionError, Site, Version, phase_hash,
+    ClockSource, Flags, Frame, Module, ObjectSnapshot, PhaseName, PlanError, PlanRange, PlanRow,
+    Record, Session, SessionError, Site, Version, phase_hash,
 };
 
 const BASE: u64 = 1 << 40;
@@ -179,6 +179,12 @@ fn a_plan_reaches_the_client_sorted_and_can_be_replaced() {
         arena,
         other: 0,
         share: 255,
+        ranges: [
+            PlanRange { from: 3, to: 60_000 },
+            PlanRange::default(),
+            PlanRange::default(),
+            PlanRange { from: 60_001, to: 65_535 },
+        ],
     };
     session.set_plan(&[row(9, 12, 1), row(2, 255, 0), row(2, 14, 1)], Some(1)).expect("a plan");
     session.set_spaces([Some(0), None, Some(1)]);

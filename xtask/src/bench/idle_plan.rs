@@ -21,7 +21,7 @@ pub fn idle_plan(sites: usize) -> String {
     });
     let plan = serde_json::json!({
         "format": "tiercel plan",
-        "version": 2,
+        "version": 3,
         "program": { "path": "", "build_id": "" },
         "machine": { "name": "spr-cxl", "memories": [memory(0), memory(1)] },
         "options": { "strategy": "joint", "objective": "time", "fast": "all" },

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_plan::{Fit, Plan, PlannedSite, StackKeys, fit};
 use tiercel_symbolize::{SiteFrame, hex};
-use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
-use tiercel_wire::{PlanError, PlanRow, Session};
+use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_RANGES, PLAN_SHARE_ALL};
+use tiercel_wire::{PlanError, PlanRange, PlanRow, Session};
 
 /// Row of no site: a plan without rows is a plan nevertheless.
 const SENTINEL_ROW: PlanRow = PlanRow {
@@ -20,6 +20,7 @@ const SENTINEL_ROW: PlanRow = PlanRow {
     arena: 0,
     other: 0,
     share: PLAN_SHARE_ALL,
+    ranges: [PlanRange { from: 0, to: 0 }; PLAN_RANGES],
 };
 
 /// Unmatched sites that are listed: one screen.

@@ -15,7 +15,7 @@ use super::objects::{objects, phase_hash_of, size_class};
 use super::prefetch::Prefetch;
 use super::rematch::Rematch;
 use super::rows::PlanRows;
-use super::split::{heads_of, move_of, parts_of};
+use super::split::{move_of, parts_of, ranges_of};
 use crate::clients::client::Client;
 use crate::clients::table::Clients;
 use crate::moves::queue::PhaseEntry;
@@ -195,8 +195,8 @@ impl PlanRunner {
         moves.into_iter().map(|(_, _, requested)| requested).collect()
     }
 
-    /// For the modelled mover: of newborn objects in two memories, the part that is elsewhere.
-    pub(crate) fn heads_of(
+    /// For the modelled mover: of newborn objects in two memories, the ranges that are elsewhere.
+    pub(crate) fn ranges_of(
         &self,
         clients: &mut Clients,
         ledger: &Ledger,
@@ -204,13 +204,13 @@ impl PlanRunner {
         born: &[Range],
     ) -> Vec<(Range, NodeId)> {
         let pids: HashSet<u32> = born.iter().map(|range| range.pid).collect();
-        let mut heads = Vec::new();
+        let mut ranges = Vec::new();
         for pid in pids {
             let Some(client) = clients.of_pid_mut(pid) else { continue };
             client.uses.learn(&client.session);
-            heads.extend(heads_of(&self.rows, client, ledger, tiers, born));
+            ranges.extend(ranges_of(&self.rows, client, ledger, tiers, born));
         }
-        heads
+        ranges
     }
 
     /// Follows sites of modules that were rebuilt: those that the plan has by function and line get

@@ -20,8 +20,15 @@ pub(crate) fn parts_of(row: &PlanRow, bytes: u64) -> Vec<(Part, u8)> {
     match row.share {
         PLAN_SHARE_ALL => vec![(0..bytes, row.arena)],
         _ if bytes >= CUT_BYTES => {
-            let head = row.head_bytes(bytes);
-            vec![(0..head, row.arena), (head..bytes, row.other)]
+            let (mut parts, mut end) = (Vec::new(), 0);
+            for range in row.ranges_of(bytes) {
+                parts.push((end..range.start, row.other));
+                end = range.end;
+                parts.push((range, row.arena));
+            }
+            parts.push((end..bytes, row.other));
+            parts.retain(|(part, _)| !part.is_empty());
+            parts
         }
         _ => Vec::new(),
     }
@@ -54,10 +61,10 @@ fn common(range: Part, start: u64, part: &Part) -> Option<Part> {
     (!both.is_empty()).then_some(both)
 }
 
-/// Of objects of one client that were just born in two memories, the heads and their nodes: the
-/// modelled mover learns of a birth as a whole, and then of the part that is elsewhere. The
-/// client's sites are known.
-pub(crate) fn heads_of(
+/// Of objects of one client that were just born in two memories, the ranges that the plan places
+/// apart, and their nodes: the modelled mover learns of a birth as a whole, and then of the parts
+/// that are elsewhere. The client's sites are known.
+pub(crate) fn ranges_of(
     rows: &PlanRows,
     client: &Client,
     ledger: &Ledger,
@@ -65,39 +72,53 @@ pub(crate) fn heads_of(
     born: &[Range],
 ) -> Vec<(Range, NodeId)> {
     let (pid, phase) = (client.pid, current_phase(&client.session));
-    let mut heads = Vec::new();
+    let mut ranges = Vec::new();
     for object in objects(ledger, pid) {
         let bytes = object.iter().map(|extent| extent.bytes).sum();
         let hash = client.uses.hash(object[0].site);
         let row = hash.and_then(|hash| rows.find(hash, size_class(bytes), phase));
-        let parts = row.map_or(Vec::new(), |row| parts_of(row, bytes));
-        let [(head, arena), _] = &parts[..] else { continue };
-        let Some(node) = tiers.node_of(*arena) else { continue };
-        heads.extend(born.iter().filter(|range| range.pid == pid).filter_map(|range| {
-            let common = common(range.addr..range.addr + range.bytes, object[0].addr, head)?;
-            let (addr, bytes) = (common.start, common.end - common.start);
-            Some((Range { pid, addr, bytes }, node))
-        }));
+        let Some(row) = row.filter(|row| row.share != PLAN_SHARE_ALL) else { continue };
+        let Some(node) = tiers.node_of(row.arena) else { continue };
+        for (part, _) in parts_of(row, bytes).iter().filter(|(_, arena)| *arena == row.arena) {
+            ranges.extend(born.iter().filter(|range| range.pid == pid).filter_map(|range| {
+                let common = common(range.addr..range.addr + range.bytes, object[0].addr, part)?;
+                let (addr, bytes) = (common.start, common.end - common.start);
+                Some((Range { pid, addr, bytes }, node))
+            }));
+        }
     }
-    heads
+    ranges
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tiercel_wire::PlanRange;
+    use tiercel_wire::layout::PLAN_PARTS;
 
-    fn row(share: u8) -> PlanRow {
-        PlanRow { site: 1, size_class: 0, phase: 0, arena: 0, other: 1, share }
+    fn row(share: u8, ranges: &[(u16, u16)]) -> PlanRow {
+        let mut row = PlanRow { site: 1, other: 1, share, ..PlanRow::default() };
+        for (to, (from, end)) in row.ranges.iter_mut().zip(ranges) {
+            *to = PlanRange { from: *from, to: *end };
+        }
+        row
     }
 
     #[test]
     fn large_objects_are_cut_and_births_of_small_ones_are_split() {
-        assert_eq!(parts_of(&row(PLAN_SHARE_ALL), 4096), [(0..4096, 0)]);
-        assert_eq!(parts_of(&row(64), CUT_BYTES - 1), []);
-        let head = CUT_BYTES / 255 * 64 / 4096 * 4096;
-        assert_eq!(parts_of(&row(64), CUT_BYTES), [(0..head, 0), (head..CUT_BYTES, 1)]);
-        let [(whole_steps, _), _] = &parts_of(&row(128), 1 << 30)[..] else { panic!("cut") };
+        assert_eq!(parts_of(&row(PLAN_SHARE_ALL, &[]), 4096), [(0..4096, 0)]);
+        let head = row(64, &[(0, 16384)]);
+        assert_eq!(parts_of(&head, CUT_BYTES - 1), []);
+        let quarter = CUT_BYTES / 4;
+        assert_eq!(parts_of(&head, CUT_BYTES), [(0..quarter, 0), (quarter..CUT_BYTES, 1)]);
+        let [(whole_steps, _), _] = &parts_of(&row(128, &[(0, 32900)]), 1 << 30)[..] else {
+            panic!("cut")
+        };
         assert_eq!(whole_steps.end % (2 << 20), 0);
+        let tails = row(128, &[(16384, 32768), (49152, PLAN_PARTS)]);
+        let at = |quarters: u64| quarters * quarter;
+        let expected = [(at(0)..at(1), 1), (at(1)..at(2), 0), (at(2)..at(3), 1), (at(3)..at(4), 0)];
+        assert_eq!(parts_of(&tails, CUT_BYTES), expected);
     }
 
     #[test]
