@@ -27,6 +27,7 @@
  *   TCL_PLAN_AT      tcl_plan_row   [2][TCL_PLAN_ROWS_MAX] daemon -> runtime: arenas of births
  *   TCL_MODULES_AT   tcl_module  [TCL_MODULES_MAX]   loaded objects by build-id
  *   TCL_SITES_AT     tcl_site    [TCL_SITES_MAX]     allocation sites, append only
+ *   TCL_SMALLS_AT    tcl_small   [TCL_SITES_MAX]     small objects by site, estimated
  *   TCL_MAPS_AT      tcl_map     [TCL_MAPS_MAX]      live mmap objects, one slot each
  *   TCL_RINGS_AT     tcl_ring    [TCL_RINGS_MAX]     one per thread
  *   TCL_RUNS_AT      tcl_run     [header.range_pages] live objects and blocks of the reserved
@@ -58,8 +59,8 @@ enum tcl_record_kind {
 };
 
 enum tcl_record_flags {
-    TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
-    TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
+    TCL_BLOCK = 1u << 0,     /* a block of small slots, not one allocation */
+    TCL_MAPPED = 1u << 1,    /* made by mmap, served by the kernel: lives outside the range */
     TCL_CONTINUED = 1u << 2, /* a realloc that moved; its old address dies in the next record */
     TCL_FRESH = 1u << 3,     /* most of its memory was never touched: the kernel zeroes it then */
     TCL_TICKS = 1u << 7      /* the record's time is of the CPU's counter (enum tcl_clock) */
@@ -154,6 +155,20 @@ struct tcl_site {
      * return address. TCL_NO_MODULE: not in any module (generated code), then the low 48 bits of
      * the address itself. */
     uint64_t frames[TCL_SITE_FRAMES];
+};
+
+/* ---- Small objects by site ---------------------------------------------------------------------
+ *
+ * Objects in slots are not reported one by one. A site that keeps much in them has blocks of its
+ * own, which bear its number. Of all other sites, and of what those had before, this is estimated
+ * from sampled births. Each word is written on its own. */
+struct tcl_small {
+    uint64_t born_bytes; /* estimate */
+    uint64_t live_bytes; /* estimate: outside of the site's own blocks */
+    uint32_t births;     /* sampled ones, from which the estimates are made */
+    uint32_t lives;      /* of them, those that count as live */
+    uint32_t deaths;     /* of them, those whose end was seen */
+    uint32_t life_ms;    /* mean of those */
 };
 
 /* ---- Object table -------------------------------------------------------------------------- */
@@ -259,10 +274,10 @@ struct tcl_moved {
 
 /* Bits. */
 enum tcl_remark {
-    TCL_REMARK_OWN_MALLOC = 1u << 0, /* the program brings its own: only what it maps is tracked */
-    TCL_REMARK_LIMITED = 1u << 1,    /* memory is limited: no vregions in the heap */
+    TCL_REMARK_OWN_MALLOC = 1u << 0,  /* the program brings its own: only what it maps is tracked */
+    TCL_REMARK_LIMITED = 1u << 1,     /* memory is limited: no vregions in the heap */
     TCL_REMARK_NO_VREGIONS = 1u << 2, /* memory for vregions could not be had */
-    TCL_REMARK_THREADS = 1u << 3     /* threads before the program begins: no pool under its heap */
+    TCL_REMARK_THREADS = 1u << 3 /* threads before the program begins: no pool under its heap */
 };
 
 struct tcl_header {
@@ -290,6 +305,8 @@ struct tcl_header {
     uint32_t is_mover;        /* 1: a thread of the runtime executes control.moves */
     uint32_t moves_done;      /* the last control.moves_asked that was answered; a futex. Release */
     uint32_t remarks;         /* enum tcl_remark, what the user should know of this process */
+    uint32_t small_top;       /* sites at or above have no small objects. Release */
+    uint32_t small_refused;   /* sampled births of sites that should have blocks apart: too many */
     uint32_t pad;
     struct tcl_moved moved[TCL_MOVES_MAX];
 };
@@ -320,7 +337,7 @@ struct tcl_header {
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
-    uint32_t clock;       /* enum tcl_clock, of the records to come */
+    uint32_t clock; /* enum tcl_clock, of the records to come */
     uint32_t pad0;
     uint32_t arena_count; /* 0: the kernel places */
     uint32_t small_arena; /* where new blocks of small slots are born */
@@ -360,7 +377,8 @@ struct tcl_control {
 #define TCL_PLAN_AT 65536ull
 #define TCL_MODULES_AT (TCL_PLAN_AT + 2 * TCL_PLAN_ROWS_MAX * 40ull)
 #define TCL_SITES_AT (TCL_MODULES_AT + TCL_MODULES_MAX * 512ull)
-#define TCL_MAPS_AT (TCL_SITES_AT + TCL_SITES_MAX * 256ull)
+#define TCL_SMALLS_AT (TCL_SITES_AT + TCL_SITES_MAX * 256ull)
+#define TCL_MAPS_AT (TCL_SMALLS_AT + TCL_SITES_MAX * 32ull)
 #define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 32ull)
 #define TCL_RUNS_AT (TCL_RINGS_AT + TCL_RINGS_MAX * (4096ull + TCL_RING_RECORDS * 32ull))
 
@@ -491,6 +509,7 @@ TCL_ASSERT(sizeof(struct tcl_record) == 32, "record");
 TCL_ASSERT(sizeof(struct tcl_ring) == 4096 + TCL_RING_RECORDS * 32, "ring");
 TCL_ASSERT(sizeof(struct tcl_module) == 512, "module");
 TCL_ASSERT(sizeof(struct tcl_site) == 256, "site");
+TCL_ASSERT(sizeof(struct tcl_small) == 32, "small");
 TCL_ASSERT(sizeof(struct tcl_run) == 16, "run");
 TCL_ASSERT(sizeof(struct tcl_map) == 32, "map");
 TCL_ASSERT(sizeof(struct tcl_header) <= 4096, "header");

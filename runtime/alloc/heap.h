@@ -63,7 +63,7 @@ enum run_state {
     RUN_DIRTY,    /* in the page heap; contents unknown, resident */
     RUN_CLEAN,    /* in the page heap; zero, not resident */
     RUN_PURGING,  /* being purged, from dirty to clean, outside the lock */
-    RUN_BLOCK     /* a block of small slots; only `total`, `carve`, `arena` hold */
+    RUN_BLOCK /* a block of small slots; `total`, `carve`, `arena`, `site`, `block_flags` hold */
 };
 
 /* Written under the heap lock, except that the owner of a live or cached run changes pages,
@@ -80,6 +80,7 @@ struct run {
     union {
         uint32_t next;  /* in a bin or a cache: OS page number of the next run, 0 ends */
         uint32_t shift; /* live: bytes from the run's first to the object's first, < TCL_PAGE */
+        uint32_t block_flags; /* of a block: bits of small.h */
     };
     union {
         uint32_t prev;     /* in a bin: OS page number of the previous run, 0 begins */
@@ -269,9 +270,13 @@ TCL_HIDDEN void tcl_abort_with(const char *text, size_t bytes) __attribute__((no
 
 /* ---- small.c: mimalloc ----------------------------------------------------------------------- */
 
-TCL_HIDDEN void *tcl_small_alloc(size_t bytes);
-TCL_HIDDEN void *tcl_small_zalloc(size_t bytes);
-TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align);
+/* A slot from the list of its size class, zeroed in the second; NULL: the list is empty, or there
+ * is none for this size. They know no caller, whose address would have to be computed. */
+TCL_HIDDEN void *tcl_small_fast(size_t bytes);
+TCL_HIDDEN void *tcl_small_zfast(size_t bytes);
+/* Where these return NULL. */
+TCL_HIDDEN void *tcl_small_alloc(size_t bytes, bool zero, struct caller caller);
+TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align, struct caller caller);
 TCL_HIDDEN void tcl_small_free(void *p);     /* is_small(p) */
 TCL_HIDDEN void tcl_small_free_far(void *p); /* tcl_small_owns(p), outside the range */
 TCL_HIDDEN size_t tcl_small_usable(const void *p);

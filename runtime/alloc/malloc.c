@@ -54,17 +54,19 @@ static inline bool fits_slots(size_t bytes) {
 
 static inline void *allocate(size_t bytes, bool zero, struct caller caller) {
     if (tcl_likely(bytes < SMALL_LIMIT) || wastes_pages(bytes))
-        return zero ? tcl_small_zalloc(bytes) : tcl_small_alloc(bytes);
+        return tcl_small_alloc(bytes, zero, caller);
     if (tcl_unlikely(bytes > PTRDIFF_MAX))
         return fail();
     return tcl_run_alloc(bytes, 1, zero, caller);
 }
 
 static inline void *allocate_aligned(size_t bytes, size_t align, struct caller caller) {
-    if (align <= 16)
-        return allocate(bytes, false, caller);
+    if (align <= 16) {
+        void *p = tcl_small_fast(bytes);
+        return tcl_likely(p != NULL) ? p : allocate(bytes, false, caller);
+    }
     if (fits_slots(bytes) && align <= SMALL_ALIGN_MAX && !tcl_is_secure)
-        return tcl_small_aligned(bytes, align);
+        return tcl_small_aligned(bytes, align, caller);
     if (bytes > PTRDIFF_MAX || align > PTRDIFF_MAX / 2 + 1)
         return fail();
     return tcl_run_alloc(bytes < SMALL_LIMIT ? SMALL_LIMIT : bytes, align, false, caller);
@@ -94,7 +96,8 @@ static size_t usable_elsewhere(const void *p) {
 }
 
 TCL_EXPORT void *malloc(size_t bytes) {
-    return allocate(bytes, false, CALLER);
+    void *p = tcl_small_fast(bytes);
+    return tcl_likely(p != NULL) ? p : allocate(bytes, false, CALLER);
 }
 
 TCL_EXPORT void free(void *p) {
@@ -115,7 +118,8 @@ TCL_EXPORT void *calloc(size_t count, size_t each) {
     size_t bytes;
     if (tcl_unlikely(!multiply(count, each, &bytes)))
         return fail();
-    return allocate(bytes, true, CALLER);
+    void *p = tcl_small_zfast(bytes);
+    return tcl_likely(p != NULL) ? p : allocate(bytes, true, CALLER);
 }
 
 TCL_EXPORT size_t malloc_usable_size(void *p) {
@@ -123,8 +127,10 @@ TCL_EXPORT size_t malloc_usable_size(void *p) {
 }
 
 static void *resize(void *p, size_t bytes, struct caller caller) {
-    if (p == NULL)
-        return allocate(bytes, false, caller);
+    if (p == NULL) {
+        p = tcl_small_fast(bytes);
+        return p ? p : allocate(bytes, false, caller);
+    }
     if (bytes == 0) {
         free(p);
         return NULL;
@@ -145,7 +151,9 @@ static void *resize(void *p, size_t bytes, struct caller caller) {
     size_t old = malloc_usable_size(p);
     if (fits_slots(bytes) && bytes <= old && bytes >= old / 2)
         return p;
-    void *to = allocate(bytes, false, caller);
+    void *to = tcl_small_fast(bytes);
+    if (tcl_unlikely(to == NULL))
+        to = allocate(bytes, false, caller);
     if (tcl_likely(to != NULL)) {
         memcpy(to, p, old < bytes ? old : bytes);
         free(p);
@@ -233,7 +241,10 @@ void *tcl_allocate(size_t bytes, size_t align, struct caller caller) {
 
 void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller) {
     size_t bytes;
-    return multiply(count, each, &bytes) ? allocate(bytes, true, caller) : fail();
+    if (!multiply(count, each, &bytes))
+        return fail();
+    void *p = tcl_small_zfast(bytes);
+    return p ? p : allocate(bytes, true, caller);
 }
 
 void *tcl_resize(void *p, size_t bytes, struct caller caller) {

@@ -39,7 +39,10 @@ static void *next_aligned(const char *name, size_t bytes, size_t align) {
 #define PLAIN_NEW(name)                                                                            \
     TCL_EXPORT void *name(size_t bytes);                                                           \
     TCL_EXPORT void *name(size_t bytes) {                                                          \
-        void *p = tcl_allocate(bytes, 16, CALLER);                                                 \
+        void *p = tcl_small_fast(bytes);                                                           \
+        if (tcl_likely(p != NULL))                                                                 \
+            return p;                                                                              \
+        p = tcl_allocate(bytes, 16, CALLER);                                                       \
         return tcl_likely(p != NULL) ? p : next_plain(#name, bytes);                               \
     }
 #define ALIGNED_NEW(name)                                                                          \

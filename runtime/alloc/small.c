@@ -10,8 +10,11 @@
  *   its blocks     are noted where arena.c enters and removes a page in the page map
  *   its options    cannot be set from the environment
  *   its pages      keep the mark by which frees are checked, where they are
+ *   its heaps      small_apart.c makes more, for sites that have blocks apart
  *   its mmap       bypasses our interposed one; its madvise respects vregions under the heap
  *   its start-up   follows our constructor, at the first allocation; it never cleans up at exit
+ *
+ * Long, because all that these macros change must be in one file.
  */
 #include "heap.h"
 #include <errno.h>
@@ -21,18 +24,10 @@
 #include <time.h>
 
 /* clang-format off: their order matters. */
-#define MI_USE_PTHREADS 1
-#define MI_PRIM_HAS_PROCESS_ATTACH 1
-#define MI_DEFAULT_ARENA_RESERVE (64L * 1024L) /* KiB: a unit of heap.c; doubles every 8 arenas */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
-#define pthread_mutex_lock heap_lock
-#define pthread_mutex_unlock heap_unlock
-#include <mimalloc.h>
-#include <mimalloc/internal.h>
-#include <mimalloc/prim.h>
+#include "small.h"
 
-static void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero, size_t *usable);
 static void unfull_late(mi_page_t *page);
 static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align);
 static void set_has_aligned(mi_page_t *page, bool has_aligned);
@@ -48,10 +43,7 @@ static int coarse_time(clockid_t clock, struct timespec *time) {
     return clock_gettime(clock == CLOCK_MONOTONIC ? CLOCK_MONOTONIC_COARSE : clock, time);
 }
 
-#undef pthread_mutex_lock
-#undef pthread_mutex_unlock
-
-#define _mi_malloc_generic malloc_generic
+#define _mi_malloc_generic tcl_small_generic
 #define _mi_page_unfull unfull_late
 #include <src/alloc.c>
 #undef _mi_malloc_generic
@@ -63,7 +55,7 @@ static int coarse_time(clockid_t clock, struct timespec *time) {
 #define _mi_page_map_unregister block_died
 #define _mi_theap_heap preferring_heap
 #define _mi_os_alloc_aligned small_chunk
-#define _mi_os_numa_node() ((int)tcl_small_arena())
+#define _mi_os_numa_node() ((int)tcl_filling_arena())
 #define _mi_preloading() false
 #include <src/arena.c>
 #undef _mi_page_map_register
@@ -158,7 +150,12 @@ static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align) {
             mi_page_queue_enqueue_from_ex(full, full, true, page);
         }
     }
-    return found ? NULL : _mi_arenas_page_alloc(theap, bytes, align); /* NULL: search again */
+    if (found)
+        return NULL; /* search again */
+    struct filling before = tcl_filling_begin(theap);
+    mi_page_t *page = _mi_arenas_page_alloc(theap, bytes, align);
+    tcl_filling_end(before);
+    return page;
 }
 
 /* Memory for an arena of mimalloc; less than MI_ARENA_MIN_SIZE is for a block without an arena. */
@@ -166,7 +163,7 @@ static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_m
     void *chunk = NULL;
     if (bytes >= MI_ARENA_MIN_SIZE) {
         open = open && !tcl_frugal;
-        chunk = tcl_small_chunk(tcl_small_arena(), bytes, open);
+        chunk = tcl_small_chunk(tcl_filling_arena(), bytes, open);
     }
     if (!chunk)
         return _mi_os_alloc_aligned(bytes, align, open, large, id);
@@ -180,25 +177,21 @@ static void *small_chunk(size_t bytes, size_t align, bool open, bool large, mi_m
 
 static mi_heap_t *preferring_heap(const mi_theap_t *theap) {
     mi_heap_t *heap = _mi_theap_heap(theap);
-    int arena = (int)tcl_small_arena();
-    if (tcl_unlikely(heap == &heap_main &&
-                     __atomic_load_n(&heap_main.numa_node, __ATOMIC_RELAXED) != arena))
-        __atomic_store_n(&heap_main.numa_node, arena, __ATOMIC_RELAXED);
+    int arena = (int)tcl_filling_arena();
+    if (tcl_unlikely(heap && __atomic_load_n(&heap->numa_node, __ATOMIC_RELAXED) != arena))
+        __atomic_store_n(&heap->numa_node, arena, __ATOMIC_RELAXED);
     return heap;
 }
 
 static struct tcl_use use_of(const struct run *run) {
     return (struct tcl_use){.addr = page_address(number_of(run)),
                             .bytes = (size_t)run->total << PAGE_SHIFT,
+                            .site = run->site,
                             .carve = run->carve,
                             .arena = run->arena,
                             .flags = TCL_BLOCK};
 }
 
-/* mimalloc's page map has two levels; in a reserved range one suffices. */
-static inline void **slice_of(const void *p) {
-    return &tcl_heap_range.slices[((uintptr_t)p - tcl_heap_range.base) >> SLICE_SHIFT];
-}
 _Static_assert(SLICE_SHIFT == MI_ARENA_SLICE_SHIFT, "one entry a slice");
 
 static void set_slices(void *start, size_t pages, mi_page_t *page) {
@@ -215,8 +208,6 @@ static void set_slices(void *start, size_t pages, mi_page_t *page) {
  * looked up in its block's lists of free slots, because the program may not have written to it.
  */
 #define LISTED_MAX 8192 /* more than there are slots of 16 bytes in 64 KiB */
-/* `site` of a block that had slots with aligned objects before: its frees cannot be checked. */
-#define HAS_ALIGNED 1
 
 static uintptr_t secret; /* differs from run to run, and the mark from slot to slot */
 
@@ -238,7 +229,7 @@ static void check_free(void *p, const mi_page_t *page) {
     static const char twice[] = "free(): double free detected\n";
     size_t offset = (size_t)((uint8_t *)p - mi_page_start(page));
     uint8_t *start = mi_page_slice_start(page);
-    if (!is_small(start) || run_at(page_number((uintptr_t)start))->site == HAS_ALIGNED)
+    if (!is_small(start) || run_at(page_number((uintptr_t)start))->block_flags & BLOCK_HAS_ALIGNED)
         return;
     if ((uint8_t *)p < mi_page_start(page) || offset % page->block_size != 0 ||
         offset / page->block_size >= page->capacity)
@@ -257,7 +248,9 @@ static _Atomic bool may_start; /* mimalloc starts at the first allocation */
 
 /* Called where a block becomes empty. */
 static void set_has_aligned(mi_page_t *page, bool has_aligned) {
-    mi_page_set_has_interior_pointers(page, has_aligned || tcl_is_secure);
+    bool is_sampled =
+        is_small(mi_page_slice_start(page)) && (run_of(page)->block_flags & BLOCK_SAMPLES);
+    mi_page_set_has_interior_pointers(page, has_aligned || tcl_is_secure || is_sampled);
 }
 
 void tcl_small_secure(void) {
@@ -271,7 +264,8 @@ void tcl_small_secure(void) {
         if (!page || (i > 0 && tcl_heap_range.slices[i - 1] == page))
             continue;
         struct run *run = run_at(i << SLICE_SHIFT >> PAGE_SHIFT);
-        run->site = mi_page_has_interior_pointers(page) ? HAS_ALIGNED : 0;
+        if (mi_page_has_interior_pointers(page) && !(run->block_flags & BLOCK_SAMPLES))
+            run->block_flags |= BLOCK_HAS_ALIGNED;
         mi_page_set_has_interior_pointers(page, true);
     }
 }
@@ -361,12 +355,13 @@ static bool block_born(mi_page_t *page) {
         return true;
     struct run *run = run_at(page_number((uintptr_t)start));
     tcl_assert_debug(run->state == RUN_NONE);
-    unsigned k = tcl_arena_of_page(number_of(run)), wanted = tcl_small_arena();
+    unsigned k = tcl_arena_of_page(number_of(run)), wanted = tcl_filling_arena();
     run->total = (uint32_t)(mi_page_full_size(page) >> PAGE_SHIFT);
     run->carve = tcl_next_carve();
     run->arena = tcl_arena_bind(k);
-    run->site = 0;
-    if (tcl_unlikely(tcl_is_secure))
+    run->site = tcl_filling.site;
+    run->block_flags = tcl_filling.flags;
+    if (tcl_unlikely(tcl_is_secure || (run->block_flags & BLOCK_SAMPLES)))
         mi_page_set_has_interior_pointers(page, true);
     set_slices(start, run->total, page);
     atomic_store_explicit(&run->state, RUN_BLOCK, memory_order_release);
@@ -405,8 +400,8 @@ static void block_died(mi_page_t *page) {
 /* ---- Called by malloc.c ---------------------------------------------------------------------- */
 
 /* The end of mimalloc's fast path. It may set errno or not, whatever the result. */
-static __attribute__((noinline)) void *malloc_generic(mi_theap_t *theap, size_t bytes, size_t zero,
-                                                      size_t *usable) {
+__attribute__((noinline)) void *tcl_small_generic(mi_theap_t *theap, size_t bytes, size_t zero,
+                                                  size_t *usable) {
     int saved = errno;
     if (tcl_likely(mi_theap_is_initialized(theap)))
         theap->allow_page_abandon = theap->pages[MI_BIN_FULL].count >= FULL_PAGES_MAX;
@@ -426,40 +421,68 @@ static inline size_t at_least_16(size_t bytes) {
 
 /* mi_malloc, without clearing the first word of the slot: a program that reads uninitialised memory
  * finds an address of its own heap there, as with glibc. */
-void *tcl_small_alloc(size_t bytes) {
-    mi_theap_t *theap = _mi_theap_default();
-    size_t size = at_least_16(bytes);
-    if (tcl_likely(bytes <= MI_SMALL_SIZE_MAX)) {
-        mi_page_t *page = _mi_theap_get_free_small_page(theap, size);
-        mi_block_t *block = page->free;
-        if (tcl_likely(block != NULL)) {
-            page->free = mi_block_next(page, block);
-            page->used++;
-            return block;
-        }
+void *tcl_small_fast(size_t bytes) {
+    if (tcl_unlikely(bytes > MI_SMALL_SIZE_MAX))
+        return NULL;
+    mi_page_t *page = _mi_theap_get_free_small_page(_mi_theap_default(), at_least_16(bytes));
+    mi_block_t *block = page->free;
+    if (tcl_likely(block != NULL)) {
+        page->free = mi_block_next(page, block);
+        page->used++;
     }
-    return malloc_generic(theap, size, 0, NULL);
-}
-void *tcl_small_zalloc(size_t bytes) {
-    return mi_zalloc(at_least_16(bytes));
+    return block;
 }
 
-void *tcl_small_aligned(size_t bytes, size_t align) {
-    return mi_malloc_aligned(at_least_16(bytes), align);
+void *tcl_small_zfast(size_t bytes) {
+    if (tcl_unlikely(bytes > MI_SMALL_SIZE_MAX))
+        return NULL;
+    mi_theap_t *theap = _mi_theap_default();
+    mi_page_t *page = _mi_theap_get_free_small_page(theap, at_least_16(bytes));
+    if (tcl_unlikely(page->free == NULL))
+        return NULL;
+    return _mi_page_malloc_zero(theap, page, at_least_16(bytes), true);
+}
+
+void *tcl_small_alloc(size_t bytes, bool zero, struct caller caller) {
+    mi_theap_t *theap = _mi_theap_default();
+    if (tcl_unlikely(tcl_tracking()))
+        return tcl_small_by_site(theap, at_least_16(bytes), zero, caller);
+    return tcl_small_generic(theap, at_least_16(bytes), zero, NULL);
+}
+
+void *tcl_small_aligned(size_t bytes, size_t align, struct caller caller) {
+    bytes = at_least_16(bytes);
+    if (tcl_unlikely(tcl_tracking()))
+        return tcl_small_aligned_by_site(bytes, align, caller);
+    return mi_malloc_aligned(bytes, align);
 }
 
 /* A page of this thread has become empty, or a full one worth using. */
 static __attribute__((noinline)) void page_changed(mi_page_t *page) {
+    size_t bytes = page->block_size;
     if (mi_page_is_in_full(page))
         _mi_page_unfull(page);
     if (page->used == 0 && page->retire_expire == 0)
         _mi_page_retire(page);
+    if (tcl_unlikely(atomic_load_explicit(&tcl_has_guards, memory_order_relaxed)))
+        tcl_small_guard(bytes);
+}
+
+/* In a block that looks like one with aligned slots: so do those of sampled births, and all where
+ * frees are checked. */
+static __attribute__((noinline)) void free_marked(void *p, mi_page_t *page) {
+    if (tcl_is_secure)
+        check_free(p, page);
+    if (run_of(page)->block_flags & BLOCK_SAMPLES)
+        tcl_small_died(p);
+    mi_free_ex(p, NULL, page);
 }
 
 static __attribute__((noinline)) void free_elsewhere(void *p, mi_page_t *page) {
-    if (tcl_is_secure)
-        check_free(p, page);
-    mi_free_ex(p, NULL, page);
+    if (tcl_unlikely(mi_page_has_interior_pointers(page)))
+        free_marked(p, page);
+    else
+        mi_free_ex(p, NULL, page);
 }
 
 static __attribute__((noinline, cold)) void free_outside(void) {
@@ -539,7 +562,7 @@ size_t tcl_small_used(void) {
 
 /* ---- Fork: no thread that the child will not have may hold a lock ---------------------------- */
 
-static mi_lock_t *const fork_locks[] = {
+static mi_lock_t *const main_locks[] = {
     &heap_main.theaps_lock,
     &subproc_main.heaps_lock,
     &subproc_main.arena_reserve_lock,
@@ -547,22 +570,36 @@ static mi_lock_t *const fork_locks[] = {
     &heap_main.os_abandoned_pages_lock,
     &mi_page_map_lock,
 };
-#define FORK_LOCKS (sizeof fork_locks / sizeof fork_locks[0])
+#define MAIN_LOCKS (sizeof main_locks / sizeof main_locks[0])
+#define HEAP_LOCKS 3 /* of a heap of blocks apart */
+#define FORK_LOCKS (1 + HEAP_LOCKS * TCL_APART_MAX + MAIN_LOCKS)
 
-static bool fork_holds[FORK_LOCKS]; /* each under its lock */
+static mi_lock_t *fork_locks[FORK_LOCKS]; /* those held, in their order */
+static size_t fork_lock_count;
+
+static void hold_for_fork(mi_lock_t *lock) {
+    /* As heap_lock_for_fork: where the only thread holds it, an allocation was interrupted. */
+    bool is_held = tcl_forks_alone && !mi_lock_try_acquire(lock);
+    if (is_held)
+        return;
+    if (!tcl_forks_alone)
+        mi_lock_acquire(lock);
+    fork_locks[fork_lock_count++] = lock;
+}
 
 void tcl_small_before_fork(void) {
-    for (size_t i = 0; i < FORK_LOCKS; i++) {
-        /* As heap_lock_for_fork: where the only thread holds it, an allocation was interrupted. */
-        bool is_held = tcl_forks_alone && !mi_lock_try_acquire(fork_locks[i]);
-        if (!is_held && !tcl_forks_alone)
-            mi_lock_acquire(fork_locks[i]);
-        fork_holds[i] = !is_held;
+    fork_lock_count = 0;
+    hold_for_fork(&tcl_apart_lock); /* first: no heap is made from here on */
+    for (size_t i = 0; i < tcl_apart_count; i++) {
+        hold_for_fork(&tcl_apart[i].heap->theaps_lock);
+        hold_for_fork(&tcl_apart[i].heap->arena_pages_lock);
+        hold_for_fork(&tcl_apart[i].heap->os_abandoned_pages_lock);
     }
+    for (size_t i = 0; i < MAIN_LOCKS; i++)
+        hold_for_fork(main_locks[i]);
 }
 
 void tcl_small_after_fork(void) {
-    for (size_t i = FORK_LOCKS; i-- > 0;)
-        if (fork_holds[i])
-            mi_lock_release(fork_locks[i]);
+    while (fork_lock_count > 0)
+        mi_lock_release(fork_locks[--fork_lock_count]);
 }

@@ -4,10 +4,14 @@
  * In: a list of steps. Out: every object has its size, its alignment and its contents until it is
  * freed, and zeroed memory is zero. Knows nothing of threads: tests/alloc_model.c has several.
  *
+ * Births of small objects have the sites that the input says; every few hundred bytes one is
+ * sampled, and every second site gets blocks apart at its first sampled birth.
+ *
  * The sources are included, under other names than those of the sanitizer's own malloc. A step is
  * u8 which, u8 slot, and what it takes. The heap lives on from input to input.
  */
 #define TCL_ASSERT_LEVEL 2
+#define ALLOC_BY_SITE
 #include "input.h"
 #include <malloc.h>
 
@@ -50,6 +54,48 @@ void tcl_lock_opened(uintptr_t start, size_t bytes) {
 }
 void tcl_warn(const char *what) {
     fprintf(stderr, "%s\n", what);
+}
+
+/* ---- Small objects by site ------------------------------------------------------------------- */
+
+/* More than there can be blocks apart for. */
+#define SITES 160u
+/* Mean bytes from one sampled birth to the next. Chosen: each input has several. */
+#define GAP 512u
+
+static uint32_t site_now;
+static const void *sampled_now[SLOTS + 1]; /* those that live */
+
+bool tcl_tracking(void) {
+    return true;
+}
+uint32_t tcl_small_site(void *return_address, void *frame_address) {
+    (void)return_address, (void)frame_address;
+    return site_now;
+}
+int64_t tcl_small_gap(uint64_t *random) {
+    *random = *random * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
+    *random |= 1;
+    return (int64_t)(*random >> 33) % (2 * GAP) + 1;
+}
+bool tcl_small_born(const void *p, size_t bytes, uint32_t site) {
+    MUST(bytes > 0 && site == site_now);
+    for (int i = 0; i <= SLOTS; i++)
+        MUST(sampled_now[i] != p);
+    int free = 0;
+    while (sampled_now[free])
+        MUST(++free <= SLOTS);
+    sampled_now[free] = p;
+    return site % 2;
+}
+void tcl_small_died(const void *p) {
+    int at = 0;
+    while (sampled_now[at] != p)
+        MUST(++at <= SLOTS);
+    sampled_now[at] = NULL;
+}
+void tcl_small_refused(void) {
+    MUST(site_now % 2);
 }
 
 struct object {
@@ -171,7 +217,9 @@ static void resize_one(struct object *o, struct input *in) {
 }
 
 static void step(struct input *in) {
-    uint8_t which = take_u8(in) % 8;
+    uint8_t which = take_u8(in);
+    site_now = which / 8 * SITES / 32;
+    which %= 8;
     struct object *o = &objects[take_u8(in) % SLOTS];
     if (which < 4)
         drop(o);
@@ -205,5 +253,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     for (int i = 0; i < SLOTS; i++)
         drop(&objects[i]);
     MUST(!live);
+    for (int i = 0; i <= SLOTS; i++)
+        MUST(!sampled_now[i]);
     return 0;
 }

@@ -27,6 +27,7 @@ static long made_syscall(long number, ...);
 #include "../track/birth.c"
 #include "../track/ring.c"
 #include "../track/site.c"
+#include "../track/small_sites.c"
 #include "../keys.c"
 #include "../track/unwind.c"
 #define syscall made_syscall
@@ -305,7 +306,7 @@ static void enter_phase(struct input *in) {
 }
 
 static void use_small(struct input *in) {
-    unsigned arena = tcl_small_arena();
+    unsigned arena = tcl_small_arena(0);
     MUST(arena < TCL_ARENAS_MAX);
     tcl_birth_block(arena, take_size(in));
     tcl_birth_refund(take_u8(in), take_size(in));

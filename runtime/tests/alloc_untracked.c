@@ -12,9 +12,27 @@
 
 static _Atomic uint32_t carve;
 
+#ifndef ALLOC_BY_SITE /* else the test says whose births small objects are */
 bool tcl_tracking(void) {
     return false;
 }
+uint32_t tcl_small_site(void *return_address, void *frame_address) {
+    (void)return_address, (void)frame_address;
+    return 0;
+}
+int64_t tcl_small_gap(uint64_t *random) {
+    *random = 1;
+    return INT64_MAX;
+}
+bool tcl_small_born(const void *p, size_t bytes, uint32_t site) {
+    (void)p, (void)bytes, (void)site;
+    return false;
+}
+void tcl_small_died(const void *p) {
+    (void)p;
+}
+void tcl_small_refused(void) {}
+#endif
 void tcl_note_born(const struct tcl_use *use) {
     (void)use;
 }
@@ -47,7 +65,8 @@ bool tcl_birth_is_planned(void) {
 void tcl_birth_block(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
-unsigned tcl_small_arena(void) {
+unsigned tcl_small_arena(uint32_t site) {
+    (void)site;
     return 0;
 }
 int tcl_arena_node(unsigned arena) {

@@ -15,6 +15,7 @@
 #include "../track/ring.c"
 #include "../track/session.c"
 #include "../track/site.c"
+#include "../track/small_sites.c"
 #include "../track/unwind.c"
 #include "hazard.h"
 
@@ -86,6 +87,10 @@ __attribute__((noinline)) static void note(uint32_t page, bool born) {
         tcl_note_born(&use);
     else
         tcl_note_died(&use);
+    if (born)
+        tcl_small_born((void *)use.addr, 100, use.site);
+    else
+        tcl_small_died((void *)use.addr);
 }
 
 static void *life(void *number) {

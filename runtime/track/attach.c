@@ -276,6 +276,7 @@ static bool begin(int socket, int memfd, uint32_t parent) {
     errno = ENOMEM;
     if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill() || !tcl_map_fill())
         return false;
+    tcl_small_republish();
     int uffds[TCL_UFFDS_MAX], uffd_count = open_userfaultfds(uffds);
     bool sent = send_hello(socket, memfd, parent, uffds, uffd_count);
     int error = errno;

@@ -22,6 +22,9 @@
  * as much again. Chosen, not measured. */
 #define CREDIT_MAX (2 * TCL_BIRTH_CREDIT)
 
+/* The size by which plans know a block: of most of them, mimalloc's small pages. */
+#define BLOCK_BYTES ((size_t)64 << 10)
+
 _Static_assert(TCL_PHASES_MAX <= 256 && TCL_ARENAS_MAX <= 256,
                "a cached_decision has 8 bits for each");
 
@@ -343,18 +346,30 @@ void tcl_birth_prefer(unsigned arena, unsigned hint) {
     hinted = hint < TCL_ARENAS_MAX ? (uint8_t)(hint + 1) : 0;
 }
 
-unsigned tcl_small_arena(void) {
+unsigned tcl_small_arena(uint32_t site) {
     if (tcl_unlikely(!tcl_attached()))
         return 0;
     struct tcl_control *control = tcl_control();
     uint32_t arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
     uint32_t count = arena_count(control);
+    uint64_t word = plan_word(control);
+    if (site && (uint32_t)word) {
+        unsigned planned = planned_arena(control, word, BLOCK_BYTES, site);
+        arena = planned < count ? planned : arena;
+    }
     if (arena >= count)
         return 0;
     while (arena + 1 < count &&
            __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) <= 0)
         arena++;
     return arena;
+}
+
+bool tcl_birth_has_row(uint32_t site) {
+    uint64_t word = tcl_attached() ? plan_word(tcl_control()) : 0;
+    if (!(uint32_t)word)
+        return false;
+    return (cached_decision(word, BLOCK_BYTES, site) & 0xff) != TCL_ARENA_UNKNOWN;
 }
 
 void tcl_birth_block(unsigned arena, size_t bytes) {

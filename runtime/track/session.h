@@ -2,7 +2,8 @@
  *
  * session.h: the tracking half of the runtime, as its own files see it.
  * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
- * attach.c, offer.c, ring.c, birth.c, phase.c, site.c, unwind.c, map.c. Knows nothing of heaps.
+ * attach.c, offer.c, ring.c, birth.c, phase.c, site.c, small_sites.c, unwind.c, map.c. Knows
+ * nothing of heaps.
  *
  *   tcl_offer  |offer|control|      |plan|                         mapped as the program starts
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
@@ -24,7 +25,7 @@
 
 struct tcl_life {
     _Atomic uint32_t epoch; /* 0: no session */
-    _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock;
+    _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock, small_lock;
     _Atomic bool is_awaited;     /* no answer to the hello yet */
     _Atomic uint32_t pid;        /* whose life this is; 0: not known yet */
     _Atomic uint64_t began_ms;   /* of the program, or of a child's first birth; 0: none yet */
@@ -73,6 +74,9 @@ static inline struct tcl_module *tcl_modules(void) {
 }
 static inline struct tcl_site *tcl_sites(void) {
     return (struct tcl_site *)(tcl_shared + TCL_SITES_AT);
+}
+static inline struct tcl_small *tcl_smalls(void) {
+    return (struct tcl_small *)(tcl_shared + TCL_SMALLS_AT);
 }
 static inline struct tcl_map *tcl_maps(void) {
     return (struct tcl_map *)(tcl_shared + TCL_MAPS_AT);
@@ -169,6 +173,9 @@ TCL_HIDDEN void tcl_ring_check(void);
 /* Site of a new object of `bytes`, as tcl_site_here, with its number where births are numbered. */
 TCL_HIDDEN uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address);
 
+/* True when the plan has a row for blocks of this site. */
+TCL_HIDDEN bool tcl_birth_has_row(uint32_t site);
+
 /* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
 TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
 
@@ -185,6 +192,11 @@ TCL_HIDDEN uint64_t tcl_phase_hash(uint32_t number);
 TCL_HIDDEN void tcl_map_start(void); /* once, in the constructor */
 /* Gives the mmap objects slots in the object table of a new session, and enters them. */
 TCL_HIDDEN bool tcl_map_fill(void);
+
+/* ---- small_sites.c --------------------------------------------------------------------------- */
+
+/* Publishes what is known of small objects in a new session. */
+TCL_HIDDEN void tcl_small_republish(void);
 
 /* ---- site.c, unwind.c ------------------------------------------------------------------------ */
 

@@ -27,9 +27,24 @@ struct tcl_birth {
 };
 TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_address);
 
-/* The arena alone, for an object whose site is known; and the arena of new blocks. */
+/* The arena alone, for an object whose site is known; and the arena of a new block of small slots,
+ * of one site, or of many (0). */
 TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
-TCL_HIDDEN unsigned tcl_small_arena(void);
+TCL_HIDDEN unsigned tcl_small_arena(uint32_t site);
+
+/* ---- Small objects by site (small_sites.c) ---- */
+
+/* As tcl_birth_here, of a small object: its site alone; attaches nothing. */
+TCL_HIDDEN uint32_t tcl_small_site(void *return_address, void *frame_address);
+/* Bytes of births from one sampled birth to the next: exponentially distributed, 1 at least.
+ * `random` is the state of a thread's random numbers. */
+TCL_HIDDEN int64_t tcl_small_gap(uint64_t *random);
+/* Of a sampled birth, an object of `bytes` bytes. True when later births of its site should have
+ * blocks apart. */
+TCL_HIDDEN bool tcl_small_born(const void *p, size_t bytes, uint32_t site);
+TCL_HIDDEN void tcl_small_died(const void *p);
+/* Counts a site that should have blocks apart, where there are too many of them. */
+TCL_HIDDEN void tcl_small_refused(void);
 
 /* A block of small slots took `bytes` bytes of an arena's birth budget. */
 TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);

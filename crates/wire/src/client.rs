@@ -18,13 +18,15 @@ use crate::layout::{
     PHASE_PUBLISHED, PHASES_AT, PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, RING_BYTES,
     RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, RUN_BYTES,
     RUNS_AT, SITE_BYTES, SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED, SITES_AT,
-    SITES_MAX, SPACES, STOPS_MAX, WIRE_VERSION, control, header, session_bytes,
+    SITES_MAX, SMALL_BYTES, SMALLS_AT, SPACES, STOPS_MAX, WIRE_VERSION, control, header,
+    session_bytes,
 };
 use crate::mapping::Mapping;
 use crate::planned::{PlanRange, PlanRow, phase_hash};
 use crate::record::Record;
 use crate::ring::{Words, WriteCursor, push};
 use crate::site::{Module, Site};
+use crate::small::Small;
 use crate::snapshot::ObjectSnapshot;
 
 /// Makes a [`ClientSession`].
@@ -193,6 +195,20 @@ impl ClientSession {
         }
         self.front.half(header::SITE_COUNT).fetch_max(id + 1, Ordering::Relaxed);
         self.write_at(SITES_AT + u64::from(id) * SITE_BYTES as u64, &entry)
+    }
+
+    /// Publishes what a site keeps in small objects.
+    pub fn put_small(&self, small: &Small) -> io::Result<()> {
+        assert!((small.site as usize) < SITES_MAX, "site {}, at most {SITES_MAX}", small.site);
+        let mut entry = [0; SMALL_BYTES];
+        entry[..8].copy_from_slice(&small.born_bytes.to_le_bytes());
+        entry[8..16].copy_from_slice(&small.live_bytes.to_le_bytes());
+        let counts = [small.births, small.lives, small.deaths, small.life_ms];
+        for (count, to) in counts.iter().zip(entry[16..].chunks_exact_mut(4)) {
+            to.copy_from_slice(&count.to_le_bytes());
+        }
+        self.front.half(header::SMALL_TOP).fetch_max(small.site + 1, Ordering::Relaxed);
+        self.write_at(SMALLS_AT + u64::from(small.site) * SMALL_BYTES as u64, &entry)
     }
 
     /// Publishes a module under number `id`; a long path keeps its tail.

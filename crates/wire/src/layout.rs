@@ -98,6 +98,9 @@ pub const SITE_FRAMES_AT: usize = 16;
 /// Module number of a frame that lies in no module.
 pub const NO_MODULE: u16 = 0xffff;
 
+/// Bytes of an entry of the table of small objects, one for each site.
+pub const SMALL_BYTES: usize = 32;
+
 /// Live mmap objects of a session.
 pub const MAPS_MAX: usize = 65536;
 /// Bytes of an entry of the map table.
@@ -171,8 +174,10 @@ pub const OFFER_SUFFIX: &str = ".offer";
 pub const PLAN_OFFERED: u32 = 0x8000_4000;
 /// Offset of the site table.
 pub const SITES_AT: u64 = MODULES_AT + (MODULES_MAX * MODULE_BYTES) as u64;
+/// Offset of the table of small objects.
+pub const SMALLS_AT: u64 = SITES_AT + (SITES_MAX * SITE_BYTES) as u64;
 /// Offset of the map table.
-pub const MAPS_AT: u64 = SITES_AT + (SITES_MAX * SITE_BYTES) as u64;
+pub const MAPS_AT: u64 = SMALLS_AT + (SITES_MAX * SMALL_BYTES) as u64;
 /// Offset of the rings.
 pub const RINGS_AT: u64 = MAPS_AT + (MAPS_MAX * MAP_BYTES) as u64;
 /// Offset of the run table.
@@ -204,7 +209,9 @@ pub mod header {
     pub const IS_MOVER: usize = 232;
     pub const MOVES_DONE: usize = 236;
     pub const REMARKS: usize = 240;
-    pub const MOVED: usize = 248;
+    pub const SMALL_TOP: usize = 244;
+    pub const SMALL_REFUSED: usize = 248;
+    pub const MOVED: usize = 256;
 }
 
 /// Offsets in the offer.

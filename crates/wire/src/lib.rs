@@ -28,6 +28,7 @@ mod record;
 pub mod ring;
 mod session;
 mod site;
+mod small;
 mod snapshot;
 
 pub use clock::{ClockSource, Now, Timeline};
@@ -39,6 +40,7 @@ pub use pool::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 pub use record::{Flags, RawRecord, Record, Version};
 pub use session::{Drained, Header, Session, SessionError};
 pub use site::{Frame, Module, Site};
+pub use small::Small;
 pub use snapshot::{ObjectSnapshot, TableSlice};
 
 /// One observed access to memory, as every sampler reports it.

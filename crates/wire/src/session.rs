@@ -23,6 +23,7 @@ use crate::mapping::Mapping;
 use crate::record::{ADDR_END, Record};
 use crate::ring::{Cursor, Words, pull_present};
 use crate::site::{Module, Site};
+use crate::small::{self, Small};
 use crate::snapshot::{ObjectSnapshot, ObjectTable, TableSlice};
 
 /// One hosted process's shared memory.
@@ -309,6 +310,14 @@ impl Session {
     pub fn site(&self, id: u32) -> Option<Site> {
         let id = usize::try_from(id).ok().filter(|id| *id < SITES_MAX)?;
         Site::decode(&self.read_entry::<SITE_BYTES>(SITES_AT + (id * SITE_BYTES) as u64)?)
+    }
+
+    /// What each site keeps in small objects outside of its own blocks, and the births of sites
+    /// that should have such blocks but for the number of those.
+    #[must_use]
+    pub fn smalls(&self) -> (Vec<Small>, u32) {
+        let top = self.header_half(header::SMALL_TOP);
+        (small::read(self.fd.as_fd(), top), self.header_half(header::SMALL_REFUSED))
     }
 
     /// A module, once the client has published it.

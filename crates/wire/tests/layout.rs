@@ -38,6 +38,8 @@ fn offers() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_control, answer)", control::ANSWER as u64),
         ("offsetof(struct tcl_control, session)", control::SESSION as u64),
         ("offsetof(struct tcl_header, remarks)", header::REMARKS as u64),
+        ("offsetof(struct tcl_header, small_top)", header::SMALL_TOP as u64),
+        ("offsetof(struct tcl_header, small_refused)", header::SMALL_REFUSED as u64),
     ]
 }
 
@@ -99,6 +101,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_CONTROL_AT", layout::CONTROL_AT),
         ("TCL_MODULES_AT", layout::MODULES_AT),
         ("TCL_SITES_AT", layout::SITES_AT),
+        ("TCL_SMALLS_AT", layout::SMALLS_AT),
         ("TCL_MAPS_AT", layout::MAPS_AT),
         ("TCL_RINGS_AT", layout::RINGS_AT),
         ("TCL_RUNS_AT", layout::RUNS_AT),
@@ -171,6 +174,12 @@ fn ring_and_tables() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_plan_range, to)", 2),
         ("sizeof(struct tcl_run)", layout::RUN_BYTES as u64),
         ("offsetof(struct tcl_run, identity)", 8),
+        ("sizeof(struct tcl_small)", layout::SMALL_BYTES as u64),
+        ("offsetof(struct tcl_small, live_bytes)", 8),
+        ("offsetof(struct tcl_small, births)", 16),
+        ("offsetof(struct tcl_small, lives)", 20),
+        ("offsetof(struct tcl_small, deaths)", 24),
+        ("offsetof(struct tcl_small, life_ms)", 28),
         ("sizeof(struct tcl_map)", layout::MAP_BYTES as u64),
         ("offsetof(struct tcl_map, size)", 8),
         ("offsetof(struct tcl_map, site)", 16),

@@ -10,7 +10,7 @@ use tiercel_wire::layout::{
 };
 use tiercel_wire::{
     ClockSource, Flags, Frame, Module, ObjectSnapshot, PhaseName, PlanError, PlanRange, PlanRow,
-    Record, Session, SessionError, Site, Version, phase_hash,
+    Record, Session, SessionError, Site, Small, Version, phase_hash,
 };
 
 const BASE: u64 = 1 << 40;
@@ -131,6 +131,26 @@ fn sites_and_modules_are_read_as_written() {
     assert_eq!((session.site(8), session.module(3)), (None, None));
     assert_eq!((session.site(u32::MAX), session.module(u16::MAX)), (None, None));
     assert_eq!((session.header().site_count, session.header().module_count), (8, 3));
+}
+
+#[test]
+fn small_objects_are_read_as_written() {
+    let (client, session) = pair();
+    assert_eq!(session.smalls(), (Vec::new(), 0));
+    let small = Small {
+        site: 7,
+        born_bytes: 1 << 40,
+        live_bytes: 5 << 15,
+        births: 9,
+        lives: 5,
+        deaths: 4,
+        life_ms: 30,
+    };
+    let last = Small { site: 65_535, lives: 20, ..small };
+    client.put_small(&small).expect("writes");
+    client.put_small(&last).expect("writes");
+    // More live ones than births are a lie.
+    assert_eq!(session.smalls().0, [small, Small { lives: 9, ..last }]);
 }
 
 #[test]

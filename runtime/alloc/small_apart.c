@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * small_apart.c: samples the births of small objects, and gives sites that keep much in small
+ * objects blocks of their own.
+ * In: allocations that left mimalloc's fast path, with their callers. Out: slots; sampled births
+ * and their deaths, for track/small_sites.c, which decides who gets blocks apart.
+ * Knows nothing of records or plans.
+ *
+ * The fast path takes a slot from the list of its size class, and knows neither how many it took
+ * nor for whom. Nothing is added to it; instead, lists end where something is to be done:
+ *
+ *   sampling   the list that a block hands to the fast path is cut where the next sampled birth is
+ *              due, after so many bytes of slots. The rest of the list waits in the block's local
+ *              frees, which mimalloc takes next. Sampled births have blocks of a heap of their own,
+ *              whose frees are not on the fast path, so that their deaths are seen.
+ *   apart      a size class in which a site has blocks apart is *guarded*: its list is empty in
+ *              every thread, so that each allocation comes here, and takes its slot from the heap
+ *              of its site, or from the block that the list was of.
+ *
+ * Classes above MI_SMALL_SIZE_MAX have no such list: each of their allocations comes here anyway.
+ */
+#include "small.h"
+#include <errno.h>
+
+struct apart tcl_apart[TCL_APART_MAX];
+_Atomic uint32_t tcl_apart_count;
+mi_lock_t tcl_apart_lock = MI_LOCK_INITIALIZER;
+__thread struct filling tcl_filling;
+
+/* By site: 1 + its index in tcl_apart; 0: it has no blocks apart. Release; after the heap. */
+static _Atomic uint8_t apart_of[TCL_SITES_MAX];
+/* Bits by size class. */
+static _Atomic uint64_t guarded[(MI_BIN_COUNT + 63) / 64];
+_Atomic bool tcl_has_guards;
+
+static __thread int64_t gap;     /* bytes until the next sampled birth */
+static __thread uint64_t random; /* 0: the thread has drawn no gap */
+
+_Static_assert(TCL_APART_MAX < UINT8_MAX, "a site's heap has a number of 8 bits");
+
+/* ---- Heaps ----------------------------------------------------------------------------------- */
+
+struct filling tcl_filling_begin(const mi_theap_t *theap) {
+    struct filling before = tcl_filling, now = {0};
+    const mi_heap_t *heap = _mi_theap_heap(theap);
+    uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++)
+        if (tcl_apart[i].heap == heap) {
+            now.site = tcl_apart[i].site;
+            now.flags = now.site ? 0 : BLOCK_SAMPLES;
+        }
+    now.arena = (uint8_t)(tcl_small_arena(now.site) + 1);
+    tcl_filling = now;
+    return before;
+}
+
+/* The heap of a site, made if there is none and `make`; NULL: there is none. */
+static mi_heap_t *heap_of(uint32_t site, bool make) {
+    unsigned at = atomic_load_explicit(&apart_of[site], memory_order_acquire);
+    if (tcl_likely(at || !make))
+        return at ? tcl_apart[at - 1].heap : NULL;
+    int saved = errno;
+    mi_lock_acquire(&tcl_apart_lock);
+    uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_relaxed);
+    at = atomic_load_explicit(&apart_of[site], memory_order_relaxed);
+    mi_heap_t *heap = at || count == TCL_APART_MAX ? NULL : mi_heap_new();
+    if (heap) {
+        tcl_apart[count] = (struct apart){heap, site};
+        atomic_store_explicit(&tcl_apart_count, count + 1, memory_order_release);
+        atomic_store_explicit(&apart_of[site], (uint8_t)(count + 1), memory_order_release);
+    } else if (at) {
+        heap = tcl_apart[at - 1].heap;
+    }
+    mi_lock_release(&tcl_apart_lock);
+    errno = saved;
+    return heap;
+}
+
+/* The calling thread's part of a heap; NULL when memory is short. */
+static mi_theap_t *theap_of(mi_heap_t *heap) {
+    mi_theap_t *theap = heap ? _mi_heap_theap(heap) : NULL;
+    return theap && mi_theap_is_initialized(theap) ? theap : NULL;
+}
+
+/* ---- Guarded size classes -------------------------------------------------------------------- */
+
+static inline bool is_guarded(size_t bin) {
+    return atomic_load_explicit(&guarded[bin / 64], memory_order_relaxed) >> bin % 64 & 1;
+}
+
+/* Empties the list that the fast path has of a guarded class. */
+static void empty_list(mi_theap_t *theap, size_t bin) {
+    size_t words = theap->pages[bin].block_size / sizeof(void *);
+    mi_page_t *none = (mi_page_t *)&_mi_page_empty;
+    if (theap->pages[bin].block_size > MI_SMALL_SIZE_MAX || theap->pages_free_direct[words] == none)
+        return;
+    for (; words > 0 && _mi_bin(words * sizeof(void *)) == bin; words--)
+        theap->pages_free_direct[words] = none;
+}
+
+void tcl_small_guard(size_t bytes) {
+    mi_theap_t *theap = _mi_theap_default();
+    size_t bin = _mi_bin(bytes);
+    if (tcl_unlikely(is_guarded(bin)) && tcl_tracking() && mi_theap_is_initialized(theap))
+        empty_list(theap, bin);
+}
+
+static void guard(size_t bin) {
+    atomic_fetch_or_explicit(&guarded[bin / 64], 1ull << bin % 64, memory_order_relaxed);
+    atomic_store_explicit(&tcl_has_guards, true, memory_order_relaxed);
+}
+
+/* A slot of the first block of its class, as on the fast path, or of another. */
+static void *take(mi_theap_t *theap, size_t bytes, bool zero) {
+    mi_page_t *page = mi_page_queue(theap, bytes)->first;
+    if (tcl_likely(page && page->free && bytes <= MI_SMALL_SIZE_MAX))
+        return _mi_page_malloc_zero(theap, page, bytes, zero);
+    return tcl_small_generic(theap, bytes, zero, NULL);
+}
+
+/* ---- Sampled births -------------------------------------------------------------------------- */
+
+static void draw_gap(void) {
+    gap = tcl_small_gap(&random);
+}
+
+/* Notes a birth; the thread's next one is due a gap later. */
+static void note_sampled(const void *p, size_t bytes, size_t bin, uint32_t site) {
+    draw_gap();
+    bool is_apart = heap_of(site, false) != NULL;
+    if (tcl_small_born(p, bytes, site) && !is_apart) {
+        is_apart = heap_of(site, true) != NULL;
+        if (!is_apart)
+            tcl_small_refused();
+    }
+    if (is_apart)
+        guard(bin);
+}
+
+/* A slot among sampled births; NULL: there is none, and nothing was noted. */
+static void *sampled(size_t bytes, size_t align, bool zero, size_t bin, struct caller caller) {
+    mi_theap_t *theap = theap_of(heap_of(0, true));
+    if (!theap)
+        return NULL;
+    void *p = align > 16 ? mi_theap_malloc_aligned(theap, bytes, align)
+                         : tcl_small_generic(theap, bytes, zero, NULL);
+    if (!p || !is_small(p))
+        return p;
+    uint32_t site = tcl_small_site(caller.return_address, caller.frame_address);
+    note_sampled(p, theap->pages[bin].block_size, bin, site);
+    return p;
+}
+
+/* Cuts the list that the fast path gets with this slot, where the next sampled birth is due within
+ * it. The slot itself counts. */
+static void cut_list(const void *p) {
+    mi_page_t *page = *slice_of(p);
+    struct run *run = run_of(page);
+    size_t bytes = page->block_size, slots = page->capacity - page->used + 1u;
+    if (page->local_free || (run->block_flags & BLOCK_SAMPLES))
+        return; /* the list was handed out before, and counted */
+    if (tcl_unlikely(!random))
+        draw_gap();
+    int64_t left = gap - (int64_t)(slots * bytes);
+    if (tcl_likely(left > 0)) {
+        gap = left;
+        return;
+    }
+    /* Of the slots behind p, `most` are handed out before the sampled birth. */
+    size_t most = (size_t)gap / bytes;
+    mi_block_t *last = page->free;
+    if (most == 0) {
+        page->local_free = last;
+        page->free = NULL;
+    } else {
+        for (size_t i = 1; last && i < most; i++)
+            last = mi_block_next(page, last);
+        if (last) {
+            page->local_free = mi_block_next(page, last);
+            mi_block_set_next(page, last, NULL);
+        }
+    }
+    run->block_flags |= BLOCK_DUE;
+}
+
+/* True when the block that serves a class next, whose list is empty, has reached the sampled birth.
+ */
+static bool is_due(mi_page_t *page) {
+    if (!page || !is_small(mi_page_slice_start(page)))
+        return false;
+    struct run *run = run_of(page);
+    bool is = run->block_flags & BLOCK_DUE;
+    run->block_flags &= ~(uint32_t)BLOCK_DUE;
+    return is;
+}
+
+/* ---- Called by small.c ----------------------------------------------------------------------- */
+
+/* Counts a birth that came here by itself; true when it is to be sampled. */
+static bool counts_down(size_t bytes) {
+    if (tcl_unlikely(!random))
+        draw_gap();
+    gap -= (int64_t)bytes;
+    return gap <= 0;
+}
+
+/* The part of the heap that a birth of a guarded class takes its slot from. */
+static mi_theap_t *theap_for(mi_theap_t *theap, struct caller caller) {
+    uint32_t site = tcl_small_site(caller.return_address, caller.frame_address);
+    mi_theap_t *apart = site ? theap_of(heap_of(site, false)) : NULL;
+    return apart ? apart : theap;
+}
+
+void *tcl_small_by_site(mi_theap_t *theap, size_t bytes, bool zero, struct caller caller) {
+    if (tcl_unlikely(!mi_theap_is_initialized(theap)))
+        return tcl_small_generic(theap, bytes, zero, NULL);
+    size_t bin = _mi_bin(bytes);
+    bool is_alone = is_guarded(bin);
+    void *p = NULL;
+    if (is_alone || bytes > MI_SMALL_SIZE_MAX) {
+        mi_theap_t *from = is_alone ? theap_for(theap, caller) : theap;
+        if (from == theap && counts_down(bytes))
+            p = sampled(bytes, 16, zero, bin, caller);
+        if (!p)
+            p = take(from, bytes, zero);
+        if (tcl_unlikely(!p && from != theap))
+            p = take(theap, bytes, zero);
+    } else {
+        mi_page_t *page = theap->pages[bin].first;
+        bool ends = !page || !page->free;
+        if (tcl_unlikely(ends && is_due(page)))
+            p = sampled(bytes, 16, zero, bin, caller);
+        if (!p && (p = tcl_small_generic(theap, bytes, zero, NULL)) && ends && is_small(p))
+            cut_list(p);
+    }
+    if (tcl_unlikely(is_guarded(bin)))
+        empty_list(theap, bin);
+    return p;
+}
+
+void *tcl_small_aligned_by_site(size_t bytes, size_t align, struct caller caller) {
+    mi_theap_t *theap = _mi_theap_default();
+    if (tcl_unlikely(!mi_theap_is_initialized(theap)))
+        return mi_malloc_aligned(bytes, align);
+    size_t bin = _mi_bin(bytes);
+    mi_theap_t *from = is_guarded(bin) ? theap_for(theap, caller) : theap;
+    void *p = NULL;
+    if (from == theap && counts_down(bytes))
+        p = sampled(bytes, align, false, bin, caller);
+    if (!p)
+        p = mi_theap_malloc_aligned(from, bytes, align);
+    if (tcl_unlikely(!p && from != theap))
+        p = mi_theap_malloc_aligned(theap, bytes, align);
+    tcl_small_guard(bytes);
+    return p;
+}
