@@ -262,7 +262,7 @@ static void be_born(struct input *in) {
     size_t head = tcl_birth_head(bytes, site, arena, &better);
     MUST(head < bytes && head % TCL_PAGE == 0);
     MUST(!head || better < arena);
-    unsigned mapped = tcl_birth_mapped(bytes, site);
+    unsigned mapped = tcl_birth_mapped(bytes, site, bytes & 1);
     MUST(mapped == TCL_ARENA_UNKNOWN || mapped < TCL_ARENAS_MAX);
 }
 

@@ -34,6 +34,7 @@ mod tiers;
 mod tracking;
 
 pub use answer::Objects;
+pub use clients::origin::Origin;
 pub use clients::sites::{Fits, SiteRow, Use};
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::Daemon;
@@ -43,6 +44,7 @@ pub use moves::log::{LoggedMove, MoveTotals};
 #[cfg(feature = "forge")]
 pub use net::control::UNREAD_BYTES_MAX;
 pub use net::{protocol, socket_dir};
+pub use observe::coverage::Coverage;
 pub use observe::recording::{NAMED_MAX, name_sites};
 pub use parts::{DaemonError, Handle, Parts};
 pub use plan::choice::PlanChoice;

@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -81,6 +81,8 @@ pub const MODULE_PATH: usize = 40;
 
 /// Sites of a session.
 pub const SITES_MAX: usize = 65536;
+/// First of the numbers that no process hands out: the daemon's own.
+pub const SITES_NAMED: usize = 61_440;
 /// Bytes of a site entry.
 pub const SITE_BYTES: usize = 256;
 /// Frames of a site.
@@ -89,6 +91,8 @@ pub const SITE_FRAMES: usize = 30;
 pub const SITE_PUBLISHED: usize = 8;
 /// Offset of `frame_count` in a site entry.
 pub const SITE_FRAME_COUNT: usize = 12;
+/// Offset of `kind` in a site entry.
+pub const SITE_KIND: usize = 14;
 /// Offset of `frames` in a site entry.
 pub const SITE_FRAMES_AT: usize = 16;
 /// Module number of a frame that lies in no module.
@@ -97,7 +101,9 @@ pub const NO_MODULE: u16 = 0xffff;
 /// Live mmap objects of a session.
 pub const MAPS_MAX: usize = 65536;
 /// Bytes of an entry of the map table.
-pub const MAP_BYTES: usize = 32;
+pub const MAP_BYTES: usize = 40;
+/// Offset of `share` in an entry of the map table.
+pub const MAP_SHARE: usize = 32;
 /// Bytes of an entry of the run table.
 pub const RUN_BYTES: usize = 16;
 /// OS pages a reserved range may have: 1 TiB.

@@ -4,6 +4,9 @@
 pub(crate) mod arrivals;
 pub(crate) mod client;
 pub(crate) mod fit;
+pub(crate) mod layouts;
+pub(crate) mod origin;
 pub(crate) mod sites;
+pub(crate) mod statics;
 pub(crate) mod table;
 pub(crate) mod turns;

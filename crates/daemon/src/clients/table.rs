@@ -3,6 +3,7 @@
 //! sockets.
 
 use super::client::Client;
+use super::layouts::Layouts;
 use super::sites::{SiteRow, Sites};
 use super::turns::{Served, Turns};
 use crate::moves::queue::MoveQueue;
@@ -11,6 +12,7 @@ use crate::observe::recording::Recording;
 use crate::quota::{Account, Quota, Share};
 use std::collections::{BTreeMap, HashMap};
 use tiercel_ledger::Ledger;
+use tiercel_symbolize::Reader;
 use tiercel_wire::{Record, Timeline};
 
 /// The hosted processes.
@@ -25,6 +27,8 @@ pub(crate) struct Clients {
     /// Memory for the sites of those that are there, and of each of their users.
     sites: Account,
     shares: HashMap<u32, Share>,
+    /// Symbols of static data.
+    layouts: Layouts,
     /// Records of one client on their way to the ledger.
     records: Vec<Record>,
 }
@@ -49,7 +53,7 @@ pub(crate) struct Turn {
 }
 
 impl Clients {
-    pub(crate) fn new(quota: Quota) -> Clients {
+    pub(crate) fn new(quota: Quota, symbols: &Reader) -> Clients {
         Clients {
             by_number: BTreeMap::new(),
             numbers: HashMap::new(),
@@ -58,6 +62,7 @@ impl Clients {
             departed: Sites::new(quota.site_account()),
             sites: quota.site_account(),
             shares: HashMap::new(),
+            layouts: Layouts::new(symbols.clone()),
             records: Vec::new(),
         }
     }
@@ -191,6 +196,11 @@ impl Clients {
             turn.gone.extend(client.is_done().then_some(number));
             served
         });
+        self.layouts.collect();
+        for client in self.by_number.values_mut() {
+            client.divide_statics(&mut self.layouts, to.ledger);
+        }
+        to.record_events();
         turn
     }
 
