@@ -55,7 +55,9 @@ enum tcl_record_kind {
     TCL_CUT = 4,     /* addr, size: this range left all objects that it overlapped (munmap) */
     TCL_PHASE = 5,   /* addr = number of the phase that was entered, an index of its name */
     TCL_EXEC = 6,    /* the process is about to exec; its objects are gone if it succeeds */
-    TCL_EXIT = 7     /* the process is about to exit */
+    TCL_EXIT = 7,    /* the process is about to exit */
+    TCL_SHARE = 8    /* addr, size = tcl_map.share: what the object of this version shows; follows
+                      * its BORN in the same ring */
 };
 
 enum tcl_record_flags {
@@ -142,15 +144,30 @@ struct tcl_module {
 };
 
 #define TCL_SITES_MAX 65536u /* numbers of 16 bits; the runtime packs them so in its cache */
+/* Numbers from here on no process hands out: the daemon gives them to symbols of static data.
+ * 4096 of them. Chosen, not measured: a program seldom has a hundred symbols of an OS page. */
+#define TCL_SITES_NAMED 61440u
 #define TCL_SITE_FRAMES 30u  /* 16 + 30 * 8 bytes: a site fills 256 */
 
 #define TCL_NO_MODULE 0xffffu /* of a frame in generated code; above TCL_MODULES_MAX */
+
+/* What made the objects of a site. */
+enum tcl_site_kind {
+    TCL_SITE_CALL = 0,       /* a call: frames are its stack, here and where nothing else is said */
+    TCL_SITE_STATIC = 1,     /* the loader: writable static data of frame 0's module, from the ELF
+                              * address there on */
+    TCL_SITE_CONSTANT = 2,   /* the same, of data that is only read */
+    TCL_SITE_MAIN_STACK = 3, /* the kernel: the stack of the first thread; no frames */
+    TCL_SITE_STACK = 4,      /* the C library: the stack of another thread; no frames */
+    TCL_SITE_SHARED = 5,     /* a call that mapped memory which other mappings may show as well */
+    TCL_SITE_FILE = 6        /* a call that mapped a file privately: page cache, until written */
+};
 
 struct tcl_site {
     uint64_t hash; /* FNV-1a over (build-id, offset) of every frame: stable under ASLR and reruns */
     uint32_t published; /* 1 once complete; release, pairs with the reader's acquire */
     uint16_t frame_count;
-    uint16_t flags; /* 0 */
+    uint16_t kind; /* enum tcl_site_kind */
     /* Innermost first, allocator and wrappers left out. module << 48 | ELF virtual address of the
      * return address. TCL_NO_MODULE: not in any module (generated code), then the low 48 bits of
      * the address itself. */
@@ -197,6 +214,9 @@ struct tcl_map {
     uint8_t flags_low;
     uint8_t arena;
     uint8_t pad[4];
+    /* Not 0: a name of the memory that it shows, in 56 bits. Mappings with one name, of any
+     * processes of a user, begin with the same byte of it. */
+    uint64_t share;
 };
 
 /* ---- Phases -------------------------------------------------------------------------------- */
@@ -379,7 +399,7 @@ struct tcl_control {
 #define TCL_SITES_AT (TCL_MODULES_AT + TCL_MODULES_MAX * 512ull)
 #define TCL_SMALLS_AT (TCL_SITES_AT + TCL_SITES_MAX * 256ull)
 #define TCL_MAPS_AT (TCL_SMALLS_AT + TCL_SITES_MAX * 32ull)
-#define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 32ull)
+#define TCL_RINGS_AT (TCL_MAPS_AT + TCL_MAPS_MAX * 40ull)
 #define TCL_RUNS_AT (TCL_RINGS_AT + TCL_RINGS_MAX * (4096ull + TCL_RING_RECORDS * 32ull))
 
 /* ---- Offer: what a process knows of the daemon before it attaches --------------------------- */
@@ -511,7 +531,7 @@ TCL_ASSERT(sizeof(struct tcl_module) == 512, "module");
 TCL_ASSERT(sizeof(struct tcl_site) == 256, "site");
 TCL_ASSERT(sizeof(struct tcl_small) == 32, "small");
 TCL_ASSERT(sizeof(struct tcl_run) == 16, "run");
-TCL_ASSERT(sizeof(struct tcl_map) == 32, "map");
+TCL_ASSERT(sizeof(struct tcl_map) == 40, "map");
 TCL_ASSERT(sizeof(struct tcl_header) <= 4096, "header");
 TCL_ASSERT(sizeof(struct tcl_control) == 4096, "control");
 TCL_ASSERT(sizeof(struct tcl_move) == 24, "move");

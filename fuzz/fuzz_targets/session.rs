@@ -202,6 +202,7 @@ fn record(input: &mut Unstructured<'_>) -> Result<Record> {
         0..=3 => Record::Born { addr, bytes, site, version, arena, flags, time_ns },
         4 => Record::Died { addr, bytes, version, flags, time_ns },
         5 => Record::Resized { addr, bytes, site, version, arena, flags, time_ns },
+        6 if bytes % 8192 == 0 => Record::Share { addr, share: bytes, version, time_ns },
         6 => Record::Cut { addr, bytes, version, time_ns },
         _ => Record::Phase { number: small(input)?.into(), time_ns },
     })
@@ -214,7 +215,9 @@ fn site(input: &mut Unstructured<'_>) -> Result<Site> {
         Ok(Frame { module, offset: u64::from(input.arbitrary::<u16>()?) })
     };
     let frames = frames.map(frame).collect::<Result<_>>()?;
-    Ok(Site { hash: small(input)?.into(), frames })
+    let kinds = [SiteKind::Call, SiteKind::Static, SiteKind::Constant, SiteKind::Stack];
+    let kind = kinds[usize::from(input.arbitrary::<u8>()?) % kinds.len()];
+    Ok(Site { hash: small(input)?.into(), frames, kind })
 }
 
 fn module(input: &mut Unstructured<'_>) -> Result<Module> {

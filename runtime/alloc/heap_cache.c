@@ -447,8 +447,22 @@ static void note_resized(struct run *run, size_t pages) {
     }
 }
 
+/* What a resize changes is charged to the run's arena, or refunded. False: it has no room. */
+static bool charge_resize(const struct run *run, size_t pages) {
+    if (tcl_likely(!tcl_tracking()))
+        return true;
+    if (pages > run->pages)
+        return tcl_birth_grow(run->arena, (pages - run->pages) << PAGE_SHIFT);
+    tcl_birth_refund(run->arena, (run->pages - pages) << PAGE_SHIFT);
+    return true;
+}
+
 static bool resize_in_place(struct run *run, size_t pages) {
     size_t total = run->total;
+    if (pages > total && pages < GROW_FROM)
+        return false; /* a run that fits no size class would bypass the cache when freed */
+    if (!charge_resize(run, pages))
+        return false; /* what moves is born where there is room */
     if (pages <= total) {
         /* Counts growth when it has doubled the object, not each time: that takes the lock. */
         if (pages > run->pages && total - run->reserved < pages / 2) {
@@ -465,13 +479,14 @@ static bool resize_in_place(struct run *run, size_t pages) {
             heap_unlock(&tcl_heap_lock);
         }
     } else {
-        if (pages < GROW_FROM)
-            return false; /* a run that fits no size class would bypass the cache when freed */
         heap_lock(&tcl_heap_lock);
         bool grown = tcl_pages_extend(run, pages, room_to_grow(pages));
         heap_unlock(&tcl_heap_lock);
-        if (!grown)
+        if (!grown) {
+            if (tcl_unlikely(tcl_tracking()))
+                tcl_birth_refund(run->arena, (pages - run->pages) << PAGE_SHIFT);
             return false;
+        }
     }
     if (pages != run->pages)
         note_resized(run, pages);

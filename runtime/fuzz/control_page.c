@@ -275,7 +275,7 @@ static void be_born(struct input *in) {
         end = range.at + range.bytes;
     }
     MUST(end <= bytes);
-    unsigned mapped = tcl_birth_mapped(bytes, site);
+    unsigned mapped = tcl_birth_mapped(bytes, site, bytes & 1);
     MUST(mapped == TCL_ARENA_UNKNOWN || mapped < TCL_ARENAS_MAX);
 }
 

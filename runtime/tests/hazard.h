@@ -50,7 +50,7 @@ struct session {
     int memfd;
     size_t bytes;
     bool replaces_another; /* the same process had a session before */
-    uint64_t tail[TCL_RINGS_MAX], lost, records, kinds[8], without_ring;
+    uint64_t tail[TCL_RINGS_MAX], lost, records, kinds[16], without_ring;
     uint64_t fresh_bytes; /* of objects born in memory that was not touched before */
     uint64_t ring_lost[TCL_RINGS_MAX];
     struct known_object *objects;
@@ -98,7 +98,7 @@ static bool is_newer(uint32_t carve, uint16_t generation, const struct known_obj
 
 static void apply(struct session *s, const struct tcl_record *r) {
     s->records++;
-    s->kinds[r->kind & 7]++;
+    s->kinds[r->kind & 15]++;
     if (r->kind == TCL_BORN && r->flags_low & TCL_FRESH)
         s->fresh_bytes += r->size & (((uint64_t)1 << TCL_SIZE_BITS) - 1);
     if (r->kind < TCL_BORN || r->kind > TCL_RESIZED)

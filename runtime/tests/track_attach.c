@@ -131,7 +131,7 @@ static void check_counts(struct daemon *d, const char *part, uint64_t began, uin
 static int early_found;
 static void count_early(struct session *s, const struct known_object *found) {
     (void)s;
-    early_found += found->bytes == EARLY_BYTES;
+    early_found += found->bytes == EARLY_BYTES && !found->site;
 }
 
 static void attaches(void) {

@@ -56,13 +56,27 @@ uint32_t tcl_birth_site(size_t bytes, void *return_address, void *frame_address)
     (void)bytes, (void)return_address, (void)frame_address;
     return 0;
 }
-unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {
-    (void)bytes, (void)site;
+unsigned tcl_birth_mapped(size_t bytes, uint32_t site, bool is_reserved) {
+    (void)bytes, (void)site, (void)is_reserved;
     return TCL_ARENA_UNKNOWN;
 }
 struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     (void)bytes, (void)site, (void)arena;
     return (struct tcl_split){0};
+}
+void tcl_birth_refund(unsigned arena, size_t bytes) {
+    (void)arena, (void)bytes;
+}
+void tcl_birth_block(unsigned arena, size_t bytes) {
+    (void)arena, (void)bytes;
+}
+void tcl_note_share(const struct tcl_use *use, uint64_t share) {
+    (void)use, (void)share;
+}
+uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind) {
+    return kind == TCL_SITE_CALL ? 0 : id;
+}
+void tcl_image_check(void) {
 }
 int tcl_arena_node(unsigned arena) {
     (void)arena;
@@ -153,10 +167,14 @@ int main(void) {
         size_t bytes = (1 + next_random(8)) * TCL_PAGE;
         uint32_t what = next_random(16);
         is_lock_taken = what < 12 && next_random(8) == 0;
-        if (what < 5)
-            mapped(addr, bytes, MAP_PRIVATE | MAP_ANONYMOUS, 0, 0);
+        struct entry entry = {.addr = addr, .bytes = bytes, .slot = NO_SLOT};
+        entry.share = next_random(4) == 0 ? 1 + next_random(3) : 0;
+        if (what < 4)
+            mapped(entry, true);
+        else if (what < 5)
+            next_random(2) ? tcl_map_image(addr, bytes, 1) : tcl_map_image_gone(addr, bytes);
         else if (what < 7)
-            mapped(addr, bytes, MAP_SHARED, 0, 0); /* no object */
+            mapped(entry, false); /* a device */
         else if (what < 12)
             unmapped(addr, bytes);
         else if (what < 15)

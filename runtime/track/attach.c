@@ -274,7 +274,10 @@ static bool begin(int socket, int memfd, uint32_t parent) {
         epochs = 1; /* 0 means detached */
     atomic_store_explicit(&tcl_life->epoch, epochs, memory_order_release);
     errno = ENOMEM;
-    if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill() || !tcl_map_fill())
+    if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill())
+        return false;
+    tcl_image_scan();
+    if (!tcl_map_fill())
         return false;
     tcl_small_republish();
     int uffds[TCL_UFFDS_MAX], uffd_count = open_userfaultfds(uffds);

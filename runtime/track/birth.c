@@ -327,18 +327,35 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     return split;
 }
 
-unsigned tcl_birth_mapped(size_t bytes, uint32_t site) {
+unsigned tcl_birth_mapped(size_t bytes, uint32_t site, bool is_reserved) {
     if (tcl_unlikely(!tcl_attached()))
         return TCL_ARENA_UNKNOWN;
     struct tcl_control *control = tcl_control();
     uint32_t count = arena_count(control);
+    if (count <= 1 || bytes > INT64_MAX)
+        return TCL_ARENA_UNKNOWN;
     uint64_t word = plan_word(control);
-    if (tcl_likely(!(uint32_t)word) || count <= 1 || bytes > INT64_MAX)
-        return TCL_ARENA_UNKNOWN;
-    unsigned arena = planned_arena(control, word, bytes, site);
-    if (arena >= count)
-        return TCL_ARENA_UNKNOWN;
-    return take_budget(control, count, arena, false, (int64_t)bytes);
+    if (is_reserved && (!(uint32_t)word || planned_arena(control, word, bytes, site) >= count))
+        return count - 1;
+    return arena_of_birth(bytes, site);
+}
+
+bool tcl_birth_grow(unsigned arena, size_t bytes) {
+    if (tcl_unlikely(!tcl_attached()))
+        return true;
+    struct tcl_control *control = tcl_control();
+    if (arena + 1u >= arena_count(control) || bytes > INT64_MAX)
+        return true;
+    struct budget_cache *mine = current_budget_cache();
+    if (mine->arena == arena && mine->credit >= (int64_t)bytes) {
+        mine->credit -= (int64_t)bytes;
+        return true;
+    }
+    int64_t *left = &control->birth_bytes_left[arena], need = (int64_t)bytes;
+    if (__atomic_load_n(left, __ATOMIC_RELAXED) < need)
+        return false;
+    __atomic_fetch_sub(left, need, __ATOMIC_RELAXED);
+    return true;
 }
 
 void tcl_birth_prefer(unsigned arena, unsigned hint) {

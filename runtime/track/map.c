@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * map.c: mmap, munmap and mremap of the program, observed; the kernel does the work.
- * In: calls of the program. Out: mmap objects, in the object table and in records.
- * Knows nothing of the heap. glibc's own calls (thread stacks, the loader) bypass these functions.
+ * In: calls of the program; what image.c finds. Out: mmap objects, in the object table and in
+ * records. Knows nothing of the heap. glibc's own calls (thread stacks, the loader) bypass these
+ * functions.
  *
- * An object is a private anonymous mapping of at least one OS page that is no stack. Reservations
- * (PROT_NONE) count, because their owner may open them by mprotect, which is not observed here;
- * residency shows what is populated. A fixed mapping inside an object, by which collectors commit
- * and decommit memory, leaves the object as it is.
+ * An object is a mapping of at least one OS page that is no stack: private anonymous memory, shared
+ * memory, a file. Reservations (PROT_NONE) count, because their owner may open them by mprotect,
+ * which is not observed here; residency shows what is populated. A fixed private mapping inside an
+ * object, by which collectors commit and decommit memory, leaves the object as it is. Of devices
+ * nothing is an object.
+ *
+ * Shared memory and files have a name for what they show (tcl_map.share), so that the daemon counts
+ * it once: of a file its device, inode and offset; of MAP_ANONYMOUS memory a number that forked
+ * children inherit with it.
  *
  *   live[]  sorted by address, private     |a....|    |b..|  |c.......|
  *   munmap of a middle part                |a.|  |a'| : a is resized, a' is born at the same site
@@ -20,11 +26,13 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Entries at first, 256 * 32 bytes; doubled up to TCL_MAPS_MAX. Chosen, not measured. */
+/* Entries at first, 256 * 40 bytes; doubled up to TCL_MAPS_MAX. Chosen, not measured. */
 #define GROW_FIRST 256
 #define NO_SLOT UINT32_MAX
 /* Mappings bound one by one. Each may split one mapping of the 65530 that a process may have
@@ -34,9 +42,11 @@
 struct entry {
     uintptr_t addr;
     size_t bytes;
+    uint64_t share; /* tcl_map.share */
     uint32_t site, carve, slot;
     uint16_t generation;
     uint8_t arena;
+    bool is_image; /* no call of the program made it */
 };
 
 static struct entry *live; /* all of this under tcl_life->map_lock */
@@ -71,6 +81,7 @@ static bool enter(struct entry *entry) {
     map->generation = entry->generation;
     map->flags_low = TCL_MAPPED;
     map->arena = entry->arena;
+    map->share = entry->share;
     __atomic_store_n(&map->addr, entry->addr, __ATOMIC_RELEASE);
     return true;
 }
@@ -92,6 +103,8 @@ static void report_born(struct entry *entry, uint8_t flags) {
     if (!enter(entry) && tcl_attached())
         __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
     tcl_note_born(&use);
+    if (tcl_unlikely(entry->share))
+        tcl_note_share(&use, entry->share);
 }
 
 static void report_died(struct entry *entry) {
@@ -224,7 +237,8 @@ static void cut(uintptr_t addr, size_t bytes) {
                                  .site = whole.site,
                                  .carve = tcl_next_carve(),
                                  .slot = NO_SLOT,
-                                 .arena = whole.arena};
+                                 .arena = whole.arena,
+                                 .is_image = whole.is_image};
             insert(tail, 0);
             return;
         }
@@ -251,24 +265,65 @@ static void report_missed(uintptr_t addr, size_t bytes) {
     tcl_note_cut(addr, bytes, tcl_next_carve());
 }
 
-static bool is_object(size_t bytes, int flags) {
-    const int kind = MAP_PRIVATE | MAP_SHARED | MAP_ANONYMOUS | MAP_STACK | MAP_GROWSDOWN;
-    return (flags & kind) == (MAP_PRIVATE | MAP_ANONYMOUS) && bytes >= TCL_PAGE;
+/* What a mapping shows. */
+enum contents { CONTENTS_NONE, CONTENTS_PRIVATE, CONTENTS_SHARED, CONTENTS_FILE };
+
+static enum contents contents_of(size_t bytes, int flags) {
+    int type = flags & MAP_TYPE;
+    if (bytes < TCL_PAGE || flags & (MAP_STACK | MAP_GROWSDOWN))
+        return CONTENTS_NONE;
+    if (type == MAP_SHARED || type == MAP_SHARED_VALIDATE)
+        return CONTENTS_SHARED;
+    if (type != MAP_PRIVATE)
+        return CONTENTS_NONE;
+    return flags & MAP_ANONYMOUS ? CONTENTS_PRIVATE : CONTENTS_FILE;
 }
 
-static void mapped(uintptr_t addr, size_t bytes, int flags, uint32_t site, uint8_t arena) {
-    struct entry entry = {
-        .addr = addr, .bytes = bytes, .site = site, .slot = NO_SLOT, .arena = arena};
+static void mapped(struct entry entry, bool is_object) {
+    if (!tcl_lock(&tcl_life->map_lock)) {
+        report_missed(entry.addr, entry.bytes);
+        return;
+    }
+    bool is_commit = is_object && !entry.share && is_inside_one(entry.addr, entry.bytes);
+    if (!is_commit) {
+        cut(entry.addr, entry.bytes);
+        entry.carve = tcl_next_carve();
+        if (is_object)
+            insert(entry, 0);
+    }
+    tcl_unlock(&tcl_life->map_lock);
+}
+
+void tcl_map_image(uintptr_t addr, size_t bytes, uint32_t site) {
+    struct entry entry = {.addr = addr,
+                          .bytes = bytes,
+                          .site = site,
+                          .slot = NO_SLOT,
+                          .arena = TCL_ARENA_UNKNOWN,
+                          .is_image = true};
     if (!tcl_lock(&tcl_life->map_lock)) {
         report_missed(addr, bytes);
         return;
     }
-    bool object = is_object(bytes, flags);
-    if (!object || !is_inside_one(addr, bytes)) {
-        cut(addr, bytes);
-        entry.carve = tcl_next_carve();
-        if (object)
-            insert(entry, 0);
+    cut(addr, bytes);
+    entry.carve = tcl_next_carve();
+    insert(entry, 0);
+    tcl_unlock(&tcl_life->map_lock);
+}
+
+/* What the program has mapped there meanwhile stays. */
+void tcl_map_image_gone(uintptr_t addr, size_t bytes) {
+    if (!tcl_lock(&tcl_life->map_lock)) {
+        report_missed(addr, bytes);
+        return;
+    }
+    size_t at = find(addr);
+    while (at < live_count && live[at].addr < addr + bytes) {
+        bool is_inside = live[at].addr >= addr && live[at].addr + live[at].bytes <= addr + bytes;
+        if (live[at].is_image && is_inside)
+            erase(at);
+        else
+            at++;
     }
     tcl_unlock(&tcl_life->map_lock);
 }
@@ -315,8 +370,10 @@ static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t b
         entry.carve = tcl_next_carve();
         entry.generation = 0;
         insert(entry, is_known ? TCL_CONTINUED : 0);
-        if (is_known)
+        if (is_known) {
+            tcl_birth_block(old.arena, old.bytes); /* the death refunds what lives on */
             report_died(&old);
+        }
     } else {
         if (bytes > old.bytes)
             entry.carve = tcl_next_carve(); /* newer than earlier objects where it grows */
@@ -329,25 +386,81 @@ static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t b
     tcl_unlock(&tcl_life->map_lock);
 }
 
-/* Binds a mapping to the plan's arena, and returns the arena. Not bound without a plan, and after
- * BINDS_MAX mappings. An unmapped mapping takes its binding along, so the count is an upper bound.
- */
-static uint8_t bind_as_planned(uintptr_t addr, size_t bytes, uint32_t site) {
+/* Binds memory to the arena that birth.c chooses, as for any other birth, and returns the arena.
+ * Address space that is only reserved takes nothing of a budget, and what is opened there by
+ * mprotect may exceed none: it is the slowest arena's. Not bound after BINDS_MAX mappings. An
+ * unmapped mapping takes its binding along, so the count is an upper bound. */
+static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_reserved) {
     static _Atomic uint32_t binds;
-    unsigned arena = tcl_birth_mapped(bytes, site);
+    unsigned arena = tcl_birth_mapped(bytes, site, is_reserved);
     if (tcl_likely(arena == TCL_ARENA_UNKNOWN))
         return TCL_ARENA_UNKNOWN;
     int node = tcl_arena_node(arena);
     if (node >= 0) {
-        if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX)
+        if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX) {
+            if (!is_reserved)
+                tcl_birth_refund(arena, bytes);
             return TCL_ARENA_UNKNOWN;
+        }
         tcl_os_bind(addr, bytes, node);
-        struct tcl_split split = tcl_birth_split(bytes, site, arena);
+        struct tcl_split split = {0};
+        if (!is_reserved)
+            split = tcl_birth_split(bytes, site, arena);
         for (unsigned i = 0; i < split.count; i++)
             tcl_os_bind(addr + split.ranges[i].at, split.ranges[i].bytes,
                         tcl_arena_node(split.arena));
     }
     return node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)arena : TCL_ARENA_UNKNOWN;
+}
+
+/* What an object gains is a birth of its own. It dies as of the slower arena: refunding less than
+ * was charged exceeds no budget. */
+static void grown(struct entry *entry, uintptr_t addr, size_t bytes) {
+    if (entry->share || entry->is_image || bytes <= entry->bytes)
+        return;
+    uint8_t arena = bind_birth(addr + entry->bytes, bytes - entry->bytes, entry->site, false);
+    if (arena != TCL_ARENA_UNKNOWN && (entry->arena == TCL_ARENA_UNKNOWN || arena > entry->arena))
+        entry->arena = arena;
+}
+
+/* ---- What mappings share --------------------------------------------------------------------- */
+
+/* FNV-1a (draft-eastlake-fnv), folded into the 56 bits of tcl_map.share; never 0. */
+static uint64_t name_of(const uint64_t *words, size_t count) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < count * 8; i++)
+        hash = (hash ^ (words[i / 8] >> i % 8 * 8 & 0xff)) * 0x100000001b3ull;
+    hash = (hash ^ hash >> TCL_SIZE_BITS) & ((1ull << TCL_SIZE_BITS) - 1);
+    return hash ? hash : 1;
+}
+
+/* The name of what a file has from an offset on; 0: it is a device. */
+static uint64_t name_of_file(int fd, off_t offset) {
+    struct stat stat;
+    if (syscall(SYS_fstat, fd, &stat) || !S_ISREG(stat.st_mode))
+        return 0;
+    return name_of((uint64_t[]){stat.st_dev, stat.st_ino, (uint64_t)offset}, 3);
+}
+
+/* The name of anonymous memory, which no other process makes up. */
+static uint64_t name_of_shared(uintptr_t addr) {
+    const uint64_t *random = (const uint64_t *)getauxval(AT_RANDOM);
+    uint64_t pid = (uint64_t)syscall(SYS_getpid), number = tcl_next_carve();
+    return name_of((uint64_t[]){random ? *random : 0, pid, number, addr}, 4);
+}
+
+/* Its site, name and arena; false: it is no object. */
+static bool describe(struct entry *entry, enum contents contents, int prot, int flags, int fd,
+                     off_t offset) {
+    if (contents == CONTENTS_PRIVATE) {
+        entry->arena = bind_birth(entry->addr, entry->bytes, entry->site, prot == PROT_NONE);
+        return true;
+    }
+    entry->share = flags & MAP_ANONYMOUS ? name_of_shared(entry->addr) : name_of_file(fd, offset);
+    if (entry->site)
+        entry->site = tcl_site_of_kind(entry->site, contents == CONTENTS_SHARED ? TCL_SITE_SHARED
+                                                                                : TCL_SITE_FILE);
+    return entry->share != 0;
 }
 
 /* ---- The interposed functions ---------------------------------------------------------------- */
@@ -365,14 +478,22 @@ static inline void *map_and_report(void *addr, size_t bytes, int prot, int flags
     if (p == MAP_FAILED || !is_observed())
         return p;
     int saved = errno;
-    if (is_object(bytes, flags)) {
-        tcl_session_poll(pages_up(bytes));
-        uint32_t site = tcl_tracking() ? tcl_birth_site(bytes, return_address, frame_address) : 0;
-        uint8_t arena = bind_as_planned((uintptr_t)p, pages_up(bytes), site);
-        mapped((uintptr_t)p, pages_up(bytes), flags, site, arena);
-    } else if (flags & MAP_FIXED) {
-        mapped((uintptr_t)p, pages_up(bytes), flags, 0, TCL_ARENA_UNKNOWN);
+    enum contents contents = contents_of(bytes, flags);
+    struct entry entry = {.addr = (uintptr_t)p,
+                          .bytes = pages_up(bytes),
+                          .slot = NO_SLOT,
+                          .arena = TCL_ARENA_UNKNOWN};
+    bool is_object = contents != CONTENTS_NONE;
+    if (is_object) {
+        /* A file is no reason to attach: its memory is there without this process. */
+        tcl_session_poll(contents == CONTENTS_FILE ? 0 : entry.bytes);
+        tcl_image_check();
+        if (tcl_tracking())
+            entry.site = tcl_birth_site(bytes, return_address, frame_address);
+        is_object = describe(&entry, contents, prot, flags, fd, offset);
     }
+    if (is_object || flags & MAP_FIXED)
+        mapped(entry, is_object);
     errno = saved;
     return p;
 }
@@ -425,6 +546,7 @@ TCL_EXPORT void *mremap(void *addr, size_t old_bytes, size_t new_bytes, int flag
     if (whole && p == MAP_FAILED) {
         put_back(entry, fill, entry.addr, entry.bytes);
     } else if (whole) {
+        grown(&entry, (uintptr_t)p, pages_up(new_bytes));
         put_back(entry, fill, (uintptr_t)p, pages_up(new_bytes));
     } else if (p != MAP_FAILED) { /* not one whole object: cut out what is no longer mapped */
         if (old_bytes && !(flags & MREMAP_DONTUNMAP) && p != addr)

@@ -31,6 +31,8 @@
 /* Keys below this live in the thread descriptor, so that pthread_setspecific does not allocate:
  * PTHREAD_KEY_2NDLEVEL_SIZE of glibc's nptl/descr.h. */
 #define INLINE_KEYS 32
+/* In place of a time since when a ring is full: its thread's stack is not reported yet. */
+#define STACK_UNREPORTED UINT64_MAX
 /* Rounds of key destructors that a thread's ring outlives, so that frees in the destructors of
  * other keys are still recorded: PTHREAD_DESTRUCTOR_ITERATIONS (4, bits/local_lim.h) less one. */
 #ifndef EXIT_ROUNDS
@@ -121,6 +123,7 @@ static bool claim_ring(struct ring_writer *mine, uint32_t epoch) {
                                  .ring = ring,
                                  .is_busy = 1,
                                  .exit_rounds = mine->exit_rounds,
+                                 .full_since_ms = STACK_UNREPORTED,
                                  .index = (uint32_t)index};
     if (atomic_load_explicit(&ring_saved[index].epoch, memory_order_relaxed) == epoch) {
         mine->head = atomic_load_explicit(&ring_saved[index].head, memory_order_relaxed);
@@ -144,6 +147,7 @@ static void thread_exits(void *unused) {
         return;
     }
     uint32_t epoch = mine->epoch, index = mine->index;
+    tcl_image_thread_gone();
     bool held = mine->state == WRITER_READY && atomic_load(&ring_owner[index]) == epoch;
     mine->state = WRITER_RETIRED;
     mine->epoch = UINT32_MAX;
@@ -167,7 +171,7 @@ static void note_full(struct ring_writer *mine) {
         return;
     }
     uint64_t now = tcl_now_ms();
-    if (!mine->full_since_ms)
+    if (!mine->full_since_ms || mine->full_since_ms == STACK_UNREPORTED)
         mine->full_since_ms = now;
 }
 
@@ -180,7 +184,8 @@ static bool extend_limit(struct ring_writer *mine) {
         note_full(mine);
         return false;
     }
-    mine->full_since_ms = 0;
+    if (mine->full_since_ms != STACK_UNREPORTED)
+        mine->full_since_ms = 0;
     uint64_t room = TCL_RING_RECORDS - used, slot = mine->head % TCL_RING_RECORDS;
     uint64_t step = PROVIDE_RECORDS - slot % PROVIDE_RECORDS;
     /* Slots that were never written have no memory yet. */
@@ -329,6 +334,11 @@ void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve) {
     write_record(&use, bytes, TCL_CUT);
 }
 
+void tcl_note_share(const struct tcl_use *use, uint64_t share) {
+    if (tcl_attached())
+        write_record(use, share | (uint64_t)TCL_ARENA_UNKNOWN << TCL_SIZE_BITS, TCL_SHARE);
+}
+
 void tcl_note_phase(uint32_t number) {
     struct tcl_use use = {.addr = number};
     write_record(&use, 0, TCL_PHASE);
@@ -347,15 +357,25 @@ bool tcl_ring_fill(void) {
     return tcl_attached();
 }
 
+static void report_stack(struct ring_writer *mine) {
+    if (mine->full_since_ms != STACK_UNREPORTED)
+        return;
+    mine->full_since_ms = 0;
+    tcl_image_thread();
+}
+
 void tcl_ring_check(void) {
     struct ring_writer *mine = &writer;
     if (tcl_unlikely(__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED))) {
         tcl_session_asked_to_detach();
     } else if (tcl_unlikely(atomic_load_explicit(&tcl_life->is_awaited, memory_order_relaxed))) {
+        report_stack(mine);
         tcl_session_await_answer();
-    } else if (tcl_unlikely(mine->full_since_ms != 0) &&
-               tcl_now_ms() - mine->full_since_ms > READER_GONE_MS) {
-        mine->full_since_ms = 0;
-        tcl_session_reattach();
+    } else if (tcl_unlikely(mine->full_since_ms != 0)) {
+        report_stack(mine);
+        if (mine->full_since_ms && tcl_now_ms() - mine->full_since_ms > READER_GONE_MS) {
+            mine->full_since_ms = 0;
+            tcl_session_reattach();
+        }
     }
 }

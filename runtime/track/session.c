@@ -62,10 +62,13 @@ void tcl_session_start(void) {
     atomic_store(&tcl_mode, TCL_MODE_ALONE);
     if (path && *path && !getauxval(AT_SECURE) && tcl_daemon_name(path) && prepare()) {
         atomic_store(&tcl_mode, TCL_MODE_TRACKED);
-        if (!tcl_offer->attach_bytes) {
+        /* What it begins with counts as allocated: it may never allocate. */
+        uint64_t begins_with = tcl_image_program_bytes();
+        atomic_store(&tcl_life->born_bytes, begins_with);
+        if (begins_with >= tcl_offer->attach_bytes)
             attach_now();
+        if (!tcl_offer->attach_bytes)
             back_heap();
-        }
     }
     tcl_map_start();
     errno = saved;
@@ -293,11 +296,10 @@ bool tcl_is_our_malloc(void) {
     if (tcl_likely(atomic_load_explicit(&known, memory_order_relaxed)))
         return atomic_load_explicit(&known, memory_order_relaxed) > 0;
     void *found = dlsym(RTLD_DEFAULT, "malloc");
-    bool is_ours = !found || !dladdr(found, &theirs) ||
-                   !dladdr((void *)&tcl_session_start, &ours) ||
-                   theirs.dli_fbase == ours.dli_fbase ||
-                   gives_our_memory((void *(*)(size_t))found,
-                                    (void (*)(void *))dlsym(RTLD_DEFAULT, "free"));
+    bool is_ours =
+        !found || !dladdr(found, &theirs) || !dladdr((void *)&tcl_session_start, &ours) ||
+        theirs.dli_fbase == ours.dli_fbase ||
+        gives_our_memory((void *(*)(size_t))found, (void (*)(void *))dlsym(RTLD_DEFAULT, "free"));
     atomic_store_explicit(&known, is_ours ? 1 : -1, memory_order_relaxed);
     return is_ours;
 }
@@ -317,6 +319,7 @@ void tcl_warn(const char *what) {
 void tcl_session_before_fork(void) {
     if (!tcl_life)
         return;
+    tcl_image_before_fork();
     fork_holds_maps = tcl_lock(&tcl_life->map_lock);
     fork_holds_sites = tcl_lock(&tcl_life->site_lock);
 }
@@ -326,6 +329,11 @@ void tcl_session_after_fork_parent(void) {
         tcl_unlock(&tcl_life->site_lock);
     if (fork_holds_maps)
         tcl_unlock(&tcl_life->map_lock);
+    tcl_image_after_fork_parent();
+}
+
+void tcl_session_after_fork_child(void) {
+    tcl_image_after_fork_child();
 }
 
 /* The page that a forked child finds empty. */

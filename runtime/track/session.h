@@ -2,8 +2,8 @@
  *
  * session.h: the tracking half of the runtime, as its own files see it.
  * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
- * attach.c, offer.c, ring.c, birth.c, phase.c, site.c, small_sites.c, unwind.c, map.c. Knows
- * nothing of heaps.
+ * attach.c, offer.c, ring.c, birth.c, phase.c, site.c, small_sites.c, unwind.c, map.c, image.c.
+ * Knows nothing of heaps.
  *
  *   tcl_offer  |offer|control|      |plan|                         mapped as the program starts
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
@@ -25,7 +25,7 @@
 
 struct tcl_life {
     _Atomic uint32_t epoch; /* 0: no session */
-    _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock, small_lock;
+    _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock, small_lock, image_lock;
     _Atomic bool is_awaited;     /* no answer to the hello yet */
     _Atomic uint32_t pid;        /* whose life this is; 0: not known yet */
     _Atomic uint64_t began_ms;   /* of the program, or of a child's first birth; 0: none yet */
@@ -164,6 +164,8 @@ TCL_HIDDEN void tcl_ring_start(void); /* once, before the first attach */
 TCL_HIDDEN void tcl_ring_reset(void); /* no ring is owned, the object table is empty */
 TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
 TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
+/* What an object that was born shows: see tcl_map.share. */
+TCL_HIDDEN void tcl_note_share(const struct tcl_use *use, uint64_t share);
 TCL_HIDDEN void tcl_note_phase(uint32_t number);
 /* Acts on a request to detach, and on a reader that is gone; called at births. */
 TCL_HIDDEN void tcl_ring_check(void);
@@ -176,8 +178,9 @@ TCL_HIDDEN uint32_t tcl_birth_site(size_t bytes, void *return_address, void *fra
 /* True when the plan has a row for blocks of this site. */
 TCL_HIDDEN bool tcl_birth_has_row(uint32_t site);
 
-/* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
-TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
+/* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked.
+ * Address space that is only reserved is charged to no budget. */
+TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site, bool is_reserved);
 
 /* ---- phase.c --------------------------------------------------------------------------------- */
 
@@ -192,6 +195,25 @@ TCL_HIDDEN uint64_t tcl_phase_hash(uint32_t number);
 TCL_HIDDEN void tcl_map_start(void); /* once, in the constructor */
 /* Gives the mmap objects slots in the object table of a new session, and enters them. */
 TCL_HIDDEN bool tcl_map_fill(void);
+/* Memory that no call of the program mapped: it is an object from now on, or no longer. */
+TCL_HIDDEN void tcl_map_image(uintptr_t addr, size_t bytes, uint32_t site);
+TCL_HIDDEN void tcl_map_image_gone(uintptr_t addr, size_t bytes);
+
+/* ---- image.c --------------------------------------------------------------------------------- */
+
+/* Bytes of the program's own writable static data. */
+TCL_HIDDEN uint64_t tcl_image_program_bytes(void);
+/* Reports the static data of modules that came or went, and, the first time, the main stack. Takes
+ * the loader's lock: call with none of ours held. */
+TCL_HIDDEN void tcl_image_scan(void);
+/* The same where modules may have come; a load and a comparison when none has. */
+TCL_HIDDEN void tcl_image_check(void);
+/* What a forked child needs of both. */
+TCL_HIDDEN void tcl_image_before_fork(void), tcl_image_after_fork_parent(void);
+TCL_HIDDEN void tcl_image_after_fork_child(void);
+/* The calling thread, which is not the first, has a stack, or has it no longer. */
+TCL_HIDDEN void tcl_image_thread(void);
+TCL_HIDDEN void tcl_image_thread_gone(void);
 
 /* ---- small_sites.c --------------------------------------------------------------------------- */
 
@@ -203,6 +225,8 @@ TCL_HIDDEN void tcl_small_republish(void);
 /* Makes the tables, if there are none. An epoch implies them: from then on every thread looks up
  * its sites. */
 TCL_HIDDEN bool tcl_site_start(void);
+/* Code was unloaded: what is known of addresses holds no longer. */
+TCL_HIDDEN void tcl_site_forget(void);
 /* Publishes every known site and module in a new session. */
 TCL_HIDDEN bool tcl_site_republish(void);
 
@@ -213,6 +237,12 @@ TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);
 /* The site of birth `number` (from 1) of a site, which is the same in every run of a program that
  * makes its objects in the same order; the site itself when there is no room for more. */
 TCL_HIDDEN uint32_t tcl_site_numbered(uint32_t id, uint32_t number);
+
+/* The site of another kind with the frames of this one, 0: with none; itself when there is no room
+ * for more. */
+TCL_HIDDEN uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind);
+/* The site of a segment of a module; 0: of the runtime itself, or there is no room. */
+TCL_HIDDEN uint32_t tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind);
 
 /* The hash of a site's frames, stable from run to run; 0 for the unknown site. */
 TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);

@@ -44,6 +44,8 @@
 #define WALK_FRAMES 64
 /* Chosen, not measured: one OS page; a build-id's note has 36 bytes. */
 #define NOTE_BYTES_MAX 4096
+/* FNV-1a's 64-bit offset basis (draft-eastlake-fnv). */
+#define HASH_BEGIN 0xcbf29ce484222325ull
 #define LOCK_BUSY UINT32_MAX /* no site this time; the result is not cached */
 
 extern void *__libc_stack_end __attribute__((weak));
@@ -246,22 +248,6 @@ void tcl_site_forget(void) {
     tcl_unlock(&tcl_life->site_lock);
 }
 
-/* Other code may be loaded at the addresses of the code that is unloaded. */
-TCL_EXPORT int dlclose(void *handle) {
-    static int (*_Atomic next)(void *);
-    int (*real)(void *) = atomic_load_explicit(&next, memory_order_relaxed);
-    if (!real) {
-        real = (int (*)(void *))dlsym(RTLD_NEXT, "dlclose");
-        if (!real)
-            return -1;
-        atomic_store_explicit(&next, real, memory_order_relaxed);
-    }
-    int result = real(handle);
-    if (tcl_tracking())
-        tcl_site_forget();
-    return result;
-}
-
 /* ---- The slow path --------------------------------------------------------------------------- */
 
 struct site_walk {
@@ -301,26 +287,27 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
     return hash;
 }
 
-static void describe(const struct site_walk *walk, struct tcl_site *site) {
-    uint64_t hash = 0xcbf29ce484222325ull;
-    for (unsigned i = 0; i < walk->count; i++) {
-        uint32_t id = module_of(walk->pc[i] - 1);
-        uint64_t offset = walk->pc[i] & ((1ull << 48) - 1);
-        if (id != TCL_NO_MODULE) {
-            const struct tcl_module *module = &tables->module[id];
-            offset = (walk->pc[i] - module->base) & ((1ull << 48) - 1);
-            if (module->build_id_bytes)
-                hash = hash_bytes(hash, module->build_id, module->build_id_bytes);
-            else
-                hash = hash_bytes(hash, module->path, module->path_bytes);
-            hash = hash_bytes(hash, &offset, sizeof(offset));
-        } else {
-            hash = hash_bytes(hash, &id, sizeof(id)); /* generated code has no stable offset */
-        }
-        site->frames[i] = (uint64_t)id << 48 | offset;
+/* Adds an address in a module, or in none, to a site and its hash. */
+static void add_frame(struct tcl_site *site, uint32_t id, uintptr_t addr) {
+    uint64_t offset = addr & ((1ull << 48) - 1), hash = site->hash;
+    if (id != TCL_NO_MODULE) {
+        const struct tcl_module *module = &tables->module[id];
+        offset = (addr - module->base) & ((1ull << 48) - 1);
+        if (module->build_id_bytes)
+            hash = hash_bytes(hash, module->build_id, module->build_id_bytes);
+        else
+            hash = hash_bytes(hash, module->path, module->path_bytes);
+        hash = hash_bytes(hash, &offset, sizeof(offset));
+    } else {
+        hash = hash_bytes(hash, &id, sizeof(id)); /* generated code has no stable offset */
     }
-    site->frame_count = (uint16_t)walk->count;
     site->hash = hash;
+    site->frames[site->frame_count++] = (uint64_t)id << 48 | offset;
+}
+
+static void describe(const struct site_walk *walk, struct tcl_site *site) {
+    for (unsigned i = 0; i < walk->count; i++)
+        add_frame(site, module_of(walk->pc[i] - 1), walk->pc[i]);
 }
 
 /* Number of the site, old or new; 0 when the table is full. Under site_lock. */
@@ -340,7 +327,7 @@ static uint32_t intern(const struct tcl_site *site) {
             !memcmp(other->frames, site->frames, sizeof(site->frames)))
             return id;
     }
-    if (site_count == TCL_SITES_MAX) {
+    if (site_count == TCL_SITES_NAMED) {
         __atomic_fetch_add(&tcl_header()->site_overflows, 1, __ATOMIC_RELAXED);
         return 0;
     }
@@ -353,7 +340,7 @@ static uint32_t intern(const struct tcl_site *site) {
 /* Not inlined, so that only a walk pays for its large stack frame. */
 __attribute__((noinline)) static uint32_t resolve_by_walk(uintptr_t return_address) {
     struct site_walk walk = {.return_address = return_address};
-    struct tcl_site site = {.hash = 0};
+    struct tcl_site site = {.hash = HASH_BEGIN};
     if (!tcl_lock(&tcl_life->site_lock))
         return LOCK_BUSY;
     tcl_unwind(WALK_FRAMES, frame_seen, &walk);
@@ -362,6 +349,7 @@ __attribute__((noinline)) static uint32_t resolve_by_walk(uintptr_t return_addre
     describe(&walk, &site);
     uint32_t id = intern(&site);
     tcl_unlock(&tcl_life->site_lock);
+    tcl_image_check(); /* of a module that was loaded since, perhaps */
     return id;
 }
 
@@ -376,6 +364,36 @@ uint32_t tcl_site_numbered(uint32_t id, uint32_t number) {
     uint32_t numbered = intern(&site);
     tcl_unlock(&tcl_life->site_lock);
     return numbered ? numbered : id;
+}
+
+/* A site that differs from this one in its kind. */
+static uint32_t intern_kind(struct tcl_site *site, enum tcl_site_kind kind) {
+    site->kind = (uint16_t)kind;
+    site->hash = hash_bytes(site->hash, &site->kind, sizeof(site->kind));
+    return intern(site);
+}
+
+uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind) {
+    if (!tables || id >= TCL_SITES_MAX || !tcl_lock(&tcl_life->site_lock))
+        return id;
+    struct tcl_site site = tables->site[id];
+    site.hash = id ? site.hash : HASH_BEGIN;
+    uint32_t other = intern_kind(&site, kind);
+    tcl_unlock(&tcl_life->site_lock);
+    return other ? other : id;
+}
+
+uint32_t tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind) {
+    if (!tables || !tcl_lock(&tcl_life->site_lock))
+        return 0;
+    uint32_t id = module_of(start), found = 0;
+    if (id != TCL_NO_MODULE && !tables->is_runtime[id]) {
+        struct tcl_site site = {.hash = HASH_BEGIN};
+        add_frame(&site, id, start);
+        found = intern_kind(&site, kind);
+    }
+    tcl_unlock(&tcl_life->site_lock);
+    return found;
 }
 
 /* ---- The fast path --------------------------------------------------------------------------- */

@@ -46,6 +46,8 @@ TCL_HIDDEN void tcl_small_died(const void *p);
 /* Counts a site that should have blocks apart, where there are too many of them. */
 TCL_HIDDEN void tcl_small_refused(void);
 
+/* An object of `arena` grows where it is: charges what it gains. False: the arena has no room. */
+TCL_HIDDEN bool tcl_birth_grow(unsigned arena, size_t bytes);
 /* A block of small slots took `bytes` bytes of an arena's birth budget. */
 TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
 /* An object of `arena` died: its bytes return to the birth budget. The daemon's next count, which
@@ -87,6 +89,7 @@ TCL_HIDDEN uint32_t tcl_next_carve(void);
 /* Opens the offer of the daemon that TCL_SOCKET_ENV names; without one, nothing is tracked. */
 TCL_HIDDEN void tcl_session_start(void);
 TCL_HIDDEN void tcl_session_before_fork(void), tcl_session_after_fork_parent(void);
+TCL_HIDDEN void tcl_session_after_fork_child(void);
 
 /* A block of small slots was born, with locks held: when it is time to attach, tcl_attach_due is
  * set, and the allocation calls the function after it once it holds none. */

@@ -74,6 +74,7 @@ mod tests {
             uid: 1000,
             program: "p".into(),
             frames: (0..30).map(frame).collect(),
+            origin: crate::clients::origin::Origin::Call,
             used: Use::default(),
             deserves_fast: false,
         };

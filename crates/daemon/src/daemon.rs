@@ -147,7 +147,7 @@ impl Daemon {
             pools: Pools::new(&config.pools, config.access).map_err(io("cannot make the pools"))?,
             schedule: Schedule::new(&config),
             sampling: Sampling::new(parts.sampler),
-            tracking: Tracking::new(ledger, recording, quota),
+            tracking: Tracking::new(ledger, recording, quota, &config.symbols),
             moving: Moving::new(queue, plan, config.backing),
             turns_to_tick: None,
             remote_users: Users::default(),
@@ -500,6 +500,7 @@ impl Daemon {
         let problems = self.sampling.observe(clients, ledger, purpose, now_ms);
         self.summary.problems(problems);
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
+        self.tracking.look_at_memory(false, now_ms);
         self.schedule.drained(turn.fullest, turn.has_more, took_ns, now_ms);
         self.end_tick(turn.has_more);
     }
@@ -592,6 +593,7 @@ impl Daemon {
         self.summary.spent.ledger_ns += took_ns;
         self.pace(Duration::from_nanos(took_ns), now_ms);
         self.watch_all(now_ms);
+        self.tracking.look_at_memory(true, now_ms);
         // A recorded program keeps all memory where it and the kernel put it.
         if self.tracking.recording.is_none() {
             self.events.push_first([Event::LookUp(stale)].into_iter());
@@ -736,6 +738,7 @@ impl Daemon {
         }
         let now_ms = self.now_ms();
         self.tracking.ledger.tick(now_ms);
+        self.tracking.finish_looking();
         let (sites, ranking) = self.tracking.judged_rows(&self.tiers);
         let summary = Summary { ranking, ..self.status() };
         let machine = self.tiers.machine;

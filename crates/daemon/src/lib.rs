@@ -34,6 +34,7 @@ mod tiers;
 mod tracking;
 
 pub use answer::Objects;
+pub use clients::origin::Origin;
 pub use clients::site_use::{Fits, Use};
 pub use clients::sites::{SiteRow, judge};
 pub use config::{ConfigError, DaemonConfig, Settings};
@@ -44,6 +45,7 @@ pub use moves::log::{LoggedMove, MoveTotals};
 #[cfg(feature = "forge")]
 pub use net::control::UNREAD_BYTES_MAX;
 pub use net::{protocol, socket_dir};
+pub use observe::coverage::Coverage;
 pub use observe::recording::{NAMED_MAX, name_sites};
 pub use parts::{DaemonError, Handle, Parts};
 pub use plan::choice::PlanChoice;

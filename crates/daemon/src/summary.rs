@@ -6,6 +6,7 @@ use crate::clients::client::Client;
 use crate::clients::sites::SiteRow;
 use crate::moves::log::{MoveTotals, kebab};
 use crate::net::arrival::Refused;
+use crate::observe::coverage::Coverage;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tiercel_ledger::Ledger;
@@ -63,6 +64,9 @@ pub struct Summary {
     pub evidence: EvidenceOfAll,
     /// Objects by their lives.
     pub objects: ObjectCounts,
+    /// How much of the processes' memory is in rows.
+    #[serde(default)]
+    pub coverage: Coverage,
     /// Moves.
     pub moves: MoveTotals,
     /// Decisions at which the policy assigned tiers.

@@ -7,6 +7,7 @@ use crate::clients::fit::FitScan;
 use crate::clients::sites::{SiteRow, judge};
 use crate::clients::table::{Clients, Consumers, Turn};
 use crate::moves::queue::{Answer, MoveQueue};
+use crate::observe::coverage::{Asked, Looking, ranges};
 use crate::observe::recording::Recording;
 use crate::observe::residency::{Counting, ResidencyScan, count_live};
 use crate::plan::runner::PlanRunner;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use tiercel_ledger::confidence::Ranking;
 use tiercel_ledger::{Attributed, Ledger, LedgerError, Range};
 use tiercel_policy::Interval;
+use tiercel_symbolize::Reader;
 use tiercel_wire::{AccessKind, Sample, Timeline};
 
 /// Extents of processes that have ended that are forgotten in a turn: 1.1 ms, at 70 ns each.
@@ -26,6 +28,13 @@ const FORGOTTEN_IN_A_TURN: usize = 16_384;
 /// one had was counted at the last scan.
 const COUNTED_AT_EXIT_MAX: usize = 65_536;
 
+/// When a process is first compared with its rows, milliseconds after it attached: what it has is
+/// mapped by then. Chosen, not measured.
+const FIRST_LOOK_MS: u64 = 100;
+
+/// How long the end of a daemon waits for the last comparison.
+const LAST_LOOK: Duration = Duration::from_millis(200);
+
 /// The hosted processes and what is known of their memory.
 pub(crate) struct Tracking {
     pub(crate) clients: Clients,
@@ -33,6 +42,7 @@ pub(crate) struct Tracking {
     /// `None`: nothing is recorded.
     pub(crate) recording: Option<Recording>,
     residency: ResidencyScan,
+    looking: Looking,
     fit: FitScan,
     /// What passed since the last decision.
     undecided: Interval,
@@ -43,12 +53,18 @@ pub(crate) struct Tracking {
 }
 
 impl Tracking {
-    pub(crate) fn new(ledger: Ledger, recording: Option<Recording>, quota: Quota) -> Tracking {
+    pub(crate) fn new(
+        ledger: Ledger,
+        recording: Option<Recording>,
+        quota: Quota,
+        symbols: &Reader,
+    ) -> Tracking {
         Tracking {
-            clients: Clients::new(quota),
+            clients: Clients::new(quota, symbols),
             ledger,
             recording,
             residency: ResidencyScan::default(),
+            looking: Looking::default(),
             fit: FitScan::default(),
             undecided: Interval::default(),
             attributed: Vec::new(),
@@ -193,6 +209,26 @@ impl Tracking {
         }
     }
 
+    /// Has the memory of processes compared with their rows, at a tick, and once before the first.
+    pub(crate) fn look_at_memory(&mut self, is_tick: bool, now_ms: u64) {
+        let Tracking { looking, clients, ledger, .. } = self;
+        if !is_tick && !looking.is_first() || !looking.is_due(now_ms) {
+            return;
+        }
+        let settled = clients.iter().filter(|client| {
+            !client.has_left() && (is_tick || now_ms >= client.since_ms + FIRST_LOOK_MS)
+        });
+        looking.look(settled.map(|client| {
+            let pid = client.pid;
+            Asked { pid, ranges: ranges(ledger.ranges_of(pid)) }
+        }));
+    }
+
+    /// Nothing is looked at any longer.
+    pub(crate) fn finish_looking(&mut self) {
+        self.looking.finish(LAST_LOOK);
+    }
+
     // ---- Intervals and scans -------------------------------------------------------------------
 
     /// Closes the ledger's interval: objects born within it that still live become rows.
@@ -282,5 +318,6 @@ impl Tracking {
         summary.evidence = *self.clients.evidence();
         summary.objects.live_bytes = self.live_bytes;
         summary.objects.peak_bytes = self.peak_bytes;
+        summary.coverage = self.looking.coverage();
     }
 }

@@ -156,7 +156,7 @@ fn a_path_that_is_not_utf8_is_answered() {
         let module = Module { base: 4096, build_id: Vec::new(), path };
         session.put_module(id, &module).unwrap();
         let frames = vec![Frame { module: Some(id), offset: 16 }];
-        let site = Site { hash: 5 + u64::from(id), frames };
+        let site = Site { hash: 5 + u64::from(id), frames, ..Site::default() };
         session.put_site(1 + u32::from(id), &site).unwrap();
         let at = (1 << 40) + u64::from(id) * 16 * MIB;
         session.put_run(&ObjectSnapshot { site: 1 + u32::from(id), ..object(at, MIB) }).unwrap();

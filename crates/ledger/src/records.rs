@@ -78,8 +78,8 @@ impl Ledger {
                 self.process_mut(slot).phase = number;
                 self.emit(slot, Event::Phase { number });
             }
-            // The daemon sees what really became of the process.
-            Record::Exec { .. } | Record::Exit { .. } => {}
+            // The daemon sees what really became of the process, and knows what is shared.
+            Record::Exec { .. } | Record::Exit { .. } | Record::Share { .. } => {}
         }
     }
 

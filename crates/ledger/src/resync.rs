@@ -28,11 +28,11 @@
 
 use std::ops::Range;
 
-use tiercel_wire::{ObjectSnapshot, Version};
+use tiercel_wire::{Flags, ObjectSnapshot, Version};
 
 use crate::ledger::Ledger;
 use crate::records::Birth;
-use crate::row::{ADOPTED, HEAD, VAGUE};
+use crate::row::{ADOPTED, BLOCK, HEAD, MAPPED, VAGUE};
 
 /// What became of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,39 @@ impl Ledger {
         (self.event_ns, self.seen_alive_ns) = (process.settled_ns.max(read_ns), process.sound_ns);
         work(self);
         self.seen_alive_ns = u64::MAX;
+    }
+
+    /// An object that lives falls into parts with sites of their own: (address, bytes, site),
+    /// ascending and without gaps. What was seen of it so far stays with the whole.
+    pub fn divide_object(
+        &mut self,
+        pid: u32,
+        addr: u64,
+        version: Version,
+        parts: &[(u64, u64, u32)],
+    ) {
+        let Some(slot) = self.slot(pid) else { return };
+        self.apply_waiting(slot);
+        let Some(head) = self.head_at(slot, addr).filter(|n| self.rows[*n].version() == version)
+        else {
+            return;
+        };
+        let whole = self.rows[head];
+        let end = self.rows[self.last_of(head)].end();
+        self.event_ns = self.process(slot).settled_ns;
+        self.remove_object(head);
+        let flag = |bit: u16, wire: Flags| if whole.has(bit) { wire.0 } else { 0 };
+        let flags = Flags(flag(BLOCK, Flags::BLOCK) | flag(MAPPED, Flags::MAPPED));
+        let (arena, born_ns) = (whole.arena(), self.event_ns);
+        for &(addr, bytes, site) in parts.iter().filter(|part| part.0 + part.1 <= end) {
+            self.born(slot, Birth { addr, bytes, site, version, arena, flags, born_ns });
+            if let Some(head) = self.head_at(slot, addr) {
+                self.rows[head].flags |= whole.flags & ADOPTED;
+            }
+        }
+        // Its bytes were counted when it was born.
+        self.counts.objects_born = self.counts.objects_born.saturating_sub(1);
+        self.counts.born_bytes = self.counts.born_bytes.saturating_sub(end - addr);
     }
 
     /// Whether an object lives, and was found in the table: the record of its birth may be late.

@@ -1,13 +1,15 @@
-//! Files are parsed in children: one for each user whose files are asked for. In: frames, as lines
-//! of JSON on a socket. Out: their names, likewise. Knows nothing of what an ELF file contains.
+//! Files are parsed in children: one for each user whose files are asked for. In: frames and
+//! modules, as lines of JSON on a socket. Out: names, and symbols of data, likewise. Knows nothing
+//! of what an ELF file contains.
 //!
 //! A hostile file can make its parser crash (SIGBUS after a truncation), grow or not end. The child
 //! has that user's rights, bounded memory and CPU time; the parent waits a bounded time, kills a
 //! child that is late, and never asks for that file again.
 
-use crate::elf::ElfReader;
-use crate::frame::{Named, SiteFrame, hex};
+use crate::elf::{DATA_SYMBOLS_MAX, ElfReader};
+use crate::frame::{DataSymbol, Named, SiteFrame, hex};
 use rustix::process::{Resource, Rlimit};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -32,6 +34,8 @@ const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// of some KiB occur.
 const NAMES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4 << 10;
+/// Characters of the name of static data: of 1024 such names an answer takes 3 MiB at most.
+const DATA_NAME_MAX: usize = 512;
 /// Children that may fail for one user; then the rest of that user's files stay unread. Chosen, not
 /// measured: one bad file costs one child.
 const FAILURES_MAX: u32 = 8;
@@ -52,6 +56,9 @@ struct Question {
     path: String,
     build_id: String,
     addr: u64,
+    /// Of its module the data is asked for, not the name of the frame.
+    #[serde(default)]
+    is_data: bool,
 }
 
 /// One name of the answer.
@@ -114,6 +121,22 @@ impl Children {
 
     /// A frame and what was inlined into it, innermost first; `None` when nothing is known of it.
     pub(crate) fn look_up(&mut self, uid: u32, frame: &SiteFrame) -> Option<Vec<Named>> {
+        let names = self.ask(uid, frame, |running| running.names(frame));
+        names.filter(|names| !names.is_empty())
+    }
+
+    /// The data of a module that has names.
+    pub(crate) fn data(&mut self, uid: u32, module: &SiteFrame) -> Vec<DataSymbol> {
+        self.ask(uid, module, |running| running.data(module)).unwrap_or_default()
+    }
+
+    /// `None` when there is no answer.
+    fn ask<T>(
+        &mut self,
+        uid: u32,
+        frame: &SiteFrame,
+        ask: impl FnOnce(&mut Running) -> std::io::Result<T>,
+    ) -> Option<T> {
         if self.defective.contains(&(uid, Arc::clone(&frame.path))) {
             return None;
         }
@@ -128,8 +151,8 @@ impl Children {
         if user.running.is_none() {
             user.running = start(self.starter.as_ref(), uid, self.timeout).ok();
         }
-        match user.running.as_mut().map(|running| running.ask(frame)) {
-            Some(Ok(names)) => (!names.is_empty()).then_some(names),
+        match user.running.as_mut().map(ask) {
+            Some(Ok(answer)) => Some(answer),
             _ => {
                 user.running = None; // dropping it ends it
                 user.failures += 1;
@@ -165,25 +188,47 @@ pub fn start_child(command: &[OsString], uid: u32) -> std::io::Result<(UnixStrea
 }
 
 impl Running {
-    fn ask(&mut self, frame: &SiteFrame) -> std::io::Result<Vec<Named>> {
-        let question = Question {
-            path: hex::text(frame.path.as_os_str().as_bytes()),
-            build_id: hex::text(&frame.build_id),
-            addr: frame.addr,
-        };
-        let line = serde_json::to_string(&question)? + "\n";
-        self.stream.get_mut().write_all(line.as_bytes())?;
-        let mut line = String::new();
-        if self.stream.by_ref().take(ANSWER_BYTES_MAX).read_line(&mut line)? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        let answers: Vec<Answer> = serde_json::from_str(&line)?;
+    fn names(&mut self, frame: &SiteFrame) -> std::io::Result<Vec<Named>> {
+        let answers: Vec<Answer> = self.ask(&question(frame, false))?;
         let named = |answer: Answer| Named {
             function: answer.function,
             line: answer.file.map(|file| (PathBuf::from(file), answer.line)),
             place: frame.place(),
         };
         Ok(answers.into_iter().map(named).collect())
+    }
+
+    /// Whatever the child says, at most so many, ascending and without overlaps.
+    fn data(&mut self, module: &SiteFrame) -> std::io::Result<Vec<DataSymbol>> {
+        let mut symbols: Vec<DataSymbol> = self.ask(&question(module, true))?;
+        symbols.truncate(DATA_SYMBOLS_MAX);
+        let mut from = 0;
+        symbols.retain(|symbol| {
+            let end = symbol.addr.checked_add(symbol.bytes);
+            let is_next = symbol.addr >= from && symbol.bytes > 0 && end.is_some();
+            from = if is_next { end.unwrap_or(from) } else { from };
+            is_next
+        });
+        Ok(symbols)
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, question: &Question) -> std::io::Result<T> {
+        let line = serde_json::to_string(&question)? + "\n";
+        self.stream.get_mut().write_all(line.as_bytes())?;
+        let mut line = String::new();
+        if self.stream.by_ref().take(ANSWER_BYTES_MAX).read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+fn question(frame: &SiteFrame, is_data: bool) -> Question {
+    Question {
+        path: hex::text(frame.path.as_os_str().as_bytes()),
+        build_id: hex::text(&frame.build_id),
+        addr: frame.addr,
+        is_data,
     }
 }
 
@@ -247,12 +292,25 @@ fn answer(questions: impl BufRead, mut answers: impl Write) -> std::io::Result<(
     for line in questions.lines() {
         let question: Question = serde_json::from_str(&line?)?;
         watchdog.note(true);
-        let names = frame(&question).and_then(|frame| reader.look_up(&frame)).unwrap_or_default();
-        let names: Vec<Answer> = names.into_iter().take(NAMES_MAX).map(bounded).collect();
+        let line = match frame(&question) {
+            Some(module) if question.is_data => serde_json::to_string(&data(&mut reader, &module))?,
+            asked => serde_json::to_string(&names(&mut reader, asked.as_ref()))?,
+        };
         watchdog.note(false);
-        answers.write_all((serde_json::to_string(&names)? + "\n").as_bytes())?;
+        answers.write_all((line + "\n").as_bytes())?;
     }
     Ok(())
+}
+
+fn names(reader: &mut ElfReader, frame: Option<&SiteFrame>) -> Vec<Answer> {
+    let names = frame.and_then(|frame| reader.look_up(frame)).unwrap_or_default();
+    names.into_iter().take(NAMES_MAX).map(bounded).collect()
+}
+
+fn data(reader: &mut ElfReader, module: &SiteFrame) -> Vec<DataSymbol> {
+    let cut = |name: &str| name.chars().take(DATA_NAME_MAX).collect::<String>();
+    let symbols = reader.data(module).into_iter();
+    symbols.map(|symbol| DataSymbol { name: cut(&symbol.name).into(), ..symbol }).collect()
 }
 
 fn frame(question: &Question) -> Option<SiteFrame> {
@@ -299,6 +357,19 @@ mod tests {
         let names = names.expect("names");
         assert_eq!(names[0].short(), "f a.c:3");
         assert_eq!(names[1].short(), "g (x+0x10)");
+    }
+
+    #[test]
+    fn data_of_a_child_that_lies_is_in_order_and_bounded() {
+        let answer = r#"[{"addr":10,"bytes":5,"name":"a"},{"addr":12,"bytes":9,"name":"over"},
+            {"addr":18446744073709551615,"bytes":2,"name":"end"},{"addr":3,"bytes":1,"name":"back"},
+            {"addr":20,"bytes":0,"name":"none"},{"addr":15,"bytes":4,"name":"b"}]"#;
+        let script = format!("read line; echo '{}' >&0; read line", answer.replace('\n', ""));
+        let command = ["sh", "-c", &script].map(OsString::from).to_vec();
+        let mut children = Children::new(Arc::new(Own(command)));
+        let data = children.data(rustix::process::geteuid().as_raw(), &frame("/bin/x"));
+        let names: Vec<&str> = data.iter().map(|one| &*one.name).collect();
+        assert_eq!(names, ["a", "b"]);
     }
 
     #[test]
@@ -350,11 +421,7 @@ mod tests {
     fn questions_and_answers_survive_names_of_any_kind() {
         let path = Path::new(OsStr::from_bytes(b"/tmp/\xff \n")).into();
         let asked = SiteFrame { path, build_id: [1, 255].into(), addr: u64::MAX };
-        let question = Question {
-            path: hex::text(asked.path.as_os_str().as_bytes()),
-            build_id: hex::text(&asked.build_id),
-            addr: asked.addr,
-        };
+        let question = question(&asked, false);
         assert_eq!(super::frame(&question).expect("a frame"), asked);
         let mut answers = Vec::new();
         let line = serde_json::to_string(&question).expect("plain data") + "\n";

@@ -4,11 +4,13 @@
 //!
 //! Debug files are found by build-id below `/usr/lib/debug` and `/lib/debug`.
 
-use crate::frame::{Named, SiteFrame};
+use crate::frame::{DataSymbol, Named, SiteFrame};
+use blazesym::inspect::{self, Inspector, SymInfo};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -18,6 +20,11 @@ use std::sync::Arc;
 const FILE_BYTES_MAX: u64 = 8 << 30;
 /// Bytes that one compressed byte can stand for: 1032 in deflate (RFC 1951: 258 for two bits).
 const COMPRESSION_MAX: u64 = 1032;
+/// Smallest data that has a row of its own: an OS page.
+const DATA_BYTES_MIN: u64 = 4096;
+/// Symbols of one module that are kept, the largest. Chosen, not measured: large programs have some
+/// hundreds.
+pub(crate) const DATA_SYMBOLS_MAX: usize = 1024;
 /// Of a 64-bit ELF file in little endian: sizes of its headers, and where fields are in them
 /// (ELF-64 Object File Format, figures 2 and 8; gABI, Elf64_Chdr).
 const EHDR_BYTES: usize = 64;
@@ -45,9 +52,7 @@ impl ElfReader {
 
     /// A frame and what was inlined into it, innermost first; `None` when nothing is known of it.
     pub(crate) fn look_up(&mut self, frame: &SiteFrame) -> Option<Vec<Named>> {
-        let key = (frame.path.clone(), frame.build_id.clone());
-        let usable = *self.usable.entry(key).or_insert_with(|| is_usable(frame));
-        if !usable {
+        if !self.is_usable(frame) {
             return None;
         }
         // A return address lies behind its call; the byte before it belongs to the call.
@@ -63,6 +68,69 @@ impl ElfReader {
         }));
         found.unwrap_or(None)
     }
+
+    /// Data of a module of at least an OS page, ascending by address and without overlaps; of two
+    /// names for one range the first. Empty also where the file cannot be read.
+    pub(crate) fn data(&mut self, module: &SiteFrame) -> Vec<DataSymbol> {
+        if !self.is_usable(module) {
+            return Vec::new();
+        }
+        let path = Arc::clone(&module.path);
+        let read = std::panic::catch_unwind(move || read_data(&path));
+        distinct(read.unwrap_or_default())
+    }
+
+    fn is_usable(&mut self, frame: &SiteFrame) -> bool {
+        let key = (frame.path.clone(), frame.build_id.clone());
+        *self.usable.entry(key).or_insert_with(|| is_usable(frame))
+    }
+}
+
+fn read_data(path: &Path) -> Vec<DataSymbol> {
+    let mut elf = inspect::source::Elf::new(path);
+    elf.debug_syms = false; // which have no variables
+    let mut symbols = Vec::new();
+    let mut add = |symbol: &SymInfo<'_>| {
+        let bytes = symbol.size.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+        let is_data = symbol.sym_type == blazesym::SymType::Variable && bytes >= DATA_BYTES_MIN;
+        if is_data && symbol.addr.checked_add(bytes).is_some() {
+            symbols.push(DataSymbol {
+                addr: symbol.addr,
+                bytes,
+                name: symbol.name.as_ref().into(),
+            });
+        }
+        ControlFlow::Continue(())
+    };
+    // What was read before an error is kept.
+    let _ = Inspector::new().for_each(&inspect::source::Source::Elf(elf), &mut add);
+    symbols
+}
+
+/// Symbols that may overlap, as they should be shown.
+fn distinct(mut symbols: Vec<DataSymbol>) -> Vec<DataSymbol> {
+    symbols.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    symbols.truncate(DATA_SYMBOLS_MAX);
+    // The larger of two that begin together comes first, and hides what it covers.
+    symbols.sort_by_key(|symbol| symbol.addr);
+    let mut end = 0;
+    symbols.retain(|symbol| {
+        let is_apart = symbol.addr >= end;
+        end = if is_apart { symbol.addr + symbol.bytes } else { end };
+        is_apart
+    });
+    for symbol in &mut symbols {
+        symbol.name = demangled(&symbol.name).into();
+    }
+    symbols
+}
+
+fn demangled(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    let cpp = cpp_demangle::Symbol::new(name).ok().filter(|_| name.starts_with("_Z"));
+    cpp.and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| name.to_owned())
 }
 
 /// The symbol's inlined functions, innermost first, then the symbol itself.
@@ -144,6 +212,46 @@ pub fn build_id(path: &Path) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn symbol(addr: u64, bytes: u64, name: &str) -> DataSymbol {
+        DataSymbol { addr, bytes, name: name.into() }
+    }
+
+    #[test]
+    fn of_symbols_that_overlap_the_first_and_largest_is_shown() {
+        let all = vec![
+            symbol(0x9000, 0x1000, "inside"),
+            symbol(0x8000, 0x4000, "whole"),
+            symbol(0x8000, 0x4000, "also"),
+            symbol(0xc000, 0x1000, "_ZN3foo5tableE"),
+            symbol(0xb000, 0x8000, "across"),
+        ];
+        let shown = [symbol(0x8000, 0x4000, "also"), symbol(0xc000, 0x1000, "foo::table")];
+        assert_eq!(distinct(all), shown);
+    }
+
+    #[test]
+    fn data_of_a_program_and_of_what_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, path) = (dir.path().join("p.c"), dir.path().join("p"));
+        let text = "char zeros[1 << 20]; static int values[5000] = {1}; char small[4095];\n\
+                    int main(int c, char **v) { return values[c] + zeros[c] + small[c] + !v; }\n";
+        std::fs::write(&source, text).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-O0", "-Wl,--build-id", "-o"]).arg(&path).arg(&source);
+        assert!(cc.status().unwrap().success());
+        let build_id: Arc<[u8]> = build_id(&path).unwrap().into();
+        let module =
+            |path: &Path| SiteFrame { path: path.into(), build_id: Arc::clone(&build_id), addr: 0 };
+        let mut reader = ElfReader::new();
+        let found = reader.data(&module(&path));
+        let found: Vec<_> = found.iter().map(|one| (&*one.name, one.bytes)).collect();
+        assert_eq!(found, [("values", 20_000), ("zeros", 1 << 20)]);
+        assert!(reader.data(&module(&source)).is_empty(), "no ELF file");
+        let strip = std::process::Command::new("strip").arg(&path).status().unwrap();
+        assert!(strip.success());
+        assert!(ElfReader::new().data(&module(&path)).is_empty(), "a stripped file");
+    }
 
     #[test]
     fn a_section_that_claims_too_much_costs_the_names_of_its_file() {

@@ -19,6 +19,12 @@ pub struct SiteFrame {
 }
 
 impl SiteFrame {
+    /// The file name of its module.
+    pub fn module_name(&self) -> String {
+        let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| "an unknown module".to_owned())
+    }
+
     /// `libfoo.so+0x1234`.
     pub fn place(&self) -> String {
         match self.path.file_name() {
@@ -26,6 +32,17 @@ impl SiteFrame {
             None => format!("{:#x}", self.addr),
         }
     }
+}
+
+/// Static data of a module that has a name of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataSymbol {
+    /// ELF virtual address of its first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Demangled.
+    pub name: Arc<str>,
 }
 
 /// A frame with its name.

@@ -8,7 +8,7 @@
 
 use crate::child::{Children, StartChild};
 use crate::elf::ElfReader;
-use crate::frame::{Named, SiteFrame};
+use crate::frame::{DataSymbol, Named, SiteFrame};
 use crate::wrappers::is_wrapper;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,6 +76,15 @@ impl Symbols {
             }
         }
         frames.last().and_then(|frame| self.frame(frame).pop())
+    }
+
+    /// Static data of a frame's module that has names, of at least an OS page each, ascending by
+    /// address and without overlaps. Not remembered.
+    pub fn data(&mut self, module: &SiteFrame) -> Vec<DataSymbol> {
+        match &mut self.files {
+            Files::Here(reader) => reader.data(module),
+            Files::Children(children) => children.data(self.owner, module),
+        }
     }
 
     /// The innermost function of a frame, inlined or not.

@@ -6,7 +6,9 @@ use crate::terminal::printable;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;
-use tiercel_daemon::{FinalReport, Fits, PlanSummary, SiteRow, Summary, Use, judge};
+use tiercel_daemon::{
+    Coverage, FinalReport, Fits, Origin, PlanSummary, SiteRow, Summary, Use, judge,
+};
 use tiercel_ledger::confidence::{Estimate, Ranking, SAMPLES_WANTED};
 use tiercel_machine::{NodeId, number, short_bytes};
 use tiercel_symbolize::Symbols;
@@ -134,13 +136,21 @@ fn share(used: &Use) -> String {
 
 /// Function and line of a site, its program in front.
 pub fn name(row: &SiteRow, symbols: &mut Symbols) -> String {
+    if let Origin::Data(name) = &row.origin {
+        return printable(&format!("{}: {name}", row.program));
+    }
     let place = match symbols.owned_by(row.uid).owning_frame(&row.frames) {
         Some(named) => named.short(),
         None if row.used.blocks => "small objects".to_owned(),
         None => "unknown site".to_owned(),
     };
-    let blocks = if row.used.blocks && !row.frames.is_empty() { " (small objects)" } else { "" };
-    printable(&format!("{}: {place}{blocks}", row.program))
+    let what = match row.origin {
+        Origin::Shared => " (shared memory)",
+        Origin::File => " (file)",
+        _ if row.used.blocks && !row.frames.is_empty() => " (small objects)",
+        _ => "",
+    };
+    printable(&format!("{}: {place}{what}", row.program))
 }
 
 /// How much of a site the budget has room for: `all`, `none`, or a part.
@@ -177,6 +187,7 @@ pub fn figures(s: &Summary) -> String {
     let (drained, lost, resyncs) = (records.drained, records.lost, records.resyncs);
     let _ = writeln!(out, "records    {drained} drained, {lost} lost, {resyncs} resyncs");
     samples(&mut out, s);
+    coverage(&mut out, s);
     moves(&mut out, s);
     budget_line(&mut out, s);
     if let Some(plan) = &s.plan {
@@ -239,6 +250,35 @@ fn samples(out: &mut String, s: &Summary) {
             samples.blind
         );
     }
+}
+
+/// What is seen of the processes' memory and of their accesses, and what is not.
+fn coverage(out: &mut String, s: &Summary) {
+    let Coverage { rss_bytes, tracked_bytes: (least, most), .. } = s.coverage;
+    if rss_bytes > 0 {
+        let percent = |bytes: u64| number::saturating_u64(bytes as f64 * 100.0 / rss_bytes as f64);
+        let (of, tracked) = (short_bytes(rss_bytes), range(short_bytes(least), short_bytes(most)));
+        let percents = range(percent(least).to_string(), percent(most).to_string());
+        let _ = write!(out, "coverage   tracked {tracked} of {of} of RSS ({percents}%)");
+        if s.samples.seen > 0 {
+            let known = s.samples.seen.saturating_sub(s.samples.outside);
+            let _ = write!(out, ", {}% of samples", known * 100 / s.samples.seen);
+        }
+        if let Some((name, bytes)) = &s.coverage.largest_untracked {
+            let _ =
+                write!(out, "; largest untracked: {}, {}", short_bytes(*bytes), printable(name));
+        }
+        out.push('\n');
+    }
+    if s.coverage.unread > 0 {
+        let processes = plural(s.coverage.unread, "process", "processes");
+        let _ = writeln!(out, "coverage   of {processes} the mappings cannot be read");
+    }
+}
+
+/// `5 to 6`, or `5`.
+fn range(least: String, most: String) -> String {
+    if least == most { least } else { format!("{least} to {most}") }
 }
 
 /// Problems, and bytes that stayed in the wrong tier.
@@ -466,6 +506,7 @@ mod tests {
             uid: 0,
             program: "p\x1b".into(),
             frames: [].into(),
+            origin: Origin::Call,
             used,
             deserves_fast: true,
         });

@@ -11,15 +11,15 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::bits::{byte, half, high32, index, low8, low16, low32};
 use crate::layout::{
-    ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL, HEADER_AT, MAGIC, MAP_BYTES, MAPS_AT,
-    MAPS_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH, MODULE_PATH_BYTES,
-    MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX, MOVE_BYTES, MOVED_BYTES,
-    MOVES_MAX, OS_PAGE_BYTES, PATH_MAX, PHASE_BYTES, PHASE_NAME, PHASE_NAME_BYTES, PHASE_NAME_MAX,
-    PHASE_PUBLISHED, PHASES_AT, PHASES_MAX, PLAN_AT, PLAN_ROW_BYTES, PLAN_ROWS_MAX, RING_BYTES,
-    RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX, RUN_BYTES,
-    RUNS_AT, SITE_BYTES, SITE_FRAME_COUNT, SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED, SITES_AT,
-    SITES_MAX, SMALL_BYTES, SMALLS_AT, SPACES, STOPS_MAX, WIRE_VERSION, control, header,
-    session_bytes,
+    ARENA_UNKNOWN, ARENAS_MAX, BUILD_ID_MAX, CONTROL, HEADER_AT, MAGIC, MAP_BYTES, MAP_SHARE,
+    MAPS_AT, MAPS_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH,
+    MODULE_PATH_BYTES, MODULE_PUBLISHED, MODULES_AT, MODULES_AT as FRONT_BYTES, MODULES_MAX,
+    MOVE_BYTES, MOVED_BYTES, MOVES_MAX, OS_PAGE_BYTES, PATH_MAX, PHASE_BYTES, PHASE_NAME,
+    PHASE_NAME_BYTES, PHASE_NAME_MAX, PHASE_PUBLISHED, PHASES_AT, PHASES_MAX, PLAN_AT,
+    PLAN_ROW_BYTES, PLAN_ROWS_MAX, RING_BYTES, RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS,
+    RING_TAIL, RINGS_AT, RINGS_MAX, RUN_BYTES, RUNS_AT, SITE_BYTES, SITE_FRAME_COUNT, SITE_FRAMES,
+    SITE_FRAMES_AT, SITE_KIND, SITE_PUBLISHED, SITES_AT, SITES_MAX, SMALL_BYTES, SMALLS_AT, SPACES,
+    STOPS_MAX, WIRE_VERSION, control, header, session_bytes,
 };
 use crate::mapping::Mapping;
 use crate::planned::{PlanRange, PlanRow, phase_hash};
@@ -181,6 +181,12 @@ impl ClientSession {
         self.write_at(MAPS_AT + (slot * MAP_BYTES) as u64, &entry)
     }
 
+    /// Names what the object in slot `slot` shows.
+    pub fn put_share(&self, slot: usize, share: u64) -> io::Result<()> {
+        assert!(slot < MAPS_MAX, "map slot {slot}, at most {MAPS_MAX}");
+        self.write_at(MAPS_AT + (slot * MAP_BYTES + MAP_SHARE) as u64, &share.to_le_bytes())
+    }
+
     /// Publishes a site under number `id`; frames beyond the table's are cut off.
     pub fn put_site(&self, id: u32, site: &Site) -> io::Result<()> {
         assert!((id as usize) < SITES_MAX, "site {id}, at most {SITES_MAX}");
@@ -189,6 +195,7 @@ impl ClientSession {
         entry[..8].copy_from_slice(&site.hash.to_le_bytes());
         entry[SITE_PUBLISHED] = 1;
         entry[SITE_FRAME_COUNT] = byte(frames.len());
+        entry[SITE_KIND..SITE_KIND + 2].copy_from_slice(&(site.kind as u16).to_le_bytes());
         for (i, frame) in frames.iter().enumerate() {
             let at = SITE_FRAMES_AT + i * 8;
             entry[at..at + 8].copy_from_slice(&frame.encode().to_le_bytes());

@@ -85,6 +85,8 @@ pub const MODULE_PATH: usize = 40;
 
 /// Sites of a session.
 pub const SITES_MAX: usize = 65536;
+/// First of the numbers that no process hands out: the daemon's own.
+pub const SITES_NAMED: usize = 61_440;
 /// Bytes of a site entry.
 pub const SITE_BYTES: usize = 256;
 /// Frames of a site.
@@ -93,6 +95,8 @@ pub const SITE_FRAMES: usize = 30;
 pub const SITE_PUBLISHED: usize = 8;
 /// Offset of `frame_count` in a site entry.
 pub const SITE_FRAME_COUNT: usize = 12;
+/// Offset of `kind` in a site entry.
+pub const SITE_KIND: usize = 14;
 /// Offset of `frames` in a site entry.
 pub const SITE_FRAMES_AT: usize = 16;
 /// Module number of a frame that lies in no module.
@@ -104,7 +108,9 @@ pub const SMALL_BYTES: usize = 32;
 /// Live mmap objects of a session.
 pub const MAPS_MAX: usize = 65536;
 /// Bytes of an entry of the map table.
-pub const MAP_BYTES: usize = 32;
+pub const MAP_BYTES: usize = 40;
+/// Offset of `share` in an entry of the map table.
+pub const MAP_SHARE: usize = 32;
 /// Bytes of an entry of the run table.
 pub const RUN_BYTES: usize = 16;
 /// OS pages a reserved range may have: 1 TiB.

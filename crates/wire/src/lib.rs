@@ -39,7 +39,7 @@ pub use planned::{PhaseName, PlanError, PlanRange, PlanRow, phase_hash};
 pub use pool::{GrantKey, PoolAnswer, PoolAsk, PoolStatus, PoolVerb};
 pub use record::{Flags, RawRecord, Record, Version};
 pub use session::{Drained, Header, Session, SessionError};
-pub use site::{Frame, Module, Site};
+pub use site::{Frame, Module, Site, SiteKind};
 pub use small::Small;
 pub use snapshot::{ObjectSnapshot, TableSlice};
 

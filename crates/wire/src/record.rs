@@ -146,6 +146,17 @@ pub enum Record {
         /// Daemon's clock, nanoseconds.
         time_ns: u64,
     },
+    /// The object that was born last at this address shows memory that others may show too.
+    Share {
+        /// First byte of the object.
+        addr: u64,
+        /// A name of that memory, the same in all processes of a user.
+        share: u64,
+        /// The object's use of the address.
+        version: Version,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
+    },
 }
 
 // TCL_BORN and the kinds after it, of include/tiercel_wire.h.
@@ -156,6 +167,7 @@ const CUT: u8 = 4;
 const PHASE: u8 = 5;
 const EXEC: u8 = 6;
 const EXIT: u8 = 7;
+const SHARE: u8 = 8;
 
 /// TCL_TICKS of its flags.
 const TICKS: u8 = 1 << 7;
@@ -180,6 +192,7 @@ impl Record {
             PHASE => Some(Record::Phase { number: addr, time_ns }),
             EXEC => Some(Record::Exec { time_ns }),
             EXIT => Some(Record::Exit { time_ns }),
+            SHARE if bytes != 0 => Some(Record::Share { addr, share: bytes, version, time_ns }),
             _ => None,
         }
     }
@@ -194,7 +207,8 @@ impl Record {
             | Record::Cut { time_ns, .. }
             | Record::Phase { time_ns, .. }
             | Record::Exec { time_ns }
-            | Record::Exit { time_ns } => time_ns,
+            | Record::Exit { time_ns }
+            | Record::Share { time_ns, .. } => time_ns,
         }
     }
 
@@ -220,6 +234,9 @@ impl Record {
             }
             Record::Exec { time_ns } => Fields { time_ns, kind: EXEC, ..blank },
             Record::Exit { time_ns } => Fields { time_ns, kind: EXIT, ..blank },
+            Record::Share { addr, share, version, time_ns } => {
+                Fields { addr, bytes: share, version, time_ns, kind: SHARE, ..blank }
+            }
         };
         fields.join()
     }
@@ -318,7 +335,7 @@ mod tests {
         let version = (any::<u32>(), any::<u16>())
             .prop_map(|(carve, generation)| Version { carve, generation });
         let arena = proptest::option::of(0u8..8);
-        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..7).prop_map(
+        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..8).prop_map(
             |((addr, bytes), site, version, arena, flags, time_ns, pick)| {
                 let flags = Flags(flags);
                 match pick {
@@ -328,6 +345,7 @@ mod tests {
                     3 => Record::Cut { addr, bytes, version, time_ns },
                     4 => Record::Phase { number: addr, time_ns },
                     5 => Record::Exec { time_ns },
+                    6 => Record::Share { addr, share: bytes, version, time_ns },
                     _ => Record::Exit { time_ns },
                 }
             },

@@ -9,16 +9,48 @@ use std::path::PathBuf;
 use crate::layout::{
     BUILD_ID_MAX, MODULE_BUILD_ID, MODULE_BUILD_ID_BYTES, MODULE_BYTES, MODULE_PATH,
     MODULE_PATH_BYTES, MODULE_PUBLISHED, NO_MODULE, PATH_MAX, SITE_BYTES, SITE_FRAME_COUNT,
-    SITE_FRAMES, SITE_FRAMES_AT, SITE_PUBLISHED,
+    SITE_FRAMES, SITE_FRAMES_AT, SITE_KIND, SITE_PUBLISHED,
 };
 
+/// What made the objects of a site: `tcl_site_kind`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u16)]
+pub enum SiteKind {
+    /// A call: the frames are its stack.
+    #[default]
+    Call = 0,
+    /// The loader: writable static data of a module, from the address of the only frame on.
+    Static = 1,
+    /// The same, of data that is only read.
+    Constant = 2,
+    /// The kernel: the stack of the first thread.
+    MainStack = 3,
+    /// The C library: the stack of another thread.
+    Stack = 4,
+    /// A call that mapped memory which other mappings may show as well.
+    Shared = 5,
+    /// A call that mapped a file privately.
+    File = 6,
+}
+
+impl SiteKind {
+    /// What a client states; anything unknown is a call.
+    fn from_wire(kind: u16) -> SiteKind {
+        use SiteKind::{Call, Constant, File, MainStack, Shared, Stack, Static};
+        let all = [Call, Static, Constant, MainStack, Stack, Shared, File];
+        all.get(usize::from(kind)).copied().unwrap_or_default()
+    }
+}
+
 /// Where an object was allocated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// Stable from run to run: over (build-id, offset) of every frame.
     pub hash: u64,
     /// Innermost first, without the allocator's frames.
     pub frames: Vec<Frame>,
+    /// What made its objects.
+    pub kind: SiteKind,
 }
 
 /// One return address.
@@ -52,7 +84,8 @@ impl Site {
         }
         let frames =
             (0..count).map(|i| Frame::decode(word(entry, SITE_FRAMES_AT + i * 8))).collect();
-        Some(Site { hash: word(entry, 0), frames })
+        let kind = SiteKind::from_wire(quarter(entry, SITE_KIND));
+        Some(Site { hash: word(entry, 0), frames, kind })
     }
 }
 
@@ -109,7 +142,7 @@ mod tests {
         let mut site = [0u8; SITE_BYTES];
         assert_eq!(Site::decode(&site), None);
         site[SITE_PUBLISHED] = 1;
-        assert_eq!(Site::decode(&site), Some(Site { hash: 0, frames: vec![] }));
+        assert_eq!(Site::decode(&site), Some(Site::default()));
         site[SITE_FRAME_COUNT] = 31;
         assert_eq!(Site::decode(&site), None);
         let mut module = [0u8; MODULE_BYTES];

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::SeekFrom;
 
 use crate::bits;
-use crate::layout::{MAP_BYTES, MAPS_AT, MAPS_MAX, OS_PAGE_BYTES, RUN_BYTES, RUNS_AT};
+use crate::layout::{MAP_BYTES, MAP_SHARE, MAPS_AT, MAPS_MAX, OS_PAGE_BYTES, RUN_BYTES, RUNS_AT};
 use crate::record::{Flags, Version, arena_from_wire, is_object_range};
 use crate::site::{half, quarter, word};
 
@@ -38,6 +38,9 @@ pub struct ObjectSnapshot {
 pub struct TableSlice {
     /// Ascending by address.
     pub objects: Vec<ObjectSnapshot>,
+    /// Of those that show memory which others may show too, address and name of that memory,
+    /// ascending by address.
+    pub shares: Vec<(u64, u64)>,
     /// Where they begin; the next look goes on at its end.
     pub range: Range<u64>,
     /// Entries that were looked at.
@@ -77,7 +80,8 @@ impl ObjectTable<'_> {
         let (mut objects, mut entries) = (Vec::new(), 0);
         while objects.len() < max && entries < RUN_ENTRIES_MAX {
             let Some(found) = copier.seek(page, high_water) else {
-                return TableSlice { objects, range: from..range_end, entries };
+                let shares = Vec::new();
+                return TableSlice { objects, shares, range: from..range_end, entries };
             };
             entries += 1;
             let entry = copier.entry(found);
@@ -85,19 +89,23 @@ impl ObjectTable<'_> {
             page = found + object.map_or(1, |object| object.bytes / OS_PAGE_BYTES);
             objects.extend(object);
         }
-        TableSlice { objects, range: from..self.range_base + page * OS_PAGE_BYTES, entries }
+        let range = from..self.range_base + page * OS_PAGE_BYTES;
+        TableSlice { objects, shares: Vec::new(), range, entries }
     }
 
     fn maps(&self, mut range: Range<u64>, max: usize) -> TableSlice {
         let mut copier = Copier::new(self.fd, MAPS_AT, MAP_BYTES);
         let end = self.map_high_water.min(MAPS_MAX as u64);
-        let (mut objects, mut entries) = (Vec::new(), 0);
+        let (mut objects, mut shares, mut entries) = (Vec::new(), Vec::new(), 0);
         let mut index = 0;
         while let Some(found) = copier.seek(index, end) {
             entries += 1;
             index = found + 1;
-            let object = decode_map(copier.entry(found));
-            objects.extend(object.filter(|object| range.contains(&object.addr)));
+            let entry = copier.entry(found);
+            let share = word(entry, MAP_SHARE);
+            let object = decode_map(entry).filter(|object| range.contains(&object.addr));
+            shares.extend(object.filter(|_| share != 0).map(|object| (object.addr, share)));
+            objects.extend(object);
         }
         objects.sort_unstable_by_key(|object| object.addr);
         objects.dedup_by_key(|object| object.addr);
@@ -105,7 +113,10 @@ impl ObjectTable<'_> {
             range.end = beyond.addr;
             objects.truncate(max);
         }
-        TableSlice { objects, range, entries }
+        shares.retain(|(addr, _)| range.contains(addr));
+        shares.sort_unstable();
+        shares.dedup_by_key(|(addr, _)| *addr);
+        TableSlice { objects, shares, range, entries }
     }
 }
 

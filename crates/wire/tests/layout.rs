@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::process::Command;
 
-use tiercel_wire::emulator;
 use tiercel_wire::layout::{self, control, header, offer};
+use tiercel_wire::{SiteKind, emulator};
 
 const HEADERS: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/tiercel_wire.h"),
@@ -54,6 +54,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_BUILD_ID_MAX", layout::BUILD_ID_MAX as u64),
         ("TCL_PATH_MAX", layout::PATH_MAX as u64),
         ("TCL_SITES_MAX", layout::SITES_MAX as u64),
+        ("TCL_SITES_NAMED", layout::SITES_NAMED as u64),
         ("TCL_SITE_FRAMES", layout::SITE_FRAMES as u64),
         ("TCL_NO_MODULE", layout::NO_MODULE.into()),
         ("TCL_MAPS_MAX", layout::MAPS_MAX as u64),
@@ -158,6 +159,7 @@ fn ring_and_tables() -> Vec<(&'static str, u64)> {
         ("sizeof(struct tcl_site)", layout::SITE_BYTES as u64),
         ("offsetof(struct tcl_site, published)", layout::SITE_PUBLISHED as u64),
         ("offsetof(struct tcl_site, frame_count)", layout::SITE_FRAME_COUNT as u64),
+        ("offsetof(struct tcl_site, kind)", layout::SITE_KIND as u64),
         ("offsetof(struct tcl_site, frames)", layout::SITE_FRAMES_AT as u64),
         ("sizeof(struct tcl_phase_name)", layout::PHASE_BYTES as u64),
         ("offsetof(struct tcl_phase_name, published)", layout::PHASE_PUBLISHED as u64),
@@ -187,6 +189,14 @@ fn ring_and_tables() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_map, generation)", 24),
         ("offsetof(struct tcl_map, flags_low)", 26),
         ("offsetof(struct tcl_map, arena)", 27),
+        ("offsetof(struct tcl_map, share)", layout::MAP_SHARE as u64),
+        ("TCL_SITE_CALL", SiteKind::Call as u64),
+        ("TCL_SITE_STATIC", SiteKind::Static as u64),
+        ("TCL_SITE_CONSTANT", SiteKind::Constant as u64),
+        ("TCL_SITE_MAIN_STACK", SiteKind::MainStack as u64),
+        ("TCL_SITE_STACK", SiteKind::Stack as u64),
+        ("TCL_SITE_SHARED", SiteKind::Shared as u64),
+        ("TCL_SITE_FILE", SiteKind::File as u64),
     ]
 }
 

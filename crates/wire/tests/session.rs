@@ -10,7 +10,7 @@ use tiercel_wire::layout::{
 };
 use tiercel_wire::{
     ClockSource, Flags, Frame, Module, ObjectSnapshot, PhaseName, PlanError, PlanRange, PlanRow,
-    Record, Session, SessionError, Site, Small, Version, phase_hash,
+    Record, Session, SessionError, Site, SiteKind, Small, Version, phase_hash,
 };
 
 const BASE: u64 = 1 << 40;
@@ -117,6 +117,7 @@ fn the_snapshot_skips_holes_and_lists_live_objects() {
 fn sites_and_modules_are_read_as_written() {
     let (client, session) = pair();
     let site = Site {
+        kind: SiteKind::Shared,
         hash: 0xfeed,
         frames: vec![
             Frame { module: Some(2), offset: 0x1234 },

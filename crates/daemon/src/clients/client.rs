@@ -2,7 +2,9 @@
 //! In: an [`Arrival`], units of work. Out: records; the object table, read in slices when the
 //! process attached and when records were lost. Knows nothing of policies.
 
+use super::layouts::Layouts;
 use super::sites::{ClientUses, Present};
+use super::statics::{Born, Part, Statics};
 use super::turns::Served;
 use crate::net::arrival::Arrival;
 use crate::quota::Share;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiercel_broker::Peer;
 use tiercel_ledger::{Ledger, Slice};
-use tiercel_wire::{Drained, Flags, Record, Session, Timeline};
+use tiercel_wire::{Drained, Flags, ObjectSnapshot, Record, Session, Timeline};
 
 /// Records taken of a process that has left: all of its rings, 1024 of 4096 records. A child that
 /// keeps its session could write for ever.
@@ -74,6 +76,8 @@ pub struct Client {
     pub uses: ClientUses,
     /// Whose share it is served in: its user when it attached.
     pub user: u32,
+    /// Its modules' data.
+    statics: Statics,
     /// Where its object table is being read.
     scan: Option<Scan>,
     /// Births that its first scan counted may still come as records: they count once. Until the
@@ -107,6 +111,7 @@ impl Client {
             peer: Arc::new(arrival.peer),
             since_ms: now_ms,
             uses: ClientUses::new(share),
+            statics: Statics::default(),
             scan: Some(Scan { is_first: true, ..Scan::default() }),
             counts_late_births: true,
             is_drained: false,
@@ -175,7 +180,7 @@ impl Client {
     ) -> usize {
         let objects_max = (units / OBJECT_UNITS).clamp(1, SLICE_OBJECTS_MAX);
         let table = self.session.objects_from(scan.next, objects_max);
-        let (objects, read_ns) = (&table.objects, timeline.elapsed_ns());
+        let (objects, read_ns) = (&self.divided(&table.objects), timeline.elapsed_ns());
         let slice = if scan.is_first {
             // All that is known came from records: nothing is dead that is not in the table.
             ledger.adopt_objects(self.pid, objects, read_ns, |object| {
@@ -219,10 +224,12 @@ impl Client {
         for record in buffer.iter() {
             match *record {
                 Record::Born { addr, site, bytes, flags, version, .. } => {
-                    let was_counted =
-                        self.counts_late_births && ledger.was_adopted(self.pid, addr, version);
-                    let births = u64::from(!was_counted);
-                    self.uses.born(site, births, births * bytes, flags.has(Flags::BLOCK));
+                    let born = Born { addr, bytes, site, version };
+                    if let Some(parts) = self.parts_of(born, flags) {
+                        parts.iter().for_each(|part| self.born_part(ledger, record, part));
+                        continue;
+                    }
+                    self.count_birth(ledger, born, flags);
                 }
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
@@ -244,6 +251,58 @@ impl Client {
             *left = if drained.more { left.saturating_sub(drained.records) } else { 0 };
         }
         drained
+    }
+
+    fn count_birth(&mut self, ledger: &Ledger, born: Born, flags: Flags) {
+        let Born { addr, bytes, site, version } = born;
+        let was_counted = self.counts_late_births && ledger.was_adopted(self.pid, addr, version);
+        let births = u64::from(!was_counted);
+        self.uses.born(site, births, births * bytes, flags.has(Flags::BLOCK));
+    }
+
+    // ---- Static data ---------------------------------------------------------------------------
+
+    /// The parts of an object that has several.
+    fn parts_of(&mut self, born: Born, flags: Flags) -> Option<Vec<Part>> {
+        flags.has(Flags::MAPPED).then(|| self.statics.born(born, &self.session, &mut self.uses))?
+    }
+
+    /// A part of an object is born with it.
+    fn born_part(&mut self, ledger: &mut Ledger, whole: &Record, part: &Part) {
+        let Record::Born { version, arena, flags, time_ns, .. } = *whole else { return };
+        let Part { addr, bytes, site } = *part;
+        self.count_birth(ledger, Born { addr, bytes, site, version }, flags);
+        let born = Record::Born { addr, bytes, site, version, arena, flags, time_ns };
+        ledger.deliver(self.pid, born);
+    }
+
+    /// Objects of the table, those with several parts as these.
+    fn divided(&mut self, objects: &[ObjectSnapshot]) -> Vec<ObjectSnapshot> {
+        let mut all = Vec::with_capacity(objects.len());
+        for object in objects {
+            let ObjectSnapshot { addr, bytes, site, version, flags, .. } = *object;
+            match self.parts_of(Born { addr, bytes, site, version }, flags) {
+                None => all.push(*object),
+                Some(parts) => all.extend(parts.iter().map(|part| {
+                    let Part { addr, bytes, site } = *part;
+                    ObjectSnapshot { addr, bytes, site, ..*object }
+                })),
+            }
+        }
+        all
+    }
+
+    /// Divides what was born before the symbols of its module were read.
+    pub(super) fn divide_statics(&mut self, layouts: &mut Layouts, ledger: &mut Ledger) {
+        if !self.statics.is_waiting() {
+            return;
+        }
+        let user = self.user;
+        let divided = self.statics.divide(&mut self.uses, |module| layouts.of(user, module));
+        for (whole, parts) in divided {
+            let parts: Vec<_> = parts.iter().map(|one| (one.addr, one.bytes, one.site)).collect();
+            ledger.divide_object(self.pid, whole.addr, whole.version, &parts);
+        }
     }
 
     /// It has left: what waits in its rings is taken, and what its table had when it attached.

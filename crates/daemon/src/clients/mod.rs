@@ -4,9 +4,12 @@
 pub(crate) mod arrivals;
 pub(crate) mod client;
 pub(crate) mod fit;
+pub(crate) mod layouts;
 pub(crate) mod live;
+pub(crate) mod origin;
 pub(crate) mod pass;
 pub(crate) mod site_use;
 pub(crate) mod sites;
+pub(crate) mod statics;
 pub(crate) mod table;
 pub(crate) mod turns;

@@ -1,9 +1,11 @@
 //! What became of the objects of each site, dead ones included, over all processes.
 //! In: births, samples, live extents by (client, site); clients that leave. Out: [`SiteRow`]s.
-//! Knows nothing of names: rows carry frames.
+//! Knows nothing of names: rows carry frames. Long, because what a client does and what is kept of
+//! it are merged by the same rules.
 
 use super::live::LiveUse;
-use crate::clients::site_use::{Fits, USE_BYTES, Use};
+use super::origin::{Origin, Origins};
+use super::site_use::{Fits, USE_BYTES, Use};
 use crate::net::protocol::Order;
 use crate::quota::{Account, Share};
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tiercel_ledger::confidence::{self, Estimate, Evidence, EvidenceOfAll, Ranking};
 use tiercel_symbolize::SiteFrame;
-use tiercel_wire::layout::OS_PAGE_BYTES;
+use tiercel_wire::layout::{OS_PAGE_BYTES, SITES_NAMED};
 use tiercel_wire::{AccessKind, Frame, Sample, Session};
 
 /// What a frame of its stack takes, bytes.
@@ -40,6 +42,7 @@ pub struct ClientUses {
     modules: HashMap<u16, (Arc<Path>, Arc<[u8]>)>,
     /// Sites that samples hit in the open round, or in the one before.
     sampled: Vec<u32>,
+    pub(crate) origins: Origins,
 }
 
 /// A site as its session describes it.
@@ -60,6 +63,7 @@ impl ClientUses {
             learned: Vec::new(),
             modules: HashMap::new(),
             sampled: Vec::new(),
+            origins: Origins::default(),
         }
     }
 
@@ -67,12 +71,12 @@ impl ClientUses {
     /// memory, becomes the unknown site.
     pub fn of(&mut self, site: u32) -> &mut Use {
         let is_new = site != 0 && !self.uses.contains_key(&site);
-        let is_foreign = (site as usize) >= tiercel_wire::layout::SITES_MAX;
+        let is_foreign = site >= self.origins.end();
         let site = if is_new && (is_foreign || !self.take(USE_BYTES)) { 0 } else { site };
         self.uses.entry(site).or_default()
     }
 
-    fn take(&mut self, bytes: usize) -> bool {
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
         let is_taken = self.share.take(bytes);
         self.taken_bytes += if is_taken { bytes } else { 0 };
         is_taken
@@ -121,7 +125,8 @@ impl ClientUses {
 
     /// Reads from the session the sites that are used and not known yet.
     pub fn learn(&mut self, session: &Session) {
-        let unknown = self.uses.keys().filter(|number| **number != 0);
+        let of_session = |number: &&u32| **number != 0 && (**number as usize) < SITES_NAMED;
+        let unknown = self.uses.keys().filter(of_session);
         let unknown: Vec<u32> = unknown.filter(|n| !self.known.contains_key(n)).copied().collect();
         for number in unknown {
             // Not published yet: it stays unknown until the next call.
@@ -132,7 +137,17 @@ impl ClientUses {
             let frames = site.frames.iter().map(|frame| self.frame(*frame, session)).collect();
             self.known.insert(number, Known { hash: site.hash, frames });
             self.learned.push(number);
+            self.origins.learn(number, site.kind, &self.known[&number].frames);
         }
+    }
+
+    /// The number of a site that no session has: a symbol of static data. `None`: there is no room.
+    pub(super) fn name_site(&mut self, hash: u64, frame: SiteFrame, name: Arc<str>) -> Option<u32> {
+        let number = self.take(FRAME_BYTES + name.len()).then(|| self.origins.take_number())??;
+        self.origins.name(number, name);
+        self.known.insert(number, Known { hash, frames: [frame].into() });
+        self.learned.push(number);
+        Some(number)
     }
 
     fn frame(&mut self, frame: Frame, session: &Session) -> SiteFrame {
@@ -251,6 +266,9 @@ pub struct SiteRow {
     pub program: String,
     /// The stack, innermost first.
     pub frames: Arc<[SiteFrame]>,
+    /// What made its objects.
+    #[serde(default)]
+    pub origin: Origin,
     /// What its objects did.
     pub used: Use,
     /// Among the sites that fill the fast budget best.
@@ -402,6 +420,7 @@ fn add(rows: &mut HashMap<SiteKey, SiteRow>, who: &Present<'_>) {
             uid: who.uid,
             program: who.program.to_owned(),
             frames: known.map(|known| Arc::clone(&known.frames)).unwrap_or_default(),
+            origin: who.uses.origins.of(*number),
             used: Use::default(),
             deserves_fast: false,
         });
@@ -423,7 +442,7 @@ fn join(
     for (mut key, mut row) in later {
         if key.1 != UNKNOWN_SITE && !rows.contains_key(&key) && !has_room(&row) {
             key.1 = UNKNOWN_SITE;
-            (row.hash, row.frames) = (UNKNOWN_SITE, [].into());
+            (row.hash, row.frames, row.origin) = (UNKNOWN_SITE, [].into(), Origin::Call);
         }
         match rows.entry(key) {
             Entry::Vacant(entry) => drop(entry.insert(row)),
@@ -453,7 +472,8 @@ mod tests {
 
     fn row(hash: u64, peak_bytes: u64, reads: u64) -> SiteRow {
         let used = Use { peak_bytes, reads, samples: reads.min(1), ..Use::default() };
-        SiteRow { hash, uid: 0, program: "p".into(), frames: [].into(), used, deserves_fast: false }
+        let (program, frames, origin) = ("p".into(), [].into(), Origin::Call);
+        SiteRow { hash, uid: 0, program, frames, origin, used, deserves_fast: false }
     }
 
     /// Hashes of those that deserve `fast` MiB; rows are (hash, MiB, accesses).
@@ -498,7 +518,12 @@ mod tests {
         let mut uses = ClientUses::new(share);
         for number in 1..=count {
             let frames = vec![WireFrame { module: None, offset: number.into() }; 30];
-            session.put_site(number, &Site { hash: first + u64::from(number), frames }).unwrap();
+            session
+                .put_site(
+                    number,
+                    &Site { hash: first + u64::from(number), frames, ..Site::default() },
+                )
+                .unwrap();
             uses.born(number, 1, 4096, false);
         }
         uses.learn(&Session::open(session.fd().unwrap()).unwrap());

@@ -3,6 +3,7 @@
 //! sockets.
 
 use super::client::Client;
+use super::layouts::Layouts;
 use super::sites::{SiteRow, Sites};
 use super::turns::{Served, Turns};
 use crate::moves::queue::MoveQueue;
@@ -12,6 +13,7 @@ use crate::quota::{Account, Quota, Share};
 use std::collections::{BTreeMap, HashMap};
 use tiercel_ledger::Ledger;
 use tiercel_ledger::confidence::{self, EvidenceOfAll, Ranking};
+use tiercel_symbolize::Reader;
 use tiercel_wire::{Record, Sample, Timeline};
 
 /// The hosted processes.
@@ -26,6 +28,8 @@ pub(crate) struct Clients {
     /// Memory for the sites of those that are there, and of each of their users.
     sites: Account,
     shares: HashMap<u32, Share>,
+    /// Symbols of static data.
+    layouts: Layouts,
     /// Records of one client on their way to the ledger.
     records: Vec<Record>,
     /// What samples said of all sites, those of departed clients included.
@@ -52,7 +56,7 @@ pub(crate) struct Turn {
 }
 
 impl Clients {
-    pub(crate) fn new(quota: Quota) -> Clients {
+    pub(crate) fn new(quota: Quota, symbols: &Reader) -> Clients {
         Clients {
             by_number: BTreeMap::new(),
             numbers: HashMap::new(),
@@ -61,6 +65,7 @@ impl Clients {
             departed: Sites::new(quota.site_account()),
             sites: quota.site_account(),
             shares: HashMap::new(),
+            layouts: Layouts::new(symbols.clone()),
             records: Vec::new(),
             evidence: EvidenceOfAll::default(),
         }
@@ -225,6 +230,11 @@ impl Clients {
             turn.gone.extend(client.is_done().then_some(number));
             served
         });
+        self.layouts.collect();
+        for client in self.by_number.values_mut() {
+            client.divide_statics(&mut self.layouts, to.ledger);
+        }
+        to.record_events();
         turn
     }
 

@@ -4,6 +4,7 @@
 //! leaves all memory where the program and the kernel put it.
 
 use crate::clients::client::Client;
+use crate::clients::origin::Origin;
 use crate::clients::sites::ClientUses;
 use crate::summary::Summary;
 use std::collections::BTreeMap;
@@ -158,6 +159,9 @@ struct ClientNames<'a> {
 impl Names for ClientNames<'_> {
     fn site(&mut self, number: u32) -> Site {
         let Some((hash, frames)) = self.uses.site(number) else { return Site::default() };
+        if let Origin::Data(name) = self.uses.origins.of(number) {
+            return data_site(hash, &name);
+        }
         let frame = |frame: &SiteFrame| Frame {
             module: bounded(&frame.path.to_string_lossy()),
             build_id: hex::text(&frame.build_id).into(),
@@ -171,6 +175,13 @@ impl Names for ClientNames<'_> {
         let known = u32::try_from(number).ok().and_then(|number| self.session.phase_name(number));
         known.map_or_else(|| format!("phase {number}"), |known| known.name).into()
     }
+}
+
+/// A site that no call has: its only frame is in no module, and has its name.
+fn data_site(hash: u64, name: &str) -> Site {
+    let names = vec![Name { function: bounded(name), file: "".into(), line: 0 }];
+    let frame = Frame { module: "".into(), build_id: "".into(), address: 0, names };
+    Site { hash, frames: vec![frame] }
 }
 
 /// Finds the functions and lines of the sites that were accessed most.
@@ -188,7 +199,8 @@ pub fn name_sites(profile: &mut Profile, symbols: &mut Symbols) {
     let mut order: Vec<u32> = weights.keys().copied().collect();
     order.sort_by_key(|site| std::cmp::Reverse(weights[site]));
     for site in order.into_iter().take(NAMED_MAX) {
-        for frame in &mut profile.sites[site as usize].frames {
+        let frames = profile.sites[site as usize].frames.iter_mut();
+        for frame in frames.filter(|frame| frame.names.is_empty()) {
             frame.names = names(frame, symbols);
         }
     }
