@@ -5,6 +5,7 @@ pub(crate) mod arrivals;
 pub(crate) mod client;
 pub(crate) mod fit;
 pub(crate) mod live;
+pub(crate) mod parents;
 pub(crate) mod pass;
 pub(crate) mod sites;
 pub(crate) mod table;
