@@ -364,6 +364,8 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
                      atomic_load_explicit(&tcl_vmem_start_pending, memory_order_relaxed)))
         tcl_vmem_start_if_large(); /* a program may make one large object and no other */
+    if (tcl_unlikely(atomic_load_explicit(&tcl_limit_due, memory_order_relaxed)))
+        tcl_limit_look();
     if (zero && dirty)
         zero_dirty(p, dirty, pages);
     if (tcl_likely(pages <= CLASS_PAGES_MAX && align <= LINE))

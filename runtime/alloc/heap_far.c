@@ -84,6 +84,7 @@ void *tcl_far_alloc(size_t bytes, size_t align) {
         return NULL;
     }
     int saved = errno;
+    tcl_limit_look();
     char *base = map(size + slack);
     if (base) {
         char *p = (char *)(((uintptr_t)base + slack) & ~(uintptr_t)(slack ? align - 1 : 0));

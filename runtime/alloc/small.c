@@ -410,6 +410,8 @@ __attribute__((noinline)) void *tcl_small_generic(mi_theap_t *theap, size_t byte
     void *p = _mi_malloc_generic(theap, bytes, zero, usable);
     if (tcl_unlikely(atomic_load_explicit(&tcl_attach_due, memory_order_relaxed)))
         tcl_session_attach_due();
+    if (tcl_unlikely(atomic_load_explicit(&tcl_limit_due, memory_order_relaxed)))
+        tcl_limit_look();
     errno = p ? saved : ENOMEM;
     return p;
 }

@@ -45,6 +45,11 @@
 __thread bool tcl_in_fork;
 _Atomic bool tcl_attach_due;
 void tcl_session_attach_due(void) {}
+_Atomic bool tcl_limit_due;
+bool tcl_limit_look(void) {
+    atomic_store(&tcl_limit_due, false);
+    return false;
+}
 void tcl_session_note_block(size_t bytes) {
     (void)bytes;
 }

@@ -50,6 +50,11 @@ static long made_syscall(long number, ...);
 
 __thread bool tcl_in_fork;
 bool tcl_locks_opened, tcl_frugal;
+_Atomic bool tcl_limit_due;
+bool tcl_limit_look(void) {
+    atomic_store(&tcl_limit_due, false);
+    return false;
+}
 _Atomic bool tcl_clock_is_forbidden;
 bool tcl_is_filtered(void) {
     return false;

@@ -2,7 +2,8 @@
  *
  * alloc_limit_set.c: a program that limits its own address space after it has begun: threads start,
  * libraries load, live objects stay, and the limit holds. By each of the calls that set limits;
- * twice; not in the parent of a child of vfork.
+ * twice; not in the parent of a child of vfork. Unseen, by a raw system call or from another
+ * process: once the heap has opened memory, or a mapping of the program's was refused.
  */
 #include "check.h"
 #include <dlfcn.h>
@@ -11,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,12 +23,38 @@
 #define OBJECTS 200
 #define PIECE ((size_t)16 << 20)
 
-static const char *const calls[] = {"setrlimit", "setrlimit64", "prlimit", "prlimit64"};
+static const char *const calls[] = {"setrlimit", "setrlimit64", "prlimit",  "prlimit64",
+                                    "raw",       "foreign",     "raw, mmap"};
+#define UNSEEN 4 /* the first of those that the runtime does not see */
 #define CALLS (sizeof(calls) / sizeof(*calls))
+
+static void set_unseen(size_t call, const struct rlimit *limit) {
+    if (strcmp(calls[call], "foreign")) {
+        CHECK(!syscall(SYS_prlimit64, 0, RLIMIT_AS, limit, NULL));
+    } else {
+        pid_t self = getpid(), pid = fork();
+        if (pid == 0)
+            _exit(syscall(SYS_prlimit64, self, RLIMIT_AS, limit, NULL) != 0);
+        int status;
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0, "status %x", status);
+    }
+    if (strcmp(calls[call], "raw, mmap") == 0) {
+        void *p = mmap(NULL, PIECE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(p != MAP_FAILED && !munmap(p, PIECE));
+        return;
+    }
+    char *p = malloc(4 * PIECE);
+    CHECK(p);
+    free(p);
+}
 
 static void set_limit(size_t call, rlim_t bytes) {
     struct rlimit limit = {bytes, RLIM_INFINITY};
     struct rlimit64 limit64 = {bytes, RLIM64_INFINITY};
+    if (call >= UNSEEN) {
+        set_unseen(call, &limit);
+        return;
+    }
     int result = call == 0   ? setrlimit(RLIMIT_AS, &limit)
                  : call == 1 ? setrlimit64(RLIMIT_AS, &limit64)
                  : call == 2 ? prlimit(getpid(), RLIMIT_AS, &limit, NULL)

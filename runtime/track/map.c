@@ -475,6 +475,8 @@ static inline void *map_and_report(void *addr, size_t bytes, int prot, int flags
     if (flags & MAP_FIXED && !end_vregions((uintptr_t)addr, bytes))
         return MAP_FAILED;
     void *p = tcl_os_mmap(addr, bytes, prot, flags, fd, offset);
+    if (tcl_unlikely(p == MAP_FAILED && errno == ENOMEM) && tcl_limit_look())
+        p = tcl_os_mmap(addr, bytes, prot, flags, fd, offset);
     if (p == MAP_FAILED || !is_observed())
         return p;
     int saved = errno;

@@ -78,9 +78,12 @@ TCL_HIDDEN int tcl_arena_node(unsigned arena);
  * touched. (memlock.c) */
 TCL_HIDDEN extern bool tcl_locks_opened;
 TCL_HIDDEN void tcl_lock_opened(uintptr_t start, size_t bytes);
+/* A limit on address space may have been set unseen: it is looked for when no lock is held. */
+TCL_HIDDEN extern _Atomic bool tcl_limit_due;
 static inline void tcl_note_opened(uintptr_t start, size_t bytes) {
     if (tcl_unlikely(__atomic_load_n(&tcl_locks_opened, __ATOMIC_ACQUIRE)))
         tcl_lock_opened(start, bytes);
+    __atomic_store_n(&tcl_limit_due, true, __ATOMIC_RELAXED);
 }
 
 /* A fresh carve number; callers hold the lock that orders the change of shape. */
@@ -102,6 +105,9 @@ TCL_HIDDEN void tcl_remark(enum tcl_remark remark);
 
 /* From now on limits are this process's: as it starts, and in a forked child. (limit.c) */
 TCL_HIDDEN void tcl_limit_start(void);
+/* Looks whether a lower limit on address space was set, with no lock held; true: what it does not
+ * leave was given back. errno stays. */
+TCL_HIDDEN bool tcl_limit_look(void);
 
 /* Connects OpenMP's memory spaces to the runtime, in programs that have an OpenMP runtime.
  * (api/openmp.c) */

@@ -30,6 +30,8 @@ pub struct Settings {
     /// A machine description to model moves on: a file, or a built-in name. Empty: this machine.
     /// `[[machine.node]]` entries correct what is known of its nodes.
     pub machine: MachineChoice,
+    /// Programs end, as with glibc, at a double free and other frees that would corrupt the heap.
+    pub secure_heap: bool,
     /// The policy's four routines and its gate.
     pub policy: tiercel_policy::Config,
     /// How samples are taken.
@@ -80,6 +82,7 @@ impl Default for Settings {
             fast: Limit::default(),
             sampler: tiercel_sampler::Kind::Auto,
             machine: MachineChoice::default(),
+            secure_heap: false,
             policy: tiercel_policy::Config::default(),
             sampling: tiercel_sampler::Config::default(),
             objects: Objects::default(),

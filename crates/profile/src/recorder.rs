@@ -8,7 +8,7 @@
 //! too many slots or too many cells. When a process ends, its objects go into the profile, which
 //! has its own limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tiercel_ledger::{Event, LedgerEvent};
@@ -80,6 +80,9 @@ pub struct Recorder {
     /// Index of each site in `ended`.
     sites: HashMap<u64, u32>,
     live: HashMap<u32, Tracked>,
+    /// Process and index in `ended` of those that are gone, the latest last, for children that come
+    /// later.
+    gone: VecDeque<(u32, u32)>,
     /// Index in `ended` that processes of a program share if there are too many.
     shared: HashMap<Arc<str>, u32>,
     slot_ns: u64,
@@ -93,6 +96,9 @@ pub struct Recorder {
 
 /// Samples and events between two checks of how much is kept.
 const CHECK_EVERY: u32 = 4096;
+
+/// Processes that are gone and may still be named as parents: the daemon names as many of a user.
+const GONE_MAX: usize = 256;
 
 /// Programs whose processes share an index if there are too many processes.
 const SHARED_MAX: usize = 1024;
@@ -112,6 +118,7 @@ impl Recorder {
             ended,
             sites: HashMap::new(),
             live: HashMap::new(),
+            gone: VecDeque::new(),
             shared: HashMap::new(),
             slot_ns: SLOT_NS_MIN,
             compact_due: config.limit_bytes.saturating_mul(SLACK),
@@ -122,9 +129,12 @@ impl Recorder {
         }
     }
 
-    /// A process is hosted from now on; `parent` forked it, if known.
+    /// A process is hosted from now on; `parent` forked it, if known: one that is hosted, or was.
     pub fn process_born(&mut self, pid: u32, parent: Option<u32>, program: &str, now_ms: u64) {
-        let parent = parent.and_then(|parent| self.live.get(&parent)).map(|parent| parent.index);
+        let live = |parent| self.live.get(&parent).map(|parent| parent.index);
+        let gone = |parent| self.gone.iter().rev().find(|(pid, _)| *pid == parent).map(|one| one.1);
+        let parent = parent.and_then(|parent| live(parent).or_else(|| gone(parent)));
+        self.gone.retain(|(gone, _)| *gone != pid);
         let process = Process {
             run: 0,
             pid,
@@ -190,6 +200,10 @@ impl Recorder {
         let Some(tracked) = self.live.remove(&pid) else { return };
         let now_ns = ns(now_ms).max(tracked.event_ns());
         let index = tracked.index;
+        if self.gone.len() >= GONE_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back((pid, index));
         let process = &mut self.ended.processes[index as usize];
         process.end_ns = process.end_ns.max(now_ns);
         process.peak_bytes = process.peak_bytes.max(tracked.peak_bytes());

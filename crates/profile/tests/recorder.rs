@@ -383,3 +383,16 @@ fn the_events_of_a_ledger_are_recorded() {
     let expect = ["3: 1048576 100-200 0/0", "3: 1048576 300-400 10/0", "3: 1048576 450-1000 0/10"];
     assert_eq!(shown(&profile), expect);
 }
+
+#[test]
+fn a_child_whose_parent_is_gone_is_still_its_child() {
+    let mut recorder = recorder();
+    recorder.process_gone(PID, 10, &mut Numbers);
+    recorder.process_born(PID + 1, Some(PID), "p", 20);
+    // Another program has the number by now.
+    recorder.process_born(PID, None, "q", 30);
+    recorder.process_gone(PID + 1, 40, &mut Numbers);
+    let profile = end(recorder, 50);
+    let parents: Vec<_> = profile.processes.iter().map(|process| process.parent).collect();
+    assert_eq!(parents, [None, Some(0), None]);
+}

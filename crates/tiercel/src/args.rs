@@ -138,6 +138,9 @@ pub struct EngineArgs {
     /// Memory that backs the heap of programs (docs/pools.md)
     #[arg(long, value_name = "KIND", default_value = "kernel")]
     pub backing: BackingArg,
+    /// End programs, as glibc does, at a double free and at other frees that would corrupt the heap
+    #[arg(long)]
+    pub secure_heap: bool,
     /// Pool of a node's memory for programs that place it themselves (docs/pools.md); repeatable
     #[arg(long, value_name = "NODE=SIZE[:FOLDER]", value_parser = pool)]
     pub pool: Vec<Capacity>,

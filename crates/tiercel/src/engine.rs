@@ -4,6 +4,7 @@
 use crate::args::{BackingArg, EngineArgs};
 use crate::privilege::Privilege;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -26,6 +27,9 @@ const RECORD_CLOCK: TimeSpan = TimeSpan(Duration::from_millis(10));
 /// description of 64 nodes.
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 
+/// The runtime checks frees where this is set to other than 0.
+const SECURE_HEAP_VARIABLE: &str = "TIERCEL_SECURE_HEAP";
+
 /// How the remark on a missing sampler begins.
 pub const UNOBSERVED: &str = "accesses are not observed";
 
@@ -37,6 +41,14 @@ pub struct Engine {
     pub parts: Parts,
     /// Features that do not work as requested, to be shown.
     pub remarks: Vec<String>,
+    /// What programs find in their environment, beside the socket and the library.
+    pub environment: Vec<(&'static str, OsString)>,
+}
+
+/// Variables by which a program's heap is set, as the settings say.
+pub fn heap_environment(settings: &Settings) -> Vec<(&'static str, OsString)> {
+    let secure = settings.secure_heap.then(|| (SECURE_HEAP_VARIABLE, "1".into()));
+    secure.into_iter().collect()
 }
 
 /// The settings: the file, with what the command line says on top.
@@ -55,6 +67,7 @@ pub fn settings(args: &EngineArgs) -> Result<Settings> {
         // The file's corrections are for another machine.
         settings.machine = machine.as_str().into();
     }
+    settings.secure_heap |= args.secure_heap;
     apply_policy(&mut settings, args);
     settings.check()?;
     Ok(settings)
@@ -142,7 +155,7 @@ fn open(
     };
     let sampler = sampler(settings, privilege, &mut remarks)?;
     let parts = Parts { machine, sampler, mover, identity: privilege.identity()? };
-    Ok(Engine { config, parts, remarks })
+    Ok(Engine { config, parts, remarks, environment: heap_environment(settings) })
 }
 
 /// Without a sampler, objects are tracked only; one that was requested by name must work.

@@ -26,7 +26,7 @@ use tiercel_policy::Limit;
 use tiercel_sampler::Kind;
 use tiercel_symbolize::Symbols;
 
-/// The runtime's only variable.
+/// Where the runtime finds the daemon.
 const SOCKET_VARIABLE: &str = "TIERCEL_SOCKET";
 
 type Running = JoinHandle<Result<FinalReport, DaemonError>>;
@@ -123,7 +123,7 @@ fn file_name(path: &Path) -> Option<String> {
 
 /// Starts the daemon, then the program with `library` in front of its own.
 fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started> {
-    let Engine { mut config, parts, mut remarks } = engine;
+    let Engine { mut config, parts, mut remarks, environment } = engine;
     let path = std::env::var_os("PATH");
     if let Some(found) = find(&program[0], path.as_deref())
         && let Some(hindrance) = hindrance(&found)
@@ -134,10 +134,11 @@ fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started>
     config.name = format!("run-{}", std::process::id());
     let daemon = Daemon::new(config, parts)?;
     let users = std::env::var_os("LD_PRELOAD");
-    let added: Vec<(&str, OsString)> = vec![
+    let mut added: Vec<(&str, OsString)> = vec![
         ("LD_PRELOAD", library::preload(library, users.as_deref())),
         (SOCKET_VARIABLE, daemon.clients_path().into()),
     ];
+    added.extend(environment);
     let handle = daemon.handle();
     let daemon = std::thread::Builder::new()
         .name("tiercel-daemon".into())

@@ -69,7 +69,7 @@ fn a_program_is_recorded_with_its_child() {
     assert_eq!(of_site(&profile, "temporary tables.c:8"), (10, 10));
     assert_eq!(of_site(&profile, "childs tables.c:9"), (1, 0));
     assert_eq!(profile.processes.len(), 2);
-    // Both may end before the child is greeted; then its parent is gone already, and unknown.
+    // On a busy machine its hello may be read long before the parent's.
     assert!(matches!(profile.processes[1].parent, None | Some(0)));
     assert!(profile.processes[1].peak_bytes >= 11 << 20);
     let one = profile.objects.iter().find(|object| object.bytes == 8 << 20).unwrap();

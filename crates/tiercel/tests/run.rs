@@ -287,6 +287,29 @@ fn the_users_preload_is_kept() {
 }
 
 #[test]
+fn a_secure_heap_ends_a_program_that_frees_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "#include <stdlib.h>\n\
+        int main(void) { void *volatile p = malloc(24); free(p); free(p); return 0; }\n";
+    let program = compile(folder.path(), "twice", source, &["-w"]);
+    let config = folder.path().join("secure.toml");
+    std::fs::write(&config, "secure_heap = true\n").unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let flag = ["--secure-heap"];
+    for (words, signal) in [(&config[..], Some(6)), (&flag[..], Some(6)), (&[][..], None)] {
+        let mut command = tiercel();
+        command.args(["run", "--quiet"]).args(words).arg("--").arg(&program);
+        let status = command.stderr(Stdio::null()).status().unwrap();
+        assert_eq!(status.signal(), signal, "{words:?}: {status}");
+        let mut command = tiercel();
+        let output = command.args(["daemon", "--env", "--json"]).args(words).output().unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let expected = if signal.is_some() { "1".into() } else { serde_json::Value::Null };
+        assert_eq!(value["TIERCEL_SECURE_HEAP"], expected, "{words:?}: {value}");
+    }
+}
+
+#[test]
 fn forked_and_executed_processes_are_hosted_too() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("summary.json");

@@ -7,6 +7,7 @@ pub(crate) mod fit;
 pub(crate) mod layouts;
 pub(crate) mod live;
 pub(crate) mod origin;
+pub(crate) mod parents;
 pub(crate) mod pass;
 pub(crate) mod site_use;
 pub(crate) mod sites;

@@ -4,6 +4,7 @@
 
 use super::client::Client;
 use super::layouts::Layouts;
+use super::parents::Parents;
 use super::sites::{SiteRow, Sites};
 use super::turns::{Served, Turns};
 use crate::moves::queue::MoveQueue;
@@ -11,6 +12,7 @@ use crate::net::arrival::Arrival;
 use crate::observe::recording::Recording;
 use crate::quota::{Account, Quota, Share};
 use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_ledger::confidence::{self, EvidenceOfAll, Ranking};
 use tiercel_symbolize::Reader;
@@ -25,6 +27,7 @@ pub(crate) struct Clients {
     /// Whose turn it is to be served.
     turns: Turns,
     departed: Sites,
+    parents: Parents,
     /// Memory for the sites of those that are there, and of each of their users.
     sites: Account,
     shares: HashMap<u32, Share>,
@@ -63,6 +66,7 @@ impl Clients {
             next_number: 1,
             turns: Turns::default(),
             departed: Sites::new(quota.site_account()),
+            parents: Parents::default(),
             sites: quota.site_account(),
             shares: HashMap::new(),
             layouts: Layouts::new(symbols.clone()),
@@ -93,14 +97,20 @@ impl Clients {
     }
 
     /// The process that forked this one, by what both claim: only a process of the same user can be
-    /// it. `None` also where several are, in different namespaces.
+    /// it, one that is there or one that left lately. `None` also where several are, in different
+    /// namespaces.
     pub(crate) fn parent_of(&self, child: &Arrival) -> Option<u32> {
         let (parent_pid, user) = (child.parent_pid, child.peer.uid());
-        let is_parent =
-            |one: &&Client| one.stated_pid == parent_pid && one.user == user && parent_pid != 0;
-        let mut parents = self.iter().filter(is_parent);
-        let parent = parents.next().filter(|_| child.stated_pid != parent_pid)?;
-        parents.next().is_none().then_some(parent.pid)
+        if parent_pid == 0 || parent_pid == child.stated_pid {
+            return None;
+        }
+        let is_parent = |one: &&Client| one.stated_pid == parent_pid && one.user == user;
+        let mut there = self.iter().filter(is_parent).map(|one| one.pid);
+        let Some(parent) = there.next() else {
+            let is_there = |pid| self.number_of(pid).is_some();
+            return self.parents.find(user, parent_pid, Instant::now(), is_there);
+        };
+        there.next().is_none().then_some(parent)
     }
 
     /// Session number of a process.
@@ -148,6 +158,7 @@ impl Clients {
         let client = self.by_number.remove(&number)?;
         self.numbers.remove(&client.pid);
         self.turns.left(client.user, number);
+        self.parents.left(client.user, client.stated_pid, client.pid, Instant::now());
         if self.turns.of_user(client.user) == 0 {
             self.shares.remove(&client.user);
         }

@@ -2,7 +2,7 @@
 //! In: [`DaemonArgs`]. Out: a summary at the end. Knows nothing of how anything is decided.
 
 use crate::args::DaemonArgs;
-use crate::engine::{Engine, engine, settings};
+use crate::engine::{Engine, engine, heap_environment, settings};
 use crate::link::Link;
 use crate::privilege::{Held, Privilege};
 use crate::terminal::{note, say, say_json};
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     raise_descriptor_limit();
     let mut privilege = Privilege::of_daemon(args)?;
     let engine = engine(&settings, &mut privilege)?;
-    let Engine { mut config, parts, remarks } =
+    let Engine { mut config, parts, remarks, environment: _ } =
         engine.with_vregions(&args.engine, &mut privilege)?;
     config.directory = directory;
     config.access = if args.all_users { Access::AllUsers } else { Access::Owner };
@@ -95,19 +96,21 @@ fn stop_on_signals(handle: Handle) -> Result<()> {
 fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
     let library = library::find()?;
     let socket: PathBuf = clients_path(directory, DAEMON_NAME);
-    if args.json {
-        let (library, socket) = (text(&library)?, text(&socket)?);
-        let value = serde_json::json!({ "LD_PRELOAD": library, "TIERCEL_SOCKET": socket });
-        return say_json(&value);
+    let mut variables = vec![("LD_PRELOAD", text(&library)?.to_owned())];
+    variables.push(("TIERCEL_SOCKET", text(&socket)?.to_owned()));
+    for (name, value) in heap_environment(&settings(&args.engine)?) {
+        variables.push((name, text(Path::new(&value))?.to_owned()));
     }
-    let library = quoted(&library)?;
-    let socket = quoted(&socket)?;
-    say(&format!("export LD_PRELOAD={library}\nexport TIERCEL_SOCKET={socket}\n"))
+    if args.json {
+        return say_json(&variables.into_iter().collect::<BTreeMap<_, _>>());
+    }
+    let line = |(name, value): &(&str, String)| format!("export {name}={}\n", quoted(value));
+    say(&variables.iter().map(line).collect::<String>())
 }
 
-/// A path as one word of a POSIX shell.
-fn quoted(path: &Path) -> Result<String> {
-    Ok(format!("'{}'", text(path)?.replace('\'', r"'\''")))
+/// A text as one word of a POSIX shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 fn text(path: &Path) -> Result<&str> {
