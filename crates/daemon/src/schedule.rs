@@ -28,8 +28,8 @@ const FLOOD_TIME_SHARE: f64 = 0.5;
 const TICK_TIME_SHARE: f64 = 0.01;
 
 /// Each tick is so much longer than the last one, until it has the usual length: while what is
-/// known is not settled, and once it is. From 32 ms to 2 s these are 19 ticks within ten seconds, and 6
-/// within two.
+/// known is not settled, and once it is. From 32 ms to 2 s these are 19 ticks within ten seconds,
+/// and 6 within two.
 const LONGER: [f64; 2] = [1.25, 2.0];
 
 /// Due times on the daemon's clock, milliseconds.
@@ -94,6 +94,11 @@ impl Schedule {
     /// A client came: its rings are drained soon.
     pub(crate) fn drain_soon(&mut self, now_ms: u64) {
         self.drain_due_ms = self.drain_due_ms.min(now_ms + self.drain_bounds_ms.0);
+    }
+
+    /// The sampler wants to be drained at this time.
+    pub(crate) fn drain_by(&mut self, due_ms: u64) {
+        self.drain_due_ms = self.drain_due_ms.min(due_ms);
     }
 
     /// A turn took `fullest` records of one client at most, within `took_ns` of CPU time. With

@@ -4,8 +4,8 @@
 //!
 //! Samples that a sampler brings at one time (a *round*) are not independent: a page-table scan
 //! sees which of four threads runs just then. So rounds are compared, not samples. With X of a part
-//! and T of all in a round, the share is p = sum X / sum T, and with e = X - p T in each round (0 before
-//! the first one and after the last one)
+//! and T of all in a round, the share is p = sum X / sum T, and with e = X - p T in each round (0
+//! before the first one and after the last one)
 //!
 //! ```text
 //! variance of p = sum over rounds (e now - e before)^2 / 2 / (sum T)^2 x R / (R - 1)
