@@ -502,6 +502,7 @@ impl Daemon {
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.tracking.look_at_memory(false, now_ms);
         self.schedule.drained(turn.fullest, turn.has_more, took_ns, now_ms);
+        self.sampling.wanted_ms().into_iter().for_each(|due_ms| self.schedule.drain_by(due_ms));
         self.end_tick(turn.has_more);
     }
 

@@ -96,6 +96,11 @@ impl Schedule {
         self.drain_due_ms = self.drain_due_ms.min(now_ms + self.drain_bounds_ms.0);
     }
 
+    /// The sampler wants to be drained at this time.
+    pub(crate) fn drain_by(&mut self, due_ms: u64) {
+        self.drain_due_ms = self.drain_due_ms.min(due_ms);
+    }
+
     /// A turn took `fullest` records of one client at most, within `took_ns` of CPU time. With
     /// `has_more` it left something to do.
     pub(crate) fn drained(&mut self, fullest: usize, has_more: bool, took_ns: u64, now_ms: u64) {

@@ -29,3 +29,14 @@ pub fn process_cpu(pid: u32) -> Option<Duration> {
 fn duration(time: &libc::timespec) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
+
+/// Sleeps about so long: the kernel may add up to 50 us to other sleeps, to join wake-ups.
+pub fn nap(time: Duration) {
+    const SLACK_NS: libc::c_ulong = 1_000;
+    const USUAL: libc::c_ulong = 0; // As the thread had it at its start.
+    // SAFETY: these calls only change how late timers of this thread may be.
+    let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS) };
+    std::thread::sleep(time);
+    // SAFETY: as above.
+    let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, USUAL) };
+}

@@ -179,6 +179,10 @@ pub struct Drained {
     pub blind: u64,
     /// No later call brings a sample of before this time, on the daemon's clock, nanoseconds.
     pub complete_ns: u64,
+    /// When the next call is of use, on the daemon's clock, milliseconds; `None`: the sampler does
+    /// not mind (those that fill buffers meanwhile).
+    #[serde(default)]
+    pub due_ms: Option<u64>,
 }
 
 /// Counts of user-mode events.
@@ -267,7 +271,8 @@ pub struct Config {
     /// Probe: most spots of 32 KiB that are watched for writes at once; the budget may demand
     /// fewer.
     pub probe_pieces: usize,
-    /// Probe: shortest time between two passes, milliseconds.
+    /// Probe: shortest time between two passes, milliseconds; in the first 0.2 s of a process at
+    /// most 8.
     pub probe_interval_ms: u64,
     /// Probe: seed of the random choice of extents.
     pub seed: u64,
@@ -295,7 +300,7 @@ impl Default for Config {
             drain_max: 1 << 16,
             page_events: false,
             probe_pieces: 1024,
-            probe_interval_ms: 200,
+            probe_interval_ms: 50,
             seed: 1,
         }
     }

@@ -9,6 +9,7 @@ mod counted;
 mod heaps;
 mod idle_plan;
 mod limits;
+mod load;
 mod moves;
 mod overhead;
 mod record;
@@ -24,6 +25,7 @@ use clap::Args;
 
 use crate::exec;
 use bench_result::BenchResult;
+use load::Load;
 
 /// CPU time that a program of a `--quick` run may use: the 40 s it is meant to take, on four CPUs.
 const QUICK_CPU_LIMIT: Duration = Duration::from_secs(160);
@@ -41,6 +43,9 @@ pub struct Options {
     /// Print the rows as JSON lines
     #[arg(long)]
     json: bool,
+    /// Two busy loops for each CPU run beside it, as on a machine that others use
+    #[arg(long)]
+    load: bool,
     /// Fail when a row misses its limit, and list those rows
     #[arg(long)]
     check: bool,
@@ -86,7 +91,9 @@ fn names() -> Vec<&'static str> {
 }
 
 pub fn main(options: &Options) -> Result<()> {
+    let load = options.load.then(Load::begin).transpose()?;
     let rows = measure(&options.name, options.quick)?;
+    drop(load);
     if options.json {
         for row in &rows {
             println!("{}", serde_json::to_string(row)?);

@@ -53,8 +53,11 @@ const SAMPLES_PER_EXTENT: u64 = 32;
 /// Samples of a tick that suffice with few extents: those of 32 extents.
 const SAMPLES_PER_TICK_MIN: u64 = 1024;
 
-/// Shortest time between two drains of the sampler, milliseconds.
+/// Shortest time between two drains of a sampler that does not mind when, milliseconds.
 const DRAIN_MS_MIN: u64 = 50;
+
+/// The same of one that does: at a millisecond or two each, a tenth of a CPU at most.
+const DRAIN_MS_LEAST: u64 = 8;
 
 /// Sampling state of a client.
 enum Watch {
@@ -88,13 +91,21 @@ pub(crate) struct Sampling {
     sampler: Option<Box<dyn Sampler>>,
     samples: Vec<Sample>,
     drain_due_ms: u64,
+    /// When the sampler wants the next drain.
+    wanted_ms: Option<u64>,
     /// By session number.
     observed: HashMap<u32, Observed>,
 }
 
 impl Sampling {
     pub(crate) fn new(sampler: Option<Box<dyn Sampler>>) -> Sampling {
-        Sampling { sampler, samples: Vec::new(), drain_due_ms: 0, observed: HashMap::new() }
+        Sampling {
+            sampler,
+            samples: Vec::new(),
+            drain_due_ms: 0,
+            wanted_ms: None,
+            observed: HashMap::new(),
+        }
     }
 
     /// CPU time that sampling took from programs, nanoseconds, as the sampler estimates it.
@@ -209,9 +220,15 @@ impl Sampling {
         now_ms >= self.drain_due_ms
     }
 
-    /// The next drain is due a while from now.
+    /// The next drain is due a while from now, or when the sampler wants it.
     pub(crate) fn drained(&mut self, now_ms: u64) {
-        self.drain_due_ms = now_ms + DRAIN_MS_MIN;
+        let wanted_ms = self.wanted_ms.map(|due_ms| due_ms.max(now_ms + DRAIN_MS_LEAST));
+        self.drain_due_ms = wanted_ms.unwrap_or(now_ms + DRAIN_MS_MIN);
+    }
+
+    /// When the sampler wants the next drain, if it does not leave that to others.
+    pub(crate) fn wanted_ms(&self) -> Option<u64> {
+        self.wanted_ms.map(|_| self.drain_due_ms)
     }
 
     /// Takes the samples since the last drain; `None` without a sampler.
@@ -219,6 +236,7 @@ impl Sampling {
         let sampler = self.sampler.as_mut()?;
         self.samples.clear();
         let drained = sampler.drain(now, &mut self.samples);
+        self.wanted_ms = drained.due_ms;
         Some((drained, &self.samples))
     }
 }

@@ -30,6 +30,7 @@ use crate::{
 };
 use crate::{clock, descriptor};
 
+mod areas;
 mod process;
 mod rate;
 mod smaps;
@@ -52,8 +53,16 @@ const INTERVAL_MAX_MS: u64 = 30_000;
 /// window this short shows which of them it uses most. A ring of records (10 ms at the maximum
 /// rate) does not fill in this time.
 const SHORT_WINDOW: Duration = Duration::from_millis(2);
-/// The share of a process's budget that each of the two mechanisms gets.
-const MECHANISMS: f64 = 2.0;
+/// The share of a process's budget that each of the two mechanisms gets at least; the rest goes to
+/// the one that reports more accesses.
+const MECHANISM_MIN: f64 = 0.25;
+/// Time after the first ranges of a process in which more may be spent on it: a first answer comes
+/// after 0.2 s.
+const BURST_MS: u64 = 200;
+/// Share of one CPU that this may cost: at most 20 ms for each process, in all.
+const BURST_SHARE: f64 = 0.1;
+/// Shortest time between two passes meanwhile.
+const BURST_INTERVAL_MS: u64 = 8;
 
 /// See the module.
 pub struct ProbeSampler {
@@ -86,13 +95,21 @@ impl ProbeSampler {
         })
     }
 
-    /// What each mechanism may spend on each process now.
-    fn terms(&self) -> StepLimits {
-        StepLimits {
-            interval_ms: self.config.probe_interval_ms.max(1),
-            cpu_share: self.config.cpu_budget / MECHANISMS / self.processes.len().max(1) as f64,
+    /// What each mechanism may spend on a process now: writes, then touches.
+    fn terms(&self, process: &Process, now_ms: u64) -> [StepLimits; 2] {
+        let is_burst = process.is_new(now_ms);
+        let interval_ms = self.config.probe_interval_ms.max(1);
+        let share = self.config.cpu_budget / self.processes.len().max(1) as f64;
+        let (interval_ms, share) = match is_burst {
+            true => (interval_ms.min(BURST_INTERVAL_MS), share.max(BURST_SHARE)),
+            false => (interval_ms, share),
+        };
+        let writes = process.writes_part().clamp(MECHANISM_MIN, 1.0 - MECHANISM_MIN);
+        [writes, 1.0 - writes].map(|part| StepLimits {
+            interval_ms,
+            cpu_share: share * part,
             spots_max: self.config.probe_pieces,
-        }
+        })
     }
 
     /// Attached processes, beginning with the one that is next in turn.
@@ -103,12 +120,13 @@ impl ProbeSampler {
     }
 
     /// Does what is due for one process; [`ProbeSampler::settle`] accounts for the costs.
-    fn step(&mut self, pid: u32, terms: &StepLimits, pass: &mut Pass<'_>) -> Option<Spent> {
+    fn step(&mut self, pid: u32, pass: &mut Pass<'_>) -> Option<Spent> {
         let now_ms = pass.now_ms;
+        let terms = self.terms(self.processes.get(&pid)?, now_ms);
         let process = self.processes.get_mut(&pid)?;
         let (began, mut spent) = (clock::thread_cpu(), Spent::default());
         if now_ms >= process.writes_due_ms {
-            let theirs = process.step_writes(terms, &mut self.random, pass);
+            let theirs = process.step_writes(&terms[0], &mut self.random, pass);
             spent.writes = Some(clock::thread_cpu() - began + theirs);
             self.cost.program_cpu += theirs;
         } else {
@@ -142,18 +160,26 @@ impl ProbeSampler {
     }
 
     /// Schedules the next steps by the cost of these.
-    fn settle(&mut self, stepped: &[(u32, Spent)], terms: &StepLimits, now_ms: u64) {
+    fn settle(&mut self, stepped: &[(u32, Spent)], now_ms: u64) {
         for (pid, spent) in stepped {
+            let Some(process) = self.processes.get(pid) else { continue };
+            let [writes, touches] = self.terms(process, now_ms);
             let Some(process) = self.processes.get_mut(pid) else { continue };
             if let Some(spent) = spent.writes {
-                process.writes_due_ms = now_ms + terms.amortised_ms(spent);
+                process.writes_due_ms = now_ms + writes.amortised_ms(spent);
                 self.cost.passes += 1;
             }
             if let Some(spent) = spent.touches {
-                process.touches_due_ms = now_ms + terms.amortised_ms(spent);
+                process.touches_due_ms = now_ms + touches.amortised_ms(spent);
                 self.cost.passes += 1;
             }
         }
+    }
+
+    /// When the next step is due, milliseconds of the daemon's clock.
+    fn due_ms(&self) -> Option<u64> {
+        let due = |process: &Process| process.writes_due_ms.min(process.touches_due_ms);
+        self.processes.values().filter(|process| process.is_watched()).map(due).min()
     }
 }
 
@@ -181,6 +207,11 @@ struct StepLimits {
 }
 
 impl StepLimits {
+    /// What one step may cost.
+    fn allowed(&self) -> Duration {
+        Duration::from_millis(self.interval_ms).mul_f64(self.cpu_share)
+    }
+
     /// The interval at which a step's cost stays within the CPU share, milliseconds.
     fn amortised_ms(&self, spent: Duration) -> u64 {
         let earned = spent.as_secs_f64() * 1e3 / self.cpu_share;
@@ -243,20 +274,20 @@ impl Sampler for ProbeSampler {
         let began = clock::thread_cpu();
         let (now_ms, room) = (now.ms(), self.config.drain_max);
         let mut pass = Pass { out, now, now_ms, room, met: Drained::default() };
-        let terms = self.terms();
         let mut stepped = Vec::new();
         for pid in self.turn() {
             if clock::thread_cpu() - began > DRAIN_CPU || pass.room == 0 {
                 self.next_pid = pid;
                 break;
             }
-            stepped.extend(self.step(pid, &terms, &mut pass).map(|spent| (pid, spent)));
+            stepped.extend(self.step(pid, &mut pass).map(|spent| (pid, spent)));
         }
         self.look_soon(&mut stepped);
-        self.settle(&stepped, &terms, now_ms);
+        self.settle(&stepped, now_ms);
         let mut met = pass.met;
         let open = self.processes.values().filter_map(Process::began_ns).min();
         met.complete_ns = now.when(open.unwrap_or(now.monotonic_ns));
+        met.due_ms = self.due_ms();
         self.cost.daemon_cpu += clock::thread_cpu() - began;
         self.cost.samples += met.samples;
         met

@@ -15,7 +15,7 @@ use super::rate::{self, Seen};
 use super::smaps::{self, Mapping};
 use super::windows::{self, Random};
 use super::writes::Writes;
-use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
+use super::{BURST_MS, HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::clock;
 
 /// Time to walk one OS page in clear_refs and smaps together (measured: 0.9 + 1.1 ms for 16,384).
@@ -29,6 +29,8 @@ const EMPTY: f64 = 0.05;
 const LITTLE: f64 = 0.01;
 /// In every eighth cycle there are both reads, whatever the last one saw.
 const BOTH_EVERY: u64 = 8;
+/// What counts of earlier reports at each cycle, when the budget is divided. Chosen, not measured.
+const REPORTED_KEPT: f64 = 0.75;
 /// Resolution in which accesses are distributed.
 const PARTS: f64 = 1024.0;
 /// Bytes of smaps per read.
@@ -53,6 +55,10 @@ pub struct Process {
     cycles: u64,
     /// Which reads follow.
     looks: Looks,
+    /// When it was first watched, milliseconds of the daemon's clock.
+    since_ms: Option<u64>,
+    /// Accesses that were reported of touches, those of long ago less.
+    reported: f64,
     /// When write tracking is due, milliseconds of the daemon's clock.
     pub writes_due_ms: u64,
     /// When referenced bits are due.
@@ -106,6 +112,8 @@ impl Process {
             cleared: None,
             cycles: 0,
             looks: Looks::Both,
+            since_ms: None,
+            reported: 0.0,
             writes_due_ms: 0,
             touches_due_ms: 0,
         })
@@ -150,7 +158,26 @@ impl Process {
         random: &mut Random,
         pass: &mut Pass<'_>,
     ) -> Duration {
+        if self.is_watched() {
+            self.since_ms.get_or_insert(pass.now_ms);
+        }
         self.writes.step((self.pid, &self.pagemap), terms, random, pass)
+    }
+
+    /// Whether anything of it is watched.
+    pub fn is_watched(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
+    /// Whether its first ranges were watched a moment ago.
+    pub fn is_new(&self, now_ms: u64) -> bool {
+        self.is_watched() && self.since_ms.is_none_or(|since| now_ms < since + BURST_MS)
+    }
+
+    /// The part of all accesses that write tracking reported.
+    pub fn writes_part(&self) -> f64 {
+        let (writes, touches) = (self.writes.reported, self.reported);
+        if writes + touches > 0.0 { writes / (writes + touches) } else { 0.5 }
     }
 
     /// Reads the referenced bits, then clears them. The early read follows in
@@ -163,6 +190,8 @@ impl Process {
             return;
         }
         if let Some(cleared) = self.cleared.take() {
+            self.reported *= REPORTED_KEPT;
+            self.writes.reported *= REPORTED_KEPT;
             let used = self.cpu().saturating_sub(cleared.at);
             let late = if self.looks == Looks::Early { None } else { self.look(cleared.at) };
             self.report(&cleared, late.as_ref(), used, pass);
@@ -251,6 +280,8 @@ impl Process {
             ];
             state.add(&seen, late.is_some());
             let (rate, seen_in) = rate::rate(&seen);
+            // What was written is reported already: an access is seen once.
+            let rate = (rate - self.writes.rate_within(&mapping.range)).max(0.0);
             let accesses = rate * seen[0].total as f64 * used.as_secs_f64();
             let seen_by = early.filter(|_| seen_in > 0).unwrap_or(latest);
             // In units of 1/1024, so that many small ranges of one mapping do not all round to
@@ -265,6 +296,7 @@ impl Process {
         for (range, (parts, at_ns)) in self.ranges.iter().zip(accesses_by_range) {
             let looks = (cleared.began_ns, at_ns);
             let accesses = parts as f64 / PARTS;
+            self.reported += accesses;
             pass.push((self.pid, range.start), AccessKind::Unknown, accesses, looks);
         }
         self.looks = match () {

@@ -73,7 +73,8 @@ const SPOT: u64 = 8;
 fn counted(os_pages: Range<u64>) -> u64 {
     let spots = os_pages.start / SPOT..os_pages.end.div_ceil(SPOT);
     let used = |spot: u64| os_pages.end.min((spot + 1) * SPOT) - os_pages.start.max(spot * SPOT);
-    spots.map(|spot| accesses(used(spot), SPOT)).sum()
+    let hazard = |used: u64| (0..used).map(|before| 1.0 / (SPOT - before) as f64).sum::<f64>();
+    spots.map(|spot| (SPOT as f64 * hazard(used(spot))).round() as u64).sum()
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn the_number_of_spots_follows_their_cost() {
             seen(&mut sampler, 1000 + turn * INTERVAL_MS)
         })
         .collect();
-    assert!(cheap[0] == 1 && cheap[6] >= 16, "{cheap:?}");
+    assert!(cheap[6] >= 512, "{cheap:?}");
     sampler.config.cpu_budget = 1e-6;
     let mut now_ms = 2000;
     let dear: Vec<usize> = (1..8)

@@ -9,9 +9,8 @@
 //! ```
 //!
 //! The first write to an armed OS page costs the program a fault. The number of spots that are
-//! armed at a time keeps these faults within the budget. Spots are at even distances from a random
-//! start, over the bytes of all ranges, so that each stands for one stride of memory wherever it
-//! falls. In huge OS pages a spot is a whole huge page, unless it was seen busy and may be split.
+//! armed at a time keeps these faults within the budget. Where they go is up to `areas`. In huge OS
+//! pages a spot is a whole huge page, unless it was seen busy and may be split.
 //!
 //! Invariant: every armed spot has stayed registered since it was armed; otherwise memory that was
 //! never protected would look written.
@@ -21,10 +20,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use tiercel_machine::number::index;
+use tiercel_machine::number::saturating_usize;
 
 use tiercel_wire::AccessKind;
 
+use super::areas::{Areas, Place};
 use super::rate::{self, Seen};
 use super::sys::{self, Scan};
 use super::windows::{self, Random, Window};
@@ -38,14 +38,24 @@ const FLUSH: Duration = Duration::from_nanos(1500);
 /// OS pages of a spot: 8 are enough for a share of used ones, and 8 faults cost about as much as
 /// the calls that arm and read them.
 pub const SPOT_BYTES: u64 = 8 * OS_PAGE;
-/// Spots that are armed before the first of them is read: about 0.1 ms.
-const BATCH: usize = 32;
-/// How long the program should run between the arming of a batch and its read. If all CPUs are busy
-/// it runs only while the daemon sleeps.
-const BATCH_RUN: Duration = Duration::from_micros(20);
-const BATCH_NAP: Duration = Duration::from_micros(50);
-/// Most sleeps for one batch: a program that waits itself makes no progress.
-const BATCH_NAPS_MAX: usize = 4;
+/// Spots that are armed before the first of them is read: some 30 us.
+const BATCH: usize = 8;
+/// Sleep between the arming of a batch and its read. If all CPUs are busy the program runs only
+/// while the daemon sleeps.
+const BATCH_NAP: Duration = Duration::from_micros(30);
+/// CPU times of other processes are as of the last tick of their CPU (4 ms at 250 Hz): shorter
+/// windows are measured by the wall clock, times the program's pace.
+const CPU_TIME_MIN: Duration = Duration::from_millis(20);
+/// Time for which the pace of a program counts: some tens of time slices. Chosen, not measured.
+const PACE_KEPT_S: f64 = 1.0;
+/// Time for which it is taken to have had a CPU before it was watched.
+const PACE_PRIOR_S: f64 = 0.02;
+/// A program that waits nearly always has run when something was seen.
+const PACE_MIN: f64 = 0.01;
+/// Cost of a spot before one was measured: 8 faults, and the calls that arm and read it.
+const SPOT_COST: Duration = Duration::from_micros(25);
+/// Weight of the newest step in the measured cost of a spot. Chosen, not measured.
+const SPOT_COST_NEWEST: f64 = 0.25;
 /// Adjacent OS pages whose protection change makes a CPU flush its whole TLB (x86: more than 33).
 const FLUSH_OS_PAGES: u64 = 40;
 /// Addresses that are tried for such a flush.
@@ -67,29 +77,23 @@ const REGISTERED_PER_STEP: usize = 64;
 pub struct Writes {
     uffds: Vec<OwnedFd>,
     windows: Vec<Watched>,
-    places: Vec<Place>,
+    areas: Areas,
     armed: Vec<Armed>,
     armed_at_ms: u64,
     /// CPU time of the program when they were armed.
     armed_at: Duration,
     /// The same by the wall clock.
     armed_when: Option<Instant>,
-    /// CPU time of the program over wall time, between the last two steps.
-    pace: f64,
-    /// Spots to arm at a time.
-    count: usize,
+    pace: Pace,
+    /// Mean cost of a spot, the program's included; zero: not measured yet.
+    spot_cost: Duration,
+    /// Accesses that were reported, those of long ago less.
+    pub reported: f64,
     /// Windows from this index on have not been registered yet.
     untried: usize,
     /// Ranges in which nothing may be registered, ascending and disjoint.
     excluded: Vec<Range<u64>>,
     splits: Splits,
-}
-
-/// A watched range, and the bytes of all ranges up to its end.
-struct Place {
-    range: Range<u64>,
-    window: usize,
-    to: u64,
 }
 
 struct Armed {
@@ -98,8 +102,10 @@ struct Armed {
     os_page: u64,
     /// The chosen address; the start of the spot, unless the spot is a huge OS page.
     at: u64,
+    /// Index of its area.
+    area: usize,
     /// Bytes of memory that it stands for.
-    stands_for: u64,
+    stands_for: f64,
     /// CPU time of the program when it was armed.
     armed_at: Duration,
     /// CLOCK_MONOTONIC at that time.
@@ -114,6 +120,13 @@ struct Watched {
     window: Window,
     /// Which userfaultfd it is registered with.
     uffd: Option<usize>,
+}
+
+/// CPU time of the program over wall time lately.
+#[derive(Default)]
+struct Pace {
+    cpu_s: f64,
+    wall_s: f64,
 }
 
 /// Which huge OS pages may be split to see inside them.
@@ -163,14 +176,7 @@ impl Writes {
             next.push(Watched { window, uffd });
         }
         old.for_each(|before| self.forget(&before, &before.window.span));
-        let mut to = 0;
-        self.places.clear();
-        for (window, watched) in next.iter().enumerate() {
-            for range in &watched.window.ranges {
-                to += range.end - range.start;
-                self.places.push(Place { range: range.clone(), window, to });
-            }
-        }
+        self.areas.watch(next.iter().map(|watched| &watched.window));
         self.windows = next;
         self.untried = 0;
     }
@@ -206,39 +212,48 @@ impl Writes {
             return Duration::ZERO;
         }
         let began = clock::thread_cpu();
-        let elapsed = Duration::from_millis(pass.now_ms.saturating_sub(self.armed_at_ms));
         let now = clock::process_cpu(pid).unwrap_or_default();
-        let used = now.saturating_sub(self.armed_at).as_secs_f64();
-        let when = self.armed_when.replace(Instant::now());
-        self.pace = when.map_or(1.0, |when| used / when.elapsed().as_secs_f64().max(f64::EPSILON));
-        let armed = std::mem::take(&mut self.armed);
-        let mut written = 0;
-        for spot in &armed {
-            let runs = written_runs(pagemap, &spot.spot);
-            let late = spot.seen(&runs, now);
-            written += late.used;
-            if spot.is_busy_and_huge() {
-                self.splits.note(spot.spot.start);
-            }
-            let [batch, nap, between] = spot.looked_ns;
-            let looks_ns = [clock::monotonic_ns(), between, nap, batch];
-            let (rate, seen_in) = rate::rate(&[late, spot.early[2], spot.early[1], spot.early[0]]);
-            let os_pages = spot.stands_for as f64 / spot.os_page as f64;
-            let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
-            let looks = (spot.armed_ns, looks_ns[seen_in]);
-            pass.push((pid, addr), AccessKind::Write, rate * os_pages * used, looks);
+        if let Some(when) = self.armed_when.replace(Instant::now()) {
+            self.pace.ran(now.saturating_sub(self.armed_at), when.elapsed());
         }
+        let armed = std::mem::take(&mut self.armed);
+        let written: u64 =
+            armed.iter().map(|spot| self.read(spot, (pid, pagemap), now, pass)).sum();
         let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX)
             + FLUSH * u32::try_from(armed.len()).unwrap_or(u32::MAX);
-        if !armed.is_empty() {
-            let spent = clock::thread_cpu() - began + theirs;
-            self.adapt(spent, elapsed.mul_f64(terms.cpu_share), terms.spots_max);
-        }
         self.register_some();
         (self.armed_at_ms, self.armed_at) = (pass.now_ms, now);
         self.splits.earn(pass.now_ms);
-        self.arm((pid, pagemap), random);
+        self.arm((pid, pagemap), terms, random);
+        self.measure(armed.len(), clock::thread_cpu() - began + theirs);
         theirs
+    }
+
+    /// Reports what a spot saw; how many of its OS pages were written.
+    fn read(
+        &mut self,
+        spot: &Armed,
+        (pid, pagemap): (u32, &File),
+        now: Duration,
+        pass: &mut Pass<'_>,
+    ) -> u64 {
+        let runs = written_runs(pagemap, &spot.spot);
+        let late = spot.seen(&runs, now, self.pace.share());
+        if spot.is_busy_and_huge() {
+            self.splits.note(spot.spot.start);
+        }
+        let [batch, nap, between] = spot.looked_ns;
+        let looks_ns = [clock::monotonic_ns(), between, nap, batch];
+        let windows = [late, spot.early[2], spot.early[1], spot.early[0]];
+        let (rate, seen_in) = rate::hazard(&windows);
+        self.areas.saw(spot.area, rate);
+        let os_pages = spot.stands_for / spot.os_page as f64;
+        let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
+        let accesses = rate * os_pages * late.elapsed.as_secs_f64();
+        self.reported += accesses;
+        let looks = (spot.armed_ns, looks_ns[seen_in]);
+        pass.push((pid, addr), AccessKind::Write, accesses, looks);
+        late.used
     }
 
     /// Since when what is armed is watched, CLOCK_MONOTONIC.
@@ -254,7 +269,7 @@ impl Writes {
     /// Reads the spots that were armed a moment ago: only now do the busiest show how busy they
     /// are.
     pub fn look_soon(&mut self, process: (u32, &File)) {
-        let pace = self.pace;
+        let pace = self.pace.share();
         self.armed.iter_mut().for_each(|armed| armed.look(process, 1, pace));
     }
 
@@ -262,25 +277,28 @@ impl Writes {
     pub fn look_between(&mut self, process: (u32, &File)) {
         let is_new = |spot: &&Armed| spot.early[2].elapsed.is_zero();
         if self.armed.first().as_ref().is_some_and(is_new) {
-            let pace = self.pace;
+            let pace = self.pace.share();
             self.armed.iter_mut().for_each(|armed| armed.look(process, 2, pace));
         }
+    }
+
+    /// Accesses per OS page and second of CPU time that writes within a range showed.
+    pub fn rate_within(&self, range: &Range<u64>) -> f64 {
+        self.areas.rate_within(range)
     }
 
     /// Makes the program's CPUs flush their TLBs. A CPU with a cached translation does not walk the
     /// page tables and sets no referenced bit: after its bits were cleared, a hot MiB would look
     /// unused for as long as its translations stay cached. Nothing stays protected afterwards.
     pub fn flush(&mut self, pagemap: &File, random: &mut Random) {
-        let Some(total) = self.places.last().map(|place| place.to) else { return };
         for _ in 0..FLUSH_TRIES {
-            let position = random.below(total);
-            let place = &self.places[self.places.partition_point(|place| place.to <= position)];
-            let offset = position + (place.range.end - place.range.start) - place.to;
-            let start = place.range.start + offset / OS_PAGE * OS_PAGE;
+            let Some((area, at)) = self.areas.any(random) else { return };
+            let area = self.areas.get(area);
+            let start = at / OS_PAGE * OS_PAGE;
             let run = start..start + FLUSH_OS_PAGES * OS_PAGE;
-            let Some(uffd) = self.windows[place.window].uffd else { continue };
+            let Some(uffd) = self.windows[area.window].uffd else { continue };
             let is_armed = |spot: &Armed| spot.spot.start < run.end && run.start < spot.spot.end;
-            if run.end > place.range.end
+            if run.end > area.range.end
                 || self.armed.iter().any(is_armed)
                 || sys::is_huge(pagemap, start)
             {
@@ -296,58 +314,53 @@ impl Writes {
         }
     }
 
-    /// Doubles the spots while a step costs less than half of its budget, halves them when it
-    /// exceeds it.
-    fn adapt(&mut self, spent: Duration, allowed: Duration, spots_max: usize) {
-        if spent > allowed {
-            self.count /= 2;
-        } else if spent < allowed / 2 {
-            self.count *= 2;
-        }
-        self.count = self.count.clamp(1, spots_max.max(1));
+    /// So many spots cost so much.
+    fn measure(&mut self, spots: usize, spent: Duration) {
+        let Some(spots) = u32::try_from(spots).ok().filter(|spots| *spots > 0) else { return };
+        let (newest, known) = (spent / spots, self.spot_cost);
+        self.spot_cost = match known {
+            Duration::ZERO => newest,
+            _ => known.mul_f64(1.0 - SPOT_COST_NEWEST) + newest.mul_f64(SPOT_COST_NEWEST),
+        };
     }
 
-    fn arm(&mut self, process: (u32, &File), random: &mut Random) {
-        let Some(total) = self.places.last().map(|place| place.to) else { return };
-        let stride = (total / self.count.max(1) as u64).max(SPOT_BYTES);
-        let positions: Vec<u64> = (random.below(stride)..total).step_by(index(stride)).collect();
-        for batch in positions.chunks(BATCH) {
+    /// Spots that cost what a step may spend.
+    fn count(&self, terms: &StepLimits) -> usize {
+        let cost = if self.spot_cost.is_zero() { SPOT_COST } else { self.spot_cost };
+        let allowed = terms.allowed().as_secs_f64() / cost.as_secs_f64().max(f64::EPSILON);
+        saturating_usize(allowed).clamp(1, terms.spots_max.max(1))
+    }
+
+    fn arm(&mut self, process: (u32, &File), terms: &StepLimits, random: &mut Random) {
+        let places = self.areas.places(self.count(terms), SPOT_BYTES, random);
+        for batch in places.chunks(BATCH) {
             let first = self.armed.len();
-            batch.iter().for_each(|position| self.arm_spot(process, *position, stride));
-            self.let_run(process.0, first);
-            let pace = self.pace;
+            batch.iter().for_each(|place| self.arm_spot(process, place));
+            if self.armed.len() > first {
+                clock::nap(BATCH_NAP);
+            }
+            let pace = self.pace.share();
             self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0, pace));
         }
     }
 
-    /// Sleeps until the program has run since a batch was armed.
-    fn let_run(&self, pid: u32, first: usize) {
-        let Some(since) = self.armed.get(first).map(|spot| spot.armed_at) else { return };
-        for _ in 0..BATCH_NAPS_MAX {
-            if clock::process_cpu(pid).is_none_or(|now| now >= since + BATCH_RUN) {
-                return;
-            }
-            std::thread::sleep(BATCH_NAP);
-        }
-    }
-
-    /// Arms the spot at the `position`-th watched byte.
-    fn arm_spot(&mut self, (pid, pagemap): (u32, &File), position: u64, stride: u64) {
-        let place = &self.places[self.places.partition_point(|place| place.to <= position)];
-        if self.windows[place.window].uffd.is_none() {
+    /// Arms the spot at a place. Places in one spot are seen together.
+    fn arm_spot(&mut self, (pid, pagemap): (u32, &File), place: &Place) {
+        let area = self.areas.get(place.area);
+        if self.windows[area.window].uffd.is_none() {
             return;
         }
-        let range = &place.range;
-        let offset = position + (range.end - range.start) - place.to;
-        let at = range.start + offset / SPOT_BYTES * SPOT_BYTES;
+        let range = &area.range;
+        let at = range.start + (place.at - range.start) / SPOT_BYTES * SPOT_BYTES;
         let (mut spot, mut os_page) = (at..range.end.min(at + SPOT_BYTES), OS_PAGE);
         let whole = at / HUGE_OS_PAGE * HUGE_OS_PAGE..(at / HUGE_OS_PAGE + 1) * HUGE_OS_PAGE;
         if sys::is_huge(pagemap, at) && !self.splits.take(whole.start) {
             (spot, os_page) = (whole, HUGE_OS_PAGE);
-            if let Some(same) = self.armed.last_mut().filter(|armed| armed.spot == spot) {
-                same.stands_for += stride;
-                return;
-            }
+        }
+        let stands_for = place.stands_for;
+        if let Some(same) = self.armed.last_mut().filter(|armed| armed.spot == spot) {
+            same.stands_for += stands_for;
+            return;
         }
         let Some(armed_at) = clock::process_cpu(pid) else { return };
         let armed_ns = clock::monotonic_ns();
@@ -356,7 +369,8 @@ impl Writes {
                 spot,
                 os_page,
                 at,
-                stands_for: stride,
+                area: place.area,
+                stands_for,
                 armed_at,
                 armed_ns,
                 early: Default::default(),
@@ -429,24 +443,38 @@ impl Armed {
     /// and neither does a process that is gone.
     fn look(&mut self, (pid, pagemap): (u32, &File), which: usize, pace: f64) {
         let runs = written_runs(pagemap, &self.spot);
-        let seen = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default());
-        let now_ns = clock::monotonic_ns();
-        let elapsed = Duration::from_nanos(now_ns.saturating_sub(self.armed_ns));
-        self.early[which] = seen.between_ticks(elapsed, pace);
-        self.looked_ns[which] = now_ns;
+        self.early[which] = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default(), pace);
+        self.looked_ns[which] = clock::monotonic_ns();
     }
 
     /// `now` is the program's CPU time.
-    fn seen(&self, runs: &[Range<u64>], now: Duration) -> Seen {
-        let elapsed = now.saturating_sub(self.armed_at);
+    fn seen(&self, runs: &[Range<u64>], now: Duration, pace: f64) -> Seen {
+        let wall = Duration::from_nanos(clock::monotonic_ns().saturating_sub(self.armed_ns));
+        let cpu = now.saturating_sub(self.armed_at);
+        let elapsed = if wall < CPU_TIME_MIN { wall.mul_f64(pace) } else { cpu };
         let written: u64 = runs.iter().map(|run| run.end - run.start).sum();
         let total = (self.spot.end - self.spot.start) / self.os_page;
-        Seen { used: written.div_ceil(self.os_page).min(total), total, elapsed }
+        let seen = Seen { used: written.div_ceil(self.os_page).min(total), total, elapsed };
+        seen.between_ticks(wall, pace)
     }
 
     /// A huge OS page that was written at an early read: its parts may be hot or warm.
     fn is_busy_and_huge(&self) -> bool {
         self.os_page == HUGE_OS_PAGE && self.early.iter().any(|seen| seen.used > 0)
+    }
+}
+
+impl Pace {
+    /// The program used so much CPU time in so much wall time.
+    fn ran(&mut self, cpu: Duration, wall: Duration) {
+        let kept = (-wall.as_secs_f64() / PACE_KEPT_S).exp();
+        self.cpu_s = self.cpu_s * kept + cpu.as_secs_f64();
+        self.wall_s = self.wall_s * kept + wall.as_secs_f64();
+    }
+
+    /// CPU time over wall time; until something is known, a CPU of its own.
+    fn share(&self) -> f64 {
+        ((self.cpu_s + PACE_PRIOR_S) / (self.wall_s + PACE_PRIOR_S)).max(PACE_MIN)
     }
 }
 
