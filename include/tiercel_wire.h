@@ -300,7 +300,7 @@ struct tcl_header {
     uint32_t is_mover;        /* 1: a thread of the runtime executes control.moves */
     uint32_t moves_done;      /* the last control.moves_asked that was answered; a futex. Release */
     uint32_t remarks;         /* enum tcl_remark, what the user should know of this process */
-    uint32_t pad;
+    uint32_t forks;           /* how often it forked: it may have children that do not attach */
     struct tcl_moved moved[TCL_MOVES_MAX];
 };
 

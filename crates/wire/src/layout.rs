@@ -206,6 +206,7 @@ pub mod header {
     pub const IS_MOVER: usize = 232;
     pub const MOVES_DONE: usize = 236;
     pub const REMARKS: usize = 240;
+    pub const FORKS: usize = 244;
     pub const MOVED: usize = 248;
 }
 

@@ -38,6 +38,7 @@ fn offers() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_control, answer)", control::ANSWER as u64),
         ("offsetof(struct tcl_control, session)", control::SESSION as u64),
         ("offsetof(struct tcl_header, remarks)", header::REMARKS as u64),
+        ("offsetof(struct tcl_header, forks)", header::FORKS as u64),
     ]
 }
 

@@ -2,10 +2,12 @@
 //! In: arrivals, records, samples. Out: clients, counts by site. Knows nothing of moves or plans.
 
 pub(crate) mod arrivals;
+pub(crate) mod children;
 pub(crate) mod client;
 pub(crate) mod fit;
 pub(crate) mod layouts;
 pub(crate) mod origin;
+pub(crate) mod shares;
 pub(crate) mod sites;
 pub(crate) mod statics;
 pub(crate) mod table;
