@@ -327,7 +327,7 @@ struct tcl_header {
     uint32_t remarks;         /* enum tcl_remark, what the user should know of this process */
     uint32_t small_top;       /* sites at or above have no small objects. Release */
     uint32_t small_refused;   /* sampled births of sites that should have blocks apart: too many */
-    uint32_t pad;
+    uint32_t forks;           /* how often it forked: it may have children that do not attach */
     struct tcl_moved moved[TCL_MOVES_MAX];
 };
 

@@ -330,6 +330,8 @@ void tcl_session_after_fork_parent(void) {
     if (fork_holds_maps)
         tcl_unlock(&tcl_life->map_lock);
     tcl_image_after_fork_parent();
+    if (tcl_attached())
+        __atomic_fetch_add(&tcl_header()->forks, 1, __ATOMIC_RELAXED);
 }
 
 void tcl_session_after_fork_child(void) {

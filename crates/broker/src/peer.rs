@@ -24,10 +24,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use std::{fmt, io};
 use tiercel_wire::peer::{Credentials, credentials, pidfd};
 
@@ -53,6 +55,11 @@ pub struct Peer {
 pub(crate) trait Guard: Send + Sync + fmt::Debug {
     /// Its effective user now.
     fn check(&self, peer: &Peer) -> Result<u32, PeerError>;
+
+    /// Where it looks; `None`: not from here.
+    fn proc(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// What `/proc` showed of a process when it connected.
@@ -113,6 +120,29 @@ impl Peer {
         let pidfd = eventfd(1, EventfdFlags::CLOEXEC).map_err(|_| PeerError::Gone)?;
         let known = Identified { id: 0, pid, uid, start_ticks: 0, image: 0 };
         Ok(Peer::guarded(known, pidfd, Box::new(Ended)))
+    }
+
+    /// A process that this one forked, of the same user and running the same program, and its age.
+    /// [`PeerError::Program`]: it has executed another. Where a broker looks at processes none is
+    /// found.
+    pub fn child(&self, pid: u32) -> Result<(Peer, Duration), PeerError> {
+        let proc = self.guard.proc().ok_or(PeerError::Gone)?;
+        let folder = proc.join(pid.to_string());
+        let raw = Pid::from_raw(pid.cast_signed()).ok_or(PeerError::Gone)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| PeerError::Gone)?;
+        let uid = effective_uid(&folder).map_err(|_| PeerError::Gone)?;
+        let child = Peer::read(proc, Credentials { pid, uid }, pidfd)?;
+        self.check()?;
+        let parent: u32 = stat_field(&folder, PARENT).map_err(|_| PeerError::Gone)?;
+        match () {
+            () if parent != self.pid => Err(PeerError::Gone),
+            () if uid != self.uid() => Err(PeerError::User),
+            () if child.image != self.image || child.image == 0 => Err(PeerError::Program),
+            () => {
+                let age = age(child.start_ticks);
+                Ok((child, age))
+            }
+        }
     }
 
     /// Whether it still ran the program of its hello when it was identified.
@@ -199,6 +229,10 @@ impl Guard for Seen {
         }
         Ok(uid)
     }
+
+    fn proc(&self) -> Option<&Path> {
+        self.folder.parent()
+    }
 }
 
 /// Of a process that is over.
@@ -257,13 +291,30 @@ pub(crate) fn as_owner_of_files<T>(owner: u32, open: impl FnOnce() -> T) -> T {
     opened
 }
 
-/// Field 22 of `stat`, clock ticks since the machine began.
+/// Of `stat`, counted from its third field: the parent's number; when it began, in clock ticks
+/// since the machine did.
+const PARENT: usize = 1;
+const START: usize = 19;
+
 fn start_ticks(folder: &Path) -> io::Result<u64> {
+    stat_field(folder, START)
+}
+
+/// How long ago something began, to a clock tick.
+fn age(start_ticks: u64) -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let now = Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0));
+    let per_s = rustix::param::clock_ticks_per_second();
+    let nanos = u128::from(start_ticks) * 1_000_000_000 / u128::from(per_s.max(1));
+    now.saturating_sub(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+}
+
+fn stat_field<T: std::str::FromStr>(folder: &Path, number: usize) -> io::Result<T> {
     let stat = std::fs::read(folder.join("stat"))?;
     let stat = String::from_utf8_lossy(&stat);
     // The name in parentheses may hold anything; field 3 follows it.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    parsed(fields.split_ascii_whitespace().nth(19))
+    parsed(fields.split_ascii_whitespace().nth(number))
 }
 
 /// The second number of the line `Uid:` of `status`.
@@ -398,6 +449,22 @@ mod tests {
         let own = Peer::of(ours.as_fd()).unwrap();
         assert!(own.image != 0 && own.runs(own.image) && own.runs(0));
         assert!(!own.runs(own.image + 16), "another program's");
+    }
+
+    #[test]
+    fn a_child_is_one_that_runs_the_same_program() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, _theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let own = Peer::of(ours.as_fd()).unwrap();
+        let mut other = std::process::Command::new("cat");
+        let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        // Between fork and exec it is a child; the standard library returns after the exec.
+        assert_eq!(own.child(other.id()).unwrap_err(), PeerError::Program);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(own.child(other.id()).unwrap_err(), PeerError::Gone);
+        assert_eq!(own.child(own.pid()).unwrap_err(), PeerError::Gone, "not its own child");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! Handlers never dispatch. Work that they start completes as an event, queued ahead of all others.
 //! Long, because it is the one place where the components meet.
 
+mod adopt;
 #[cfg(feature = "forge")]
 pub mod forge;
 mod pieces;
@@ -17,6 +18,7 @@ mod pieces;
 use self::pieces::Pauses;
 use crate::answer::{Answer, Objects};
 use crate::births;
+use crate::clients::children::Children;
 use crate::clients::client::Client;
 use crate::clients::turns::TURN_UNITS;
 use crate::config::DaemonConfig;
@@ -75,6 +77,8 @@ pub struct Daemon {
     config: DaemonConfig,
     tiers: Tiers,
     tracking: Tracking,
+    /// Children that do not attach.
+    children: Children,
     /// A tick has begun, and ends after so many turns at most.
     turns_to_tick: Option<u32>,
     /// Whether users' processes answer when they are asked to move memory.
@@ -149,6 +153,7 @@ impl Daemon {
             sampling: Sampling::new(parts.sampler),
             tracking: Tracking::new(ledger, recording, quota, &config.symbols),
             moving: Moving::new(queue, plan, config.backing),
+            children: Children::default(),
             turns_to_tick: None,
             remote_users: Users::default(),
             events: EventQueue::default(),
@@ -500,6 +505,7 @@ impl Daemon {
         let problems = self.sampling.observe(clients, ledger, purpose, now_ms);
         self.summary.problems(problems);
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
+        self.adopt_children();
         self.tracking.look_at_memory(false, now_ms);
         self.schedule.drained(turn.fullest, turn.has_more, took_ns, now_ms);
         self.sampling.wanted_ms().into_iter().for_each(|due_ms| self.schedule.drain_by(due_ms));

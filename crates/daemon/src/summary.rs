@@ -96,6 +96,12 @@ pub struct ClientCounts {
     pub now: u64,
     /// Ever attached.
     pub attached: u64,
+    /// Forked children that did not attach, and are known as their parents had them.
+    #[serde(default)]
+    pub adopted: u64,
+    /// Forked children of which nothing is seen.
+    #[serde(default)]
+    pub unseen: u64,
     /// Replaced by a new session of the same process: after an exec, or a second attach.
     pub replaced: u64,
     /// Connections that were refused, by reason.

@@ -28,6 +28,10 @@ const FORGOTTEN_IN_A_TURN: usize = 16_384;
 /// one had was counted at the last scan.
 const COUNTED_AT_EXIT_MAX: usize = 65_536;
 
+/// Objects of a parent that a child is known to have, those with the lowest addresses: 5 ms, at 0.3
+/// us each. The others are not seen, as the coverage states.
+const INHERITED_MAX: usize = 16_384;
+
 /// When a process is first compared with its rows, milliseconds after it attached: what it has is
 /// mapped by then. Chosen, not measured.
 const FIRST_LOOK_MS: u64 = 100;
@@ -108,6 +112,29 @@ impl Tracking {
         self.clients.insert(client);
     }
 
+    /// Takes in a process that does not attach, of such an age: it has what its parent had then.
+    /// `None`: there is no room for it.
+    pub(crate) fn insert_forked(
+        &mut self,
+        mut client: Client,
+        parent: u32,
+        age: Duration,
+        now_ns: u64,
+    ) -> Option<()> {
+        let (pid, now_ms) = (client.pid, now_ns / 1_000_000);
+        let parent = self.clients.get_mut(parent)?;
+        let parent_pid = parent.pid;
+        client.inherit(parent);
+        self.ledger.process_forked(parent_pid, pid, client.user).ok()?;
+        let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let forked_ms = now_ms.saturating_sub(age_ms);
+        let mut objects = self.ledger.objects_before(parent_pid, forked_ms, INHERITED_MAX);
+        self.clients.forked(parent_pid, pid, &mut objects);
+        self.insert(client, Some(parent_pid), now_ms);
+        self.ledger.adopt_objects(pid, &objects, now_ns, |_| {});
+        Some(())
+    }
+
     /// Takes what a leaving client left in its rings, about `units`.
     pub(crate) fn drain_last(
         &mut self,
@@ -133,6 +160,7 @@ impl Tracking {
         if let Some(recording) = &mut self.recording {
             recording.client_left(&client, &mut self.ledger, now_ms);
         }
+        self.clients.forget_shares(client.pid, &mut self.ledger);
         Some(client)
     }
 
@@ -180,7 +208,8 @@ impl Tracking {
             if let Some(recording) = &mut self.recording {
                 recording.sampled(sample);
             }
-            self.ledger.observe(*sample);
+            let (pid, addr) = self.clients.shared.resolve(sample.pid, sample.addr);
+            self.ledger.observe(Sample { pid, addr, ..*sample });
         }
     }
 
@@ -212,16 +241,18 @@ impl Tracking {
     /// Has the memory of processes compared with their rows, at a tick, and once before the first.
     pub(crate) fn look_at_memory(&mut self, is_tick: bool, now_ms: u64) {
         let Tracking { looking, clients, ledger, .. } = self;
-        if !is_tick && !looking.is_first() || !looking.is_due(now_ms) {
+        let is_due = looking.is_due(now_ms);
+        if !is_due || !is_tick && !looking.is_first() {
             return;
         }
         let settled = clients.iter().filter(|client| {
             !client.has_left() && (is_tick || now_ms >= client.since_ms + FIRST_LOOK_MS)
         });
-        looking.look(settled.map(|client| {
-            let pid = client.pid;
-            Asked { pid, ranges: ranges(ledger.ranges_of(pid)) }
-        }));
+        let asked = settled.map(|client| {
+            let (pid, views) = (client.pid, clients.shared.views_of(client.pid));
+            Asked { pid, ranges: ranges(ledger.ranges_of(pid), views) }
+        });
+        looking.look(asked, now_ms);
     }
 
     /// Nothing is looked at any longer.

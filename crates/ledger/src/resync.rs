@@ -32,7 +32,7 @@ use tiercel_wire::{Flags, ObjectSnapshot, Version};
 
 use crate::ledger::Ledger;
 use crate::records::Birth;
-use crate::row::{ADOPTED, BLOCK, HEAD, MAPPED, VAGUE};
+use crate::row::{ADOPTED, BLOCK, HEAD, MAPPED, Row, VAGUE};
 
 /// What became of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,31 @@ impl Ledger {
         self.seen_alive_ns = u64::MAX;
     }
 
+    /// A process has an object from now on that another one had.
+    pub fn inherit_object(&mut self, pid: u32, object: &ObjectSnapshot) {
+        let Some(slot) = self.slot(pid) else { return };
+        self.apply_waiting(slot);
+        self.event_ns = self.process(slot).settled_ns;
+        self.adopt(slot, object);
+    }
+
+    /// Objects of a process that live and were born before a time, ascending by address, at most
+    /// `max`; those that were born in the open interval included.
+    pub fn objects_before(&self, pid: u32, before_ms: u64, max: usize) -> Vec<ObjectSnapshot> {
+        let Some(slot) = self.slot_of(pid) else { return Vec::new() };
+        let rows = self.process(slot).index.iter().map(|number| &self.rows[number]);
+        let mut objects: Vec<ObjectSnapshot> = Vec::new();
+        for row in rows.filter(|row| row.born_ms() <= before_ms) {
+            let is_full = objects.len() == max;
+            match objects.last_mut().filter(|_| !row.has(HEAD)) {
+                Some(object) => object.bytes += row.bytes(),
+                None if is_full => break,
+                None => objects.push(snapshot(row)),
+            }
+        }
+        objects
+    }
+
     /// An object that lives falls into parts with sites of their own: (address, bytes, site),
     /// ascending and without gaps. What was seen of it so far stays with the whole.
     pub fn divide_object(
@@ -118,9 +143,8 @@ impl Ledger {
         let end = self.rows[self.last_of(head)].end();
         self.event_ns = self.process(slot).settled_ns;
         self.remove_object(head);
-        let flag = |bit: u16, wire: Flags| if whole.has(bit) { wire.0 } else { 0 };
-        let flags = Flags(flag(BLOCK, Flags::BLOCK) | flag(MAPPED, Flags::MAPPED));
-        let (arena, born_ns) = (whole.arena(), self.event_ns);
+        let ObjectSnapshot { arena, flags, .. } = snapshot(&whole);
+        let born_ns = self.event_ns;
         for &(addr, bytes, site) in parts.iter().filter(|part| part.0 + part.1 <= end) {
             self.born(slot, Birth { addr, bytes, site, version, arena, flags, born_ns });
             if let Some(head) = self.head_at(slot, addr) {
@@ -208,5 +232,18 @@ impl Ledger {
                 true
             }
         }
+    }
+}
+
+/// A row as an object of the table.
+fn snapshot(row: &Row) -> ObjectSnapshot {
+    let flag = |bit: u16, wire: Flags| if row.has(bit) { wire.0 } else { 0 };
+    ObjectSnapshot {
+        addr: row.addr,
+        bytes: row.bytes(),
+        site: row.site(),
+        version: row.version(),
+        arena: row.arena(),
+        flags: Flags(flag(BLOCK, Flags::BLOCK) | flag(MAPPED, Flags::MAPPED)),
     }
 }

@@ -75,6 +75,29 @@ fn the_parts_live_and_die_as_the_whole() {
 }
 
 #[test]
+fn a_child_has_what_was_born_before_it() {
+    let mut ledger = ledger();
+    ledger.apply(1, &born());
+    ledger.divide_object(1, ADDR, VERSION, &PARTS);
+    let found = ledger.objects_before(1, 1, 9);
+    let found: Vec<_> = found.iter().map(|one| (one.addr, one.bytes, one.site)).collect();
+    assert_eq!(found, PARTS);
+    assert_eq!(ledger.objects_before(1, 1, 2).len(), 2);
+    assert!(ledger.objects_before(7, 1, 2).is_empty());
+    let late = Record::Born {
+        addr: ADDR * 9,
+        bytes: OS_PAGE,
+        site: 1,
+        version: VERSION,
+        arena: None,
+        flags: Flags(0),
+        time_ns: 900_000_000,
+    };
+    ledger.apply(1, &late);
+    assert_eq!([800, 1000].map(|ms| ledger.objects_before(1, ms, 9).len()), [3, 4]);
+}
+
+#[test]
 fn what_is_gone_or_another_object_is_not_divided() {
     let mut ledger = ledger();
     ledger.divide_object(1, ADDR, VERSION, &PARTS);

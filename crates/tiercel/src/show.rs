@@ -297,6 +297,14 @@ fn clients(out: &mut String, s: &Summary) {
         let processes = plural(*count, "process", "processes");
         let _ = writeln!(out, "detached   {processes}: {}", printable(reason));
     }
+    if s.clients.adopted > 0 {
+        let processes = plural(s.clients.adopted, "forked process", "forked processes");
+        let _ = writeln!(out, "forked     {processes} did not attach: known as the parent had it");
+    }
+    if s.clients.unseen > 0 {
+        let processes = plural(s.clients.unseen, "forked process", "forked processes");
+        let _ = writeln!(out, "unseen     {processes} did not attach: nothing of it is known");
+    }
     if s.clients.small > 0 {
         let programs = plural(s.clients.small, "process", "processes");
         let _ = writeln!(out, "small      {programs} ended small, or stayed so: not attached");

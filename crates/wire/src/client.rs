@@ -181,6 +181,11 @@ impl ClientSession {
         self.write_at(MAPS_AT + (slot * MAP_BYTES) as u64, &entry)
     }
 
+    /// Counts a fork.
+    pub fn fork(&self) {
+        self.front.half(header::FORKS).fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Names what the object in slot `slot` shows.
     pub fn put_share(&self, slot: usize, share: u64) -> io::Result<()> {
         assert!(slot < MAPS_MAX, "map slot {slot}, at most {MAPS_MAX}");

@@ -217,6 +217,7 @@ pub mod header {
     pub const REMARKS: usize = 240;
     pub const SMALL_TOP: usize = 244;
     pub const SMALL_REFUSED: usize = 248;
+    pub const FORKS: usize = 252;
     pub const MOVED: usize = 256;
 }
 

@@ -327,6 +327,12 @@ impl Session {
         Module::decode(&self.read_entry::<MODULE_BYTES>(MODULES_AT + (id * MODULE_BYTES) as u64)?)
     }
 
+    /// How often the process forked, as it claims.
+    #[must_use]
+    pub fn forks(&self) -> u32 {
+        self.header_half(header::FORKS)
+    }
+
     /// A copy of the header.
     #[must_use]
     pub fn header(&self) -> Header {

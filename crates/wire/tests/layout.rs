@@ -40,6 +40,7 @@ fn offers() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_header, remarks)", header::REMARKS as u64),
         ("offsetof(struct tcl_header, small_top)", header::SMALL_TOP as u64),
         ("offsetof(struct tcl_header, small_refused)", header::SMALL_REFUSED as u64),
+        ("offsetof(struct tcl_header, forks)", header::FORKS as u64),
     ]
 }
 

@@ -3,17 +3,20 @@
 //! process attached and when records were lost. Knows nothing of policies.
 
 use super::layouts::Layouts;
+use super::shares::Shares;
 use super::sites::{ClientUses, Present};
 use super::statics::{Born, Part, Statics};
 use super::turns::Served;
 use crate::net::arrival::Arrival;
 use crate::quota::Share;
 use crate::schedule::pause_ms;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tiercel_broker::Peer;
 use tiercel_ledger::{Ledger, Slice};
-use tiercel_wire::{Drained, Flags, ObjectSnapshot, Record, Session, Timeline};
+use tiercel_wire::{Drained, Flags, ObjectSnapshot, Record, Session, TableSlice, Timeline};
 
 /// Records taken of a process that has left: all of its rings, 1024 of 4096 records. A child that
 /// keeps its session could write for ever.
@@ -78,6 +81,8 @@ pub struct Client {
     pub user: u32,
     /// Its modules' data.
     statics: Statics,
+    /// A mapped object that was born, until it is known what it shows.
+    unshared: Option<Record>,
     /// Where its object table is being read.
     scan: Option<Scan>,
     /// Births that its first scan counted may still come as records: they count once. Until the
@@ -112,6 +117,7 @@ impl Client {
             since_ms: now_ms,
             uses: ClientUses::new(share),
             statics: Statics::default(),
+            unshared: None,
             scan: Some(Scan { is_first: true, ..Scan::default() }),
             counts_late_births: true,
             is_drained: false,
@@ -122,6 +128,49 @@ impl Client {
             resync_due_ms: None,
             next_resync_ms: 0,
         }
+    }
+
+    /// A client that did not attach: it was forked, and its session is our own.
+    pub(crate) fn adopted(
+        peer: Peer,
+        session: Session,
+        number: u32,
+        share: Share,
+        now_ms: u64,
+    ) -> Client {
+        Client {
+            number,
+            pid: peer.pid(),
+            stated_pid: 0,
+            program: program_name(&peer),
+            session,
+            user: peer.uid(),
+            peer: Arc::new(peer),
+            since_ms: now_ms,
+            uses: ClientUses::new(share),
+            statics: Statics::default(),
+            unshared: None,
+            scan: None,
+            counts_late_births: false,
+            is_drained: false,
+            last_records: None,
+            records: 0,
+            lost: 0,
+            resyncs: 0,
+            resync_due_ms: None,
+            next_resync_ms: 0,
+        }
+    }
+
+    /// Whether it did not attach.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.stated_pid == 0
+    }
+
+    /// Knows the sites that its parent knows.
+    pub(crate) fn inherit(&mut self, parent: &mut Client) {
+        parent.uses.learn(&parent.session);
+        self.uses.inherit(&parent.uses);
     }
 
     /// What its sites did, for tables.
@@ -140,7 +189,7 @@ impl Client {
     /// so many units. All records of before the timeline's moment are settled when none is left.
     pub(super) fn serve(
         &mut self,
-        ledger: &mut Ledger,
+        (ledger, shares): (&mut Ledger, &mut Shares),
         buffer: &mut Vec<Record>,
         timeline: &Timeline,
         units: usize,
@@ -148,7 +197,7 @@ impl Client {
     ) -> Served {
         let now_ms = timeline.now().ms();
         self.session.set_timeline(*timeline);
-        let drained = self.drain(ledger, buffer, now_ms, units, died);
+        let drained = self.drain((ledger, shares), buffer, now_ms, units, died);
         if drained.more {
             ledger.settle_delivered(self.pid);
         } else {
@@ -163,7 +212,7 @@ impl Client {
             self.scan = Some(Scan::default());
         }
         while let Some(scan) = self.scan.filter(|_| work < units) {
-            work += self.scan_on(scan, ledger, units - work, timeline);
+            work += self.scan_on(scan, (ledger, shares), units - work, timeline);
         }
         let has_more =
             if self.has_left() { !self.is_done() } else { drained.more || self.scan.is_some() };
@@ -174,13 +223,14 @@ impl Client {
     fn scan_on(
         &mut self,
         scan: Scan,
-        ledger: &mut Ledger,
+        (ledger, shares): (&mut Ledger, &mut Shares),
         units: usize,
         timeline: &Timeline,
     ) -> usize {
         let objects_max = (units / OBJECT_UNITS).clamp(1, SLICE_OBJECTS_MAX);
         let table = self.session.objects_from(scan.next, objects_max);
-        let (objects, read_ns) = (&self.divided(&table.objects), timeline.elapsed_ns());
+        let own = self.without_views(&table, (ledger, shares));
+        let (objects, read_ns) = (&self.divided(&own), timeline.elapsed_ns());
         let slice = if scan.is_first {
             // All that is known came from records: nothing is dead that is not in the table.
             ledger.adopt_objects(self.pid, objects, read_ns, |object| {
@@ -213,7 +263,7 @@ impl Client {
     /// whose life ended.
     fn drain(
         &mut self,
-        ledger: &mut Ledger,
+        (ledger, shares): (&mut Ledger, &mut Shares),
         buffer: &mut Vec<Record>,
         now_ms: u64,
         max: usize,
@@ -225,6 +275,12 @@ impl Client {
             match *record {
                 Record::Born { addr, site, bytes, flags, version, .. } => {
                     let born = Born { addr, bytes, site, version };
+                    if flags.has(Flags::MAPPED) && self.statics.is_shared(born, &self.session) {
+                        // What it shows is in the record that follows.
+                        let before = self.unshared.replace(*record);
+                        before.into_iter().for_each(|before| ledger.deliver(self.pid, before));
+                        continue;
+                    }
                     if let Some(parts) = self.parts_of(born, flags) {
                         parts.iter().for_each(|part| self.born_part(ledger, record, part));
                         continue;
@@ -233,6 +289,11 @@ impl Client {
                 }
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
+                    self.unmapped(addr..addr.saturating_add(bytes), (ledger, shares));
+                }
+                Record::Share { addr, share, .. } => {
+                    self.share(addr, share, (ledger, shares));
+                    continue;
                 }
                 _ => {}
             }
@@ -258,6 +319,49 @@ impl Client {
         let was_counted = self.counts_late_births && ledger.was_adopted(self.pid, addr, version);
         let births = u64::from(!was_counted);
         self.uses.born(site, births, births * bytes, flags.has(Flags::BLOCK));
+    }
+
+    // ---- Shared memory -------------------------------------------------------------------------
+
+    /// The object that was born last shows memory of a name: it is in the ledger once.
+    fn share(&mut self, of: u64, share: u64, (ledger, shares): (&mut Ledger, &mut Shares)) {
+        let is_it = |record: &Record| matches!(record, Record::Born { addr, .. } if *addr == of);
+        let Some(record) = self.unshared.take_if(|record| is_it(record)) else { return };
+        let Record::Born { addr, bytes, site, version, arena, flags, .. } = record else { return };
+        let heirs = shares.gone(self.pid, addr..addr + 1);
+        heirs.iter().for_each(|(heir, object)| ledger.inherit_object(*heir, object));
+        let object = ObjectSnapshot { addr, bytes, site, version, arena, flags };
+        if shares.born(self.user, self.pid, share, object) {
+            self.count_birth(ledger, Born { addr, bytes, site, version }, flags);
+            ledger.deliver(self.pid, record);
+        }
+    }
+
+    /// Mappings in a range are gone, in part or as a whole.
+    fn unmapped(&self, range: Range<u64>, (ledger, shares): (&mut Ledger, &mut Shares)) {
+        let heirs = shares.gone(self.pid, range);
+        heirs.iter().for_each(|(heir, object)| ledger.inherit_object(*heir, object));
+    }
+
+    /// Objects of the table but for those that show what is in the ledger already.
+    fn without_views(
+        &mut self,
+        table: &TableSlice,
+        (ledger, shares): (&mut Ledger, &mut Shares),
+    ) -> Vec<ObjectSnapshot> {
+        let names: HashMap<u64, u64> = table.shares.iter().copied().collect();
+        let is_there = |addr: u64| names.contains_key(&addr);
+        for range in shares.mappings_of(self.pid, table.range.clone()) {
+            if !is_there(range.start) {
+                self.unmapped(range, (ledger, shares));
+            }
+        }
+        let mut own = table.objects.clone();
+        own.retain(|object| {
+            let share = names.get(&object.addr);
+            share.is_none_or(|share| shares.born(self.user, self.pid, *share, *object))
+        });
+        own
     }
 
     // ---- Static data ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 //! In: arrivals, records, samples. Out: clients, counts by site. Knows nothing of moves or plans.
 
 pub(crate) mod arrivals;
+pub(crate) mod children;
 pub(crate) mod client;
 pub(crate) mod fit;
 pub(crate) mod layouts;
@@ -9,6 +10,7 @@ pub(crate) mod live;
 pub(crate) mod origin;
 pub(crate) mod parents;
 pub(crate) mod pass;
+pub(crate) mod shares;
 pub(crate) mod site_use;
 pub(crate) mod sites;
 pub(crate) mod statics;

@@ -42,7 +42,7 @@ impl Origin {
 }
 
 /// The origins of one process's sites.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     /// By site number; the others are calls.
     known: HashMap<u32, Origin>,

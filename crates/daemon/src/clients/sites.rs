@@ -150,6 +150,17 @@ impl ClientUses {
         Some(number)
     }
 
+    /// Takes over the sites that another process knows, which forked this one.
+    pub(super) fn inherit(&mut self, parent: &ClientUses) {
+        for (number, known) in &parent.known {
+            if self.take(known.frames.len() * FRAME_BYTES) {
+                self.known.insert(*number, known.clone());
+                self.learned.push(*number);
+            }
+        }
+        self.origins = parent.origins.clone();
+    }
+
     fn frame(&mut self, frame: Frame, session: &Session) -> SiteFrame {
         let module = frame.module.and_then(|number| {
             if !self.modules.contains_key(&number) && self.take(MODULE_BYTES) {

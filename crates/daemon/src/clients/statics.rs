@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tiercel_symbolize::{DataSymbol, SiteFrame};
 use tiercel_wire::layout::OS_PAGE_BYTES;
-use tiercel_wire::{Session, SiteKind, Version, phase_hash};
+use tiercel_wire::{Session, Site, SiteKind, Version, phase_hash};
 
 /// What a segment takes, bytes: itself, its place in a table, a module's path and build-id.
 const SEGMENT_BYTES: usize = 512;
@@ -40,10 +40,19 @@ pub(crate) struct Born {
 /// The segments of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Statics {
-    /// By site number; `None`: the site is none of a segment.
-    segments: HashMap<u32, Option<Box<Segment>>>,
+    /// By site number, of mapped objects.
+    segments: HashMap<u32, Kind>,
     /// Some of them wait for symbols.
     is_waiting: bool,
+}
+
+/// What the objects of a site are.
+#[derive(Debug)]
+enum Kind {
+    Segment(Box<Segment>),
+    /// Of memory that others may show too.
+    Shared,
+    Other,
 }
 
 #[derive(Debug)]
@@ -55,6 +64,8 @@ struct Segment {
     born: Born,
     /// Addresses of symbols, ascending, and their sites. `None`: they are not known yet.
     symbols: Option<Vec<(Range<u64>, u32)>>,
+    /// Its user's share of memory has room for it.
+    is_paid: bool,
 }
 
 impl Statics {
@@ -68,14 +79,26 @@ impl Statics {
         if born.site == 0 {
             return None;
         }
-        let segment = self.segments.entry(born.site).or_insert_with(|| {
-            let segment = Segment::read(born, session).filter(|_| uses.take(SEGMENT_BYTES));
-            segment.map(Box::new)
-        });
-        let segment = segment.as_mut()?;
+        let kind = self.segments.entry(born.site).or_insert_with(|| Kind::read(born, session));
+        let Kind::Segment(segment) = kind else { return None };
+        if !segment.is_paid {
+            segment.is_paid = uses.take(SEGMENT_BYTES);
+            if !segment.is_paid {
+                *kind = Kind::Other;
+                return None;
+            }
+        }
         segment.born = born;
         self.is_waiting |= segment.symbols.is_none();
         segment.symbols.as_ref().map(|symbols| parts(&born, symbols))
+    }
+
+    /// Whether an object may show what others show: then the record of its birth is followed by one
+    /// that says what.
+    pub(crate) fn is_shared(&mut self, born: Born, session: &Session) -> bool {
+        let kind = || Kind::read(born, session);
+        born.site != 0
+            && matches!(self.segments.entry(born.site).or_insert_with(kind), Kind::Shared)
     }
 
     /// Whether [`Statics::divide`] has something to do.
@@ -92,7 +115,8 @@ impl Statics {
     ) -> Vec<(Born, Vec<Part>)> {
         self.is_waiting = false;
         let mut divided = Vec::new();
-        for segment in self.segments.values_mut().flatten().filter(|one| one.symbols.is_none()) {
+        let segments = self.segments.values_mut().filter_map(Kind::segment);
+        for segment in segments.filter(|one| one.symbols.is_none()) {
             let Some(symbols) = symbols_of(&segment.module) else {
                 self.is_waiting = true;
                 continue;
@@ -111,17 +135,32 @@ impl Statics {
     }
 }
 
-impl Segment {
-    fn read(born: Born, session: &Session) -> Option<Segment> {
-        let site = session.site(born.site)?;
-        if !matches!(site.kind, SiteKind::Static | SiteKind::Constant) {
-            return None;
+impl Kind {
+    fn read(born: Born, session: &Session) -> Kind {
+        let Some(site) = session.site(born.site) else { return Kind::Other };
+        match site.kind {
+            SiteKind::Shared | SiteKind::File => Kind::Shared,
+            SiteKind::Static | SiteKind::Constant => {
+                let segment = Segment::read(&site, born, session);
+                segment.map_or(Kind::Other, |segment| Kind::Segment(Box::new(segment)))
+            }
+            _ => Kind::Other,
         }
+    }
+
+    fn segment(&mut self) -> Option<&mut Segment> {
+        if let Kind::Segment(segment) = self { Some(segment) } else { None }
+    }
+}
+
+impl Segment {
+    fn read(site: &Site, born: Born, session: &Session) -> Option<Segment> {
         let frame = site.frames.first()?;
         let module = session.module(frame.module?)?;
         let (path, build_id) = (module.path.into(), module.build_id.into());
         let module_frame = SiteFrame { path, build_id, addr: frame.offset };
-        Some(Segment { base: module.base, module: module_frame, born, symbols: None })
+        let (base, module) = (module.base, module_frame);
+        Some(Segment { base, module, born, symbols: None, is_paid: false })
     }
 
     /// Gives sites to the symbols that lie in it, as far as there is room.
@@ -208,7 +247,7 @@ mod tests {
     use std::path::Path;
     use tiercel_wire::client::SessionBuilder;
     use tiercel_wire::layout::SITES_NAMED;
-    use tiercel_wire::{Frame, Module, Site};
+    use tiercel_wire::{Frame, Module};
 
     fn born(pages: u64) -> Born {
         let (addr, bytes) = (0x10_0000, pages * OS_PAGE_BYTES);

@@ -5,6 +5,7 @@
 use super::client::Client;
 use super::layouts::Layouts;
 use super::parents::Parents;
+use super::shares::Shares;
 use super::sites::{SiteRow, Sites};
 use super::turns::{Served, Turns};
 use crate::moves::queue::MoveQueue;
@@ -16,7 +17,7 @@ use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_ledger::confidence::{self, EvidenceOfAll, Ranking};
 use tiercel_symbolize::Reader;
-use tiercel_wire::{Record, Sample, Timeline};
+use tiercel_wire::{ObjectSnapshot, Record, Sample, Timeline};
 
 /// The hosted processes.
 pub(crate) struct Clients {
@@ -33,6 +34,8 @@ pub(crate) struct Clients {
     shares: HashMap<u32, Share>,
     /// Symbols of static data.
     layouts: Layouts,
+    /// Memory that several mappings show.
+    pub(crate) shared: Shares,
     /// Records of one client on their way to the ledger.
     records: Vec<Record>,
     /// What samples said of all sites, those of departed clients included.
@@ -70,6 +73,7 @@ impl Clients {
             sites: quota.site_account(),
             shares: HashMap::new(),
             layouts: Layouts::new(symbols.clone()),
+            shared: Shares::default(),
             records: Vec::new(),
             evidence: EvidenceOfAll::default(),
         }
@@ -170,6 +174,19 @@ impl Clients {
         self.shares.entry(uid).or_insert_with(|| self.sites.share()).clone()
     }
 
+    /// A process that was forked has these objects of its parent, but for those that show what its
+    /// parent shows as well.
+    pub(crate) fn forked(&mut self, parent: u32, child: u32, objects: &mut Vec<ObjectSnapshot>) {
+        self.shared.forked(parent, child);
+        objects.retain(|object| !self.shared.is_view(child, object.addr));
+    }
+
+    /// A process is gone: what it showed and others show too is theirs.
+    pub(crate) fn forget_shares(&mut self, pid: u32, ledger: &mut Ledger) {
+        let heirs = self.shared.gone(pid, 0..u64::MAX);
+        heirs.iter().for_each(|(heir, object)| ledger.inherit_object(*heir, object));
+    }
+
     /// A client has left: its last records are taken in its user's turns.
     pub(crate) fn leave(&mut self, number: u32) {
         if let Some(client) = self.by_number.get_mut(&number) {
@@ -231,11 +248,11 @@ impl Clients {
     /// One turn of all users: takes records, reads on in object tables.
     pub(crate) fn turn(&mut self, to: &mut Consumers<'_>, timeline: &Timeline) -> Turn {
         let mut turn = Turn::default();
-        let Clients { by_number, turns, records, .. } = self;
+        let Clients { by_number, turns, records, shared, .. } = self;
         turn.has_more = turns.turn(|number, units| {
             let Some(client) = by_number.get_mut(&number) else { return Served::default() };
             let before = client.records;
-            let served = to.serve(client, records, timeline, units);
+            let served = to.serve(client, records, shared, timeline, units);
             let taken = usize::try_from(client.records - before).unwrap_or(usize::MAX);
             turn.fullest = turn.fullest.max(taken);
             turn.gone.extend(client.is_done().then_some(number));
@@ -260,7 +277,7 @@ impl Clients {
         let Some(client) = self.by_number.get_mut(&number) else { return };
         client.leave();
         while !client.is_done() && units > 0 {
-            let served = to.serve(client, &mut self.records, timeline, units);
+            let served = to.serve(client, &mut self.records, &mut self.shared, timeline, units);
             units = units.saturating_sub(served.work);
         }
         client.lose_rest();
@@ -293,12 +310,13 @@ impl Consumers<'_> {
         &mut self,
         client: &mut Client,
         records: &mut Vec<Record>,
+        shares: &mut Shares,
         timeline: &Timeline,
         units: usize,
     ) -> Served {
         let queue = &mut *self.queue;
         let died = |pid, addr, bytes| queue.died(pid, addr, bytes);
-        let served = client.serve(self.ledger, records, timeline, units, died);
+        let served = client.serve((self.ledger, shares), records, timeline, units, died);
         self.record_events();
         served
     }

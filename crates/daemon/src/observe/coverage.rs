@@ -58,6 +58,7 @@ type Thread = (SyncSender<Vec<Asked>>, Receiver<(Coverage, Duration)>);
 pub(crate) struct Looking {
     thread: Option<Thread>,
     is_busy: bool,
+    /// When the next round may begin; while one is under way, when that began.
     due_ms: u64,
     /// Of the round with most resident bytes.
     most: Coverage,
@@ -66,7 +67,7 @@ pub(crate) struct Looking {
 impl Looking {
     /// Whether a round may begin.
     pub(crate) fn is_due(&mut self, now_ms: u64) -> bool {
-        self.collect(now_ms);
+        self.collect();
         !self.is_busy && now_ms >= self.due_ms
     }
 
@@ -76,7 +77,8 @@ impl Looking {
     }
 
     /// Begins a round.
-    pub(crate) fn look(&mut self, processes: impl Iterator<Item = Asked>) {
+    pub(crate) fn look(&mut self, processes: impl Iterator<Item = Asked>, now_ms: u64) {
+        self.due_ms = now_ms;
         let asked: Vec<Asked> = processes.take(PROCESSES_MAX).collect();
         if asked.is_empty() {
             return;
@@ -102,12 +104,12 @@ impl Looking {
         self.is_busy = false;
     }
 
-    fn collect(&mut self, now_ms: u64) {
+    fn collect(&mut self) {
         let Some((_, found)) = &self.thread else { return };
         let Ok((coverage, took)) = found.try_recv() else { return };
         self.is_busy = false;
         let pause_ms = crate::schedule::pause_ms(took, TIME_SHARE);
-        self.due_ms = now_ms + pause_ms.max(ROUND_MS_MIN);
+        self.due_ms += pause_ms.max(ROUND_MS_MIN);
         self.add(coverage);
     }
 
@@ -118,9 +120,15 @@ impl Looking {
     }
 }
 
-/// Ranges of a process as they are compared.
-pub(crate) fn ranges(of: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    of.take(RANGES_MAX).collect()
+/// Ranges of a process as they are compared: those in rows, and those that show what others have in
+/// rows.
+pub(crate) fn ranges(
+    rows: impl Iterator<Item = Range<u64>>,
+    views: impl Iterator<Item = Range<u64>>,
+) -> Vec<Range<u64>> {
+    let mut all: Vec<_> = rows.take(RANGES_MAX).chain(views.take(RANGES_MAX)).collect();
+    all.sort_unstable_by_key(|range| range.start);
+    all
 }
 
 fn start() -> Option<Thread> {

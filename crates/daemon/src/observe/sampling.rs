@@ -168,7 +168,7 @@ impl Sampling {
                 problems.extend(observed.end_probation(sampler, client));
             }
             if sampler.method() == Method::PageTables && observed.has_grown_to(live_bytes) {
-                observed.watch(sampler, ledger, client, purpose, now_ms);
+                observed.watch(sampler, ledger, (client, clients), purpose, now_ms);
             }
         }
         problems
@@ -191,7 +191,7 @@ impl Sampling {
             if let Some(observed) =
                 observed.filter(|one| matches!(one.watch, Watch::Watched { .. }))
             {
-                observed.watch(sampler, ledger, client, purpose, now_ms);
+                observed.watch(sampler, ledger, (client, clients), purpose, now_ms);
             }
         }
     }
@@ -264,7 +264,7 @@ impl Observed {
         &mut self,
         sampler: &mut dyn Sampler,
         ledger: &Ledger,
-        client: &Client,
+        (client, clients): (&Client, &Clients),
         purpose: Purpose,
         now_ms: u64,
     ) {
@@ -273,8 +273,10 @@ impl Observed {
         }
         sampler.may_split_huge(client.pid, purpose.has_choice);
         let began = Instant::now();
-        let ranges = ledger.ranges_of(client.pid).take(WATCHED_RANGES_MAX);
-        sampler.watch(client.pid, &ranges.collect::<Vec<_>>());
+        let ranges = ledger.ranges_of(client.pid).chain(clients.shared.views_of(client.pid));
+        let mut ranges: Vec<_> = ranges.take(WATCHED_RANGES_MAX).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        sampler.watch(client.pid, &ranges);
         self.watch = Watch::Watched { live_bytes: client.live_bytes(ledger) };
         self.watch_due_ms = now_ms + pause_of_long_work_ms(began.elapsed(), WATCH_TIME_SHARE);
     }

@@ -1,0 +1,62 @@
+//! Takes in forked children that do not attach.
+//! In: children that were found from outside. Out: clients with an empty session of our own, whose
+//! objects and sites are those that their parents had when they forked. Knows nothing of how
+//! children are found.
+
+use super::Daemon;
+use crate::clients::client::Client;
+use crate::quota::Quota;
+use std::sync::Arc;
+use std::time::Duration;
+use tiercel_broker::{Peer, PeerError};
+use tiercel_wire::Session;
+use tiercel_wire::client::SessionBuilder;
+
+/// Ages of processes are known to a clock tick.
+const AGE_ERROR: Duration = Duration::from_millis(10);
+
+impl Daemon {
+    /// Takes in children that have lived for a while.
+    pub(super) fn adopt_children(&mut self) {
+        let now_ms = self.now_ms();
+        for (parent, pid) in self.children.look(&self.tracking.clients, now_ms) {
+            let found = self.tracking.clients.get(parent).map(|client| client.peer.child(pid));
+            let is_adopted = match found {
+                Some(Ok((child, age))) => self.adopt(parent, child, age, now_ms).is_some(),
+                Some(Err(PeerError::User | PeerError::NoBroker)) => false,
+                // It runs a program of its own, or is over.
+                Some(Err(_)) | None => continue,
+            };
+            self.summary.clients.adopted += u64::from(is_adopted);
+            self.summary.clients.unseen += u64::from(!is_adopted);
+        }
+    }
+
+    fn adopt(&mut self, parent: u32, peer: Peer, age: Duration, now_ms: u64) -> Option<()> {
+        let session = own_session(peer.pid()).filter(|_| self.has_room_for(&peer))?;
+        let number = self.tracking.clients.take_number();
+        self.sockets.watch_client(number, peer.pidfd()).ok()?;
+        let share = self.tracking.clients.share(peer.uid());
+        let client = Client::adopted(peer, session, number, share, now_ms);
+        let peer = Arc::clone(&client.peer);
+        let age = age.saturating_add(AGE_ERROR);
+        self.tracking.insert_forked(client, parent, age, self.timeline.elapsed_ns())?;
+        self.sampling.client_came(number, Vec::new());
+        self.moving.queue.came(peer);
+        Some(())
+    }
+
+    fn has_room_for(&self, peer: &Peer) -> bool {
+        let quota = Quota::new(self.config.access, self.config.clients_max);
+        let clients = &self.tracking.clients;
+        clients.len() < self.config.clients_max
+            && clients.of_user(peer.uid()) < quota.clients
+            && clients.number_of(peer.pid()).is_none()
+    }
+}
+
+/// A session to which no process writes.
+fn own_session(pid: u32) -> Option<Session> {
+    let made = SessionBuilder::new().pid(pid).build().ok()?;
+    Session::open(made.fd().ok()?).ok()
+}
