@@ -92,9 +92,9 @@ static struct arena arenas[TCL_ARENAS_MAX] = {
 static uint8_t unit_arena[UNITS_MAX]; /* arena + 1, by 64 MiB of the range */
 static uintptr_t next_small, next_runs;
 static size_t pages_open, pages_dirty, pages_clean;
-static size_t pages_reserved; /* the sum of `reserved` of all runs */
-static size_t pages_used;     /* open, but not dirty, clean or reserved */
-static size_t pages_fresh;    /* taken clean while there was too much dirty memory */
+static size_t pages_reserved;  /* the sum of `reserved` of all runs */
+static size_t pages_used;      /* open, but not dirty, clean or reserved */
+static size_t pages_fresh;     /* taken clean while there was too much dirty memory */
 static size_t pages_dirty_low; /* the least pages_dirty of this window */
 static uint64_t window_end_ms;
 

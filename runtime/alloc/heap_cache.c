@@ -60,7 +60,7 @@ struct cache {
     struct slot slots[TCL_ARENAS_MAX][CLASSES];
     uint32_t filled[TCL_ARENAS_MAX]; /* bit of a class clear: its slot is empty */
     size_t pages, keep;              /* what it has; what it may have, as of the last batch */
-    struct cache *next; /* in the pool */
+    struct cache *next;              /* in the pool */
 };
 
 /* The size classes: every size up to 16 OS pages, then every 2nd up to 32, every 4th up to 64. */

@@ -131,7 +131,7 @@ static void note_sampled(const void *p, size_t bytes, size_t bin, uint32_t site)
     if (tcl_small_born(p, bytes, site) && !is_apart) {
         is_apart = heap_of(site, true) != NULL;
         if (!is_apart)
-            tcl_small_refused();
+            tcl_remark(TCL_REMARK_MIXED);
     }
     if (is_apart)
         guard(bin);

@@ -94,8 +94,8 @@ void tcl_small_died(const void *p) {
         MUST(++at <= SLOTS);
     sampled_now[at] = NULL;
 }
-void tcl_small_refused(void) {
-    MUST(site_now % 2);
+void tcl_remark(enum tcl_remark remark) {
+    MUST(remark == TCL_REMARK_MIXED && site_now % 2);
 }
 
 struct object {

@@ -31,7 +31,9 @@ bool tcl_small_born(const void *p, size_t bytes, uint32_t site) {
 void tcl_small_died(const void *p) {
     (void)p;
 }
-void tcl_small_refused(void) {}
+void tcl_remark(enum tcl_remark remark) {
+    (void)remark;
+}
 #endif
 void tcl_note_born(const struct tcl_use *use) {
     (void)use;

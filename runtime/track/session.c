@@ -293,11 +293,10 @@ bool tcl_is_our_malloc(void) {
     if (tcl_likely(atomic_load_explicit(&known, memory_order_relaxed)))
         return atomic_load_explicit(&known, memory_order_relaxed) > 0;
     void *found = dlsym(RTLD_DEFAULT, "malloc");
-    bool is_ours = !found || !dladdr(found, &theirs) ||
-                   !dladdr((void *)&tcl_session_start, &ours) ||
-                   theirs.dli_fbase == ours.dli_fbase ||
-                   gives_our_memory((void *(*)(size_t))found,
-                                    (void (*)(void *))dlsym(RTLD_DEFAULT, "free"));
+    bool is_ours =
+        !found || !dladdr(found, &theirs) || !dladdr((void *)&tcl_session_start, &ours) ||
+        theirs.dli_fbase == ours.dli_fbase ||
+        gives_our_memory((void *(*)(size_t))found, (void (*)(void *))dlsym(RTLD_DEFAULT, "free"));
     atomic_store_explicit(&known, is_ours ? 1 : -1, memory_order_relaxed);
     return is_ours;
 }

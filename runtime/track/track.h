@@ -43,8 +43,6 @@ TCL_HIDDEN int64_t tcl_small_gap(uint64_t *random);
  * blocks apart. */
 TCL_HIDDEN bool tcl_small_born(const void *p, size_t bytes, uint32_t site);
 TCL_HIDDEN void tcl_small_died(const void *p);
-/* Counts a site that should have blocks apart, where there are too many of them. */
-TCL_HIDDEN void tcl_small_refused(void);
 
 /* A block of small slots took `bytes` bytes of an arena's birth budget. */
 TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);

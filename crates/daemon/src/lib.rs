@@ -34,6 +34,7 @@ mod tiers;
 mod tracking;
 
 pub use answer::Objects;
+pub use clients::sharers::{Shared, Sharer};
 pub use clients::sites::{Fits, SiteRow, Use};
 pub use config::{ConfigError, DaemonConfig, Settings};
 pub use daemon::Daemon;

@@ -4,6 +4,8 @@
 pub(crate) mod arrivals;
 pub(crate) mod client;
 pub(crate) mod fit;
+pub(crate) mod order;
+pub(crate) mod sharers;
 pub(crate) mod sites;
 pub(crate) mod table;
 pub(crate) mod turns;
