@@ -61,8 +61,8 @@ enum tcl_record_kind {
 };
 
 enum tcl_record_flags {
-    TCL_BLOCK = 1u << 0,     /* a block of small slots, not one allocation */
-    TCL_MAPPED = 1u << 1,    /* made by mmap, served by the kernel: lives outside the range */
+    TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
+    TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
     TCL_CONTINUED = 1u << 2, /* a realloc that moved; its old address dies in the next record */
     TCL_FRESH = 1u << 3,     /* most of its memory was never touched: the kernel zeroes it then */
     TCL_TICKS = 1u << 7      /* the record's time is of the CPU's counter (enum tcl_clock) */
@@ -294,10 +294,11 @@ struct tcl_moved {
 
 /* Bits. */
 enum tcl_remark {
-    TCL_REMARK_OWN_MALLOC = 1u << 0,  /* the program brings its own: only what it maps is tracked */
-    TCL_REMARK_LIMITED = 1u << 1,     /* memory is limited: no vregions in the heap */
+    TCL_REMARK_OWN_MALLOC = 1u << 0, /* the program brings its own: only what it maps is tracked */
+    TCL_REMARK_LIMITED = 1u << 1,    /* memory is limited: no vregions in the heap */
     TCL_REMARK_NO_VREGIONS = 1u << 2, /* memory for vregions could not be had */
-    TCL_REMARK_THREADS = 1u << 3 /* threads before the program begins: no pool under its heap */
+    TCL_REMARK_THREADS = 1u << 3,    /* threads before the program begins: no pool under its heap */
+    TCL_REMARK_MIXED = 1u << 4       /* more sites should have blocks apart than can have them */
 };
 
 struct tcl_header {
@@ -326,8 +327,8 @@ struct tcl_header {
     uint32_t moves_done;      /* the last control.moves_asked that was answered; a futex. Release */
     uint32_t remarks;         /* enum tcl_remark, what the user should know of this process */
     uint32_t small_top;       /* sites at or above have no small objects. Release */
-    uint32_t small_refused;   /* sampled births of sites that should have blocks apart: too many */
     uint32_t forks;           /* how often it forked: it may have children that do not attach */
+    uint32_t pad;
     struct tcl_moved moved[TCL_MOVES_MAX];
 };
 
@@ -357,7 +358,7 @@ struct tcl_header {
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
-    uint32_t clock; /* enum tcl_clock, of the records to come */
+    uint32_t clock;       /* enum tcl_clock, of the records to come */
     uint32_t pad0;
     uint32_t arena_count; /* 0: the kernel places */
     uint32_t small_arena; /* where new blocks of small slots are born */

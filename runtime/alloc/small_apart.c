@@ -21,6 +21,7 @@
  */
 #include "small.h"
 #include <errno.h>
+#include <string.h>
 
 struct apart tcl_apart[TCL_APART_MAX];
 _Atomic uint32_t tcl_apart_count;
@@ -32,6 +33,16 @@ static _Atomic uint8_t apart_of[TCL_SITES_MAX];
 /* Bits by size class. */
 static _Atomic uint64_t guarded[(MI_BIN_COUNT + 63) / 64];
 _Atomic bool tcl_has_guards;
+
+/* What the thread knows of recent calls: the part of a heap that their births take slots from. */
+struct memo {
+    struct tcl_call call;
+    uint32_t generation; /* 0: none */
+    mi_theap_t *theap;   /* NULL: their site has no blocks apart */
+};
+/* Chosen: 8 * 72 bytes a thread; loops that fill a structure allocate from a few places. */
+#define MEMOS 8
+static __thread struct memo memos[MEMOS];
 
 static __thread int64_t gap;     /* bytes until the next sampled birth */
 static __thread uint64_t random; /* 0: the thread has drawn no gap */
@@ -131,7 +142,7 @@ static void note_sampled(const void *p, size_t bytes, size_t bin, uint32_t site)
     if (tcl_small_born(p, bytes, site) && !is_apart) {
         is_apart = heap_of(site, true) != NULL;
         if (!is_apart)
-            tcl_small_refused();
+            tcl_remark(TCL_REMARK_MIXED);
     }
     if (is_apart)
         guard(bin);
@@ -196,6 +207,23 @@ static bool is_due(mi_page_t *page) {
 
 /* ---- Called by small.c ----------------------------------------------------------------------- */
 
+/* Changes when a site gets blocks apart, and when code may have been replaced. */
+static inline uint32_t memo_generation(void) {
+    return 1 + atomic_load_explicit(&tcl_apart_count, memory_order_acquire) +
+           atomic_load_explicit(&tcl_calls_forgotten, memory_order_relaxed);
+}
+
+static inline struct memo *memo_of(struct caller caller) {
+    uintptr_t from = (uintptr_t)caller.return_address;
+    return &memos[(from ^ from >> 5) % MEMOS];
+}
+
+static inline bool is_known(const struct memo *memo, struct caller caller) {
+    return memo->generation == memo_generation() &&
+           tcl_call_is(&memo->call, (uintptr_t)caller.return_address,
+                       (uintptr_t)caller.frame_address);
+}
+
 /* Counts a birth that came here by itself; true when it is to be sampled. */
 static bool counts_down(size_t bytes) {
     if (tcl_unlikely(!random))
@@ -206,14 +234,51 @@ static bool counts_down(size_t bytes) {
 
 /* The part of the heap that a birth of a guarded class takes its slot from. */
 static mi_theap_t *theap_for(mi_theap_t *theap, struct caller caller) {
-    uint32_t site = tcl_small_site(caller.return_address, caller.frame_address);
-    mi_theap_t *apart = site ? theap_of(heap_of(site, false)) : NULL;
-    return apart ? apart : theap;
+    struct memo *memo = memo_of(caller);
+    if (tcl_unlikely(!is_known(memo, caller))) {
+        uint32_t generation = memo_generation();
+        uint32_t site = tcl_small_site(caller.return_address, caller.frame_address);
+        mi_theap_t *apart = site ? theap_of(heap_of(site, false)) : NULL;
+        if (!site || !tcl_call_learn((uintptr_t)caller.return_address,
+                                     (uintptr_t)caller.frame_address, &memo->call))
+            return apart ? apart : theap;
+        memo->generation = generation;
+        memo->theap = apart;
+    }
+    return memo->theap ? memo->theap : theap;
 }
 
+/* A slot from the list of its size class in the heap of a site; NULL: it is empty. */
+static inline void *take_known(mi_theap_t *theap, size_t bytes, bool zero) {
+    mi_page_t *page = _mi_theap_get_free_small_page(theap, bytes);
+    mi_block_t *block = page->free;
+    if (tcl_unlikely(!block))
+        return NULL;
+    if (zero)
+        return _mi_page_malloc_zero(theap, page, bytes, true);
+    page->free = mi_block_next(page, block);
+    page->used++;
+    return block;
+}
+
+static void *by_site(mi_theap_t *theap, size_t bytes, bool zero, struct caller caller);
+
 void *tcl_small_by_site(mi_theap_t *theap, size_t bytes, bool zero, struct caller caller) {
-    if (tcl_unlikely(!mi_theap_is_initialized(theap)))
+    if (tcl_unlikely(!mi_theap_is_initialized(theap))) {
+        memset(memos, 0, sizeof(memos)); /* the thread may have ended, and its heaps with it */
         return tcl_small_generic(theap, bytes, zero, NULL);
+    }
+    const struct memo *memo = memo_of(caller);
+    if (bytes <= MI_SMALL_SIZE_MAX && memo->theap && is_known(memo, caller)) {
+        void *p = take_known(memo->theap, bytes, zero);
+        if (tcl_likely(p != NULL))
+            return p;
+    }
+    return by_site(theap, bytes, zero, caller);
+}
+
+static __attribute__((noinline)) void *by_site(mi_theap_t *theap, size_t bytes, bool zero,
+                                               struct caller caller) {
     size_t bin = _mi_bin(bytes);
     bool is_alone = is_guarded(bin);
     void *p = NULL;
@@ -240,8 +305,10 @@ void *tcl_small_by_site(mi_theap_t *theap, size_t bytes, bool zero, struct calle
 
 void *tcl_small_aligned_by_site(size_t bytes, size_t align, struct caller caller) {
     mi_theap_t *theap = _mi_theap_default();
-    if (tcl_unlikely(!mi_theap_is_initialized(theap)))
+    if (tcl_unlikely(!mi_theap_is_initialized(theap))) {
+        memset(memos, 0, sizeof(memos));
         return mi_malloc_aligned(bytes, align);
+    }
     size_t bin = _mi_bin(bytes);
     mi_theap_t *from = is_guarded(bin) ? theap_for(theap, caller) : theap;
     void *p = NULL;

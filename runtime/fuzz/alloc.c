@@ -78,6 +78,12 @@ uint32_t tcl_small_site(void *return_address, void *frame_address) {
     (void)return_address, (void)frame_address;
     return site_now;
 }
+/* A site is not of one call here: calls cannot be known again. */
+_Atomic uint32_t tcl_calls_forgotten;
+bool tcl_call_learn(uintptr_t return_address, uintptr_t frame, struct tcl_call *call) {
+    (void)return_address, (void)frame, (void)call;
+    return false;
+}
 int64_t tcl_small_gap(uint64_t *random) {
     *random = *random * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
     *random |= 1;
@@ -99,8 +105,8 @@ void tcl_small_died(const void *p) {
         MUST(++at <= SLOTS);
     sampled_now[at] = NULL;
 }
-void tcl_small_refused(void) {
-    MUST(site_now % 2);
+void tcl_remark(enum tcl_remark remark) {
+    MUST(remark == TCL_REMARK_MIXED && site_now % 2);
 }
 
 struct object {

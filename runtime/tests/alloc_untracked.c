@@ -20,6 +20,11 @@ uint32_t tcl_small_site(void *return_address, void *frame_address) {
     (void)return_address, (void)frame_address;
     return 0;
 }
+_Atomic uint32_t tcl_calls_forgotten;
+bool tcl_call_learn(uintptr_t return_address, uintptr_t frame, struct tcl_call *call) {
+    (void)return_address, (void)frame, (void)call;
+    return false;
+}
 int64_t tcl_small_gap(uint64_t *random) {
     *random = 1;
     return INT64_MAX;
@@ -31,7 +36,9 @@ bool tcl_small_born(const void *p, size_t bytes, uint32_t site) {
 void tcl_small_died(const void *p) {
     (void)p;
 }
-void tcl_small_refused(void) {}
+void tcl_remark(enum tcl_remark remark) {
+    (void)remark;
+}
 #endif
 void tcl_note_born(const struct tcl_use *use) {
     (void)use;

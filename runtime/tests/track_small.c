@@ -7,11 +7,13 @@
  * site. Knows nothing of how that is done.
  */
 #include "hazard.h"
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
 
-#define COUNT 40000u /* objects of a kind: 2.5 MiB, five times what a site keeps in shared blocks  \
-                      */
+#define COUNT                                                                                      \
+    40000u /* objects of a kind: 2.5 MiB, five times what a site keeps in shared blocks            \
+            */
 #define BYTES 64u
 #define FEW 500u /* objects of a kind that keeps little */
 /* Percent of a kind's objects that must be in blocks of its own. Those before it is known to keep
@@ -19,12 +21,13 @@
 #define APART_PERCENT 65
 #define THREADS 4
 
-enum kind { PLAIN, ZEROED, RESIZED, ALIGNED, OTHER, LITTLE, KINDS };
+enum kind { PLAIN, ZEROED, RESIZED, ALIGNED, NEWED, OTHER, LITTLE, KINDS };
 struct places {
     uint64_t of[KINDS][COUNT];
 };
 
 static void *objects[KINDS][COUNT];
+static void *(*new)(size_t); /* C++'s */
 
 __attribute__((noinline)) static void *plain(size_t bytes) {
     return malloc(bytes);
@@ -56,6 +59,8 @@ __attribute__((noinline)) static void *make(enum kind kind) {
         p = aligned_alloc(BYTES, BYTES);
         CHECK((uintptr_t)p % BYTES == 0, "not aligned");
         return p;
+    case NEWED:
+        return new (BYTES);
     case OTHER:
         return other(BYTES);
     default:
@@ -167,7 +172,8 @@ static void enter(struct session *s, const struct known_object *block) {
     (void)s;
     if (block->bytes > 64 << 10)
         return;
-    *(block->site ? &apart_bytes : &shared_bytes) += block->bytes;
+    if (block->bytes == 64 << 10) /* or an aligned object, where frees are checked */
+        *(block->site ? &apart_bytes : &shared_bytes) += block->bytes;
     for (int kind = 0; kind < KINDS; kind++)
         for (unsigned i = 0; i < COUNT; i++)
             if (places->of[kind][i] - block->addr < block->bytes)
@@ -221,8 +227,12 @@ static void check_estimates(struct session *s, const char *part) {
           live, shared_bytes);
 }
 
+static void back_by_vregions(struct session *s) {
+    control_of(s)->backing = TCL_BACKING_VMEM;
+}
+
 static void check(const char *part, bool is_secure) {
-    struct daemon d = {0};
+    struct daemon d = {.prepare = strcmp(part, "vregions") ? NULL : back_by_vregions};
     char path[] = "/tmp/tiercel-places-XXXXXX";
     int fd = mkstemp(path);
     setenv("TIERCEL_TEST_PLACES", path, 1);
@@ -250,7 +260,9 @@ static void check(const char *part, bool is_secure) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "one thread"))
+    *(void **)&new = dlsym(RTLD_DEFAULT, "_Znwm");
+    CHECK(new, "no operator new");
+    if (argc > 1 && (!strcmp(argv[1], "one thread") || !strcmp(argv[1], "vregions")))
         return in_one_thread();
     if (argc > 1)
         return strcmp(argv[1], "threads") ? in_children() : in_threads();
@@ -261,5 +273,6 @@ int main(int argc, char **argv) {
     check("one thread", true);
     check("threads", false);
     check("children", false);
+    check("vregions", false);
     return 0;
 }

@@ -230,6 +230,9 @@ TCL_HIDDEN void tcl_site_forget(void);
 /* Publishes every known site and module in a new session. */
 TCL_HIDDEN bool tcl_site_republish(void);
 
+/* What is known of calls (tcl_call) ends: other code may be at their addresses. */
+TCL_HIDDEN void tcl_forget_calls(void);
+
 /* Site of the caller of the public function: its return address and frame address. Never allocates
  * by malloc, never blocks on a lock that a signal handler's owner may hold; 0 when unknown. */
 TCL_HIDDEN uint32_t tcl_site_here(void *return_address, void *frame_address);

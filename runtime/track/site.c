@@ -33,7 +33,7 @@
 #define INDEX (TCL_SITES_MAX * 2)
 /* Return addresses of a key beyond the first. Chosen, not measured: a wrapper or two between the
  * program and malloc. */
-#define KEY_CALLERS 3
+#define KEY_CALLERS TCL_CALL_OUTER
 /* Walks that one return address may cost before keys leave out the depth (frames of varying size,
  * deep recursion make it useless), and before they leave out the callers too. Chosen, not measured:
  * they bound the cost of a program whose keys never repeat. */
@@ -237,6 +237,7 @@ static uint32_t module_of(uintptr_t pc) {
 void tcl_site_forget(void) {
     if (!tables || !tcl_lock(&tcl_life->site_lock))
         return;
+    tcl_forget_calls();
     for (uint32_t id = 0; id < module_count; id++)
         tables->range[id] = (struct module_range){0};
     for (size_t i = 0; i < KEYS; i++)
@@ -451,4 +452,32 @@ uint32_t tcl_site_here(void *return_address, void *frame_address) {
         slot = &tables->keys[(key % KEYS) ^ 1];
     atomic_store_explicit(slot, (key & ~0xffffull) | site, memory_order_relaxed);
     return site;
+}
+
+_Atomic uint32_t tcl_calls_forgotten;
+
+void tcl_forget_calls(void) {
+    atomic_fetch_add_explicit(&tcl_calls_forgotten, 1, memory_order_relaxed);
+}
+
+bool tcl_call_learn(uintptr_t return_address, uintptr_t frame, struct tcl_call *call) {
+    unsigned walks =
+        atomic_load_explicit(&tables->walks[mix(return_address, 2) % STEPS], memory_order_relaxed);
+    *call = (struct tcl_call){.return_address = return_address};
+    call->frame = walks < WALKS_WITH_DEPTH ? frame : 0;
+    const uintptr_t *start = (const uintptr_t *)frame - 1, *place = start;
+    if (walks >= WALKS_WITH_CALLERS || *place != return_address)
+        return true;
+    for (uintptr_t pc = return_address; call->count < KEY_CALLERS;) {
+        uint64_t step = atomic_load_explicit(step_of(pc), memory_order_relaxed);
+        if (step >> 16 != pc)
+            break;
+        place += step & 0xffff;
+        pc = *place;
+        if (place - start > UINT16_MAX)
+            return false;
+        call->distance[call->count] = (uint16_t)(place - start);
+        call->outer[call->count++] = pc;
+    }
+    return true;
 }

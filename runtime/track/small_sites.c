@@ -197,8 +197,3 @@ void tcl_small_died(const void *p) {
     }
     tcl_unlock(&tcl_life->small_lock);
 }
-
-void tcl_small_refused(void) {
-    if (tcl_attached())
-        __atomic_fetch_add(&tcl_header()->small_refused, 1, __ATOMIC_RELAXED);
-}

@@ -36,6 +36,28 @@ TCL_HIDDEN unsigned tcl_small_arena(uint32_t site);
 
 /* As tcl_birth_here, of a small object: its site alone; attaches nothing. */
 TCL_HIDDEN uint32_t tcl_small_site(void *return_address, void *frame_address);
+/* A call as it is known again without a key: what tcl_small_site looks at. The outer return
+ * addresses are so many words above the first. */
+#define TCL_CALL_OUTER 3
+struct tcl_call {
+    uintptr_t return_address, frame; /* frame 0: any */
+    uintptr_t outer[TCL_CALL_OUTER];
+    uint16_t distance[TCL_CALL_OUTER], count;
+};
+/* After tcl_small_site of the same call, in the same frame; false: it cannot be known again. */
+TCL_HIDDEN bool tcl_call_learn(uintptr_t return_address, uintptr_t frame, struct tcl_call *call);
+static inline bool tcl_call_is(const struct tcl_call *call, uintptr_t return_address,
+                               uintptr_t frame) {
+    if (call->return_address != return_address || (call->frame && call->frame != frame))
+        return false;
+    const uintptr_t *start = (const uintptr_t *)frame - 1;
+    for (unsigned i = 0; i < call->count; i++)
+        if (start[call->distance[i]] != call->outer[i])
+            return false;
+    return true;
+}
+/* Counts up when calls that were learnt may be others now. */
+TCL_HIDDEN extern _Atomic uint32_t tcl_calls_forgotten;
 /* Bytes of births from one sampled birth to the next: exponentially distributed, 1 at least.
  * `random` is the state of a thread's random numbers. */
 TCL_HIDDEN int64_t tcl_small_gap(uint64_t *random);
@@ -43,8 +65,6 @@ TCL_HIDDEN int64_t tcl_small_gap(uint64_t *random);
  * blocks apart. */
 TCL_HIDDEN bool tcl_small_born(const void *p, size_t bytes, uint32_t site);
 TCL_HIDDEN void tcl_small_died(const void *p);
-/* Counts a site that should have blocks apart, where there are too many of them. */
-TCL_HIDDEN void tcl_small_refused(void);
 
 /* An object of `arena` grows where it is: charges what it gains. False: the arena has no room. */
 TCL_HIDDEN bool tcl_birth_grow(unsigned arena, size_t bytes);

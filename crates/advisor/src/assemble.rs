@@ -33,8 +33,8 @@ pub struct Group {
     pub site: u32,
     /// As [`crate::Object::size_class`].
     pub size_class: u32,
-    /// Blocks of small slots.
-    pub is_block: bool,
+    /// Blocks of small slots that several sites share.
+    pub is_mixed: bool,
     /// How many allocations it is.
     pub count: u64,
     /// Samples that hit them.
@@ -74,7 +74,7 @@ pub fn assemble(assembly: &Assembly<'_>) -> Plan {
     let (mut classes, mut small) = (BTreeMap::<(u32, u32), Class>::new(), Votes::default());
     for (index, group) in assembly.groups.iter().enumerate() {
         let votes = votes_of(assembly, index, &names, by_phase);
-        if group.is_block {
+        if group.is_mixed {
             votes.values().for_each(|votes| small.absorb(votes));
             continue;
         }
@@ -177,7 +177,7 @@ fn expected(
     let fastest = |object| object_cost(workload, object, &assembly.memories[0]).time_ns;
     let by_site = |(index, group): (usize, &Group)| {
         let class = classes.get(&(group.site, group.size_class.max(CLASS_MIN)));
-        let class = class.filter(|_| !group.is_block && !plan.phases.is_empty());
+        let class = class.filter(|_| !group.is_mixed && !plan.phases.is_empty());
         class.map_or(Placement::default(), |class| {
             placement(workload, (index, group.range), names, class)
         })
@@ -298,7 +298,7 @@ fn prefetch_of(
         return BTreeMap::new();
     }
     let class =
-        |group: &Group| (!group.is_block).then_some((group.site, group.size_class.max(CLASS_MIN)));
+        |group: &Group| (!group.is_mixed).then_some((group.site, group.size_class.max(CLASS_MIN)));
     let class_of: Vec<Option<(u32, u32)>> = assembly.groups.iter().map(class).collect();
     let mut members: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
     for (object, key) in class_of.iter().enumerate().filter_map(|(at, key)| Some((at, (*key)?))) {

@@ -395,7 +395,7 @@ fn groups_of(profile: &Profile, cut: &Cut) -> Vec<Group> {
         Group {
             site: object.site,
             size_class: object.size_class(),
-            is_block: object.is_block,
+            is_mixed: profile.is_mixed(object),
             count: once(object.count),
             samples: once(samples[*index as usize]),
             range: part.range,

@@ -69,7 +69,7 @@ impl<'a> Layout<'a> {
         let births = first_come(plan, input, memories);
         for (at, index) in input.objects.iter().enumerate() {
             let object = &profile.objects[*index as usize];
-            let found = match object.is_block {
+            let found = match profile.is_mixed(object) {
                 true => plan.small_objects.map(|_| SMALL),
                 false => classes.kind_of(profile.site_of(object).hash, object),
             };

@@ -1,7 +1,8 @@
 //! Answers to requests over the control socket, as data.
 //! In: figures, rows. Out: [`Answer`]. Knows nothing of sockets, or of where the data comes from.
 
-use crate::clients::sites::{SiteRow, sort};
+use crate::clients::order::sort;
+use crate::clients::sites::SiteRow;
 use crate::moves::log::LoggedMove;
 use crate::net::control::UNREAD_BYTES_MAX;
 use crate::net::protocol::Order;
@@ -60,7 +61,6 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::site_use::Use;
     use crate::net::protocol::{ROWS_MAX, answer_line};
     use std::path::Path;
     use tiercel_symbolize::SiteFrame;
@@ -74,9 +74,7 @@ mod tests {
             uid: 1000,
             program: "p".into(),
             frames: (0..30).map(frame).collect(),
-            origin: crate::clients::origin::Origin::Call,
-            used: Use::default(),
-            deserves_fast: false,
+            ..SiteRow::default()
         };
         (0..ROWS_MAX as u64).map(row).collect()
     }

@@ -92,6 +92,6 @@ fn fast_bytes_of(client: &Client, tiers: &Tiers, ledger: &Ledger) -> u64 {
         extent.residency.main_node().or_else(born_on).is_some_and(|node| tiers.is_fast(node))
     };
     let extents = ledger.extents_of(client.pid);
-    let fast = extents.filter(|extent| !extent.is_block && is_fast(extent));
+    let fast = extents.filter(|extent| !extent.is_mixed() && is_fast(extent));
     fast.map(|extent| extent.bytes).sum()
 }

@@ -35,6 +35,7 @@ mod tracking;
 
 pub use answer::Objects;
 pub use clients::origin::Origin;
+pub use clients::sharers::{Shared, Sharer};
 pub use clients::site_use::{Fits, Use};
 pub use clients::sites::{SiteRow, judge};
 pub use config::{ConfigError, DaemonConfig, Settings};

@@ -17,7 +17,9 @@ use tiercel_policy::{Decision, TrialResult};
 use tiercel_profile::Profile;
 use tiercel_sampler::Sampler;
 use tiercel_wire::Counts;
-use tiercel_wire::layout::{REMARK_LIMITED, REMARK_NO_VREGIONS, REMARK_OWN_MALLOC, REMARK_THREADS};
+use tiercel_wire::layout::{
+    REMARK_LIMITED, REMARK_MIXED, REMARK_NO_VREGIONS, REMARK_OWN_MALLOC, REMARK_THREADS,
+};
 
 /// Kinds of problems that are kept by their text; further ones are counted together. The texts are
 /// ours, and there are fewer.
@@ -140,11 +142,12 @@ impl ClientCounts {
 }
 
 /// What remarks of processes say.
-const REMARKS: [(u32, &str); 4] = [
+const REMARKS: [(u32, &str); 5] = [
     (REMARK_OWN_MALLOC, "the program brings its own malloc; only what it maps is tracked"),
     (REMARK_LIMITED, "address space or memory is limited: the heap stays ordinary memory"),
     (REMARK_NO_VREGIONS, "memory for vregions could not be had; ordinary memory is used instead"),
     (REMARK_THREADS, "threads run before the program begins: its heap stays ordinary memory"),
+    (REMARK_MIXED, "many sites keep much in small objects: the first 63 alone have blocks apart"),
 ];
 
 /// [`Refused`] by name.

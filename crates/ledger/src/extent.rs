@@ -58,6 +58,12 @@ impl Extent<'_> {
         self.reads_per_s + self.writes_per_s
     }
 
+    /// True of a block that several sites share.
+    #[inline]
+    pub fn is_mixed(&self) -> bool {
+        self.is_block && self.site == 0
+    }
+
     /// Bytes it takes in memory: its resident bytes where they are known, else its size
     /// (MAT 3.3.1 finds the size a good estimate).
     #[inline]

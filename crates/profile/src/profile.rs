@@ -294,6 +294,11 @@ pub struct Coarsening {
 }
 
 impl Profile {
+    /// True of a block that several sites share: its site is unknown.
+    pub fn is_mixed(&self, object: &Object) -> bool {
+        object.is_block && self.site_of(object).hash == 0
+    }
+
     /// The site of an object.
     pub fn site_of(&self, object: &Object) -> &Site {
         &self.sites[object.site as usize]

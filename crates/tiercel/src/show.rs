@@ -86,12 +86,40 @@ fn merge(sites: &[SiteRow], symbols: &mut Symbols) -> Vec<(String, SiteRow)> {
         match places.iter_mut().find(|(known, _)| *known == name) {
             Some((_, row)) => {
                 row.used.absorb(&site.used);
+                row.shared.absorb(&site.shared);
                 row.deserves_fast |= site.deserves_fast;
             }
             None => places.push((name, site.clone())),
         }
     }
+    for (name, row) in &mut places {
+        name.push_str(&shared(row, symbols));
+    }
     places
+}
+
+/// Sites that are named where several share blocks of small objects. Chosen: a line has room.
+const SHARERS_SHOWN: usize = 3;
+
+/// Who shares the blocks of a row: `, mixed: one 61 to 70%, two 12 to 17%, others`.
+fn shared(row: &SiteRow, symbols: &mut Symbols) -> String {
+    let sharers = &row.shared.sharers;
+    if row.shared.is_empty() {
+        return String::new();
+    }
+    let shown = sharers.iter().take(SHARERS_SHOWN).map(|sharer| {
+        let named = symbols.owned_by(row.uid).owning_frame(&sharer.frames);
+        let place = named.map_or_else(|| "unknown site".to_owned(), |named| named.short());
+        let share = row.shared.share(sharer);
+        let percent = |at: f64| (at * 100.0).round();
+        format!("{place} {} to {}%", percent(share.start), percent(share.end))
+    });
+    let mut shown: Vec<String> = shown.collect();
+    let named: u64 = sharers.iter().take(SHARERS_SHOWN).map(|sharer| sharer.samples).sum();
+    if named < row.shared.samples {
+        shown.push("others".to_owned());
+    }
+    printable(&format!(", mixed: {}", shown.join(", ")))
 }
 
 fn table(places: &[(String, SiteRow)], summary: &Summary, is_live: bool) -> String {
@@ -473,6 +501,9 @@ pub fn named_json(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+    use tiercel_daemon::{Shared, Sharer};
+    use tiercel_symbolize::SiteFrame;
 
     #[test]
     fn fits_names_the_part_that_fits() {
@@ -503,6 +534,24 @@ mod tests {
     }
 
     #[test]
+    fn mixed_blocks_name_who_shares_them() {
+        let frame = |addr| SiteFrame { path: Path::new("/x").into(), build_id: [].into(), addr };
+        let sharer = |hash, samples| Sharer { hash, frames: [frame(hash)].into(), samples };
+        let row = SiteRow {
+            program: "p".into(),
+            used: Use { blocks: true, ..Use::default() },
+            shared: Shared { sharers: vec![sharer(9, 80), sharer(8, 10)], samples: 100 },
+            ..SiteRow::default()
+        };
+        let mut symbols = Symbols::new(&tiercel_symbolize::Reader::InProcess);
+        let places = merge(std::slice::from_ref(&row), &mut symbols);
+        assert_eq!(places[0].0, "p: small objects, mixed: x+0x9 73 to 86%, x+0x8 6 to 16%, others");
+        // Of two users, or programs of one name: four times as much is known.
+        let places = merge(&[row.clone(), row.clone(), row.clone(), row], &mut symbols);
+        assert_eq!(places[0].0, "p: small objects, mixed: x+0x9 77 to 83%, x+0x8 8 to 13%, others");
+    }
+
+    #[test]
     fn a_modelled_run_says_that_no_memory_was_moved() {
         let mut end = FinalReport::default();
         end.summary.modelled = true;
@@ -511,12 +560,10 @@ mod tests {
         let used = Use { peak_bytes: 1 << 20, samples: 1, reads: 5000, ..Use::default() };
         end.sites.push(SiteRow {
             hash: 1,
-            uid: 0,
             program: "p\x1b".into(),
-            frames: [].into(),
-            origin: Origin::Call,
             used,
             deserves_fast: true,
+            ..SiteRow::default()
         });
         let text = final_report(&end, &mut Symbols::new(&tiercel_symbolize::Reader::InProcess), 10);
         assert!(text.contains("MODELLED   no memory was moved"), "{text}");

@@ -159,6 +159,8 @@ pub const REMARK_LIMITED: u32 = 1 << 1;
 pub const REMARK_NO_VREGIONS: u32 = 1 << 2;
 /// Remark of a process: it had threads before it began, so its heap is not of a pool.
 pub const REMARK_THREADS: u32 = 1 << 3;
+/// Remark: more sites should have blocks apart than can have them.
+pub const REMARK_MIXED: u32 = 1 << 4;
 
 /// Offset of the header.
 pub const HEADER_AT: u64 = 0;
@@ -216,8 +218,7 @@ pub mod header {
     pub const MOVES_DONE: usize = 236;
     pub const REMARKS: usize = 240;
     pub const SMALL_TOP: usize = 244;
-    pub const SMALL_REFUSED: usize = 248;
-    pub const FORKS: usize = 252;
+    pub const FORKS: usize = 248;
     pub const MOVED: usize = 256;
 }
 

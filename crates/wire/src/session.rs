@@ -312,12 +312,10 @@ impl Session {
         Site::decode(&self.read_entry::<SITE_BYTES>(SITES_AT + (id * SITE_BYTES) as u64)?)
     }
 
-    /// What each site keeps in small objects outside of its own blocks, and the births of sites
-    /// that should have such blocks but for the number of those.
+    /// What each site keeps in small objects outside of its own blocks.
     #[must_use]
-    pub fn smalls(&self) -> (Vec<Small>, u32) {
-        let top = self.header_half(header::SMALL_TOP);
-        (small::read(self.fd.as_fd(), top), self.header_half(header::SMALL_REFUSED))
+    pub fn smalls(&self) -> Vec<Small> {
+        small::read(self.fd.as_fd(), self.header_half(header::SMALL_TOP))
     }
 
     /// A module, once the client has published it.

@@ -39,7 +39,6 @@ fn offers() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_control, session)", control::SESSION as u64),
         ("offsetof(struct tcl_header, remarks)", header::REMARKS as u64),
         ("offsetof(struct tcl_header, small_top)", header::SMALL_TOP as u64),
-        ("offsetof(struct tcl_header, small_refused)", header::SMALL_REFUSED as u64),
         ("offsetof(struct tcl_header, forks)", header::FORKS as u64),
     ]
 }
@@ -97,6 +96,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("TCL_REMARK_LIMITED", layout::REMARK_LIMITED.into()),
         ("TCL_REMARK_NO_VREGIONS", layout::REMARK_NO_VREGIONS.into()),
         ("TCL_REMARK_THREADS", layout::REMARK_THREADS.into()),
+        ("TCL_REMARK_MIXED", layout::REMARK_MIXED.into()),
         ("TCL_PHASES_AT", layout::PHASES_AT),
         ("TCL_PLAN_AT", layout::PLAN_AT),
         ("TCL_HEADER_AT", layout::HEADER_AT),

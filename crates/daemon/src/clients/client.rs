@@ -175,7 +175,7 @@ impl Client {
 
     /// What its sites did, for tables.
     pub fn present(&mut self, ledger: &Ledger) -> Present<'_> {
-        self.uses.learn(&self.session);
+        self.uses.learn_all(&self.session);
         let peak_bytes = ledger.tracked_bytes(self.pid).map_or(0, |(_, peak)| peak);
         Present { uid: self.peer.uid(), program: &self.program, uses: &self.uses, peak_bytes }
     }

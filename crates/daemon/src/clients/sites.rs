@@ -5,8 +5,8 @@
 
 use super::live::LiveUse;
 use super::origin::{Origin, Origins};
+use super::sharers::{Shared, Sharer, most_sharing};
 use super::site_use::{Fits, USE_BYTES, Use};
-use crate::net::protocol::Order;
 use crate::quota::{Account, Share};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -39,6 +39,8 @@ pub struct ClientUses {
     known: HashMap<u32, Known>,
     /// Their numbers, in the order in which they were read.
     learned: Vec<u32>,
+    /// Who shares mixed blocks: site and sampled births, most first; and all sampled births.
+    mixed: (Vec<(u32, u64)>, u64),
     modules: HashMap<u16, (Arc<Path>, Arc<[u8]>)>,
     /// Sites that samples hit in the open round, or in the one before.
     sampled: Vec<u32>,
@@ -61,6 +63,7 @@ impl ClientUses {
             uses: HashMap::new(),
             known: HashMap::new(),
             learned: Vec::new(),
+            mixed: Default::default(),
             modules: HashMap::new(),
             sampled: Vec::new(),
             origins: Origins::default(),
@@ -125,9 +128,10 @@ impl ClientUses {
 
     /// Reads from the session the sites that are used and not known yet.
     pub fn learn(&mut self, session: &Session) {
+        let sharers = self.mixed.0.iter().map(|(site, _)| site);
         let of_session = |number: &&u32| **number != 0 && (**number as usize) < SITES_NAMED;
-        let unknown = self.uses.keys().filter(of_session);
-        let unknown: Vec<u32> = unknown.filter(|n| !self.known.contains_key(n)).copied().collect();
+        let wanted = self.uses.keys().chain(sharers).filter(of_session);
+        let unknown: Vec<u32> = wanted.filter(|n| !self.known.contains_key(n)).copied().collect();
         for number in unknown {
             // Not published yet: it stays unknown until the next call.
             let Some(site) = session.site(number) else { continue };
@@ -159,6 +163,21 @@ impl ClientUses {
             }
         }
         self.origins = parent.origins.clone();
+    }
+
+    /// Reads from the session which sites share its mixed blocks, then [`ClientUses::learn`].
+    pub(crate) fn learn_all(&mut self, session: &Session) {
+        self.mixed = most_sharing(&session.smalls());
+        self.learn(session);
+    }
+
+    /// Who shares its mixed blocks, as far as their sites are known.
+    fn shared(&self) -> Shared {
+        let sharer = |&(site, samples): &(u32, u64)| {
+            let known = self.known.get(&site)?;
+            Some(Sharer { hash: known.hash, frames: Arc::clone(&known.frames), samples })
+        };
+        Shared { sharers: self.mixed.0.iter().filter_map(sharer).collect(), samples: self.mixed.1 }
     }
 
     fn frame(&mut self, frame: Frame, session: &Session) -> SiteFrame {
@@ -207,9 +226,9 @@ impl ClientUses {
         later.map(|known| (known.hash, &known.frames))
     }
 
-    /// Adds the bytes born at each site, by hash. Blocks of small allocations have no site.
+    /// Adds the bytes born at each site, by hash, without mixed blocks.
     pub(crate) fn add_born_bytes(&self, sums: &mut HashMap<u64, u64>) {
-        for (number, used) in self.uses.iter().filter(|(_, used)| !used.blocks) {
+        for (number, used) in self.uses.iter().filter(|(site, used)| **site != 0 || !used.blocks) {
             let hash = self.hash(*number).unwrap_or(UNKNOWN_SITE);
             add_bytes(sums, hash, used.born_bytes);
         }
@@ -267,7 +286,7 @@ impl Drop for ClientUses {
 type SiteKey = (u32, u64);
 
 /// One site over all processes of a user.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SiteRow {
     /// Stable from run to run.
     pub hash: u64,
@@ -284,6 +303,9 @@ pub struct SiteRow {
     pub used: Use,
     /// Among the sites that fill the fast budget best.
     pub deserves_fast: bool,
+    /// Of the unknown site: who shares its blocks of small objects.
+    #[serde(default, skip_serializing_if = "Shared::is_empty")]
+    pub shared: Shared,
 }
 
 /// A client and what its sites did.
@@ -301,7 +323,7 @@ pub struct Present<'a> {
 
 /// The sites of clients that have left; makes rows over these and the present ones. What a user's
 /// share of memory has no room for is kept in the row of the user's unknown site, which is not
-/// counted: 0.6 KiB for each user that was ever hosted.
+/// counted: at most 16 KiB for each user that was ever hosted, 8 stacks of sharers among them.
 #[derive(Debug)]
 pub struct Sites {
     left: HashMap<SiteKey, SiteRow>,
@@ -332,7 +354,8 @@ impl Sites {
 
     /// Bytes born at each site of clients that have left, by hash.
     pub(crate) fn born_bytes(&self) -> HashMap<u64, u64> {
-        let rows = self.left.iter().filter(|(_, row)| !row.used.blocks);
+        let is_counted = |row: &SiteRow| row.hash != UNKNOWN_SITE || !row.used.blocks;
+        let rows = self.left.iter().filter(|(_, row)| is_counted(row));
         let mut bytes = HashMap::new();
         rows.for_each(|(&(_, hash), row)| add_bytes(&mut bytes, hash, row.used.born_bytes));
         bytes
@@ -371,24 +394,6 @@ pub fn judge(rows: &mut [SiteRow], of_all: &EvidenceOfAll) -> Ranking {
     ranking
 }
 
-/// Sorts rows for display. Ties go by hash, so that a screen does not flicker.
-pub fn sort(rows: &mut [SiteRow], by: Order) {
-    let accesses = |row: &SiteRow| row.used.reads + row.used.writes;
-    let node = |row: &SiteRow| row.used.nodes.iter().max_by_key(|(_, b)| **b).map(|(n, _)| *n);
-    rows.sort_by(|a, b| {
-        let heat =
-            || b.used.heat.total_cmp(&a.used.heat).then_with(|| accesses(b).cmp(&accesses(a)));
-        let size = || b.used.peak_bytes.cmp(&a.used.peak_bytes);
-        let order = match by {
-            Order::Heat => heat().then_with(size),
-            Order::Size => b.used.live_bytes.cmp(&a.used.live_bytes).then_with(size),
-            Order::Site => a.frames.first().map(key).cmp(&b.frames.first().map(key)),
-            Order::Node => node(a).cmp(&node(b)).then_with(heat),
-        };
-        order.then_with(|| a.hash.cmp(&b.hash))
-    });
-}
-
 /// Marks the sites that deserve fast memory: by what fits, where a scan found it out; else greedily
 /// by accesses per byte, which is the best use of a budget when the pieces are small against it.
 fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
@@ -417,10 +422,6 @@ fn add_bytes(sums: &mut HashMap<u64, u64>, hash: u64, bytes: u64) {
     *sum = sum.saturating_add(bytes);
 }
 
-fn key(frame: &SiteFrame) -> (&Path, u64) {
-    (&frame.path, frame.addr)
-}
-
 /// Adds what a client's sites did to what those of other present clients did.
 fn add(rows: &mut HashMap<SiteKey, SiteRow>, who: &Present<'_>) {
     for (number, used) in &who.uses.uses {
@@ -432,9 +433,11 @@ fn add(rows: &mut HashMap<SiteKey, SiteRow>, who: &Present<'_>) {
             program: who.program.to_owned(),
             frames: known.map(|known| Arc::clone(&known.frames)).unwrap_or_default(),
             origin: who.uses.origins.of(*number),
-            used: Use::default(),
-            deserves_fast: false,
+            ..SiteRow::default()
         });
+        if *number == 0 && used.blocks {
+            row.shared.absorb(&who.uses.shared());
+        }
         row.used.absorb(used);
         if used.peak_bytes == 0 {
             // No scan while it lived: at most what was born, at most all that the process had.
@@ -458,6 +461,7 @@ fn join(
         match rows.entry(key) {
             Entry::Vacant(entry) => drop(entry.insert(row)),
             Entry::Occupied(mut entry) => {
+                entry.get_mut().shared.absorb(&row.shared);
                 let used = &mut entry.get_mut().used;
                 let peak_bytes = used.peak_bytes.max(row.used.peak_bytes);
                 let fits = [&used.last_fits, &row.used.last_fits];
@@ -483,8 +487,7 @@ mod tests {
 
     fn row(hash: u64, peak_bytes: u64, reads: u64) -> SiteRow {
         let used = Use { peak_bytes, reads, samples: reads.min(1), ..Use::default() };
-        let (program, frames, origin) = ("p".into(), [].into(), Origin::Call);
-        SiteRow { hash, uid: 0, program, frames, origin, used, deserves_fast: false }
+        SiteRow { hash, program: "p".into(), used, ..SiteRow::default() }
     }
 
     /// Hashes of those that deserve `fast` MiB; rows are (hash, MiB, accesses).
@@ -567,16 +570,5 @@ mod tests {
         // What its processes held the user may use again.
         drop(all);
         assert_eq!(uses(hostile, 0, 10).known_len(), 10);
-    }
-
-    #[test]
-    fn each_order_sorts_by_its_key() {
-        let mut rows = vec![row(1, 5, 1), row(2, 9, 7), row(3, 7, 7)];
-        sort(&mut rows, Order::Heat);
-        assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [2, 3, 1]);
-        sort(&mut rows, Order::Size);
-        assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [2, 3, 1]);
-        sort(&mut rows, Order::Site);
-        assert_eq!(rows.iter().map(|r| r.hash).collect::<Vec<_>>(), [1, 2, 3]);
     }
 }

@@ -9,7 +9,7 @@ use tiercel_wire::{Session, phase_hash};
 pub(crate) fn objects<'a>(ledger: &'a Ledger, pid: u32) -> Vec<Vec<Extent<'a>>> {
     let mut objects: Vec<Vec<Extent<'a>>> = Vec::new();
     // Extents come by address: those of one object follow each other.
-    for extent in ledger.extents_of(pid).filter(|extent| !extent.is_block) {
+    for extent in ledger.extents_of(pid).filter(|extent| !extent.is_mixed()) {
         match objects.last_mut() {
             Some(object) if !extent.is_head => object.push(extent),
             _ => objects.push(vec![extent]),
