@@ -78,6 +78,7 @@ struct arena {
     struct bins clean, dirty;
     struct chunk *chunk; /* the latest */
     int node;            /* bound to it, -1 none */
+    size_t dirty_pages;  /* in its dirty runs */
 };
 
 struct range tcl_heap_range;
@@ -92,9 +93,9 @@ static struct arena arenas[TCL_ARENAS_MAX] = {
 static uint8_t unit_arena[UNITS_MAX]; /* arena + 1, by 64 MiB of the range */
 static uintptr_t next_small, next_runs;
 static size_t pages_open, pages_dirty, pages_clean;
-static size_t pages_reserved; /* the sum of `reserved` of all runs */
-static size_t pages_used;     /* open, but not dirty, clean or reserved */
-static size_t pages_fresh;    /* taken clean while there was too much dirty memory */
+static size_t pages_reserved;  /* the sum of `reserved` of all runs */
+static size_t pages_used;      /* open, but not dirty, clean or reserved */
+static size_t pages_fresh;     /* taken clean while there was too much dirty memory */
 static size_t pages_dirty_low; /* the least pages_dirty of this window */
 static uint64_t window_end_ms;
 
@@ -151,6 +152,13 @@ static struct bins *bins_of(struct run *run) {
     return run->state == RUN_DIRTY ? &arena->dirty : &arena->clean;
 }
 
+static void count_dirty(const struct run *run, size_t more) {
+    unsigned k = tcl_arena_of_page(number_of(run));
+    pages_dirty += more;
+    arenas[k].dirty_pages += more;
+    tcl_note_idle(k, arenas[k].dirty_pages << PAGE_SHIFT);
+}
+
 static void unlink_free(struct run *run) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     tcl_assert_debug(is_free_run(run));
@@ -170,7 +178,7 @@ static void unlink_free(struct run *run) {
         pages_clean -= run->total;
         return;
     }
-    pages_dirty -= run->total;
+    count_dirty(run, -(size_t)run->total);
     if (pages_dirty_low > pages_dirty)
         pages_dirty_low = pages_dirty;
 }
@@ -202,7 +210,10 @@ static void insert_free(size_t number, size_t total, enum run_state state) {
     run->total = tail->total = (uint32_t)total;
     run->state = tail->state = (uint8_t)state;
     link_free(state == RUN_DIRTY ? &arenas[arena].dirty : &arenas[arena].clean, run);
-    *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
+    if (state == RUN_DIRTY)
+        count_dirty(run, total);
+    else
+        pages_clean += total;
 }
 
 /* Before the second part of a run becomes free on its own: clears the entry in front of it, which
@@ -248,16 +259,17 @@ void tcl_heap_init(void) {
     pthread_once(&once, init_once);
 }
 
-void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+bool tcl_os_bind(uintptr_t start, size_t bytes, int node) {
     unsigned long mask[16] = {0};
     if (node < 0 || (size_t)node >= sizeof(mask) * 8)
-        return;
+        return false;
     mask[node / 64] = 1ul << (node % 64);
     int saved = errno;
     /* 1: MPOL_PREFERRED, because a full node is no reason to fail. The kernel uses one bit less of
      * the mask than the count that it is passed. */
-    syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0);
+    bool is_bound = syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0) == 0;
     errno = saved;
+    return is_bound;
 }
 
 uint8_t tcl_arena_bind(unsigned k) {
@@ -554,6 +566,9 @@ static void check_heap(void) {
         }
     }
     tcl_assert(dirty == pages_dirty && clean == pages_clean);
+    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+        dirty -= arenas[k].dirty_pages;
+    tcl_assert(dirty == 0);
 }
 #endif
 
@@ -698,6 +713,12 @@ void tcl_pages_purge(bool all) {
     window_end_ms = now_ms() + PURGE_WINDOW_MS;
     heap_unlock(&tcl_heap_lock);
     errno = saved;
+}
+
+void tcl_pages_purge_dead(size_t pages) {
+    heap_lock(&tcl_heap_lock);
+    purge_dirty(0, TCL_ARENAS_MAX, pages, PURGE_ROUNDS);
+    heap_unlock(&tcl_heap_lock);
 }
 
 /* While there is more dirty memory than allowed: purges as much as is about to be touched. */

@@ -60,7 +60,7 @@ struct cache {
     struct slot slots[TCL_ARENAS_MAX][CLASSES];
     uint32_t filled[TCL_ARENAS_MAX]; /* bit of a class clear: its slot is empty */
     size_t pages, keep;              /* what it has; what it may have, as of the last batch */
-    struct cache *next; /* in the pool */
+    struct cache *next;              /* in the pool */
 };
 
 /* The size classes: every size up to 16 OS pages, then every 2nd up to 32, every 4th up to 64. */
@@ -357,6 +357,8 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     }
     size_t dirty = run->touched;
     void *p = hand_out(run, pages, arena, site, 0);
+    if (tcl_unlikely(dirty >= HOME_PAGES && tcl_tracking()))
+        tcl_home_check(run, dirty < pages ? dirty : pages);
     if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
         tcl_split_begin(run, bytes, dirty > 0);
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
@@ -407,8 +409,8 @@ void tcl_run_free(void *p) {
         }
         return;
     }
+    tcl_split_end(number, 0, false);
     heap_lock(&tcl_heap_lock);
-    tcl_split_end(number, true);
     tcl_pages_give(run);
     heap_unlock(&tcl_heap_lock);
 }
@@ -434,6 +436,7 @@ static size_t room_to_grow(size_t pages) {
 }
 
 static void note_resized(struct run *run, size_t pages) {
+    size_t old = run->pages;
     run->pages = (uint32_t)pages;
     if (run->touched < pages)
         run->touched = (uint32_t)pages;
@@ -441,6 +444,11 @@ static void note_resized(struct run *run, size_t pages) {
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run, 0);
         tcl_note_resized(&use);
+        /* Its death refunds what it has then. */
+        if (pages > old)
+            tcl_birth_charge(run->arena, (pages - old) << PAGE_SHIFT);
+        else
+            tcl_birth_refund(run->arena, (old - pages) << PAGE_SHIFT);
     }
 }
 
@@ -456,8 +464,12 @@ static bool resize_in_place(struct run *run, size_t pages) {
         /* Free a tail only when it is worth a lock: a quarter of the run and 64 KiB. Chosen, not
          * measured. */
         if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
+            /* The contents of what a thread's cache may take are kept: it knows of no head. */
+            bool is_small = pages <= CLASS_PAGES_MAX;
+            tcl_split_end(number_of(run), pages, false);
+            if (is_small)
+                tcl_split_end(number_of(run), 0, true);
             heap_lock(&tcl_heap_lock);
-            tcl_split_end(number_of(run), false);
             tcl_pages_trim(run, pages);
             heap_unlock(&tcl_heap_lock);
         }
@@ -501,10 +513,15 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     struct run *moved = NULL;
     if (pages <= tcl_heap_range.run_bytes >> PAGE_SHIFT)
         moved = take_growing(k, pages);
+    size_t dirty = moved ? moved->touched : 0;
     void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
                      : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;
+    if (tcl_unlikely(dirty >= HOME_PAGES && tcl_tracking()))
+        tcl_home_check(moved, dirty < pages ? dirty : pages);
+    if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k))
+        tcl_split_begin(moved, bytes, dirty > 0);
     memcpy(to, p, old < bytes ? old : bytes);
     tcl_run_free(p);
     return to;

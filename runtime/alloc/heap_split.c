@@ -9,9 +9,10 @@
  *    node of a better arena  node of the run's own arena         each binding adds a VMA
  *
  * The record names the run's own arena; the daemon's first residency scan finds the head. When the
- * run is freed, its head is bound to its own arena again. A binding affects only OS pages that are
- * not resident yet, so the head of a run that was touched before would not move. With a plan, its
- * memory is therefore released first, and again at the death: other planned births need its room.
+ * run is freed, its head is released and bound to its own arena again, so that its room is free for
+ * the next birth. A binding affects only OS pages that are not resident yet: the head of a run
+ * that was touched before is released first. The owner of a run makes the system calls, without the
+ * heap's lock, which protects the table alone.
  */
 #include "heap.h"
 
@@ -21,50 +22,75 @@ static struct split {
     uint32_t number; /* OS page number of the run's first */
     uint32_t pages;  /* of its head */
     uint32_t arena;  /* of its head */
-    bool is_planned;
 } splits[256];
-static unsigned split_count;
+static _Atomic unsigned split_count; /* changed under tcl_heap_lock */
 
 #define SPLITS_MAX (sizeof splits / sizeof *splits)
 
-static void release_pages(size_t number, size_t pages) {
-    tcl_os_clear(tcl_heap_range.base + (number << PAGE_SHIFT), pages << PAGE_SHIFT);
+static bool bind(size_t number, size_t pages, unsigned k) {
+    return tcl_os_bind(page_address(number), pages << PAGE_SHIFT, tcl_arena_node(k));
 }
 
-static void bind_head(size_t number, size_t pages, unsigned k) {
-    tcl_os_bind(tcl_heap_range.base + (number << PAGE_SHIFT), pages << PAGE_SHIFT,
-                tcl_arena_node(k));
+static bool add(struct split split) {
+    heap_lock(&tcl_heap_lock);
+    unsigned count = split_count;
+    if (count < SPLITS_MAX) {
+        splits[count] = split;
+        split_count = count + 1;
+    }
+    heap_unlock(&tcl_heap_lock);
+    return count < SPLITS_MAX;
+}
+
+/* Of the run that begins with this OS page; NULL: it is not split. Under the lock. */
+static struct split *find(size_t number) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && split_count <= SPLITS_MAX);
+    for (unsigned i = 0; i < split_count; i++)
+        if (splits[i].number == number)
+            return &splits[i];
+    return NULL;
+}
+
+/* Cuts the head down to `pages`, or removes the entry. What was cut off; no pages: nothing. */
+static struct split cut(size_t number, size_t pages) {
+    struct split cut = {0};
+    heap_lock(&tcl_heap_lock);
+    struct split *split = find(number);
+    if (split && split->pages > pages) {
+        cut = (struct split){(uint32_t)(number + pages), split->pages - (uint32_t)pages,
+                             split->arena};
+        split->pages = (uint32_t)pages;
+        if (!pages)
+            *split = splits[--split_count];
+    }
+    heap_unlock(&tcl_heap_lock);
+    return cut;
 }
 
 void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number), better = 0;
-    bool is_planned = tcl_birth_is_planned();
-    if (is_touched && !is_planned)
+    size_t head = tcl_birth_head(bytes, run->site, k, &better) >> PAGE_SHIFT;
+    if (!head)
         return;
-    heap_lock(&tcl_heap_lock);
-    size_t head = 0;
-    if (split_count < SPLITS_MAX)
-        head = tcl_birth_head(bytes, run->site, k, &better) >> PAGE_SHIFT;
-    if (head) {
-        splits[split_count++] =
-            (struct split){(uint32_t)number, (uint32_t)head, better, is_planned};
-        bind_head(number, head, better);
-        if (is_touched)
-            release_pages(number, head);
+    if (!add((struct split){(uint32_t)number, (uint32_t)head, better})) {
+        tcl_birth_refund(better, head << PAGE_SHIFT);
+    } else if (!bind(number, head, better)) {
+        cut(number, 0);
+        tcl_birth_refund(better, head << PAGE_SHIFT);
+    } else if (is_touched) {
+        tcl_os_clear(page_address(number), head << PAGE_SHIFT);
     }
-    heap_unlock(&tcl_heap_lock);
 }
 
-void tcl_split_end(size_t number, bool is_dead) {
-    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && split_count <= SPLITS_MAX);
-    for (unsigned i = 0; i < split_count; i++)
-        if (splits[i].number == number) {
-            bind_head(number, splits[i].pages, tcl_arena_of_page(number));
-            if (is_dead && splits[i].is_planned)
-                release_pages(number, splits[i].pages);
-            tcl_birth_refund(splits[i].arena, (size_t)splits[i].pages << PAGE_SHIFT);
-            splits[i] = splits[--split_count];
-            return;
-        }
+void tcl_split_end(size_t number, size_t pages, bool keeps_contents) {
+    if (tcl_likely(!atomic_load_explicit(&split_count, memory_order_relaxed)))
+        return;
+    struct split gone = cut(number, pages);
+    if (!gone.pages)
+        return;
+    bind(gone.number, gone.pages, tcl_arena_of_page(number));
+    if (!keeps_contents)
+        tcl_os_clear(page_address(gone.number), (size_t)gone.pages << PAGE_SHIFT);
+    tcl_birth_refund(gone.arena, (size_t)gone.pages << PAGE_SHIFT);
 }

@@ -68,8 +68,9 @@ int tcl_arena_node(unsigned arena) {
     (void)arena;
     return TCL_NODE_NONE;
 }
-void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+bool tcl_os_bind(uintptr_t start, size_t bytes, int node) {
     (void)start, (void)bytes, (void)node;
+    return false;
 }
 bool tcl_vmem_any(uintptr_t start, size_t bytes) {
     (void)start, (void)bytes;

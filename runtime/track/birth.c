@@ -6,6 +6,7 @@
  *
  *   the arena that the caller requests (traits.c)   else   the plan's row for (site, class, phase)
  *   else   the caller's hint   else   the plan's arena for births without a row
+ *   else   the kernel's arena, while the nodes' memory and no budget is the limit
  *   then the next arena with budget left, from there on; the last one is never refused
  *
  * Nothing is copied at attach: births read the plan where the daemon writes it, and cache the last
@@ -40,6 +41,12 @@ static _Atomic uint32_t numbered_births_so_far[TCL_SITES_MAX];
 static inline uint32_t arena_count(const struct tcl_control *control) {
     uint32_t count = __atomic_load_n(&control->arena_count, __ATOMIC_ACQUIRE);
     return count <= TCL_ARENAS_MAX ? count : 0;
+}
+
+/* TCL_ARENA_UNKNOWN: there is none. */
+static inline uint32_t kernel_arena(const struct tcl_control *control) {
+    uint32_t arena = __atomic_load_n(&control->kernel_arena, __ATOMIC_RELAXED) - 1;
+    return tcl_likely(arena < TCL_ARENAS_MAX) ? arena : TCL_ARENA_UNKNOWN;
 }
 
 static inline uint64_t plan_word(const struct tcl_control *control) {
@@ -187,7 +194,9 @@ void tcl_birth_refund(unsigned arena, size_t bytes) {
     if (arena + 1u >= arena_count(control))
         return;
     struct budget_cache *mine = current_budget_cache();
-    if (mine->arena == arena && mine->credit + (int64_t)bytes <= CREDIT_MAX)
+    /* What is large is for whichever thread asks next. */
+    if (bytes < TCL_BIRTH_CREDIT && mine->arena == arena &&
+        mine->credit + (int64_t)bytes <= CREDIT_MAX)
         mine->credit += (int64_t)bytes;
     else
         __atomic_fetch_add(&control->birth_bytes_left[arena], (int64_t)bytes, __ATOMIC_RELAXED);
@@ -210,6 +219,8 @@ static unsigned arena_of_birth(size_t bytes, uint32_t site) {
     else if (tcl_unlikely(hinted) && arena >= count)
         arena = hinted - 1u;
     bool any = arena >= count;
+    if (any && !(uint32_t)word && (arena = kernel_arena(control)) != TCL_ARENA_UNKNOWN)
+        return arena;
     return take_budget(control, count, any ? 0 : arena, any, (int64_t)bytes);
 }
 
@@ -239,15 +250,18 @@ struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_
     return birth;
 }
 
-/* Charges to an arena as much of `most` bytes as it has left, in whole steps. */
-static size_t reserve_head(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+/* Charges to an arena as much of `most` bytes as it has left, in whole steps; nothing below
+ * `least`.
+ */
+static size_t reserve_head(struct tcl_control *control, unsigned arena, size_t most, size_t least,
+                           size_t step) {
     tcl_assert_debug(arena < TCL_ARENAS_MAX && step && !(step & (step - 1)));
     int64_t *left = &control->birth_bytes_left[arena];
     int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED);
     for (;;) {
         size_t room = had > 0 ? (size_t)had : 0;
         size_t head = (room < most ? room : most) & -step;
-        if (!head || tcl_arena_node(arena) < 0)
+        if (head < least || tcl_arena_node(arena) < 0)
             return 0;
         if (__atomic_compare_exchange_n(left, &had, had - (int64_t)head, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED))
@@ -264,11 +278,8 @@ static size_t planned_head(struct tcl_control *control, uint64_t word, size_t by
     if (share == TCL_PLAN_SHARE_ALL || *better >= arena || bytes < TCL_CUT_BYTES)
         return 0;
     size_t head = bytes / TCL_PLAN_SHARE_ALL * share;
-    return reserve_head(control, *better, head, head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE);
-}
-
-bool tcl_birth_is_planned(void) {
-    return tcl_attached() && (uint32_t)plan_word(tcl_control());
+    size_t step = head >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE;
+    return reserve_head(control, *better, head, step, step);
 }
 
 size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
@@ -283,7 +294,7 @@ size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *bet
     if (hinted)
         return 0;
     for (unsigned k = 0; k < arena; k++) {
-        size_t head = reserve_head(control, k, bytes - 1, TCL_HEAD_STEP);
+        size_t head = reserve_head(control, k, bytes - 1, TCL_HEAD_LEAST, TCL_PAGE);
         *better = k;
         if (head)
             return head;
@@ -314,8 +325,10 @@ unsigned tcl_small_arena(void) {
     if (tcl_unlikely(!tcl_attached()))
         return 0;
     struct tcl_control *control = tcl_control();
-    uint32_t arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
-    uint32_t count = arena_count(control);
+    uint32_t count = arena_count(control), arena = kernel_arena(control);
+    if (count > 1 && arena != TCL_ARENA_UNKNOWN && !(uint32_t)plan_word(control))
+        return arena;
+    arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
     if (arena >= count)
         return 0;
     while (arena + 1 < count &&
@@ -324,10 +337,22 @@ unsigned tcl_small_arena(void) {
     return arena;
 }
 
-void tcl_birth_block(unsigned arena, size_t bytes) {
+void tcl_birth_charge(unsigned arena, size_t bytes) {
     if (tcl_attached() && arena + 1 < arena_count(tcl_control()))
         __atomic_fetch_sub(&tcl_control()->birth_bytes_left[arena], (int64_t)bytes,
                            __ATOMIC_RELAXED);
+}
+
+uint64_t tcl_fast_nodes(void) {
+    return tcl_attached() ? __atomic_load_n(&tcl_control()->fast_nodes, __ATOMIC_RELAXED) : 0;
+}
+
+int tcl_own_node(void) {
+    const struct tcl_control *control = tcl_offered_control();
+    uint32_t count = arena_count(control);
+    int node = count > 1 ? __atomic_load_n(&control->arena_node[count - 1], __ATOMIC_RELAXED)
+                         : TCL_NODE_NONE;
+    return node < TCL_NODE_MODELLED ? TCL_NODE_NONE : node;
 }
 
 int tcl_arena_node(unsigned arena) {

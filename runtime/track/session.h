@@ -172,6 +172,9 @@ TCL_HIDDEN uint32_t tcl_birth_site(size_t bytes, void *return_address, void *fra
 /* Arena the kernel should be asked for, of an mmap object; TCL_ARENA_UNKNOWN: it is not asked. */
 TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site);
 
+/* Node for the runtime's own memory, the slowest tier's; TCL_NODE_NONE: any. */
+TCL_HIDDEN int tcl_own_node(void);
+
 /* ---- phase.c --------------------------------------------------------------------------------- */
 
 /* Publishes every known name, and the current phase, in a new session. */

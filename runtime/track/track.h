@@ -31,8 +31,10 @@ TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, v
 TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
 TCL_HIDDEN unsigned tcl_small_arena(void);
 
-/* A block of small slots took `bytes` bytes of an arena's birth budget. */
-TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
+/* A block of small slots, or an object that grew, took `bytes` bytes of an arena's birth budget. */
+TCL_HIDDEN void tcl_birth_charge(unsigned arena, size_t bytes);
+/* The heap now keeps `bytes` bytes of dead objects resident in an arena. */
+TCL_HIDDEN void tcl_note_idle(unsigned arena, size_t bytes);
 /* An object of `arena` died: its bytes return to the birth budget. The daemon's next count, which
  * includes moves, replaces this estimate. */
 TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
@@ -41,8 +43,8 @@ TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
  * arena's budget: as many as the plan states; without a plan, as many as the budget has; 0: none.
  * Takes no lock. */
 TCL_HIDDEN size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better);
-/* True when there is a plan. */
-TCL_HIDDEN bool tcl_birth_is_planned(void);
+/* Bits of the best tier's nodes; 0: unknown, or not attached. */
+TCL_HIDDEN uint64_t tcl_fast_nodes(void);
 
 /* Sets the arenas of the calling thread's births: `arena` while it has budget, `hint` where the
  * plan has no row. TCL_ARENA_UNKNOWN for both ends that. */

@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -129,9 +129,9 @@ pub const NUMBERED_BYTES: u64 = 256 << 10;
 /// Objects of this many bytes can lie in two memories: a share of each object instead of a share of
 /// the births.
 pub const CUT_BYTES: u64 = 4 << 20;
-/// Heads of such objects are multiples of a huge OS page;
+/// Heads that a plan states are multiples of a huge OS page,
 pub const HEAD_STEP: u64 = 2 << 20;
-/// planned heads are so only from this size on, where rounding makes little difference.
+/// from this size on, where rounding makes little difference.
 pub const HEAD_WHOLE: u64 = 32 << 20;
 /// Bits of `size` in a record; the arena rides above them.
 pub const SIZE_BITS: u32 = 56;
@@ -201,6 +201,7 @@ pub mod header {
     pub const MOVES_DONE: usize = 236;
     pub const REMARKS: usize = 240;
     pub const MOVED: usize = 248;
+    pub const IDLE_BYTES: usize = 1272;
 }
 
 /// Offsets in the offer.
@@ -226,6 +227,7 @@ pub mod control {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 4;
     pub const CLOCK: usize = 8;
+    pub const KERNEL_ARENA: usize = 12;
     pub const ARENA_COUNT: usize = 16;
     pub const SMALL_ARENA: usize = 20;
     pub const ARENA_NODE: usize = 24;
@@ -244,6 +246,7 @@ pub mod control {
     pub const ANSWER: usize = 672;
     pub const SESSION: usize = 676;
     pub const MOVES: usize = 680;
+    pub const FAST_NODES: usize = 2216;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.
