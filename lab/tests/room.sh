@@ -7,13 +7,15 @@
 settings | sed 's/^gate.*/trigger = "never"/; /trigger.time/,/ticks/d' > settings
 mkdir -p run
 export XDG_RUNTIME_DIR=/tmp/run
+# Whether a huge OS page is at hand is chance.
+echo never > /sys/kernel/mm/transparent_hugepage/enabled
 
-hog 0 40960 > hog.log &
+hog 0 98304 > hog.log &
 wait_for 60 grep -q full hog.log || not_ok "node 0 fills up" "$(cat hog.log)"
 
-# start LOG: eight objects of 8 MiB; the fast node has room for less than five
+# start LOG: eight objects of 16 MiB; the fast node has room for some five
 start() {
-    hotset 8 2 8192 100 > "$1" &
+    hotset 8 2 16384 100 > "$1" &
     pid=$!
     wait_for 30 grep -q ready "$1" || not_ok "$1 starts" "$(cat "$1")"
 }
@@ -25,8 +27,8 @@ finish() {
 start plain.log
 plain=$(kib_on 0 "$pid" plain.log)
 finish plain.log
-at_least "KiB of a plain program in fast memory" 16384 "$plain"
-at_most "and not all of it" 60000 "$plain"
+at_least "KiB of a plain program in fast memory" 49152 "$plain"
+at_most "and not all of it" 120000 "$plain"
 
 tiercel daemon --config settings > daemon.log 2>&1 &
 daemon=$!
@@ -34,18 +36,20 @@ wait_for 10 tiercel status --json || not_ok "the daemon starts" "$(cat daemon.lo
 eval "$(tiercel daemon --env)"
 start hosted.log
 hosted=$(kib_on 0 "$pid" hosted.log)
-# The runtime's tables, and what the kernel's lists per CPU hold back by chance.
-at_least "KiB of a hosted one, but for one MiB" $((plain - 1024)) "$hosted"
+# Two plain programs in a row differ by some MiB, since the kernel reclaims as it goes.
+at_least "KiB of a hosted one, but for a tenth" $((plain * 9 / 10)) "$hosted"
 usage_agrees "for a program on a full node" 0 "$pid" hosted.log
 finish hosted.log
+killall -KILL hog
 
 # Under a budget that is less than the node has, births end at the budget's last OS page.
 succeeds "a budget is set" tiercel status --set-fast 12MiB
+usleep 1500000
 start bounded.log
 bounded=$(kib_on 0 "$pid" bounded.log)
 at_most "KiB under a budget of 12 MiB" 12288 "$bounded"
-at_least "all of which is used" 12224 "$bounded"
+at_least "all of which is used, but for small objects" 12032 "$bounded"
 usage_agrees "for a program with a budget" 0 "$pid" bounded.log
 finish bounded.log
 kill "$daemon"
-killall -KILL hog
+echo madvise > /sys/kernel/mm/transparent_hugepage/enabled

@@ -485,6 +485,17 @@ static struct run *find_biggest(const struct bins *bins) {
     return NULL;
 }
 
+struct run *tcl_pages_take_biggest(unsigned k, size_t pages) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    struct run *biggest = find_biggest(&arenas[k].dirty);
+    if (!biggest || biggest->total < pages)
+        return NULL;
+    unlink_free(biggest);
+    struct run *run = cut(biggest, pages, 1);
+    count_used();
+    return run;
+}
+
 struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && pages <= most);
     struct run *biggest = find_biggest(&arenas[k].dirty);
@@ -713,12 +724,6 @@ void tcl_pages_purge(bool all) {
     window_end_ms = now_ms() + PURGE_WINDOW_MS;
     heap_unlock(&tcl_heap_lock);
     errno = saved;
-}
-
-void tcl_pages_purge_dead(size_t pages) {
-    heap_lock(&tcl_heap_lock);
-    purge_dirty(0, TCL_ARENAS_MAX, pages, PURGE_ROUNDS);
-    heap_unlock(&tcl_heap_lock);
 }
 
 /* While there is more dirty memory than allowed: purges as much as is about to be touched. */

@@ -174,10 +174,8 @@ TCL_HIDDEN void tcl_pages_trim(struct run *run, size_t total);
 /* Purges what is due; `all`: everything. Takes the lock itself; callers do not hold it. */
 TCL_HIDDEN void tcl_pages_purge(bool all);
 
-/* Purges dirty runs, the biggest first, until it is `pages` OS pages or more. Takes the lock
- * itself.
- */
-TCL_HIDDEN void tcl_pages_purge_dead(size_t pages);
+/* So many OS pages of the biggest dirty run of arena k; NULL when it has fewer. Under the lock. */
+TCL_HIDDEN struct run *tcl_pages_take_biggest(unsigned k, size_t pages);
 
 /* Before the program touches the clean part of a run that was just taken from arena k: purges dirty
  * memory in exchange, as far as there is more than the heap may have, or, if it is a MiB or more,
@@ -230,10 +228,10 @@ TCL_HIDDEN void tcl_split_end(size_t number, size_t pages, bool keeps_contents);
  * less time than the system calls take. */
 #define HOME_PAGES ((size_t)(1 << 20) / TCL_PAGE)
 
-/* At the birth of a run whose first `dirty` OS pages an earlier life touched: releases those of
- * them that lie on another node than fresh memory would. Contents are lost, as they are the
- * program's to overwrite. Call with no lock held. */
-TCL_HIDDEN void tcl_home_check(struct run *run, size_t dirty);
+/* Before the birth of an object of `pages` in a run that an earlier life touched: the run, or a
+ * dead one on a better node. Where fresh memory would lie better, that of the run is released. Call
+ * with no lock held. */
+TCL_HIDDEN struct run *tcl_home_choose(struct run *run, size_t pages);
 
 struct heap_figures {
     size_t open, dirty, clean; /* OS pages; the rest is in live and cached runs */

@@ -355,10 +355,10 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         }
         return tcl_far_alloc(bytes, align);
     }
+    if (tcl_unlikely(run->touched >= HOME_PAGES && aligned == 1 && tcl_tracking()))
+        run = tcl_home_choose(run, pages);
     size_t dirty = run->touched;
     void *p = hand_out(run, pages, arena, site, 0);
-    if (tcl_unlikely(dirty >= HOME_PAGES && tcl_tracking()))
-        tcl_home_check(run, dirty < pages ? dirty : pages);
     if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
         tcl_split_begin(run, bytes, dirty > 0);
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
@@ -513,13 +513,13 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     struct run *moved = NULL;
     if (pages <= tcl_heap_range.run_bytes >> PAGE_SHIFT)
         moved = take_growing(k, pages);
+    if (tcl_unlikely(moved && moved->touched >= HOME_PAGES && tcl_tracking()))
+        moved = tcl_home_choose(moved, pages);
     size_t dirty = moved ? moved->touched : 0;
     void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
                      : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;
-    if (tcl_unlikely(dirty >= HOME_PAGES && tcl_tracking()))
-        tcl_home_check(moved, dirty < pages ? dirty : pages);
     if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k))
         tcl_split_begin(moved, bytes, dirty > 0);
     memcpy(to, p, old < bytes ? old : bytes);

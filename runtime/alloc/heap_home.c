@@ -2,13 +2,15 @@
  *
  * heap_home.c: large objects that are born in memory of dead ones: OS pages that lie on another
  * node than a fresh object would get are released, so that the first touch places them anew.
- * In: a run at its birth, and where the kernel says that it lies. Out: the same run, of which some
- * OS pages are no longer resident. Knows nothing of budgets or of why memory lies where it does.
+ * In: a run before its birth, and where the kernel says that it lies. Out: that run, of which some
+ * OS pages are no longer resident, or a better one. Knows nothing of budgets or of why memory lies
+ * where it does.
  *
  * OS pages stay where an earlier life had them: on a slow node, because the fast one was full at
  * that time, or because they were moved. First touch in fresh memory would do better as soon as
- * there is room. Whether there is shows a trial: a few OS pages are released and touched. They
- * cost what they would cost in fresh memory; where the trial fails it is not repeated at once.
+ * there is room. The room may be in the biggest dead run, which is then used instead. Otherwise a
+ * trial shows whether there is any: a few OS pages are released and touched. They cost what they
+ * would cost in fresh memory; where the trial fails it is not repeated at once.
  */
 #include "heap.h"
 #include <errno.h>
@@ -114,24 +116,52 @@ static uint64_t wanted_nodes(unsigned k) {
     return node == TCL_NODE_NONE ? tcl_fast_nodes() : 0;
 }
 
-void tcl_home_check(struct run *run, size_t dirty) {
-    size_t number = number_of(run);
-    uint64_t wanted = wanted_nodes(tcl_arena_of_page(number));
+/* A dead run that is large enough and lies right, as far as the biggest one is; NULL: there is
+ * none.
+ */
+static struct run *take_dead(unsigned k, size_t pages, uint64_t wanted) {
+    heap_lock(&tcl_heap_lock);
+    struct run *run = tcl_pages_take_biggest(k, pages);
+    heap_unlock(&tcl_heap_lock);
+    if (!run || !lies_elsewhere(page_address(number_of(run)), pages, wanted))
+        return run;
+    heap_lock(&tcl_heap_lock);
+    tcl_pages_give(run);
+    heap_unlock(&tcl_heap_lock);
+    return NULL;
+}
+
+/* Releases what lies elsewhere if a trial shows that fresh memory would not. */
+static void place_anew(uintptr_t start, size_t pages, uint64_t wanted) {
+    bool succeeds = trial_succeeds(start, wanted);
+    note_trial(succeeds);
+    for (size_t at = TRIAL; succeeds && at < pages; at += BATCH) {
+        size_t batch = pages - at < BATCH ? pages - at : BATCH;
+        succeeds = release_batch(start + (at << PAGE_SHIFT), batch, wanted);
+    }
+}
+
+struct run *tcl_home_choose(struct run *run, size_t pages) {
+    unsigned k = tcl_arena_of_page(number_of(run));
+    uint64_t wanted = wanted_nodes(k);
+    size_t dirty = run->touched < pages ? run->touched : pages;
     if (!wanted || dirty < HOME_PAGES || tcl_vmem_is_backing() ||
         atomic_load_explicit(&is_refused, memory_order_relaxed) || tcl_is_filtered())
-        return;
-    tcl_assert_debug(dirty <= run->total && dirty >= SAMPLES && dirty >= TRIAL);
+        return run;
+    tcl_assert_debug(run->state == RUN_CACHED && dirty >= SAMPLES && dirty >= TRIAL);
     int saved = errno;
-    uintptr_t start = page_address(number);
+    uintptr_t start = page_address(number_of(run));
     if (may_try() && lies_elsewhere(start, dirty, wanted)) {
-        /* Dead memory may hold the room. */
-        tcl_pages_purge_dead(dirty);
-        bool succeeded = trial_succeeds(start, wanted);
-        note_trial(succeeded);
-        for (size_t at = TRIAL; succeeded && at < dirty; at += BATCH) {
-            size_t pages = dirty - at < BATCH ? dirty - at : BATCH;
-            succeeded = release_batch(start + (at << PAGE_SHIFT), pages, wanted);
+        struct run *dead = run->total == pages ? take_dead(k, pages, wanted) : NULL;
+        if (dead) {
+            heap_lock(&tcl_heap_lock);
+            tcl_pages_give(run);
+            heap_unlock(&tcl_heap_lock);
+            run = dead;
+        } else {
+            place_anew(start, dirty, wanted);
         }
     }
     errno = saved;
+    return run;
 }

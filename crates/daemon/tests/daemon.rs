@@ -279,21 +279,6 @@ fn births_are_budgeted() {
 }
 
 #[test]
-fn a_process_that_only_waits_keeps_no_room_from_the_next() {
-    let stage = Stage::with(|config| {
-        config.fast = Limit::Bytes(16 * MIB);
-        config.tick_ms = 3_600_000;
-    });
-    let (shell, program) = (SessionBuilder::new(), SessionBuilder::new());
-    let (shell, program) = (shell.build().unwrap(), program.build().unwrap());
-    assert_eq!(stage.attach(&shell).status, Status::Ok);
-    assert_eq!(shell.take_birth_bytes(0, 0), 16 * MIB as i64);
-    assert_eq!(stage.attach(&program).status, Status::Ok);
-    assert_eq!(program.take_birth_bytes(0, 0), 15 * MIB as i64);
-    stage.until("the shell has the rest", |_| shell.take_birth_bytes(0, 0) == MIB as i64);
-}
-
-#[test]
 fn a_slow_mover_does_not_stop_the_draining() {
     let (stage, gate) = Stage::with_slow_mover();
     let session = stage.host(MIB);
