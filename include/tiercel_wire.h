@@ -61,8 +61,8 @@ enum tcl_record_kind {
 };
 
 enum tcl_record_flags {
-    TCL_BLOCK = 1u << 0,    /* a block of small slots, not one allocation */
-    TCL_MAPPED = 1u << 1,   /* made by mmap, served by the kernel: lives outside the range */
+    TCL_BLOCK = 1u << 0,     /* a block of small slots, not one allocation */
+    TCL_MAPPED = 1u << 1,    /* made by mmap, served by the kernel: lives outside the range */
     TCL_CONTINUED = 1u << 2, /* a realloc that moved; its old address dies in the next record */
     TCL_FRESH = 1u << 3,     /* most of its memory was never touched: the kernel zeroes it then */
     TCL_TICKS = 1u << 7      /* the record's time is of the CPU's counter (enum tcl_clock) */
@@ -274,6 +274,9 @@ struct tcl_plan_row {
 
 /* ---- Header and control -------------------------------------------------------------------- */
 
+/* Chosen, not measured: no machine that is known to have Tiercel's kinds of memory has more. */
+#define TCL_ARENAS_MAX 8u
+
 /* What backs the heap of a program: ordinary memory; vregions (docs/pools.md). */
 enum tcl_backing { TCL_BACKING_KERNEL = 0, TCL_BACKING_VMEM = 1 };
 
@@ -294,11 +297,11 @@ struct tcl_moved {
 
 /* Bits. */
 enum tcl_remark {
-    TCL_REMARK_OWN_MALLOC = 1u << 0, /* the program brings its own: only what it maps is tracked */
-    TCL_REMARK_LIMITED = 1u << 1,    /* memory is limited: no vregions in the heap */
+    TCL_REMARK_OWN_MALLOC = 1u << 0,  /* the program brings its own: only what it maps is tracked */
+    TCL_REMARK_LIMITED = 1u << 1,     /* memory is limited: no vregions in the heap */
     TCL_REMARK_NO_VREGIONS = 1u << 2, /* memory for vregions could not be had */
-    TCL_REMARK_THREADS = 1u << 3,    /* threads before the program begins: no pool under its heap */
-    TCL_REMARK_MIXED = 1u << 4       /* more sites should have blocks apart than can have them */
+    TCL_REMARK_THREADS = 1u << 3, /* threads before the program begins: no pool under its heap */
+    TCL_REMARK_MIXED = 1u << 4    /* more sites should have blocks apart than can have them */
 };
 
 struct tcl_header {
@@ -330,10 +333,11 @@ struct tcl_header {
     uint32_t forks;           /* how often it forked: it may have children that do not attach */
     uint32_t pad;
     struct tcl_moved moved[TCL_MOVES_MAX];
+    /* Of each arena, bytes that no object has and that the heap keeps resident for the next births.
+     * Relaxed. */
+    uint64_t idle_bytes[TCL_ARENAS_MAX];
 };
 
-/* Chosen, not measured: no machine that is known to have Tiercel's kinds of memory has more. */
-#define TCL_ARENAS_MAX 8u
 #define TCL_NODE_NONE (-1)     /* of an arena: the kernel places */
 #define TCL_NODE_MODELLED (-2) /* the kernel places, but births still report their arena */
 #define TCL_SPACES 3u          /* high-bandwidth, low-latency, large-capacity, in this order */
@@ -347,10 +351,15 @@ struct tcl_header {
 #define TCL_NUMBERED_BYTES (256ull << 10)
 /* Smaller objects lie in one memory: 2 huge OS pages, below which a part would be none or all. */
 #define TCL_CUT_BYTES (4ull << 20)
-#define TCL_HEAD_STEP (2ull << 20) /* a huge OS page of x86-64, of which heads are multiples */
-/* Smaller ranges of a plan are in OS pages instead: a huge OS page would be more than a sixteenth
- * of them. Chosen, not measured. */
+/* With a plan: a huge OS page of x86-64, of which large ranges are multiples; smaller ones, of which
+ * a huge OS page would be more than a sixteenth, are in OS pages. Chosen, not measured. */
+#define TCL_HEAD_STEP (2ull << 20)
 #define TCL_HEAD_WHOLE (32ull << 20)
+/* Without a plan objects of more bytes than thread caches keep may have a head, which ends at the
+ * OS page at which the room ends. The smallest head is worth its two system calls and its VMA:
+ * first touches of 64 KiB take 10 us. Chosen, not measured. */
+#define TCL_HEADS_FROM_BYTES ((256ull << 10) + 4096)
+#define TCL_HEAD_LEAST (64ull << 10)
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
  * second is written at births, the third is read at births: they are kept apart. Arena k is memory
@@ -358,8 +367,11 @@ struct tcl_header {
 struct tcl_control {
     uint32_t magic;
     uint32_t version;
-    uint32_t clock;       /* enum tcl_clock, of the records to come */
-    uint32_t pad0;
+    uint32_t clock; /* enum tcl_clock, of the records to come */
+    /* 1 + the arena of births that neither the program nor a plan places, while the nodes' memory
+     * and no budget limits them: one beyond arena_count, whose memory is bound to no node, so that
+     * the first touch places it. 0: they count against the budgets. */
+    uint32_t kernel_arena;
     uint32_t arena_count; /* 0: the kernel places */
     uint32_t small_arena; /* where new blocks of small slots are born */
     int32_t arena_node[TCL_ARENAS_MAX];
@@ -385,7 +397,8 @@ struct tcl_control {
     uint32_t answer;      /* to the hello: 1 + enum tcl_status, 0: none yet. Release */
     uint32_t session;     /* number of the session, from 1; before `answer` */
     struct tcl_move moves[TCL_MOVES_MAX];
-    uint8_t pad[4096 - 168 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
+    uint64_t fast_nodes; /* a bit of each node of the best tier below 64 */
+    uint8_t pad[4096 - 176 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
 };
 /* Chosen, not measured: 64 births of the smallest object for one atomic subtraction. */
 #define TCL_BIRTH_CREDIT (256 << 10)

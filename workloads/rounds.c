@@ -26,8 +26,7 @@ static struct option options[] = {
 
 enum { GRAPH, SQUEEZE, GROWING, RESIZED, TEMPORARIES };
 
-/* The arrays of a round are a sixteenth and more of it: whole OS pages. */
-#define MIB_MIN 4
+#define MIB_MIN 4       /* chosen: each of the objects has some OS pages */
 #define KEPT 1          /* number of the object that stays */
 #define VALUES_SHARE 16 /* a round's values have this share of the edges' bytes */
 #define VECTORS 8

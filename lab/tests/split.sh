@@ -17,7 +17,7 @@ residency "$pid" "$address" "$bytes" > where
 show where
 percent=$(awk '$1 == "node" { all += $3; if ($2 == 0) fast += $3 }
     END { print all ? int(100 * fast / all) : -1 }' where)
-at_least "percent of it on the fast node" 20 "$percent"
+at_least "percent of it on the fast node" 24 "$percent"
 at_most "percent of it on the fast node, the budget's" 25 "$percent"
 head=$(residency "$pid" "$address" 4194304 | awk '$1 == "node" && $2 == 0 { print $3 }')
 equal "OS pages of its first 4 MiB there" 1024 "$head"

@@ -26,9 +26,9 @@ TCL_HIDDEN void tcl_heap_each(void (*visit)(const struct tcl_use *use, void *con
  * it must do no harm. */
 TCL_HIDDEN void tcl_heap_each_opened(void (*visit)(uintptr_t start, size_t bytes));
 
-/* Asks the kernel to serve the range from `node` as far as it has free memory; nothing happens
- * where `node` is below 0. */
-TCL_HIDDEN void tcl_os_bind(uintptr_t start, size_t bytes, int node);
+/* Asks the kernel to serve the range from `node` as far as it has free memory; false when it does
+ * not, or `node` is below 0. */
+TCL_HIDDEN bool tcl_os_bind(uintptr_t start, size_t bytes, int node);
 
 /* Under a limit on address space, in bytes, that the program sets itself: gives back what the heap
  * has reserved beyond it. */

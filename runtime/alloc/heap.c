@@ -84,6 +84,7 @@ struct arena {
     struct bins clean, dirty;
     struct chunk *chunk; /* the latest */
     int node;            /* bound to it, -1 none */
+    size_t dirty_pages;  /* in its dirty runs */
 };
 
 struct range tcl_heap_range;
@@ -159,6 +160,13 @@ static struct bins *bins_of(struct run *run) {
     return run->state == RUN_DIRTY ? &arena->dirty : &arena->clean;
 }
 
+static void count_dirty(const struct run *run, size_t more) {
+    unsigned k = tcl_arena_of_page(number_of(run));
+    pages_dirty += more;
+    arenas[k].dirty_pages += more;
+    tcl_note_idle(k, arenas[k].dirty_pages << PAGE_SHIFT);
+}
+
 static void unlink_free(struct run *run) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     tcl_assert_debug(is_free_run(run));
@@ -178,7 +186,7 @@ static void unlink_free(struct run *run) {
         pages_clean -= run->total;
         return;
     }
-    pages_dirty -= run->total;
+    count_dirty(run, -(size_t)run->total);
     if (pages_dirty_low > pages_dirty)
         pages_dirty_low = pages_dirty;
 }
@@ -210,7 +218,10 @@ static void insert_free(size_t number, size_t total, enum run_state state) {
     run->total = tail->total = (uint32_t)total;
     run->state = tail->state = (uint8_t)state;
     link_free(state == RUN_DIRTY ? &arenas[arena].dirty : &arenas[arena].clean, run);
-    *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
+    if (state == RUN_DIRTY)
+        count_dirty(run, total);
+    else
+        pages_clean += total;
 }
 
 /* Before the second part of a run becomes free on its own: clears the entry in front of it, which
@@ -256,16 +267,17 @@ void tcl_heap_init(void) {
     pthread_once(&once, init_once);
 }
 
-void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+bool tcl_os_bind(uintptr_t start, size_t bytes, int node) {
     unsigned long mask[16] = {0};
     if (node < 0 || (size_t)node >= sizeof(mask) * 8)
-        return;
+        return false;
     mask[node / 64] = 1ul << (node % 64);
     int saved = errno;
     /* 1: MPOL_PREFERRED, because a full node is no reason to fail. The kernel uses one bit less of
      * the mask than the count that it is passed. */
-    syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0);
+    bool is_bound = syscall(SYS_mbind, start, bytes, 1, mask, sizeof(mask) * 8 + 1, 0) == 0;
     errno = saved;
+    return is_bound;
 }
 
 uint8_t tcl_arena_bind(unsigned k) {
@@ -481,6 +493,17 @@ static struct run *find_biggest(const struct bins *bins) {
     return NULL;
 }
 
+struct run *tcl_pages_take_biggest(unsigned k, size_t pages) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    struct run *biggest = find_biggest(&arenas[k].dirty);
+    if (!biggest || biggest->total < pages)
+        return NULL;
+    unlink_free(biggest);
+    struct run *run = cut(biggest, pages, 1);
+    count_used();
+    return run;
+}
+
 struct run *tcl_pages_take_growing(unsigned k, size_t pages, size_t most) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && pages <= most);
     struct run *biggest = find_biggest(&arenas[k].dirty);
@@ -562,6 +585,9 @@ static void check_heap(void) {
         }
     }
     tcl_assert(dirty == pages_dirty && clean == pages_clean);
+    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+        dirty -= arenas[k].dirty_pages;
+    tcl_assert(dirty == 0);
 }
 #endif
 

@@ -175,6 +175,9 @@ TCL_HIDDEN void tcl_pages_trim(struct run *run, size_t total);
 /* Purges what is due; `all`: everything. Takes the lock itself; callers do not hold it. */
 TCL_HIDDEN void tcl_pages_purge(bool all);
 
+/* So many OS pages of the biggest dirty run of arena k; NULL when it has fewer. Under the lock. */
+TCL_HIDDEN struct run *tcl_pages_take_biggest(unsigned k, size_t pages);
+
 /* Before the program touches the clean part of a run that was just taken from arena k: purges dirty
  * memory in exchange, as far as there is more than the heap may have, or, if it is a MiB or more,
  * of that arena, to make room on its node. Under the lock, which it releases meanwhile. */
@@ -208,15 +211,28 @@ TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
 
 /* ---- heap_split.c ---------------------------------------------------------------------------- */
 
-/* Objects of at least so many OS pages may be born in two memories. */
-#define SPLIT_PAGES (TCL_CUT_BYTES >> PAGE_SHIFT)
+/* Objects of at least so many OS pages may be born in two memories: all that the page heap serves
+ * and no thread's cache, whose runs are too many to be bound one by one. */
+#define SPLIT_PAGES (TCL_HEADS_FROM_BYTES >> PAGE_SHIFT)
 
 /* At the birth of a run in an arena that is not the best: binds its head to a better one, if the
  * plan or the budget provides for it. Call with no lock held. */
 TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes, bool is_touched);
-/* When the run that begins with this OS page is freed (`is_dead`) or shrinks: undoes it. Under
- * tcl_heap_lock. */
-TCL_HIDDEN void tcl_split_end(size_t number, bool is_dead);
+/* When the run that begins with this OS page is freed (0 `pages`) or shrinks: undoes it beyond its
+ * first `pages`. The memory there is released, unless it `keeps_contents`. By the run's owner, with
+ * no lock held. */
+TCL_HIDDEN void tcl_split_end(size_t number, size_t pages, bool keeps_contents);
+
+/* ---- heap_home.c ----------------------------------------------------------------------------- */
+
+/* Objects of at least so many OS pages are looked at: 1 MiB. Chosen: smaller ones are touched in
+ * less time than the system calls take. */
+#define HOME_PAGES ((size_t)(1 << 20) / TCL_PAGE)
+
+/* Before the birth of an object of `pages` in a run that an earlier life touched: the run, or a
+ * dead one on a better node. Where fresh memory would lie better, that of the run is released. Call
+ * with no lock held. */
+TCL_HIDDEN struct run *tcl_home_choose(struct run *run, size_t pages);
 
 struct heap_figures {
     size_t open, dirty, clean; /* OS pages; the rest is in live and cached runs */

@@ -357,6 +357,8 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         }
         return tcl_far_alloc(bytes, align);
     }
+    if (tcl_unlikely(run->touched >= HOME_PAGES && aligned == 1 && tcl_tracking()))
+        run = tcl_home_choose(run, pages);
     size_t dirty = run->touched;
     void *p = hand_out(run, pages, arena, site, 0);
     if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
@@ -411,8 +413,8 @@ void tcl_run_free(void *p) {
         }
         return;
     }
+    tcl_split_end(number, 0, false);
     heap_lock(&tcl_heap_lock);
-    tcl_split_end(number, true);
     tcl_pages_give(run);
     heap_unlock(&tcl_heap_lock);
 }
@@ -439,6 +441,7 @@ static size_t room_to_grow(size_t pages) {
 }
 
 static void note_resized(struct run *run, size_t pages) {
+    size_t old = run->pages;
     run->pages = (uint32_t)pages;
     if (run->touched < pages)
         run->touched = (uint32_t)pages;
@@ -446,6 +449,11 @@ static void note_resized(struct run *run, size_t pages) {
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run, 0);
         tcl_note_resized(&use);
+        /* Its death refunds what it has then. */
+        if (pages > old)
+            tcl_birth_charge(run->arena, (pages - old) << PAGE_SHIFT);
+        else
+            tcl_birth_refund(run->arena, (old - pages) << PAGE_SHIFT);
     }
 }
 
@@ -475,8 +483,12 @@ static bool resize_in_place(struct run *run, size_t pages) {
         /* Free a tail only when it is worth a lock: a quarter of the run and 64 KiB. Chosen, not
          * measured. */
         if (pages < run->pages && total - pages >= 16 && total - pages >= total / 4) {
+            /* The contents of what a thread's cache may take are kept: it knows of no head. */
+            bool is_small = pages <= CLASS_PAGES_MAX;
+            tcl_split_end(number_of(run), pages, false);
+            if (is_small)
+                tcl_split_end(number_of(run), 0, true);
             heap_lock(&tcl_heap_lock);
-            tcl_split_end(number_of(run), false);
             tcl_pages_trim(run, pages);
             heap_unlock(&tcl_heap_lock);
         }
@@ -521,10 +533,15 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     struct run *moved = NULL;
     if (pages <= tcl_heap_range.run_bytes >> PAGE_SHIFT)
         moved = take_growing(k, pages);
+    if (tcl_unlikely(moved && moved->touched >= HOME_PAGES && tcl_tracking()))
+        moved = tcl_home_choose(moved, pages);
+    size_t dirty = moved ? moved->touched : 0;
     void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
                      : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;
+    if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k))
+        tcl_split_begin(moved, bytes, dirty > 0);
     memcpy(to, p, old < bytes ? old : bytes);
     tcl_run_free(p);
     return to;

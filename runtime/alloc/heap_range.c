@@ -14,6 +14,8 @@
 
 bool tcl_frugal;
 
+#define FIRST_BLOCKS ((size_t)2 << 20) /* a huge OS page of x86-64 */
+
 /* Raw calls: the program may have replaced open and read with functions that allocate. */
 static bool never_overcommits(void) {
     char mode = '0';
@@ -39,6 +41,12 @@ static size_t range_under(size_t limit) {
     while (bytes > limit / 4)
         bytes /= 2;
     return bytes;
+}
+
+/* Tables are written here and there, and so are the first blocks of a small program: huge OS pages
+ * would take 4 MiB for what fits into 100 KiB. A kernel without them refuses, which is as good. */
+static void use_small_pages(uintptr_t start, size_t bytes) {
+    syscall(SYS_madvise, start, bytes, MADV_NOHUGEPAGE);
 }
 
 static size_t table_bytes(size_t bytes) {
@@ -68,6 +76,8 @@ bool tcl_range_reserve(struct range *range, size_t least, size_t align) {
         range->pages = bytes >> PAGE_SHIFT;
         range->table = (struct run *)beside;
         range->slices = (void **)(beside + table);
+        use_small_pages((uintptr_t)beside, table + slices);
+        use_small_pages(range->base, FIRST_BLOCKS);
         break;
     }
     errno = saved;

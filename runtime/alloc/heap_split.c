@@ -10,10 +10,10 @@
  *    arena
  *
  * The record names the run's own arena; the daemon's first residency scan finds the ranges. When
- * the run is freed, its ranges are bound to its own arena again. A binding affects only OS pages
- * that are not resident yet, so the ranges of a run that was touched before would not move. With a
- * plan, their memory is therefore released first, and again at the death: other planned births need
- * its room.
+ * the run is freed, they are released and bound to its own arena again, so that their room is free
+ * for the next birth. A binding affects only OS pages that are not resident yet: ranges of a run
+ * that was touched before are released first. The owner of a run makes the system calls, without
+ * the heap's lock, which protects the table alone.
  */
 #include "heap.h"
 
@@ -21,22 +21,25 @@
  * slot is not split. */
 static struct split_run {
     uint32_t number; /* OS page number of the run's first */
-    bool is_planned;
     struct tcl_split split;
 } splits[256];
-static unsigned split_count;
+static _Atomic unsigned split_count; /* changed under tcl_heap_lock */
 
 #define SPLITS_MAX (sizeof splits / sizeof *splits)
 
+/* ---- The memory of ranges -------------------------------------------------------------------- */
+
 static uintptr_t address_of(size_t number, const struct tcl_split_range *range) {
-    return tcl_heap_range.base + (number << PAGE_SHIFT) + range->at;
+    return page_address(number) + range->at;
 }
 
-/* Binds all ranges to an arena's node. */
-static void bind_ranges(size_t number, const struct tcl_split *split, unsigned arena) {
+/* Binds all ranges to an arena's node; false: the kernel refused. */
+static bool bind_ranges(size_t number, const struct tcl_split *split, unsigned arena) {
+    bool is_bound = true;
     for (unsigned i = 0; i < split->count; i++)
-        tcl_os_bind(address_of(number, &split->ranges[i]), split->ranges[i].bytes,
-                    tcl_arena_node(arena));
+        is_bound &= tcl_os_bind(address_of(number, &split->ranges[i]), split->ranges[i].bytes,
+                                tcl_arena_node(arena));
+    return is_bound;
 }
 
 static void release_ranges(size_t number, const struct tcl_split *split) {
@@ -44,36 +47,92 @@ static void release_ranges(size_t number, const struct tcl_split *split) {
         tcl_os_clear(address_of(number, &split->ranges[i]), split->ranges[i].bytes);
 }
 
+static void refund_ranges(const struct tcl_split *split) {
+    for (unsigned i = 0; i < split->count; i++)
+        tcl_birth_refund(split->arena, split->ranges[i].bytes);
+}
+
+/* ---- The table ------------------------------------------------------------------------------- */
+
+static bool add(struct split_run split) {
+    heap_lock(&tcl_heap_lock);
+    unsigned count = split_count;
+    if (count < SPLITS_MAX) {
+        splits[count] = split;
+        split_count = count + 1;
+    }
+    heap_unlock(&tcl_heap_lock);
+    return count < SPLITS_MAX;
+}
+
+/* Of the run that begins with this OS page; NULL: it is not split. Under the lock. */
+static struct split_run *find(size_t number) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && split_count <= SPLITS_MAX);
+    for (unsigned i = 0; i < split_count; i++)
+        if (splits[i].number == number)
+            return &splits[i];
+    return NULL;
+}
+
+/* Takes what lies from `limit` bytes on out of a split. */
+static struct tcl_split take_from(struct tcl_split *split, size_t limit) {
+    struct tcl_split taken = {.arena = split->arena};
+    unsigned kept = 0;
+    for (unsigned i = 0; i < split->count; i++) {
+        struct tcl_split_range range = split->ranges[i];
+        size_t left = range.at < limit ? limit - range.at : 0;
+        size_t keep = range.bytes < left ? range.bytes : left;
+        if (keep)
+            split->ranges[kept++] = (struct tcl_split_range){range.at, keep};
+        if (keep < range.bytes)
+            taken.ranges[taken.count++] =
+                (struct tcl_split_range){range.at + keep, range.bytes - keep};
+    }
+    split->count = kept;
+    return taken;
+}
+
+/* Cuts the ranges of a run down to its first `pages`. What was cut off. */
+static struct tcl_split cut(size_t number, size_t pages) {
+    struct tcl_split gone = {0};
+    heap_lock(&tcl_heap_lock);
+    struct split_run *split = find(number);
+    if (split) {
+        gone = take_from(&split->split, pages << PAGE_SHIFT);
+        if (!split->split.count)
+            *split = splits[--split_count];
+    }
+    heap_unlock(&tcl_heap_lock);
+    return gone;
+}
+
+/* ---- Births and deaths ----------------------------------------------------------------------- */
+
 void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number);
-    bool is_planned = tcl_birth_is_planned();
-    if (is_touched && !is_planned)
+    struct tcl_split split = tcl_birth_split(bytes, run->site, k);
+    if (!split.count)
         return;
-    heap_lock(&tcl_heap_lock);
-    struct tcl_split split = {0};
-    if (split_count < SPLITS_MAX)
-        split = tcl_birth_split(bytes, run->site, k);
-    if (split.count) {
-        splits[split_count++] = (struct split_run){(uint32_t)number, is_planned, split};
-        bind_ranges(number, &split, split.arena);
-        if (is_touched)
-            release_ranges(number, &split);
+    if (!add((struct split_run){(uint32_t)number, split})) {
+        refund_ranges(&split);
+    } else if (!bind_ranges(number, &split, split.arena)) {
+        cut(number, 0);
+        bind_ranges(number, &split, k); /* those that were bound */
+        refund_ranges(&split);
+    } else if (is_touched) {
+        release_ranges(number, &split);
     }
-    heap_unlock(&tcl_heap_lock);
 }
 
-void tcl_split_end(size_t number, bool is_dead) {
-    tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && split_count <= SPLITS_MAX);
-    for (unsigned i = 0; i < split_count; i++)
-        if (splits[i].number == number) {
-            const struct tcl_split *split = &splits[i].split;
-            bind_ranges(number, split, tcl_arena_of_page(number));
-            if (is_dead && splits[i].is_planned)
-                release_ranges(number, split);
-            for (unsigned k = 0; k < split->count; k++)
-                tcl_birth_refund(split->arena, split->ranges[k].bytes);
-            splits[i] = splits[--split_count];
-            return;
-        }
+void tcl_split_end(size_t number, size_t pages, bool keeps_contents) {
+    if (tcl_likely(!atomic_load_explicit(&split_count, memory_order_relaxed)))
+        return;
+    struct tcl_split gone = cut(number, pages);
+    if (!gone.count)
+        return;
+    bind_ranges(number, &gone, tcl_arena_of_page(number));
+    if (!keeps_contents)
+        release_ranges(number, &gone);
+    refund_ranges(&gone);
 }

@@ -369,7 +369,7 @@ static bool block_born(mi_page_t *page) {
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run);
         tcl_note_born(&use);
-        tcl_birth_block(k, use.bytes);
+        tcl_birth_charge(k, use.bytes);
         tcl_session_note_block(attaching_bytes(page, use.bytes));
     }
     /* mimalloc uses any arena before it makes a new one. Make one, for the next block. 2^26 bytes:

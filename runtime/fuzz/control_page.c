@@ -209,6 +209,8 @@ static void write_arenas(struct input *in) {
     control->arena_count = take_u8(in) % (TCL_ARENAS_MAX + 2);
     control->small_arena = take_u8(in);
     control->unplanned_arena = take_u8(in);
+    control->kernel_arena = take_u8(in) % (TCL_ARENAS_MAX + 2);
+    control->fast_nodes = take_u8(in);
     control->numbered_births = take_u16(in);
     for (unsigned arena = 0; arena < 3; arena++) {
         control->arena_node[arena] = (int8_t)take_u8(in);
@@ -313,8 +315,10 @@ static void enter_phase(struct input *in) {
 static void use_small(struct input *in) {
     unsigned arena = tcl_small_arena(0);
     MUST(arena < TCL_ARENAS_MAX);
-    tcl_birth_block(arena, take_size(in));
+    tcl_birth_charge(arena, take_size(in));
     tcl_birth_refund(take_u8(in), take_size(in));
+    tcl_note_idle(arena, take_size(in));
+    MUST(tcl_own_node() >= TCL_NODE_MODELLED);
 }
 
 static void move(void) {

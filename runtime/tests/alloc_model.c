@@ -17,7 +17,9 @@
 #include <string.h>
 
 #define THREADS 4   /* chosen: more than the CPUs of a small machine */
+#ifndef STEPS
 #define STEPS 60000 /* chosen */
+#endif
 #define SLOTS 512   /* objects that live at a time. Chosen */
 
 struct object {

@@ -66,10 +66,16 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
 }
 _Atomic bool tcl_vmem_start_pending;
 void tcl_vmem_start_if_large(void) {}
-bool tcl_birth_is_planned(void) {
+void tcl_note_idle(unsigned arena, size_t bytes) {
+    (void)arena, (void)bytes;
+}
+uint64_t tcl_fast_nodes(void) {
+    return 0;
+}
+bool tcl_is_filtered(void) {
     return false;
 }
-void tcl_birth_block(unsigned arena, size_t bytes) {
+void tcl_birth_charge(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
 unsigned tcl_small_arena(uint32_t site) {

@@ -67,7 +67,7 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
 void tcl_birth_refund(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
-void tcl_birth_block(unsigned arena, size_t bytes) {
+void tcl_birth_charge(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
 void tcl_note_share(const struct tcl_use *use, uint64_t share) {
@@ -82,8 +82,9 @@ int tcl_arena_node(unsigned arena) {
     (void)arena;
     return TCL_NODE_NONE;
 }
-void tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+bool tcl_os_bind(uintptr_t start, size_t bytes, int node) {
     (void)start, (void)bytes, (void)node;
+    return false;
 }
 bool tcl_vmem_any(uintptr_t start, size_t bytes) {
     (void)start, (void)bytes;

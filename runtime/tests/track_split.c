@@ -31,7 +31,9 @@ static int hosted(void) {
     raise(SIGSTOP);
     unsigned char *second = make(LARGE), *third = make(LARGE);
     raise(SIGSTOP);
-    free(make(MIB)); /* no object of its size is split */
+    free(make(MIB)); /* in two memories as well */
+    raise(SIGSTOP);
+    free(make(MIB)); /* but not for so little room */
     raise(SIGSTOP);
     /* Dies, shrinks below its head, grows beyond its end; then their memory is used again. */
     free(first);
@@ -79,11 +81,13 @@ int main(int argc, char **argv) {
     struct session *s = first_session(&d);
     wait_stop(pid);
     int64_t left = left_after(s, pid, 7 * MIB);
-    CHECK(left == (int64_t)MIB, "%ld left of 7 MiB: the head takes whole huge OS pages", left);
-    left = left_after(s, pid, 3 * MIB);
-    CHECK(left == (int64_t)MIB, "%ld left of 3 MiB: one of two has a head", left);
-    left = left_after(s, pid, MIB / 2);
-    CHECK(left == (int64_t)MIB / 2, "%ld left of 512 KiB", left);
+    CHECK(left == 0, "%ld left of 7 MiB: the head ends where the room ends", left);
+    left = left_after(s, pid, 3 * MIB + TCL_PAGE);
+    CHECK(left == 0, "%ld left of 3 MiB and an OS page: the first of two has a head", left);
+    left = left_after(s, pid, MIB / 2 + TCL_PAGE - 1);
+    CHECK(left == (int64_t)MIB / 2 + TCL_PAGE - 1, "%ld left: its head was refunded", left);
+    left = left_after(s, pid, TCL_HEAD_LEAST - 1);
+    CHECK(left == TCL_HEAD_LEAST - 1, "%ld left: no head is smaller", left);
     /* The daemon may write any budget. */
     left_after(s, pid, INT64_MIN);
     left = left_after(s, pid, 7 * MIB);

@@ -26,6 +26,10 @@ __thread bool tcl_in_fork;
 bool tcl_is_filtered(void) {
     return false;
 }
+bool tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+    (void)start, (void)bytes, (void)node;
+    return false;
+}
 bool tcl_has_new_filter(void) {
     return false;
 }

@@ -165,6 +165,9 @@ static bool map_shared(int memfd) {
         syscall(SYS_mprotect, at, total_bytes, rights);
     }
     syscall(SYS_madvise, at, total_bytes, MADV_DONTDUMP);
+    /* Tiercel's own memory takes no room that the program could use. */
+    if (!tcl_is_filtered())
+        tcl_os_bind((uintptr_t)at, total_bytes, tcl_own_node());
     if (!tcl_shared)
         tcl_shared = at;
     return true;

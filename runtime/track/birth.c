@@ -6,6 +6,7 @@
  *
  *   the arena that the caller requests (traits.c)   else   the plan's row for (site, class, phase)
  *   else   the caller's hint   else   the plan's arena for births without a row
+ *   else   the kernel's arena, while the nodes' memory and no budget is the limit
  *   then the next arena with budget left, from there on; the last one is never refused
  *
  * Nothing is copied at attach: births read the plan where the daemon writes it, and cache the last
@@ -43,6 +44,12 @@ static _Atomic uint32_t numbered_births_so_far[TCL_SITES_MAX];
 static inline uint32_t arena_count(const struct tcl_control *control) {
     uint32_t count = __atomic_load_n(&control->arena_count, __ATOMIC_ACQUIRE);
     return count <= TCL_ARENAS_MAX ? count : 0;
+}
+
+/* TCL_ARENA_UNKNOWN: there is none. */
+static inline uint32_t kernel_arena(const struct tcl_control *control) {
+    uint32_t arena = __atomic_load_n(&control->kernel_arena, __ATOMIC_RELAXED) - 1;
+    return tcl_likely(arena < TCL_ARENAS_MAX) ? arena : TCL_ARENA_UNKNOWN;
 }
 
 static inline uint64_t plan_word(const struct tcl_control *control) {
@@ -195,7 +202,9 @@ void tcl_birth_refund(unsigned arena, size_t bytes) {
     if (arena + 1u >= arena_count(control))
         return;
     struct budget_cache *mine = current_budget_cache();
-    if (mine->arena == arena && mine->credit + (int64_t)bytes <= CREDIT_MAX)
+    /* What is large is for whichever thread asks next. */
+    if (bytes < TCL_BIRTH_CREDIT && mine->arena == arena &&
+        mine->credit + (int64_t)bytes <= CREDIT_MAX)
         mine->credit += (int64_t)bytes;
     else
         __atomic_fetch_add(&control->birth_bytes_left[arena], (int64_t)bytes, __ATOMIC_RELAXED);
@@ -218,6 +227,8 @@ static unsigned arena_of_birth(size_t bytes, uint32_t site) {
     else if (tcl_unlikely(hinted) && arena >= count)
         arena = hinted - 1u;
     bool any = arena >= count;
+    if (any && !(uint32_t)word && (arena = kernel_arena(control)) != TCL_ARENA_UNKNOWN)
+        return arena;
     return take_budget(control, count, any ? 0 : arena, any, (int64_t)bytes);
 }
 
@@ -247,15 +258,17 @@ struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, void *frame_
     return birth;
 }
 
-/* Charges to an arena as much of `most` bytes as it has left, in whole steps. */
-static size_t reserve(struct tcl_control *control, unsigned arena, size_t most, size_t step) {
+/* Charges to an arena as much of `most` bytes as it has left, in whole steps; nothing below
+ * `least`. */
+static size_t reserve(struct tcl_control *control, unsigned arena, size_t most, size_t least,
+                      size_t step) {
     tcl_assert_debug(arena < TCL_ARENAS_MAX && step && !(step & (step - 1)));
     int64_t *left = &control->birth_bytes_left[arena];
     int64_t had = __atomic_load_n(left, __ATOMIC_RELAXED);
     for (;;) {
         size_t room = had > 0 ? (size_t)had : 0;
         size_t head = (room < most ? room : most) & -step;
-        if (!head || tcl_arena_node(arena) < 0)
+        if (head < least || tcl_arena_node(arena) < 0)
             return 0;
         if (__atomic_compare_exchange_n(left, &had, had - (int64_t)head, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED))
@@ -283,7 +296,7 @@ static void reserve_ranges(struct tcl_control *control, size_t bytes,
         size_t step = to - from >= TCL_HEAD_WHOLE ? TCL_HEAD_STEP : TCL_PAGE;
         from = (from & -step) < end ? end : from & -step;
         to &= -step;
-        size_t got = from < to ? reserve(control, split->arena, to - from, step) : 0;
+        size_t got = from < to ? reserve(control, split->arena, to - from, step, step) : 0;
         if (!got)
             continue;
         split->ranges[split->count++] = (struct tcl_split_range){from, got};
@@ -304,10 +317,6 @@ static struct tcl_split planned_split(struct tcl_control *control, uint64_t word
     return split;
 }
 
-bool tcl_birth_is_planned(void) {
-    return tcl_attached() && (uint32_t)plan_word(tcl_control());
-}
-
 struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     struct tcl_split split = {0};
     if (tcl_unlikely(!tcl_attached()) || preferred)
@@ -319,7 +328,7 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     if ((uint32_t)word)
         return planned_split(control, word, bytes, site, arena);
     for (unsigned k = 0; k < arena && !hinted && !split.count; k++) {
-        size_t head = reserve(control, k, bytes - 1, TCL_HEAD_STEP);
+        size_t head = reserve(control, k, bytes - 1, TCL_HEAD_LEAST, TCL_PAGE);
         split.arena = k;
         split.count = head > 0;
         split.ranges[0].bytes = head;
@@ -367,9 +376,11 @@ unsigned tcl_small_arena(uint32_t site) {
     if (tcl_unlikely(!tcl_attached()))
         return 0;
     struct tcl_control *control = tcl_control();
-    uint32_t arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
-    uint32_t count = arena_count(control);
+    uint32_t count = arena_count(control), arena = kernel_arena(control);
     uint64_t word = plan_word(control);
+    if (count > 1 && arena != TCL_ARENA_UNKNOWN && !(uint32_t)word)
+        return arena;
+    arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
     if (site && (uint32_t)word) {
         unsigned planned = planned_arena(control, word, BLOCK_BYTES, site);
         arena = planned < count ? planned : arena;
@@ -389,10 +400,22 @@ bool tcl_birth_has_row(uint32_t site) {
     return (cached_decision(word, BLOCK_BYTES, site) & 0xff) != TCL_ARENA_UNKNOWN;
 }
 
-void tcl_birth_block(unsigned arena, size_t bytes) {
+void tcl_birth_charge(unsigned arena, size_t bytes) {
     if (tcl_attached() && arena + 1 < arena_count(tcl_control()))
         __atomic_fetch_sub(&tcl_control()->birth_bytes_left[arena], (int64_t)bytes,
                            __ATOMIC_RELAXED);
+}
+
+uint64_t tcl_fast_nodes(void) {
+    return tcl_attached() ? __atomic_load_n(&tcl_control()->fast_nodes, __ATOMIC_RELAXED) : 0;
+}
+
+int tcl_own_node(void) {
+    const struct tcl_control *control = tcl_offered_control();
+    uint32_t count = arena_count(control);
+    int node = count > 1 ? __atomic_load_n(&control->arena_node[count - 1], __ATOMIC_RELAXED)
+                         : TCL_NODE_NONE;
+    return node < TCL_NODE_MODELLED ? TCL_NODE_NONE : node;
 }
 
 int tcl_arena_node(unsigned arena) {

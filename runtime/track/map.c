@@ -371,7 +371,7 @@ static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t b
         entry.generation = 0;
         insert(entry, is_known ? TCL_CONTINUED : 0);
         if (is_known) {
-            tcl_birth_block(old.arena, old.bytes); /* the death refunds what lives on */
+            tcl_birth_charge(old.arena, old.bytes); /* the death refunds what lives on */
             report_died(&old);
         }
     } else {

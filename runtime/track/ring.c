@@ -329,6 +329,12 @@ void tcl_note_resized(const struct tcl_use *use) {
     write_record(use, size_and_arena(use), TCL_RESIZED);
 }
 
+void tcl_note_idle(unsigned arena, size_t bytes) {
+    tcl_assert_debug(arena < TCL_ARENAS_MAX);
+    if (tcl_unlikely(tcl_attached()))
+        __atomic_store_n(&tcl_header()->idle_bytes[arena], bytes, __ATOMIC_RELAXED);
+}
+
 void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve) {
     struct tcl_use use = {.addr = addr, .bytes = bytes, .carve = carve, .flags = TCL_MAPPED};
     write_record(&use, bytes, TCL_CUT);

@@ -182,6 +182,9 @@ TCL_HIDDEN bool tcl_birth_has_row(uint32_t site);
  * Address space that is only reserved is charged to no budget. */
 TCL_HIDDEN unsigned tcl_birth_mapped(size_t bytes, uint32_t site, bool is_reserved);
 
+/* Node for the runtime's own memory, the slowest tier's; TCL_NODE_NONE: any. */
+TCL_HIDDEN int tcl_own_node(void);
+
 /* ---- phase.c --------------------------------------------------------------------------------- */
 
 /* Publishes every known name, and the current phase, in a new session. */

@@ -111,6 +111,8 @@ bool tcl_site_start(void) {
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED)
         return false;
+    /* Written here and there: a huge OS page would be 2 MiB for some KiB. */
+    syscall(SYS_madvise, made, sizeof(struct tables), MADV_NOHUGEPAGE);
     tables = made;
     site_count = 1;
     return true;

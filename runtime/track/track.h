@@ -68,8 +68,10 @@ TCL_HIDDEN void tcl_small_died(const void *p);
 
 /* An object of `arena` grows where it is: charges what it gains. False: the arena has no room. */
 TCL_HIDDEN bool tcl_birth_grow(unsigned arena, size_t bytes);
-/* A block of small slots took `bytes` bytes of an arena's birth budget. */
-TCL_HIDDEN void tcl_birth_block(unsigned arena, size_t bytes);
+/* A block of small slots, or an object that grew, took `bytes` bytes of an arena's birth budget. */
+TCL_HIDDEN void tcl_birth_charge(unsigned arena, size_t bytes);
+/* The heap now keeps `bytes` bytes of dead objects resident in an arena. */
+TCL_HIDDEN void tcl_note_idle(unsigned arena, size_t bytes);
 /* An object of `arena` died: its bytes return to the birth budget. The daemon's next count, which
  * includes moves, replaces this estimate. */
 TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
@@ -84,8 +86,8 @@ struct tcl_split {
     } ranges[TCL_PLAN_RANGES];
 };
 TCL_HIDDEN struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena);
-/* True when there is a plan. */
-TCL_HIDDEN bool tcl_birth_is_planned(void);
+/* Bits of the best tier's nodes; 0: unknown, or not attached. */
+TCL_HIDDEN uint64_t tcl_fast_nodes(void);
 
 /* Sets the arenas of the calling thread's births: `arena` while it has budget, `hint` where the
  * plan has no row. TCL_ARENA_UNKNOWN for both ends that. */

@@ -6,7 +6,7 @@ use crate::clients::client::Client;
 use crate::clients::table::Clients;
 use crate::tiers::Tiers;
 use tiercel_ledger::{Extent, Ledger};
-use tiercel_policy::{BirthPlan, Limit};
+use tiercel_policy::{BirthPlan, Limit, divide};
 use tiercel_wire::Session;
 
 /// Birth budget of tiers without a budget, bytes: 64 PiB, never used up between two ticks.
@@ -16,7 +16,8 @@ const UNLIMITED_BYTES: u64 = 1 << 56;
 /// is a share of a peak that is not known yet: one extent.
 const FIRST_GRANT_BYTES: u64 = 64 << 20;
 
-/// Assigns a new client its arenas, and budgets until the first decision.
+/// Assigns a new client its arenas, and budgets until the first decision: it will allocate as much
+/// as all others together, as far as is known.
 pub(crate) fn welcome(
     session: &Session,
     tiers: &Tiers,
@@ -27,14 +28,19 @@ pub(crate) fn welcome(
     if tiers.arenas.is_empty() {
         return;
     }
-    let used_bytes = fast_used_bytes(tiers, clients, ledger);
-    let left_bytes = tiers.fast_budget_bytes(peak_bytes).saturating_sub(used_bytes);
-    let share_bytes = share_of_arena(tiers, left_bytes, clients.len() + 1);
+    let share_bytes = shares_with_newcomer(tiers, clients, ledger, peak_bytes).pop().unwrap_or(0);
     let is_share = matches!(tiers.budget, Limit::ShareOfPeak(_));
     let share_bytes = if is_share { share_bytes.max(FIRST_GRANT_BYTES) } else { share_bytes };
     grant(session, tiers, share_bytes);
     session.set_small_arena(0);
     session.set_arenas(&tiers.arenas.iter().map(|node| tiers.wire_node(*node)).collect::<Vec<_>>());
+    tiers.name_placer(session);
+}
+
+/// Takes from the clients that are there what a new one is given. Call before it is one of them.
+pub(crate) fn make_room(tiers: &Tiers, clients: &Clients, ledger: &Ledger, peak_bytes: u64) {
+    let shares = shares_with_newcomer(tiers, clients, ledger, peak_bytes);
+    clients.iter().zip(shares).for_each(|(client, share)| grant(&client.session, tiers, share));
 }
 
 /// Carries out a birth plan of the policy.
@@ -56,21 +62,59 @@ pub(crate) fn apply(plan: &BirthPlan, tiers: &Tiers, clients: &Clients) {
 /// Divides what the best tier's budget leaves among all clients: where a plan places births.
 pub(crate) fn divide_budget(tiers: &Tiers, clients: &Clients, ledger: &Ledger, peak_bytes: u64) {
     let used_bytes: u64 = clients.iter().map(|one| fast_bytes_of(one, tiers, ledger)).sum();
-    let left_bytes = tiers.fast_budget_bytes(peak_bytes).saturating_sub(used_bytes);
-    let share_bytes = share_of_arena(tiers, left_bytes, clients.len());
-    clients.iter().for_each(|client| grant(&client.session, tiers, share_bytes));
+    let left_bytes = left_bytes(tiers, clients, used_bytes, peak_bytes);
+    let shares = divide(left_bytes, &born_bytes(clients, ledger));
+    let of_arena = |share| share / fast_arenas(tiers);
+    let shares = shares.into_iter().map(of_arena);
+    clients.iter().zip(shares).for_each(|(client, share)| grant(&client.session, tiers, share));
+}
+
+/// What the best tier's budget leaves, and no more than its nodes have: free, or dead memory of
+/// programs, which their next births use.
+fn left_bytes(tiers: &Tiers, clients: &Clients, used_bytes: u64, peak_bytes: u64) -> u64 {
+    let of_budget = tiers.fast_budget_bytes(peak_bytes).saturating_sub(used_bytes);
+    let Some(of_nodes) = tiers.fast_left_bytes() else { return of_budget };
+    let idle = clients.iter().map(|client| fast_idle_bytes(client, tiers));
+    of_budget.min(idle.fold(of_nodes, u64::saturating_add))
+}
+
+/// Dead memory that a client's heap keeps in the arenas of the best tier.
+fn fast_idle_bytes(client: &Client, tiers: &Tiers) -> u64 {
+    let idle = tiers.arenas.iter().zip(client.session.idle_bytes());
+    let fast = idle.filter(|(node, _)| tiers.is_fast(**node));
+    fast.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+}
+
+/// Bytes that each client lately allocated.
+fn born_bytes(clients: &Clients, ledger: &Ledger) -> Vec<u64> {
+    clients.iter().map(|client| ledger.born_bytes(client.pid).unwrap_or(0)).collect()
+}
+
+/// What each client may allocate on each node of the best tier when there is one more, which comes
+/// last.
+fn shares_with_newcomer(
+    tiers: &Tiers,
+    clients: &Clients,
+    ledger: &Ledger,
+    peak_bytes: u64,
+) -> Vec<u64> {
+    let used_bytes = fast_used_bytes(tiers, clients, ledger);
+    let left_bytes = left_bytes(tiers, clients, used_bytes, peak_bytes);
+    let mut born = born_bytes(clients, ledger);
+    born.push(born.iter().fold(0, |all: u64, one| all.saturating_add(*one)).max(1));
+    divide(left_bytes, &born).into_iter().map(|share| share / fast_arenas(tiers)).collect()
+}
+
+/// Arenas of the best tier, at least one.
+fn fast_arenas(tiers: &Tiers) -> u64 {
+    let arenas = tiers.arenas.iter().filter(|node| tiers.is_fast(**node)).count();
+    arenas.max(1) as u64
 }
 
 /// Bytes of live objects in the best tier, as far as their residency is known.
 pub(crate) fn fast_used_bytes(tiers: &Tiers, clients: &Clients, ledger: &Ledger) -> u64 {
     let resident = clients.iter().flat_map(|client| ledger.resident_bytes(client.pid));
     resident.filter(|(node, _)| tiers.is_fast(*node)).map(|(_, bytes)| bytes).sum()
-}
-
-/// Of `left_bytes` in the best tier, what one of its arenas of one of `clients` may take.
-fn share_of_arena(tiers: &Tiers, left_bytes: u64, clients: usize) -> u64 {
-    let arenas = tiers.arenas.iter().filter(|node| tiers.is_fast(**node)).count();
-    left_bytes / clients.max(1) as u64 / arenas.max(1) as u64
 }
 
 /// Lets a client allocate `share_bytes` on each node of the best tier, and any amount elsewhere.

@@ -34,6 +34,7 @@ use crate::net::protocol::{Request, answer_line};
 use crate::net::socket_dir::Access;
 use crate::observe::recording::Recording;
 use crate::observe::sampling::{Purpose, Sampling};
+use crate::own_memory::OwnMemory;
 use crate::parts::{DaemonError, Handle, Parts};
 use crate::plan::runner::PlanRunner;
 use crate::pools::Pools;
@@ -49,7 +50,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{Ledger, Range};
-use tiercel_mover::Errno;
 use tiercel_wire::clock::monotonic_ns;
 use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
 
@@ -94,6 +94,8 @@ pub struct Daemon {
     events: EventQueue,
     is_stopping: bool,
     summary: Summary,
+    /// `None`: there is one tier, or memory is modelled.
+    own_memory: Option<OwnMemory>,
     /// `None`: this daemon has no pools.
     pools: Option<Pools>,
     /// Its clock, as of the last drain of the rings.
@@ -107,8 +109,15 @@ impl Daemon {
     /// Claims its sockets and opens everything it needs. It serves no client before
     /// [`Daemon::run`].
     pub fn new(config: DaemonConfig, parts: Parts) -> Result<Daemon, DaemonError> {
+        let own_memory = OwnMemory::of(&parts.machine).filter(|_| !parts.mover.is_modelled());
+        let preferred = own_memory.as_ref().map(OwnMemory::prefer_for_now);
         let mut daemon = Daemon::open(config, parts)?;
+        let moved = own_memory.as_ref().map(OwnMemory::move_away);
+        daemon.summary.problems(moved.and_then(Result::err));
+        daemon.own_memory = own_memory;
+        daemon.tiers.choose_placer(0, 0);
         daemon.renew_offer();
+        daemon.summary.problems(preferred.and_then(Result::err));
         Ok(daemon)
     }
 
@@ -159,6 +168,7 @@ impl Daemon {
             events: EventQueue::default(),
             is_stopping: false,
             offer: Some(offer),
+            own_memory: None,
             timeline: Timeline::begin(),
             clock_source: ClockSource::of_this_machine(),
             config,
@@ -205,7 +215,8 @@ impl Daemon {
             let what = "cannot start the pools' thread";
             pools.start().map_err(DaemonError::io(what))?;
         }
-        self.bind_self_to_slowest_tier();
+        let preferred = self.own_memory.as_ref().map(OwnMemory::prefer);
+        self.summary.problems(preferred.and_then(Result::err));
         while !self.is_stopping {
             let ready = self.sockets.wait(self.poll_timeout())?;
             self.summary.spent.wakeups += 1;
@@ -232,20 +243,6 @@ impl Daemon {
     /// Whether turns may have something to do.
     fn has_work(&self) -> bool {
         self.tracking.has_work() || self.turns_to_tick.is_some()
-    }
-
-    /// Keeps the daemon's own memory out of the tiers it manages.
-    fn bind_self_to_slowest_tier(&mut self) {
-        let Some(node) = self.tiers.slowest().filter(|_| !self.moving.queue.is_modelled()) else {
-            return;
-        };
-        match tiercel_mover::prefer_for_this_thread(node) {
-            // The kernel does not have the node: the machine is a description of another one.
-            Ok(()) | Err(Errno(libc::EINVAL)) => {}
-            Err(errno) => self.summary.problem(format!(
-                "cannot keep the daemon's own memory out of the best tier: set_mempolicy: {errno}"
-            )),
-        }
     }
 
     /// Milliseconds since the daemon began.
@@ -390,6 +387,8 @@ impl Daemon {
             remote.came(pid, Hosted::new(pid, line, known, queue.refusals.clone()));
         }
         arrival.welcome(number);
+        let Tracking { clients, ledger, .. } = &self.tracking;
+        births::make_room(&self.tiers, clients, ledger, self.tracking.peak_bytes());
         self.attach(arrival, number, parent, now_ms);
     }
 
@@ -654,6 +653,7 @@ impl Daemon {
         let placed = plan.as_ref().map(|plan| plan.placed_sites(clients)).unwrap_or_default();
         let Some(decision) = pieces::decision(self, placed) else { return };
         self.summary.add_decision(&decision);
+        self.choose_placer();
         let (moving, mut context) = self.moving();
         if moving.has_active_plan() {
             moving.divide_budget(&context); // the plan places births, in the memory that is left
@@ -664,6 +664,16 @@ impl Daemon {
         }
         if !decision.moves.is_empty() {
             moving.submit(decision.moves, None, &mut context);
+        }
+    }
+
+    /// Leaves births to the kernel, or counts them against the budget, whichever limits them now.
+    fn choose_placer(&mut self) {
+        let Daemon { tiers, tracking, .. } = self;
+        let used_bytes = births::fast_used_bytes(tiers, &tracking.clients, &tracking.ledger);
+        if tiers.choose_placer(used_bytes, tracking.peak_bytes()) {
+            tracking.clients.iter().for_each(|client| tiers.name_placer(&client.session));
+            self.renew_offer();
         }
     }
 

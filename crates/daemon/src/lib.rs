@@ -23,6 +23,7 @@ mod moves;
 mod moving;
 mod net;
 mod observe;
+mod own_memory;
 mod parts;
 mod plan;
 pub mod pools;

@@ -2,13 +2,20 @@
 //! In: a machine, the budget's limit. Out: nodes, budgets in bytes, arenas by node and back.
 //! Knows nothing of what is in that memory.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tiercel_machine::number::saturating_u64;
 use tiercel_machine::{Machine, NodeId, Room, Space, Tier};
 use tiercel_policy::Limit;
+use tiercel_wire::Session;
 use tiercel_wire::layout::{ARENAS_MAX, NODE_MODELLED, NODE_NONE, SPACES};
+
+/// How long watermarks are believed: the kernel raises them for a while after it found too little
+/// memory in one piece. Reading them takes 0.1 ms, and a millisecond on machines with hundreds of
+/// CPUs.
+const WATERMARKS_KEPT: Duration = Duration::from_secs(1);
 
 /// How this run treats memory.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +39,11 @@ pub(crate) struct Tiers {
     /// Budget of the best tier; a request may change it.
     pub(crate) budget: Limit,
     pub(crate) treatment: Treatment,
-    /// Read where a decision first needs it.
-    available: OnceCell<Room>,
+    /// Births that nothing else places are left to the kernel: what the best tier's nodes have left
+    /// limits them, and no budget.
+    pub(crate) is_by_kernel: bool,
+    /// Its watermarks, and when they were read.
+    available: RefCell<Option<(Instant, Room)>>,
 }
 
 impl Tiers {
@@ -42,14 +52,8 @@ impl Tiers {
         let tiers = machine.tiers();
         let fast = tiers.first()?.nodes.clone();
         let arenas = if treatment.is_recorded { Vec::new() } else { arenas(&tiers) };
-        Some(Tiers { machine, fast, arenas, budget, treatment, available: OnceCell::new() })
-    }
-
-    /// The first node of the slowest tier; `None` where there is one tier.
-    pub(crate) fn slowest(&self) -> Option<NodeId> {
-        let tiers = self.machine.tiers();
-        let (slowest, better) = tiers.split_last()?;
-        if better.is_empty() { None } else { slowest.nodes.first().copied() }
+        let available = RefCell::default();
+        Some(Tiers { machine, fast, arenas, budget, treatment, is_by_kernel: false, available })
     }
 
     /// Whether a node belongs to the best tier.
@@ -102,16 +106,42 @@ impl Tiers {
         let (Some((_, better)), false) = (tiers.split_last(), self.treatment.is_modelled) else {
             return BTreeMap::new();
         };
+        let mut available = self.available.borrow_mut();
+        let known = available.take().filter(|(read, _)| read.elapsed() < WATERMARKS_KEPT);
         let os_page_bytes = rustix::param::page_size() as u64;
-        let available = self.available.get_or_init(|| Room::of(Path::new("/"), os_page_bytes));
+        let read = || (Instant::now(), Room::of(Path::new("/"), os_page_bytes));
+        let (_, room) = available.insert(known.unwrap_or_else(read));
         let nodes = better.iter().flat_map(|tier| &tier.nodes);
-        nodes.filter_map(|node| Some((*node, available.left_bytes(*node)?))).collect()
+        nodes.filter_map(|node| Some((*node, room.left_bytes(*node)?))).collect()
+    }
+
+    /// Bytes that are available now on all nodes of the best tier; `None`: nothing is known of one.
+    pub(crate) fn fast_left_bytes(&self) -> Option<u64> {
+        let left = self.available_bytes();
+        self.fast.iter().map(|node| left.get(node).copied()).sum()
+    }
+
+    /// Decides who places births, when objects have `used_bytes` in the best tier. True when that
+    /// changed.
+    pub(crate) fn choose_placer(&mut self, used_bytes: u64, peak_bytes: u64) -> bool {
+        let budget_left = self.fast_budget_bytes(peak_bytes).saturating_sub(used_bytes);
+        let was = self.is_by_kernel;
+        self.is_by_kernel = budget_left > 0
+            && self.arenas.len() > 1
+            && self.fast_left_bytes().is_some_and(|left| left <= budget_left);
+        self.is_by_kernel != was
+    }
+
+    /// Passes to a process who places births that neither it nor a plan places.
+    pub(crate) fn name_placer(&self, session: &Session) {
+        let fast: Vec<_> = self.fast.iter().map(|node| self.wire_node(*node)).collect();
+        session.set_first_touch(&fast, self.is_by_kernel);
     }
 }
 
-/// One arena per node, best tier first; none where there is one kind of memory. Where there are
-/// more nodes than arenas every tier has some, so that what does not fit the best tier always has
-/// one.
+/// One arena per node, best tier first; none where there is one kind of memory. One more is the
+/// kernel's. Where there are more nodes than arenas every tier has some, so that what does not fit
+/// the best tier always has one.
 fn arenas(tiers: &[Tier]) -> Vec<NodeId> {
     if tiers.len() < 2 {
         return Vec::new();
@@ -122,7 +152,7 @@ fn arenas(tiers: &[Tier]) -> Vec<NodeId> {
     };
     let mut nodes: Vec<_> = tiers.iter().enumerate().flat_map(of_tier).collect();
     nodes.sort_unstable(); // the first of each tier, then the second, ...
-    nodes.truncate(ARENAS_MAX);
+    nodes.truncate(ARENAS_MAX - 1);
     nodes.sort_unstable_by_key(|(nth, rank, _)| (*rank, *nth));
     nodes.into_iter().map(|(.., node)| node).collect()
 }
@@ -139,6 +169,6 @@ mod tests {
         };
         assert_eq!(arenas("spr-cxl"), [0, 1]);
         // Of eight and eight.
-        assert_eq!(arenas("xeonmax-hbm"), [8, 9, 10, 11, 0, 1, 2, 3]);
+        assert_eq!(arenas("xeonmax-hbm"), [8, 9, 10, 11, 0, 1, 2]);
     }
 }

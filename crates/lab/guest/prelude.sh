@@ -70,6 +70,30 @@ tier_of() {
 # node_free_kib NODE
 node_free_kib() { awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$1/meminfo"; }
 
+# kib_on NODE PID LOG: KiB on a node of the objects that a program named in its log, by the
+# independent check; needs the program residency
+kib_on() {
+    awk '$1 == "object" { print $3, $4 }' "$3" | while read -r address bytes; do
+        residency "$2" "$address" "$bytes"
+    done | awk -v node="$1" '$1 == "node" && $2 == node { n += $3 } END { print n * 4 + 0 }'
+}
+
+# usage_agrees WHAT NODE PID LOG: what the daemon counts in fast memory becomes what the kernel has
+# there of the objects that the log names, within a 64th of the largest, the distance of the OS pages
+# that the daemon looks up, and small objects; needs the program json
+usage_agrees() {
+    wait_for 10 usage_is_near "$2" "$3" "$4"
+    at_most "KiB that count and kernel differ by, $1" "$USAGE_SLACK_KIB" "$usage_off"
+}
+usage_is_near() {
+    usage_kernel=$(kib_on "$1" "$2" "$3")
+    usage_counted=$(($(tiercel status --json | json budget.used_bytes) / 1024))
+    usage_off=$((usage_counted - usage_kernel))
+    usage_off=${usage_off#-}
+    [ "$usage_off" -le "$USAGE_SLACK_KIB" ]
+}
+USAGE_SLACK_KIB=512
+
 # settings: a configuration for a guest whose time means nothing: the kernel's work is translated
 # and takes ten times as long, and no memory is faster than another. So the sampler may use more
 # CPU time, and moves need not pay for themselves.

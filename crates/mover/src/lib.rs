@@ -19,7 +19,7 @@ mod syscall;
 pub use calibration::measure;
 pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;
-pub use own::prefer_for_this_thread;
+pub use own::{Preference, move_own_memory, prefer_for_this_thread};
 pub use remote_mover::{RemoteMover, RemoteMovers};
 pub use support::{support, support_below};
 pub use syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};

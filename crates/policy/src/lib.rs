@@ -37,7 +37,7 @@ pub use decision::{BirthPlan, Decision, MoveRefusal, Problem, Refused, Summary};
 pub use expression::{Expression, ExpressionError, VARIABLES};
 pub use interval::Interval;
 pub use move_builder::{MOVES_MAX, RECENT_MAX};
-pub use policy::Policy;
+pub use policy::{Policy, divide};
 pub use routine::{
     Aggregate, Allocation, Benefit, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError,
     Time, Trigger,

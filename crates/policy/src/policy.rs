@@ -543,12 +543,28 @@ fn rate_limit_bytes(gate: &Gate, since_ms: u64) -> u64 {
     }
 }
 
-/// The free bytes of each tier, divided among the members: half evenly, half by the bytes that each
-/// allocated in the last interval.
+/// Of the bytes that are left, the part that each process gets whether it allocates or not, all
+/// together: an eighth. Chosen: a shell that waits for a program, and allocates nothing, then has a
+/// sixteenth of its room.
+const EVEN_SHARE: f64 = 0.125;
+
+/// Divides `left_bytes` among processes that lately allocated so many bytes each: a small part
+/// evenly, the rest by what each allocated. In their order.
+pub fn divide(left_bytes: u64, born_bytes: &[u64]) -> Vec<u64> {
+    let all_born = born_bytes.iter().fold(0.0, |all, born| all + *born as f64);
+    let evenly = 1.0 / born_bytes.len() as f64;
+    let share = |born: &u64| {
+        let by_births = if all_born > 0.0 { *born as f64 / all_born } else { evenly };
+        let share = EVEN_SHARE * evenly + (1.0 - EVEN_SHARE) * by_births;
+        saturating_u64(left_bytes as f64 * share)
+    };
+    born_bytes.iter().map(share).collect()
+}
+
+/// The free bytes of each tier, divided among the members by what each allocated in the last
+/// interval.
 fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
-    let all_born = born.iter().sum::<u64>() as f64;
-    let evenly = 1.0 / pids.len() as f64;
     let last = usage.tiers.len().saturating_sub(1);
     let free: Vec<u64> = usage
         .limits
@@ -557,15 +573,14 @@ fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
         .map(|(limit, used)| limit.saturating_sub(*used))
         .collect();
     let small_tier = free.iter().take(last).position(|bytes| *bytes > 0).unwrap_or(last);
-    let plan = |(pid, born): (&u32, &u64)| {
-        let by_births = if all_born > 0.0 { *born as f64 / all_born } else { evenly };
-        let share = 0.5 * evenly + 0.5 * by_births;
-        let tiers = usage.tiers.tiers.iter().zip(&free).enumerate();
-        let tiers = tiers.map(|(rank, (tier, free))| {
-            let bytes = if rank == last { *free } else { saturating_u64(*free as f64 * share) };
+    let shares: Vec<_> = free.iter().map(|free| divide(*free, &born)).collect();
+    let plan = |(member, pid): (usize, &u32)| {
+        let tiers = usage.tiers.tiers.iter().enumerate();
+        let tiers = tiers.map(|(rank, tier)| {
+            let bytes = if rank == last { free[rank] } else { shares[rank][member] };
             (tier.nodes.clone(), bytes)
         });
         BirthPlan { pid: *pid, tiers: tiers.collect(), small_tier }
     };
-    pids.iter().zip(&born).map(plan).collect()
+    pids.iter().enumerate().map(plan).collect()
 }

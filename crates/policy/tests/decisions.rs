@@ -6,7 +6,7 @@ use expect_test::expect;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Outcome, Reason};
 use tiercel_machine::{Machine, NodeId};
-use tiercel_policy::{Budgets, Config, Gate, Group, Limit, Members, Policy, Trigger};
+use tiercel_policy::{Budgets, Config, Gate, Group, Limit, Members, Policy, Trigger, divide};
 use tiercel_wire::{Flags, Record, Version};
 
 mod world;
@@ -386,6 +386,15 @@ fn groups_have_their_own_budgets() {
     let left: Vec<_> =
         decision.births.iter().map(|plan| (plan.pid, plan.tiers[0].1 / MIB)).collect();
     assert_eq!(left, [(PID, 1), (2, 4)]);
+}
+
+#[test]
+fn room_goes_to_those_that_allocate() {
+    assert_eq!(divide(1600, &[0, 0]), [800, 800], "none of them did");
+    assert_eq!(divide(1600, &[0, 7]), [100, 1500], "a shell that waits");
+    assert_eq!(divide(1600, &[3, 1]), [100 + 1050, 100 + 350]);
+    assert_eq!(divide(1600, &[]), []);
+    assert!(divide(u64::MAX, &[u64::MAX, 1]).iter().all(|share| *share > 0));
 }
 
 #[test]

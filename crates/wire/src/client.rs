@@ -287,6 +287,19 @@ impl ClientSession {
         before.cast_signed().wrapping_sub(bytes)
     }
 
+    /// Bits of the best tier's nodes, and the arena of births that are left to the kernel.
+    #[must_use]
+    pub fn first_touch(&self) -> (u64, Option<u32>) {
+        let fast = self.control_word(control::FAST_NODES).load(Ordering::Relaxed);
+        (fast, self.control_half(control::KERNEL_ARENA).checked_sub(1))
+    }
+
+    /// States what the heap keeps of dead objects in `arena`.
+    pub fn set_idle_bytes(&self, arena: usize, bytes: u64) {
+        assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
+        self.front.word(header::IDLE_BYTES + arena * 8).store(bytes, Ordering::Relaxed);
+    }
+
     /// The arena of new blocks of small slots.
     #[must_use]
     pub fn small_arena(&self) -> u32 {

@@ -142,7 +142,7 @@ pub const NUMBERED_BYTES: u64 = 256 << 10;
 /// Objects of this many bytes can lie in two memories: a share of each object instead of a share of
 /// the births.
 pub const CUT_BYTES: u64 = 4 << 20;
-/// Heads of such objects are multiples of a huge OS page;
+/// Heads that a plan states are multiples of a huge OS page,
 pub const HEAD_STEP: u64 = 2 << 20;
 /// ranges of a plan are so only from this size on, where rounding makes little difference.
 pub const HEAD_WHOLE: u64 = 32 << 20;
@@ -220,6 +220,7 @@ pub mod header {
     pub const SMALL_TOP: usize = 244;
     pub const FORKS: usize = 248;
     pub const MOVED: usize = 256;
+    pub const IDLE_BYTES: usize = 1280;
 }
 
 /// Offsets in the offer.
@@ -245,6 +246,7 @@ pub mod control {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 4;
     pub const CLOCK: usize = 8;
+    pub const KERNEL_ARENA: usize = 12;
     pub const ARENA_COUNT: usize = 16;
     pub const SMALL_ARENA: usize = 20;
     pub const ARENA_NODE: usize = 24;
@@ -263,6 +265,7 @@ pub mod control {
     pub const ANSWER: usize = 672;
     pub const SESSION: usize = 676;
     pub const MOVES: usize = 680;
+    pub const FAST_NODES: usize = 2216;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

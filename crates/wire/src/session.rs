@@ -372,6 +372,25 @@ impl Session {
         self.control_half(control::ARENA_COUNT).store(half(nodes.len()), Ordering::Release);
     }
 
+    /// Names the nodes of the best tier, and leaves births that nothing else places to the kernel
+    /// (`by_kernel`), in an arena behind those that have nodes: [`ARENAS_MAX`] must have room for
+    /// it. Otherwise they count against the budgets.
+    pub fn set_first_touch(&self, fast: &[i32], by_kernel: bool) {
+        let bits = fast.iter().filter(|node| (0..64).contains(*node)).map(|node| 1u64 << node);
+        let bits = bits.fold(0, |all, bit| all | bit);
+        self.control_word(control::FAST_NODES).store(bits, Ordering::Relaxed);
+        let count = self.control_half(control::ARENA_COUNT).load(Ordering::Relaxed);
+        let arena = if by_kernel { count + 1 } else { 0 };
+        self.control_half(control::KERNEL_ARENA).store(arena, Ordering::Relaxed);
+    }
+
+    /// Bytes that the client's heap keeps resident for its next births, without those of objects,
+    /// in each arena: claims.
+    #[must_use]
+    pub fn idle_bytes(&self) -> [u64; ARENAS_MAX] {
+        std::array::from_fn(|arena| self.header_word(header::IDLE_BYTES + arena * 8))
+    }
+
     /// From here on births count against the budgets that are set next. Call before the rings are
     /// drained from which those budgets follow.
     pub fn mark_births(&self) {

@@ -223,6 +223,8 @@ fn header_and_control() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_control, magic)", control::MAGIC as u64),
         ("offsetof(struct tcl_control, version)", control::VERSION as u64),
         ("offsetof(struct tcl_control, clock)", control::CLOCK as u64),
+        ("offsetof(struct tcl_control, kernel_arena)", control::KERNEL_ARENA as u64),
+        ("offsetof(struct tcl_control, fast_nodes)", control::FAST_NODES as u64),
         ("offsetof(struct tcl_control, arena_count)", control::ARENA_COUNT as u64),
         ("offsetof(struct tcl_control, small_arena)", control::SMALL_ARENA as u64),
         ("offsetof(struct tcl_control, arena_node)", control::ARENA_NODE as u64),
@@ -244,6 +246,7 @@ fn header_and_control() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_header, is_mover)", header::IS_MOVER as u64),
         ("offsetof(struct tcl_header, moves_done)", header::MOVES_DONE as u64),
         ("offsetof(struct tcl_header, moved)", header::MOVED as u64),
+        ("offsetof(struct tcl_header, idle_bytes)", header::IDLE_BYTES as u64),
         ("offsetof(struct tcl_control, detach)", control::DETACH as u64),
     ]
 }

@@ -190,6 +190,24 @@ fn the_control_page_reaches_the_client() {
 }
 
 #[test]
+fn births_can_be_left_to_the_kernel_in_an_arena_of_their_own() {
+    let (client, session) = pair();
+    session.set_arenas(&[2, 0, 64]);
+    session.set_first_touch(&[2, 63, 64, -2], true);
+    assert_eq!(client.first_touch(), (1 << 2 | 1 << 63, Some(3)));
+    session.set_first_touch(&[], false);
+    assert_eq!(client.first_touch(), (0, None));
+}
+
+#[test]
+fn the_daemon_learns_what_a_heap_keeps_of_dead_objects() {
+    let (client, session) = pair();
+    client.set_idle_bytes(1, 3 << 20);
+    client.set_idle_bytes(7, u64::MAX);
+    assert_eq!(session.idle_bytes(), [0, 3 << 20, 0, 0, 0, 0, 0, u64::MAX]);
+}
+
+#[test]
 fn a_plan_reaches_the_client_sorted_and_can_be_replaced() {
     let (client, mut session) = pair();
     assert_eq!((client.plan(), client.spaces()), ((vec![], None), [None; 3]));

@@ -35,8 +35,8 @@ pub(crate) struct Recording {
     peak: Peak,
 }
 
-/// Peaks over all reads, bytes. Freed memory stays with the program for a while, so that the
-/// difference at a single read would count it as memory beside the objects.
+/// Peaks over all reads, bytes: objects are known some time after they were made, so that the
+/// difference at a single read would count the newest as memory beside the objects.
 #[derive(Default)]
 struct Peak {
     private_bytes: u64,
@@ -101,7 +101,10 @@ impl Recording {
         let (mut private, mut objects) = (0, 0);
         for client in clients.take(STATUS_READS_MAX) {
             let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid));
-            private += status.map_or(0, |status| private_bytes(&status));
+            let held = status.map_or(0, |status| private_bytes(&status));
+            // Dead memory that the heap keeps is no memory beside the objects.
+            let idle = client.session.idle_bytes().into_iter().fold(0, u64::saturating_add);
+            private += held.saturating_sub(idle);
             objects += client.live_bytes(ledger);
         }
         self.peak.add(private, objects);
