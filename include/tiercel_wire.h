@@ -351,8 +351,8 @@ struct tcl_header {
 #define TCL_NUMBERED_BYTES (256ull << 10)
 /* Smaller objects lie in one memory: 2 huge OS pages, below which a part would be none or all. */
 #define TCL_CUT_BYTES (4ull << 20)
-/* With a plan: a huge OS page of x86-64, of which large ranges are multiples; smaller ones, of which
- * a huge OS page would be more than a sixteenth, are in OS pages. Chosen, not measured. */
+/* With a plan: a huge OS page of x86-64, of which large ranges are multiples; smaller ones, of
+ * which a huge OS page would be more than a sixteenth, are in OS pages. Chosen, not measured. */
 #define TCL_HEAD_STEP (2ull << 20)
 #define TCL_HEAD_WHOLE (32ull << 20)
 /* Without a plan objects of more bytes than thread caches keep may have a head, which ends at the

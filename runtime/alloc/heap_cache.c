@@ -9,6 +9,8 @@
  *
  * A thread's TLS block has only a pointer to its cache, which comes from a pool that outlives
  * threads: a thread that exits returns its runs and leaves the cache to the next one.
+ *
+ * Long, because birth, growth and death of an object keep the same invariants of a run.
  */
 #include "heap.h"
 #include <errno.h>

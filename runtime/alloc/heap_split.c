@@ -54,7 +54,7 @@ static void refund_ranges(const struct tcl_split *split) {
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
-static bool add(struct split_run split) {
+static bool add_split(struct split_run split) {
     heap_lock(&tcl_heap_lock);
     unsigned count = split_count;
     if (count < SPLITS_MAX) {
@@ -66,7 +66,7 @@ static bool add(struct split_run split) {
 }
 
 /* Of the run that begins with this OS page; NULL: it is not split. Under the lock. */
-static struct split_run *find(size_t number) {
+static struct split_run *find_split(size_t number) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && split_count <= SPLITS_MAX);
     for (unsigned i = 0; i < split_count; i++)
         if (splits[i].number == number)
@@ -93,10 +93,10 @@ static struct tcl_split take_from(struct tcl_split *split, size_t limit) {
 }
 
 /* Cuts the ranges of a run down to its first `pages`. What was cut off. */
-static struct tcl_split cut(size_t number, size_t pages) {
+static struct tcl_split cut_ranges(size_t number, size_t pages) {
     struct tcl_split gone = {0};
     heap_lock(&tcl_heap_lock);
-    struct split_run *split = find(number);
+    struct split_run *split = find_split(number);
     if (split) {
         gone = take_from(&split->split, pages << PAGE_SHIFT);
         if (!split->split.count)
@@ -114,10 +114,10 @@ void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
     struct tcl_split split = tcl_birth_split(bytes, run->site, k);
     if (!split.count)
         return;
-    if (!add((struct split_run){(uint32_t)number, split})) {
+    if (!add_split((struct split_run){(uint32_t)number, split})) {
         refund_ranges(&split);
     } else if (!bind_ranges(number, &split, split.arena)) {
-        cut(number, 0);
+        cut_ranges(number, 0);
         bind_ranges(number, &split, k); /* those that were bound */
         refund_ranges(&split);
     } else if (is_touched) {
@@ -128,7 +128,7 @@ void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
 void tcl_split_end(size_t number, size_t pages, bool keeps_contents) {
     if (tcl_likely(!atomic_load_explicit(&split_count, memory_order_relaxed)))
         return;
-    struct tcl_split gone = cut(number, pages);
+    struct tcl_split gone = cut_ranges(number, pages);
     if (!gone.count)
         return;
     bind_ranges(number, &gone, tcl_arena_of_page(number));

@@ -18,6 +18,11 @@
 __thread bool tcl_in_fork;
 bool tcl_forks_alone;
 bool tcl_locks_opened;
+_Atomic bool tcl_limit_due;
+bool tcl_limit_look(void) {
+    atomic_store(&tcl_limit_due, false);
+    return false;
+}
 void tcl_lock_opened(uintptr_t start, size_t bytes) {
     (void)start, (void)bytes;
 }

@@ -1,6 +1,7 @@
 //! The [`Ledger`]: processes, time, and what readers see.
 //! In: processes that come and go, the time. Out: extents, summaries, characteristics.
-//! Knows nothing of records and samples; those are applied in `records` and `samples`.
+//! Knows nothing of records and samples; those are applied in `records` and `samples`. Long,
+//! because all that readers see of the ledger is in one place.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
