@@ -8,10 +8,15 @@
 //!
 //! ```text
 //! acceptor: accept -> its user has fewer than THREADS_PER_USER -> thread of the connection
-//!                                   | no                             admission, peer, hello, gate
-//! v                                      |            | refuser: answer, close
-//! answer, close        Greeted -> loop answered -> close
+//!                       | no                         ^           admission, peer, hello, gate
+//!                       v                            |                | refused     | Greeted
+//!                     waits, WAITING_PER_USER -- a thread ends        v             v
+//!                       | too many                           answer, close     loop answered
+//!                       v                                                         -> close
+//!                     refuser: answer, close
 //! ```
+//! Of a burst of one user's processes some wait: what they sent is in their connections, and they
+//! do not wait for an answer.
 
 use super::arrival::{
     Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer, is_over,
@@ -19,7 +24,7 @@ use super::arrival::{
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -37,6 +42,11 @@ pub const THREADS_PER_USER: usize = 64;
 /// Connections that are greeted at once: four users at their bound. A thread takes 16 KiB of
 /// memory.
 pub const THREADS_MAX: usize = 256;
+
+/// Connections that wait for a thread, of one user and of all: a burst of processes four times as
+/// large as is greeted at once. A descriptor each.
+pub const WAITING_PER_USER: usize = 192;
+const WAITING_MAX: usize = 4 * WAITING_PER_USER;
 
 /// Connections that wait for the refuser. When it is full the listening socket's own queue fills,
 /// and connecting processes wait.
@@ -82,6 +92,9 @@ struct Threads {
     /// How many, by user.
     of_user: HashMap<u32, usize>,
     count: usize,
+    /// Connections that wait until a thread ends, by user; no user has none.
+    waiting: HashMap<u32, VecDeque<OwnedFd>>,
+    waiting_count: usize,
     /// Connections given to the refuser.
     refusals: usize,
     /// Those at work, rather than waiting for the process or the loop, and since when.
@@ -133,6 +146,12 @@ impl Shared {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Connections that wait for a thread.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.threads().waiting_count
+    }
+
     /// Does what foreign descriptors may delay, for a bounded time.
     fn work<T>(&self, work: impl FnOnce() -> T) -> T {
         let thread = ThreadId::current();
@@ -152,25 +171,75 @@ impl Shared {
         }
     }
 
-    /// True when one more thread for a user is within the bounds; then it counts.
-    fn admit_thread(&self, uid: u32) -> bool {
+    /// Counts one more thread for a connection, or has it wait for one, within the bounds.
+    fn admit(&self, uid: u32, connection: OwnedFd) -> Place {
         let mut threads = self.threads();
-        let of_user = threads.of_user.get(&uid).copied().unwrap_or(0);
-        let is_admitted = of_user < THREADS_PER_USER && threads.count < THREADS_MAX;
-        if is_admitted {
-            threads.of_user.insert(uid, of_user + 1);
+        if threads.count < THREADS_MAX && threads.has_room(uid) {
             threads.count += 1;
+            threads.begin(uid);
+            return Place::Thread(connection);
         }
-        is_admitted
+        let of_user = threads.waiting.get(&uid).map_or(0, VecDeque::len);
+        // Without a thread there is none whose end it could wait for.
+        let may_wait = threads.count > 0 && threads.waiting_count < WAITING_MAX;
+        if of_user >= WAITING_PER_USER || !may_wait {
+            return Place::None(connection);
+        }
+        threads.waiting_count += 1;
+        threads.waiting.entry(uid).or_default().push_back(connection);
+        Place::Waits
     }
 
-    fn thread_ended(&self, uid: u32) {
+    /// A thread has greeted a connection of a user: the next that waits, of that user or of another
+    /// one that has room. Without one the thread ends.
+    fn next(&self, uid: u32) -> Option<(u32, OwnedFd)> {
         let mut threads = self.threads();
-        threads.count -= 1;
-        match threads.of_user.get(&uid).copied() {
-            Some(count) if count > 1 => drop(threads.of_user.insert(uid, count - 1)),
-            _ => drop(threads.of_user.remove(&uid)),
+        threads.end(uid);
+        let next = threads.take_waiting(uid);
+        match &next {
+            Some((uid, _)) => threads.begin(*uid),
+            None => threads.count -= 1,
         }
+        next
+    }
+}
+
+/// Where a connection is greeted.
+enum Place {
+    /// On a thread of its own.
+    Thread(OwnedFd),
+    /// Later, on the thread of another.
+    Waits,
+    /// Nowhere.
+    None(OwnedFd),
+}
+
+impl Threads {
+    fn has_room(&self, uid: u32) -> bool {
+        self.of_user.get(&uid).copied().unwrap_or(0) < THREADS_PER_USER
+    }
+
+    fn begin(&mut self, uid: u32) {
+        *self.of_user.entry(uid).or_default() += 1;
+    }
+
+    fn end(&mut self, uid: u32) {
+        match self.of_user.get(&uid).copied() {
+            Some(count) if count > 1 => drop(self.of_user.insert(uid, count - 1)),
+            _ => drop(self.of_user.remove(&uid)),
+        }
+    }
+
+    fn take_waiting(&mut self, first: u32) -> Option<(u32, OwnedFd)> {
+        let others = self.waiting.keys().copied().find(|uid| self.has_room(*uid));
+        let uid = if self.waiting.contains_key(&first) { first } else { others? };
+        let queue = self.waiting.get_mut(&uid)?;
+        let connection = queue.pop_front()?;
+        if queue.is_empty() {
+            self.waiting.remove(&uid);
+        }
+        self.waiting_count -= 1;
+        Some((uid, connection))
     }
 }
 
@@ -247,24 +316,35 @@ impl Acceptor {
     fn accepted(&self, connection: OwnedFd) {
         let uid = credentials(connection.as_fd()).map(|connected| connected.uid);
         let Ok(uid) = uid else { return self.refuse(connection) };
-        if !self.shared.admit_thread(uid) {
-            return self.refuse(connection);
-        }
+        let connection = match self.shared.admit(uid, connection) {
+            Place::Thread(connection) => connection,
+            Place::Waits => return,
+            Place::None(connection) => return self.refuse(connection),
+        };
         // The connection follows once there is a thread: one that fails to start would close it
         // here.
         let (give, take) = sync_channel::<OwnedFd>(1);
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
         let greeting = move || {
+            let mut greeted = uid;
             if let Ok(connection) = take.recv() {
                 greet(connection, uid, &shared, &outbox);
             }
-            shared.thread_ended(uid);
+            while let Some((uid, connection)) = shared.next(greeted) {
+                greet(connection, uid, &shared, &outbox);
+                greeted = uid;
+            }
         };
         match std::thread::Builder::new().name("tiercel-greet".into()).spawn(greeting) {
             Ok(_) => drop(give.send(connection)),
             Err(_) => {
-                self.shared.thread_ended(uid);
                 self.refuse(connection);
+                // What waits may have waited for this thread.
+                let mut of = uid;
+                while let Some((uid, waiting)) = self.shared.next(of) {
+                    self.refuse(waiting);
+                    of = uid;
+                }
             }
         }
     }

@@ -97,7 +97,7 @@ impl Drop for Handshake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::greeter::THREADS_PER_USER;
+    use crate::net::greeter::{THREADS_PER_USER, WAITING_PER_USER};
     use crate::net::socket_dir::{Access, SocketDir};
     use rustix::net::{
         AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -209,11 +209,35 @@ mod tests {
     fn silent_connections_of_a_user_are_bounded_in_number() {
         let fixture = fixture_with(Admission::AllUsers, Duration::from_secs(3600));
         let connect = |_| connect(&fixture.sockets);
-        let sockets: Vec<OwnedFd> = (0..=THREADS_PER_USER).map(connect).collect();
-        assert_eq!(answered(&sockets[THREADS_PER_USER]), Some(Status::RefusedFull));
+        let most = THREADS_PER_USER + WAITING_PER_USER;
+        let sockets: Vec<OwnedFd> = (0..=most).map(connect).collect();
+        assert_eq!(answered(&sockets[most]), Some(Status::RefusedFull));
         drop(sockets);
         fixture.until_idle();
         assert_eq!(fixture.handshake.refused(), Refused { full: 1, ..Refused::default() });
+    }
+
+    #[test]
+    fn of_a_burst_some_wait_and_are_greeted_when_others_are_done() {
+        let fixture = fixture_with(Admission::AllUsers, Duration::from_secs(3600));
+        let silent: Vec<OwnedFd> =
+            (0..THREADS_PER_USER).map(|_| connect(&fixture.sockets)).collect();
+        let waiting: Vec<OwnedFd> = (0..3).map(|_| connect(&fixture.sockets)).collect();
+        for socket in &waiting {
+            let session = SessionBuilder::new().build().unwrap();
+            send(socket, &hello(), &[session.fd().unwrap().as_fd()]);
+        }
+        while fixture.handshake.shared.waiting() < waiting.len() {
+            std::thread::yield_now();
+        }
+        drop(silent);
+        let mut greeted = 0;
+        while greeted < waiting.len() {
+            assert_eq!(fixture.handshake.refused(), Refused::default());
+            greeted += fixture.take().len();
+        }
+        fixture.until_idle();
+        assert_eq!(fixture.handshake.refused(), Refused::default());
     }
 
     #[test]
