@@ -443,7 +443,6 @@ static size_t room_to_grow(size_t pages) {
 }
 
 static void note_resized(struct run *run, size_t pages) {
-    size_t old = run->pages;
     run->pages = (uint32_t)pages;
     if (run->touched < pages)
         run->touched = (uint32_t)pages;
@@ -451,15 +450,11 @@ static void note_resized(struct run *run, size_t pages) {
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run, 0);
         tcl_note_resized(&use);
-        /* Its death refunds what it has then. */
-        if (pages > old)
-            tcl_birth_charge(run->arena, (pages - old) << PAGE_SHIFT);
-        else
-            tcl_birth_refund(run->arena, (old - pages) << PAGE_SHIFT);
     }
 }
 
-/* What a resize changes is charged to the run's arena, or refunded. False: it has no room. */
+/* What a resize changes is charged to the run's arena, or refunded: its death refunds what it has
+ * then. False: the arena has no room. */
 static bool charge_resize(const struct run *run, size_t pages) {
     if (tcl_likely(!tcl_tracking()))
         return true;
