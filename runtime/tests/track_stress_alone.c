@@ -10,6 +10,7 @@
 #include "../track/attach.c"
 #include "../track/birth.c"
 #include "../track/fd.c"
+#include "../track/image.c"
 #include "../track/offer.c"
 #include "../track/phase.c"
 #include "../track/ring.c"
@@ -21,6 +22,7 @@
 bool tcl_locks_opened;
 _Atomic bool tcl_clock_is_forbidden;
 __thread bool tcl_in_fork;
+bool tcl_forks_alone;
 bool tcl_is_filtered(void) {
     return false;
 }
@@ -50,6 +52,12 @@ bool tcl_map_fill(void) {
     return true;
 }
 void tcl_map_start(void) {}
+void tcl_map_image(uintptr_t addr, size_t bytes, uint32_t site) {
+    (void)addr, (void)bytes, (void)site;
+}
+void tcl_map_image_gone(uintptr_t addr, size_t bytes) {
+    (void)addr, (void)bytes;
+}
 bool tcl_frugal;
 _Atomic bool tcl_vmem_start_pending;
 void tcl_vmem_start_if_large(void) {}

@@ -5,9 +5,9 @@
  * segment, one for the main stack, one for the stacks of all threads. Knows nothing of symbols,
  * which a session does not carry: the daemon has them read from the module's file.
  *
- *   found[]  what the loader has, by dl_iterate_phdr     |libm .data|app .data .bss|libz .rodata|
- *   known[]  what was reported                           |libm .data|app .data .bss|libq .data|
- *            reported now                                 libz .rodata born, libq .data died
+ *   found[]     what the loader has, by dl_iterate_phdr  |libm .data|app .data .bss|libz .rodata|
+ *   reported[]  what it had before                       |libm .data|app .data .bss|libq .data|
+ *               reported now                             libz .rodata born, libq .data died
  *
  * The loader has no call that is safe to interpose for dlopen (it looks at who calls it), so the
  * list is compared where a program is slow anyway: at an attach, a new site, a mapping, and after
@@ -45,8 +45,9 @@ struct segment {
     bool is_constant;
 };
 
-static struct segment found[SEGMENTS_MAX], known[SEGMENTS_MAX]; /* all of this under image_lock */
-static size_t found_count, known_count;
+static struct segment found[SEGMENTS_MAX],
+    reported[SEGMENTS_MAX]; /* all of this under image_lock */
+static size_t found_count, reported_count;
 static bool is_collected, is_unreported;
 static unsigned long long loads, unloads; /* of the loader, when found[] was made */
 static uintptr_t main_low;                /* of the main stack; 0: not reported */
@@ -133,14 +134,14 @@ static size_t number_in(const struct segment *table, size_t count, const struct 
 }
 
 static void report_segments(void) {
-    for (size_t i = 0; i < known_count; i++)
-        if (number_in(found, found_count, &known[i], i) == found_count)
-            tcl_map_image_gone(known[i].start, known[i].end - known[i].start);
+    for (size_t i = 0; i < reported_count; i++)
+        if (number_in(found, found_count, &reported[i], i) == found_count)
+            tcl_map_image_gone(reported[i].start, reported[i].end - reported[i].start);
     for (size_t i = 0; i < found_count; i++) {
         struct segment *one = &found[i];
-        size_t old = number_in(known, known_count, one, i);
-        if (old < known_count) {
-            one->site = known[old].site;
+        size_t old = number_in(reported, reported_count, one, i);
+        if (old < reported_count) {
+            one->site = reported[old].site;
             continue;
         }
         one->site =
@@ -148,8 +149,8 @@ static void report_segments(void) {
         if (one->site)
             tcl_map_image(one->start, one->end - one->start, one->site);
     }
-    memcpy(known, found, found_count * sizeof(*found));
-    known_count = found_count;
+    memcpy(reported, found, found_count * sizeof(*found));
+    reported_count = found_count;
     is_unreported = false;
 }
 

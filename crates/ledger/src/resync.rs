@@ -32,7 +32,7 @@ use tiercel_wire::{Flags, ObjectSnapshot, Version};
 
 use crate::ledger::Ledger;
 use crate::records::Birth;
-use crate::row::{ADOPTED, BLOCK, HEAD, MAPPED, Row, VAGUE};
+use crate::row::{ADOPTED, BLOCK, FRESH, HEAD, MAPPED, Row, VAGUE};
 
 /// What became of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +144,12 @@ impl Ledger {
         let end = self.rows[self.last_of(head)].end();
         self.event_ns = self.process(slot).settled_ns;
         self.remove_object(head);
+        self.process_mut(slot).ended.void_last();
+        let ended = match whole.has(FRESH) {
+            true => &mut self.counts.objects_ephemeral,
+            false => &mut self.counts.objects_died,
+        };
+        *ended = ended.saturating_sub(1);
         let ObjectSnapshot { arena, flags, .. } = snapshot(&whole);
         let born_ns = whole.born_ns();
         for &(addr, bytes, site) in parts.iter().filter(|part| part.0 + part.1 <= end) {
