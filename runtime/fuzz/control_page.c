@@ -24,11 +24,12 @@ static long made_syscall(long number, ...);
 #include "../track/offer.c"
 #include "../track/session.c"
 #define tcl_now_ms made_now_ms
+#include "../keys.c"
 #include "../track/birth.c"
+#include "../track/image.c"
 #include "../track/ring.c"
 #include "../track/site.c"
 #include "../track/small_sites.c"
-#include "../keys.c"
 #include "../track/unwind.c"
 #define syscall made_syscall
 #include "../track/phase.c"
@@ -41,14 +42,15 @@ static long made_syscall(long number, ...);
 
 #define BASE 0x600000000000ull /* chosen: nothing is mapped there, or needs to be */
 #define PAGES 4096u            /* chosen: a table of 64 KiB */
-#define SITES 8u /* the sites that there are, whose hashes are their numbers */
-#define ROWS 64u /* of each plan table that are written; all may be read */
+#define SITES 8u               /* the sites that there are, whose hashes are their numbers */
+#define ROWS 64u               /* of each plan table that are written; all may be read */
 /* Births of one step: more than a ring holds. */
 #define MANY_MAX (TCL_RING_RECORDS + 100)
 
 /* ---- The rest of the runtime ----------------------------------------------------------------- */
 
 __thread bool tcl_in_fork;
+bool tcl_forks_alone;
 bool tcl_locks_opened, tcl_frugal;
 _Atomic bool tcl_limit_due;
 bool tcl_limit_look(void) {
@@ -83,6 +85,12 @@ bool tcl_map_fill(void) {
     return true;
 }
 void tcl_map_start(void) {}
+void tcl_map_image(uintptr_t addr, size_t bytes, uint32_t site) {
+    (void)addr, (void)bytes, (void)site;
+}
+void tcl_map_image_gone(uintptr_t addr, size_t bytes) {
+    (void)addr, (void)bytes;
+}
 void tcl_vmem_back_heap(void) {}
 void *tcl_os_mmap(void *addr, size_t bytes, int prot, int flags, int fd, long offset) {
     return mmap(addr, bytes, prot, flags, fd, offset);

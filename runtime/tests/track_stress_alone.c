@@ -23,6 +23,7 @@
 bool tcl_locks_opened, tcl_forks_alone;
 _Atomic bool tcl_clock_is_forbidden;
 __thread bool tcl_in_fork;
+bool tcl_forks_alone;
 bool tcl_is_filtered(void) {
     return false;
 }

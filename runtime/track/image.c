@@ -5,9 +5,9 @@
  * segment, one for the main stack, one for the stacks of all threads. Knows nothing of symbols,
  * which a session does not carry: the daemon has them read from the module's file.
  *
- *   found[]  what the loader has, by dl_iterate_phdr     |libm .data|app .data .bss|libz .rodata|
- *   reported[]  what was reported                           |libm .data|app .data .bss|libq .data|
- *            reported now                                 libz .rodata born, libq .data died
+ *   found[]     what the loader has, by dl_iterate_phdr  |libm .data|app .data .bss|libz .rodata|
+ *   reported[]  what it had before                       |libm .data|app .data .bss|libq .data|
+ *               reported now                             libz .rodata born, libq .data died
  *
  * The loader has no call that is safe to interpose for dlopen (it looks at who calls it), so the
  * list is compared where a program is slow anyway: at an attach, a new site, a mapping, and after

@@ -32,6 +32,10 @@ const COUNTED_AT_EXIT_MAX: usize = 65_536;
 /// us each. The others are not seen, as the coverage states.
 const INHERITED_MAX: usize = 16_384;
 
+/// Samples that wait for symbols, in the few milliseconds that reading those takes; further ones
+/// count as the whole segment's. 1.5 MiB.
+const HELD_MAX: usize = 16_384;
+
 /// When a process is first compared with its rows, milliseconds after it attached: what it has is
 /// mapped by then. Chosen, not measured.
 const FIRST_LOOK_MS: u64 = 100;
@@ -52,6 +56,8 @@ pub(crate) struct Tracking {
     undecided: Interval,
     /// Samples on their way from the ledger to what else counts them.
     attributed: Vec<Attributed>,
+    /// Samples in static data whose symbols are being read.
+    held: Vec<Sample>,
     live_bytes: u64,
     peak_bytes: u64,
 }
@@ -72,6 +78,7 @@ impl Tracking {
             fit: FitScan::default(),
             undecided: Interval::default(),
             attributed: Vec::new(),
+            held: Vec::new(),
             live_bytes: 0,
             peak_bytes: 0,
         }
@@ -209,14 +216,26 @@ impl Tracking {
                 recording.sampled(sample);
             }
             let (pid, addr) = self.clients.shared.resolve(sample.pid, sample.addr);
-            self.ledger.observe(Sample { pid, addr, ..*sample });
+            let sample = Sample { pid, addr, ..*sample };
+            if self.held.len() < HELD_MAX && self.clients.awaits_symbols(pid, addr) {
+                self.held.push(sample);
+            } else {
+                self.ledger.observe(sample);
+            }
         }
     }
 
     /// Attributes the samples that need not wait any longer to objects and their sites; the plan
     /// learns of those that hit.
     pub(crate) fn attribute(&mut self, mut plan: Option<&mut PlanRunner>, tiers: &Tiers) {
-        let Tracking { clients, ledger, recording, attributed, .. } = self;
+        let Tracking { clients, ledger, recording, attributed, held, .. } = self;
+        held.retain(|sample| {
+            let waits = clients.awaits_symbols(sample.pid, sample.addr);
+            if !waits {
+                ledger.observe(*sample);
+            }
+            waits
+        });
         ledger.attribute(attributed);
         if let Some(recording) = recording {
             recording.consume(ledger);

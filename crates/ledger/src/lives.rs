@@ -58,6 +58,13 @@ impl EndedLives {
         next
     }
 
+    /// The life that ended last takes no accesses: its object goes on as several.
+    pub(crate) fn void_last(&mut self) {
+        if let Some(last) = self.lives.back_mut() {
+            (last.died_ns, last.sure_ns) = (last.born_ns, last.born_ns);
+        }
+    }
+
     /// Forgets the oldest; false when there is none.
     pub(crate) fn forget_one(&mut self) -> bool {
         let is_there = self.lives.pop_front().is_some();

@@ -32,7 +32,7 @@ use tiercel_wire::{Flags, ObjectSnapshot, Version};
 
 use crate::ledger::Ledger;
 use crate::records::Birth;
-use crate::row::{ADOPTED, BLOCK, HEAD, MAPPED, Row, VAGUE};
+use crate::row::{ADOPTED, BLOCK, FRESH, HEAD, MAPPED, Row, VAGUE};
 
 /// What became of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,8 @@ impl Ledger {
     }
 
     /// An object that lives falls into parts with sites of their own: (address, bytes, site),
-    /// ascending and without gaps. What was seen of it so far stays with the whole.
+    /// ascending and without gaps. They were born with it. What was attributed to it so far stays
+    /// with its site.
     pub fn divide_object(
         &mut self,
         pid: u32,
@@ -143,8 +144,14 @@ impl Ledger {
         let end = self.rows[self.last_of(head)].end();
         self.event_ns = self.process(slot).settled_ns;
         self.remove_object(head);
+        self.process_mut(slot).ended.void_last();
+        let ended = match whole.has(FRESH) {
+            true => &mut self.counts.objects_ephemeral,
+            false => &mut self.counts.objects_died,
+        };
+        *ended = ended.saturating_sub(1);
         let ObjectSnapshot { arena, flags, .. } = snapshot(&whole);
-        let born_ns = self.event_ns;
+        let born_ns = whole.born_ns();
         for &(addr, bytes, site) in parts.iter().filter(|part| part.0 + part.1 <= end) {
             self.born(slot, Birth { addr, bytes, site, version, arena, flags, born_ns });
             if let Some(head) = self.head_at(slot, addr) {

@@ -75,6 +75,20 @@ fn the_parts_live_and_die_as_the_whole() {
 }
 
 #[test]
+fn an_access_of_before_belongs_to_its_part() {
+    let mut ledger = ledger();
+    ledger.apply(1, &born());
+    ledger.tick(10);
+    ledger.divide_object(1, ADDR, VERSION, &PARTS);
+    // Seen between a time before the birth and now, or at an instant since.
+    for from_ns in [0, 6] {
+        let early = Sample { from_ns, until_ns: 9_000_000, ..sample(3) };
+        assert_eq!(ledger.sample(&early).map(|hit| hit.site), Some(61_440), "{from_ns}");
+    }
+    assert_eq!(ledger.totals().objects_ephemeral, 0);
+}
+
+#[test]
 fn a_child_has_what_was_born_before_it() {
     let mut ledger = ledger();
     ledger.apply(1, &born());

@@ -396,6 +396,11 @@ impl Client {
         all
     }
 
+    /// Whether an address belongs to data whose symbols are being read.
+    pub(super) fn awaits_symbols(&self, addr: u64) -> bool {
+        self.statics.awaits(addr) && !self.has_left()
+    }
+
     /// Divides what was born before the symbols of its module were read.
     pub(super) fn divide_statics(&mut self, layouts: &mut Layouts, ledger: &mut Ledger) {
         if !self.statics.is_waiting() {

@@ -42,9 +42,12 @@ pub(crate) struct Born {
 pub(crate) struct Statics {
     /// By site number, of mapped objects.
     segments: HashMap<u32, Kind>,
-    /// Some of them wait for symbols.
-    is_waiting: bool,
+    /// Those that wait for symbols: where they are, the largest first.
+    waiting: Vec<Range<u64>>,
 }
+
+/// Segments whose accesses wait for symbols as well: further ones are small.
+const WAITING_MAX: usize = 64;
 
 /// What the objects of a site are.
 #[derive(Debug)]
@@ -89,7 +92,9 @@ impl Statics {
             }
         }
         segment.born = born;
-        self.is_waiting |= segment.symbols.is_none();
+        if segment.symbols.is_none() && self.waiting.len() < WAITING_MAX {
+            self.waiting.push(born.addr..born.addr.saturating_add(born.bytes));
+        }
         segment.symbols.as_ref().map(|symbols| parts(&born, symbols))
     }
 
@@ -103,7 +108,12 @@ impl Statics {
 
     /// Whether [`Statics::divide`] has something to do.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.is_waiting
+        !self.waiting.is_empty()
+    }
+
+    /// Whether an address is in data whose symbols are not known yet.
+    pub(crate) fn awaits(&self, addr: u64) -> bool {
+        self.waiting.iter().any(|range| range.contains(&addr))
     }
 
     /// Takes in symbols of modules, as far as `symbols_of` has them. Returns the objects that fall
@@ -113,12 +123,15 @@ impl Statics {
         uses: &mut ClientUses,
         mut symbols_of: impl FnMut(&SiteFrame) -> Option<Arc<[DataSymbol]>>,
     ) -> Vec<(Born, Vec<Part>)> {
-        self.is_waiting = false;
+        self.waiting.clear();
         let mut divided = Vec::new();
         let segments = self.segments.values_mut().filter_map(Kind::segment);
-        for segment in segments.filter(|one| one.symbols.is_none()) {
+        let mut segments: Vec<_> = segments.filter(|one| one.symbols.is_none()).collect();
+        segments.sort_by_key(|one| std::cmp::Reverse(one.born.bytes));
+        for segment in segments {
             let Some(symbols) = symbols_of(&segment.module) else {
-                self.is_waiting = true;
+                let Born { addr, bytes, .. } = segment.born;
+                self.waiting.push(addr..addr.saturating_add(bytes));
                 continue;
             };
             let named = segment.name(&symbols, uses);
@@ -131,6 +144,7 @@ impl Statics {
             }
             segment.symbols = Some(named);
         }
+        self.waiting.truncate(WAITING_MAX);
         divided
     }
 }
@@ -285,7 +299,7 @@ mod tests {
         let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
         let (mut statics, session) = (Statics::default(), session());
         assert_eq!(statics.born(born(16), &session, &mut uses), None, "not known yet");
-        assert!(statics.is_waiting());
+        assert!(statics.is_waiting() && statics.awaits(0x10_8000) && !statics.awaits(0x11_0000));
         assert!(statics.divide(&mut uses, |_| None).is_empty() && statics.is_waiting());
         let symbols = [
             symbol(0x3000, 0x1000, "before"),
@@ -301,7 +315,7 @@ mod tests {
         let sizes: Vec<_> = parts.iter().map(|part| (part.bytes >> 12, part.site)).collect();
         assert_eq!(sizes, [(1, 7), (2, first), (2, first + 1), (11, 7)]);
         assert_ne!(uses.hash(first), uses.hash(first + 1), "two variables of one name");
-        assert!(!statics.is_waiting());
+        assert!(!statics.is_waiting() && !statics.awaits(0x10_8000));
         // Loaded again it has the same sites at once; a part that was cut off has its own.
         assert_eq!(statics.born(born(16), &session, &mut uses).as_ref(), Some(parts));
         let tail = Born { addr: 0x10_2000, bytes: 0x2000, ..born(1) };

@@ -174,6 +174,11 @@ impl Clients {
         self.shares.entry(uid).or_insert_with(|| self.sites.share()).clone()
     }
 
+    /// Whether an access must wait for symbols, by which it is attributed.
+    pub(crate) fn awaits_symbols(&self, pid: u32, addr: u64) -> bool {
+        self.of_pid(pid).is_some_and(|client| client.awaits_symbols(addr))
+    }
+
     /// A process that was forked has these objects of its parent, but for those that show what its
     /// parent shows as well.
     pub(crate) fn forked(&mut self, parent: u32, child: u32, objects: &mut Vec<ObjectSnapshot>) {

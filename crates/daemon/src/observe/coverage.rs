@@ -6,17 +6,18 @@
 //! what is tracked is between two bounds. Files and shared memory count once for all processes. The
 //! runtime's own memory, as far as it has a name, is not counted.
 
+use crate::cpu;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Processes that are looked at in one round; the rest has its turn in the next.
 const PROCESSES_MAX: usize = 64;
 
-/// Share of wall time that looking may take.
-const TIME_SHARE: f64 = 0.002;
+/// CPU time that looking may take, as a share of wall time.
+const TIME_SHARE: f64 = 0.003;
 
 /// Shortest time between two rounds.
 const ROUND_MS_MIN: u64 = 250;
@@ -136,16 +137,20 @@ fn start() -> Option<Thread> {
     let (outbox, found) = sync_channel(1);
     let work = move || {
         while let Ok(asked) = inbox.recv() {
-            let began = Instant::now();
+            let began_ns = cpu::thread_ns();
             let mut sum = Sum::default();
             asked.iter().for_each(|one| sum.add_process(one, read_smaps(one.pid).as_deref()));
-            if outbox.send((sum.coverage(), began.elapsed())).is_err() {
+            if outbox.send((sum.coverage(), took(began_ns))).is_err() {
                 return;
             }
         }
     };
     std::thread::Builder::new().name("tiercel-rss".into()).spawn(work).ok()?;
     Some((requests, found))
+}
+
+fn took(began_ns: u64) -> Duration {
+    Duration::from_nanos(cpu::since_ns(began_ns))
 }
 
 /// `None`: it is over, or may not be read.
