@@ -78,6 +78,9 @@ fn check_runs(profile: &Profile) -> Result<(), String> {
         if !ascends || run.served.len() > SERVED_MAX {
             return Err(format!("run {index}: nodes that served are out of order"));
         }
+        if let Some(what) = run.mixed.defect(TEXT_BYTES_MAX) {
+            return Err(format!("run {index}: {what}"));
+        }
         if !run.speeds.is_sound() {
             return Err(format!("run {index}: an impossible speed"));
         }

@@ -18,6 +18,7 @@ mod export;
 mod ghosts;
 mod keep;
 mod merge;
+mod mixed;
 mod overview;
 mod phases;
 mod profile;
@@ -32,6 +33,7 @@ pub use check::{RUNS_MAX, check};
 pub use export::{Format, TABLES};
 pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
 pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
+pub use mixed::{MIXED_SITES_MAX, Mixed, MixedSite, share_interval};
 pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
 pub use phases::DETECTED_MAX;
 pub use profile::{

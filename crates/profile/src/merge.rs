@@ -236,6 +236,7 @@ impl Run {
         part.served.iter().for_each(|one| self.count_served(one.node, one.accesses));
         self.observed.absorb(&part.observed);
         self.speeds.absorb(&part.speeds);
+        self.mixed.absorb(&part.mixed);
     }
 }
 

@@ -50,6 +50,8 @@ pub struct SiteSums {
     pub label: String,
     /// Its hash, hexadecimal, as in plans.
     pub hash: String,
+    /// It stands for all objects whose site is unknown.
+    pub is_unknown: bool,
     /// Allocations.
     pub objects: u64,
     /// Their bytes.
@@ -148,6 +150,7 @@ impl Profile {
         let site = |site: &crate::Site| SiteSums {
             label: site_label(site),
             hash: format!("{:016x}", site.hash),
+            is_unknown: site.is_unknown(),
             ..SiteSums::default()
         };
         let mut sums: Vec<SiteSums> = self.sites.iter().map(site).collect();

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tiercel_machine::{Machine, NodeId, Speeds};
 
+use crate::mixed::Mixed;
+
 /// Shortest time slot, nanoseconds; every slot length is this times a power of two. Loops over a
 /// few megabytes follow one another within a millisecond.
 pub const SLOT_NS_MIN: u64 = 1 << 18;
@@ -78,6 +80,8 @@ pub struct Run {
     /// The speed of one thread on the machine, measured before the program ran.
     #[serde(default)]
     pub speeds: Speeds,
+    /// Who shares its blocks of small objects whose site is unknown.
+    pub mixed: Mixed,
 }
 
 /// Accesses that a node served.

@@ -24,7 +24,7 @@ use crate::table::{self, TableRow, Texts};
 use crate::tables;
 
 /// Version of the folder's contents. Others are refused.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// First word of every manifest.
 const FORMAT: &str = "tiercel-profile";

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_machine::short_bytes;
 use tiercel_profile::{
-    Diff, Format, Overview, PhaseSums, Profile, Relation, Run, SiteSums, TABLES, diff, merge, read,
-    write,
+    Diff, Format, Mixed, Overview, PhaseSums, Profile, Relation, Run, SiteSums, TABLES, diff,
+    merge, read, write,
 };
 
 /// `tiercel profile`.
@@ -114,7 +114,7 @@ fn shown(overview: &Overview, rows: usize) -> String {
     let mut sites = Table::new(&[&SITE_COLUMNS[..], &named].concat());
     for sums in overview.sites.iter().take(rows) {
         let mut cells = site_cells(sums);
-        cells.extend([sums.hash.clone(), sums.label.clone()]);
+        cells.extend([sums.hash.clone(), sums.label.clone() + &mixed(sums, overview)]);
         sites.row(cells);
     }
     out.push_str(&format!("\n{}", sites.text()));
@@ -123,6 +123,16 @@ fn shown(overview: &Overview, rows: usize) -> String {
     }
     out.push_str(&format!("\n{}", phases(overview)));
     out
+}
+
+/// Who shares the blocks of the unknown site, in all runs together.
+fn mixed(sums: &SiteSums, overview: &Overview) -> String {
+    let mut all = Mixed::default();
+    if sums.is_unknown {
+        overview.runs.iter().for_each(|run| all.absorb(&run.mixed));
+    }
+    let text = all.text();
+    if text.is_empty() { text } else { printable(&format!(", {text}")) }
 }
 
 fn run_lines(run: &Run) -> String {

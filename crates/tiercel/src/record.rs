@@ -10,6 +10,7 @@ use crate::host::{EXIT_REFUSED, Ending, end_like};
 use crate::privilege::symbol_reader;
 use crate::program::find;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
+use crate::show::mixed;
 use crate::terminal::{note, printable};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -17,10 +18,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
-use tiercel_daemon::name_sites;
+use tiercel_daemon::{SiteRow, name_sites};
 use tiercel_machine::{Speeds, short_bytes};
 use tiercel_mover::measure;
-use tiercel_profile::{LIMIT_BYTES_MIN, Overview, Profile, RecorderConfig};
+use tiercel_profile::{LIMIT_BYTES_MIN, Mixed, Overview, Profile, RecorderConfig};
 use tiercel_sampler::in_detail;
 use tiercel_symbolize::{Symbols, build_id, hex};
 
@@ -84,11 +85,13 @@ fn finish(
     let problems =
         final_report.as_ref().map(|end| end.summary.problems.clone()).unwrap_or_default();
     let attached = final_report.as_ref().map_or(0, |end| end.summary.clients.attached);
-    let profile =
-        final_report.and_then(|final_report| final_report.profile).map(|profile| *profile);
-    let written = match profile {
+    let (profile, sites) = final_report.map_or((None, Vec::new()), |end| (end.profile, end.sites));
+    let written = match profile.map(|profile| *profile) {
         Some(mut profile) => {
-            profile.runs.iter_mut().for_each(|run| run.speeds.clone_from(&speeds));
+            let mixed = mixed_of(&sites, &mut Symbols::new(&symbol_reader()));
+            for run in &mut profile.runs {
+                (run.speeds, run.mixed) = (speeds.clone(), mixed.clone());
+            }
             write_profile(args, output, start_unix_ns, ending, profile)
         }
         None => Err(anyhow::anyhow!("the daemon failed; no profile was written")),
@@ -106,6 +109,13 @@ fn finish(
         Err(error) => note(format_args!("tiercel: {error:#}")),
     }
     end_like(ending)
+}
+
+/// Who shares blocks of small objects, over all users and programs of the run.
+fn mixed_of(sites: &[SiteRow], symbols: &mut Symbols) -> Mixed {
+    let mut all = Mixed::default();
+    sites.iter().for_each(|row| all.absorb(&mixed(row, symbols)));
+    all
 }
 
 fn print_remarks(remarks: &[String], problems: &BTreeMap<String, u64>) {

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;
 use tiercel_daemon::{
-    Coverage, FinalReport, Fits, Origin, PlanSummary, SiteRow, Summary, Use, judge,
+    Coverage, FinalReport, Fits, Origin, PlanSummary, Sharer, SiteRow, Summary, Use, judge,
 };
 use tiercel_ledger::confidence::{Estimate, Ranking, SAMPLES_WANTED};
 use tiercel_machine::{NodeId, number, short_bytes};
+use tiercel_profile::{Mixed, MixedSite};
 use tiercel_symbolize::Symbols;
 
 /// Sites that are named and merged for a table; symbolizing one costs up to a millisecond.
@@ -98,28 +99,20 @@ fn merge(sites: &[SiteRow], symbols: &mut Symbols) -> Vec<(String, SiteRow)> {
     places
 }
 
-/// Sites that are named where several share blocks of small objects. Chosen: a line has room.
-const SHARERS_SHOWN: usize = 3;
-
-/// Who shares the blocks of a row: `, mixed: one 61 to 70%, two 12 to 17%, others`.
+/// Who shares the blocks of a row, for its name.
 fn shared(row: &SiteRow, symbols: &mut Symbols) -> String {
-    let sharers = &row.shared.sharers;
-    if row.shared.is_empty() {
-        return String::new();
-    }
-    let shown = sharers.iter().take(SHARERS_SHOWN).map(|sharer| {
+    let text = mixed(row, symbols).text();
+    if text.is_empty() { text } else { printable(&format!(", {text}")) }
+}
+
+/// The same with names, as profiles keep it.
+pub fn mixed(row: &SiteRow, symbols: &mut Symbols) -> Mixed {
+    let site = |sharer: &Sharer| {
         let named = symbols.owned_by(row.uid).owning_frame(&sharer.frames);
-        let place = named.map_or_else(|| "unknown site".to_owned(), |named| named.short());
-        let share = row.shared.share(sharer);
-        let percent = |at: f64| (at * 100.0).round();
-        format!("{place} {} to {}%", percent(share.start), percent(share.end))
-    });
-    let mut shown: Vec<String> = shown.collect();
-    let named: u64 = sharers.iter().take(SHARERS_SHOWN).map(|sharer| sharer.samples).sum();
-    if named < row.shared.samples {
-        shown.push("others".to_owned());
-    }
-    printable(&format!(", mixed: {}", shown.join(", ")))
+        let label = named.map_or_else(|| "unknown site".to_owned(), |named| named.short());
+        MixedSite { hash: sharer.hash, label, samples: sharer.samples }
+    };
+    Mixed { samples: row.shared.samples, sites: row.shared.sharers.iter().map(site).collect() }
 }
 
 fn table(places: &[(String, SiteRow)], summary: &Summary, is_live: bool) -> String {
@@ -502,7 +495,7 @@ pub fn named_json(
 mod tests {
     use super::*;
     use std::path::Path;
-    use tiercel_daemon::{Shared, Sharer};
+    use tiercel_daemon::Shared;
     use tiercel_symbolize::SiteFrame;
 
     #[test]

@@ -1,21 +1,16 @@
 //! Which sites share blocks of small objects, by sampled births.
-//! In: what sessions state of small objects. Out: [`Shared`], with shares as intervals. Knows
-//! nothing of the accesses to those blocks: they cannot be divided.
+//! In: what sessions state of small objects. Out: [`Shared`]. Knows nothing of names, or of how
+//! sure the shares are.
 
 use std::cmp::Reverse;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tiercel_symbolize::SiteFrame;
 use tiercel_wire::Small;
 
-/// Sites that are named. Chosen: a line has room for three, and the first of several processes may
-/// be others.
-const SHARERS_MAX: usize = 8;
-
-/// 0.95 of a normal distribution lies below so many standard deviations: intervals of 90%.
-const Z_95: f64 = 1.645;
+/// Sites that are kept.
+const SHARERS_MAX: usize = tiercel_profile::MIXED_SITES_MAX;
 
 /// A site that shares blocks with others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,17 +50,6 @@ impl Shared {
         self.sharers.sort_by_key(|one| (Reverse(one.samples), one.hash));
         self.sharers.truncate(SHARERS_MAX);
     }
-
-    /// The share of the blocks' bytes that a sharer has, 0 to 1: the interval that holds the truth
-    /// in 90% of cases (Wilson 1927), as far as sampled births are independent.
-    pub fn share(&self, sharer: &Sharer) -> Range<f64> {
-        let all = self.samples.max(sharer.samples).max(1) as f64;
-        let (share, more) = (sharer.samples as f64 / all, Z_95 * Z_95 / all);
-        let middle = share + more / 2.0;
-        let half = Z_95 * (share * (1.0 - share) / all + more / 4.0 / all).sqrt();
-        let bound = |at: f64| (at / (1.0 + more)).clamp(0.0, 1.0);
-        bound(middle - half)..bound(middle + half)
-    }
 }
 
 /// The sites with the most of the sampled births that live, or of all where none lives; and how
@@ -88,23 +72,6 @@ mod tests {
 
     fn sharer(hash: u64, samples: u64) -> Sharer {
         Sharer { hash, frames: [].into(), samples }
-    }
-
-    #[test]
-    fn shares_are_as_certain_as_there_are_samples() {
-        let check = |samples, all, from: f64, to: f64| {
-            let shared = Shared { sharers: Vec::new(), samples: all };
-            let share = shared.share(&sharer(1, samples));
-            assert!(
-                (share.start - from).abs() < 0.005 && (share.end - to).abs() < 0.005,
-                "{share:?}"
-            );
-        };
-        check(50, 100, 0.42, 0.58);
-        check(5000, 10_000, 0.49, 0.51);
-        check(0, 20, 0.0, 0.12);
-        check(1, 1, 0.27, 1.0);
-        check(0, 0, 0.0, 0.73);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
 use tiercel_profile::{
-    Access, Coarsening, Frame, Name, Object, Observed, Phase, Process, Profile, Run, SLOT_NS_MIN,
-    ServedBy, Site,
+    Access, Coarsening, Frame, Mixed, MixedSite, Name, Object, Observed, Phase, Process, Profile,
+    Run, SLOT_NS_MIN, ServedBy, Site,
 };
 
 pub fn text() -> impl Strategy<Value = Arc<str>> {
@@ -69,6 +69,14 @@ fn run() -> impl Strategy<Value = Run> {
                 accesses: samples.into(),
             }],
             speeds: speeds(f64::from(samples % 7) + 0.25),
+            mixed: Mixed {
+                samples: u64::from(samples % 9),
+                sites: vec![MixedSite {
+                    hash: start.into(),
+                    label: "make a.c:1".into(),
+                    samples: u64::from(samples % 9) / 2,
+                }],
+            },
         },
     )
 }
