@@ -27,11 +27,11 @@ static _Atomic unsigned split_count; /* changed under tcl_heap_lock */
 
 #define SPLITS_MAX (sizeof splits / sizeof *splits)
 
-static bool bind(size_t number, size_t pages, unsigned k) {
+static bool bind_split(size_t number, size_t pages, unsigned k) {
     return tcl_os_bind(page_address(number), pages << PAGE_SHIFT, tcl_arena_node(k));
 }
 
-static bool add(struct split split) {
+static bool add_split(struct split split) {
     heap_lock(&tcl_heap_lock);
     unsigned count = split_count;
     if (count < SPLITS_MAX) {
@@ -43,7 +43,7 @@ static bool add(struct split split) {
 }
 
 /* Of the run that begins with this OS page; NULL: it is not split. Under the lock. */
-static struct split *find(size_t number) {
+static struct split *find_split(size_t number) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && split_count <= SPLITS_MAX);
     for (unsigned i = 0; i < split_count; i++)
         if (splits[i].number == number)
@@ -52,10 +52,10 @@ static struct split *find(size_t number) {
 }
 
 /* Cuts the head down to `pages`, or removes the entry. What was cut off; no pages: nothing. */
-static struct split cut(size_t number, size_t pages) {
+static struct split cut_split(size_t number, size_t pages) {
     struct split cut = {0};
     heap_lock(&tcl_heap_lock);
-    struct split *split = find(number);
+    struct split *split = find_split(number);
     if (split && split->pages > pages) {
         cut = (struct split){(uint32_t)(number + pages), split->pages - (uint32_t)pages,
                              split->arena};
@@ -73,10 +73,10 @@ void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
     size_t head = tcl_birth_head(bytes, run->site, k, &better) >> PAGE_SHIFT;
     if (!head)
         return;
-    if (!add((struct split){(uint32_t)number, (uint32_t)head, better})) {
+    if (!add_split((struct split){(uint32_t)number, (uint32_t)head, better})) {
         tcl_birth_refund(better, head << PAGE_SHIFT);
-    } else if (!bind(number, head, better)) {
-        cut(number, 0);
+    } else if (!bind_split(number, head, better)) {
+        cut_split(number, 0);
         tcl_birth_refund(better, head << PAGE_SHIFT);
     } else if (is_touched) {
         tcl_os_clear(page_address(number), head << PAGE_SHIFT);
@@ -86,10 +86,10 @@ void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
 void tcl_split_end(size_t number, size_t pages, bool keeps_contents) {
     if (tcl_likely(!atomic_load_explicit(&split_count, memory_order_relaxed)))
         return;
-    struct split gone = cut(number, pages);
+    struct split gone = cut_split(number, pages);
     if (!gone.pages)
         return;
-    bind(gone.number, gone.pages, tcl_arena_of_page(number));
+    bind_split(gone.number, gone.pages, tcl_arena_of_page(number));
     if (!keeps_contents)
         tcl_os_clear(page_address(gone.number), (size_t)gone.pages << PAGE_SHIFT);
     tcl_birth_refund(gone.arena, (size_t)gone.pages << PAGE_SHIFT);
