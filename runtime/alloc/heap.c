@@ -155,22 +155,11 @@ static void link_free(struct bins *bins, struct run *run) {
     bins->map[bin / 64] |= 1ull << (bin % 64);
 }
 
-static struct bins *bins_of(struct run *run) {
-    struct arena *arena = &arenas[tcl_arena_of_page(number_of(run))];
-    return run->state == RUN_DIRTY ? &arena->dirty : &arena->clean;
-}
-
-static void count_dirty(const struct run *run, size_t more) {
-    unsigned k = tcl_arena_of_page(number_of(run));
-    pages_dirty += more;
-    arenas[k].dirty_pages += more;
-    tcl_note_idle(k, arenas[k].dirty_pages << PAGE_SHIFT);
-}
-
 static void unlink_free(struct run *run) {
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
     tcl_assert_debug(is_free_run(run));
-    struct bins *bins = bins_of(run);
+    struct arena *arena = &arenas[tcl_arena_of_page(number_of(run))];
+    struct bins *bins = run->state == RUN_DIRTY ? &arena->dirty : &arena->clean;
     unsigned bin = bin_of(run->total);
     tcl_assert_debug(!run->next || run_at(run->next)->prev == number_of(run));
     tcl_assert_debug(run->prev ? run_at(run->prev)->next == number_of(run)
@@ -186,7 +175,8 @@ static void unlink_free(struct run *run) {
         pages_clean -= run->total;
         return;
     }
-    count_dirty(run, -(size_t)run->total);
+    pages_dirty -= run->total;
+    arena->dirty_pages -= run->total;
     if (pages_dirty_low > pages_dirty)
         pages_dirty_low = pages_dirty;
 }
@@ -218,10 +208,9 @@ static void insert_free(size_t number, size_t total, enum run_state state) {
     run->total = tail->total = (uint32_t)total;
     run->state = tail->state = (uint8_t)state;
     link_free(state == RUN_DIRTY ? &arenas[arena].dirty : &arenas[arena].clean, run);
+    *(state == RUN_DIRTY ? &pages_dirty : &pages_clean) += total;
     if (state == RUN_DIRTY)
-        count_dirty(run, total);
-    else
-        pages_clean += total;
+        arenas[arena].dirty_pages += total;
 }
 
 /* Before the second part of a run becomes free on its own: clears the entry in front of it, which
@@ -556,8 +545,17 @@ struct run *tcl_pages_take(unsigned k, size_t total, size_t align, enum take tak
     return run;
 }
 
+/* What is dead, for the daemon. */
+static void report_idle(void) {
+    tcl_assert_debug(tcl_is_held(&tcl_heap_lock));
+    for (unsigned k = 0; k < TCL_ARENAS_MAX; k++)
+        tcl_note_idle(k, arenas[k].dirty_pages << PAGE_SHIFT);
+}
+
 static void schedule_purge(void) {
-    static unsigned calls;
+    static unsigned calls, unreported;
+    if (++unreported % 16 == 0)
+        report_idle();
     tcl_assert_debug(tcl_is_held(&tcl_heap_lock) && pages_dirty_low <= pages_dirty);
     count_used();
     if (pages_dirty > dirty_allowed() && ++calls % 16 == 0 && now_ms() >= window_end_ms)
@@ -761,6 +759,7 @@ void tcl_pages_purge(bool all) {
         purge_dirty(0, TCL_ARENAS_MAX, pages_dirty - keep, all ? INT_MAX : PURGE_ROUNDS);
     pages_dirty_low = pages_dirty;
     window_end_ms = now_ms() + PURGE_WINDOW_MS;
+    report_idle();
     heap_unlock(&tcl_heap_lock);
     errno = saved;
 }

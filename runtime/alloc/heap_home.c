@@ -24,7 +24,7 @@
  * not measured. */
 #define TRIAL 16
 /* OS pages looked up by one call, whose results are on the stack: 3 KiB. */
-#define BATCH 256
+#define LOOKED_UP_MAX 256
 /* After each trial in vain twice as many births go without one, up to 2^8. Chosen, not measured. */
 #define BACKOFF_MAX 8
 
@@ -33,7 +33,7 @@ static _Atomic uint32_t to_skip; /* of them, those that are left */
 static _Atomic bool is_refused;  /* the kernel does not say where memory lies */
 
 /* Asks for the nodes of OS pages; a negative one has no memory, or cannot be known. */
-static bool look_up(void *const *pages, int *nodes, size_t count) {
+static bool look_up_nodes(void *const *pages, int *nodes, size_t count) {
     long result = syscall(SYS_move_pages, 0, count, pages, NULL, nodes, 0);
     if (tcl_unlikely(result != 0))
         atomic_store_explicit(&is_refused, true, memory_order_relaxed);
@@ -50,7 +50,7 @@ static bool lies_elsewhere(uintptr_t start, size_t pages, uint64_t wanted) {
     int nodes[SAMPLES];
     for (size_t i = 0; i < SAMPLES; i++)
         addresses[i] = (void *)(start + ((pages * i / SAMPLES) << PAGE_SHIFT));
-    if (!look_up(addresses, nodes, SAMPLES))
+    if (!look_up_nodes(addresses, nodes, SAMPLES))
         return false;
     for (size_t i = 0; i < SAMPLES; i++)
         if (is_elsewhere(nodes[i], wanted))
@@ -58,13 +58,14 @@ static bool lies_elsewhere(uintptr_t start, size_t pages, uint64_t wanted) {
     return false;
 }
 
-/* Looks up to BATCH OS pages up and releases those that lie elsewhere, neighbours in one call. */
+/* Looks up to LOOKED_UP_MAX OS pages up and releases those that lie elsewhere, neighbours in one
+ * call. */
 static bool release_batch(uintptr_t start, size_t pages, uint64_t wanted) {
-    void *addresses[BATCH];
-    int nodes[BATCH];
+    void *addresses[LOOKED_UP_MAX];
+    int nodes[LOOKED_UP_MAX];
     for (size_t i = 0; i < pages; i++)
         addresses[i] = (void *)(start + (i << PAGE_SHIFT));
-    if (!look_up(addresses, nodes, pages))
+    if (!look_up_nodes(addresses, nodes, pages))
         return false;
     for (size_t i = 0, first; i < pages; i++) {
         for (first = i; i < pages && is_elsewhere(nodes[i], wanted); i++) {
@@ -85,7 +86,7 @@ static bool trial_succeeds(uintptr_t start, uint64_t wanted) {
         addresses[i] = (void *)(start + (i << PAGE_SHIFT));
         *(volatile char *)addresses[i] = 0;
     }
-    if (!look_up(addresses, nodes, TRIAL))
+    if (!look_up_nodes(addresses, nodes, TRIAL))
         return false;
     for (size_t i = 0; i < TRIAL; i++)
         if (is_elsewhere(nodes[i], wanted))
@@ -135,8 +136,8 @@ static struct run *take_dead(unsigned k, size_t pages, uint64_t wanted) {
 static void place_anew(uintptr_t start, size_t pages, uint64_t wanted) {
     bool succeeds = trial_succeeds(start, wanted);
     note_trial(succeeds);
-    for (size_t at = TRIAL; succeeds && at < pages; at += BATCH) {
-        size_t batch = pages - at < BATCH ? pages - at : BATCH;
+    for (size_t at = TRIAL; succeeds && at < pages; at += LOOKED_UP_MAX) {
+        size_t batch = pages - at < LOOKED_UP_MAX ? pages - at : LOOKED_UP_MAX;
         succeeds = release_batch(start + (at << PAGE_SHIFT), batch, wanted);
     }
 }

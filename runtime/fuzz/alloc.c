@@ -30,6 +30,7 @@
 #include "../alloc/heap.c"
 #include "../alloc/heap_cache.c"
 #include "../alloc/heap_far.c"
+#include "../alloc/heap_home.c"
 #include "../alloc/heap_range.c"
 #include "../alloc/heap_split.c"
 #include "../alloc/malloc.c"

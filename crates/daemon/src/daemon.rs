@@ -379,6 +379,8 @@ impl Daemon {
             return;
         }
         let now_ms = self.now_ms();
+        // Nodes may have filled up since the last decision, which needs a client.
+        self.choose_placer();
         self.prepare(&mut arrival.session);
         let queue = &self.moving.queue;
         if let Some(remote) = queue.remote() {
@@ -703,6 +705,7 @@ impl Daemon {
             Request::Moves { limit } => Answer::Moves(self.moving.queue.log.last(*limit)),
             Request::Budget { fast } => {
                 self.tiers.budget = *fast;
+                self.choose_placer();
                 self.renew_offer();
                 Answer::Budget(fast.to_string())
             }

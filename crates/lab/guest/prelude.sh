@@ -79,8 +79,8 @@ kib_on() {
 }
 
 # usage_agrees WHAT NODE PID LOG: what the daemon counts in fast memory becomes what the kernel has
-# there of the objects that the log names, within a 64th of the largest, the distance of the OS
-# pages that the daemon looks up, and small objects; needs the program json
+# there of the objects that the log names, within a 64th of the largest, the distance of OS pages
+# that the daemon looks up, and small objects; needs the program json
 usage_agrees() {
     wait_for 10 usage_is_near "$2" "$3" "$4"
     at_most "KiB that count and kernel differ by, $1" "$USAGE_SLACK_KIB" "$usage_off"

@@ -403,8 +403,10 @@ impl<K: Kernel> Mover for KernelMover<K> {
 
     fn residency(&mut self, pid: u32, ranges: &[Range]) -> Vec<Result<Residency, ResidencyError>> {
         let mut counts = self.count(pid, ranges, FIRST_QUERIED_OS_PAGES);
-        let is_mixed = |count: &Result<Count, _>| count.as_ref().is_ok_and(Count::is_mixed);
-        let mixed: Vec<usize> = (0..ranges.len()).filter(|at| is_mixed(&counts[*at])).collect();
+        let whole = FIRST_QUERIED_OS_PAGES * self.os_page_bytes;
+        let is_mixed = |at: &usize| counts[*at].as_ref().is_ok_and(Count::is_mixed);
+        let mixed = (0..ranges.len()).filter(|at| ranges[*at].bytes > whole && is_mixed(at));
+        let mixed: Vec<usize> = mixed.collect();
         let again: Vec<Range> = mixed.iter().map(|at| ranges[*at]).collect();
         let precise = self.count(pid, &again, MAX_QUERIED_OS_PAGES);
         mixed.into_iter().zip(precise).for_each(|(at, count)| counts[at] = count);

@@ -461,6 +461,18 @@ fn a_large_range_is_sampled_and_scaled() {
     assert!((share - 0.25).abs() < 0.08, "share {share} of a regular pattern");
 }
 
+#[test]
+fn a_large_range_in_one_place_takes_few_queries() {
+    for page in [Page::On(1), Page::Absent] {
+        let kernel = Faulty { pages: vec![page; 1000], ..Faulty::default() };
+        let range = Range { addr: BASE, bytes: 1000 * OS_PAGE };
+        let answer = KernelMover::with_kernel(kernel).residency(PID, &[range]).remove(0).unwrap();
+        assert_eq!(answer.queried_bytes, 8 * OS_PAGE);
+        let found: u64 = answer.nodes.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(found + answer.absent_bytes, range.bytes);
+    }
+}
+
 proptest! {
     /// Against the obvious model: what can move is on the target afterwards, nothing else is, and
     /// the outcome says exactly that. Cut into moves anywhere.
