@@ -179,7 +179,8 @@ impl Moving {
         context.summary.problems(plan.publish(clients));
         for number in context.tracking.clients.numbers() {
             let Some(client) = context.tracking.clients.get(number) else { continue };
-            let moves = self.moves_into(number, current_phase(&client.session), None, context);
+            let now = current_phase(&client.session);
+            let moves = self.moves_into(number, (now, now), false, context);
             if !moves.is_empty() {
                 self.submit(moves, None, context);
             }
@@ -197,29 +198,32 @@ impl Moving {
     }
 
     fn enter_phase(&mut self, entered: Entered, context: &mut Context<'_>) {
-        let Entered { entry, phase, waits } = entered;
+        let Entered { entry, phase, before, waits } = entered;
         let (number, entries) = entry;
-        let moves = if waits { self.moves_into(number, phase, None, context) } else { Vec::new() };
+        let moves = match waits {
+            true => self.moves_into(number, (before, phase), false, context),
+            false => Vec::new(),
+        };
         if moves.is_empty() || !self.submit(moves, Some(entry), context) {
             complete_phase(entry, context); // the program must not wait for moves that do not come
         } else if let Some(plan) = &mut self.plan {
             plan.phase_moves();
         }
         let next = self.plan.as_ref().and_then(|plan| plan.next_phase(phase));
-        let ahead = next.map(|next| self.moves_into(number, next, Some(phase), context));
+        let ahead = next.map(|next| self.moves_into(number, (phase, next), true, context));
         if let Some(plan) = &mut self.plan {
             plan.prefetch().plan(number, entries, ahead.unwrap_or_default());
         }
         self.submit_prefetch(context);
     }
 
-    /// The live objects of a client that belong elsewhere in a phase; with `during`, those that may
-    /// move during that one.
+    /// The live objects of a client that belong elsewhere in a phase than in the one before; with
+    /// `is_early`, those that may move during that one.
     fn moves_into(
         &mut self,
         number: u32,
-        phase: u64,
-        during: Option<u64>,
+        phases: (u64, u64),
+        is_early: bool,
         context: &mut Context<'_>,
     ) -> Vec<Move> {
         // Objects born since the last tick have rows from now on.
@@ -228,7 +232,7 @@ impl Moving {
         let (Some(plan), tiers) = (&self.plan, context.tiers) else { return Vec::new() };
         let Tracking { clients, ledger, .. } = &mut *context.tracking;
         let client = clients.get_mut(number);
-        client.map_or(Vec::new(), |client| plan.moves_into(client, ledger, tiers, phase, during))
+        client.map_or(Vec::new(), |client| plan.moves_into(client, ledger, tiers, phases, is_early))
     }
 
     /// Submits one job of moves for the next phase when the mover has nothing to do.

@@ -4,8 +4,8 @@
 //!
 //! Steps, cheapest first, each only as far as needed: time slots double until [`SLOTS_FEW`] are
 //! left; objects of a process, site and size class become one, the largest such groups first;
-//! extents of an object become one; processes of a run and program become one; slots continue to
-//! double; at last sites, size classes, processes and phases are merged.
+//! extents of an object double until one is left; processes of a run and program become one; slots
+//! continue to double; at last sites, size classes, processes and phases are merged.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -78,9 +78,7 @@ impl Profile {
             rows_min = self.largest_group().min(rows_min / 2).max(2);
             self.merge_groups(rows_min);
         }
-        if !is_fine(self) {
-            self.merge_extents();
-        }
+        while !is_fine(self) && self.double_extents() {}
     }
 
     fn is_within(&self, limit: u64) -> bool {
@@ -165,13 +163,22 @@ impl Profile {
         self.settle();
     }
 
-    fn merge_extents(&mut self) {
+    /// Makes one extent of two neighbours, in all objects that have several. False: none has.
+    fn double_extents(&mut self) -> bool {
+        let mut has_several = false;
         for object in self.objects.iter_mut().filter(|object| object.extent_bytes > 0) {
-            object.extent_bytes = 0;
-            self.coarsening.extents_merged += 1;
+            has_several = true;
+            let extent_bytes = object.extent_bytes.saturating_mul(2);
+            let is_last = extent_bytes >= object.peak_bytes.max(object.bytes);
+            object.extent_bytes = if is_last { 0 } else { extent_bytes };
+            self.coarsening.extents_merged += u64::from(is_last);
         }
-        self.accesses.iter_mut().for_each(|access| access.extent = 0);
+        for access in &mut self.accesses {
+            let is_one = self.objects[access.object as usize].extent_bytes == 0;
+            access.extent = if is_one { 0 } else { access.extent / 2 };
+        }
         self.settle();
+        has_several
     }
 
     /// Merges the processes of a run and program that marked no phases into one.

@@ -425,7 +425,7 @@ fn plans_that_are_none_stop_before_the_program_starts() {
         ("{\"hello\": 1}".to_owned(), "does not identify a plan"),
         ("#!/bin/sh\n".to_owned(), "is not a plan"),
         (
-            whole.replace("\"version\": 2", "\"version\": 7"),
+            whole.replace("\"version\": 3", "\"version\": 7"),
             "plan version 7; this build reads version 3",
         ),
         (whole.replace("\"unplanned\"", "\"unplaned\""), "unknown field `unplaned`"),

@@ -15,7 +15,7 @@ use super::objects::{objects, phase_hash_of, size_class};
 use super::prefetch::Prefetch;
 use super::rematch::Rematch;
 use super::rows::PlanRows;
-use super::split::{move_of, parts_of, ranges_of};
+use super::split::{demoted, move_of, parts_of, ranges_of};
 use crate::clients::client::Client;
 use crate::clients::table::Clients;
 use crate::moves::queue::PhaseEntry;
@@ -28,7 +28,8 @@ use tiercel_ledger::{Extent, Hit, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_machine::number::saturating_u64;
 use tiercel_symbolize::Reader;
-use tiercel_wire::{PlanError, Sample, Session};
+use tiercel_wire::layout::PHASE_START;
+use tiercel_wire::{PlanError, Sample, Session, phase_hash};
 
 /// Longest that an entry into a phase waits for its moves: 4 GiB at 1 GB/s. What takes longer
 /// continues while the program runs.
@@ -58,6 +59,8 @@ pub(crate) struct PlanRunner {
 struct Followed {
     /// Entries into phases.
     entries: u32,
+    /// Hash of the phase it was in then.
+    phase: u64,
     /// Sites it had, and sites it had used, when they were last compared with the plan.
     sites: (u32, usize),
     /// Stacks of it that were compared.
@@ -68,8 +71,9 @@ struct Followed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entered {
     pub(crate) entry: PhaseEntry,
-    /// Hash of the phase.
+    /// Hash of the phase, and of the one before.
     pub(crate) phase: u64,
+    pub(crate) before: u64,
     /// Its program waits until its objects were moved.
     pub(crate) waits: bool,
 }
@@ -140,8 +144,10 @@ impl PlanRunner {
         self.phases_entered += u64::from(entries.wrapping_sub(followed.entries));
         followed.entries = entries;
         let phase = phase_hash_of(&client.session, phase);
+        let before = std::mem::replace(&mut followed.phase, phase);
+        let before = if before == 0 { phase_hash(PHASE_START) } else { before };
         let waits = self.rows.stops().contains(&phase);
-        Some(Entered { entry: (client.number, entries), phase, waits })
+        Some(Entered { entry: (client.number, entries), phase, before, waits })
     }
 
     /// Moves of a phase entry were submitted.
@@ -160,15 +166,15 @@ impl PlanRunner {
     }
 
     /// What lives of a client and belongs elsewhere in a phase: demotions first, then promotions,
-    /// largest gain per byte first. With `during`, only what may move during that phase. The
-    /// ledger's interval was closed, so that all that lives has rows.
+    /// largest gain per byte first. The phase is entered from `before`; with `is_early`, only what
+    /// may move during that one. The ledger's interval was closed, so that all that lives has rows.
     pub(crate) fn moves_into(
         &self,
         client: &mut Client,
         ledger: &Ledger,
         tiers: &Tiers,
-        phase: u64,
-        during: Option<u64>,
+        (before, phase): (u64, u64),
+        is_early: bool,
     ) -> Vec<Move> {
         client.uses.learn(&client.session);
         let mut moves: Vec<(u8, Reverse<u64>, Move)> = Vec::new();
@@ -176,18 +182,32 @@ impl PlanRunner {
             let bytes = object.iter().map(|extent| extent.bytes).sum::<u64>();
             let Some(hash) = client.uses.hash(object[0].site) else { continue };
             let size_class = size_class(bytes);
-            if during.is_some_and(|now| !self.rows.is_early(hash, size_class, now)) {
+            if is_early && !self.rows.is_early(hash, size_class, before) {
                 continue;
             }
             let Some(row) = self.rows.find(hash, size_class, phase) else { continue };
-            for (part, arena) in parts_of(row, bytes) {
+            let was = self.rows.find(hash, size_class, before);
+            let mut was = was.map_or(Vec::new(), |row| parts_of(row, bytes));
+            let parts = parts_of(row, bytes);
+            if was.len().max(parts.len()) < 2 {
+                was.clear();
+            }
+            for (part, arena) in parts {
                 let Some(to) = tiers.node_of(arena) else { continue };
-                let away = object.iter().filter(|extent| !is_on(extent, to, tiers));
-                moves.extend(away.filter_map(|extent| {
+                // An extent of a divided object is where most of it is: of one that is there, what
+                // was elsewhere by the row before leaves nevertheless.
+                let down = demoted(&part, arena, &was);
+                let of = |extent: &Extent<'_>| match is_on(extent, to, tiers) {
+                    true => down.clone(),
+                    false => vec![part.clone()],
+                };
+                moves.extend(object.iter().flat_map(|extent| {
                     let heat = extent.accesses_per_s() / extent.bytes as f32;
-                    let requested = move_of(client.pid, extent, object[0].addr, &part, to)?;
+                    let request = |part| move_of(client.pid, extent, object[0].addr, &part, to);
                     // Arenas are in the order of their tiers: the slowest one's come first.
-                    Some((u8::MAX - arena, Reverse(whole_heat(heat)), requested))
+                    let key = (u8::MAX - arena, Reverse(whole_heat(heat)));
+                    let requested: Vec<Move> = of(extent).into_iter().filter_map(request).collect();
+                    requested.into_iter().map(move |one| (key.0, key.1, one))
                 }));
             }
         }

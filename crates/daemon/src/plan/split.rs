@@ -34,6 +34,12 @@ pub(crate) fn parts_of(row: &PlanRow, bytes: u64) -> Vec<(Part, u8)> {
     }
 }
 
+/// What of a part that belongs to `arena` was in a better one by the row that held before.
+pub(crate) fn demoted(part: &Part, arena: u8, was: &[(Part, u8)]) -> Vec<Part> {
+    let better = was.iter().filter(|(_, before)| *before < arena);
+    better.filter_map(|(before, _)| common(before.clone(), 0, part)).collect()
+}
+
 /// A move of the bytes that an extent has in common with a part of the object at `start`.
 pub(crate) fn move_of(
     pid: u32,
@@ -119,6 +125,23 @@ mod tests {
         let at = |quarters: u64| quarters * quarter;
         let expected = [(at(0)..at(1), 1), (at(1)..at(2), 0), (at(2)..at(3), 1), (at(3)..at(4), 0)];
         assert_eq!(parts_of(&tails, CUT_BYTES), expected);
+    }
+
+    #[test]
+    fn what_leaves_a_better_arena_is_found_by_the_row_before() {
+        let half = CUT_BYTES / 2;
+        let (first, second) = (row(128, &[(0, 32768)]), row(128, &[(32768, PLAN_PARTS)]));
+        let was = parts_of(&first, CUT_BYTES);
+        let now = parts_of(&second, CUT_BYTES);
+        let down: Vec<_> =
+            now.iter().flat_map(|(part, arena)| demoted(part, *arena, &was)).collect();
+        assert_eq!(down, std::slice::from_ref(&(0..half)));
+        let whole = parts_of(&PlanRow { arena: 1, ..row(PLAN_SHARE_ALL, &[]) }, CUT_BYTES);
+        assert_eq!(
+            demoted(&whole[0].0, whole[0].1, &now),
+            std::slice::from_ref(&(half..CUT_BYTES))
+        );
+        assert_eq!(demoted(&(0..half), 0, &was), [], "it goes up");
     }
 
     #[test]
