@@ -71,7 +71,8 @@ pub enum What {
     Accesses(Accesses),
 }
 
-/// Accesses that missed all caches, spread evenly over a range of whole OS pages.
+/// Accesses that missed all caches, spread evenly over a range of whole OS pages, all of which they
+/// touch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Accesses {
     /// First byte, in a live object.
@@ -243,6 +244,13 @@ impl Script {
         if accesses.misses() > 0 {
             self.push(What::Accesses(accesses));
         }
+    }
+
+    /// Touches a piece, which costs nothing that is known.
+    pub fn touch(&mut self, piece: Piece) {
+        let Piece { addr, bytes } = piece;
+        let none = Accesses { addr, bytes, at_once: 1.0, ..Accesses::default() };
+        self.push(What::Accesses(none));
     }
 
     /// Writes a piece once, as a program does that makes it.
