@@ -52,6 +52,12 @@ pub enum Verb {
   tiercel report app.profile -o app.html
   tiercel report app.profile --plan app.plan --machine spr-cxl -o app.html")]
     Report(crate::plan_args::ReportArgs),
+    /// Replay streams of births and accesses through policies, in a model of a machine
+    #[command(after_help = "Examples:
+  tiercel replay --streams tuned --policy tiercel,never --fast 25%
+  tiercel replay --streams moving,churn/3 --policy mat:apb:time,clock-dwf --seeds 3
+  tiercel replay --profile app.profile --json")]
+    Replay(crate::replay_args::ReplayArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB

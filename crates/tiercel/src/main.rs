@@ -21,6 +21,8 @@ mod privilege;
 mod profile;
 mod program;
 mod record;
+mod replay;
+mod replay_args;
 mod report;
 mod run;
 mod show;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Verb::Plan(args) => plan::plan(args),
         Verb::Whatif(args) => whatif::whatif(args),
         Verb::Report(args) => report::report(args),
+        Verb::Replay(args) => replay::replay(args),
         Verb::Daemon(args) => verbs::daemon(args),
         Verb::Top(args) => verbs::top(args),
         Verb::Why(args) => verbs::why(args),

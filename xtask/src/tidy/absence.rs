@@ -12,7 +12,8 @@ const MAY_BE_UNSAFE: &[&str] = &["wire", "sampler", "mover", "pool", "emulator"]
 /// would replace the hosted program's exit status.
 const MAY_PRINT: &[&str] = &["xtask", "emulator"];
 /// The crates that get files, clocks, threads and chance as arguments, or not at all.
-const PURE: &[&str] = &["machine", "memsim", "ledger", "policy", "planner", "advisor", "report"];
+const PURE: &[&str] =
+    &["machine", "memsim", "ledger", "policy", "planner", "advisor", "replay", "report"];
 /// The edges of `machine`: they read files below a given root.
 const MACHINE_EDGES: [&str; 2] = ["crates/machine/src/discover", "crates/machine/src/room"];
 

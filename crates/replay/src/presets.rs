@@ -1,0 +1,103 @@
+//! Contenders by name.
+//! In: a name. Out: [`Contender`]s. Knows nothing of streams.
+//!
+//! Streams last as long as the lab's workloads, so that policies have the pace and the sizes of
+//! lab/experiments/mat.toml, which divides MAT's by 40.
+
+use tiercel_policy::{Benefit, Config, Gate, Prioritise, Trigger};
+
+use crate::drive::Setting;
+use crate::run::Contender;
+
+/// A tick, milliseconds.
+const TICK_MS: u64 = 50;
+/// Largest and finest extents, bytes.
+const EXTENT_BYTES: u64 = 2 << 20;
+const FINEST_BYTES: u64 = 256 << 10;
+
+/// Names that stand for contenders, and what they are.
+pub const PRESETS: [(&str, &str); 7] = [
+    ("tiercel", "the default policy, with its gate"),
+    ("never", "births by budget, no moves"),
+    ("mat", "MAT as published: nine policies, each assignment enforced"),
+    ("interleave", "OS pages in turns"),
+    ("clock-dwf", "CLOCK-DWF"),
+    ("2pp", "2PP"),
+    ("first-touch", "the kernel's first touch, with which all others are compared"),
+];
+
+/// The contenders of a name; `None`: it is none of [`PRESETS`], and no `mat:PRIORITISE:TRIGGER`.
+pub fn preset(name: &str) -> Option<Vec<(String, Contender)>> {
+    let one = |contender| Some(vec![(name.to_owned(), contender)]);
+    match name {
+        "tiercel" => one(tiercel(name, at_pace(Config::default()))),
+        "never" => {
+            one(tiercel(name, Config { trigger: Trigger::Never, ..at_pace(Config::default()) }))
+        }
+        "interleave" => one(Contender::Interleave),
+        "clock-dwf" => one(Contender::ClockDwf),
+        "2pp" => one(Contender::TwoPhase),
+        "first-touch" => one(Contender::FirstTouch),
+        "mat" => Some(mat()),
+        _ => {
+            let found = mat().into_iter().find(|(known, _)| known == name)?;
+            Some(vec![found])
+        }
+    }
+}
+
+/// A configuration of the user's as a contender, with its own pace.
+pub fn configured(
+    name: &str,
+    policy: Config,
+    (extent_bytes, finest_bytes): (u64, u64),
+) -> Contender {
+    let name = name.to_owned();
+    Contender::Tiercel(Box::new(Setting { name, policy, extent_bytes, finest_bytes }))
+}
+
+fn tiercel(name: &str, policy: Config) -> Contender {
+    configured(name, policy, (EXTENT_BYTES, FINEST_BYTES))
+}
+
+/// Times divided by 40, as in that experiment: the horizon is three quarters of a second.
+fn at_pace(config: Config) -> Config {
+    let trigger = "time:ticks=2".parse().expect("a trigger");
+    let gate = Gate::Benefit(Benefit { horizon_s: 0.75, settle_s: 0.5, ..Benefit::default() });
+    Config { tick_ms: TICK_MS, trigger, gate, ..config }
+}
+
+fn mat() -> Vec<(String, Contender)> {
+    let orders = [("fifo", Prioritise::Fifo), ("lru", Prioritise::Lru), ("apb", Prioritise::Apb)];
+    let triggers =
+        [("time", "time:ticks=5"), ("llcmpi", "llcmpi"), ("allocation", "allocation:bytes=24MiB")];
+    let of_order = |(order, prioritise): (&str, Prioritise)| {
+        triggers.map(|(trigger, text)| {
+            let name = format!("mat:{order}:{trigger}");
+            let trigger = text.parse().expect("a trigger");
+            let prioritise = prioritise.clone();
+            let policy = Config { tick_ms: TICK_MS, prioritise, trigger, ..Config::mat() };
+            (name.clone(), tiercel(&name, policy))
+        })
+    };
+    orders.into_iter().flat_map(of_order).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_a_contender_that_works() {
+        for (name, _) in PRESETS {
+            assert!(!preset(name).unwrap().is_empty(), "{name}");
+        }
+        assert_eq!(preset("mat").unwrap().len(), 9);
+        assert_eq!(preset("mat:lru:llcmpi").unwrap()[0].0, "mat:lru:llcmpi");
+        assert!(preset("mat:lru").is_none() && preset("").is_none());
+        for (name, contender) in preset("mat").unwrap() {
+            let Contender::Tiercel(setting) = contender else { panic!("{name}") };
+            setting.policy.check().unwrap();
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Arguments of `tiercel replay`.
+//! In: the command line. Out: plain data. Knows nothing of streams.
+
+use clap::Args as ClapArgs;
+use std::path::PathBuf;
+use tiercel_machine::number::saturating_u64;
+use tiercel_replay::Model;
+
+/// Arguments of `tiercel replay`.
+#[derive(ClapArgs, Debug)]
+pub struct ReplayArgs {
+    /// Which made streams: all, tuned, held-out, a kind (moving) or a stream (moving/2)
+    #[arg(long, value_name = "STREAM", value_delimiter = ',')]
+    pub streams: Vec<String>,
+    /// Replay a recorded profile as well; repeatable
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Vec<PathBuf>,
+    /// Who places memory: tiercel, never, mat, mat:PRIORITISE:TRIGGER, interleave, clock-dwf, 2pp,
+    /// or config (with --config)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "tiercel,never")]
+    pub policy: Vec<String>,
+    /// Configuration file whose policy `config` is
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The modelled machine: a description's file, or a built-in name
+    #[arg(long, value_name = "FILE|NAME", default_value = "cascadelake-optane")]
+    pub machine: String,
+    /// Sizes of fast memory, shares of each stream's peak
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "12.5%,25%,50%")]
+    #[arg(value_parser = per_mille)]
+    pub fast: Vec<u64>,
+    /// Runs of each policy, with seeds of their own
+    #[arg(long, value_name = "RUNS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub seeds: u32,
+    /// The first seed, of streams and of runs
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Accesses for each sample
+    #[arg(long, value_name = "ACCESSES", default_value_t = Model::default().period)]
+    pub period: u32,
+    /// See the gap between the memories so many times too large
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0)]
+    pub scale: f64,
+    /// Freed memory goes back to the kernel at once; by default as glibc does it
+    #[arg(long)]
+    pub freed_goes_back: bool,
+    /// Rows of the table, worst first
+    #[arg(long, value_name = "ROWS", default_value_t = 20)]
+    pub rows: usize,
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `12.5%` as thousandths.
+fn per_mille(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}`: want a share of the peak, as 12.5%");
+    let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
+    let percent: f64 = percent.trim().parse().map_err(|_| wrong())?;
+    if !(0.1..=100.0).contains(&percent) {
+        return Err(wrong());
+    }
+    Ok(saturating_u64((percent * 10.0).round()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_thousandths_of_the_peak() {
+        assert_eq!(per_mille("12.5%"), Ok(125));
+        assert_eq!(per_mille("100%"), Ok(1000));
+        for wrong in ["12.5", "0%", "101%", "x%", ""] {
+            assert!(per_mille(wrong).is_err(), "{wrong}");
+        }
+    }
+}
