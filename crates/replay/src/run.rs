@@ -385,6 +385,7 @@ fn at_time(record: Record, now_ns: u64) -> Record {
         | Record::Resized { time_ns, .. }
         | Record::Cut { time_ns, .. }
         | Record::Phase { time_ns, .. }
+        | Record::Share { time_ns, .. }
         | Record::Exec { time_ns }
         | Record::Exit { time_ns } => *time_ns = now_ns,
     }
