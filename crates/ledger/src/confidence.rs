@@ -329,7 +329,7 @@ fn at_stake(estimates: &[Estimate], bytes: &[f64]) -> f64 {
             .sum();
         best - held
     };
-    CHOICES.into_iter().map(stake).fold(0.0, f64::max)
+    CHOICES.into_iter().map(stake).fold(0.0, f64::max).min(1.0)
 }
 
 #[cfg(test)]

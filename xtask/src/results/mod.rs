@@ -10,6 +10,7 @@ mod online;
 mod planned;
 mod speeds;
 mod stored;
+mod truth;
 mod validated;
 mod vregions;
 
@@ -30,7 +31,7 @@ const PAGES: [&str; 2] = ["README.md", "docs/evaluation.md"];
 type Generator = fn(&Stored) -> Result<String>;
 
 /// Name and generator. The README's block has no name.
-const BLOCKS: [(&str, Generator); 26] = [
+const BLOCKS: [(&str, Generator); 28] = [
     ("", headline::table),
     ("set-up", costs::setup),
     ("online", online::headline),
@@ -57,6 +58,8 @@ const BLOCKS: [(&str, Generator); 26] = [
     ("validation", validated::groups),
     ("published", validated::published),
     ("sizes", online::sizes),
+    ("truth", truth::summary),
+    ("truth patterns", truth::patterns),
 ];
 
 /// Documents below the root: path and text.

@@ -165,7 +165,7 @@ fn the_number_of_spots_follows_their_cost() {
     seen(&mut sampler, 1000);
     let cheap: Vec<usize> = (1..8)
         .map(|turn| {
-            child.write(0..8192);
+            (0..1024).for_each(|spot| child.write(spot * SPOT..spot * SPOT + SPOT / 2));
             seen(&mut sampler, 1000 + turn * INTERVAL_MS)
         })
         .collect();
@@ -174,7 +174,7 @@ fn the_number_of_spots_follows_their_cost() {
     let mut now_ms = 2000;
     let dear: Vec<usize> = (1..8)
         .map(|_| {
-            child.write(0..8192);
+            (0..1024).for_each(|spot| child.write(spot * SPOT..spot * SPOT + SPOT / 2));
             now_ms += INTERVAL_MAX_MS;
             seen(&mut sampler, now_ms)
         })
@@ -237,8 +237,10 @@ fn a_resized_window_keeps_what_was_seen() {
     let (samples, _) = drained(&mut sampler, WARM_MS + 2 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
     assert_eq!(seen, [0; 4], "grown: memory that was not armed does not count as written");
+    // Of new memory one look shows which windows show how it is used.
+    drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
     child.write(1500..1600);
-    let (samples, _) = drained(&mut sampler, WARM_MS + 3 * INTERVAL_MS);
+    let (samples, _) = drained(&mut sampler, WARM_MS + 4 * INTERVAL_MS);
     let seen = by_piece(&child, 1024, &samples, AccessKind::Write);
     assert_eq!(seen, [0, counted(1500..1600), 0, 0]);
 }

@@ -38,10 +38,10 @@ const FLUSH: Duration = Duration::from_nanos(1500);
 /// OS pages of a spot: 8 are enough for a share of used ones, and 8 faults cost about as much as
 /// the calls that arm and read them.
 pub const SPOT_BYTES: u64 = 8 * OS_PAGE;
-/// Spots that are armed before the first of them is read: some 30 us.
+/// Spots that are armed before the first of them is read: some 30 us. Where all CPUs are busy any
+/// sleep takes as long as time slices do, and only what runs beside the daemon is seen in between.
 const BATCH: usize = 8;
-/// Sleep between the arming of a batch and its read. If all CPUs are busy the program runs only
-/// while the daemon sleeps.
+/// Sleep between two reads of a batch: with one CPU the program runs only while the daemon sleeps.
 const BATCH_NAP: Duration = Duration::from_micros(30);
 /// CPU times of other processes are as of the last tick of their CPU (4 ms at 250 Hz): shorter
 /// windows are measured by the wall clock, times the program's pace.
@@ -102,18 +102,19 @@ struct Armed {
     os_page: u64,
     /// The chosen address; the start of the spot, unless the spot is a huge OS page.
     at: u64,
-    /// Index of its area.
+    /// Index of its area, and the longest window that counts.
     area: usize,
+    longest: Duration,
     /// Bytes of memory that it stands for.
     stands_for: f64,
     /// CPU time of the program when it was armed.
     armed_at: Duration,
     /// CLOCK_MONOTONIC at that time.
     armed_ns: u64,
-    /// At the end of its batch, after the sleep, and between two steps.
-    early: [Seen; 3],
+    /// At the end of its batch, after two sleeps, and between two steps.
+    early: [Seen; 4],
     /// CLOCK_MONOTONIC at those looks.
-    looked_ns: [u64; 3],
+    looked_ns: [u64; 4],
 }
 
 struct Watched {
@@ -242,15 +243,19 @@ impl Writes {
         if spot.is_busy_and_huge() {
             self.splits.note(spot.spot.start);
         }
-        let [batch, nap, between] = spot.looked_ns;
-        let looks_ns = [clock::monotonic_ns(), between, nap, batch];
-        let windows = [late, spot.early[2], spot.early[1], spot.early[0]];
-        let (rate, seen_in) = rate::hazard(&windows);
-        self.areas.saw(spot.area, rate);
-        let os_pages = spot.stands_for / spot.os_page as f64;
-        let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
-        let accesses = rate * os_pages * late.elapsed.as_secs_f64();
+        let [batch, nap, sleep, between] = spot.looked_ns;
+        let looks_ns = [clock::monotonic_ns(), between, sleep, nap, batch];
+        let [batch, nap, sleep, between] = spot.early;
+        let windows = [late, between, sleep, nap, batch];
+        let page_seconds = spot.stands_for / spot.os_page as f64 * late.elapsed.as_secs_f64();
+        self.areas.looked(spot.area, &windows);
+        let Some((rate, seen_in)) = rate::hazard(&windows, spot.longest) else {
+            self.areas.missed(spot.area, page_seconds);
+            return late.used;
+        };
+        let accesses = rate * (page_seconds + self.areas.saw(spot.area, rate));
         self.reported += accesses;
+        let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
         let looks = (spot.armed_ns, looks_ns[seen_in]);
         pass.push((pid, addr), AccessKind::Write, accesses, looks);
         late.used
@@ -270,15 +275,15 @@ impl Writes {
     /// are.
     pub fn look_soon(&mut self, process: (u32, &File)) {
         let pace = self.pace.share();
-        self.armed.iter_mut().for_each(|armed| armed.look(process, 1, pace));
+        self.armed.iter_mut().for_each(|armed| armed.look(process, 2, pace));
     }
 
     /// Reads once more some time before the next step, which may be seconds away.
     pub fn look_between(&mut self, process: (u32, &File)) {
-        let is_new = |spot: &&Armed| spot.early[2].elapsed.is_zero();
+        let is_new = |spot: &&Armed| spot.early[3].elapsed.is_zero();
         if self.armed.first().as_ref().is_some_and(is_new) {
             let pace = self.pace.share();
-            self.armed.iter_mut().for_each(|armed| armed.look(process, 2, pace));
+            self.armed.iter_mut().for_each(|armed| armed.look(process, 3, pace));
         }
     }
 
@@ -336,11 +341,12 @@ impl Writes {
         for batch in places.chunks(BATCH) {
             let first = self.armed.len();
             batch.iter().for_each(|place| self.arm_spot(process, place));
+            let pace = self.pace.share();
+            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0, pace));
             if self.armed.len() > first {
                 clock::nap(BATCH_NAP);
             }
-            let pace = self.pace.share();
-            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0, pace));
+            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 1, pace));
         }
     }
 
@@ -370,6 +376,7 @@ impl Writes {
                 os_page,
                 at,
                 area: place.area,
+                longest: self.areas.longest(place.area),
                 stands_for,
                 armed_at,
                 armed_ns,

@@ -1,0 +1,59 @@
+//! How well Tiercel's figures agree with programs of known truth. In: stored rows of `./x bench
+//! truth`. Out: tables. Knows nothing of how the rows were measured.
+
+use anyhow::Result;
+
+use super::{Grid, Stored};
+use crate::bench::bench_result::BenchResult;
+
+const ROWS: &str = "truth/loaded.jsonl";
+const HALVES: [&str; 4] =
+    ["tuned on, record", "tuned on, run", "held out, record", "held out, run"];
+
+/// A line for each figure, over all patterns of a half.
+pub fn summary(stored: &Stored) -> Result<String> {
+    let rows: Vec<BenchResult> = stored.lines(ROWS)?;
+    let of = |half: &str, figure: &str| {
+        let name = format!("all, {half}: {figure}");
+        let row = rows.iter().find(|row| row.name == name);
+        row.map_or("-".to_owned(), |row| format!("{:.2}", row.ours))
+    };
+    let mut figures: Vec<&str> = Vec::new();
+    for row in &rows {
+        let Some(name) = row.name.strip_prefix("all, ") else { continue };
+        let Some((_, figure)) = name.split_once(": ") else { continue };
+        if !figures.contains(&figure) {
+            figures.push(figure);
+        }
+    }
+    let mut grid = Grid::new(["mean over programs"].into_iter().chain(HALVES));
+    for figure in figures {
+        let values = HALVES.map(|half| of(half, figure));
+        grid.row([figure.to_owned()].into_iter().chain(values));
+    }
+    Ok(grid.text())
+}
+
+/// A line for each pattern, as `tiercel run` saw it.
+pub fn patterns(stored: &Stored) -> Result<String> {
+    let rows: Vec<BenchResult> = stored.lines(ROWS)?;
+    let figures = [
+        "error of shares",
+        "best quarter holds",
+        "intervals hold the truth",
+        "settled",
+        "sure first is wrong",
+    ];
+    let mut grid = Grid::new(["pattern"].into_iter().chain(figures));
+    let first = format!(", run: {}", figures[0]);
+    let names = rows.iter().filter_map(|row| row.name.strip_suffix(&first));
+    for name in names.filter(|name| !name.starts_with("all, ")) {
+        let value = |figure: &str| {
+            let name = format!("{name}, run: {figure}");
+            let row = rows.iter().find(|row| row.name == name);
+            row.map_or("-".to_owned(), |row| format!("{:.2}", row.ours))
+        };
+        grid.row([name.to_owned()].into_iter().chain(figures.map(value)));
+    }
+    Ok(grid.text())
+}
