@@ -40,7 +40,7 @@ static void look(uint64_t hashes[NUMBERED + 1]) {
     walk_table(s, count);
     memset(hashes, 0, (NUMBERED + 1) * sizeof(*hashes));
     for (uint32_t i = 1; i < header_of(s)->site_count; i++) {
-        if (!live_at[i])
+        if (!live_at[i] || sites[i].kind != TCL_SITE_CALL)
             continue;
         uint64_t last = sites[i].frames[sites[i].frame_count - 1];
         uint64_t place = last >> 48 == TCL_NO_MODULE ? last & 0xffff : 0;

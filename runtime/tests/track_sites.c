@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     struct daemon d = {0};
     host(&d, "hosted");
     struct tcl_header *header = header_of(d.session[0]);
-    CHECK(header->site_count == TCL_SITES_MAX, "%u sites", header->site_count);
+    CHECK(header->site_count == TCL_SITES_NAMED, "%u sites", header->site_count);
     CHECK(header->site_overflows > 1000, "%u overflows", header->site_overflows);
     struct tcl_site *sites = (void *)(d.session[0]->base + TCL_SITES_AT);
     int longest = 0, twins = 0;
