@@ -279,7 +279,6 @@ static bool begin(int socket, int memfd, uint32_t parent) {
     errno = ENOMEM;
     if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill())
         return false;
-    tcl_image_scan();
     if (!tcl_map_fill())
         return false;
     tcl_small_republish();

@@ -344,8 +344,10 @@ unsigned tcl_birth_mapped(size_t bytes, uint32_t site, bool is_reserved) {
     if (count <= 1 || bytes > INT64_MAX)
         return TCL_ARENA_UNKNOWN;
     uint64_t word = plan_word(control);
-    if (is_reserved && (!(uint32_t)word || planned_arena(control, word, bytes, site) >= count))
-        return count - 1;
+    if (is_reserved && (!(uint32_t)word || planned_arena(control, word, bytes, site) >= count)) {
+        int64_t left = __atomic_load_n(&control->birth_bytes_left[0], __ATOMIC_RELAXED);
+        return left >= (int64_t)bytes ? TCL_ARENA_UNKNOWN : count - 1;
+    }
     return arena_of_birth(bytes, site);
 }
 

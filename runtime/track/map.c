@@ -52,7 +52,8 @@ struct entry {
 static struct entry *live; /* all of this under tcl_life->map_lock */
 static size_t live_count, live_room;
 static uint32_t free_slots[TCL_MAPS_MAX], free_count, slots_used;
-static uint32_t fills; /* calls of tcl_map_fill, each of which hands out all slots anew */
+static _Atomic uint32_t binds; /* roughly: mappings that are bound */
+static uint32_t fills;         /* calls of tcl_map_fill, each of which hands out all slots anew */
 
 static size_t pages_up(size_t bytes) {
     return (bytes + TCL_PAGE - 1) & -(size_t)TCL_PAGE;
@@ -212,6 +213,10 @@ static void insert(struct entry entry, uint8_t flags) {
 }
 
 static void erase(size_t at) {
+    /* The mapping takes its binding along. Tails of bound ones were not counted. */
+    uint32_t bound = atomic_load_explicit(&binds, memory_order_relaxed);
+    if (live[at].arena != TCL_ARENA_UNKNOWN && bound)
+        atomic_store_explicit(&binds, bound - 1, memory_order_relaxed);
     report_died(&live[at]);
     live_count--;
     memmove(&live[at], &live[at + 1], (live_count - at) * sizeof(*live));
@@ -387,21 +392,21 @@ static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t b
 }
 
 /* Binds memory to the arena that birth.c chooses, as for any other birth, and returns the arena.
- * Address space that is only reserved takes nothing of a budget, and what is opened there by
- * mprotect may exceed none: it is the slowest arena's. Not bound after BINDS_MAX mappings. An
- * unmapped mapping takes its binding along, so the count is an upper bound. */
+ * Address space that is only reserved takes nothing of a budget. What is opened there by mprotect
+ * may exceed none: where there is no room for all of it, it is the slowest arena's. Not bound
+ * beyond BINDS_MAX mappings. */
 static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_reserved) {
-    static _Atomic uint32_t binds;
     unsigned arena = tcl_birth_mapped(bytes, site, is_reserved);
     if (tcl_likely(arena == TCL_ARENA_UNKNOWN))
         return TCL_ARENA_UNKNOWN;
     int node = tcl_arena_node(arena);
     if (node >= 0) {
-        if (atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed) >= BINDS_MAX) {
+        if (atomic_load_explicit(&binds, memory_order_relaxed) >= BINDS_MAX) {
             if (!is_reserved)
                 tcl_birth_refund(arena, bytes);
             return TCL_ARENA_UNKNOWN;
         }
+        atomic_fetch_add_explicit(&binds, 1, memory_order_relaxed);
         tcl_os_bind(addr, bytes, node);
         struct tcl_split split = {0};
         if (!is_reserved)

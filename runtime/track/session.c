@@ -127,6 +127,7 @@ static void attach_once(struct tcl_life *life, uint64_t now) {
     }
     if (!life->was_attached)
         tcl_offer_count(&tcl_offer->attached);
+    tcl_image_scan();
     life->was_attached = true;
     life->hello_ms = now;
     atomic_store(&life->is_awaited, true);
