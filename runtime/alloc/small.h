@@ -66,7 +66,7 @@ struct filling {
     uint8_t arena; /* + 1; 0: of any site's blocks */
 };
 TCL_HIDDEN extern __thread struct filling tcl_filling;
-TCL_HIDDEN struct filling tcl_filling_begin(const mi_theap_t *theap);
+TCL_HIDDEN struct filling tcl_filling_begin(const mi_theap_t *theap, size_t bytes);
 static inline void tcl_filling_end(struct filling before) {
     tcl_filling = before;
 }
