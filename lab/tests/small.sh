@@ -11,8 +11,10 @@ share() { awk -v word="$1" 'index($0, word) { print int($1); exit }' "$2"; }
 # on WORD NODE FILE: the percentage of a row's bytes on a node; a node alone has all
 on() {
     awk -v word="$1" -v node="$2" 'index($0, word) {
-        for (i = 1; i < NF; i++) if ($i == node) { print $(i + 1) ~ /%/ ? int($(i + 1)) : 100; exit }
-        print 0; exit }' "$3"
+        for (i = 1; i < NF && $i != node; i++)
+            ;
+        print i == NF ? 0 : $(i + 1) ~ /%/ ? int($(i + 1)) : 100
+        exit }' "$3"
 }
 
 tiercel record --quiet --sampler probe -o nodes.profile -- $nodes
@@ -20,7 +22,8 @@ equal "a profile is recorded" 0 $?
 tiercel profile show nodes.profile > said
 show said
 at_least "percent of the accesses are the hot site's" 90 "$(share "hot_node truth.c" said)"
-contains "the rest says who shares its blocks" "mixed: .*_node truth.c:[0-9]* [0-9]* to [0-9]*%" said
+contains "the rest says who shares its blocks" "mixed: .*_node truth.c:[0-9]* [0-9]* to [0-9]*%" \
+    said
 
 tiercel plan nodes.profile --fast 60% -o nodes.plan > said
 equal "a plan is made of it" 0 $?
