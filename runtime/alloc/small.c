@@ -152,7 +152,7 @@ static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align) {
     }
     if (found)
         return NULL; /* search again */
-    struct filling before = tcl_filling_begin(theap);
+    struct filling before = tcl_filling_begin(theap, bytes);
     mi_page_t *page = _mi_arenas_page_alloc(theap, bytes, align);
     tcl_filling_end(before);
     return page;
@@ -527,7 +527,13 @@ bool tcl_small_owns(const void *p) {
     return _mi_page_map && _mi_safe_ptr_page(p) != NULL;
 }
 void tcl_small_trim(void) {
+    uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_acquire);
     mi_collect(true);
+    for (uint32_t i = 0; i < count; i++) {
+        mi_theap_t *theap = _mi_heap_theap_get_peek(tcl_apart[i].heap);
+        if (theap && mi_theap_is_initialized(theap))
+            mi_theap_collect(theap, true);
+    }
 }
 void tcl_small_may_start(void) {
     bool has_begun = _mi_process_is_initialized;

@@ -40,9 +40,22 @@ struct memo {
     uint32_t generation; /* 0: none */
     mi_theap_t *theap;   /* NULL: their site has no blocks apart */
 };
-/* Chosen: 8 * 72 bytes a thread; loops that fill a structure allocate from a few places. */
-#define MEMOS 8
+/* In pairs. Chosen: 16 * 64 bytes a thread; loops that fill a structure allocate from a few places.
+ */
+#define MEMOS 16
 static __thread struct memo memos[MEMOS];
+
+/* Births of guarded classes that a thread may still look up; without any, its lists are full as if
+ * no class was guarded. Blocks apart give CREDIT_BLOCK for each slot, sampled births of sites with
+ * blocks apart one for every CREDIT_SHARE slots that they stand for: what is built is looked up,
+ * and of what is only replaced an eighth. Chosen: the first and the most that a thread can have
+ * take it about 1 ms. */
+#define CREDIT_FIRST 16384
+#define CREDIT_MAX 65536
+#define CREDIT_BLOCK 4
+#define CREDIT_SHARE 8
+#define SAMPLED_BYTES 32768 /* bytes that a sampled birth stands for, at least */
+static __thread int32_t credit;
 
 static __thread int64_t gap;     /* bytes until the next sampled birth */
 static __thread uint64_t random; /* 0: the thread has drawn no gap */
@@ -51,7 +64,12 @@ _Static_assert(TCL_APART_MAX < UINT8_MAX, "a site's heap has a number of 8 bits"
 
 /* ---- Heaps ----------------------------------------------------------------------------------- */
 
-struct filling tcl_filling_begin(const mi_theap_t *theap) {
+static void add_credit(size_t births) {
+    births += credit > 0 ? (size_t)credit : 0;
+    credit = births < CREDIT_MAX ? (int32_t)births : CREDIT_MAX;
+}
+
+struct filling tcl_filling_begin(const mi_theap_t *theap, size_t bytes) {
     struct filling before = tcl_filling, now = {0};
     const mi_heap_t *heap = _mi_theap_heap(theap);
     uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_acquire);
@@ -60,6 +78,8 @@ struct filling tcl_filling_begin(const mi_theap_t *theap) {
             now.site = tcl_apart[i].site;
             now.flags = now.site ? 0 : BLOCK_SAMPLES;
         }
+    if (now.site)
+        add_credit(CREDIT_BLOCK * MI_ARENA_SLICE_SIZE / bytes);
     now.arena = (uint8_t)(tcl_small_arena(now.site) + 1);
     tcl_filling = now;
     return before;
@@ -95,25 +115,29 @@ static mi_theap_t *theap_of(mi_heap_t *heap) {
 
 /* ---- Guarded size classes -------------------------------------------------------------------- */
 
-static inline bool is_guarded(size_t bin) {
+static inline bool is_marked(size_t bin) {
     return atomic_load_explicit(&guarded[bin / 64], memory_order_relaxed) >> bin % 64 & 1;
 }
+static inline bool is_guarded(size_t bin) {
+    return is_marked(bin) && credit > 0;
+}
 
-/* Empties the list that the fast path has of a guarded class. */
-static void empty_list(mi_theap_t *theap, size_t bin) {
+/* Empties the list that the fast path has of a marked class; without credit, fills it again. */
+static void set_list(mi_theap_t *theap, size_t bin) {
     size_t words = theap->pages[bin].block_size / sizeof(void *);
-    mi_page_t *none = (mi_page_t *)&_mi_page_empty;
-    if (theap->pages[bin].block_size > MI_SMALL_SIZE_MAX || theap->pages_free_direct[words] == none)
+    mi_page_t *first = theap->pages[bin].first, *none = (mi_page_t *)&_mi_page_empty;
+    mi_page_t *list = credit > 0 || !first ? none : first;
+    if (theap->pages[bin].block_size > MI_SMALL_SIZE_MAX || theap->pages_free_direct[words] == list)
         return;
     for (; words > 0 && _mi_bin(words * sizeof(void *)) == bin; words--)
-        theap->pages_free_direct[words] = none;
+        theap->pages_free_direct[words] = list;
 }
 
 void tcl_small_guard(size_t bytes) {
     mi_theap_t *theap = _mi_theap_default();
     size_t bin = _mi_bin(bytes);
-    if (tcl_unlikely(is_guarded(bin)) && tcl_tracking() && mi_theap_is_initialized(theap))
-        empty_list(theap, bin);
+    if (tcl_unlikely(is_marked(bin)) && tcl_tracking() && mi_theap_is_initialized(theap))
+        set_list(theap, bin);
 }
 
 static void guard(size_t bin) {
@@ -132,6 +156,8 @@ static void *take(mi_theap_t *theap, size_t bytes, bool zero) {
 /* ---- Sampled births -------------------------------------------------------------------------- */
 
 static void draw_gap(void) {
+    if (!random)
+        add_credit(CREDIT_FIRST);
     gap = tcl_small_gap(&random);
 }
 
@@ -144,8 +170,10 @@ static void note_sampled(const void *p, size_t bytes, size_t bin, uint32_t site)
         if (!is_apart)
             tcl_remark(TCL_REMARK_MIXED);
     }
-    if (is_apart)
+    if (is_apart) {
         guard(bin);
+        add_credit(SAMPLED_BYTES / CREDIT_SHARE / bytes + 1);
+    }
 }
 
 /* A slot among sampled births; NULL: there is none, and nothing was noted. */
@@ -213,15 +241,21 @@ static inline uint32_t memo_generation(void) {
            atomic_load_explicit(&tcl_calls_forgotten, memory_order_relaxed);
 }
 
-static inline struct memo *memo_of(struct caller caller) {
-    uintptr_t from = (uintptr_t)caller.return_address;
-    return &memos[(from ^ from >> 5) % MEMOS];
+static inline struct memo *pair_of(struct caller caller) {
+    uintptr_t mixed = (uintptr_t)caller.return_address ^ (uintptr_t)caller.frame_address >> 4;
+    return &memos[(mixed ^ mixed >> 4) % (MEMOS / 2) * 2];
 }
 
 static inline bool is_known(const struct memo *memo, struct caller caller) {
     return memo->generation == memo_generation() &&
            tcl_call_is(&memo->call, (uintptr_t)caller.return_address,
                        (uintptr_t)caller.frame_address);
+}
+
+/* The memo of a call; NULL: there is none. */
+static inline struct memo *memo_of(struct caller caller) {
+    struct memo *pair = pair_of(caller);
+    return is_known(pair, caller) ? pair : is_known(pair + 1, caller) ? pair + 1 : NULL;
 }
 
 /* Counts a birth that came here by itself; true when it is to be sampled. */
@@ -235,8 +269,11 @@ static bool counts_down(size_t bytes) {
 /* The part of the heap that a birth of a guarded class takes its slot from. */
 static mi_theap_t *theap_for(mi_theap_t *theap, struct caller caller) {
     struct memo *memo = memo_of(caller);
-    if (tcl_unlikely(!is_known(memo, caller))) {
+    if (tcl_unlikely(!memo)) {
         uint32_t generation = memo_generation();
+        memo = pair_of(caller);
+        memo[1] = memo[0]; /* the older one of the pair is forgotten */
+        memo->generation = 0;
         uint32_t site = tcl_small_site(caller.return_address, caller.frame_address);
         mi_theap_t *apart = site ? theap_of(heap_of(site, false)) : NULL;
         if (!site || !tcl_call_learn((uintptr_t)caller.return_address,
@@ -268,11 +305,13 @@ void *tcl_small_by_site(mi_theap_t *theap, size_t bytes, bool zero, struct calle
         memset(memos, 0, sizeof(memos)); /* the thread may have ended, and its heaps with it */
         return tcl_small_generic(theap, bytes, zero, NULL);
     }
-    const struct memo *memo = memo_of(caller);
-    if (bytes <= MI_SMALL_SIZE_MAX && memo->theap && is_known(memo, caller)) {
-        void *p = take_known(memo->theap, bytes, zero);
-        if (tcl_likely(p != NULL))
+    if (bytes <= MI_SMALL_SIZE_MAX && credit > 0) {
+        const struct memo *memo = memo_of(caller);
+        void *p = memo && memo->theap ? take_known(memo->theap, bytes, zero) : NULL;
+        if (tcl_likely(p != NULL)) {
+            credit--;
             return p;
+        }
     }
     return by_site(theap, bytes, zero, caller);
 }
@@ -284,6 +323,7 @@ static __attribute__((noinline)) void *by_site(mi_theap_t *theap, size_t bytes, 
     void *p = NULL;
     if (is_alone || bytes > MI_SMALL_SIZE_MAX) {
         mi_theap_t *from = is_alone ? theap_for(theap, caller) : theap;
+        credit -= is_alone;
         if (from == theap && counts_down(bytes))
             p = sampled(bytes, 16, zero, bin, caller);
         if (!p)
@@ -298,8 +338,8 @@ static __attribute__((noinline)) void *by_site(mi_theap_t *theap, size_t bytes, 
         if (!p && (p = tcl_small_generic(theap, bytes, zero, NULL)) && ends && is_small(p))
             cut_list(p);
     }
-    if (tcl_unlikely(is_guarded(bin)))
-        empty_list(theap, bin);
+    if (tcl_unlikely(is_marked(bin)))
+        set_list(theap, bin);
     return p;
 }
 

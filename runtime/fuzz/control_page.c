@@ -321,7 +321,13 @@ static void enter_phase(struct input *in) {
 }
 
 static void use_small(struct input *in) {
-    unsigned arena = tcl_small_arena(0);
+    uint32_t site = take_u8(in);
+    unsigned arena = tcl_small_arena(site);
+    const void *p = (const void *)(uintptr_t)(take_u16(in) * 16u + 16);
+    if (take_u8(in) % 2)
+        tcl_small_born(p, 64, site);
+    else
+        tcl_small_died(p);
     MUST(arena < TCL_ARENAS_MAX);
     tcl_birth_charge(arena, take_size(in));
     tcl_birth_refund(take_u8(in), take_size(in));

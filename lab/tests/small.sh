@@ -1,0 +1,35 @@
+#!/bin/sh
+# what: small objects of two sites lie in blocks apart, and a plan puts the hot ones in fast memory
+# machines: spr-cxl
+# programs: tiercel libtiercel.so truth
+# limit: 240
+
+# 200,000 nodes of each kind, born in turns; the hot ones get all accesses after that.
+nodes="truth pattern=6 ms=4000"
+# share WORD FILE: the percentage at the beginning of the line with this word
+share() { awk -v word="$1" 'index($0, word) { print int($1); exit }' "$2"; }
+# on WORD NODE FILE: the percentage of a row's bytes on a node; a node alone has all
+on() {
+    awk -v word="$1" -v node="$2" 'index($0, word) {
+        for (i = 1; i < NF && $i != node; i++)
+            ;
+        print i == NF ? 0 : $(i + 1) ~ /%/ ? int($(i + 1)) : 100
+        exit }' "$3"
+}
+
+tiercel record --quiet --sampler probe -o nodes.profile -- $nodes
+equal "a profile is recorded" 0 $?
+tiercel profile show nodes.profile > said
+show said
+at_least "percent of the accesses are the hot site's" 90 "$(share "hot_node truth.c" said)"
+contains "the rest says who shares its blocks" "mixed: .*_node truth.c:[0-9]* [0-9]* to [0-9]*%" \
+    said
+
+tiercel plan nodes.profile --fast 60% -o nodes.plan > said
+equal "a plan is made of it" 0 $?
+show said
+tiercel run --plan nodes.plan --fast 60% --sampler probe --output summary -- $nodes > said
+equal "the program ends well" 0 $?
+show summary
+at_least "percent of the hot nodes are in fast memory" 90 "$(on "hot_node truth.c" ddr0 summary)"
+at_most "and of the cold ones" 10 "$(on "cold_node truth.c" ddr0 summary)"
