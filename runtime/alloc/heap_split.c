@@ -8,9 +8,10 @@
  *   |<------- head ------->|<------------- rest ------------->|
  *    node of a better arena  node of the run's own arena         each binding adds a VMA
  *
- * The record names the run's own arena; the daemon's first residency scan finds the head. When the
- * run is freed, its head is released and bound to its own arena again, so that its room is free for
- * the next birth. A binding affects only OS pages that are not resident yet: the head of a run
+ * The record names no arena, unless the daemon knows the head from the plan, so that the daemon
+ * looks at the next tick where both parts are, and counts the head before it grants room anew. When
+ * the run is freed, its head is released and bound to its own arena again, so that its room is free
+ * for the next birth. A binding affects only OS pages that are not resident yet: the head of a run
  * that was touched before is released first. The owner of a run makes the system calls, without the
  * heap's lock, which protects the table alone.
  */
@@ -67,20 +68,26 @@ static struct split cut_split(size_t number, size_t pages) {
     return cut;
 }
 
-void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
+bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number), better = 0;
-    size_t head = tcl_birth_head(bytes, run->site, k, &better) >> PAGE_SHIFT;
+    size_t head = tcl_birth_head(bytes, site, k, &better) >> PAGE_SHIFT;
     if (!head)
-        return;
+        return false;
     if (!add_split((struct split){(uint32_t)number, (uint32_t)head, better})) {
         tcl_birth_refund(better, head << PAGE_SHIFT);
     } else if (!bind_split(number, head, better)) {
         cut_split(number, 0);
         tcl_birth_refund(better, head << PAGE_SHIFT);
-    } else if (is_touched) {
-        tcl_os_clear(page_address(number), head << PAGE_SHIFT);
+    } else {
+        if (run->touched)
+            tcl_os_clear(page_address(number), head << PAGE_SHIFT);
+        if (tcl_birth_is_planned())
+            return false;
+        tcl_birth_refund(k, bytes); /* its death will refund no arena */
+        return true;
     }
+    return false;
 }
 
 void tcl_split_end(size_t number, size_t pages, bool keeps_contents) {

@@ -41,6 +41,9 @@ size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *bet
 }
 _Atomic bool tcl_vmem_start_pending;
 void tcl_vmem_start_if_large(void) {}
+bool tcl_birth_is_planned(void) {
+    return false;
+}
 void tcl_note_idle(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }

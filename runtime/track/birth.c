@@ -282,6 +282,10 @@ static size_t planned_head(struct tcl_control *control, uint64_t word, size_t by
     return reserve_head(control, *better, head, step, step);
 }
 
+bool tcl_birth_is_planned(void) {
+    return tcl_attached() && (uint32_t)plan_word(tcl_control());
+}
+
 size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better) {
     if (tcl_unlikely(!tcl_attached()) || preferred)
         return 0;

@@ -43,6 +43,8 @@ TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
  * arena's budget: as many as the plan states; without a plan, as many as the budget has; 0: none.
  * Takes no lock. */
 TCL_HIDDEN size_t tcl_birth_head(size_t bytes, uint32_t site, unsigned arena, unsigned *better);
+/* True when there is a plan. */
+TCL_HIDDEN bool tcl_birth_is_planned(void);
 /* Bits of the best tier's nodes; 0: unknown, or not attached. */
 TCL_HIDDEN uint64_t tcl_fast_nodes(void);
 
