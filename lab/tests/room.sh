@@ -36,8 +36,8 @@ wait_for 10 tiercel status --json || not_ok "the daemon starts" "$(cat daemon.lo
 eval "$(tiercel daemon --env)"
 start hosted.log
 hosted=$(kib_on 0 "$pid" hosted.log)
-# Two plain programs in a row differ by some MiB, since the kernel reclaims as it goes.
-at_least "KiB of a hosted one, but for a tenth" $((plain * 9 / 10)) "$hosted"
+# Two plain programs in a row differ by up to a fifth, since the kernel reclaims as it goes.
+at_least "KiB of a hosted one, but for a quarter" $((plain * 3 / 4)) "$hosted"
 usage_agrees "for a program on a full node" 0 "$pid" hosted.log
 finish hosted.log
 killall -KILL hog

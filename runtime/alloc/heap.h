@@ -215,9 +215,10 @@ TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
  * and no thread's cache, whose runs are too many to be bound one by one. */
 #define SPLIT_PAGES (TCL_HEADS_FROM_BYTES >> PAGE_SHIFT)
 
-/* At the birth of a run in an arena that is not the best: binds its head to a better one, if the
- * plan or the budget provides for it. Call with no lock held. */
-TCL_HIDDEN void tcl_split_begin(struct run *run, size_t bytes, bool is_touched);
+/* Before the birth of a run in an arena that is not the best: binds its head to a better one, if
+ * the plan or the budget provides for it. True when its record is to name no arena. Call with no
+ * lock held. */
+TCL_HIDDEN bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site);
 /* When the run that begins with this OS page is freed (0 `pages`) or shrinks: undoes it beyond its
  * first `pages`. The memory there is released, unless it `keeps_contents`. By the run's owner, with
  * no lock held. */

@@ -361,10 +361,11 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     }
     if (tcl_unlikely(run->touched >= HOME_PAGES && aligned == 1 && tcl_tracking()))
         run = tcl_home_choose(run, pages);
+    if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k) &&
+        tcl_split_begin(run, bytes, site))
+        arena = TCL_ARENA_UNKNOWN;
     size_t dirty = run->touched;
     void *p = hand_out(run, pages, arena, site, 0);
-    if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k))
-        tcl_split_begin(run, bytes, dirty > 0);
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
                      atomic_load_explicit(&tcl_vmem_start_pending, memory_order_relaxed)))
         tcl_vmem_start_if_large(); /* a program may make one large object and no other */
@@ -532,13 +533,13 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
         moved = take_growing(k, pages);
     if (tcl_unlikely(moved && moved->touched >= HOME_PAGES && tcl_tracking()))
         moved = tcl_home_choose(moved, pages);
-    size_t dirty = moved ? moved->touched : 0;
+    if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k) &&
+        tcl_split_begin(moved, bytes, run->site))
+        arena = TCL_ARENA_UNKNOWN;
     void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
                      : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;
-    if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k))
-        tcl_split_begin(moved, bytes, dirty > 0);
     memcpy(to, p, old < bytes ? old : bytes);
     tcl_run_free(p);
     return to;

@@ -9,11 +9,12 @@
  *    node of a better    node of the run's own arena                  each binding adds a VMA
  *    arena
  *
- * The record names the run's own arena; the daemon's first residency scan finds the ranges. When
- * the run is freed, they are released and bound to its own arena again, so that their room is free
- * for the next birth. A binding affects only OS pages that are not resident yet: ranges of a run
- * that was touched before are released first. The owner of a run makes the system calls, without
- * the heap's lock, which protects the table alone.
+ * The record names no arena, unless the daemon knows the ranges from the plan, so that the daemon
+ * looks at the next tick where all parts are, and counts the ranges before it grants room anew.
+ * When the run is freed, they are released and bound to its own arena again, so that their room is
+ * free for the next birth. A binding affects only OS pages that are not resident yet: ranges of a
+ * run that was touched before are released first. The owner of a run makes the system calls,
+ * without the heap's lock, which protects the table alone.
  */
 #include "heap.h"
 
@@ -108,21 +109,27 @@ static struct tcl_split cut_ranges(size_t number, size_t pages) {
 
 /* ---- Births and deaths ----------------------------------------------------------------------- */
 
-void tcl_split_begin(struct run *run, size_t bytes, bool is_touched) {
+bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number);
-    struct tcl_split split = tcl_birth_split(bytes, run->site, k);
+    struct tcl_split split = tcl_birth_split(bytes, site, k);
     if (!split.count)
-        return;
+        return false;
     if (!add_split((struct split_run){(uint32_t)number, split})) {
         refund_ranges(&split);
     } else if (!bind_ranges(number, &split, split.arena)) {
         cut_ranges(number, 0);
         bind_ranges(number, &split, k); /* those that were bound */
         refund_ranges(&split);
-    } else if (is_touched) {
-        release_ranges(number, &split);
+    } else {
+        if (run->touched)
+            release_ranges(number, &split);
+        if (tcl_birth_is_planned())
+            return false;
+        tcl_birth_refund(k, bytes); /* its death will refund no arena */
+        return true;
     }
+    return false;
 }
 
 void tcl_split_end(size_t number, size_t pages, bool keeps_contents) {

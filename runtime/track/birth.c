@@ -317,6 +317,10 @@ static struct tcl_split planned_split(struct tcl_control *control, uint64_t word
     return split;
 }
 
+bool tcl_birth_is_planned(void) {
+    return tcl_attached() && (uint32_t)plan_word(tcl_control());
+}
+
 struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     struct tcl_split split = {0};
     if (tcl_unlikely(!tcl_attached()) || preferred)

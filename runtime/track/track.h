@@ -86,6 +86,8 @@ struct tcl_split {
     } ranges[TCL_PLAN_RANGES];
 };
 TCL_HIDDEN struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena);
+/* True when there is a plan. */
+TCL_HIDDEN bool tcl_birth_is_planned(void);
 /* Bits of the best tier's nodes; 0: unknown, or not attached. */
 TCL_HIDDEN uint64_t tcl_fast_nodes(void);
 

@@ -8,6 +8,7 @@ use crate::tiers::Tiers;
 use tiercel_ledger::{Extent, Ledger};
 use tiercel_policy::{BirthPlan, Limit, divide};
 use tiercel_wire::Session;
+use tiercel_wire::layout::ARENAS_MAX;
 
 /// Birth budget of tiers without a budget, bytes: 64 PiB, never used up between two ticks.
 const UNLIMITED_BYTES: u64 = 1 << 56;
@@ -15,6 +16,18 @@ const UNLIMITED_BYTES: u64 = 1 << 56;
 /// What a new client may allocate in the best tier until the first decision, bytes, if the budget
 /// is a share of a peak that is not known yet: one extent.
 const FIRST_GRANT_BYTES: u64 = 64 << 20;
+
+/// Bytes in each arena that a process allocated before it was welcomed, out of what the offer grants.
+pub(crate) type Early = [u64; ARENAS_MAX];
+
+/// Compares what a new session has left with what the offer grants.
+pub(crate) fn early(session: &Session, offer: Option<&Session>) -> Early {
+    let Some(offer) = offer else { return [0; ARENAS_MAX] };
+    std::array::from_fn(|arena| {
+        let taken = offer.birth_budget(arena).saturating_sub(session.birth_budget(arena));
+        u64::try_from(taken).unwrap_or(0)
+    })
+}
 
 /// Assigns a new client its arenas, and budgets until the first decision: it will allocate as much
 /// as all others together, as far as is known.
@@ -24,6 +37,7 @@ pub(crate) fn welcome(
     clients: &Clients,
     ledger: &Ledger,
     peak_bytes: u64,
+    early: &Early,
 ) {
     if tiers.arenas.is_empty() {
         return;
@@ -31,7 +45,7 @@ pub(crate) fn welcome(
     let share_bytes = shares_with_newcomer(tiers, clients, ledger, peak_bytes).pop().unwrap_or(0);
     let is_share = matches!(tiers.budget, Limit::ShareOfPeak(_));
     let share_bytes = if is_share { share_bytes.max(FIRST_GRANT_BYTES) } else { share_bytes };
-    grant(session, tiers, share_bytes);
+    grant_beyond(session, tiers, share_bytes, early);
     session.set_small_arena(0);
     session.set_arenas(&tiers.arenas.iter().map(|node| tiers.wire_node(*node)).collect::<Vec<_>>());
     tiers.name_placer(session);
@@ -119,8 +133,14 @@ pub(crate) fn fast_used_bytes(tiers: &Tiers, clients: &Clients, ledger: &Ledger)
 
 /// Lets a client allocate `share_bytes` on each node of the best tier, and any amount elsewhere.
 fn grant(session: &Session, tiers: &Tiers, share_bytes: u64) {
-    for (arena, node) in tiers.arenas.iter().enumerate() {
-        let bytes = if tiers.is_fast(*node) { share_bytes } else { UNLIMITED_BYTES };
+    grant_beyond(session, tiers, share_bytes, &[0; ARENAS_MAX]);
+}
+
+/// The same, less what was allocated before.
+fn grant_beyond(session: &Session, tiers: &Tiers, share_bytes: u64, early: &Early) {
+    for ((arena, node), early) in tiers.arenas.iter().enumerate().zip(early) {
+        let left_bytes = share_bytes.saturating_sub(*early);
+        let bytes = if tiers.is_fast(*node) { left_bytes } else { UNLIMITED_BYTES };
         set_budget(session, arena, bytes);
     }
 }

@@ -17,7 +17,7 @@ mod pieces;
 
 use self::pieces::Pauses;
 use crate::answer::{Answer, Objects};
-use crate::births;
+use crate::births::{self, Early};
 use crate::clients::children::Children;
 use crate::clients::client::Client;
 use crate::clients::turns::TURN_UNITS;
@@ -181,7 +181,7 @@ impl Daemon {
     /// Offers processes to begin as a session would that is made now.
     fn renew_offer(&mut self) {
         let Some(mut offer) = self.offer.take() else { return };
-        self.prepare(offer.session());
+        self.prepare(offer.session(), &Default::default());
         if let Err(error) = offer.publish() {
             self.summary.problem(format!("the offer to processes cannot be written: {error}"));
         }
@@ -379,9 +379,11 @@ impl Daemon {
             return;
         }
         let now_ms = self.now_ms();
+        let offered = self.offer.as_mut().map(|offer| &*offer.session());
+        let early = births::early(&arrival.session, offered);
         // Nodes may have filled up since the last decision, which needs a client.
         self.choose_placer();
-        self.prepare(&mut arrival.session);
+        self.prepare(&mut arrival.session, &early);
         let queue = &self.moving.queue;
         if let Some(remote) = queue.remote() {
             let line = arrival.session.move_line();
@@ -395,10 +397,11 @@ impl Daemon {
     }
 
     /// Writes all that a process finds in its control page when it is welcomed.
-    fn prepare(&mut self, session: &mut Session) {
+    fn prepare(&mut self, session: &mut Session, early: &Early) {
         session.set_clock(self.clock_source);
         let Tracking { clients, ledger, .. } = &self.tracking;
-        births::welcome(session, &self.tiers, clients, ledger, self.tracking.peak_bytes());
+        let peak_bytes = self.tracking.peak_bytes();
+        births::welcome(session, &self.tiers, clients, ledger, peak_bytes, early);
         session.set_spaces(self.tiers.arenas_of_spaces());
         if self.moving.plan.is_some() || self.tracking.recording.is_some() {
             session.set_numbered_births(NUMBERED_BIRTHS);

@@ -82,7 +82,7 @@ kib_on() {
 # there of the objects that the log names, within a 64th of the largest, the distance of OS pages
 # that the daemon looks up, and small objects; needs the program json
 usage_agrees() {
-    wait_for 10 usage_is_near "$2" "$3" "$4"
+    wait_for 30 usage_is_near "$2" "$3" "$4"
     at_most "KiB that count and kernel differ by, $1" "$USAGE_SLACK_KIB" "$usage_off"
 }
 usage_is_near() {

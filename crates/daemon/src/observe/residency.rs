@@ -30,8 +30,9 @@ const REFRESH_TICKS: u64 = 5;
 /// Share of wall time that lookups by the mover may take before stale residency waits.
 const REFRESH_TIME_SHARE: f64 = 0.005;
 
-/// Share of wall time that scans of all extents may take. They serve reports, not decisions.
-const SCAN_TIME_SHARE: f64 = 0.002;
+/// Share of wall time that scans of all extents may take. They serve reports, and find
+/// what is to be looked up again.
+const SCAN_TIME_SHARE: f64 = 0.005;
 
 /// When the next scan and the next refresh may begin.
 #[derive(Debug, Default)]
