@@ -23,7 +23,7 @@
 
 /* "TCLE", little endian. */
 #define TCLE_MAGIC UINT64_C(0x454c4354)
-#define TCLE_VERSION UINT64_C(2)
+#define TCLE_VERSION UINT64_C(3)
 
 /* Bytes of the area: 16 rings of 4 KiB + 4096 * 64 bytes are 4.1 MiB, and a PCI BAR has a power of
  * two. */
@@ -52,6 +52,7 @@ struct tcle_control {
     uint64_t task_at;    /* offsets in a task: of its thread's number in the low 32 bits, of its
                             process's number in the high */
     uint64_t wants;      /* TCLE_WANTS_DIRTIED, or 0 */
+    uint64_t origin_ns;  /* guest time at which the sampler's clock was 0; 0: not stated */
 };
 
 /* Also report lines that become dirty, sampled as misses are. */

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
+use serde_json::Value;
 use tiercel_lab::suite::{self, Case, Test};
 use tiercel_lab::{
     Acceleration, Cache, Guest, Model, Payload, Request, Size, Streams, Timing, Topology, cli,
@@ -25,6 +26,18 @@ const CRASH_LIMIT: Duration = Duration::from_secs(300);
 /// The test that the lab notices guests that hang or crash, as `--only` names it.
 const MISBEHAVING: &str = "misbehaving-guests";
 
+/// The test that every miss is counted for its site, as `--only` names it.
+const TRUTHFUL: &str = "truth";
+/// Lines that `lab/tests/shares.c` walks, by the function that allocates.
+const KNOWN_LINES: [(&str, u32); 5] = [
+    ("make_six", 6 * 60_000),
+    ("make_three", 3 * 60_000),
+    ("make_one", 60_000),
+    ("make_walked", 4 * (8 << 20) / 64),
+    ("make_idle", 0),
+];
+/// How far a share may be off: what the caches keep from one walk to the next.
+const SHARE_ERROR_MAX: f64 = 0.03;
 /// The test that two boots of a timed guest give the same figures, as `--only` names it.
 const REPEATABLE: &str = "repeatable";
 const REPEATED: &str = "hotcold objects=32 kib=512 hot=4 accesses=500k && \
@@ -120,7 +133,8 @@ pub fn main(options: &Options) -> Result<()> {
         if !timed.is_empty() {
             let plugin = plugin(options.built)?;
             let model = Model::default();
-            let timing = Some(Timing { plugin: &plugin, machine: &machine_here, model });
+            let timing =
+                Some(Timing { plugin: &plugin, machine: &machine_here, model, trace: None });
             suite::run(&guest, &topology, timing, &timed, &programs, &mut note)?;
         }
     }
@@ -129,6 +143,9 @@ pub fn main(options: &Options) -> Result<()> {
     }
     if options.includes(REPEATABLE) {
         repeatable(&guest, options.built, &mut note)?;
+    }
+    if options.includes(TRUTHFUL) {
+        truthful(options.built, &mut note)?;
     }
     summary(&table, started.elapsed())
 }
@@ -148,7 +165,7 @@ fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
         let named = options.only.as_ref().is_none_or(|part| test.name.contains(part.as_str()));
         named && (test.short || !options.short)
     });
-    let other = [MISBEHAVING, REPEATABLE].iter().any(|name| options.includes(name));
+    let other = [MISBEHAVING, REPEATABLE, TRUTHFUL].iter().any(|name| options.includes(name));
     ensure!(other || !tests.is_empty(), "no test's name contains that");
     Ok(tests)
 }
@@ -314,7 +331,12 @@ fn repeatable(guest: &Guest, built: bool, note: &mut dyn FnMut(Case)) -> Result<
             environment: &[],
             timeout: REPEATED_LIMIT,
             out: None,
-            timing: Some(Timing { plugin: &plugin, machine: &machine, model: Model::default() }),
+            timing: Some(Timing {
+                plugin: &plugin,
+                machine: &machine,
+                model: Model::default(),
+                trace: None,
+            }),
         };
         let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
         let outcome = guest.run(request, streams)?;
@@ -328,6 +350,32 @@ fn repeatable(guest: &Guest, built: bool, note: &mut dyn FnMut(Case)) -> Result<
         let failure = (first != second).then(|| format!("{first}\nand then\n{second}"));
         let machine = topology.machine.clone();
         note(Case { machine, test: REPEATABLE.to_owned(), what: what.to_owned(), failure });
+    }
+    Ok(())
+}
+
+/// `tiercel lab truth` on a program whose misses are known by construction (`lab/tests/shares.c`).
+fn truthful(built: bool, note: &mut dyn FnMut(Case)) -> Result<()> {
+    let (shares, machine) = (program("shares", built)?, "spr-cxl");
+    program("tiercel", built)?;
+    program("libtiercel.so", built)?;
+    plugin(built)?;
+    let tiercel = exec::target().join("release/tiercel");
+    let mut command = exec::command(&tiercel.to_string_lossy());
+    command.args(["lab", "truth", "--json", "--machine", machine, "--"]).arg(shares);
+    let output = command.output().context("cannot start tiercel")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).context("it printed no JSON")?;
+    let rows = report["sites"].as_array().context("it has no sites")?;
+    let all: u32 = KNOWN_LINES.iter().map(|(_, lines)| lines).sum();
+    for (site, lines) in KNOWN_LINES {
+        let of_site = |row: &&Value| row["site"].as_str().is_some_and(|name| name.contains(site));
+        let share = |row: Option<&Value>| row.and_then(|row| row["share"].as_f64()).unwrap_or(0.0);
+        let (seen, known) = (share(rows.iter().find(of_site)), f64::from(lines) / f64::from(all));
+        let off = (seen - known).abs() > SHARE_ERROR_MAX;
+        let failure = off.then(|| format!("{seen:.3} of the misses, not {known:.3}; {report}"));
+        let what = format!("{site} has its share of the misses, to 3 points");
+        note(Case { machine: machine.to_owned(), test: TRUTHFUL.to_owned(), what, failure });
     }
     Ok(())
 }

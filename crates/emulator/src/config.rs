@@ -39,6 +39,14 @@ pub enum EmulatorError {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// The file of the trace.
+    #[error("cannot create the trace {path}: {source}")]
+    Trace {
+        /// Its path.
+        path: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// The thread that warps time.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -68,6 +76,16 @@ pub struct Samples {
     pub sample_ps: u64,
 }
 
+/// A trace of all misses, for the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceFile {
+    /// Where it goes.
+    pub path: PathBuf,
+    /// Most bytes of it.
+    pub bytes_max: u64,
+}
+
 /// The file's content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,6 +101,9 @@ pub struct Config {
     /// Where sampled misses go; absent: nowhere.
     #[serde(default)]
     pub samples: Option<Samples>,
+    /// Where a trace of all misses goes; absent: nowhere.
+    #[serde(default)]
+    pub trace: Option<TraceFile>,
     /// Whether accesses are timed in programs' marked regions only.
     #[serde(default)]
     pub regions_only: bool,

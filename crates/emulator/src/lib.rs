@@ -23,11 +23,14 @@
 mod clock;
 mod config;
 mod core;
+mod ideal;
 mod instruction;
 mod regions;
 mod samples;
 mod stats;
 mod thread;
+mod trace;
+mod windows;
 
 mod fatal;
 mod ffi;
@@ -40,4 +43,6 @@ mod task;
 mod time;
 
 pub use config::{Config, EmulatorError, PhysicalRange, Samples};
-pub use stats::{NodeStats, RegionStats, Stats, VcpuStats};
+pub use stats::{
+    BestStats, NodeStats, RegionStats, SpanStats, Stats, TraceStats, VcpuStats, WindowStats,
+};

@@ -4,15 +4,14 @@
 //! Knows nothing of how a stall comes about.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use tiercel_machine::number::index_u32;
 
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::Pending;
 use tiercel_wire::AccessKind;
-use tiercel_wire::emulator::{AREA_BYTES, Area, VCPUS_MAX};
+use tiercel_wire::emulator::{Area, VCPUS_MAX};
 
 use crate::config::{Config, EmulatorError, Samples, demand};
 use crate::core::{Access, Core, Cost, Dirtied, Fetched, Moment, Place, Shared};
@@ -22,10 +21,12 @@ use crate::instruction::{self, Kind};
 use crate::per_vcpu::PerVcpu;
 use crate::regions::Regions;
 use crate::samples::{self, Export, Now};
-use crate::stats::{Stats, VcpuStats};
+use crate::stats::{Stats, TraceStats, VcpuStats};
 use crate::task::Reader;
 use crate::thread;
 use crate::time::{self, CLOCK, QUANTUM_PS};
+use crate::trace::{self, Trace};
+use crate::windows::Windows;
 
 /// Up to this many virtual CPUs QEMU 10 never reallocates a scoreboard.
 const MAX_VCPUS: usize = VCPUS_MAX;
@@ -67,6 +68,8 @@ unsafe impl Send for Scoreboard {}
 struct Tap {
     export: Export,
     reader: Reader,
+    /// Whose addresses these are, for the trace; `None`: not yet known.
+    traced: Option<u32>,
 }
 
 static STATE: OnceLock<State> = OnceLock::new();
@@ -77,6 +80,11 @@ static TAPS: PerVcpu<Tap> = PerVcpu::new();
 /// What each virtual CPU had counted at its latest quantum, for marks of others.
 static COUNTED: [Mutex<VcpuStats>; MAX_VCPUS] = [const { Mutex::new(VcpuStats::new()) }; MAX_VCPUS];
 static REGIONS: Mutex<Regions> = Mutex::new(Regions::new());
+/// Not set where none is wanted.
+static TRACE: OnceLock<Mutex<Trace>> = OnceLock::new();
+static WINDOWS: LazyLock<Mutex<Windows>> = LazyLock::new(Mutex::default);
+/// Whether a region of interest is open.
+static IS_IN_REGION: AtomicBool = AtomicBool::new(false);
 /// Whether accesses are timed; otherwise only instructions are, and the guest runs several times
 /// faster.
 static DETAIL: AtomicBool = AtomicBool::new(false);
@@ -135,7 +143,13 @@ unsafe fn install(
     let enough = config.cpu_nodes.len() >= count(info.max_vcpus);
     demand(enough, "the configuration has fewer virtual CPUs than QEMU")?;
     let vcpus = config.cpu_nodes.len().min(MAX_VCPUS);
-    let area = config.samples.as_ref().map(|samples| open_area(samples, vcpus)).transpose()?;
+    let area = config.samples.as_ref().map(|samples| samples::open(samples, vcpus)).transpose()?;
+    if let Some(file) = &config.trace {
+        let trace = Trace::create(&file.path, file.bytes_max).map_err(|source| {
+            EmulatorError::Trace { path: file.path.display().to_string(), source }
+        })?;
+        demand(TRACE.set(Mutex::new(trace)).is_ok(), "it is loaded twice")?;
+    }
     let shared = Shared::new(config, &machine)?;
     for index in 0..vcpus {
         CORES.set(index, shared.core(index)?);
@@ -152,21 +166,6 @@ unsafe fn install(
         ffi::qemu_plugin_register_atexit_cb(id, at_exit, std::ptr::null_mut());
     }
     time::start_warping().map_err(EmulatorError::Thread)
-}
-
-fn open_area(samples: &Samples, vcpus: usize) -> Result<Area, EmulatorError> {
-    let path = &samples.area;
-    let open = || {
-        let file = File::options().read(true).write(true).open(path)?;
-        if file.metadata()?.len() < AREA_BYTES as u64 {
-            return Err(std::io::Error::other(format!("it has less than {AREA_BYTES} bytes")));
-        }
-        Area::map(&file)
-    };
-    let area = open()
-        .map_err(|source| EmulatorError::Area { path: path.display().to_string(), source })?;
-    area.publish(vcpus);
-    Ok(area)
 }
 
 fn state() -> &'static State {
@@ -186,7 +185,7 @@ extern "C" fn vcpu_begins(_id: u64, vcpu: c_uint) {
     thread::is_this(vcpu as usize);
     if state().area.is_some() {
         let Some(reader) = Reader::new() else { give_up("this QEMU does not show k_gs_base") };
-        TAPS.set(vcpu as usize, Tap { export: Export::new(vcpu as usize), reader });
+        TAPS.set(vcpu as usize, Tap { export: Export::new(vcpu as usize), reader, traced: None });
     }
 }
 
@@ -326,7 +325,27 @@ fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, 
     let cost = core.miss(&state().shared, address, access, at, || place(info, address), value);
     add_stall(counters, cost.stall_ps);
     if code < USER_END {
+        count_miss(&cost, now_ps);
         report(core.pending(), vcpu, address, access, code, &cost);
+    }
+}
+
+/// Counts what memory did for an access of user code.
+fn count_miss(cost: &Cost, now_ps: u64) {
+    if cost.fetched.is_none() && cost.dirtied.is_none() {
+        return;
+    }
+    let mut windows = lock(&WINDOWS);
+    if !windows.is_open() {
+        return;
+    }
+    for ideal in windows.ideals(IS_IN_REGION.load(Ordering::Relaxed)) {
+        if let Some(Fetched { physical, .. }) = cost.fetched {
+            ideal.missed(physical, cost.stall_ps, now_ps);
+        }
+        if let Some(Dirtied { physical, .. }) = cost.dirtied {
+            ideal.dirtied(physical, now_ps);
+        }
     }
 }
 
@@ -334,9 +353,36 @@ fn miss(core: &mut Core, vcpu: c_uint, info: u32, address: u64, access: Access, 
 fn report(pending: Pending, vcpu: c_uint, address: u64, access: Access, code: u64, cost: &Cost) {
     with_tap(vcpu, |tap, area, samples| {
         let now = now_with(vcpu, pending);
+        if let Some(trace) = TRACE.get() {
+            write_trace(trace, tap, area, now.now_ns, (address, access), cost);
+        }
         let taken = report_to(tap, area, samples, now, (address, access, code), cost);
         add_stall(counters(vcpu), taken * samples.sample_ps);
     });
+}
+
+/// Writes what memory did for an access, once it is known whose it is. The lab has one virtual CPU
+/// where it wants a trace, so that misses are in the order of time.
+fn write_trace(
+    trace: &Mutex<Trace>,
+    tap: &mut Tap,
+    area: &Area,
+    now_ns: u64,
+    (address, access): (u64, Access),
+    cost: &Cost,
+) {
+    if tap.traced.is_none() {
+        tap.traced = tap.reader.task(area.task_offsets()).map(|task| task.pid);
+    }
+    let Some(pid) = tap.traced else { return };
+    let mut trace = lock(trace);
+    if cost.fetched.is_some() {
+        let kind = if access == Access::Store { trace::Kind::Write } else { trace::Kind::Read };
+        trace.miss(now_ns, pid, kind, address, cost.stall_ps);
+    }
+    if cost.dirtied.is_some() {
+        trace.miss(now_ns, pid, trace::Kind::Dirtied, address, 0);
+    }
 }
 
 /// How many samples were taken.
@@ -353,7 +399,7 @@ fn report_to(
     {
         tap.export.meet(task.pid, now);
     }
-    let Tap { export, reader } = tap;
+    let Tap { export, reader, .. } = tap;
     let number = |node: NodeId| {
         let number = samples.nodes.iter().position(|known| *known == node).unwrap_or(usize::MAX);
         u16::try_from(number).unwrap_or(u16::MAX)
@@ -410,7 +456,10 @@ extern "C" fn forget(vcpu: c_uint, _data: *mut c_void) {
 
 extern "C" fn change_space(vcpu: c_uint, _data: *mut c_void) {
     with_core(vcpu, Core::forget_addresses);
-    with_tap(vcpu, |tap, area, _| tap.export.leave(area, now(vcpu)));
+    with_tap(vcpu, |tap, area, _| {
+        tap.traced = None;
+        tap.export.leave(area, now(vcpu));
+    });
 }
 
 extern "C" fn read_time(vcpu: c_uint, _data: *mut c_void) {
@@ -420,20 +469,26 @@ extern "C" fn read_time(vcpu: c_uint, _data: *mut c_void) {
 /// The command begins: regions so far are of what prepared it, such as a recording.
 extern "C" fn begin(vcpu: c_uint, _data: *mut c_void) {
     *lock(&REGIONS) = Regions::new();
+    IS_IN_REGION.store(false, Ordering::Relaxed);
+    lock(&WINDOWS).begin(counted_by(vcpu));
     set_detail(vcpu, !state().shared.config().regions_only);
 }
 
 extern "C" fn end(vcpu: c_uint, _data: *mut c_void) {
+    let now = counted_by(vcpu);
+    lock(&WINDOWS).end(&now, lock(&REGIONS).all());
     set_detail(vcpu, false);
 }
 
 extern "C" fn region_begin(vcpu: c_uint, data: *mut c_void) {
     lock(&REGIONS).begin(counted_by(vcpu));
+    IS_IN_REGION.store(true, Ordering::Relaxed);
     own_begin(vcpu, data);
 }
 
 extern "C" fn region_end(vcpu: c_uint, data: *mut c_void) {
     lock(&REGIONS).end(&counted_by(vcpu));
+    IS_IN_REGION.store(false, Ordering::Relaxed);
     own_end(vcpu, data);
 }
 
@@ -524,6 +579,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 extern "C" fn at_exit(_id: u64, _data: *mut c_void) {
     let mut stats = all(counted);
     (stats.regions, stats.regions_left_out) = lock(&REGIONS).take();
+    stats.windows = lock(&WINDOWS).take();
+    stats.trace = TRACE.get().map(|trace| {
+        let origin_ns = state().area.as_ref().and_then(Area::origin_ns);
+        TraceStats { origin_ns, ..lock(trace).finish() }
+    });
     let path = &state().shared.config().stats;
     let text = serde_json::to_string_pretty(&stats).unwrap_or_default();
     if let Err(error) = std::fs::write(path, text) {

@@ -40,13 +40,19 @@ impl Regions {
         }
     }
 
+    /// All that have ended; `None`: there were more than are kept.
+    pub fn all(&self) -> Option<&[RegionStats]> {
+        (self.left_out == 0).then_some(&self.done)
+    }
+
     /// All that have ended, and how many more there were.
     pub fn take(&mut self) -> (Vec<RegionStats>, u64) {
         (std::mem::take(&mut self.done), self.left_out)
     }
 }
 
-fn between(before: &Stats, now: &Stats) -> RegionStats {
+/// What was counted from one moment to another.
+pub fn between(before: &Stats, now: &Stats) -> RegionStats {
     let vcpus = before.vcpus.iter().zip(&now.vcpus).map(|(before, now)| VcpuStats {
         instructions: now.instructions - before.instructions,
         busy_ps: now.busy_ps - before.busy_ps,

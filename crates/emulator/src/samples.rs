@@ -14,10 +14,14 @@
 //!                    a record with the counts alone
 //! ```
 
+use std::fs::File;
+
 use tiercel_memsim::{Blocks, Pending};
 use tiercel_wire::AccessKind;
-use tiercel_wire::emulator::{Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
+use tiercel_wire::emulator::{AREA_BYTES, Area, BLOCK_BYTES, BLOCKS, Miss, Observation};
 use tiercel_wire::ring::{WriteCursor, push};
+
+use crate::config::{EmulatorError, Samples};
 
 /// Counts are reported at least so often while a process runs, nanoseconds: finer than any tick.
 const COUNTS_NS: u64 = 1_000_000;
@@ -274,10 +278,25 @@ pub fn miss(kind: AccessKind, [addr, physical, ip]: [u64; 3], latency_ps: u64, n
     }
 }
 
+/// The area that the guest's sampler reads, published.
+pub fn open(samples: &Samples, vcpus: usize) -> Result<Area, EmulatorError> {
+    let path = &samples.area;
+    let open = || {
+        let file = File::options().read(true).write(true).open(path)?;
+        if file.metadata()?.len() < AREA_BYTES as u64 {
+            return Err(std::io::Error::other(format!("it has less than {AREA_BYTES} bytes")));
+        }
+        Area::map(&file)
+    };
+    let area = open()
+        .map_err(|source| EmulatorError::Area { path: path.display().to_string(), source })?;
+    area.publish(vcpus);
+    Ok(area)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tiercel_wire::emulator::AREA_BYTES;
     use tiercel_wire::ring::{Cursor, pull};
 
     struct Rig {

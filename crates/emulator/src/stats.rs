@@ -20,6 +20,58 @@ pub struct Stats {
     /// Regions beyond those that are kept.
     #[serde(default)]
     pub regions_left_out: u64,
+    /// Commands, from the lab's mark before each to the one after it, in their order; the latest
+    /// that are kept.
+    #[serde(default)]
+    pub windows: Vec<WindowStats>,
+    /// The trace of all misses; absent: none was wanted.
+    #[serde(default)]
+    pub trace: Option<TraceStats>,
+}
+
+/// A trace of misses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceStats {
+    /// Misses, and dirtied lines, in the file.
+    pub misses: u64,
+    /// Those that are not, because it or the disk was full.
+    pub lost: u64,
+    /// Nanoseconds of the guest's clock at which the sampler's clock was 0; absent: no sampler
+    /// stated it.
+    pub origin_ns: Option<u64>,
+}
+
+/// A command, between the lab's marks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WindowStats {
+    /// From mark to mark.
+    pub whole: SpanStats,
+    /// In the regions of interest that it marked; none: it marked none, or more than are kept.
+    pub regions: Option<SpanStats>,
+}
+
+/// A part of a run, all virtual CPUs together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SpanStats {
+    /// The guest's time, nanoseconds.
+    pub elapsed_ns: i64,
+    /// Time the virtual CPUs ran, computing and waiting for memory, picoseconds.
+    pub busy_ps: u64,
+    /// Of that, waiting for memory.
+    pub stalled_ps: u64,
+    /// What memory served to user code, and how much of it could have been fast.
+    pub best: BestStats,
+}
+
+/// What a placement with perfect knowledge, whose moves cost nothing, could serve from fast memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BestStats {
+    /// Misses.
+    pub misses: u64,
+    /// Sizes of fast memory, ascending.
+    pub bytes: Vec<u64>,
+    /// The largest share that each could serve, 0 to 1.
+    pub shares: Vec<f64>,
 }
 
 /// One region of interest, from mark to mark. Other virtual CPUs than the one that executed the

@@ -12,7 +12,7 @@ use tiercel_machine::Machine;
 use crate::image::{in_path, quote};
 use crate::{
     Acceleration, Cache, Guest, Model, Outcome, Payload, Progress, Request, Size, Streams, Timing,
-    Topology,
+    Topology, Trace,
 };
 
 /// The folder of machines in a checkout.
@@ -51,6 +51,8 @@ pub struct RunOptions {
     pub timed: bool,
     /// How accesses are timed.
     pub model: Model,
+    /// Where a trace of all misses goes.
+    pub trace: Option<Trace>,
 }
 
 /// `lab run`: boots, runs one command, and copies its files back.
@@ -76,6 +78,7 @@ pub fn run(
             plugin,
             machine: &machine,
             model: options.model,
+            trace: options.trace.as_ref(),
         }),
     };
     guest.run(request, streams)

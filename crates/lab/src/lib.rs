@@ -11,6 +11,7 @@
 pub mod bench;
 pub mod cli;
 pub mod suite;
+pub mod truth;
 
 mod cache;
 mod closure;
@@ -30,7 +31,7 @@ pub use fetch::Packages;
 pub use guest::{Guest, Outcome, Request, Streams};
 pub use image::Payload;
 pub use qemu::Acceleration;
-pub use timing::{Model, Region, Times, Timing};
+pub use timing::{Counted, Model, Region, Span, Times, Timing, Trace, Traced, Window};
 pub use topology::{Size, Topology};
 
 /// Receives progress lines of steps that last longer than two seconds. The caller decides where

@@ -3,7 +3,7 @@
 //! JSON; times. Knows nothing of how accesses are timed: the plugin has another licence, and files
 //! are the only interface to it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,17 @@ pub struct Timing<'a> {
     pub machine: &'a Machine,
     /// Deviations from the default model.
     pub model: Model,
+    /// Where a trace of all misses goes; `None`: nowhere. With one virtual CPU.
+    pub trace: Option<&'a Trace>,
+}
+
+/// A trace of all misses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trace {
+    /// Its file.
+    pub path: PathBuf,
+    /// Most bytes of it.
+    pub bytes_max: u64,
 }
 
 /// Options of the model.
@@ -36,7 +47,7 @@ pub struct Model {
 }
 
 /// The times in the plugin's statistics.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Times {
     /// From power-on to power-off, nanoseconds of the guest's clock.
     pub elapsed_ns: u64,
@@ -44,6 +55,54 @@ pub struct Times {
     pub regions: Vec<Region>,
     /// How many further regions were not kept.
     pub regions_left_out: u64,
+    /// Commands between the lab's marks, in order.
+    #[serde(default)]
+    pub windows: Vec<Window>,
+    /// The trace of all misses.
+    #[serde(default)]
+    pub trace: Option<Traced>,
+}
+
+/// What became of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Traced {
+    /// Misses and dirtied lines in the file.
+    pub misses: u64,
+    /// Those that are not.
+    pub lost: u64,
+    /// Nanoseconds of the guest's clock when the sampler's was 0.
+    pub origin_ns: Option<u64>,
+}
+
+/// What the plugin counted of a command.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Window {
+    /// From its beginning to its end.
+    pub whole: Span,
+    /// In its regions of interest; `None`: it marked none, or more than are kept.
+    pub regions: Option<Span>,
+}
+
+/// What the plugin counted in a part of a run.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Span {
+    /// Time the virtual CPUs ran, picoseconds.
+    pub busy_ps: u64,
+    /// Of that, waiting for memory.
+    pub stalled_ps: u64,
+    /// Misses, and how many of them fast memory could have served.
+    pub best: Counted,
+}
+
+/// Misses of user code, and the largest share of them that fast memory of each size could serve.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Counted {
+    /// Misses.
+    pub misses: u64,
+    /// Sizes, ascending.
+    pub bytes: Vec<u64>,
+    /// Shares, 0 to 1.
+    pub shares: Vec<f64>,
 }
 
 /// A region of interest.
@@ -81,6 +140,8 @@ struct Config<'a> {
     cpu_nodes: Vec<NodeId>,
     stats: &'a Path,
     samples: Samples<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<&'a Trace>,
     #[serde(flatten)]
     model: Model,
 }
@@ -119,7 +180,8 @@ pub(crate) fn config(
     let machine = timing.machine.to_toml();
     let samples = Samples { area, nodes: topology.nodes.iter().map(|node| node.origin).collect() };
     let ranges = ranges(topology);
-    let config = Config { machine, ranges, cpu_nodes, stats, samples, model: timing.model };
+    let Timing { model, trace, .. } = *timing;
+    let config = Config { machine, ranges, cpu_nodes, stats, samples, trace, model };
     serde_json::to_string_pretty(&config).expect("plain data serialises")
 }
 
@@ -188,11 +250,14 @@ mod tests {
         let machine = Machine::builtin("two-socket-optane").expect("known").expect("valid");
         let topology = Topology::of(&machine, Size::default()).expect("fits");
         let model = Model { share: true, ..Model::default() };
-        let timing = Timing { plugin: Path::new("p"), machine: &machine, model };
+        let trace = Trace { path: "t".into(), bytes_max: 7 };
+        let plugin = Path::new("p");
+        let timing = Timing { plugin, machine: &machine, model, trace: Some(&trace) };
         let text = config(&timing, &topology, Path::new("s"), Path::new("a"));
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["cpu_nodes"], serde_json::json!([0, 1]));
         assert_eq!(value["stats"], "s");
+        assert_eq!(value["trace"], serde_json::json!({ "path": "t", "bytes_max": 7 }));
         let samples = serde_json::json!({ "area": "a", "nodes": [0, 1, 2, 3] });
         assert_eq!(value["samples"], samples);
         assert_eq!((&value["share"], &value["prefetch"]), (&true.into(), &false.into()));

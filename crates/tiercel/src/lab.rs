@@ -3,15 +3,20 @@
 //! Knows nothing of how a guest is made.
 
 use crate::host::EXIT_REFUSED;
-use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs, file};
+use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs};
+use crate::lab_guest::{GuestArgs, options};
+use crate::lab_truth::{self, TruthArgs};
 use crate::terminal::note;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tiercel_lab::cli::{self, GuestOptions, RunOptions};
-use tiercel_lab::{Acceleration, Model, Size, Streams, Times};
-use tiercel_machine::{TimeSpan, parse_bytes};
+use tiercel_lab::cli::{self, RunOptions};
+use tiercel_lab::{Model, Streams, Times};
+use tiercel_machine::TimeSpan;
+
+/// Virtual CPUs of a guest: one for the program, and one for what else runs.
+const CPUS: u32 = 2;
 
 #[derive(ClapArgs, Debug)]
 pub struct LabArgs {
@@ -43,32 +48,12 @@ enum LabVerb {
     /// Redraw an experiment's tables and plots
     #[command(after_help = "Example: tiercel lab report lab/results/smoke")]
     Report(ReportArgs),
+    /// Count every miss of a program by allocation site, and compare with what sampling sees
+    #[command(after_help = "Example: tiercel lab truth --machine spr-cxl -- ./app small-input")]
+    Truth(TruthArgs),
     /// The bench's part inside the guest
     #[command(hide = true)]
     Agent(AgentArgs),
-}
-
-#[derive(ClapArgs, Debug)]
-struct GuestArgs {
-    /// The machine: a description's file, a name in lab/machines, or a built-in name
-    #[arg(long, value_name = "FILE|NAME", default_value = "spr-cxl")]
-    machine: String,
-    /// Memory of the guest, divided among its nodes in the machine's proportions
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_bytes)]
-    memory: u64,
-    /// Virtual CPUs, divided likewise
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
-    cpus: u32,
-    /// Copy a file or folder into the guest; THERE is its path in the guest, by default the same
-    #[arg(long = "file", value_name = "HERE[:THERE]")]
-    files: Vec<String>,
-    /// Set a variable in the guest
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
-    environment: Vec<(String, String)>,
-    /// Emulate CPUs (TCG) even where KVM works
-    #[arg(long)]
-    tcg: bool,
 }
 
 #[derive(ClapArgs, Debug)]
@@ -111,6 +96,7 @@ pub fn lab(args: &LabArgs) -> ExitCode {
         LabVerb::Bench(args) => lab_bench::bench(args),
         LabVerb::Compare(args) => lab_bench::compare(args),
         LabVerb::Report(args) => lab_bench::report(args),
+        LabVerb::Truth(args) => lab_truth::truth(args),
         LabVerb::Agent(args) => lab_bench::agent(args),
     };
     done.unwrap_or_else(|error| {
@@ -121,12 +107,13 @@ pub fn lab(args: &LabArgs) -> ExitCode {
 
 fn run(args: &LabRunArgs) -> Result<ExitCode> {
     let options = RunOptions {
-        guest: options(&args.guest)?,
+        guest: options(&args.guest, CPUS)?,
         command: args.program.clone(),
         timeout: args.timeout.0,
         out: args.out.clone(),
         timed: args.timed,
         model: Model { prefetch: args.prefetch, share: args.share, regions_only: args.regions },
+        trace: None,
     };
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
@@ -166,47 +153,18 @@ fn print_regions(count: usize, ns: u64) {
 }
 
 fn shell(args: &GuestArgs) -> Result<ExitCode> {
-    cli::shell(&options(args)?, &mut |line| note(line))?;
+    cli::shell(&options(args, CPUS)?, &mut |line| note(line))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn options(args: &GuestArgs) -> Result<GuestOptions> {
-    let acceleration = if args.tcg { Acceleration::Tcg } else { Acceleration::Auto };
-    Ok(GuestOptions {
-        machine: args.machine.clone(),
-        size: Size { memory_bytes: args.memory, cpus: args.cpus },
-        acceleration,
-        files: args.files.iter().map(|text| file(text)).collect::<Result<_>>()?,
-        environment: args.environment.clone(),
-    })
-}
-
-fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit())
-    {
-        return Err(format!("{name:?} is not the name of a variable"));
-    }
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::lab_bench::file;
 
     #[test]
     fn files_keep_their_path_or_get_another() {
         assert_eq!(file("/proc:/x/y").expect("exists"), ("/proc".into(), "/x/y".to_owned()));
         assert_eq!(file("/proc").expect("exists"), ("/proc".into(), "/proc".to_owned()));
         assert!(file("/nowhere/at/all:/x").is_err());
-    }
-
-    #[test]
-    fn variables_have_names_the_shell_knows() {
-        assert_eq!(variable("A_1=b=c"), Ok(("A_1".to_owned(), "b=c".to_owned())));
-        for bad in ["A", "=x", "1A=x", "A B=x", "A;B=x"] {
-            assert!(variable(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -218,7 +218,7 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode> {
     }
     let summary = bench::report(&args.folder, &mut |line| note(line))?;
     show(&summary, args.json, &args.folder)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_bounded(&summary) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The bench's agent in the guest.
@@ -247,11 +247,24 @@ fn make(
     };
     let (tally, summary) = bench::bench(&experiment, &options, &mut |line| note(line))?;
     show(&summary, args.json, results)?;
-    if tally.failed + tally.unsized_runs == 0 {
+    let is_sound = is_bounded(&summary);
+    if tally.failed + tally.unsized_runs == 0 && is_sound {
         return Ok(ExitCode::SUCCESS);
     }
     print_failures(&summary, &tally);
     Ok(ExitCode::FAILURE)
+}
+
+/// Whether no run beats its bound; those that do are named.
+fn is_bounded(summary: &Summary) -> bool {
+    let beaten = summary.beaten();
+    for (run, over) in &beaten {
+        note(format_args!(
+            "DEFECT {run}: it took {over:.3} of the time that no run should beat: the bound is \
+             wrong, or the run is"
+        ));
+    }
+    beaten.is_empty()
 }
 
 fn print_failures(summary: &Summary, tally: &Tally) {

@@ -13,6 +13,8 @@ mod engine;
 mod host;
 mod lab;
 mod lab_bench;
+mod lab_guest;
+mod lab_truth;
 mod library;
 mod link;
 mod plan;

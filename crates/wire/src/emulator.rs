@@ -15,7 +15,7 @@ use crate::{AccessKind, layout::OS_PAGE_BYTES};
 /// "TCLE", little endian.
 pub const MAGIC: u64 = 0x454c_4354;
 /// Version of the layout; both sides must agree exactly.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Bytes of the area.
 pub const AREA_BYTES: usize = 8 << 20;
 /// Rings of the area.
@@ -45,6 +45,8 @@ pub const CURRENT_AT: usize = 80;
 pub const TASK_AT: usize = 88;
 /// Offset of what the sampler requests besides misses.
 pub const WANTS_AT: usize = 96;
+/// Offset of the emulator's clock at the beginning of the sampler's.
+pub const ORIGIN_AT: usize = 104;
 /// Bytes of a block, for memories that read and write more than a line at once (Optane).
 pub const BLOCK_BYTES: u64 = 256;
 /// Recent blocks: as many as Optane's buffer of 16 KiB holds.
@@ -301,6 +303,19 @@ impl Area {
         let task = u64::from(offsets.thread) | u64::from(offsets.process) << 32;
         self.map.word(TASK_AT).store(task, Ordering::Relaxed);
         self.map.word(CURRENT_AT).store(offsets.current, Ordering::Relaxed);
+    }
+
+    /// The emulator's clock when the sampler's was 0, nanoseconds; `None`: it has not been stated.
+    pub fn origin_ns(&self) -> Option<u64> {
+        match self.map.word(ORIGIN_AT).load(Ordering::Relaxed) {
+            0 => None,
+            origin_ns => Some(origin_ns),
+        }
+    }
+
+    /// The sampler: states what the emulator's clock was when its own was 0.
+    pub fn set_origin_ns(&self, origin_ns: u64) {
+        self.map.word(ORIGIN_AT).store(origin_ns, Ordering::Relaxed);
     }
 
     /// The process that samples; 0: none.

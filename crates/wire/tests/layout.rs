@@ -268,6 +268,7 @@ fn emulators_area() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcle_control, current_at)", emulator::CURRENT_AT as u64),
         ("offsetof(struct tcle_control, task_at)", emulator::TASK_AT as u64),
         ("offsetof(struct tcle_control, wants)", emulator::WANTS_AT as u64),
+        ("offsetof(struct tcle_control, origin_ns)", emulator::ORIGIN_AT as u64),
         ("TCLE_BLOCK_BYTES", emulator::BLOCK_BYTES),
         ("TCLE_BLOCKS", emulator::BLOCKS as u64),
         ("offsetof(struct tcle_area, rings)", emulator::RINGS_AT as u64),

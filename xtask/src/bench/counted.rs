@@ -283,7 +283,7 @@ fn count(
         environment: &[],
         timeout: LIMIT,
         out: None,
-        timing: Some(Timing { plugin, machine: &machine, model: Model::default() }),
+        timing: Some(Timing { plugin, machine: &machine, model: Model::default(), trace: None }),
     };
     let outcome = guest.run(request, Streams { stdout: &mut stdout, stderr: &mut stderr })?;
     ensure!(outcome.status == 0, "{}", String::from_utf8_lossy(&stderr));

@@ -116,7 +116,12 @@ fn measure(mib: u64) -> Result<Seen> {
         environment: &[],
         timeout: LIMIT,
         out: None,
-        timing: Some(Timing { plugin: &plugin, machine: &machine, model: Model::default() }),
+        timing: Some(Timing {
+            plugin: &plugin,
+            machine: &machine,
+            model: Model::default(),
+            trace: None,
+        }),
     };
     let outcome = guest.run(request, Streams { stdout: &mut stdout, stderr: &mut stderr })?;
     ensure!(outcome.status == 0, "in the guest: {}", String::from_utf8_lossy(&stderr));

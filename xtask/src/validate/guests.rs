@@ -138,7 +138,7 @@ pub fn measure(guest: &Guest, tools: &Tools, machine: &Machine, boot: Boot) -> R
         environment: &[],
         timeout: LIMIT,
         out: None,
-        timing: Some(Timing { plugin: &tools.plugin, machine, model: boot.model }),
+        timing: Some(Timing { plugin: &tools.plugin, machine, model: boot.model, trace: None }),
     };
     let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
     let outcome = guest.run(request, streams)?;

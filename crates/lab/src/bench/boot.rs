@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::drive::Boot;
 use super::experiment::{Experiment, Metric};
-use super::run_result::{Event, Spec};
+use super::run_result::{Event, Measured, Spec, count_by_plugin};
 use super::runs::{Fingerprints, Run, Target, fingerprint};
 use crate::cli::{ourselves, same_directory, take_along};
 use crate::image::in_path;
@@ -126,10 +126,13 @@ impl Boot for GuestBoot<'_> {
         let limit = Duration::from_secs(self.experiment.limit_s);
         let deadline = Mutex::new(Instant::now() + BOOT_LIMIT + limit);
         let by_marks = batch.iter().any(|(run, _)| run.workload.metric == Metric::Regions);
+        // Of runs with all of one memory, what the plugin counted bounds the others.
+        let sizes = batch.iter().all(|(run, _)| run.sized_by.is_none());
         let mut held = Vec::new();
         let mut hold = |event: Event, host_s: f64| held.push((event, host_s));
         let mut stdout = Reader {
-            events: if by_marks { &mut hold } else { &mut *events },
+            // What the plugin counted is known when the guest has ended.
+            events: if by_marks || sizes { &mut hold } else { &mut *events },
             pending: Vec::new(),
             last: Instant::now(),
             heard: &mut || {
@@ -149,14 +152,26 @@ impl Boot for GuestBoot<'_> {
             environment: &[],
             timeout: limit,
             out: plans.then_some(&keep),
-            timing: self.plugin.map(|plugin| Timing { plugin, machine: &target.machine, model }),
+            timing: self.plugin.map(|plugin| Timing {
+                plugin,
+                machine: &target.machine,
+                model,
+                trace: None,
+            }),
         };
         let streams = Streams { stdout: &mut stdout, stderr: &mut stderr };
         let until = || *deadline.lock().expect("no thread panics while it holds the lock");
-        let outcome = self.guest.run_until(request, streams, &until)?;
-        for (event, host_s) in held {
-            events(event.timed_by_marks(outcome.timing.as_deref()), host_s);
+        let outcome = self.guest.run_until(request, streams, &until);
+        let stats = outcome.as_ref().ok().and_then(|outcome| outcome.timing.as_deref());
+        if let Some(stats) = stats.filter(|_| sizes) {
+            let metrics: Vec<Metric> = batch.iter().map(|(run, _)| run.workload.metric).collect();
+            count_by_plugin(&mut measured(&mut held), &metrics, stats);
         }
+        for (event, host_s) in held {
+            let event = if by_marks { event.timed_by_marks(stats) } else { event };
+            events(event, host_s);
+        }
+        let outcome = outcome?;
         if outcome.status != 0 {
             bail!("the guest's agent ended with status {}: {}", outcome.status, stderr.text());
         }
@@ -189,6 +204,17 @@ impl GuestBoot<'_> {
         payload.text(SPECS, 0o644, &text);
         Ok(payload)
     }
+}
+
+/// The measurements among events.
+fn measured(events: &mut [(Event, f64)]) -> Vec<&mut Measured> {
+    let mut all = Vec::new();
+    for (event, _) in events {
+        if let Event::Done(measured) = event {
+            all.push(&mut **measured);
+        }
+    }
+    all
 }
 
 /// Reads events, one per line, and reports each as it arrives.

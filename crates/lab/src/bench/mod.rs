@@ -6,10 +6,10 @@ pub mod experiment;
 
 mod agent;
 mod boot;
+mod bound;
 mod columns;
 mod drive;
 mod hog;
-mod oracle;
 mod prediction;
 mod residency;
 mod run_result;
@@ -26,6 +26,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use tiercel_machine::NodeId;
 
 pub use agent::Agent;
+pub use bound::Best;
 pub use drive::Tally;
 pub use experiment::Experiment;
 pub use prediction::Predictions;

@@ -5,6 +5,7 @@
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::bound::Best;
 use super::experiment::{Half, Huge, Metric, Share};
 use crate::timing::Times;
 
@@ -109,6 +110,9 @@ pub struct Measured {
     /// Remarks on anything unusual about the run.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Of runs with all fast or all slow memory, how little fast memory could serve how much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
 }
 
 /// Memory of the control group's programs by node, as the kernel accounts for it.
@@ -219,6 +223,21 @@ impl Event {
     }
 }
 
+/// Gives runs what the timing plugin counted of each, by the metric of each. The last windows are
+/// those of the runs; a run that failed may have none, and then it is not known which is whose.
+pub(crate) fn count_by_plugin(done: &mut [&mut Measured], metrics: &[Metric], stats: &str) {
+    let Ok(times) = Times::parse(stats) else { return };
+    let first = times.windows.len().checked_sub(metrics.len());
+    let Some(first) = first.filter(|_| done.len() == metrics.len()) else { return };
+    for ((measured, metric), window) in done.iter_mut().zip(metrics).zip(&times.windows[first..]) {
+        let span = match metric {
+            Metric::Wall => Some(&window.whole),
+            Metric::Reported | Metric::Regions => window.regions.as_ref(),
+        };
+        measured.best = span.and_then(Best::of);
+    }
+}
+
 impl Cell {
     /// `workload/policy/25%`, with the repeat unless it is the first.
     pub fn label(&self) -> String {
@@ -243,18 +262,35 @@ impl Measured {
         let moved = self.tiercel["moves"]["moved_bytes"].as_object();
         moved.into_iter().flatten().filter_map(|(_, bytes)| bytes.as_u64()).sum()
     }
-
-    /// What Tiercel saw of each site: peak bytes, accesses.
-    pub fn sites(&self) -> Vec<(f64, f64)> {
-        let pair = |site: &serde_json::Value| Some((site[0].as_f64()?, site[1].as_f64()?));
-        let sites = self.tiercel.get("sites").and_then(|sites| sites.as_array());
-        sites.into_iter().flatten().filter_map(pair).collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_get_the_last_windows_by_their_metric() {
+        let span = |stalled: u64| {
+            serde_json::json!({"elapsed_ns": 1, "busy_ps": 10, "stalled_ps": stalled,
+                "best": {"misses": 1, "bytes": [7], "shares": [0.5]}})
+        };
+        let window = |stalled: u64, regions: Option<u64>| {
+            let regions = regions.map(span);
+            serde_json::json!({"whole": span(stalled), "regions": regions})
+        };
+        let windows = [window(9, None), window(1, Some(2)), window(3, Some(4)), window(5, None)];
+        let stats = serde_json::json!({"elapsed_ns": 9, "regions": [], "regions_left_out": 0,
+            "windows": windows});
+        let waits = |count: usize, metrics: &[Metric]| -> Vec<Option<f64>> {
+            let mut runs = vec![Measured::default(); count];
+            let mut done: Vec<&mut Measured> = runs.iter_mut().collect();
+            count_by_plugin(&mut done, metrics, &stats.to_string());
+            runs.into_iter().map(|run| run.best.map(|best| best.waits)).collect()
+        };
+        let metrics = [Metric::Wall, Metric::Reported, Metric::Regions];
+        assert_eq!(waits(3, &metrics), [Some(0.1), Some(0.4), None]);
+        assert_eq!(waits(2, &metrics), [None, None], "one of them failed");
+    }
 
     #[test]
     fn a_run_timed_by_its_marks_needs_marks() {

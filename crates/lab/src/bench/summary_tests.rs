@@ -2,7 +2,8 @@
 //! In: times. Out: tables. Knows nothing of guests.
 
 use super::*;
-use crate::bench::run_result::{Cell, Moved, Resident, Waits};
+use crate::bench::bound::Best;
+use crate::bench::run_result::{Moved, Resident, Waits};
 use expect_test::expect;
 
 fn result(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u64) -> RunResult {
@@ -19,7 +20,6 @@ fn result(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u
             "own_bytes": 1 << 20,
             "moved_bytes": { "promote": 2 << 20, "demote": 1 << 20 },
         },
-        "sites": [[1 << 20, 80], [8 << 20, 20]],
     });
     RunResult {
         key: format!("{workload} {policy} {percent:?}"),
@@ -33,7 +33,7 @@ fn result(workload: &str, half: Half, policy: &str, percent: Option<&str>, ms: u
         },
         timed: true,
         vcpus: 1,
-        fast_bytes: None,
+        fast_bytes: percent.map(|_| 2 << 20),
         measured: Measured {
             time_ns: ms * 1_000_000,
             wall_ns: 100_000_000,
@@ -59,6 +59,9 @@ fn summary() -> Summary {
         result("bfs", Half::Report, "lru", quarter, 800),
     ];
     results[3].measured.warnings.push("odd".to_owned());
+    // 20 of 100 ms are no waits; a quarter of the peak of 8 MiB serves nine of ten misses.
+    let (bytes, shares) = (vec![1 << 20, 2 << 20], vec![0.5, 0.9]);
+    results[0].measured.best = Some(Best { waits: 0.8, bytes, shares });
     for (at, ms) in [(5, 2), (6, 4)] {
         results[at].measured.waits = Some(Waits {
             for_cpu_ns: ms * 3_000_000,
@@ -77,13 +80,13 @@ fn means_compare_with_every_baseline() {
     let summary = summary();
     let scenario = summary.scenarios()[0];
     expect![[r#"
-        | policy                   | time over all-fast | speed over first touch |       worst | over kernel tiering | workloads |
-        |--------------------------|-------------------:|-----------------------:|------------:|--------------------:|----------:|
-        | all-fast                 |              1.000 |                  2.000 | 2.000 (bfs) |                   - |         2 |
-        | all-slow                 |              4.000 |                  0.500 | 0.500 (hot) |                   - |         1 |
-        | first-touch              |              2.000 |                  1.000 | 1.000 (bfs) |                   - |         2 |
-        | lru                      |              2.000 |                  1.000 | 0.500 (bfs) |                   - |         2 |
-        | static oracle (estimate) |              1.525 |                  1.311 | 1.311 (hot) |                   - |         1 |
+        | policy      | time over all-fast | speed over first touch |       worst | over kernel tiering | workloads |
+        |-------------|-------------------:|-----------------------:|------------:|--------------------:|----------:|
+        | all-fast    |              1.000 |                  2.000 | 2.000 (bfs) |                   - |         2 |
+        | all-slow    |              4.000 |                  0.500 | 0.500 (hot) |                   - |         1 |
+        | first-touch |              2.000 |                  1.000 | 1.000 (bfs) |                   - |         2 |
+        | lru         |              2.000 |                  1.000 | 0.500 (bfs) |                   - |         2 |
+        | bound       |              1.000 |                  2.000 | 2.000 (hot) |                   - |         1 |
     "#]]
     .assert_eq(&summary.means(scenario, None).markdown());
     let report = summary.means(scenario, Some(Half::Report)).markdown();
@@ -107,7 +110,7 @@ fn the_document_has_every_table_and_picture() {
         "It shows.",
         "m-25.svg",
         "### Report half",
-        "| lru                      | 1.000 | 4.000 |",
+        "| lru         | 1.000 | 4.000 |",
         "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |",
         "|           3.0 |               1.0 |",
         "| lru    |            9.00 |        2.00 |                      3.00 |        1.00 |    2",
@@ -117,6 +120,20 @@ fn the_document_has_every_table_and_picture() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
+}
+
+#[test]
+fn a_run_that_beats_its_bound_is_a_defect() {
+    let mut summary = summary();
+    assert_eq!(summary.beaten(), [], "as fast as the bound");
+    // Were it but 0.55, 20 of 400 ms and 0.45 of the waits would be left, 191 ms.
+    summary.results[0].measured.best.as_mut().expect("known").shares[1] = 0.55;
+    let [(run, over)] = &summary.beaten()[..] else { panic!("{:?}", summary.beaten()) };
+    assert_eq!((run.as_str(), format!("{over:.3}")), ("hot/lru/25%", "0.524".to_owned()));
+    assert!(summary.markdown(&[]).contains("DEFECT"), "{}", summary.markdown(&[]));
+    // It had more memory than it was meant to have, which the bound accounts for.
+    summary.results[5].measured.free_bytes = 9 << 20;
+    assert_eq!(summary.beaten(), []);
 }
 
 #[test]

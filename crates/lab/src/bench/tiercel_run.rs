@@ -12,10 +12,6 @@ use super::agent::Agent;
 use super::run_result::{Method, Spec};
 use super::runs::fingerprint;
 
-/// Sites that are stored for a run, those with most accesses. Chosen, not measured: at about 20
-/// bytes each they take at most 1.3 KiB of the run's line.
-const SITES_MAX: usize = 64;
-
 /// The folder whose files the host receives when the guest ends.
 const OUT: &str = "out";
 
@@ -76,7 +72,6 @@ impl Agent {
             serde_json::from_str(&text).context("Tiercel's summary is not JSON")?;
         let mut summary = value["summary"].take();
         summary["remarks"] = value["remarks"].take();
-        summary["sites"] = sites(&value["sites"]);
         if let Method::Planned { recorded, .. } = &spec.method {
             summary["planned"] = planned(&fs::read_to_string(self.plan()).context("the plan")?)?;
             summary["planned"]["profile"] = profile_name(&spec.command, recorded).into();
@@ -144,19 +139,6 @@ fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Peak bytes and accesses of each site that was accessed, those with most accesses first.
-fn sites(results: &serde_json::Value) -> serde_json::Value {
-    let number =
-        |result: &serde_json::Value, name: &str| result["used"][name].as_u64().unwrap_or(0);
-    let site =
-        |result| (number(result, "reads") + number(result, "writes"), number(result, "peak_bytes"));
-    let mut sites: Vec<(u64, u64)> = results.as_array().into_iter().flatten().map(site).collect();
-    sites.retain(|(accesses, _)| *accesses > 0);
-    sites.sort_by_key(|(accesses, _)| std::cmp::Reverse(*accesses));
-    sites.truncate(SITES_MAX);
-    sites.into_iter().map(|(accesses, bytes)| serde_json::json!([bytes, accesses])).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,16 +151,5 @@ mod tests {
         let whole = serde_json::json!({"expected":{"gap":2},"held_back_bytes":7,"moves":[1]});
         assert_eq!(kept.unwrap(), whole);
         assert!(planned("{").is_err());
-    }
-
-    #[test]
-    fn sites_are_stored_in_order_of_accesses() {
-        let results = serde_json::json!([
-            { "used": { "reads": 1, "writes": 1, "peak_bytes": 7 } },
-            { "used": { "reads": 0, "writes": 0, "peak_bytes": 9 } },
-            { "used": { "reads": 5, "writes": 0, "peak_bytes": 8 } },
-        ]);
-        assert_eq!(sites(&results), serde_json::json!([[8, 5], [7, 2]]));
-        assert_eq!(sites(&serde_json::Value::Null), serde_json::json!([]));
     }
 }

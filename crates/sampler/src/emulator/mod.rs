@@ -69,6 +69,7 @@ impl EmulatorSampler {
 
     fn begin(config: &Config, area: Area, rings: usize) -> EmulatorSampler {
         area.set_wants_dirtied(config.dirtied);
+        area.set_origin_ns(0);
         area.set_period(Some(config.period));
         EmulatorSampler {
             config: config.clone(),
@@ -138,6 +139,7 @@ impl Sampler for EmulatorSampler {
             sampled: 0,
         };
         pass.met.complete_ns = pass.now.ns;
+        state_origin(&self.area, pass.now);
         let share = (self.config.drain_max / self.cursors.len()).max(1);
         for (vcpu, cursor) in self.cursors.iter_mut().enumerate() {
             let pulled =
@@ -248,6 +250,15 @@ fn at_clock(now: Now, area: &Area) -> Now {
 fn around(miss: &Miss) -> Option<Around> {
     let at_once = miss.at_once.filter(|_| miss.kind != AccessKind::Dirtied)?;
     Some(Around { at_once: at_once.max(1.0), apart: miss.apart })
+}
+
+/// States what the emulator's clock was when the daemon's was 0, for what the emulator gives to the
+/// host. The clock in the area lags by up to a quantum: the latest origin is the truest.
+fn state_origin(area: &Area, now: Now) {
+    let origin_ns = now.monotonic_ns.saturating_sub(now.ns);
+    if area.origin_ns().is_none_or(|known_ns| known_ns < origin_ns) {
+        area.set_origin_ns(origin_ns);
+    }
 }
 
 /// The area of the first emulator device, with its number of rings.
