@@ -75,14 +75,14 @@ pub struct ContenderResult {
     /// Speed over first touch.
     pub speed: Spread,
     /// How much longer it takes than the bound, as a share of the bound.
-    pub regret: f64,
+    pub regret: Spread,
     /// Share of what the bound gains over first touch; `None` where that is little.
     pub gain_share: Option<f64>,
-    /// MiB moved to fast memory and to slow, in the mean.
-    pub promoted_mib: f64,
-    /// Of those.
-    pub demoted_mib: f64,
-    /// The mean run.
+    /// MiB moved to fast memory.
+    pub promoted_mib: Spread,
+    /// MiB moved to slow memory.
+    pub demoted_mib: Spread,
+    /// Each run, in the order of the seeds.
     pub runs: Vec<RunReport>,
 }
 
@@ -177,20 +177,19 @@ impl Bench {
 
 impl Comparison {
     fn result(&self, name: &str, runs: Vec<RunReport>) -> ContenderResult {
-        let speeds: Vec<f64> = runs.iter().map(|run| self.first_touch_ns / run.time_ns).collect();
-        let mean =
-            |of: &dyn Fn(&RunReport) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
-        let time_ns = mean(&|run| run.time_ns);
+        let spread =
+            |of: &dyn Fn(&RunReport) -> f64| Spread::of(&runs.iter().map(of).collect::<Vec<_>>());
+        let time_ns = spread(&|run| run.time_ns).mean;
         let (bound_ns, first_ns) = (self.paid.bound_ns, self.first_touch_ns);
         let gain_ns = first_ns - bound_ns;
         let gain_share = (gain_ns > GAIN_MIN * first_ns).then_some((first_ns - time_ns) / gain_ns);
         ContenderResult {
             name: name.to_owned(),
-            speed: Spread::of(&speeds),
-            regret: time_ns / bound_ns - 1.0,
+            speed: spread(&|run| first_ns / run.time_ns),
+            regret: spread(&|run| run.time_ns / bound_ns - 1.0),
             gain_share,
-            promoted_mib: mean(&|run| run.promoted_bytes as f64) / MIB,
-            demoted_mib: mean(&|run| run.demoted_bytes as f64) / MIB,
+            promoted_mib: spread(&|run| run.promoted_bytes as f64 / MIB),
+            demoted_mib: spread(&|run| run.demoted_bytes as f64 / MIB),
             runs,
         }
     }

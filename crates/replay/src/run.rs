@@ -116,10 +116,11 @@ pub fn replay(
 ) -> Result<RunReport, SettingError> {
     let is_hosted = matches!(contender, Contender::Tiercel(_));
     let own_bytes = if is_hosted { model.own_bytes } else { 0 };
-    let room_bytes = room_bytes.saturating_sub(own_bytes);
     let is_in_turns = *contender == Contender::Interleave;
     let first_touch = if is_in_turns { FirstTouch::Interleave } else { FirstTouch::Fast };
-    let memory = Memory::new(stream.os_pages, room_bytes / OS_PAGE_BYTES, first_touch);
+    // The budget does not know what Tiercel takes itself.
+    let left = room_bytes.saturating_sub(own_bytes) / OS_PAGE_BYTES;
+    let memory = Memory::new(stream.os_pages, left, first_touch);
     let mut placer = match contender {
         Contender::FirstTouch | Contender::Interleave => Placer::Kernel,
         Contender::ClockDwf => Placer::Pages(Box::new(ClockDwf::new(stream.os_pages, seed))),

@@ -232,9 +232,9 @@ fn standing(
         worst_speed: speed(worst),
         worst: format!("{} at {}", worst.0.stream, percent(worst.0.per_mille)),
         harmed: of_half.iter().filter(|(_, result)| lowest(result) < HARM).count(),
-        regret: mean(&|(_, result)| result.regret),
+        regret: mean(&|(_, result)| result.regret.mean),
         gain_share: (possible > 0.0).then_some(gained / possible),
-        moved_mib: mean(&|(_, result)| result.promoted_mib + result.demoted_mib),
+        moved_mib: mean(&|(_, result)| result.promoted_mib.mean + result.demoted_mib.mean),
     })
 }
 
@@ -313,10 +313,10 @@ fn cells(one: &Comparison, result: &ContenderResult) -> Vec<String> {
         figure(speed.low_95),
         format!("{:.3}", one.bound_speed),
         figure(one.fixed_ns.map(|ns| one.first_touch_ns / ns)),
-        format!("{:.1}%", result.regret * 100.0),
+        format!("{:.1}%", result.regret.mean * 100.0),
         share(result.gain_share),
-        format!("{:.1}MiB", result.promoted_mib),
-        format!("{:.1}MiB", result.demoted_mib),
+        format!("{:.1}MiB", result.promoted_mib.mean),
+        format!("{:.1}MiB", result.demoted_mib.mean),
     ]
 }
 

@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 use tiercel_machine::number::index;
-use tiercel_wire::layout::OS_PAGE_BYTES;
 
 use crate::bound::Life;
 use crate::memory::{Pages, pages_of};
@@ -24,8 +23,10 @@ const EVERY_NS: u64 = 10_000_000;
 /// See the module.
 #[derive(Debug)]
 pub struct TwoPhase {
-    /// By first OS page, oldest first: whether each life is to be fast.
-    placed: BTreeMap<u64, Vec<bool>>,
+    /// By first OS page: OS pages of an object that is to be fast.
+    placed: BTreeMap<u64, u64>,
+    /// OS pages of those that are not born: fast memory is kept for them.
+    awaited: u64,
     written: Vec<f64>,
     read: Vec<f64>,
     /// Objects without a place in fast memory.
@@ -34,26 +35,30 @@ pub struct TwoPhase {
 }
 
 impl TwoPhase {
-    /// Places the lives of a stream in so much fast memory.
+    /// Places the objects of a stream in so much fast memory. Lives at one address are one object,
+    /// which needs its room once.
     pub fn new(lives: &[Life], os_pages: u64, room_bytes: u64) -> TwoPhase {
-        let mut order: Vec<usize> = (0..lives.len()).collect();
-        let density = |at: usize| lives[at].value_ns / lives[at].bytes as f64;
-        order.sort_by(|a, b| density(*b).total_cmp(&density(*a)).then(a.cmp(b)));
-        let (mut is_fast, mut left) = (vec![false; lives.len()], room_bytes);
-        for at in order {
-            if lives[at].bytes <= left && lives[at].value_ns > 0.0 {
-                left -= lives[at].bytes;
-                is_fast[at] = true;
-            }
+        let mut objects: BTreeMap<u64, (u64, f64)> = BTreeMap::new();
+        for life in lives {
+            let object = objects.entry(life.addr).or_default();
+            *object = (object.0.max(life.bytes), object.1 + life.value_ns);
         }
-        let mut placed: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
-        // From the last to the first: births take them from the end.
-        for (life, is_fast) in lives.iter().zip(is_fast).rev() {
-            placed.entry(pages_of(life.addr, OS_PAGE_BYTES).start).or_default().push(is_fast);
+        let mut order: Vec<(u64, u64, f64)> =
+            objects.into_iter().map(|(addr, (bytes, value))| (addr, bytes, value)).collect();
+        let density = |one: &(u64, u64, f64)| one.2 / one.1 as f64;
+        order.sort_by(|a, b| density(b).total_cmp(&density(a)).then(a.0.cmp(&b.0)));
+        let (mut placed, mut left, mut awaited) = (BTreeMap::new(), room_bytes, 0);
+        for (addr, bytes, value) in order {
+            if bytes <= left && value > 0.0 {
+                left -= bytes;
+                let pages = pages_of(addr, bytes);
+                awaited += pages.end - pages.start;
+                placed.insert(pages.start, pages.end - pages.start);
+            }
         }
         let none = || vec![0.0; index(os_pages)];
         let (written, read) = (none(), none());
-        TwoPhase { placed, written, read, divergent: Vec::new(), due_ns: EVERY_NS }
+        TwoPhase { placed, awaited, written, read, divergent: Vec::new(), due_ns: EVERY_NS }
     }
 
     fn promote(&mut self, world: &mut World<'_>) {
@@ -61,7 +66,7 @@ impl TwoPhase {
             return;
         }
         self.due_ns = world.now_ns() + EVERY_NS;
-        let left = world.memory.left();
+        let left = world.memory.left().saturating_sub(self.awaited);
         if left == 0 {
             return;
         }
@@ -78,10 +83,14 @@ impl TwoPhase {
 
 impl PagePolicy for TwoPhase {
     fn born(&mut self, world: &mut World<'_>, pages: Pages) {
-        let is_fast = self.placed.get_mut(&pages.start).and_then(Vec::pop).unwrap_or(false);
-        world.memory.bind(pages.clone(), !is_fast);
-        if !is_fast {
-            self.divergent.push(pages);
+        let placed = self.placed.get(&pages.start);
+        world.memory.bind(pages.clone(), placed.is_none());
+        let (fast, slow) = world.memory.lies(pages.clone());
+        match placed {
+            // What the heap kept of a dead one takes its room already.
+            Some(_) if fast + slow > 0 => {}
+            Some(os_pages) => self.awaited = self.awaited.saturating_sub(*os_pages),
+            None => self.divergent.push(pages),
         }
     }
 
@@ -94,7 +103,9 @@ impl PagePolicy for TwoPhase {
         self.promote(world);
     }
 
-    fn died(&mut self, _: &mut World<'_>, pages: Pages, _: bool) {
+    fn died(&mut self, _: &mut World<'_>, pages: Pages, goes_back: bool) {
+        let placed = self.placed.get(&pages.start);
+        self.awaited += placed.filter(|_| goes_back).map_or(0, |os_pages| *os_pages);
         self.divergent.retain(|one| one.start != pages.start);
         for page in pages {
             (self.written[index(page)], self.read[index(page)]) = (0.0, 0.0);
