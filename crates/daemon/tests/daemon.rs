@@ -18,9 +18,11 @@ use std::time::Duration;
 use tiercel_daemon::protocol::{Order, PEERS_MAX, REQUEST_BYTES_MAX, Request};
 use tiercel_daemon::{Fits, Summary};
 use tiercel_policy::Limit;
-use tiercel_wire::client::SessionBuilder;
+use tiercel_wire::client::{ClientSession, SessionBuilder};
 use tiercel_wire::layout::{MAPS_AT, RING_RECORDS, RINGS_AT, RUNS_AT};
-use tiercel_wire::{Backing, Frame, Module, ObjectSnapshot, Site, Status};
+use tiercel_wire::{
+    Backing, Flags, Frame, Module, ObjectSnapshot, Record, Site, SiteKind, Status, Version,
+};
 
 #[test]
 fn a_client_is_hosted_and_its_objects_are_seen() {
@@ -409,4 +411,78 @@ fn what_a_user_with_a_full_table_has_is_looked_at_in_pieces() {
     assert!(spent.pauses > spent.ticks, "{spent:?}");
     let live_bytes = stage.stop().sites.iter().map(|row| row.used.peak_bytes).sum::<u64>();
     assert_eq!(live_bytes, objects * 4096);
+}
+
+/// Where mappings lie.
+const MAPPINGS: u64 = 1 << 44;
+
+fn mapped(addr: u64, bytes: u64, site: u32) -> ObjectSnapshot {
+    ObjectSnapshot { site, flags: Flags::MAPPED, ..object(addr, bytes) }
+}
+
+fn born_mapped(addr: u64, bytes: u64, site: u32, carve: u32) -> Record {
+    let Record::Born { arena, version, time_ns, .. } = born(addr, bytes, carve) else {
+        panic!("a birth")
+    };
+    Record::Born { addr, bytes, site, version, arena, flags: Flags::MAPPED, time_ns }
+}
+
+fn share(addr: u64, share: u64, carve: u32) -> Record {
+    Record::Share { addr, share, version: Version { carve, generation: 0 }, time_ns: 0 }
+}
+
+fn put_site(session: &ClientSession, id: u32, kind: SiteKind, module: u16) {
+    let frames = vec![Frame { module: Some(module), offset: (1 << 48) - 1 }];
+    session.put_site(id, &Site { hash: 50 + u64::from(id), frames, kind }).unwrap();
+}
+
+#[test]
+fn a_client_that_lies_about_its_mappings_costs_its_own_rows_only() {
+    let stage = Stage::new();
+    let session = SessionBuilder::new().build().unwrap();
+    let module = Module { base: u64::MAX - 7, build_id: vec![9; 20], path: "/dev/tty".into() };
+    session.put_module(0, &module).unwrap();
+    put_site(&session, 1, SiteKind::Static, 0);
+    put_site(&session, 2, SiteKind::Constant, 4000); // a module that there is none of
+    put_site(&session, 3, SiteKind::Shared, 0);
+    put_site(&session, 65_535, SiteKind::Static, 0); // a number that no process hands out
+    let all = [(0, 1), (1, 2), (2, 3), (3, 65_535)];
+    for (slot, site) in all {
+        let at = MAPPINGS + slot as u64 * 16 * MIB;
+        session.put_map(slot, Some(&mapped(at, MIB, site))).unwrap();
+        session.put_share(slot, 7).unwrap();
+    }
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    // All claim to show one memory: the first is it.
+    stage.until("one lives", |s: &Summary| s.objects.live_bytes == MIB);
+    let mut ring = session.ring(0);
+    let (a, b) = (MAPPINGS + 256 * MIB, MAPPINGS + 512 * MIB);
+    let records = [
+        share(a, 9, 2),                // of nothing
+        born_mapped(a, 2 * MIB, 3, 2), // what it shows never comes
+        born_mapped(b, 4 * MIB, 3, 3), // and then this one's does, for another
+        share(a, 9, 2),
+        share(b, 9, 3),
+        born_mapped(b, 4 * MIB, 3, 4), // again, without a death
+        share(b, 9, 4),
+        born_mapped(a + 64 * MIB, MIB, 65_535, 5),
+        died(a + 128 * MIB, MIB, 6), // of nothing
+    ];
+    records.iter().for_each(|record| assert!(ring.push(record)));
+    stage.until("what lives", |s| {
+        s.records.drained == 9 && s.objects.live_bytes == (1 + 2 + 4 + 1) * MIB
+    });
+    let rows = stage.ask(&Request::Objects { by: Order::Site, limit: 100 }, "objects");
+    assert!(rows["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{rows}");
+    // Of the mapping that owned what four show, another takes its place.
+    assert!(ring.push(&Record::Died {
+        addr: MAPPINGS,
+        bytes: MIB,
+        version: object(MAPPINGS, MIB).version,
+        flags: Flags::MAPPED,
+        time_ns: 0,
+    }));
+    stage.until("an heir", |s| s.records.drained == 10 && s.objects.live_bytes == 8 * MIB);
+    assert!(!session.is_detached());
+    assert_eq!(stage.stop().summary.clients.attached, 1);
 }
