@@ -17,7 +17,7 @@ const UNLIMITED_BYTES: u64 = 1 << 56;
 /// is a share of a peak that is not known yet: one extent.
 const FIRST_GRANT_BYTES: u64 = 64 << 20;
 
-/// Bytes in each arena that a process allocated before it was welcomed, out of what the offer grants.
+/// Bytes in each arena that a process allocated before it was welcomed, out of the offer's grant.
 pub(crate) type Early = [u64; ARENAS_MAX];
 
 /// Compares what a new session has left with what the offer grants.
