@@ -137,12 +137,15 @@ impl Daemon {
             // Programs wait at phase entries: their rings are drained as often as may be.
             config.poll_max_ms = config.poll_min_ms;
         }
+        let sampling = Sampling::new(parts.sampler);
+        let mut tracking = Tracking::new(ledger, recording, quota);
+        tracking.clients.set_systematic(sampling.systematic());
         Ok(Daemon {
             decisions: Decisions::new(config.policy.clone())?,
             pools: Pools::new(&config.pools, config.access).map_err(io("cannot make the pools"))?,
             schedule: Schedule::new(&config),
-            sampling: Sampling::new(parts.sampler),
-            tracking: Tracking::new(ledger, recording, quota),
+            sampling,
+            tracking,
             moving: Moving::new(queue, plan, config.backing),
             turns_to_tick: None,
             remote_users: Users::default(),
