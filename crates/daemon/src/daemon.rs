@@ -154,13 +154,16 @@ impl Daemon {
             // Programs wait at phase entries: their rings are drained as often as may be.
             config.poll_max_ms = config.poll_min_ms;
         }
+        let sampling = Sampling::new(parts.sampler);
+        let mut tracking = Tracking::new(ledger, recording, quota, &config.symbols);
+        tracking.clients.set_systematic(sampling.systematic());
         Ok(Daemon {
             decisions: Some(Decisions::new(config.policy.clone())?),
             pauses: Pauses::default(),
             pools: Pools::new(&config.pools, config.access).map_err(io("cannot make the pools"))?,
             schedule: Schedule::new(&config),
-            sampling: Sampling::new(parts.sampler),
-            tracking: Tracking::new(ledger, recording, quota, &config.symbols),
+            sampling,
+            tracking,
             moving: Moving::new(queue, plan, config.backing),
             children: Children::default(),
             turns_to_tick: None,

@@ -16,6 +16,9 @@
 //! overdispersion between rounds is in it, and slow change of the program is not. Since
 //! e = X - p T is linear, sums of dX^2, dX dT and dT^2 suffice.
 //!
+//! A sampler may err the same way in every round (a window that is full hides what is hotter). What
+//! is known of that, as a standard deviation d of the logarithm of a rate, adds (p (1 - p) d)^2.
+//!
 //! The interval is Wilson's for a binomial share of as many samples as have this variance, so that
 //! a part with few or no accesses has one as well. Few rounds: Student's t.
 
@@ -48,6 +51,8 @@ pub struct EvidenceOfAll {
     pub dtt: f64,
     /// Samples.
     pub samples: u64,
+    /// Standard deviation of the logarithm of a rate that no further round makes smaller.
+    pub systematic: f64,
     #[serde(skip)]
     now: f64,
     #[serde(skip)]
@@ -170,7 +175,8 @@ impl Evidence {
         let squares = self.dxx - 2.0 * p * self.dxt + p * p * all.dtt;
         let rounds = all.rounds();
         let few = if rounds > 1.5 { rounds / (rounds - 1.0) } else { 3.0 };
-        (p, (squares / 2.0).max(0.0) / (all.weight * all.weight) * few)
+        let by_chance = (squares / 2.0).max(0.0) / (all.weight * all.weight) * few;
+        (p, by_chance + (p * (1.0 - p) * all.systematic).powi(2))
     }
 }
 
@@ -238,7 +244,8 @@ pub fn relative(one: &Evidence, all: &EvidenceOfAll) -> (f64, f64) {
     if evidence.weight <= 0.0 {
         return (0.0, 1.0);
     }
-    let deviation = (evidence.dxx / 2.0).sqrt() / evidence.weight;
+    let by_chance = (evidence.dxx / 2.0).sqrt() / evidence.weight;
+    let deviation = by_chance.hypot(all.systematic);
     let half = student(ended.rounds()) * deviation;
     ((1.0 - half).max(0.0), 1.0 + half)
 }
@@ -432,6 +439,19 @@ mod tests {
         assert!(ranked[1].share.high > 0.3, "{ranked:?}");
         let (none, ranking) = rank(&[(Evidence::default(), 1)], &EvidenceOfAll::default());
         assert!(!ranking.settled && none[0].share.of == 0.0);
+    }
+
+    #[test]
+    fn what_a_sampler_gets_wrong_each_time_no_number_of_rounds_mends() {
+        let rounds = vec![vec![30.0, 20.0]; 1000];
+        let (evidence, mut all) = seen(2, &rounds);
+        let (ranked, _) = rank(&evidence, &all);
+        assert!(ranked[0].is_settled && ranked[0].share.high < 0.62, "{ranked:?}");
+        all.systematic = 0.5;
+        let (ranked, _) = rank(&evidence, &all);
+        // 1.645 x 0.6 x 0.4 x 0.5 on either side: 3 to 2 may be 1 to 1.
+        assert!(!ranked[0].is_settled, "{ranked:?}");
+        assert!((ranked[0].share.low - 0.41).abs() < 0.02, "{ranked:?}");
     }
 
     #[test]

@@ -223,6 +223,11 @@ impl Clients {
         }
     }
 
+    /// How far the rates that the sampler states may be off whatever the number of samples.
+    pub(crate) fn set_systematic(&mut self, systematic: f64) {
+        self.evidence.systematic = systematic;
+    }
+
     /// The sampler brings more samples: those so far are a round, if there are any.
     pub(crate) fn end_round(&mut self) {
         if self.evidence.has_round() {
