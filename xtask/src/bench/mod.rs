@@ -78,6 +78,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("planner", &[Program::Examples("planner")]),
     ("memsim", &[Program::Examples("memsim")]),
     ("policy", &[Program::Examples("policy")]),
+    ("replay", &[Program::Examples("replay")]),
     ("mover", &[Program::Examples("mover")]),
     ("sampler", &[Program::Examples("sampler")]),
 ];
