@@ -2,10 +2,11 @@
 # what: small objects of two sites lie in blocks apart, and a plan puts the hot ones in fast memory
 # machines: spr-cxl
 # programs: tiercel libtiercel.so truth
-# limit: 240
+# timed: yes
+# limit: 400
 
 # 200,000 nodes of each kind, born in turns; the hot ones get all accesses after that.
-nodes="truth pattern=6 ms=4000"
+nodes="truth pattern=6 ms=150"
 # share WORD FILE: the percentage at the beginning of the line with this word
 share() { awk -v word="$1" 'index($0, word) { print int($1); exit }' "$2"; }
 # on WORD NODE FILE: the percentage of a row's bytes on a node; a node alone has all
@@ -17,7 +18,7 @@ on() {
         exit }' "$3"
 }
 
-tiercel record --quiet --sampler probe -o nodes.profile -- $nodes
+tiercel record --quiet -o nodes.profile -- $nodes
 equal "a profile is recorded" 0 $?
 tiercel profile show nodes.profile > said
 show said
@@ -28,8 +29,8 @@ contains "the rest says who shares its blocks" "mixed: .*_node truth.c:[0-9]* [0
 tiercel plan nodes.profile --fast 60% -o nodes.plan > said
 equal "a plan is made of it" 0 $?
 show said
-tiercel run --plan nodes.plan --fast 60% --sampler probe --output summary -- $nodes > said
+tiercel run --plan nodes.plan --fast 60% --tick 20ms --output summary -- $nodes > said
 equal "the program ends well" 0 $?
 show summary
-at_least "percent of the hot nodes are in fast memory" 90 "$(on "hot_node truth.c" ddr0 summary)"
-at_most "and of the cold ones" 10 "$(on "cold_node truth.c" ddr0 summary)"
+at_least "percent of the hot nodes are in fast memory" 80 "$(on "hot_node truth.c" node0 summary)"
+at_most "and of the cold ones, where room is left" 25 "$(on "cold_node truth.c" node0 summary)"
