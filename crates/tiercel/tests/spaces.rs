@@ -154,11 +154,16 @@ fn located(nodes: &Value, node: &str) -> u64 {
     nodes[node].as_u64().filter(|bytes| *bytes >= 1 << 20).unwrap_or(0)
 }
 
-/// Bytes of objects of at least a MiB on a node, at the last look.
+/// Bytes of objects of at least a MiB on a node, at the last look. Static data and stacks are none
+/// of the program's births.
 fn bytes_of(summary: &Value, node: &str) -> u64 {
     let of_site = |site: &Value| site["used"]["last_nodes"][node].as_u64().unwrap_or(0);
     let sites = summary["sites"].as_array().unwrap().iter();
-    sites.map(of_site).filter(|bytes| *bytes >= 1 << 20).sum()
+    sites
+        .filter(|site| site["origin"] == "call")
+        .map(of_site)
+        .filter(|bytes| *bytes >= 1 << 20)
+        .sum()
 }
 
 fn pairs(of: &[(&str, &str)]) -> BTreeMap<String, String> {
