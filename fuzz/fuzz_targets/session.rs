@@ -29,9 +29,11 @@ use tiercel_symbolize::{Reader, Symbols};
 use tiercel_wire::client::{ClientSession, SessionBuilder};
 use tiercel_wire::layout::{
     HEADER_AT, MAPS_AT, MODULES_AT, PHASES_AT, RING_BYTES, RING_SLOTS, RINGS_AT, RUNS_AT, SITES_AT,
+    SMALLS_AT,
 };
 use tiercel_wire::{
-    AccessKind, Flags, Frame, Hello, Module, ObjectSnapshot, Record, Sample, Site, Version,
+    AccessKind, Flags, Frame, Hello, Module, ObjectSnapshot, Record, Sample, Site, SiteKind,
+    Version,
 };
 
 // Steps of one input, processes that attach, and samples of a step. Chosen, not measured.
@@ -41,11 +43,12 @@ const SAMPLES_MAX: u64 = 64;
 /// First byte and OS pages of the reserved range.
 const BASE: u64 = 1 << 40;
 const PAGES: u64 = 1 << 16;
-const AREAS: [u64; 9] = [
+const AREAS: [u64; 10] = [
     HEADER_AT,
     PHASES_AT,
     MODULES_AT,
     SITES_AT,
+    SMALLS_AT,
     MAPS_AT,
     RINGS_AT,
     RINGS_AT + RING_SLOTS as u64,
