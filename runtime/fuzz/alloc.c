@@ -46,6 +46,10 @@
 __thread bool tcl_in_fork;
 _Atomic bool tcl_attach_due;
 void tcl_session_attach_due(void) {}
+bool tcl_birth_grow(unsigned arena, size_t bytes) {
+    (void)arena, (void)bytes;
+    return true;
+}
 _Atomic bool tcl_limit_due;
 bool tcl_limit_look(void) {
     atomic_store(&tcl_limit_due, false);

@@ -52,6 +52,10 @@ static long made_syscall(long number, ...);
 __thread bool tcl_in_fork;
 bool tcl_forks_alone;
 bool tcl_locks_opened, tcl_frugal;
+bool tcl_os_bind(uintptr_t start, size_t bytes, int node) {
+    (void)start, (void)bytes, (void)node;
+    return true;
+}
 _Atomic bool tcl_limit_due;
 bool tcl_limit_look(void) {
     atomic_store(&tcl_limit_due, false);
@@ -295,6 +299,7 @@ static void be_born(struct input *in) {
 }
 
 static void be_numbered(struct input *in) {
+    tcl_image_check(); /* static data has sites of its own */
     uint32_t before = site_count;
     tcl_birth_site(TCL_NUMBERED_BYTES + take_u16(in), __builtin_return_address(0),
                    __builtin_frame_address(0));

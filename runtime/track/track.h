@@ -8,6 +8,7 @@
 #define TCL_TRACK_H
 
 #include "../base.h"
+#include <stdatomic.h>
 
 /* True while there is a session, or there will be one; one load. When false, the
  * functions below return at once, and callers skip tcl_site_here. */
@@ -107,7 +108,7 @@ TCL_HIDDEN extern _Atomic bool tcl_limit_due;
 static inline void tcl_note_opened(uintptr_t start, size_t bytes) {
     if (tcl_unlikely(__atomic_load_n(&tcl_locks_opened, __ATOMIC_ACQUIRE)))
         tcl_lock_opened(start, bytes);
-    __atomic_store_n(&tcl_limit_due, true, __ATOMIC_RELAXED);
+    atomic_store_explicit(&tcl_limit_due, true, memory_order_relaxed);
 }
 
 /* A fresh carve number; callers hold the lock that orders the change of shape. */

@@ -98,6 +98,11 @@ impl EventQueue {
         self.waiting.remove(at)
     }
 
+    /// Whether a handler runs.
+    pub(crate) fn is_handling(&self) -> bool {
+        self.is_handling
+    }
+
     /// The handler of the last event taken has ended.
     pub(crate) fn handled(&mut self) {
         assert!(self.is_handling, "no handler runs");

@@ -122,7 +122,8 @@ impl Stage {
             let output = self.tiercel(&["top", "--once", "--json", "--socket", &socket]);
             let objects: Value = serde_json::from_str(&stdout(&output)).ok()?;
             let rows = objects["rows"].as_array()?;
-            let nodes: Vec<&Value> = rows.iter().map(|row| &row["used"]["nodes"]).collect();
+            let born = rows.iter().filter(|row| row["origin"] == "call");
+            let nodes: Vec<&Value> = born.map(|row| &row["used"]["nodes"]).collect();
             is_located(&nodes).then_some(())
         };
         wait("the daemon to locate the objects", located);

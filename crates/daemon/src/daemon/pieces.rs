@@ -114,11 +114,12 @@ impl Work<'_> {
         (!is_last).then_some(next)
     }
 
-    /// Serves what others wait for. A daemon that ends only completes what it has begun.
+    /// Serves what others wait for. A daemon that ends only completes what it has begun, and one
+    /// that is asked outside of its loop serves nothing else.
     fn pause(&mut self) {
         let daemon = &mut *self.daemon;
         daemon.pauses.note_shown(&daemon.tracking.ledger, &mut daemon.summary.spent);
-        if daemon.is_stopping {
+        if daemon.is_stopping || !daemon.events.is_handling() {
             return;
         }
         let began_ns = cpu::thread_ns();

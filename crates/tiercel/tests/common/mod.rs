@@ -202,6 +202,8 @@ impl Daemon {
 fn serve(before: &[&str], dir: &Path, args: &[&str]) -> Process {
     let mut command = tiercel_under(before);
     command.arg("daemon").arg("--dir").arg(dir).args(args);
+    // As dist/tiercel.service.
+    command.env("MALLOC_ARENA_MAX", "1");
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let process = Process::start(&mut command);
     let control = dir.join("daemon.control");
