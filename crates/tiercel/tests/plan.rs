@@ -35,6 +35,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 4; i++)
             memset(table[i], turn, BYTES);
     }
+    usleep(300000); /* time for a look at where all of it is */
     (void)argv;
     if (argc > 1) { /* lives on until its standard input has a line */
         puts(getenv("TIERCEL_SOCKET"));
