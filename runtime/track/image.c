@@ -112,7 +112,11 @@ static int see_module(struct dl_phdr_info *module, size_t bytes, void *context) 
         is_collected = is_unreported = true;
         found_count = 0;
     }
-    collect_segments(module);
+    /* The loader counts a module before it has mapped it, and allocates meanwhile. */
+    if (!module->dlpi_phdr)
+        is_collected = false;
+    else
+        collect_segments(module);
     return 0;
 }
 
