@@ -108,7 +108,7 @@ static void send_lingering(void) {
     struct tenant tenant = make_tenant(0);
     int listener = -1, other_end = -1, slow = lingering(&listener, &other_end);
     int fds[] = {slow, tenant.memfd, slow, slow};
-    struct tcl_hello hello = {TCL_MAGIC, TCL_WIRE_VERSION, 1, 0, tenant.bytes};
+    struct tcl_hello hello = hello_of(1, tenant.bytes);
     for (int i = 0; slow >= 0 && i < 2; i++) {
         int fd = connect_to(path);
         say(fd, &hello, sizeof(hello), fds + i, 3);
@@ -131,8 +131,9 @@ static long lingering_descriptors(void) {
 
 /* Bytes and descriptors of all kinds. */
 static long garbage(void) {
-    int ends[2], kinds[] = {open("/dev/null", O_RDWR), open("/", O_RDONLY), open("/", O_PATH), -1,
-                            -1, memfd_create("unsealed", 0)};
+    int ends[2],
+        kinds[] = {open("/dev/null", O_RDWR),  open("/", O_RDONLY), open("/", O_PATH), -1, -1,
+                   memfd_create("unsealed", 0)};
     unsigned seed = 1;
     long rounds = 0;
     if (pipe(ends))
@@ -140,7 +141,7 @@ static long garbage(void) {
     kinds[3] = ends[0];
     kinds[4] = ends[1];
     for (; !is_over(); rounds++) {
-        struct tcl_hello hello = {TCL_MAGIC, TCL_WIRE_VERSION, 1, 0, ~0ull};
+        struct tcl_hello hello = hello_of(1, ~0ull);
         unsigned char *bytes = (void *)&hello;
         seed = seed * 1664525u + 1013904223u;
         bytes[seed >> 27 & 15] ^= (unsigned char)(seed >> 8);

@@ -11,7 +11,7 @@ contains "doctor knows where it is" "ok .*sampler-emulator .*timed guest" doctor
 # 8 of 64 MiB get nine tenths of the accesses. Allocating them misses in another way than using
 # them.
 succeeds "the program is right" tiercel run --fast 25% --tick 20ms --output summary \
-    --trigger llcmpi:threshold=0.1,intervals=1 -- hotcold objects=64 kib=1024 hot=8 accesses=3m
+    --trigger llcmpi:threshold=0.1,intervals=1 -- hotcold objects=64 kib=1024 hot=8 accesses=12m
 show summary
 contains "auto took the emulator" "samples .* by emulator: .* 0 lost" summary
 

@@ -56,8 +56,8 @@ __attribute__((unused)) static int connect_to(const char *path) {
 /* A session whose heap has so many OS pages. */
 __attribute__((unused)) static struct tenant make_tenant(uint64_t pages) {
     struct tenant tenant = {.memfd = memfd_create("tenant", MFD_ALLOW_SEALING | MFD_CLOEXEC)};
-    tenant.bytes = (TCL_RUNS_AT + pages * sizeof(struct tcl_run) + TCL_PAGE - 1) / TCL_PAGE *
-                   TCL_PAGE;
+    tenant.bytes =
+        (TCL_RUNS_AT + pages * sizeof(struct tcl_run) + TCL_PAGE - 1) / TCL_PAGE * TCL_PAGE;
     if (tenant.memfd < 0 || ftruncate(tenant.memfd, (off_t)tenant.bytes) ||
         fcntl(tenant.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
         exit(1);
@@ -96,8 +96,15 @@ __attribute__((unused)) static bool say(int to, const void *bytes, size_t count,
     return sendmsg(to, &message, MSG_NOSIGNAL) == (ssize_t)count;
 }
 
+__attribute__((unused)) static struct tcl_hello hello_of(pid_t pid, uint64_t bytes) {
+    return (struct tcl_hello){.magic = TCL_MAGIC,
+                              .version = TCL_WIRE_VERSION,
+                              .pid = (uint32_t)pid,
+                              .total_bytes = bytes};
+}
+
 __attribute__((unused)) static bool say_hello(int to, const struct tenant *tenant) {
-    struct tcl_hello hello = {TCL_MAGIC, TCL_WIRE_VERSION, (uint32_t)getpid(), 0, tenant->bytes};
+    struct tcl_hello hello = hello_of(getpid(), tenant->bytes);
     return say(to, &hello, sizeof(hello), &tenant->memfd, 1);
 }
 
@@ -143,9 +150,8 @@ __attribute__((unused)) static struct tcl_pool_answer ask_over(int fd, struct tc
     return answer;
 }
 
-__attribute__((unused)) static struct tcl_pool_answer ask_pool(const char *path,
-                                                               struct tcl_pool_ask question,
-                                                               int *memfd) {
+__attribute__((unused)) static struct tcl_pool_answer
+ask_pool(const char *path, struct tcl_pool_ask question, int *memfd) {
     int fd = connect_to(path);
     *memfd = -1;
     if (fd < 0)

@@ -41,8 +41,8 @@ extern void *__libc_stack_end __attribute__((weak));
 
 struct segment {
     uintptr_t start, end;
-    uint32_t site;
-    bool is_constant;
+    uint32_t site; /* 0: not reported, or of the runtime, or there was no room for one */
+    bool is_constant, is_reported;
 };
 
 /* All of this under image_lock. */
@@ -84,8 +84,8 @@ static void collect_segments(const struct dl_phdr_info *module) {
             return;
         }
         uintptr_t start = module->dlpi_addr + header->p_vaddr;
-        found[found_count++] =
-            (struct segment){page_down(start), page_up(start + header->p_memsz), 0, is_constant};
+        found[found_count++] = (struct segment){page_down(start), page_up(start + header->p_memsz),
+                                                0, is_constant, false};
     }
 }
 
@@ -112,11 +112,7 @@ static int see_module(struct dl_phdr_info *module, size_t bytes, void *context) 
         is_collected = is_unreported = true;
         found_count = 0;
     }
-    /* The loader counts a module before it has mapped it, and allocates meanwhile. */
-    if (!module->dlpi_phdr)
-        is_collected = false;
-    else
-        collect_segments(module);
+    collect_segments(module);
     return 0;
 }
 
@@ -137,25 +133,30 @@ static size_t number_in(const struct segment *table, size_t count, const struct 
     return count;
 }
 
+/* The loader lists a module before it can find it by an address, and calls us meanwhile: such a
+ * segment is reported the next time. */
+static void report(struct segment *one) {
+    enum tcl_site_kind kind = one->is_constant ? TCL_SITE_CONSTANT : TCL_SITE_STATIC;
+    one->is_reported = tcl_site_of_segment(one->start, kind, &one->site);
+    is_unreported |= !one->is_reported;
+    if (one->is_reported && one->site)
+        tcl_map_image(one->start, one->end - one->start, one->site);
+}
+
 static void report_segments(void) {
+    is_unreported = false;
     for (size_t i = 0; i < reported_count; i++)
-        if (number_in(found, found_count, &reported[i], i) == found_count)
+        if (reported[i].site && number_in(found, found_count, &reported[i], i) == found_count)
             tcl_map_image_gone(reported[i].start, reported[i].end - reported[i].start);
     for (size_t i = 0; i < found_count; i++) {
-        struct segment *one = &found[i];
-        size_t old = number_in(reported, reported_count, one, i);
-        if (old < reported_count) {
-            one->site = reported[old].site;
-            continue;
-        }
-        one->site =
-            tcl_site_of_segment(one->start, one->is_constant ? TCL_SITE_CONSTANT : TCL_SITE_STATIC);
-        if (one->site)
-            tcl_map_image(one->start, one->end - one->start, one->site);
+        size_t old = number_in(reported, reported_count, &found[i], i);
+        if (old < reported_count)
+            found[i] = reported[old];
+        if (!found[i].is_reported)
+            report(&found[i]);
     }
     memcpy(reported, found, found_count * sizeof(*found));
     reported_count = found_count;
-    is_unreported = false;
 }
 
 /* ---- Stacks ---------------------------------------------------------------------------------- */

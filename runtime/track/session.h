@@ -247,8 +247,9 @@ TCL_HIDDEN uint32_t tcl_site_numbered(uint32_t id, uint32_t number);
 /* The site of another kind with the frames of this one, 0: with none; itself when there is no room
  * for more. */
 TCL_HIDDEN uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind);
-/* The site of a segment of a module; 0: of the runtime itself, or there is no room. */
-TCL_HIDDEN uint32_t tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind);
+/* The site of a segment of a module; 0: of the runtime itself, or there is no room. False while the
+ * loader does not find the module by an address, because it is loading it. */
+TCL_HIDDEN bool tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind, uint32_t *site_id);
 
 /* The hash of a site's frames, stable from run to run; 0 for the unknown site. */
 TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);

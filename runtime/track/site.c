@@ -386,17 +386,19 @@ uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind) {
     return other ? other : id;
 }
 
-uint32_t tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind) {
-    if (!tables || !tcl_lock(&tcl_life->site_lock))
-        return 0;
-    uint32_t id = module_of(start), found = 0;
+bool tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind, uint32_t *site_id) {
+    struct dl_find_object object;
+    if (!tables || _dl_find_object((void *)start, &object) || !tcl_lock(&tcl_life->site_lock))
+        return false;
+    uint32_t id = module_of(start);
+    *site_id = 0;
     if (id != TCL_NO_MODULE && !tables->is_runtime[id]) {
         struct tcl_site site = {.hash = HASH_BEGIN};
         add_frame(&site, id, start);
-        found = intern_kind(&site, kind);
+        *site_id = intern_kind(&site, kind);
     }
     tcl_unlock(&tcl_life->site_lock);
-    return found;
+    return true;
 }
 
 /* ---- The fast path --------------------------------------------------------------------------- */

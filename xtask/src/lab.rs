@@ -110,7 +110,9 @@ pub fn main(options: &Options) -> Result<()> {
     };
     let tests = chosen(options)?;
     let started = Instant::now();
-    let programs = programs(&tests, options.built)?;
+    // All of them in a short run as well: the programs of long tests, too, have to build.
+    let all = suite::load(&exec::root().join("lab/tests"))?;
+    let programs = programs(if options.short { &all } else { &tests }, options.built)?;
     let acceleration = if options.tcg { Acceleration::Tcg } else { Acceleration::Auto };
     let mut progress = |line: &str| eprintln!("{line}");
     let guest = Guest::prepare(&Cache::of_user()?, acceleration, &mut progress)?;
