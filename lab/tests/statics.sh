@@ -29,15 +29,14 @@ settled() {
 }
 
 # 48 MiB, of which 8 are hot; 25% of it may be in fast memory.
-tiercel run --fast 25% --config settings --json --output summary -- statics 60 > log 2> errors &
+tiercel run --fast 25% --config settings --output summary -- statics 60 > log 2> errors &
 program=$!
 wait_for 20 grep -q ready log || not_ok "the program starts" "$(cat log errors)"
 pid=$(pidof statics)
 wait_for 40 settled
-at_least "percent of the hot array on the fast node" 90 "$hot"
-at_most "percent of the cold data on the fast node" 15 "$cold"
-
 kill "$pid"
 wait "$program"
 show errors
 show summary
+at_least "percent of the hot array on the fast node" 90 "$hot"
+at_most "percent of the cold data on the fast node" 15 "$cold"

@@ -36,8 +36,9 @@ use super::windows::{Random, Window};
 const EVENLY: f64 = 0.25;
 /// Ranges are cut into pieces of this part of all memory, each with a rate of its own.
 const PIECES: u64 = 64;
-/// But not smaller than this: eight spots.
-const PIECE_BYTES_MIN: u64 = 256 << 10;
+/// But not smaller than this, and a multiple of it, because spots and OS pages are not cut: eight
+/// spots.
+const PIECE_BYTES: u64 = 256 << 10;
 /// Spots that count: older ones fade. A phase of a second has some hundred spots in all.
 const SEEN_MAX: f64 = 16.0;
 /// The longest window that counts becomes the longest one that is not full when a spot is full in
@@ -133,7 +134,7 @@ impl Areas {
             .enumerate()
             .flat_map(|(at, window)| window.ranges.iter().map(move |range| (at, range.clone())));
         self.bytes = ranges.clone().map(|(_, range)| range.end - range.start).sum();
-        let piece = (self.bytes / PIECES).max(PIECE_BYTES_MIN);
+        let piece = (self.bytes / PIECES).next_multiple_of(PIECE_BYTES).max(PIECE_BYTES);
         let old = std::mem::take(&mut self.areas);
         for (window, range) in ranges {
             let mut start = range.start;
@@ -379,6 +380,17 @@ mod tests {
         assert_eq!(all.len() as u64, 34 * MIB / SPOT);
         assert!(all.iter().all(|place| place.stands_for == SPOT as f64));
         assert!(Areas::default().places(5, SPOT, &mut random).is_empty());
+    }
+
+    #[test]
+    fn areas_and_spots_begin_at_os_pages_whatever_is_watched() {
+        let mut areas = Areas::default();
+        let odd = Window { span: 0..41 * MIB, ranges: vec![OS_PAGE..40 * MIB - 3 * OS_PAGE] };
+        areas.watch(std::iter::once(&odd));
+        assert!(areas.areas.len() > 1);
+        for area in &areas.areas {
+            assert_eq!((area.range.start % OS_PAGE, area.range.end % OS_PAGE), (0, 0));
+        }
     }
 
     #[test]

@@ -146,7 +146,8 @@ pub enum Scan {
 /// Walks `range` of the process behind `pagemap` and passes ranges of written OS pages to `visit`.
 /// Parts that are not registered are skipped.
 ///
-/// # Errors The kernel's error; ENOTTY before Linux 6.7, ESRCH when the process is gone.
+/// # Errors
+/// The kernel's error; ENOTTY before Linux 6.7, ESRCH when the process is gone.
 pub fn scan(
     pagemap: &File,
     range: &Range<u64>,
@@ -158,6 +159,7 @@ pub fn scan(
     const WPALLOWED: u64 = 1;
     const WRITTEN: u64 = 2;
     const PRESENT: u64 = 8;
+    debug_assert!(range.start % OS_PAGE == 0, "the kernel refuses other ranges: {range:x?}");
     let mut regions = [Region::default(); REGIONS];
     let mut from = range.start;
     while from < range.end {

@@ -99,6 +99,23 @@ fn written_os_pages_are_seen_exactly() {
 }
 
 #[test]
+fn written_os_pages_are_seen_where_sizes_are_odd() {
+    let mut sampler = sampler();
+    const OS_PAGES: u64 = 5003;
+    let mut child = watched(OS_PAGES, OS_PAGES, &mut sampler);
+    warm(&mut sampler);
+    let range = child.buffer.clone();
+    child.write(0..OS_PAGES);
+    let (samples, _) = drained(&mut sampler, WARM_MS + INTERVAL_MS);
+    for eighth in 0..8 {
+        let part = OS_PAGES * eighth / 8 * OS_PAGE..OS_PAGES * (eighth + 1) / 8 * OS_PAGE;
+        let within = |sample: &&Sample| part.contains(&(sample.addr - range.start));
+        let written = samples.iter().filter(|sample| sample.kind == AccessKind::Write);
+        assert!(written.filter(within).count() > 0, "no write is seen in eighth {eighth}");
+    }
+}
+
+#[test]
 fn reads_are_seen_by_window_if_windows_are_registered() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);
