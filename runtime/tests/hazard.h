@@ -369,6 +369,15 @@ __attribute__((unused)) static void wait_stop(pid_t pid) {
     CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
 }
 
+/* Continues a stopped program with this budget of the better arena; what is left of it when the
+ * program stops again. */
+__attribute__((unused)) static int64_t left_after(struct session *s, pid_t pid, int64_t left) {
+    control_of(s)->birth_bytes_left[0] = left;
+    kill(pid, SIGCONT);
+    wait_stop(pid);
+    return control_of(s)->birth_bytes_left[0];
+}
+
 /* Serves until the process has ended; returns its wait status. */
 __attribute__((unused)) static int serve(struct daemon *d, pid_t pid) {
     int status, pidfd = (int)syscall(SYS_pidfd_open, pid, 0);

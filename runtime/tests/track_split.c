@@ -59,14 +59,6 @@ static int hosted(void) {
     return 0;
 }
 
-/* Continues the program with this budget of the better arena; returns the rest when it stops. */
-static int64_t left_after(struct session *s, pid_t pid, int64_t left) {
-    control_of(s)->birth_bytes_left[0] = left;
-    kill(pid, SIGCONT);
-    wait_stop(pid);
-    return control_of(s)->birth_bytes_left[0];
-}
-
 static void prepare(struct session *s) {
     control_of(s)->arena_count = 2; /* both on node 0, the one there is everywhere */
 }

@@ -8,8 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use tiercel_bench::{BenchResult, thread_cpu_ns};
 use tiercel_ledger::{Config, Ledger};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
@@ -229,23 +228,17 @@ impl IntervalInput {
     }
 
     fn play(&self, accounts: &mut impl Accounts, round: u64) -> Costs {
-        let began = cpu_ns();
+        let began = thread_cpu_ns();
         self.records.iter().for_each(|(pid, record)| accounts.apply(*pid, record));
-        let record_ns = (cpu_ns() - began) / self.records.len() as f64;
-        let began = cpu_ns();
+        let record_ns = (thread_cpu_ns() - began) / self.records.len() as f64;
+        let began = thread_cpu_ns();
         self.samples.iter().for_each(|sample| accounts.sample(sample));
-        let sample_ns = (cpu_ns() - began) / self.samples.len() as f64;
-        let began = cpu_ns();
+        let sample_ns = (thread_cpu_ns() - began) / self.samples.len() as f64;
+        let began = thread_cpu_ns();
         accounts.tick(4000 + 2000 * round);
-        let tick_ms = (cpu_ns() - began) / 1e6;
+        let tick_ms = (thread_cpu_ns() - began) / 1e6;
         Costs { record_ns, sample_ns, tick_ms }
     }
-}
-
-/// Processor time of this thread: what else runs here counts less than on a clock on the wall.
-fn cpu_ns() -> f64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 /// xorshift64*: no need for more, and the same everywhere.
@@ -261,45 +254,13 @@ impl Random {
     }
 }
 
-#[derive(Serialize)]
-struct BenchResult<'a> {
-    name: &'a str,
-    ours: f64,
-    peer: Option<f64>,
-    peer_name: Option<&'a str>,
-    ratio: Option<f64>,
-    limit: Option<f64>,
-    holds: bool,
-    spread: f64,
-    unit: &'a str,
-}
-
-/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
-/// peer.
+/// Medians; with a peer, of paired ratios.
 fn print_result(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>, unit: &str) {
-    let paired: Vec<f64> = match peer {
-        Some(peer) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),
-        None => ours.to_vec(),
+    let row = match peer {
+        Some(peer) => BenchResult::of_pairs(name.into(), "plain maps", ours, peer, limit, unit),
+        None => BenchResult::of_values(name.into(), ours, limit, unit),
     };
-    let figure = quantile(&paired, 0.5);
-    let result = BenchResult {
-        name,
-        ours: quantile(ours, 0.5),
-        peer: peer.map(|peer| quantile(peer, 0.5)),
-        peer_name: peer.map(|_| "plain maps"),
-        ratio: peer.map(|_| figure),
-        limit,
-        holds: limit.is_none_or(|limit| figure <= limit),
-        spread: (quantile(&paired, 0.75) - quantile(&paired, 0.25)) / figure,
-        unit,
-    };
-    println!("{}", serde_json::to_string(&result).expect("numbers are JSON"));
-}
-
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+    println!("{row}");
 }
 
 /// Memory this process holds, bytes.

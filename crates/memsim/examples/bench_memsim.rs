@@ -5,7 +5,7 @@
 //! The peer is what one writes first: a list of ways per set, searched and reordered at each access
 //! (exact LRU), with the same levels and no timing at all. Both see the same accesses in turn.
 
-use serde_json::json;
+use tiercel_bench::BenchResult;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::{
     Access, CacheShape, CoreShape, LevelShape, PrefetchShape, Simulator, SimulatorShape,
@@ -66,28 +66,17 @@ fn random(footprint_bytes: u64) -> Vec<(u64, bool)> {
 fn row(name: &str, stream: &[(u64, bool)], limit: Option<f64>, rounds: usize, prefetch: bool) {
     let mut simulator = simulator(prefetch);
     let mut plain = Plain::new();
-    let (mut ours, mut peers, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let mine = timed(|| play(&mut simulator, stream));
-        let peer = timed(|| stream.iter().map(|&(addr, write)| plain.access(addr, write)).sum());
-        ours.push(mine);
-        peers.push(peer);
-        ratios.push(mine / peer);
+        ours.push(timed(|| play(&mut simulator, stream)));
+        peers.push(timed(|| stream.iter().map(|&(addr, write)| plain.access(addr, write)).sum()));
     }
-    let spread = (quantile(&mut ratios, 0.75) - quantile(&mut ratios, 0.25)) / median(&mut ratios);
-    let (mine, peer) = (median(&mut ours), median(&mut peers));
-    let line = json!({
-        "name": name,
-        "ours": mine,
-        "peer": limit.is_none().then_some(peer),
-        "peer_name": limit.is_none().then_some("LRU lists"),
-        "ratio": limit.is_none().then_some(mine / peer),
-        "limit": limit,
-        "holds": limit.is_none_or(|limit| mine <= limit),
-        "spread": spread,
-        "unit": "ns/access",
-    });
-    println!("{line}");
+    let (name, unit) = (name.into(), "ns/access");
+    let row = match limit {
+        None => BenchResult::of_pairs(name, "LRU lists", &ours, &peers, None, unit),
+        Some(_) => BenchResult::of_values(name, &ours, limit, unit),
+    };
+    println!("{row}");
 }
 
 fn simulator(prefetch: bool) -> Simulator {
@@ -182,13 +171,4 @@ fn cpu_ns() -> u64 {
     let text =
         std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with schedstat");
     text.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    quantile(values, 0.5)
-}
-
-fn quantile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * share).round() as usize]
 }

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use serde_json::json;
+use tiercel_bench::BenchResult;
 use tiercel_ledger::movement::{Move, Reason};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_mover::{Kernel, KernelMover, Linux, Mover, Range};
@@ -116,24 +116,7 @@ fn row(
     mut ours: impl FnMut() -> f64,
     mut peer: impl FnMut() -> f64,
 ) {
-    let pairs: Vec<(f64, f64)> = (0..rounds).map(|_| (ours(), peer())).collect();
-    let quantile = |mut values: Vec<f64>, share: f64| {
-        values.sort_by(f64::total_cmp);
-        values[((values.len() - 1) as f64 * share) as usize]
-    };
-    let ratios: Vec<f64> = pairs.iter().map(|(ours, peer)| ours / peer).collect();
-    let ratio = quantile(ratios.clone(), 0.5);
-    let spread = (quantile(ratios.clone(), 0.75) - quantile(ratios, 0.25)) / ratio;
-    let line = json!({
-        "name": name,
-        "ours": quantile(pairs.iter().map(|pair| pair.0).collect(), 0.5),
-        "peer": quantile(pairs.iter().map(|pair| pair.1).collect(), 0.5),
-        "peer_name": "move_pages one by one",
-        "ratio": ratio,
-        "limit": limit,
-        "holds": limit.is_none_or(|limit| ratio <= limit),
-        "spread": spread,
-        "unit": "ns/OS page",
-    });
-    println!("{line}");
+    let (ours, peers): (Vec<f64>, Vec<f64>) = (0..rounds).map(|_| (ours(), peer())).unzip();
+    let by = "move_pages one by one";
+    println!("{}", BenchResult::of_pairs(name.into(), by, &ours, &peers, limit, "ns/OS page"));
 }

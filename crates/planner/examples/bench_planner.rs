@@ -6,8 +6,7 @@
 //! object once), and H2M's phase by phase (Eq. 6). Sizes and accesses are spread over four orders
 //! of magnitude each, as in real programs; a third of the objects lives all the time.
 
-use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use tiercel_bench::{BenchResult, thread_cpu_ns};
 use tiercel_planner::{
     Levels, Memory, Object, Options, Phase, Placements, Strategy, Use, Workload, plan,
 };
@@ -96,9 +95,9 @@ fn timed(
     levels: Levels,
 ) -> (Placements, f64) {
     let options = Options { strategy, levels, ..Options::default() };
-    let began = cpu_ns();
+    let began = thread_cpu_ns();
     let plan = plan(workload, memories, &options).expect("all fits");
-    (plan, (cpu_ns() - began) / 1e9)
+    (plan, (thread_cpu_ns() - began) / 1e9)
 }
 
 fn workload(objects: usize, phases: usize, seed: u64) -> Workload {
@@ -210,27 +209,7 @@ impl Random {
     }
 }
 
-/// Processor time of this thread: what else runs here counts less than on a clock on the wall.
-fn cpu_ns() -> f64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
-}
-
-#[derive(Serialize)]
-struct BenchResult<'a> {
-    name: &'a str,
-    ours: f64,
-    peer: Option<f64>,
-    peer_name: Option<&'a str>,
-    ratio: Option<f64>,
-    limit: Option<f64>,
-    holds: bool,
-    spread: Option<f64>,
-    unit: &'a str,
-}
-
-/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
-/// peer.
+/// Medians; with a peer, of paired ratios.
 fn print_result(
     name: &str,
     ours: &[f64],
@@ -238,31 +217,11 @@ fn print_result(
     limit: Option<f64>,
     unit: &str,
 ) {
-    let paired: Vec<f64> = match peer {
-        Some((_, peer)) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),
-        None => ours.to_vec(),
+    let row = match peer {
+        Some((by, peer)) => BenchResult::of_pairs(name.into(), by, ours, peer, limit, unit),
+        None => BenchResult::of_values(name.into(), ours, limit, unit),
     };
-    let figure = quantile(&paired, 0.5);
-    let result = BenchResult {
-        name,
-        ours: quantile(ours, 0.5),
-        peer: peer.map(|(_, peer)| quantile(peer, 0.5)),
-        peer_name: peer.map(|(name, _)| name),
-        ratio: peer.map(|_| figure),
-        limit,
-        holds: limit.is_none_or(|limit| figure <= limit),
-        spread: (figure > 0.0)
-            .then(|| (quantile(&paired, 0.75) - quantile(&paired, 0.25)) / figure),
-        unit,
-    };
-    println!("{}", serde_json::to_string(&result).expect("numbers are JSON"));
-}
-
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = floor(((sorted.len() - 1) as f64 * share).round());
-    sorted[usize::try_from(at).expect("an index of the list")]
+    println!("{row}");
 }
 
 #[expect(

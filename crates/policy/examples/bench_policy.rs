@@ -2,8 +2,7 @@
 //! In: `--quick` for a tenth of the extents. Out: bench rows, one JSON line each.
 //! Knows nothing of real programs: objects and heat are made up, from a fixed seed.
 
-use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use tiercel_bench::{BenchResult, thread_cpu_ns};
 use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_policy::{Budgets, Config, Interval, Limit, Policy};
@@ -116,9 +115,9 @@ fn assignment_ms(ledger: &Ledger, machine: &Machine, budgets: &Budgets, prioriti
     };
     let mut policy = Policy::new(config).expect("a good config");
     let interval = Interval { elapsed_ms: 2000, ..Interval::default() };
-    let began = cpu_ns();
+    let began = thread_cpu_ns();
     let decision = policy.tick(ledger, machine, budgets, &interval);
-    let ms = (cpu_ns() - began) / 1e6;
+    let ms = (thread_cpu_ns() - began) / 1e6;
     assert!(decision.summary.is_some_and(|summary| summary.extents > 0), "something was assigned");
     ms
 }
@@ -126,7 +125,7 @@ fn assignment_ms(ledger: &Ledger, machine: &Machine, budgets: &Budgets, prioriti
 /// The least there is to do: accesses per byte of every extent, sorted, filled. It knows neither
 /// where extents lie nor what to move.
 fn plain_ms(ledger: &Ledger, room: u64) -> f64 {
-    let began = cpu_ns();
+    let began = thread_cpu_ns();
     let mut all: Vec<_> = ledger
         .extents()
         .map(|extent| (extent.accesses_per_s() / extent.bytes as f32, extent.id, extent.bytes))
@@ -141,52 +140,14 @@ fn plain_ms(ledger: &Ledger, room: u64) -> f64 {
         })
         .collect();
     assert!(!fast.is_empty(), "something fits");
-    (cpu_ns() - began) / 1e6
+    (thread_cpu_ns() - began) / 1e6
 }
 
-/// Processor time of this thread: what else runs here counts less than on a clock on the wall.
-fn cpu_ns() -> f64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
-}
-
-#[derive(Serialize)]
-struct BenchResult<'a> {
-    name: &'a str,
-    ours: f64,
-    peer: Option<f64>,
-    peer_name: Option<&'a str>,
-    ratio: Option<f64>,
-    limit: Option<f64>,
-    holds: bool,
-    spread: f64,
-    unit: &'a str,
-}
-
-/// Medians, and the quartiles' distance over the median: of the paired ratios where there is a
-/// peer.
+/// Medians; with the time of sorting, of paired ratios.
 fn print_result(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>) {
-    let paired: Vec<f64> = match peer {
-        Some(peer) => ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect(),
-        None => ours.to_vec(),
+    let row = match peer {
+        Some(peer) => BenchResult::of_pairs(name.into(), "sort", ours, peer, limit, "ms"),
+        None => BenchResult::of_values(name.into(), ours, limit, "ms"),
     };
-    let figure = quantile(&paired, 0.5);
-    let result = BenchResult {
-        name,
-        ours: quantile(ours, 0.5),
-        peer: peer.map(|peer| quantile(peer, 0.5)),
-        peer_name: peer.map(|_| "sort"),
-        ratio: peer.map(|_| figure),
-        limit,
-        holds: limit.is_none_or(|limit| figure <= limit),
-        spread: (quantile(&paired, 0.75) - quantile(&paired, 0.25)) / figure,
-        unit: "ms",
-    };
-    println!("{}", serde_json::to_string(&result).expect("numbers are JSON"));
-}
-
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+    println!("{row}");
 }

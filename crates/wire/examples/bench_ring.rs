@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use tiercel_bench::{BenchResult, median};
 use tiercel_wire::client::SessionBuilder;
 use tiercel_wire::{Flags, ObjectSnapshot, Record, Session, Version};
 
@@ -124,17 +125,7 @@ fn snapshot_ms(objects: u64) -> f64 {
 }
 
 fn row(name: &str, ours: f64, limit: Option<f64>, unit: &str) {
-    let holds = limit.is_none_or(|limit| ours <= limit);
-    let limit = limit.map_or("null".into(), |limit| limit.to_string());
-    println!(
-        "{{\"name\":\"{name}\",\"ours\":{ours:.3},\"peer\":null,\"peer_name\":null,\"ratio\":null,\
-         \"limit\":{limit},\"holds\":{holds},\"spread\":null,\"unit\":\"{unit}\"}}"
-    );
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+    println!("{}", BenchResult::alone(name.into(), ours, limit, unit));
 }
 
 fn main() {
@@ -144,8 +135,9 @@ fn main() {
     let sent = each * PRODUCERS as u64;
     let undetected: u64 = all.iter().map(|run| sent.abs_diff(run.read + run.lost)).sum();
     let disorders = all.iter().filter(|run| !run.in_order).count();
-    let rate = median(all.iter().map(|run| run.read as f64 / run.seconds / 1e6).collect());
-    let share = median(all.iter().map(|run| run.lost as f64 / sent as f64).collect());
+    let rate =
+        median(&all.iter().map(|run| run.read as f64 / run.seconds / 1e6).collect::<Vec<_>>());
+    let share = median(&all.iter().map(|run| run.lost as f64 / sent as f64).collect::<Vec<_>>());
     row(
         "ring, 8 producers: records neither read nor counted lost",
         undetected as f64,
@@ -158,7 +150,8 @@ fn main() {
     let (push, drain) = push_and_drain_ns(if quick { 500 } else { 5000 });
     row("ring, one push", push, Some(10.0), "ns");
     row("ring, one record drained", drain, Some(50.0), "ns");
-    let snapshot =
-        median((0..runs).map(|_| snapshot_ms(if quick { 1 << 17 } else { 1 << 20 })).collect());
+    let snapshot = median(
+        &(0..runs).map(|_| snapshot_ms(if quick { 1 << 17 } else { 1 << 20 })).collect::<Vec<_>>(),
+    );
     row("object table, snapshot", snapshot, None, "ms");
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::bench_result::BenchResult;
 use crate::{build, exec};
+use tiercel_bench::BenchResult;
 
 /// Rounds of a full run; each runs every pattern under every allocator once.
 const ROUNDS: usize = 15;

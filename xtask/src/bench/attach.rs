@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bench_result::{BenchResult, median, spread};
 use super::vmem::{figures, value};
 use crate::{build, exec};
+use tiercel_bench::{BenchResult, median, spread};
 
 /// Rounds of a full run, and of a quick one.
 const ROUNDS: [usize; 2] = [15, 5];

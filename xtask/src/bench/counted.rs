@@ -11,11 +11,11 @@ use serde::Deserialize;
 use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Streams, Timing};
 use tiercel_lab::{Topology, cli};
 
-use super::bench_result::BenchResult;
 use super::idle_plan::{PLANNED_SITES, idle_plan};
 use super::limits::{LIMITS, Limits, PLANNED_LIMITS};
 use crate::lab::{plugin, program};
 use crate::{exec, programs};
+use tiercel_bench::BenchResult;
 
 /// A real program and what its script needs in the guest.
 struct Counted {

@@ -12,8 +12,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::alloc;
-use super::bench_result::BenchResult;
 use crate::{build, exec};
+use tiercel_bench::BenchResult;
 
 /// Rounds; each runs every program under every allocator once.
 const ROUNDS: usize = 11;

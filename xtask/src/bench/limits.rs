@@ -1,7 +1,7 @@
 //! Limits of overhead over the plain program. In: costs of both. Out: rows that hold or miss their
 //! limit. Knows nothing of how costs are measured.
 
-use super::bench_result::{self, BenchResult};
+use tiercel_bench::BenchResult;
 
 /// Limits of cost ratios to plain: of their mean, and of each.
 pub struct Limits {
@@ -87,7 +87,7 @@ impl Limits {
             ratio: Some(mean),
             limit: Some(self.mean),
             holds: mean <= self.mean,
-            spread: Some(bench_result::spread(ratios)),
+            spread: Some(tiercel_bench::spread(ratios)),
             unit: "ratio".into(),
         }
     }

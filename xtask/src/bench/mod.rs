@@ -4,7 +4,6 @@
 
 mod alloc;
 mod attach;
-pub mod bench_result;
 mod counted;
 mod heaps;
 mod idle_plan;
@@ -24,8 +23,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::exec;
-use bench_result::BenchResult;
 use load::Load;
+use tiercel_bench::BenchResult;
 
 /// CPU time that a program of a `--quick` run may use: the 40 s it is meant to take, on four CPUs.
 const QUICK_CPU_LIMIT: Duration = Duration::from_secs(160);

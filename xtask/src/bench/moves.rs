@@ -15,10 +15,10 @@ use tiercel_lab::{Acceleration, Cache, Guest, Model, Payload, Request, Size, Str
 use tiercel_lab::{Topology, cli};
 use tiercel_report::{Align, Table};
 
-use super::bench_result::BenchResult;
 use super::vmem::{Figures, figures, value};
 use crate::lab::{plugin, program};
 use crate::{build, exec};
+use tiercel_bench::BenchResult;
 
 /// VMem's machine: two sockets of DDR5. The region moves from one socket's memory to the other's.
 const MACHINE: &str = "spr-vmem";

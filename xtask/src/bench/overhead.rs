@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::bench_result::BenchResult;
 use super::counted;
 use super::idle_plan::{PLANNED_SITES, idle_plan};
 use super::limits::{LIMITS, Limits, PLANNED_LIMITS, Series};
 use crate::exec;
 use crate::measure::Cost;
 use crate::programs::{self, Host, Parts, Program};
+use tiercel_bench::BenchResult;
 
 /// Rounds of a full run: each round runs every program in every way once.
 const ROUNDS: usize = 12;

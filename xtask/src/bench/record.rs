@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::bench_result::{BenchResult, median};
 use crate::{build, exec};
+use tiercel_bench::{BenchResult, median};
 
 /// The program, its arguments, how many allocations it makes.
 struct Case {

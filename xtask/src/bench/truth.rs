@@ -15,9 +15,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::bench_result::BenchResult;
 use crate::{build, exec};
 use score::{Claim, Part, Score, score};
+use tiercel_bench::BenchResult;
 
 /// How long a pattern runs, milliseconds: half a tick and two and a half ticks of the daemon.
 const QUICK_MS: u64 = 1000;

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::bench_result::{BenchResult, median};
 use crate::{build, exec};
+use tiercel_bench::{BenchResult, median};
 
 /// Rounds of a full run, and of a quick one.
 const ROUNDS: [usize; 2] = [9, 3];

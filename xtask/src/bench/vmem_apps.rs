@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::bench_result::BenchResult;
 use super::limits::{Limits, Series};
 use crate::measure::{self, Cost};
 use crate::programs::{self, Host, Parts};
 use crate::{build, exec};
+use tiercel_bench::BenchResult;
 
 /// Rounds of a full run and of a quick one: each runs every program in both ways once.
 const ROUNDS: [usize; 2] = [8, 2];

@@ -9,7 +9,7 @@ use tiercel_report::{Bars, Series};
 
 use super::stored::EXPERIMENTS;
 use super::{Case, Grid, Stored, mib};
-use crate::bench::bench_result::BenchResult;
+use tiercel_bench::BenchResult;
 
 const INSTRUCTIONS: &str = "overhead/instructions.jsonl";
 /// What ran beside the program, as the bench of instructions names it.

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::{Grid, Stored};
-use crate::bench::bench_result::BenchResult;
+use tiercel_bench::BenchResult;
 
 const ROWS: &str = "truth/loaded.jsonl";
 const HALVES: [&str; 4] =

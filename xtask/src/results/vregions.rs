@@ -8,7 +8,7 @@ use tiercel_lab::bench::RunResult;
 use tiercel_report::{Bars, Series};
 
 use super::{Case, Grid, Stored, mib};
-use crate::bench::bench_result::BenchResult;
+use tiercel_bench::BenchResult;
 
 const FILE: &str = "vmem/moves.jsonl";
 const KERNEL: &str = "kernel, mbind";

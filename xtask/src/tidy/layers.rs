@@ -10,6 +10,7 @@ use crate::metadata::Package;
 /// Which crates each crate may use, in data-flow order. Tests may use any crate above, to make
 /// inputs. A new edge is a design decision: argue it in the commit and draw it in ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&str])] = &[
+    ("bench", &[]),
     ("wire", &[]),
     ("machine", &[]),
     ("memsim", &["machine"]),
@@ -65,7 +66,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "lab",
         ],
     ),
-    ("xtask", &["machine", "report", "lab"]),
+    ("xtask", &["bench", "machine", "report", "lab"]),
 ];
 
 /// Packages from outside that only the named crates may use.
@@ -74,7 +75,7 @@ const RESERVED: &[(&[&str], &[&str])] = &[
     // its plugin, or as a profile or a plan.
     (
         &["serde_json"],
-        &["symbolize", "profile", "plan", "daemon", "emulator", "tiercel", "lab", "xtask"],
+        &["bench", "symbolize", "profile", "plan", "daemon", "emulator", "tiercel", "lab", "xtask"],
     ),
     (&["parquet", "zstd"], &["profile"]),
     (&["highs"], &["planner"]),
@@ -84,6 +85,7 @@ const RESERVED: &[(&[&str], &[&str])] = &[
     (
         &["libc", "rustix", "nix"],
         &[
+            "bench",
             "wire",
             "sampler",
             "mover",

@@ -1,6 +1,15 @@
-//! One row of a bench, and the statistics in it. In: figures. Out: a row. Knows nothing of how
-//! figures are measured or shown.
+//! One row of a bench, and the statistics in it: what examples print and `cargo xtask bench` reads.
+//! In: figures. Out: a row, as a line of JSON. Knows nothing of how figures are measured.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
+
+use std::fmt;
+
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// One line of a bench: our figure against a named peer's, measured in the same run.
@@ -43,6 +52,12 @@ impl BenchResult {
         }
     }
 
+    /// Repeated figures of our own, without a peer: their median.
+    pub fn of_values(name: String, ours: &[f64], limit: Option<f64>, unit: &str) -> BenchResult {
+        let spread = Some(spread(ours));
+        BenchResult { spread, ..BenchResult::alone(name, median(ours), limit, unit) }
+    }
+
     /// Ours against `peer`'s, pair by pair: the medians of the figures and of their ratios.
     pub fn of_pairs(
         name: String,
@@ -66,6 +81,20 @@ impl BenchResult {
             unit: unit.into(),
         }
     }
+}
+
+/// A line of JSON.
+impl fmt::Display for BenchResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// CPU time of the calling thread, nanoseconds: what else runs on the machine counts less than on a
+/// clock on the wall.
+pub fn thread_cpu_ns() -> f64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 /// The median; 0 when there are no values.
