@@ -15,6 +15,7 @@
 //! a site with hot and cold ones, keep their own rate. [`RealizedRatios`] then correct the
 //! estimates by how earlier ones came true.
 
+use crate::by_site::BySite;
 use crate::extent::Extent;
 use crate::ledger::Ledger;
 use crate::realized::{RealizedRatios, class};
@@ -30,7 +31,7 @@ const EXTENTS_MIN: u32 = 8;
 #[derive(Clone, Debug, Default)]
 pub struct RateEstimates {
     /// By process's place, then by site.
-    sites: Vec<Vec<SiteMoments>>,
+    sites: Vec<BySite<SiteMoments>>,
     keep: f32,
     /// Bounds of [`RateEstimates::warm_up`]: a unit of the ledger's time, and its length.
     unit: (f32, f32),
@@ -98,8 +99,7 @@ impl RateEstimates {
 
     /// Adds an extent to the moments of its site.
     pub fn add(&mut self, extent: &Extent) {
-        let site = extent.site as usize;
-        if site == 0 || site >= SITES_MAX {
+        if extent.site == 0 || extent.site as usize >= SITES_MAX {
             return;
         }
         let (grown, intervals) = self.warm_up(extent);
@@ -107,13 +107,11 @@ impl RateEstimates {
         let e = extent.bytes as f64 * f64::from(intervals);
         let place = usize::from(extent.place);
         if place >= self.sites.len() {
-            self.sites.resize(place + 1, Vec::new());
+            self.sites.resize(place + 1, BySite::default());
         }
         let sites = &mut self.sites[place];
-        if site >= sites.len() {
-            sites.resize(site + 1, SiteMoments::default());
-        }
-        let sums = &mut sites[site];
+        sites.grow(extent.site, SiteMoments::default());
+        let Some(sums) = sites.get_mut(extent.site) else { return };
         sums.extents += 1;
         sums.bytes += extent.bytes as f64;
         sums.reads += f64::from(extent.reads_per_s * grown);
@@ -146,7 +144,7 @@ impl RateEstimates {
     pub(crate) fn uncalibrated<'a>(&self, extent: &Extent<'a>) -> (Extent<'a>, f32) {
         let (grown, intervals) = self.warm_up(extent);
         let sites = self.sites.get(usize::from(extent.place));
-        let sums = sites.and_then(|sites| sites.get(extent.site as usize));
+        let sums = sites.and_then(|sites| sites.get(extent.site));
         let sums = sums.filter(|sums| extent.site != 0 && sums.n > 0.0);
         let bytes = extent.bytes as f64;
         let share = sums.map_or(1.0, |sums| {

@@ -12,6 +12,7 @@
     deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
+mod by_site;
 mod calibration;
 pub mod confidence;
 mod config;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tiercel_machine::NodeId;
 use tiercel_wire::{Record, Version};
 
+use crate::by_site::BySite;
 use crate::group::GroupSlot;
 use crate::index::Index;
 use crate::lives::EndedLives;
@@ -43,7 +44,7 @@ pub(crate) struct Process {
     /// Bytes of its extents on each node, as far as residency is known.
     pub(crate) on_nodes: BTreeMap<NodeId, u64>,
     /// By site number.
-    pub(crate) sites: Vec<SiteHistory>,
+    pub(crate) sites: BySite<SiteHistory>,
     pub(crate) phase: u64,
     /// Where a realloc moved to, if that was the last record delivered.
     pub(crate) continued: Option<u64>,
@@ -77,7 +78,7 @@ impl Process {
             peak_bytes: 0,
             born_bytes: (0, 0),
             on_nodes: BTreeMap::new(),
-            sites: Vec::new(),
+            sites: BySite::default(),
             phase: 0,
             continued: None,
             inbox: Vec::new(),

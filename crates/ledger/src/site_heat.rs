@@ -67,38 +67,36 @@ impl Ledger {
     /// where it is older.
     pub fn lifetime_ms(&self, extent: &Extent) -> u64 {
         let age_ms = self.now_ms.saturating_sub(extent.born_ms);
-        let heat = self.process(extent.place).sites.get(extent.site as usize);
+        let heat = self.process(extent.place).sites.get(extent.site);
         let dead = heat.filter(|heat| heat.deaths > 0);
         let mean = dead.map_or(0, |heat| heat.lived_ms / u64::from(heat.deaths));
         mean.max(age_ms)
     }
 
-    /// The site, if its process may have it; else 0. Histories are kept up to the highest number:
-    /// a runtime numbers its sites from 1 on.
+    /// The site, if its process may have it; else 0. Histories are kept up to the highest number.
     pub(crate) fn admit_site(&mut self, slot: u16, site: u32) -> u32 {
-        let (interval, at) = (self.interval, site as usize);
+        let interval = self.interval;
         let Ledger { processes, groups, config, .. } = self;
         let process = processes[usize::from(slot)].as_mut().expect("the caller found it");
-        if at < process.sites.len() {
-            return site;
-        }
-        let more = at + 1 - process.sites.len();
-        if at >= SITES_MAX || !groups.add_sites(process.group, more, config) {
-            self.counts.sites_refused += 1;
-            return 0;
+        match process.sites.missing(site) {
+            Some(0) => return site,
+            Some(more) if groups.add_sites(process.group, more, config) => (),
+            _ => {
+                self.counts.sites_refused += 1;
+                return 0;
+            }
         }
         let unused = SiteHistory { interval, ..SiteHistory::default() };
-        process.sites.resize(at + 1, unused);
+        process.sites.grow(site, unused);
         site
     }
 
     /// What is known of a site, as of this interval. Site 0 stands for all unknown sites.
     fn site_history(&mut self, slot: u16, site: u32) -> Option<&mut SiteHistory> {
-        let at = site as usize;
         let interval = self.interval;
-        let heat = self.process(slot).sites.get(at).filter(|_| at != 0)?;
+        let heat = self.process(slot).sites.get(site).filter(|_| site != 0)?;
         let decay = self.decay(interval - heat.interval);
-        let heat = &mut self.process_mut(slot).sites[at];
+        let heat = self.process_mut(slot).sites.get_mut(site)?;
         if heat.interval != interval {
             *heat = SiteHistory { interval, ..heat.faded(decay) };
         }
