@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Errno, Kernel};
 use tiercel_sampler::{
-    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
-    SamplerError, TargetHandle,
+    Allowed, Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler,
+    SamplerCapabilities, SamplerError, TargetHandle,
 };
 use tiercel_symbolize::StartChild;
 use tiercel_wire::{Now, Sample};
@@ -234,8 +234,8 @@ impl Sampler for BrokeredSampler {
         self.request(&SamplerAsk::MaySplit(pid, (within.start, within.end)));
     }
 
-    fn may_split_huge(&mut self, pid: u32, allowed: bool) {
-        self.request(&SamplerAsk::MaySplitHuge(pid, allowed));
+    fn allow(&mut self, pid: u32, allowed: Allowed) {
+        self.request(&SamplerAsk::Allow(pid, allowed.huge_splits, allowed.burst));
     }
 
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]) {

@@ -124,8 +124,8 @@ pub enum SamplerAsk {
     Detach(u32),
     /// `may_split`
     MaySplit(u32, (u64, u64)),
-    /// `may_split_huge`
-    MaySplitHuge(u32, bool),
+    /// `allow`: splits of huge OS pages, a burst
+    Allow(u32, bool, bool),
     /// `watch`
     Watch(u32, Vec<(u64, u64)>),
     /// `release`

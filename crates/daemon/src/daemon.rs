@@ -574,10 +574,10 @@ impl Daemon {
     }
 
     fn purpose(&self) -> Purpose {
-        let exceeds = self.tracking.live_bytes() > self.fast_budget_bytes();
+        let is_scarce = self.tracking.live_bytes() > self.fast_budget_bytes();
         let is_real = self.tiers.arenas.len() > 1 && !self.moving.queue.is_modelled();
         let is_recording = self.tracking.recording.is_some();
-        Purpose { has_choice: is_real && exceeds, is_recording }
+        Purpose { is_scarce, is_real, is_recording }
     }
 
     // ---- Ticks and decisions -------------------------------------------------------------------

@@ -75,10 +75,9 @@ pub trait Sampler: Send {
         let _ = (pid, within);
     }
 
-    /// Whether the probe sampler may split busy huge OS pages of a process, a few a second, to see
-    /// what in them is hot. It costs the program TLB reach, so the daemon allows it only if
-    /// placement has a choice between memories. Others ignore it.
-    fn may_split_huge(&mut self, pid: u32, allowed: bool) {
+    /// What the probe sampler may do to a process beyond its share of CPU time; nothing unless this
+    /// is called. Others ignore it.
+    fn allow(&mut self, pid: u32, allowed: Allowed) {
         let _ = (pid, allowed);
     }
 
@@ -245,6 +244,16 @@ pub struct Cost {
     pub samples: u64,
     /// Passes over page tables (probe) or ring drains.
     pub passes: u64,
+}
+
+/// What a sampler may do to a process beyond its share of CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Split busy huge OS pages, a few a second, to see what in them is hot. It costs the program
+    /// TLB reach.
+    pub huge_splits: bool,
+    /// Spend more at once, for a first answer after 0.2 s.
+    pub burst: bool,
 }
 
 /// How to sample. [`Config::default`] holds the documented defaults.

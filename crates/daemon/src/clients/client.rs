@@ -397,7 +397,7 @@ impl Client {
     }
 
     /// Whether an address belongs to data whose symbols are being read.
-    pub(super) fn awaits_symbols(&self, addr: u64) -> bool {
+    pub(super) fn awaits_symbols(&mut self, addr: u64) -> bool {
         self.statics.awaits(addr) && !self.has_left()
     }
 

@@ -7,7 +7,8 @@
 //! with symbols       |...|table    |....|zeros               |....|   7, 61440, 7, 61441, 7
 //! ```
 //! Boundaries are those of OS pages. One that holds the ends of two symbols belongs to the one that
-//! has half of it or more.
+//! has half of it or more. A small segment stays whole until a sample hits it: reading the symbols
+//! of a module costs some million instructions, and most processes have six modules.
 
 use super::sites::ClientUses;
 use std::collections::HashMap;
@@ -44,10 +45,16 @@ pub(crate) struct Statics {
     segments: HashMap<u32, Kind>,
     /// Those that wait for symbols: where they are, the largest first.
     waiting: Vec<Range<u64>>,
+    /// Small segments that no sample hit yet: where they are, and their sites.
+    dormant: Vec<(Range<u64>, u32)>,
 }
 
 /// Segments whose accesses wait for symbols as well: further ones are small.
 const WAITING_MAX: usize = 64;
+
+/// Smaller segments are divided only when a sample hits them. The libraries of the C and C++
+/// runtime have 16 to 80 KiB each.
+const EAGER_BYTES: u64 = 128 << 10;
 
 /// What the objects of a site are.
 #[derive(Debug)]
@@ -69,6 +76,8 @@ struct Segment {
     symbols: Option<Vec<(Range<u64>, u32)>>,
     /// Its user's share of memory has room for it.
     is_paid: bool,
+    /// Its symbols are wanted: it is large, or a sample hit it.
+    is_wanted: bool,
 }
 
 impl Statics {
@@ -92,8 +101,14 @@ impl Statics {
             }
         }
         segment.born = born;
-        if segment.symbols.is_none() && self.waiting.len() < WAITING_MAX {
-            self.waiting.push(born.addr..born.addr.saturating_add(born.bytes));
+        segment.is_wanted |= born.bytes >= EAGER_BYTES;
+        if segment.symbols.is_none() {
+            let range = born.addr..born.addr.saturating_add(born.bytes);
+            if !segment.is_wanted && self.dormant.len() < WAITING_MAX {
+                self.dormant.push((range, born.site));
+            } else if segment.is_wanted && self.waiting.len() < WAITING_MAX {
+                self.waiting.push(range);
+            }
         }
         segment.symbols.as_ref().map(|symbols| parts(&born, symbols))
     }
@@ -111,8 +126,15 @@ impl Statics {
         !self.waiting.is_empty()
     }
 
-    /// Whether an address is in data whose symbols are not known yet.
-    pub(crate) fn awaits(&self, addr: u64) -> bool {
+    /// Whether a sample's address is in data whose symbols are not known yet.
+    pub(crate) fn awaits(&mut self, addr: u64) -> bool {
+        if let Some(at) = self.dormant.iter().position(|(range, _)| range.contains(&addr)) {
+            let (range, site) = self.dormant.swap_remove(at);
+            if let Some(segment) = self.segments.get_mut(&site).and_then(Kind::segment) {
+                segment.is_wanted = true;
+                self.waiting.push(range);
+            }
+        }
         self.waiting.iter().any(|range| range.contains(&addr))
     }
 
@@ -126,7 +148,8 @@ impl Statics {
         self.waiting.clear();
         let mut divided = Vec::new();
         let segments = self.segments.values_mut().filter_map(Kind::segment);
-        let mut segments: Vec<_> = segments.filter(|one| one.symbols.is_none()).collect();
+        let mut segments: Vec<_> =
+            segments.filter(|one| one.is_wanted && one.symbols.is_none()).collect();
         segments.sort_by_key(|one| std::cmp::Reverse(one.born.bytes));
         for segment in segments {
             let Some(symbols) = symbols_of(&segment.module) else {
@@ -174,7 +197,7 @@ impl Segment {
         let (path, build_id) = (module.path.into(), module.build_id.into());
         let module_frame = SiteFrame { path, build_id, addr: frame.offset };
         let (base, module) = (module.base, module_frame);
-        Some(Segment { base, module, born, symbols: None, is_paid: false })
+        Some(Segment { base, module, born, symbols: None, is_paid: false, is_wanted: false })
     }
 
     /// Gives sites to the symbols that lie in it, as far as there is room.
@@ -295,29 +318,42 @@ mod tests {
     }
 
     #[test]
+    fn a_small_segment_stays_whole_until_a_sample_hits_it() {
+        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
+        let (mut statics, session) = (Statics::default(), session());
+        let symbols = || Some(vec![symbol(0x5000, 0x2000, "table")].into());
+        statics.born(born(16), &session, &mut uses);
+        assert!(!statics.is_waiting());
+        assert!(statics.divide(&mut uses, |_| symbols()).is_empty());
+        assert!(!statics.awaits(0x11_0000) && statics.awaits(0x10_8000) && statics.is_waiting());
+        assert_eq!(statics.divide(&mut uses, |_| symbols()).len(), 1);
+        assert!(!statics.awaits(0x10_8000), "its symbols are known");
+    }
+
+    #[test]
     fn a_segment_falls_into_its_symbols_when_they_are_known() {
         let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
         let (mut statics, session) = (Statics::default(), session());
-        assert_eq!(statics.born(born(16), &session, &mut uses), None, "not known yet");
-        assert!(statics.is_waiting() && statics.awaits(0x10_8000) && !statics.awaits(0x11_0000));
+        assert_eq!(statics.born(born(32), &session, &mut uses), None, "not known yet");
+        assert!(statics.is_waiting() && statics.awaits(0x10_8000) && !statics.awaits(0x12_0000));
         assert!(statics.divide(&mut uses, |_| None).is_empty() && statics.is_waiting());
         let symbols = [
             symbol(0x3000, 0x1000, "before"),
             symbol(0x5000, 0x2000, "table"),
             symbol(0x7000, 0x2000, "table"),
-            symbol(0x13000, 0x2000, "across"),
+            symbol(0x23000, 0x2000, "across"),
             symbol(u64::MAX - 5, 0x2000, "mad"),
         ];
         let divided = statics.divide(&mut uses, |_| Some(symbols.to_vec().into()));
         let [(whole, parts)] = &divided[..] else { panic!("{divided:?}") };
-        assert_eq!(*whole, born(16));
+        assert_eq!(*whole, born(32));
         let first = u32::try_from(SITES_NAMED).unwrap();
         let sizes: Vec<_> = parts.iter().map(|part| (part.bytes >> 12, part.site)).collect();
-        assert_eq!(sizes, [(1, 7), (2, first), (2, first + 1), (11, 7)]);
+        assert_eq!(sizes, [(1, 7), (2, first), (2, first + 1), (27, 7)]);
         assert_ne!(uses.hash(first), uses.hash(first + 1), "two variables of one name");
         assert!(!statics.is_waiting() && !statics.awaits(0x10_8000));
         // Loaded again it has the same sites at once; a part that was cut off has its own.
-        assert_eq!(statics.born(born(16), &session, &mut uses).as_ref(), Some(parts));
+        assert_eq!(statics.born(born(32), &session, &mut uses).as_ref(), Some(parts));
         let tail = Born { addr: 0x10_2000, bytes: 0x2000, ..born(1) };
         let parts = statics.born(tail, &session, &mut uses).unwrap();
         assert_eq!(parts.iter().map(|part| part.site).collect::<Vec<_>>(), [first, first + 1]);
@@ -326,7 +362,7 @@ mod tests {
     proptest! {
         #[test]
         fn parts_cover_an_object_once(
-            pages in 1u64..64,
+            pages in 32u64..96,
             symbols in proptest::collection::vec((0u64..80 << 12, 1u64..20 << 12), 0..12),
         ) {
             let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());

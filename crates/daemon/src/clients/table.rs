@@ -175,8 +175,8 @@ impl Clients {
     }
 
     /// Whether an access must wait for symbols, by which it is attributed.
-    pub(crate) fn awaits_symbols(&self, pid: u32, addr: u64) -> bool {
-        self.of_pid(pid).is_some_and(|client| client.awaits_symbols(addr))
+    pub(crate) fn awaits_symbols(&mut self, pid: u32, addr: u64) -> bool {
+        self.of_pid_mut(pid).is_some_and(|client| client.awaits_symbols(addr))
     }
 
     /// A process that was forked has these objects of its parent, but for those that show what its

@@ -16,8 +16,9 @@ use std::time::Duration;
 /// Processes that are looked at in one round; the rest has its turn in the next.
 const PROCESSES_MAX: usize = 64;
 
-/// CPU time that looking may take, as a share of wall time.
-const TIME_SHARE: f64 = 0.003;
+/// CPU time that looking may take, as a share of wall time: a sixth of what a daemon may cost where
+/// nothing can be gained.
+const TIME_SHARE: f64 = 0.0005;
 
 /// Shortest time between two rounds.
 const ROUND_MS_MIN: u64 = 250;

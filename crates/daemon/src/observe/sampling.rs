@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
-use tiercel_sampler::{Counters, Drained, Method, Sampler, TargetHandle};
+use tiercel_sampler::{Allowed, Counters, Drained, Method, Sampler, TargetHandle};
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Now, Sample};
 
@@ -83,11 +83,21 @@ struct Observed {
 /// Why sampling may, or must, cost more than usual.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Purpose {
-    /// Placement has a choice: several kinds of memory, real moves, and more than the best tier
-    /// takes. Only then may sampling disturb programs beyond the time it costs.
-    pub(crate) has_choice: bool,
+    /// There is more than the best tier takes.
+    pub(crate) is_scarce: bool,
+    /// Moves are real, and there are several kinds of memory.
+    pub(crate) is_real: bool,
     /// A profile is recorded: every process counts from its start.
     pub(crate) is_recording: bool,
+}
+
+impl Purpose {
+    /// Where nothing can be gained, nothing is spent beyond the budget. Programs are disturbed
+    /// beyond the time that sampling costs only for the sake of real moves.
+    fn allowed(self) -> Allowed {
+        let burst = self.is_scarce || self.is_recording;
+        Allowed { huge_splits: self.is_real && self.is_scarce, burst }
+    }
 }
 
 /// The sampler, and what it knows of each client.
@@ -281,7 +291,7 @@ impl Observed {
         if now_ms < self.watch_due_ms {
             return;
         }
-        sampler.may_split_huge(client.pid, purpose.has_choice);
+        sampler.allow(client.pid, purpose.allowed());
         let began = Instant::now();
         let ranges = ledger.ranges_of(client.pid).chain(clients.shared.views_of(client.pid));
         let mut ranges: Vec<_> = ranges.take(WATCHED_RANGES_MAX).collect();

@@ -385,8 +385,8 @@ mod tests {
     #[test]
     fn areas_and_spots_begin_at_os_pages_whatever_is_watched() {
         let mut areas = Areas::default();
-        let odd = Window { span: 0..41 * MIB, ranges: vec![OS_PAGE..40 * MIB - 3 * OS_PAGE] };
-        areas.watch(std::iter::once(&odd));
+        let odd = OS_PAGE..40 * MIB - 3 * OS_PAGE;
+        areas.watch(std::iter::once(&Window { span: odd.clone(), ranges: Vec::from([odd]) }));
         assert!(areas.areas.len() > 1);
         for area in &areas.areas {
             assert_eq!((area.range.start % OS_PAGE, area.range.end % OS_PAGE), (0, 0));

@@ -25,8 +25,8 @@ use tiercel_machine::number::{saturating_u32, saturating_u64};
 use tiercel_wire::{AccessKind, Now, Sample};
 
 use crate::{
-    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
-    SamplerError, TargetHandle,
+    Allowed, Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler,
+    SamplerCapabilities, SamplerError, TargetHandle,
 };
 use crate::{clock, descriptor};
 
@@ -56,8 +56,8 @@ const SHORT_WINDOW: Duration = Duration::from_millis(2);
 /// The share of a process's budget that each of the two mechanisms gets at least; the rest goes to
 /// the one that reports more accesses.
 const MECHANISM_MIN: f64 = 0.25;
-/// Time after the first ranges of a process in which more may be spent on it: a first answer comes
-/// after 0.2 s.
+/// How long more may be spent on a process, from when that was allowed: a first answer comes after
+/// 0.2 s.
 const BURST_MS: u64 = 200;
 /// Share of one CPU that this may cost: at most 20 ms for each process, in all.
 const BURST_SHARE: f64 = 0.1;
@@ -97,7 +97,7 @@ impl ProbeSampler {
 
     /// What each mechanism may spend on a process now: writes, then touches.
     fn terms(&self, process: &Process, now_ms: u64) -> [StepLimits; 2] {
-        let is_burst = process.is_new(now_ms);
+        let is_burst = process.is_in_burst(now_ms);
         let interval_ms = self.config.probe_interval_ms.max(1);
         let share = self.config.cpu_budget / self.processes.len().max(1) as f64;
         let (interval_ms, share) = match is_burst {
@@ -252,9 +252,9 @@ impl Sampler for ProbeSampler {
         }
     }
 
-    fn may_split_huge(&mut self, pid: u32, allowed: bool) {
+    fn allow(&mut self, pid: u32, allowed: Allowed) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.may_split_huge(allowed);
+            process.allow(allowed);
         }
     }
 

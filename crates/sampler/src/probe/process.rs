@@ -16,7 +16,7 @@ use super::smaps::{self, Mapping};
 use super::windows::{self, Random};
 use super::writes::Writes;
 use super::{BURST_MS, HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
-use crate::clock;
+use crate::{Allowed, clock};
 
 /// Time to walk one OS page in clear_refs and smaps together (measured: 0.9 + 1.1 ms for 16,384).
 const WALK_NS: u64 = 125;
@@ -55,8 +55,9 @@ pub struct Process {
     cycles: u64,
     /// Which reads follow.
     looks: Looks,
-    /// When it was first watched, milliseconds of the daemon's clock.
-    since_ms: Option<u64>,
+    may_burst: bool,
+    /// When its burst began, milliseconds of the daemon's clock.
+    burst_ms: Option<u64>,
     /// Accesses that were reported of touches, those of long ago less.
     reported: f64,
     /// When write tracking is due, milliseconds of the daemon's clock.
@@ -112,7 +113,8 @@ impl Process {
             cleared: None,
             cycles: 0,
             looks: Looks::Both,
-            since_ms: None,
+            may_burst: false,
+            burst_ms: None,
             reported: 0.0,
             writes_due_ms: 0,
             touches_due_ms: 0,
@@ -134,9 +136,10 @@ impl Process {
         self.splittable = within;
     }
 
-    /// Whether busy huge OS pages may be split.
-    pub fn may_split_huge(&mut self, allowed: bool) {
-        self.writes.may_split_huge(allowed);
+    /// What may be done to it beyond its share of CPU time.
+    pub fn allow(&mut self, allowed: Allowed) {
+        self.writes.may_split_huge(allowed.huge_splits);
+        self.may_burst = allowed.burst;
     }
 
     /// Replaces the watched ranges.
@@ -158,8 +161,8 @@ impl Process {
         random: &mut Random,
         pass: &mut Pass<'_>,
     ) -> Duration {
-        if self.is_watched() {
-            self.since_ms.get_or_insert(pass.now_ms);
+        if self.is_watched() && self.may_burst {
+            self.burst_ms.get_or_insert(pass.now_ms);
         }
         self.writes.step((self.pid, &self.pagemap), terms, random, pass)
     }
@@ -169,9 +172,10 @@ impl Process {
         !self.ranges.is_empty()
     }
 
-    /// Whether its first ranges were watched a moment ago.
-    pub fn is_new(&self, now_ms: u64) -> bool {
-        self.is_watched() && self.since_ms.is_none_or(|since| now_ms < since + BURST_MS)
+    /// Whether more may be spent on it now.
+    pub fn is_in_burst(&self, now_ms: u64) -> bool {
+        let is_early = self.burst_ms.is_none_or(|since| now_ms < since + BURST_MS);
+        self.is_watched() && self.may_burst && is_early
     }
 
     /// The part of all accesses that write tracking reported.

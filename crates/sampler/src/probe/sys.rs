@@ -159,7 +159,10 @@ pub fn scan(
     const WPALLOWED: u64 = 1;
     const WRITTEN: u64 = 2;
     const PRESENT: u64 = 8;
-    debug_assert!(range.start % OS_PAGE == 0, "the kernel refuses other ranges: {range:x?}");
+    debug_assert!(
+        range.start.is_multiple_of(OS_PAGE),
+        "the kernel refuses other ranges: {range:x?}"
+    );
     let mut regions = [Region::default(); REGIONS];
     let mut from = range.start;
     while from < range.end {
