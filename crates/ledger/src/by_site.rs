@@ -3,8 +3,10 @@
 //!
 //! One list up to the highest number would take megabytes for a process with one named site.
 
-use crate::site_heat::SITES_MAX;
 use tiercel_wire::layout::SITES_NAMED;
+
+/// Sites of a process that are known; objects of further ones start cold. 40 bytes each.
+pub const SITES_MAX: usize = 1 << 16;
 
 /// A list for each kind of number.
 #[derive(Clone, Debug, Default)]

@@ -15,11 +15,10 @@
 //! a site with hot and cold ones, keep their own rate. [`RealizedRatios`] then correct the
 //! estimates by how earlier ones came true.
 
-use crate::by_site::BySite;
+use crate::by_site::{BySite, SITES_MAX};
 use crate::extent::Extent;
 use crate::ledger::Ledger;
 use crate::realized::{RealizedRatios, class};
-use crate::site_heat::SITES_MAX;
 use tiercel_machine::number::nearest_f32;
 
 /// The overdispersion of fewer extents cannot be estimated: it is taken as 1, which is a standard

@@ -42,6 +42,7 @@ mod site_heat;
 mod site_history;
 mod sub_extent;
 
+pub use by_site::SITES_MAX;
 pub use calibration::{CALIBRATION_SAMPLES_MAX, Calibration};
 pub use config::{
     Bounds, Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX, UNITS_MAX,
@@ -60,4 +61,3 @@ pub use realized::{RealizedRatios, realized_mean};
 pub use residency::UNLOCATED_MAX;
 pub use resync::Slice;
 pub use samples::{Attributed, Hit, SHARING_MAX};
-pub use site_heat::SITES_MAX;

@@ -9,9 +9,6 @@ use crate::ledger::Ledger;
 use crate::row::{FRESH, Row};
 use crate::site_history::SiteHistory;
 
-/// Sites of a process that are known; objects of further ones start cold. 40 bytes each.
-pub const SITES_MAX: usize = 1 << 16;
-
 impl Ledger {
     /// So many bytes of a site's objects came or went.
     pub(crate) fn count_live(&mut self, slot: u16, site: u32, bytes: i64) {
