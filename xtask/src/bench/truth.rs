@@ -188,6 +188,8 @@ fn say(parts: &mut [Part], label: &str, range: Option<(f64, f64)>, accesses: f64
 
 /// Whether a label is that of a site: its name, then where it is.
 fn is_of_site(label: &str, site: &str) -> bool {
+    // Of static data it is the symbol, after which its module is named.
+    let label = label.strip_prefix("static: ").unwrap_or(label);
     label.strip_prefix(site).is_some_and(|rest| !rest.starts_with(is_of_a_name))
 }
 
@@ -296,9 +298,10 @@ mod tests {
         say(&mut parts, "hot truth.c:70", Some((23.0 * MIB, 25.0 * MIB)), 8.0);
         say(&mut parts, "hot", None, 32.0);
         say(&mut parts, "hot_node truth.c:90", None, 5.0);
+        say(&mut parts, "static: hot_node in truth", None, 2.0);
         say(&mut parts, "elsewhere", None, 100.0);
         let said: Vec<f64> = parts.iter().map(|part| part.said).collect();
-        assert_eq!(said, [4.0 + 24.0, 4.0 + 8.0, 5.0]);
+        assert_eq!(said, [4.0 + 24.0, 4.0 + 8.0, 5.0 + 2.0]);
         assert!(truth("truth hot many 1").is_err());
         let used = |accesses: f64, of: f64| {
             serde_json::json!({"name": "truth: hot truth.c:70", "used": {"reads": accesses,
