@@ -4,6 +4,7 @@
  * In: the preloaded library. Out: one line, 0 when every child succeeded and none hung.
  * Knows nothing of the allocator's locks.
  */
+#include "check.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +62,7 @@ int main(void) {
     for (int i = 0; i < FORKS; i++) {
         pid_t pid = fork();
         if (pid == 0) {
-            alarm(20); /* a deadlock ends the child by a signal */
+            alarm(HANG_S); /* a deadlock ends the child by a signal */
             churn((unsigned)i, 300);
             if (pthread_create(&child, NULL, once, NULL) != 0)
                 _exit(4);

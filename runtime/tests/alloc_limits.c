@@ -6,6 +6,7 @@
  *
  * The program runs itself again under each limit, so that the library starts with it.
  */
+#include "check.h"
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -107,7 +108,7 @@ static int move_far(void) {
     }
     if (moved < MOVES / 2)
         return fail("too few moves: this test would check nothing");
-    alarm(10);
+    alarm(HANG_S);
     free(__libc_malloc(100)); /* found in no table */
     alarm(0);
     free(p);

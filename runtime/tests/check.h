@@ -11,6 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* A test that takes longer hangs, whatever else the machine does. Chosen: hundreds of times what
+ * any takes on a quiet one. */
+#define HANG_S 300
+
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

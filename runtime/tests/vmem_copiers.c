@@ -23,7 +23,6 @@
 #define SMALL ((size_t)64 << 10)   /* not worth a thread */
 #define ABSENT_NODE 900            /* no machine has this node */
 #define COPIERS 4                  /* chosen: more than by default on a small machine */
-#define WAIT_S 30                  /* chosen: much longer than it takes */
 
 static uint64_t *region;
 
@@ -151,7 +150,7 @@ static void pin(void) {
 
 int main(void) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    alarm(WAIT_S);
+    alarm(HANG_S);
     setenv("TIERCEL_DSA", "off", 1);
     region = tiercel_vregion_register(NULL, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
     CHECK(region != MAP_FAILED);

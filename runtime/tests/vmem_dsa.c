@@ -30,7 +30,6 @@
 #define OS_PAGE ((size_t)4096)
 #define FULL_DESCRIPTORS (OS_PAGE / sizeof(struct dsa_hw_desc))
 #define ABSENT_NODE 900 /* no machine has this node */
-#define WAIT_S 40       /* chosen: much longer than it takes */
 
 enum answer {
     COPY,
@@ -317,7 +316,7 @@ static void written(void) {
 static void run_in_child(void (*part)(void)) {
     pid_t child = fork();
     if (child == 0) {
-        alarm(WAIT_S);
+        alarm(HANG_S);
         make_region();
         part();
         _exit(0);

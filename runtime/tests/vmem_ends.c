@@ -7,7 +7,6 @@
 #include <sched.h>
 
 #define MIB ((size_t)1 << 20)
-#define HANG_S 30 /* chosen: much longer than the second after which the runtime sees it */
 
 static long threads_now(void) {
     struct stat tasks; /* proc counts a link for each thread */

@@ -20,7 +20,6 @@
 #define OS_PAGE ((size_t)4096)
 #define ABSENT_NODE 900 /* no machine has this node */
 #define BOARD_FD 100    /* chosen: above what the program opens */
-#define HANG_S 30       /* chosen: much longer than any part takes */
 #define RW (PROT_READ | PROT_WRITE)
 
 /* Between daemon and program, by an inherited memfd. */

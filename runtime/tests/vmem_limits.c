@@ -22,7 +22,6 @@
 #define FILL_PAGES ((size_t)1 << 18) /* two mappings each: more than any usual limit */
 #define ROOM_MAX 24                  /* more mappings than a move needs */
 #define SPARE 64                     /* enough for a thread, a region, a child */
-#define WAIT_S 30                    /* chosen: much longer than two passes take */
 
 static char *fill;
 static size_t filled; /* OS pages of `fill` with rights of their own */
@@ -69,7 +68,7 @@ static void check_content(const char *region) {
 /* The other thread still reads and writes all of it. */
 static void await_passes(struct toucher *toucher) {
     uint64_t seen = atomic_load(&toucher->passes);
-    alarm(WAIT_S);
+    alarm(HANG_S);
     while (atomic_load(&toucher->passes) < seen + 2)
         ;
     alarm(0);
