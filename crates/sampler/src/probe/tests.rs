@@ -343,14 +343,26 @@ fn hot_and_warm(writes: bool, kind: AccessKind) -> (u64, u64) {
     sums
 }
 
+/// Where others have the CPUs, the program hardly runs within the short windows, so it has several
+/// chances; a sampler that cannot distinguish them would see a ratio near 1 in each.
+fn assert_distinguished(writes: bool, kind: AccessKind) {
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let (hot, warm) = hot_and_warm(writes, kind);
+        if warm > 0 && hot > 3 * warm {
+            return;
+        }
+        seen.push((hot, warm));
+    }
+    panic!("hot and warm: {seen:?}");
+}
+
 #[test]
 fn busy_memory_is_distinguished_by_writes() {
-    let (hot, warm) = hot_and_warm(true, AccessKind::Write);
-    assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
+    assert_distinguished(true, AccessKind::Write);
 }
 
 #[test]
 fn busy_memory_is_distinguished_by_reads() {
-    let (hot, warm) = hot_and_warm(false, AccessKind::Unknown);
-    assert!(warm > 0 && hot > 3 * warm, "hot {hot}, warm {warm}");
+    assert_distinguished(false, AccessKind::Unknown);
 }
