@@ -7,8 +7,8 @@
 //! with symbols       |...|table    |....|zeros               |....|   7, 61440, 7, 61441, 7
 //! ```
 //! Boundaries are those of OS pages. One that holds the ends of two symbols belongs to the one that
-//! has half of it or more. A small segment stays whole until a sample hits it: reading the symbols
-//! of a module costs some million instructions, and most processes have six modules.
+//! has half of it or more. A segment that is small or only read stays whole until a sample hits it:
+//! reading the symbols of a module costs some million instructions, and most processes have six.
 
 use super::sites::ClientUses;
 use std::collections::HashMap;
@@ -52,8 +52,8 @@ pub(crate) struct Statics {
 /// Segments whose accesses wait for symbols as well: further ones are small.
 const WAITING_MAX: usize = 64;
 
-/// Smaller segments are divided only when a sample hits them. The libraries of the C and C++
-/// runtime have 16 to 80 KiB each.
+/// Smaller segments, and those that are only read, are divided only when a sample hits them. The
+/// libraries of the C and C++ runtime have 16 to 80 KiB each, and libc 332 KiB of constants.
 const EAGER_BYTES: u64 = 128 << 10;
 
 /// What the objects of a site are.
@@ -76,7 +76,9 @@ struct Segment {
     symbols: Option<Vec<(Range<u64>, u32)>>,
     /// Its user's share of memory has room for it.
     is_paid: bool,
-    /// Its symbols are wanted: it is large, or a sample hit it.
+    /// It is only read.
+    is_constant: bool,
+    /// Its symbols are wanted: it is large and written, or a sample hit it.
     is_wanted: bool,
 }
 
@@ -101,7 +103,7 @@ impl Statics {
             }
         }
         segment.born = born;
-        segment.is_wanted |= born.bytes >= EAGER_BYTES;
+        segment.is_wanted |= !segment.is_constant && born.bytes >= EAGER_BYTES;
         if segment.symbols.is_none() {
             let range = born.addr..born.addr.saturating_add(born.bytes);
             if !segment.is_wanted && self.dormant.len() < WAITING_MAX {
@@ -197,7 +199,16 @@ impl Segment {
         let (path, build_id) = (module.path.into(), module.build_id.into());
         let module_frame = SiteFrame { path, build_id, addr: frame.offset };
         let (base, module) = (module.base, module_frame);
-        Some(Segment { base, module, born, symbols: None, is_paid: false, is_wanted: false })
+        let is_constant = site.kind == SiteKind::Constant;
+        Some(Segment {
+            base,
+            module,
+            born,
+            symbols: None,
+            is_paid: false,
+            is_constant,
+            is_wanted: false,
+        })
     }
 
     /// Gives sites to the symbols that lie in it, as far as there is room.
