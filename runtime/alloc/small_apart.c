@@ -6,6 +6,12 @@
  * and their deaths, for track/small_sites.c, which decides who gets blocks apart.
  * Knows nothing of records or plans.
  *
+ *   sampled birth   one whose call was looked up; it stands for the births before it
+ *   apart           of a site: its slots come from a heap of its own
+ *   marked          of a size class: a site has blocks apart in it
+ *   credit          births of marked classes that a thread may still look up
+ *   guarded         marked, while the thread has credit: its list is empty
+ *
  * The fast path takes a slot from the list of its size class, and knows neither how many it took
  * nor for whom. Nothing is added to it; instead, lists end where something is to be done:
  *
@@ -13,9 +19,8 @@
  *              due, after so many bytes of slots. The rest of the list waits in the block's local
  *              frees, which mimalloc takes next. Sampled births have blocks of a heap of their own,
  *              whose frees are not on the fast path, so that their deaths are seen.
- *   apart      a size class in which a site has blocks apart is *guarded*: its list is empty in
- *              every thread, so that each allocation comes here, and takes its slot from the heap
- *              of its site, or from the block that the list was of.
+ *   apart      the list of a guarded class is empty, so that each allocation comes here, and
+ *              takes its slot from the heap of its site, or from the block that the list was of.
  *
  * Classes above MI_SMALL_SIZE_MAX have no such list: each of their allocations comes here anyway.
  */
@@ -31,7 +36,7 @@ __thread struct filling tcl_filling;
 /* By site: 1 + its index in tcl_apart; 0: it has no blocks apart. Release; after the heap. */
 static _Atomic uint8_t apart_of[TCL_SITES_MAX];
 /* Bits by size class. */
-static _Atomic uint64_t guarded[(MI_BIN_COUNT + 63) / 64];
+static _Atomic uint64_t marked[(MI_BIN_COUNT + 63) / 64];
 _Atomic bool tcl_has_guards;
 
 /* What the thread knows of recent calls: the part of a heap that their births take slots from. */
@@ -45,11 +50,10 @@ struct memo {
 #define MEMOS 16
 static __thread struct memo memos[MEMOS];
 
-/* Births of guarded classes that a thread may still look up; without any, its lists are full as if
- * no class was guarded. Blocks apart give CREDIT_BLOCK for each slot, sampled births of sites with
- * blocks apart one for every CREDIT_SHARE slots that they stand for: what is built is looked up,
- * and of what is only replaced an eighth. Chosen: the first and the most that a thread can have
- * take it about 1 ms. */
+/* Without credit, a thread's lists are full as if no class was marked. Blocks apart give
+ * CREDIT_BLOCK for each slot, sampled births of sites with blocks apart one for every CREDIT_SHARE
+ * slots that they stand for: what is built is looked up, and of what is only replaced an eighth.
+ * Chosen: the first and the most that a thread can have take it about 1 ms. */
 #define CREDIT_FIRST 16384
 #define CREDIT_MAX 65536
 #define CREDIT_BLOCK 4
@@ -116,9 +120,9 @@ static mi_theap_t *theap_of(mi_heap_t *heap) {
 /* ---- Guarded size classes -------------------------------------------------------------------- */
 
 static inline bool is_marked(size_t bin) {
-    return atomic_load_explicit(&guarded[bin / 64], memory_order_relaxed) >> bin % 64 & 1;
+    return atomic_load_explicit(&marked[bin / 64], memory_order_relaxed) >> bin % 64 & 1;
 }
-static inline bool is_guarded(size_t bin) {
+static inline bool is_marked_with_credit(size_t bin) {
     return is_marked(bin) && credit > 0;
 }
 
@@ -140,8 +144,8 @@ void tcl_small_guard(size_t bytes) {
         set_list(theap, bin);
 }
 
-static void guard(size_t bin) {
-    atomic_fetch_or_explicit(&guarded[bin / 64], 1ull << bin % 64, memory_order_relaxed);
+static void mark(size_t bin) {
+    atomic_fetch_or_explicit(&marked[bin / 64], 1ull << bin % 64, memory_order_relaxed);
     atomic_store_explicit(&tcl_has_guards, true, memory_order_relaxed);
 }
 
@@ -171,7 +175,7 @@ static void note_sampled(const void *p, size_t bytes, size_t bin, uint32_t site)
             tcl_remark(TCL_REMARK_MIXED);
     }
     if (is_apart) {
-        guard(bin);
+        mark(bin);
         add_credit(SAMPLED_BYTES / CREDIT_SHARE / bytes + 1);
     }
 }
@@ -319,7 +323,7 @@ void *tcl_small_by_site(mi_theap_t *theap, size_t bytes, bool zero, struct calle
 static __attribute__((noinline)) void *by_site(mi_theap_t *theap, size_t bytes, bool zero,
                                                struct caller caller) {
     size_t bin = _mi_bin(bytes);
-    bool is_alone = is_guarded(bin);
+    bool is_alone = is_marked_with_credit(bin);
     void *p = NULL;
     if (is_alone || bytes > MI_SMALL_SIZE_MAX) {
         mi_theap_t *from = is_alone ? theap_for(theap, caller) : theap;
@@ -350,7 +354,7 @@ void *tcl_small_aligned_by_site(size_t bytes, size_t align, struct caller caller
         return mi_malloc_aligned(bytes, align);
     }
     size_t bin = _mi_bin(bytes);
-    mi_theap_t *from = is_guarded(bin) ? theap_for(theap, caller) : theap;
+    mi_theap_t *from = is_marked_with_credit(bin) ? theap_for(theap, caller) : theap;
     void *p = NULL;
     if (from == theap && counts_down(bytes))
         p = sampled(bytes, align, false, bin, caller);

@@ -52,8 +52,38 @@ static inline uint32_t kernel_arena(const struct tcl_control *control) {
     return tcl_likely(arena < TCL_ARENAS_MAX) ? arena : TCL_ARENA_UNKNOWN;
 }
 
-static inline uint64_t plan_word(const struct tcl_control *control) {
+/* tcl_control.plan: the number of its rows, below its generation. */
+static inline uint64_t current_plan(const struct tcl_control *control) {
     return __atomic_load_n(&control->plan, __ATOMIC_ACQUIRE);
+}
+static inline uint32_t plan_rows(uint64_t plan) {
+    return (uint32_t)plan;
+}
+static inline uint32_t plan_generation(uint64_t plan) {
+    return (uint32_t)(plan >> 32);
+}
+
+/* A cached decision, from the lowest bit on: the arena, the second arena, the share of the first,
+ * and the key for which it was made. */
+#define DECISION_BITS 24
+static inline uint64_t decision_of(unsigned share, unsigned other, unsigned arena) {
+    return (uint64_t)share << 16 | (uint64_t)other << 8 | arena;
+}
+static inline unsigned decision_arena(uint64_t decision) {
+    return decision & 0xff;
+}
+static inline unsigned decision_other(uint64_t decision) {
+    return decision >> 8 & 0xff;
+}
+static inline unsigned decision_share(uint64_t decision) {
+    return decision >> 16 & 0xff;
+}
+/* The size class, the phase, and which plan of which process; as much as fits above a decision. */
+static inline uint64_t decision_key(unsigned class, uint32_t phase, uint32_t generation,
+                                    uint32_t epoch) {
+    uint64_t which = generation + ((uint64_t)epoch << 16);
+    uint64_t key = which << 16 | (uint64_t)phase << 8 | class;
+    return key & ((1ull << (GENERATION_BITS + 16)) - 1);
 }
 
 /* ---- The plan -------------------------------------------------------------------------------- */
@@ -92,9 +122,9 @@ static bool find_row(const struct tcl_plan_row *rows, uint32_t count, struct tcl
 }
 
 /* The plan's row for a birth; without one, both arenas are unknown. */
-static struct tcl_plan_row read_plan(uint64_t word, uint32_t site, unsigned class, uint64_t phase) {
-    uint32_t count = (uint32_t)word;
-    const struct tcl_plan_row *rows = tcl_plan_table((uint32_t)(word >> 32));
+static struct tcl_plan_row read_plan(uint64_t plan, uint32_t site, unsigned class, uint64_t phase) {
+    uint32_t count = plan_rows(plan);
+    const struct tcl_plan_row *rows = tcl_plan_table(plan_generation(plan));
     uint64_t hash = tcl_site_hash(site);
     for (int way = 0; way < 4; way++) {
         struct tcl_plan_row row = {
@@ -112,19 +142,18 @@ static struct tcl_plan_row read_plan(uint64_t word, uint32_t site, unsigned clas
     };
 }
 
-/* The plan's decision. `word` is of a plan that has rows. */
-static uint64_t cached_decision(uint64_t word, size_t bytes, uint32_t site) {
-    tcl_assert_debug((uint32_t)word != 0);
-    if (tcl_unlikely((uint32_t)word > TCL_PLAN_ROWS_MAX || site >= TCL_SITES_MAX))
-        return (uint64_t)TCL_PLAN_SHARE_ALL << 16 | TCL_ARENA_UNKNOWN;
+/* The plan's decision. The plan has rows. */
+static uint64_t cached_decision(uint64_t plan, size_t bytes, uint32_t site) {
+    tcl_assert_debug(plan_rows(plan) != 0);
+    if (tcl_unlikely(plan_rows(plan) > TCL_PLAN_ROWS_MAX || site >= TCL_SITES_MAX))
+        return decision_of(TCL_PLAN_SHARE_ALL, 0, TCL_ARENA_UNKNOWN);
     uint32_t phase = tcl_phase_now();
-    uint64_t key = (uint64_t)phase << 8 | class_of(bytes);
     uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
-    key |= ((word >> 32) + ((uint64_t)epoch << 16)) << 16;
+    uint64_t key = decision_key(class_of(bytes), phase, plan_generation(plan), epoch);
     uint64_t known = atomic_load_explicit(&decided[site], memory_order_relaxed);
-    if (tcl_unlikely(known >> 24 != (key & ((1ull << (GENERATION_BITS + 16)) - 1)))) {
-        struct tcl_plan_row row = read_plan(word, site, class_of(bytes), tcl_phase_hash(phase));
-        known = key << 24 | (uint64_t)row.share << 16 | (uint64_t)row.other << 8 | row.arena;
+    if (tcl_unlikely(known >> DECISION_BITS != key)) {
+        struct tcl_plan_row row = read_plan(plan, site, class_of(bytes), tcl_phase_hash(phase));
+        known = key << DECISION_BITS | decision_of(row.share, row.other, row.arena);
         atomic_store_explicit(&decided[site], known, memory_order_relaxed);
     }
     return known;
@@ -133,16 +162,16 @@ static uint64_t cached_decision(uint64_t word, size_t bytes, uint32_t site) {
 /* The plan's arena; TCL_ARENA_UNKNOWN when it has none. Where a row splits its births, small
  * objects are placed round-robin, by its shares; large ones are all born in the second arena,
  * except for their ranges. */
-static unsigned planned_arena(const struct tcl_control *control, uint64_t word, size_t bytes,
+static unsigned planned_arena(const struct tcl_control *control, uint64_t plan, size_t bytes,
                               uint32_t site) {
-    uint64_t known = cached_decision(word, bytes, site);
-    unsigned arena = known & 0xff, share = known >> 16 & 0xff;
+    uint64_t known = cached_decision(plan, bytes, site);
+    unsigned arena = decision_arena(known), share = decision_share(known);
     if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL && bytes >= TCL_CUT_BYTES)) {
-        arena = known >> 8 & 0xff;
+        arena = decision_other(known);
     } else if (tcl_unlikely(share != TCL_PLAN_SHARE_ALL)) {
         uint64_t turn = atomic_fetch_add_explicit(&split_births[site], 1, memory_order_relaxed);
         bool mine = (turn + 1) * share / TCL_PLAN_SHARE_ALL != turn * share / TCL_PLAN_SHARE_ALL;
-        arena = mine ? arena : known >> 8 & 0xff;
+        arena = mine ? arena : decision_other(known);
     }
     if (arena == TCL_ARENA_UNKNOWN && hinted)
         return hinted - 1u;
@@ -221,13 +250,13 @@ static unsigned arena_of_birth(size_t bytes, uint32_t site) {
     if (count <= 1 || bytes > INT64_MAX)
         return 0;
     uint32_t arena = preferred ? preferred - 1u : TCL_ARENA_UNKNOWN;
-    uint64_t word = plan_word(control);
-    if (tcl_unlikely((uint32_t)word) && arena >= count)
-        arena = planned_arena(control, word, bytes, site);
+    uint64_t plan = current_plan(control);
+    if (tcl_unlikely(plan_rows(plan)) && arena >= count)
+        arena = planned_arena(control, plan, bytes, site);
     else if (tcl_unlikely(hinted) && arena >= count)
         arena = hinted - 1u;
     bool any = arena >= count;
-    if (any && !(uint32_t)word && (arena = kernel_arena(control)) != TCL_ARENA_UNKNOWN)
+    if (any && !plan_rows(plan) && (arena = kernel_arena(control)) != TCL_ARENA_UNKNOWN)
         return arena;
     return take_budget(control, count, any ? 0 : arena, any, (int64_t)bytes);
 }
@@ -305,20 +334,21 @@ static void reserve_ranges(struct tcl_control *control, size_t bytes,
 }
 
 /* The ranges of the plan's row; `arena` is the second arena of that row. */
-static struct tcl_split planned_split(struct tcl_control *control, uint64_t word, size_t bytes,
+static struct tcl_split planned_split(struct tcl_control *control, uint64_t plan, size_t bytes,
                                       uint32_t site, unsigned arena) {
-    uint64_t known = cached_decision(word, bytes, site);
-    struct tcl_split split = {.arena = known & 0xff};
-    if ((known >> 16 & 0xff) == TCL_PLAN_SHARE_ALL || split.arena >= arena || bytes < TCL_CUT_BYTES)
+    uint64_t known = cached_decision(plan, bytes, site);
+    struct tcl_split split = {.arena = decision_arena(known)};
+    if (decision_share(known) == TCL_PLAN_SHARE_ALL || split.arena >= arena ||
+        bytes < TCL_CUT_BYTES)
         return split;
     struct tcl_plan_row row =
-        read_plan(word, site, class_of(bytes), tcl_phase_hash(tcl_phase_now()));
+        read_plan(plan, site, class_of(bytes), tcl_phase_hash(tcl_phase_now()));
     reserve_ranges(control, bytes, &row, &split);
     return split;
 }
 
 bool tcl_birth_is_planned(void) {
-    return tcl_attached() && (uint32_t)plan_word(tcl_control());
+    return tcl_attached() && plan_rows(current_plan(tcl_control()));
 }
 
 struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
@@ -326,11 +356,11 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     if (tcl_unlikely(!tcl_attached()) || preferred)
         return split;
     struct tcl_control *control = tcl_control();
-    uint64_t word = plan_word(control);
+    uint64_t plan = current_plan(control);
     if (arena >= arena_count(control))
         return split;
-    if ((uint32_t)word)
-        return planned_split(control, word, bytes, site, arena);
+    if (plan_rows(plan))
+        return planned_split(control, plan, bytes, site, arena);
     for (unsigned k = 0; k < arena && !hinted && !split.count; k++) {
         size_t head = reserve(control, k, bytes - 1, TCL_HEAD_LEAST, TCL_PAGE);
         split.arena = k;
@@ -347,8 +377,8 @@ unsigned tcl_birth_mapped(size_t bytes, uint32_t site, bool is_reserved) {
     uint32_t count = arena_count(control);
     if (count <= 1 || bytes > INT64_MAX)
         return TCL_ARENA_UNKNOWN;
-    uint64_t word = plan_word(control);
-    if (is_reserved && (!(uint32_t)word || planned_arena(control, word, bytes, site) >= count)) {
+    uint64_t plan = current_plan(control);
+    if (is_reserved && (!plan_rows(plan) || planned_arena(control, plan, bytes, site) >= count)) {
         int64_t left = __atomic_load_n(&control->birth_bytes_left[0], __ATOMIC_RELAXED);
         return left >= (int64_t)bytes ? TCL_ARENA_UNKNOWN : count - 1;
     }
@@ -383,12 +413,12 @@ unsigned tcl_small_arena(uint32_t site) {
         return 0;
     struct tcl_control *control = tcl_control();
     uint32_t count = arena_count(control), arena = kernel_arena(control);
-    uint64_t word = plan_word(control);
-    if (count > 1 && arena != TCL_ARENA_UNKNOWN && !(uint32_t)word)
+    uint64_t plan = current_plan(control);
+    if (count > 1 && arena != TCL_ARENA_UNKNOWN && !plan_rows(plan))
         return arena;
     arena = __atomic_load_n(&control->small_arena, __ATOMIC_RELAXED);
-    if (site && (uint32_t)word) {
-        unsigned planned = planned_arena(control, word, BLOCK_BYTES, site);
+    if (site && plan_rows(plan)) {
+        unsigned planned = planned_arena(control, plan, BLOCK_BYTES, site);
         arena = planned < count ? planned : arena;
     }
     if (arena >= count)
@@ -400,10 +430,10 @@ unsigned tcl_small_arena(uint32_t site) {
 }
 
 bool tcl_birth_has_row(uint32_t site) {
-    uint64_t word = tcl_attached() ? plan_word(tcl_control()) : 0;
-    if (!(uint32_t)word)
+    uint64_t plan = tcl_attached() ? current_plan(tcl_control()) : 0;
+    if (!plan_rows(plan))
         return false;
-    return (cached_decision(word, BLOCK_BYTES, site) & 0xff) != TCL_ARENA_UNKNOWN;
+    return decision_arena(cached_decision(plan, BLOCK_BYTES, site)) != TCL_ARENA_UNKNOWN;
 }
 
 void tcl_birth_charge(unsigned arena, size_t bytes) {

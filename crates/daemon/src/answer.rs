@@ -16,7 +16,8 @@ pub enum Answer {
     /// All figures.
     Status(Box<Summary>),
     /// Sites in the requested order.
-    Objects(Objects),
+    #[serde(rename = "objects")]
+    Sites(SiteRows),
     /// Moves, newest first.
     Moves(Vec<LoggedMove>),
     /// The budget from now on.
@@ -27,9 +28,9 @@ pub enum Answer {
     Stop,
 }
 
-/// Objects by site.
+/// What objects did, by site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Objects {
+pub struct SiteRows {
     /// How many sites there are; rows may be fewer.
     pub sites: usize,
     /// The first ones in order.
@@ -40,9 +41,9 @@ pub struct Objects {
 /// ([`UNREAD_BYTES_MAX`]). Stacks of 30 frames with long paths would take 10 MiB for 1000 rows.
 const ROWS_BYTES_MAX: usize = UNREAD_BYTES_MAX / 4 * 3;
 
-impl Objects {
+impl SiteRows {
     /// The first `limit` of all rows in order, as far as there is room in an answer.
-    pub(crate) fn of(mut rows: Vec<SiteRow>, by: Order, limit: usize) -> Objects {
+    pub(crate) fn of(mut rows: Vec<SiteRow>, by: Order, limit: usize) -> SiteRows {
         sort(&mut rows, by);
         let sites = rows.len();
         rows.truncate(limit);
@@ -54,7 +55,7 @@ impl Objects {
         });
         let fitting = fitting.count();
         rows.truncate(fitting);
-        Objects { sites, rows }
+        SiteRows { sites, rows }
     }
 }
 
@@ -81,10 +82,10 @@ mod tests {
 
     #[test]
     fn an_answer_of_deep_stacks_is_shortened_and_not_dropped() {
-        let objects = Objects::of(rows(), Order::Site, ROWS_MAX);
-        assert_eq!(objects.sites, ROWS_MAX);
-        assert!(objects.rows.len() > 50, "{} rows", objects.rows.len());
-        let line = answer_line(&Answer::Objects(objects));
+        let sites = SiteRows::of(rows(), Order::Site, ROWS_MAX);
+        assert_eq!(sites.sites, ROWS_MAX);
+        assert!(sites.rows.len() > 50, "{} rows", sites.rows.len());
+        let line = answer_line(&Answer::Sites(sites));
         assert!(line.len() <= UNREAD_BYTES_MAX, "{} bytes", line.len());
     }
 }

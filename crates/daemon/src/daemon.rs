@@ -16,7 +16,7 @@ pub mod forge;
 mod pieces;
 
 use self::pieces::Pauses;
-use crate::answer::{Answer, Objects};
+use crate::answer::{Answer, SiteRows};
 use crate::births::{self, Early};
 use crate::clients::children::Children;
 use crate::clients::client::Client;
@@ -26,7 +26,7 @@ use crate::cpu;
 use crate::decisions::Decisions;
 use crate::event::{Event, EventQueue};
 use crate::metrics::prometheus;
-use crate::moves::queue::{Completion, MoveQueue};
+use crate::moves::queue::MoveQueue;
 use crate::moves::remote::{Hosted, Users};
 use crate::moving::{Context, Moving};
 use crate::net::arrival::Arrival;
@@ -282,7 +282,7 @@ impl Daemon {
     fn handle_events(&mut self) {
         loop {
             let located = self.moving.take_located_births();
-            let completed = self.moving.queue.collect().into_iter().map(Event::MoverDone);
+            let completed = self.moving.queue.collect().into_iter().map(Event::from);
             let completed: Vec<Event> =
                 completed.chain(located.then_some(Event::BirthsLocated)).collect();
             self.events.push_first(completed.into_iter());
@@ -302,13 +302,11 @@ impl Daemon {
             Event::Tick => self.tick(),
             Event::IntervalEnd => self.end_interval(),
             Event::LookUp(stale) => self.look_up(stale),
-            Event::MoverDone(Completion::Located { answers, took_ns }) => {
+            Event::Located { answers, took_ns } => {
                 self.moving().1.located(answers, took_ns);
                 self.decide();
             }
-            Event::MoverDone(Completion::Executed { outcomes, took_ns }) => {
-                self.executed(outcomes, took_ns);
-            }
+            Event::Executed { outcomes, took_ns } => self.executed(outcomes, took_ns),
             Event::BirthsLocated => self.decide(),
             Event::Request(peer, request) => {
                 let line = answer_line(&self.answer(&request));
@@ -703,10 +701,10 @@ impl Daemon {
     fn answer(&mut self, request: &Request) -> Answer {
         match request {
             Request::Status => Answer::Status(Box::new(self.status())),
-            Request::Objects { by, limit } => {
+            Request::Sites { by, limit } => {
                 pieces::scan_fit(self);
                 let (rows, _) = self.tracking.judged_rows(&self.tiers);
-                Answer::Objects(Objects::of(rows, *by, *limit))
+                Answer::Sites(SiteRows::of(rows, *by, *limit))
             }
             Request::Moves { limit } => Answer::Moves(self.moving.queue.log.last(*limit)),
             Request::Budget { fast } => {

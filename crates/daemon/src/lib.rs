@@ -34,7 +34,7 @@ mod summary;
 mod tiers;
 mod tracking;
 
-pub use answer::Objects;
+pub use answer::SiteRows;
 pub use clients::origin::Origin;
 pub use clients::sharers::{Shared, Sharer};
 pub use clients::site_use::{Fits, Use};

@@ -165,7 +165,7 @@ fn a_path_that_is_not_utf8_is_answered() {
     }
     assert_eq!(stage.attach(&session).status, Status::Ok);
     stage.until("both live", |s| s.objects.live_bytes == 2 * MIB);
-    let objects = stage.ask(&Request::Objects { by: Order::Site, limit: 10 }, "objects");
+    let objects = stage.ask(&Request::Sites { by: Order::Site, limit: 10 }, "objects");
     let rows = objects["rows"].as_array().unwrap().iter();
     let mut paths: Vec<_> = rows.filter_map(|row| row["frames"][0]["path"].as_str()).collect();
     paths.sort_unstable();
@@ -247,7 +247,7 @@ fn what_is_hot_and_slow_is_promoted_and_the_log_says_why() {
         asked["reason"] == "promote" && is_within && gains
     };
     assert!(log.iter().any(is_hot), "{log:?}");
-    let objects = stage.ask(&Request::Objects { by: Order::Heat, limit: 5 }, "objects");
+    let objects = stage.ask(&Request::Sites { by: Order::Heat, limit: 5 }, "objects");
     assert!(objects["rows"][0]["used"]["samples"].as_u64().unwrap() > 0);
 }
 
@@ -381,7 +381,7 @@ fn rows_say_how_much_of_them_deserves_fast_memory() {
     }
     assert_eq!(stage.attach(&session).status, Status::Ok);
     stage.feed((1 << 40) + 3 * MIB, 2 * MIB);
-    let request = Request::Objects { by: Order::Heat, limit: 1 };
+    let request = Request::Sites { by: Order::Heat, limit: 1 };
     stage.until("two of eight deserve it", |_| {
         let objects = stage.ask(&request, "objects");
         let fits = &objects["rows"][0]["used"]["fits"];
@@ -474,7 +474,7 @@ fn a_client_that_lies_about_its_mappings_costs_its_own_rows_only() {
     stage.until("what lives", |s| {
         s.records.drained == 9 && s.objects.live_bytes == (1 + 2 + 4 + 1) * MIB
     });
-    let rows = stage.ask(&Request::Objects { by: Order::Site, limit: 100 }, "objects");
+    let rows = stage.ask(&Request::Sites { by: Order::Site, limit: 100 }, "objects");
     assert!(rows["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{rows}");
     // Of the mapping that owned what four show, another takes its place.
     assert!(ring.push(&Record::Died {

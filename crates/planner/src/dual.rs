@@ -93,7 +93,7 @@ struct Climber<'a> {
     problem: &'a Problem,
     /// Whether a memory can be too small in a slot; elsewhere its price is 0.
     scarce: Vec<bool>,
-    now: Vec<f64>,
+    prices: Vec<f64>,
     direction: Vec<f64>,
     best: Prices,
     step: f64,
@@ -103,6 +103,15 @@ struct Climber<'a> {
     scaling: bool,
     paths: Paths,
     choice: Vec<u8>,
+}
+
+/// What a set of prices leads to.
+struct Evaluation {
+    bound: f64,
+    /// The square of the direction's length, where prices can change.
+    length: f64,
+    /// Whether more room is taken than exists, or less where it has a price.
+    is_off: bool,
 }
 
 impl<'a> Climber<'a> {
@@ -118,7 +127,7 @@ impl<'a> Climber<'a> {
             scarce,
             direction: vec![0.0; start.len()],
             best: Prices { per_byte: start.clone(), bound: f64::NEG_INFINITY },
-            now: start,
+            prices: start,
             step: if scaling { STEP_SCALING } else { 1.0 },
             waited: 0,
             rounds: 0,
@@ -130,28 +139,10 @@ impl<'a> Climber<'a> {
 
     /// One bound and one step; false when no step leads upwards.
     fn round(&mut self, upper: f64) -> bool {
-        let problem = self.problem;
-        let memories = problem.memories;
-        let mut bound = self.all_paths();
-        let taken = taken(problem, &self.choice);
-        let (mut length, mut any) = (0.0, false);
-        for (at, direction) in self.direction.iter_mut().enumerate() {
-            if !self.scarce[at] {
-                continue;
-            }
-            let room = problem.capacity[at % memories] as f64;
-            bound -= self.now[at] * room;
-            // In shares of the capacity, so that memories of all sizes climb at the same rate.
-            let over = (taken[at] - room) / room;
-            any |= over > 0.0 || self.now[at] > 0.0 && over < 0.0;
-            *direction = FRESH * over + (1.0 - FRESH) * *direction;
-            if self.now[at] > 0.0 || *direction > 0.0 {
-                length += *direction * *direction;
-            }
-        }
+        let Evaluation { bound, length, is_off } = self.evaluate();
         self.note(bound);
         let gap = if upper.is_finite() { upper - bound } else { bound.abs() * 0.1 };
-        if !any || length <= 0.0 || gap <= 0.0 || self.step < STEP_LEAST {
+        if !is_off || length <= 0.0 || gap <= 0.0 || self.step < STEP_LEAST {
             return false;
         }
         if self.scaling {
@@ -161,20 +152,46 @@ impl<'a> Climber<'a> {
         }
         self.rounds += 1;
         if self.rounds == ADDING_ROUNDS && !self.scaling {
-            self.scaling = true;
-            self.step = STEP_SCALING;
-            self.waited = 0;
-            self.back_to_best();
+            self.begin_scaling();
         }
         true
     }
 
+    fn begin_scaling(&mut self) {
+        self.scaling = true;
+        self.step = STEP_SCALING;
+        self.waited = 0;
+        self.back_to_best();
+    }
+
+    /// The bound under the present prices, and the direction in which they should change.
+    fn evaluate(&mut self) -> Evaluation {
+        let problem = self.problem;
+        let mut bound = self.all_paths();
+        let taken = taken(problem, &self.choice);
+        let (mut length, mut is_off) = (0.0, false);
+        for (at, direction) in self.direction.iter_mut().enumerate() {
+            if !self.scarce[at] {
+                continue;
+            }
+            let price = self.prices[at];
+            let room = room(problem, at);
+            bound -= price * room;
+            // In shares of the capacity, so that memories of all sizes climb at the same rate.
+            let over = (taken[at] - room) / room;
+            is_off |= over > 0.0 || price > 0.0 && over < 0.0;
+            *direction = FRESH * over + (1.0 - FRESH) * *direction;
+            if price > 0.0 || *direction > 0.0 {
+                length += *direction * *direction;
+            }
+        }
+        Evaluation { bound, length, is_off }
+    }
+
     /// Polyak's step.
     fn add_to_prices(&mut self, step: f64) {
-        let memories = self.problem.memories;
-        for (at, price) in self.now.iter_mut().enumerate().filter(|(at, _)| self.scarce[*at]) {
-            let room = self.problem.capacity[at % memories] as f64;
-            *price = (*price + step * self.direction[at] / room).max(0.0);
+        for (at, price) in self.prices.iter_mut().enumerate().filter(|(at, _)| self.scarce[*at]) {
+            *price = (*price + step * self.direction[at] / room(self.problem, at)).max(0.0);
         }
     }
 
@@ -182,10 +199,10 @@ impl<'a> Climber<'a> {
     fn scale_prices(&mut self) {
         let memories = self.problem.memories;
         let mut floors = vec![0.0; memories];
-        for (at, price) in self.now.iter().enumerate() {
+        for (at, price) in self.prices.iter().enumerate() {
             floors[at % memories] += price / self.problem.slots as f64 * FLOOR;
         }
-        for (at, price) in self.now.iter_mut().enumerate().filter(|(at, _)| self.scarce[*at]) {
+        for (at, price) in self.prices.iter_mut().enumerate().filter(|(at, _)| self.scarce[*at]) {
             let change = (self.step * self.direction[at]).clamp(-1.0, 1.0).exp();
             let floor = floors[at % memories];
             *price = if *price < floor && change > 1.0 { floor } else { *price * change };
@@ -195,7 +212,7 @@ impl<'a> Climber<'a> {
     fn note(&mut self, bound: f64) {
         if bound > self.best.bound {
             self.best.bound = bound;
-            self.best.per_byte.copy_from_slice(&self.now);
+            self.best.per_byte.copy_from_slice(&self.prices);
             self.waited = 0;
             if self.scaling {
                 self.step = (self.step * GROWTH).min(STEP_MOST);
@@ -211,18 +228,23 @@ impl<'a> Climber<'a> {
     }
 
     fn back_to_best(&mut self) {
-        self.now.copy_from_slice(&self.best.per_byte);
+        self.prices.copy_from_slice(&self.best.per_byte);
         self.direction.fill(0.0);
     }
 
     fn all_paths(&mut self) -> f64 {
-        let sums = Sums::of(&self.now, self.problem.memories);
+        let sums = Sums::of(&self.prices, self.problem.memories);
         let mut sum = 0.0;
         for item in &self.problem.items {
             sum += self.paths.shortest(self.problem, item, &sums, &mut self.choice);
         }
         sum
     }
+}
+
+/// Bytes for which a price stands.
+fn room(problem: &Problem, at: usize) -> f64 {
+    problem.capacity[at % problem.memories] as f64
 }
 
 /// Every `stride`-th item by size, with as large a share of the capacities.

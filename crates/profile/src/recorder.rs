@@ -19,7 +19,7 @@ use crate::check::THREAD_BITS;
 use crate::keep::LIMIT_BYTES;
 use crate::profile::{Access, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
 use crate::tables::PROCESSES_MAX;
-use crate::tracked::Tracked;
+use crate::tracked::{Birth, Tracked};
 use tiercel_machine::number::index_u32;
 
 /// Dead objects that are kept individually by default, 150 bytes each.
@@ -156,7 +156,7 @@ impl Recorder {
         let at_ns = event.at_ns;
         match event.event {
             Event::Born { addr, bytes, site, is_block, is_mapped, is_fresh } => {
-                tracked.born(addr, bytes, site, (is_block, is_mapped, is_fresh), at_ns);
+                tracked.born(addr, bytes, site, Birth { is_block, is_mapped, is_fresh }, at_ns);
             }
             Event::Grown { addr, bytes } => tracked.grown(addr, bytes),
             Event::Gone { addr, bytes, life } => tracked.gone(addr, bytes, life, at_ns),

@@ -39,6 +39,17 @@ struct Key {
     is_mapped: bool,
 }
 
+/// How the ledger describes a birth.
+#[derive(Clone, Copy)]
+pub(crate) struct Birth {
+    /// A block of small objects.
+    pub(crate) is_block: bool,
+    /// Made by mmap, served by the kernel.
+    pub(crate) is_mapped: bool,
+    /// Most of its memory was never used before.
+    pub(crate) is_fresh: bool,
+}
+
 /// Sums over all objects of a key, including live ones.
 struct Group {
     key: Key,
@@ -168,7 +179,7 @@ impl Tracked {
         addr: u64,
         bytes: u64,
         site: u32,
-        (is_block, is_mapped, is_fresh): (bool, bool, bool),
+        Birth { is_block, is_mapped, is_fresh }: Birth,
         at_ns: u64,
     ) {
         let at_ns = self.after_the_last(at_ns);
@@ -218,7 +229,7 @@ impl Tracked {
             if live_end <= addr {
                 return;
             }
-            let mut live = self.live.remove(&at).expect("it was found above");
+            let live = self.live.remove(&at).expect("it was found above");
             let (from, to) = (at.max(addr), live_end.min(end));
             if at < from || to < live_end {
                 let rest = if at < from { at } else { to };
@@ -230,22 +241,25 @@ impl Tracked {
                 self.part(live_end - to, to, &live);
             }
             if at < from {
-                live.bytes = from - at;
-                self.live.insert(at, live);
+                // The part below stays the object.
+                self.live.insert(at, Live { bytes: from - at, ..live });
             } else if to == live_end {
                 self.die(at, live, at_ns, Some(life));
             } else {
-                // Nothing is left below: the part above continues the object.
-                let part = self.live.get_mut(&to).expect("it was inserted above");
-                part.birth_bytes = live.birth_bytes;
-                part.peak_bytes = live.peak_bytes;
-                part.cells = std::mem::take(&mut live.cells);
-                part.cells.iter_mut().for_each(|cell| cell.extent = 0);
-                part.extent_bytes = 0;
-                let sums = &mut self.groups[live.group as usize];
-                sums.count -= 1;
+                self.continue_at(to, live);
             }
         }
+    }
+
+    /// Nothing is left of an object but the part above a hole, at `addr`, which continues it.
+    fn continue_at(&mut self, addr: u64, object: Live) {
+        self.groups[object.group as usize].count -= 1;
+        let part = self.live.get_mut(&addr).expect("it was inserted before");
+        part.birth_bytes = object.birth_bytes;
+        part.peak_bytes = object.peak_bytes;
+        part.cells = object.cells;
+        part.cells.iter_mut().for_each(|cell| cell.extent = 0);
+        part.extent_bytes = 0;
     }
 
     /// The process enters a phase; false if that is not kept.

@@ -152,7 +152,7 @@ fn passes(pairs: usize) {
         sampler.drain(Now::at_ms(100 + turn), &mut Vec::new());
         armed.push((sampler.cost().daemon_cpu - cost.daemon_cpu).as_nanos() as f64 / BUFFER as f64);
     }
-    row("probe, both sights, an OS page", &armed, None, None, "ns");
+    row("probe, both mechanisms, an OS page", &armed, None, None, "ns");
     row("probe, a write to an armed OS page", &faults, None, None, "ns");
 }
 

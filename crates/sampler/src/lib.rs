@@ -279,7 +279,7 @@ pub struct Config {
     pub page_events: bool,
     /// Probe: most spots of 32 KiB that are watched for writes at once; the budget may demand
     /// fewer.
-    pub probe_pieces: usize,
+    pub probe_spots: usize,
     /// Probe: shortest time between two passes, milliseconds; in the first 0.2 s of a process at
     /// most 8.
     pub probe_interval_ms: u64,
@@ -308,7 +308,7 @@ impl Default for Config {
             ring_bytes: 256 << 10,
             drain_max: 1 << 16,
             page_events: false,
-            probe_pieces: 1024,
+            probe_spots: 1024,
             probe_interval_ms: 50,
             seed: 1,
         }

@@ -74,7 +74,7 @@ fn heading(ranking: &Ranking, elapsed_ms: u64) -> String {
 }
 
 /// A table of sites in the order given, those of one place together.
-pub fn objects(sites: &[SiteRow], summary: &Summary, symbols: &mut Symbols) -> String {
+pub fn sites(sites: &[SiteRow], summary: &Summary, symbols: &mut Symbols) -> String {
     table(&merge(sites, symbols), summary, true)
 }
 

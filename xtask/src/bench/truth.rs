@@ -123,8 +123,8 @@ fn rows_of(name: &str, scores: &[Score]) -> Vec<BenchResult> {
         let name = format!("{name}: intervals hold the truth");
         rows.push(BenchResult::alone(name, covered / claims, None, "of all"));
         rows.push(row("settled", |score| one_if(score.is_settled), "of runs"));
-        let is_wrong = |score: &Score| one_if(score.is_first_sure && score.is_first_wrong);
-        rows.push(row("sure first is wrong", is_wrong, "of runs"));
+        let is_wrong = |score: &Score| one_if(score.is_first_settled && score.is_first_wrong);
+        rows.push(row("first rank settled but wrong", is_wrong, "of runs"));
     }
     rows
 }
@@ -138,7 +138,7 @@ fn summary(name: &str, scores: &[Score]) -> Vec<BenchResult> {
     if scores.iter().any(|score| score.claims > 0.0) {
         let is_honest = |score: &Score| one_if(score.held[1] >= GOOD || !score.is_settled);
         rows.push(row("holds 0.9, or is not settled", is_honest));
-        rows.push(row("first is sure", |score| one_if(score.is_first_sure)));
+        rows.push(row("first rank settled", |score| one_if(score.is_first_settled)));
     }
     rows
 }

@@ -35,9 +35,9 @@ pub fn headline(stored: &Stored) -> Result<String> {
         let speeds = |share: &&str| Speeds::of(results, case(share), policy, peer).with_spread();
         grid.line(what, &SHARES, speeds);
     }
-    for (name, half) in [("tuning", "tuning"), ("report", "report")] {
+    for (name, half) in [("tuned on", "tuning"), ("held out", "report")] {
         for (peer_name, peer) in PEERS {
-            let what = format!("Tiercel over {peer_name}, {name} half alone");
+            let what = format!("Tiercel over {peer_name}, {name}");
             let in_half = |workload: &str| half_of(results, workload) == half;
             let speeds = |share: &&str| {
                 Speeds::of(results, case(share), "tiercel", peer).only(in_half).with_spread()

@@ -42,7 +42,7 @@ pub fn patterns(stored: &Stored) -> Result<String> {
         "best quarter holds",
         "intervals hold the truth",
         "settled",
-        "sure first is wrong",
+        "first rank settled but wrong",
     ];
     let mut grid = Grid::new(["pattern"].into_iter().chain(figures));
     let first = format!(", run: {}", figures[0]);

@@ -1,5 +1,6 @@
 //! Documents against the tree. In: files. Out: crates ARCHITECTURE.md does not describe or that are
-//! gone, folders README.md does not name, packages listed twice. Knows nothing of prose.
+//! gone, folders README.md does not name, decisions without a part, packages listed twice. Knows
+//! nothing of prose.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +15,7 @@ const GROUPS: &[&str] = &["build", "test", "bench", "demo", "conformance", "soak
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = architecture(files);
     problems.extend(readme(files));
+    problems.extend(decisions(files));
     problems.extend(packages(files));
     problems
 }
@@ -56,6 +58,17 @@ fn readme(files: &[File]) -> Vec<Problem> {
         .collect()
 }
 
+/// Each decision says what was to be decided, between what, how, and when to revisit it.
+fn decisions(files: &[File]) -> Vec<Problem> {
+    const PARTS: [&str; 4] = ["**Problem.**", "**Options.**", "**Choice.**", "**Revisit when**"];
+    let decisions = files.iter().filter(|file| file.path.starts_with("docs/decisions/"));
+    let lacking = decisions.flat_map(|file| {
+        let missing = PARTS.iter().filter(|part| !file.text().contains(**part));
+        missing.map(|part| at(&file.path, 0, format!("no part `{part}`")))
+    });
+    lacking.collect()
+}
+
 fn packages(files: &[File]) -> Vec<Problem> {
     const PATH: &str = "setup/packages.txt";
     let mut seen = BTreeSet::new();
@@ -92,6 +105,14 @@ mod tests {
     fn a_folder_without_a_line_is_reported() {
         let files = [File::new("lab/a", ""), File::new("README.md", "`crates/` Rust\n")];
         assert_eq!(readme(&files).len(), 1);
+    }
+
+    #[test]
+    fn a_decision_without_a_part_is_reported() {
+        let text = "**Problem.** a\n**Options.** b\n**Choice.** c\n";
+        let whole = format!("{text}**Revisit when** d.\n");
+        assert_eq!(decisions(&[File::new("docs/decisions/1.md", text)]).len(), 1);
+        assert!(decisions(&[File::new("docs/decisions/1.md", &whole)]).is_empty());
     }
 
     #[test]

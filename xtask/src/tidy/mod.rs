@@ -6,12 +6,12 @@ mod absence;
 mod circles;
 mod commands;
 mod documents;
-mod glossary;
 mod layers;
 mod markdown;
 mod modules;
 mod numbers;
 mod paths;
+mod refused;
 mod reserved;
 mod shape;
 mod sizes;
@@ -30,7 +30,7 @@ pub struct Options {
     /// Only list the circles of imports; a folder, such as `crates/ledger`, or `all`
     #[arg(long, value_name = "FOLDER")]
     circles: Option<String>,
-    /// Only list the words that the glossary refuses; below a folder, or `all`
+    /// Only list refused words; below a folder, or `all`
     #[arg(long, value_name = "FOLDER")]
     words: Option<String>,
     /// Only list the median and the longest function of each crate
@@ -55,7 +55,7 @@ type Rule = fn(&[File]) -> Vec<Problem>;
 pub fn main(options: &Options) -> Result<()> {
     let files = source::read(&exec::root())?;
     let lists =
-        [(&options.circles, circles::check as Rule), (&options.words, glossary::check as Rule)];
+        [(&options.circles, circles::check as Rule), (&options.words, refused::check as Rule)];
     for (folder, rule) in lists {
         if let Some(folder) = folder {
             let mut problems = rule(&files);
@@ -82,7 +82,7 @@ pub fn main(options: &Options) -> Result<()> {
         documents::check,
         paths::check,
         circles::check,
-        glossary::check,
+        refused::check,
         numbers::check,
         reserved::check,
         walks::check,

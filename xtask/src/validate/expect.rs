@@ -212,7 +212,7 @@ fn saturation(machine: &Machine, boot: Boot, lines: &[Seen]) -> Vec<Figure> {
         let view = View::new(machine, boot, path)?;
         let percent = (load.read_share * 100.0).round();
         let limit = (!view.is_amplified(load)).then_some(SATURATION);
-        let figure = Figure::new(machine, boot, path, format!("most that flows, {percent}% reads"));
+        let figure = Figure::new(machine, boot, path, format!("peak bandwidth, {percent}% reads"));
         Some(figure.is(load.gb_s, "GB/s").should(view.peak_gb_s(load.read_share), limit))
     };
     best.into_iter().filter_map(figure).collect()

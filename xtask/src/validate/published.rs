@@ -39,8 +39,8 @@ struct Point {
 
 #[derive(Clone, Copy, Deserialize)]
 enum What {
-    #[serde(rename = "most")]
-    Most,
+    #[serde(rename = "peak")]
+    Peak,
     #[serde(rename = "latency")]
     Latency,
     #[serde(rename = "idle")]
@@ -80,8 +80,8 @@ fn figure(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Optio
             let idle = lines.iter().find(|line| line.kind == "idle" && alone)?;
             ("idle latency".to_owned(), idle.ns, "ns", IDLE)
         }
-        What::Most => {
-            let what = format!("most that flows, {:.0}% reads", point.read_share * 100.0);
+        What::Peak => {
+            let what = format!("peak bandwidth, {:.0}% reads", point.read_share * 100.0);
             (what, most(&loads, point.read_share)?, "GB/s", MOST)
         }
         What::Latency => {
@@ -91,7 +91,7 @@ fn figure(machine: &Machine, boot: Boot, lines: &[Seen], point: &Point) -> Optio
         }
         What::MixedOverRead => {
             let over = most(&loads, 0.5)? / most(&loads, 1.0)?;
-            ("most with half reads over reads only".to_owned(), over, "", MOST)
+            ("peak bandwidth, half reads over reads only".to_owned(), over, "", MOST)
         }
     };
     let figure = Figure::new(machine, boot, path, format!("published: {what} ({})", point.of));

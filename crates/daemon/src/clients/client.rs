@@ -2,9 +2,10 @@
 //! In: an [`Arrival`], units of work. Out: records; the object table, read in slices when the
 //! process attached and when records were lost. Knows nothing of policies.
 
+use super::client_uses::ClientUses;
 use super::layouts::Layouts;
 use super::shares::Shares;
-use super::sites::{ClientUses, Present};
+use super::sites::Present;
 use super::statics::{Born, Part, Statics};
 use super::turns::Served;
 use crate::net::arrival::Arrival;

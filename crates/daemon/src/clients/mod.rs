@@ -4,6 +4,7 @@
 pub(crate) mod arrivals;
 pub(crate) mod children;
 pub(crate) mod client;
+pub(crate) mod client_uses;
 pub(crate) mod fit;
 pub(crate) mod layouts;
 pub(crate) mod live;

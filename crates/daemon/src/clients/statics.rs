@@ -10,7 +10,7 @@
 //! has half of it or more. A segment that is small or only read stays whole until a sample hits it:
 //! reading the symbols of a module costs some million instructions, and most processes have six.
 
-use super::sites::ClientUses;
+use super::client_uses::ClientUses;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Statics {
         let kind = self.segments.entry(born.site).or_insert_with(|| Kind::read(born, session));
         let Kind::Segment(segment) = kind else { return None };
         if !segment.is_paid {
-            segment.is_paid = uses.take(SEGMENT_BYTES);
+            segment.is_paid = uses.charge_quota(SEGMENT_BYTES);
             if !segment.is_paid {
                 *kind = Kind::Other;
                 return None;
@@ -251,7 +251,7 @@ impl Segment {
 /// An object that was counted as born at one site is one of several.
 fn count_parts(uses: &mut ClientUses, site: u32, parts: &[Part]) {
     for part in parts.iter().filter(|part| part.site != site) {
-        let whole = uses.of(site);
+        let whole = uses.use_of(site);
         whole.born_bytes = whole.born_bytes.saturating_sub(part.bytes);
         uses.born(part.site, 1, part.bytes, false);
     }

@@ -35,8 +35,9 @@ pub const ROWS_DEFAULT: usize = 20;
 pub enum Request {
     /// Every single figure: clients, records, samples, moves, budget, time spent.
     Status,
-    /// The objects, grouped by site, first `limit` of the order.
-    Objects {
+    /// What objects did, by site; the first `limit` of the order.
+    #[serde(rename = "objects")]
+    Sites {
         /// The order.
         #[serde(default)]
         by: Order,
@@ -110,7 +111,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, ProtocolError> {
         return Err(ProtocolError::Version(envelope.version));
     }
     match envelope.request {
-        Request::Objects { limit, .. } | Request::Moves { limit } if limit > ROWS_MAX => {
+        Request::Sites { limit, .. } | Request::Moves { limit } if limit > ROWS_MAX => {
             Err(ProtocolError::Limit(limit))
         }
         request => Ok(request),
@@ -172,10 +173,10 @@ mod tests {
     #[test]
     fn valid_requests_are_parsed() {
         check(r#"{"version":1,"request":"status"}"#, "Status");
-        check(r#"{"version":1,"request":{"objects":{}}}"#, "Objects { by: Heat, limit: 20 }");
+        check(r#"{"version":1,"request":{"objects":{}}}"#, "Sites { by: Heat, limit: 20 }");
         check(
             r#"{"version":1,"request":{"objects":{"by":"node","limit":3}}}"#,
-            "Objects { by: Node, limit: 3 }",
+            "Sites { by: Node, limit: 3 }",
         );
         check(
             r#"{"version":1,"request":{"budget":{"fast":"25%"}}}"#,
@@ -218,7 +219,7 @@ mod tests {
         ) {
             let order = [Order::Heat, Order::Size, Order::Site, Order::Node][by];
             for request in [
-                Request::Objects { by: order, limit },
+                Request::Sites { by: order, limit },
                 Request::Moves { limit },
                 Request::Budget { fast: Limit::ShareOfPeak(f64::from(share) / 100.0) },
             ] {

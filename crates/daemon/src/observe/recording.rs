@@ -4,8 +4,8 @@
 //! leaves all memory where the program and the kernel put it.
 
 use crate::clients::client::Client;
+use crate::clients::client_uses::ClientUses;
 use crate::clients::origin::Origin;
-use crate::clients::sites::ClientUses;
 use crate::summary::Summary;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -109,7 +109,7 @@ pub enum Command {
     Words(Vec<String>),
 }
 
-/// Policies are tuned on one half of the workloads and reported on the other.
+/// Policies are tuned on one half of the workloads; the other is held out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Half {

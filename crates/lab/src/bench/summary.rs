@@ -94,8 +94,8 @@ impl Summary {
             out += &format!("\n## {}, {} fast memory\n", scenario.machine, scenario.share);
             for (title, half) in [
                 ("All workloads", None),
-                ("Tuning half", Some(Half::Tuning)),
-                ("Report half", Some(Half::Report)),
+                ("Tuned on", Some(Half::Tuning)),
+                ("Held out", Some(Half::Report)),
             ] {
                 if half
                     .is_none_or(|half| self.halves() > 1 && !self.workloads(Some(half)).is_empty())

@@ -109,7 +109,7 @@ fn the_document_has_every_table_and_picture() {
     for part in [
         "It shows.",
         "m-25.svg",
-        "### Report half",
+        "### Held out",
         "| lru         | 1.000 | 4.000 |",
         "| lru         |          2.0 |        0.25 |        0.0 |           3.0 |",
         "|           3.0 |               1.0 |",

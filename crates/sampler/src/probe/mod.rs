@@ -3,10 +3,10 @@
 //! of referenced mappings. Knows nothing of objects.
 //!
 //! Two mechanisms for each process, each with its own interval. `rate` estimates how many accesses
-//! a hit stands for; to that end both read the page tables once more shortly after arming:
+//! a hit stands for; to that end both read the page tables at several times after arming:
 //!
 //! ```text
-//! writes  arm: PAGEMAP_SCAN protects spots of 32 KiB at even distances, asynchronously
+//! writes  arm: PAGEMAP_SCAN protects spots of 32 KiB that `areas` chose, asynchronously
 //!         look: PAGEMAP_SCAN again reports which were written     -> a sample per spot
 //! any     arm: "1" to /proc/PID/clear_refs drops all referenced bits
 //!         look: /proc/PID/smaps reports referenced bytes          -> a sample per watched range
@@ -108,7 +108,7 @@ impl ProbeSampler {
         [writes, 1.0 - writes].map(|part| StepLimits {
             interval_ms,
             cpu_share: share * part,
-            spots_max: self.config.probe_pieces,
+            spots_max: self.config.probe_spots,
         })
     }
 

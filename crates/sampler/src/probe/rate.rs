@@ -5,16 +5,19 @@
 //! accesses leave a share of exp(-k / n) of n OS pages unused; inverted, this counts accesses as
 //! long as some OS page is unused (linear counting). A window in which all are used distinguishes
 //! nothing; one in which hardly any is used has little evidence. Therefore windows of several
-//! lengths begin together, from some tens of microseconds to the next step, and the longest that is
-//! not full decides:
+//! lengths begin together:
 //!
 //! ```text
-//! accesses per OS page and second      0.1      10       500     20,000
-//! to the next step (0.2 to 30 s)      [ decides ]  full
-//! to the next drain (50 ms)             too few [ decides ]  full
-//! a nap (2 ms)                          too few   too few [ decides ]  full
-//! a batch of system calls (0.1 ms)      too few   too few   too few [ decides ...
+//!                                        mappings, `rate`   spots, `hazard`
+//! to the next step (50 ms to 30 s)       yes                yes
+//! to the next drain (50 ms)              no                 where the step is later
+//! a sleep (2 ms)                         yes                yes
+//! a sleep (30 us)                        no                 yes
+//! a batch of system calls (some 20 us)   no                 yes
 //! ```
+//!
+//! Of a mapping, which has many OS pages, the longest window decides that is not full. A spot has
+//! eight; the window that decides is one that earlier spots there seldom filled (`sharp`).
 
 use std::time::Duration;
 

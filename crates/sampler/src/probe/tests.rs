@@ -152,7 +152,7 @@ fn without_a_userfaultfd_reads_are_spread_over_the_mapping() {
 #[test]
 fn a_random_subset_of_spots_stands_for_all() {
     let mut sampler = sampler();
-    sampler.config.probe_pieces = 64;
+    sampler.config.probe_spots = 64;
     let mut child = watched(4096, 1024, &mut sampler); // 512 spots
     let mut sums = [0u64; 4];
     for turn in 0..400 {

@@ -111,10 +111,52 @@ struct Armed {
     armed_at: Duration,
     /// CLOCK_MONOTONIC at that time.
     armed_ns: u64,
-    /// At the end of its batch, after two sleeps, and between two steps.
-    early: [Seen; 4],
-    /// CLOCK_MONOTONIC at those looks.
-    looked_ns: [u64; 4],
+    looks: SpotLooks,
+}
+
+/// When a spot is looked at before the step that reads it.
+#[derive(Clone, Copy)]
+enum When {
+    /// All spots of its batch are armed.
+    Batch,
+    /// After [`BATCH_NAP`].
+    Nap,
+    /// After the sleep of the drain that armed it.
+    Sleep,
+    /// At a drain before a later step.
+    Drain,
+}
+
+/// What one look showed, and CLOCK_MONOTONIC then.
+#[derive(Clone, Copy, Default)]
+struct SpotLook {
+    seen: Seen,
+    at_ns: u64,
+}
+
+/// The looks at a spot before its step; those that were left out are empty.
+#[derive(Default)]
+struct SpotLooks {
+    batch: SpotLook,
+    nap: SpotLook,
+    sleep: SpotLook,
+    drain: SpotLook,
+}
+
+impl SpotLooks {
+    fn set(&mut self, when: When, look: SpotLook) {
+        *match when {
+            When::Batch => &mut self.batch,
+            When::Nap => &mut self.nap,
+            When::Sleep => &mut self.sleep,
+            When::Drain => &mut self.drain,
+        } = look;
+    }
+
+    /// All looks, the one of the longest window first: `last` is that of the step.
+    fn longest_first(&self, last: SpotLook) -> [SpotLook; 5] {
+        [last, self.drain, self.sleep, self.nap, self.batch]
+    }
 }
 
 struct Watched {
@@ -240,13 +282,12 @@ impl Writes {
     ) -> u64 {
         let runs = written_runs(pagemap, &spot.spot);
         let late = spot.seen(&runs, now, self.pace.share());
+        let last = SpotLook { seen: late, at_ns: clock::monotonic_ns() };
         if spot.is_busy_and_huge() {
             self.splits.note(spot.spot.start);
         }
-        let [batch, nap, sleep, between] = spot.looked_ns;
-        let looks_ns = [clock::monotonic_ns(), between, sleep, nap, batch];
-        let [batch, nap, sleep, between] = spot.early;
-        let windows = [late, between, sleep, nap, batch];
+        let looks = spot.looks.longest_first(last);
+        let windows = looks.map(|look| look.seen);
         let page_seconds = spot.stands_for / spot.os_page as f64 * late.elapsed.as_secs_f64();
         self.areas.looked(spot.area, &windows);
         let Some((rate, seen_in)) = rate::hazard(&windows, spot.longest) else {
@@ -256,8 +297,8 @@ impl Writes {
         let accesses = rate * (page_seconds + self.areas.saw(spot.area, rate));
         self.reported += accesses;
         let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
-        let looks = (spot.armed_ns, looks_ns[seen_in]);
-        pass.push((pid, addr), AccessKind::Write, accesses, looks);
+        let between = (spot.armed_ns, looks[seen_in].at_ns);
+        pass.push((pid, addr), AccessKind::Write, accesses, between);
         late.used
     }
 
@@ -275,15 +316,15 @@ impl Writes {
     /// are.
     pub fn look_soon(&mut self, process: (u32, &File)) {
         let pace = self.pace.share();
-        self.armed.iter_mut().for_each(|armed| armed.look(process, 2, pace));
+        self.armed.iter_mut().for_each(|armed| armed.look(process, When::Sleep, pace));
     }
 
     /// Reads once more some time before the next step, which may be seconds away.
     pub fn look_between(&mut self, process: (u32, &File)) {
-        let is_new = |spot: &&Armed| spot.early[3].elapsed.is_zero();
+        let is_new = |spot: &&Armed| spot.looks.drain.seen.elapsed.is_zero();
         if self.armed.first().as_ref().is_some_and(is_new) {
             let pace = self.pace.share();
-            self.armed.iter_mut().for_each(|armed| armed.look(process, 3, pace));
+            self.armed.iter_mut().for_each(|armed| armed.look(process, When::Drain, pace));
         }
     }
 
@@ -342,11 +383,11 @@ impl Writes {
             let first = self.armed.len();
             batch.iter().for_each(|place| self.arm_spot(process, place));
             let pace = self.pace.share();
-            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 0, pace));
+            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, When::Batch, pace));
             if self.armed.len() > first {
                 clock::nap(BATCH_NAP);
             }
-            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, 1, pace));
+            self.armed[first..].iter_mut().for_each(|armed| armed.look(process, When::Nap, pace));
         }
     }
 
@@ -380,8 +421,7 @@ impl Writes {
                 stands_for,
                 armed_at,
                 armed_ns,
-                early: Default::default(),
-                looked_ns: Default::default(),
+                looks: SpotLooks::default(),
             });
         }
     }
@@ -448,10 +488,10 @@ impl Writes {
 impl Armed {
     /// The OS pages of it that were written so far. A spot that was unmapped since then shows none,
     /// and neither does a process that is gone.
-    fn look(&mut self, (pid, pagemap): (u32, &File), which: usize, pace: f64) {
+    fn look(&mut self, (pid, pagemap): (u32, &File), when: When, pace: f64) {
         let runs = written_runs(pagemap, &self.spot);
-        self.early[which] = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default(), pace);
-        self.looked_ns[which] = clock::monotonic_ns();
+        let seen = self.seen(&runs, clock::process_cpu(pid).unwrap_or_default(), pace);
+        self.looks.set(when, SpotLook { seen, at_ns: clock::monotonic_ns() });
     }
 
     /// `now` is the program's CPU time.
@@ -467,7 +507,8 @@ impl Armed {
 
     /// A huge OS page that was written at an early read: its parts may be hot or warm.
     fn is_busy_and_huge(&self) -> bool {
-        self.os_page == HUGE_OS_PAGE && self.early.iter().any(|seen| seen.used > 0)
+        let early = self.looks.longest_first(SpotLook::default());
+        self.os_page == HUGE_OS_PAGE && early.iter().any(|look| look.seen.used > 0)
     }
 }
 

@@ -17,7 +17,7 @@ use ratatui::{DefaultTerminal, Frame};
 use std::io::IsTerminal;
 use std::time::Duration;
 use tiercel_daemon::protocol::{Order, ROWS_MAX, Request};
-use tiercel_daemon::{Objects, Summary};
+use tiercel_daemon::{SiteRows, Summary};
 use tiercel_symbolize::Symbols;
 
 /// Time between two updates. Chosen, not measured: the daemon answers within milliseconds.
@@ -33,11 +33,11 @@ pub fn top(args: &TopArgs) -> Result<()> {
         order: args.by.into(),
         limit: args.limit.min(ROWS_MAX),
         summary: Summary::default(),
-        objects: Objects::default(),
+        sites: SiteRows::default(),
     };
     view.look()?;
     if args.json {
-        return say_json(&view.objects);
+        return say_json(&view.sites);
     }
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let table = view.table();
@@ -55,14 +55,14 @@ struct View {
     order: Order,
     limit: usize,
     summary: Summary,
-    objects: Objects,
+    sites: SiteRows,
 }
 
 impl View {
     fn look(&mut self) -> Result<()> {
-        let request = Request::Objects { by: self.order, limit: self.limit };
-        let objects = self.link.ask(&request, "objects")?;
-        self.objects = serde_json::from_value(objects).context("the daemon's objects")?;
+        let request = Request::Sites { by: self.order, limit: self.limit };
+        let sites = self.link.ask(&request, "objects")?;
+        self.sites = serde_json::from_value(sites).context("the daemon's sites")?;
         let status = self.link.ask(&Request::Status, "status")?;
         self.summary = serde_json::from_value(status).context("the daemon's status")?;
         Ok(())
@@ -85,7 +85,7 @@ impl View {
     }
 
     fn table(&mut self) -> String {
-        show::objects(&self.objects.rows, &self.summary, &mut self.symbols)
+        show::sites(&self.sites.rows, &self.summary, &mut self.symbols)
     }
 
     fn live(&mut self, mut terminal: DefaultTerminal) -> Result<()> {

@@ -44,7 +44,7 @@ pub struct Score {
     pub is_settled: bool,
     /// The first rank was called settled, and whether it is wrong nevertheless: another site has
     /// more accesses a byte, by a ninth at least.
-    pub is_first_sure: bool,
+    pub is_first_settled: bool,
     pub is_first_wrong: bool,
 }
 
@@ -74,7 +74,7 @@ pub fn score(parts: &[Part], claims: &[Claim], is_settled: bool) -> Score {
         claims: claims.len() as f64,
         covered: claims.iter().filter(holds).count() as f64,
         is_settled,
-        is_first_sure: first.is_some_and(|claim| claim.is_settled) && claims.len() > 1,
+        is_first_settled: first.is_some_and(|claim| claim.is_settled) && claims.len() > 1,
         is_first_wrong: first.is_some_and(is_wrong),
     }
 }
@@ -148,7 +148,7 @@ mod tests {
         };
         let of = |claims: &[Claim]| {
             let score = score(&[], claims, true);
-            (score.covered, score.is_first_sure, score.is_first_wrong)
+            (score.covered, score.is_first_settled, score.is_first_wrong)
         };
         let (right, close, wrong) = ((0.5, 0.7), (0.2, 0.41), (0.7, 0.9));
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The glossary's refused words. In: files, among them docs/glossary.md. Out: each place that has a
-//! word of the glossary's last table. Knows nothing of what words mean.
+//! Refused words. In: files, among them the list of refused words beside this one. Out: each place
+//! that has one. Knows nothing of what words mean.
 //!
 //! The table is the one list. Each of its rows names words and what to write for them:
 //! - a term is refused everywhere: in names, comments, messages, documents and file names;
@@ -12,9 +12,8 @@
 use super::source::{File, blank_comments_and_strings};
 use super::{Problem, problem};
 
-const PATH: &str = "docs/glossary.md";
-/// The heading of the table.
-const HEADING: &str = "## Words that are refused";
+/// The list.
+const PATH: &str = "xtask/src/tidy/refused.md";
 /// What may be between two words of one term, beside white space: parts of names, and what lines of
 /// comments begin with.
 const JOINING: &str = "_-/*#!\\";
@@ -45,11 +44,10 @@ struct Word {
 
 /// Every refused word of the tree.
 pub fn check(files: &[File]) -> Vec<Problem> {
-    let glossary = files.iter().find(|file| file.path == PATH).map_or("", File::text);
-    let terms = terms(glossary);
+    let list = files.iter().find(|file| file.path == PATH).map_or("", File::text);
+    let terms = terms(list);
     if terms.is_empty() && files.len() > 1 {
-        let what = format!("has no table below `{HEADING}`");
-        return vec![Problem { path: PATH.into(), line: 0, what }];
+        return vec![Problem { path: PATH.into(), line: 0, what: "has no table".into() }];
     }
     let files = files.iter().filter(|file| is_read(file));
     files.flat_map(|file| of_file(file, &terms)).collect()
@@ -64,8 +62,8 @@ fn is_read(file: &File) -> bool {
 }
 
 /// The terms of the table.
-fn terms(glossary: &str) -> Vec<Term> {
-    let rows = glossary.lines().skip_while(|line| *line != HEADING).skip(1);
+fn terms(list: &str) -> Vec<Term> {
+    let rows = list.lines();
     let rows =
         rows.filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
     let mut terms = Vec::new();
@@ -96,7 +94,7 @@ fn of_file(file: &File, terms: &[Term]) -> Vec<Problem> {
         for at in 0..words.len() {
             for term in terms.iter().filter(|term| term.is_at(&words[at..])) {
                 let found = term.words.join(" ");
-                let what = format!("`{found}` is not in the glossary; use: {}", term.instead);
+                let what = format!("`{found}` is refused; use: {}", term.instead);
                 problems.push(problem(file, if is_path { 0 } else { words[at].line }, what));
             }
         }
@@ -189,7 +187,7 @@ mod tests {
     fn lines(path: &str, text: &str) -> Vec<usize> {
         let table =
             "| not | but |\n|---|---|\n| zork(s) | say it |\n| green way, `pim` (of tea) | x |\n";
-        let files = [File::new(PATH, &format!("{HEADING}\n\n{table}")), File::new(path, text)];
+        let files = [File::new(PATH, table), File::new(path, text)];
         check(&files).into_iter().map(|problem| problem.line).collect()
     }
 
@@ -219,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn the_glossary_needs_its_table() {
-        let files = [File::new(PATH, "# Glossary\n"), File::new("a.md", "")];
+    fn the_list_needs_its_table() {
+        let files = [File::new(PATH, "# Words\n"), File::new("a.md", "")];
         assert_eq!(check(&files).len(), 1);
     }
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * truth_more.h: further patterns of truth.c, which is too long for all of them.
- * In: as there. Out: as there. Knows nothing of the other patterns.
+ * truth_more.c: further patterns of truth.c.
+ * In: as there. Out: as there, and a table of them. Knows nothing of the other patterns.
  */
-#ifndef TRUTH_MORE_H
-#define TRUTH_MORE_H
-
 #include "truth.h"
 
 #define EIGHT(DO) DO(part0) DO(part1) DO(part2) DO(part3) DO(part4) DO(part5) DO(part6) DO(part7)
@@ -397,4 +394,30 @@ static void sleepy(void) {
     SAY();
 }
 
-#endif
+const struct pattern more_patterns[] = {
+    {"filled-once", filled_once, false},
+    {"reads", only_reads, false},
+    {"mixture-1", mixture_1, false},
+    {"mixture-2", mixture_2, false},
+    {"head", hot_head, true},
+    {"tail", hot_tail, true},
+    {"strides", strides, true},
+    {"vectors", vectors, true},
+    {"graph", graph, true},
+    {"pool", own_pool, true},
+    {"producers", producers, true},
+    {"threads-2", threads_2, true},
+    {"threads-8", threads_8, true},
+    {"lives-mixed", lives_mixed, true},
+    {"chase", chases, true},
+    {"sequential", sequential, true},
+    {"read-one-write-other", read_one_write_other, true},
+    {"sizes", sizes, true},
+    {"zipf", zipf, true},
+    {"long-phases", long_phases, true},
+    {"sleepy", sleepy, true},
+    {"mixture-3", mixture_3, true},
+    {"mixture-4", mixture_4, true},
+    {"mixture-5", mixture_5, true},
+};
+const size_t more_patterns_count = sizeof(more_patterns) / sizeof(*more_patterns);
