@@ -68,9 +68,9 @@ const ARRIVALS_LOOK: Duration = Duration::from_millis(1);
 /// CPU reads one in some 0.1 ms.
 const PARENT_WAIT: Duration = Duration::from_millis(50);
 
-/// Turns in which a tick waits for what users have to do: 0.25 s, at 3 ms for their work, 1 ms for
-/// what processes left behind, and as long for everything else.
-const TICK_TURNS_MAX: u32 = 32;
+/// Turns in which a tick waits for what users have to do: 0.25 s, at 0.8 ms for their work, 0.3 ms
+/// for what processes left behind, and as long for everything else.
+const TICK_TURNS_MAX: u32 = 128;
 
 /// A daemon that is ready to run.
 pub struct Daemon {
@@ -259,13 +259,18 @@ impl Daemon {
         Now { ns: self.timeline.now().when(monotonic_ns), monotonic_ns }
     }
 
+    /// Whether long work has waited for others so often that records wait for it now.
+    fn goes_first(&self, now_ms: u64) -> bool {
+        self.pauses.is_working() && self.schedule.is_tick_overdue(now_ms)
+    }
+
     /// Turns what is due into events, and bounds connections.
     fn on_time(&mut self) {
         let now_ms = self.now_ms();
         if !self.sockets.arrivals.is_empty() {
             self.events.push(Event::Greet);
         }
-        if self.has_work() && self.schedule.is_drain_due(now_ms) {
+        if self.has_work() && self.schedule.is_drain_due(now_ms) && !self.goes_first(now_ms) {
             if !self.pauses.is_working() {
                 self.events.push(Event::Sample { is_forced: false });
             }
@@ -286,6 +291,9 @@ impl Daemon {
             let completed: Vec<Event> =
                 completed.chain(located.then_some(Event::BirthsLocated)).collect();
             self.events.push_first(completed.into_iter());
+            if self.sockets.take_greeted(self.pools.as_ref()) {
+                self.events.greet_next();
+            }
             let Some(event) = self.events.take() else { return };
             self.dispatch(event);
             self.pauses.note_shown(&self.tracking.ledger, &mut self.summary.spent);
@@ -348,8 +356,22 @@ impl Daemon {
             && self.tracking.clients.parent_of(child).is_none()
     }
 
+    /// Whether there is a place for a process. One that attaches again has the place that it had.
+    fn has_place(&self, arrival: &Arrival) -> bool {
+        let clients = &self.tracking.clients;
+        let of_user = Quota::new(self.config.access, self.config.clients_max).clients;
+        let has_room = clients.len() < self.config.clients_max
+            && clients.of_user(arrival.peer.uid()) < of_user;
+        has_room || clients.number_of(arrival.peer.pid()).is_some()
+    }
+
     fn client_hello(&mut self, mut arrival: Arrival) {
         let clients = &self.tracking.clients;
+        if !self.has_place(&arrival) {
+            self.sockets.handshake.count_full();
+            arrival.refuse_full();
+            return;
+        }
         if let Err(error) = arrival.check(|pid| clients.number_of(pid).is_some()) {
             self.sockets.handshake.count_lost(&error);
             arrival.refuse_changed();
@@ -362,14 +384,6 @@ impl Daemon {
             self.summary.clients.replaced += 1;
         }
         let user = arrival.peer.uid();
-        let quota = Quota::new(self.config.access, self.config.clients_max);
-        if self.tracking.clients.len() >= self.config.clients_max
-            || self.tracking.clients.of_user(user) >= quota.clients
-        {
-            self.sockets.handshake.count_full();
-            arrival.refuse_full();
-            return;
-        }
         let parent = self.tracking.clients.parent_of(&arrival);
         let (number, pid) = (self.tracking.clients.take_number(), arrival.peer.pid());
         let born = self.tracking.add_process(pid, parent, user);
@@ -420,6 +434,7 @@ impl Daemon {
         let share = self.tracking.clients.share(arrival.peer.uid());
         let client = Client::new(arrival, number, share, now_ms);
         self.moving.queue.came(Arc::clone(&client.peer));
+        self.sockets.handshake.came(client.pid, client.user);
         self.tracking.insert(client, parent, now_ms);
         self.summary.clients.attached += 1;
         self.schedule.drain_soon(now_ms);
@@ -450,7 +465,7 @@ impl Daemon {
     /// Detaches the clients that are no longer what attached, before anything looks at their
     /// memory.
     fn detach_changed(&mut self) {
-        for number in self.tracking.clients.changed() {
+        for number in pieces::changed(self) {
             self.detach(number, self.last_units());
         }
     }
@@ -463,6 +478,7 @@ impl Daemon {
         self.attribute();
         self.final_snapshot(number);
         let Some(client) = self.tracking.remove(number, now_ms) else { return };
+        self.sockets.handshake.left(client.pid);
         self.summary.add_client(&client);
         if let Some(reason) = client.session.header().detached {
             self.summary.detached(reason);
@@ -516,15 +532,17 @@ impl Daemon {
         self.tracking.look_at_memory(false, now_ms);
         self.schedule.drained(turn.fullest, turn.has_more, took_ns, now_ms);
         self.sampling.wanted_ms().into_iter().for_each(|due_ms| self.schedule.drain_by(due_ms));
-        self.end_tick(turn.has_more);
+        self.end_tick(turn.has_more, now_ms);
     }
 
     /// Ends a tick that has begun when all is drained, or after so many turns: who floods the loop
     /// delays no decision for longer.
-    fn end_tick(&mut self, has_more: bool) {
+    fn end_tick(&mut self, has_more: bool, now_ms: u64) {
         match self.turns_to_tick {
             None => {}
-            Some(turns) if has_more && turns > 1 => self.turns_to_tick = Some(turns - 1),
+            Some(turns) if has_more && turns > 1 && !self.schedule.is_tick_overdue(now_ms) => {
+                self.turns_to_tick = Some(turns - 1);
+            }
             Some(_) => {
                 self.turns_to_tick = None;
                 self.tracking.tick();

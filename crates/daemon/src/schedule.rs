@@ -41,6 +41,8 @@ pub(crate) struct Schedule {
     /// The present one.
     tick_every_ms: u64,
     tick_due_ms: u64,
+    /// When the last tick was paid off: no shorter one comes before.
+    tick_earned_ms: u64,
     /// Shortest and longest time between two drains.
     drain_bounds_ms: (u64, u64),
     drain_every_ms: u64,
@@ -59,6 +61,7 @@ impl Schedule {
             },
             tick_every_ms: config.tick_ms,
             tick_due_ms: config.tick_ms,
+            tick_earned_ms: 0,
             drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
             drain_every_ms: config.poll_max_ms,
             drain_due_ms: 0,
@@ -86,6 +89,11 @@ impl Schedule {
         now_ms >= self.tick_due_ms
     }
 
+    /// Whether a tick is late by half of a usual one: what it waited for then waits for it.
+    pub(crate) fn is_tick_overdue(&self, now_ms: u64) -> bool {
+        now_ms >= self.tick_due_ms + self.tick_ms / 2
+    }
+
     /// What was begun goes on as soon as others were served.
     pub(crate) fn drain_now(&mut self, now_ms: u64) {
         self.drain_due_ms = now_ms;
@@ -111,10 +119,11 @@ impl Schedule {
         self.drain_due_ms = now_ms + if has_more { flood_ms } else { every_ms };
     }
 
-    /// Something began of which nothing is known: ticks are short again.
+    /// Something began of which nothing is known: ticks are short again, as far as that was earned.
     pub(crate) fn hasten(&mut self, now_ms: u64) {
         self.tick_every_ms = self.first_tick_ms;
-        self.tick_due_ms = self.tick_due_ms.min(now_ms + self.first_tick_ms);
+        let first_ms = (now_ms + self.first_tick_ms).max(self.tick_earned_ms);
+        self.tick_due_ms = self.tick_due_ms.min(first_ms);
     }
 
     /// Time from the last tick to the next, milliseconds.
@@ -130,6 +139,7 @@ impl Schedule {
         let earned_ms = pause_ms(took, TICK_TIME_SHARE);
         self.tick_every_ms = saturating_u64(longer).max(earned_ms).min(self.tick_ms);
         self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_every_ms;
+        self.tick_earned_ms = now_ms + earned_ms;
         late_ms
     }
 }
@@ -206,6 +216,34 @@ mod tests {
         assert_eq!(schedule.ticked(Duration::ZERO, false, 100), 0);
         assert_eq!(schedule.ticked(Duration::ZERO, false, 350), 150);
         assert!(!schedule.is_tick_due(449) && schedule.is_tick_due(450));
+    }
+
+    #[test]
+    fn processes_that_come_all_the_time_cause_no_more_ticks_than_are_earned() {
+        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
+        let mut schedule = Schedule::new(&DaemonConfig { first_tick_ms: 32, ..config });
+        let mut ticks = 0;
+        for now_ms in 0..10_000 {
+            schedule.hasten(now_ms);
+            if schedule.is_tick_due(now_ms) {
+                schedule.ticked(Duration::from_millis(4), false, now_ms);
+                ticks += 1;
+            }
+        }
+        // One each 400 ms: 4 ms are a hundredth of that.
+        assert_eq!(ticks, 25);
+    }
+
+    #[test]
+    fn a_tick_that_is_late_by_half_of_one_goes_first() {
+        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
+        let config = DaemonConfig { tick_ms: 100, first_tick_ms: 8, ..config };
+        let mut schedule = Schedule::new(&config);
+        assert!(!schedule.is_tick_overdue(149) && schedule.is_tick_overdue(150));
+        schedule.ticked(Duration::ZERO, true, 160);
+        assert!(!schedule.is_tick_overdue(160), "the next one is not due");
+        schedule.hasten(170);
+        assert!(!schedule.is_tick_overdue(227) && schedule.is_tick_overdue(228));
     }
 
     /// Times of the ticks after something began at 10 s, until they have the usual length.

@@ -393,8 +393,8 @@ fn rows_say_how_much_of_them_deserves_fast_memory() {
     assert_eq!(row.used.last_fits, fits);
 }
 
-/// Extents of which the work of one turn of the loop is: 3 ms.
-const PIECE: u64 = 16_384;
+/// Extents of which the work of one turn of the loop is: 0.3 to 1 ms.
+const PIECE: u64 = 4096;
 
 #[test]
 fn what_a_user_with_a_full_table_has_is_looked_at_in_pieces() {
@@ -408,8 +408,8 @@ fn what_a_user_with_a_full_table_has_is_looked_at_in_pieces() {
     let is_decided = |s: &Summary| s.objects.extents == objects && !s.moves.moved_bytes.is_empty();
     let ticks = stage.until("it decides", is_decided).spent.ticks;
     let spent = stage.until("it ticks on", |s| s.spent.ticks > ticks + 3).spent;
-    // Weighing a move takes two looks at its extent.
-    assert!(spent.extents_at_once <= 2 * PIECE, "{spent:?}");
+    // Weighing a move takes two looks at its extent, and a trial one at each of its 8192 moves.
+    assert!(spent.extents_at_once <= 2 * PIECE + 8192, "{spent:?}");
     assert!(spent.pauses > spent.ticks, "{spent:?}");
     let live_bytes = stage.stop().sites.iter().map(|row| row.used.peak_bytes).sum::<u64>();
     assert_eq!(live_bytes, objects * 4096);

@@ -440,20 +440,13 @@ impl Client {
         self.counts_late_births &= self.scan.is_some() || !self.is_drained;
         std::mem::take(&mut self.is_drained)
     }
-
-    /// True when it is gone, has another owner, or runs another program that has not attached: its
-    /// objects are gone. A failed exec changes nothing, and a program that attaches again replaces
-    /// this client.
-    pub fn has_changed(&self) -> bool {
-        self.peer.check().is_err()
-    }
 }
 
 /// At most 15 bytes by the kernel's own bound; control characters become question marks.
-/// Of a process that is over it is unknown: its number may be another's.
+/// Of a process that has ended it is unknown: its number may be another's.
 fn program_name(peer: &Peer) -> String {
     let comm = std::fs::read(format!("/proc/{}/comm", peer.pid()));
-    let bytes = comm.ok().filter(|_| peer.check().is_ok()).unwrap_or_default();
+    let bytes = comm.ok().filter(|_| peer.is_alive()).unwrap_or_default();
     let name = String::from_utf8_lossy(&bytes);
     name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -16,11 +16,13 @@
 //!                     refuser: answer, close
 //! ```
 //! Of a burst of one user's processes some wait: what they sent is in their connections, and they
-//! do not wait for an answer.
+//! do not wait for an answer. Of a user whose places are taken none is asked who it is.
 
 use super::arrival::{
     Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer, is_over,
 };
+use super::places::Places;
+use super::turnstile::Turnstile;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
@@ -43,6 +45,11 @@ pub const THREADS_PER_USER: usize = 64;
 /// memory.
 pub const THREADS_MAX: usize = 256;
 
+/// The stack of a thread that greets: it has buffers of some 10 KiB, and 128 KiB are at least twice
+/// what a debug build uses. libc keeps 40 MiB of stacks for the next threads, as many as there are;
+/// of the usual 2 MiB it would unmap most, and the loop would wait for that at each page fault.
+const STACK_BYTES: usize = 128 << 10;
+
 /// Connections that wait for a thread, of one user and of all: a burst of processes four times as
 /// large as is greeted at once. A descriptor each.
 pub const WAITING_PER_USER: usize = 192;
@@ -64,16 +71,17 @@ const WORK_MAX: Duration = Duration::from_millis(200);
 /// connection is accepted when descriptors are used up.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Greetings that wait for the loop; then their threads wait.
-pub(super) const GREETED_MAX: usize = 32;
-
 /// What `/proc/self/fd` calls a userfaultfd.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
 /// What the threads share.
 pub(super) struct Shared {
     admission: Admission,
-    identity: Identity,
+    pub(super) identity: Identity,
+    /// Whose greeting asks the broker.
+    turnstile: Turnstile,
+    /// Who is hosted.
+    pub(super) places: Places,
     hello_timeout: Duration,
     /// Readable while greetings wait for the loop.
     pub(super) greeted: OwnedFd,
@@ -105,12 +113,15 @@ impl Shared {
     pub(super) fn new(
         admission: Admission,
         identity: Identity,
+        places: Places,
         hello_timeout: Duration,
     ) -> std::io::Result<Shared> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Shared {
             admission,
             identity,
+            turnstile: Turnstile::default(),
+            places,
             hello_timeout,
             greeted: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
@@ -150,6 +161,12 @@ impl Shared {
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.threads().waiting_count
+    }
+
+    /// Asks who a process is; where a broker answers, when it is the user's turn.
+    fn ask<T>(&self, uid: u32, question: impl FnOnce() -> T) -> T {
+        let _turn = self.identity.is_brokered().then(|| self.turnstile.pass(uid));
+        question()
     }
 
     /// Does what foreign descriptors may delay, for a bounded time.
@@ -250,7 +267,8 @@ pub(super) fn signal(eventfd: &OwnedFd) {
 
 /// Starts the acceptor and the refuser for connections of `listener`.
 pub(super) fn start(listener: OwnedFd, shared: &Arc<Shared>) -> std::io::Result<Receiver<Greeted>> {
-    let (outbox, inbox) = sync_channel(GREETED_MAX);
+    // One of each thread, so that none waits for the loop to take what others have greeted.
+    let (outbox, inbox) = sync_channel(THREADS_MAX);
     let (refusals, refused) = sync_channel::<OwnedFd>(REFUSALS_MAX);
     let refuser = Arc::clone(shared);
     let refuse_all = move || {
@@ -335,7 +353,8 @@ impl Acceptor {
                 greeted = uid;
             }
         };
-        match std::thread::Builder::new().name("tiercel-greet".into()).spawn(greeting) {
+        let thread = std::thread::Builder::new().name("tiercel-greet".into());
+        match thread.stack_size(STACK_BYTES).spawn(greeting) {
             Ok(_) => drop(give.send(connection)),
             Err(_) => {
                 self.refuse(connection);
@@ -374,6 +393,8 @@ enum Refusal {
     Silent,
     #[error("the process has left")]
     Left,
+    #[error("the places of its user are taken")]
+    Full,
 }
 
 /// Greets one process: a thread of its own.
@@ -414,8 +435,13 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
     if !shared.admission.admits(uid) {
         return Err(Refusal::User);
     }
+    let connected = credentials(connection.as_fd()).map_err(|_| Refusal::Left)?;
+    if !shared.places.has_one(connected) {
+        return Err(Refusal::Full);
+    }
     // One that is over may have left a hello: it did not wait.
-    let peer = match shared.identity.peer(connection.as_fd()) {
+    let identified = shared.ask(uid, || shared.identity.peer(connection.as_fd()));
+    let peer = match identified {
         Err(PeerError::Gone) => Peer::ended(connection.as_fd()),
         identified => identified,
     }?;
@@ -428,7 +454,7 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
             return Err(Refusal::Left);
         }
         let bytes = &buffer[..bytes.min(buffer.len())];
-        let is_same = peer.sent(sender);
+        let is_same = shared.ask(uid, || peer.sent(sender));
         if PoolAsk::is_one(bytes) {
             is_same?;
             let ask = PoolAsk::decode(bytes)?;
@@ -505,6 +531,7 @@ fn count(refusal: &Refusal, refused: &mut Refused) -> Option<Status> {
             refused.silent += 1;
             return None;
         }
+        Refusal::Full => (&mut refused.full, Status::RefusedFull),
         Refusal::Left => return None,
     };
     *counter += 1;
