@@ -20,6 +20,7 @@ use crate::answer::{Answer, Objects};
 use crate::births::{self, Early};
 use crate::clients::children::Children;
 use crate::clients::client::Client;
+use crate::clients::heads::Heads;
 use crate::clients::turns::TURN_UNITS;
 use crate::config::DaemonConfig;
 use crate::cpu;
@@ -50,6 +51,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{Ledger, Range};
+use tiercel_machine::NodeId;
 use tiercel_wire::clock::monotonic_ns;
 use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
 
@@ -59,6 +61,9 @@ const NUMBERED_BIRTHS: u32 = 128;
 
 /// Processes that are hosted before anything else has its turn: 2 ms, at 0.2 ms each.
 const GREETED_AT_ONCE: usize = 8;
+
+/// Clients that have left and are forgotten in a turn: 2 ms, at 0.2 ms each.
+const FORGOTTEN_AT_ONCE: usize = 8;
 
 /// Until the next of those that wait are hosted: at 8 in a millisecond they are hosted as fast as
 /// threads read their hellos.
@@ -240,7 +245,8 @@ impl Daemon {
         if !self.sockets.arrivals.is_empty() {
             return ARRIVALS_LOOK;
         }
-        self.schedule.poll_timeout(self.now_ms(), self.has_work())
+        let is_ticking = self.turns_to_tick.is_some();
+        self.schedule.poll_timeout(self.now_ms(), self.has_work(), is_ticking)
     }
 
     /// Whether turns may have something to do.
@@ -432,7 +438,9 @@ impl Daemon {
     fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
         self.sampling.client_came(number, std::mem::take(&mut arrival.userfaultfds));
         let share = self.tracking.clients.share(arrival.peer.uid());
-        let client = Client::new(arrival, number, share, now_ms);
+        let mut client = Client::new(arrival, number, share, now_ms);
+        let fast = |node: &&NodeId| self.tiers.is_fast(**node);
+        client.heads = Heads::of(self.tiers.arenas.iter().take_while(fast).count());
         self.moving.queue.came(Arc::clone(&client.peer));
         self.sockets.handshake.came(client.pid, client.user);
         self.tracking.insert(client, parent, now_ms);
@@ -479,6 +487,8 @@ impl Daemon {
         self.final_snapshot(number);
         let Some(client) = self.tracking.remove(number, now_ms) else { return };
         self.sockets.handshake.left(client.pid);
+        // The broker holds its pidfd for a moment longer, which would be ready all that time.
+        self.sockets.forget_client(client.peer.pidfd());
         self.summary.add_client(&client);
         if let Some(reason) = client.session.header().detached {
             self.summary.detached(reason);
@@ -516,7 +526,8 @@ impl Daemon {
         let took_ns = cpu::since_ns(began_ns);
         self.summary.spent.records_ns += took_ns;
         self.attribute();
-        turn.gone.into_iter().for_each(|number| self.detach(number, 0));
+        let has_more = turn.has_more || turn.gone.len() > FORGOTTEN_AT_ONCE;
+        turn.gone.into_iter().take(FORGOTTEN_AT_ONCE).for_each(|number| self.detach(number, 0));
         let (moving, mut context) = self.moving();
         let has_new_rows = moving.rematch_plan(&mut context);
         moving.follow_phases(&mut context);
@@ -530,9 +541,10 @@ impl Daemon {
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.adopt_children();
         self.tracking.look_at_memory(false, now_ms);
-        self.schedule.drained(turn.fullest, turn.has_more, took_ns, now_ms);
+        let (began_ms, now_ms) = (now_ms, self.now_ms());
+        self.schedule.drained(turn.fullest, has_more, took_ns, (began_ms, now_ms));
         self.sampling.wanted_ms().into_iter().for_each(|due_ms| self.schedule.drain_by(due_ms));
-        self.end_tick(turn.has_more, now_ms);
+        self.end_tick(has_more, now_ms);
     }
 
     /// Ends a tick that has begun when all is drained, or after so many turns: who floods the loop
@@ -754,7 +766,7 @@ impl Daemon {
         summary.budget = BudgetState {
             fast: self.tiers.budget.to_string(),
             fast_bytes: self.fast_budget_bytes(),
-            used_bytes: summary.budget.used_bytes,
+            ..summary.budget
         };
         summary.ranking = self.tracking.clients.ranking();
         summary.pools = self.pools.as_ref().map(Pools::state).unwrap_or_default();

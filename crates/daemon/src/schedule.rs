@@ -21,7 +21,9 @@ const RING_QUARTER: usize = RING_RECORDS / 4;
 const DRAIN_TIME_SHARE: f64 = 1.0 / 8.0;
 
 /// The same while there is more to do than fits a turn, where all users are served: what floods
-/// the loop must not take a CPU of the machine's.
+/// the loop must not take a CPU of the machine's. On a busy machine a turn lasts longer than it
+/// works, and the pause after it with it: a thread that asks for more than its share of the CPUs
+/// waits for them, and all that wait for the loop with it.
 const FLOOD_TIME_SHARE: f64 = 0.5;
 
 /// Share of a CPU that ticks may take while they are shorter than the usual ones.
@@ -72,10 +74,14 @@ impl Schedule {
         }
     }
 
-    /// How long the loop may sleep if nothing happens. Without clients nothing is drained.
-    pub(crate) fn poll_timeout(&self, now_ms: u64, has_clients: bool) -> Duration {
-        let mut due_ms = self.tick_due_ms.min(now_ms + IDLE_MS);
-        if has_clients {
+    /// How long the loop may sleep if nothing happens. Without work nothing is drained; a tick that
+    /// has begun goes on with the drains.
+    pub(crate) fn poll_timeout(&self, now_ms: u64, has_work: bool, is_ticking: bool) -> Duration {
+        let mut due_ms = now_ms + IDLE_MS;
+        if !is_ticking {
+            due_ms = due_ms.min(self.tick_due_ms);
+        }
+        if has_work {
             due_ms = due_ms.min(self.drain_due_ms);
         }
         Duration::from_millis(due_ms.saturating_sub(now_ms))
@@ -109,13 +115,20 @@ impl Schedule {
         self.drain_due_ms = self.drain_due_ms.min(due_ms);
     }
 
-    /// A turn took `fullest` records of one client at most, within `took_ns` of CPU time. With
-    /// `has_more` it left something to do.
-    pub(crate) fn drained(&mut self, fullest: usize, has_more: bool, took_ns: u64, now_ms: u64) {
+    /// A turn that began and ended then took `fullest` records of one client at most, within
+    /// `took_ns` of CPU time. With `has_more` it left something to do.
+    pub(crate) fn drained(
+        &mut self,
+        fullest: usize,
+        has_more: bool,
+        took_ns: u64,
+        (began_ms, now_ms): (u64, u64),
+    ) {
         let every_ms = drain_pause_ms(self.drain_every_ms, fullest, took_ns, self.drain_bounds_ms);
         self.drain_every_ms = every_ms;
-        let flood_ms = pause_ms(Duration::from_nanos(took_ns), self.flood_share)
-            - pause_ms(Duration::from_nanos(took_ns), 1.0);
+        let lasted = Duration::from_millis(now_ms.saturating_sub(began_ms));
+        let took = lasted.max(Duration::from_nanos(took_ns));
+        let flood_ms = pause_ms(took, self.flood_share) - pause_ms(took, 1.0);
         self.drain_due_ms = now_ms + if has_more { flood_ms } else { every_ms };
     }
 
@@ -201,11 +214,16 @@ mod tests {
             let mut config = DaemonConfig::new(&crate::Settings::default()).unwrap();
             config.access = access;
             let mut schedule = Schedule::new(&config);
-            schedule.drained(4096, true, 3_000_000, 100);
-            [100, 102, 103].map(|now_ms| schedule.is_drain_due(now_ms))
+            let mut due = Vec::new();
+            for (began_ms, last_ms) in [(100, 102), (93, 106)] {
+                schedule.drained(4096, true, 3_000_000, (began_ms, 100));
+                due.extend([100, last_ms, last_ms + 1].map(|now_ms| schedule.is_drain_due(now_ms)));
+            }
+            due
         };
-        assert_eq!(due(Access::Owner), [true, true, true]);
-        assert_eq!(due(Access::AllUsers), [false, false, true]);
+        assert_eq!(due(Access::Owner), [true; 6]);
+        // Of the time that passes, not only of what it works.
+        assert_eq!(due(Access::AllUsers), [false, false, true, false, false, true]);
     }
 
     #[test]
@@ -232,6 +250,16 @@ mod tests {
         }
         // One each 400 ms: 4 ms are a hundredth of that.
         assert_eq!(ticks, 25);
+    }
+
+    #[test]
+    fn while_a_tick_waits_for_drains_the_loop_sleeps_until_they_are_due() {
+        let mut config = DaemonConfig::new(&crate::Settings::default()).unwrap();
+        config.access = Access::AllUsers;
+        let mut schedule = Schedule::new(&DaemonConfig { tick_ms: 100, ..config });
+        schedule.drained(4096, true, 5_000_000, (100, 100));
+        let sleeps = |is_ticking| schedule.poll_timeout(101, true, is_ticking).as_millis();
+        assert_eq!((sleeps(false), sleeps(true)), (0, 4));
     }
 
     #[test]

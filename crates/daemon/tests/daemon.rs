@@ -283,6 +283,27 @@ fn births_are_budgeted() {
 }
 
 #[test]
+fn room_that_a_birth_was_given_is_not_given_again_before_it_is_touched() {
+    let stage = Stage::with_untouched_memory(|config| config.fast = Limit::Bytes(12 * MIB));
+    let session = SessionBuilder::new().build().unwrap();
+    assert_eq!(stage.attach(&session).status, Status::Ok);
+    let (left, all) = (|| session.take_birth_bytes(0, 0), 12 * MIB as i64);
+    stage.until("all of it is room", |_| left() == all);
+    session.take_birth_bytes(0, all);
+    let mut ring = session.ring(0);
+    let Record::Born { addr, version, .. } = born(1 << 40, 16 * MIB, 2) else { panic!("a birth") };
+    assert!(ring.push(&born(addr, 16 * MIB, 2)));
+    let head = Record::Head { addr, bytes: 12 * MIB, version, arena: 0, time_ns: 0 };
+    assert!(ring.push(&head));
+    let is_taken = |s: &Summary| s.budget.promised_bytes == 12 * MIB && left() == 0;
+    let ticks = stage.until("it is taken", is_taken).spent.ticks;
+    let later = stage.until("ticks find nothing touched", |s| s.spent.ticks > ticks + 3);
+    assert!(is_taken(&later) && later.budget.used_bytes == 0, "{:?}", later.budget);
+    assert!(ring.push(&died(addr, 16 * MIB, 2)));
+    stage.until("its death leaves the room", |s| s.budget.promised_bytes == 0 && left() == all);
+}
+
+#[test]
 fn a_slow_mover_does_not_stop_the_draining() {
     let (stage, gate) = Stage::with_slow_mover();
     let session = stage.host(MIB);

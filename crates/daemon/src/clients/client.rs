@@ -2,6 +2,7 @@
 //! In: an [`Arrival`], units of work. Out: records; the object table, read in slices when the
 //! process attached and when records were lost. Knows nothing of policies.
 
+use super::heads::Heads;
 use super::layouts::Layouts;
 use super::shares::Shares;
 use super::sites::{ClientUses, Present};
@@ -79,6 +80,8 @@ pub struct Client {
     pub uses: ClientUses,
     /// Whose share it is served in: its user when it attached.
     pub user: u32,
+    /// What it was born in the best tier and has not touched yet.
+    pub(crate) heads: Heads,
     /// Its modules' data.
     statics: Statics,
     /// A mapped object that was born, until it is known what it shows.
@@ -116,6 +119,7 @@ impl Client {
             peer: Arc::new(arrival.peer),
             since_ms: now_ms,
             uses: ClientUses::new(share),
+            heads: Heads::default(),
             statics: Statics::default(),
             unshared: None,
             scan: Some(Scan { is_first: true, ..Scan::default() }),
@@ -148,6 +152,7 @@ impl Client {
             peer: Arc::new(peer),
             since_ms: now_ms,
             uses: ClientUses::new(share),
+            heads: Heads::default(),
             statics: Statics::default(),
             unshared: None,
             scan: None,
@@ -273,8 +278,9 @@ impl Client {
         let drained = self.session.drain(buffer, max);
         for record in buffer.iter() {
             match *record {
-                Record::Born { addr, site, bytes, flags, version, .. } => {
+                Record::Born { addr, site, bytes, flags, version, arena, .. } => {
                     let born = Born { addr, bytes, site, version };
+                    self.heads.born((addr, version), bytes, arena, now_ms);
                     if flags.has(Flags::MAPPED) && self.statics.is_shared(born, &self.session) {
                         // What it shows is in the record that follows.
                         let before = self.unshared.replace(*record);
@@ -289,7 +295,15 @@ impl Client {
                 }
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
+                    self.heads.gone(addr..addr.saturating_add(bytes));
                     self.unmapped(addr..addr.saturating_add(bytes), (ledger, shares));
+                }
+                Record::Resized { addr, bytes, version, .. } => {
+                    self.heads.resized(addr, bytes, version);
+                }
+                Record::Head { addr, bytes, version, arena, .. } => {
+                    self.heads.born((addr, version), bytes, Some(arena), now_ms);
+                    continue;
                 }
                 Record::Share { addr, share, .. } => {
                     self.share(addr, share, (ledger, shares));

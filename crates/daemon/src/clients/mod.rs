@@ -5,6 +5,7 @@ pub(crate) mod arrivals;
 pub(crate) mod children;
 pub(crate) mod client;
 pub(crate) mod fit;
+pub(crate) mod heads;
 pub(crate) mod layouts;
 pub(crate) mod live;
 pub(crate) mod order;

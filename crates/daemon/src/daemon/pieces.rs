@@ -11,12 +11,14 @@
 //! handler sees objects, processes and clients come and go, and nothing else.
 
 use super::Daemon;
+use crate::births;
 use crate::clients::client::Client;
 use crate::clients::fit::Fitting;
 use crate::clients::pass::Pass;
 use crate::cpu;
 use crate::decisions::Decisions;
 use crate::observe::residency::MODELLED_LOOKUPS_MAX;
+use crate::quota::Quota;
 use crate::summary::Spent;
 use crate::tracking::Tracking;
 use std::collections::HashSet;
@@ -169,6 +171,16 @@ impl Work<'_> {
         changed
     }
 
+    fn count_promises_of(&mut self, number: u32, now_ms: u64) {
+        let Daemon { tracking, tiers, .. } = &mut *self.daemon;
+        let Tracking { clients, ledger, .. } = tracking;
+        // It may have left in a pause.
+        let Some(client) = clients.get_mut(number) else { return };
+        let of = (&*ledger, client.pid);
+        let looked_at = client.heads.count(of, |node| tiers.is_fast(node), now_ms);
+        self.worked((looked_at + CLIENT_UNITS).min(PIECE_UNITS));
+    }
+
     /// Has the modelled mover look up where new extents are. A real one does so on its thread.
     pub(super) fn locate_modelled(&mut self) {
         for _ in 0..MODELLED_LOOKUPS_MAX / PIECE_UNITS {
@@ -265,12 +277,28 @@ pub(super) fn scan_fit(daemon: &mut Daemon) -> Option<Duration> {
     Some(took)
 }
 
+/// Counts what was born in the best tier and is still to be touched.
+fn count_promises(daemon: &mut Daemon) {
+    let now_ms = daemon.now_ms();
+    daemon.work(|work| {
+        for number in work.daemon.tracking.clients.numbers() {
+            work.count_promises_of(number, now_ms);
+        }
+    });
+    let quota = Quota::new(daemon.config.access, daemon.config.clients_max);
+    let of_user_bytes = quota.promised_bytes(daemon.fast_budget_bytes());
+    births::bound_promises(&mut daemon.tracking.clients, of_user_bytes);
+}
+
 /// What is to move, and where births go; `None` in a pause of other work. `placed`: sites that a
 /// plan places.
 pub(super) fn decision(daemon: &mut Daemon, placed: HashSet<(u32, u32)>) -> Option<Decision> {
     let counters = daemon.sampling.counters();
     let interval = Decisions::interval(&daemon.tiers, daemon.tracking.take_interval(), counters);
-    let budgets = Decisions::budgets(&daemon.tiers, placed);
+    count_promises(daemon);
+    let promised_bytes = births::promised_bytes(&daemon.tracking.clients);
+    daemon.summary.budget.promised_bytes = promised_bytes;
+    let budgets = Decisions::budgets(&daemon.tiers, placed, promised_bytes);
     let machine = daemon.tiers.machine.clone();
     let (decision, took) = daemon.work_with_policy(|work, decisions| {
         decisions.decide(work, &machine, &budgets, &interval)

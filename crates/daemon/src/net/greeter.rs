@@ -7,7 +7,9 @@
 //! which alone receives from it and closes it; docs/decisions/0004 compares the alternatives.
 //!
 //! ```text
-//! acceptor: accept -> its user has fewer than THREADS_PER_USER -> thread of the connection
+//! acceptor: accept all, then of each user one in turn
+//!                       |
+//!             its user has fewer than THREADS_PER_USER ----> thread of the connection
 //!                       | no                         ^           admission, peer, hello, gate
 //!                       v                            |                | refused     | Greeted
 //!                     waits, WAITING_PER_USER -- a thread ends        v             v
@@ -23,6 +25,7 @@ use super::arrival::{
 };
 use super::places::Places;
 use super::turnstile::Turnstile;
+use crate::clients::arrivals::Arrivals;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
@@ -54,6 +57,10 @@ const STACK_BYTES: usize = 128 << 10;
 /// large as is greeted at once. A descriptor each.
 pub const WAITING_PER_USER: usize = 192;
 const WAITING_MAX: usize = 4 * WAITING_PER_USER;
+
+/// Connections that are accepted and wait for the acceptor: several bursts of the largest that wait
+/// in the kernel (128). A descriptor each.
+const ACCEPTED_MAX: usize = 1024;
 
 /// Connections that wait for the refuser. When it is full the listening socket's own queue fills,
 /// and connecting processes wait.
@@ -286,7 +293,14 @@ pub(super) fn start(listener: OwnedFd, shared: &Arc<Shared>) -> std::io::Result<
     Ok(inbox)
 }
 
+/// Connections, and whose they are if that is known.
+type Accepted = Arrivals<(Option<u32>, OwnedFd)>;
+
 /// Accepts. It never receives from a connection and never closes one.
+///
+/// All that have connected are accepted before one is given a thread, which takes ten times as
+/// long, and then one of each user in turn: the kernel's queue is in the order of connections, and
+/// a burst of one user's would be ahead of another one's.
 struct Acceptor {
     listener: OwnedFd,
     shared: Arc<Shared>,
@@ -297,27 +311,44 @@ struct Acceptor {
 impl Acceptor {
     /// What has connected by the time of the stop is still accepted.
     fn accept_until_stopped(&self) {
-        let mut can_accept = true;
+        let (mut accepted, mut count, mut can_accept) = (Arrivals::default(), 0, true);
         loop {
             let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
-            if !is_stopping {
+            if !is_stopping && count == 0 {
                 self.await_connection(can_accept);
             }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.listener, flags) {
-                Ok(connection) => {
-                    self.accepted(connection);
-                    can_accept = true;
+            self.shared.interrupt_overdue();
+            can_accept = self.accept_all(&mut accepted, &mut count);
+            match accepted.pop() {
+                Some((uid, connection)) => {
+                    count -= 1;
+                    self.accepted(uid, connection);
                 }
-                Err(_) if is_stopping => break,
-                // Out of descriptors or memory, unless nothing waits or the process has left.
-                Err(error) => {
-                    use rustix::io::Errno;
-                    can_accept = matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED);
-                }
+                None if is_stopping => break,
+                None => {}
             }
         }
         self.shared.has_stopped.store(true, Ordering::Release);
+    }
+
+    /// Accepts what has connected. False: descriptors or memory are used up.
+    fn accept_all(&self, accepted: &mut Accepted, count: &mut usize) -> bool {
+        use rustix::io::Errno;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while *count < ACCEPTED_MAX {
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(connection) => {
+                    let uid = credentials(connection.as_fd()).map(|connected| connected.uid).ok();
+                    accepted.push(uid.unwrap_or(u32::MAX), (uid, connection));
+                    *count += 1;
+                }
+                // Nothing waits, or the process has left.
+                Err(error) => {
+                    return matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED);
+                }
+            }
+        }
+        true
     }
 
     fn await_connection(&self, can_accept: bool) {
@@ -327,13 +358,11 @@ impl Acceptor {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         let _ = poll(&mut fds, (!is_idle).then_some(&LOOK));
-        self.shared.interrupt_overdue();
     }
 
     /// Gives a connection a thread, or to the refuser.
-    fn accepted(&self, connection: OwnedFd) {
-        let uid = credentials(connection.as_fd()).map(|connected| connected.uid);
-        let Ok(uid) = uid else { return self.refuse(connection) };
+    fn accepted(&self, uid: Option<u32>, connection: OwnedFd) {
+        let Some(uid) = uid else { return self.refuse(connection) };
         let connection = match self.shared.admit(uid, connection) {
             Place::Thread(connection) => connection,
             Place::Waits => return,
