@@ -41,7 +41,9 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION 8u /* one more with each change of this file that either side can notice */
+#define TCL_WIRE_VERSION                                                                           \
+    9u /* one more with each change of this file that either side can notice                       \
+        */
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -56,8 +58,10 @@ enum tcl_record_kind {
     TCL_PHASE = 5,   /* addr = number of the phase that was entered, an index of its name */
     TCL_EXEC = 6,    /* the process is about to exec; its objects are gone if it succeeds */
     TCL_EXIT = 7,    /* the process is about to exit */
-    TCL_SHARE = 8    /* addr, size = tcl_map.share: what the object of this version shows; follows
+    TCL_SHARE = 8,   /* addr, size = tcl_map.share: what the object of this version shows; follows
                       * its BORN in the same ring */
+    TCL_HEAD = 9     /* addr, size: the first bytes of the object of this version are bound to this
+                      * arena, which was charged; follows its BORN in the same ring */
 };
 
 enum tcl_record_flags {
@@ -147,7 +151,7 @@ struct tcl_module {
 /* Numbers from here on no process hands out: the daemon gives them to symbols of static data.
  * 4096 of them. Chosen, not measured: a program seldom has a hundred symbols of an OS page. */
 #define TCL_SITES_NAMED 61440u
-#define TCL_SITE_FRAMES 30u  /* 16 + 30 * 8 bytes: a site fills 256 */
+#define TCL_SITE_FRAMES 30u /* 16 + 30 * 8 bytes: a site fills 256 */
 
 #define TCL_NO_MODULE 0xffffu /* of a frame in generated code; above TCL_MODULES_MAX */
 

@@ -206,6 +206,10 @@ fn record(input: &mut Unstructured<'_>) -> Result<Record> {
         4 => Record::Died { addr, bytes, version, flags, time_ns },
         5 => Record::Resized { addr, bytes, site, version, arena, flags, time_ns },
         6 if bytes % 8192 == 0 => Record::Share { addr, share: bytes, version, time_ns },
+        6 if bytes % 12288 == 0 => {
+            let arena = arena.unwrap_or(0);
+            Record::Head { addr, bytes, version, arena, time_ns }
+        }
         6 => Record::Cut { addr, bytes, version, time_ns },
         _ => Record::Phase { number: small(input)?.into(), time_ns },
     })

@@ -1,11 +1,13 @@
 // A program with a few hot objects among many cold ones; the hot ones are allocated last.
-// In: counts and sizes. Out: `object INDEX ADDRESS BYTES hot|cold` for each, `ready`; after SIGTERM
-// or the given time `intact` or `damaged ...`. Knows nothing of nodes.
+// In: counts and sizes, how long each object waits until it is touched. Out: `object INDEX ADDRESS
+// BYTES hot|cold` for each, `ready`; after SIGTERM or the given time `intact` or `damaged ...`.
+// Knows nothing of nodes.
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { WORDS_PER_LINE = 8, STEPS_PER_CLOCK = 4096 };
 
@@ -27,12 +29,13 @@ static uint64_t content(size_t object, size_t word) {
     return (uint64_t)object * 0x9e3779b97f4a7c15ull + word;
 }
 
-static uint64_t *allocate(size_t object, size_t bytes, int hot) {
+static uint64_t *allocate(size_t object, size_t bytes, int hot, unsigned pause_ms) {
     uint64_t *words = malloc(bytes);
     if (words == NULL) {
         fprintf(stderr, "hotset: no memory for object %zu\n", object);
         exit(1);
     }
+    usleep(pause_ms * 1000);
     for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
         words[i] = content(object, i);
     }
@@ -58,8 +61,8 @@ static void work(uint64_t **objects, size_t first_hot, size_t count, size_t byte
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) {
-        fprintf(stderr, "usage: hotset OBJECTS HOT KIB_PER_OBJECT SECONDS\n");
+    if (argc != 5 && argc != 6) {
+        fprintf(stderr, "usage: hotset OBJECTS HOT KIB_PER_OBJECT SECONDS [PAUSE_MS]\n");
         return 2;
     }
     const size_t count = strtoul(argv[1], NULL, 0), hot = strtoul(argv[2], NULL, 0);
@@ -71,7 +74,7 @@ int main(int argc, char **argv) {
     signal(SIGTERM, stop);
     uint64_t **objects = calloc(count, sizeof *objects);
     for (size_t i = 0; i < count; i++) {
-        objects[i] = allocate(i, bytes, i >= count - hot);
+        objects[i] = allocate(i, bytes, i >= count - hot, argc == 6 ? (unsigned)atoi(argv[5]) : 0);
     }
     puts("ready");
     fflush(stdout);

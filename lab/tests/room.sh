@@ -13,9 +13,10 @@ echo never > /sys/kernel/mm/transparent_hugepage/enabled
 hog 0 98304 > hog.log &
 wait_for 60 grep -q full hog.log || not_ok "node 0 fills up" "$(cat hog.log)"
 
-# start LOG: eight objects of 16 MiB; the fast node has room for some five
+# start LOG [PAUSE_MS]: eight objects of 16 MiB, each touched after a while; the fast node has room
+# for some five
 start() {
-    hotset 8 2 16384 100 > "$1" &
+    hotset 8 2 16384 100 ${2:+"$2"} > "$1" &
     pid=$!
     wait_for 30 grep -q ready "$1" || not_ok "$1 starts" "$(cat "$1")"
 }
@@ -42,13 +43,16 @@ usage_agrees "for a program on a full node" 0 "$pid" hosted.log
 finish hosted.log
 killall -KILL hog
 
-# Under a budget that is less than the node has, births end at the budget's last OS page.
+# Under a budget that is less than the node has, births end at the budget's last OS page, however
+# often a tick finds memory that was given to an object and is not touched yet.
 succeeds "a budget is set" tiercel status --set-fast 12MiB
 usleep 1500000
-start bounded.log
-bounded=$(kib_on 0 "$pid" bounded.log)
-# Not yet 12288: what a head has not touched when a tick looks at it is granted once more.
-at_most "KiB under a budget of 12 MiB, and what one head had not touched" 24576 "$bounded"
+start bounded.log 700
+for tick in 1 2 3 4; do
+    bounded=$(kib_on 0 "$pid" bounded.log)
+    at_most "KiB under a budget of 12 MiB, and an OS page, at tick $tick" 12292 "$bounded"
+    usleep 500000
+done
 at_least "all of which is used, but for small objects" 12032 "$bounded"
 usage_agrees "for a program with a budget" 0 "$pid" bounded.log
 finish bounded.log

@@ -216,9 +216,10 @@ TCL_HIDDEN unsigned tcl_arena_of_page(size_t number);
 #define SPLIT_PAGES (TCL_HEADS_FROM_BYTES >> PAGE_SHIFT)
 
 /* Before the birth of a run in an arena that is not the best: binds its head to a better one, if
- * the plan or the budget provides for it. True when its record is to name no arena. Call with no
- * lock held. */
-TCL_HIDDEN bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site);
+ * the plan or the budget provides for it. True when the budget did: its record is to name no arena,
+ * and *head is to be noted. Call with no lock held. */
+TCL_HIDDEN bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site,
+                                struct tcl_head *head);
 /* When the run that begins with this OS page is freed (0 `pages`) or shrinks: undoes it beyond its
  * first `pages`. The memory there is released, unless it `keeps_contents`. By the run's owner, with
  * no lock held. */

@@ -106,7 +106,7 @@ static struct tcl_use use_of(const struct run *run, uint8_t flags) {
 
 /* Makes a cached run an object of the program. */
 static inline void *hand_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
-                             uint8_t flags) {
+                             uint8_t flags, struct tcl_head head) {
     if (2 * (size_t)run->touched < pages)
         flags |= TCL_FRESH;
     tcl_assert_debug(run->state == RUN_CACHED && pages > 0 && pages <= run->total);
@@ -122,6 +122,8 @@ static inline void *hand_out(struct run *run, size_t pages, uint8_t arena, uint3
     if (tcl_unlikely(tcl_tracking())) {
         struct tcl_use use = use_of(run, flags);
         tcl_note_born(&use);
+        if (tcl_unlikely(head.bytes))
+            tcl_note_head(&use, head);
     }
     return (void *)page_address(number_of(run));
 }
@@ -342,6 +344,7 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         arena = tcl_arena_bind(k);
         site = birth.site;
     }
+    struct tcl_head head = {0};
     struct run *run = NULL;
     if (tcl_unlikely(pages + aligned > tcl_heap_range.run_bytes >> PAGE_SHIFT))
         run = NULL; /* larger than the range, or there is none, or none yet */
@@ -362,10 +365,10 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     if (tcl_unlikely(run->touched >= HOME_PAGES && aligned == 1 && tcl_tracking()))
         run = tcl_home_choose(run, pages);
     if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k) &&
-        tcl_split_begin(run, bytes, site))
+        tcl_split_begin(run, bytes, site, &head))
         arena = TCL_ARENA_UNKNOWN;
     size_t dirty = run->touched;
-    void *p = hand_out(run, pages, arena, site, 0);
+    void *p = hand_out(run, pages, arena, site, 0, head);
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
                      atomic_load_explicit(&tcl_vmem_start_pending, memory_order_relaxed)))
         tcl_vmem_start_if_large(); /* a program may make one large object and no other */
@@ -528,15 +531,16 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
         arena = tcl_arena_bind(k);
     }
     size_t old = usable(run);
+    struct tcl_head head = {0};
     struct run *moved = NULL;
     if (pages <= tcl_heap_range.run_bytes >> PAGE_SHIFT)
         moved = take_growing(k, pages);
     if (tcl_unlikely(moved && moved->touched >= HOME_PAGES && tcl_tracking()))
         moved = tcl_home_choose(moved, pages);
     if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k) &&
-        tcl_split_begin(moved, bytes, run->site))
+        tcl_split_begin(moved, bytes, run->site, &head))
         arena = TCL_ARENA_UNKNOWN;
-    void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED)
+    void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED, head)
                      : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;

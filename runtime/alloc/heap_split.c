@@ -10,7 +10,8 @@
  *    arena
  *
  * The record names no arena, unless the daemon knows the ranges from the plan, so that the daemon
- * looks at the next tick where all parts are, and counts the ranges before it grants room anew.
+ * looks at the next tick where all parts are. A record of its own states the head, which the daemon
+ * counts, touched or not, before it grants room anew.
  * When the run is freed, they are released and bound to its own arena again, so that their room is
  * free for the next birth. A binding affects only OS pages that are not resident yet: ranges of a
  * run that was touched before are released first. The owner of a run makes the system calls,
@@ -109,7 +110,7 @@ static struct tcl_split cut_ranges(size_t number, size_t pages) {
 
 /* ---- Births and deaths ----------------------------------------------------------------------- */
 
-bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site) {
+bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site, struct tcl_head *head) {
     size_t number = number_of(run);
     unsigned k = tcl_arena_of_page(number);
     struct tcl_split split = tcl_birth_split(bytes, site, k);
@@ -127,6 +128,7 @@ bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site) {
         if (tcl_birth_is_planned())
             return false;
         tcl_birth_refund(k, bytes); /* its death will refund no arena */
+        *head = (struct tcl_head){split.ranges[0].bytes, split.arena};
         return true;
     }
     return false;

@@ -46,6 +46,9 @@ void tcl_note_born(const struct tcl_use *use) {
 void tcl_note_died(const struct tcl_use *use) {
     (void)use;
 }
+void tcl_note_head(const struct tcl_use *use, struct tcl_head head) {
+    (void)use, (void)head;
+}
 void tcl_note_resized(const struct tcl_use *use) {
     (void)use;
 }

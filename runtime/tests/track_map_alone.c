@@ -46,6 +46,9 @@ void tcl_note_born(const struct tcl_use *use) {
 void tcl_note_died(const struct tcl_use *use) {
     (void)use;
 }
+void tcl_note_head(const struct tcl_use *use, struct tcl_head head) {
+    (void)use, (void)head;
+}
 void tcl_note_resized(const struct tcl_use *use) {
     (void)use;
 }
@@ -64,6 +67,9 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     (void)bytes, (void)site, (void)arena;
     return (struct tcl_split){0};
 }
+bool tcl_birth_is_planned(void) {
+    return false;
+}
 void tcl_birth_refund(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }
@@ -79,8 +85,7 @@ uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind) {
 bool tcl_limit_look(void) {
     return false;
 }
-void tcl_image_check(void) {
-}
+void tcl_image_check(void) {}
 int tcl_arena_node(unsigned arena) {
     (void)arena;
     return TCL_NODE_NONE;

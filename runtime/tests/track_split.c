@@ -88,6 +88,7 @@ int main(int argc, char **argv) {
     int status = serve(&d, pid);
     CHECK(status == 0, "wait status %x, stderr: %s", status, errors_of(&d));
     check_objects(s);
+    CHECK(s->kinds[TCL_HEAD] == 4, "%lu heads were noted", s->kinds[TCL_HEAD]);
     printf("track_split: large objects are born with their head where there is room\n");
     close_daemon(&d);
     return 0;

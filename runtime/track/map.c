@@ -18,6 +18,8 @@
  *   live[]  sorted by address, private     |a....|    |b..|  |c.......|
  *   munmap of a middle part                |a.|  |a'| : a is resized, a' is born at the same site
  *
+ * Long, because each call changes the same table.
+ *
  * The wait for the lock is bounded, because a signal handler may call mmap while its own thread
  * holds it. A call that fails to get it writes a CUT record and is counted; a stale entry goes when
  * its addresses are mapped or unmapped next.
@@ -46,7 +48,8 @@ struct entry {
     uint32_t site, carve, slot;
     uint16_t generation;
     uint8_t arena;
-    bool is_image; /* no call of the program made it */
+    bool is_image;        /* no call of the program made it */
+    struct tcl_head head; /* of an object that is born */
 };
 
 static struct entry *live; /* all of this under tcl_life->map_lock */
@@ -104,6 +107,10 @@ static void report_born(struct entry *entry, uint8_t flags) {
     if (!enter(entry) && tcl_attached())
         __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
     tcl_note_born(&use);
+    if (tcl_unlikely(entry->head.bytes)) {
+        tcl_note_head(&use, entry->head);
+        entry->head.bytes = 0; /* once: parts that stay when it is cut have none */
+    }
     if (tcl_unlikely(entry->share))
         tcl_note_share(&use, entry->share);
 }
@@ -395,7 +402,8 @@ static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t b
  * Address space that is only reserved takes nothing of a budget. What is opened there by mprotect
  * may exceed none: where there is no room for all of it, it is the slowest arena's. Not bound
  * beyond BINDS_MAX mappings. */
-static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_reserved) {
+static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_reserved,
+                          struct tcl_head *head) {
     unsigned arena = tcl_birth_mapped(bytes, site, is_reserved);
     if (tcl_likely(arena == TCL_ARENA_UNKNOWN))
         return TCL_ARENA_UNKNOWN;
@@ -414,6 +422,8 @@ static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_r
         for (unsigned i = 0; i < split.count; i++)
             tcl_os_bind(addr + split.ranges[i].at, split.ranges[i].bytes,
                         tcl_arena_node(split.arena));
+        if (split.count && !tcl_birth_is_planned())
+            *head = (struct tcl_head){split.ranges[0].bytes, split.arena};
     }
     return node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)arena : TCL_ARENA_UNKNOWN;
 }
@@ -423,7 +433,9 @@ static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_r
 static void grown(struct entry *entry, uintptr_t addr, size_t bytes) {
     if (entry->share || entry->is_image || bytes <= entry->bytes)
         return;
-    uint8_t arena = bind_birth(addr + entry->bytes, bytes - entry->bytes, entry->site, false);
+    struct tcl_head gained = {0}; /* no record of a birth names it */
+    size_t more = bytes - entry->bytes;
+    uint8_t arena = bind_birth(addr + entry->bytes, more, entry->site, false, &gained);
     if (arena != TCL_ARENA_UNKNOWN && (entry->arena == TCL_ARENA_UNKNOWN || arena > entry->arena))
         entry->arena = arena;
 }
@@ -458,7 +470,8 @@ static uint64_t name_of_shared(uintptr_t addr) {
 static bool describe(struct entry *entry, enum contents contents, int prot, int flags, int fd,
                      off_t offset) {
     if (contents == CONTENTS_PRIVATE) {
-        entry->arena = bind_birth(entry->addr, entry->bytes, entry->site, prot == PROT_NONE);
+        entry->arena =
+            bind_birth(entry->addr, entry->bytes, entry->site, prot == PROT_NONE, &entry->head);
         return true;
     }
     entry->share = flags & MAP_ANONYMOUS ? name_of_shared(entry->addr) : name_of_file(fd, offset);

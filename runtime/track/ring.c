@@ -345,6 +345,12 @@ void tcl_note_share(const struct tcl_use *use, uint64_t share) {
         write_record(use, share | (uint64_t)TCL_ARENA_UNKNOWN << TCL_SIZE_BITS, TCL_SHARE);
 }
 
+void tcl_note_head(const struct tcl_use *use, struct tcl_head head) {
+    tcl_assert_debug(head.arena < TCL_ARENAS_MAX && head.bytes <= use->bytes);
+    if (head.bytes && tcl_attached())
+        write_record(use, head.bytes | (uint64_t)head.arena << TCL_SIZE_BITS, TCL_HEAD);
+}
+
 void tcl_note_phase(uint32_t number) {
     struct tcl_use use = {.addr = number};
     write_record(&use, 0, TCL_PHASE);

@@ -16,6 +16,13 @@ TCL_HIDDEN bool tcl_tracking(void);
 
 TCL_HIDDEN void tcl_note_born(const struct tcl_use *use);
 TCL_HIDDEN void tcl_note_died(const struct tcl_use *use);
+/* The first bytes of an object that was born are bound to an arena and charged to it; its own
+ * record names another arena or none. */
+struct tcl_head {
+    size_t bytes; /* 0: none */
+    unsigned arena;
+};
+TCL_HIDDEN void tcl_note_head(const struct tcl_use *use, struct tcl_head head);
 TCL_HIDDEN void tcl_note_resized(const struct tcl_use *use); /* same address, use->bytes is new */
 
 /* The site and the arena of a new object of `bytes` bytes. The caller of the public function is

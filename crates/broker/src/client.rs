@@ -6,7 +6,7 @@
 use crate::channel::Channel;
 use crate::peer::{Guard, Peer};
 use crate::protocol::{
-    Command as Order, IdentityAnswer, IdentityAsk, MoveAsk, Moved, PeerError, PeerId,
+    CHECK_HOLDS, Command as Order, IdentityAnswer, IdentityAsk, MoveAsk, Moved, PeerError, PeerId,
     SamplerAnswer, SamplerAsk, SamplerOpened, Service,
 };
 use std::cell::RefCell;
@@ -16,7 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tiercel_machine::NodeId;
 use tiercel_mover::{Errno, Kernel};
 use tiercel_sampler::{
@@ -52,7 +53,8 @@ impl Broker {
 
     /// Identifies processes that connect.
     pub fn identity(&mut self) -> io::Result<Identity> {
-        self.open(Service::Identity).map(Identity::over)
+        let greeting = self.open(Service::Identity)?;
+        Ok(Identity::over(greeting, self.open(Service::Identity)?))
     }
 
     /// The kernel's `move_pages` on processes that were identified.
@@ -98,11 +100,21 @@ impl Broker {
 
 /// Who identifies processes: this process itself, or its broker.
 #[derive(Clone, Debug, Default)]
-pub struct Identity(Option<Arc<Mutex<Channel>>>);
+pub struct Identity(Option<Arc<Asking>>);
+
+/// Where the broker is asked.
+#[derive(Debug)]
+struct Asking {
+    /// By threads that greet.
+    greeting: Mutex<Channel>,
+    /// By all others, who wait for no greeting.
+    checking: Mutex<Channel>,
+}
 
 impl Identity {
-    pub(crate) fn over(channel: Channel) -> Identity {
-        Identity(Some(Arc::new(Mutex::new(channel))))
+    pub(crate) fn over(greeting: Channel, checking: Channel) -> Identity {
+        let [greeting, checking] = [greeting, checking].map(Mutex::new);
+        Identity(Some(Arc::new(Asking { greeting, checking })))
     }
 
     /// The process that connected to `socket`.
@@ -110,11 +122,33 @@ impl Identity {
     /// # Errors
     /// When it is gone, or may not be hosted.
     pub fn peer(&self, socket: BorrowedFd<'_>) -> Result<Peer, PeerError> {
-        let Some(channel) = &self.0 else { return Peer::of(socket) };
-        let (known, pidfd) = ask(channel, &IdentityAsk::Identify, Some(socket))?;
-        let known = known?;
-        let guard = BrokerGuard { channel: Arc::clone(channel), id: known.id };
+        let Some(asking) = &self.0 else { return Peer::of(socket) };
+        let (mut known, pidfd) = ask(&asking.greeting, &IdentityAsk::Identify, Some(socket))?;
+        let known = known.pop().ok_or(PeerError::NoBroker)??;
+        let (asking, seen) = (Arc::clone(asking), Mutex::new((Instant::now(), known.uid)));
+        let guard = BrokerGuard { asking, id: known.id, seen };
         Ok(Peer::guarded(known, pidfd.ok_or(PeerError::NoBroker)?, Box::new(guard)))
+    }
+
+    /// Whether a broker is asked, one question after the other.
+    pub fn is_brokered(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// [`Peer::check`] of each. A broker is asked once for all.
+    pub fn check(&self, peers: &[&Peer]) -> Vec<Result<(), PeerError>> {
+        let stale: Vec<Option<PeerId>> = peers.iter().map(|peer| peer.stale_id()).collect();
+        let ids: Vec<PeerId> = stale.iter().flatten().copied().collect();
+        let users = match &self.0 {
+            Some(asking) if !ids.is_empty() => users(&asking.checking, ids),
+            _ => Ok(Vec::new()),
+        };
+        let mut users = users.unwrap_or_default().into_iter();
+        let one = |(peer, stale): (&&Peer, &Option<PeerId>)| match stale {
+            Some(_) => peer.found(users.next().unwrap_or(Err(PeerError::NoBroker))),
+            None => peer.check(),
+        };
+        peers.iter().zip(&stale).map(one).collect()
     }
 }
 
@@ -127,23 +161,64 @@ fn ask(
     channel.call(question, fd).map_err(|_| PeerError::NoBroker)
 }
 
+/// The effective users of processes that are what they were.
+fn users(
+    channel: &Mutex<Channel>,
+    ids: Vec<PeerId>,
+) -> Result<Vec<Result<u32, PeerError>>, PeerError> {
+    let (known, _) = ask(channel, &IdentityAsk::Check(ids), None)?;
+    Ok(known.into_iter().map(|one| one.map(|one| one.uid)).collect())
+}
+
 #[derive(Debug)]
 struct BrokerGuard {
-    channel: Arc<Mutex<Channel>>,
+    asking: Arc<Asking>,
     id: PeerId,
+    /// When the broker found it to be the same, and its user then.
+    seen: Mutex<(Instant, u32)>,
+}
+
+impl BrokerGuard {
+    fn seen(&self) -> MutexGuard<'_, (Instant, u32)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn user(&self, channel: &Mutex<Channel>) -> Result<u32, PeerError> {
+        let (at, user) = *self.seen();
+        if at.elapsed() < CHECK_HOLDS {
+            return Ok(user);
+        }
+        let user = users(channel, vec![self.id])?.pop().ok_or(PeerError::NoBroker)?;
+        self.note(user);
+        user
+    }
 }
 
 impl Guard for BrokerGuard {
     fn check(&self, _: &Peer) -> Result<u32, PeerError> {
-        let (known, _) = ask(&self.channel, &IdentityAsk::Check(self.id), None)?;
-        Ok(known?.uid)
+        self.user(&self.asking.checking)
+    }
+
+    fn check_in_greeting(&self, _: &Peer) -> Result<u32, PeerError> {
+        self.user(&self.asking.greeting)
+    }
+
+    fn stale_id(&self) -> Option<PeerId> {
+        (self.seen().0.elapsed() >= CHECK_HOLDS).then_some(self.id)
+    }
+
+    fn note(&self, user: Result<u32, PeerError>) {
+        if let Ok(user) = user {
+            *self.seen() = (Instant::now(), user);
+        }
     }
 }
 
 impl Drop for BrokerGuard {
     fn drop(&mut self) {
+        let mut channel = self.asking.checking.lock().unwrap_or_else(PoisonError::into_inner);
         // Without a broker there is nothing left to forget.
-        let _ = ask(&self.channel, &IdentityAsk::Forget(self.id), None);
+        let _ = channel.send(&IdentityAsk::Forget(self.id), None);
     }
 }
 
@@ -189,15 +264,17 @@ struct BrokeredSampler {
 }
 
 impl BrokeredSampler {
-    fn ask(&self, question: &SamplerAsk, fd: Option<OwnedFd>) -> io::Result<SamplerAnswer> {
-        let mut channel = self.channel.borrow_mut();
-        let (answer, _) = channel.call(question, fd.as_ref().map(AsFd::as_fd))?;
-        Ok(answer)
+    fn ask(&self, question: &SamplerAsk) -> io::Result<SamplerAnswer> {
+        self.channel.borrow_mut().call(question, None).map(|(answer, _)| answer)
     }
 
-    /// Asks for what needs no answer; without a broker nothing is done.
+    /// Requests what has no answer; without a broker nothing is done.
     fn request(&self, question: &SamplerAsk) {
-        let _ = self.ask(question, None);
+        self.pass(question, None);
+    }
+
+    fn pass(&self, question: &SamplerAsk, fd: Option<OwnedFd>) {
+        let _ = self.channel.borrow_mut().send(question, fd.as_ref().map(AsFd::as_fd));
     }
 }
 
@@ -216,14 +293,14 @@ impl Sampler for BrokeredSampler {
 
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         let gone = |source| SamplerError::Io { what: "cannot ask the broker".into(), source };
-        match self.ask(&SamplerAsk::Attach(pid), None).map_err(gone)? {
+        match self.ask(&SamplerAsk::Attach(pid)).map_err(gone)? {
             SamplerAnswer::Attached(result) => result.map_err(Into::into),
             _ => Err(gone(io::ErrorKind::InvalidData.into())),
         }
     }
 
     fn accept(&mut self, pid: u32, TargetHandle::Userfaultfd(fd): TargetHandle) {
-        let _ = self.ask(&SamplerAsk::AcceptUserfaultfd(pid), Some(fd));
+        self.pass(&SamplerAsk::AcceptUserfaultfd(pid), Some(fd));
     }
 
     fn detach(&mut self, pid: u32) {
@@ -251,7 +328,7 @@ impl Sampler for BrokeredSampler {
     }
 
     fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
-        match self.ask(&SamplerAsk::Drain(now), None) {
+        match self.ask(&SamplerAsk::Drain(now)) {
             Ok(SamplerAnswer::Drained(drained, samples)) => {
                 out.extend(samples);
                 drained
@@ -261,21 +338,21 @@ impl Sampler for BrokeredSampler {
     }
 
     fn counters(&mut self) -> Option<Counters> {
-        match self.ask(&SamplerAsk::Counters, None) {
+        match self.ask(&SamplerAsk::Counters) {
             Ok(SamplerAnswer::Counters(counters)) => counters,
             _ => None,
         }
     }
 
     fn capabilities(&self) -> SamplerCapabilities {
-        match self.ask(&SamplerAsk::Capabilities, None) {
+        match self.ask(&SamplerAsk::Capabilities) {
             Ok(SamplerAnswer::Capabilities(found)) => found,
             _ => no_capabilities(),
         }
     }
 
     fn cost(&self) -> Cost {
-        match self.ask(&SamplerAsk::Cost, None) {
+        match self.ask(&SamplerAsk::Cost) {
             Ok(SamplerAnswer::Cost(cost)) => cost,
             _ => Cost::default(),
         }

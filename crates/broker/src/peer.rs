@@ -11,6 +11,7 @@
 //! message --> Peer::sent: the kernel's sender is the process that connected, and nothing changed
 //! attach, residency look, batch of moves --> Peer::check
 //! ```
+//! What a broker found holds for 10 ms.
 //!
 //! Looking at a process of another user takes privilege. Where the daemon has none, its broker
 //! looks, and a [`Peer`] holds the broker's [`Guard`] instead of its own.
@@ -55,6 +56,21 @@ pub struct Peer {
 pub(crate) trait Guard: Send + Sync + fmt::Debug {
     /// Its effective user now.
     fn check(&self, peer: &Peer) -> Result<u32, PeerError>;
+
+    /// The same while it is greeted.
+    fn check_in_greeting(&self, peer: &Peer) -> Result<u32, PeerError> {
+        self.check(peer)
+    }
+
+    /// Its name, by which a broker must be asked; `None`: no broker needs to be asked now.
+    fn stale_id(&self) -> Option<PeerId> {
+        None
+    }
+
+    /// Notes what the broker found.
+    fn note(&self, user: Result<u32, PeerError>) {
+        let _ = user;
+    }
 
     /// Where it looks; `None`: not from here.
     fn proc(&self) -> Option<&Path> {
@@ -189,7 +205,12 @@ impl Peer {
 
     /// Whether it is still the process, the user and the program that connected.
     pub fn check(&self) -> Result<(), PeerError> {
-        let uid = self.guard.check(self)?;
+        self.is_of(self.guard.check(self))
+    }
+
+    /// Whether `uid`, its effective user now, is the user it was.
+    fn is_of(&self, uid: Result<u32, PeerError>) -> Result<(), PeerError> {
+        let uid = uid?;
         match self.uid() {
             known if known == uid => Ok(()),
             0 => {
@@ -206,7 +227,18 @@ impl Peer {
         if sender != Some(own) {
             return Err(PeerError::Sender);
         }
-        self.check()
+        self.is_of(self.guard.check_in_greeting(self))
+    }
+
+    /// Its name, by which a broker must be asked.
+    pub(crate) fn stale_id(&self) -> Option<PeerId> {
+        self.guard.stale_id()
+    }
+
+    /// [`Peer::check`], where the broker was asked with others.
+    pub(crate) fn found(&self, user: Result<u32, PeerError>) -> Result<(), PeerError> {
+        self.guard.note(user);
+        self.is_of(user)
     }
 }
 

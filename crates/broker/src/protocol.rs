@@ -7,10 +7,15 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 use tiercel_sampler::{
     Config, Cost, Counters, Drained, Kind, Method, SamplerCapabilities, SamplerError,
 };
 use tiercel_wire::{Now, Sample};
+
+/// A process that was found to be the same is not looked at again for so long. Looking takes 50 us,
+/// locating the OS pages of one extent 15 us; the front looks every quarter of a second.
+pub(crate) const CHECK_HOLDS: Duration = Duration::from_millis(10);
 
 /// What goes over the first channel. It has no answers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +30,7 @@ pub enum Command {
 /// What a new channel is for.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Service {
-    /// [`IdentityAsk`] and [`Identified`].
+    /// [`IdentityAsk`] and [`IdentityAnswer`].
     Identity,
     /// [`MoveAsk`] and [`Moved`].
     Mover,
@@ -69,9 +74,9 @@ pub type PeerId = u64;
 pub enum IdentityAsk {
     /// Who connected to the socket that comes with this?
     Identify,
-    /// Is it still what it was?
-    Check(PeerId),
-    /// It is no client any more.
+    /// Are they still what they were?
+    Check(Vec<PeerId>),
+    /// It is no client any more. It has no answer.
     Forget(PeerId),
 }
 
@@ -90,8 +95,8 @@ pub struct Identified {
     pub image: u64,
 }
 
-/// The answer to all of [`IdentityAsk`]; with [`IdentityAsk::Identify`] comes a pidfd.
-pub type IdentityAnswer = Result<Identified, PeerError>;
+/// One for each process that was asked about; with [`IdentityAsk::Identify`] comes a pidfd.
+pub type IdentityAnswer = Vec<Result<Identified, PeerError>>;
 
 /// One `move_pages` call.
 #[derive(Debug, Serialize, Deserialize)]
@@ -113,7 +118,8 @@ pub struct Moved {
     pub status: Vec<i32>,
 }
 
-/// The methods of [`tiercel_sampler::Sampler`].
+/// The methods of [`tiercel_sampler::Sampler`]. Those that return nothing have no answer, so that
+/// the front does not wait for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum SamplerAsk {
     /// `attach`
@@ -145,8 +151,6 @@ pub enum SamplerAsk {
 /// Their results.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum SamplerAnswer {
-    /// Of those that return nothing.
-    Done,
     /// Of `attach`.
     Attached(Result<(), SamplerFault>),
     /// Of `drain`.

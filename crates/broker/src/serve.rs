@@ -6,12 +6,14 @@
 //! and still are what they were. A front under the control of an attacker can observe and move the
 //! memory of programs that are hosted, which is what a daemon is for; it can neither read nor write
 //! it, nor touch any other process.
+//!
+//! Long, because most of it is tests of what each service refuses.
 
 use crate::channel::Channel;
 use crate::peer::{Peer, as_owner_of_files};
 use crate::protocol::{
-    Command, Identified, IdentityAnswer, IdentityAsk, MoveAsk, Moved, PeerError, PeerId,
-    SamplerAnswer, SamplerAsk, SamplerFault, SamplerOpened, Service,
+    CHECK_HOLDS, Command, Identified, IdentityAnswer, IdentityAsk, MoveAsk, Moved, PeerError,
+    PeerId, SamplerAnswer, SamplerAsk, SamplerFault, SamplerOpened, Service,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -21,16 +23,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tiercel_machine::NodeId;
 use tiercel_mover::{Kernel, Linux, STATUS_UNTOUCHED};
 use tiercel_sampler::{Allowed, Config, Drained, Kind, Sampler, TargetHandle};
 use tiercel_symbolize::start_child;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
-/// A process that was found to be the same is not looked at again for so long. Looking takes 50 us,
-/// locating the OS pages of one extent 15 us; the front looks every quarter of a second.
-const CHECK_HOLDS: Duration = Duration::from_millis(10);
 /// OS pages of one call. Sixteen times what the mover asks at once.
 const OS_PAGES_MAX: usize = 1 << 16;
 /// Processes that are identified at a time: the daemon's own bound is lower. 200 bytes each.
@@ -173,16 +172,16 @@ impl Known {
     }
 }
 
-/// Answers until the channel ends, by the front or by what it sent.
+/// Answers until the channel ends, by the front or by what it sent. `None`: no answer is awaited.
 fn answer<Q, A>(
     mut channel: Channel,
-    mut one: impl FnMut(Q, Option<OwnedFd>) -> (A, Option<OwnedFd>),
+    mut one: impl FnMut(Q, Option<OwnedFd>) -> Option<(A, Option<OwnedFd>)>,
 ) where
     Q: serde::de::DeserializeOwned,
     A: serde::Serialize,
 {
     while let Ok(Some((question, fd))) = channel.receive::<Q>() {
-        let (answer, fd) = one(question, fd);
+        let Some((answer, fd)) = one(question, fd) else { continue };
         if channel.send(&answer, fd.as_ref().map(AsFd::as_fd)).is_err() {
             return;
         }
@@ -192,11 +191,18 @@ fn answer<Q, A>(
 pub(crate) fn identify(channel: Channel, known: &Known) {
     answer(channel, |question, fd| match question {
         IdentityAsk::Identify => match fd.ok_or(PeerError::Gone).and_then(|fd| came(known, &fd)) {
-            Ok((answer, pidfd)) => (Ok(answer), Some(pidfd)),
-            Err(error) => (IdentityAnswer::Err(error), None),
+            Ok((answer, pidfd)) => Some((vec![Ok(answer)], Some(pidfd))),
+            Err(error) => Some((vec![Err(error)], None)),
         },
-        IdentityAsk::Check(id) => (checked(known, id), None),
-        IdentityAsk::Forget(id) => (known.forget(id).map(|peer| peer.identified(id)), None),
+        IdentityAsk::Check(ids) => {
+            let checked: IdentityAnswer = ids.into_iter().map(|id| checked(known, id)).collect();
+            Some((checked, None))
+        }
+        IdentityAsk::Forget(id) => {
+            // What is not known is forgotten already.
+            let _ = known.forget(id);
+            None
+        }
     });
 }
 
@@ -208,7 +214,7 @@ fn came(known: &Known, connection: &OwnedFd) -> Result<(Identified, OwnedFd), Pe
     Ok((Identified { id, ..identified }, pidfd))
 }
 
-fn checked(known: &Known, id: PeerId) -> IdentityAnswer {
+fn checked(known: &Known, id: PeerId) -> Result<Identified, PeerError> {
     let peer = known.get(id)?;
     peer.check()?;
     Ok(peer.identified(id))
@@ -229,7 +235,7 @@ pub(crate) fn move_pages(channel: Channel, known: &Known, kernel: &mut impl Kern
             let moved = kernel.move_pages(pid, &addrs, target.map(NodeId), &mut status);
             moved.map_err(|errno| errno.0)
         };
-        (Moved { result, status }, None)
+        Some((Moved { result, status }, None))
     });
 }
 
@@ -246,7 +252,7 @@ fn sample(mut channel: Channel, known: &Known, kind: Kind, config: &Config) {
 }
 
 pub(crate) fn observe(channel: Channel, known: &Known, sampler: &mut dyn Sampler) {
-    answer(channel, |ask, fd| (sampler_answer(sampler, known, ask, fd), None));
+    answer(channel, |ask, fd| Some((sampler_answer(sampler, known, ask, fd)?, None)));
 }
 
 pub(crate) fn sampler_answer(
@@ -254,17 +260,21 @@ pub(crate) fn sampler_answer(
     known: &Known,
     ask: SamplerAsk,
     fd: Option<OwnedFd>,
-) -> SamplerAnswer {
+) -> Option<SamplerAnswer> {
     match ask {
-        SamplerAsk::Attach(pid) => return SamplerAnswer::Attached(attach(sampler, known, pid)),
+        SamplerAsk::Attach(pid) => {
+            return Some(SamplerAnswer::Attached(attach(sampler, known, pid)));
+        }
         SamplerAsk::Drain(now) => {
             let mut samples = Vec::new();
             let drained: Drained = sampler.drain(now, &mut samples);
-            return SamplerAnswer::Drained(drained, samples);
+            return Some(SamplerAnswer::Drained(drained, samples));
         }
-        SamplerAsk::Counters => return SamplerAnswer::Counters(sampler.counters()),
-        SamplerAsk::Capabilities => return SamplerAnswer::Capabilities(sampler.capabilities()),
-        SamplerAsk::Cost => return SamplerAnswer::Cost(sampler.cost()),
+        SamplerAsk::Counters => return Some(SamplerAnswer::Counters(sampler.counters())),
+        SamplerAsk::Capabilities => {
+            return Some(SamplerAnswer::Capabilities(sampler.capabilities()));
+        }
+        SamplerAsk::Cost => return Some(SamplerAnswer::Cost(sampler.cost())),
         SamplerAsk::AcceptUserfaultfd(pid) => {
             fd.into_iter().for_each(|fd| sampler.accept(pid, TargetHandle::Userfaultfd(fd)));
         }
@@ -281,7 +291,7 @@ pub(crate) fn sampler_answer(
         SamplerAsk::Release(pid, released) => sampler.release(pid, &whole_ranges(&released)),
         SamplerAsk::SetUsefulRate(samples_per_s) => sampler.set_useful_rate(samples_per_s),
     }
-    SamplerAnswer::Done
+    None
 }
 
 /// The ranges that keep the sampler's contract: whole OS pages, ascending and apart. An honest
@@ -330,7 +340,7 @@ fn read_symbols(channel: Channel, known: &Known, command: &[OsString]) {
             children.insert(uid, child);
             OwnedFd::from(socket)
         });
-        (socket.is_some(), socket)
+        Some((socket.is_some(), socket))
     });
 }
 
@@ -343,6 +353,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use tiercel_mover::Errno;
     use tiercel_sampler::{Cost, Counters, Method, SamplerCapabilities};
+    use tiercel_wire::peer::Credentials;
 
     /// A process that stays the same for as long as we like.
     #[derive(Clone, Debug)]
@@ -357,12 +368,15 @@ mod tests {
 
     const PID: u32 = 7;
 
+    fn pidfd() -> OwnedFd {
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+    }
+
     fn known(uid: u32) -> (Arc<Known>, PeerId, Switch) {
         let known = Arc::new(Known::default());
         let is_same = Switch(Arc::new(AtomicBool::new(true)));
         let identified = Identified { id: 0, pid: PID, uid, start_ticks: 1, image: 0 };
-        let pidfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let peer = Peer::guarded(identified, pidfd, Box::new(is_same.clone()));
+        let peer = Peer::guarded(identified, pidfd(), Box::new(is_same.clone()));
         let id = known.add(peer).unwrap();
         (known, id, is_same)
     }
@@ -478,7 +492,7 @@ mod tests {
 
     fn attached(sampler: &mut Noting, known: &Known, pid: u32) -> bool {
         let answer = sampler_answer(sampler, known, SamplerAsk::Attach(pid), None);
-        matches!(answer, SamplerAnswer::Attached(Ok(())))
+        matches!(answer, Some(SamplerAnswer::Attached(Ok(()))))
     }
 
     #[test]
@@ -506,29 +520,55 @@ mod tests {
     #[test]
     fn the_front_gets_peers_of_what_the_broker_identified() {
         let known = Arc::new(Known::default());
-        let (ours, theirs) = Channel::pair().unwrap();
-        let table = Arc::clone(&known);
-        let service = std::thread::spawn(move || identify(theirs, &table));
-        let identity = Identity::over(ours);
+        let service = || {
+            let (ours, theirs) = Channel::pair().unwrap();
+            let table = Arc::clone(&known);
+            (ours, std::thread::spawn(move || identify(theirs, &table)))
+        };
+        let ((greeting, greeted), (checking, checked)) = (service(), service());
+        let identity = Identity::over(greeting, checking);
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (socket, _other) =
             rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
         let peer = identity.peer(socket.as_fd()).unwrap();
         assert_eq!(peer.pid(), std::process::id());
         assert_eq!(peer.check(), Ok(()));
+        assert_eq!(identity.check(&[&peer, &peer]), [Ok(()), Ok(())]);
+        assert_eq!(peer.sent(Some(Credentials { pid: peer.pid(), uid: peer.uid() })), Ok(()));
         assert!(peer.is_alive() && known.is_same(std::process::id()));
-        drop(peer);
+        drop((peer, identity));
+        [greeted, checked].into_iter().for_each(|service| service.join().unwrap());
         assert!(!known.is_same(std::process::id()), "what the front drops is forgotten");
-        drop(identity);
+    }
+
+    #[test]
+    fn the_broker_is_asked_once_for_all_processes() {
+        let (known, first, is_same) = known(1000);
+        let others = [1001, 1002].map(|uid| {
+            let identified = Identified { id: 0, pid: uid, uid, start_ticks: 1, image: 0 };
+            let always = Switch(Arc::new(AtomicBool::new(true)));
+            known.add(Peer::guarded(identified, pidfd(), Box::new(always))).unwrap()
+        });
+        is_same.0.store(false, Ordering::Relaxed);
+        let (mut ours, theirs) = Channel::pair().unwrap();
+        let service = std::thread::spawn(move || identify(theirs, &known));
+        let ids = vec![first, others[0], 77, others[1]];
+        let (answers, _) = ours.call::<_, IdentityAnswer>(&IdentityAsk::Check(ids), None).unwrap();
+        let users: Vec<_> = answers.into_iter().map(|one| one.map(|one| one.uid)).collect();
+        assert_eq!(
+            users,
+            [Err(PeerError::Program), Ok(1001), Err(PeerError::Gone), Ok(1002)],
+            "one answer for all"
+        );
+        drop(ours);
         service.join().unwrap();
     }
 
     #[test]
     fn without_a_broker_no_process_is_accepted() {
-        let (ours, theirs) = Channel::pair().unwrap();
-        drop(theirs);
+        let [greeting, checking] = [(), ()].map(|()| Channel::pair().unwrap().0);
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let refused = Identity::over(ours).peer(socket.as_fd());
+        let refused = Identity::over(greeting, checking).peer(socket.as_fd());
         assert_eq!(refused.unwrap_err(), PeerError::NoBroker);
     }
 

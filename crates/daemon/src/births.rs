@@ -5,6 +5,7 @@
 use crate::clients::client::Client;
 use crate::clients::table::Clients;
 use crate::tiers::Tiers;
+use std::collections::HashMap;
 use tiercel_ledger::{Extent, Ledger};
 use tiercel_policy::{BirthPlan, Limit, divide};
 use tiercel_wire::Session;
@@ -86,10 +87,28 @@ pub(crate) fn divide_budget(tiers: &Tiers, clients: &Clients, ledger: &Ledger, p
 /// What the best tier's budget leaves, and no more than its nodes have: free, or dead memory of
 /// programs, which their next births use.
 fn left_bytes(tiers: &Tiers, clients: &Clients, used_bytes: u64, peak_bytes: u64) -> u64 {
-    let of_budget = tiers.fast_budget_bytes(peak_bytes).saturating_sub(used_bytes);
+    let promised_bytes = promised_bytes(clients);
+    let taken_bytes = used_bytes.saturating_add(promised_bytes);
+    let of_budget = tiers.fast_budget_bytes(peak_bytes).saturating_sub(taken_bytes);
     let Some(of_nodes) = tiers.fast_left_bytes() else { return of_budget };
     let idle = clients.iter().map(|client| fast_idle_bytes(client, tiers));
-    of_budget.min(idle.fold(of_nodes, u64::saturating_add))
+    of_budget.min(idle.fold(of_nodes.saturating_sub(promised_bytes), u64::saturating_add))
+}
+
+/// Bytes of the best tier that clients will touch of what was born there.
+pub(crate) fn promised_bytes(clients: &Clients) -> u64 {
+    clients.iter().fold(0, |sum, client| sum.saturating_add(client.heads.promised_bytes))
+}
+
+/// Leaves each user no more promises than its part: who writes records that promise much takes none
+/// of the others' room.
+pub(crate) fn bound_promises(clients: &mut Clients, of_user_bytes: u64) {
+    let mut left: HashMap<u32, u64> = HashMap::new();
+    for client in clients.iter_mut() {
+        let left_bytes = left.entry(client.user).or_insert(of_user_bytes);
+        client.heads.promised_bytes = client.heads.promised_bytes.min(*left_bytes);
+        *left_bytes -= client.heads.promised_bytes;
+    }
 }
 
 /// Dead memory that a client's heap keeps in the arenas of the best tier.

@@ -20,6 +20,7 @@ use crate::answer::{Answer, SiteRows};
 use crate::births::{self, Early};
 use crate::clients::children::Children;
 use crate::clients::client::Client;
+use crate::clients::heads::Heads;
 use crate::clients::turns::TURN_UNITS;
 use crate::config::DaemonConfig;
 use crate::cpu;
@@ -50,6 +51,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{Ledger, Range};
+use tiercel_machine::NodeId;
 use tiercel_wire::clock::monotonic_ns;
 use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
 
@@ -60,6 +62,9 @@ const NUMBERED_BIRTHS: u32 = 128;
 /// Processes that are hosted before anything else has its turn: 2 ms, at 0.2 ms each.
 const GREETED_AT_ONCE: usize = 8;
 
+/// Clients that have left and are forgotten in a turn: 2 ms, at 0.2 ms each.
+const FORGOTTEN_AT_ONCE: usize = 8;
+
 /// Until the next of those that wait are hosted: at 8 in a millisecond they are hosted as fast as
 /// threads read their hellos.
 const ARRIVALS_LOOK: Duration = Duration::from_millis(1);
@@ -68,9 +73,9 @@ const ARRIVALS_LOOK: Duration = Duration::from_millis(1);
 /// CPU reads one in some 0.1 ms.
 const PARENT_WAIT: Duration = Duration::from_millis(50);
 
-/// Turns in which a tick waits for what users have to do: 0.25 s, at 3 ms for their work, 1 ms for
-/// what processes left behind, and as long for everything else.
-const TICK_TURNS_MAX: u32 = 32;
+/// Turns in which a tick waits for what users have to do: 0.25 s, at 0.8 ms for their work, 0.3 ms
+/// for what processes left behind, and as long for everything else.
+const TICK_TURNS_MAX: u32 = 128;
 
 /// A daemon that is ready to run.
 pub struct Daemon {
@@ -240,7 +245,8 @@ impl Daemon {
         if !self.sockets.arrivals.is_empty() {
             return ARRIVALS_LOOK;
         }
-        self.schedule.poll_timeout(self.now_ms(), self.has_work())
+        let is_ticking = self.turns_to_tick.is_some();
+        self.schedule.poll_timeout(self.now_ms(), self.has_work(), is_ticking)
     }
 
     /// Whether turns may have something to do.
@@ -259,13 +265,18 @@ impl Daemon {
         Now { ns: self.timeline.now().when(monotonic_ns), monotonic_ns }
     }
 
+    /// Whether long work has waited for others so often that records wait for it now.
+    fn goes_first(&self, now_ms: u64) -> bool {
+        self.pauses.is_working() && self.schedule.is_tick_overdue(now_ms)
+    }
+
     /// Turns what is due into events, and bounds connections.
     fn on_time(&mut self) {
         let now_ms = self.now_ms();
         if !self.sockets.arrivals.is_empty() {
             self.events.push(Event::Greet);
         }
-        if self.has_work() && self.schedule.is_drain_due(now_ms) {
+        if self.has_work() && self.schedule.is_drain_due(now_ms) && !self.goes_first(now_ms) {
             if !self.pauses.is_working() {
                 self.events.push(Event::Sample { is_forced: false });
             }
@@ -286,6 +297,9 @@ impl Daemon {
             let completed: Vec<Event> =
                 completed.chain(located.then_some(Event::BirthsLocated)).collect();
             self.events.push_first(completed.into_iter());
+            if self.sockets.take_greeted(self.pools.as_ref()) {
+                self.events.greet_next();
+            }
             let Some(event) = self.events.take() else { return };
             self.dispatch(event);
             self.pauses.note_shown(&self.tracking.ledger, &mut self.summary.spent);
@@ -346,8 +360,22 @@ impl Daemon {
             && self.tracking.clients.parent_of(child).is_none()
     }
 
+    /// Whether there is a place for a process. One that attaches again has the place that it had.
+    fn has_place(&self, arrival: &Arrival) -> bool {
+        let clients = &self.tracking.clients;
+        let of_user = Quota::new(self.config.access, self.config.clients_max).clients;
+        let has_room = clients.len() < self.config.clients_max
+            && clients.of_user(arrival.peer.uid()) < of_user;
+        has_room || clients.number_of(arrival.peer.pid()).is_some()
+    }
+
     fn client_hello(&mut self, mut arrival: Arrival) {
         let clients = &self.tracking.clients;
+        if !self.has_place(&arrival) {
+            self.sockets.handshake.count_full();
+            arrival.refuse_full();
+            return;
+        }
         if let Err(error) = arrival.check(|pid| clients.number_of(pid).is_some()) {
             self.sockets.handshake.count_lost(&error);
             arrival.refuse_changed();
@@ -360,14 +388,6 @@ impl Daemon {
             self.summary.clients.replaced += 1;
         }
         let user = arrival.peer.uid();
-        let quota = Quota::new(self.config.access, self.config.clients_max);
-        if self.tracking.clients.len() >= self.config.clients_max
-            || self.tracking.clients.of_user(user) >= quota.clients
-        {
-            self.sockets.handshake.count_full();
-            arrival.refuse_full();
-            return;
-        }
         let parent = self.tracking.clients.parent_of(&arrival);
         let (number, pid) = (self.tracking.clients.take_number(), arrival.peer.pid());
         let born = self.tracking.add_process(pid, parent, user);
@@ -416,8 +436,11 @@ impl Daemon {
     fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
         self.sampling.client_came(number, std::mem::take(&mut arrival.userfaultfds));
         let share = self.tracking.clients.share(arrival.peer.uid());
-        let client = Client::new(arrival, number, share, now_ms);
+        let mut client = Client::new(arrival, number, share, now_ms);
+        let fast = |node: &&NodeId| self.tiers.is_fast(**node);
+        client.heads = Heads::of(self.tiers.arenas.iter().take_while(fast).count());
         self.moving.queue.came(Arc::clone(&client.peer));
+        self.sockets.handshake.came(client.pid, client.user);
         self.tracking.insert(client, parent, now_ms);
         self.summary.clients.attached += 1;
         self.schedule.drain_soon(now_ms);
@@ -448,7 +471,7 @@ impl Daemon {
     /// Detaches the clients that are no longer what attached, before anything looks at their
     /// memory.
     fn detach_changed(&mut self) {
-        for number in self.tracking.clients.changed() {
+        for number in pieces::changed(self) {
             self.detach(number, self.last_units());
         }
     }
@@ -461,6 +484,9 @@ impl Daemon {
         self.attribute();
         self.final_snapshot(number);
         let Some(client) = self.tracking.remove(number, now_ms) else { return };
+        self.sockets.handshake.left(client.pid);
+        // The broker holds its pidfd for a moment longer, which would be ready all that time.
+        self.sockets.forget_client(client.peer.pidfd());
         self.summary.add_client(&client);
         if let Some(reason) = client.session.header().detached {
             self.summary.detached(reason);
@@ -498,7 +524,8 @@ impl Daemon {
         let took_ns = cpu::since_ns(began_ns);
         self.summary.spent.records_ns += took_ns;
         self.attribute();
-        turn.gone.into_iter().for_each(|number| self.detach(number, 0));
+        let has_more = turn.has_more || turn.gone.len() > FORGOTTEN_AT_ONCE;
+        turn.gone.into_iter().take(FORGOTTEN_AT_ONCE).for_each(|number| self.detach(number, 0));
         let (moving, mut context) = self.moving();
         let has_new_rows = moving.rematch_plan(&mut context);
         moving.follow_phases(&mut context);
@@ -512,17 +539,20 @@ impl Daemon {
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.adopt_children();
         self.tracking.look_at_memory(false, now_ms);
-        self.schedule.drained(turn.fullest, turn.has_more, took_ns, now_ms);
+        let (began_ms, now_ms) = (now_ms, self.now_ms());
+        self.schedule.drained(turn.fullest, has_more, took_ns, (began_ms, now_ms));
         self.sampling.wanted_ms().into_iter().for_each(|due_ms| self.schedule.drain_by(due_ms));
-        self.end_tick(turn.has_more);
+        self.end_tick(has_more, now_ms);
     }
 
     /// Ends a tick that has begun when all is drained, or after so many turns: who floods the loop
     /// delays no decision for longer.
-    fn end_tick(&mut self, has_more: bool) {
+    fn end_tick(&mut self, has_more: bool, now_ms: u64) {
         match self.turns_to_tick {
             None => {}
-            Some(turns) if has_more && turns > 1 => self.turns_to_tick = Some(turns - 1),
+            Some(turns) if has_more && turns > 1 && !self.schedule.is_tick_overdue(now_ms) => {
+                self.turns_to_tick = Some(turns - 1);
+            }
             Some(_) => {
                 self.turns_to_tick = None;
                 self.tracking.tick();
@@ -734,7 +764,7 @@ impl Daemon {
         summary.budget = BudgetState {
             fast: self.tiers.budget.to_string(),
             fast_bytes: self.fast_budget_bytes(),
-            used_bytes: summary.budget.used_bytes,
+            ..summary.budget
         };
         summary.ranking = self.tracking.clients.ranking();
         summary.pools = self.pools.as_ref().map(Pools::state).unwrap_or_default();

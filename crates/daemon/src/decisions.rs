@@ -34,10 +34,26 @@ impl Decisions {
         }
     }
 
-    /// What tiers may hold. `placed`: sites that a plan places, which the policy leaves to it.
-    pub(crate) fn budgets(tiers: &Tiers, placed: HashSet<(u32, u32)>) -> Budgets {
-        let left_bytes = tiers.available_bytes();
-        Budgets { left_bytes, placed, ..Budgets::fast(tiers.budget) }
+    /// What tiers may hold. `placed`: sites that a plan places, which the policy leaves to it;
+    /// `promised_bytes`: what was born in the best tier and is not touched yet.
+    pub(crate) fn budgets(
+        tiers: &Tiers,
+        placed: HashSet<(u32, u32)>,
+        promised_bytes: u64,
+    ) -> Budgets {
+        let mut left_bytes = tiers.available_bytes();
+        let mut promised = promised_bytes;
+        for node in &tiers.fast {
+            let Some(left) = left_bytes.get_mut(node) else { continue };
+            let taken = promised.min(*left);
+            *left -= taken;
+            promised -= taken;
+        }
+        let mut budgets = Budgets { left_bytes, placed, ..Budgets::fast(tiers.budget) };
+        for group in &mut budgets.groups {
+            group.outside_bytes = vec![promised_bytes];
+        }
+        budgets
     }
 
     /// Decides what to move, and where births go.

@@ -90,6 +90,8 @@ impl From<Completion> for Event {
 pub(crate) struct EventQueue {
     waiting: VecDeque<Event>,
     is_handling: bool,
+    /// The last event that was taken greeted.
+    has_greeted: bool,
 }
 
 impl EventQueue {
@@ -105,12 +107,21 @@ impl EventQueue {
         assert!(self.waiting.len() <= EVENTS_MAX, "more than {EVENTS_MAX} events wait");
     }
 
+    /// Processes came that want to be hosted: they wait for the handler that runs, and for no other
+    /// one. What waits has its turn between two such events, however many processes come.
+    pub(crate) fn greet_next(&mut self) {
+        if !self.has_greeted {
+            self.push_first([Event::Greet].into_iter());
+        }
+    }
+
     /// Takes the next event; its handler runs until [`EventQueue::handled`].
     pub(crate) fn take(&mut self) -> Option<Event> {
         assert!(!self.is_handling, "an event was taken while a handler runs");
-        let event = self.waiting.pop_front()?;
-        self.is_handling = true;
-        Some(event)
+        let event = self.waiting.pop_front();
+        self.has_greeted = matches!(event, Some(Event::Greet));
+        self.is_handling = event.is_some();
+        event
     }
 
     /// Takes the next of those that are handled in a pause of a handler, by no other handler that
@@ -139,6 +150,7 @@ mod tests {
 
     fn name(event: Option<Event>) -> &'static str {
         match event {
+            Some(Event::Greet) => "greet",
             Some(Event::Drain) => "drain",
             Some(Event::Tick) => "tick",
             Some(Event::IntervalEnd) => "interval end",
@@ -161,6 +173,22 @@ mod tests {
             events.handled();
         }
         assert_eq!(name(events.take()), "none");
+    }
+
+    #[test]
+    fn who_comes_waits_for_one_handler_and_a_flood_of_processes_for_none() {
+        let mut events = EventQueue::default();
+        for event in [Event::Drain, Event::Tick, Event::BirthsLocated] {
+            events.push(event);
+        }
+        let mut next = || {
+            events.greet_next();
+            let name = name(events.take());
+            events.handled();
+            name
+        };
+        let taken: Vec<_> = (0..5).map(|_| next()).collect();
+        assert_eq!(taken, ["greet", "drain", "greet", "tick", "greet"]);
     }
 
     #[test]

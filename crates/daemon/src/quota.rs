@@ -51,6 +51,14 @@ impl Quota {
         (one, all)
     }
 
+    /// Bytes of a budget that one user may be promised without touching them.
+    pub(crate) fn promised_bytes(self, budget_bytes: u64) -> u64 {
+        match self.access {
+            Access::Owner => budget_bytes,
+            Access::AllUsers => budget_bytes / PARTS as u64,
+        }
+    }
+
     /// An account of the bytes of all users' sites.
     pub(crate) fn site_account(self) -> Account {
         match self.access {

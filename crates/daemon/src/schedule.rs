@@ -21,7 +21,9 @@ const RING_QUARTER: usize = RING_RECORDS / 4;
 const DRAIN_TIME_SHARE: f64 = 1.0 / 8.0;
 
 /// The same while there is more to do than fits a turn, where all users are served: what floods
-/// the loop must not take a CPU of the machine's.
+/// the loop must not take a CPU of the machine's. On a busy machine a turn lasts longer than it
+/// works, and the pause after it with it: a thread that asks for more than its share of the CPUs
+/// waits for them, and all that wait for the loop with it.
 const FLOOD_TIME_SHARE: f64 = 0.5;
 
 /// Share of a CPU that ticks may take while they are shorter than the usual ones.
@@ -41,6 +43,8 @@ pub(crate) struct Schedule {
     /// The present one.
     tick_every_ms: u64,
     tick_due_ms: u64,
+    /// When the last tick was paid off: no shorter one comes before.
+    tick_earned_ms: u64,
     /// Shortest and longest time between two drains.
     drain_bounds_ms: (u64, u64),
     drain_every_ms: u64,
@@ -59,6 +63,7 @@ impl Schedule {
             },
             tick_every_ms: config.tick_ms,
             tick_due_ms: config.tick_ms,
+            tick_earned_ms: 0,
             drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
             drain_every_ms: config.poll_max_ms,
             drain_due_ms: 0,
@@ -69,10 +74,14 @@ impl Schedule {
         }
     }
 
-    /// How long the loop may sleep if nothing happens. Without clients nothing is drained.
-    pub(crate) fn poll_timeout(&self, now_ms: u64, has_clients: bool) -> Duration {
-        let mut due_ms = self.tick_due_ms.min(now_ms + IDLE_MS);
-        if has_clients {
+    /// How long the loop may sleep if nothing happens. Without work nothing is drained; a tick that
+    /// has begun goes on with the drains.
+    pub(crate) fn poll_timeout(&self, now_ms: u64, has_work: bool, is_ticking: bool) -> Duration {
+        let mut due_ms = now_ms + IDLE_MS;
+        if !is_ticking {
+            due_ms = due_ms.min(self.tick_due_ms);
+        }
+        if has_work {
             due_ms = due_ms.min(self.drain_due_ms);
         }
         Duration::from_millis(due_ms.saturating_sub(now_ms))
@@ -84,6 +93,11 @@ impl Schedule {
 
     pub(crate) fn is_tick_due(&self, now_ms: u64) -> bool {
         now_ms >= self.tick_due_ms
+    }
+
+    /// Whether a tick is late by half of a usual one: what it waited for then waits for it.
+    pub(crate) fn is_tick_overdue(&self, now_ms: u64) -> bool {
+        now_ms >= self.tick_due_ms + self.tick_ms / 2
     }
 
     /// What was begun goes on as soon as others were served.
@@ -101,20 +115,28 @@ impl Schedule {
         self.drain_due_ms = self.drain_due_ms.min(due_ms);
     }
 
-    /// A turn took `fullest` records of one client at most, within `took_ns` of CPU time. With
-    /// `has_more` it left something to do.
-    pub(crate) fn drained(&mut self, fullest: usize, has_more: bool, took_ns: u64, now_ms: u64) {
+    /// A turn that began and ended then took `fullest` records of one client at most, within
+    /// `took_ns` of CPU time. With `has_more` it left something to do.
+    pub(crate) fn drained(
+        &mut self,
+        fullest: usize,
+        has_more: bool,
+        took_ns: u64,
+        (began_ms, now_ms): (u64, u64),
+    ) {
         let every_ms = drain_pause_ms(self.drain_every_ms, fullest, took_ns, self.drain_bounds_ms);
         self.drain_every_ms = every_ms;
-        let flood_ms = pause_ms(Duration::from_nanos(took_ns), self.flood_share)
-            - pause_ms(Duration::from_nanos(took_ns), 1.0);
+        let lasted = Duration::from_millis(now_ms.saturating_sub(began_ms));
+        let took = lasted.max(Duration::from_nanos(took_ns));
+        let flood_ms = pause_ms(took, self.flood_share) - pause_ms(took, 1.0);
         self.drain_due_ms = now_ms + if has_more { flood_ms } else { every_ms };
     }
 
-    /// Something began of which nothing is known: ticks are short again.
+    /// Something began of which nothing is known: ticks are short again, as far as that was earned.
     pub(crate) fn hasten(&mut self, now_ms: u64) {
         self.tick_every_ms = self.first_tick_ms;
-        self.tick_due_ms = self.tick_due_ms.min(now_ms + self.first_tick_ms);
+        let first_ms = (now_ms + self.first_tick_ms).max(self.tick_earned_ms);
+        self.tick_due_ms = self.tick_due_ms.min(first_ms);
     }
 
     /// Time from the last tick to the next, milliseconds.
@@ -130,6 +152,7 @@ impl Schedule {
         let earned_ms = pause_ms(took, TICK_TIME_SHARE);
         self.tick_every_ms = saturating_u64(longer).max(earned_ms).min(self.tick_ms);
         self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_every_ms;
+        self.tick_earned_ms = now_ms + earned_ms;
         late_ms
     }
 }
@@ -191,11 +214,16 @@ mod tests {
             let mut config = DaemonConfig::new(&crate::Settings::default()).unwrap();
             config.access = access;
             let mut schedule = Schedule::new(&config);
-            schedule.drained(4096, true, 3_000_000, 100);
-            [100, 102, 103].map(|now_ms| schedule.is_drain_due(now_ms))
+            let mut due = Vec::new();
+            for (began_ms, last_ms) in [(100, 102), (93, 106)] {
+                schedule.drained(4096, true, 3_000_000, (began_ms, 100));
+                due.extend([100, last_ms, last_ms + 1].map(|now_ms| schedule.is_drain_due(now_ms)));
+            }
+            due
         };
-        assert_eq!(due(Access::Owner), [true, true, true]);
-        assert_eq!(due(Access::AllUsers), [false, false, true]);
+        assert_eq!(due(Access::Owner), [true; 6]);
+        // Of the time that passes, not only of what it works.
+        assert_eq!(due(Access::AllUsers), [false, false, true, false, false, true]);
     }
 
     #[test]
@@ -206,6 +234,44 @@ mod tests {
         assert_eq!(schedule.ticked(Duration::ZERO, false, 100), 0);
         assert_eq!(schedule.ticked(Duration::ZERO, false, 350), 150);
         assert!(!schedule.is_tick_due(449) && schedule.is_tick_due(450));
+    }
+
+    #[test]
+    fn processes_that_come_all_the_time_cause_no_more_ticks_than_are_earned() {
+        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
+        let mut schedule = Schedule::new(&DaemonConfig { first_tick_ms: 32, ..config });
+        let mut ticks = 0;
+        for now_ms in 0..10_000 {
+            schedule.hasten(now_ms);
+            if schedule.is_tick_due(now_ms) {
+                schedule.ticked(Duration::from_millis(4), false, now_ms);
+                ticks += 1;
+            }
+        }
+        // One each 400 ms: 4 ms are a hundredth of that.
+        assert_eq!(ticks, 25);
+    }
+
+    #[test]
+    fn while_a_tick_waits_for_drains_the_loop_sleeps_until_they_are_due() {
+        let mut config = DaemonConfig::new(&crate::Settings::default()).unwrap();
+        config.access = Access::AllUsers;
+        let mut schedule = Schedule::new(&DaemonConfig { tick_ms: 100, ..config });
+        schedule.drained(4096, true, 5_000_000, (100, 100));
+        let sleeps = |is_ticking| schedule.poll_timeout(101, true, is_ticking).as_millis();
+        assert_eq!((sleeps(false), sleeps(true)), (0, 4));
+    }
+
+    #[test]
+    fn a_tick_that_is_late_by_half_of_one_goes_first() {
+        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
+        let config = DaemonConfig { tick_ms: 100, first_tick_ms: 8, ..config };
+        let mut schedule = Schedule::new(&config);
+        assert!(!schedule.is_tick_overdue(149) && schedule.is_tick_overdue(150));
+        schedule.ticked(Duration::ZERO, true, 160);
+        assert!(!schedule.is_tick_overdue(160), "the next one is not due");
+        schedule.hasten(170);
+        assert!(!schedule.is_tick_overdue(227) && schedule.is_tick_overdue(228));
     }
 
     /// Times of the ticks after something began at 10 s, until they have the usual length.

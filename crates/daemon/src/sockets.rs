@@ -8,10 +8,12 @@ use crate::event::Event;
 use crate::net::arrival::{Admission, Greeted};
 use crate::net::control::Control;
 use crate::net::handshake::Handshake;
+use crate::net::places::Places;
 use crate::net::poller::{Interest, PeerId, Poller, Token};
 use crate::net::socket_dir::{Access, SocketDir};
 use crate::parts::{DaemonError, Handle};
 use crate::pools::{self, Pools};
+use crate::quota::Quota;
 use crate::summary::{RefusedCounts, refused};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -46,7 +48,10 @@ impl Sockets {
         let uid = rustix::process::geteuid().as_raw();
         let dup = |fd: &OwnedFd| fd.try_clone().map_err(io("cannot duplicate a socket"));
         let admission = admission(config.access, uid);
-        let handshake = Handshake::new(dup(&directory.clients)?, admission, identity, &poller)
+        let of_user = Quota::new(config.access, config.clients_max).clients;
+        let places = Places::new(config.clients_max, of_user);
+        let who = (identity, places);
+        let handshake = Handshake::new(dup(&directory.clients)?, admission, who, &poller)
             .map_err(io("cannot wait for clients"))?;
         let control = Control::new(dup(&directory.control)?, uid, &poller)
             .map_err(io("cannot wait for requests"))?;
@@ -79,13 +84,20 @@ impl Sockets {
         self.poller.wait(timeout).map_err(DaemonError::io("cannot wait for events"))
     }
 
+    /// Takes what was greeted. True when there are processes that want to be hosted.
+    pub(crate) fn take_greeted(&mut self, pools: Option<&Pools>) -> bool {
+        let greeted = self.handshake.take();
+        let has_hello = greeted.iter().any(|one| matches!(one, Greeted::Hello(_)));
+        greeted.into_iter().for_each(|greeted| self.pass_on(greeted, pools));
+        has_hello
+    }
+
     /// What a ready descriptor brings. Arrivals wait here for their turn; requests for pool memory
     /// go to the pools' thread.
     pub(crate) fn take(&mut self, token: Token, pools: Option<&Pools>, now_ms: u64) -> Vec<Event> {
         match token {
             Token::Clients => {
-                let greeted = self.handshake.take().into_iter();
-                greeted.for_each(|greeted| self.pass_on(greeted, pools));
+                self.take_greeted(pools);
                 Vec::new()
             }
             Token::Control => {
@@ -134,7 +146,7 @@ impl Sockets {
             }
         };
         let has_finished = self.handshake.has_finished();
-        self.take(Token::Clients, pools, 0);
+        self.take_greeted(pools);
         let is_over = has_finished || since.elapsed() >= LAST_HELLOS_MAX;
         !is_over || !self.arrivals.is_empty()
     }

@@ -247,6 +247,9 @@ pub struct BudgetState {
     pub fast_bytes: u64,
     /// Bytes of live objects there at the last tick with clients.
     pub used_bytes: u64,
+    /// Bytes of those that were given memory there and had not touched it at the last decision.
+    #[serde(default)]
+    pub promised_bytes: u64,
 }
 
 /// CPU time spent by the daemon, nanoseconds. The parts are parts of [`Spent::cpu_ns`].

@@ -21,12 +21,12 @@ use tiercel_policy::Interval;
 use tiercel_symbolize::Reader;
 use tiercel_wire::{AccessKind, Sample, Timeline};
 
-/// Extents of processes that have ended that are forgotten in a turn: 1.1 ms, at 70 ns each.
-const FORGOTTEN_IN_A_TURN: usize = 16_384;
+/// Extents of processes that have ended that are forgotten in a turn: 0.3 ms, at 70 ns each.
+const FORGOTTEN_IN_A_TURN: usize = 4096;
 
-/// Extents of a process that are counted once more when it ends: 3 ms, at 50 ns each. What a larger
-/// one had was counted at the last scan.
-const COUNTED_AT_EXIT_MAX: usize = 65_536;
+/// Extents of a process that are counted once more when it ends: 0.8 ms, at 50 ns each. What a
+/// larger one had was counted at the last scan.
+const COUNTED_AT_EXIT_MAX: usize = 16_384;
 
 /// Objects of a parent that a child is known to have, those with the lowest addresses: 5 ms, at 0.3
 /// us each. The others are not seen, as the coverage states.

@@ -24,7 +24,7 @@ use crate::samples::Attributed;
 /// more, those that wait are attributed by what is known.
 pub const WAITING_MAX: usize = 1 << 18;
 
-/// Records of one process that wait for their time: those of 3 ms, a turn of a daemon, at 5 million
+/// Records of one process that wait for their time: those of 3 ms, at 5 million
 /// a second. With more, none waits: a program may write any time into them.
 const INBOX_MAX: usize = 16_384;
 

@@ -6,9 +6,9 @@
 
 use crate::ledger::Ledger;
 
-/// Most units of work between two pauses: 3 ms. A unit is what looking at an extent costs, 65 to
-/// 150 ns, or comparing [`CHEAP_IN_UNIT`] numbers.
-pub const PIECE_UNITS: usize = 16_384;
+/// Most units of work between two pauses: 0.3 to 1 ms. A unit is what looking at an extent costs,
+/// 65 to 150 ns, or comparing [`CHEAP_IN_UNIT`] numbers.
+pub const PIECE_UNITS: usize = 4096;
 
 /// Comparisons of two numbers in a unit of work, at 2 to 6 ns each.
 pub const CHEAP_IN_UNIT: usize = 16;

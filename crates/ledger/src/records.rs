@@ -79,7 +79,10 @@ impl Ledger {
                 self.emit(slot, Event::Phase { number });
             }
             // The daemon sees what really became of the process, and knows what is shared.
-            Record::Exec { .. } | Record::Exit { .. } | Record::Share { .. } => {}
+            Record::Exec { .. }
+            | Record::Exit { .. }
+            | Record::Share { .. }
+            | Record::Head { .. } => {}
         }
     }
 

@@ -157,6 +157,20 @@ pub enum Record {
         /// Daemon's clock, nanoseconds.
         time_ns: u64,
     },
+    /// The first part of the object that was born last at this address will be in an arena when it
+    /// is touched; a budget and no plan ended it there.
+    Head {
+        /// First byte of the object.
+        addr: u64,
+        /// Bytes of the part, a multiple of an OS page.
+        bytes: u64,
+        /// The object's use of the address.
+        version: Version,
+        /// The arena, which was charged.
+        arena: u8,
+        /// Daemon's clock, nanoseconds.
+        time_ns: u64,
+    },
 }
 
 // TCL_BORN and the kinds after it, of include/tiercel_wire.h.
@@ -168,6 +182,7 @@ const PHASE: u8 = 5;
 const EXEC: u8 = 6;
 const EXIT: u8 = 7;
 const SHARE: u8 = 8;
+const HEAD: u8 = 9;
 
 /// TCL_TICKS of its flags.
 const TICKS: u8 = 1 << 7;
@@ -193,6 +208,9 @@ impl Record {
             EXEC => Some(Record::Exec { time_ns }),
             EXIT => Some(Record::Exit { time_ns }),
             SHARE if bytes != 0 => Some(Record::Share { addr, share: bytes, version, time_ns }),
+            HEAD if fields.is_range() => {
+                Some(Record::Head { addr, bytes, version, arena: arena?, time_ns })
+            }
             _ => None,
         }
     }
@@ -208,7 +226,8 @@ impl Record {
             | Record::Phase { time_ns, .. }
             | Record::Exec { time_ns }
             | Record::Exit { time_ns }
-            | Record::Share { time_ns, .. } => time_ns,
+            | Record::Share { time_ns, .. }
+            | Record::Head { time_ns, .. } => time_ns,
         }
     }
 
@@ -236,6 +255,10 @@ impl Record {
             Record::Exit { time_ns } => Fields { time_ns, kind: EXIT, ..blank },
             Record::Share { addr, share, version, time_ns } => {
                 Fields { addr, bytes: share, version, time_ns, kind: SHARE, ..blank }
+            }
+            Record::Head { addr, bytes, version, arena, time_ns } => {
+                let arena = Some(arena);
+                Fields { addr, bytes, version, arena, time_ns, kind: HEAD, ..blank }
             }
         };
         fields.join()
@@ -335,7 +358,7 @@ mod tests {
         let version = (any::<u32>(), any::<u16>())
             .prop_map(|(carve, generation)| Version { carve, generation });
         let arena = proptest::option::of(0u8..8);
-        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..8).prop_map(
+        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..9).prop_map(
             |((addr, bytes), site, version, arena, flags, time_ns, pick)| {
                 let flags = Flags(flags);
                 match pick {
@@ -346,6 +369,10 @@ mod tests {
                     4 => Record::Phase { number: addr, time_ns },
                     5 => Record::Exec { time_ns },
                     6 => Record::Share { addr, share: bytes, version, time_ns },
+                    7 => {
+                        let arena = arena.unwrap_or(0);
+                        Record::Head { addr, bytes, version, arena, time_ns }
+                    }
                     _ => Record::Exit { time_ns },
                 }
             },

@@ -3,6 +3,7 @@
 //! process attached and when records were lost. Knows nothing of policies.
 
 use super::client_uses::ClientUses;
+use super::heads::Heads;
 use super::layouts::Layouts;
 use super::shares::Shares;
 use super::sites::Present;
@@ -80,6 +81,8 @@ pub struct Client {
     pub uses: ClientUses,
     /// Whose share it is served in: its user when it attached.
     pub user: u32,
+    /// What it was born in the best tier and has not touched yet.
+    pub(crate) heads: Heads,
     /// Its modules' data.
     statics: Statics,
     /// A mapped object that was born, until it is known what it shows.
@@ -117,6 +120,7 @@ impl Client {
             peer: Arc::new(arrival.peer),
             since_ms: now_ms,
             uses: ClientUses::new(share),
+            heads: Heads::default(),
             statics: Statics::default(),
             unshared: None,
             scan: Some(Scan { is_first: true, ..Scan::default() }),
@@ -149,6 +153,7 @@ impl Client {
             peer: Arc::new(peer),
             since_ms: now_ms,
             uses: ClientUses::new(share),
+            heads: Heads::default(),
             statics: Statics::default(),
             unshared: None,
             scan: None,
@@ -274,8 +279,9 @@ impl Client {
         let drained = self.session.drain(buffer, max);
         for record in buffer.iter() {
             match *record {
-                Record::Born { addr, site, bytes, flags, version, .. } => {
+                Record::Born { addr, site, bytes, flags, version, arena, .. } => {
                     let born = Born { addr, bytes, site, version };
+                    self.heads.born((addr, version), bytes, arena, now_ms);
                     if flags.has(Flags::MAPPED) && self.statics.is_shared(born, &self.session) {
                         // What it shows is in the record that follows.
                         let before = self.unshared.replace(*record);
@@ -290,7 +296,15 @@ impl Client {
                 }
                 Record::Died { addr, bytes, .. } | Record::Cut { addr, bytes, .. } => {
                     died(self.pid, addr, bytes);
+                    self.heads.gone(addr..addr.saturating_add(bytes));
                     self.unmapped(addr..addr.saturating_add(bytes), (ledger, shares));
+                }
+                Record::Resized { addr, bytes, version, .. } => {
+                    self.heads.resized(addr, bytes, version);
+                }
+                Record::Head { addr, bytes, version, arena, .. } => {
+                    self.heads.born((addr, version), bytes, Some(arena), now_ms);
+                    continue;
                 }
                 Record::Share { addr, share, .. } => {
                     self.share(addr, share, (ledger, shares));
@@ -441,20 +455,13 @@ impl Client {
         self.counts_late_births &= self.scan.is_some() || !self.is_drained;
         std::mem::take(&mut self.is_drained)
     }
-
-    /// True when it is gone, has another owner, or runs another program that has not attached: its
-    /// objects are gone. A failed exec changes nothing, and a program that attaches again replaces
-    /// this client.
-    pub fn has_changed(&self) -> bool {
-        self.peer.check().is_err()
-    }
 }
 
 /// At most 15 bytes by the kernel's own bound; control characters become question marks.
-/// Of a process that is over it is unknown: its number may be another's.
+/// Of a process that has ended it is unknown: its number may be another's.
 fn program_name(peer: &Peer) -> String {
     let comm = std::fs::read(format!("/proc/{}/comm", peer.pid()));
-    let bytes = comm.ok().filter(|_| peer.check().is_ok()).unwrap_or_default();
+    let bytes = comm.ok().filter(|_| peer.is_alive()).unwrap_or_default();
     let name = String::from_utf8_lossy(&bytes);
     name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

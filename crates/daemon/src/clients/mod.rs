@@ -6,6 +6,7 @@ pub(crate) mod children;
 pub(crate) mod client;
 pub(crate) mod client_uses;
 pub(crate) mod fit;
+pub(crate) mod heads;
 pub(crate) mod layouts;
 pub(crate) mod live;
 pub(crate) mod order;

@@ -248,11 +248,9 @@ impl Clients {
         &self.evidence
     }
 
-    /// Clients that are no longer what attached: they run another program, for example.
-    pub(crate) fn changed(&self) -> Vec<u32> {
-        let there = self.by_number.iter().filter(|(_, client)| !client.has_left());
-        let changed = there.filter(|(_, client)| client.has_changed());
-        changed.map(|(number, _)| *number).collect()
+    /// Of some clients, those that have not left.
+    pub(crate) fn there<'a>(&'a self, numbers: &'a [u32]) -> impl Iterator<Item = &'a Client> {
+        numbers.iter().filter_map(|number| self.get(*number)).filter(|client| !client.has_left())
     }
 
     /// One turn of all users: takes records, reads on in object tables.

@@ -42,6 +42,7 @@ impl Daemon {
         let age = age.saturating_add(AGE_ERROR);
         self.tracking.insert_forked(client, parent, age, self.timeline.elapsed_ns())?;
         self.sampling.client_came(number, Vec::new());
+        self.sockets.handshake.came(peer.pid(), peer.uid());
         self.moving.queue.came(peer);
         Some(())
     }

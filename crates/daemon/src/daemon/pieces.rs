@@ -3,28 +3,38 @@
 //! what is decided.
 //!
 //! ```text
-//! handler: piece | pause | piece | pause | piece        a piece: 16,384 extents, 1 to 3 ms
+//! handler: piece | pause | piece | pause | piece        a piece: 4096 extents, 0.3 to 1 ms
 //!                  '-- processes are greeted, rings drained, requests answered
 //! ```
+//! When a tick is late by half of one, rings are no longer drained in pauses.
 //! What ends an interval or decides does not run in a pause, and no work pauses within another: the
 //! handler sees objects, processes and clients come and go, and nothing else.
 
 use super::Daemon;
+use crate::births;
+use crate::clients::client::Client;
 use crate::clients::fit::Fitting;
 use crate::clients::pass::Pass;
 use crate::cpu;
 use crate::decisions::Decisions;
 use crate::observe::residency::MODELLED_LOOKUPS_MAX;
+use crate::quota::Quota;
 use crate::summary::Spent;
 use crate::tracking::Tracking;
 use std::collections::HashSet;
 use std::time::Duration;
+use tiercel_broker::Peer;
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{Ledger, PIECE_UNITS, Pace, Range};
 use tiercel_policy::{Budgets, Decision};
 
 /// Work on a client beside that on its extents: clearing and setting what is known of its sites.
 const CLIENT_UNITS: usize = 16;
+
+/// Processes that are checked at once, and units of a check: 60 us of reading `/proc`, and with a
+/// broker two changes of threads for all of them.
+const CHECKED_AT_ONCE: usize = 8;
+const CHECK_UNITS: usize = 512;
 
 /// The outcome of a move: two searches of the ledger, residency, a site of a session.
 const OUTCOME_UNITS: usize = 16;
@@ -149,6 +159,28 @@ impl Work<'_> {
         }
     }
 
+    /// Of some clients, those that are no longer what attached.
+    fn changed_of(&mut self, numbers: &[u32]) -> Vec<u32> {
+        let Daemon { tracking, sockets, .. } = &*self.daemon;
+        let there: Vec<&Client> = tracking.clients.there(numbers).collect();
+        let peers: Vec<&Peer> = there.iter().map(|client| &*client.peer).collect();
+        let checked = sockets.handshake.check(&peers);
+        let changed = there.iter().zip(checked).filter(|(_, check)| check.is_err());
+        let changed = changed.map(|(client, _)| client.number).collect();
+        self.worked(CHECK_UNITS * numbers.len());
+        changed
+    }
+
+    fn count_promises_of(&mut self, number: u32, now_ms: u64) {
+        let Daemon { tracking, tiers, .. } = &mut *self.daemon;
+        let Tracking { clients, ledger, .. } = tracking;
+        // It may have left in a pause.
+        let Some(client) = clients.get_mut(number) else { return };
+        let of = (&*ledger, client.pid);
+        let looked_at = client.heads.count(of, |node| tiers.is_fast(node), now_ms);
+        self.worked((looked_at + CLIENT_UNITS).min(PIECE_UNITS));
+    }
+
     /// Has the modelled mover look up where new extents are. A real one does so on its thread.
     pub(super) fn locate_modelled(&mut self) {
         for _ in 0..MODELLED_LOOKUPS_MAX / PIECE_UNITS {
@@ -206,6 +238,16 @@ fn serve_waiting(daemon: &mut Daemon) {
     }
 }
 
+/// Clients that are no longer what attached: they are gone, have another owner, or run another
+/// program that has not attached, so that their objects are gone. A failed exec changes nothing.
+pub(super) fn changed(daemon: &mut Daemon) -> Vec<u32> {
+    let numbers = daemon.tracking.clients.numbers();
+    let some = numbers.chunks(CHECKED_AT_ONCE);
+    let changed = daemon.work(|work| some.flat_map(|some| work.changed_of(some)).collect());
+    let (changed, _) = changed.expect("what checks processes is no part of other work");
+    changed
+}
+
 /// Counts what lives and finds extents whose residency is stale, unless the last scan is not paid
 /// off.
 pub(super) fn scan(daemon: &mut Daemon, now_ms: u64) -> Vec<Range> {
@@ -235,12 +277,28 @@ pub(super) fn scan_fit(daemon: &mut Daemon) -> Option<Duration> {
     Some(took)
 }
 
+/// Counts what was born in the best tier and is still to be touched.
+fn count_promises(daemon: &mut Daemon) {
+    let now_ms = daemon.now_ms();
+    daemon.work(|work| {
+        for number in work.daemon.tracking.clients.numbers() {
+            work.count_promises_of(number, now_ms);
+        }
+    });
+    let quota = Quota::new(daemon.config.access, daemon.config.clients_max);
+    let of_user_bytes = quota.promised_bytes(daemon.fast_budget_bytes());
+    births::bound_promises(&mut daemon.tracking.clients, of_user_bytes);
+}
+
 /// What is to move, and where births go; `None` in a pause of other work. `placed`: sites that a
 /// plan places.
 pub(super) fn decision(daemon: &mut Daemon, placed: HashSet<(u32, u32)>) -> Option<Decision> {
     let counters = daemon.sampling.counters();
     let interval = Decisions::interval(&daemon.tiers, daemon.tracking.take_interval(), counters);
-    let budgets = Decisions::budgets(&daemon.tiers, placed);
+    count_promises(daemon);
+    let promised_bytes = births::promised_bytes(&daemon.tracking.clients);
+    daemon.summary.budget.promised_bytes = promised_bytes;
+    let budgets = Decisions::budgets(&daemon.tiers, placed, promised_bytes);
     let machine = daemon.tiers.machine.clone();
     let (decision, took) = daemon.work_with_policy(|work, decisions| {
         decisions.decide(work, &machine, &budgets, &interval)

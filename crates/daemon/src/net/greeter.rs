@@ -7,7 +7,9 @@
 //! which alone receives from it and closes it; docs/decisions/0004 compares the alternatives.
 //!
 //! ```text
-//! acceptor: accept -> its user has fewer than THREADS_PER_USER -> thread of the connection
+//! acceptor: accept all, then of each user one in turn
+//!                       |
+//!             its user has fewer than THREADS_PER_USER ----> thread of the connection
 //!                       | no                         ^           admission, peer, hello, gate
 //!                       v                            |                | refused     | Greeted
 //!                     waits, WAITING_PER_USER -- a thread ends        v             v
@@ -16,11 +18,14 @@
 //!                     refuser: answer, close
 //! ```
 //! Of a burst of one user's processes some wait: what they sent is in their connections, and they
-//! do not wait for an answer.
+//! do not wait for an answer. Of a user whose places are taken none is asked who it is.
 
 use super::arrival::{
     Admission, Arrival, Connection, Greeted, PoolRequest, Refused, answer, is_over,
 };
+use super::places::Places;
+use super::turnstile::Turnstile;
+use crate::clients::arrivals::Arrivals;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
@@ -43,10 +48,19 @@ pub const THREADS_PER_USER: usize = 64;
 /// memory.
 pub const THREADS_MAX: usize = 256;
 
+/// The stack of a thread that greets: it has buffers of some 10 KiB, and 128 KiB are at least twice
+/// what a debug build uses. libc keeps 40 MiB of stacks for the next threads, as many as there are;
+/// of the usual 2 MiB it would unmap most, and the loop would wait for that at each page fault.
+const STACK_BYTES: usize = 128 << 10;
+
 /// Connections that wait for a thread, of one user and of all: a burst of processes four times as
 /// large as is greeted at once. A descriptor each.
 pub const WAITING_PER_USER: usize = 192;
 const WAITING_MAX: usize = 4 * WAITING_PER_USER;
+
+/// Connections that are accepted and wait for the acceptor: several bursts of the largest that wait
+/// in the kernel (128). A descriptor each.
+const ACCEPTED_MAX: usize = 1024;
 
 /// Connections that wait for the refuser. When it is full the listening socket's own queue fills,
 /// and connecting processes wait.
@@ -64,16 +78,17 @@ const WORK_MAX: Duration = Duration::from_millis(200);
 /// connection is accepted when descriptors are used up.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Greetings that wait for the loop; then their threads wait.
-pub(super) const GREETED_MAX: usize = 32;
-
 /// What `/proc/self/fd` calls a userfaultfd.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
 /// What the threads share.
 pub(super) struct Shared {
     admission: Admission,
-    identity: Identity,
+    pub(super) identity: Identity,
+    /// Whose greeting asks the broker.
+    turnstile: Turnstile,
+    /// Who is hosted.
+    pub(super) places: Places,
     hello_timeout: Duration,
     /// Readable while greetings wait for the loop.
     pub(super) greeted: OwnedFd,
@@ -105,12 +120,15 @@ impl Shared {
     pub(super) fn new(
         admission: Admission,
         identity: Identity,
+        places: Places,
         hello_timeout: Duration,
     ) -> std::io::Result<Shared> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Shared {
             admission,
             identity,
+            turnstile: Turnstile::default(),
+            places,
             hello_timeout,
             greeted: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
@@ -150,6 +168,12 @@ impl Shared {
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.threads().waiting_count
+    }
+
+    /// Asks who a process is; where a broker answers, when it is the user's turn.
+    fn ask<T>(&self, uid: u32, question: impl FnOnce() -> T) -> T {
+        let _turn = self.identity.is_brokered().then(|| self.turnstile.pass(uid));
+        question()
     }
 
     /// Does what foreign descriptors may delay, for a bounded time.
@@ -250,7 +274,8 @@ pub(super) fn signal(eventfd: &OwnedFd) {
 
 /// Starts the acceptor and the refuser for connections of `listener`.
 pub(super) fn start(listener: OwnedFd, shared: &Arc<Shared>) -> std::io::Result<Receiver<Greeted>> {
-    let (outbox, inbox) = sync_channel(GREETED_MAX);
+    // One of each thread, so that none waits for the loop to take what others have greeted.
+    let (outbox, inbox) = sync_channel(THREADS_MAX);
     let (refusals, refused) = sync_channel::<OwnedFd>(REFUSALS_MAX);
     let refuser = Arc::clone(shared);
     let refuse_all = move || {
@@ -268,7 +293,14 @@ pub(super) fn start(listener: OwnedFd, shared: &Arc<Shared>) -> std::io::Result<
     Ok(inbox)
 }
 
+/// Connections, and whose they are if that is known.
+type Accepted = Arrivals<(Option<u32>, OwnedFd)>;
+
 /// Accepts. It never receives from a connection and never closes one.
+///
+/// All that have connected are accepted before one is given a thread, which takes ten times as
+/// long, and then one of each user in turn: the kernel's queue is in the order of connections, and
+/// a burst of one user's would be ahead of another one's.
 struct Acceptor {
     listener: OwnedFd,
     shared: Arc<Shared>,
@@ -279,27 +311,44 @@ struct Acceptor {
 impl Acceptor {
     /// What has connected by the time of the stop is still accepted.
     fn accept_until_stopped(&self) {
-        let mut can_accept = true;
+        let (mut accepted, mut count, mut can_accept) = (Arrivals::default(), 0, true);
         loop {
             let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
-            if !is_stopping {
+            if !is_stopping && count == 0 {
                 self.await_connection(can_accept);
             }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.listener, flags) {
-                Ok(connection) => {
-                    self.accepted(connection);
-                    can_accept = true;
+            self.shared.interrupt_overdue();
+            can_accept = self.accept_all(&mut accepted, &mut count);
+            match accepted.pop() {
+                Some((uid, connection)) => {
+                    count -= 1;
+                    self.accepted(uid, connection);
                 }
-                Err(_) if is_stopping => break,
-                // Out of descriptors or memory, unless nothing waits or the process has left.
-                Err(error) => {
-                    use rustix::io::Errno;
-                    can_accept = matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED);
-                }
+                None if is_stopping => break,
+                None => {}
             }
         }
         self.shared.has_stopped.store(true, Ordering::Release);
+    }
+
+    /// Accepts what has connected. False: descriptors or memory are used up.
+    fn accept_all(&self, accepted: &mut Accepted, count: &mut usize) -> bool {
+        use rustix::io::Errno;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while *count < ACCEPTED_MAX {
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(connection) => {
+                    let uid = credentials(connection.as_fd()).map(|connected| connected.uid).ok();
+                    accepted.push(uid.unwrap_or(u32::MAX), (uid, connection));
+                    *count += 1;
+                }
+                // Nothing waits, or the process has left.
+                Err(error) => {
+                    return matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED);
+                }
+            }
+        }
+        true
     }
 
     fn await_connection(&self, can_accept: bool) {
@@ -309,13 +358,11 @@ impl Acceptor {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         let _ = poll(&mut fds, (!is_idle).then_some(&LOOK));
-        self.shared.interrupt_overdue();
     }
 
     /// Gives a connection a thread, or to the refuser.
-    fn accepted(&self, connection: OwnedFd) {
-        let uid = credentials(connection.as_fd()).map(|connected| connected.uid);
-        let Ok(uid) = uid else { return self.refuse(connection) };
+    fn accepted(&self, uid: Option<u32>, connection: OwnedFd) {
+        let Some(uid) = uid else { return self.refuse(connection) };
         let connection = match self.shared.admit(uid, connection) {
             Place::Thread(connection) => connection,
             Place::Waits => return,
@@ -335,7 +382,8 @@ impl Acceptor {
                 greeted = uid;
             }
         };
-        match std::thread::Builder::new().name("tiercel-greet".into()).spawn(greeting) {
+        let thread = std::thread::Builder::new().name("tiercel-greet".into());
+        match thread.stack_size(STACK_BYTES).spawn(greeting) {
             Ok(_) => drop(give.send(connection)),
             Err(_) => {
                 self.refuse(connection);
@@ -374,6 +422,8 @@ enum Refusal {
     Silent,
     #[error("the process has left")]
     Left,
+    #[error("the places of its user are taken")]
+    Full,
 }
 
 /// Greets one process: a thread of its own.
@@ -414,8 +464,13 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
     if !shared.admission.admits(uid) {
         return Err(Refusal::User);
     }
+    let connected = credentials(connection.as_fd()).map_err(|_| Refusal::Left)?;
+    if !shared.places.has_one(connected) {
+        return Err(Refusal::Full);
+    }
     // One that is over may have left a hello: it did not wait.
-    let peer = match shared.identity.peer(connection.as_fd()) {
+    let identified = shared.ask(uid, || shared.identity.peer(connection.as_fd()));
+    let peer = match identified {
         Err(PeerError::Gone) => Peer::ended(connection.as_fd()),
         identified => identified,
     }?;
@@ -428,7 +483,7 @@ fn greeting(connection: Connection, uid: u32, shared: &Shared) -> Result<Greeted
             return Err(Refusal::Left);
         }
         let bytes = &buffer[..bytes.min(buffer.len())];
-        let is_same = peer.sent(sender);
+        let is_same = shared.ask(uid, || peer.sent(sender));
         if PoolAsk::is_one(bytes) {
             is_same?;
             let ask = PoolAsk::decode(bytes)?;
@@ -505,6 +560,7 @@ fn count(refusal: &Refusal, refused: &mut Refused) -> Option<Status> {
             refused.silent += 1;
             return None;
         }
+        Refusal::Full => (&mut refused.full, Status::RefusedFull),
         Refusal::Left => return None,
     };
     *counter += 1;

@@ -5,14 +5,15 @@
 //! Receiving, checking and closing what processes send happens on the threads of `greeter`.
 
 use super::arrival::{Admission, Greeted, Refused};
-use super::greeter::{self, GREETED_MAX, HELLO_TIMEOUT, Shared, signal};
+use super::greeter::{self, HELLO_TIMEOUT, Shared, THREADS_MAX, signal};
+use super::places::Places;
 use super::poller::{Interest, Poller, Token};
 use rustix::net::sockopt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-use tiercel_broker::{Identity, PeerError};
+use tiercel_broker::{Identity, Peer, PeerError};
 
 /// The client socket.
 pub struct Handshake {
@@ -25,35 +26,49 @@ impl Handshake {
     pub fn new(
         listener: OwnedFd,
         admission: Admission,
-        identity: Identity,
+        (identity, places): (Identity, Places),
         poller: &Poller,
     ) -> std::io::Result<Handshake> {
-        Handshake::with_timeout(listener, admission, identity, poller, HELLO_TIMEOUT)
+        Handshake::with_timeout(listener, admission, (identity, places), poller, HELLO_TIMEOUT)
     }
 
     fn with_timeout(
         listener: OwnedFd,
         admission: Admission,
-        identity: Identity,
+        (identity, places): (Identity, Places),
         poller: &Poller,
         hello_timeout: Duration,
     ) -> std::io::Result<Handshake> {
         // Connections inherit it: every message names its sender, also one sent before the accept.
         sockopt::set_socket_passcred(&listener, true)?;
-        let shared = Arc::new(Shared::new(admission, identity, hello_timeout)?);
+        let shared = Arc::new(Shared::new(admission, identity, places, hello_timeout)?);
         poller.add(&shared.greeted, Token::Clients, Interest::Read)?;
         Ok(Handshake { inbox: greeter::start(listener, &shared)?, shared })
     }
 
-    /// Takes what was greeted, at most [`GREETED_MAX`] at a time, so that a flood of processes does
-    /// not starve the loop.
+    /// Takes what was greeted, one of each thread at most.
     pub fn take(&self) -> Vec<Greeted> {
         let _ = rustix::io::read(&self.shared.greeted, &mut [0u8; 8]);
-        let greeted: Vec<Greeted> = self.inbox.try_iter().take(GREETED_MAX).collect();
-        if greeted.len() == GREETED_MAX {
+        let greeted: Vec<Greeted> = self.inbox.try_iter().take(THREADS_MAX).collect();
+        if greeted.len() == THREADS_MAX {
             signal(&self.shared.greeted);
         }
         greeted
+    }
+
+    /// A process is hosted.
+    pub fn came(&self, pid: u32, uid: u32) {
+        self.shared.places.take(pid, uid);
+    }
+
+    /// A process is hosted no longer.
+    pub fn left(&self, pid: u32) {
+        self.shared.places.give_back(pid);
+    }
+
+    /// Whether processes are still what they were; a broker is asked once for all.
+    pub fn check(&self, peers: &[&Peer]) -> Vec<Result<(), PeerError>> {
+        self.shared.identity.check(peers)
     }
 
     /// Accepts no more than what has connected by now.
@@ -137,6 +152,9 @@ mod tests {
         Hello { pid: 1, parent_pid: 0, total_bytes: 0, image: 0 }.encode()
     }
 
+    /// More than any test has processes.
+    const PLACES: usize = 1000;
+
     struct Fixture {
         _root: tempfile::TempDir,
         sockets: SocketDir,
@@ -164,9 +182,8 @@ mod tests {
         before(&sockets);
         let poller = Poller::new().unwrap();
         let listener = sockets.clients.try_clone().unwrap();
-        let identity = Identity::default();
-        let handshake =
-            Handshake::with_timeout(listener, admission, identity, &poller, hello_timeout);
+        let who = (Identity::default(), Places::new(PLACES, PLACES));
+        let handshake = Handshake::with_timeout(listener, admission, who, &poller, hello_timeout);
         let handshake = handshake.unwrap();
         Fixture { _root: root, sockets, poller, handshake }
     }
@@ -203,6 +220,20 @@ mod tests {
         let socket = connect(&fixture.sockets);
         assert_eq!(answered(&socket), Some(Status::RefusedUser));
         assert_eq!(fixture.handshake.refused(), Refused { user: 1, ..Refused::default() });
+    }
+
+    #[test]
+    fn without_a_place_a_process_is_refused_before_its_hello() {
+        let fixture = fixture(Admission::AllUsers);
+        let user = rustix::process::geteuid().as_raw();
+        (1..=PLACES as u32).for_each(|pid| fixture.handshake.came(u32::MAX - pid, user));
+        let refused = connect(&fixture.sockets);
+        assert_eq!(answered(&refused), Some(Status::RefusedFull));
+        fixture.handshake.left(u32::MAX - 1);
+        fixture.handshake.came(std::process::id(), user);
+        let has_one = connect(&fixture.sockets);
+        send(&has_one, b"?", &[]);
+        assert_eq!(answered(&has_one), Some(Status::RefusedMemfd), "its hello was read");
     }
 
     #[test]

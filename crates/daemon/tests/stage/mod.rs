@@ -87,6 +87,11 @@ impl Stage {
         (stage, Gate { open, thread })
     }
 
+    /// No program has touched any memory; what is free is this machine's.
+    pub fn with_untouched_memory(change: impl FnOnce(&mut DaemonConfig)) -> Stage {
+        Stage::start(change, Box::new(UntouchedMemory))
+    }
+
     pub fn with_failing_mover() -> Stage {
         Stage::start(|_| {}, Box::new(FailingMover))
     }
@@ -402,6 +407,33 @@ impl Mover for SlowMover {
 
     fn name(&self) -> &'static str {
         "slow"
+    }
+
+    fn is_modelled(&self) -> bool {
+        false
+    }
+}
+
+/// Finds nothing in memory.
+struct UntouchedMemory;
+
+impl Mover for UntouchedMemory {
+    fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
+        Vec::new()
+    }
+
+    fn residency(
+        &mut self,
+        _pid: u32,
+        ranges: &[tiercel_mover::Range],
+    ) -> Vec<Result<Residency, ResidencyError>> {
+        let nothing =
+            |bytes| Residency { nodes: Vec::new(), absent_bytes: bytes, queried_bytes: bytes };
+        ranges.iter().map(|range| Ok(nothing(range.bytes))).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "untouched"
     }
 
     fn is_modelled(&self) -> bool {
