@@ -12,7 +12,6 @@
     deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
-mod calibration;
 pub mod confidence;
 mod config;
 mod counts;
@@ -31,7 +30,6 @@ mod node_sums;
 mod objects;
 mod pace;
 mod process;
-mod realized;
 mod records;
 mod residency;
 mod resync;
@@ -40,8 +38,9 @@ mod samples;
 mod site_heat;
 mod site_history;
 mod sub_extent;
+mod value;
+mod valuing;
 
-pub use calibration::{CALIBRATION_SAMPLES_MAX, Calibration};
 pub use config::{
     Bounds, Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX, UNITS_MAX,
 };
@@ -55,8 +54,8 @@ pub use ledger::{Ledger, LedgerError, PROCESSES_MAX};
 pub use lives::{ENDED_MAX, ENDED_TOTAL_MAX, SKEW_NS};
 pub use pace::{AtOnce, CHEAP_IN_UNIT, PIECE_UNITS, Pace};
 pub use process::{CUTS_MAX, TOMBSTONES_MAX};
-pub use realized::{RealizedRatios, realized_mean};
 pub use residency::UNLOCATED_MAX;
 pub use resync::Slice;
 pub use samples::{Attributed, Hit, SHARING_MAX};
 pub use site_heat::SITES_MAX;
+pub use value::{AccessValue, ExtentValue, VALUE_TAU_TICKS};
